@@ -27,7 +27,7 @@ use libdeflate_sys::{
 };
 use liblzma_sys as xz;
 use sample::{Asked, cpu_ns, median, sample, title};
-use tuff_codec::{Decoder, EncodeFit, EncoderSpec, Fit, Method};
+use tuff_codec::{Decoder, Encoder, EncoderSpec, Fit, Method};
 use zstd_sys as zs;
 
 use lz4_sys as _;
@@ -56,12 +56,12 @@ enum Plain {
     Deflate(*mut libdeflate_compressor, Vec<u8>),
     Lzma(Box<xz::lzma_stream>, Box<xz::lzma_options_lzma>),
     /// Not the library's: ours, for which every byte counts.
-    Own(Box<dyn EncodeFit>),
+    Own(Box<dyn Encoder>),
 }
 
 struct PlainFit {
     plain: Plain,
-    window: usize,
+    input_max: usize,
     /// Input bytes that went through a compressor.
     passed: u64,
 }
@@ -74,7 +74,7 @@ impl PlainFit {
         let spec = EncoderSpec { unit: 1, ..*spec };
         Self {
             plain: Plain::Own(spec.build().expect("the settings are good")),
-            window: spec.window,
+            input_max: spec.input_max,
             passed: 0,
         }
     }
@@ -93,7 +93,7 @@ impl PlainFit {
                     (zs::ZSTD_cParameter::ZSTD_c_compressionLevel, spec.level),
                     (
                         zs::ZSTD_cParameter::ZSTD_c_windowLog,
-                        spec.history().ilog2() as i32,
+                        spec.match_distance_max().ilog2() as i32,
                     ),
                     (zs::ZSTD_cParameter::ZSTD_c_contentSizeFlag, 0),
                 ] {
@@ -113,13 +113,13 @@ impl PlainFit {
                     spec.level as u32
                 };
                 unsafe { xz::lzma_lzma_preset(&mut *options, preset) };
-                options.dict_size = spec.history() as u32;
+                options.dict_size = spec.match_distance_max() as u32;
                 Plain::Lzma(Box::new(unsafe { std::mem::zeroed() }), options)
             }
         };
         Self {
             plain,
-            window: spec.window,
+            input_max: spec.input_max,
             passed: 0,
         }
     }
@@ -162,7 +162,7 @@ fn bisect(
     }
 }
 
-impl EncodeFit for PlainFit {
+impl Encoder for PlainFit {
     fn reset(&mut self) {
         if let Plain::Own(own) = &mut self.plain {
             own.reset();
@@ -170,7 +170,7 @@ impl EncodeFit for PlainFit {
     }
 
     fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
-        let src = &input[at..input.len().min(at + self.window)];
+        let src = &input[at..input.len().min(at + self.input_max)];
         let (from, to, room) = (
             src.as_ptr().cast(),
             dst.as_mut_ptr().cast(),
@@ -241,8 +241,8 @@ impl EncodeFit for PlainFit {
         fit
     }
 
-    fn window(&self) -> usize {
-        self.window
+    fn input_max(&self) -> usize {
+        self.input_max
     }
 }
 
@@ -259,7 +259,7 @@ struct Tally {
 
 /// Encodes one file as a builder would; adds its time to the last run, and its size when `sizes`.
 fn one_file(
-    encoder: &mut dyn EncodeFit,
+    encoder: &mut dyn Encoder,
     spec: &EncoderSpec,
     input: &[u8],
     (decoder, arena): (&mut Decoder, &mut Vec<u8>),
@@ -366,7 +366,7 @@ fn main() {
             for (i, file) in files.iter().enumerate() {
                 // They take turns at being first.
                 for is_plain in [(i + run) % 2 == 0, (i + run) % 2 == 1] {
-                    let (encoder, tally): (&mut dyn EncodeFit, _) = match is_plain {
+                    let (encoder, tally): (&mut dyn Encoder, _) = match is_plain {
                         true if alone => continue,
                         true => (&mut plain, &mut a),
                         false => (&mut *ours, &mut b),

@@ -44,7 +44,7 @@ pub(crate) fn load16(data: &[u8], at: usize) -> u128 {
 
 /// How many bytes are equal from `a` and `b < a` on, up to `end`, which is within `data`.
 #[inline(always)]
-pub(crate) fn forward(data: &[u8], mut a: usize, mut b: usize, end: usize) -> usize {
+pub(crate) fn match_len(data: &[u8], mut a: usize, mut b: usize, end: usize) -> usize {
     let from = a;
     while a + 8 <= end {
         let differ = load8(data, a) ^ load8(data, b);
@@ -63,7 +63,7 @@ pub(crate) fn forward(data: &[u8], mut a: usize, mut b: usize, end: usize) -> us
 
 /// How many bytes are equal right before `a` and `b < a`, up to `most`, which is at most `b`.
 #[inline(always)]
-pub(crate) fn backward(data: &[u8], a: usize, b: usize, most: usize) -> usize {
+pub(crate) fn match_len_backward(data: &[u8], a: usize, b: usize, most: usize) -> usize {
     let mut n = 0;
     while n + 8 <= most {
         let differ = load8(data, a - n - 8) ^ load8(data, b - n - 8);
@@ -80,7 +80,7 @@ pub(crate) fn backward(data: &[u8], a: usize, b: usize, most: usize) -> usize {
 
 /// Has a place fetched into the cache.
 #[inline(always)]
-pub(crate) fn fetch<T>(place: &T) {
+pub(crate) fn prefetch<T>(place: &T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -91,7 +91,7 @@ pub(crate) fn fetch<T>(place: &T) {
 }
 
 /// A table on the heap.
-pub(crate) fn zeros<T: Copy + Default, const N: usize>() -> Box<[T; N]> {
+pub(crate) fn zeroed<T: Copy + Default, const N: usize>() -> Box<[T; N]> {
     match vec![T::default(); N].into_boxed_slice().try_into() {
         Ok(table) => table,
         Err(_) => unreachable!("the slice has N elements"),
@@ -109,10 +109,10 @@ mod tests {
                 let mut data = vec![b'x'; 140];
                 data[70 + len] = b'y';
                 let end = (70 + limit).min(data.len());
-                assert_eq!(forward(&data, 70, 3, end), len.min(limit));
+                assert_eq!(match_len(&data, 70, 3, end), len.min(limit));
                 data[70 + len] = b'x';
                 data[59 - len] = b'y';
-                assert_eq!(backward(&data, 130, 60, limit), len.min(limit));
+                assert_eq!(match_len_backward(&data, 130, 60, limit), len.min(limit));
                 data[59 - len] = b'x';
             }
         }

@@ -1,37 +1,81 @@
-//! Decoding, with one reusable context per format.
+//! Decoding of every format, with one reusable context per format.
 
 use std::fmt;
 
-use crate::{Algorithm, deflate, lz4, lzma, window, zstd};
+use crate::{Algorithm, lz4};
 
-/// Decodes clusters. Contexts are made when first needed and kept: at 4 KiB that is half of the time of a decode.
+/// Decoder of clusters. Contexts are created on first use and kept: creating one takes half the time of decoding 4 KiB.
 #[derive(Default)]
 pub struct Decoder {
-    lzma: Option<lzma::Decompressor>,
-    deflate: Option<deflate::Decompressor>,
-    zstd: Option<zstd::Decompressor>,
-    window: Option<window::Window>,
-    /// What DEFLATE decodes to in front of a part.
-    front: Vec<u8>,
+    lz4_window: Option<lz4::WindowDecoder>,
+    #[cfg(feature = "lzma")]
+    lzma: Option<crate::lzma::Decompressor>,
+    #[cfg(feature = "deflate")]
+    deflate: Option<crate::deflate::Decompressor>,
+    #[cfg(feature = "zstd")]
+    zstd: Option<crate::zstd::Decompressor>,
 }
 
-/// Why compressed bytes could not be decoded, in one phrase.
+/// Reason why compressed bytes could not be decoded, in one phrase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DecodeError(&'static str);
+pub struct DecodeError {
+    message: &'static str,
+    unsupported: bool,
+}
+
+impl DecodeError {
+    /// True if this build lacks the algorithm; the bytes may be valid.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        self.unsupported
+    }
+
+    /// The error for an algorithm that [`Algorithm::is_supported`] denies.
+    fn unsupported(algorithm: Algorithm) -> Self {
+        Self {
+            message: match algorithm {
+                Algorithm::Lz4 => "lz4 decompression is not part of this build",
+                Algorithm::Lzma => "lzma decompression is not part of this build",
+                Algorithm::Deflate => "deflate decompression is not part of this build",
+                Algorithm::Zstd => "zstd decompression is not part of this build",
+            },
+            unsupported: true,
+        }
+    }
+}
+
+impl From<&'static str> for DecodeError {
+    fn from(message: &'static str) -> Self {
+        Self {
+            message,
+            unsupported: false,
+        }
+    }
+}
 
 impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
+        f.write_str(self.message)
     }
 }
 
 impl std::error::Error for DecodeError {}
 
-/// Said when a context cannot be allocated.
-const NO_MEMORY: &str = "not enough memory for a decoder";
+/// Part of a stream's content that the caller requests.
+#[derive(Clone, Copy)]
+#[cfg_attr(
+    not(any(feature = "deflate", feature = "lzma", feature = "zstd")),
+    allow(dead_code)
+)]
+enum Part {
+    /// All of it: the stream is exactly as long as the output.
+    Whole,
+    /// The bytes from `skip` on. Nothing past the output is decoded.
+    From(usize),
+}
 
 impl Decoder {
-    /// A decoder without any contexts yet.
+    /// Creates a decoder without contexts.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -40,7 +84,8 @@ impl Decoder {
     /// Decodes all of `src`, which starts with the first byte of the stream (no padding), to exactly `dst.len()` bytes.
     ///
     /// # Errors
-    /// When `src` is broken, decodes to another length, or has bytes left over. `dst` then holds anything.
+    /// Fails if `src` is malformed, decodes to another length, or has bytes left over. The content of `dst` is then
+    /// unspecified.
     pub fn decode(
         &mut self,
         algorithm: Algorithm,
@@ -48,26 +93,23 @@ impl Decoder {
         dst: &mut [u8],
     ) -> Result<(), DecodeError> {
         if src.is_empty() || dst.is_empty() {
-            return Err(DecodeError("a compressed stream or its output is empty"));
+            return Err("a compressed stream or its output is empty".into());
         }
         match algorithm {
             Algorithm::Lz4 => match lz4::decode(src, dst) {
-                None => Err("lz4 block is broken or decodes to more than expected"),
-                Some(n) if n != dst.len() => Err("lz4 block decodes to less than expected"),
+                None => Err("lz4 block is broken or decodes to more than expected".into()),
+                Some(n) if n != dst.len() => Err("lz4 block decodes to less than expected".into()),
                 Some(_) => Ok(()),
             },
-            Algorithm::Lzma => self.lzma().decode(src, dst),
-            Algorithm::Deflate => self.deflate()?.decode(src, dst),
-            Algorithm::Zstd => self.zstd()?.decode(src, dst),
+            _ => self.native(algorithm, src, Part::Whole, dst),
         }
-        .map_err(DecodeError)
     }
 
-    /// Decodes the first `dst.len()` bytes of what `src` decodes to, and stops as early as the format lets it. What
-    /// follows in `src` is not looked at, and so not checked.
+    /// Decodes the first `dst.len()` bytes of the content of `src`, and stops as early as the format permits. The rest
+    /// of `src` is neither read nor checked.
     ///
     /// # Errors
-    /// When `src` is broken before that, or decodes to less. `dst` then holds anything.
+    /// Fails if `src` is malformed before that point or decodes to less. The content of `dst` is then unspecified.
     pub fn decode_prefix(
         &mut self,
         algorithm: Algorithm,
@@ -78,27 +120,28 @@ impl Decoder {
             return Ok(());
         }
         if src.is_empty() {
-            return Err(DecodeError("a compressed stream is empty"));
+            return Err("a compressed stream is empty".into());
         }
         match algorithm {
             Algorithm::Lz4 => match lz4::decode_prefix(src, dst) {
-                None => Err("lz4 block is broken"),
-                Some(n) if n != dst.len() => Err("lz4 block ends before the expected length"),
+                None => Err("lz4 block is broken".into()),
+                Some(n) if n != dst.len() => {
+                    Err("lz4 block ends before the expected length".into())
+                }
                 Some(_) => Ok(()),
             },
-            Algorithm::Lzma => self.lzma().decode_prefix(src, dst),
-            Algorithm::Deflate => self.deflate()?.decode_prefix(src, dst),
-            Algorithm::Zstd => self.zstd()?.decode_prefix(src, dst),
+            _ => self.native(algorithm, src, Part::From(0), dst),
         }
-        .map_err(DecodeError)
     }
 
-    /// Decodes bytes `[skip, skip + dst.len())` of what `src` decodes to, and stops behind them as early as the format
-    /// lets it. What lies in front of them is decoded through a window and not kept: 68 KiB for LZ4, the stream's own
-    /// window for Zstandard and LZMA. DEFLATE keeps all of it.
+    /// Decodes bytes `[skip, skip + dst.len())` of the content of `src`, and stops after them as early as the format
+    /// permits.
+    ///
+    /// Bytes before `skip` are decoded through a window and discarded: 68 KiB for LZ4, the stream's own window for
+    /// Zstandard and LZMA. DEFLATE needs a buffer for all of them.
     ///
     /// # Errors
-    /// As [`decode_prefix`](Self::decode_prefix).
+    /// See [`decode_prefix`](Self::decode_prefix).
     pub fn decode_part(
         &mut self,
         algorithm: Algorithm,
@@ -110,36 +153,23 @@ impl Decoder {
             return Ok(());
         }
         if src.is_empty() {
-            return Err(DecodeError("a compressed stream is empty"));
+            return Err("a compressed stream is empty".into());
         }
         match algorithm {
             Algorithm::Lz4 => self
-                .window
+                .lz4_window
                 .get_or_insert_default()
                 .decode(src, skip, dst)
-                .ok_or("lz4 block is broken or ends before the expected length"),
-            Algorithm::Lzma => self.lzma().decode_part(src, skip, dst),
-            Algorithm::Zstd => self.zstd()?.decode_part(src, skip, dst),
-            Algorithm::Deflate => {
-                let end = skip + dst.len();
-                let mut front = std::mem::take(&mut self.front);
-                if front.len() < end {
-                    front.resize(end, 0);
-                }
-                let result = self.deflate()?.decode_prefix(src, &mut front[..end]);
-                dst.copy_from_slice(&front[skip..end]);
-                self.front = front;
-                result
-            }
+                .ok_or_else(|| "lz4 block is broken or ends before the expected length".into()),
+            _ => self.native(algorithm, src, Part::From(skip), dst),
         }
-        .map_err(DecodeError)
     }
 
-    /// Decodes the LZ4 block that is the last `src_len` bytes of `buf` to exactly `len` bytes at its start. `buf` must be
-    /// at least [`in_place_len`](Self::in_place_len) long.
+    /// Decodes the LZ4 block that forms the last `src_len` bytes of `buf` to exactly `len` bytes at its start. `buf` must
+    /// be at least [`in_place_len`](Self::in_place_len) bytes long.
     ///
     /// # Errors
-    /// As [`decode`](Self::decode), and if `buf` is too short.
+    /// See [`decode`](Self::decode). Also fails if `buf` is too short.
     pub fn decode_in_place(
         &mut self,
         buf: &mut [u8],
@@ -147,45 +177,74 @@ impl Decoder {
         len: usize,
     ) -> Result<(), DecodeError> {
         match lz4::decode_in_place(buf, src_len, len) {
-            None => Err("lz4 block is broken or decodes to more than expected"),
-            Some(n) if n != len => Err("lz4 block decodes to less than expected"),
+            None => Err("lz4 block is broken or decodes to more than expected".into()),
+            Some(n) if n != len => Err("lz4 block decodes to less than expected".into()),
             Some(_) => Ok(()),
         }
-        .map_err(DecodeError)
     }
 
-    /// How long a buffer must be to decode an LZ4 block of `src_len` bytes to `len` bytes in it. Unit: bytes.
+    /// Returns the buffer length needed to decode an LZ4 block of `src_len` bytes to `len` bytes in place. Unit: bytes.
     #[must_use]
     pub fn in_place_len(src_len: usize, len: usize) -> usize {
         len.max(src_len) + lz4::in_place_margin(src_len)
     }
 
-    fn lzma(&mut self) -> &mut lzma::Decompressor {
-        self.lzma.get_or_insert_with(lzma::Decompressor::new)
-    }
-
-    fn deflate(&mut self) -> Result<&mut deflate::Decompressor, DecodeError> {
-        made(&mut self.deflate, deflate::Decompressor::new)
-    }
-
-    fn zstd(&mut self) -> Result<&mut zstd::Decompressor, DecodeError> {
-        made(&mut self.zstd, zstd::Decompressor::new)
+    /// Decodes `part` of a stream of any format but LZ4.
+    fn native(
+        &mut self,
+        algorithm: Algorithm,
+        src: &[u8],
+        part: Part,
+        dst: &mut [u8],
+    ) -> Result<(), DecodeError> {
+        match algorithm {
+            #[cfg(feature = "lzma")]
+            Algorithm::Lzma => {
+                let lzma = self.lzma.get_or_insert_with(crate::lzma::Decompressor::new);
+                match part {
+                    Part::Whole => lzma.decode(src, dst)?,
+                    Part::From(0) => lzma.decode_prefix(src, dst)?,
+                    Part::From(skip) => lzma.decode_part(src, skip, dst)?,
+                }
+            }
+            #[cfg(feature = "deflate")]
+            Algorithm::Deflate => {
+                let deflate = context(&mut self.deflate, crate::deflate::Decompressor::new)?;
+                match part {
+                    Part::Whole => deflate.decode(src, dst)?,
+                    Part::From(0) => deflate.decode_prefix(src, dst)?,
+                    Part::From(skip) => deflate.decode_part(src, skip, dst)?,
+                }
+            }
+            #[cfg(feature = "zstd")]
+            Algorithm::Zstd => {
+                let zstd = context(&mut self.zstd, crate::zstd::Decompressor::new)?;
+                match part {
+                    Part::Whole => zstd.decode(src, dst)?,
+                    Part::From(0) => zstd.decode_prefix(src, dst)?,
+                    Part::From(skip) => zstd.decode_part(src, skip, dst)?,
+                }
+            }
+            #[allow(unreachable_patterns)] // with all features enabled only LZ4 is left
+            _ => {
+                let _ = (src, part, dst);
+                return Err(DecodeError::unsupported(algorithm));
+            }
+        }
+        #[allow(unreachable_code)] // without any of the features
+        Ok(())
     }
 }
 
-/// Says whether LZ4 blocks decode to so many bytes each, without writing these: in two thirds of the time.
-///
-/// If `true`, [`Decoder::decode`] would succeed for all. If `false`, one of them is broken, or is of a kind that no
-/// encoder writes and only the decoder can judge.
-#[must_use]
-pub fn lz4_all_decode<'a>(blocks: impl IntoIterator<Item = (&'a [u8], usize)>) -> bool {
-    lz4::all_decode(blocks)
-}
-
-/// The context, made if there is none yet.
-fn made<T>(slot: &mut Option<T>, make: impl FnOnce() -> Option<T>) -> Result<&mut T, DecodeError> {
+/// Returns the context in `slot`, creating it on first use.
+#[cfg(any(feature = "deflate", feature = "zstd"))]
+fn context<T>(
+    slot: &mut Option<T>,
+    create: impl FnOnce() -> Option<T>,
+) -> Result<&mut T, DecodeError> {
     if slot.is_none() {
-        *slot = make();
+        *slot = create();
     }
-    slot.as_mut().ok_or(DecodeError(NO_MEMORY))
+    slot.as_mut()
+        .ok_or_else(|| "not enough memory for a decoder".into())
 }

@@ -3,11 +3,10 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use crate::thrift::Thrift;
-use crate::{Algorithm, EncodeFit, deflate, frontier, lz4, lzma, zstd};
+use crate::Algorithm;
 
 /// The most input that one cluster may hold. Unit: bytes.
-pub const WINDOW_MAX: usize = 12 << 20;
+pub const INPUT_MAX: usize = 12 << 20;
 
 /// The smallest and largest output that an encoder fills. Unit: bytes.
 const CLUSTER: RangeInclusive<usize> = 64..=1 << 20;
@@ -111,8 +110,8 @@ pub struct EncoderSpec {
     pub level: i32,
     /// The largest output that will be asked for. Unit: bytes, 64 to 1 MiB.
     pub cluster: usize,
-    /// The most input that one output may hold. Unit: bytes, at most [`WINDOW_MAX`].
-    pub window: usize,
+    /// The most input that one output may hold. Unit: bytes, at most [`INPUT_MAX`].
+    pub input_max: usize,
     /// How far a match may reach back, if not as far as the method likes. Unit: bytes; LZMA: 4 KiB to 8 MiB,
     /// Zstandard: a power of two from 1 KiB to 1 MiB, others: must be absent.
     pub dict: Option<usize>,
@@ -123,7 +122,7 @@ pub struct EncoderSpec {
 
 /// What is wrong with an [`EncoderSpec`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpecError(String);
+pub struct SpecError(pub(crate) String);
 
 impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -141,7 +140,7 @@ impl EncoderSpec {
             method,
             level: method.default_level(),
             cluster,
-            window: WINDOW_MAX,
+            input_max: INPUT_MAX,
             dict: None,
             unit: 1,
         }
@@ -158,7 +157,7 @@ impl EncoderSpec {
     /// at least 32 KiB and at most 8 MiB. Zstandard: the window, a power of two, by default 8 clusters, at least
     /// 32 KiB and at most 1 MiB.
     #[must_use]
-    pub fn history(&self) -> usize {
+    pub fn match_distance_max(&self) -> usize {
         match self.method {
             Method::Lz4 | Method::Lz4hc => 65535,
             Method::Deflate => 32768,
@@ -203,10 +202,10 @@ impl EncoderSpec {
                 self.cluster
             ));
         }
-        if self.window == 0 || self.window > WINDOW_MAX {
+        if self.input_max == 0 || self.input_max > INPUT_MAX {
             return err(format!(
-                "window of {} bytes, expected 1 to {WINDOW_MAX}",
-                self.window
+                "window of {} bytes, expected 1 to {INPUT_MAX}",
+                self.input_max
             ));
         }
         if !self.unit.is_power_of_two() || self.unit > self.cluster {
@@ -232,33 +231,6 @@ impl EncoderSpec {
             (_, Some(_)) => err(format!("{method} has no dictionary size")),
         }
     }
-
-    /// Makes an encoder, ready for its first input.
-    ///
-    /// # Errors
-    /// When a setting is out of its range or the encoder's memory cannot be had.
-    pub fn build(&self) -> Result<Box<dyn EncodeFit>, SpecError> {
-        self.check()?;
-        let memory = || SpecError(format!("not enough memory for a {} encoder", self.method));
-        let asked: Box<dyn EncodeFit> = match self.method {
-            Method::Lz4 if self.level >= 2 => Box::new(lz4::Greedy::<65536>::new(self)),
-            Method::Lz4 => Box::new(lz4::Greedy::<8192>::new(self)),
-            Method::Lz4hc => match self.level {
-                ..=8 => Box::new(lz4::High::new(self)),
-                // Small outputs leave little to search.
-                9 if self.cluster < 8 << 10 => Box::new(frontier::Frontier::new(self, 8)),
-                9 if self.cluster < 32 << 10 => Box::new(frontier::Frontier::new(self, 12)),
-                9 => Box::new(frontier::Frontier::new(self, 20)),
-                10 => Box::new(frontier::Frontier::new(self, 32)),
-                11 => Box::new(frontier::Frontier::new(self, 64)),
-                _ => Box::new(frontier::Frontier::new(self, 128)),
-            },
-            Method::Deflate => Box::new(deflate::Deflate::new(self).ok_or_else(memory)?),
-            Method::Lzma => lzma::encoder(self).ok_or_else(memory)?,
-            Method::Zstd => Box::new(zstd::Zstd::new(self).ok_or_else(memory)?),
-        };
-        Thrift::wrap(self, asked)
-    }
 }
 
 #[cfg(test)]
@@ -280,7 +252,7 @@ mod tests {
                     (Method::Lzma, _) => 8 << 20,
                     (_, _) => 1 << 20,
                 };
-                assert_eq!(spec.history(), expected, "{method} {cluster}");
+                assert_eq!(spec.match_distance_max(), expected, "{method} {cluster}");
             }
         }
     }
@@ -302,7 +274,10 @@ mod tests {
             "cluster of 63 bytes, expected 64 to 1048576"
         );
         assert_eq!(
-            text(EncoderSpec { window: 0, ..spec }),
+            text(EncoderSpec {
+                input_max: 0,
+                ..spec
+            }),
             "window of 0 bytes, expected 1 to 12582912"
         );
         assert_eq!(

@@ -1,290 +1,35 @@
-//! Zstandard with the C library.
+//! Zstandard: an encoder around the C library's match finders, and the C library as the decoder.
 //!
-//! One frame per output: magic, no dictionary id, no checksum, and no content size: a frame that holds its content size
-//! may be a single segment, whose window is the content, and that may be larger than what the image announces.
+//! Each output is one frame without dictionary id, checksum and content size. A frame that holds its content size may
+//! be a single segment, whose window is the content, and that may exceed the window that the image announces.
 
-use std::ffi::c_int;
-use std::ptr::NonNull;
-
-use zstd_sys::{
-    ZSTD_CCtx, ZSTD_CCtx_setParameter, ZSTD_DCtx, ZSTD_DCtx_reset, ZSTD_DCtx_setParameter,
-    ZSTD_FrameHeader, ZSTD_FrameType_e, ZSTD_ResetDirective, ZSTD_cParameter, ZSTD_compress2,
-    ZSTD_createCCtx, ZSTD_createDCtx, ZSTD_dParameter, ZSTD_decompressBegin,
-    ZSTD_decompressContinue, ZSTD_decompressDCtx, ZSTD_decompressStream,
-    ZSTD_findFrameCompressedSize, ZSTD_freeCCtx, ZSTD_freeDCtx, ZSTD_getFrameHeader, ZSTD_inBuffer,
-    ZSTD_isError, ZSTD_nextSrcSizeToDecompress, ZSTD_outBuffer,
-};
-
+#[cfg(feature = "encode")]
 mod bits;
+#[cfg(feature = "encode")]
 mod block;
-mod fit;
+#[cfg(feature = "encode")]
+mod compressor;
+#[cfg(feature = "encode")]
+mod continuation;
+mod decode;
+#[cfg(feature = "encode")]
+mod double_hash;
+#[cfg(feature = "encode")]
+mod encode;
+#[cfg(feature = "encode")]
 mod fse;
+#[cfg(feature = "encode")]
 mod huffman;
-mod index;
 mod library;
-mod pairs;
-mod parse;
-mod rows;
-mod tail;
+#[cfg(feature = "encode")]
+mod library_finder;
+#[cfg(feature = "encode")]
+mod position;
+#[cfg(feature = "encode")]
+mod row_hash;
+#[cfg(feature = "encode")]
+mod sequences;
 
-pub(crate) use fit::Zstd;
-
-/// The largest window that a frame may ask for, unless it is a single segment. Unit: bytes.
-const WINDOW: u64 = 1 << 20;
-
-/// The most that one block decodes to. Unit: bytes.
-const BLOCK: usize = 128 << 10;
-
-/// The most that decoding through a window may take, for single segments: more than any cluster decodes to. Unit: log2
-/// of bytes.
-const WINDOW_LOG: c_int = 24;
-
-const BROKEN: &str = "zstd frame is broken";
-const SHORT: &str = "zstd frame ends before the expected length";
-
-/// Bit of the frame header descriptor (byte 4 of the frame): the window is the content.
-const SINGLE_SEGMENT: u8 = 0x20;
-
-/// A compression context of the C library.
-pub(crate) struct Compressor(NonNull<ZSTD_CCtx>);
-
-// SAFETY: a context is a plain heap object; nothing in it belongs to the thread that made it.
-unsafe impl Send for Compressor {}
-
-impl Drop for Compressor {
-    fn drop(&mut self) {
-        // SAFETY: made by ZSTD_createCCtx, freed once.
-        unsafe { ZSTD_freeCCtx(self.0.as_ptr()) };
-    }
-}
-
-impl Compressor {
-    /// A context with the frame settings that the module promises.
-    pub(crate) fn new(level: i32, window_log: u32) -> Option<Self> {
-        // SAFETY: no preconditions.
-        let this = Self(NonNull::new(unsafe { ZSTD_createCCtx() })?);
-        this.set(ZSTD_cParameter::ZSTD_c_compressionLevel, level)?;
-        this.set(
-            ZSTD_cParameter::ZSTD_c_windowLog,
-            c_int::try_from(window_log).ok()?,
-        )?;
-        this.set(ZSTD_cParameter::ZSTD_c_contentSizeFlag, 0)?;
-        this.set(ZSTD_cParameter::ZSTD_c_checksumFlag, 0)?;
-        this.set(ZSTD_cParameter::ZSTD_c_dictIDFlag, 0)?;
-        Some(this)
-    }
-
-    fn as_ptr(&mut self) -> *mut ZSTD_CCtx {
-        self.0.as_ptr()
-    }
-
-    pub(crate) fn set(&self, parameter: ZSTD_cParameter, value: c_int) -> Option<()> {
-        // SAFETY: the context is alive; the function checks the value.
-        good(unsafe { ZSTD_CCtx_setParameter(self.0.as_ptr(), parameter, value) }).map(|_| ())
-    }
-
-    /// Compresses all of `src`; `None` if it does not fit.
-    pub(crate) fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
-        // SAFETY: the context is alive and `&mut` makes it ours; `src` and `dst` are slices of the lengths passed.
-        good(unsafe {
-            ZSTD_compress2(
-                self.0.as_ptr(),
-                dst.as_mut_ptr().cast(),
-                dst.len(),
-                src.as_ptr().cast(),
-                src.len(),
-            )
-        })
-    }
-}
-
-/// `None` for the library's error codes.
-pub(crate) fn good(n: usize) -> Option<usize> {
-    // SAFETY: no preconditions.
-    (unsafe { ZSTD_isError(n) } == 0).then_some(n)
-}
-
-/// A decompression context of the C library, and a buffer for prefixes.
-pub(crate) struct Decompressor {
-    context: NonNull<ZSTD_DCtx>,
-    buffer: Vec<u8>,
-}
-
-// SAFETY: a context is a plain heap object; nothing in it belongs to the thread that made it.
-unsafe impl Send for Decompressor {}
-
-impl Drop for Decompressor {
-    fn drop(&mut self) {
-        // SAFETY: made by ZSTD_createDCtx, freed once.
-        unsafe { ZSTD_freeDCtx(self.context.as_ptr()) };
-    }
-}
-
-impl Decompressor {
-    pub(crate) fn new() -> Option<Self> {
-        // SAFETY: no preconditions.
-        let context = NonNull::new(unsafe { ZSTD_createDCtx() })?;
-        let this = Self {
-            context,
-            buffer: Vec::new(),
-        };
-        // SAFETY: the context is alive; the function checks the value.
-        good(unsafe {
-            ZSTD_DCtx_setParameter(
-                context.as_ptr(),
-                ZSTD_dParameter::ZSTD_d_windowLogMax,
-                WINDOW_LOG,
-            )
-        })?;
-        Some(this)
-    }
-
-    /// Decodes one whole frame to exactly `dst.len()` bytes. The output is the library's window, so that it allocates
-    /// nothing, whatever the frame asks for.
-    pub(crate) fn decode(&mut self, src: &[u8], dst: &mut [u8]) -> Result<(), &'static str> {
-        check_header(src)?;
-        // SAFETY: `src` is a slice of the length passed.
-        let frame = good(unsafe { ZSTD_findFrameCompressedSize(src.as_ptr().cast(), src.len()) });
-        match frame {
-            None => return Err("zstd frame is cut short or has a broken block header"),
-            Some(len) if len != src.len() => return Err("bytes follow the zstd frame"),
-            Some(_) => {}
-        }
-        // SAFETY: the context is alive and `&mut` makes it ours; `src` and `dst` are slices of the lengths passed.
-        let n = good(unsafe {
-            ZSTD_decompressDCtx(
-                self.context.as_ptr(),
-                dst.as_mut_ptr().cast(),
-                dst.len(),
-                src.as_ptr().cast(),
-                src.len(),
-            )
-        });
-        match n {
-            None => Err("zstd frame is broken or decodes to more than expected"),
-            Some(n) if n != dst.len() => Err("zstd frame decodes to less than expected"),
-            Some(_) => Ok(()),
-        }
-    }
-
-    /// Decodes until there are `skip + dst.len()` bytes, and keeps the last of them. The library's window is as large as
-    /// the frame says: at most 1 MiB, or its content.
-    pub(crate) fn decode_part(
-        &mut self,
-        src: &[u8],
-        skip: usize,
-        dst: &mut [u8],
-    ) -> Result<(), &'static str> {
-        check_header(src)?;
-        if self.buffer.len() < BLOCK {
-            self.buffer.resize(BLOCK, 0);
-        }
-        let context = self.context.as_ptr();
-        // SAFETY: the context is alive and `&mut self` makes it ours.
-        good(unsafe { ZSTD_DCtx_reset(context, ZSTD_ResetDirective::ZSTD_reset_session_only) })
-            .ok_or(BROKEN)?;
-        let mut input = ZSTD_inBuffer {
-            src: src.as_ptr().cast(),
-            size: src.len(),
-            pos: 0,
-        };
-        let (mut skipped, mut written) = (0, 0);
-        while written < dst.len() {
-            let front = skipped < skip;
-            let out = if front {
-                &mut self.buffer[..BLOCK.min(skip - skipped)]
-            } else {
-                &mut dst[written..]
-            };
-            let mut output = ZSTD_outBuffer {
-                dst: out.as_mut_ptr().cast(),
-                size: out.len(),
-                pos: 0,
-            };
-            let before = input.pos;
-            // SAFETY: as above; `input` is `src`, `output` is `out`, both alive and of the lengths given.
-            let left = unsafe { ZSTD_decompressStream(context, &mut output, &mut input) };
-            let left = good(left).ok_or(BROKEN)?;
-            if output.pos == 0 && (left == 0 || input.pos == before) {
-                return Err(SHORT);
-            }
-            if front {
-                skipped += output.pos;
-            } else {
-                written += output.pos;
-            }
-            if left == 0 && written < dst.len() {
-                return Err(SHORT); // the frame ended; what follows is none of ours
-            }
-        }
-        Ok(())
-    }
-
-    /// Decodes block after block until there are `dst.len()` bytes.
-    pub(crate) fn decode_prefix(&mut self, src: &[u8], dst: &mut [u8]) -> Result<(), &'static str> {
-        check_header(src)?;
-        // The last block may reach behind `dst`, and a block must have the ones before it right in front of it.
-        if self.buffer.len() < dst.len() + BLOCK {
-            self.buffer.resize(dst.len() + BLOCK, 0);
-        }
-        let context = self.context.as_ptr();
-        let (mut read, mut written) = (0, 0);
-        // SAFETY: the context is alive and `&mut self` makes it ours.
-        good(unsafe { ZSTD_decompressBegin(context) }).ok_or(BROKEN)?;
-        while written < dst.len() {
-            // SAFETY: as above.
-            let want = unsafe { ZSTD_nextSrcSizeToDecompress(context) };
-            if want == 0 {
-                return Err(SHORT);
-            }
-            let part = src
-                .get(read..)
-                .and_then(|rest| rest.get(..want))
-                .ok_or(SHORT)?;
-            let out = &mut self.buffer[written..];
-            // SAFETY: as above; `part` and `out` are slices of the lengths passed. The blocks decoded before lie
-            // unchanged right before `out` in the same buffer, which is not resized in this loop: that is the history
-            // the library reads.
-            let n = good(unsafe {
-                ZSTD_decompressContinue(
-                    context,
-                    out.as_mut_ptr().cast(),
-                    out.len(),
-                    part.as_ptr().cast(),
-                    want,
-                )
-            });
-            written += n.ok_or(BROKEN)?;
-            read += want;
-        }
-        dst.copy_from_slice(&self.buffer[..dst.len()]);
-        Ok(())
-    }
-}
-
-/// Checks what a frame says about itself.
-fn check_header(src: &[u8]) -> Result<(), &'static str> {
-    let mut header = std::mem::MaybeUninit::<ZSTD_FrameHeader>::zeroed();
-    // SAFETY: `header` is large enough, `src` is a slice of the length passed.
-    let missing =
-        good(unsafe { ZSTD_getFrameHeader(header.as_mut_ptr(), src.as_ptr().cast(), src.len()) });
-    match missing {
-        None => return Err("no zstd frame header"),
-        Some(0) => {}
-        Some(_) => return Err("zstd frame header is cut short"),
-    }
-    // SAFETY: plain data, zeroed above; every value that the library writes is one of the type, and zero is one too.
-    let header = unsafe { header.assume_init() };
-    if header.frameType != ZSTD_FrameType_e::ZSTD_frame {
-        return Err("a zstd skippable frame holds no data");
-    }
-    if header.dictID != 0 {
-        return Err("zstd frame wants a dictionary");
-    }
-    // present: a header was found, and it has at least 6 bytes.
-    let single = src[4] & SINGLE_SEGMENT != 0;
-    if !single && header.windowSize > WINDOW {
-        return Err("zstd window is larger than 1 MiB");
-    }
-    Ok(())
-}
+pub(crate) use decode::Decompressor;
+#[cfg(feature = "encode")]
+pub(crate) use encode::ZstdEncoder;

@@ -1,6 +1,6 @@
 //! What every encoder and decoder promises, on data of every kind.
 
-use tuff_codec::{Algorithm, Decoder, EncodeFit, EncoderSpec, Fit, Method, Trim};
+use tuff_codec::{Algorithm, Decoder, Encoder, EncoderSpec, Fit, Method, Trim};
 
 /// Numbers that look random and are the same everywhere.
 struct Noise(u64);
@@ -112,7 +112,7 @@ const GUARD: usize = 64;
 
 /// Encodes once and checks what one output promises: bounds, first byte, decoding.
 fn fit_checked(
-    encoder: &mut dyn EncodeFit,
+    encoder: &mut dyn Encoder,
     decoder: &mut Decoder,
     spec: &EncoderSpec,
     input: &[u8],
@@ -135,7 +135,7 @@ fn fit_checked(
         context()
     );
     assert!(
-        fit.written <= room && fit.consumed <= (input.len() - at).min(spec.window),
+        fit.written <= room && fit.consumed <= (input.len() - at).min(spec.input_max),
         "{}: {fit:?}",
         context()
     );
@@ -162,7 +162,7 @@ fn fit_checked(
 }
 
 /// Encodes all of `input` into outputs of `room` bytes, as a builder does. Returns them joined.
-fn fit_all(encoder: &mut dyn EncodeFit, spec: &EncoderSpec, input: &[u8], room: usize) -> Vec<u8> {
+fn fit_all(encoder: &mut dyn Encoder, spec: &EncoderSpec, input: &[u8], room: usize) -> Vec<u8> {
     let mut decoder = Decoder::new();
     let mut all = Vec::new();
     let mut at = 0;
@@ -318,9 +318,9 @@ fn ends_are_trimmed_to_whole_blocks() {
                 for (len, block) in [(3000, 512), (20_000, 4096), (33_333, 512), (60_000, 4096)] {
                     let input = &data[..len];
                     let trim = Trim {
-                        keep: block,
+                        untrimmed_max: block,
                         block,
-                        most: block / 2,
+                        excess_max: block / 2,
                     };
                     let context = format!("{method} {level}, {len} of {name}, blocks of {block}");
                     encoder.reset();
@@ -329,7 +329,7 @@ fn ends_are_trimmed_to_whole_blocks() {
                     assert_eq!(fit.consumed, len, "{context}");
                     encoder.reset();
                     let mut dst = vec![0xa5; 65536];
-                    let end = encoder.fit_end(input, 0, &mut dst, &trim);
+                    let end = encoder.fit_tail(input, 0, &mut dst, &trim);
                     dst.truncate(end.fit.written);
                     if !end.trimmed {
                         assert_eq!((end.fit, &dst), (fit, &whole), "{context}");
@@ -337,7 +337,7 @@ fn ends_are_trimmed_to_whole_blocks() {
                     }
                     // What a block will be is known to within a few bytes.
                     let over = (whole.len() + 16) % block;
-                    assert!(over <= trim.most + 32, "{context}: {over}");
+                    assert!(over <= trim.excess_max + 32, "{context}: {over}");
                     let full = (whole.len() + 16) / block * block;
                     let least = full - full / 64 - 32;
                     assert!((least..=full).contains(&dst.len()), "{context}: {end:?}");
@@ -389,11 +389,11 @@ fn large_clusters_round_trip() {
 fn the_window_bounds_what_is_consumed() {
     for method in Method::ALL {
         let spec = EncoderSpec {
-            window: 10_000,
+            input_max: 10_000,
             ..EncoderSpec::new(method, 4096)
         };
         let mut encoder = spec.build().unwrap();
-        assert_eq!(encoder.window(), 10_000);
+        assert_eq!(encoder.input_max(), 10_000);
         encoder.reset();
         let (fit, _) = fit_checked(
             &mut *encoder,
@@ -692,7 +692,10 @@ fn zstd_frames_are_what_an_image_may_hold() {
                 assert_eq!(dst[4], 0, "level {level}");
                 let (exponent, mantissa) = (u32::from(dst[5] >> 3), usize::from(dst[5] & 7));
                 let window = (1024usize << exponent) / 8 * (8 + mantissa);
-                assert!(window <= spec.history(), "level {level}: {window}");
+                assert!(
+                    window <= spec.match_distance_max(),
+                    "level {level}: {window}"
+                );
             }
         }
     }
@@ -783,7 +786,10 @@ fn most_lz4_blocks_can_be_decoded_in_place() {
         let fit = encoder.fit(&input, at, &mut dst);
         at += fit.consumed;
         count += 1;
-        good += usize::from(tuff_codec::lz4_in_place(&dst[..fit.written], fit.consumed));
+        good += usize::from(tuff_codec::lz4_decodes_in_place(
+            &dst[..fit.written],
+            fit.consumed,
+        ));
     }
     assert!(good * 10 >= count * 8, "{good} of {count}");
 }

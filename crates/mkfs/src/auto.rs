@@ -11,7 +11,7 @@
 use super::options::{Auto, Compression, Metadata, Options};
 use super::pack::input::Input;
 use crate::{Error, Result};
-use tuff_codec::{EncodeFit, EncoderSpec, Method};
+use tuff_codec::{Encoder, EncoderSpec, Method};
 use tuff_format::features::Feature;
 
 /// Compression of one file.
@@ -86,9 +86,9 @@ impl Auto {
 
 /// Chooses compressions, with the encoders of one thread.
 pub(crate) struct Chooser {
-    lz4: Box<dyn EncodeFit>,
+    lz4: Box<dyn Encoder>,
     /// Dense and fast encoder.
-    dense_and_fast: Option<[Box<dyn EncodeFit>; 2]>,
+    dense_and_fast: Option<[Box<dyn Encoder>; 2]>,
     /// The default compression uses entropy coding.
     entropy_coding: bool,
     sample: Vec<u8>,
@@ -172,7 +172,7 @@ fn is_uneven(bytes: &[u8]) -> bool {
 }
 
 /// Compressed size of a sample. Unit: bytes, because a sample is too short to count blocks.
-fn compressed_len(encoder: &mut dyn EncodeFit, sample: &[u8], out: &mut Vec<u8>) -> usize {
+fn compressed_len(encoder: &mut dyn Encoder, sample: &[u8], out: &mut Vec<u8>) -> usize {
     encoder.reset();
     out.resize(sample.len().next_power_of_two(), 0);
     let (mut at, mut written) = (0, 0);

@@ -352,7 +352,7 @@ impl Default for CompressionOptions {
                 dict: None,
             }),
             cluster: 64 << 10,
-            window: tuff_codec::WINDOW_MAX,
+            window: tuff_codec::INPUT_MAX,
             auto: None,
             rules: Vec::new(),
             min_saving: 10,
@@ -538,7 +538,7 @@ impl Options {
     /// Returns the encoder of a compression with this cluster size.
     pub fn encoder(&self, compression: Compression, cluster: usize) -> EncoderSpec {
         let mut spec = EncoderSpec::new(compression.method, cluster).with_level(compression.level);
-        spec.window = self.compression.window;
+        spec.input_max = self.compression.window;
         spec.dict = compression.dict;
         spec
     }
@@ -665,7 +665,7 @@ impl Options {
                 "ends of files lie behind their inodes only where clusters begin at blocks",
             ));
         }
-        if self.compression.window < block || self.compression.window > tuff_codec::WINDOW_MAX {
+        if self.compression.window < block || self.compression.window > tuff_codec::INPUT_MAX {
             return Err(Error::usage(format_args!(
                 "window of {} bytes: from one block to 12 MiB",
                 self.compression.window

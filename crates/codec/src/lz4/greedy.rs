@@ -17,9 +17,10 @@
 //!
 //! Source: LZ4 block format description (sequences, end rules).
 
-use super::{piece, trimmed};
-use crate::bytes::{backward, byte, forward, load4, load8, load16, zeros};
-use crate::{EncodeFit, EncoderSpec, Fit, FitEnd, Trim};
+use super::truncate::trim_tail;
+use crate::bytes::{byte, load4, load8, load16, match_len, match_len_backward, zeroed};
+use crate::encode::bounded_input;
+use crate::{Encoder, EncoderSpec, Fit, TailFit, Trim};
 
 /// The last bytes of a block are literals. Unit: bytes.
 const LAST_LITERALS: usize = 5;
@@ -51,35 +52,35 @@ const NEAR: usize = u16::MAX as usize;
 const SKIP_LOG: usize = 6;
 
 /// Fills the output with a block that decodes to `data`, or to as much of it as fits.
-type Fill<const N: usize> = fn(&mut [u16; N], &[u8], &mut [u8]) -> Fit;
+type FillFn<const N: usize> = fn(&mut [u16; N], &[u8], &mut [u8]) -> Fit;
 
 /// The encoder, with a table of `N` entries, a power of two.
-pub(crate) struct Greedy<const N: usize> {
+pub(crate) struct GreedyEncoder<const N: usize> {
     table: Box<[u16; N]>,
-    window: usize,
-    fill: Fill<N>,
+    input_max: usize,
+    fill: FillFn<N>,
 }
 
-impl<const N: usize> Greedy<N> {
+impl<const N: usize> GreedyEncoder<N> {
     pub(crate) fn new(spec: &EncoderSpec) -> Self {
-        Self::with_window(spec.window)
+        Self::with_input_max(spec.input_max)
     }
 
     /// `window` is the most input that one output may hold. Unit: bytes.
-    pub(crate) fn with_window(window: usize) -> Self {
+    pub(crate) fn with_input_max(input_max: usize) -> Self {
         Self {
-            table: zeros(),
-            window,
+            table: zeroed(),
+            input_max,
             fill: best_fill(),
         }
     }
 }
 
-impl<const N: usize> EncodeFit for Greedy<N> {
+impl<const N: usize> Encoder for GreedyEncoder<N> {
     fn reset(&mut self) {}
 
     fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
-        let data = piece(input, at, self.window);
+        let data = bounded_input(input, at, self.input_max);
         if data.is_empty() || dst.is_empty() {
             return Fit::NOTHING;
         }
@@ -87,18 +88,18 @@ impl<const N: usize> EncodeFit for Greedy<N> {
         (self.fill)(&mut self.table, data, dst)
     }
 
-    fn fit_end(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: &Trim) -> FitEnd {
+    fn fit_tail(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: &Trim) -> TailFit {
         let fit = self.fit(input, at, dst);
-        trimmed(&input[at..], fit, dst, trim)
+        trim_tail(&input[at..], fit, dst, trim)
     }
 
-    fn window(&self) -> usize {
-        self.window
+    fn input_max(&self) -> usize {
+        self.input_max
     }
 }
 
 /// The version for this machine: the same code, compiled for what it has.
-fn best_fill<const N: usize>() -> Fill<N> {
+fn best_fill<const N: usize>() -> FillFn<N> {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("bmi1")
         && std::arch::is_x86_feature_detected!("bmi2")
@@ -124,7 +125,7 @@ unsafe fn fill_bmi<const N: usize>(table: &mut [u16; N], data: &[u8], dst: &mut 
 
 #[inline(always)]
 fn fill<const N: usize>(table: &mut [u16; N], data: &[u8], dst: &mut [u8]) -> Fit {
-    let out = &mut Out { dst, pos: 0 };
+    let out = &mut BlockWriter { dst, pos: 0 };
     let mut anchor = 0;
     if data.len() > 2 * ROOM && out.left() > 2 * ROOM {
         anchor = in_steps(table, data, out);
@@ -153,7 +154,7 @@ fn fill<const N: usize>(table: &mut [u16; N], data: &[u8], dst: &mut [u8]) -> Fi
 
 /// Writes sequences as long as there is [`ROOM`]. Returns where the last match ends.
 #[inline(always)]
-fn in_steps<const N: usize>(table: &mut [u16; N], data: &[u8], out: &mut Out<'_>) -> usize {
+fn in_steps<const N: usize>(table: &mut [u16; N], data: &[u8], out: &mut BlockWriter<'_>) -> usize {
     // A place at or in front of `limit` has ROOM behind it.
     let limit = data.len() - ROOM;
     let (mut anchor, mut at) = (0, 1);
@@ -179,7 +180,7 @@ fn in_steps<const N: usize>(table: &mut [u16; N], data: &[u8], out: &mut Out<'_>
             (differ.trailing_zeros() / 8) as usize
         } else {
             let end = data.len() - LAST_LITERALS;
-            STEP + forward(data, from + STEP, from + STEP - distance, end)
+            STEP + match_len(data, from + STEP, from + STEP - distance, end)
         };
         let literals = at - back - anchor;
         if literals + literals / 128 >= room {
@@ -211,7 +212,7 @@ fn search<const N: usize>(
     stop: usize,
 ) -> Option<usize> {
     let bytes = load8(data, *at);
-    let mut walk = Walk {
+    let mut walk = GreedyParse {
         at: *at,
         next: *at + 1,
         tries: 1 << SKIP_LOG,
@@ -227,7 +228,7 @@ fn search<const N: usize>(
 }
 
 /// Where a search is.
-struct Walk {
+struct GreedyParse {
     at: usize,
     next: usize,
     tries: usize,
@@ -235,7 +236,7 @@ struct Walk {
     slot: usize,
 }
 
-impl Walk {
+impl GreedyParse {
     /// Goes on up to `stop`. `FAR`: the table holds only the lowest bits of a place.
     #[inline(always)]
     fn go<const N: usize, const FAR: bool>(
@@ -275,7 +276,7 @@ fn with_care<const N: usize>(
     table: &mut [u16; N],
     data: &[u8],
     mut anchor: usize,
-    out: &mut Out<'_>,
+    out: &mut BlockWriter<'_>,
 ) -> usize {
     // Loads of eight bytes at or in front of `start_end` are within the data.
     let (start_end, match_end) = (data.len() - LAST_MATCH, data.len() - LAST_LITERALS);
@@ -293,13 +294,13 @@ fn with_care<const N: usize>(
             continue;
         }
         let most = (at - anchor).min(at - distance);
-        let back = backward(data, at, at - distance, most);
+        let back = match_len_backward(data, at, at - distance, most);
         let literals = at - back - anchor;
         if 1 + literals + (literals + 240) / 255 + 2 + TAIL > out.left() {
             return anchor;
         }
         let from = at + SHORTEST;
-        let ahead = forward(data, from, from - distance, match_end);
+        let ahead = match_len(data, from, from - distance, match_end);
         let token = out.token();
         out.literals(token, data, anchor, anchor + literals);
         at = anchor + literals + out.rest_of_match(token, distance, back + ahead);
@@ -319,12 +320,12 @@ fn hash<const N: usize>(bytes: u64) -> usize {
 }
 
 /// Output, written from its start.
-struct Out<'a> {
+struct BlockWriter<'a> {
     dst: &'a mut [u8],
     pos: usize,
 }
 
-impl Out<'_> {
+impl BlockWriter<'_> {
     fn left(&self) -> usize {
         self.dst.len() - self.pos
     }
@@ -472,7 +473,7 @@ mod tests {
         };
         // The start is where empty entries point to: there alone a match need not have the five bytes that are hashed.
         let (first, second) = (*b"startA", *b"starB");
-        let mut encoder = Greedy::<ENTRIES>::new(&EncoderSpec::new(Method::Lz4, 4096));
+        let mut encoder = GreedyEncoder::<ENTRIES>::new(&EncoderSpec::new(Method::Lz4, 4096));
         for literals in 0..=600 {
             let input = [&first[..], &noise(literals), &second, &noise(700)].concat();
             for room in 64..64 + literals {
@@ -501,8 +502,8 @@ mod tests {
                 }
             })
             .collect();
-        let fill = |fill: Fill<ENTRIES>, at: usize, room: usize| {
-            let (mut table, mut dst) = (zeros(), vec![0; room]);
+        let fill = |fill: FillFn<ENTRIES>, at: usize, room: usize| {
+            let (mut table, mut dst) = (zeroed(), vec![0; room]);
             let fit = fill(&mut table, &data[at..], &mut dst);
             (fit.consumed, dst)
         };

@@ -1,9 +1,9 @@
 //! What an LZMA stream says at each place and with which probabilities: literals, matches, repeats. Source: the LZMA
 //! specification (`lzma-specification.txt` of the LZMA SDK, in the public domain).
 
-use crate::bytes::{forward, load2};
+use crate::bytes::{load2, match_len};
 
-use super::range::{EVEN, Prob, RangeCoder, price};
+use super::range_coder::{EVEN, Prob, RangeCoder, price};
 
 /// Shortest match. Unit: bytes.
 pub(crate) const LEN_MIN: usize = 2;
@@ -157,7 +157,7 @@ pub(crate) fn longest_repeat(
         if load2(data, at) != load2(data, before) {
             continue;
         }
-        let len = forward(data, at, before, end) as u32;
+        let len = match_len(data, at, before, end) as u32;
         if len > longest.len {
             longest = Symbol { from, len };
         }

@@ -11,28 +11,28 @@
 //! many a file differs from what it repeats in a byte here and there, each of those followed by a literal and a repeat.
 //! The stretch ends where all ways meet, or where a match is long enough to be taken unseen.
 
-use crate::bytes::{forward, load2};
+use crate::bytes::{load2, match_len};
 
-use super::Parse;
-use super::finder::{Effort, Find, Match, Matches};
+use super::match_finder::{Match, MatchFinder, Matches, SearchLimits};
 use super::model::{LEN_MAX, LEN_MIN, Last, Model, Symbol, longest_repeat};
+use super::parser::Parser;
 use super::prices::Prices;
-use super::range::price::{self, INFINITE};
+use super::range_coder::price::{self, INFINITE};
 
 /// The longest stretch. Unit: bytes.
 const NODES: usize = 4096;
 
 /// In [`Nodes::step`]: the way has a lead.
-const LED: u32 = 1 << 16;
+const WITH_LEAD: u32 = 1 << 16;
 
 /// What the model remembers at a node.
 #[derive(Clone, Copy, Default)]
-struct Memory {
+struct NodeState {
     last: Last,
     reps: [u32; 4],
 }
 
-impl Memory {
+impl NodeState {
     #[inline(always)]
     fn after(self, symbol: Symbol) -> Self {
         let Self { last, reps } = self;
@@ -75,11 +75,11 @@ struct Nodes {
     price: Box<[u32; NODES]>,
     /// The last symbol of the cheapest way: from where.
     from: Box<[u32; NODES]>,
-    /// Its length, and [`LED`] if a lead and a literal come before it.
+    /// Its length, and [`WITH_LEAD`] if a lead and a literal come before it.
     step: Box<[u32; NODES]>,
     /// The lead; of length 0 if the literal comes first.
     lead: Box<[Symbol; NODES]>,
-    memory: Box<[Memory; NODES]>,
+    state: Box<[NodeState; NODES]>,
     /// The last node that can be reached.
     end: usize,
 }
@@ -98,15 +98,15 @@ impl Nodes {
             from: boxed(0),
             step: boxed(0),
             lead: boxed(Symbol { from: 0, len: 0 }),
-            memory: boxed(Memory::default()),
+            state: boxed(NodeState::default()),
             end: 0,
         }
     }
 
     /// Begins a stretch.
-    fn begin(&mut self, memory: Memory) {
+    fn begin(&mut self, state: NodeState) {
         self.price[0] = 0;
-        self.memory[0] = memory;
+        self.state[0] = state;
         self.end = 0;
     }
 
@@ -133,11 +133,11 @@ impl Nodes {
 
     /// A way with a lead, a literal and a repeat of the last distance.
     #[inline(always)]
-    fn relax_led(&mut self, to: usize, price: u32, lead: Symbol, len: usize) {
+    fn relax_with_lead(&mut self, to: usize, price: u32, lead: Symbol, len: usize) {
         self.reach(to);
         let repeat = Symbol {
             from: 0,
-            len: len as u32 | LED,
+            len: len as u32 | WITH_LEAD,
         };
         if self.relax(to, price, repeat) {
             self.lead[to] = lead;
@@ -166,13 +166,13 @@ impl Nodes {
 
     /// How node `cur` is reached: the node before, and up to three symbols.
     #[inline(always)]
-    fn way(&self, cur: usize) -> (usize, [Option<Symbol>; 3]) {
+    fn incoming(&self, cur: usize) -> (usize, [Option<Symbol>; 3]) {
         let (from, step) = (self.from[cur], self.step[cur]);
-        if step & LED == 0 {
+        if step & WITH_LEAD == 0 {
             let last = Symbol { from, len: step };
             return (cur - step as usize, [None, None, Some(last)]);
         }
-        let len = step ^ LED;
+        let len = step ^ WITH_LEAD;
         let lead = self.lead[cur];
         (
             cur - (len + 1 + lead.len) as usize,
@@ -194,21 +194,21 @@ impl Nodes {
 
     /// Node `cur` will not be reached in a cheaper way.
     #[inline(always)]
-    fn settle(&mut self, cur: usize) {
+    fn finalize(&mut self, cur: usize) {
         let (from, step) = (self.from[cur], self.step[cur]);
-        self.memory[cur] = if step & LED == 0 {
-            self.memory[cur - step as usize].after(Symbol { from, len: step })
+        self.state[cur] = if step & WITH_LEAD == 0 {
+            self.state[cur - step as usize].after(Symbol { from, len: step })
         } else {
-            let (before, symbols) = self.way(cur);
+            let (before, symbols) = self.incoming(cur);
             let symbols = symbols.into_iter().flatten();
-            symbols.fold(self.memory[before], Memory::after)
+            symbols.fold(self.state[before], NodeState::after)
         };
     }
 
     /// The symbols of the way to node `cur`.
     fn path(&self, mut cur: usize, path: &mut Vec<Symbol>) {
         while cur > 0 {
-            let (before, symbols) = self.way(cur);
+            let (before, symbols) = self.incoming(cur);
             path.extend(symbols.into_iter().rev().flatten());
             cur = before;
         }
@@ -217,7 +217,7 @@ impl Nodes {
 }
 
 /// Decides stretch by stretch.
-pub(crate) struct Optimal {
+pub(crate) struct OptimalParser {
     nice: usize,
     /// A node that is reached with so much more is no reason to look at one before it. Unit: sixteenths of a bit.
     margin: u32,
@@ -227,11 +227,11 @@ pub(crate) struct Optimal {
     matches: Matches,
 }
 
-impl Optimal {
-    pub(crate) fn new(effort: Effort) -> Self {
+impl OptimalParser {
+    pub(crate) fn new(limits: SearchLimits) -> Self {
         Self {
-            nice: effort.nice,
-            margin: effort.margin,
+            nice: limits.nice,
+            margin: limits.margin,
             nodes: Nodes::new(),
             prices: Prices::new(),
             matches: Matches::default(),
@@ -239,7 +239,7 @@ impl Optimal {
     }
 }
 
-impl Parse for Optimal {
+impl Parser for OptimalParser {
     fn begin(&mut self) {
         self.prices.forget();
     }
@@ -248,7 +248,7 @@ impl Parse for Optimal {
         &mut self,
         data: &[u8],
         at: usize,
-        finder: &mut impl Find,
+        finder: &mut impl MatchFinder,
         model: &Model,
         path: &mut Vec<Symbol>,
     ) {
@@ -260,11 +260,11 @@ impl Parse for Optimal {
             finder.skip(data, symbol.len as usize - 1);
         } else {
             self.prices.refresh(model);
-            self.nodes.begin(Memory {
+            self.nodes.begin(NodeState {
                 last: model.last,
                 reps: model.reps,
             });
-            let end = self.stretch(data, at, finder, model);
+            let end = self.parse_segment(data, at, finder, model);
             self.nodes.path(end, path);
         }
         for symbol in path {
@@ -274,15 +274,15 @@ impl Parse for Optimal {
 }
 
 /// A place of the input with all that is asked about it.
-struct Place<'a> {
+struct PriceContext<'a> {
     data: &'a [u8],
     model: &'a Model,
     at: usize,
-    memory: Memory,
+    state: NodeState,
     pos_state: usize,
 }
 
-impl Place<'_> {
+impl PriceContext<'_> {
     /// What a literal costs at `at`, after `last` and with this last distance.
     #[inline(always)]
     fn literal(&self, at: usize, last: Last, rep0: u32) -> u32 {
@@ -328,10 +328,16 @@ impl Place<'_> {
     }
 }
 
-impl Optimal {
+impl OptimalParser {
     /// Finds the ways through the stretch at `at`. Returns the node that all of them lead through.
     #[inline(always)]
-    fn stretch(&mut self, data: &[u8], at: usize, finder: &mut impl Find, model: &Model) -> usize {
+    fn parse_segment(
+        &mut self,
+        data: &[u8],
+        at: usize,
+        finder: &mut impl MatchFinder,
+        model: &Model,
+    ) -> usize {
         let mut cur = 0;
         loop {
             self.extend(data, at, cur, model);
@@ -349,7 +355,7 @@ impl Optimal {
             if self.matches.best().len as usize >= self.nice {
                 return cur;
             }
-            self.nodes.settle(cur);
+            self.nodes.finalize(cur);
         }
     }
 
@@ -379,11 +385,11 @@ impl Optimal {
     #[inline(always)]
     fn extend(&mut self, data: &[u8], start: usize, cur: usize, model: &Model) {
         let at = start + cur;
-        let here = Place {
+        let here = PriceContext {
             data,
             model,
             at,
-            memory: self.nodes.memory[cur],
+            state: self.nodes.state[cur],
             pos_state: model.pos_state(at),
         };
         let full = (data.len() - at).min(NODES - 1 - cur);
@@ -391,7 +397,7 @@ impl Optimal {
             return;
         }
         self.nodes.reach(cur + 1);
-        let Memory { last, reps } = here.memory;
+        let NodeState { last, reps } = here.state;
         let cost = self.nodes.price[cur];
         let literal = cost + here.literal(at, last, reps[0]);
         let mut to_next = self.nodes.relax(cur + 1, literal, Symbol::literal());
@@ -416,56 +422,64 @@ impl Optimal {
 
     /// A repeat of the last distance behind a literal, which costs `cost` in all and stands behind the lead.
     #[inline(always)]
-    fn then_repeat(&mut self, here: &Place<'_>, cur: usize, full: usize, cost: u32, lead: Symbol) {
-        let Place { data, at, .. } = *here;
+    fn then_repeat(
+        &mut self,
+        here: &PriceContext<'_>,
+        cur: usize,
+        full: usize,
+        cost: u32,
+        lead: Symbol,
+    ) {
+        let PriceContext { data, at, .. } = *here;
         let skipped = lead.len as usize + 1;
         if skipped + LEN_MIN > full {
             return;
         }
-        let memory = if lead.len == 0 {
-            here.memory
+        let state = if lead.len == 0 {
+            here.state
         } else {
-            here.memory.after(lead)
+            here.state.after(lead)
         };
-        let (place, dist) = (at + skipped, memory.reps[0] as usize + 1);
+        let (place, dist) = (at + skipped, state.reps[0] as usize + 1);
         // Two bytes are left.
         if load2(data, place) != load2(data, place - dist) {
             return;
         }
         let end = at + full.min(skipped + self.nice);
-        let len = forward(data, place, place - dist, end);
+        let len = match_len(data, place, place - dist, end);
         if len < LEN_MIN {
             return;
         }
-        let last = memory.last.literal();
+        let last = state.last.literal();
         let pos_state = here.model.pos_state(place);
         let price = cost
             + here.repeated(last, pos_state)
             + here.which(0, last, pos_state)
             + self.prices.repeated(pos_state)[len - LEN_MIN];
-        self.nodes.relax_led(cur + skipped + len, price, lead, len);
+        self.nodes
+            .relax_with_lead(cur + skipped + len, price, lead, len);
     }
 
     /// Repeats of the last distances. Returns the least length that a match must have to be worth a look.
     #[inline(always)]
     fn repeats(
         &mut self,
-        here: &Place<'_>,
+        here: &PriceContext<'_>,
         cur: usize,
         full: usize,
         most: usize,
         repeated: u32,
     ) -> usize {
-        let Place { data, at, .. } = *here;
+        let PriceContext { data, at, .. } = *here;
         let mut low = LEN_MIN;
-        let Memory { last, reps } = here.memory;
+        let NodeState { last, reps } = here.state;
         for (which, dist) in reps.into_iter().enumerate() {
             let before = at - dist as usize - 1;
             // Two bytes are left.
             if load2(data, at) != load2(data, before) {
                 continue;
             }
-            let len = forward(data, at, before, at + most);
+            let len = match_len(data, at, before, at + most);
             self.nodes.reach(cur + len);
             let base = repeated + here.which(which, last, here.pos_state);
             let prices = self.prices.repeated(here.pos_state);
@@ -486,11 +500,18 @@ impl Optimal {
 
     /// Matches of at least `low` bytes.
     #[inline(always)]
-    fn matches(&mut self, here: &Place<'_>, cur: usize, full: usize, most: usize, mut low: usize) {
+    fn matches(
+        &mut self,
+        here: &PriceContext<'_>,
+        cur: usize,
+        full: usize,
+        most: usize,
+        mut low: usize,
+    ) {
         if (self.matches.best().len as usize) < low {
             return;
         }
-        let base = self.nodes.price[cur] + here.matched(here.memory.last, here.pos_state);
+        let base = self.nodes.price[cur] + here.matched(here.state.last, here.pos_state);
         self.nodes
             .reach(cur + most.min(self.matches.best().len as usize));
         for i in 0..self.matches.list().len() {
@@ -525,18 +546,18 @@ impl Optimal {
 
     /// What follows a match or repeat that ends only because one byte differs.
     #[inline(always)]
-    fn lead(&mut self, here: &Place<'_>, cur: usize, full: usize, cost: u32, lead: Symbol) {
-        let Place { data, at, .. } = *here;
+    fn lead(&mut self, here: &PriceContext<'_>, cur: usize, full: usize, cost: u32, lead: Symbol) {
+        let PriceContext { data, at, .. } = *here;
         let len = lead.len as usize;
         if len + 1 + LEN_MIN > full {
             return;
         }
-        let memory = here.memory.after(lead);
-        let dist = memory.reps[0] as usize + 1;
+        let state = here.state.after(lead);
+        let dist = state.reps[0] as usize + 1;
         let behind = at + len + 1;
         // Two bytes are left.
         if load2(data, behind) == load2(data, behind - dist) {
-            let cost = cost + here.literal(at + len, memory.last, memory.reps[0]);
+            let cost = cost + here.literal(at + len, state.last, state.reps[0]);
             self.then_repeat(here, cur, full, cost, lead);
         }
     }

@@ -4,7 +4,7 @@ use super::model::{
     ALIGN_BITS, DIST_STATES, LEN_MAX, LEN_MIN, Lengths, Model, POS_STATES, SLOT_DIRECT, SLOTS,
     Symbol, dist_state, footer_of, slot_of,
 };
-use super::range::price;
+use super::range_coder::price;
 
 /// Distances whose price is in a table.
 const NEAR: usize = 128;
@@ -27,21 +27,21 @@ pub(crate) struct Prices {
     repeated: [LengthPrices; POS_STATES],
     /// Matches, those with a distance that has aligned bits, lengths of matches, and lengths of repeats since the tables
     /// that depend on them were made.
-    matches: Since,
-    far: Since,
-    matched_lengths: Since,
-    repeated_lengths: Since,
+    matches: RefreshCounter,
+    far: RefreshCounter,
+    matched_lengths: RefreshCounter,
+    repeated_lengths: RefreshCounter,
 }
 
 /// When a table is to be made anew.
-struct Since {
+struct RefreshCounter {
     /// Symbols coded.
     count: u32,
     due: u32,
     due_max: u32,
 }
 
-impl Since {
+impl RefreshCounter {
     const fn new(due_max: u32) -> Self {
         Self {
             count: 0,
@@ -70,19 +70,19 @@ impl Prices {
             align: [0; 1 << ALIGN_BITS],
             matched: [[0; LEN_MAX - LEN_MIN + 1]; POS_STATES],
             repeated: [[0; LEN_MAX - LEN_MIN + 1]; POS_STATES],
-            matches: Since::new(MATCHES_DUE),
-            far: Since::new(FAR_DUE),
-            matched_lengths: Since::new(LENGTHS_DUE),
-            repeated_lengths: Since::new(LENGTHS_DUE),
+            matches: RefreshCounter::new(MATCHES_DUE),
+            far: RefreshCounter::new(FAR_DUE),
+            matched_lengths: RefreshCounter::new(LENGTHS_DUE),
+            repeated_lengths: RefreshCounter::new(LENGTHS_DUE),
         }
     }
 
     /// Everything is due.
     pub(crate) fn forget(&mut self) {
-        self.matches = Since::new(MATCHES_DUE);
-        self.far = Since::new(FAR_DUE);
-        self.matched_lengths = Since::new(LENGTHS_DUE);
-        self.repeated_lengths = Since::new(LENGTHS_DUE);
+        self.matches = RefreshCounter::new(MATCHES_DUE);
+        self.far = RefreshCounter::new(FAR_DUE);
+        self.matched_lengths = RefreshCounter::new(LENGTHS_DUE);
+        self.repeated_lengths = RefreshCounter::new(LENGTHS_DUE);
     }
 
     /// A symbol is coded.

@@ -3,12 +3,12 @@
 /// Some bits, and how many. Where much is put together before it is added to a buffer, only the last step waits for the
 /// buffer.
 #[derive(Clone, Copy)]
-pub(super) struct Few {
+pub(super) struct BitString {
     value: u64,
     n: u32,
 }
 
-impl Few {
+impl BitString {
     /// The lowest `n` bits of `value`, less than 64.
     #[inline(always)]
     pub(super) fn low(value: u64, n: u32) -> Self {
@@ -65,7 +65,7 @@ impl<'a> BitWriter<'a> {
 
     /// The same of some bits.
     #[inline(always)]
-    pub(super) fn put(&mut self, few: Few) {
+    pub(super) fn put(&mut self, few: BitString) {
         self.bits |= few.value << self.count;
         self.count += few.n;
     }

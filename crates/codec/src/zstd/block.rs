@@ -1,19 +1,19 @@
 //! One block: from literals and sequences to bytes, in two steps.
 //!
-//! [`Coder::plan`] needs only counts: it chooses codes and tables and says how large the block will be, to within a few
-//! bytes. [`Coder::emit`] writes it. A search for what fits plans several times and writes once.
+//! [`BlockCoder::plan`] needs only counts: it chooses codes and tables and says how large the block will be, to within a few
+//! bytes. [`BlockCoder::emit`] writes it. A search for what fits plans several times and writes once.
 //!
 //! Source: RFC 8878, section 3.1.1.3.
 
 use std::sync::LazyLock;
 
-use super::bits::{BIT, BitWriter, Few, log2, times_log2};
-use super::fse::{Counts, SYMBOLS, Table};
-use super::huffman::Code;
+use super::bits::{BIT, BitString, BitWriter, log2, times_log2};
+use super::fse::{FseTable, NormalizedCounts, SYMBOLS};
+use super::huffman::HuffmanTable;
 
 /// Literals followed by a match.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seq {
+pub(super) struct Sequence {
     /// Literals before the match.
     pub(super) literals: u32,
     /// Bytes that the match copies, at least 3.
@@ -26,8 +26,8 @@ pub(super) struct Seq {
     codes: [u8; 3],
 }
 
-impl Seq {
-    /// A sequence whose offset is still to be coded by [`Repeats`].
+impl Sequence {
+    /// A sequence whose offset is still to be coded by [`RepeatOffsets`].
     pub(super) fn new(literals: u32, matched: u32, offset: u32) -> Self {
         Self {
             literals,
@@ -95,22 +95,22 @@ const MATCHED: usize = 2;
 const LOG_MAX: [u32; 3] = [9, 8, 9];
 
 /// The distributions that need no description.
-static FIXED: [Counts; 3] = [
-    Counts::fixed(
+static FIXED: [NormalizedCounts; 3] = [
+    NormalizedCounts::fixed(
         &[
             4, 3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 2, 1, 1,
             1, 1, 1, -1, -1, -1, -1,
         ],
         6,
     ),
-    Counts::fixed(
+    NormalizedCounts::fixed(
         &[
             1, 1, 1, 1, 1, 1, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1,
             -1,
         ],
         5,
     ),
-    Counts::fixed(
+    NormalizedCounts::fixed(
         &[
             1, 4, 3, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
             1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1,
@@ -119,11 +119,11 @@ static FIXED: [Counts; 3] = [
     ),
 ];
 
-static FIXED_TABLES: LazyLock<[Table; 3]> = LazyLock::new(|| FIXED.each_ref().map(Table::of));
+static FIXED_TABLES: LazyLock<[FseTable; 3]> = LazyLock::new(|| FIXED.each_ref().map(FseTable::of));
 
 /// What a block holds, counted.
 #[derive(Clone)]
-pub(super) struct Stats {
+pub(super) struct BlockStats {
     literals: [u32; 256],
     literal_count: u32,
     codes: [[u32; SYMBOLS]; 3],
@@ -134,7 +134,7 @@ pub(super) struct Stats {
     pub(super) content: usize,
 }
 
-impl Stats {
+impl BlockStats {
     pub(super) fn new() -> Self {
         Self {
             literals: [0; 256],
@@ -167,7 +167,7 @@ impl Stats {
 
     /// Counts a sequence in, all but its literals.
     #[inline]
-    pub(super) fn add_match(&mut self, seq: Seq) {
+    pub(super) fn add_match(&mut self, seq: Sequence) {
         let (literals, offset, matched) =
             (seq.codes[LITERALS], seq.codes[OFFSET], seq.codes[MATCHED]);
         self.codes[LITERALS][usize::from(literals)] += 1;
@@ -178,7 +178,7 @@ impl Stats {
         self.content += seq.matched as usize;
     }
 
-    fn drop_match(&mut self, seq: Seq) {
+    fn drop_match(&mut self, seq: Sequence) {
         let (literals, offset, matched) =
             (seq.codes[LITERALS], seq.codes[OFFSET], seq.codes[MATCHED]);
         self.codes[LITERALS][usize::from(literals)] -= 1;
@@ -195,7 +195,7 @@ impl Stats {
     }
 
     /// Adds what another block holds.
-    pub(super) fn merge(&mut self, other: &Stats) {
+    pub(super) fn merge(&mut self, other: &BlockStats) {
         for (a, b) in self.literals.iter_mut().zip(&other.literals) {
             *a += b;
         }
@@ -273,7 +273,7 @@ fn entropy(counts: &[u32], total: u32) -> (u64, u64) {
 enum Literals {
     Raw,
     Single(u8),
-    Coded(Code),
+    Coded(HuffmanTable),
     /// With the code of the block before.
     Again,
 }
@@ -283,13 +283,13 @@ enum Literals {
 enum Mode {
     Fixed,
     Single(u8),
-    Described(Counts),
+    Described(NormalizedCounts),
     /// With the table of the block before.
     Again,
 }
 
 /// All choices for one block.
-pub(super) struct Plan {
+pub(super) struct BlockPlan {
     literals: Literals,
     modes: [Mode; 3],
     /// Size of the block without its header, to within a few bytes. Unit: bytes.
@@ -297,13 +297,13 @@ pub(super) struct Plan {
 }
 
 /// What one more or one less would cost, by the codes of a plan. Unit: 1 / BIT.
-pub(super) struct Prices {
+pub(super) struct BlockPrices {
     literals: [u32; 256],
     codes: [[u32; SYMBOLS]; 3],
 }
 
-impl Prices {
-    fn of(&self, seq: Seq) -> u64 {
+impl BlockPrices {
+    fn of(&self, seq: Sequence) -> u64 {
         let (literals, offset, matched) =
             (seq.codes[LITERALS], seq.codes[OFFSET], seq.codes[MATCHED]);
         u64::from(
@@ -316,7 +316,7 @@ impl Prices {
 
 /// Where a block ends within a parse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cut {
+pub(super) struct ParsePosition {
     /// Sequences before the end.
     pub(super) seqs: usize,
     /// Literals of the next sequence that belong to the block, too.
@@ -325,9 +325,9 @@ pub(super) struct Cut {
     pub(super) literals: usize,
 }
 
-impl Cut {
+impl ParsePosition {
     /// Where a parse begins.
-    pub(super) const START: Cut = Cut {
+    pub(super) const START: ParsePosition = ParsePosition {
         seqs: 0,
         tail: 0,
         literals: 0,
@@ -336,12 +336,12 @@ impl Cut {
 
 /// Moves the end of a block back until `excess` is saved (1 / BIT), but not before `start`.
 pub(super) fn shrink(
-    stats: &mut Stats,
-    cut: &mut Cut,
-    start: Cut,
-    seqs: &[Seq],
+    stats: &mut BlockStats,
+    cut: &mut ParsePosition,
+    start: ParsePosition,
+    seqs: &[Sequence],
     literals: &[u8],
-    prices: &Prices,
+    prices: &BlockPrices,
     excess: u64,
 ) -> u64 {
     let mut sum = 0;
@@ -369,11 +369,11 @@ pub(super) fn shrink(
 
 /// Moves the end of a block forward as long as `spare` lasts (1 / BIT) and the block holds at most `most` bytes.
 pub(super) fn grow(
-    stats: &mut Stats,
-    cut: &mut Cut,
-    seqs: &[Seq],
+    stats: &mut BlockStats,
+    cut: &mut ParsePosition,
+    seqs: &[Sequence],
     literals: &[u8],
-    prices: &Prices,
+    prices: &BlockPrices,
     mut spare: u64,
     most: usize,
 ) {
@@ -408,14 +408,14 @@ pub(super) fn grow(
 
 /// Turns offsets into what is coded for them.
 #[derive(Clone, Copy)]
-pub(super) struct Repeats([u32; 3]);
+pub(super) struct RepeatOffsets([u32; 3]);
 
-impl Repeats {
-    pub(super) const START: Repeats = Repeats([1, 4, 8]);
+impl RepeatOffsets {
+    pub(super) const START: RepeatOffsets = RepeatOffsets([1, 4, 8]);
 
     /// Sets the value that codes the sequence's offset. Without branches: what repeats is hard to predict.
     #[inline(always)]
-    pub(super) fn code(&mut self, seq: &mut Seq) {
+    pub(super) fn code(&mut self, seq: &mut Sequence) {
         let [a, b, c] = self.0;
         let offset = seq.offset;
         // Right behind a match the latest offset cannot repeat, and its neighbour takes the third place.
@@ -436,18 +436,18 @@ impl Repeats {
 }
 
 /// Writes blocks; knows the tables of the blocks before.
-pub(super) struct Coder {
-    code: Option<Code>,
-    shares: [Option<Counts>; 3],
-    tables: [Box<Table>; 3],
+pub(super) struct BlockCoder {
+    code: Option<HuffmanTable>,
+    shares: [Option<NormalizedCounts>; 3],
+    tables: [Box<FseTable>; 3],
 }
 
-impl Coder {
+impl BlockCoder {
     pub(super) fn new() -> Self {
         Self {
             code: None,
             shares: [const { None }; 3],
-            tables: std::array::from_fn(|_| Box::new(Table::new())),
+            tables: std::array::from_fn(|_| Box::new(FseTable::new())),
         }
     }
 
@@ -458,7 +458,7 @@ impl Coder {
     }
 
     /// Chooses codes and tables.
-    pub(super) fn plan(&self, stats: &Stats) -> Plan {
+    pub(super) fn plan(&self, stats: &BlockStats) -> BlockPlan {
         let (literals, mut size) = self.plan_literals(stats);
         size += match stats.seqs {
             0 => 1,
@@ -476,7 +476,7 @@ impl Coder {
             }
             size += (bits / BIT / 8) as usize + 1;
         }
-        Plan {
+        BlockPlan {
             literals,
             modes,
             size,
@@ -484,7 +484,7 @@ impl Coder {
     }
 
     /// How to write the literals, and how many bytes that takes.
-    fn plan_literals(&self, stats: &Stats) -> (Literals, usize) {
+    fn plan_literals(&self, stats: &BlockStats) -> (Literals, usize) {
         let n = stats.literal_count as usize;
         let header = match n {
             ..32 => 1,
@@ -511,7 +511,7 @@ impl Coder {
             .as_ref()
             .and_then(|code| code.price(&stats.literals))
             .map(total);
-        let code = Code::new(&stats.literals, stats.literal_count);
+        let code = HuffmanTable::new(&stats.literals, stats.literal_count);
         let coded = code.and_then(|code| {
             code.price(&stats.literals)
                 .map(|bits| (total(bits) + code.description().len(), code))
@@ -537,7 +537,7 @@ impl Coder {
             };
         }
         // The last state is written whole, and the first symbol is free.
-        let ends = |counts: &Counts| u64::from(counts.log) * BIT / 2;
+        let ends = |counts: &NormalizedCounts| u64::from(counts.log) * BIT / 2;
         let mut best = (
             Mode::Fixed,
             FIXED[kind]
@@ -551,7 +551,7 @@ impl Coder {
             best = (Mode::Again, price + ends(shares));
         }
         if total > 8 || best.1 == u64::MAX {
-            let shares = Counts::normalise(counts, total, LOG_MAX[kind]);
+            let shares = NormalizedCounts::normalise(counts, total, LOG_MAX[kind]);
             let mut buffer = [0; 128];
             let described = shares.describe(&mut buffer, 0) as u64 * 8 * BIT;
             // present: every symbol that occurs has a share
@@ -564,7 +564,7 @@ impl Coder {
     }
 
     /// What each symbol costs in a plan; a symbol that does not occur in it costs a little more than any other.
-    pub(super) fn prices(&self, plan: &Plan) -> Prices {
+    pub(super) fn prices(&self, plan: &BlockPlan) -> BlockPrices {
         let bit = BIT as u32;
         let literals = match &plan.literals {
             Literals::Coded(code) => code
@@ -598,15 +598,15 @@ impl Coder {
                 }
             }
         }
-        Prices { literals, codes }
+        BlockPrices { literals, codes }
     }
 
     /// Writes a block's content, which has to be what was counted for the plan. `out` has room for the planned size
     /// and an eighth and 64 bytes more. Returns the position behind the content.
     pub(super) fn emit(
         &mut self,
-        plan: &Plan,
-        seqs: &[Seq],
+        plan: &BlockPlan,
+        seqs: &[Sequence],
         literals: &[u8],
         out: &mut [u8],
         pos: usize,
@@ -627,8 +627,8 @@ impl Coder {
     #[target_feature(enable = "bmi2")]
     unsafe fn emit_bmi2(
         &mut self,
-        plan: &Plan,
-        seqs: &[Seq],
+        plan: &BlockPlan,
+        seqs: &[Sequence],
         literals: &[u8],
         out: &mut [u8],
         pos: usize,
@@ -639,8 +639,8 @@ impl Coder {
     #[inline(always)]
     fn emit_any(
         &mut self,
-        plan: &Plan,
-        seqs: &[Seq],
+        plan: &BlockPlan,
+        seqs: &[Sequence],
         literals: &[u8],
         out: &mut [u8],
         pos: usize,
@@ -650,7 +650,7 @@ impl Coder {
     }
 
     /// Makes the tables of a plan those that the next block may use again.
-    pub(super) fn commit(&mut self, plan: Plan, any_seqs: bool) {
+    pub(super) fn commit(&mut self, plan: BlockPlan, any_seqs: bool) {
         if let Literals::Coded(code) = plan.literals {
             self.code = Some(code);
         }
@@ -728,7 +728,7 @@ impl Coder {
     fn emit_seqs(
         &mut self,
         modes: &[Mode; 3],
-        seqs: &[Seq],
+        seqs: &[Sequence],
         out: &mut [u8],
         mut pos: usize,
     ) -> usize {
@@ -791,7 +791,7 @@ impl Coder {
         let mut matched_state = matched.start(last.codes[MATCHED]);
         let mut offset_state = offset.start(last.codes[OFFSET]);
         let mut literals_state = literals.start(last.codes[LITERALS]);
-        put_with_extra(Few::clean(0, 0), last, &mut bits);
+        put_with_extra(BitString::clean(0, 0), last, &mut bits);
         for &seq in before.iter().rev() {
             let codes = offset
                 .code(&mut offset_state, seq.codes[OFFSET])
@@ -812,14 +812,14 @@ const SINGLE_STREAM: usize = 256;
 
 /// Writes a sequence's codes, of at most 26 bits, and the bits that follow them.
 #[inline(always)]
-fn put_with_extra(codes: Few, seq: Seq, bits: &mut BitWriter<'_>) {
+fn put_with_extra(codes: BitString, seq: Sequence, bits: &mut BitWriter<'_>) {
     // Codes with extra bits begin at multiples of their range, but for match lengths, which count from 3.
     let literals = u32::from(LITERALS_BITS[usize::from(seq.codes[LITERALS])]);
     let matched = u32::from(MATCHED_BITS[usize::from(seq.codes[MATCHED])]);
     let offset = u32::from(seq.codes[OFFSET]);
-    let lengths =
-        Few::low(seq.literals.into(), literals).then(Few::low((seq.matched - 3).into(), matched));
-    let offset = Few::low(seq.value.into(), offset);
+    let lengths = BitString::low(seq.literals.into(), literals)
+        .then(BitString::low((seq.matched - 3).into(), matched));
+    let offset = BitString::low(seq.value.into(), offset);
     // At most 7 bits may be there before.
     if lengths.len() + offset.len() > 30 {
         bits.put(codes);
@@ -856,12 +856,12 @@ mod tests {
             (seed >> 33) as u32 % n
         };
         for round in 0..20 {
-            let (mut stats, mut repeats) = (Stats::new(), Repeats::START);
+            let (mut stats, mut repeats) = (BlockStats::new(), RepeatOffsets::START);
             let (mut seqs, mut literals) = (Vec::new(), Vec::new());
             for _ in 0..50 * round {
                 // Some of all lengths, so that all numbers of extra bits occur.
                 let (a, b, c) = (next(12), next(14), next(20));
-                let mut seq = Seq::new(next(1 << a), 3 + next(1 << b), 1 + next(1 << c));
+                let mut seq = Sequence::new(next(1 << a), 3 + next(1 << b), 1 + next(1 << c));
                 repeats.code(&mut seq);
                 stats.add_match(seq);
                 for _ in 0..seq.literals {
@@ -871,7 +871,7 @@ mod tests {
                 seqs.push(seq);
             }
             stats.add_literals(&literals);
-            let mut coder = Coder::new();
+            let mut coder = BlockCoder::new();
             let plan = coder.plan(&stats);
             let mut with = vec![0; plan.size + plan.size / 8 + 64];
             let mut without = with.clone();

@@ -2,7 +2,7 @@
 //!
 //! Source: RFC 8878, section 4.1.
 
-use super::bits::{BIT, BitWriter, Few, log2};
+use super::bits::{BIT, BitString, BitWriter, log2};
 
 /// The most symbols that a table here has: match length codes.
 pub(super) const SYMBOLS: usize = 53;
@@ -11,11 +11,11 @@ pub(super) const SYMBOLS: usize = 53;
 const CELLS: usize = 1 << 9;
 
 /// At least as many as there are symbols.
-const MOVES: usize = SYMBOLS.next_power_of_two();
+const TRANSFORMS: usize = SYMBOLS.next_power_of_two();
 
 /// How a symbol moves the state.
 #[derive(Clone, Copy, Default)]
-struct Move {
+struct SymbolTransform {
     /// Added to the state, gives the number of bits in the upper half.
     bits: u32,
     /// Added to the rest of the state, gives the index of the next state.
@@ -24,7 +24,7 @@ struct Move {
 
 /// Shares of a table's cells.
 #[derive(Clone)]
-pub(super) struct Counts {
+pub(super) struct NormalizedCounts {
     /// Cells per symbol; -1 is one cell at the end of the table.
     pub(super) norm: [i16; SYMBOLS],
     /// One more than the last symbol that has a share.
@@ -33,7 +33,7 @@ pub(super) struct Counts {
     pub(super) log: u32,
 }
 
-impl Counts {
+impl NormalizedCounts {
     /// A distribution of the format.
     pub(super) const fn fixed(given: &[i16], log: u32) -> Self {
         let mut norm = [0; SYMBOLS];
@@ -175,31 +175,31 @@ const fn inverse(odd: usize) -> usize {
 }
 
 /// The encoder's table.
-pub(super) struct Table {
+pub(super) struct FseTable {
     states: [u16; CELLS],
     /// By symbol; a power of two, so that no index is out of bounds.
-    moves: [Move; MOVES],
+    transforms: [SymbolTransform; TRANSFORMS],
     log: u32,
 }
 
-impl Table {
+impl FseTable {
     pub(super) fn new() -> Self {
         Self {
             states: [0; CELLS],
-            moves: [Move::default(); MOVES],
+            transforms: [SymbolTransform::default(); TRANSFORMS],
             log: 0,
         }
     }
 
     /// The table of these shares.
-    pub(super) fn of(counts: &Counts) -> Self {
+    pub(super) fn of(counts: &NormalizedCounts) -> Self {
         let mut this = Self::new();
         this.build(counts);
         this
     }
 
     /// Fills the table for these shares.
-    pub(super) fn build(&mut self, counts: &Counts) {
+    pub(super) fn build(&mut self, counts: &NormalizedCounts) {
         let log = counts.log;
         let size = 1usize << log;
         let mask = size - 1;
@@ -250,16 +250,16 @@ impl Table {
         }
         for (symbol, &total) in from[..counts.symbols].iter().enumerate() {
             let total = total as i32;
-            self.moves[symbol] = match counts.norm[symbol] {
-                0 => Move::default(),
-                -1 | 1 => Move {
+            self.transforms[symbol] = match counts.norm[symbol] {
+                0 => SymbolTransform::default(),
+                -1 | 1 => SymbolTransform {
                     bits: (log << 16) - (1 << log),
                     find: total - 1,
                 },
                 share => {
                     let share = share as u32;
                     let most = log - (share - 1).ilog2();
-                    Move {
+                    SymbolTransform {
                         bits: (most << 16) - (share << most),
                         find: total - share as i32,
                     }
@@ -272,13 +272,13 @@ impl Table {
     pub(super) fn build_single(&mut self, symbol: u8) {
         self.log = 0;
         self.states[0] = 0;
-        self.moves[usize::from(symbol) % MOVES] = Move { bits: 0, find: 0 };
+        self.transforms[usize::from(symbol) % TRANSFORMS] = SymbolTransform { bits: 0, find: 0 };
     }
 
     /// The state that the last symbol, which is coded first, starts with.
     #[inline(always)]
     pub(super) fn start(&self, symbol: u8) -> u32 {
-        let Move { bits, find } = self.moves[usize::from(symbol) % MOVES];
+        let SymbolTransform { bits, find } = self.transforms[usize::from(symbol) % TRANSFORMS];
         let n = (bits + (1 << 15)) >> 16;
         let value = (n << 16).wrapping_sub(bits);
         u32::from(self.states[((value >> n) as i32 + find) as usize & (CELLS - 1)])
@@ -286,10 +286,10 @@ impl Table {
 
     /// Codes one more symbol: with so few bits, at most 9.
     #[inline(always)]
-    pub(super) fn code(&self, state: &mut u32, symbol: u8) -> Few {
-        let Move { bits, find } = self.moves[usize::from(symbol) % MOVES];
+    pub(super) fn code(&self, state: &mut u32, symbol: u8) -> BitString {
+        let SymbolTransform { bits, find } = self.transforms[usize::from(symbol) % TRANSFORMS];
         let n = state.wrapping_add(bits) >> 16;
-        let few = Few::low((*state).into(), n);
+        let few = BitString::low((*state).into(), n);
         *state = u32::from(self.states[((*state >> n) as i32 + find) as usize & (CELLS - 1)]);
         few
     }
@@ -321,7 +321,7 @@ mod tests {
             counts[3] += 1;
             counts[5] += 2;
             let total = counts.iter().sum();
-            let made = Counts::normalise(&counts, total, 9);
+            let made = NormalizedCounts::normalise(&counts, total, 9);
             let cells: i32 = made.norm.iter().map(|&n| i32::from(n).abs()).sum();
             assert_eq!(cells, 1 << made.log);
             for (n, share) in counts.iter().zip(made.norm) {

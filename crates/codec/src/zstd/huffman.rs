@@ -2,8 +2,8 @@
 //!
 //! Source: RFC 8878, section 4.2.
 
-use super::bits::{BitWriter, Few};
-use super::fse::{Counts, SYMBOLS, Table};
+use super::bits::{BitString, BitWriter};
+use super::fse::{FseTable, NormalizedCounts, SYMBOLS};
 
 /// The longest code. Unit: bits.
 const LENGTH_MAX: u32 = 11;
@@ -19,14 +19,14 @@ const INNER: usize = 512;
 
 /// A code.
 #[derive(Clone)]
-pub(super) struct Code {
+pub(super) struct HuffmanTable {
     /// Code and length of each symbol: the length in the low byte, the code above. Zero for no code.
     codes: [u32; 256],
     description: [u8; DESCRIPTION_MAX + 8],
     described: usize,
 }
 
-impl Code {
+impl HuffmanTable {
     /// The code for these counts, of which at least two are not zero. `None` when the format cannot describe it.
     pub(super) fn new(counts: &[u32; 256], total: u32) -> Option<Self> {
         let mut all = [0u32; 256];
@@ -135,7 +135,7 @@ impl Code {
         let mut bits = BitWriter::new(out, pos);
         let few = |byte: u8| {
             let code = self.codes[usize::from(byte)];
-            Few::clean(u64::from(code >> 8), code & 0xff)
+            BitString::clean(u64::from(code >> 8), code & 0xff)
         };
         let chunks = literals.rchunks_exact(5);
         let rest = chunks.remainder();
@@ -243,13 +243,13 @@ fn pack(weights: &[u8], out: &mut [u8; DESCRIPTION_MAX + 8]) -> Option<usize> {
     if total < 3 || used < 2 {
         return None;
     }
-    let shares = Counts::normalise(&counts, total, 6);
+    let shares = NormalizedCounts::normalise(&counts, total, 6);
     // Too many weights of many kinds may need more than a description may have.
     let estimate = shares.price(&counts)? / super::bits::BIT / 8 + 16;
     if estimate as usize > DESCRIPTION_MAX - 1 {
         return None;
     }
-    let mut table = Table::new();
+    let mut table = FseTable::new();
     table.build(&shares);
     let mut buffer = [0u8; 2 * DESCRIPTION_MAX];
     let pos = shares.describe(&mut buffer, 1);
@@ -291,7 +291,7 @@ mod tests {
                 *n = 1 + ((seed >> 50) as u32 >> (seed >> 33 & 15));
             }
             let total = counts.iter().sum();
-            let Some(code) = Code::new(&counts, total) else {
+            let Some(code) = HuffmanTable::new(&counts, total) else {
                 panic!("round {round}")
             };
             let mut room = 0;

@@ -211,7 +211,7 @@ impl<'a> Work<'a> {
             };
             *block = (stream, len);
         }
-        if !tuff_codec::lz4_all_decode(blocks[..jobs.len()].iter().copied()) {
+        if !tuff_codec::lz4_validate(blocks[..jobs.len()].iter().copied()) {
             return false;
         }
         for (job, cluster) in jobs.iter().zip(clusters()) {
@@ -253,7 +253,8 @@ impl<'a> Work<'a> {
         let Ok(stream) = decode::strip(src, image.form().bits) else {
             return Ok(());
         };
-        if lz4 && !cluster.partial && tuff_codec::lz4_in_place(stream, extent.len as usize) {
+        if lz4 && !cluster.partial && tuff_codec::lz4_decodes_in_place(stream, extent.len as usize)
+        {
             self.totals.lz4_in_place += 1;
         }
         if zstd {

@@ -258,7 +258,10 @@ fn in_place(image: &Image, regions: &[Region], errors: &mut Vec<Error>) -> (u64,
         }
         seen += 1;
         let stream = strip(&buf, bits).unwrap_or(&[]);
-        possible += u64::from(tuff_codec::lz4_in_place(stream, region.len as usize));
+        possible += u64::from(tuff_codec::lz4_decodes_in_place(
+            stream,
+            region.len as usize,
+        ));
     }
     (seen, possible)
 }

@@ -67,14 +67,14 @@ pub(crate) struct Settings<'a> {
 pub(crate) struct WorkerContext {
     pub(crate) buf: Vec<u8>,
     pub(super) windows: [Vec<u8>; 2],
-    pub(super) sampler: Option<Box<dyn tuff_codec::EncodeFit>>,
+    pub(super) sampler: Option<Box<dyn tuff_codec::Encoder>>,
     pub(super) chooser: Option<Chooser>,
     pub(super) readahead: Readahead,
 }
 
 /// Compression ratio that LZ4 reaches on one block of `bytes`, in sixteenths. Incompressible data
 /// gives 16.
-pub(super) fn sample(sampler: &mut Option<Box<dyn tuff_codec::EncodeFit>>, bytes: &[u8]) -> u32 {
+pub(super) fn sample(sampler: &mut Option<Box<dyn tuff_codec::Encoder>>, bytes: &[u8]) -> u32 {
     const BLOCK: usize = 4096;
     let spec = tuff_codec::EncoderSpec::new(tuff_codec::Method::Lz4, BLOCK);
     if sampler.is_none() {

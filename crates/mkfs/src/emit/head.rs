@@ -119,7 +119,7 @@ fn configs(parts: &Parts<'_>, used: &Used) -> Configs {
     let has = |id: u8| used.algorithms & 1 << id != 0;
     let largest = |id: u8| {
         let of = specs.iter().filter(|s| s.method.algorithm() as u8 == id);
-        of.map(EncoderSpec::history).max().unwrap_or(0) as u32
+        of.map(EncoderSpec::match_distance_max).max().unwrap_or(0) as u32
     };
     let bases = || parts.base.into_iter().flat_map(Bases::configs);
     let base_dict = bases().filter_map(|c| c.lzma_dict_size).max().unwrap_or(0);

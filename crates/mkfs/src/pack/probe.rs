@@ -2,7 +2,7 @@
 
 use super::input::Input;
 use crate::{Error, Result};
-use tuff_codec::{EncodeFit, EncoderSpec};
+use tuff_codec::{Encoder, EncoderSpec};
 
 /// Number of samples per file.
 const PLACES: u64 = 8;
@@ -12,7 +12,7 @@ const LEN: usize = 64 << 10;
 /// Encoder and buffers, kept for the next file.
 #[derive(Default)]
 pub(super) struct Probe {
-    encoder: Option<(EncoderSpec, Box<dyn EncodeFit>)>,
+    encoder: Option<(EncoderSpec, Box<dyn Encoder>)>,
     raw: Vec<u8>,
     out: Vec<u8>,
 }

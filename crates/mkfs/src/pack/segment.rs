@@ -11,7 +11,7 @@ use super::grain::Grain;
 use super::piece::{SegmentShape, ShortPiece, TailPolicy};
 use super::shared_clusters::{ClusterBoard, PartKey, PartPlan, PartStop, Posted, fits, usable};
 use std::ops::Range;
-use tuff_codec::{EncodeFit, Fit, FitEnd, Trim};
+use tuff_codec::{Encoder, Fit, TailFit, Trim};
 use tuff_format::cluster::HeadKind;
 
 /// Result for the tail of a segment.
@@ -34,14 +34,14 @@ const NOTHING: Fit = Fit {
 };
 
 /// Encoder of any algorithm.
-type Encoder = dyn EncodeFit;
+type DynEncoder = dyn Encoder;
 
 /// Encoders of a segment.
 pub(crate) struct Encoders<'a> {
     /// Encoder of the file's clusters.
-    pub(crate) usual: &'a mut Encoder,
+    pub(crate) usual: &'a mut DynEncoder,
     /// Encoder with larger clusters, their size, and the ascending ranges in bytes that use it.
-    pub(crate) large: Option<(&'a mut Encoder, usize, &'a [Range<usize>])>,
+    pub(crate) large: Option<(&'a mut DynEncoder, usize, &'a [Range<usize>])>,
 }
 
 /// Encoded segment. Its blocks were appended to the output.
@@ -128,8 +128,8 @@ fn posted(key: PartKey, pieces: &[ShortPiece], shared: &[Posted]) -> Vec<Posted>
 struct Encoding<'a> {
     input: &'a [u8],
     last: bool,
-    encoder: &'a mut Encoder,
-    large: Option<(&'a mut Encoder, usize, &'a [Range<usize>])>,
+    encoder: &'a mut DynEncoder,
+    large: Option<(&'a mut DynEncoder, usize, &'a [Range<usize>])>,
     shape: &'a SegmentShape,
     out: &'a mut BlockBuffer,
     /// Everything before this byte is in pieces.
@@ -248,7 +248,7 @@ impl Encoding<'_> {
             let fit = match self.shape.tail {
                 TailPolicy::Inline(max) if self.last => {
                     let (fit, end) =
-                        fit_end(encoder, (self.input, self.at), spare, self.shape.block, max);
+                        fit_tail(encoder, (self.input, self.at), spare, self.shape.block, max);
                     if let Some(end) = end {
                         if let Some(front) = end.front {
                             let committed = self.commit(front);
@@ -350,19 +350,19 @@ const MOVED_MAX: usize = 3;
 
 /// Encodes a cluster from `at` on. If the file ends with it and part of it may be inline, that part is returned as
 /// well: all of it, or the rest after full blocks. Otherwise the cluster is encoded as usual.
-fn fit_end(
-    encoder: &mut Encoder,
+fn fit_tail(
+    encoder: &mut DynEncoder,
     (input, at): (&[u8], usize),
     spare: &mut [u8],
     block: usize,
     max: usize,
 ) -> (Fit, Option<End>) {
     let trim = Trim {
-        keep: max,
+        untrimmed_max: max,
         block,
-        most: block / 8 * MOVED_MAX,
+        excess_max: block / 8 * MOVED_MAX,
     };
-    let FitEnd { fit, trimmed } = encoder.fit_end(input, at, spare, &trim);
+    let TailFit { fit, trimmed } = encoder.fit_tail(input, at, spare, &trim);
     let to = at + fit.consumed;
     if to == input.len() {
         let whole = inline(&input[at..], &spare[..fit.written], max);

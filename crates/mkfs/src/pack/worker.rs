@@ -15,7 +15,7 @@ use hashbrown::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
-use tuff_codec::{EncodeFit, EncoderSpec};
+use tuff_codec::{Encoder, EncoderSpec};
 use tuff_format::BlockBits;
 use tuff_format::cluster::HeadKind;
 use xxhash_rust::xxh3::xxh3_128;
@@ -273,7 +273,7 @@ pub(crate) struct Worker {
     sums: bool,
     board: Arc<ClusterBoard>,
     input: Vec<u8>,
-    encoders: HashMap<EncoderSpec, Box<dyn EncodeFit>>,
+    encoders: HashMap<EncoderSpec, Box<dyn Encoder>>,
     ahead: Readahead,
     /// Number of LZ4 clusters of this job: the sample must depend on the job alone.
     lz4_clusters: usize,
@@ -394,7 +394,7 @@ impl Worker {
     }
 
     /// Takes an encoder, to be returned later.
-    fn encoder(&mut self, spec: EncoderSpec) -> Result<Box<dyn EncodeFit>> {
+    fn encoder(&mut self, spec: EncoderSpec) -> Result<Box<dyn Encoder>> {
         if self.encoders.len() >= ENCODERS_MAX && !self.encoders.contains_key(&spec) {
             self.encoders.clear();
         }
@@ -545,7 +545,7 @@ impl Worker {
                     let cluster = &data[at..end];
                     let zeros = cluster.iter().take_while(|b| **b == 0).count();
                     tried += 1;
-                    fit += u32::from(tuff_codec::lz4_in_place(
+                    fit += u32::from(tuff_codec::lz4_decodes_in_place(
                         &cluster[zeros..],
                         piece.len as usize,
                     ));

@@ -12,15 +12,15 @@ use rustix::mm::{Advice, madvise};
 const HUGE: usize = 2 << 20;
 
 /// Zeros on the heap, at least one.
-pub(crate) struct Table {
+pub(crate) struct HugeTable {
     start: NonNull<u32>,
     len: usize,
 }
 
 // SAFETY: a table owns its memory, as a vector does.
-unsafe impl Send for Table {}
+unsafe impl Send for HugeTable {}
 
-impl Table {
+impl HugeTable {
     /// `len` zeros; `None` if they cannot be had. What is not touched takes no memory.
     pub(crate) fn zeros(len: usize) -> Option<Self> {
         let layout = Self::layout(len)?;
@@ -44,7 +44,7 @@ impl Table {
     }
 }
 
-impl Drop for Table {
+impl Drop for HugeTable {
     fn drop(&mut self) {
         if let Some(layout) = Self::layout(self.len) {
             // SAFETY: made with the same layout, which depends on the length alone.
@@ -53,7 +53,7 @@ impl Drop for Table {
     }
 }
 
-impl Deref for Table {
+impl Deref for HugeTable {
     type Target = [u32];
 
     fn deref(&self) -> &[u32] {
@@ -62,7 +62,7 @@ impl Deref for Table {
     }
 }
 
-impl DerefMut for Table {
+impl DerefMut for HugeTable {
     fn deref_mut(&mut self) -> &mut [u32] {
         // SAFETY: as above; who has `&mut self` is alone.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
@@ -73,26 +73,26 @@ impl DerefMut for Table {
 ///
 /// # Safety
 /// All bytes of a value may be zero, and dropping one does nothing.
-pub(crate) unsafe trait Zero {}
+pub(crate) unsafe trait Zeroable {}
 
 /// A value in huge pages of its own, zeros at first: tables that one search looks into, side by side.
-pub(crate) struct Zeros<T: Zero> {
-    table: Table,
+pub(crate) struct HugeBox<T: Zeroable> {
+    table: HugeTable,
     what: PhantomData<T>,
 }
 
-impl<T: Zero> Zeros<T> {
+impl<T: Zeroable> HugeBox<T> {
     /// Zeros; `None` if they cannot be had.
     pub(crate) fn new() -> Option<Self> {
         const { assert!(align_of::<T>() <= 64) };
         Some(Self {
-            table: Table::zeros(size_of::<T>().next_multiple_of(HUGE) / size_of::<u32>())?,
+            table: HugeTable::zeros(size_of::<T>().next_multiple_of(HUGE) / size_of::<u32>())?,
             what: PhantomData,
         })
     }
 }
 
-impl<T: Zero> Deref for Zeros<T> {
+impl<T: Zeroable> Deref for HugeBox<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -101,7 +101,7 @@ impl<T: Zero> Deref for Zeros<T> {
     }
 }
 
-impl<T: Zero> DerefMut for Zeros<T> {
+impl<T: Zeroable> DerefMut for HugeBox<T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as above; who has `&mut self` is alone.
         unsafe { self.table.start.cast().as_mut() }
@@ -115,21 +115,21 @@ mod tests {
     #[test]
     fn a_table_is_zeros_and_keeps_what_is_written() {
         for len in [0, 1, 1000, HUGE / 4 - 1, HUGE / 4, HUGE + 5] {
-            let mut table = Table::zeros(len).unwrap();
+            let mut table = HugeTable::zeros(len).unwrap();
             assert_eq!(table.len(), len);
             assert!(table.iter().all(|n| *n == 0));
             table.fill(7);
             assert!(table.iter().all(|n| *n == 7));
         }
-        assert!(Table::zeros(usize::MAX / 2).is_none());
+        assert!(HugeTable::zeros(usize::MAX / 2).is_none());
     }
 
     #[test]
     fn tables_lie_side_by_side_and_are_zeros() {
         struct Both([u16; 1000], [u32; 1000]);
         // SAFETY: numbers.
-        unsafe impl Zero for Both {}
-        let mut both = Zeros::<Both>::new().unwrap();
+        unsafe impl Zeroable for Both {}
+        let mut both = HugeBox::<Both>::new().unwrap();
         assert!(both.0.iter().all(|n| *n == 0) && both.1.iter().all(|n| *n == 0));
         both.0.fill(1);
         both.1[999] = 2;

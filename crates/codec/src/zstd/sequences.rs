@@ -2,14 +2,14 @@
 
 use zstd_sys::ZSTD_Sequence;
 
-use super::block::{Cut, Repeats, Seq, Stats};
+use super::block::{BlockStats, ParsePosition, RepeatOffsets, Sequence};
 
 /// Short runs of literals are copied as so many bytes, which is one instruction, longer ones as so many.
 const STEP: usize = 16;
 const LONG_STEP: usize = 64;
 
 /// Finds matches in an input, a piece at a time, and goes on where it stopped.
-pub(super) trait Finder: Send {
+pub(super) trait MatchFinder: Send {
     /// Starts on new input.
     fn reset(&mut self);
 
@@ -17,8 +17,8 @@ pub(super) trait Finder: Send {
     fn begin(&mut self, start: usize);
 
     /// Finds sequences in `data`, the input so far, from where it stopped until it is at `until` or close to the end of
-    /// the data, and gives them to `parse`. The last match may reach further than `until`.
-    fn find(&mut self, data: &[u8], until: usize, parse: &mut Parse);
+    /// the data, and gives them to `store`. The last match may reach further than `until`.
+    fn find(&mut self, data: &[u8], until: usize, store: &mut SequenceStore);
 
     /// Where the last match ended, and where the search goes on.
     fn position(&self) -> (usize, usize);
@@ -29,8 +29,8 @@ pub(super) trait Finder: Send {
 
 /// A parse.
 #[derive(Default)]
-pub(super) struct Parse {
-    pub(super) seqs: Vec<Seq>,
+pub(super) struct SequenceStore {
+    pub(super) seqs: Vec<Sequence>,
     /// All literals, one after the other; those after the last match, too. Longer than that, for copies in steps.
     pub(super) literals: Vec<u8>,
     /// Literals of the sequences.
@@ -43,7 +43,7 @@ pub(super) struct Parse {
     open: bool,
 }
 
-impl Parse {
+impl SequenceStore {
     /// Takes over what the library found in `src`. `most` is the most that a block decodes to; `open` says that a finder goes
     /// on behind it. Returns where the last match ended.
     pub(super) fn fill(
@@ -62,7 +62,11 @@ impl Parse {
             // Without a match: the end of one of the library's blocks.
             if seq.matchLength > 0 {
                 let from = at - waiting as usize;
-                self.take(src, from, Seq::new(waiting, seq.matchLength, seq.offset));
+                self.take(
+                    src,
+                    from,
+                    Sequence::new(waiting, seq.matchLength, seq.offset),
+                );
                 waiting = 0;
             }
             at += seq.matchLength as usize;
@@ -104,13 +108,14 @@ impl Parse {
 
     /// Takes over a sequence whose literals start at `from` in `src`.
     #[inline(always)]
-    pub(super) fn take(&mut self, src: &[u8], from: usize, mut seq: Seq) {
+    pub(super) fn take(&mut self, src: &[u8], from: usize, mut seq: Sequence) {
         self.copy(src, from, seq.literals as usize);
         self.len += seq.literals as usize;
         while seq.matched > self.longest {
             let part = self.longest.min(seq.matched - 3);
-            self.seqs.push(Seq::new(seq.literals, part, seq.offset));
-            seq = Seq::new(0, seq.matched - part, seq.offset);
+            self.seqs
+                .push(Sequence::new(seq.literals, part, seq.offset));
+            seq = Sequence::new(0, seq.matched - part, seq.offset);
         }
         self.seqs.push(seq);
     }
@@ -123,7 +128,13 @@ impl Parse {
 
     /// Has the finder go on until there are sequences for everything before `until`, the data ends, or there are more
     /// than `run` literals in a row.
-    pub(super) fn pull(&mut self, finder: &mut dyn Finder, data: &[u8], until: usize, run: usize) {
+    pub(super) fn pull(
+        &mut self,
+        finder: &mut dyn MatchFinder,
+        data: &[u8],
+        until: usize,
+        run: usize,
+    ) {
         let (mut anchor, mut at) = finder.position();
         if anchor >= until || !self.open {
             return;
@@ -138,7 +149,7 @@ impl Parse {
     }
 
     /// The block that ends at `end` has taken literals of the next sequence.
-    pub(super) fn split(&mut self, end: Cut, finder: &mut dyn Finder) {
+    pub(super) fn split(&mut self, end: ParsePosition, finder: &mut dyn MatchFinder) {
         if end.tail == 0 {
             return;
         }
@@ -153,7 +164,7 @@ impl Parse {
     }
 
     /// Whether that is the end of the parse.
-    pub(super) fn ends_at(&self, cut: Cut) -> bool {
+    pub(super) fn ends_at(&self, cut: ParsePosition) -> bool {
         !self.open && cut.seqs == self.seqs.len() && cut.literals == self.len + self.rest
     }
 
@@ -161,9 +172,9 @@ impl Parse {
     /// within literals if there are more than `run` in a row.
     pub(super) fn segment(
         &mut self,
-        stats: &mut Stats,
-        end: &mut Cut,
-        repeats: &mut Repeats,
+        stats: &mut BlockStats,
+        end: &mut ParsePosition,
+        repeats: &mut RepeatOffsets,
         goal: usize,
         most: usize,
         run: usize,

@@ -12,10 +12,10 @@
 //!
 //! As the finder of the low levels, it indexes an input once, however many frames are made of it.
 
-use super::block::Seq;
-use super::index::{Count, Stand};
-use super::parse::{Finder, Parse};
-use crate::bytes::{fetch, forward, load4, load8};
+use super::block::Sequence;
+use super::position::{PositionCounter, SearchState};
+use super::sequences::{MatchFinder, SequenceStore};
+use crate::bytes::{load4, load8, match_len, prefetch};
 
 /// A row has so many positions.
 const ROW: usize = 32;
@@ -48,17 +48,17 @@ struct Tags {
 struct Positions([u32; ROW]);
 
 /// The finder.
-pub(super) struct Rows {
+pub(super) struct RowHash {
     tags: Vec<Tags>,
     positions: Vec<Positions>,
     /// The latest entry of each row.
     heads: Vec<u8>,
-    count: Count,
+    count: PositionCounter,
     /// The next position to index.
     next: usize,
     /// Hashes of the positions to index next.
     ahead: [u32; AHEAD],
-    stand: Stand,
+    state: SearchState,
     reach: usize,
     /// Entries with equal tags looked at per search.
     attempts: u32,
@@ -97,8 +97,8 @@ fn row_of(hash: u32) -> usize {
     (hash >> 8) as usize & 0xffff
 }
 
-impl Rows {
-    /// A finder for outputs of `cluster` bytes; the rest as for [`Rows::new`].
+impl RowHash {
+    /// A finder for outputs of `cluster` bytes; the rest as for [`RowHash::new`].
     pub(super) fn for_cluster(
         cluster: usize,
         reach: usize,
@@ -123,10 +123,10 @@ impl Rows {
             ],
             positions: vec![Positions([0; ROW]); rows],
             heads: vec![0; rows],
-            count: Count::new(),
+            count: PositionCounter::new(),
             next: 0,
             ahead: [0; AHEAD],
-            stand: Stand::new(0),
+            state: SearchState::new(0),
             reach,
             attempts: 1 << search.min(ROW.ilog2()),
             depth,
@@ -158,10 +158,10 @@ impl Rows {
         if at <= end {
             let hash = self.hash(data, at);
             self.ahead[at % AHEAD] = hash;
-            fetch(&self.tags[row_of(hash)]);
+            prefetch(&self.tags[row_of(hash)]);
             let positions = &self.positions[row_of(hash)].0;
-            fetch(&positions[0]);
-            fetch(&positions[ROW / 2]);
+            prefetch(&positions[0]);
+            prefetch(&positions[ROW / 2]);
         }
     }
 
@@ -220,7 +220,7 @@ impl Rows {
         let head = u32::from(self.heads[row]);
         let positions = &self.positions[row].0;
         let here = self.count.of(at);
-        let most = (at - self.stand.start).min(self.reach);
+        let most = (at - self.state.start).min(self.reach);
         let mut found = Found { len, distance: 0 };
         let mut attempts = self.attempts;
         while equal != 0 && attempts > 0 && found.len < enough {
@@ -243,7 +243,7 @@ impl Rows {
                 break;
             }
             if load4(data, check) == load4(data, check - distance) {
-                let n = forward(data, at, at - distance, data.len());
+                let n = match_len(data, at, at - distance, data.len());
                 if n > found.len {
                     found = Found { len: n, distance };
                 }
@@ -313,7 +313,7 @@ fn equal_tags_portable(tags: &[u8; ROW], tag: u8) -> u32 {
         .fold(0, |mask, &other| mask << 1 | u32::from(other == tag))
 }
 
-impl Rows {
+impl RowHash {
     /// Starts within a frame: it starts at `start`, the last match in it, which is not ours, has ended at `anchor`, and the
     /// search goes on at `at`. All in front of that is indexed.
     pub(super) fn resume(&mut self, data: &[u8], start: usize, anchor: usize, at: usize) {
@@ -323,14 +323,14 @@ impl Rows {
             self.index_all(data, at.min(end), end);
         }
         // The first distances of a frame may lie in front of it here, and are the most likely ones of none.
-        (self.stand.anchor, self.stand.at) = (anchor, at);
+        (self.state.anchor, self.state.at) = (anchor, at);
     }
 
     /// Makes hashes of what is indexed next.
     fn prepare(&mut self, data: &[u8], end: usize) {
         if self.shorten == 0 {
             // The same from one reset to the next.
-            let rows = (data.len() - self.stand.start)
+            let rows = (data.len() - self.state.start)
                 .ilog2()
                 .saturating_sub(ROW.ilog2() - 1);
             self.shorten = 64 - 8 - rows.clamp(4, self.tags.len().ilog2());
@@ -346,29 +346,29 @@ impl Rows {
     /// The machine has the features.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "bmi1,bmi2,lzcnt")]
-    unsafe fn find_bmi(&mut self, data: &[u8], until: usize, parse: &mut Parse) {
-        self.find_any(data, until, parse);
+    unsafe fn find_bmi(&mut self, data: &[u8], until: usize, store: &mut SequenceStore) {
+        self.find_any(data, until, store);
     }
 
     #[inline(always)]
-    fn find_any(&mut self, data: &[u8], until: usize, parse: &mut Parse) {
+    fn find_any(&mut self, data: &[u8], until: usize, store: &mut SequenceStore) {
         let Some(end) = data.len().checked_sub(END) else {
             return;
         };
         let stop = until.min(end);
         let reach = self.reach;
-        let Stand {
+        let SearchState {
             start,
             mut at,
             mut anchor,
             distances: [mut near, mut far],
-        } = self.stand;
+        } = self.state;
         self.prepare(data, end);
         // How much is equal at the distance of an earlier match; 0 if less than four bytes.
         let again = |at: usize, distance: usize| {
             if distance <= (at - start).min(reach) && load4(data, at) == load4(data, at - distance)
             {
-                4 + forward(data, at + 4, at + 4 - distance, data.len())
+                4 + match_len(data, at + 4, at + 4 - distance, data.len())
             } else {
                 0
             }
@@ -443,8 +443,8 @@ impl Rows {
                 (near, far) = (distance, near);
             }
             // fits: a window has at most 12 MiB
-            let seq = Seq::new((from - anchor) as u32, len as u32, distance as u32);
-            parse.take(data, anchor, seq);
+            let seq = Sequence::new((from - anchor) as u32, len as u32, distance as u32);
+            store.take(data, anchor, seq);
             at = from + len;
             anchor = at;
             while at < end {
@@ -453,12 +453,12 @@ impl Rows {
                     break;
                 }
                 std::mem::swap(&mut near, &mut far);
-                parse.take(data, anchor, Seq::new(0, len as u32, near as u32));
+                store.take(data, anchor, Sequence::new(0, len as u32, near as u32));
                 at += len;
                 anchor = at;
             }
         }
-        self.stand = Stand {
+        self.state = SearchState {
             start,
             at: at.min(data.len()),
             anchor,
@@ -467,7 +467,7 @@ impl Rows {
     }
 }
 
-impl Finder for Rows {
+impl MatchFinder for RowHash {
     fn reset(&mut self) {
         // What was indexed before counts as further back than any match reaches.
         let full = self.count.reset(self.next, self.reach);
@@ -484,27 +484,27 @@ impl Finder for Rows {
             self.next = start;
         }
         self.next = self.next.max(start);
-        self.stand = Stand::new(start);
+        self.state = SearchState::new(start);
     }
 
-    fn find(&mut self, data: &[u8], until: usize, parse: &mut Parse) {
+    fn find(&mut self, data: &[u8], until: usize, store: &mut SequenceStore) {
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("bmi1")
             && std::arch::is_x86_feature_detected!("bmi2")
             && std::arch::is_x86_feature_detected!("lzcnt")
         {
             // SAFETY: the features were detected a line above.
-            return unsafe { self.find_bmi(data, until, parse) };
+            return unsafe { self.find_bmi(data, until, store) };
         }
-        self.find_any(data, until, parse);
+        self.find_any(data, until, store);
     }
 
     fn position(&self) -> (usize, usize) {
-        (self.stand.anchor, self.stand.at)
+        (self.state.anchor, self.state.at)
     }
 
     fn give(&mut self, n: usize) {
-        self.stand.anchor += n;
+        self.state.anchor += n;
     }
 }
 
@@ -528,8 +528,8 @@ mod tests {
         out
     }
 
-    fn found(parse: &Parse) -> Vec<(u32, u32, u32)> {
-        let seqs = parse.seqs.iter();
+    fn found(store: &SequenceStore) -> Vec<(u32, u32, u32)> {
+        let seqs = store.seqs.iter();
         seqs.map(|seq| (seq.literals, seq.matched, seq.offset))
             .collect()
     }
@@ -537,12 +537,12 @@ mod tests {
     #[test]
     fn the_search_for_newer_processors_finds_the_same() {
         let data = input();
-        let rows = || Rows::for_cluster(65536, 1 << 17, 5, 2, true);
+        let rows = || RowHash::for_cluster(65536, 1 << 17, 5, 2, true);
         let (mut a, mut b) = (rows(), rows());
-        let (mut with, mut without) = (Parse::default(), Parse::default());
+        let (mut with, mut without) = (SequenceStore::default(), SequenceStore::default());
         for start in [0, 70_001] {
-            for parse in [&mut with, &mut without] {
-                parse.clear(1 << 17);
+            for store in [&mut with, &mut without] {
+                store.clear(1 << 17);
             }
             a.begin(start);
             b.begin(start);
@@ -557,12 +557,12 @@ mod tests {
     fn a_search_in_the_middle_of_a_frame_reaches_back_to_its_start() {
         let data = input();
         let twice = [&data[..3000], &data[..3000]].concat();
-        let mut rows = Rows::for_cluster(65536, 1 << 17, 5, 2, true);
-        let mut parse = Parse::default();
-        parse.clear(1 << 17);
+        let mut rows = RowHash::for_cluster(65536, 1 << 17, 5, 2, true);
+        let mut store = SequenceStore::default();
+        store.clear(1 << 17);
         rows.resume(&twice, 0, 3000, 3000);
-        rows.find(&twice, twice.len(), &mut parse);
-        assert_eq!(found(&parse), [(0, 3000, 3000)]);
+        rows.find(&twice, twice.len(), &mut store);
+        assert_eq!(found(&store), [(0, 3000, 3000)]);
     }
 
     #[test]

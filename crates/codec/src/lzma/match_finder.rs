@@ -7,7 +7,7 @@
 //! has numbers below `first` and counts as absent.
 
 use crate::bytes::{byte, load4, load8};
-use crate::huge::Table;
+use crate::huge_pages::HugeTable;
 
 use super::model::LEN_MAX;
 
@@ -57,7 +57,7 @@ impl Matches {
 
 /// How hard to look.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Effort {
+pub(crate) struct SearchLimits {
     /// A match of this length is good enough. Unit: bytes, 8 to [`LEN_MAX`].
     pub(crate) nice: usize,
     /// Places looked at.
@@ -77,10 +77,10 @@ const AHEAD: usize = 12;
 const FAR: usize = 1 << 20;
 
 /// What both finders share: the latest place with each hash, and numbers.
-struct Heads {
-    two: Table,
-    three: Table,
-    four: Table,
+struct HashHeads {
+    two: HugeTable,
+    three: HugeTable,
+    four: HugeTable,
     /// Bits of the hash of four bytes for this input.
     bits: u32,
     /// Number of place 0 of this input.
@@ -92,7 +92,7 @@ struct Heads {
 }
 
 /// The latest earlier places like this one, by two, three and four bytes.
-struct Seen {
+struct HashHits {
     two: u32,
     three: u32,
     four: u32,
@@ -132,25 +132,25 @@ fn prefetch<T>(table: &[T], index: usize) {
 
 /// `table[index]`, which the caller keeps within the table by a mask or a shift.
 #[inline(always)]
-fn get(table: &Table, index: usize) -> u32 {
+fn get(table: &HugeTable, index: usize) -> u32 {
     debug_assert!(index < table.len());
     // SAFETY: every caller names what keeps `index` within the table.
     unsafe { *table.get_unchecked(index) }
 }
 
 #[inline(always)]
-fn set(table: &mut Table, index: usize, value: u32) {
+fn set(table: &mut HugeTable, index: usize, value: u32) {
     debug_assert!(index < table.len());
     // SAFETY: every caller names what keeps `index` within the table.
     unsafe { *table.get_unchecked_mut(index) = value }
 }
 
-impl Heads {
+impl HashHeads {
     fn new(dict: usize) -> Option<Self> {
         Some(Self {
-            two: Table::zeros(1 << TWO_BITS)?,
-            three: Table::zeros(1 << THREE_BITS)?,
-            four: Table::zeros(1 << four_bits(dict))?,
+            two: HugeTable::zeros(1 << TWO_BITS)?,
+            three: HugeTable::zeros(1 << THREE_BITS)?,
+            four: HugeTable::zeros(1 << four_bits(dict))?,
             bits: 0,
             first: 1,
             at: 0,
@@ -192,15 +192,15 @@ impl Heads {
 
     /// Enters this place, of which four bytes are known. Returns distances to the latest places like it, which may be too large.
     #[inline(always)]
-    fn enter(&mut self, word: u32) -> Seen {
+    fn enter(&mut self, word: u32) -> HashHits {
         let number = self.number();
         // The shift of each hash keeps it within its table.
-        let swap = |table: &mut Table, index: usize| {
+        let swap = |table: &mut HugeTable, index: usize| {
             let before = get(table, index);
             set(table, index, number);
             number.wrapping_sub(before)
         };
-        Seen {
+        HashHits {
             two: swap(&mut self.two, hash_two(word)),
             three: swap(&mut self.three, hash_three(word)),
             four: swap(&mut self.four, hash_four(word, self.bits)),
@@ -235,7 +235,7 @@ fn compare(data: &[u8], a: usize, b: usize, mut len: usize, most: usize) -> (usi
 }
 
 /// How matches are found.
-pub(crate) trait Find: Send {
+pub(crate) trait MatchFinder: Send {
     /// Starts on an input.
     fn begin(&mut self, len: usize);
     /// The next place to be entered.
@@ -247,27 +247,34 @@ pub(crate) trait Find: Send {
 }
 
 /// The finder of levels that look at few places.
-pub(crate) struct Chain {
-    heads: Heads,
-    next: Table,
-    effort: Effort,
+pub(crate) struct HashChain {
+    heads: HashHeads,
+    next: HugeTable,
+    limits: SearchLimits,
     dict: usize,
     mask: usize,
 }
 
 /// The finder of levels that look at many.
-pub(crate) struct Tree {
-    heads: Heads,
+pub(crate) struct BinaryTree {
+    heads: HashHeads,
     /// Of each place the latest smaller and the latest larger one below it.
-    sons: Table,
-    effort: Effort,
+    sons: HugeTable,
+    limits: SearchLimits,
     dict: usize,
     mask: usize,
 }
 
 /// The matches of two and three bytes, which no chain and no tree knows, and the length reached.
 #[inline(always)]
-fn short(data: &[u8], at: usize, seen: &Seen, limit: u32, most: usize, out: &mut Matches) -> usize {
+fn short(
+    data: &[u8],
+    at: usize,
+    seen: &HashHits,
+    limit: u32,
+    most: usize,
+    out: &mut Matches,
+) -> usize {
     let mut best = 1;
     for dist in [seen.two, seen.three] {
         if dist <= limit && dist > out.best().dist && dist > 0 {
@@ -293,19 +300,19 @@ fn lengthen(data: &[u8], at: usize, nice: usize, out: &mut Matches) {
     }
 }
 
-impl Chain {
-    pub(crate) fn new(dict: usize, effort: Effort) -> Option<Self> {
+impl HashChain {
+    pub(crate) fn new(dict: usize, limits: SearchLimits) -> Option<Self> {
         Some(Self {
-            heads: Heads::new(dict)?,
-            next: Table::zeros(dict.next_power_of_two())?,
-            effort,
+            heads: HashHeads::new(dict)?,
+            next: HugeTable::zeros(dict.next_power_of_two())?,
+            limits,
             dict,
             mask: 0,
         })
     }
 
     #[inline(always)]
-    fn enter(&mut self, data: &[u8]) -> Seen {
+    fn enter(&mut self, data: &[u8]) -> HashHits {
         let at = self.heads.at;
         if at + AHEAD + 4 <= data.len() {
             let hash = hash_four(load4(data, at + AHEAD), self.heads.bits);
@@ -323,7 +330,7 @@ impl Chain {
     }
 }
 
-impl Find for Chain {
+impl MatchFinder for HashChain {
     fn begin(&mut self, len: usize) {
         self.mask = self.heads.begin(len, self.dict, self.next.len()) - 1;
     }
@@ -336,7 +343,7 @@ impl Find for Chain {
     fn find(&mut self, data: &[u8], out: &mut Matches) {
         out.count = 0;
         let at = self.heads.at;
-        let most = (data.len() - at).min(self.effort.nice);
+        let most = (data.len() - at).min(self.limits.nice);
         if most < 4 {
             self.heads.at += 1;
             return;
@@ -345,7 +352,7 @@ impl Find for Chain {
         let seen = self.enter(data);
         let mut best = short(data, at, &seen, limit, most, out);
         let mut dist = seen.four;
-        let mut depth = self.effort.depth;
+        let mut depth = self.limits.depth;
         let word = load4(data, at);
         best = best.max(3);
         while best < most && depth > 0 && dist <= limit {
@@ -377,19 +384,19 @@ impl Find for Chain {
     }
 }
 
-impl Tree {
-    pub(crate) fn new(dict: usize, effort: Effort) -> Option<Self> {
+impl BinaryTree {
+    pub(crate) fn new(dict: usize, limits: SearchLimits) -> Option<Self> {
         Some(Self {
-            heads: Heads::new(dict)?,
-            sons: Table::zeros(2 * dict.next_power_of_two())?,
-            effort,
+            heads: HashHeads::new(dict)?,
+            sons: HugeTable::zeros(2 * dict.next_power_of_two())?,
+            limits,
             dict,
             mask: 0,
         })
     }
 
     #[inline(always)]
-    fn enter(&mut self, data: &[u8]) -> Seen {
+    fn enter(&mut self, data: &[u8]) -> HashHits {
         let at = self.heads.at;
         if at + AHEAD + 4 <= data.len() {
             let heads = &self.heads;
@@ -424,7 +431,7 @@ impl Tree {
         let mut smaller = 2 * (at & mask);
         let mut larger = smaller + 1;
         let (mut smaller_len, mut larger_len) = (0, 0);
-        let mut depth = self.effort.depth;
+        let mut depth = self.limits.depth;
         loop {
             if dist > limit || depth == 0 {
                 set(&mut self.sons, smaller, 0);
@@ -472,7 +479,7 @@ impl Tree {
     }
 }
 
-impl Find for Tree {
+impl MatchFinder for BinaryTree {
     fn begin(&mut self, len: usize) {
         self.mask = self.heads.begin(len, self.dict, self.sons.len() / 2) - 1;
     }
@@ -485,7 +492,7 @@ impl Find for Tree {
     fn find(&mut self, data: &[u8], out: &mut Matches) {
         out.count = 0;
         let at = self.heads.at;
-        let most = (data.len() - at).min(self.effort.nice);
+        let most = (data.len() - at).min(self.limits.nice);
         if most < 4 {
             self.heads.at += 1;
             return;
@@ -502,7 +509,7 @@ impl Find for Tree {
     fn skip(&mut self, data: &[u8], count: usize) {
         for _ in 0..count {
             let at = self.heads.at;
-            let most = (data.len() - at).min(self.effort.nice);
+            let most = (data.len() - at).min(self.limits.nice);
             if most >= 4 {
                 let seen = self.enter(data);
                 self.walk(data, seen.four, most, usize::MAX, None);
@@ -555,8 +562,8 @@ mod tests {
         out
     }
 
-    fn effort(nice: usize) -> Effort {
-        Effort {
+    fn limits(nice: usize) -> SearchLimits {
+        SearchLimits {
             nice,
             depth: 100_000,
             margin: 0,
@@ -569,7 +576,7 @@ mod tests {
         long.copied().collect()
     }
 
-    fn finds_all(finder: &mut impl Find, nice: usize, dict: usize) {
+    fn finds_all(finder: &mut impl MatchFinder, nice: usize, dict: usize) {
         // Several inputs, so that the second begins among what the first has left.
         for (seed, len) in [(1, 3000), (2, 500), (3, 1), (4, 5000)] {
             let data = sample(len, seed);
@@ -616,14 +623,18 @@ mod tests {
     #[test]
     fn a_tree_finds_the_nearest_match_of_every_length() {
         for (nice, dict) in [(64, 8192), (16, 1000), (LEN_MAX, 1024)] {
-            finds_all(&mut Tree::new(dict, effort(nice)).unwrap(), nice, dict);
+            finds_all(
+                &mut BinaryTree::new(dict, limits(nice)).unwrap(),
+                nice,
+                dict,
+            );
         }
     }
 
     #[test]
     fn a_chain_finds_the_nearest_match_of_every_length() {
         for (nice, dict) in [(64, 8192), (16, 1000), (LEN_MAX, 1024)] {
-            finds_all(&mut Chain::new(dict, effort(nice)).unwrap(), nice, dict);
+            finds_all(&mut HashChain::new(dict, limits(nice)).unwrap(), nice, dict);
         }
     }
 
@@ -632,7 +643,7 @@ mod tests {
         let data = sample(2000, 5);
         let mut matches = [Vec::new(), Vec::new()];
         for (first, found) in [1, u32::MAX - 2500].into_iter().zip(&mut matches) {
-            let mut finder = Tree::new(4096, effort(64)).unwrap();
+            let mut finder = BinaryTree::new(4096, limits(64)).unwrap();
             finder.heads.first = first;
             for _ in 0..3 {
                 finder.begin(data.len());

@@ -7,14 +7,14 @@ pub(super) const LAST_LITERALS: usize = 5;
 pub(super) const LAST_MATCH: usize = 12;
 
 /// The longest match without an extension byte, and with one.
-pub(super) const SHORT: usize = 18;
-pub(super) const MEDIUM: usize = 273;
+pub(super) const NO_EXTENSION_MAX: usize = 18;
+pub(super) const ONE_EXTENSION_MAX: usize = 273;
 
 /// Cells are filled so many at a time.
 pub(super) const STRIDE: usize = 4;
 
 /// The ends beyond the frontier of a match that costs as much as the shortest: in strides.
-pub(super) const SHORT_CELLS: usize = (SHORT - 3usize).next_multiple_of(STRIDE);
+pub(super) const NO_EXTENSION_CELLS: usize = (NO_EXTENSION_MAX - 3usize).next_multiple_of(STRIDE);
 
 /// Few literals are copied so many at a time where there is room. Unit: bytes.
 const COPY: usize = 16;
@@ -24,19 +24,19 @@ const COPY: usize = 16;
 pub(super) struct Cell {
     /// Output for everything before the position, without the token of the literals in front of it. Unit: bytes.
     pub(super) cost: u32,
-    /// How it ends: the start of a match, or [`RUN`] and the number of literals behind the last match.
+    /// How it ends: the start of a match, or [`LITERAL_RUN`] and the number of literals behind the last match.
     pub(super) link: u32,
 }
 
 /// Marks a link as a number of literals.
-pub(super) const RUN: u32 = 1 << 31;
+pub(super) const LITERAL_RUN: u32 = 1 << 31;
 
 /// The start of a settled match, which lies in front of all cells.
-pub(super) const SETTLED: u32 = RUN - 1;
+pub(super) const COMMITTED: u32 = LITERAL_RUN - 1;
 
 /// The match that reaches furthest up to `reach`.
 #[derive(Clone, Copy)]
-pub(super) struct Event {
+pub(super) struct MatchEvent {
     /// Unit: bytes, from the start of the cluster.
     pub(super) reach: u32,
     pub(super) distance: u32,
@@ -44,7 +44,7 @@ pub(super) struct Event {
 
 /// Literals, then a match.
 #[derive(Clone, Copy)]
-pub(super) struct Seq {
+pub(super) struct Sequence {
     literals: u32,
     matched: u32,
     distance: u32,
@@ -53,22 +53,22 @@ pub(super) struct Seq {
 /// Offset, token and extension bytes of a match.
 #[inline(always)]
 pub(super) fn match_cost(len: usize) -> u32 {
-    if len <= SHORT {
+    if len <= NO_EXTENSION_MAX {
         3
     } else {
-        4 + ((len - SHORT - 1) / 255) as u32
+        4 + ((len - NO_EXTENSION_MAX - 1) / 255) as u32
     }
 }
 
 /// Cells of one cluster: those of the positions `base..base + cells.len()`, as far as they are filled. Positions are
 /// counted from the start of the cluster.
 #[derive(Clone, Copy)]
-pub(super) struct Paths<'a> {
+pub(super) struct PathTable<'a> {
     pub(super) cells: &'a [Cell],
     pub(super) base: usize,
 }
 
-impl Paths<'_> {
+impl PathTable<'_> {
     fn at(&self, position: usize) -> Cell {
         self.cells[position - self.base]
     }
@@ -76,7 +76,7 @@ impl Paths<'_> {
     /// Literals right before a position.
     pub(super) fn run(&self, position: usize) -> u32 {
         match self.at(position).link {
-            link if link & RUN != 0 => link & !RUN,
+            link if link & LITERAL_RUN != 0 => link & !LITERAL_RUN,
             _ => 0,
         }
     }
@@ -86,16 +86,16 @@ impl Paths<'_> {
 #[inline(always)]
 pub(super) fn literal(last: Cell) -> Cell {
     // A match is followed by the first literal of a run.
-    let n = if last.link & RUN == 0 {
+    let n = if last.link & LITERAL_RUN == 0 {
         1
     } else {
-        (last.link & !RUN) + 1
+        (last.link & !LITERAL_RUN) + 1
     };
     // A byte more whenever the length outgrows the token or an extension byte.
     let extra = n >= 15 && (n - 15).is_multiple_of(255);
     Cell {
         cost: last.cost + 1 + u32::from(extra),
-        link: RUN | n,
+        link: LITERAL_RUN | n,
     }
 }
 
@@ -107,7 +107,7 @@ pub(super) fn cheaper(a: Cell, b: Cell) -> Cell {
 
 /// A match whose start everything behind it leads through.
 #[derive(Clone, Copy)]
-pub(super) struct Settled {
+pub(super) struct CommittedMatch {
     pub(super) start: usize,
     /// Literals in front of it.
     pub(super) literals: u32,
@@ -118,15 +118,15 @@ pub(super) struct Settled {
 /// are by a stride. Returns how far it got.
 #[inline(always)]
 pub(super) fn literals(last: &mut Cell, cells: &mut [Cell], n: usize, limit: u32) -> usize {
-    let run = if last.link & RUN == 0 {
+    let run = if last.link & LITERAL_RUN == 0 {
         0
     } else {
-        last.link & !RUN
+        last.link & !LITERAL_RUN
     };
     if run as usize + n < 15 && last.cost + (n as u32) < limit {
         let cell = |i: usize| Cell {
             cost: last.cost + i as u32,
-            link: (RUN | run) + i as u32,
+            link: (LITERAL_RUN | run) + i as u32,
         };
         for (i, stride) in cells[..n + STRIDE - 1].chunks_exact_mut(STRIDE).enumerate() {
             for (k, slot) in stride.iter_mut().enumerate() {
@@ -155,8 +155,8 @@ pub(super) fn matched(cells: &[Cell], base: usize, start: usize, first: u32, j: 
         cost: first + match_cost(length),
         link: start as u32,
     };
-    if length > SHORT {
-        let from = j - SHORT;
+    if length > NO_EXTENSION_MAX {
+        let from = j - NO_EXTENSION_MAX;
         cell = cheaper(
             cell,
             Cell {
@@ -164,8 +164,8 @@ pub(super) fn matched(cells: &[Cell], base: usize, start: usize, first: u32, j: 
                 link: from as u32,
             },
         );
-        if length > MEDIUM {
-            let from = j - MEDIUM;
+        if length > ONE_EXTENSION_MAX {
+            let from = j - ONE_EXTENSION_MAX;
             cell = cheaper(
                 cell,
                 Cell {
@@ -199,8 +199,8 @@ pub(super) fn grown(store: &mut Vec<Cell>, len: usize) -> &mut [Cell] {
 /// literals behind its last match. Returns the position, the end of the block and what
 /// it takes but for the last token.
 pub(super) fn end_of_block(
-    paths: Paths<'_>,
-    settled: Option<Settled>,
+    paths: PathTable<'_>,
+    committed: Option<CommittedMatch>,
     len: usize,
     limit: u32,
 ) -> Option<(usize, usize, u32)> {
@@ -215,8 +215,8 @@ pub(super) fn end_of_block(
         let needed = if matched_at == 0 {
             0
         } else {
-            let start = match (paths.at(matched_at).link, settled) {
-                (SETTLED, Some(settled)) => settled.start,
+            let start = match (paths.at(matched_at).link, committed) {
+                (COMMITTED, Some(committed)) => committed.start,
                 (start, _) => start as usize,
             };
             LAST_LITERALS
@@ -245,35 +245,35 @@ pub(super) fn end_of_block(
 
 /// Collects the sequences on the way to `position`; those behind `base` are already in `seqs`.
 #[inline(never)]
-pub(super) fn trace(
-    paths: Paths<'_>,
+pub(super) fn collect_sequences(
+    paths: PathTable<'_>,
     mut position: usize,
-    events: &[Event],
-    settled: Option<Settled>,
-    tail: &mut Vec<Seq>,
-    seqs: &mut Vec<Seq>,
+    events: &[MatchEvent],
+    committed: Option<CommittedMatch>,
+    tail: &mut Vec<Sequence>,
+    seqs: &mut Vec<Sequence>,
 ) {
     tail.clear();
     let mut event = events.len();
     loop {
         let cell = paths.at(position);
-        if cell.link & RUN != 0 {
-            let run = (cell.link & !RUN) as usize;
+        if cell.link & LITERAL_RUN != 0 {
+            let run = (cell.link & !LITERAL_RUN) as usize;
             if run == 0 || run == position {
                 break;
             }
             position -= run;
             continue;
         }
-        if cell.link == SETTLED {
+        if cell.link == COMMITTED {
             // present: only a settled match leaves such a link
-            if let Some(Settled {
+            if let Some(CommittedMatch {
                 start,
                 literals,
                 distance,
-            }) = settled
+            }) = committed
             {
-                tail.push(Seq {
+                tail.push(Sequence {
                     literals,
                     matched: (position - start) as u32,
                     distance,
@@ -287,7 +287,7 @@ pub(super) fn trace(
         while event > 0 && events[event - 1].reach as usize >= position {
             event -= 1;
         }
-        tail.push(Seq {
+        tail.push(Sequence {
             literals,
             matched: (position - start) as u32,
             distance: events[event].distance,
@@ -299,7 +299,7 @@ pub(super) fn trace(
 
 /// Writes a block that decodes to `src`. Returns its size.
 #[inline(never)]
-pub(super) fn emit(seqs: &[Seq], src: &[u8], dst: &mut [u8]) -> usize {
+pub(super) fn emit(seqs: &[Sequence], src: &[u8], dst: &mut [u8]) -> usize {
     let (mut read, mut write) = (0, 0);
     for seq in seqs {
         let (literals, extension) = (seq.literals as usize, seq.matched as usize - 4);

@@ -19,14 +19,14 @@
 //!   equally many it is the last one tried.
 //! * A quick output stays only if the asked level would have to gain more on it than the measured part to save a unit. That
 //!   happens: it is not promised that no output takes more units than the asked level's.
-//! * Outputs depend on what [`EncodeFit`] lets them depend on, and on nothing else: what to try is told from the lengths of
+//! * Outputs depend on what [`Encoder`] lets them depend on, and on nothing else: what to try is told from the lengths of
 //!   what is left and of what was encoded since the last reset.
 
-use crate::{EncodeFit, EncoderSpec, Fit, FitEnd, Method, SpecError, Trim};
+use crate::{Encoder, EncoderSpec, Fit, Method, SpecError, TailFit, Trim};
 
 /// A quicker level that comes first.
 #[derive(Clone, Copy, Debug)]
-struct Quick {
+struct FasterLevel {
     level: i32,
     /// The asked level shrinks its output by at most so much, but for very few. Unit: thousandths.
     gain: usize,
@@ -36,7 +36,7 @@ struct Quick {
     most: usize,
 }
 
-impl Quick {
+impl FasterLevel {
     /// The asked level shrinks its output of text by at most so much.
     const fn text(self, gain: usize) -> Self {
         Self {
@@ -46,8 +46,8 @@ impl Quick {
     }
 }
 
-const fn quick(level: i32, gain: usize, most: usize) -> Quick {
-    Quick {
+const fn faster_level(level: i32, gain: usize, most: usize) -> FasterLevel {
+    FasterLevel {
         level,
         gain,
         text_gain: gain,
@@ -57,16 +57,18 @@ const fn quick(level: i32, gain: usize, most: usize) -> Quick {
 
 /// The quicker levels that are worth their time, the quickest first. LZ4HC has none: what LZ4 writes decodes slower, and its
 /// own levels are too near each other.
-fn quicker(method: Method, level: i32) -> &'static [Quick] {
+fn faster_levels(method: Method, level: i32) -> &'static [FasterLevel] {
     match (method, level) {
-        (Method::Deflate, 10..) => const { &[quick(1, 180, 3), quick(6, 80, 16)] },
-        (Method::Deflate, 8..) => const { &[quick(1, 180, 4), quick(6, 20, 16)] },
-        (Method::Deflate, 5..) => const { &[quick(1, 100, 5)] },
-        (Method::Lzma, 4..) => const { &[quick(1, 120, 8)] },
-        (Method::Zstd, 18..) => const { &[quick(3, 200, 5), quick(9, 120, 16)] },
-        (Method::Zstd, 13..) => const { &[quick(3, 180, 5), quick(9, 80, 16).text(45)] },
-        (Method::Zstd, 12..) => const { &[quick(3, 120, 8), quick(9, 40, 16)] },
-        (Method::Zstd, 6..) => const { &[quick(3, 100, 5)] },
+        (Method::Deflate, 10..) => const { &[faster_level(1, 180, 3), faster_level(6, 80, 16)] },
+        (Method::Deflate, 8..) => const { &[faster_level(1, 180, 4), faster_level(6, 20, 16)] },
+        (Method::Deflate, 5..) => const { &[faster_level(1, 100, 5)] },
+        (Method::Lzma, 4..) => const { &[faster_level(1, 120, 8)] },
+        (Method::Zstd, 18..) => const { &[faster_level(3, 200, 5), faster_level(9, 120, 16)] },
+        (Method::Zstd, 13..) => {
+            const { &[faster_level(3, 180, 5), faster_level(9, 80, 16).text(45)] }
+        }
+        (Method::Zstd, 12..) => const { &[faster_level(3, 120, 8), faster_level(9, 40, 16)] },
+        (Method::Zstd, 6..) => const { &[faster_level(3, 100, 5)] },
         _ => &[],
     }
 }
@@ -75,8 +77,8 @@ fn quicker(method: Method, level: i32) -> &'static [Quick] {
 const FIRST_RATIO: usize = 3;
 
 /// A level that comes first, ready.
-struct Step {
-    encoder: Box<dyn EncodeFit>,
+struct CascadeStep {
+    encoder: Box<dyn Encoder>,
     /// Of other input, and of text. Unit: thousandths.
     gains: [usize; 2],
     /// Unit: bytes of output.
@@ -84,9 +86,9 @@ struct Step {
 }
 
 /// An encoder with quicker ones before it.
-pub(crate) struct Thrift {
-    steps: Vec<Step>,
-    asked: Box<dyn EncodeFit>,
+pub(crate) struct LevelCascade {
+    steps: Vec<CascadeStep>,
+    requested: Box<dyn Encoder>,
     /// What outputs are counted in. Unit: bytes.
     unit: usize,
     /// Input and output of the latest output since the reset that did not hold all that was left.
@@ -95,31 +97,32 @@ pub(crate) struct Thrift {
     kept: Vec<u8>,
 }
 
-impl Thrift {
-    /// Puts quicker levels before `asked`, which is of `spec`, if there are some that are worth it.
+impl LevelCascade {
+    /// Puts quicker levels before `requested`, which is of `spec`, if there are some that are worth it.
     pub(crate) fn wrap(
         spec: &EncoderSpec,
-        asked: Box<dyn EncodeFit>,
-    ) -> Result<Box<dyn EncodeFit>, SpecError> {
-        let quicker = quicker(spec.method, spec.level);
-        if spec.unit == 1 || quicker.is_empty() {
-            return Ok(asked);
+        requested: Box<dyn Encoder>,
+        build: impl Fn(&EncoderSpec) -> Result<Box<dyn Encoder>, SpecError>,
+    ) -> Result<Box<dyn Encoder>, SpecError> {
+        let faster_levels = faster_levels(spec.method, spec.level);
+        if spec.unit == 1 || faster_levels.is_empty() {
+            return Ok(requested);
         }
-        let step = |quick: &Quick| {
+        let step = |faster_level: &FasterLevel| {
             let of_it = EncoderSpec {
-                level: quick.level,
+                level: faster_level.level,
                 unit: 1,
                 ..*spec
             };
-            Ok(Step {
-                encoder: of_it.build()?,
-                gains: [quick.gain, quick.text_gain],
-                most: quick.most * spec.unit,
+            Ok(CascadeStep {
+                encoder: build(&of_it)?,
+                gains: [faster_level.gain, faster_level.text_gain],
+                most: faster_level.most * spec.unit,
             })
         };
         Ok(Box::new(Self {
-            steps: quicker.iter().map(step).collect::<Result<_, _>>()?,
-            asked,
+            steps: faster_levels.iter().map(step).collect::<Result<_, _>>()?,
+            requested,
             unit: spec.unit,
             full: None,
             kept: Vec::new(),
@@ -134,7 +137,12 @@ impl Thrift {
     }
 
     /// Tries the quicker levels on the last `left` bytes. `Ok`: what stays in `dst`. `Err`: the best that was found, in `kept`.
-    fn try_quicker(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Result<Fit, Option<Fit>> {
+    fn try_faster_levels(
+        &mut self,
+        input: &[u8],
+        at: usize,
+        dst: &mut [u8],
+    ) -> Result<Fit, Option<Fit>> {
         let (unit, left) = (self.unit, input.len() - at);
         let units = |fit: Fit| fit.written.div_ceil(unit);
         let mut best = None;
@@ -175,21 +183,21 @@ fn is_text(input: &[u8]) -> bool {
         .all(|byte| *byte >= b' ' || (b'\t'..=b'\r').contains(byte))
 }
 
-impl EncodeFit for Thrift {
+impl Encoder for LevelCascade {
     fn reset(&mut self) {
         for step in &mut self.steps {
             step.encoder.reset();
         }
-        self.asked.reset();
+        self.requested.reset();
         self.full = None;
     }
 
     fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
-        let best = match self.try_quicker(input, at, dst) {
+        let best = match self.try_faster_levels(input, at, dst) {
             Ok(fit) => return fit,
             Err(best) => best,
         };
-        let fit = self.asked.fit(input, at, dst);
+        let fit = self.requested.fit(input, at, dst);
         let all = fit.consumed == input.len() - at;
         let units = |fit: Fit| fit.written.div_ceil(self.unit);
         if let Some(best) = best
@@ -205,12 +213,12 @@ impl EncodeFit for Thrift {
     }
 
     /// Every byte of an end counts: it is the asked level's.
-    fn fit_end(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: &Trim) -> FitEnd {
-        self.asked.fit_end(input, at, dst, trim)
+    fn fit_tail(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: &Trim) -> TailFit {
+        self.requested.fit_tail(input, at, dst, trim)
     }
 
-    fn window(&self) -> usize {
-        self.asked.window()
+    fn input_max(&self) -> usize {
+        self.requested.input_max()
     }
 }
 
@@ -228,7 +236,7 @@ mod tests {
         resets: Arc<AtomicUsize>,
     }
 
-    impl EncodeFit for Scripted {
+    impl Encoder for Scripted {
         fn reset(&mut self) {
             self.resets.fetch_add(1, Relaxed);
         }
@@ -241,22 +249,22 @@ mod tests {
             Fit { consumed, written }
         }
 
-        fn window(&self) -> usize {
+        fn input_max(&self) -> usize {
             usize::MAX
         }
     }
 
-    struct Scene {
-        thrift: Thrift,
+    struct Fixture {
+        cascade: LevelCascade,
         fits: [Arc<AtomicUsize>; 2],
         resets: [Arc<AtomicUsize>; 2],
     }
 
-    const QUICK: u8 = 1;
-    const ASKED: u8 = 2;
+    const FASTER: u8 = 1;
+    const REQUESTED: u8 = 2;
 
     /// Units of 4096 bytes; the asked level may gain a tenth, and both are tried up to four units.
-    fn scene(quick: usize, asked: usize) -> Scene {
+    fn fixture(faster_level: usize, requested: usize) -> Fixture {
         let (fits, resets) = (
             [Arc::default(), Arc::default()],
             [Arc::default(), Arc::default()],
@@ -272,86 +280,92 @@ mod tests {
                 resets: Arc::clone(&resets[i]),
             })
         };
-        let thrift = Thrift {
-            steps: vec![Step {
-                encoder: encoder(QUICK, quick),
+        let cascade = LevelCascade {
+            steps: vec![CascadeStep {
+                encoder: encoder(FASTER, faster_level),
                 gains: [100; 2],
                 most: 4 * 4096,
             }],
-            asked: encoder(ASKED, asked),
+            requested: encoder(REQUESTED, requested),
             unit: 4096,
             full: None,
             kept: Vec::new(),
         };
-        Scene {
-            thrift,
+        Fixture {
+            cascade,
             fits,
             resets,
         }
     }
 
-    impl Scene {
+    impl Fixture {
         /// Whose output of how many bytes it is, and how often either was asked.
         fn fit(&mut self, len: usize, at: usize) -> (u8, usize, [usize; 2]) {
             let mut dst = vec![0; 65536];
-            let fit = self.thrift.fit(&vec![0; len], at, &mut dst);
+            let fit = self.cascade.fit(&vec![0; len], at, &mut dst);
             assert!(dst[..fit.written].iter().all(|b| *b == dst[0]));
-            let asked = self.fits.each_ref().map(|n| n.swap(0, Relaxed));
-            (dst[0], fit.written, asked)
+            let requested = self.fits.each_ref().map(|n| n.swap(0, Relaxed));
+            (dst[0], fit.written, requested)
         }
     }
 
     #[test]
     fn an_output_that_could_be_a_unit_shorter_is_tried_at_the_asked_level() {
         // 8192 is nine tenths of 9102.
-        assert_eq!(scene(500, 460).fit(2 * 9102, 0), (ASKED, 8373, [1, 1]));
-        assert_eq!(scene(500, 450).fit(2 * 9102, 0), (ASKED, 8191, [1, 1]));
-        assert_eq!(scene(500, 450).fit(2 * 9104, 0), (QUICK, 9104, [1, 0]));
+        assert_eq!(
+            fixture(500, 460).fit(2 * 9102, 0),
+            (REQUESTED, 8373, [1, 1])
+        );
+        assert_eq!(
+            fixture(500, 450).fit(2 * 9102, 0),
+            (REQUESTED, 8191, [1, 1])
+        );
+        assert_eq!(fixture(500, 450).fit(2 * 9104, 0), (FASTER, 9104, [1, 0]));
     }
 
     #[test]
     fn text_is_expected_to_shrink_less() {
         // 8704 bytes, of which a tenth is more than what is over two units, and a twentieth is not.
-        for (input, who) in [(b'a', QUICK), (0, ASKED)] {
-            let mut scene = scene(500, 450);
-            scene.thrift.steps[0].gains[1] = 50;
+        for (input, who) in [(b'a', FASTER), (0, REQUESTED)] {
+            let mut fixture = fixture(500, 450);
+            fixture.cascade.steps[0].gains[1] = 50;
             let mut dst = vec![0; 65536];
-            scene.thrift.fit(&vec![input; 17_408], 0, &mut dst);
+            fixture.cascade.fit(&vec![input; 17_408], 0, &mut dst);
             assert_eq!(dst[0], who, "{input}");
         }
     }
 
     #[test]
     fn one_unit_is_never_tried_again() {
-        assert_eq!(scene(500, 100).fit(8192, 0), (QUICK, 4096, [1, 0]));
-        assert_eq!(scene(500, 100).fit(2, 0), (QUICK, 1, [1, 0]));
+        assert_eq!(fixture(500, 100).fit(8192, 0), (FASTER, 4096, [1, 0]));
+        assert_eq!(fixture(500, 100).fit(2, 0), (FASTER, 1, [1, 0]));
     }
 
     #[test]
     fn the_fewest_units_that_were_found_are_kept() {
-        assert_eq!(scene(500, 800).fit(2 * 8200, 0), (QUICK, 8200, [1, 1]));
+        assert_eq!(fixture(500, 800).fit(2 * 8200, 0), (FASTER, 8200, [1, 1]));
         // More than the whole output, even.
-        let mut scene = scene(300, 60_000);
-        assert_eq!(scene.fit(14_000, 0), (QUICK, 4200, [1, 1]));
+        let mut fixture = fixture(300, 60_000);
+        assert_eq!(fixture.fit(14_000, 0), (FASTER, 4200, [1, 1]));
     }
 
     #[test]
     fn what_does_not_hold_all_that_is_left_is_of_the_asked_level() {
         // 100,000 bytes are expected to take 33,333, which is more than the four units that the quick level is tried for.
-        let mut noise = scene(1000, 999);
-        let (who, _, asked) = noise.fit(100_000, 0);
-        assert_eq!((who, asked), (ASKED, [0, 1]));
+        let mut noise = fixture(1000, 999);
+        let (who, _, requested) = noise.fit(100_000, 0);
+        assert_eq!((who, requested), (REQUESTED, [0, 1]));
         // 65,600 were consumed. What is left is expected to shrink no more than they did.
-        assert_eq!(noise.fit(100_000, 65_600), (ASKED, 34_365, [0, 1]));
-        assert_eq!(noise.fit(80_000, 65_600), (QUICK, 14_400, [1, 0]));
+        assert_eq!(noise.fit(100_000, 65_600), (REQUESTED, 34_365, [0, 1]));
+        assert_eq!(noise.fit(80_000, 65_600), (FASTER, 14_400, [1, 0]));
     }
 
     #[test]
     fn a_reset_forgets_what_the_input_shrinks_to() {
-        let mut noise = scene(1000, 1000);
+        let mut noise = fixture(1000, 1000);
         assert_eq!(noise.fit(100_000, 0).2, [0, 1]);
         assert_eq!(noise.fit(100_000, 80_000).2, [0, 1]);
-        noise.thrift.reset();
+        noise.cascade.reset();
         assert_eq!(noise.resets.each_ref().map(|n| n.load(Relaxed)), [1, 1]);
         assert_eq!(noise.fit(20_000, 0).2, [1, 0]);
     }
@@ -361,10 +375,10 @@ mod tests {
         for method in Method::ALL {
             for level in method.levels().filter(|level| method.has_level(*level)) {
                 let mut before = 0;
-                for quick in quicker(method, level) {
-                    assert!(method.has_level(quick.level));
-                    assert!((before + 1..level).contains(&quick.level));
-                    before = quick.level;
+                for faster_level in faster_levels(method, level) {
+                    assert!(method.has_level(faster_level.level));
+                    assert!((before + 1..level).contains(&faster_level.level));
+                    before = faster_level.level;
                 }
             }
         }

@@ -9,7 +9,7 @@
 //! A match reaches back 65,535 bytes at most, so 16 pages of history are enough; the 17th is where copies of a fixed
 //! length may write too far. Safe code throughout.
 
-use crate::inplace::length;
+use super::length::read_length;
 
 /// How far back a match may reach, rounded up. Unit: bytes.
 const HISTORY: usize = 64 << 10;
@@ -24,7 +24,7 @@ const CAPACITY: usize = HISTORY + PAGE;
 const STEP: usize = 32;
 
 /// The ring. Its content means nothing between two blocks.
-pub(crate) struct Window {
+pub(crate) struct WindowDecoder {
     bytes: Vec<u8>,
     /// Where the next byte goes, at most `CAPACITY`.
     at: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Window {
     passed: usize,
 }
 
-impl Default for Window {
+impl Default for WindowDecoder {
     fn default() -> Self {
         Self {
             bytes: vec![0; CAPACITY],
@@ -45,7 +45,7 @@ impl Default for Window {
     }
 }
 
-impl Window {
+impl WindowDecoder {
     /// Decodes bytes `[skip, skip + dst.len())` of the block `src` and stops behind them. `None` if the block is broken
     /// or ends before that.
     pub(crate) fn decode(&mut self, src: &[u8], skip: usize, dst: &mut [u8]) -> Option<()> {
@@ -55,7 +55,7 @@ impl Window {
         loop {
             let token = *src.get(read)?;
             read += 1;
-            let literals = length(src, &mut read, token >> 4)?;
+            let literals = read_length(src, &mut read, token >> 4)?;
             if literals > src.len() - read {
                 return None;
             }
@@ -65,7 +65,7 @@ impl Window {
                     self.at += literals;
                     self.total += literals;
                 }
-                _ => self.put(&src[read..read + literals], skip, dst, end),
+                _ => self.append_literals(&src[read..read + literals], skip, dst, end),
             }
             read += literals;
             if self.total >= end {
@@ -73,7 +73,7 @@ impl Window {
             }
             let offset = usize::from(*src.get(read)?) | usize::from(*src.get(read + 1)?) << 8;
             read += 2;
-            let matched = length(src, &mut read, token & 15)?.checked_add(4)?;
+            let matched = read_length(src, &mut read, token & 15)?.checked_add(4)?;
             if offset == 0 || offset > self.total {
                 return None;
             }
@@ -85,21 +85,21 @@ impl Window {
                     self.at += matched;
                     self.total += matched;
                 }
-                _ => self.repeat(offset, matched, skip, dst, end),
+                _ => self.append_match(offset, matched, skip, dst, end),
             }
             if self.total >= end {
                 break;
             }
             if self.total >= self.passed + HISTORY / 2 {
-                self.hand_on(skip, dst);
+                self.copy_out(skip, dst);
             }
         }
-        self.hand_on(skip, dst);
+        self.copy_out(skip, dst);
         Some(())
     }
 
     /// Appends literals, in pieces that do not overwrite what was not handed on yet.
-    fn put(&mut self, mut literals: &[u8], skip: usize, dst: &mut [u8], end: usize) {
+    fn append_literals(&mut self, mut literals: &[u8], skip: usize, dst: &mut [u8], end: usize) {
         while !literals.is_empty() && self.total < end {
             let n = self.room(literals.len());
             self.bytes[self.at..self.at + n].copy_from_slice(&literals[..n]);
@@ -109,7 +109,14 @@ impl Window {
     }
 
     /// Appends `len` bytes that repeat those `offset` bytes before.
-    fn repeat(&mut self, offset: usize, mut len: usize, skip: usize, dst: &mut [u8], end: usize) {
+    fn append_match(
+        &mut self,
+        offset: usize,
+        mut len: usize,
+        skip: usize,
+        dst: &mut [u8],
+        end: usize,
+    ) {
         while len > 0 && self.total < end {
             let mut n = self.room(len);
             let from = match self.at.checked_sub(offset) {
@@ -140,13 +147,13 @@ impl Window {
         self.at += n;
         self.total += n;
         if self.total >= self.passed + HISTORY / 2 {
-            self.hand_on(skip, dst);
+            self.copy_out(skip, dst);
         }
     }
 
     /// Copies out what is wanted of what was decoded. Called before more than the history was decoded since the last
     /// time.
-    fn hand_on(&mut self, skip: usize, dst: &mut [u8]) {
+    fn copy_out(&mut self, skip: usize, dst: &mut [u8]) {
         let end = self.total.min(skip + dst.len());
         while self.passed < end {
             let back = self.total - self.passed;
@@ -162,7 +169,7 @@ impl Window {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "encode"))]
 mod tests {
     use super::*;
     use crate::{Algorithm, Decoder, EncoderSpec, Method};
@@ -202,7 +209,7 @@ mod tests {
 
     #[test]
     fn every_part_equals_the_library() {
-        let mut window = Window::default();
+        let mut window = WindowDecoder::default();
         for seed in 0..6 {
             let content = content(400_000, seed);
             let (block, len) = block(&content);
@@ -234,7 +241,7 @@ mod tests {
     fn broken_blocks_are_refused_or_decode_as_the_library_says() {
         let content = content(90_000, 5);
         let (block, len) = block(&content);
-        let mut window = Window::default();
+        let mut window = WindowDecoder::default();
         for end in (0..block.len()).step_by(97) {
             assert_eq!(window.decode(&block[..end], len - 1, &mut [0]), None);
         }

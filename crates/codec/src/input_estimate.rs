@@ -4,16 +4,16 @@
 //! bytes of LZ4 one byte of the real output is worth, and that changes little from one output to the next, less than
 //! the ratio does.
 
-use crate::lz4::Greedy;
-use crate::{EncodeFit, WINDOW_MAX};
+use crate::lz4::GreedyEncoder;
+use crate::{Encoder, INPUT_MAX};
 
 /// Bounds of what is learnt. Unit: bytes of LZ4 per byte of output.
 const WORTH_MIN: f64 = 0.95;
 const WORTH_MAX: f64 = 6.0;
 
 /// The predictor.
-pub(crate) struct Probe {
-    lz4: Greedy<8192>,
+pub(crate) struct InputEstimator {
+    lz4: GreedyEncoder<8192>,
     out: Vec<u8>,
     worth: f64,
     first: f64,
@@ -22,11 +22,11 @@ pub(crate) struct Probe {
     written: usize,
 }
 
-impl Probe {
+impl InputEstimator {
     /// `first` is what one byte of output is worth before anything is known. Unit: bytes of LZ4.
     pub(crate) fn new(first: f64) -> Self {
         Self {
-            lz4: Greedy::with_window(WINDOW_MAX),
+            lz4: GreedyEncoder::with_input_max(INPUT_MAX),
             out: Vec::new(),
             worth: first,
             first,

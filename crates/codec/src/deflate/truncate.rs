@@ -12,17 +12,17 @@
 //! Source: RFC 1951.
 
 /// Codes up to so many bits are looked up in one step.
-const QUICK: u32 = 10;
+const LOOKUP_BITS: u32 = 10;
 
 /// The longest code. Unit: bits.
 const LENGTH_MAX: usize = 15;
 
 /// The symbol that ends a block.
-const END: u16 = 256;
+const END_OF_BLOCK: u16 = 256;
 
 /// Where a stream was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cut {
+pub(super) struct Truncated {
     /// What the stream decodes to now. Unit: bytes.
     pub(super) content: usize,
     /// Its size now. Unit: bytes.
@@ -30,12 +30,12 @@ pub(super) struct Cut {
 }
 
 /// Reads bits, low ones first. Behind the end there are zeros.
-struct Bits<'a> {
+struct BitReader<'a> {
     data: &'a [u8],
     pos: usize,
 }
 
-impl Bits<'_> {
+impl BitReader<'_> {
     /// At least the next 56 bits, without moving on.
     #[inline(always)]
     fn peek(&self) -> u64 {
@@ -60,19 +60,19 @@ impl Bits<'_> {
 }
 
 /// A Huffman code, to read.
-pub(super) struct Code {
+pub(super) struct HuffmanTable {
     /// By the next bits: symbol and length, 0 for a longer code.
-    quick: [u16; 1 << QUICK],
+    lookup: [u16; 1 << LOOKUP_BITS],
     lengths: [u8; 288],
     /// Codes of each length, and the symbols in the order of their codes.
     counts: [u16; LENGTH_MAX + 1],
     symbols: [u16; 288],
 }
 
-impl Code {
+impl HuffmanTable {
     pub(super) fn new() -> Self {
         Self {
-            quick: [0; 1 << QUICK],
+            lookup: [0; 1 << LOOKUP_BITS],
             lengths: [0; 288],
             counts: [0; LENGTH_MAX + 1],
             symbols: [0; 288],
@@ -93,7 +93,7 @@ impl Code {
             first[length + 1] = first[length] + self.counts[length];
             code[length + 1] = (code[length] + u32::from(self.counts[length])) << 1;
         }
-        self.quick.fill(0);
+        self.lookup.fill(0);
         for (symbol, &length) in lengths.iter().enumerate() {
             if length == 0 {
                 continue;
@@ -103,10 +103,10 @@ impl Code {
             first[n] += 1;
             let reversed = reverse(code[n], u32::from(length));
             code[n] += 1;
-            if u32::from(length) <= QUICK {
+            if u32::from(length) <= LOOKUP_BITS {
                 // fits: symbols are below 2^9, lengths below 2^4
                 let entry = (symbol as u16) << 4 | u16::from(length);
-                for slot in self.quick[reversed as usize..]
+                for slot in self.lookup[reversed as usize..]
                     .iter_mut()
                     .step_by(1 << length)
                 {
@@ -119,7 +119,7 @@ impl Code {
     /// The next symbol and the length of its code. `None` if no code looks like that.
     #[inline(always)]
     fn read(&self, bits: u64) -> Option<(u16, u32)> {
-        let entry = self.quick[bits as usize & ((1 << QUICK) - 1)];
+        let entry = self.lookup[bits as usize & ((1 << LOOKUP_BITS) - 1)];
         if entry != 0 {
             return Some((entry >> 4, u32::from(entry & 15)));
         }
@@ -175,14 +175,14 @@ const ORDER: [usize; 19] = [
 ];
 
 /// Cuts `stream`, which is valid, so that it takes at most `room` bytes. `None` if nothing fits.
-pub(super) fn cut(
+pub(super) fn truncate(
     stream: &mut [u8],
     room: usize,
-    literals: &mut Code,
-    distances: &mut Code,
-) -> Option<Cut> {
+    literals: &mut HuffmanTable,
+    distances: &mut HuffmanTable,
+) -> Option<Truncated> {
     let room = room * 8;
-    let mut bits = Bits {
+    let mut bits = BitReader {
         data: stream,
         pos: 0,
     };
@@ -210,7 +210,7 @@ pub(super) fn cut(
                     stream[at..at + 2].copy_from_slice(&len.to_le_bytes());
                     stream[at + 2..at + 4].copy_from_slice(&(!len).to_le_bytes());
                     stream[header / 8] |= 1 << (header % 8);
-                    return Some(Cut {
+                    return Some(Truncated {
                         content: content + fits,
                         size: data / 8 + fits,
                     });
@@ -228,7 +228,7 @@ pub(super) fn cut(
                 } else {
                     read_codes(&mut bits, literals, distances)?;
                 }
-                let (end_code, end_length) = literals.code_of(END);
+                let (end_code, end_length) = literals.code_of(END_OF_BLOCK);
                 // The end of the block has to fit behind the last symbol.
                 let limit = room.checked_sub(end_length as usize);
                 let mut fits = (bits.pos, content);
@@ -237,13 +237,13 @@ pub(super) fn cut(
                     fits = (bits.pos, content);
                     let word = bits.peek();
                     let (symbol, length) = literals.read(word)?;
-                    if symbol < END {
+                    if symbol < END_OF_BLOCK {
                         bits.pos += length as usize;
                         content += 1;
                         // Literals come in runs: a second one from the same bits.
                         continue;
                     }
-                    if symbol == END {
+                    if symbol == END_OF_BLOCK {
                         bits.pos += length as usize;
                         ended = true;
                         break;
@@ -263,8 +263,8 @@ pub(super) fn cut(
                         break;
                     }
                     stream[header / 8] |= 1 << (header % 8);
-                    put(stream, pos, end_code, end_length);
-                    return Some(Cut {
+                    put_code(stream, pos, end_code, end_length);
+                    return Some(Truncated {
                         content,
                         size: (pos + end_length as usize).div_ceil(8),
                     });
@@ -272,7 +272,7 @@ pub(super) fn cut(
             }
         }
         if last {
-            return Some(Cut {
+            return Some(Truncated {
                 content,
                 size: bits.pos.div_ceil(8),
             });
@@ -282,15 +282,19 @@ pub(super) fn cut(
     // Not even one symbol of this block fits: the one before is the last.
     let (header, pos, content) = before?;
     stream[header / 8] |= 1 << (header % 8);
-    put(stream, pos, 0, 0);
-    Some(Cut {
+    put_code(stream, pos, 0, 0);
+    Some(Truncated {
         content,
         size: pos.div_ceil(8),
     })
 }
 
 /// Reads the codes of a block.
-fn read_codes(bits: &mut Bits<'_>, literals: &mut Code, distances: &mut Code) -> Option<()> {
+fn read_codes(
+    bits: &mut BitReader<'_>,
+    literals: &mut HuffmanTable,
+    distances: &mut HuffmanTable,
+) -> Option<()> {
     let literal_count = bits.take(5) as usize + 257;
     let distance_count = bits.take(5) as usize + 1;
     let length_count = bits.take(4) as usize + 4;
@@ -320,7 +324,7 @@ fn read_codes(bits: &mut Bits<'_>, literals: &mut Code, distances: &mut Code) ->
 }
 
 /// Puts a code at a bit position, and zeros behind it up to the end of its last byte.
-fn put(stream: &mut [u8], pos: usize, code: u32, length: u32) {
+fn put_code(stream: &mut [u8], pos: usize, code: u32, length: u32) {
     let byte = pos / 8;
     let keep = pos % 8;
     let mut value = code << keep;

@@ -378,7 +378,7 @@ unsafe fn load8(at: *const u8) -> u64 {
     u64::from_le(unsafe { at.cast::<u64>().read_unaligned() })
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "encode"))]
 mod tests {
     use super::*;
     use crate::{EncoderSpec, Method};

@@ -5,12 +5,12 @@ const COUNT_MAX: usize = 1 << 30;
 
 /// Positions of an input as an index keeps them: those of earlier inputs count less than any of this one, so that nothing has
 /// to be cleared between inputs. Never 0, which is an empty entry.
-pub(super) struct Count {
+pub(super) struct PositionCounter {
     /// What is added to a position to count it, which may wrap.
     shift: usize,
 }
 
-impl Count {
+impl PositionCounter {
     pub(super) fn new() -> Self {
         Self { shift: 1 }
     }
@@ -45,7 +45,7 @@ impl Count {
 }
 
 /// Where a search stands within a frame. Unit: bytes of the input.
-pub(super) struct Stand {
+pub(super) struct SearchState {
     /// Start of the frame.
     pub(super) start: usize,
     /// Where the search goes on.
@@ -56,7 +56,7 @@ pub(super) struct Stand {
     pub(super) distances: [usize; 2],
 }
 
-impl Stand {
+impl SearchState {
     /// At the start of a frame.
     pub(super) fn new(start: usize) -> Self {
         Self {
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn positions_of_earlier_inputs_count_less() {
-        let mut count = Count::new();
+        let mut count = PositionCounter::new();
         assert_eq!(count.of(0), 1);
         assert!(!count.reset(700, 5));
         assert_eq!(count.of(0), 706);
@@ -84,11 +84,11 @@ mod tests {
 
     #[test]
     fn the_count_starts_over_before_it_overflows() {
-        let mut count = Count::new();
+        let mut count = PositionCounter::new();
         assert!(!count.begin(2 * COUNT_MAX - 1));
         assert!(count.begin(2 * COUNT_MAX));
         assert_eq!(count.of(2 * COUNT_MAX), 1);
-        let mut count = Count::new();
+        let mut count = PositionCounter::new();
         assert!(!count.reset(COUNT_MAX - 2, 1));
         assert!(count.reset(0, 1));
         assert_eq!(count.of(0), 1);

@@ -1,20 +1,20 @@
 //! The parse of the fast levels: the longest match, unless a repeat is nearly as long or the next place has a better one.
 
-use super::Parse;
-use super::finder::{Effort, Find, Match, Matches};
+use super::match_finder::{Match, MatchFinder, Matches, SearchLimits};
 use super::model::{LEN_MAX, Model, Symbol, longest_repeat};
+use super::parser::Parser;
 
 /// Decides at one place at a time.
-pub(crate) struct Fast {
+pub(crate) struct LazyParser {
     nice: usize,
     /// Matches at the place in front of the finder's.
     matches: Matches,
 }
 
-impl Fast {
-    pub(crate) fn new(effort: Effort) -> Self {
+impl LazyParser {
+    pub(crate) fn new(limits: SearchLimits) -> Self {
         Self {
-            nice: effort.nice,
+            nice: limits.nice,
             matches: Matches::default(),
         }
     }
@@ -61,14 +61,14 @@ fn next_is_better(next: Match, than: Match) -> bool {
             || (next.len + 1 >= than.len && than.len >= 3 && much_farther(than.dist, next.dist)))
 }
 
-impl Parse for Fast {
+impl Parser for LazyParser {
     fn begin(&mut self) {}
 
     fn parse(
         &mut self,
         data: &[u8],
         at: usize,
-        finder: &mut impl Find,
+        finder: &mut impl MatchFinder,
         model: &Model,
         path: &mut Vec<Symbol>,
     ) {
@@ -82,9 +82,15 @@ impl Parse for Fast {
     }
 }
 
-impl Fast {
+impl LazyParser {
     #[inline(always)]
-    fn symbol(&mut self, data: &[u8], at: usize, finder: &mut impl Find, model: &Model) -> Symbol {
+    fn symbol(
+        &mut self,
+        data: &[u8],
+        at: usize,
+        finder: &mut impl MatchFinder,
+        model: &Model,
+    ) -> Symbol {
         let end = data.len().min(at + LEN_MAX);
         if at == 0 || at + 2 > end {
             return Symbol::literal();

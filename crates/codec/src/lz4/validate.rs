@@ -21,7 +21,7 @@ const SHORTEST: usize = 4;
 const SEQUENCE: usize = 2 + 1 + LAST_LITERALS;
 
 /// A block that is being walked.
-struct Lane<'a> {
+struct BlockWalk<'a> {
     src: &'a [u8],
     /// The next token. At least two bytes are left from there on.
     read: usize,
@@ -34,9 +34,9 @@ struct Lane<'a> {
     bad: bool,
 }
 
-impl<'a> Lane<'a> {
+impl<'a> BlockWalk<'a> {
     fn new(src: &'a [u8], len: usize) -> Option<Self> {
-        Some(Lane {
+        Some(BlockWalk {
             src,
             read: 0,
             write: 0,
@@ -51,7 +51,7 @@ impl<'a> Lane<'a> {
     /// A length and its first extension byte are read whether there is one or not: lengths are hard to predict, so that
     /// a branch for each would cost more than all else.
     #[inline(always)]
-    fn step(&mut self) -> Option<bool> {
+    fn walk_sequence(&mut self) -> Option<bool> {
         let pair = usize::from(load2(self.src, self.read));
         let token = pair & 0xFF;
         let mut literals = token >> 4;
@@ -96,16 +96,16 @@ impl<'a> Lane<'a> {
 
     /// Walks a sequence, and at the end turns to the next block.
     #[inline(always)]
-    fn turn(&mut self, next: &mut impl FnMut() -> Option<Option<Self>>) -> Turn {
-        match self.step() {
-            None => Turn::Next,
-            Some(false) => Turn::Broken,
+    fn advance(&mut self, next: &mut impl FnMut() -> Option<Option<Self>>) -> WalkState {
+        match self.walk_sequence() {
+            None => WalkState::Next,
+            Some(false) => WalkState::Malformed,
             Some(true) => match next() {
-                None => Turn::Last,
-                Some(None) => Turn::Broken,
+                None => WalkState::Last,
+                Some(None) => WalkState::Malformed,
                 Some(Some(lane)) => {
                     *self = lane;
-                    Turn::Next
+                    WalkState::Next
                 }
             },
         }
@@ -114,44 +114,48 @@ impl<'a> Lane<'a> {
     /// Walks to the end.
     fn rest(mut self) -> bool {
         loop {
-            if let Some(end) = self.step() {
+            if let Some(end) = self.walk_sequence() {
                 return end;
             }
         }
     }
 }
 
-/// Whether all blocks decode to their expected lengths. Two walks take turns: each step waits for the one before it, and
-/// two of them wait together.
-pub(crate) fn all_decode<'a>(blocks: impl IntoIterator<Item = (&'a [u8], usize)>) -> bool {
+/// Returns true if all LZ4 blocks decode to the given lengths. Nothing is written, which saves a third of the time.
+///
+/// If true, [`Decoder::decode`](crate::Decoder::decode) succeeds for all blocks. If false, one of them is malformed, or
+/// is of a kind that no encoder writes and only the decoder can judge.
+#[must_use]
+pub fn lz4_validate<'a>(blocks: impl IntoIterator<Item = (&'a [u8], usize)>) -> bool {
+    // Each step of a walk waits for the one before it: two walks in turns hide half of that latency.
     let mut blocks = blocks.into_iter();
-    let mut next = || blocks.next().map(|(src, len)| Lane::new(src, len));
+    let mut next = || blocks.next().map(|(src, len)| BlockWalk::new(src, len));
     let (mut a, mut b) = match (next(), next()) {
         (None, _) => return true,
-        (Some(a), None) => return a.is_some_and(Lane::rest),
+        (Some(a), None) => return a.is_some_and(BlockWalk::rest),
         (Some(Some(a)), Some(Some(b))) => (a, b),
         _ => return false,
     };
     loop {
-        match a.turn(&mut next) {
-            Turn::Next => {}
-            Turn::Broken => return false,
-            Turn::Last => return b.rest(),
+        match a.advance(&mut next) {
+            WalkState::Next => {}
+            WalkState::Malformed => return false,
+            WalkState::Last => return b.rest(),
         }
-        match b.turn(&mut next) {
-            Turn::Next => {}
-            Turn::Broken => return false,
-            Turn::Last => return a.rest(),
+        match b.advance(&mut next) {
+            WalkState::Next => {}
+            WalkState::Malformed => return false,
+            WalkState::Last => return a.rest(),
         }
     }
 }
 
 /// What a turn comes to.
-enum Turn {
+enum WalkState {
     /// Go on.
     Next,
     /// A block does not decode.
-    Broken,
+    Malformed,
     /// It was the lane's last.
     Last,
 }
@@ -205,7 +209,7 @@ mod tests {
                     let blocks = (0..n)
                         .map(|_| (&src[..], len))
                         .chain([(&good.0[..], good.1)]);
-                    assert!(all_decode(blocks), "{n} times {more} {last}");
+                    assert!(lz4_validate(blocks), "{n} times {more} {last}");
                 }
             }
         }
@@ -218,9 +222,9 @@ mod tests {
             for at in 0..5 {
                 let mut blocks = vec![(&good.0[..], good.1); 4];
                 blocks.insert(at, (src, len));
-                assert!(!all_decode(blocks), "{what}");
+                assert!(!lz4_validate(blocks), "{what}");
             }
-            assert!(!all_decode([(src, len)]), "{what}");
+            assert!(!lz4_validate([(src, len)]), "{what}");
         };
         for cut in 0..good.0.len() {
             refused(&good.0[..cut], good.1, "cut");
@@ -264,7 +268,7 @@ mod tests {
             let mut room = vec![0; 1 << 17];
             let found = crate::lz4::decode(&src, &mut room);
             len = found.unwrap_or(len) + random(20) / 19;
-            if all_decode([(&src[..], len), (&other.0, other.1)]) {
+            if lz4_validate([(&src[..], len), (&other.0, other.1)]) {
                 assert!(decodes(&src, len), "round {round}: {src:?} to {len}");
                 accepted += 1;
             } else {

@@ -14,15 +14,18 @@
 use zstd_sys::{ZSTD_getCParams, ZSTD_strategy};
 
 use super::bits::BIT;
-use super::block::{Coder, Cut, Plan, Repeats, Seq, Stats, grow, shrink};
-use super::library::Library;
-use super::pairs::Pairs;
-use super::parse::{Finder, Parse};
-use super::rows::Rows;
-use super::{BLOCK, Compressor};
-use crate::lz4::piece;
-use crate::search::Search;
-use crate::{EncodeFit, EncoderSpec, Fit, FitEnd, Trim};
+use super::block::{
+    BlockCoder, BlockPlan, BlockStats, ParsePosition, RepeatOffsets, Sequence, grow, shrink,
+};
+use super::compressor::Compressor;
+use super::double_hash::DoubleHash;
+use super::library::BLOCK_CONTENT_MAX;
+use super::library_finder::{LibraryFinder, TUNED_MAX};
+use super::row_hash::RowHash;
+use super::sequences::{MatchFinder, SequenceStore};
+use crate::encode::bounded_input;
+use crate::size_search::SizeSearch;
+use crate::{Encoder, EncoderSpec, Fit, TailFit, Trim};
 
 /// Magic number, and a descriptor without content size, checksum and dictionary.
 const FRAME: [u8; 5] = [0x28, 0xb5, 0x2f, 0xfd, 0];
@@ -51,42 +54,39 @@ const TRIM_SLACK: usize = 128;
 /// Input below this is not worth own blocks. Unit: bytes.
 const SHORT: usize = 64;
 
-/// The longest input that the library is tuned for. Unit: bytes.
-pub(super) const TUNED_MAX: usize = 256 << 10;
-
 /// The encoder.
-pub(crate) struct Zstd {
-    engine: Engine,
+pub(crate) struct ZstdEncoder {
+    engine: FinderKind,
     /// Does what the library's matches cannot be had for: tiny input.
     plain: Compressor,
-    search: Search,
-    parse: Parse,
-    coder: Coder,
+    search: SizeSearch,
+    store: SequenceStore,
+    coder: BlockCoder,
     out: Vec<u8>,
     ratio: f64,
-    window: usize,
+    input_max: usize,
     window_log: u32,
 }
 
 /// Who finds the matches.
-enum Engine {
-    Ours(Box<dyn Finder>),
-    Library(Box<Library>),
+enum FinderKind {
+    Ours(Box<dyn MatchFinder>),
+    Library(Box<LibraryFinder>),
 }
 
-impl Engine {
+impl FinderKind {
     /// The finder that can be asked for more.
-    fn finder(&mut self) -> &mut dyn Finder {
+    fn finder(&mut self) -> &mut dyn MatchFinder {
         match self {
-            Engine::Ours(finder) => &mut **finder,
-            Engine::Library(library) => &mut library.tail,
+            FinderKind::Ours(finder) => &mut **finder,
+            FinderKind::Library(library) => &mut library.tail,
         }
     }
 }
 
-impl Zstd {
+impl ZstdEncoder {
     pub(crate) fn new(spec: &EncoderSpec) -> Option<Self> {
-        let window_log = spec.history().ilog2();
+        let window_log = spec.match_distance_max().ilog2();
         let reach = 1 << window_log;
         // The library adapts its tables to the length it is given. That is a guess here, and should not matter.
         // For more than that it has other settings, weaker ones from level 13 on, and most files are shorter.
@@ -96,38 +96,38 @@ impl Zstd {
         let four = tuned.minMatch <= 4;
         let engine = match tuned.strategy {
             ZSTD_strategy::ZSTD_fast | ZSTD_strategy::ZSTD_dfast => {
-                Engine::Ours(Box::new(Pairs::new(spec.cluster, reach, four)?))
+                FinderKind::Ours(Box::new(DoubleHash::new(spec.cluster, reach, four)?))
             }
             // Small outputs leave little to look at: there the library's chains find more.
             ZSTD_strategy::ZSTD_greedy | ZSTD_strategy::ZSTD_lazy | ZSTD_strategy::ZSTD_lazy2
                 if spec.cluster >= ROWS_MIN =>
             {
                 let depth = tuned.strategy as u32 - ZSTD_strategy::ZSTD_greedy as u32;
-                let rows = Rows::for_cluster(spec.cluster, reach, tuned.searchLog, depth, four);
-                Engine::Ours(Box::new(rows))
+                let rows = RowHash::for_cluster(spec.cluster, reach, tuned.searchLog, depth, four);
+                FinderKind::Ours(Box::new(rows))
             }
-            _ => Engine::Library(Box::new(Library::new(spec, window_log, &tuned)?)),
+            _ => FinderKind::Library(Box::new(LibraryFinder::new(spec, window_log, &tuned)?)),
         };
         Some(Self {
             engine,
             plain: Compressor::new(spec.level, window_log)?,
-            search: Search::new(SHORT, 1.5),
-            parse: Parse::default(),
-            coder: Coder::new(),
+            search: SizeSearch::new(SHORT, 1.5),
+            store: SequenceStore::default(),
+            coder: BlockCoder::new(),
             out: Vec::new(),
             ratio: FIRST_RATIO,
-            window: spec.window,
+            input_max: spec.input_max,
             window_log,
         })
     }
 
     /// Hands the frame over.
-    fn done(&mut self, end: FitEnd, dst: &mut [u8]) -> FitEnd {
+    fn done(&mut self, end: TailFit, dst: &mut [u8]) -> TailFit {
         let fit = end.fit;
         dst[..fit.written].copy_from_slice(&self.out[..fit.written]);
         if fit.written * 8 >= dst.len() * 7 {
             self.ratio = fit.consumed as f64 / fit.written as f64;
-            if let Engine::Library(library) = &mut self.engine {
+            if let FinderKind::Library(library) = &mut self.engine {
                 library.tail.learn(fit.consumed);
             }
         }
@@ -143,7 +143,7 @@ impl Zstd {
 
     /// The most that one block decodes to. Unit: bytes.
     fn block_max(&self) -> usize {
-        BLOCK.min(1 << self.window_log)
+        BLOCK_CONTENT_MAX.min(1 << self.window_log)
     }
 
     /// Builds the frame of `input[at..end]` from the parse. `trim` is for a frame of all of it.
@@ -153,19 +153,19 @@ impl Zstd {
         (at, end): (usize, usize),
         mut room: usize,
         trim: Option<&Trim>,
-    ) -> FitEnd {
+    ) -> TailFit {
         let most = self.block_max();
         let src = &input[at..end];
         let Self {
-            parse,
+            store,
             coder,
             out,
             engine,
             ratio,
             ..
         } = self;
-        let mut source = Source {
-            parse,
+        let mut source = SequenceSource {
+            store,
             finder: engine.finder(),
             data: &input[..end],
             at,
@@ -173,8 +173,8 @@ impl Zstd {
         };
         coder.reset();
         // A block that is emitted and then does not fit is never larger than its content and some tables.
-        if out.len() < room + 2 * BLOCK {
-            out.resize(room + 2 * BLOCK, 0);
+        if out.len() < room + 2 * BLOCK_CONTENT_MAX {
+            out.resize(room + 2 * BLOCK_CONTENT_MAX, 0);
         }
         out[..5].copy_from_slice(&FRAME);
         out[5] = ((self.window_log - 10) << 3) as u8;
@@ -183,7 +183,7 @@ impl Zstd {
         let mut last_header = None;
         let mut consumed = 0;
         let mut trimmed = false;
-        let mut open = Open::new(Cut::START, Repeats::START);
+        let mut open = OpenBlock::new(ParsePosition::START, RepeatOffsets::START);
         loop {
             let mut left = room.saturating_sub(pos + BLOCK_HEADER);
             let done = open.fill(&mut source, consumed, most, room >= SPLIT_ROOM, left);
@@ -202,7 +202,7 @@ impl Zstd {
             if let Some(trim) = trim
                 && consumed + content == src.len()
                 && whole <= room
-                && let Some(shorter) = trim.room(whole).filter(|&n| n > body + TRIM_MIN)
+                && let Some(shorter) = trim.target(whole).filter(|&n| n > body + TRIM_MIN)
             {
                 room = shorter;
                 left = room - body;
@@ -214,8 +214,8 @@ impl Zstd {
             if !raw && plan.size <= left {
                 stop = coder.emit(
                     &plan,
-                    open.seqs(source.parse),
-                    open.literals(source.parse),
+                    open.seqs(source.store),
+                    open.literals(source.store),
                     out,
                     body,
                 );
@@ -230,7 +230,7 @@ impl Zstd {
                 // What does not fit is encoded anyway: it may be a little more.
                 let slack = if trimmed { room / TRIM_SLACK } else { 0 };
                 if let Some((kind, stop)) = open.finish(
-                    source.parse,
+                    source.store,
                     coder,
                     plan,
                     out,
@@ -267,7 +267,7 @@ impl Zstd {
             }
             None => Fit::NOTHING,
         };
-        FitEnd { fit, trimmed }
+        TailFit { fit, trimmed }
     }
 }
 
@@ -281,9 +281,9 @@ const SLACK: u64 = 64;
 const ROWS_MIN: usize = 32 << 10;
 
 /// Where sequences come from.
-struct Source<'a> {
-    parse: &'a mut Parse,
-    finder: &'a mut dyn Finder,
+struct SequenceSource<'a> {
+    store: &'a mut SequenceStore,
+    finder: &'a mut dyn MatchFinder,
     /// The input up to where the frame has to end, and where it starts.
     data: &'a [u8],
     at: usize,
@@ -291,15 +291,15 @@ struct Source<'a> {
     ratio: f64,
 }
 
-impl Source<'_> {
+impl SequenceSource<'_> {
     /// Sees to it that there is a parse for everything before `until`, counted from the start of the frame.
     fn pull(&mut self, until: usize, run: usize) {
-        self.parse
+        self.store
             .pull(self.finder, self.data, self.at + until, run);
     }
 
     /// How much more content a block should take before it is looked at again.
-    fn goal(&self, open: &Open, split: bool, most: usize, left: usize) -> usize {
+    fn goal(&self, open: &OpenBlock, split: bool, most: usize, left: usize) -> usize {
         let unit = if split { SEGMENT } else { most };
         let content = open.stats.content;
         // What is found and does not fit is found again for the next frame.
@@ -320,38 +320,38 @@ const FIRST_PART: f64 = 0.9;
 const SMALL_STEP: usize = 64;
 
 /// The block that is being filled.
-struct Open {
-    start: Cut,
-    end: Cut,
-    start_repeats: Repeats,
-    end_repeats: Repeats,
-    stats: Stats,
+struct OpenBlock {
+    start: ParsePosition,
+    end: ParsePosition,
+    start_repeats: RepeatOffsets,
+    end_repeats: RepeatOffsets,
+    stats: BlockStats,
     /// Estimated size, and where it counts as too large. Unit: bits.
     price: u64,
     limit: u64,
     over: bool,
 }
 
-impl Open {
-    fn new(start: Cut, repeats: Repeats) -> Self {
+impl OpenBlock {
+    fn new(start: ParsePosition, repeats: RepeatOffsets) -> Self {
         Self {
             start,
             end: start,
             start_repeats: repeats,
             end_repeats: repeats,
-            stats: Stats::new(),
+            stats: BlockStats::new(),
             price: 0,
             limit: 0,
             over: false,
         }
     }
 
-    fn seqs<'a>(&self, parse: &'a Parse) -> &'a [Seq] {
-        &parse.seqs[self.start.seqs..self.end.seqs]
+    fn seqs<'a>(&self, store: &'a SequenceStore) -> &'a [Sequence] {
+        &store.seqs[self.start.seqs..self.end.seqs]
     }
 
-    fn literals<'a>(&self, parse: &'a Parse) -> &'a [u8] {
-        &parse.literals[self.start.literals..self.end.literals]
+    fn literals<'a>(&self, store: &'a SequenceStore) -> &'a [u8] {
+        &store.literals[self.start.literals..self.end.literals]
     }
 
     /// Takes segments until the block should end: it is more than `left` bytes, it has `most` bytes of content, the
@@ -359,7 +359,7 @@ impl Open {
     /// blocks before hold.
     fn fill(
         &mut self,
-        source: &mut Source<'_>,
+        source: &mut SequenceSource<'_>,
         consumed: usize,
         most: usize,
         split: bool,
@@ -367,7 +367,7 @@ impl Open {
     ) -> bool {
         let bits = left as u64 * 8;
         self.limit = self.limit.max(bits + bits / SLACK);
-        let mut segment = Stats::new();
+        let mut segment = BlockStats::new();
         loop {
             let content = self.stats.content;
             let goal = source.goal(self, split, most, left);
@@ -378,15 +378,15 @@ impl Open {
                 let stats = &mut self.stats;
                 let goal = content + goal;
                 source
-                    .parse
+                    .store
                     .segment(stats, &mut end, &mut repeats, goal, most, most / 2);
                 if stats.content == content {
-                    return source.parse.ends_at(end);
+                    return source.store.ends_at(end);
                 }
                 self.price = stats.estimate();
             } else {
                 segment.clear();
-                source.parse.segment(
+                source.store.segment(
                     &mut segment,
                     &mut end,
                     &mut repeats,
@@ -395,7 +395,7 @@ impl Open {
                     most / 2,
                 );
                 if segment.content == 0 {
-                    return source.parse.ends_at(end);
+                    return source.store.ends_at(end);
                 }
                 let mut both = self.stats.clone();
                 both.merge(&segment);
@@ -409,7 +409,7 @@ impl Open {
             (self.end, self.end_repeats) = (end, repeats);
             self.over = self.price > self.limit;
             if self.over || end.tail > 0 {
-                return source.parse.ends_at(end);
+                return source.store.ends_at(end);
             }
         }
     }
@@ -421,10 +421,10 @@ impl Open {
     }
 
     /// The block behind this one.
-    fn next(self, source: &mut Source<'_>) -> Open {
-        source.parse.split(self.end, source.finder);
-        Open::new(
-            Cut {
+    fn next(self, source: &mut SequenceSource<'_>) -> OpenBlock {
+        source.store.split(self.end, source.finder);
+        OpenBlock::new(
+            ParsePosition {
                 tail: 0,
                 ..self.end
             },
@@ -437,9 +437,9 @@ impl Open {
     #[allow(clippy::too_many_arguments)]
     fn finish(
         &mut self,
-        parse: &Parse,
-        coder: &mut Coder,
-        mut plan: Plan,
+        store: &SequenceStore,
+        coder: &mut BlockCoder,
+        mut plan: BlockPlan,
         out: &mut [u8],
         body: usize,
         (room, slack): (usize, usize),
@@ -447,8 +447,8 @@ impl Open {
     ) -> Option<(u32, usize)> {
         let left = room.checked_sub(body)?;
         let (seqs, literals) = (
-            &parse.seqs[..self.end.seqs],
-            &parse.literals[..self.end.literals],
+            &store.seqs[..self.end.seqs],
+            &store.literals[..self.end.literals],
         );
         let most = self.stats.content;
         // Bytes that the plan should stay below what is left: its error.
@@ -501,7 +501,7 @@ impl Open {
                 return None;
             }
             if plan.size <= left {
-                let stop = coder.emit(&plan, self.seqs(parse), self.literals(parse), out, body);
+                let stop = coder.emit(&plan, self.seqs(store), self.literals(store), out, body);
                 if stop <= room && stop - body < content {
                     return Some((2, stop));
                 }
@@ -525,7 +525,7 @@ const ROUNDS: usize = 4;
 const ATTEMPTS: usize = 20;
 
 /// Unit: bytes.
-const BLOCK_RAW_MAX: usize = BLOCK;
+const BLOCK_RAW_MAX: usize = BLOCK_CONTENT_MAX;
 
 /// Writes the header of a block: not the last one, so far.
 fn put_header(out: &mut [u8], pos: usize, kind: u32, size: usize) {
@@ -533,7 +533,7 @@ fn put_header(out: &mut [u8], pos: usize, kind: u32, size: usize) {
     out[pos..pos + BLOCK_HEADER].copy_from_slice(&value.to_le_bytes()[..BLOCK_HEADER]);
 }
 
-impl EncodeFit for Zstd {
+impl Encoder for ZstdEncoder {
     fn reset(&mut self) {
         self.ratio = FIRST_RATIO;
         self.search.reset();
@@ -544,33 +544,34 @@ impl EncodeFit for Zstd {
         self.run(input, at, dst, None).fit
     }
 
-    fn fit_end(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: &Trim) -> FitEnd {
-        let trim = Some(trim).filter(|_| input.len() - at <= self.window);
+    fn fit_tail(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: &Trim) -> TailFit {
+        let trim = Some(trim).filter(|_| input.len() - at <= self.input_max);
         self.run(input, at, dst, trim)
     }
 
-    fn window(&self) -> usize {
-        self.window
+    fn input_max(&self) -> usize {
+        self.input_max
     }
 }
 
-impl Zstd {
+impl ZstdEncoder {
     /// Makes a frame.
-    fn run(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: Option<&Trim>) -> FitEnd {
-        let src = piece(input, at, self.window);
+    fn run(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: Option<&Trim>) -> TailFit {
+        let src = bounded_input(input, at, self.input_max);
         let room = dst.len();
         if room < SHORT || src.len() < SHORT {
             return self.search(src, dst).into();
         }
         let (most, end) = (self.block_max(), at + src.len());
         match &mut self.engine {
-            Engine::Ours(finder) => {
+            FinderKind::Ours(finder) => {
                 finder.begin(at);
-                self.parse.clear(most);
+                self.store.clear(most);
             }
-            Engine::Library(library) => {
+            FinderKind::Library(library) => {
                 let fits = (room, self.ratio);
-                let found = library.parse((&input[..end], at), fits, most, &mut self.parse);
+                let found =
+                    library.find_sequences((&input[..end], at), fits, most, &mut self.store);
                 if found.is_none() {
                     return self.search(src, dst).into();
                 }

@@ -22,40 +22,41 @@
 //!
 //! Source: LZ4 block format description (sequences, end rules).
 
-use grams::{AHEAD, DISTANCE, HEADS, index, search};
-use paths::{
-    Cell, Event, LAST_LITERALS, LAST_MATCH, MEDIUM, Paths, RUN, SETTLED, SHORT, SHORT_CELLS,
-    STRIDE, Seq, Settled, cheaper, emit, end_of_block, fill, grown, literal, literals, match_cost,
-    matched, trace,
+use match_finder::{DISTANCE, HEADS, INDEX_BATCH, find_match, index_positions};
+use path::{
+    COMMITTED, Cell, CommittedMatch, LAST_LITERALS, LAST_MATCH, LITERAL_RUN, MatchEvent,
+    NO_EXTENSION_CELLS, NO_EXTENSION_MAX, ONE_EXTENSION_MAX, PathTable, STRIDE, Sequence, cheaper,
+    collect_sequences, emit, end_of_block, fill, grown, literal, literals, match_cost, matched,
 };
 
-use crate::bytes::zeros;
-use crate::lz4::{piece, trimmed};
-use crate::{EncodeFit, EncoderSpec, Fit, FitEnd, Trim};
+use super::truncate::trim_tail;
+use crate::bytes::zeroed;
+use crate::encode::bounded_input;
+use crate::{Encoder, EncoderSpec, Fit, TailFit, Trim};
 
-mod grams;
-mod paths;
+mod match_finder;
+mod path;
 
 /// Outputs from here on are large. Unit: bytes.
 const LARGE: usize = 32 << 10;
 
 /// Who looks at so few positions had better not look at those that only share a hash, even if some behind them are missed.
-const FEW: usize = 20;
+const FEW_ATTEMPTS: usize = 20;
 
 /// From such a length on everything before a match is settled, and forgotten but for the result.
-const LONG: usize = 2048;
+const COMMIT_LEN: usize = 2048;
 
 /// Cells that may be written behind those that count.
-const SLACK: usize = SHORT_CELLS + 2;
+const SLACK: usize = NO_EXTENSION_CELLS + 2;
 
 /// How far before the end of a settled match the next one may start.
-const KEPT: usize = 512;
+const KEPT_CELLS: usize = 512;
 
 /// The index starts over before its count outgrows 32 bits.
 const COUNT_MAX: usize = 1 << 30;
 
 /// The encoder.
-pub(crate) struct Frontier {
+pub(crate) struct OptimalEncoder {
     /// Latest position of each hash, as the index counts, plus one.
     heads: Box<[u32; HEADS]>,
     /// Distance to the position before with the same hash, 0 for none.
@@ -67,23 +68,23 @@ pub(crate) struct Frontier {
     /// The next position to index.
     next: usize,
     cells: Vec<Cell>,
-    events: Vec<Event>,
-    seqs: Vec<Seq>,
-    tail: Vec<Seq>,
+    events: Vec<MatchEvent>,
+    seqs: Vec<Sequence>,
+    tail: Vec<Sequence>,
     /// Chain entries looked at per event.
     attempts: usize,
     /// The index is large, and only speaks of what it has compared.
     compare: bool,
-    window: usize,
-    fit: fn(&mut Frontier, &[u8], usize, &mut [u8]) -> Fit,
+    input_max: usize,
+    fit: fn(&mut OptimalEncoder, &[u8], usize, &mut [u8]) -> Fit,
 }
 
-impl Frontier {
+impl OptimalEncoder {
     /// An encoder that looks at up to `attempts` earlier positions for each event.
     pub(crate) fn new(spec: &EncoderSpec, attempts: usize) -> Self {
         Self {
-            heads: zeros(),
-            ring: zeros(),
+            heads: zeroed(),
+            ring: zeroed(),
             origin: 0,
             bias: DISTANCE,
             next: 0,
@@ -92,8 +93,8 @@ impl Frontier {
             seqs: Vec::new(),
             tail: Vec::new(),
             attempts,
-            compare: spec.cluster >= LARGE && attempts <= FEW,
-            window: spec.window,
+            compare: spec.cluster >= LARGE && attempts <= FEW_ATTEMPTS,
+            input_max: spec.input_max,
             fit: best_fit(),
         }
     }
@@ -110,7 +111,7 @@ impl Frontier {
     }
 }
 
-impl EncodeFit for Frontier {
+impl Encoder for OptimalEncoder {
     fn reset(&mut self) {
         self.clear(0);
     }
@@ -119,18 +120,18 @@ impl EncodeFit for Frontier {
         (self.fit)(self, input, at, dst)
     }
 
-    fn fit_end(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: &Trim) -> FitEnd {
+    fn fit_tail(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: &Trim) -> TailFit {
         let fit = self.fit(input, at, dst);
-        trimmed(&input[at..], fit, dst, trim)
+        trim_tail(&input[at..], fit, dst, trim)
     }
 
-    fn window(&self) -> usize {
-        self.window
+    fn input_max(&self) -> usize {
+        self.input_max
     }
 }
 
 /// The version for this machine: the same code, compiled for what it has.
-fn best_fit() -> fn(&mut Frontier, &[u8], usize, &mut [u8]) -> Fit {
+fn best_fit() -> fn(&mut OptimalEncoder, &[u8], usize, &mut [u8]) -> Fit {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("bmi1")
         && std::arch::is_x86_feature_detected!("bmi2")
@@ -143,7 +144,7 @@ fn best_fit() -> fn(&mut Frontier, &[u8], usize, &mut [u8]) -> Fit {
     fit_portable
 }
 
-fn fit_portable(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
+fn fit_portable(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
     fit(encoder, input, at, dst)
 }
 
@@ -151,13 +152,13 @@ fn fit_portable(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8])
 /// The machine has these features.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "bmi1,bmi2,lzcnt,avx2")]
-unsafe fn fit_avx2(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
+unsafe fn fit_avx2(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
     fit(encoder, input, at, dst)
 }
 
 #[inline(always)]
-fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
-    let src = piece(input, at, encoder.window);
+fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
+    let src = bounded_input(input, at, encoder.input_max);
     let room = dst.len();
     if src.is_empty() || room == 0 {
         return Fit::NOTHING;
@@ -166,7 +167,7 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
         encoder.clear(at);
     }
     encoder.next = encoder.next.max(at);
-    let Frontier {
+    let OptimalEncoder {
         heads,
         ring,
         origin,
@@ -192,9 +193,12 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
     let match_start_end = (len + 1).saturating_sub(LAST_MATCH);
     // A cell that costs this leaves no room for the last token.
     let limit = room as u32;
-    let mut settled = None;
+    let mut committed = None;
     let mut cells = grown(store, 1);
-    cells[0] = Cell { cost: 0, link: RUN };
+    cells[0] = Cell {
+        cost: 0,
+        link: LITERAL_RUN,
+    };
     let mut base = 0;
     // The frontier: all positions from `base` up to here have a cell, this is the last one.
     let mut reach = 0;
@@ -209,23 +213,23 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
             if indexed <= at + g {
                 // In steps: the table's answers take long, and come side by side. The last gram ends where the input
                 // does at the latest.
-                let to = (at + g + AHEAD).min(input.len() - 3);
-                let index = if *compare {
-                    index::<true>
+                let to = (at + g + INDEX_BATCH).min(input.len() - 3);
+                let index_positions = if *compare {
+                    index_positions::<true>
                 } else {
-                    index::<false>
+                    index_positions::<false>
                 };
-                index(heads, ring, input, (indexed..at + g, at), shift);
-                pending = index(heads, ring, input, (at + g..to, at), shift);
+                index_positions(heads, ring, input, (indexed..at + g, at), shift);
+                pending = index_positions(heads, ring, input, (at + g..to, at), shift);
                 (batch, indexed) = (at + g, to);
             }
             let known = match at + g - batch {
-                past @ ..AHEAD => pending >> past,
+                past @ ..INDEX_BATCH => pending >> past,
                 _ => u64::MAX,
             };
             quiet = (known.trailing_zeros() as usize).min(indexed - at - g);
             if quiet == 0 {
-                found = search(src, at, g, (base, match_end), ring, attempts);
+                found = find_match(src, at, g, (base, match_end), ring, attempts);
                 quiet = 1;
             } else {
                 quiet = quiet.min(match_start_end - g).min(match_end - reach);
@@ -244,30 +248,30 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
         };
         let g = reach - 3;
         let (start, end) = ((g - back).max(base), g + 4 + ahead);
-        events.push(Event {
+        events.push(MatchEvent {
             reach: end as u32,
             distance: distance as u32,
         });
         let first = cells[start - base].cost;
-        if end - reach >= LONG && first + match_cost(end - start) < limit {
+        if end - reach >= COMMIT_LEN && first + match_cost(end - start) < limit {
             // The match is so long that every way leads through its start: keep the way there and forget the rest.
-            let paths = Paths { cells, base };
-            trace(paths, start, events, settled, tail, seqs);
-            settled = Some(Settled {
+            let paths = PathTable { cells, base };
+            collect_sequences(paths, start, events, committed, tail, seqs);
+            committed = Some(CommittedMatch {
                 start,
                 literals: paths.run(start),
                 distance: distance as u32,
             });
-            base = end - KEPT;
-            cells = grown(store, KEPT + 1);
+            base = end - KEPT_CELLS;
+            cells = grown(store, KEPT_CELLS + 1);
             for (cell, j) in cells.iter_mut().zip(base..=end) {
                 *cell = Cell {
                     cost: first + match_cost(j - start),
-                    link: SETTLED,
+                    link: COMMITTED,
                 };
             }
             reach = end;
-            last = cells[KEPT];
+            last = cells[KEPT_CELLS];
             continue;
         }
         if end - base + SLACK >= cells.len() {
@@ -277,19 +281,19 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
             cost: first + 3,
             link: start as u32,
         };
-        if reach + 2 <= start + SHORT && end < match_start_end && last.cost + 4 < limit {
+        if reach + 2 <= start + NO_EXTENSION_MAX && end < match_start_end && last.cost + 4 < limit {
             // At most two literals are cheaper. All cells that may come are written and then chosen from, without branches,
             // which would be hard to predict.
             let one = literal(last);
             let two = literal(one);
             let cheaper = usize::from(one.cost < cell.cost) + usize::from(two.cost < cell.cost);
             let cheaper = cheaper.min(end - reach);
-            let fill = &mut cells[reach + 1 - base..][..2 + SHORT_CELLS];
+            let fill = &mut cells[reach + 1 - base..][..2 + NO_EXTENSION_CELLS];
             (fill[0], fill[1]) = (one, two);
-            fill[cheaper..][..SHORT_CELLS].fill(cell);
+            fill[cheaper..][..NO_EXTENSION_CELLS].fill(cell);
             let literal = [last, one, two][cheaper];
             reach += cheaper;
-            let until = end.min(start + SHORT);
+            let until = end.min(start + NO_EXTENSION_MAX);
             last = if until > reach { cell } else { literal };
             reach = until;
             if reach == end {
@@ -306,7 +310,7 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
                 let (cell, next) = (matched(cells, base, start, first, j), literal(last));
                 last = if next.cost < cell.cost || cell.link as usize >= match_start_end {
                     next
-                } else if j <= start + MEDIUM && end < match_start_end {
+                } else if j <= start + ONE_EXTENSION_MAX && end < match_start_end {
                     break;
                 } else {
                     cell
@@ -320,7 +324,7 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
             if cell.cost >= limit {
                 break;
             }
-            let until = end.min(start + SHORT);
+            let until = end.min(start + NO_EXTENSION_MAX);
             if until > reach {
                 last = cell;
                 fill(&mut cells[reach + 1 - base..until + STRIDE - base], last);
@@ -328,15 +332,15 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
             }
         }
         // A start further on saves the extension byte where getting there costs nothing.
-        while reach < end && cells[reach + 1 - SHORT - base].cost == first {
+        while reach < end && cells[reach + 1 - NO_EXTENSION_MAX - base].cost == first {
             reach += 1;
             last = Cell {
                 cost: first + 3,
-                link: (reach - SHORT) as u32,
+                link: (reach - NO_EXTENSION_MAX) as u32,
             };
             cells[reach - base] = last;
         }
-        let until = end.min(start + MEDIUM);
+        let until = end.min(start + ONE_EXTENSION_MAX);
         if until > reach {
             last = Cell {
                 cost: first + 4,
@@ -358,17 +362,17 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
             cells[j - base] = last;
         }
     }
-    let paths = Paths {
+    let paths = PathTable {
         cells: &cells[..=reach - base],
         base,
     };
 
     *next = indexed;
 
-    let Some((position, end, cost)) = end_of_block(paths, settled, len, limit) else {
+    let Some((position, end, cost)) = end_of_block(paths, committed, len, limit) else {
         return Fit::NOTHING;
     };
-    trace(paths, position, events, settled, tail, seqs);
+    collect_sequences(paths, position, events, committed, tail, seqs);
     let written = emit(seqs, &src[..end], dst);
     debug_assert_eq!(written, cost as usize + 1, "the price is what was written");
     Fit {
@@ -414,16 +418,16 @@ mod tests {
     fn counts_that_begin_again_are_as_good_as_a_new_encoder() {
         let input = input(200_000);
         let spec = EncoderSpec::new(Method::Lz4hc, LARGE);
-        let expected = all(Frontier::new(&spec, FEW), &input, LARGE);
+        let expected = all(OptimalEncoder::new(&spec, FEW_ATTEMPTS), &input, LARGE);
         let again = COUNT_MAX / DISTANCE;
         for resets in again - 2..=again + 2 {
-            let mut used = Frontier::new(&spec, FEW);
+            let mut used = OptimalEncoder::new(&spec, FEW_ATTEMPTS);
             (0..resets).for_each(|_| used.reset());
             assert!(all(used, &input, LARGE) == expected, "{resets} resets");
         }
     }
 
-    fn all(mut encoder: Frontier, input: &[u8], room: usize) -> Vec<u8> {
+    fn all(mut encoder: OptimalEncoder, input: &[u8], room: usize) -> Vec<u8> {
         encoder.reset();
         let (mut at, mut out) = (0, Vec::new());
         while at < input.len() {
@@ -440,12 +444,12 @@ mod tests {
         let input = input(600_000);
         for room in [500, 4096, 65536] {
             let spec = EncoderSpec::new(Method::Lz4hc, 65536);
-            let portable = Frontier {
+            let portable = OptimalEncoder {
                 fit: fit_portable,
-                ..Frontier::new(&spec, 64)
+                ..OptimalEncoder::new(&spec, 64)
             };
             assert!(
-                all(Frontier::new(&spec, 64), &input, room) == all(portable, &input, room),
+                all(OptimalEncoder::new(&spec, 64), &input, room) == all(portable, &input, room),
                 "output {room}"
             );
         }
@@ -455,7 +459,7 @@ mod tests {
     fn the_index_outlives_many_resets() {
         let spec = EncoderSpec::new(Method::Lz4hc, 4096);
         let input = input(20_000);
-        let mut encoder = Frontier::new(&spec, 16);
+        let mut encoder = OptimalEncoder::new(&spec, 16);
         let mut dst = vec![0; 4096];
         let fresh = encoder.fit(&input, 0, &mut dst);
         let expected = dst.clone();

@@ -9,6 +9,8 @@
 //!
 //! In place works as long as no byte is written at or behind the read position before it was read.
 
+use super::length::read_length;
+
 /// The unit that the end of an output buffer is rounded up to. Unit: bytes.
 const PAGE: usize = 4096;
 
@@ -18,7 +20,7 @@ const PAGE: usize = 4096;
 /// The walk is exact to the byte: it models a decoder that writes nothing but output. A decoder that copies in
 /// larger steps needs its own margin on top. A broken block, or one that decodes to another length, gives `false`.
 #[must_use]
-pub fn lz4_in_place(src: &[u8], dst_len: usize) -> bool {
+pub fn lz4_decodes_in_place(src: &[u8], dst_len: usize) -> bool {
     walk(src, dst_len).unwrap_or(false)
 }
 
@@ -31,7 +33,7 @@ fn walk(src: &[u8], dst_len: usize) -> Option<bool> {
     loop {
         let token = *src.get(read)?;
         read += 1;
-        let literals = length(src, &mut read, token >> 4)?;
+        let literals = read_length(src, &mut read, token >> 4)?;
         // A forward copy of literals is safe as long as it does not start behind its source.
         if write > base + read {
             return Some(false);
@@ -48,7 +50,7 @@ fn walk(src: &[u8], dst_len: usize) -> Option<bool> {
         }
         let offset = usize::from(*src.get(read)?) | usize::from(*src.get(read + 1)?) << 8;
         read += 2;
-        let matched = length(src, &mut read, token & 15)? + 4;
+        let matched = read_length(src, &mut read, token & 15)? + 4;
         if offset == 0 || offset > write {
             return None;
         }
@@ -59,22 +61,6 @@ fn walk(src: &[u8], dst_len: usize) -> Option<bool> {
             return Some(false);
         }
     }
-}
-
-/// A length of four bits and its extension bytes.
-pub(crate) fn length(src: &[u8], read: &mut usize, nibble: u8) -> Option<usize> {
-    let mut n = usize::from(nibble);
-    if nibble == 15 {
-        loop {
-            let byte = *src.get(*read)?;
-            *read += 1;
-            n += usize::from(byte);
-            if byte != 255 {
-                break;
-            }
-        }
-    }
-    Some(n)
 }
 
 #[cfg(test)]
@@ -94,32 +80,35 @@ mod tests {
     #[test]
     fn a_long_run_overtakes_only_without_slack() {
         // The match ends 5 bytes before the end of the output; the 6 last bytes of the block are still unread.
-        assert!(!lz4_in_place(&zeros(), 8192));
+        assert!(!lz4_decodes_in_place(&zeros(), 8192));
         let mut longer = zeros();
         let last = longer.len() - 6;
         longer[last] = 0x60;
         longer.push(0);
-        assert!(lz4_in_place(&longer, 8193), "4095 bytes of slack");
+        assert!(lz4_decodes_in_place(&longer, 8193), "4095 bytes of slack");
     }
 
     #[test]
     fn literals_only_can_be_decoded_in_place() {
         let mut block = vec![0xf0, 5];
         block.extend([7; 20]);
-        assert!(lz4_in_place(&block, 20));
+        assert!(lz4_decodes_in_place(&block, 20));
     }
 
     #[test]
     fn broken_blocks_and_wrong_lengths_are_refused() {
         let block = zeros();
         for end in 0..block.len() {
-            assert!(!lz4_in_place(&block[..end], 8193), "cut at {end}");
+            assert!(!lz4_decodes_in_place(&block[..end], 8193), "cut at {end}");
         }
-        assert!(!lz4_in_place(&block, 8191));
+        assert!(!lz4_decodes_in_place(&block, 8191));
         assert!(
-            !lz4_in_place(&[0x10, 1, 2, 0], 5),
+            !lz4_decodes_in_place(&[0x10, 1, 2, 0], 5),
             "match reaches before the start"
         );
-        assert!(!lz4_in_place(&[0x10, 1, 0, 0], 5), "match of distance zero");
+        assert!(
+            !lz4_decodes_in_place(&[0x10, 1, 0, 0], 5),
+            "match of distance zero"
+        );
     }
 }

@@ -5,10 +5,10 @@
 //! what should fit, and where there is room for more, rows find the rest, which is a few percent: they index what the
 //! library has seen, so that the matches reach back into it.
 
-use super::parse::{Finder, Parse};
-use super::rows::Rows;
+use super::row_hash::RowHash;
+use super::sequences::{MatchFinder, SequenceStore};
 use crate::EncoderSpec;
-use crate::probe::Probe;
+use crate::input_estimate::InputEstimator;
 
 /// How many places are looked at, and how far ahead. Unit: bits; positions.
 const SEARCH: u32 = 5;
@@ -24,21 +24,21 @@ const REDUNDANT: usize = 5;
 const WORTH: f64 = 1.5;
 
 /// The finder, which has nothing to do until somebody asks for more.
-pub(super) struct Tail {
-    rows: Rows,
+pub(super) struct Continuation {
+    rows: RowHash,
     /// Start of the frame, end of the last match, and where the library has stopped.
     waiting: Option<(usize, usize, usize)>,
     /// Guesses how much will fit, where that takes little of the time.
-    probe: Option<Probe>,
+    probe: Option<InputEstimator>,
 }
 
-impl Tail {
+impl Continuation {
     /// For matches over up to `reach` bytes. `slow`: the library takes so long that a guess by LZ4 pays.
     pub(super) fn new(spec: &EncoderSpec, reach: usize, slow: bool) -> Self {
         Self {
-            rows: Rows::for_cluster(spec.cluster, reach, SEARCH, DEPTH, true),
+            rows: RowHash::for_cluster(spec.cluster, reach, SEARCH, DEPTH, true),
             waiting: None,
-            probe: slow.then(|| Probe::new(WORTH)),
+            probe: slow.then(|| InputEstimator::new(WORTH)),
         }
     }
 
@@ -76,7 +76,7 @@ impl Tail {
     }
 }
 
-impl Finder for Tail {
+impl MatchFinder for Continuation {
     fn reset(&mut self) {
         self.rows.reset();
         if let Some(probe) = &mut self.probe {
@@ -88,11 +88,11 @@ impl Finder for Tail {
         self.wait(start, start, start);
     }
 
-    fn find(&mut self, data: &[u8], until: usize, parse: &mut Parse) {
+    fn find(&mut self, data: &[u8], until: usize, store: &mut SequenceStore) {
         if let Some((start, anchor, at)) = self.waiting.take() {
             self.rows.resume(data, start, anchor, at);
         }
-        self.rows.find(data, until, parse);
+        self.rows.find(data, until, store);
     }
 
     fn position(&self) -> (usize, usize) {

@@ -7,7 +7,8 @@
 //!
 //! Source: LZ4 block format description (sequences, end rules).
 
-use crate::{Fit, FitEnd, Trim};
+use super::length::read_length;
+use crate::{Fit, TailFit, Trim};
 
 /// The shortest match. Unit: bytes.
 const SHORTEST: usize = 4;
@@ -21,19 +22,19 @@ const LAST: usize = 8;
 
 /// A sequence whose literals begin at `input` in what the block decodes to, and whose token is at `output` in it.
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct SequencePosition {
     input: usize,
     output: usize,
 }
 
 /// Ends the block in `dst` early where `trim` says so and it decodes to all of `data`.
-pub(crate) fn trimmed(data: &[u8], fit: Fit, dst: &mut [u8], trim: &Trim) -> FitEnd {
+pub(crate) fn trim_tail(data: &[u8], fit: Fit, dst: &mut [u8], trim: &Trim) -> TailFit {
     match trim
-        .room(fit.written)
+        .target(fit.written)
         .filter(|_| fit.consumed == data.len())
     {
-        Some(room) => FitEnd {
-            fit: cut(data, &mut dst[..fit.written], room),
+        Some(room) => TailFit {
+            fit: truncate(data, &mut dst[..fit.written], room),
             trimmed: true,
         },
         None => fit.into(),
@@ -42,12 +43,12 @@ pub(crate) fn trimmed(data: &[u8], fit: Fit, dst: &mut [u8], trim: &Trim) -> Fit
 
 /// Shortens the block in `dst`, an encoder's, which decodes to the beginning of `data`, to `room` bytes, which is less than it
 /// has.
-fn cut(data: &[u8], dst: &mut [u8], room: usize) -> Fit {
-    let (mut here, mut last) = (Place::default(), Place::default());
+fn truncate(data: &[u8], dst: &mut [u8], room: usize) -> Fit {
+    let (mut here, mut last) = (SequencePosition::default(), SequencePosition::default());
     // Behind a match there has to be room for a token and the last literals.
     while here.output + 1 + LAST <= room {
         last = here;
-        let Some(next) = behind(dst, here) else {
+        let Some(next) = next_sequence(dst, here) else {
             break;
         };
         here = next;
@@ -82,30 +83,14 @@ fn cut(data: &[u8], dst: &mut [u8], room: usize) -> Fit {
 }
 
 /// The sequence behind one; `None` behind the last.
-fn behind(block: &[u8], place: Place) -> Option<Place> {
-    let token = usize::from(*block.get(place.output)?);
+fn next_sequence(block: &[u8], place: SequencePosition) -> Option<SequencePosition> {
+    let token = *block.get(place.output)?;
     let mut at = place.output + 1;
-    let literals = length(block, &mut at, token >> 4)?;
+    let literals = read_length(block, &mut at, token >> 4)?;
     at += literals + 2;
-    let matched = length(block, &mut at, token & 15)? + SHORTEST;
-    Some(Place {
+    let matched = read_length(block, &mut at, token & 15)? + SHORTEST;
+    Some(SequencePosition {
         input: place.input + literals + matched,
         output: at,
     })
-}
-
-/// A length, of which `first` is in the token.
-fn length(block: &[u8], at: &mut usize, first: usize) -> Option<usize> {
-    let mut n = first;
-    if first == LONG {
-        loop {
-            let byte = *block.get(*at)?;
-            *at += 1;
-            n += usize::from(byte);
-            if byte != 255 {
-                break;
-            }
-        }
-    }
-    Some(n)
 }

@@ -25,7 +25,7 @@ const TAIL: usize = 4;
 
 /// State of the coder but for its output: enough to take back what was coded since.
 #[derive(Clone, Copy)]
-pub(crate) struct State {
+pub(crate) struct RangeCoderState {
     low: u64,
     range: u32,
     cache: u8,
@@ -37,7 +37,7 @@ pub(crate) struct State {
 
 /// Codes bits into `out`.
 pub(crate) struct RangeCoder<'a> {
-    state: State,
+    state: RangeCoderState,
     out: &'a mut [u8],
 }
 
@@ -45,7 +45,7 @@ impl<'a> RangeCoder<'a> {
     /// The first byte of a stream is always 0; it is the caller's to replace.
     pub(crate) fn new(out: &'a mut [u8]) -> Self {
         Self {
-            state: State {
+            state: RangeCoderState {
                 low: 0,
                 range: u32::MAX,
                 cache: 0,
@@ -63,12 +63,12 @@ impl<'a> RangeCoder<'a> {
     }
 
     /// Where the coder is.
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> RangeCoderState {
         self.state
     }
 
     /// Takes back what was coded since `state`. What was coded may have been more than the output holds.
-    pub(crate) fn restore(&mut self, state: State) {
+    pub(crate) fn restore(&mut self, state: RangeCoderState) {
         self.state = state;
     }
 

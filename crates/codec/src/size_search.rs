@@ -1,35 +1,35 @@
 //! Fixed output from an encoder that only knows fixed input: look for the longest input whose output still fits.
 //!
-//! The first try is what a [`Probe`] guesses. After that two tries make a line, which says where the
+//! The first try is what a [`InputEstimator`] guesses. After that two tries make a line, which says where the
 //! next one should be (a secant step); sizes are only roughly monotone, so now and then the bracket is halved instead.
 //! The search ends when the output is at least 99.5 % full or the bracket is closed.
 
 use crate::Fit;
-use crate::probe::Probe;
+use crate::input_estimate::InputEstimator;
 
 /// After so many tries every second one halves the bracket, so that the search ends whatever the sizes do.
 const PATIENCE: u32 = 5;
 
 /// The state of a search: what it learnt from previous outputs, and two buffers.
-pub(crate) struct Search {
-    probe: Probe,
+pub(crate) struct SizeSearch {
+    probe: InputEstimator,
     best: Vec<u8>,
     trial: Vec<u8>,
 }
 
 /// One try: so much input gave so much output.
 #[derive(Clone, Copy)]
-struct Try {
+struct Attempt {
     len: usize,
     size: usize,
 }
 
-impl Search {
-    /// For outputs of up to `cluster` bytes. `worth` is for the [`Probe`].
+impl SizeSearch {
+    /// For outputs of up to `cluster` bytes. `worth` is for the [`InputEstimator`].
     pub(crate) fn new(cluster: usize, worth: f64) -> Self {
         let room = roomy(cluster);
         Self {
-            probe: Probe::new(worth),
+            probe: InputEstimator::new(worth),
             best: vec![0; room],
             trial: vec![0; room],
         }
@@ -59,7 +59,7 @@ impl Search {
             self.best.resize(tall, 0);
         }
 
-        let mut low = Try { len: 0, size: 0 };
+        let mut low = Attempt { len: 0, size: 0 };
         let mut high: Option<(usize, Option<usize>)> = None;
         let mut guess = reach(self.probe.guess(src, goal) as f64, max);
         if max - guess < guess / 8 {
@@ -70,7 +70,7 @@ impl Search {
             tries += 1;
             match attempt(guess, &mut self.trial[..tall]) {
                 Some(size) if size <= room => {
-                    low = Try { len: guess, size };
+                    low = Attempt { len: guess, size };
                     std::mem::swap(&mut self.best, &mut self.trial);
                 }
                 size => high = Some((guess, size)),
@@ -81,8 +81,8 @@ impl Search {
             }
             let halve = tries > PATIENCE && tries % 2 == 0;
             guess = match (low, high) {
-                (Try { len, size: 0 }, None) => reach(len as f64 * 2.0, max),
-                (Try { len, size }, None) => {
+                (Attempt { len, size: 0 }, None) => reach(len as f64 * 2.0, max),
+                (Attempt { len, size }, None) => {
                     let next = reach(len as f64 * goal as f64 / size as f64, max);
                     if max - next < next / 8 {
                         max
@@ -90,15 +90,15 @@ impl Search {
                         next.max(len + len / 64)
                     }
                 }
-                (Try { len, .. }, Some((end, _))) if halve => len + (end - len) / 2,
-                (Try { len: 0, .. }, Some((end, size))) => reach(
+                (Attempt { len, .. }, Some((end, _))) if halve => len + (end - len) / 2,
+                (Attempt { len: 0, .. }, Some((end, size))) => reach(
                     end as f64 * goal as f64 / size.unwrap_or(2 * tall) as f64,
                     max,
                 ),
-                (Try { len, size }, Some((_, None))) => {
+                (Attempt { len, size }, Some((_, None))) => {
                     reach(len as f64 * goal as f64 / size as f64, max)
                 }
-                (Try { len, size }, Some((end, Some(above)))) => {
+                (Attempt { len, size }, Some((end, Some(above)))) => {
                     len + reach(
                         (goal - size.min(goal)) as f64 * (end - len) as f64 / (above - size) as f64,
                         max,
@@ -141,7 +141,7 @@ mod tests {
     fn tries(max: usize, room: usize, size: impl Fn(usize) -> usize) -> (Fit, u32) {
         let mut count = 0;
         let mut dst = vec![0; room];
-        let fit = Search::new(room, 1.5).run(&vec![0; max], &mut dst, |len, out| {
+        let fit = SizeSearch::new(room, 1.5).run(&vec![0; max], &mut dst, |len, out| {
             count += 1;
             Some(size(len)).filter(|&n| n <= out.len())
         });

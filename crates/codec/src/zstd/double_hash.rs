@@ -7,11 +7,11 @@
 
 use std::hint::{black_box, select_unpredictable};
 
-use super::block::Seq;
-use super::index::{Count, Stand};
-use super::parse::{Finder, Parse};
-use crate::bytes::{byte, fetch, forward, load4, load8};
-use crate::huge::{Zero, Zeros};
+use super::block::Sequence;
+use super::position::{PositionCounter, SearchState};
+use super::sequences::{MatchFinder, SequenceStore};
+use crate::bytes::{byte, load4, load8, match_len, prefetch};
+use crate::huge_pages::{HugeBox, Zeroable};
 
 /// The tables have at most so many entries, and at least so many. Unit: bits.
 const LONG_LOG: u32 = 17;
@@ -31,7 +31,7 @@ const END: usize = 8;
 const SKIP_LOG: usize = 8;
 
 /// Latest positions by hash. All positions are counted from the start of the frame.
-trait Places {
+trait HashTables {
     /// What was at the place of eight bytes; now it is `at`.
     fn long(&mut self, bytes: u64, at: usize) -> usize;
 
@@ -50,23 +50,23 @@ trait Places {
 
 /// Tables that outlive a frame: what lies before it or ahead, which an earlier frame has indexed, is a number that is too
 /// large.
-struct Far<'a> {
-    tables: &'a mut Tables,
+struct FullTables<'a> {
+    tables: &'a mut FullTableData,
     masks: [usize; 2],
     /// How the index counts the start of the frame.
     zero: u32,
     reach: usize,
 }
 
-struct Tables {
+struct FullTableData {
     long: [u32; 1 << LONG_LOG],
     short: [u32; 1 << SHORT_LOG],
 }
 
 // SAFETY: numbers.
-unsafe impl Zero for Tables {}
+unsafe impl Zeroable for FullTableData {}
 
-impl Places for Far<'_> {
+impl HashTables for FullTables<'_> {
     #[inline(always)]
     fn long(&mut self, bytes: u64, at: usize) -> usize {
         let slot = &mut self.tables.long[hash8::<LONG_LOG>(bytes) & self.masks[0]];
@@ -83,8 +83,8 @@ impl Places for Far<'_> {
 
     #[inline(always)]
     fn fetch<const FOUR: bool>(&self, bytes: u64) {
-        fetch(&self.tables.long[hash8::<LONG_LOG>(bytes) & self.masks[0]]);
-        fetch(&self.tables.short[hash_short::<FOUR, SHORT_LOG>(bytes) & self.masks[1]]);
+        prefetch(&self.tables.long[hash8::<LONG_LOG>(bytes) & self.masks[0]]);
+        prefetch(&self.tables.short[hash_short::<FOUR, SHORT_LOG>(bytes) & self.masks[1]]);
     }
 
     #[inline(always)]
@@ -101,20 +101,20 @@ impl Places for Far<'_> {
 
 /// Tables of one frame that is short: half the memory, which is closer to the processor, and every entry is a place in the
 /// frame. An empty one is its start, which is as good as any other.
-struct Near<'a> {
-    tables: &'a mut NearTables,
+struct CompactTables<'a> {
+    tables: &'a mut CompactTableData,
     mask: usize,
 }
 
-struct NearTables {
+struct CompactTableData {
     long: [u16; 1 << NEAR_LOG],
     short: [u16; 1 << NEAR_LOG],
 }
 
 // SAFETY: numbers.
-unsafe impl Zero for NearTables {}
+unsafe impl Zeroable for CompactTableData {}
 
-impl Places for Near<'_> {
+impl HashTables for CompactTables<'_> {
     #[inline(always)]
     fn long(&mut self, bytes: u64, at: usize) -> usize {
         let slot = &mut self.tables.long[hash8::<NEAR_LOG>(bytes) & self.mask];
@@ -130,8 +130,8 @@ impl Places for Near<'_> {
 
     #[inline(always)]
     fn fetch<const FOUR: bool>(&self, bytes: u64) {
-        fetch(&self.tables.long[hash8::<NEAR_LOG>(bytes) & self.mask]);
-        fetch(&self.tables.short[hash_short::<FOUR, NEAR_LOG>(bytes) & self.mask]);
+        prefetch(&self.tables.long[hash8::<NEAR_LOG>(bytes) & self.mask]);
+        prefetch(&self.tables.short[hash_short::<FOUR, NEAR_LOG>(bytes) & self.mask]);
     }
 
     #[inline(always)]
@@ -158,13 +158,13 @@ fn hash_short<const FOUR: bool, const LOG: u32>(bytes: u64) -> usize {
 }
 
 /// The finder.
-pub(super) struct Pairs {
-    tables: Zeros<Tables>,
-    near: Zeros<NearTables>,
-    count: Count,
+pub(super) struct DoubleHash {
+    tables: HugeBox<FullTableData>,
+    near: HugeBox<CompactTableData>,
+    count: PositionCounter,
     /// The furthest position that was indexed.
     high: usize,
-    stand: Stand,
+    state: SearchState,
     /// What a hash keeps of its bits, for either table: little input uses the front of a table, which stays in the cache. 0
     /// until an input is seen.
     masks: [usize; 2],
@@ -177,7 +177,7 @@ pub(super) struct Pairs {
     four: bool,
 }
 
-impl Finder for Pairs {
+impl MatchFinder for DoubleHash {
     fn reset(&mut self) {
         let full = self.count.reset(self.high, 1);
         self.high = 0;
@@ -193,11 +193,11 @@ impl Finder for Pairs {
             self.high = start;
         }
         self.near_mask = None;
-        self.stand = Stand::new(start);
+        self.state = SearchState::new(start);
     }
 
-    fn find(&mut self, data: &[u8], until: usize, parse: &mut Parse) {
-        let start = self.stand.start;
+    fn find(&mut self, data: &[u8], until: usize, store: &mut SequenceStore) {
+        let start = self.state.start;
         let data = &data[start..];
         let Some(end) = data.len().checked_sub(END) else {
             return;
@@ -209,20 +209,20 @@ impl Finder for Pairs {
         };
         self.near_mask = Some(near_mask);
         let near_max = self.near_max();
-        let stand = &mut self.stand;
+        let state = &mut self.state;
         if near_mask > 0 {
             let data = &data[..data.len().min(near_max)];
             let until = until.min(data.len() - END);
-            let places = Near {
+            let places = CompactTables {
                 tables: &mut self.near,
                 mask: near_mask,
             };
             if self.four {
-                find::<true>(stand, places, (data, until), parse);
+                find::<true>(state, places, (data, until), store);
             } else {
-                find::<false>(stand, places, (data, until), parse);
+                find::<false>(state, places, (data, until), store);
             }
-            if until == end || stand.at - start < data.len() - END {
+            if until == end || state.at - start < data.len() - END {
                 return;
             }
             // The output holds more than it mostly does. What comes has no matches in front of this.
@@ -233,39 +233,39 @@ impl Finder for Pairs {
             let log = data.len().ilog2() - 1;
             self.masks = [LONG_LOG, SHORT_LOG].map(|most| (1 << log.clamp(LEAST_LOG, most)) - 1);
         }
-        let places = Far {
+        let places = FullTables {
             tables: &mut self.tables,
             masks: self.masks,
             zero: self.count.of(start),
             reach: self.reach,
         };
         if self.four {
-            find::<true>(stand, places, (data, until), parse);
+            find::<true>(state, places, (data, until), store);
         } else {
-            find::<false>(stand, places, (data, until), parse);
+            find::<false>(state, places, (data, until), store);
         }
-        self.high = self.high.max(self.stand.at);
+        self.high = self.high.max(self.state.at);
     }
 
     fn position(&self) -> (usize, usize) {
-        (self.stand.anchor, self.stand.at)
+        (self.state.anchor, self.state.at)
     }
 
     fn give(&mut self, n: usize) {
-        self.stand.anchor += n;
+        self.state.anchor += n;
     }
 }
 
-impl Pairs {
+impl DoubleHash {
     /// A finder of matches over up to `reach` bytes for outputs of up to `cluster`; short ones by four bytes, or by five.
     /// `None` if there is no memory.
     pub(super) fn new(cluster: usize, reach: usize, four: bool) -> Option<Self> {
         Some(Self {
-            tables: Zeros::new()?,
-            near: Zeros::new()?,
-            count: Count::new(),
+            tables: HugeBox::new()?,
+            near: HugeBox::new()?,
+            count: PositionCounter::new(),
             high: 0,
-            stand: Stand::new(0),
+            state: SearchState::new(0),
             masks: [0; 2],
             near_mask: None,
             cluster,
@@ -301,15 +301,15 @@ impl Pairs {
 /// Finds sequences in `data`, which begins with the frame, up to `stop`.
 #[inline(always)]
 fn find<const FOUR: bool>(
-    stand: &mut Stand,
-    mut places: impl Places,
+    state: &mut SearchState,
+    mut places: impl HashTables,
     (data, stop): (&[u8], usize),
-    parse: &mut Parse,
+    store: &mut SequenceStore,
 ) {
-    let start = stand.start;
+    let start = state.start;
     let end = data.len() - END;
-    let (mut at, mut anchor) = (stand.at - start, stand.anchor - start);
-    let [mut near, mut far] = stand.distances;
+    let (mut at, mut anchor) = (state.at - start, state.anchor - start);
+    let [mut near, mut far] = state.distances;
     'matches: while at < stop {
         let (from, mut place, mut matched);
         loop {
@@ -320,7 +320,7 @@ fn find<const FOUR: bool>(
                 from = at;
                 at += 1;
                 place = at - near;
-                matched = 4 + forward(data, at + 4, place + 4, data.len());
+                matched = 4 + match_len(data, at + 4, place + 4, data.len());
                 break;
             }
             // The box keeps the compiler from asking what is known before the bytes are equal, which takes half as long again.
@@ -329,7 +329,7 @@ fn find<const FOUR: bool>(
             {
                 from = at;
                 place = by_long;
-                matched = 8 + forward(data, at + 8, place + 8, data.len());
+                matched = 8 + match_len(data, at + 8, place + 8, data.len());
                 break;
             }
             if load4(data, places.safe(by_short, at)) == bytes as u32
@@ -337,12 +337,12 @@ fn find<const FOUR: bool>(
             {
                 from = at;
                 place = by_short;
-                matched = 4 + forward(data, at + 4, place + 4, data.len());
+                matched = 4 + match_len(data, at + 4, place + 4, data.len());
                 // One further there may be a longer one.
                 let next = load8(data, at + 1);
                 let by_next = places.long(next, at + 1);
                 if places.is_known(by_next, at + 1) && load8(data, by_next) == next {
-                    let further = 8 + forward(data, at + 9, by_next + 8, data.len());
+                    let further = 8 + match_len(data, at + 9, by_next + 8, data.len());
                     if further > matched {
                         at += 1;
                         place = by_next;
@@ -372,8 +372,8 @@ fn find<const FOUR: bool>(
             (near, far) = (distance, near);
         }
         // fits: a window has at most 12 MiB
-        let seq = Seq::new((at - anchor) as u32, matched as u32, distance as u32);
-        parse.take(data, anchor, seq);
+        let seq = Sequence::new((at - anchor) as u32, matched as u32, distance as u32);
+        store.take(data, anchor, seq);
         at += matched;
         anchor = at;
         if at < end {
@@ -385,19 +385,19 @@ fn find<const FOUR: bool>(
             places.short::<FOUR>(load8(data, at - 1), at - 1);
             // The frame has more than the first distances behind it here, for a match has ended.
             while at < end && load4(data, at) == load4(data, at - far) {
-                matched = 4 + forward(data, at + 4, at + 4 - far, data.len());
+                matched = 4 + match_len(data, at + 4, at + 4 - far, data.len());
                 std::mem::swap(&mut near, &mut far);
                 let bytes = load8(data, at);
                 places.long(bytes, at);
                 places.short::<FOUR>(bytes, at);
-                parse.take(data, anchor, Seq::new(0, matched as u32, near as u32));
+                store.take(data, anchor, Sequence::new(0, matched as u32, near as u32));
                 at += matched;
                 anchor = at;
             }
         }
     }
     // A long step may lead behind the end.
-    *stand = Stand {
+    *state = SearchState {
         start,
         at: start + at.min(data.len()),
         anchor: start + anchor,
@@ -416,7 +416,7 @@ mod tests {
             data.extend_from_slice(format!("{} of {};", n * n % 971, n % 13).as_bytes());
         }
         for (cluster, reach) in [(65536, 1 << 19), (4096, 1 << 15)] {
-            let mut pairs = Pairs::new(cluster, reach, true).unwrap();
+            let mut pairs = DoubleHash::new(cluster, reach, true).unwrap();
             let near_max = pairs.near_max();
             for start in [0, 777] {
                 for len in [
@@ -431,20 +431,20 @@ mod tests {
                     let data = &data[..start + len];
                     pairs.reset();
                     pairs.begin(start);
-                    let mut parse = Parse::default();
-                    parse.clear(1 << 17);
+                    let mut store = SequenceStore::default();
+                    store.clear(1 << 17);
                     for until in [len / 3, len / 2, len] {
-                        pairs.find(data, start + until, &mut parse);
+                        pairs.find(data, start + until, &mut store);
                     }
                     let mut at = start;
-                    for seq in &parse.seqs {
+                    for seq in &store.seqs {
                         at += seq.literals as usize;
                         let (from, matched) = (at - seq.offset as usize, seq.matched as usize);
                         assert!(from >= start && at - from <= reach);
                         assert!(data[from..from + matched] == data[at..at + matched]);
                         at += matched;
                     }
-                    assert!(len < 300 || !parse.seqs.is_empty());
+                    assert!(len < 300 || !store.seqs.is_empty());
                     assert!(at <= data.len() && pairs.position().0 == at);
                 }
             }

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::bytes::{backward, forward, load4};
+use crate::bytes::{load4, match_len, match_len_backward};
 
 /// The index has so many heads, of which so many are used where chains are followed far or are short anyway: they stay
 /// closer to the processor. Unit: bits.
@@ -18,7 +18,7 @@ pub(super) const DISTANCE: usize = 1 << 16;
 
 /// Positions are indexed so many at a time, ahead of the search. Matches are that much shorter-sighted, so that what
 /// lies ahead never takes the place of what is still in reach. As many as a word has bits. Unit: bytes.
-pub(super) const AHEAD: usize = 64;
+pub(super) const INDEX_BATCH: usize = 64;
 
 #[inline(always)]
 fn hash(gram: u32, log: u32) -> usize {
@@ -28,7 +28,7 @@ fn hash(gram: u32, log: u32) -> usize {
 /// Indexes positions. Of up to 64, returns a bit for each that has an earlier one with the same hash, not in front of
 /// `at`. `COMPARE`: with the same gram; those behind it are then missed where two grams share a hash, which is rare.
 #[inline(always)]
-pub(super) fn index<const COMPARE: bool>(
+pub(super) fn index_positions<const COMPARE: bool>(
     heads: &mut [u32; HEADS],
     ring: &mut [u16; DISTANCE],
     input: &[u8],
@@ -47,7 +47,7 @@ pub(super) fn index<const COMPARE: bool>(
         ring[position % DISTANCE] = delta as u16;
         let near = (delta as usize).wrapping_sub(1) < position - at;
         let near = near & (!COMPARE || load4(input, position - delta as usize) == gram);
-        known |= u64::from(near) << (i % AHEAD);
+        known |= u64::from(near) << (i % INDEX_BATCH);
     }
     known
 }
@@ -58,7 +58,7 @@ pub(super) fn index<const COMPARE: bool>(
 /// The gram ends at `match_end` at the latest, which is within `src`; that bounds all loads at `g` and in front of it,
 /// and so those at the earlier `c`.
 #[inline(always)]
-pub(super) fn search(
+pub(super) fn find_match(
     src: &[u8],
     at: usize,
     g: usize,
@@ -67,7 +67,7 @@ pub(super) fn search(
     attempts: usize,
 ) -> Option<(usize, usize, usize)> {
     let gram = load4(src, g);
-    let most = g.min(DISTANCE - AHEAD);
+    let most = g.min(DISTANCE - INDEX_BATCH);
     let mut distance = 0;
     let mut left = attempts;
     // The latest one.
@@ -83,8 +83,8 @@ pub(super) fn search(
             break c;
         }
     };
-    let mut back = backward(src, g, c, c.min(g - base));
-    let mut ahead = forward(src, g + 4, c + 4, match_end);
+    let mut back = match_len_backward(src, g, c, c.min(g - base));
+    let mut ahead = match_len(src, g + 4, c + 4, match_end);
     let mut best = distance;
     while left > 0 {
         // What a better one has in common right before the best so far, or right behind.
@@ -108,11 +108,11 @@ pub(super) fn search(
                 return Some((back, ahead, best));
             }
         };
-        let back_here = backward(src, g, c, c.min(g - base));
+        let back_here = match_len_backward(src, g, c, c.min(g - base));
         if back_here < back {
             continue;
         }
-        let ahead_here = forward(src, g + 4, c + 4, match_end);
+        let ahead_here = match_len(src, g + 4, c + 4, match_end);
         if back_here > back || ahead_here > ahead {
             (back, ahead) = (back_here, ahead_here);
             best = distance;

@@ -1,0 +1,21 @@
+//! Interface of the parsers, which choose the symbols that the model encodes.
+
+use super::match_finder::MatchFinder;
+use super::model::{Model, Symbol};
+
+/// Decides which symbols to write.
+pub(super) trait Parser: Send {
+    /// Starts on an input.
+    fn begin(&mut self);
+
+    /// Appends at least one symbol for `data[at..]`, which is not empty. The finder is at `at`, or one further if the
+    /// parser has asked for the matches there.
+    fn parse(
+        &mut self,
+        data: &[u8],
+        at: usize,
+        finder: &mut impl MatchFinder,
+        model: &Model,
+        path: &mut Vec<Symbol>,
+    );
+}
