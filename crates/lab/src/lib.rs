@@ -21,25 +21,13 @@
 //! * A record names no path of the machine it was made on: command lines are templates.
 //! * No result depends on a clock or on chance that the record does not name.
 
-pub mod campaign;
 pub mod campaigns;
-pub mod corpus;
-pub mod cuts;
-pub mod define;
-pub mod engine;
+pub mod definition;
+pub mod engines;
 pub mod error;
-pub mod fio;
-pub mod machine;
 pub mod measure;
 pub mod record;
 pub mod report;
-pub mod run;
-pub mod serve;
-pub mod start;
-pub mod stats;
-pub mod stop;
 pub mod verify;
-pub mod volumes;
-mod work;
 
 pub use error::{Error, Result};

@@ -13,7 +13,7 @@
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use tuff_lab::define::Action;
+use tuff_lab::engines::settings::Action;
 
 mod cmd;
 
@@ -44,10 +44,10 @@ enum Verb {
     Start(cmd::start::Args),
     Volumes(cmd::volumes::Args),
     Fio(cmd::fio::Args),
-    Cuts(cmd::cuts::Args),
+    PowerLoss(cmd::power_loss::Args),
     Experiment(cmd::experiment::Args),
     #[command(subcommand)]
-    Campaign(cmd::campaign::Verb),
+    Campaign(cmd::stress::Verb),
     Report(cmd::report::Args),
     Corpus(cmd::corpus::Args),
     #[command(hide = true)]
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
             | Verb::Experiment(_)
             | Verb::Corpus(_)
     ) {
-        tuff_lab::stop::watch();
+        tuff_lab::measure::stop::watch();
     }
     let result = match cli.verb {
         Verb::Run(args) => cmd::run::run(&args),
@@ -79,9 +79,9 @@ fn main() -> ExitCode {
         Verb::Start(args) => cmd::start::run(&args),
         Verb::Volumes(args) => cmd::volumes::run(&args),
         Verb::Fio(args) => cmd::fio::run(&args),
-        Verb::Cuts(args) => cmd::cuts::run(&args),
+        Verb::PowerLoss(args) => cmd::power_loss::run(&args),
         Verb::Experiment(args) => cmd::experiment::run(&args),
-        Verb::Campaign(verb) => cmd::campaign::run(&verb),
+        Verb::Campaign(verb) => cmd::stress::run(&verb),
         Verb::Report(args) => cmd::report::run(&args),
         Verb::Corpus(args) => cmd::corpus::run(&args),
         Verb::Sample(args) => cmd::sample::run(&args),

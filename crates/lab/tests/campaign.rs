@@ -3,9 +3,9 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tuff_lab::campaign::files;
-use tuff_lab::campaign::images::{self, JUDGES, Judge, Options, Tally};
-use tuff_lab::engine::{self, Tool};
+use tuff_lab::campaigns::stress::files;
+use tuff_lab::campaigns::stress::images::{self, JUDGES, Judge, Options, Tally};
+use tuff_lab::engines::{self, Tool};
 
 /// Our program, which lies beside the lab's when the whole workspace was built.
 fn tuff() -> Option<PathBuf> {
@@ -24,7 +24,7 @@ fn run(tuff: PathBuf, judges: Vec<Judge>, cases: u64, out: &Path) -> Tally {
         time: None,
         judges,
         tuff,
-        fsck: engine::find(Tool::FsckErofs, &[]).unwrap(),
+        fsck: engines::find(Tool::FsckErofs, &[]).unwrap(),
     };
     let mut tally = Tally::default();
     images::run(&options, out, &mut tally, &mut |_| ()).unwrap();

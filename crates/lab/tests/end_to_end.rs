@@ -7,8 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use tuff_lab::cuts::record as cuts;
-use tuff_lab::record::{self, Line};
+use tuff_lab::campaigns::commands::record::Line;
+use tuff_lab::campaigns::power_loss::record as power_loss;
+use tuff_lab::record;
 use tuff_lab::verify::Judge;
 
 struct Lab {
@@ -62,7 +63,7 @@ impl Lab {
         arguments.extend(more);
         let output = self.command(&arguments);
         let lines = record::read(&self.path("records/2001-02-03-m/d.jsonl")).unwrap();
-        (output, lines.into_iter().next().unwrap())
+        (output, lines)
     }
 
     /// A program that answers like the real one, by this script.
@@ -317,7 +318,7 @@ fn an_image_of_another_tree_does_not_count() {
     assert_eq!(kept(&lines, "tuff"), 0);
     let [reason] = failures(&lines, "tuff").try_into().unwrap();
     assert!(reason.contains("names differ in 25 entries"), "{reason}");
-    let judged = |l: &Line| matches!(l, Line::Verdict(v) if v.verdict.judge == Judge::ExtractedBy(tuff_lab::engine::Tool::Tuff));
+    let judged = |l: &Line| matches!(l, Line::Verdict(v) if v.verdict.judge == Judge::ExtractedBy(tuff_lab::engines::Tool::Tuff));
     assert!(
         lines.iter().any(judged),
         "what cannot be mounted is read by a reader, and the record says so"
@@ -525,7 +526,7 @@ fn volumes_are_clean_after_power_cuts_and_never_silently_wrong() {
     let lab = Lab::new();
     let tool = format!("tuff={}", tuff.display());
     let arguments = [
-        "cuts",
+        "power-loss",
         "--rounds",
         "2",
         "--tool",
@@ -537,25 +538,25 @@ fn volumes_are_clean_after_power_cuts_and_never_silently_wrong() {
     ];
     let output = lab.command(&arguments);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let lines = cuts::read(&lab.path("records/cuts.jsonl")).unwrap();
+    let lines = record::read(&lab.path("records/power-loss.jsonl")).unwrap();
     let (mut rounds, mut left_out) = (0, 0);
     for line in &lines {
         match line {
-            cuts::Line::Round(round) => {
+            power_loss::Line::Round(round) => {
                 rounds += 1;
                 // A round in which nothing happened says nothing.
                 assert!(round.writes > 0, "{round:?}");
                 assert_eq!(round.wrong_bits == 0, round.failure.is_cut(), "{round:?}");
             }
-            cuts::Line::Without(without) => {
+            power_loss::Line::Without(without) => {
                 left_out += 1;
                 let (name, reason) = (without.filesystem.name(), &without.reason);
                 tuff_testkit::skipped(format_args!("power cuts on {name}: {reason}"));
             }
-            cuts::Line::Header(_) => {}
+            power_loss::Line::Header(_) => {}
         }
     }
-    assert_eq!(rounds, 2 * cuts::FAILURES.len() * (4 - left_out));
+    assert_eq!(rounds, 2 * power_loss::FAILURES.len() * (4 - left_out));
     let left = std::fs::read_dir(lab.path("work")).unwrap();
     assert_eq!(left.count(), 0);
 }

@@ -1,3 +1,11 @@
-//! Measurement campaigns: each runs a set of workloads and writes a record or a report.
+//! Measurement campaigns. Each runs a set of workloads and writes a record or a report.
 
+pub mod commands;
+pub mod corpus;
 pub mod experiments;
+pub mod fio;
+pub mod power_loss;
+pub mod serve;
+pub mod start;
+pub mod stress;
+pub mod volumes;

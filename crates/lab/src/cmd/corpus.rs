@@ -1,7 +1,7 @@
 //! `tuff-lab corpus`: trees to measure on.
 
 use std::path::PathBuf;
-use tuff_lab::corpus::{Corpora, SHIPPED};
+use tuff_lab::campaigns::corpus::{Corpora, SHIPPED};
 use tuff_lab::{Error, Result};
 
 /// Make the trees to measure on, from packages of the Debian release that runs here

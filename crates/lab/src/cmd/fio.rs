@@ -1,12 +1,11 @@
 //! `tuff-lab fio`: fio's matrix.
 
-use super::how::program_at;
+use super::options::Programs;
+use super::record::{self, Block};
 use std::path::PathBuf;
-use tuff_lab::fio::record::{self, Line};
-use tuff_lab::fio::{self, report};
-use tuff_lab::record::RecordWriter;
-use tuff_lab::serve::run::program;
-use tuff_lab::{Error, Result};
+use tuff_lab::Result;
+use tuff_lab::campaigns::fio::{self, report};
+use tuff_lab::campaigns::serve::run::program;
 
 /// Programs that take part.
 const PROGRAMS: [&str; 5] = ["tuff", "fio", "erofsfuse", "mksquashfs", "fsck.erofs"];
@@ -21,12 +20,8 @@ pub(crate) struct Args {
     /// Measure nothing; make the tables of this record again
     #[arg(long, value_name = "RECORD")]
     from: Option<PathBuf>,
-    /// Put speeds and costs of the record into this document, between <!-- lab:begin BLOCK --> and <!-- lab:end BLOCK -->
-    #[arg(long, value_name = "FILE", requires_all = ["block", "from"])]
-    readme: Option<PathBuf>,
-    /// Name of the block
-    #[arg(long, value_name = "BLOCK", requires = "readme")]
-    block: Option<String>,
+    #[command(flatten)]
+    block: Block,
     /// Rounds of everything
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), default_value_t = 5)]
     rounds: u32,
@@ -39,9 +34,8 @@ pub(crate) struct Args {
     /// Length of the file, in MiB
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=2048), default_value_t = 256)]
     file: u64,
-    /// Where a program is (default: PATH, and beside this program)
-    #[arg(long, value_name = "NAME=PATH")]
-    tool: Vec<String>,
+    #[command(flatten)]
+    programs: Programs,
     /// Folder on the host that filesystems are made on
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
     work: PathBuf,
@@ -56,33 +50,23 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         Some(path) => (path.clone(), true),
         None => measure(args)?,
     };
-    let lines = record::read(&path)?;
-    if let (Some(readme), Some(block)) = (&args.readme, &args.block) {
-        let command = format!(
-            "tuff-lab fio --from {} --readme {} --block {block}",
-            path.display(),
-            readme.display()
-        );
-        tuff_lab::report::fill(readme, block, &report::brief(&lines), &command)?;
+    let lines = tuff_lab::record::read(&path)?;
+    if args.block.is_requested() {
+        args.block.fill("fio", &[path], &report::brief(&lines))?;
         return Ok(fine);
     }
     let tables = report::render(&lines);
     print!("{tables}");
-    let path = path.with_extension("md");
-    std::fs::write(&path, tables).map_err(|e| Error::io("write", &path, e))?;
+    record::write_beside(&path, "md", &tables)?;
     Ok(fine)
 }
 
-/// Measures, and returns where the record is, and whether ours was fine.
+/// Measures. Returns the path of the record, and false if ours failed or was wrong.
 fn measure(args: &Args) -> Result<(PathBuf, bool)> {
-    let given: Vec<_> = args
-        .tool
-        .iter()
-        .map(|t| program_at(t))
-        .collect::<Result<_>>()?;
-    let found = PROGRAMS.iter();
+    let given = args.programs.given()?;
+    let programs = PROGRAMS.iter();
     let conditions = fio::Conditions {
-        programs: found
+        programs: programs
             .filter_map(|name| Some(((*name).to_owned(), program(name, &given)?)))
             .collect(),
         rounds: args.rounds,
@@ -92,16 +76,5 @@ fn measure(args: &Args) -> Result<(PathBuf, bool)> {
         work: args.work.clone(),
     };
     conditions.plan()?;
-    let mut writer = RecordWriter::create(&args.records, "fio")?;
-    eprintln!("record: {}", writer.path().display());
-    let mut measured = false;
-    let done = fio::run(&conditions, &mut |line| {
-        measured |= matches!(line, Line::Sample(_) | Line::Failed(_));
-        writer.write_any(line)
-    });
-    let path = writer.path().to_owned();
-    if !measured {
-        writer.give_up();
-    }
-    done.map(|fine| (path, fine))
+    record::write(&args.records, "fio", |emit| fio::run(&conditions, emit))
 }

@@ -1,6 +1,6 @@
 //! `tuff-lab inside`: one start, in another root. Measurements run it; it is not for users.
 
-use tuff_lab::start::inside;
+use tuff_lab::campaigns::start::inside;
 use tuff_lab::{Error, Result};
 
 /// Start one program as the order on standard input says, and print what came of it

@@ -1,10 +1,13 @@
 //! `tuff-lab build`, `extract` and `check`: one thing at settings given on the command line.
 
-use super::how::How;
-use tuff_lab::define::{Action, Definition, Size};
-use tuff_lab::record::Line;
-use tuff_lab::report::{self, Style};
-use tuff_lab::{Result, run};
+use super::options::MeasureOptions;
+use tuff_lab::Result;
+use tuff_lab::campaigns::commands::definition::Definition;
+use tuff_lab::campaigns::commands::record::Line;
+use tuff_lab::campaigns::commands::report::{self, Style};
+use tuff_lab::campaigns::commands::run;
+use tuff_lab::definition::Definition as _;
+use tuff_lab::engines::settings::{Action, Size};
 
 /// Measure one thing, at settings given here, and print the table
 #[derive(clap::Args)]
@@ -21,14 +24,14 @@ pub(crate) struct Args {
     #[arg(short = 'C', long, default_value = "64K", value_name = "SIZE")]
     cluster: Size,
     #[command(flatten)]
-    how: How,
+    options: MeasureOptions,
 }
 
 /// Runs the verb. False if our own tool failed or was wrong.
 pub(crate) fn run(args: &Args, action: Action) -> Result<bool> {
     let definition = one_task(&args.compress, args.cluster, action)?;
     let mut lines: Vec<Line> = Vec::new();
-    let fine = run::run(&definition, &args.how.conditions()?, &mut |line| {
+    let fine = run::run(&definition, &args.options.conditions()?, &mut |line| {
         lines.push(line.clone());
         Ok(())
     })?;

@@ -2,8 +2,10 @@
 
 use clap::ValueEnum;
 use std::path::PathBuf;
-use tuff_lab::define::Action;
-use tuff_lab::report::{self, Style};
+use tuff_lab::campaigns::commands::record::Line;
+use tuff_lab::campaigns::commands::report::{self, Style};
+use tuff_lab::engines::settings::Action;
+use tuff_lab::report::document;
 use tuff_lab::{Error, Result, record};
 
 /// Make tables from records
@@ -50,7 +52,7 @@ pub(crate) enum ActionArg {
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let mut records = Vec::new();
     for path in &args.records {
-        records.extend(record::read(path)?);
+        records.extend(record::read_all::<Line>(path)?);
     }
     let action = args.action.map(|a| match a {
         ActionArg::Build => Action::Build,
@@ -75,9 +77,9 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
             .and_then(|a| word(a.to_possible_value()))
             .map(|a| format!("--action {a}")),
     );
-    let command = report::block_command(readme, &args.records, block, &options);
+    let command = document::block_command(readme, &args.records, block, &options);
     let document = std::fs::read_to_string(readme).map_err(|e| Error::io("read", readme, e))?;
-    let spliced = report::splice(
+    let spliced = document::splice(
         &document,
         block,
         &format!("\n{table}\nMade by `{command}`.\n"),

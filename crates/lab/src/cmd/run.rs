@@ -1,10 +1,14 @@
 //! `tuff-lab run`: what definitions ask for, kept as a record.
 
-use super::how::How;
+use super::options::MeasureOptions;
+use super::record;
 use std::path::PathBuf;
-use tuff_lab::define::Definition;
-use tuff_lab::record::{Line, RecordWriter};
-use tuff_lab::{Error, Result, machine, run};
+use tuff_lab::campaigns::commands::definition::Definition;
+use tuff_lab::campaigns::commands::record::Line;
+use tuff_lab::campaigns::commands::run;
+use tuff_lab::definition::Definition as _;
+use tuff_lab::measure::machine;
+use tuff_lab::{Error, Result};
 
 /// Measure what definitions ask for, and keep the samples as a record
 #[derive(clap::Args)]
@@ -25,7 +29,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", value_parser = name)]
     machine: Option<String>,
     #[command(flatten)]
-    how: How,
+    options: MeasureOptions,
 }
 
 /// Runs the verb. False if our own tool failed or was wrong.
@@ -35,7 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         .iter()
         .map(|d| Definition::read(d))
         .collect::<Result<_>>()?;
-    let mut conditions = args.how.conditions()?;
+    let mut conditions = args.options.conditions()?;
     conditions.only = args.only.clone();
     let date = args.date.clone().unwrap_or_else(today);
     let name = args.machine.clone().unwrap_or_else(machine::host_name);
@@ -48,17 +52,9 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     }
     let mut fine = true;
     for definition in definitions.iter().filter(|d| conditions.want_any(d)) {
-        let mut writer = RecordWriter::create(&folder, &definition.name)?;
-        eprintln!("record: {}", writer.path().display());
-        let mut measured = false;
-        let done = run::run(definition, &conditions, &mut |line| {
-            measured |= matches!(line, Line::Sample(_) | Line::Failed(_));
-            writer.write(line)
-        });
-        if done.is_err() && !measured {
-            writer.give_up();
-        }
-        fine &= done?;
+        let campaign =
+            |emit: &mut dyn FnMut(&Line) -> Result<()>| run::run(definition, &conditions, emit);
+        fine &= record::write(&folder, &definition.name, campaign)?.1;
     }
     Ok(fine)
 }
@@ -71,8 +67,7 @@ fn name(text: &str) -> std::result::Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// The clock is asked for the name of a folder, and for nothing else.
+/// Returns the date in UTC. It names a folder and is used for nothing else.
 fn today() -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    machine::date(now.map_or(0, |d| d.as_secs()))
+    jiff::Timestamp::now().strftime("%Y-%m-%d").to_string()
 }

@@ -1,10 +1,13 @@
 //! `tuff-lab serve`: reads through mounts.
 
-use super::how::program_at;
-use std::path::PathBuf;
-use tuff_lab::record::RecordWriter;
-use tuff_lab::serve::record::Line;
-use tuff_lab::{Error, Result, report, serve};
+use super::options::Programs;
+use super::record::{self, Block};
+use std::path::{Path, PathBuf};
+use tuff_lab::Result;
+use tuff_lab::campaigns::serve::definition::Definition;
+use tuff_lab::campaigns::serve::report;
+use tuff_lab::campaigns::serve::run::{self as serve, Conditions};
+use tuff_lab::definition::Definition as _;
 
 /// Measure reads through mounts: ours, the kernel's, and other FUSE servers'
 ///
@@ -20,21 +23,16 @@ pub(crate) struct Args {
     /// Measure nothing; make table and plot of this record again, or one table of several
     #[arg(long, value_name = "RECORD", conflicts_with_all = ["definition", "tree"])]
     from: Vec<PathBuf>,
-    /// Put a short table of the records into this document, between <!-- lab:begin BLOCK --> and <!-- lab:end BLOCK -->
-    #[arg(long, value_name = "FILE", requires_all = ["block", "from"])]
-    readme: Option<PathBuf>,
-    /// Name of the block
-    #[arg(long, value_name = "BLOCK", requires = "readme")]
-    block: Option<String>,
+    #[command(flatten)]
+    block: Block,
     /// Only workloads whose name contains this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Only images whose name contains this
     #[arg(long, value_name = "TEXT")]
     image: Option<String>,
-    /// Where a program is (default: PATH, and beside this program)
-    #[arg(long, value_name = "NAME=PATH")]
-    tool: Vec<String>,
+    #[command(flatten)]
+    programs: Programs,
     /// Rounds of every workload (default: what the definition says)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
@@ -48,72 +46,43 @@ pub(crate) struct Args {
 
 /// Runs the verb. False if our own tool failed or was wrong.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    let mut fine = true;
-    let records = match (&args.definition, &args.tree) {
-        _ if !args.from.is_empty() => args.from.clone(),
+    let (records, fine) = match (&args.definition, &args.tree) {
         (Some(definition), Some(tree)) => {
-            let definition = serve::define::Definition::read(definition)?;
-            let conditions = serve::run::Conditions {
-                tree: tree.clone(),
-                tools: args
-                    .tool
-                    .iter()
-                    .map(|t| program_at(t))
-                    .collect::<Result<_>>()?,
-                rounds: args.rounds,
-                only: args.only.clone(),
-                image: args.image.clone(),
-                work: args.work.clone(),
-            };
-            let mut writer = RecordWriter::create(&args.records, &definition.name)?;
-            eprintln!("record: {}", writer.path().display());
-            let mut measured = false;
-            let done = serve::run::run(&definition, &conditions, &mut |line| {
-                measured |= matches!(line, Line::Sample(_) | Line::Failed(_));
-                writer.write_any(line)
-            });
-            let path = writer.path().to_owned();
-            if !measured {
-                writer.give_up();
-            }
-            fine = done?;
-            if !measured {
-                return Err(Error::Usage(
-                    "nothing to do: no workload and image have names that contain what --only and --image say"
-                        .to_owned(),
-                ));
-            }
-            vec![path]
+            let (path, fine) = measure(args, &Definition::read(definition)?, tree)?;
+            (vec![path], fine)
         }
-        _ => {
-            return Err(Error::Usage(
-                "a definition and a tree are needed".to_owned(),
-            ));
-        }
+        _ => (args.from.clone(), true),
     };
     let mut lines = Vec::new();
-    for record in &records {
-        lines.extend(serve::record::read(record)?);
+    for path in &records {
+        lines.extend(tuff_lab::record::read(path)?);
     }
-    let gathered = serve::report::gather(&lines);
-    if let (Some(readme), Some(block)) = (&args.readme, &args.block) {
-        let from = records.iter().map(|r| format!("--from {}", r.display()));
-        let options = from.collect::<Vec<_>>().join(" ");
-        let command = format!(
-            "tuff-lab serve {options} --readme {} --block {block}",
-            readme.display()
-        );
-        report::fill(readme, block, &serve::report::brief(&gathered), &command)?;
+    let gathered = report::gather(&lines);
+    if args.block.is_requested() {
+        args.block
+            .fill("serve", &records, &report::brief(&gathered))?;
         return Ok(fine);
     }
-    let table = serve::report::render(&gathered);
+    let table = report::render(&gathered);
     print!("{table}");
-    let [record] = records.as_slice() else {
-        return Ok(fine);
-    };
-    for (extension, text) in [("md", table), ("svg", serve::report::plot(&gathered)?)] {
-        let path = record.with_extension(extension);
-        std::fs::write(&path, text).map_err(|e| Error::io("write", &path, e))?;
+    if let [path] = records.as_slice() {
+        record::write_beside(path, "md", &table)?;
+        record::write_beside(path, "svg", &report::plot(&gathered)?)?;
     }
     Ok(fine)
+}
+
+/// Measures. Returns the path of the record, and false if our own tool failed or was wrong.
+fn measure(args: &Args, definition: &Definition, tree: &Path) -> Result<(PathBuf, bool)> {
+    let conditions = Conditions {
+        tree: tree.to_owned(),
+        tools: args.programs.given()?,
+        rounds: args.rounds,
+        only: args.only.clone(),
+        image: args.image.clone(),
+        work: args.work.clone(),
+    };
+    record::write(&args.records, &definition.name, |emit| {
+        serve::run(definition, &conditions, emit)
+    })
 }

@@ -1,9 +1,10 @@
 //! `tuff-lab soak`: one mount, for a long time.
 
-use super::how::program_at;
-use std::path::{Path, PathBuf};
-use tuff_lab::define::Size;
-use tuff_lab::{Error, Result, serve};
+use super::options::{Programs, absolute};
+use std::path::PathBuf;
+use tuff_lab::campaigns::serve;
+use tuff_lab::engines::settings::Size;
+use tuff_lab::{Error, Result};
 
 /// Read one mount for a long time with little memory; report growth, decay and wrong bytes
 ///
@@ -28,9 +29,8 @@ pub(crate) struct Args {
     /// Seed of what is read when
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    /// Where a program is (default: PATH, and beside this program)
-    #[arg(long, value_name = "NAME=PATH")]
-    tool: Vec<String>,
+    #[command(flatten)]
+    programs: Programs,
     /// Folder for the mount point
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
     work: PathBuf,
@@ -41,25 +41,17 @@ pub(crate) struct Args {
 
 /// Runs the verb. False if there are findings.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    let given: Vec<_> = args
-        .tool
-        .iter()
-        .map(|t| program_at(t))
-        .collect::<Result<_>>()?;
-    let program = serve::run::program("tuff", &given)
-        .ok_or_else(|| Error::Usage("tuff was not found; give its place with --tool".to_owned()))?;
-    let whole = |path: &Path| std::path::absolute(path).map_err(|e| Error::io("find", path, e));
     let outcome = serve::soak::run(&serve::soak::Soak {
-        program,
+        program: args.programs.tuff()?,
         extra: args.extra.clone(),
-        image: whole(&args.image)?,
-        tree: whole(&args.tree)?,
+        image: absolute(&args.image)?,
+        tree: absolute(&args.tree)?,
         length: std::time::Duration::try_from_secs_f64(args.minutes * 60.0)
             .map_err(|e| Error::Usage(format!("--minutes {}: {e}", args.minutes)))?,
         limit: args.limit.0,
         cgroup: args.cgroup.clone(),
         seed: args.seed,
-        work: whole(&args.work)?,
+        work: absolute(&args.work)?,
     })?;
     let text = serde_json::to_string_pretty(&outcome);
     println!(

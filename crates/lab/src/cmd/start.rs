@@ -1,12 +1,14 @@
 //! `tuff-lab start`: how long programs take to start from an image.
 
-use super::how::program_at;
+use super::options::Programs;
+use super::record::{self, Block};
 use std::path::PathBuf;
-use tuff_lab::record::RecordWriter;
-use tuff_lab::serve::define::Cache;
-use tuff_lab::start::define::{Condition, Definition};
-use tuff_lab::start::record::Line;
-use tuff_lab::{Error, Result, report, start};
+use tuff_lab::Result;
+use tuff_lab::campaigns::serve::definition::Cache;
+use tuff_lab::campaigns::start::definition::{Condition, Definition};
+use tuff_lab::campaigns::start::report;
+use tuff_lab::campaigns::start::run::{self as start, Conditions};
+use tuff_lab::definition::Definition as _;
 
 /// Measure how long programs take to start from images: idle, beside readers, under memory pressure
 ///
@@ -23,12 +25,8 @@ pub(crate) struct Args {
     /// Measure nothing; make table and plot of this record again, or one table of several
     #[arg(long, value_name = "RECORD", conflicts_with_all = ["definition", "tree"])]
     from: Vec<PathBuf>,
-    /// Put a short table of the records into this document, between <!-- lab:begin BLOCK --> and <!-- lab:end BLOCK -->
-    #[arg(long, value_name = "FILE", requires_all = ["block", "from"])]
-    readme: Option<PathBuf>,
-    /// Name of the block
-    #[arg(long, value_name = "BLOCK", requires = "readme")]
-    block: Option<String>,
+    #[command(flatten)]
+    block: Block,
     /// How often everything is started (default: what the definition says)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     starts: Option<u32>,
@@ -41,9 +39,8 @@ pub(crate) struct Args {
     /// Evict the image's pages before each mount, so that it is read from the disk
     #[arg(long)]
     evict: bool,
-    /// Where a program is (default: PATH, and beside this program)
-    #[arg(long, value_name = "NAME=PATH")]
-    tool: Vec<String>,
+    #[command(flatten)]
+    programs: Programs,
     /// Control group (a folder) below which one is made for starts under memory pressure (default: looked for)
     #[arg(long, value_name = "DIR")]
     cgroup: Option<PathBuf>,
@@ -57,52 +54,37 @@ pub(crate) struct Args {
 
 /// Runs the verb. False if our own tool failed or was wrong.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    let mut fine = true;
-    let records = match &args.definition {
+    let (records, fine) = match &args.definition {
         Some(definition) => {
-            let definition = Definition::read(definition)?;
-            let (path, ours_fine) = measure(args, &definition)?;
-            fine = ours_fine;
-            vec![path]
+            let (path, fine) = measure(args, &Definition::read(definition)?)?;
+            (vec![path], fine)
         }
-        None => args.from.clone(),
+        None => (args.from.clone(), true),
     };
     let mut lines = Vec::new();
-    for record in &records {
-        lines.extend(start::record::read(record)?);
+    for path in &records {
+        lines.extend(tuff_lab::record::read(path)?);
     }
-    let gathered = start::report::gather(&lines);
-    if let (Some(readme), Some(block)) = (&args.readme, &args.block) {
-        let from = records.iter().map(|r| format!("--from {}", r.display()));
-        let options = from.collect::<Vec<_>>().join(" ");
-        let command = format!(
-            "tuff-lab start {options} --readme {} --block {block}",
-            readme.display()
-        );
-        report::fill(readme, block, &start::report::brief(&gathered), &command)?;
+    let gathered = report::gather(&lines);
+    if args.block.is_requested() {
+        args.block
+            .fill("start", &records, &report::brief(&gathered))?;
         return Ok(fine);
     }
-    let table = start::report::render(&gathered);
+    let table = report::render(&gathered);
     print!("{table}");
-    let [record] = records.as_slice() else {
-        return Ok(fine);
-    };
-    for (extension, text) in [("md", table), ("svg", start::report::plot(&gathered)?)] {
-        let path = record.with_extension(extension);
-        std::fs::write(&path, text).map_err(|e| Error::io("write", &path, e))?;
+    if let [path] = records.as_slice() {
+        record::write_beside(path, "md", &table)?;
+        record::write_beside(path, "svg", &report::plot(&gathered)?)?;
     }
     Ok(fine)
 }
 
-/// Measures, and returns where the record is.
+/// Measures. Returns the path of the record, and false if our own tool failed or was wrong.
 fn measure(args: &Args, definition: &Definition) -> Result<(PathBuf, bool)> {
-    let conditions = start::run::Conditions {
+    let conditions = Conditions {
         tree: args.tree.clone(),
-        tools: args
-            .tool
-            .iter()
-            .map(|t| program_at(t))
-            .collect::<Result<_>>()?,
+        tools: args.programs.given()?,
         starts: args.starts,
         only: args.only.clone(),
         conditions: args.condition.clone(),
@@ -110,23 +92,7 @@ fn measure(args: &Args, definition: &Definition) -> Result<(PathBuf, bool)> {
         cgroup: args.cgroup.clone(),
         work: args.work.clone(),
     };
-    let mut writer = RecordWriter::create(&args.records, &definition.name)?;
-    eprintln!("record: {}", writer.path().display());
-    let mut measured = false;
-    let done = start::run::run(definition, &conditions, &mut |line| {
-        measured |= matches!(line, Line::Sample(_) | Line::Failed(_));
-        writer.write_any(line)
-    });
-    let path = writer.path().to_owned();
-    if !measured {
-        writer.give_up();
-    }
-    let fine = done?;
-    if !measured {
-        return Err(Error::Usage(
-            "nothing to do: no program, server and condition are left of what was asked for"
-                .to_owned(),
-        ));
-    }
-    Ok((path, fine))
+    record::write(&args.records, &definition.name, |emit| {
+        start::run(definition, &conditions, emit)
+    })
 }

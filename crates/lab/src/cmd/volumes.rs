@@ -1,12 +1,11 @@
 //! `tuff-lab volumes`: volumes beside ext4.
 
-use super::how::program_at;
+use super::options::Programs;
+use super::record;
 use std::path::PathBuf;
-use tuff_lab::record::RecordWriter;
-use tuff_lab::serve::run::program;
-use tuff_lab::volumes::record::{self, Line};
-use tuff_lab::volumes::{self, report};
-use tuff_lab::{Error, Result};
+use tuff_lab::Result;
+use tuff_lab::campaigns::volumes::record::split;
+use tuff_lab::campaigns::volumes::{self, report};
 
 /// Measure volumes beside ext4 on a loop device and the host's own filesystem
 ///
@@ -23,9 +22,8 @@ pub(crate) struct Args {
     /// Only loads of groups whose name contains this: files, stream, overwrite, fdatasync, beside
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Where our program is (default: PATH, and beside this program)
-    #[arg(long, value_name = "NAME=PATH")]
-    tool: Vec<String>,
+    #[command(flatten)]
+    programs: Programs,
     /// Folder on the host that volumes are made on
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
     work: PathBuf,
@@ -40,41 +38,24 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         Some(path) => path.clone(),
         None => measure(args)?,
     };
-    let (header, samples) = record::read(&path)?;
+    let (header, samples) = split(tuff_lab::record::read(&path)?)?;
     let table = report::render(&header, &samples);
     print!("{table}");
-    let path = path.with_extension("md");
-    std::fs::write(&path, table).map_err(|e| Error::io("write", &path, e))?;
+    record::write_beside(&path, "md", &table)?;
     Ok(true)
 }
 
-/// Measures, and returns where the record is.
+/// Measures. Returns the path of the record.
 fn measure(args: &Args) -> Result<PathBuf> {
-    let given: Vec<_> = args
-        .tool
-        .iter()
-        .map(|t| program_at(t))
-        .collect::<Result<_>>()?;
-    let tuff = program("tuff", &given).ok_or_else(|| {
-        Error::Usage("no program tuff is found; --tool tuff=PATH says where".to_owned())
-    })?;
     let conditions = volumes::Conditions {
-        tuff,
+        tuff: args.programs.tuff()?,
         rounds: args.rounds,
         only: args.only.clone(),
         work: args.work.clone(),
     };
     conditions.plan()?;
-    let mut writer = RecordWriter::create(&args.records, "volumes")?;
-    eprintln!("record: {}", writer.path().display());
-    let mut measured = false;
-    let done = volumes::run(&conditions, &mut |line| {
-        measured |= matches!(line, Line::Sample(_));
-        writer.write_any(line)
+    let write = record::write(&args.records, "volumes", |emit| {
+        volumes::run(&conditions, emit)
     });
-    let path = writer.path().to_owned();
-    if !measured {
-        writer.give_up();
-    }
-    done.map(|()| path)
+    write.map(|(path, ())| path)
 }

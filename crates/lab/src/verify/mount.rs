@@ -1,6 +1,6 @@
 //! Images mounted by the running kernel, read-only, for as long as a value lives.
 
-use crate::engine::Format;
+use crate::engines::Format;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use std::ffi::CString;

@@ -1,0 +1,590 @@
+//! Running a definition: rounds, interleaved, each result looked at before its time counts.
+//!
+//! ```text
+//!  for each tree:  read it (digest, warm cache)
+//!    for each task:  make the images to be read, and have them verified
+//!      round 1: A  B  C      results verified in full
+//!      round 2: A  B  C      sizes compared (in full with verify_every_round)
+//!      ...
+//!    read the tree again: it must not have changed
+//! ```
+//!
+//! A tool that fails, or whose result is wrong, drops out of the task with a line that says why; the others go on.
+
+mod judge;
+
+use crate::campaigns::commands::definition::{Definition, Task};
+use crate::campaigns::commands::record::{
+    FailedLine, Header, Line, MadeLine, SampleLine, SubjectLine, TaskLine, TreeLine, VerdictLine,
+};
+use crate::engines::settings::{Action, Settings};
+use crate::engines::{self, Found, Places, Plan, TOOLS, Tool};
+use crate::measure::machine::{self, Machine};
+use crate::measure::stop;
+use crate::measure::workspace::{self, Work};
+use crate::measure::{self, Job};
+use crate::verify::tree::{Tree, TreeSize};
+use crate::{Error, Result};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What a definition leaves open.
+#[derive(Clone, Debug)]
+pub struct Conditions {
+    /// Trees: name and place.
+    pub trees: Vec<(String, PathBuf)>,
+    /// Tools at given places; others are looked for.
+    pub tools: Vec<(Tool, PathBuf)>,
+    /// Rounds of every task, in place of the definition's.
+    pub rounds: Option<u32>,
+    /// Only tasks whose name contains this.
+    pub only: Option<String>,
+    /// Seed of the order inside rounds; absent for the definition's order.
+    pub seed: Option<u64>,
+    /// Folder for images and extracted trees.
+    pub work: PathBuf,
+    /// Share of foreign load above which a sample is loud.
+    pub max_foreign: f64,
+    /// How often a loud sample is tried again.
+    pub retries: u32,
+    /// Compare results in full in every round.
+    pub verify_every_round: bool,
+    /// Control group below which one is made for each command.
+    pub cgroup: Option<PathBuf>,
+}
+
+impl Conditions {
+    fn wants(&self, task: &Task, tree: &str) -> bool {
+        let only = self.only.as_ref();
+        task.is_for(tree) && only.is_none_or(|only| task.name.contains(only))
+    }
+
+    /// True if a definition has a task that is wanted on one of the trees.
+    pub fn want_any(&self, definition: &Definition) -> bool {
+        let mut trees = self.trees.iter();
+        trees.any(|(tree, _)| definition.tasks.iter().any(|task| self.wants(task, tree)))
+    }
+}
+
+/// Where lines of the record go.
+pub type Emit<'a> = &'a mut dyn FnMut(&Line) -> Result<()>;
+
+/// Runs `definition`. True when our own tool, wherever it takes part, did its work and did it right.
+pub fn run(definition: &Definition, conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
+    let work = Work::create(&conditions.work)?;
+    let found: Vec<Found> = TOOLS
+        .iter()
+        .filter_map(|t| engines::find(*t, &conditions.tools).transpose())
+        .collect::<Result<_>>()?;
+    emit(&Line::Header(Header {
+        format: crate::record::FORMAT,
+        definition: definition.name.clone(),
+        machine: Machine::inspect()?,
+        tools: found.iter().map(|f| f.receipt.clone()).collect(),
+        cache: "warm: each tree and image is read once before the first round".to_owned(),
+        work_filesystem: workspace::filesystem(work.folder())?,
+        seed: conditions.seed,
+        max_foreign: conditions.max_foreign,
+        retries: conditions.retries,
+        verify_every_round: conditions.verify_every_round,
+    }))?;
+    let mut session = Session {
+        conditions,
+        found,
+        work,
+        emit,
+        random: conditions.seed.map(Random),
+        ours_fine: true,
+    };
+    for (name, path) in &conditions.trees {
+        session.tree(definition, name, path)?;
+    }
+    Ok(session.ours_fine)
+}
+
+struct Session<'a> {
+    conditions: &'a Conditions,
+    found: Vec<Found>,
+    work: Work,
+    emit: Emit<'a>,
+    random: Option<Random>,
+    ours_fine: bool,
+}
+
+/// A tree as the rounds need it.
+struct Source<'a> {
+    name: &'a str,
+    path: PathBuf,
+    tree: Tree,
+}
+
+/// A tool in a task.
+struct Subject<'a> {
+    label: &'a str,
+    found: Found,
+    plan: Plan,
+    /// Input of extract and check, output of build.
+    image: PathBuf,
+    /// What the first round made, once it was found right.
+    known: Option<Made>,
+    alive: bool,
+}
+
+/// A result, short.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Made {
+    image_bytes: u64,
+    image_digest: Option<String>,
+    tree: Option<TreeSize>,
+}
+
+impl Session<'_> {
+    fn tree(&mut self, definition: &Definition, name: &str, path: &Path) -> Result<()> {
+        let tasks: Vec<&Task> = definition
+            .tasks
+            .iter()
+            .filter(|t| self.conditions.wants(t, name))
+            .collect();
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        let path = path
+            .canonicalize()
+            .map_err(|e| Error::io("find", path, e))?;
+        eprintln!("{name}: reading the tree");
+        let source = Source {
+            name,
+            tree: Tree::read(&path)?,
+            path,
+        };
+        let size = source.tree.size;
+        if machine::memory_available().is_some_and(|m| size.bytes.saturating_mul(3) > m) {
+            eprintln!(
+                "tuff-lab: warning: {name} and what is made of it may not fit in memory; caches may not stay warm"
+            );
+        }
+        (self.emit)(&Line::Tree(TreeLine {
+            tree: name.to_owned(),
+            size,
+            digest: source.tree.digest(),
+            filesystem: workspace::filesystem(&source.path)?,
+        }))?;
+        for task in tasks {
+            self.task(definition, task, &source)?;
+        }
+        if Tree::read(&source.path)?.digest() != source.tree.digest() {
+            return Err(Error::Command(format!(
+                "{name} changed while it was measured; the record is void"
+            )));
+        }
+        Ok(())
+    }
+
+    fn task(&mut self, definition: &Definition, task: &Task, source: &Source<'_>) -> Result<()> {
+        let rounds = self
+            .conditions
+            .rounds
+            .or(task.rounds)
+            .unwrap_or(definition.rounds);
+        let incumbent = task
+            .runs
+            .iter()
+            .find(|r| r.incumbent)
+            .map(|r| r.label().to_owned());
+        let for_tree = |t: &Option<Vec<String>>| {
+            t.as_ref()
+                .is_none_or(|t| t.iter().any(|n| n == source.name))
+        };
+        (self.emit)(&Line::Task(TaskLine {
+            tree: source.name.to_owned(),
+            task: task.name.clone(),
+            action: task.action,
+            rounds,
+            incumbent,
+            bars: task
+                .bars
+                .iter()
+                .filter(|b| for_tree(&b.trees))
+                .cloned()
+                .collect(),
+            cold: task.cold,
+        }))?;
+        self.work.clear()?;
+        let mut subjects = self.subjects(task, source)?;
+        for round in 1..=rounds {
+            for at in self.order(subjects.len()) {
+                let subject = &mut subjects[at];
+                if subject.alive {
+                    self.round(task, source, subject, round)?;
+                }
+            }
+        }
+        self.work.clear()
+    }
+
+    /// Everyone who can take part; a missing tool drops out here.
+    fn subjects<'t>(&mut self, task: &'t Task, source: &Source<'_>) -> Result<Vec<Subject<'t>>> {
+        let mut subjects = Vec::new();
+        let mut images: Vec<(Tool, Settings, Result<PathBuf, String>)> = Vec::new();
+        for run in &task.runs {
+            let settings = run.settings(task);
+            let plan =
+                engines::plan(run.tool, task.action, settings, &run.extra).map_err(Error::Usage)?;
+            (self.emit)(&Line::Subject(SubjectLine {
+                tree: source.name.to_owned(),
+                task: task.name.clone(),
+                label: run.label().to_owned(),
+                tool: run.tool,
+                settings: settings.clone(),
+                command: plan.shown(),
+                notes: plan.notes.clone(),
+            }))?;
+            let Some(found) = self.find(run.tool) else {
+                let reason = format!("{} was not found", run.tool.name());
+                self.failed(task, source, run.label(), run.tool, reason)?;
+                continue;
+            };
+            let image = match task.action {
+                Action::Build => Ok(self.work.path("image")),
+                Action::Extract | Action::Check => {
+                    let maker = run.tool.maker(task.image_by);
+                    let known = images.iter().find(|(m, s, _)| *m == maker && s == settings);
+                    match known {
+                        Some((.., image)) => image.clone(),
+                        None => {
+                            let name = format!("made-{}", images.len());
+                            let image = self.make(task, source, maker, settings, &name)?;
+                            images.push((maker, settings.clone(), image.clone()));
+                            image
+                        }
+                    }
+                }
+            };
+            match image {
+                Ok(image) => subjects.push(Subject {
+                    label: run.label(),
+                    found,
+                    plan,
+                    image,
+                    known: None,
+                    alive: true,
+                }),
+                Err(reason) => self.failed(task, source, run.label(), run.tool, reason)?,
+            }
+        }
+        Ok(subjects)
+    }
+
+    fn failed(
+        &mut self,
+        task: &Task,
+        source: &Source<'_>,
+        label: &str,
+        tool: Tool,
+        reason: String,
+    ) -> Result<()> {
+        eprintln!(
+            "{}: {} {}: {label} drops out: {reason}",
+            source.name, task.action, task.name
+        );
+        if tool == Tool::Tuff {
+            self.ours_fine = false;
+        }
+        (self.emit)(&Line::Failed(FailedLine {
+            tree: source.name.to_owned(),
+            task: task.name.clone(),
+            label: label.to_owned(),
+            reason,
+        }))
+    }
+
+    fn find(&self, tool: Tool) -> Option<Found> {
+        self.found.iter().find(|f| f.tool == tool).cloned()
+    }
+
+    fn order(&mut self, count: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..count).collect();
+        if let Some(random) = &mut self.random {
+            random.shuffle(&mut order);
+        }
+        order
+    }
+
+    /// Makes and verifies an image to be read. The inner error says why there is none.
+    fn make(
+        &mut self,
+        task: &Task,
+        source: &Source<'_>,
+        maker: Tool,
+        settings: &Settings,
+        name: &str,
+    ) -> Result<Result<PathBuf, String>> {
+        let Some(found) = self.find(maker) else {
+            return Ok(Err(format!(
+                "{}, which makes the image, was not found",
+                maker.name()
+            )));
+        };
+        let plan = engines::plan(maker, Action::Build, settings, &[]).map_err(Error::Usage)?;
+        let image = self.work.path(name);
+        let arguments = plan.arguments(self.places(source, &image));
+        let job = self.job(&found.path, &arguments);
+        match measure::run_within(&job, Duration::MAX / 4)? {
+            Some((Some(0), _)) => {}
+            Some((_, said)) => {
+                let said = self.scrub(&said, &found, source);
+                return Ok(Err(format!("{} made no image: {said}", maker.name())));
+            }
+            None => return Ok(Err(format!("{} made no image in time", maker.name()))),
+        }
+        let verdict = self.judge_image(source, maker, &image)?;
+        let wrong = verdict.wrong.clone();
+        (self.emit)(&Line::Made(MadeLine {
+            tree: source.name.to_owned(),
+            task: task.name.clone(),
+            tool: maker,
+            command: plan.shown(),
+            image_bytes: workspace::length(&image)?,
+            verdict,
+        }))?;
+        // Reads the image once: its cache is warm, too.
+        workspace::digest(&image)?;
+        Ok(match wrong {
+            Some(wrong) => Err(format!("the image by {} is wrong: {wrong}", maker.name())),
+            None => Ok(image),
+        })
+    }
+
+    fn places<'p>(&'p self, source: &'p Source<'_>, image: &'p Path) -> Places<'p> {
+        Places {
+            tree: &source.path,
+            image,
+            target: self.work.target(),
+        }
+    }
+
+    fn job<'j>(&'j self, program: &'j Path, arguments: &'j [OsString]) -> Job<'j> {
+        Job {
+            program,
+            arguments,
+            folder: self.work.folder(),
+            cgroup: self.conditions.cgroup.as_deref(),
+        }
+    }
+
+    /// One round of one tool: attempts until one is quiet; the last or the quietest counts.
+    fn round(
+        &mut self,
+        task: &Task,
+        source: &Source<'_>,
+        subject: &mut Subject<'_>,
+        round: u32,
+    ) -> Result<()> {
+        let mut samples: Vec<SampleLine> = Vec::new();
+        let mut failure = None;
+        for attempt in 1..=self.conditions.retries + 1 {
+            stop::check()?;
+            self.work.clear_results(task.action)?;
+            if task.cold {
+                workspace::forget_caches(&subject.found.path)?;
+            }
+            let arguments = subject.plan.arguments(self.places(source, &subject.image));
+            let outcome = measure::sample(&self.job(&subject.found.path, &arguments))?;
+            let loud = outcome.usage.is_loud(self.conditions.max_foreign);
+            let exit = outcome.usage.exit;
+            let mut sample = SampleLine {
+                tree: source.name.to_owned(),
+                task: task.name.clone(),
+                label: subject.label.to_owned(),
+                round,
+                attempt,
+                kept: false,
+                loud,
+                usage: outcome.usage,
+                image_bytes: 0,
+                image_digest: None,
+            };
+            if exit != Some(0) {
+                let code = exit.map_or("a signal".to_owned(), |c| format!("exit code {c}"));
+                let said = self.scrub(&outcome.said, &subject.found, source);
+                failure = Some(format!("{code}: {said}"));
+                samples.push(sample);
+                break;
+            }
+            let examined = self.examine(task, source, subject, round)?;
+            let (sample_made, verdict) = match examined {
+                Ok(pair) => pair,
+                Err(reason) => {
+                    failure = Some(reason);
+                    samples.push(sample);
+                    break;
+                }
+            };
+            sample.image_bytes = sample_made.image_bytes;
+            sample.image_digest = sample_made.image_digest.clone();
+            show(task.action, &sample);
+            samples.push(sample);
+            if let Some(verdict) = verdict {
+                let wrong = verdict.wrong.clone();
+                (self.emit)(&Line::Verdict(VerdictLine {
+                    tree: source.name.to_owned(),
+                    task: task.name.clone(),
+                    label: subject.label.to_owned(),
+                    round,
+                    verdict,
+                }))?;
+                if let Some(wrong) = wrong {
+                    failure = Some(format!("wrong result: {wrong}"));
+                    break;
+                }
+            }
+            subject.known.get_or_insert(sample_made);
+            if !loud {
+                break;
+            }
+        }
+        if failure.is_none() {
+            keep_one(&mut samples);
+        }
+        for sample in samples {
+            (self.emit)(&Line::Sample(sample))?;
+        }
+        if let Some(reason) = failure {
+            subject.alive = false;
+            self.failed(task, source, subject.label, subject.found.tool, reason)?;
+        }
+        Ok(())
+    }
+}
+
+/// Tells who waits.
+fn show(action: Action, sample: &SampleLine) {
+    let SampleLine {
+        tree,
+        task,
+        label,
+        round,
+        usage,
+        ..
+    } = sample;
+    let mut warning = String::new();
+    if sample.loud {
+        warning = format!(
+            ", warning: others used {:.0} % of the CPU",
+            usage.foreign_share() * 100.0
+        );
+    }
+    if usage.read_bytes > 0 {
+        warning += &format!(", warning: {} bytes came from a device", usage.read_bytes);
+    }
+    eprintln!(
+        "{tree}: {action} {task}: round {round}: {label} {:.3} s, CPU {:.3} s, {} MiB{warning}",
+        usage.wall_s(),
+        usage.cpu_s(),
+        usage.max_rss_bytes >> 20
+    );
+}
+
+/// Marks the sample that counts: the last when it is quiet, else the quietest.
+fn keep_one(samples: &mut [SampleLine]) {
+    let share = |s: &SampleLine| {
+        if s.loud {
+            s.usage.foreign_share()
+        } else {
+            -1.0
+        }
+    };
+    let best = samples
+        .iter_mut()
+        .min_by(|a, b| share(a).total_cmp(&share(b)));
+    if let Some(best) = best {
+        best.kept = true;
+    }
+}
+
+/// SplitMix64: enough for the order of a round, and the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn shuffle(&mut self, items: &mut [usize]) {
+        for last in (1..items.len()).rev() {
+            // Fits: below the number of items.
+            let other = (self.next() % (last as u64 + 1)) as usize;
+            items.swap(last, other);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Usage;
+
+    fn sample(attempt: u32, foreign_us: u64, loud: bool) -> SampleLine {
+        SampleLine {
+            tree: String::new(),
+            task: String::new(),
+            label: String::new(),
+            round: 1,
+            attempt,
+            kept: false,
+            loud,
+            usage: Usage {
+                wall_ns: 1_000_000_000,
+                cpus: 1,
+                foreign_us,
+                ..Usage::default()
+            },
+            image_bytes: 0,
+            image_digest: None,
+        }
+    }
+
+    fn kept(mut samples: Vec<SampleLine>) -> Vec<u32> {
+        keep_one(&mut samples);
+        samples
+            .iter()
+            .filter(|s| s.kept)
+            .map(|s| s.attempt)
+            .collect()
+    }
+
+    #[test]
+    fn a_quiet_attempt_is_kept() {
+        assert_eq!(
+            kept(vec![sample(1, 500_000, true), sample(2, 90_000, false)]),
+            [2]
+        );
+    }
+
+    #[test]
+    fn without_a_quiet_attempt_the_quietest_is_kept() {
+        let loud = vec![
+            sample(1, 500_000, true),
+            sample(2, 300_000, true),
+            sample(3, 400_000, true),
+        ];
+        assert_eq!(kept(loud), [2]);
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_order_everywhere() {
+        let mut order: Vec<usize> = (0..6).collect();
+        Random(7).shuffle(&mut order);
+        let mut again: Vec<usize> = (0..6).collect();
+        Random(7).shuffle(&mut again);
+        assert_eq!(order, again);
+        let mut sorted = order;
+        sorted.sort_unstable();
+        assert_eq!(sorted, [0, 1, 2, 3, 4, 5]);
+    }
+}

@@ -1,0 +1,369 @@
+//! Cells, as commands of fio, and what fio says of them.
+
+use crate::measure::workspace::Work;
+use crate::measure::{self, Job};
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Name of the file in every place.
+pub(super) const FILE: &str = "file";
+/// What a request in a cell at random amounts to in all, if it is small. Unit: MiB.
+const SMALL_TOTAL_MIB: u64 = 64;
+/// What is compared at once. Unit: bytes.
+const BLOCK: usize = 4096;
+
+/// Where the next request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// Behind the last one.
+    Row,
+    /// Anywhere, each place once.
+    Random,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Way {
+    /// Reads.
+    Read,
+    /// Writes; one fsync at the end is a part of it.
+    Write,
+    /// Seven of ten read, the others write.
+    Mixed,
+}
+
+/// One run of fio.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cell {
+    /// What requests do.
+    pub way: Way,
+    /// Where they go.
+    pub order: Order,
+    /// How much each one asks for. Unit: KiB.
+    pub request_kib: u64,
+    /// Past the page cache (`O_DIRECT`)?
+    pub direct: bool,
+}
+
+/// All cells, in the order of a round: those that read first, while the file is as it was laid out.
+pub fn all() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for way in [Way::Read, Way::Write, Way::Mixed] {
+        for order in [Order::Row, Order::Random] {
+            for request_kib in [1024, 4] {
+                for direct in [false, true] {
+                    let mixed = way == Way::Mixed;
+                    if mixed && (order == Order::Row || request_kib != 4) {
+                        continue;
+                    }
+                    cells.push(Cell {
+                        way,
+                        order,
+                        request_kib,
+                        direct,
+                    });
+                }
+            }
+        }
+    }
+    cells
+}
+
+impl Cell {
+    /// What tables call it, and what `--only` is compared with.
+    pub fn name(&self) -> String {
+        let way = match self.way {
+            Way::Read => "read",
+            Way::Write => "write",
+            Way::Mixed => "7 reads to 3 writes",
+        };
+        let order = match self.order {
+            Order::Row => "in a row",
+            Order::Random => "at random",
+        };
+        let size = match self.request_kib {
+            1024 => "1 MiB".to_owned(),
+            kib => format!("{kib} KiB"),
+        };
+        let direct = if self.direct { "direct" } else { "buffered" };
+        format!("{way} {order}, {size}, {direct}")
+    }
+
+    /// Does it change the file?
+    pub fn writes(&self) -> bool {
+        self.way != Way::Read
+    }
+
+    fn mode(&self) -> &'static str {
+        match (self.way, self.order) {
+            (Way::Read, Order::Row) => "read",
+            (Way::Read, Order::Random) => "randread",
+            (Way::Write, Order::Row) => "write",
+            (Way::Write, Order::Random) => "randwrite",
+            (Way::Mixed, Order::Row) => "rw",
+            (Way::Mixed, Order::Random) => "randrw",
+        }
+    }
+}
+
+/// What a cell took.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Read and written. Unit: bytes.
+    pub bytes: u64,
+    /// From the first request to the end of the last, fsync included. Unit: nanoseconds.
+    pub ns: u64,
+    /// Time of the middle request; of reads where there are both. Unit: nanoseconds.
+    pub median_ns: f64,
+    /// Time of the slowest of 99 in a hundred. Unit: nanoseconds.
+    pub tail_ns: f64,
+    /// Time of all processors meanwhile, servers and kernel threads included, less fio's own start. Unit: microseconds.
+    pub cpu_us: u64,
+}
+
+/// The program, and what all its runs share.
+pub(super) struct Fio<'a> {
+    program: &'a Path,
+    folder: &'a Path,
+    answer: PathBuf,
+    file_mib: u64,
+}
+
+impl<'a> Fio<'a> {
+    pub(super) fn new(program: &'a Path, work: &'a Work, file_mib: u64) -> Self {
+        Self {
+            program,
+            folder: work.folder(),
+            answer: work.path("answer"),
+            file_mib,
+        }
+    }
+
+    /// Makes the file, and has it durable.
+    pub(super) fn lay_out(&self, point: &Path) -> Result<Result<(), String>> {
+        let how = ["--rw=write", "--bs=1M", "--do_verify=0", "--end_fsync=1"];
+        Ok(self.run(point, &how, 0)?.map(|_| ()))
+    }
+
+    /// Reads the file from its begin to its end: is every block one that fio wrote there?
+    pub(super) fn verify(&self, point: &Path) -> Result<Result<(), String>> {
+        let how = ["--rw=read", "--bs=1M", "--readonly"];
+        Ok(self.run(point, &how, 0)?.map(|_| ()))
+    }
+
+    /// Runs a cell. The inner error says what the place does not do, or did wrong.
+    pub(super) fn measure(
+        &self,
+        cell: &Cell,
+        point: &Path,
+        seed: u64,
+    ) -> Result<Result<Figures, String>> {
+        let before = match cell.writes() {
+            true => Some(self.blocks(point)?),
+            false => None,
+        };
+        let size = format!("--bs={}k", cell.request_kib);
+        let mode = format!("--rw={}", cell.mode());
+        let direct = format!("--direct={}", u8::from(cell.direct));
+        let total = format!("--io_size={}m", self.total_mib(cell));
+        let mut how = vec![size.as_str(), &mode, &direct, &total];
+        match cell.way {
+            Way::Read => how.extend(["--verify=0", "--readonly"]),
+            Way::Write => how.extend(["--do_verify=0", "--end_fsync=1"]),
+            Way::Mixed => how.extend(["--do_verify=0", "--end_fsync=1", "--rwmixread=70"]),
+        }
+        let answer = match self.run(point, &how, seed)? {
+            Ok(answer) => answer,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let figures = answer.figures(cell)?;
+        if let Some(before) = before {
+            if let Err(reason) = self.verify(point)? {
+                return Ok(Err(format!("afterwards: {reason}")));
+            }
+            let after = self.blocks(point)?;
+            let fresh = before.iter().zip(&after).filter(|(b, a)| b != a).count();
+            let written = answer.of("write", "io_bytes") / BLOCK as f64;
+            if fresh as f64 != written || before.len() != after.len() {
+                return Ok(Err(format!(
+                    "{fresh} blocks are new afterwards, where {written} were written"
+                )));
+            }
+        }
+        Ok(Ok(figures))
+    }
+
+    fn total_mib(&self, cell: &Cell) -> u64 {
+        match (cell.order, cell.request_kib) {
+            (Order::Random, 4) => SMALL_TOTAL_MIB.min(self.file_mib),
+            _ => self.file_mib,
+        }
+    }
+
+    fn run(&self, point: &Path, how: &[&str], seed: u64) -> Result<Result<Answer, String>> {
+        let mut arguments: Vec<OsString> = [
+            "--name=cell",
+            "--ioengine=psync",
+            "--output-format=json",
+            // Half of it can be compressed away, and no block is like another.
+            "--refill_buffers",
+            "--buffer_compress_percentage=50",
+            "--buffer_compress_chunk=4096",
+            "--verify=crc32c",
+            "--verify_interval=4096",
+            "--verify_fatal=1",
+            "--verify_state_save=0",
+        ]
+        .map(OsString::from)
+        .to_vec();
+        arguments.extend(how.iter().map(OsString::from));
+        let mut option = |name: &str, value: &std::ffi::OsStr| {
+            let mut text = OsString::from(format!("--{name}="));
+            text.push(value);
+            arguments.push(text);
+        };
+        option("size", format!("{}m", self.file_mib).as_ref());
+        option("randseed", seed.to_string().as_ref());
+        option("filename", point.join(FILE).as_os_str());
+        option("output", self.answer.as_os_str());
+        let job = Job {
+            program: self.program,
+            arguments: &arguments,
+            folder: self.folder,
+            cgroup: None,
+        };
+        let outcome = measure::sample(&job)?;
+        if outcome.usage.exit != Some(0) {
+            // No path of this machine in a record.
+            let said = outcome.said.replace(&*point.to_string_lossy(), "");
+            return Ok(Err(format!("fio failed: {said}")));
+        }
+        let text = std::fs::read_to_string(&self.answer)
+            .map_err(|e| Error::io("read", &self.answer, e))?;
+        let value = serde_json::from_str(text.get(text.find('{').unwrap_or(0)..).unwrap_or(""))
+            .map_err(|e| Error::Command(format!("fio's answer cannot be read: {e}")))?;
+        Ok(Ok(Answer {
+            value,
+            others_us: outcome
+                .usage
+                .foreign_us
+                .saturating_sub(outcome.usage.steal_us),
+        }))
+    }
+
+    /// A digest of each block.
+    fn blocks(&self, point: &Path) -> Result<Vec<u64>> {
+        let path = point.join(FILE);
+        let wrong = |e| Error::io("read", &path, e);
+        let mut file = File::open(&path).map_err(wrong)?;
+        let mut bytes = vec![0; 256 * BLOCK];
+        let mut digests = Vec::new();
+        loop {
+            let mut filled = 0;
+            while filled < bytes.len() {
+                match file.read(&mut bytes[filled..]).map_err(wrong)? {
+                    0 => break,
+                    more => filled += more,
+                }
+            }
+            if filled == 0 {
+                return Ok(digests);
+            }
+            digests.extend(bytes[..filled].chunks(BLOCK).map(|block| {
+                let digest = blake3::hash(block);
+                let (head, _) = digest.as_bytes().split_at(8);
+                // fits: eight of 32 bytes
+                u64::from_le_bytes(head.try_into().expect("eight bytes"))
+            }));
+        }
+    }
+}
+
+/// What fio says, and what everybody else used meanwhile.
+struct Answer {
+    value: serde_json::Value,
+    others_us: u64,
+}
+
+impl Answer {
+    /// A number of the only job; 0 if it is not there.
+    fn of(&self, way: &str, name: &str) -> f64 {
+        self.value["jobs"][0][way][name].as_f64().unwrap_or(0.0)
+    }
+
+    fn figures(&self, cell: &Cell) -> Result<Figures> {
+        let job = &self.value["jobs"][0];
+        let way = match cell.way {
+            Way::Read | Way::Mixed => "read",
+            Way::Write => "write",
+        };
+        let time = |share: &str| job[way]["clat_ns"]["percentile"][share].as_f64();
+        let number = |name: &str| job[name].as_f64();
+        let ms = number("job_runtime");
+        let (Some(median_ns), Some(tail_ns), Some(ms), Some(user), Some(system)) = (
+            time("50.000000"),
+            time("99.000000"),
+            ms.filter(|ms| *ms > 0.0),
+            number("usr_cpu"),
+            number("sys_cpu"),
+        ) else {
+            return Err(Error::Command("fio's answer lacks figures".to_owned()));
+        };
+        // Shares of the run time, in percent.
+        let own_us = (user + system) / 100.0 * ms * 1000.0;
+        Ok(Figures {
+            bytes: (self.of("read", "io_bytes") + self.of("write", "io_bytes")) as u64,
+            ns: (ms * 1e6) as u64,
+            median_ns,
+            tail_ns,
+            cpu_us: self.others_us + own_us as u64,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_have_names_of_their_own() {
+        let names: std::collections::HashSet<_> = all().iter().map(Cell::name).collect();
+        assert_eq!(names.len(), 18);
+        assert!(names.contains("write at random, 4 KiB, direct"));
+        assert!(names.contains("7 reads to 3 writes at random, 4 KiB, buffered"));
+    }
+
+    #[test]
+    fn figures_are_those_of_the_only_job() {
+        let value = serde_json::json!({ "jobs": [{
+            "job_runtime": 200, "usr_cpu": 10.0, "sys_cpu": 40.0,
+            "read": { "io_bytes": 7_000_000, "clat_ns": { "percentile": { "50.000000": 5, "99.000000": 9 } } },
+            "write": { "io_bytes": 3_000_000, "clat_ns": {} },
+        }] });
+        let answer = Answer {
+            value,
+            others_us: 1000,
+        };
+        let cell = |way| Cell {
+            way,
+            order: Order::Random,
+            request_kib: 4,
+            direct: true,
+        };
+        let expected = Figures {
+            bytes: 10_000_000,
+            ns: 200_000_000,
+            median_ns: 5.0,
+            tail_ns: 9.0,
+            cpu_us: 101_000,
+        };
+        assert_eq!(answer.figures(&cell(Way::Mixed)).unwrap(), expected);
+        assert!(answer.figures(&cell(Way::Write)).is_err());
+    }
+}

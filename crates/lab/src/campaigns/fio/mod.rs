@@ -1,0 +1,155 @@
+//! The eighth room: fio's matrix, for volumes beside ext4, XFS and Btrfs on loop devices, and for images beside SquashFS.
+//!
+//! ```text
+//!  round 1:  volume in zone files: make, mount, lay out a file, every cell, unmount, check, mount;  in one file;  ext4;  XFS;  Btrfs;
+//!            an image through tuff mount: the cells that read;  the kernel's EROFS;  erofsfuse;  the kernel's SquashFS
+//!  round 2:  ...
+//! ```
+//!
+//! A cell is one run of fio: in a row or at random, small or large requests, direct or through the page cache, reading, writing or both. What
+//! a place holds lies in the host's memory; reads through the page cache begin with nothing of the file in the mount's. After a cell that
+//! writes, all of the file is read: every block has to be one that fio wrote there, and as many have to be new as were written.
+
+pub mod cell;
+mod conditions;
+mod place;
+pub mod record;
+pub mod report;
+
+use crate::campaigns::serve::run::version;
+use crate::measure::machine::Machine;
+use crate::measure::stop;
+use crate::measure::workspace::{self, Work};
+use crate::{Error, Result};
+use cell::{Cell, Fio};
+use place::Setting;
+use record::{Costs, Failed, Header, Line, Sample};
+use std::path::PathBuf;
+
+pub use conditions::Conditions;
+pub use place::{Cost, PLACES, Where};
+
+impl Conditions {
+    /// What will be measured.
+    ///
+    /// # Errors
+    /// If that is nothing, or cannot be done by this user.
+    pub fn plan(&self) -> Result<(Vec<Where>, Vec<Cell>)> {
+        let wanted = |only: &Option<String>, name: &str| {
+            let only = only.as_deref().unwrap_or_default();
+            name.to_lowercase().contains(&only.to_lowercase())
+        };
+        let places = PLACES
+            .into_iter()
+            .filter(|place| wanted(&self.place, place.name()));
+        let cells = cell::all()
+            .into_iter()
+            .filter(|cell| wanted(&self.only, &cell.name()));
+        let (places, cells): (Vec<Where>, Vec<Cell>) = (places.collect(), cells.collect());
+        if places.is_empty() || cells.is_empty() {
+            return Err(Error::Usage(format!(
+                "nothing to do: no place or no cell has a name that contains what --place and --only say; places are {}, cells such as '{}'",
+                PLACES.map(Where::name).join("; "),
+                cell::all()[0].name()
+            )));
+        }
+        if !rustix::process::geteuid().is_root() {
+            return Err(Error::Usage(
+                "filesystems are mounted through a loop device, which takes root".to_owned(),
+            ));
+        }
+        Ok((places, cells))
+    }
+
+    fn program(&self, name: &str) -> Option<&PathBuf> {
+        let found = self.programs.iter().find(|(known, _)| known == name);
+        found.map(|(_, path)| path)
+    }
+}
+
+/// Measures. True if our own places took part in every cell and were right; a rival that fails drops out of a cell.
+pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<bool> {
+    let (places, cells) = conditions.plan()?;
+    let need = |name: &str| {
+        conditions.program(name).ok_or_else(|| {
+            Error::Usage(format!(
+                "no program {name} is found; --tool {name}=PATH says where"
+            ))
+        })
+    };
+    let (tuff, fio) = (need("tuff")?, need("fio")?);
+    let work = Work::create(&conditions.work)?;
+    let programs = conditions.programs.iter();
+    emit(&Line::Header(Header {
+        format: crate::record::FORMAT,
+        machine: Machine::inspect()?,
+        host: workspace::filesystem(work.folder())?,
+        programs: programs
+            .map(|(name, path)| (name.clone(), version(path)))
+            .collect(),
+        file_mib: conditions.file_mib,
+        rounds: conditions.rounds,
+    }))?;
+    let fio = Fio::new(fio, &work, conditions.file_mib);
+    let setting = Setting::new(conditions, tuff, &work, &fio);
+    let mut ours_fine = true;
+    for round in 1..=conditions.rounds {
+        for &place in &places {
+            stop::check()?;
+            let failed = |cell: Option<String>, reason: String| {
+                Line::Failed(Failed {
+                    round,
+                    place,
+                    cell,
+                    reason,
+                })
+            };
+            let made = match setting.make(place)? {
+                Ok(made) => made,
+                Err(reason) => {
+                    ours_fine &= !place.is_ours();
+                    emit(&failed(None, reason))?;
+                    continue;
+                }
+            };
+            for (number, cell) in cells.iter().enumerate() {
+                stop::check()?;
+                if cell.writes() && !place.is_writable() {
+                    continue;
+                }
+                // Each cell writes bytes that no other one wrote.
+                let seed = u64::from(round) * 1000 + number as u64 + 1;
+                match fio.measure(cell, &made.point(), seed)? {
+                    Ok(figures) => emit(&Line::Sample(Sample {
+                        round,
+                        place,
+                        cell: cell.clone(),
+                        figures,
+                    }))?,
+                    Err(reason) => {
+                        ours_fine &= !place.is_ours();
+                        emit(&failed(Some(cell.name()), reason))?;
+                    }
+                }
+            }
+            let (costs, complaint) = made.finish()?;
+            if let Some(reason) = complaint {
+                ours_fine &= !place.is_ours();
+                emit(&failed(None, reason))?;
+            }
+            emit(&Line::Costs(Costs {
+                round,
+                place,
+                costs,
+            }))?;
+        }
+    }
+    Ok(ours_fine)
+}
+
+impl Where {
+    /// Is it one of ours?
+    pub fn is_ours(self) -> bool {
+        matches!(self, Where::Zones | Where::File | Where::Tuff)
+    }
+}

@@ -1,0 +1,321 @@
+//! Where cells run: filesystems that are made for a round, and images that are made once and served.
+
+use super::cell::{FILE, Fio};
+use super::conditions::Conditions;
+use crate::campaigns::serve::server::{Served, Server};
+use crate::campaigns::volumes::place::{self, Kind};
+use crate::measure::workspace::{self, Work};
+use crate::{Error, Result};
+use rustix::fs::statvfs;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// What answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Where {
+    /// A volume in zone files.
+    Zones,
+    /// A volume in one file.
+    File,
+    /// ext4 through a loop device.
+    Ext4,
+    /// XFS likewise.
+    Xfs,
+    /// Btrfs likewise.
+    Btrfs,
+    /// An EROFS image through tuff mount.
+    Tuff,
+    /// The same image through the kernel.
+    Kernel,
+    /// The same image through erofsfuse.
+    Erofsfuse,
+    /// A SquashFS image through the kernel.
+    Squashfs,
+}
+
+/// In the order of a round.
+pub const PLACES: [Where; 9] = [
+    Where::Zones,
+    Where::File,
+    Where::Ext4,
+    Where::Xfs,
+    Where::Btrfs,
+    Where::Tuff,
+    Where::Kernel,
+    Where::Erofsfuse,
+    Where::Squashfs,
+];
+
+impl Where {
+    /// What tables call it, and what `--place` is compared with.
+    pub fn name(self) -> &'static str {
+        match self {
+            Where::Zones => "volume, zone files",
+            Where::File => "volume, one file",
+            Where::Ext4 => "ext4",
+            Where::Xfs => "XFS",
+            Where::Btrfs => "Btrfs",
+            Where::Tuff => "image, tuff mount",
+            Where::Kernel => "image, kernel EROFS",
+            Where::Erofsfuse => "image, erofsfuse",
+            Where::Squashfs => "image, kernel SquashFS",
+        }
+    }
+
+    /// Can it be written to?
+    pub fn is_writable(self) -> bool {
+        self.kind().is_some()
+    }
+
+    fn kind(self) -> Option<Kind> {
+        match self {
+            Where::Zones => Some(Kind::Zones),
+            Where::File => Some(Kind::File),
+            Where::Ext4 => Some(Kind::Ext4),
+            Where::Xfs => Some(Kind::Xfs),
+            Where::Btrfs => Some(Kind::Btrfs),
+            Where::Tuff | Where::Kernel | Where::Erofsfuse | Where::Squashfs => None,
+        }
+    }
+}
+
+/// What a place costs, apart from cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cost {
+    /// Mounting it with the file in it. Unit: ms.
+    Mount,
+    /// What its checker takes, with the file in it. Unit: ms.
+    Check,
+    /// What it takes on the host when it is empty. Unit: KiB.
+    Empty,
+    /// What an empty one does not offer of its 4 GiB. Unit: KiB.
+    Withheld,
+    /// What the image takes, for each KiB of the file. Unit: 1.
+    Image,
+}
+
+/// What all places share.
+pub(super) struct Setting<'a> {
+    conditions: &'a Conditions,
+    tuff: &'a Path,
+    work: &'a Work,
+    fio: &'a Fio<'a>,
+}
+
+/// A place, mounted.
+pub(super) struct Place<'a> {
+    setting: &'a Setting<'a>,
+    place: Where,
+    held: Held,
+    costs: Costs,
+}
+
+/// Each with its value, in its own unit.
+pub(super) type Costs = Vec<(Cost, f64)>;
+
+enum Held {
+    Disk(place::Place),
+    Image(Served, PathBuf),
+}
+
+fn ms(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}
+
+impl<'a> Setting<'a> {
+    pub(super) fn new(
+        conditions: &'a Conditions,
+        tuff: &'a Path,
+        work: &'a Work,
+        fio: &'a Fio<'a>,
+    ) -> Self {
+        Self {
+            conditions,
+            tuff,
+            work,
+            fio,
+        }
+    }
+
+    /// Makes a place with the file in it. The inner error says why there is none.
+    pub(super) fn make(&self, place: Where) -> Result<Result<Place<'_>, String>> {
+        match place.kind() {
+            Some(kind) => self.make_disk(place, kind),
+            None => self.make_image(place),
+        }
+    }
+
+    fn make_disk(&self, place: Where, kind: Kind) -> Result<Result<Place<'_>, String>> {
+        let disk = match place::Place::make(kind, self.work, self.tuff) {
+            Ok(disk) => disk,
+            // A rival whose programs are not there.
+            Err(e @ (Error::Io(..) | Error::Command(_))) => return Ok(Err(e.to_string())),
+            Err(e) => return Err(e),
+        };
+        let room =
+            statvfs(disk.point()).map_err(|e| Error::io("look at", disk.point(), e.into()))?;
+        let offered = room.f_bavail * room.f_frsize;
+        rustix::fs::sync();
+        let costs = vec![
+            (Cost::Empty, disk.held_bytes()? as f64 / 1024.0),
+            (
+                Cost::Withheld,
+                place::SIZE.saturating_sub(offered) as f64 / 1024.0,
+            ),
+        ];
+        if let Err(reason) = self.fio.lay_out(disk.point())? {
+            return Ok(Err(reason));
+        }
+        let made = Place {
+            setting: self,
+            place,
+            held: Held::Disk(disk),
+            costs,
+        };
+        Ok(Ok(made))
+    }
+
+    fn make_image(&self, place: Where) -> Result<Result<Place<'_>, String>> {
+        let (image, format) = match place {
+            Where::Squashfs => (self.work.path("squashfs"), "squashfs"),
+            _ => (self.work.path("erofs"), "erofs"),
+        };
+        if !image.exists()
+            && let Err(reason) = self.build(&image, place == Where::Squashfs)?
+        {
+            return Ok(Err(reason));
+        }
+        let (server, program) = match place {
+            Where::Tuff => (Server::Tuff, Some(self.tuff)),
+            Where::Erofsfuse => match self.conditions.program("erofsfuse") {
+                Some(program) => (Server::Erofsfuse, Some(program.as_path())),
+                None => return Ok(Err("erofsfuse is not found".to_owned())),
+            },
+            _ => (Server::Kernel, None),
+        };
+        let point = self.work.path("mount");
+        let begun = Instant::now();
+        let started = Served::start(server, program, &[], (&image, format), &point)?;
+        let mounted = ms(begun);
+        let served = match started {
+            Ok(served) => served,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let file = workspace::length(&point.join(FILE))?;
+        let costs = vec![
+            (Cost::Mount, mounted),
+            (
+                Cost::Image,
+                workspace::length(&image)? as f64 / file.max(1) as f64,
+            ),
+        ];
+        // What is read in cells has to be what fio wrote.
+        if let Err(reason) = self.fio.verify(&point)? {
+            return Ok(Err(reason));
+        }
+        let made = Place {
+            setting: self,
+            place,
+            held: Held::Image(served, image),
+            costs,
+        };
+        Ok(Ok(made))
+    }
+
+    /// Makes an image of a folder with the file, LZ4 in clusters or blocks of 64 KiB.
+    fn build(&self, image: &Path, squashfs: bool) -> Result<Result<(), String>> {
+        let tree = self.work.path("tree");
+        if !tree.exists() {
+            std::fs::create_dir(&tree).map_err(|e| Error::io("create", &tree, e))?;
+            if let Err(reason) = self.fio.lay_out(&tree)? {
+                return Ok(Err(reason));
+            }
+        }
+        let mut command = match (squashfs, self.conditions.program("mksquashfs")) {
+            (false, _) => Command::new(self.tuff),
+            (true, Some(program)) => Command::new(program),
+            (true, None) => return Ok(Err("mksquashfs is not found".to_owned())),
+        };
+        match squashfs {
+            true => command.args([&tree, image]).args([
+                "-comp",
+                "lz4",
+                "-b",
+                "64K",
+                "-quiet",
+                "-no-progress",
+            ]),
+            false => command
+                .args(["build", "-q", "-z", "lz4", "-C", "64K"])
+                .args([&tree, image]),
+        };
+        let status = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        Ok(match status {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(format!("no image was made: {status}")),
+            Err(e) => Err(format!("no image was made: {e}")),
+        })
+    }
+}
+
+impl Place<'_> {
+    /// Its root.
+    pub(super) fn point(&self) -> PathBuf {
+        self.setting.work.path("mount")
+    }
+
+    /// Unmounts it, checks it, takes it away: what it cost, and what its checker did not like.
+    pub(super) fn finish(self) -> Result<(Costs, Option<String>)> {
+        let mut costs = self.costs;
+        match self.held {
+            Held::Disk(mut disk) => {
+                disk.unmount()?;
+                let begun = Instant::now();
+                let checked = disk.check();
+                costs.push((Cost::Check, ms(begun)));
+                let begun = Instant::now();
+                disk.mount()?;
+                costs.push((Cost::Mount, ms(begun)));
+                disk.end()?;
+                Ok((costs, checked.err().map(|e| e.to_string())))
+            }
+            Held::Image(served, image) => {
+                drop(served);
+                workspace::remove(&self.setting.work.path("mount"))?;
+                let fsck = self.setting.conditions.program("fsck.erofs");
+                let mut command = match (self.place, fsck) {
+                    (Where::Tuff, _) => Command::new(self.setting.tuff),
+                    (Where::Erofsfuse, Some(fsck)) => Command::new(fsck),
+                    _ => return Ok((costs, None)),
+                };
+                if self.place == Where::Tuff {
+                    command.args(["check", "-q"]);
+                }
+                let begun = Instant::now();
+                let status = command
+                    .arg(&image)
+                    .stdin(Stdio::null())
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .status();
+                let complaint = match status {
+                    Ok(status) if status.success() => {
+                        costs.push((Cost::Check, ms(begun)));
+                        None
+                    }
+                    Ok(status) => Some(format!("its checker ends with {status}")),
+                    Err(e) => Some(format!("its checker does not run: {e}")),
+                };
+                Ok((costs, complaint))
+            }
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The disk as a block device of the kernel: a file that this process serves through FUSE, and a loop device on it.
+//!
+//! The loop device's flushes come as fsync of that file, its discards as holes; nothing caches in between, since the file is read and
+//! written directly.
+
+use super::disk::Disk;
+use crate::{Error, Result};
+use fuser::{
+    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
+    Generation, INodeNo, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
+};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Files, by name, inode and size in bytes. All of them are the beginning of the same disk.
+const FILES: [(&str, INodeNo, u64); 2] = [
+    ("plain", INodeNo(2), PLAIN),
+    ("thin", INodeNo(3), super::disk::SIZE),
+];
+/// For those who use all that they see; mkfs.xfs wants 300 MiB. Unit: bytes.
+const PLAIN: u64 = 512 << 20;
+/// How long the kernel may believe what it was told: nothing of it changes.
+const BELIEVED: Duration = Duration::from_secs(3600);
+
+/// Serves until it is dropped; no loop device may be attached then.
+pub(super) struct Device {
+    folder: PathBuf,
+    session: Option<BackgroundSession>,
+}
+
+impl Device {
+    /// Serves a disk in a folder that is there.
+    pub(super) fn serve(disk: &Arc<Disk>, folder: &Path) -> Result<Self> {
+        let mut config = Config::default();
+        config.mount_options = vec![MountOption::FSName("tuff-lab".to_owned())];
+        let session = fuser::spawn_mount(Served(Arc::clone(disk)), folder, &config)
+            .map_err(|e| Error::io("serve a disk in", folder, e))?;
+        Ok(Self {
+            folder: folder.to_owned(),
+            session: Some(session),
+        })
+    }
+
+    /// A loop device on it, as large as the disk (thin) or of 512 MiB.
+    pub(super) fn attach(&self, thin: bool) -> Result<Attached> {
+        let output = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(self.folder.join(FILES[usize::from(thin)].0))
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|e| Error::Io("run losetup".to_owned(), e))?;
+        let path = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        match output.status.success() && path.starts_with("/dev/") {
+            true => Ok(Attached(path.into())),
+            false => Err(Error::Command(format!(
+                "losetup: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            ))),
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if let Some(Err(e)) = self.session.take().map(BackgroundSession::umount_and_join) {
+            eprintln!("tuff-lab: warning: cannot unmount the disk: {e}");
+        }
+    }
+}
+
+/// A loop device, until it is dropped.
+pub(super) struct Attached(PathBuf);
+
+impl Attached {
+    /// Of the device.
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let done = Command::new("losetup")
+            .arg("--detach")
+            .arg(&self.0)
+            .status();
+        if !done.is_ok_and(|status| status.success()) {
+            eprintln!("tuff-lab: warning: cannot detach {}", self.0.display());
+        }
+    }
+}
+
+struct Served(Arc<Disk>);
+
+impl Served {
+    fn attributes(inode: INodeNo) -> FileAttr {
+        let file = FILES.iter().find(|(_, number, _)| *number == inode);
+        let (kind, size, nlink) = match file {
+            Some((_, _, size)) => (FileType::RegularFile, *size, 1),
+            None => (FileType::Directory, 0, 2),
+        };
+        FileAttr {
+            ino: inode,
+            size,
+            blocks: size / 512,
+            atime: UNIX_EPOCH,
+            mtime: UNIX_EPOCH,
+            ctime: UNIX_EPOCH,
+            crtime: UNIX_EPOCH,
+            kind,
+            perm: 0o700,
+            nlink,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+}
+
+impl Filesystem for Served {
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let file = FILES.iter().find(|(known, _, _)| name == *known);
+        match file.filter(|_| parent == INodeNo::ROOT) {
+            Some((_, inode, _)) => {
+                reply.entry(&BELIEVED, &Self::attributes(*inode), Generation(0));
+            }
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        reply.attr(&BELIEVED, &Self::attributes(ino));
+    }
+
+    /// Times alone are set, and are not kept.
+    fn setattr(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _mode: Option<u32>,
+        _uid: Option<u32>,
+        _gid: Option<u32>,
+        size: Option<u64>,
+        _atime: Option<TimeOrNow>,
+        _mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<fuser::BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        match size {
+            Some(_) => reply.error(Errno::EPERM),
+            None => reply.attr(&BELIEVED, &Self::attributes(ino)),
+        }
+    }
+
+    fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        match ino {
+            INodeNo::ROOT => reply.error(Errno::EISDIR),
+            _ => reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO),
+        }
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        match self.0.read(offset, size as usize) {
+            Ok(bytes) => reply.data(&bytes),
+            Err(_) => reply.error(Errno::EIO),
+        }
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match self.0.write(offset, data) {
+            // fits: the protocol's sizes have 32 bits
+            Ok(()) => reply.written(data.len() as u32),
+            Err(_) => reply.error(Errno::EIO),
+        }
+    }
+
+    fn flush(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.ok();
+    }
+
+    fn fsync(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        answer(self.0.flush(), reply);
+    }
+
+    /// Holes and zeros are what a loop device asks for.
+    fn fallocate(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        use rustix::fs::FallocateFlags;
+        let mode = FallocateFlags::from_bits_retain(mode as u32);
+        match mode.intersects(FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE) {
+            true => answer(self.0.discard(offset, length), reply),
+            false => reply.error(Errno::EOPNOTSUPP),
+        }
+    }
+}
+
+fn answer(result: Result<(), super::disk::Refused>, reply: ReplyEmpty) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(_) => reply.error(Errno::EIO),
+    }
+}

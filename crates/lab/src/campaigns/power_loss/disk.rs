@@ -1,0 +1,417 @@
+//! A disk in memory that can lose its power, and that can get bits wrong.
+//!
+//! Invariants:
+//!
+//! * What was written before a flush that was answered survives every cut, unless the disk is told to lie.
+//! * Of each write after it, all survives, or nothing, or its first sectors: the seed says. So writes come in any order, and are torn.
+//! * Without power nothing is answered.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use tuff_testkit::Rng;
+
+/// Size of the disk in bytes: the smallest volume.
+pub(super) const SIZE: u64 = 1 << 44;
+
+/// What is written at once. Unit: bytes.
+pub(super) const SECTOR: u64 = 512;
+/// What is kept at once. Unit: bytes.
+const PAGE: usize = 4096;
+
+/// All that a disk holds, by the number of the page; what is absent is zero.
+pub(super) type Pages = HashMap<u64, Arc<[u8; PAGE]>>;
+
+/// Nothing is answered, or not this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refused;
+
+/// What will go wrong. Writes are counted from the moment the fault is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// Nothing.
+    None,
+    /// The power goes with this write. A disk that lies answers flushes and does nothing.
+    Cut { write: u64, lies: bool },
+    /// One bit of one write in so many is wrong, from one write on up to another.
+    Bits { from: u64, to: u64, one_in: usize },
+}
+
+/// Shared by who serves it and who has it fail.
+pub(super) struct Disk {
+    size: u64,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    /// What reads return.
+    now: Pages,
+    /// What survives whatever happens.
+    flushed: Pages,
+    /// What changed since, in order.
+    waiting: Vec<Change>,
+    fault: Fault,
+    rng: Rng,
+    writes: u64,
+    wrong_bits: u64,
+    power: bool,
+}
+
+enum Change {
+    Bytes(u64, Vec<u8>),
+    Zeros(u64, u64),
+}
+
+impl Disk {
+    /// All zero. The size is one of whole pages. Unit: bytes.
+    pub(super) fn new(size: u64) -> Self {
+        assert_eq!(size % PAGE as u64, 0, "a size in whole pages");
+        Self {
+            size,
+            inner: Mutex::new(Inner {
+                now: Pages::new(),
+                flushed: Pages::new(),
+                waiting: Vec::new(),
+                fault: Fault::None,
+                rng: Rng::new(0),
+                writes: 0,
+                wrong_bits: 0,
+                power: true,
+            }),
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        // No step between two changes of it panics.
+        self.inner
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn within(&self, offset: u64, size: u64) -> Result<(), Refused> {
+        let end = offset.checked_add(size).ok_or(Refused)?;
+        match end <= self.size && offset.is_multiple_of(SECTOR) && size.is_multiple_of(SECTOR) {
+            true => Ok(()),
+            false => Err(Refused),
+        }
+    }
+
+    /// At any offset; up to the end.
+    pub(super) fn read(&self, offset: u64, size: usize) -> Result<Vec<u8>, Refused> {
+        let inner = self.inner();
+        if !inner.power {
+            return Err(Refused);
+        }
+        let left = self.size.saturating_sub(offset);
+        let mut bytes = vec![0; usize::try_from(left).map_or(size, |left| left.min(size))];
+        each_page(offset, bytes.len(), |page, inside, part| {
+            if let Some(found) = inner.now.get(&page) {
+                let size = part.len();
+                bytes[part].copy_from_slice(&found[inside..inside + size]);
+            }
+        });
+        Ok(bytes)
+    }
+
+    /// Whole sectors.
+    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Refused> {
+        self.within(offset, bytes.len() as u64)?;
+        let mut inner = self.inner();
+        let bytes = inner.spoil(bytes.to_vec());
+        inner.change(Change::Bytes(offset, bytes))
+    }
+
+    /// Whole sectors become zero.
+    pub(super) fn discard(&self, offset: u64, size: u64) -> Result<(), Refused> {
+        self.within(offset, size)?;
+        self.inner().change(Change::Zeros(offset, size))
+    }
+
+    /// All that was written survives.
+    pub(super) fn flush(&self) -> Result<(), Refused> {
+        let mut inner = self.inner();
+        if !inner.power {
+            return Err(Refused);
+        }
+        if matches!(inner.fault, Fault::Cut { lies: true, .. }) {
+            return Ok(());
+        }
+        let waiting = std::mem::take(&mut inner.waiting);
+        for change in &waiting {
+            change.apply(&mut inner.flushed, u64::MAX);
+        }
+        Ok(())
+    }
+
+    /// From now on this will go wrong, as the seed says.
+    pub(super) fn set(&self, fault: Fault, seed: u64) {
+        let mut inner = self.inner();
+        inner.fault = fault;
+        inner.rng = Rng::new(seed);
+        inner.writes = 0;
+        inner.wrong_bits = 0;
+    }
+
+    /// Takes the power, if it is still there.
+    pub(super) fn cut(&self) {
+        self.inner().cut();
+    }
+
+    /// Is there power?
+    pub(super) fn has_power(&self) -> bool {
+        self.inner().power
+    }
+
+    /// Gives the power back, to a disk without faults.
+    pub(super) fn give_power(&self) {
+        let mut inner = self.inner();
+        if !inner.power {
+            inner.now = inner.flushed.clone();
+            inner.power = true;
+        }
+        inner.fault = Fault::None;
+    }
+
+    /// What survives.
+    pub(super) fn flushed(&self) -> Pages {
+        self.inner().flushed.clone()
+    }
+
+    /// A disk with power, without faults, that holds this.
+    pub(super) fn reset(&self, pages: &Pages) {
+        let mut inner = self.inner();
+        inner.now = pages.clone();
+        inner.flushed = pages.clone();
+        inner.waiting.clear();
+        inner.power = true;
+        inner.fault = Fault::None;
+    }
+
+    /// Writes since the fault was set, and bits that went wrong.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        let inner = self.inner();
+        (inner.writes, inner.wrong_bits)
+    }
+}
+
+impl Inner {
+    fn spoil(&mut self, mut bytes: Vec<u8>) -> Vec<u8> {
+        if let Fault::Bits { from, to, one_in } = self.fault
+            && (from..to).contains(&self.writes)
+            && !bytes.is_empty()
+            && self.rng.below(one_in) == 0
+        {
+            let bit = self.rng.below(bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            self.wrong_bits += 1;
+        }
+        bytes
+    }
+
+    fn change(&mut self, change: Change) -> Result<(), Refused> {
+        if !self.power {
+            return Err(Refused);
+        }
+        change.apply(&mut self.now, u64::MAX);
+        self.waiting.push(change);
+        self.writes += 1;
+        match self.fault {
+            Fault::Cut { write, .. } if self.writes >= write => {
+                self.cut();
+                Err(Refused)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn cut(&mut self) {
+        if !std::mem::replace(&mut self.power, false) {
+            return;
+        }
+        for change in std::mem::take(&mut self.waiting) {
+            let sectors = match self.rng.below(4) {
+                0 => 0,
+                1 => self.rng.draw() % (change.size() / SECTOR + 1),
+                _ => u64::MAX,
+            };
+            change.apply(&mut self.flushed, sectors);
+        }
+    }
+}
+
+impl Change {
+    fn size(&self) -> u64 {
+        match self {
+            Change::Bytes(_, bytes) => bytes.len() as u64,
+            Change::Zeros(_, size) => *size,
+        }
+    }
+
+    /// Its first sectors, at most so many.
+    fn apply(&self, pages: &mut Pages, sectors: u64) {
+        let size = self.size().min(sectors.saturating_mul(SECTOR));
+        // fits: what is written is in memory, what is discarded is a part of a disk in memory
+        let size = usize::try_from(size).expect("a size of memory");
+        match self {
+            Change::Bytes(offset, bytes) => each_page(*offset, size, |page, inside, part| {
+                let page = pages.entry(page).or_insert_with(|| Arc::new([0; PAGE]));
+                Arc::make_mut(page)[inside..inside + part.len()].copy_from_slice(&bytes[part]);
+            }),
+            Change::Zeros(offset, _) => {
+                // A range may have far more pages than are there.
+                let whole = offset.div_ceil(PAGE as u64)..(offset + size as u64) / PAGE as u64;
+                pages.retain(|page, _| !whole.contains(page));
+                let end = offset + size as u64;
+                let inner = (whole.start * PAGE as u64).min(end);
+                let last = (whole.end * PAGE as u64).max(inner);
+                for edge in [*offset..inner, last..end] {
+                    let size = (edge.end - edge.start) as usize;
+                    each_page(edge.start, size, |page, inside, part| {
+                        if let Some(page) = pages.get_mut(&page) {
+                            Arc::make_mut(page)[inside..inside + part.len()].fill(0);
+                        }
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// The pages of a range: number, where in the page it begins, and which of its bytes they are.
+fn each_page(offset: u64, size: usize, mut what: impl FnMut(u64, usize, std::ops::Range<usize>)) {
+    let mut done = 0;
+    while done < size {
+        let at = offset + done as u64;
+        let inside = (at % PAGE as u64) as usize;
+        let part = done..size.min(done + PAGE - inside);
+        done = part.end;
+        what(at / PAGE as u64, inside, part);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = 1 << 16;
+
+    fn cut_at(write: u64) -> Fault {
+        Fault::Cut { write, lies: false }
+    }
+
+    #[test]
+    fn a_disk_that_lies_loses_what_it_said_it_had_flushed() {
+        let lost = (0..64).any(|seed| {
+            let disk = Disk::new(SIZE);
+            disk.set(
+                Fault::Cut {
+                    write: 2,
+                    lies: true,
+                },
+                seed,
+            );
+            disk.write(0, &[1; 512]).unwrap();
+            disk.flush().unwrap();
+            disk.cut();
+            disk.give_power();
+            disk.read(0, 512).unwrap() == [0; 512]
+        });
+        assert!(lost);
+    }
+
+    #[test]
+    fn a_cut_keeps_what_was_flushed_and_some_sectors_of_the_rest() {
+        let mut seen = [false; 3];
+        for seed in 0..64 {
+            let disk = Disk::new(SIZE);
+            disk.write(0, &[1; 8192]).unwrap();
+            disk.flush().unwrap();
+            disk.set(cut_at(1), seed);
+            assert_eq!(disk.write(4096, &[2; 8192]), Err(Refused));
+            assert!(!disk.has_power());
+            assert_eq!(disk.read(0, 512), Err(Refused));
+            disk.give_power();
+            let found = disk.read(0, 12288).unwrap();
+            assert_eq!(found[..4096], [1; 4096]);
+            let new = found[4096..].iter().take_while(|b| **b == 2).count();
+            assert_eq!(new as u64 % SECTOR, 0);
+            let rest: Vec<u8> = (4096 + new..12288).map(|at| u8::from(at < 8192)).collect();
+            assert_eq!(found[4096 + new..], rest);
+            seen[match new {
+                0 => 0,
+                8192 => 2,
+                _ => 1,
+            }] = true;
+        }
+        assert_eq!(seen, [true; 3]);
+    }
+
+    #[test]
+    fn a_later_write_may_survive_an_earlier_one() {
+        let out_of_order = (0..64).any(|seed| {
+            let disk = Disk::new(SIZE);
+            disk.set(cut_at(2), seed);
+            disk.write(0, &[1; 512]).unwrap();
+            assert_eq!(disk.write(512, &[2; 512]), Err(Refused));
+            disk.give_power();
+            disk.read(0, 1024).unwrap()[..] == [[0; 512], [2; 512]].concat()[..]
+        });
+        assert!(out_of_order);
+    }
+
+    #[test]
+    fn wrong_bits_are_in_the_writes_that_were_meant() {
+        let disk = Disk::new(SIZE);
+        let fault = Fault::Bits {
+            from: 1,
+            to: 3,
+            one_in: 1,
+        };
+        disk.set(fault, 7);
+        for n in 0..4 {
+            disk.write(n * 4096, &[0xFF; 4096]).unwrap();
+        }
+        let zeros = |n: u64| -> u32 {
+            let page = disk.read(n * 4096, 4096).unwrap();
+            page.iter().map(|byte| byte.count_zeros()).sum()
+        };
+        assert_eq!([0, 1, 2, 3].map(zeros), [0, 1, 1, 0]);
+        assert_eq!(disk.counts(), (4, 2));
+    }
+
+    #[test]
+    fn what_is_discarded_is_zero_and_the_end_is_the_end() {
+        let disk = Disk::new(SIZE);
+        disk.write(0, &[3; 16384]).unwrap();
+        disk.discard(512, 12288).unwrap();
+        let found = disk.read(0, 16384).unwrap();
+        assert_eq!(found.iter().filter(|b| **b == 3).count(), 4096);
+        assert_eq!(disk.write(SIZE, &[0; 512]), Err(Refused));
+        assert_eq!(disk.write(1, &[0; 512]), Err(Refused));
+        assert_eq!(disk.discard(u64::MAX - 511, 512), Err(Refused));
+        assert_eq!(disk.read(SIZE - 512, 1024).unwrap().len(), 512);
+        assert_eq!(disk.read(SIZE, 1024).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn a_discard_inside_a_page_leaves_the_rest_of_it() {
+        let disk = Disk::new(SIZE);
+        disk.write(0, &[3; 8192]).unwrap();
+        disk.discard(512, 1024).unwrap();
+        disk.discard(3584, 1024).unwrap();
+        let found = disk.read(0, 8192).unwrap();
+        let zeros: Vec<usize> = (0..16).filter(|n| found[n * 512] == 0).collect();
+        assert_eq!(zeros, [1, 2, 7, 8]);
+    }
+
+    #[test]
+    fn a_reset_disk_holds_what_was_flushed_then() {
+        let disk = Disk::new(SIZE);
+        disk.write(0, &[1; 512]).unwrap();
+        disk.flush().unwrap();
+        let state = disk.flushed();
+        disk.write(0, &[2; 512]).unwrap();
+        disk.cut();
+        disk.reset(&state);
+        assert_eq!(disk.read(0, 512).unwrap(), [1; 512]);
+    }
+}

@@ -1,0 +1,113 @@
+//! A mounted tree that programs can have as their root: with /proc, and with a /dev and a /tmp of its own.
+
+use crate::campaigns::serve::server::Served;
+use crate::{Error, Result};
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change,
+    mount_remount, unmount,
+};
+use std::path::{Path, PathBuf};
+
+/// Devices that programs open: name, major and minor number. Source: the kernel's list of devices.
+const DEVICES: [(&str, u32, u32); 5] = [
+    ("null", 1, 3),
+    ("zero", 1, 5),
+    ("full", 1, 7),
+    ("random", 1, 8),
+    ("urandom", 1, 9),
+];
+
+/// A root; what was mounted in it is unmounted when it is dropped, then what it lies on.
+#[derive(Debug)]
+pub struct Rooted {
+    point: PathBuf,
+    /// In the order of mounting.
+    inner: Vec<PathBuf>,
+    /// Dropped last.
+    served: Option<Served>,
+}
+
+impl Rooted {
+    /// On a mounted image.
+    pub fn on(served: Served) -> Result<Rooted> {
+        let mut rooted = Rooted {
+            point: served.point().to_owned(),
+            inner: Vec::new(),
+            served: Some(served),
+        };
+        rooted.furnish()?;
+        Ok(rooted)
+    }
+
+    /// On a tree, which is bound to `point` and cannot be written there.
+    pub fn of_tree(tree: &Path, point: &Path) -> Result<Rooted> {
+        Rooted::bind(tree, point, true)
+    }
+
+    /// The same, to be written; for a tree that is being made.
+    pub fn to_prepare(tree: &Path, point: &Path) -> Result<Rooted> {
+        Rooted::bind(tree, point, false)
+    }
+
+    fn bind(tree: &Path, point: &Path, read_only: bool) -> Result<Rooted> {
+        std::fs::create_dir_all(point).map_err(|e| Error::io("create", point, e))?;
+        let mounting = |e: rustix::io::Errno| Error::io("mount", point, e.into());
+        mount_bind(tree, point).map_err(mounting)?;
+        let mut rooted = Rooted {
+            point: point.to_owned(),
+            inner: vec![point.to_owned()],
+            served: None,
+        };
+        // What is mounted below shall not appear in the tree, too.
+        mount_change(point, MountPropagationFlags::PRIVATE).map_err(mounting)?;
+        if read_only {
+            let flags = MountFlags::BIND | MountFlags::RDONLY;
+            mount_remount(point, flags, c"").map_err(mounting)?;
+        }
+        rooted.furnish()?;
+        Ok(rooted)
+    }
+
+    /// Where it is.
+    pub fn point(&self) -> &Path {
+        &self.point
+    }
+
+    /// Who serves it.
+    pub fn served(&self) -> Option<&Served> {
+        self.served.as_ref()
+    }
+
+    fn furnish(&mut self) -> Result<()> {
+        let safe = MountFlags::NOSUID | MountFlags::NOEXEC;
+        for (name, filesystem, flags) in [
+            ("proc", "proc", safe | MountFlags::NODEV),
+            ("dev", "tmpfs", safe),
+            ("tmp", "tmpfs", MountFlags::NOSUID | MountFlags::NODEV),
+        ] {
+            let place = self.point.join(name);
+            mount(filesystem, &place, filesystem, flags, None)
+                .map_err(|e| Error::io("mount", &place, e.into()))?;
+            self.inner.push(place);
+        }
+        for (name, major, minor) in DEVICES {
+            let place = self.point.join("dev").join(name);
+            let mode = Mode::from_raw_mode(0o666);
+            let device = makedev(major, minor);
+            mknodat(CWD, &place, FileType::CharacterDevice, mode, device)
+                .map_err(|e| Error::io("create", &place, e.into()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Rooted {
+    fn drop(&mut self) {
+        while let Some(place) = self.inner.pop() {
+            if let Err(e) = unmount(&place, UnmountFlags::DETACH) {
+                eprintln!("tuff-lab: warning: {} stays mounted: {e}", place.display());
+            }
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! A small root of real programs: each with the libraries that `ldd` names, and the folders that it is said to need, at the
+//! places where this machine has them, links included.
+
+use crate::measure::workspace;
+use crate::{Error, Result};
+use std::collections::BTreeSet;
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, FileTimes};
+use std::io::{Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// File that readers in the background read.
+pub const BACKGROUND: &str = "background";
+/// How many links a path may lead through.
+const LINKS_MAX: u32 = 40;
+
+/// A root that grows.
+#[derive(Debug)]
+pub struct Root {
+    folder: PathBuf,
+    /// What was added, as paths of this machine.
+    added: BTreeSet<PathBuf>,
+}
+
+impl Root {
+    /// An empty root, with the folders that a mount gets its /proc, /dev and /tmp in.
+    pub fn create(folder: &Path) -> Result<Root> {
+        for name in ["", "proc", "dev", "tmp", "root"] {
+            let path = folder.join(name);
+            std::fs::create_dir_all(&path).map_err(|e| Error::io("create", &path, e))?;
+        }
+        Ok(Root {
+            folder: folder.to_owned(),
+            added: BTreeSet::new(),
+        })
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Adds what `pattern` matches on this machine, whole if it is a folder, with libraries. False if that is nothing.
+    pub fn add(&mut self, pattern: &Path) -> Result<bool> {
+        let found = matches(pattern);
+        for path in &found {
+            self.add_path(path)?;
+        }
+        Ok(!found.is_empty())
+    }
+
+    /// Writes a file.
+    pub fn write(&mut self, path: &Path, text: &str) -> Result<()> {
+        let place = self.place(path);
+        let parent = place.parent().unwrap_or(&place);
+        std::fs::create_dir_all(parent).map_err(|e| Error::io("create", parent, e))?;
+        std::fs::write(&place, text).map_err(|e| Error::io("write", &place, e))
+    }
+
+    /// Makes the file that is read in the background, of `length` bytes: the tree's own files, one behind the other, so that
+    /// it compresses as they do.
+    pub fn write_background(&self, length: u64) -> Result<()> {
+        let path = self.folder.join(BACKGROUND);
+        let mut file = File::create(&path).map_err(|e| Error::io("create", &path, e))?;
+        let mut files = Vec::new();
+        list(&self.folder, &mut files)?;
+        files.retain(|(f, length)| *f != path && *length > 0);
+        let mut left = length;
+        while left > 0 && !files.is_empty() {
+            for (from, _) in &files {
+                let source = File::open(from).map_err(|e| Error::io("open", from, e))?;
+                left -= std::io::copy(&mut source.take(left), &mut file)
+                    .map_err(|e| Error::io("write", &path, e))?;
+            }
+        }
+        file.flush().map_err(|e| Error::io("write", &path, e))
+    }
+
+    /// The place of a path of this machine in the root.
+    fn place(&self, path: &Path) -> PathBuf {
+        self.folder.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Adds a path, with the links and folders that lead to it.
+    fn add_path(&mut self, path: &Path) -> Result<()> {
+        let mut here = PathBuf::from("/");
+        let mut rest: VecDeque<OsString> = VecDeque::new();
+        push_front(&mut rest, path);
+        let mut links = 0;
+        while let Some(name) = rest.pop_front() {
+            if name == ".." {
+                here.pop();
+                continue;
+            }
+            let next = here.join(&name);
+            // What a link leads to may be gone; the link is kept.
+            let Ok(attributes) = std::fs::symlink_metadata(&next) else {
+                return Ok(());
+            };
+            if attributes.is_symlink() {
+                let target = std::fs::read_link(&next).map_err(|e| Error::io("read", &next, e))?;
+                let place = self.place(&next);
+                if std::fs::symlink_metadata(&place).is_err() {
+                    symlink(&target, &place).map_err(|e| Error::io("create", &place, e))?;
+                }
+                links += 1;
+                if links > LINKS_MAX {
+                    return Ok(());
+                }
+                if target.is_absolute() {
+                    here = PathBuf::from("/");
+                }
+                push_front(&mut rest, &target);
+            } else if attributes.is_dir() {
+                let place = self.place(&next);
+                if !place.is_dir() {
+                    std::fs::create_dir(&place).map_err(|e| Error::io("create", &place, e))?;
+                }
+                here = next;
+            } else {
+                return match rest.is_empty() && attributes.is_file() {
+                    true => self.add_file(&next),
+                    false => Ok(()),
+                };
+            }
+        }
+        if here == Path::new("/") || !self.added.insert(here.clone()) {
+            return Ok(());
+        }
+        let listing = std::fs::read_dir(&here).map_err(|e| Error::io("list", &here, e))?;
+        for entry in listing {
+            let entry = entry.map_err(|e| Error::io("list", &here, e))?;
+            self.add_path(&entry.path())?;
+        }
+        Ok(())
+    }
+
+    /// Adds a file whose folder is there. Times are kept: what was compiled from sources is compared with theirs.
+    fn add_file(&mut self, path: &Path) -> Result<()> {
+        if !self.added.insert(path.to_owned()) {
+            return Ok(());
+        }
+        let place = self.place(path);
+        std::fs::copy(path, &place).map_err(|e| Error::io("copy", path, e))?;
+        let modified = std::fs::metadata(path).and_then(|m| m.modified());
+        let file = File::options().write(true).open(&place);
+        file.and_then(|f| f.set_times(FileTimes::new().set_modified(modified?)))
+            .map_err(|e| Error::io("set times of", &place, e))?;
+        if has_libraries(path) {
+            for library in libraries(path) {
+                self.add_path(&library)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Puts the parts of a path in front of others.
+fn push_front(rest: &mut VecDeque<OsString>, path: &Path) {
+    for part in path.components().rev() {
+        match part {
+            Component::Normal(name) => rest.push_front(name.to_owned()),
+            Component::ParentDir => rest.push_front("..".into()),
+            _ => {}
+        }
+    }
+}
+
+/// The paths that a pattern stands for, in order; `*` stands for any part of a name that does not begin with a dot.
+fn matches(pattern: &Path) -> Vec<PathBuf> {
+    let mut found = vec![PathBuf::from("/")];
+    for part in pattern.components() {
+        let Component::Normal(part) = part else {
+            continue;
+        };
+        let step = |folder: PathBuf| -> Vec<PathBuf> {
+            let Some(star) = part.as_bytes().iter().position(|b| *b == b'*') else {
+                return vec![folder.join(part)];
+            };
+            let (before, after) = (&part.as_bytes()[..star], &part.as_bytes()[star + 1..]);
+            let is_match = |name: &OsStr| {
+                let name = name.as_bytes();
+                name.len() >= before.len() + after.len()
+                    && name.starts_with(before)
+                    && name.ends_with(after)
+                    && (!before.is_empty() || !name.starts_with(b"."))
+            };
+            let listing = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+            let mut names: Vec<PathBuf> = listing
+                .filter(|e| is_match(&e.file_name()))
+                .map(|e| e.path())
+                .collect();
+            names.sort();
+            names
+        };
+        found = found.into_iter().flat_map(step).collect();
+    }
+    found.retain(|p| std::fs::symlink_metadata(p).is_ok());
+    found
+}
+
+/// Is it a program or a library, as far as its first bytes and its name tell?
+fn has_libraries(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let executable = std::fs::metadata(path).is_ok_and(|m| m.permissions().mode() & 0o111 != 0);
+    let read = File::open(path).and_then(|mut f| f.read_exact(&mut magic));
+    read.is_ok() && magic == *b"\x7fELF" && (executable || name.contains(".so"))
+}
+
+/// What `ldd` names, the loader included; nothing for what it does not know.
+fn libraries(path: &Path) -> Vec<PathBuf> {
+    let mut ldd = Command::new("ldd");
+    let output = ldd.arg(path).stdin(Stdio::null()).output();
+    let text = output.map(|o| o.stdout).unwrap_or_default();
+    let words = text.split(u8::is_ascii_whitespace);
+    words
+        .filter(|w| w.starts_with(b"/"))
+        .map(|w| PathBuf::from(OsString::from_vec(w.to_vec())))
+        .collect()
+}
+
+/// Regular files below a folder in the order of names, with their lengths. Unit: bytes.
+pub fn list(folder: &Path, files: &mut Vec<(PathBuf, u64)>) -> Result<()> {
+    let listing = std::fs::read_dir(folder).map_err(|e| Error::io("list", folder, e))?;
+    let mut paths = Vec::new();
+    for entry in listing {
+        paths.push(entry.map_err(|e| Error::io("list", folder, e))?.path());
+    }
+    paths.sort();
+    for path in paths {
+        let attributes =
+            std::fs::symlink_metadata(&path).map_err(|e| Error::io("look at", &path, e))?;
+        if attributes.is_dir() {
+            list(&path, files)?;
+        } else if attributes.is_file() {
+            files.push((path, attributes.len()));
+        }
+    }
+    Ok(())
+}
+
+/// The file to read in the background, as a path in the root: the one that was made for it, else the longest.
+pub fn background(tree: &Path) -> Result<Option<(PathBuf, u64)>> {
+    let made = tree.join(BACKGROUND);
+    if made.is_file() {
+        return Ok(Some((
+            Path::new("/").join(BACKGROUND),
+            workspace::length(&made)?,
+        )));
+    }
+    let mut files = Vec::new();
+    list(tree, &mut files)?;
+    let longest = files.into_iter().max_by_key(|(_, length)| *length);
+    Ok(longest
+        .filter(|(_, length)| *length > 0)
+        .map(|(path, length)| {
+            let path = path.strip_prefix(tree).unwrap_or(&path).to_owned();
+            (Path::new("/").join(path), length)
+        }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_comes_with_its_libraries_and_the_links_to_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut root = Root::create(&folder.path().join("root")).unwrap();
+        assert!(root.add(Path::new("/bin/sh")).unwrap());
+        assert!(!root.add(Path::new("/bin/no-such-program-*")).unwrap());
+        let is_there = |path: &Path| {
+            // Links are looked up below the root, also absolute ones.
+            let real = path.canonicalize().unwrap();
+            root.folder()
+                .join(real.strip_prefix("/").unwrap())
+                .is_file()
+        };
+        assert!(is_there(Path::new("/bin/sh")));
+        for library in libraries(Path::new("/bin/sh")) {
+            assert!(is_there(&library), "{}", library.display());
+        }
+        root.write_background(5 << 20).unwrap();
+        let found = background(root.folder()).unwrap();
+        assert_eq!(found, Some(("/background".into(), 5 << 20)));
+    }
+
+    #[test]
+    fn patterns_stand_for_parts_of_names() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["ab", "axb", "axc", ".b"] {
+            std::fs::create_dir_all(folder.path().join(name).join("in")).unwrap();
+        }
+        let names = |pattern: &str| -> Vec<String> {
+            let found = matches(&folder.path().join(pattern));
+            let relative = found.iter().map(|p| p.strip_prefix(folder.path()).unwrap());
+            relative.map(|p| p.to_string_lossy().into_owned()).collect()
+        };
+        assert_eq!(names("a*b"), ["ab", "axb"]);
+        assert_eq!(names("*b/in"), ["ab/in", "axb/in"]);
+        assert_eq!(names("a*/none"), [""; 0]);
+    }
+
+    #[test]
+    fn a_folder_is_added_whole_with_dangling_links() {
+        let folder = tempfile::tempdir().unwrap();
+        let from = folder.path().join("from");
+        std::fs::create_dir_all(from.join("sub")).unwrap();
+        std::fs::write(from.join("sub/file"), "x").unwrap();
+        symlink("nowhere", from.join("dangling")).unwrap();
+        symlink("sub/..", from.join("loop")).unwrap();
+        let mut root = Root::create(&folder.path().join("root")).unwrap();
+        root.add(&from).unwrap();
+        let place = root.place(&from);
+        assert_eq!(std::fs::read(place.join("sub/file")).unwrap(), b"x");
+        assert!(std::fs::read_link(place.join("dangling")).is_ok());
+        assert!(std::fs::read_link(place.join("loop")).is_ok());
+    }
+}

@@ -1,0 +1,422 @@
+//! Files exercised against plain bytes: writes, reads, mappings, truncation, holes and reservations, in a random order that a seed fixes, on any mounted
+//! filesystem. In the manner of fsx, with several files at once so that one's bytes in another are seen. Files stay open and are seldom synced while
+//! their holes are searched and other processes copy them.
+
+mod copies;
+mod subject;
+
+pub use subject::Tally;
+
+use crate::{Error, Result};
+use copies::Copier;
+use rustix::fs::{Advice, FallocateFlags, SeekFrom, fadvise, fallocate, seek};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::num::NonZeroU64;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use subject::{Subject, differs};
+use tuff_testkit::Rng;
+use vmap::{Flush, Map, MapMut};
+
+/// Operations that a report of a difference shows.
+const TOLD: usize = 24;
+
+/// How long and how much.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// What fixes every operation.
+    pub seed: u64,
+    /// Operations, over all files.
+    pub operations: u64,
+    /// Files at once.
+    pub files: usize,
+    /// Longest file. Unit: bytes.
+    pub size_max: u64,
+    /// Longest operation. Unit: bytes.
+    pub len_max: u64,
+    /// Use mappings too.
+    pub mapped: bool,
+    /// Operations for each copy of a file by another process, half of them while the file grows; 0 for none.
+    pub copy_every: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Read,
+    Write,
+    Append,
+    MappedRead,
+    MappedWrite,
+    Truncate,
+    Punch,
+    Zero,
+    Reserve,
+    Sync,
+    Reopen,
+    Evict,
+    Compare,
+    Seek,
+    Copy,
+}
+
+/// Each as often as it is listed.
+const MIX: [What; 36] = {
+    use What::*;
+    [
+        Read,
+        Read,
+        Read,
+        Read,
+        Read,
+        Write,
+        Write,
+        Write,
+        Write,
+        Write,
+        Write,
+        Append,
+        Append,
+        MappedRead,
+        MappedRead,
+        MappedRead,
+        MappedRead,
+        MappedWrite,
+        MappedWrite,
+        MappedWrite,
+        MappedWrite,
+        Truncate,
+        Truncate,
+        Punch,
+        Punch,
+        Zero,
+        Reserve,
+        Sync,
+        Reopen,
+        Evict,
+        Evict,
+        Compare,
+        Seek,
+        Seek,
+        Seek,
+        Seek,
+    ]
+};
+
+/// Exercises files in a folder; they are removed at the end, and kept if one is wrong. The inner error says what was wrong.
+pub fn run(options: &Options, dir: &Path) -> Result<std::result::Result<Tally, String>> {
+    let host = |e: io::Error| Error::io("exercise files in", dir, e);
+    let mut rng = Rng::new(options.seed);
+    let mut subjects = Vec::new();
+    for n in 0..options.files.max(1) {
+        let path = dir.join(format!("exercised {n}"));
+        let file = open(&path, true).map_err(host)?;
+        subjects.push(Subject {
+            path,
+            file,
+            want: Vec::new(),
+            past: VecDeque::new(),
+        });
+    }
+    let mut tally = Tally::default();
+    let copiers = copies::available();
+    for number in 0..options.operations {
+        let at = rng.below(subjects.len());
+        let what = match rng.below(options.copy_every.max(1) as usize) {
+            0 if options.copy_every > 0 => What::Copy,
+            _ => MIX[rng.below(MIX.len())],
+        };
+        let wrong = step(
+            &mut subjects[at],
+            what,
+            number,
+            (options, &copiers),
+            &mut rng,
+            &mut tally,
+        )
+        .map_err(host)?;
+        tally.operations += 1;
+        if let Some(wrong) = wrong {
+            let s = &subjects[at];
+            let past: Vec<&str> = s.past.iter().map(String::as_str).collect();
+            return Ok(Err(format!(
+                "{}: operation {number}: {wrong}; before it, on this file:\n  {}",
+                s.path.display(),
+                past.join("\n  ")
+            )));
+        }
+    }
+    for mut s in subjects {
+        if let Some(wrong) = compare(&mut s, &mut tally).map_err(host)? {
+            return Ok(Err(format!("{}: at the end: {wrong}", s.path.display())));
+        }
+        std::fs::remove_file(&s.path).map_err(host)?;
+    }
+    Ok(Ok(tally))
+}
+
+fn open(path: &Path, new: bool) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(new)
+        .truncate(new)
+        .open(path)
+}
+
+/// Does one operation; says what was wrong.
+fn step(
+    s: &mut Subject,
+    what: What,
+    number: u64,
+    (options, copiers): (&Options, &[Copier]),
+    rng: &mut Rng,
+    tally: &mut Tally,
+) -> io::Result<Option<String>> {
+    let size = s.want.len() as u64;
+    let below = |rng: &mut Rng, n: u64| rng.below(n.max(1) as usize) as u64;
+    // Offsets near the ends of blocks are where mistakes are.
+    let offset = |rng: &mut Rng, n: u64| {
+        let at = below(rng, n);
+        if rng.below(3) == 0 { at & !4095 } else { at }
+    };
+    let length = |rng: &mut Rng| {
+        let most = if rng.below(4) == 0 {
+            16
+        } else {
+            options.len_max
+        };
+        1 + below(rng, most)
+    };
+    let inside = |rng: &mut Rng| {
+        let at = offset(rng, size);
+        (at, length(rng).min(size - at))
+    };
+    let mut wrong = None;
+    let told = match what {
+        What::Read if size > 0 => {
+            let (at, len) = inside(rng);
+            let mut buf = vec![0; len as usize];
+            s.file.read_exact_at(&mut buf, at)?;
+            wrong = differs(&s.want, at, &buf, tally);
+            format!("read {len} at {at}")
+        }
+        What::Write | What::Append => {
+            let most = options.size_max - 1;
+            let at = match what {
+                What::Append => (size
+                    + if rng.below(3) == 0 {
+                        below(rng, 20_000)
+                    } else {
+                        0
+                    })
+                .min(most),
+                _ => offset(rng, size + 1).min(most),
+            };
+            let len = length(rng).min(options.size_max - at);
+            let bytes = pattern(number, at, len);
+            s.file.write_all_at(&bytes, at)?;
+            put(&mut s.want, at, &bytes);
+            format!("write {len} at {at}")
+        }
+        What::MappedRead if options.mapped && size > 0 => {
+            let (at, len) = inside(rng);
+            let map = Map::with_options()
+                .offset(at as usize)
+                .len(len as usize)
+                .map(&s.file)
+                .map_err(other)?;
+            wrong = differs(&s.want, at, &map, tally);
+            tally.mapped += 1;
+            format!("mapped read {len} at {at}")
+        }
+        What::MappedWrite if options.mapped && size > 0 => {
+            let (at, len) = inside(rng);
+            let bytes = pattern(number, at, len);
+            let mut map = MapMut::with_options()
+                .offset(at as usize)
+                .len(len as usize)
+                .map(&s.file)
+                .map_err(other)?;
+            map.copy_from_slice(&bytes);
+            if rng.below(2) == 0 {
+                map.flush(&s.file, Flush::Sync).map_err(other)?;
+            }
+            put(&mut s.want, at, &bytes);
+            tally.mapped += 1;
+            format!("mapped write {len} at {at}")
+        }
+        What::Truncate => {
+            let to = offset(rng, options.size_max);
+            s.file.set_len(to)?;
+            s.want.resize(to as usize, 0);
+            format!("truncate to {to}")
+        }
+        What::Punch | What::Zero if size > 0 => {
+            let (at, len) = inside(rng);
+            let len = NonZeroU64::new(len).map_or(1, NonZeroU64::get);
+            let flags = match what {
+                What::Punch => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                _ => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+            };
+            match fallocate(&s.file, flags, at, len) {
+                Ok(()) => {
+                    let end = (at + len).min(size);
+                    s.want[at as usize..end as usize].fill(0);
+                }
+                // Not every filesystem has both.
+                Err(rustix::io::Errno::OPNOTSUPP) => {}
+                Err(e) => return Err(e.into()),
+            }
+            format!("{what:?} {len} at {at}")
+        }
+        What::Reserve => {
+            let at = offset(rng, options.size_max);
+            let len = length(rng).min(options.size_max - at).max(1);
+            match fallocate(&s.file, FallocateFlags::empty(), at, len) {
+                Ok(()) => s.want.resize(s.want.len().max((at + len) as usize), 0),
+                Err(rustix::io::Errno::OPNOTSUPP) => {}
+                Err(e) => return Err(e.into()),
+            }
+            format!("reserve {len} at {at}")
+        }
+        What::Sync => {
+            s.file.sync_all()?;
+            "sync".to_owned()
+        }
+        What::Reopen => {
+            s.file = open(&s.path, false)?;
+            "close, open".to_owned()
+        }
+        What::Evict => {
+            s.file.sync_data()?;
+            fadvise(&s.file, 0, None, Advice::DontNeed)?;
+            "sync, evict".to_owned()
+        }
+        What::Compare => {
+            wrong = compare(s, tally)?;
+            "compare".to_owned()
+        }
+        What::Seek => {
+            wrong = search(s, tally)?;
+            "find holes".to_owned()
+        }
+        What::Copy => {
+            let copier = &copiers[rng.below(copiers.len())];
+            let growth = match rng.below(2) {
+                0 if copier.allows_growth() => {
+                    pattern(number, size, length(rng).min(options.size_max - size))
+                }
+                _ => Vec::new(),
+            };
+            let beside = rng.below(2) == 0;
+            wrong = copies::check(s, copier, &growth, beside, tally)?;
+            let name = copier.name();
+            format!("copy by {name}, {} bytes longer meanwhile", growth.len())
+        }
+        _ => return Ok(None),
+    };
+    s.past.push_back(format!("{number}: {told}"));
+    if s.past.len() > TOLD {
+        s.past.pop_front();
+    }
+    let found = s.file.metadata()?.size();
+    if found != s.want.len() as u64 {
+        wrong = wrong.or(Some(format!("size {found}, expected {}", s.want.len())));
+    }
+    Ok(wrong)
+}
+
+fn other(e: vmap::Error) -> io::Error {
+    io::Error::other(e.to_string())
+}
+
+fn compare(s: &mut Subject, tally: &mut Tally) -> io::Result<Option<String>> {
+    let mut all = vec![0; s.want.len()];
+    s.file.read_exact_at(&mut all, 0)?;
+    Ok(differs(&s.want, 0, &all, tally))
+}
+
+/// Compares holes that another process would find with the bytes: each has zeros only, and the last one begins at the end of the file.
+fn search(s: &Subject, tally: &mut Tally) -> io::Result<Option<String>> {
+    let file = File::open(&s.path)?;
+    let size = s.want.len() as u64;
+    tally.seeks += 1;
+    let mut at = 0;
+    while at < size {
+        let data = match seek(&file, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => size,
+            Err(e) => return Err(e.into()),
+        };
+        if let Some(first) = s.want[at as usize..data as usize]
+            .iter()
+            .position(|b| *b != 0)
+        {
+            let first = at + first as u64;
+            return Ok(Some(format!(
+                "byte {first} lies in a hole from {at} to {data}"
+            )));
+        }
+        if data == size {
+            break;
+        }
+        at = seek(&file, SeekFrom::Hole(data))?;
+        if at <= data || at > size {
+            return Ok(Some(format!(
+                "a hole after {data} begins at {at}, size {size}"
+            )));
+        }
+    }
+    Ok(None)
+}
+
+/// Bytes that say which operation wrote them and where.
+fn pattern(number: u64, at: u64, len: u64) -> Vec<u8> {
+    (at..at + len)
+        .map(|at| (number.wrapping_mul(31) + at * 7 + at / 256) as u8 | 1)
+        .collect()
+}
+
+fn put(want: &mut Vec<u8>, at: u64, bytes: &[u8]) {
+    let (at, end) = (at as usize, at as usize + bytes.len());
+    if want.len() < end {
+        want.resize(end, 0);
+    }
+    want[at..end].copy_from_slice(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sound_filesystem_passes_and_a_wrong_byte_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options {
+            seed: 5,
+            operations: 3000,
+            files: 3,
+            size_max: 100_000,
+            len_max: 20_000,
+            mapped: true,
+            copy_every: 100,
+        };
+        let tally = run(&options, dir.path()).unwrap().unwrap();
+        assert!(
+            tally.mapped > 300 && tally.compared_bytes > 1 << 20,
+            "{tally:?}"
+        );
+        assert!(tally.seeks > 200 && tally.copies > 15, "{tally:?}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        let mut tally = Tally::default();
+        assert_eq!(differs(b"abcd", 1, b"bcd", &mut tally), None);
+        assert!(
+            differs(b"abcd", 1, b"bxd", &mut tally)
+                .unwrap()
+                .contains("first at 2")
+        );
+    }
+}

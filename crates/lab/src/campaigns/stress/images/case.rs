@@ -1,0 +1,586 @@
+//! The images that one seed leads to, in a folder of its own.
+
+use super::options::{Judge, Options};
+use super::plant::Gardener;
+use super::planted::Planted;
+use super::settings;
+use super::tally::Tally;
+use crate::measure::stop;
+use crate::{Error, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tuff_testkit::Rng;
+
+/// A tool that takes longer hangs. Unit: seconds.
+const PATIENCE: &str = "300";
+
+/// Why a case ends early.
+pub(super) enum Failure {
+    Found(String),
+    Lab(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Self {
+        Failure::Lab(e)
+    }
+}
+
+pub(super) type Outcome<T = ()> = std::result::Result<T, Failure>;
+
+/// Something is wrong.
+pub(super) fn found<T>(what: impl Into<String>) -> Outcome<T> {
+    Err(Failure::Found(what.into()))
+}
+
+/// One tree and its images.
+pub(super) struct Case<'a> {
+    pub(super) options: &'a Options,
+    pub(super) tally: &'a mut Tally,
+    /// What was run.
+    pub(super) commands: Vec<String>,
+    folder: &'a Path,
+}
+
+/// An image, and what it takes to read it.
+#[derive(Clone)]
+pub(super) struct Image {
+    /// File in the case's folder.
+    pub(super) name: String,
+    /// Files of its extra devices, in their order.
+    pub(super) devices: Vec<String>,
+    /// Data on them is found by unified addresses.
+    pub(super) by_address: bool,
+    /// The oldest kernel that mounts it.
+    pub(super) kernel: String,
+}
+
+impl<'a> Case<'a> {
+    /// In an empty folder.
+    pub(super) fn new(options: &'a Options, folder: &'a Path, tally: &'a mut Tally) -> Self {
+        Self {
+            options,
+            tally,
+            commands: Vec::new(),
+            folder,
+        }
+    }
+
+    /// Makes the images and has them judged.
+    pub(super) fn run(&mut self, rng: &mut Rng) -> Outcome {
+        let root = self.path("tree");
+        fs::create_dir(&root).map_err(|e| Error::io("make", &root, e))?;
+        // Each part has numbers of its own, so that what is drawn in one moves no other.
+        let [tree, mut options, mut steps, mut judges] =
+            std::array::from_fn(|_| Rng::new(rng.draw()));
+        let mut gardener = Gardener::new(tree, &root);
+        gardener.plant()?;
+        self.write_order(&mut gardener)?;
+        let settings = settings::draw(&mut options);
+        let Some(mut image) = self.build(&settings, &["tree"], "image", &mut steps)? else {
+            return Ok(());
+        };
+        let planted = self.tree(&mut judges)?;
+        self.judge(&image, &planted)?;
+        self.sources(&settings, &gardener, &planted, &mut steps)?;
+        self.devices(&settings, &gardener, &planted, &mut steps)?;
+        let mut merge = Rng::new(rng.draw());
+        if merge.below(2) == 0 {
+            self.merged(&image, &gardener, &planted, &mut merge)?;
+        }
+
+        let mut last = settings;
+        let mut bases = vec![image.clone()];
+        let mut planted = Rc::new(planted);
+        // What the last image holds.
+        let mut held = Rc::clone(&planted);
+        for round in 0..steps.below(4) {
+            gardener.change()?;
+            planted = Rc::new(self.tree(&mut judges)?);
+            if steps.below(2) == 0 {
+                last = settings::draw(&mut options);
+            }
+            if steps.below(2) == 0 {
+                let name = format!("patched-{round}");
+                // Fits: below 1000.
+                let stop = (steps.below(2) == 0).then(|| steps.below(1000) as u32);
+                let start = Instant::now();
+                if let Some(patched) = self.patch(&last, &image, name, &mut steps)? {
+                    let took = start.elapsed();
+                    self.judge(&patched, &planted)?;
+                    if let Some(stop) = stop {
+                        // It was done twice, but for the judge of threads.
+                        let after = took * stop / 2000;
+                        let signal = [Signal::KILL, Signal::TERM][steps.below(2)];
+                        self.stop(&last, &image, (signal, after), [&held, &planted])?;
+                    }
+                    image = patched;
+                    held = Rc::clone(&planted);
+                    bases.push(image.clone());
+                }
+            } else {
+                let name = format!("over-{round}");
+                let one = bases[merge.below(bases.len())].clone();
+                let of = match merge.below(4) {
+                    0 => vec![one, image.clone()],
+                    1 => vec![one],
+                    _ => vec![image.clone()],
+                };
+                let named = of.iter().map(|base| format!("--base={}", base.name));
+                let settings = [last.clone(), named.collect(), source_devices(&of)].concat();
+                if let Some(mut over) = self.build(&settings, &["tree"], &name, &mut steps)? {
+                    over.refers_to(of);
+                    self.judge(&over, &planted)?;
+                    bases.push(over);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Writes the file that `--order` is given.
+    fn write_order(&mut self, gardener: &mut Gardener<'_>) -> Result<()> {
+        let mut order = Vec::new();
+        for path in gardener.order() {
+            order.extend(path.as_os_str().as_bytes());
+            order.push(b'\n');
+        }
+        let path = self.path("order");
+        fs::write(&path, order).map_err(|e| Error::io("write", &path, e))
+    }
+
+    /// Builds an image of sources that say what the tree does, twice. None if the settings are refused.
+    fn build(
+        &mut self,
+        settings: &[String],
+        sources: &[&str],
+        image: &str,
+        rng: &mut Rng,
+    ) -> Outcome<Option<Image>> {
+        let [one, more] = threads(rng);
+        let line = |threads: String, image: &str| {
+            let head = ["build", "--json", &threads].map(str::to_owned);
+            [&head[..], settings, &words(sources), &words(&[image])].concat()
+        };
+        let Some(kernel) = self.made(&line(one, image))? else {
+            return Ok(None);
+        };
+        if self.is_judge(Judge::Threads) {
+            if self.made(&line(more, "again"))?.is_none() {
+                return found("more threads were refused");
+            }
+            self.saw(Judge::Threads);
+            self.same(image, "again")?;
+        }
+        Ok(Some(Image {
+            name: image.to_owned(),
+            devices: Vec::new(),
+            by_address: false,
+            kernel,
+        }))
+    }
+
+    /// Patches a copy of an image, twice. None if the settings are refused.
+    fn patch(
+        &mut self,
+        settings: &[String],
+        image: &Image,
+        name: String,
+        rng: &mut Rng,
+    ) -> Outcome<Option<Image>> {
+        let [one, more] = threads(rng);
+        let Some(kernel) = self.patch_once(settings, one, image, &name)? else {
+            return Ok(None);
+        };
+        if self.is_judge(Judge::Threads) {
+            if self.patch_once(settings, more, image, "again")?.is_none() {
+                return found("more threads were refused");
+            }
+            self.saw(Judge::Threads);
+            self.same(&name, "again")?;
+        }
+        let devices = Vec::new();
+        Ok(Some(Image {
+            name,
+            devices,
+            by_address: false,
+            kernel,
+        }))
+    }
+
+    fn patch_once(
+        &mut self,
+        settings: &[String],
+        threads: String,
+        image: &Image,
+        name: &str,
+    ) -> Outcome<Option<String>> {
+        let from = self.path(&image.name);
+        fs::copy(&from, self.path(name)).map_err(|e| Error::io("copy", &from, e))?;
+        self.commands.push(format!("cp {} {name}", image.name));
+        let head = ["patch", "--json", &threads].map(str::to_owned);
+        self.made(&[&head[..], settings, &words(&["tree", name])].concat())
+    }
+
+    /// Stops a patch of a copy of an image after some time. The copy holds the tree before it or the one after it, and takes the
+    /// patch again.
+    fn stop(
+        &mut self,
+        settings: &[String],
+        image: &Image,
+        (signal, after): (Signal, Duration),
+        [before, planted]: [&Planted; 2],
+    ) -> Outcome {
+        stop::check()?;
+        let stopped = "stopped";
+        let from = self.path(&image.name);
+        fs::copy(&from, self.path(stopped)).map_err(|e| Error::io("copy", &from, e))?;
+        self.commands.push(format!("cp {} {stopped}", image.name));
+        let line = [words(&["patch", "--quiet"]), settings.to_vec()].concat();
+        let line = [line, words(&["tree", stopped])].concat();
+        let (number, seconds) = (signal.as_raw(), after.as_secs_f64());
+        let shown = format!("timeout -s {number} {seconds:.4} tuff {}", line.join(" "));
+        self.commands.push(shown);
+        let tuff = &self.options.tuff;
+        let failed = |e| Error::io("run", tuff, e);
+        let mut patch = Command::new(tuff)
+            .args(&line)
+            .current_dir(self.folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .env_remove("SOURCE_DATE_EPOCH")
+            .spawn()
+            .map_err(failed)?;
+        std::thread::sleep(after);
+        // One that has ended is not waited for yet, so that no other process has its number.
+        _ = kill_process(Pid::from_child(&patch), signal);
+        patch.wait().map_err(failed)?;
+
+        let mut copy = Image {
+            name: stopped.to_owned(),
+            devices: Vec::new(),
+            by_address: false,
+            kernel: image.kernel.clone(),
+        };
+        let is_old = self.superblock(&image.name)? == self.superblock(stopped)?;
+        self.tally.stopped += 1;
+        self.judge(&copy, if is_old { before } else { planted })?;
+        let head = words(&["patch", "--json"]);
+        let again = self.made(&[&head[..], settings, &words(&["tree", stopped])].concat())?;
+        let Some(kernel) = again else {
+            return found("a patch was refused after it had been stopped");
+        };
+        copy.kernel = kernel;
+        self.judge(&copy, planted)
+    }
+
+    fn superblock(&self, image: &str) -> Result<[u8; 128]> {
+        let path = self.path(image);
+        let mut bytes = [0; 128];
+        File::open(&path)
+            .and_then(|file| file.read_exact_at(&mut bytes, 1024))
+            .map_err(|e| Error::io("read", &path, e))?;
+        Ok(bytes)
+    }
+
+    /// Builds the image from what says the same as the tree.
+    fn sources(
+        &mut self,
+        settings: &[String],
+        gardener: &Gardener<'_>,
+        planted: &Planted,
+        rng: &mut Rng,
+    ) -> Outcome {
+        let form = rng.below(7);
+        // Holes that an image does not keep are none for what is made of it.
+        let (holes, tar) = (gardener.is_sparse(), !gardener.is_beyond_tar());
+        let sources: &[&str] = match form {
+            0 if !holes => &["image"],
+            1 if !holes && tar => &["image.tar"],
+            2 | 5 if tar => &["tree.tar"],
+            3 => &["tree", "tree"],
+            4 if !holes => &["image", "tree"],
+            _ => return Ok(()),
+        };
+        if !self.is_judge(Judge::Sources) {
+            return Ok(());
+        }
+        match sources[0] {
+            "image.tar" => self.done(&words(&["tar", "image", "image.tar"]))?,
+            "tree.tar" => {
+                let line = "--format=pax --sort=name --sparse --xattrs --acls --numeric-owner -C tree -cf tree.tar .";
+                let line: Vec<String> = line.split(' ').map(str::to_owned).collect();
+                let output = self.command(Path::new("tar"), &line)?;
+                if !output.status.success() {
+                    let said = String::from_utf8_lossy(&output.stderr);
+                    let said = said.lines().next().unwrap_or("").to_owned();
+                    self.skip(Judge::Sources, &format!("tar fails: {said}"));
+                    return Ok(());
+                }
+            }
+            _ => {}
+        }
+        let stream = form == 5;
+        let head = words(&["build", "--json"]);
+        let line = |sources: &[&str], image| {
+            [&head[..], settings, &words(sources), &words(&[image])].concat()
+        };
+        let made = match stream {
+            true => self.made_from("tree.tar", &line(&["-"], "streamed"))?,
+            false => self.made(&line(sources, "again"))?,
+        };
+        let Some(kernel) = made else {
+            return found("another source was refused");
+        };
+        self.saw(Judge::Sources);
+        if !stream {
+            return self.same("image", "again");
+        }
+        // What is packed on the way lies in the order of the stream: other bytes, the same tree.
+        let image = Image {
+            name: "streamed".to_owned(),
+            devices: Vec::new(),
+            by_address: false,
+            kernel,
+        };
+        self.judge(&image, planted)
+    }
+
+    /// Makes images whose data lies elsewhere: in a file of chunks, in a tar.
+    fn devices(
+        &mut self,
+        settings: &[String],
+        gardener: &Gardener<'_>,
+        planted: &Planted,
+        steps: &mut Rng,
+    ) -> Outcome {
+        match steps.below(10) {
+            0 => {
+                // The second build replaces the chunks of the first one.
+                let blob = words(&["--blob=blob", "--force"]);
+                let settings = [settings::with_blob(settings), blob].concat();
+                if let Some(mut image) = self.build(&settings, &["tree"], "chunks", steps)? {
+                    image.devices.push("blob".to_owned());
+                    self.judge(&image, planted)?;
+                }
+            }
+            1 if !gardener.is_sparse() && !gardener.is_beyond_tar() => {
+                self.done(&words(&["tar", "image", "image.tar"]))?;
+                let head = words(&["build", "--json", "--tar-index"]);
+                let paths = words(&["image.tar", "index"]);
+                let line = [head, settings::of_index(settings), paths].concat();
+                if let Some(kernel) = self.made(&line)? {
+                    let image = Image {
+                        name: "index".to_owned(),
+                        devices: vec!["image.tar".to_owned()],
+                        by_address: false,
+                        kernel,
+                    };
+                    self.judge(&image, planted)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Makes an image that refers to two others which say the same as the tree, the second only in part.
+    fn merged(
+        &mut self,
+        image: &Image,
+        gardener: &Gardener<'_>,
+        planted: &Planted,
+        rng: &mut Rng,
+    ) -> Outcome {
+        let mut settings = settings::draw(rng);
+        if !gardener.has_links() {
+            // Names of one inode that come from both would be two.
+            settings.push("--exclude=*1*".to_owned());
+        }
+        let head = words(&["build", "--json"]);
+        let line = [head, settings, words(&["tree", "upper"])].concat();
+        let Some(kernel) = self.made(&line)? else {
+            return Ok(());
+        };
+        let devices = Vec::new();
+        let name = "upper".to_owned();
+        let upper = Image {
+            name,
+            devices,
+            by_address: false,
+            kernel,
+        };
+        let layers = match rng.below(4) {
+            0 => vec![image.clone()],
+            _ => vec![image.clone(), upper],
+        };
+        let settings = match rng.below(2) {
+            0 => Vec::new(),
+            _ => settings::draw(rng),
+        };
+        let settings = [settings, words(&["--image-index"]), source_devices(&layers)].concat();
+        let names: Vec<&str> = layers.iter().map(|layer| layer.name.as_str()).collect();
+        if let Some(mut merged) = self.build(&settings, &names, "merged", rng)? {
+            merged.refers_to(layers);
+            self.judge(&merged, planted)?;
+        }
+        Ok(())
+    }
+
+    fn same(&self, one: &str, other: &str) -> Outcome {
+        let read = |path: PathBuf| fs::read(&path).map_err(|e| Error::io("read", &path, e));
+        match read(self.path(one))? == read(self.path(other))? {
+            true => Ok(()),
+            false => found(format!("{other} has other bytes than {one}")),
+        }
+    }
+
+    /// Makes an image; the oldest kernel that mounts it, or none if that is refused as wrong usage. Every other failure is a finding.
+    fn made(&mut self, arguments: &[String]) -> Outcome<Option<String>> {
+        let output = self.tuff(arguments)?;
+        self.image(&output)
+    }
+
+    /// Makes an image of what comes through a pipe.
+    fn made_from(&mut self, stream: &str, arguments: &[String]) -> Outcome<Option<String>> {
+        let path = self.path(stream);
+        let failed = |e| Error::io("open", &path, e);
+        let mut cat = Command::new("cat")
+            .arg(&path)
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(failed)?;
+        // Always there: it was asked for.
+        let pipe = cat.stdout.take().map_or(Stdio::null(), Stdio::from);
+        let output = self.command_from(&self.options.tuff, arguments, pipe);
+        cat.wait().map_err(failed)?;
+        if let Some(last) = self.commands.last_mut() {
+            *last = format!("cat {stream} | {last}");
+        }
+        self.image(&output?)
+    }
+
+    fn image(&mut self, output: &Output) -> Outcome<Option<String>> {
+        match output.status.code() {
+            Some(0) => {
+                self.tally.images += 1;
+                match serde_json::from_slice::<serde_json::Value>(&output.stdout) {
+                    Ok(summary) => Ok(Some(summary["kernel"].as_str().unwrap_or("").to_owned())),
+                    Err(e) => found(format!("the summary is no JSON: {e}")),
+                }
+            }
+            Some(2) => {
+                self.tally.refused += 1;
+                Ok(None)
+            }
+            _ => Err(failed("tuff", output)),
+        }
+    }
+
+    /// Has our program do something that it has to do.
+    pub(super) fn done(&mut self, arguments: &[String]) -> Outcome {
+        let output = self.tuff(arguments)?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(failed(&format!("tuff {}", arguments[0]), &output)),
+        }
+    }
+
+    pub(super) fn tuff(&mut self, arguments: &[String]) -> Result<Output> {
+        self.command(&self.options.tuff, arguments)
+    }
+
+    /// Runs a program in the case's folder.
+    pub(super) fn command(&mut self, program: &Path, arguments: &[String]) -> Result<Output> {
+        self.command_from(program, arguments, Stdio::null())
+    }
+
+    fn command_from(
+        &mut self,
+        program: &Path,
+        arguments: &[String],
+        input: Stdio,
+    ) -> Result<Output> {
+        stop::check()?;
+        let name = program.file_name().unwrap_or(program.as_os_str());
+        let line = [&[name.to_string_lossy().into_owned()], arguments].concat();
+        self.commands.push(line.join(" "));
+        Command::new("timeout")
+            .arg(PATIENCE)
+            .arg(program)
+            .args(arguments)
+            .current_dir(self.folder)
+            .stdin(input)
+            .env("LC_ALL", "C")
+            .env_remove("SOURCE_DATE_EPOCH")
+            .output()
+            .map_err(|e| Error::io("run", Path::new("timeout"), e))
+    }
+
+    /// An empty name in the case's folder.
+    pub(super) fn cleared(&self, name: &str) -> Result<PathBuf> {
+        let path = self.path(name);
+        clear(&path)?;
+        Ok(path)
+    }
+}
+
+impl Image {
+    fn refers_to(&mut self, others: Vec<Image>) {
+        self.devices = others.into_iter().flat_map(Image::files).collect();
+        self.by_address = true;
+    }
+
+    /// Itself and its extra devices, as they are the devices of an image that refers to it.
+    fn files(self) -> impl Iterator<Item = String> {
+        std::iter::once(self.name).chain(self.devices)
+    }
+}
+
+/// Options that name the extra devices of images.
+fn source_devices(images: &[Image]) -> Vec<String> {
+    let devices = images.iter().flat_map(|image| &image.devices);
+    devices
+        .map(|name| format!("--source-device={name}"))
+        .collect()
+}
+
+/// One number of threads, and a larger one.
+fn threads(rng: &mut Rng) -> [String; 2] {
+    let more = [2, 3, 5, 7, 16][rng.below(5)];
+    [1, more].map(|n| format!("--threads={n}"))
+}
+
+pub(super) fn words(line: &[&str]) -> Vec<String> {
+    line.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// What a program said that should have ended well.
+pub(super) fn failed(what: &str, output: &Output) -> Failure {
+    let said = [&output.stdout[..], &output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    let code = match output.status.code() {
+        Some(124) => "took too long".to_owned(),
+        Some(code) => format!("ended with {code}"),
+        None => "was killed".to_owned(),
+    };
+    Failure::Found(format!("{what} {code}: {}", said.trim()))
+}
+
+pub(super) fn clear(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", folder, e)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,358 @@
+//! Who looks at an image.
+//!
+//! A judge that cannot look, for want of rights, a program or a feature of the kernel, says why: each such image is counted.
+
+use super::case::{Case, Failure, Image, Outcome, failed, found, words};
+use super::options::Judge;
+use super::planted::{Planted, Probe};
+use crate::engines::Tool;
+use crate::verify::mount::Mount;
+use crate::verify::required;
+use crate::verify::tree::{FACETS, Facet, Tree, path_of};
+use crate::{Error, Result};
+use std::fmt;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tuff_testkit::Rng;
+
+/// Files of which a mount is asked for pieces before it is walked.
+const PROBED: usize = 8;
+
+/// An older fsck.erofs does not know what is to be judged, and what it knows it does not always say right.
+const OLDEST_FSCK: [u32; 2] = [1, 9];
+
+/// All judges, and how they are asked for.
+pub const JUDGES: [(&str, Judge); 7] = [
+    ("threads", Judge::Threads),
+    ("sources", Judge::Sources),
+    ("check", Judge::Check),
+    ("extract", Judge::Extract),
+    ("mount", Judge::Mount),
+    ("kernel", Judge::Kernel),
+    ("fsck", Judge::Fsck),
+];
+
+impl fmt::Display for Judge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Judge::Threads => "other threads",
+            Judge::Sources => "other sources",
+            Judge::Check => "tuff check",
+            Judge::Extract => "tuff extract",
+            Judge::Mount => "tuff mount",
+            Judge::Kernel => "the kernel",
+            Judge::Fsck => "fsck.erofs",
+        })
+    }
+}
+
+impl Case<'_> {
+    pub(super) fn is_judge(&self, judge: Judge) -> bool {
+        self.options.judges.contains(&judge)
+    }
+
+    pub(super) fn saw(&mut self, judge: Judge) {
+        *self.tally.judged.entry(judge).or_default() += 1;
+    }
+
+    pub(super) fn skip(&mut self, judge: Judge, why: &str) {
+        let why = format!("{judge}: {why}");
+        *self.tally.skipped.entry(why).or_default() += 1;
+    }
+
+    /// The tree as it is now.
+    pub(super) fn tree(&self, rng: &mut Rng) -> Result<Planted> {
+        let tree = Tree::read(&self.path("tree"))?;
+        let probes = self.probes(&tree, rng)?;
+        Ok(Planted { tree, probes })
+    }
+
+    /// Has the judges look at an image of a tree.
+    pub(super) fn judge(&mut self, image: &Image, planted: &Planted) -> Outcome {
+        let (source, probes) = (&planted.tree, &planted.probes);
+        let device = image.devices.iter().map(|name| format!("--device={name}"));
+        let with = |line: &[&str]| -> Vec<String> {
+            words(line).into_iter().chain(device.clone()).collect()
+        };
+        let name = image.name.as_str();
+        if self.is_judge(Judge::Check) {
+            self.saw(Judge::Check);
+            self.done(&with(&["check", "--quiet", name]))?;
+        }
+        if self.is_judge(Judge::Extract) {
+            self.by_extract(source, &with(&["extract", "--quiet", name, "target"]))?;
+        }
+        if self.is_judge(Judge::Mount) {
+            self.by_mount(source, probes, &with(&["mount", name, "mnt"]))?;
+        }
+        if self.is_judge(Judge::Kernel) {
+            self.by_kernel(source, probes, image)?;
+        }
+        if self.is_judge(Judge::Fsck) {
+            self.by_fsck(source, image, &with(&[name]))?;
+        }
+        Ok(())
+    }
+
+    fn by_extract(&mut self, source: &Tree, extract: &[String]) -> Outcome {
+        let target = self.cleared("target")?;
+        let output = self.tuff(extract)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        // How many fit depends on the order in which they are set.
+        if said.contains("attribute") && said.contains("No space left") {
+            self.skip(Judge::Extract, "the host has no room for its attributes");
+            return Ok(());
+        }
+        self.saw(Judge::Extract);
+        match output.status.success() {
+            true => compare(source, &target, Judge::Extract, &FACETS),
+            false => Err(failed("tuff extract", &output)),
+        }
+    }
+
+    fn by_mount(&mut self, source: &Tree, probes: &[Probe], mount: &[String]) -> Outcome {
+        if !Path::new("/dev/fuse").exists() {
+            self.skip(Judge::Mount, "there is no /dev/fuse");
+            return Ok(());
+        }
+        let point = self.path("mnt");
+        fs::create_dir_all(&point).map_err(|e| Error::io("make", &point, e))?;
+        self.done(mount)?;
+        let served = Served {
+            tuff: &self.options.tuff,
+            point,
+        };
+        let same = probe(probes, &served.point, Judge::Mount)
+            .and_then(|()| compare(source, &served.point, Judge::Mount, &FACETS));
+        let ended = served.end();
+        self.saw(Judge::Mount);
+        same?;
+        ended.or_else(found)
+    }
+
+    fn by_kernel(&mut self, source: &Tree, probes: &[Probe], image: &Image) -> Outcome {
+        if !rustix::process::geteuid().is_root() {
+            self.skip(Judge::Kernel, "only root mounts");
+            return Ok(());
+        }
+        let running = rustix::system::uname();
+        let running = running.release().to_string_lossy().into_owned();
+        if version(&image.kernel) > version(&running) {
+            self.skip(Judge::Kernel, &format!("it is older than {}", image.kernel));
+            return Ok(());
+        }
+        let devices: Vec<PathBuf> = image.devices.iter().map(|name| self.path(name)).collect();
+        match Mount::erofs(&self.path(&image.name), &devices, &self.path("mnt")) {
+            Ok(mount) => {
+                self.saw(Judge::Kernel);
+                probe(probes, mount.point(), Judge::Kernel)?;
+                compare(source, mount.point(), Judge::Kernel, &FACETS)
+            }
+            Err(why) if why.unable => {
+                self.skip(Judge::Kernel, &why.text);
+                Ok(())
+            }
+            Err(why) => found(format!("the kernel does not mount it: {}", why.text)),
+        }
+    }
+
+    fn by_fsck(&mut self, source: &Tree, image: &Image, arguments: &[String]) -> Outcome {
+        let Some(fsck) = self.options.fsck.clone() else {
+            self.skip(Judge::Fsck, "there is none");
+            return Ok(());
+        };
+        let number = fsck.receipt.number();
+        if version(number) < OLDEST_FSCK {
+            self.skip(Judge::Fsck, &format!("{number} is older than 1.9"));
+            return Ok(());
+        }
+        let mut extracted = match self.beyond_fsck(image)? {
+            Beyond::All(why) => {
+                self.skip(Judge::Fsck, why);
+                return Ok(());
+            }
+            Beyond::Extraction => false,
+            Beyond::Nothing => true,
+        };
+        let target = self.cleared("target")?;
+        let into = [arguments, &words(&["--extract=target"])].concat();
+        let mut output = self.command(&fsck.path, &into)?;
+        // 1.9.3 writes the packed inode to where the tree is to go.
+        if target.is_file() {
+            fs::remove_file(&target).map_err(|e| Error::io("remove", &target, e))?;
+            let nowhere = [arguments, &words(&["--extract"])].concat();
+            output = self.command(&fsck.path, &nowhere)?;
+            extracted = false;
+        }
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let unknown = ["unsupported", "not supported", "unidentified"];
+        if unknown.iter().any(|word| said.contains(word)) {
+            self.skip(Judge::Fsck, &format!("{number} does not know a feature"));
+            return Ok(());
+        }
+        self.saw(Judge::Fsck);
+        match output.status.success() {
+            true if extracted => compare(source, &target, Judge::Fsck, required(Tool::FsckErofs)),
+            true => Ok(()),
+            false => Err(failed("fsck.erofs", &output)),
+        }
+    }
+
+    /// What an image has that fsck.erofs 1.9.3 does not read, in images by mkfs.erofs 1.9.3 neither.
+    fn beyond_fsck(&mut self, image: &Image) -> Outcome<Beyond> {
+        if image.by_address {
+            let why = "it does not find data on devices by its address";
+            return Ok(Beyond::All(why));
+        }
+        let output = self.tuff(&words(&["info", "--json", &image.name]))?;
+        let info: serde_json::Value = match serde_json::from_slice(&output.stdout) {
+            Ok(info) => info,
+            Err(_) => return Err(failed("tuff info", &output)),
+        };
+        let ends = info["inline"]["tails"].as_u64() > Some(0);
+        let boxed = info["metabox_nid"].is_u64();
+        if boxed && ends {
+            let why = "it does not find ends in compressed metadata";
+            return Ok(Beyond::All(why));
+        }
+        // Files that end in a hole come out shorter.
+        Ok(match info["holes"]["bytes"].as_u64() {
+            Some(1..) => Beyond::Extraction,
+            _ => Beyond::Nothing,
+        })
+    }
+
+    /// Pieces of some files of the tree.
+    fn probes(&self, source: &Tree, rng: &mut Rng) -> Result<Vec<Probe>> {
+        let root = self.path("tree");
+        let mut files = Vec::new();
+        for entry in &source.entries {
+            let path = path_of(entry);
+            let metadata = fs::symlink_metadata(root.join(&path));
+            let metadata = metadata.map_err(|e| Error::io("look at", &path, e))?;
+            if metadata.is_file() && metadata.len() > 0 {
+                files.push((path, metadata.len()));
+            }
+        }
+        let mut probes = Vec::new();
+        for _ in 0..PROBED.min(files.len()) {
+            let (path, length) = files[rng.below(files.len())].clone();
+            let full = root.join(&path);
+            let failed = |e| Error::io("read", &full, e);
+            let file = File::open(&full).map_err(failed)?;
+            // Fits: files are short.
+            let offset = rng.below(length as usize);
+            let most = [1, 4096, 70_000, 400_000][rng.below(4)];
+            let mut bytes = vec![0; (1 + rng.below(most)).min(length as usize - offset)];
+            let offset = offset as u64;
+            file.read_exact_at(&mut bytes, offset).map_err(failed)?;
+            probes.push(Probe {
+                path,
+                offset,
+                bytes,
+            });
+        }
+        Ok(probes)
+    }
+}
+
+/// What of an image fsck.erofs does not read.
+enum Beyond {
+    /// All, for a reason.
+    All(&'static str),
+    /// What it extracts.
+    Extraction,
+    Nothing,
+}
+
+/// Asks for pieces, in no order: what a whole file reads as may be right where a part of it is not.
+fn probe(probes: &[Probe], shown: &Path, judge: Judge) -> Outcome {
+    for probe in probes {
+        let (path, offset) = (probe.path.display(), probe.offset);
+        let mut read = vec![0; probe.bytes.len()];
+        let file = File::open(shown.join(&probe.path));
+        match file.and_then(|file| file.read_exact_at(&mut read, offset)) {
+            Ok(()) if read == probe.bytes => {}
+            Ok(()) => {
+                let length = read.len();
+                return found(format!(
+                    "by {judge}: {length} bytes at {offset} of {path} differ"
+                ));
+            }
+            Err(e) => return found(format!("by {judge}: byte {offset} of {path}: {e}")),
+        }
+    }
+    Ok(())
+}
+
+/// A mount by our program; unmounted when dropped.
+struct Served<'a> {
+    tuff: &'a Path,
+    point: PathBuf,
+}
+
+impl Served<'_> {
+    /// Unmounts it.
+    fn end(self) -> std::result::Result<(), String> {
+        let done = self.unmount();
+        std::mem::forget(self);
+        done
+    }
+
+    fn unmount(&self) -> std::result::Result<(), String> {
+        let output = Command::new(self.tuff)
+            .arg("umount")
+            .arg(&self.point)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|e| format!("tuff umount does not run: {e}"))?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(format!(
+                "tuff umount failed: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            )),
+        }
+    }
+}
+
+impl Drop for Served<'_> {
+    fn drop(&mut self) {
+        if let Err(e) = self.unmount() {
+            eprintln!("tuff-lab: warning: {}: {e}", self.point.display());
+        }
+    }
+}
+
+/// The first two numbers of a version.
+fn version(text: &str) -> [u32; 2] {
+    let mut numbers = text
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|number| number.parse().unwrap_or(0));
+    std::array::from_fn(|_| numbers.next().unwrap_or(0))
+}
+
+/// Compares what a judge shows with the tree, in what the judge keeps.
+fn compare(source: &Tree, shown: &Path, judge: Judge, facets: &[Facet]) -> Outcome {
+    let tree = Tree::read(shown);
+    let tree = tree.map_err(|e| Failure::Found(format!("by {judge}: {e}")))?;
+    let found_at = source.differences(&tree);
+    match found_at.iter().find(|d| facets.contains(&d.facet)) {
+        None => Ok(()),
+        Some(difference) => found(format!("by {judge}: {difference}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_number() {
+        assert_eq!(version("6.18.44-fc-v595"), [6, 18]);
+        assert_eq!(version("5.4"), [5, 4]);
+        assert!(version("6.9.1") < version("6.10"));
+    }
+}

@@ -1,0 +1,365 @@
+//! What is done, and whether it was done right.
+
+use crate::measure::stats;
+use crate::{Error, Result};
+use rustix::fs::{Advice, fadvise};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use tuff_testkit::Rng;
+
+/// Small files, of [`SMALL`] bytes, [`IN_A_DIRECTORY`] in each directory.
+const FILES: usize = 10_000;
+const IN_A_DIRECTORY: usize = 100;
+const SMALL: usize = 1024;
+/// The large file. Unit: MiB.
+const LARGE: u64 = 300;
+const MIB: usize = 1 << 20;
+const PAGE: usize = 4096;
+/// Pages of the file that is written over at random, and how many are.
+const PAGES: usize = 16_384;
+const OVERWRITES: usize = 20_000;
+/// Pages made durable one by one.
+const SYNCS: usize = 400;
+/// How long somebody makes directories beside those who write.
+const BESIDE: Duration = Duration::from_secs(10);
+
+/// What a figure is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Load {
+    /// A small file made and written.
+    Make,
+    /// A small file deleted.
+    Delete,
+    /// A MiB written in a row, with its part of one fsync.
+    Write,
+    /// A MiB read in a row, from the host's memory and not from the mount's.
+    Read,
+    /// A page written over at random, with its part of one fsync.
+    Overwrite,
+    /// A page and fdatasync: the median.
+    Fdatasync,
+    /// A directory made and removed beside others who write much: the median.
+    Beside,
+    /// The longest of 99.9 % of these.
+    BesideTail,
+    /// The longest.
+    BesideLongest,
+}
+
+/// In the order of tables.
+pub const LOADS: [Load; 9] = [
+    Load::Make,
+    Load::Delete,
+    Load::Write,
+    Load::Read,
+    Load::Overwrite,
+    Load::Fdatasync,
+    Load::Beside,
+    Load::BesideTail,
+    Load::BesideLongest,
+];
+
+impl Load {
+    /// What tables call it, and what one of it is.
+    pub fn name(self) -> &'static str {
+        match self {
+            Load::Make => "small file made, us",
+            Load::Delete => "small file deleted, us",
+            Load::Write => "MiB written in a row, us",
+            Load::Read => "MiB read in a row, us",
+            Load::Overwrite => "page written over at random, us",
+            Load::Fdatasync => "page and fdatasync, median, us",
+            Load::Beside => "directory made and removed beside writers, median, us",
+            Load::BesideTail => "the same, 99.9 %, us",
+            Load::BesideLongest => "the same, longest, us",
+        }
+    }
+}
+
+/// Loads that need each other, in the place at a path. Costs in nanoseconds.
+pub type Group = fn(&Path) -> Result<Vec<(Load, f64)>>;
+
+/// All groups, by name.
+pub const GROUPS: [(&str, Group); 5] = [
+    ("files", files),
+    ("stream", stream),
+    ("overwrite", overwrite),
+    ("fdatasync", fdatasync),
+    ("beside", beside),
+];
+
+fn done<T>(result: io::Result<T>, what: &str, path: &Path) -> Result<T> {
+    result.map_err(|e| Error::io(what, path, e))
+}
+
+fn wrong(path: &Path, what: &str) -> Error {
+    Error::Command(format!("{}: {what}", path.display()))
+}
+
+fn each(time: Duration, count: usize) -> f64 {
+    time.as_nanos() as f64 / count as f64
+}
+
+/// Bytes that `seed` alone decides.
+fn fill(seed: u64, buf: &mut [u8]) {
+    let mut rng = Rng::new(seed);
+    for word in buf.chunks_mut(8) {
+        word.copy_from_slice(&rng.draw().to_le_bytes()[..word.len()]);
+    }
+}
+
+/// Has the mount forget what it holds of a file, not the host.
+fn forget(file: &File, path: &Path) -> Result<()> {
+    done(
+        fadvise(file, 0, None, Advice::DontNeed).map_err(Into::into),
+        "drop the cache of",
+        path,
+    )
+}
+
+fn files(place: &Path) -> Result<Vec<(Load, f64)>> {
+    let top = place.join("files");
+    let dir = |n: usize| top.join(format!("d{}", n / IN_A_DIRECTORY));
+    let path = |n: usize| dir(n).join(format!("f{n}"));
+    let mut bytes = vec![0; SMALL];
+    let begun = Instant::now();
+    done(fs::create_dir(&top), "create", &top)?;
+    for n in 0..FILES {
+        if n % IN_A_DIRECTORY == 0 {
+            done(fs::create_dir(dir(n)), "create", &dir(n))?;
+        }
+        fill(n as u64, &mut bytes);
+        done(fs::write(path(n), &bytes), "write", &path(n))?;
+    }
+    let made = begun.elapsed();
+    for n in 0..FILES {
+        fill(n as u64, &mut bytes);
+        if done(fs::read(path(n)), "read", &path(n))? != bytes {
+            return Err(wrong(&path(n), "holds other bytes than were written"));
+        }
+    }
+    let begun = Instant::now();
+    for n in 0..FILES {
+        done(fs::remove_file(path(n)), "delete", &path(n))?;
+        if n % IN_A_DIRECTORY == IN_A_DIRECTORY - 1 {
+            done(fs::remove_dir(dir(n)), "delete", &dir(n))?;
+        }
+    }
+    done(fs::remove_dir(&top), "delete", &top)?;
+    let deleted = begun.elapsed();
+    if top.exists() {
+        return Err(wrong(&top, "is there after it was deleted"));
+    }
+    Ok(vec![
+        (Load::Make, each(made, FILES)),
+        (Load::Delete, each(deleted, FILES)),
+    ])
+}
+
+fn stream(place: &Path) -> Result<Vec<(Load, f64)>> {
+    let path = place.join("large");
+    let mut bytes = vec![0; MIB];
+    let file = done(File::create_new(&path), "create", &path)?;
+    let mut written = Duration::ZERO;
+    for n in 0..LARGE {
+        fill(n, &mut bytes);
+        let begun = Instant::now();
+        done(file.write_all_at(&bytes, n << 20), "write", &path)?;
+        written += begun.elapsed();
+    }
+    let begun = Instant::now();
+    done(file.sync_all(), "sync", &path)?;
+    written += begun.elapsed();
+    drop(file);
+    let file = done(File::open(&path), "open", &path)?;
+    forget(&file, &path)?;
+    let (mut read, mut found) = (Duration::ZERO, vec![0; MIB]);
+    for n in 0..LARGE {
+        let begun = Instant::now();
+        done(file.read_exact_at(&mut found, n << 20), "read", &path)?;
+        read += begun.elapsed();
+        fill(n, &mut bytes);
+        if found != bytes {
+            return Err(wrong(&path, "holds other bytes than were written"));
+        }
+    }
+    done(fs::remove_file(&path), "delete", &path)?;
+    let all = LARGE as usize;
+    Ok(vec![
+        (Load::Write, each(written, all)),
+        (Load::Read, each(read, all)),
+    ])
+}
+
+/// A file of pages, each filled by its number, durable.
+fn pages(place: &Path, count: usize) -> Result<(PathBuf, File)> {
+    let path = place.join("pages");
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path);
+    let file = done(file, "create", &path)?;
+    let mut page = vec![0; PAGE];
+    for n in 0..count {
+        fill(n as u64, &mut page);
+        done(file.write_all_at(&page, (n * PAGE) as u64), "write", &path)?;
+    }
+    done(file.sync_all(), "sync", &path)?;
+    Ok((path, file))
+}
+
+/// Compares every page with what its seed says, and deletes the file.
+fn compare(path: &Path, file: &File, seeds: &[u64]) -> Result<()> {
+    forget(file, path)?;
+    let (mut page, mut found) = (vec![0; PAGE], vec![0; PAGE]);
+    for (n, seed) in seeds.iter().enumerate() {
+        fill(*seed, &mut page);
+        done(
+            file.read_exact_at(&mut found, (n * PAGE) as u64),
+            "read",
+            path,
+        )?;
+        if found != page {
+            return Err(wrong(path, "holds other bytes than were written"));
+        }
+    }
+    done(fs::remove_file(path), "delete", path)
+}
+
+fn overwrite(place: &Path) -> Result<Vec<(Load, f64)>> {
+    let (path, file) = pages(place, PAGES)?;
+    let mut seeds: Vec<u64> = (0..PAGES as u64).collect();
+    let (mut rng, mut page) = (Rng::new(1), vec![0; PAGE]);
+    let mut time = Duration::ZERO;
+    for n in 0..OVERWRITES {
+        let at = rng.below(PAGES);
+        seeds[at] = (PAGES + n) as u64;
+        fill(seeds[at], &mut page);
+        let begun = Instant::now();
+        done(file.write_all_at(&page, (at * PAGE) as u64), "write", &path)?;
+        time += begun.elapsed();
+    }
+    let begun = Instant::now();
+    done(file.sync_all(), "sync", &path)?;
+    time += begun.elapsed();
+    compare(&path, &file, &seeds)?;
+    Ok(vec![(Load::Overwrite, each(time, OVERWRITES))])
+}
+
+fn fdatasync(place: &Path) -> Result<Vec<(Load, f64)>> {
+    const PAGES: usize = 256;
+    let (path, file) = pages(place, PAGES)?;
+    let mut seeds: Vec<u64> = (0..PAGES as u64).collect();
+    let (mut rng, mut page) = (Rng::new(2), vec![0; PAGE]);
+    let mut times = Vec::new();
+    for n in 0..SYNCS {
+        let at = rng.below(PAGES);
+        seeds[at] = (PAGES + n) as u64;
+        fill(seeds[at], &mut page);
+        let begun = Instant::now();
+        done(file.write_all_at(&page, (at * PAGE) as u64), "write", &path)?;
+        done(file.sync_data(), "sync", &path)?;
+        times.push(begun.elapsed().as_nanos() as f64);
+    }
+    compare(&path, &file, &seeds)?;
+    Ok(stats::median(&times)
+        .map(|cost| (Load::Fdatasync, cost))
+        .into_iter()
+        .collect())
+}
+
+/// One writes pages over at random, one writes a large file again and again; a third makes directories and waits for neither.
+fn beside(place: &Path) -> Result<Vec<(Load, f64)>> {
+    let (path, file) = pages(place, PAGES)?;
+    let large = place.join("again");
+    let ended = AtomicBool::new(false);
+    let mut times = Vec::new();
+    let result = std::thread::scope(|scope| {
+        let over = scope.spawn(|| {
+            let (mut rng, mut page) = (Rng::new(3), vec![0; PAGE]);
+            while !ended.load(Relaxed) {
+                let at = rng.below(PAGES);
+                fill(at as u64, &mut page);
+                done(file.write_all_at(&page, (at * PAGE) as u64), "write", &path)?;
+            }
+            Ok(())
+        });
+        let again = scope.spawn(|| {
+            let bytes = vec![7; MIB];
+            while !ended.load(Relaxed) {
+                let file = done(File::create(&large), "create", &large)?;
+                let mut n = 0;
+                while n < 128 && !ended.load(Relaxed) {
+                    done(file.write_all_at(&bytes, n << 20), "write", &large)?;
+                    n += 1;
+                }
+            }
+            Ok(())
+        });
+        let mut dirs = || {
+            let begun = Instant::now();
+            while begun.elapsed() < BESIDE {
+                let dir = place.join(format!("d{}", times.len()));
+                let now = Instant::now();
+                done(fs::create_dir(&dir), "create", &dir)?;
+                done(fs::remove_dir(&dir), "delete", &dir)?;
+                times.push(now.elapsed().as_nanos() as f64);
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Ok(())
+        };
+        let made = dirs();
+        ended.store(true, Relaxed);
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<()>>| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        let written = join(over).and(join(again));
+        made.and(written)
+    });
+    result?;
+    // Every page was written over with what it held.
+    let seeds: Vec<u64> = (0..PAGES as u64).collect();
+    compare(&path, &file, &seeds)?;
+    done(fs::remove_file(&large), "delete", &large)?;
+    times.sort_by(f64::total_cmp);
+    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+    Ok(vec![
+        (Load::Beside, at(0.5)),
+        (Load::BesideTail, at(0.999)),
+        (Load::BesideLongest, at(1.0)),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_leaves_nothing_behind_and_says_what_it_cost() {
+        let place = tempfile::tempdir().unwrap();
+        let loads = |costs: Vec<(Load, f64)>| costs.into_iter().map(|(l, _)| l).collect::<Vec<_>>();
+        let made = files(place.path()).unwrap();
+        assert_eq!(loads(made), [Load::Make, Load::Delete]);
+        let synced = fdatasync(place.path()).unwrap();
+        assert_eq!(loads(synced), [Load::Fdatasync]);
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_page_that_is_not_what_was_written_is_an_error() {
+        let place = tempfile::tempdir().unwrap();
+        let (path, file) = pages(place.path(), 4).unwrap();
+        file.write_all_at(b"x", 9000).unwrap();
+        let error = compare(&path, &file, &[0, 1, 2, 3]).unwrap_err();
+        assert!(error.to_string().contains("other bytes"), "{error}");
+    }
+}

@@ -1,0 +1,208 @@
+//! Where loads are done: a filesystem, made for one round.
+
+use crate::measure::workspace::{self, Work};
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Room of each. Unit: bytes.
+pub(crate) const SIZE: u64 = 4 << 30;
+
+/// Kinds of place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A volume in zone files.
+    Zones,
+    /// A volume in one file.
+    File,
+    /// ext4 in a file, through a loop device.
+    Ext4,
+    /// XFS likewise.
+    Xfs,
+    /// Btrfs likewise.
+    Btrfs,
+    /// The host's own filesystem.
+    Host,
+}
+
+/// Those that volumes are measured beside, in the order of a round.
+pub const PLACES: [Kind; 4] = [Kind::Zones, Kind::File, Kind::Ext4, Kind::Host];
+
+impl Kind {
+    /// What tables call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Zones => "volume, zone files",
+            Kind::File => "volume, one file",
+            Kind::Ext4 => "ext4, loop device",
+            Kind::Xfs => "XFS, loop device",
+            Kind::Btrfs => "Btrfs, loop device",
+            Kind::Host => "host",
+        }
+    }
+}
+
+/// A mounted filesystem. Unmounted and removed at its end, or when it is dropped.
+pub struct Place {
+    kind: Kind,
+    tuff: PathBuf,
+    store: PathBuf,
+    point: PathBuf,
+    mounted: bool,
+    ended: bool,
+}
+
+impl Place {
+    /// Makes one, empty, and mounts it.
+    pub(crate) fn make(kind: Kind, work: &Work, tuff: &Path) -> Result<Self> {
+        let mut place = Self {
+            kind,
+            tuff: tuff.to_owned(),
+            store: work.path("store"),
+            point: work.path("mount"),
+            mounted: false,
+            ended: false,
+        };
+        let store = place.store.as_os_str();
+        std::fs::create_dir(&place.point).map_err(|e| Error::io("create", &place.point, e))?;
+        let size = SIZE.to_string();
+        match kind {
+            Kind::Zones | Kind::File => {
+                let how: &[&str] = if kind == Kind::File { &["--file"] } else { &[] };
+                let create = ["volume", "create", "--size", &size];
+                let create = create.iter().chain(how).map(OsStr::new);
+                command(tuff, create.chain([store]))?;
+            }
+            Kind::Ext4 | Kind::Xfs | Kind::Btrfs => {
+                let file = File::create_new(&place.store);
+                file.and_then(|file| file.set_len(SIZE))
+                    .map_err(|e| Error::io("create", &place.store, e))?;
+                let (maker, force) = match kind {
+                    Kind::Ext4 => ("mkfs.ext4", "-F"),
+                    Kind::Xfs => ("mkfs.xfs", "-f"),
+                    _ => ("mkfs.btrfs", "-f"),
+                };
+                command(maker, ["-q".as_ref(), force.as_ref(), store])?;
+            }
+            Kind::Host => {}
+        }
+        place.mount()?;
+        Ok(place)
+    }
+
+    /// Mounts it, which [`Place::make`] does, too.
+    pub(crate) fn mount(&mut self) -> Result<()> {
+        let (store, point) = (self.store.as_os_str(), self.point.as_os_str());
+        match self.kind {
+            Kind::Zones | Kind::File => {
+                let mount = ["volume", "mount"].map(OsStr::new);
+                command(&self.tuff, mount.into_iter().chain([store, point]))?;
+            }
+            Kind::Ext4 | Kind::Xfs | Kind::Btrfs => {
+                command("mount", ["-o".as_ref(), "loop".as_ref(), store, point])?;
+            }
+            Kind::Host => {}
+        }
+        self.mounted = true;
+        Ok(())
+    }
+
+    /// Unmounts it; nothing is lost.
+    pub(crate) fn unmount(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.mounted, false) {
+            match self.kind {
+                Kind::Zones | Kind::File => {
+                    command(&self.tuff, ["umount".as_ref(), self.point.as_os_str()])?;
+                }
+                Kind::Ext4 | Kind::Xfs | Kind::Btrfs => command("umount", [&self.point])?,
+                Kind::Host => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Has its own checker look at it, unmounted. An error if that finds anything.
+    pub(crate) fn check(&self) -> Result<()> {
+        let store = self.store.as_os_str();
+        let with = |program: &OsStr, args: &[&str]| {
+            command(program, args.iter().map(OsStr::new).chain([store]))
+        };
+        match self.kind {
+            Kind::Zones | Kind::File => with(self.tuff.as_os_str(), &["volume", "check"]),
+            Kind::Ext4 => with("e2fsck".as_ref(), &["-f", "-n"]),
+            Kind::Xfs => with("xfs_repair".as_ref(), &["-n", "-f"]),
+            Kind::Btrfs => with("btrfs".as_ref(), &["check", "--readonly"]),
+            Kind::Host => Ok(()),
+        }
+    }
+
+    /// What it takes on the host. Unit: bytes.
+    pub(crate) fn held_bytes(&self) -> Result<u64> {
+        use std::os::unix::fs::MetadataExt;
+        let of = |path: &Path| {
+            let found = std::fs::symlink_metadata(path);
+            found.map(|found| found.blocks() * 512)
+        };
+        let sum = || match self.store.is_dir() {
+            true => std::fs::read_dir(&self.store)?
+                .map(|entry| of(&entry?.path()))
+                .sum(),
+            false => of(&self.store),
+        };
+        sum().map_err(|e| Error::io("look at", &self.store, e))
+    }
+
+    /// Its root.
+    pub fn point(&self) -> &Path {
+        &self.point
+    }
+
+    /// Unmounts it and removes all of it.
+    pub(crate) fn end(mut self) -> Result<()> {
+        self.take_away()
+    }
+
+    fn take_away(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.ended, true) {
+            return Ok(());
+        }
+        self.unmount()?;
+        workspace::remove(&self.store)?;
+        workspace::remove(&self.point)?;
+        // The next one shall not wait for what this one left to the disk.
+        rustix::fs::sync();
+        Ok(())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Err(e) = self.take_away() {
+            eprintln!("tuff-lab: warning: {e}");
+        }
+    }
+}
+
+fn command<A: AsRef<OsStr>>(
+    program: impl AsRef<OsStr>,
+    args: impl IntoIterator<Item = A>,
+) -> Result<()> {
+    let mut command = Command::new(program);
+    command
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    let shown = Path::new(command.get_program()).display().to_string();
+    // What stays in the background keeps standard error: a pipe would never end.
+    let status = command
+        .status()
+        .map_err(|e| Error::Io(format!("run {shown}"), e))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(Error::Command(format!("{shown} failed: {status}"))),
+    }
+}

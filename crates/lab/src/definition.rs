@@ -1,0 +1,47 @@
+//! Definitions: TOML files under `benchmarks/definitions` that state what a campaign measures.
+
+use crate::{Error, Result};
+use serde::de::DeserializeOwned;
+use std::path::Path;
+
+/// Definition of a campaign. Its name is that of its file, without the extension, and becomes the name of the record.
+pub trait Definition: DeserializeOwned {
+    /// Stores the name.
+    fn set_name(&mut self, name: &str);
+
+    /// Checks references between entries and everything else that the types do not express. The error says what is wrong.
+    fn check(&self) -> Result<(), String>;
+
+    /// Reads and checks a definition file.
+    fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        Self::parse(&name, &text)
+    }
+
+    /// Parses and checks the text of a definition.
+    fn parse(name: &str, text: &str) -> Result<Self> {
+        let wrong = |reason: &str| Error::Usage(format!("definition '{name}': {reason}"));
+        let mut definition: Self = toml::from_str(text).map_err(|e| wrong(e.to_string().trim()))?;
+        definition.set_name(name);
+        definition.check().map_err(|reason| wrong(&reason))?;
+        Ok(definition)
+    }
+}
+
+/// Checks that names are unique among entries of one kind, such as "server".
+pub fn check_unique(kind: &str, names: &[&str]) -> Result<(), String> {
+    let mut all = names.iter().enumerate();
+    match all.find(|(i, name)| names[..*i].contains(name)) {
+        Some((_, name)) => Err(format!("two {kind}s are called '{name}'")),
+        None => Ok(()),
+    }
+}
+
+/// Checks that `name` is one of `names`.
+pub fn check_known(kind: &str, names: &[&str], name: &str) -> Result<(), String> {
+    match names.contains(&name) {
+        true => Ok(()),
+        false => Err(format!("there is no {kind} '{name}'")),
+    }
+}

@@ -1,0 +1,163 @@
+//! Tools that are measured, and command lines with placeholders for paths.
+
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+/// The tools that can take part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Tool {
+    /// Ours.
+    #[serde(rename = "tuff")]
+    Tuff,
+    /// Builds EROFS images.
+    #[serde(rename = "mkfs.erofs")]
+    MkfsErofs,
+    /// Checks and extracts EROFS images.
+    #[serde(rename = "fsck.erofs")]
+    FsckErofs,
+    /// Builds SquashFS images.
+    #[serde(rename = "mksquashfs")]
+    Mksquashfs,
+    /// Extracts SquashFS images.
+    #[serde(rename = "unsquashfs")]
+    Unsquashfs,
+}
+
+/// All tools, in the order of their names in help and records.
+pub const TOOLS: [Tool; 5] = [
+    Tool::Tuff,
+    Tool::MkfsErofs,
+    Tool::FsckErofs,
+    Tool::Mksquashfs,
+    Tool::Unsquashfs,
+];
+
+/// Kinds of image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// EROFS.
+    Erofs,
+    /// SquashFS.
+    Squashfs,
+}
+
+impl Format {
+    /// Name of the filesystem as mount(8) takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Erofs => "erofs",
+            Format::Squashfs => "squashfs",
+        }
+    }
+}
+
+impl Tool {
+    /// Name of the program.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tool::Tuff => "tuff",
+            Tool::MkfsErofs => "mkfs.erofs",
+            Tool::FsckErofs => "fsck.erofs",
+            Tool::Mksquashfs => "mksquashfs",
+            Tool::Unsquashfs => "unsquashfs",
+        }
+    }
+
+    /// The tool of that name.
+    pub fn from_name(name: &str) -> Option<Tool> {
+        TOOLS.into_iter().find(|t| t.name() == name)
+    }
+
+    /// Kind of image that the tool makes or reads.
+    pub fn format(self) -> Format {
+        match self {
+            Tool::Tuff | Tool::MkfsErofs | Tool::FsckErofs => Format::Erofs,
+            Tool::Mksquashfs | Tool::Unsquashfs => Format::Squashfs,
+        }
+    }
+
+    /// Who makes the image that this tool extracts or checks, when `erofs` makes the EROFS ones.
+    pub fn maker(self, erofs: Tool) -> Tool {
+        match self.format() {
+            Format::Erofs => erofs,
+            Format::Squashfs => Tool::Mksquashfs,
+        }
+    }
+
+    /// Is the tool's output promised to be the same bytes each time?
+    pub fn is_deterministic(self) -> bool {
+        self == Tool::Tuff
+    }
+
+    pub(super) fn version_argument(self) -> &'static str {
+        match self {
+            Tool::Tuff => "--version",
+            Tool::MkfsErofs | Tool::FsckErofs => "-V",
+            Tool::Mksquashfs | Tool::Unsquashfs => "-version",
+        }
+    }
+}
+
+/// A command line with holes for places.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    pub(super) tool: Tool,
+    pub(super) template: Vec<String>,
+    /// What a reader of the table should know about the mapping.
+    pub notes: Vec<String>,
+}
+
+/// What fills the holes.
+#[derive(Clone, Copy, Debug)]
+pub struct Places<'a> {
+    /// The source tree.
+    pub tree: &'a Path,
+    /// The image: output of a build, input of the rest.
+    pub image: &'a Path,
+    /// The directory to extract to, which does not exist yet.
+    pub target: &'a Path,
+}
+
+impl Plan {
+    /// The command line as a record and a reader see it.
+    pub fn shown(&self) -> String {
+        let mut text = self.tool.name().to_owned();
+        for word in &self.template {
+            text.push(' ');
+            text.push_str(&word.replace(['{', '}'], ""));
+        }
+        text
+    }
+
+    /// The arguments with the holes filled.
+    pub fn arguments(&self, places: Places<'_>) -> Vec<OsString> {
+        let fill = |word: &String| {
+            for (hole, path) in [
+                ("{TREE}", places.tree),
+                ("{IMAGE}", places.image),
+                ("{TARGET}", places.target),
+            ] {
+                if let Some(prefix) = word.strip_suffix(hole) {
+                    let mut bytes = prefix.as_bytes().to_vec();
+                    bytes.extend_from_slice(path.as_os_str().as_bytes());
+                    return OsString::from_vec(bytes);
+                }
+            }
+            OsString::from(word)
+        };
+        self.template.iter().map(fill).collect()
+    }
+}
+
+impl Plan {
+    pub(super) fn word(&mut self, word: impl Into<String>) {
+        self.template.push(word.into());
+    }
+
+    pub(super) fn words<const N: usize>(&mut self, words: [&str; N]) {
+        self.template.extend(words.map(str::to_owned));
+    }
+}

@@ -1,0 +1,150 @@
+//! The machine a record was made on: what changes figures, and nothing that identifies its owner.
+
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::Command;
+
+/// What a reader of a table needs to know about the machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Model of the first CPU.
+    pub cpu: String,
+    /// CPUs online.
+    pub cpus: u32,
+    /// CPUs that this process may use.
+    pub cpus_allowed: u32,
+    /// Does a hypervisor run below?
+    pub virtual_machine: bool,
+    /// Frequency governor of the first CPU, when there is one.
+    pub governor: Option<String>,
+    /// Kernel name, release and architecture.
+    pub kernel: String,
+    /// Memory. Unit: bytes.
+    pub memory_bytes: u64,
+    /// Distribution, as it calls itself.
+    pub system: String,
+}
+
+impl Machine {
+    /// Asks the running system.
+    pub fn inspect() -> Result<Machine> {
+        let read = |path: &str| {
+            std::fs::read_to_string(path).map_err(|e| Error::io("read", Path::new(path), e))
+        };
+        let cpuinfo = read("/proc/cpuinfo")?;
+        let uname = rustix::system::uname();
+        let allowed = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+        let governor = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
+        Ok(Machine {
+            cpu: cpu_field(&cpuinfo, "model name")
+                .unwrap_or("unknown")
+                .to_owned(),
+            cpus: online_cpus()?,
+            cpus_allowed: u32::try_from(allowed).unwrap_or(u32::MAX),
+            virtual_machine: cpu_field(&cpuinfo, "flags")
+                .is_some_and(|f| f.split(' ').any(|f| f == "hypervisor")),
+            governor: std::fs::read_to_string(governor)
+                .ok()
+                .map(|g| g.trim().to_owned()),
+            kernel: format!(
+                "{} {} {}",
+                uname.sysname().to_string_lossy(),
+                uname.release().to_string_lossy(),
+                uname.machine().to_string_lossy()
+            ),
+            memory_bytes: memory_field(&read("/proc/meminfo")?, "MemTotal").unwrap_or(0),
+            system: pretty_name(&release).unwrap_or("unknown").to_owned(),
+        })
+    }
+}
+
+/// Memory that can be had without swapping. Unit: bytes.
+pub fn memory_available() -> Option<u64> {
+    memory_field(
+        &std::fs::read_to_string("/proc/meminfo").ok()?,
+        "MemAvailable",
+    )
+}
+
+/// Memory that nobody uses, not even caches. Unit: bytes.
+pub fn memory_free() -> Option<u64> {
+    memory_field(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemFree")
+}
+
+/// What the page cache has of some files. Unit: bytes.
+pub fn cached_bytes<P: AsRef<OsStr>>(files: impl IntoIterator<Item = P>) -> Result<u64> {
+    let output = Command::new("fincore")
+        .args(["--bytes", "--noheadings", "--output", "RES", "--"])
+        .args(files)
+        .output()
+        .map_err(|e| Error::io("run", Path::new("fincore"), e))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let sizes: Option<Vec<u64>> = text.lines().map(|line| line.trim().parse().ok()).collect();
+    match sizes {
+        Some(sizes) if output.status.success() => Ok(sizes.iter().sum()),
+        _ => Err(Error::Command(format!(
+            "fincore: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        ))),
+    }
+}
+
+/// Number of CPUs that are online.
+pub fn online_cpus() -> Result<u32> {
+    let path = Path::new("/proc/stat");
+    let stat = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
+    let is_cpu = |l: &&str| l.starts_with("cpu") && !l.starts_with("cpu ");
+    Ok(u32::try_from(stat.lines().filter(is_cpu).count())
+        .unwrap_or(u32::MAX)
+        .max(1))
+}
+
+/// Name of the host, for the folder of a record.
+pub fn host_name() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+fn cpu_field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
+    let line = cpuinfo
+        .lines()
+        .find(|l| l.split(':').next().is_some_and(|k| k.trim() == name))?;
+    Some(line.split_once(':')?.1.trim())
+}
+
+fn memory_field(meminfo: &str, name: &str) -> Option<u64> {
+    let value = meminfo
+        .lines()
+        .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
+    let kib: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+fn pretty_name(release: &str) -> Option<&str> {
+    let value = release
+        .lines()
+        .find_map(|l| l.strip_prefix("PRETTY_NAME="))?;
+    Some(value.trim_matches('"'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_read_from_the_kernels_texts() {
+        let cpu = "processor\t: 0\nmodel name\t: Some CPU: fast\nflags\t\t: fpu hypervisor\n";
+        assert_eq!(cpu_field(cpu, "model name"), Some("Some CPU: fast"));
+        assert_eq!(
+            memory_field("MemTotal:       2048 kB\n", "MemTotal"),
+            Some(2_097_152)
+        );
+        assert_eq!(memory_field("MemTotal: x kB\n", "MemTotal"), None);
+        assert_eq!(pretty_name("A=1\nPRETTY_NAME=\"Debian\"\n"), Some("Debian"));
+    }
+}

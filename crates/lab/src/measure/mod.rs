@@ -1,0 +1,416 @@
+//! One command, alone, with what it used.
+//!
+//! Each sample runs in a fresh copy of this program (`tuff-lab sample`), which starts the command, waits for it and
+//! prints one JSON object. Two reasons: the kernel adds up the usage of *all* finished children of a process, so a
+//! process with one child gets exactly that child's; and a child's peak memory begins at that of the process it was
+//! split from, so that process must be small.
+//!
+//! Peak memory is that of the largest process of the tree (all tools here are one process). It counts pages of mapped
+//! files too. With a control group, the group's peak is recorded as well; it adds up processes, and counts page cache
+//! and what was written to tmpfs.
+
+pub mod machine;
+pub mod stats;
+pub mod stop;
+pub(crate) mod workspace;
+
+use crate::{Error, Result};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use serde::{Deserialize, Serialize};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Foreign CPU time below this cannot be told from rounding: the kernel counts in ticks of 10 ms, on each CPU.
+pub const FOREIGN_GRAIN_US: u64 = 40_000;
+
+/// What one command used.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// From before the start to after the end.
+    pub wall_ns: u64,
+    /// CPU time in user mode, all threads and children.
+    pub user_us: u64,
+    /// CPU time in the kernel.
+    pub system_us: u64,
+    /// Peak resident memory of the largest process.
+    pub max_rss_bytes: u64,
+    /// Peak of the control group, when one was given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cgroup_peak_bytes: Option<u64>,
+    /// CPU time of everything else on the machine meanwhile, stolen time included.
+    pub foreign_us: u64,
+    /// CPU time that a hypervisor gave to others meanwhile.
+    pub steal_us: u64,
+    /// CPUs online.
+    pub cpus: u32,
+    /// Read from devices by the command; more than 0 says that the cache was not warm. Unit: bytes.
+    pub read_bytes: u64,
+    /// Exit code; `None` after a signal.
+    pub exit: Option<i32>,
+}
+
+impl Usage {
+    /// Elapsed time. Unit: seconds.
+    pub fn wall_s(&self) -> f64 {
+        self.wall_ns as f64 / 1e9
+    }
+
+    /// CPU time. Unit: seconds.
+    pub fn cpu_s(&self) -> f64 {
+        (self.user_us + self.system_us) as f64 / 1e6
+    }
+
+    /// Share of the machine's CPU time that others used, 0 to 1.
+    pub fn foreign_share(&self) -> f64 {
+        let available_us = self.wall_ns as f64 / 1e3 * f64::from(self.cpus);
+        if available_us > 0.0 {
+            self.foreign_us as f64 / available_us
+        } else {
+            0.0
+        }
+    }
+
+    /// Did others use more than `share` of the machine, as far as that can be told?
+    pub fn is_loud(&self, share: f64) -> bool {
+        self.foreign_us > FOREIGN_GRAIN_US && self.foreign_share() > share
+    }
+}
+
+/// A command to measure.
+#[derive(Clone, Debug)]
+pub struct Job<'a> {
+    /// The program.
+    pub program: &'a Path,
+    /// Its arguments.
+    pub arguments: &'a [OsString],
+    /// Working folder: scratch files of the command land there too (TMPDIR), and its messages.
+    pub folder: &'a Path,
+    /// Control group below which one is made for the command.
+    pub cgroup: Option<&'a Path>,
+}
+
+/// What came of a command.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What it used.
+    pub usage: Usage,
+    /// What it printed, shortened to what says why it failed.
+    pub said: String,
+}
+
+/// Measures one command in a fresh process.
+pub fn sample(job: &Job<'_>) -> Result<Outcome> {
+    let lab = std::env::current_exe().map_err(|e| Error::Io("find this program".to_owned(), e))?;
+    let log = job.folder.join("said");
+    let group = job.cgroup.map(Group::create).transpose()?;
+    let mut command = Command::new(&lab);
+    command.arg("sample").arg("--said").arg(&log);
+    if let Some(group) = &group {
+        command.arg("--cgroup").arg(&group.path);
+    }
+    command.arg("--").arg(job.program).args(job.arguments);
+    quiet(&mut command, job.folder)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let output = command.output().map_err(|e| Error::io("run", &lab, e))?;
+    // ^C goes to all of a terminal's processes.
+    if output.status.signal().is_some_and(stop::is_request) {
+        return Err(Error::Stopped);
+    }
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        return Err(Error::Command(
+            text.trim().trim_start_matches("tuff-lab: ").to_owned(),
+        ));
+    }
+    let usage = serde_json::from_slice(&output.stdout)
+        .map_err(|e| Error::Command(format!("the sample's answer cannot be read: {e}")))?;
+    Ok(Outcome {
+        usage,
+        said: telling_lines(&log),
+    })
+}
+
+/// Runs a command that is not measured, but stopped after `limit`. `None` when it had to be stopped.
+pub fn run_within(job: &Job<'_>, limit: Duration) -> Result<Option<(Option<i32>, String)>> {
+    let log = job.folder.join("said");
+    let mut command = Command::new(job.program);
+    command.args(job.arguments);
+    said_to(quiet(&mut command, job.folder), &log)?;
+    let mut child = command
+        .spawn()
+        .map_err(|e| Error::io("run", job.program, e))?;
+    let waiting = |e| Error::io("wait for", job.program, e);
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait().map_err(waiting)? {
+            return Ok(Some((status.code(), telling_lines(&log))));
+        }
+        if Instant::now() > end {
+            // It may just have ended; either way it is waited for.
+            let _ = child.kill();
+            child.wait().map_err(waiting)?;
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The same surroundings for every tool: no variables that change images, one language, one place for scratch files.
+fn quiet<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
+    command
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .env_remove("SOURCE_DATE_EPOCH")
+        .env("LC_ALL", "C")
+        .env("TMPDIR", folder)
+}
+
+fn said_to(command: &mut Command, log: &Path) -> Result<()> {
+    let file = File::create(log).map_err(|e| Error::io("create", log, e))?;
+    let twin = file
+        .try_clone()
+        .map_err(|e| Error::io("open again", log, e))?;
+    command.stdout(file).stderr(twin);
+    Ok(())
+}
+
+/// What of a command's words says why it failed: lines that speak of an error, from the first; else the last ones.
+fn telling_lines(log: &Path) -> String {
+    const LINES: usize = 2;
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|l| !l.is_empty())
+        .collect();
+    let speaks = |l: &&str| {
+        let l = l.to_ascii_lowercase();
+        ["error", "fatal", "fail", "<e>", "panicked"]
+            .iter()
+            .any(|w| l.contains(w))
+    };
+    let telling: Vec<&str> = lines.iter().copied().filter(speaks).take(LINES).collect();
+    if telling.is_empty() {
+        return lines[lines.len().saturating_sub(LINES)..].join("; ");
+    }
+    telling.join("; ")
+}
+
+/// The inside of `tuff-lab sample`: runs the command and says what it used.
+pub fn take(
+    program: &OsStr,
+    arguments: &[OsString],
+    said: &Path,
+    cgroup: Option<&Path>,
+) -> Result<Usage> {
+    if let Some(group) = cgroup {
+        let file = group.join("cgroup.procs");
+        std::fs::write(&file, std::process::id().to_string())
+            .map_err(|e| Error::io("join", &file, e))?;
+    }
+    let mut command = Command::new(program);
+    said_to(command.args(arguments).stdin(Stdio::null()), said)?;
+    let path = Path::new(program);
+    let own_before_us = own_cpu_us()?;
+    let before = Ticks::now()?;
+    let start = Instant::now();
+    let mut child = command.spawn().map_err(|e| Error::io("run", path, e))?;
+    let status = child.wait().map_err(|e| Error::io("wait for", path, e))?;
+    let wall = start.elapsed();
+    let after = Ticks::now()?;
+    let used = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(rusage_error)?;
+    let (user_us, system_us) = (micros(used.user_time()), micros(used.system_time()));
+    let own_us = user_us + system_us + own_cpu_us()?.saturating_sub(own_before_us);
+    if let Some(signal) = status.signal() {
+        eprintln!("tuff-lab: ended by signal {signal}");
+    }
+    Ok(Usage {
+        wall_ns: u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX),
+        user_us,
+        system_us,
+        // The kernel says KiB.
+        max_rss_bytes: unsigned(used.max_rss()).saturating_mul(1024),
+        cgroup_peak_bytes: cgroup.and_then(Group::peak_bytes),
+        foreign_us: (after.busy_us.saturating_sub(before.busy_us)).saturating_sub(own_us),
+        steal_us: after.steal_us.saturating_sub(before.steal_us),
+        cpus: machine::online_cpus()?,
+        // The kernel says units of 512 bytes.
+        read_bytes: unsigned(used.block_reads()).saturating_mul(512),
+        exit: status.code(),
+    })
+}
+
+fn own_cpu_us() -> Result<u64> {
+    let own = getrusage(UsageWho::RUSAGE_SELF).map_err(rusage_error)?;
+    Ok(micros(own.user_time()) + micros(own.system_time()))
+}
+
+fn rusage_error(errno: nix::errno::Errno) -> Error {
+    Error::Io("ask for resource usage".to_owned(), errno.into())
+}
+
+fn micros(time: nix::sys::time::TimeVal) -> u64 {
+    unsigned(time.num_microseconds())
+}
+
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+/// CPU time of the whole machine since it started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ticks {
+    busy_us: u64,
+    steal_us: u64,
+}
+
+impl Ticks {
+    fn now() -> Result<Ticks> {
+        let path = Path::new("/proc/stat");
+        let text = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
+        let parsed = Ticks::parse(&text, rustix::param::clock_ticks_per_second());
+        parsed.ok_or_else(|| Error::Command("/proc/stat has no line of CPU times".to_owned()))
+    }
+
+    /// From the line `cpu user nice system idle iowait irq softirq steal ..`; guest time is in user time already.
+    fn parse(stat: &str, ticks_per_second: u64) -> Option<Ticks> {
+        let line = stat.lines().find_map(|l| l.strip_prefix("cpu "))?;
+        let fields: Vec<u64> = line
+            .split_whitespace()
+            .map_while(|f| f.parse().ok())
+            .collect();
+        let &[user, nice, system, _idle, _iowait, irq, softirq, steal, ..] = fields.as_slice()
+        else {
+            return None;
+        };
+        let micros = |ticks: u64| ticks * 1_000_000 / ticks_per_second.max(1);
+        Some(Ticks {
+            busy_us: micros(user + nice + system + irq + softirq + steal),
+            steal_us: micros(steal),
+        })
+    }
+}
+
+/// A control group for one command; removed when dropped.
+struct Group {
+    path: PathBuf,
+}
+
+impl Group {
+    fn create(parent: &Path) -> Result<Group> {
+        let path = parent.join(format!("tuff-lab-{}", std::process::id()));
+        std::fs::create_dir(&path).map_err(|e| Error::io("create", &path, e))?;
+        let group = Group { path };
+        if Group::peak_bytes(&group.path).is_none() {
+            return Err(Error::Usage(format!(
+                "control group {}: it does not count memory",
+                parent.display()
+            )));
+        }
+        Ok(group)
+    }
+
+    /// Version 2 of control groups, then version 1.
+    fn peak_bytes(path: &Path) -> Option<u64> {
+        let read = |name: &str| std::fs::read_to_string(path.join(name)).ok();
+        let text = read("memory.peak").or_else(|| read("memory.max_usage_in_bytes"))?;
+        text.trim().parse().ok()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Empty by now, unless the command left processes behind; then it stays visible.
+        let _ = std::fs::remove_dir(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_time_leaves_idle_and_waiting_out() {
+        let stat = "cpu  100 20 30 9000 800 4 5 6 77 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n";
+        let expected = Ticks {
+            busy_us: 1_650_000,
+            steal_us: 60_000,
+        };
+        assert_eq!(Ticks::parse(stat, 100), Some(expected));
+        assert_eq!(Ticks::parse("cpu  1 2 3\n", 100), None);
+        assert_eq!(Ticks::parse("intr 5\n", 100), None);
+    }
+
+    #[test]
+    fn foreign_load_is_a_share_of_all_cpus() {
+        let usage = Usage {
+            wall_ns: 1_000_000_000,
+            cpus: 2,
+            foreign_us: 500_000,
+            ..Usage::default()
+        };
+        assert_eq!(usage.foreign_share(), 0.25);
+        assert!(usage.is_loud(0.2));
+        assert!(!usage.is_loud(0.3));
+    }
+
+    #[test]
+    fn rounding_of_a_short_sample_is_no_load() {
+        let usage = Usage {
+            wall_ns: 10_000_000,
+            cpus: 2,
+            foreign_us: 20_000,
+            ..Usage::default()
+        };
+        assert_eq!(usage.foreign_share(), 1.0);
+        assert!(!usage.is_loud(0.1));
+    }
+
+    #[test]
+    fn the_peak_of_a_group_is_read_from_either_version() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(Group::peak_bytes(folder.path()), None);
+        std::fs::write(folder.path().join("memory.max_usage_in_bytes"), "1234\n").unwrap();
+        assert_eq!(Group::peak_bytes(folder.path()), Some(1234));
+        std::fs::write(folder.path().join("memory.peak"), "4321\n").unwrap();
+        assert_eq!(Group::peak_bytes(folder.path()), Some(4321));
+    }
+
+    #[test]
+    fn lines_that_speak_of_an_error_are_told_before_the_last_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("said");
+        std::fs::write(
+            &log,
+            "hello\nerror: no such option\n\n  usage: x\nFor more, try --help\n",
+        )
+        .unwrap();
+        assert_eq!(telling_lines(&log), "error: no such option");
+        std::fs::write(&log, "one\ntwo\nthree\n").unwrap();
+        assert_eq!(telling_lines(&log), "two; three");
+        assert_eq!(telling_lines(&folder.path().join("missing")), "");
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_stopped() {
+        let folder = tempfile::tempdir().unwrap();
+        let job = Job {
+            program: Path::new("/bin/sleep"),
+            arguments: &["60".into()],
+            folder: folder.path(),
+            cgroup: None,
+        };
+        assert!(
+            run_within(&job, Duration::from_millis(50))
+                .unwrap()
+                .is_none()
+        );
+    }
+}

@@ -1,0 +1,231 @@
+//! The folder where images and extracted trees live while they are measured.
+
+use crate::engines::settings::Action;
+use crate::{Error, Result};
+use rustix::fs::{FlockOperation, flock, statfs};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A folder of this run alone; removed when dropped. What an interrupted run left is removed by the next one: a lock
+/// that nobody holds tells.
+#[derive(Debug)]
+pub(crate) struct Work {
+    folder: PathBuf,
+    target: PathBuf,
+    _lock: File,
+}
+
+const PREFIX: &str = "tuff-lab-";
+
+impl Work {
+    pub(crate) fn create(parent: &Path) -> Result<Work> {
+        let parent = parent
+            .canonicalize()
+            .map_err(|e| Error::io("find", parent, e))?;
+        sweep(&parent);
+        let folder = parent.join(format!("{PREFIX}{}", std::process::id()));
+        std::fs::create_dir(&folder).map_err(|e| Error::io("create", &folder, e))?;
+        let lock = folder.join("lock");
+        let file = File::create(&lock).map_err(|e| Error::io("create", &lock, e))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|e| Error::io("lock", &lock, e.into()))?;
+        let target = folder.join("target");
+        Ok(Work {
+            folder,
+            target,
+            _lock: file,
+        })
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Where trees are extracted to; it does not exist before.
+    pub(crate) fn target(&self) -> &Path {
+        &self.target
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Removes what the last sample made, and lets the disk come to rest.
+    pub(crate) fn clear_results(&self, action: Action) -> Result<()> {
+        match action {
+            Action::Build => remove(&self.path("image"))?,
+            Action::Extract => remove(&self.target)?,
+            Action::Check => {}
+        }
+        if filesystem(&self.folder)? != "tmpfs" {
+            rustix::fs::sync();
+        }
+        Ok(())
+    }
+
+    /// Removes everything but the lock.
+    pub(crate) fn clear(&self) -> Result<()> {
+        let listing =
+            std::fs::read_dir(&self.folder).map_err(|e| Error::io("list", &self.folder, e))?;
+        for entry in listing {
+            let path = entry
+                .map_err(|e| Error::io("list", &self.folder, e))?
+                .path();
+            if path.file_name().is_some_and(|n| n != "lock") {
+                remove(&path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        if let Err(e) = remove(&self.folder) {
+            eprintln!("tuff-lab: warning: {e}");
+        }
+    }
+}
+
+/// Removes folders of runs that are no more. Failures are left for the next run.
+fn sweep(parent: &Path) {
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let folder = entry.path();
+        let Ok(lock) = File::open(folder.join("lock")) else {
+            continue;
+        };
+        let ours = entry.file_name().to_string_lossy().starts_with(PREFIX);
+        if ours && flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            // What a filesystem lies on goes after it; a server that is dead with its run answers nobody.
+            for (name, how) in [("mount", "--recursive"), ("disk", "--lazy")] {
+                let mut umount = Command::new("umount");
+                umount
+                    .arg(how)
+                    .arg(folder.join(name))
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null());
+                let _ = umount.status();
+            }
+            let _ = std::fs::remove_dir_all(&folder);
+        }
+    }
+}
+
+/// Removes a file or a tree, if it is there.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    let done = match std::fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path),
+        Ok(_) => std::fs::remove_file(path),
+        Err(e) => Err(e),
+    };
+    match done {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", path, e)),
+        _ => Ok(()),
+    }
+}
+
+/// Length of a file. Unit: bytes.
+pub(crate) fn length(path: &Path) -> Result<u64> {
+    Ok(std::fs::metadata(path)
+        .map_err(|e| Error::io("look at", path, e))?
+        .len())
+}
+
+/// Digest of a file, 16 hexadecimal digits; the file is read.
+pub(crate) fn digest(path: &Path) -> Result<String> {
+    let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
+    let mut hasher = blake3::Hasher::new();
+    hasher
+        .update_reader(file)
+        .map_err(|e| Error::io("read", path, e))?;
+    Ok(hasher.finalize().to_hex()[..16].to_owned())
+}
+
+/// Kind of the filesystem that holds `path`. Numbers: linux/magic.h, as statfs(2) lists them.
+pub(crate) fn filesystem(path: &Path) -> Result<String> {
+    let number = statfs(path)
+        .map_err(|e| Error::io("look at", path, e.into()))?
+        .f_type;
+    let name = match number & 0xFFFF_FFFF {
+        0x0102_1994 => "tmpfs",
+        0xEF53 => "ext4",
+        0x9123_683E => "btrfs",
+        0x5846_5342 => "xfs",
+        0x794C_7630 => "overlayfs",
+        0xF2F5_2010 => "f2fs",
+        0x2FC1_2FC1 => "zfs",
+        0xE0F5_E1E2 => "erofs",
+        0x7371_7368 => "squashfs",
+        0x6969 => "nfs",
+        other => return Ok(format!("0x{other:x}")),
+    };
+    Ok(name.to_owned())
+}
+
+/// Has the kernel forget all files that it keeps in memory but `program`, which is to be measured.
+pub(crate) fn forget_caches(program: &Path) -> Result<()> {
+    const DROP: &str = "/proc/sys/vm/drop_caches";
+    rustix::fs::sync();
+    std::fs::write(DROP, "3\n").map_err(|e| Error::io("write", Path::new(DROP), e))?;
+    let mut file = File::open(program).map_err(|e| Error::io("open", program, e))?;
+    std::io::copy(&mut file, &mut std::io::sink()).map_err(|e| Error::io("read", program, e))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_of_a_dead_run_is_swept_and_that_of_a_living_one_is_not() {
+        let parent = tempfile::tempdir().unwrap();
+        let dead = parent.path().join("tuff-lab-0");
+        std::fs::create_dir(&dead).unwrap();
+        std::fs::write(dead.join("lock"), "").unwrap();
+        let living = Work::create(parent.path()).unwrap();
+        assert!(!dead.exists());
+        sweep(parent.path());
+        assert!(living.folder().exists());
+        let folder = living.folder().to_owned();
+        drop(living);
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn what_a_dead_run_mounted_in_its_mount_goes_with_it() {
+        let parent = tempfile::tempdir().unwrap();
+        let dead = parent.path().join("tuff-lab-0");
+        let outer = dead.join("mount");
+        std::fs::create_dir_all(&outer).unwrap();
+        std::fs::write(dead.join("lock"), "").unwrap();
+        let mount = |place: &Path| {
+            let flags = rustix::mount::MountFlags::empty();
+            rustix::mount::mount("tmpfs", place, "tmpfs", flags, None).is_ok()
+        };
+        if !mount(&outer) {
+            tuff_testkit::skipped("mounting needs root");
+            return;
+        }
+        let inner = outer.join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        assert!(mount(&inner));
+        sweep(parent.path());
+        assert!(!dead.exists());
+    }
+
+    #[test]
+    fn clearing_leaves_the_lock() {
+        let parent = tempfile::tempdir().unwrap();
+        let work = Work::create(parent.path()).unwrap();
+        std::fs::create_dir(work.target()).unwrap();
+        std::fs::write(work.path("image"), "x").unwrap();
+        work.clear().unwrap();
+        let left: Vec<_> = std::fs::read_dir(work.folder())
+            .unwrap()
+            .flatten()
+            .collect();
+        assert_eq!(left.len(), 1);
+        assert_eq!(left[0].file_name(), "lock");
+    }
+}
