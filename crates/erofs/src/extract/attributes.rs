@@ -1,4 +1,4 @@
-//! Owner, mode, extended attributes and times, in the order in which one does not undo the other.
+//! Owner, mode, extended attributes and times, set in an order in which no step undoes an earlier one.
 
 use super::shared::Shared;
 use super::target::Dir;
@@ -8,17 +8,18 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use tuff_store::retry;
 
-/// Bits of a mode that hand on the owner's rights.
+/// Set-user-ID and set-group-ID bits of a mode.
 const SUID_SGID: u32 = 0o6000;
 
-/// What an entry has from the directory that it is made in, by that one's default list; the second one only directories.
+/// ACL attributes that an entry inherits from the default ACL of its directory. Only directories inherit the second
+/// one.
 const ACLS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
 
-/// An image may have this as user or group; a call that changes the owner takes it for "as it is".
+/// User or group ID that `chown` interprets as "unchanged". An image may contain it as an owner.
 const NOBODY: u32 = u32::MAX;
 
 impl Shared<'_> {
-    /// Sets what belongs to an open file or directory.
+    /// Sets the attributes of an open file or directory.
     pub(super) fn set_open(&self, fd: BorrowedFd<'_>, inode: &Inode, dir: &Dir, name: &[u8]) {
         let problem = |what: &str, e: Errno| self.refused(dir, name, what, e);
         let set = |attribute: &[u8], value: &[u8]| {
@@ -26,7 +27,7 @@ impl Shared<'_> {
         };
         let (users, others): (Vec<_>, Vec<_>) =
             (self.xattrs(inode, dir, name).into_iter()).partition(|x| x.name.starts_with(b"user."));
-        // Who may not write to it may not set these: before the mode.
+        // `user.` attributes require write permission, so they are set before the mode.
         self.set_xattrs(users, dir, name, set);
         let mut mode = u32::from(inode.mode()) & 0o7777;
         if self.owners {
@@ -35,14 +36,14 @@ impl Shared<'_> {
                 mode &= !SUID_SGID;
             }
         } else if mode & SUID_SGID != 0 && inode.file_type() == FileType::File {
-            // Set for another user they would mean something else.
+            // With a different owner, these bits would grant different rights.
             mode &= !SUID_SGID;
             self.problem(
                 dir.path(name),
                 "set-user-id bits are left out, as the owner is",
             );
         }
-        // Before the mode, which would let in whom the list names.
+        // Before the mode, which would otherwise grant access to the users listed in the inherited ACL.
         let acls = if inode.is_dir() {
             &ACLS[..]
         } else {
@@ -52,11 +53,11 @@ impl Shared<'_> {
         self.disinherit(dir, name, acls, has, |acl| {
             retry(|| fs::fremovexattr(fd, acl))
         });
-        // After the owner, whose change takes bits away.
+        // After the owner, because `chown` clears mode bits.
         if let Err(e) = retry(|| fs::fchmod(fd, Mode::from_raw_mode(mode))) {
             problem("mode", e);
         }
-        // After the owner, whose change takes capabilities away, and the mode, which is part of a list.
+        // After the owner, because `chown` clears capabilities, and after the mode, which is part of an ACL.
         self.set_xattrs(others, dir, name, set);
         let times = self
             .options
@@ -67,9 +68,9 @@ impl Shared<'_> {
         }
     }
 
-    /// True if a file is there that has all that [`set_open`](Self::set_open) gives it, and its length.
+    /// Returns true if a file exists with the length and all attributes that [`set_open`](Self::set_open) would set.
     pub(super) fn is_complete(&self, above: BorrowedFd<'_>, inode: &Inode, name: &[u8]) -> bool {
-        // Whatever goes wrong: then it is made anew, and that is told if it goes wrong, too.
+        // On any error the file is extracted again. A persistent error is reported there.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let Ok(file) = retry(|| fs::openat(above, name, flags, Mode::empty())) else {
             return false;
@@ -85,13 +86,13 @@ impl Shared<'_> {
         let same = fs::FileType::from_raw_mode(found.st_mode) == fs::FileType::RegularFile
             && found.st_mode & 0o7777 == u32::from(inode.mode()) & bits
             && u64::try_from(found.st_size) == Ok(inode.size())
-            // A further name of it is another file in the image.
+            // An unexpected second link belongs to a different file of the image.
             && (found.st_nlink == 1 || inode.nlink() > 1)
             && (found.st_mtime, found.st_mtime_nsec as i64) == (time.tv_sec, time.tv_nsec);
         let owner = |own: u32, image: u32| !self.owners || image == NOBODY || own == image;
         let mut buf = Vec::new();
         let mut has = |x: &Xattr| {
-            // One byte more, so that a longer one is another.
+            // One byte more than the value, so that a longer value does not compare equal.
             buf.resize(x.value.len() + 1, 0);
             let value = retry(|| fs::fgetxattr(&file, &x.name[..], &mut buf[..]));
             value.is_ok_and(|len| buf[..len] == x.value[..])
@@ -105,7 +106,7 @@ impl Shared<'_> {
                     .is_ok_and(|all| all.iter().all(&mut has)))
     }
 
-    /// Sets what belongs to an entry that cannot be opened: a symlink, device, fifo or socket.
+    /// Sets the attributes of an entry that cannot be opened: a symlink, device, fifo or socket.
     pub(super) fn set_entry(&self, above: BorrowedFd<'_>, inode: &Inode, dir: &Dir, name: &[u8]) {
         let problem = |what: &str, e: Errno| self.refused(dir, name, what, e);
         if self.owners {
@@ -113,7 +114,7 @@ impl Shared<'_> {
                 retry(|| fs::chownat(above, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW))
             });
         }
-        // There is no call that takes a handle and a name. The path through the handle leads nowhere else.
+        // No system call takes a directory handle and a name. The path through the handle follows no symlink.
         let mut path = format!("/proc/self/fd/{}/", above.as_raw_fd()).into_bytes();
         path.extend_from_slice(name);
         if inode.file_type() != FileType::Symlink {
@@ -136,7 +137,7 @@ impl Shared<'_> {
         }
     }
 
-    /// The attributes to set.
+    /// Extended attributes to restore. Empty if they are disabled or unreadable.
     fn xattrs(&self, inode: &Inode, dir: &Dir, name: &[u8]) -> Vec<Xattr> {
         if !self.options.xattrs || !inode.has_xattrs() {
             return Vec::new();
@@ -162,7 +163,7 @@ impl Shared<'_> {
         }
     }
 
-    /// Sets the owner by `chown`. False, and noted, if that is not all of it.
+    /// Sets the owner by `chown`. Returns false, and records a problem, if the owner is not fully restored.
     fn set_owner(
         &self,
         inode: &Inode,
@@ -188,7 +189,7 @@ impl Shared<'_> {
         changed.is_ok() && all
     }
 
-    /// Takes away what an entry has of `acls`.
+    /// Removes the inherited ACLs in `acls` from an entry.
     fn disinherit(
         &self,
         dir: &Dir,
@@ -210,7 +211,7 @@ impl Shared<'_> {
     }
 }
 
-/// Changes the mode of an entry, and not of what somebody may have put in its place.
+/// Changes the mode of an entry without following a symlink that may have replaced it.
 fn chmod_entry(above: BorrowedFd<'_>, name: &[u8], mode: u16) -> rustix::io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = retry(|| fs::openat(above, name, flags, Mode::empty()))?;
@@ -224,7 +225,7 @@ fn chmod_entry(above: BorrowedFd<'_>, name: &[u8], mode: u16) -> rustix::io::Res
 
 fn times(inode: &Inode) -> Timestamps {
     let (tv_sec, nsec) = inode.mtime();
-    // Nanoseconds beyond a second, or words that utimensat takes for "now" and "leave alone", are damage.
+    // Values of a second or more are damage. `utimensat` would interpret some of them as `UTIME_NOW` or `UTIME_OMIT`.
     let tv_nsec = if nsec < 1_000_000_000 { nsec.into() } else { 0 };
     let time = Timespec { tv_sec, tv_nsec };
     Timestamps {

@@ -1,4 +1,4 @@
-//! Pieces of files, sorted by where their bytes lie, and the queue that hands them to the workers.
+//! Queue of file pieces, sorted by the position of their data, that feeds the workers.
 
 use super::piece::{BATCH, Piece};
 use super::shared::Shared;
@@ -7,14 +7,14 @@ use crate::threads;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// What one worker takes at once: about so many decoded bytes. Unit: bytes.
+/// Approximate amount of decoded data in one work item, in bytes.
 const ITEM: u64 = 2 << 20;
-/// What making a file costs, as bytes that could be decoded meanwhile. Unit: bytes.
+/// Cost of creating a file, expressed as the number of bytes that could be decoded in the same time.
 const FILE: u64 = 16 << 10;
-/// Pieces that wait. More, and the walk does some of the work itself.
+/// Maximum number of queued pieces. Above it, the walk processes items itself.
 const WAITING: usize = 4 * BATCH;
 
-/// Items of work, and who waits for them.
+/// Queue of work items, with a condition variable for the threads that wait for them.
 pub(super) struct Queue<'a> {
     shared: &'a Shared<'a>,
     state: Mutex<QueueState>,
@@ -24,9 +24,9 @@ pub(super) struct Queue<'a> {
 #[derive(Default)]
 struct QueueState {
     items: VecDeque<Vec<Piece>>,
-    /// Pieces in the items.
+    /// Number of pieces in the queued items.
     waiting: usize,
-    /// Items taken and not yet done.
+    /// Number of items taken by workers and not finished.
     running: usize,
     closed: bool,
 }
@@ -39,7 +39,8 @@ impl QueueState {
     }
 }
 
-/// Runs `walk` beside up to `threads - 1` workers, and lets it work, too, when it waits.
+/// Runs `walk` in parallel with up to `threads - 1` workers. The walking thread also processes items when the queue is
+/// full.
 pub(super) fn run<T>(shared: &Shared<'_>, threads: usize, walk: impl FnOnce(&Queue<'_>) -> T) -> T {
     let queue = Queue {
         shared,
@@ -47,7 +48,7 @@ pub(super) fn run<T>(shared: &Shared<'_>, threads: usize, walk: impl FnOnce(&Que
         changed: Condvar::new(),
     };
     std::thread::scope(|scope| {
-        // Also when `walk` panics: the workers wait for this.
+        // Also closes the queue when `walk` panics. Otherwise the workers would wait forever.
         let _close = Close(&queue);
         threads::start(scope, "extract", threads - 1, || queue.work());
         walk(&queue)
@@ -90,7 +91,8 @@ impl Queue<'_> {
         }
     }
 
-    /// Sorts pieces and hands them out, all of a cluster together. Works itself while too much waits.
+    /// Sorts pieces and queues them as items. Pieces of one cluster stay in one item. Processes items itself while the
+    /// queue is too long.
     pub(super) fn add(&self, pieces: &mut Vec<Piece>, writer: &mut Writer<'_>) {
         pieces.sort_by_key(Piece::key);
         let mut item: Vec<Piece> = Vec::new();
@@ -133,7 +135,7 @@ impl Queue<'_> {
         }
     }
 
-    /// Works until nothing is left, and waits for what others have.
+    /// Processes items until the queue is empty, then waits for the items that workers have taken.
     pub(super) fn drain(&self, writer: &mut Writer<'_>) {
         loop {
             let mut state = self.lock();

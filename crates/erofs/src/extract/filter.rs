@@ -1,4 +1,4 @@
-//! Which paths are wanted.
+//! Selection of the paths to extract.
 
 use super::report::Options;
 use crate::read::Image;
@@ -7,22 +7,22 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-/// Paths and globs, ready to be asked.
+/// Compiled form of the paths and globs in [`Options`].
 pub(super) struct Filter {
-    /// Without slashes around them.
+    /// Selected paths, without leading or trailing slashes.
     paths: Vec<Vec<u8>>,
     include: Option<GlobSet>,
     exclude: Option<GlobSet>,
 }
 
-/// What to do with a name.
+/// Decision about one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Leave it out, with all below.
+    /// Skip the path and everything below it.
     No,
-    /// Leave it out, but something below may be wanted.
+    /// Skip the path itself, but descend: an entry below it may be selected.
     Inside,
-    /// Take it, with all below that is not excluded.
+    /// Extract the path and everything below it that is not excluded.
     Yes,
 }
 
@@ -41,7 +41,7 @@ impl Filter {
             }
             paths.push(parts.join(&b'/'));
         }
-        // The root stands for everything.
+        // Selecting the root selects everything.
         if paths.iter().any(Vec::is_empty) {
             paths.clear();
         }
@@ -52,12 +52,12 @@ impl Filter {
         })
     }
 
-    /// True if everything is wanted.
+    /// Returns true if everything is selected.
     pub(super) fn is_all(&self) -> bool {
         self.paths.is_empty() && self.include.is_none() && self.exclude.is_none()
     }
 
-    /// What to do with `path`, whose directory got `above`.
+    /// Returns the verdict for `path`, given the verdict `above` for its directory.
     pub(super) fn ask(&self, path: &[u8], above: Verdict) -> Verdict {
         let as_path = OsStr::from_bytes(path);
         if self.exclude.as_ref().is_some_and(|g| g.is_match(as_path)) {
@@ -78,7 +78,7 @@ impl Filter {
         }
     }
 
-    /// What the root gets.
+    /// Returns the verdict for the root directory.
     pub(super) fn root(&self) -> Verdict {
         if self.paths.is_empty() && self.include.is_none() {
             Verdict::Yes
@@ -107,7 +107,8 @@ fn best(a: Verdict, b: Verdict) -> Verdict {
     }
 }
 
-/// `*` stays inside a name, `**` does not. A glob without a slash is about the last name of a path.
+/// Compiles globs. `*` does not match a slash, `**` does. A glob without a slash is matched against the last component
+/// of a path.
 fn globs(patterns: &[String]) -> Result<Option<GlobSet>> {
     if patterns.is_empty() {
         return Ok(None);

@@ -1,23 +1,24 @@
-//! Extracting images: each cluster decoded once, written wherever it belongs, on all cores.
+//! Parallel extraction of images. Each cluster is decoded once and written to every file that contains it.
 //!
 //! ```text
-//!  walk     one thread: directories are made, files become pieces          walk.rs filter.rs
-//!    └► batch    pieces sorted by where their cluster lies                 batch.rs
-//!         └► workers   decode a cluster, copy its pieces, write            write.rs
-//!              └► the last piece of a file: owner, mode, attributes, times attributes.rs
-//!  after all: hard links, then directories from the leaves up              walk.rs
+//!   walk     one thread: creates directories, splits files into pieces    walk.rs filter.rs
+//!     └► batch    pieces sorted by the position of their cluster          batch.rs
+//!          └► workers   decode a cluster, copy its pieces, write          write.rs
+//!               └► last piece of a file: owner, mode, attributes, times   attributes.rs
+//!   at the end: hard links, then directories from the leaves up           walk.rs
 //! ```
 //!
 //! Invariants:
 //!
-//! * Nothing outside the target is touched, whatever the image says and whoever plants symlinks: every name is checked,
-//!   and every step is taken from the handle of a directory, following nothing (target.rs).
-//! * Nothing that exists is written to. With [`Options::overwrite`] it is unlinked first, with [`Options::update`] not what is
+//! * Nothing outside the target is modified, whatever the image contains and even if symlinks are planted during the
+//!   extraction. Every name is checked, and every access starts from a directory handle and follows no symlink
+//!   (target.rs).
+//! * No existing file is written to. [`Options::overwrite`] unlinks it first. [`Options::update`] keeps it if it is
 //!   complete.
-//! * However an extraction ends, no file is left in part under its name: an error or a stop removes what is not
-//!   complete. Only damage that [`Options::keep_going`] names leaves files with gaps. A process that is killed leaves files in
-//!   part under their names only if they are small and right in a directory that was there before (target.rs).
-//! * Memory does not grow with the tree: a batch is bounded, and so are open files.
+//! * However an extraction ends, it leaves no partial file under its final name: an error or a stop removes incomplete
+//!   files. Only damage tolerated by [`Options::keep_going`] leaves files with gaps. A killed process can leave partial
+//!   files under their final names only if they are small and directly in a directory that existed before (target.rs).
+//! * Memory use does not grow with the tree: the batch size and the number of open files are bounded.
 
 mod attributes;
 mod batch;
@@ -39,16 +40,16 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, PoisonError};
 
-/// Extracts the tree of an image into the directory `target`, which is made if there is none.
+/// Extracts the tree of an image into the directory `target`, which is created if it does not exist.
 ///
-/// `progress` is called now and then by the calling thread, and once at the end.
+/// `progress` is called periodically by the calling thread, and once at the end.
 ///
 /// # Errors
-/// The first damage, limit or failure that leaves a name or bytes out; with [`Options::keep_going`] those are
-/// problems in the report. Attributes that the target does not take are always problems, never errors. `Usage` if a
-/// path is not in the image, a glob is broken, or a file exists already. `Io` of kind `Interrupted` if it was stopped.
-/// After an error, files that are complete stay, with their attributes; directories stay, perhaps without theirs; files
-/// that are not complete are removed.
+/// Returns the first damage, limit or failure that omits a name or data. With [`Options::keep_going`] these become
+/// problems in the report. Attributes that the target does not accept are always problems, never errors. `Usage` if a
+/// path is not in the image, a glob is invalid, or a file already exists. `Io` of kind `Interrupted` if the extraction
+/// was stopped. After an error, complete files remain with their attributes. Directories remain, possibly without
+/// theirs. Incomplete files are removed.
 pub fn extract(
     image: &Image,
     target: &Path,

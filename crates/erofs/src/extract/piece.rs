@@ -1,4 +1,4 @@
-//! Files that are being extracted, and the pieces that they are made of.
+//! Files under extraction and the pieces that make them up.
 
 use super::target::{Dir, stage_name};
 use crate::read::fetch::Space;
@@ -9,76 +9,76 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use tuff_format::cluster::Coding;
 
-/// A file that is being made.
+/// Regular file under extraction.
 pub(super) struct Task {
     pub(super) dir: Arc<Dir>,
     pub(super) name: Box<[u8]>,
-    /// Temporary name until the file is complete. `None` if it has its final name at once.
+    /// Temporary name until the file is complete. `None` if the file is created under its final name.
     pub(super) temporary: Option<Box<[u8]>>,
     pub(super) inode: Inode,
-    /// Pieces not yet written, and one more as long as the walk may add some.
+    /// Number of pieces not yet written, plus one while the walk may add more.
     pub(super) left: AtomicU32,
-    /// Some piece was there.
+    /// True once at least one piece was added.
     pub(super) has_pieces: AtomicBool,
-    /// It ends in a hole.
+    /// True if the file ends in a hole.
     pub(super) ends_in_hole: AtomicBool,
-    /// It will not be complete, and what there is of it is to go.
+    /// True if the file cannot be completed and its partial content is to be removed.
     pub(super) failed: AtomicBool,
     pub(super) state: Mutex<State>,
 }
 
-/// What there is of a file.
+/// State of a file in the target.
 pub(super) enum State {
-    /// Nothing.
+    /// The file is not created yet.
     New,
-    /// It is open.
+    /// The file exists and is open.
     Open(Arc<File>),
-    /// It was made, and closed for the time being.
+    /// The file exists and is temporarily closed.
     Closed,
-    /// It could not be made, or is complete.
+    /// The file is complete, or could not be created.
     Gone,
 }
 
-/// A run of a file's bytes that comes from one place.
+/// Contiguous range of a file that has a single source.
 pub(super) struct Piece {
     pub(super) task: Arc<Task>,
-    /// Position in the file. Unit: bytes.
+    /// Start of the piece in the file, in bytes.
     pub(super) to: u64,
-    /// Unit: bytes.
+    /// Length of the piece, in bytes.
     pub(super) len: u64,
     pub(super) from: From,
 }
 
-/// Where a piece comes from.
+/// Source of the data of a piece.
 #[derive(Clone, Copy)]
 pub(super) enum From {
-    /// Nowhere: the file is only made.
+    /// No data: the piece only creates the file.
     Nothing,
-    /// A device, as it is.
+    /// Uncompressed data on a device.
     Raw { device: u16, pos: u64 },
-    /// Behind an inode.
+    /// Data stored inline after an inode.
     Inline {
         space: Space,
         pos: u64,
         src_len: u32,
         coding: Coding,
-        /// File offset and length of the extent.
+        /// File offset and length of the extent, in bytes.
         extent: (u64, u64),
-        /// Bytes of the extent before the piece. Unit: bytes.
+        /// Offset of the piece in the extent, in bytes.
         skip: u64,
     },
-    /// A compressed cluster.
+    /// Data of a compressed cluster.
     Cluster {
         cluster: Cluster,
-        /// What the extent decodes to. Unit: bytes.
+        /// Decoded length of the extent, in bytes.
         extent_len: u64,
-        /// Bytes of it before the piece. Unit: bytes.
+        /// Offset of the piece in the extent, in bytes.
         skip: u64,
     },
 }
 
 impl Piece {
-    /// Sorts what lies side by side, and what is in one cluster, together.
+    /// Returns the sort key. It orders pieces by position, so that all pieces of a cluster are adjacent.
     pub(super) fn key(&self) -> (u16, u64, u64) {
         match self.from {
             From::Nothing => (0, 0, 0),
@@ -99,7 +99,7 @@ impl Piece {
     }
 }
 
-/// Pieces that are sorted together.
+/// Number of pieces that are sorted together.
 pub(super) const BATCH: usize = 1 << 13;
 
 impl Task {
@@ -117,7 +117,7 @@ impl Task {
         })
     }
 
-    /// Counts one more piece.
+    /// Counts one additional piece.
     pub(super) fn add_piece(&self) {
         self.left.fetch_add(1, Relaxed);
         self.has_pieces.store(true, Relaxed);
@@ -127,7 +127,7 @@ impl Task {
         self.dir.path(&self.name)
     }
 
-    /// The name that it has on the way.
+    /// Returns the name of the file while it is incomplete.
     pub(super) fn name_now(&self) -> &[u8] {
         self.temporary.as_deref().unwrap_or(&self.name)
     }

@@ -3,40 +3,44 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// What to extract, and how.
+/// Options of an extraction: selection, attributes, conflicts and limits.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Only these paths, with all below them. Empty, the default: everything.
+    /// Paths to extract, including everything below them. Empty, the default, selects everything.
     pub paths: Vec<Vec<u8>>,
-    /// Only what matches one of these globs, with all below it. Empty, the default: everything.
+    /// Globs. Only matching entries are extracted, including everything below them. Empty, the default, selects
+    /// everything.
     pub include: Vec<String>,
-    /// Nothing that matches one of these globs, and nothing below it.
+    /// Globs. Matching entries are skipped, including everything below them.
     pub exclude: Vec<String>,
-    /// Directory names that are taken off the front of every path. What has no more is left out. Default: 0.
+    /// Number of leading components to remove from every path. Entries without further components are skipped. Default:
+    /// 0.
     pub strip: usize,
-    /// Replace files that exist, and go on in directories that do. Default: no.
+    /// Replaces existing files and merges into existing directories. Default: false.
     pub overwrite: bool,
-    /// With that, leave files alone that have length, time, mode, owner and attributes of the image's: what an extraction that
-    /// was stopped has completed, since times come last. Contents are not compared. Default: no.
+    /// With `overwrite`, keeps existing files whose length, time, mode, owner and attributes match the image. This
+    /// resumes a stopped extraction: times are set last, so a file with the right time is complete. Contents are not
+    /// compared. Default: false.
     pub update: bool,
-    /// Give files their owners. Default: only as root.
+    /// Restores the owners of files. Default: only as root.
     pub owners: Option<bool>,
-    /// Set extended attributes. Default: yes.
+    /// Restores extended attributes. Default: true.
     pub xattrs: bool,
-    /// Set times. Default: yes.
+    /// Restores times. Default: true.
     pub times: bool,
-    /// Go on after damage or failure, and report it, instead of ending there. Default: no.
+    /// Reports damage and failures as problems and continues, instead of returning the first one. Default: false.
     pub keep_going: bool,
-    /// Threads. 0, the default: one for each core.
+    /// Number of threads. 0, the default, means one per core.
     pub threads: usize,
-    /// Most names that may be made. Default: no limit but [`Limits::names_per_byte`](crate::read::Limits::names_per_byte).
+    /// Maximum number of names to create. Default: limited only by
+    /// [`Limits::names_per_byte`](crate::read::Limits::names_per_byte).
     pub files: u64,
-    /// Most bytes that may be written, holes not counted. Default: no limit but
+    /// Maximum number of bytes to write, not counting holes. Default: limited only by
     /// [`Limits::content_per_byte`](crate::read::Limits::content_per_byte).
     pub bytes: u64,
-    /// Problems that are kept; further ones are only counted. Default: 1000.
+    /// Maximum number of problems to keep. Further ones are only counted. Default: 1000.
     pub problems: usize,
-    /// Set from outside, it ends the extraction soon, with an error of kind `Interrupted`. Default: nobody does.
+    /// Stop flag. If the caller sets it, the extraction ends soon with an error of kind `Interrupted`.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -62,44 +66,44 @@ impl Default for Options {
     }
 }
 
-/// What was made so far, or in all.
+/// Counters of the extracted entries and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Totals {
-    /// Regular files.
+    /// Number of regular files, including kept ones.
     pub files: u64,
-    /// Files among them that were there, with [`Options::update`].
+    /// Number of existing files that were kept because of [`Options::update`]. Included in `files`.
     pub kept: u64,
-    /// Directories.
+    /// Number of directories extracted.
     pub directories: u64,
-    /// Symlinks.
+    /// Number of symlinks extracted.
     pub symlinks: u64,
-    /// Devices, fifos and sockets.
+    /// Number of devices, fifos and sockets.
     pub specials: u64,
-    /// Further names of files.
+    /// Number of additional hard links to files.
     pub links: u64,
-    /// Bytes written. Unit: bytes.
+    /// Number of bytes written.
     pub bytes: u64,
-    /// Clusters decoded.
+    /// Number of clusters decoded.
     pub clusters: u64,
 }
 
-/// Something that is not as in the image.
+/// Difference between an extracted entry and the image.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// Path below the target.
+    /// Path relative to the target.
     pub path: Vec<u8>,
-    /// What could not be restored, and why.
+    /// Description of the item that could not be restored, with the reason.
     pub what: String,
 }
 
-/// What an extraction did.
+/// Result of an extraction.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What was made.
+    /// Counters of the entries and bytes extracted.
     pub totals: Totals,
-    /// What could not be restored, by path.
+    /// Problems, sorted by path.
     pub problems: Vec<Problem>,
-    /// Problems beyond [`Options::problems`], which are not kept.
+    /// Number of problems discarded in excess of [`Options::problems`].
     pub dropped: u64,
 }

@@ -1,4 +1,4 @@
-//! State that the threads of an extraction share.
+//! State shared by the threads of an extraction.
 
 use super::report::{Options, Problem, Totals};
 use super::target;
@@ -12,16 +12,16 @@ pub(super) fn is_interrupted(error: &Error) -> bool {
     matches!(error, Error::Io(_, e) if e.kind() == std::io::ErrorKind::Interrupted)
 }
 
-/// What all threads of an extraction use.
+/// Image, target, options and counters shared by all threads of an extraction.
 pub(super) struct Shared<'a> {
     pub(super) image: &'a Image,
     pub(super) options: &'a Options,
     pub(super) owners: bool,
     pub(super) root: target::Root,
-    /// Most files that stay open between their pieces.
+    /// Maximum number of files that stay open between their pieces.
     pub(super) open_max: u64,
     pub(super) open: AtomicU64,
-    /// Set by the first error that ends it all.
+    /// Set by the first error that ends the extraction.
     pub(super) stop: AtomicBool,
     pub(super) error: Mutex<Option<Error>>,
     pub(super) problems: Mutex<Vec<Problem>>,
@@ -57,7 +57,7 @@ impl AtomicTotals {
 }
 
 impl Shared<'_> {
-    /// Notes what could not be restored.
+    /// Records a problem for the report.
     pub(super) fn problem(&self, path: Vec<u8>, what: impl ToString) {
         let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
         if problems.len() >= self.options.problems {
@@ -68,9 +68,9 @@ impl Shared<'_> {
         }
     }
 
-    /// Something is left out: the end, or a problem with [`Options::keep_going`].
+    /// Handles an error that omits an entry: returns it, or records it as a problem with [`Options::keep_going`].
     pub(super) fn fail(&self, path: Vec<u8>, error: Error) -> Result<()> {
-        // A stop is of the whole extraction, not of a file.
+        // A stop ends the whole extraction. It is not a problem of this file.
         if self.stopped() && is_interrupted(&error) {
             return Err(error);
         }
@@ -87,7 +87,7 @@ impl Shared<'_> {
         })
     }
 
-    /// As [`fail`](Self::fail), on a worker: the first error is kept for the caller, and all others stop.
+    /// Like [`fail`](Self::fail), but for a worker: keeps the first error for the caller and stops all other threads.
     pub(super) fn fail_later(&self, path: Vec<u8>, error: Error) {
         if let Err(error) = self.fail(path, error) {
             let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,7 +96,7 @@ impl Shared<'_> {
         }
     }
 
-    /// True if `error` ends it all.
+    /// Returns true if `error` ends the extraction.
     pub(super) fn ends(&self, error: &Error) -> bool {
         !self.options.keep_going || matches!(error, Error::Limit(_))
     }
@@ -105,7 +105,7 @@ impl Shared<'_> {
         self.stop.load(Relaxed) || self.options.stop.load(Relaxed)
     }
 
-    /// Why there is no whole tree, if no worker has a reason.
+    /// Returns the error for an incomplete tree when no worker recorded one.
     pub(super) fn interrupted(&self) -> Error {
         let totals = self.totals.get();
         Error::io(

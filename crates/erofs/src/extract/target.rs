@@ -1,9 +1,9 @@
-//! The target: directories by handle, names that were checked, nothing followed.
+//! Target directory: access by directory handles, checked names, no symlinks followed.
 //!
-//! Where the tree is visible already, what is not complete has a temporary name: a large file, or a whole new directory, inside
-//! of which everything has its final name at once. So a process that is killed leaves nothing in part in a new tree, at the
-//! cost of one rename. Only small files right in a directory that was there before have their final name at once: a rename
-//! for each would take as long as half of making it.
+//! In a directory that is already visible, incomplete entries have a temporary name. This applies to large files and to
+//! whole new directories. Entries inside such a new directory have their final names from the start. A killed process
+//! therefore leaves nothing partial in a new tree, at the cost of one rename. Small files directly in a directory that
+//! existed before are the exception: a rename for each would take half as long as creating the file.
 
 use crate::walk::shortened;
 use crate::{Error, Remedy, Result};
@@ -18,25 +18,25 @@ use tuff_format::Nid;
 use tuff_store::retry;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Prefix of temporary names. The rest is a hash of the final name, so that the next extraction finds what one that was
-/// killed left behind.
+/// Prefix of temporary names. The rest is a hash of the final name, so that the next extraction finds the leftovers of
+/// a killed one.
 const TEMPORARY: &str = ".tuff-extract-";
 
-/// The name of `name` until it is complete.
+/// Returns the temporary name of `name`.
 pub(super) fn temporary_name(name: &[u8]) -> Box<[u8]> {
     let name = format!("{TEMPORARY}{:016x}", xxh3_64(name));
     name.into_bytes().into()
 }
 
-/// Files from this size on have a temporary name where the tree is visible. Unit: bytes.
+/// Minimum size of files that get a temporary name in a visible directory, in bytes.
 const STAGED_FROM: u64 = 1 << 20;
 
-/// The name of a file in `dir` until it is complete, if that is not its own.
+/// Returns the temporary name for a file in `dir`, or `None` if it is created under its final name.
 pub(super) fn stage_name(dir: &Dir, name: &[u8], size: u64) -> Option<Box<[u8]>> {
     (size >= STAGED_FROM && dir.is_visible()).then(|| temporary_name(name))
 }
 
-/// Refuses a name that would be taken for the temporary one of another entry in a directory that is visible.
+/// Rejects a name in a visible directory that could be mistaken for the temporary name of another entry.
 pub(super) fn check_name(above: &Dir, name: &[u8]) -> Result<()> {
     if above.is_visible() && name.starts_with(TEMPORARY.as_bytes()) {
         return Err(Error::usage(
@@ -46,22 +46,22 @@ pub(super) fn check_name(above: &Dir, name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The target directory.
+/// Open target directory and, for a new target, its temporary name.
 pub(super) struct Root {
     fd: OwnedFd,
-    /// A new target, until it is complete.
+    /// Temporary name of a new target until it is complete. `None` if the target existed before.
     stage: Option<Stage>,
 }
 
-/// A new target that has its temporary name.
+/// Parent directory, temporary name and final path of a new target.
 struct Stage {
     above: OwnedFd,
     temporary: Box<[u8]>,
     path: PathBuf,
 }
 
-/// Opens the target, and makes it first if there is none. Symlinks on the way to it are the caller's own. With `reuse` a new one
-/// starts with what an extraction that was killed left.
+/// Opens the target directory, or creates it. Symlinks in the path to it are trusted and followed. With `reuse`, a new
+/// target starts from the leftover of a killed extraction.
 pub(super) fn open_target(path: &Path, reuse: bool) -> Result<Root> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = |path: &Path| {
@@ -74,7 +74,7 @@ pub(super) fn open_target(path: &Path, reuse: bool) -> Result<Root> {
     };
     let Some(name) = name else {
         let fd = open(path)?;
-        // Shared lock, read by `is_alone` of other extractions. A filesystem without locks has no such protection.
+        // Shared lock, tested by `is_alone` in other extractions. A filesystem without locks lacks this protection.
         let _ = fs::flock(&fd, FlockOperation::NonBlockingLockShared);
         return Ok(Root { fd, stage: None });
     };
@@ -100,12 +100,12 @@ pub(super) fn open_target(path: &Path, reuse: bool) -> Result<Root> {
 }
 
 impl Root {
-    /// True if it was there before.
+    /// Returns true if the target existed before the extraction.
     pub(super) fn is_visible(&self) -> bool {
         self.stage.is_none()
     }
 
-    /// Gives a new target its name.
+    /// Renames a new target to its final name.
     pub(super) fn finish(&self) -> Result<()> {
         let Some(stage) = &self.stage else {
             return Ok(());
@@ -116,7 +116,7 @@ impl Root {
             .map_err(|e| e.within(stage.path.display()))
     }
 
-    /// True if no other extraction works in the target.
+    /// Returns true if no other extraction uses the target.
     fn is_alone(&self) -> bool {
         let alone = fs::flock(&self.fd, FlockOperation::NonBlockingLockExclusive);
         let _ = fs::flock(&self.fd, FlockOperation::NonBlockingLockShared);
@@ -124,8 +124,8 @@ impl Root {
     }
 }
 
-/// Makes an entry with a temporary name. What an extraction that was killed left under it goes first, or with `reuse` is
-/// taken if it is a directory. `root` is none for the target itself.
+/// Creates an entry under a temporary name. The leftover of a killed extraction under that name is removed first, or,
+/// with `reuse`, adopted if it is a directory. `root` is `None` for the target itself.
 fn make_over_leftover<T: Default>(
     root: Option<&Root>,
     above: BorrowedFd<'_>,
@@ -143,7 +143,7 @@ fn make_over_leftover<T: Default>(
     match dir {
         Some(_) if reuse => return Ok(T::default()),
         Some(_) => {
-            // The path through the handle leads nowhere else.
+            // The path through the handle follows no symlink.
             let shown = String::from_utf8_lossy(temporary);
             let path = format!("/proc/self/fd/{}/{shown}", above.as_raw_fd());
             std::fs::remove_dir_all(path).map_err(|e| {
@@ -158,7 +158,7 @@ fn make_over_leftover<T: Default>(
     make().map_err(io)
 }
 
-/// Fails if what has a temporary name is still made. The handle of a directory.
+/// Fails if another extraction still writes to the leftover. Otherwise returns the handle if it is a directory.
 fn check_leftover(
     root: Option<&Root>,
     above: BorrowedFd<'_>,
@@ -178,7 +178,7 @@ fn check_leftover(
     Ok(dir)
 }
 
-/// Removes what an extraction that was killed left of a file that is complete by now.
+/// Removes the leftover of a killed extraction for a file that is complete.
 pub(super) fn remove_leftover(root: &Root, above: BorrowedFd<'_>, temporary: &[u8]) -> Result<()> {
     let io = |e: Errno| Error::io("", "removing what was left of the file", e.into());
     if !is_there(above, temporary).map_err(io)?
@@ -189,7 +189,7 @@ pub(super) fn remove_leftover(root: &Root, above: BorrowedFd<'_>, temporary: &[u
     remove(above, temporary).map_err(io)
 }
 
-/// Gives what is complete its final name. One that exists is an error, or unlinked first.
+/// Renames a complete entry to its final name. An existing entry is an error, or is unlinked first with `overwrite`.
 pub(super) fn give_name(
     above: impl AsFd,
     temporary: &[u8],
@@ -200,7 +200,7 @@ pub(super) fn give_name(
     let rename = || {
         let flags = RenameFlags::NOREPLACE;
         match retry(|| fs::renameat_with(above, temporary, above, name, flags)) {
-            // Not every filesystem has that call.
+            // Not every filesystem supports `RENAME_NOREPLACE`.
             Err(Errno::INVAL | Errno::NOSYS) => match is_there(above, name)? {
                 true => Err(Errno::EXIST),
                 false => retry(|| fs::renameat(above, temporary, above, name)),
@@ -208,11 +208,11 @@ pub(super) fn give_name(
             named => named,
         }
     };
-    // Unlinked first: a rename that replaces a file makes ext4 write what is still in memory.
+    // Unlinked first: on ext4, a rename that replaces a file forces writeback of the new one.
     create(above, name, overwrite, "giving it its name", rename)
 }
 
-/// True if something has the name.
+/// Returns true if an entry with this name exists.
 fn is_there(above: impl AsFd, name: &[u8]) -> rustix::io::Result<bool> {
     match retry(|| fs::statat(&above, name, AtFlags::SYMLINK_NOFOLLOW)) {
         Ok(_) => Ok(true),
@@ -221,24 +221,25 @@ fn is_there(above: impl AsFd, name: &[u8]) -> rustix::io::Result<bool> {
     }
 }
 
-/// A directory below the target.
+/// Directory below the target, or the target itself.
 pub(super) struct Dir {
-    /// Unlike that of any other.
+    /// Unique number of this directory.
     id: u64,
-    /// `None`: the target itself.
+    /// Parent directory. `None` for the target itself.
     parent: Option<Arc<Dir>>,
     name: Box<[u8]>,
     pub(super) nid: Nid,
-    /// It is there.
+    /// True if the directory exists in the target.
     made: AtomicBool,
-    /// It has its final name, and so have all above it: entries get theirs when they are complete.
+    /// True if the directory and all its ancestors have their final names. Its entries are then renamed when they are
+    /// complete.
     visible: AtomicBool,
-    /// It has its temporary name.
+    /// True if the directory has its temporary name.
     staged: AtomicBool,
 }
 
 impl Drop for Dir {
-    /// One after the other: a chain of directories may be longer than the stack is deep.
+    /// Drops ancestors iteratively: recursion in a deep chain of directories could overflow the stack.
     fn drop(&mut self) {
         let mut next = self.parent.take();
         while let Some(mut dir) = next.and_then(Arc::into_inner) {
@@ -248,7 +249,7 @@ impl Drop for Dir {
 }
 
 impl Dir {
-    /// The target itself, with the attributes of inode `nid`.
+    /// Returns the target itself, with the attributes of inode `nid`.
     pub(super) fn top(nid: Nid, root: &Root) -> Arc<Self> {
         Arc::new(Self {
             id: 0,
@@ -261,7 +262,7 @@ impl Dir {
         })
     }
 
-    /// A directory in `parent`, not yet made. `name` was checked.
+    /// Returns a directory in `parent` that is not created yet. The caller has checked `name`.
     pub(super) fn child(parent: &Arc<Self>, name: &[u8], nid: Nid) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
@@ -287,7 +288,8 @@ impl Dir {
         self.staged.load(Relaxed)
     }
 
-    /// Path below the target of `name` in this directory. An empty name: of the directory itself.
+    /// Returns the path of `name` in this directory, relative to the target. An empty name gives the path of the
+    /// directory itself.
     pub(super) fn path(&self, name: &[u8]) -> Vec<u8> {
         let mut parts = vec![name];
         let mut at = Some(self);
@@ -301,24 +303,24 @@ impl Dir {
     }
 }
 
-/// Handles of directories, the ones used last. Each thread has its own.
+/// Cache of recently used directory handles. Each thread has its own.
 #[derive(Default)]
 pub(super) struct Handles {
-    /// Latest first.
+    /// Open handles, most recently used first.
     open: Vec<(Arc<Dir>, Arc<OwnedFd>)>,
-    /// Directories on the way to a deep one, each below the one before, at growing distances from it: they are found again
-    /// on the way up, where each step would start at the target otherwise.
+    /// Ancestors of a deep directory, each below the previous one, at intervals along the path. They shorten the lookup
+    /// on the way back up, which would otherwise start at the target for each step.
     marks: Vec<(Arc<Dir>, Arc<OwnedFd>)>,
 }
 
-/// Handles that are kept.
+/// Maximum number of cached handles.
 const KEPT: usize = 48;
-/// Handles that are kept on the way to deep directories.
+/// Maximum number of cached handles to ancestors of deep directories.
 const MARKS: usize = 24;
 
 impl Handles {
-    /// The handle of a directory that was made. Opened one name after the other from the nearest one at hand, so that
-    /// no path is too long and no symlink is followed.
+    /// Returns the handle of a directory that exists. Opens it one component at a time from the nearest cached
+    /// ancestor, so that no path is too long and no symlink is followed.
     pub(super) fn get(&mut self, root: &Root, dir: &Arc<Dir>) -> Result<Arc<OwnedFd>> {
         if let Some(fd) = self.find(dir) {
             return Ok(fd);
@@ -361,7 +363,7 @@ impl Handles {
         }
     }
 
-    /// Every so many of `missing` directories become marks: half of the marks that are free are spread over them.
+    /// Returns the interval at which `missing` directories become marks. Half of the free marks are spread over them.
     fn mark_step(&self, missing: usize) -> usize {
         let free = (MARKS - self.marks.len()) / 2;
         match missing > 2 * KEPT && free > 0 {
@@ -373,7 +375,7 @@ impl Handles {
     fn find(&mut self, dir: &Arc<Dir>) -> Option<Arc<OwnedFd>> {
         let Some(at) = self.open.iter().position(|(d, _)| d.id == dir.id) else {
             let at = self.marks.iter().position(|(d, _)| d.id == dir.id)?;
-            // Those below it are behind, or in other parts of the tree.
+            // Deeper marks are already finished, or in other parts of the tree.
             self.marks.truncate(at + 1);
             return Some(self.marks[at].1.clone());
         };
@@ -386,8 +388,8 @@ impl Handles {
         self.open.insert(0, (dir.clone(), fd));
     }
 
-    /// Makes a directory, and those above it that were not made. `overwrite`: one that is there already will do.
-    /// `merge`: so will one that this extraction made. Returns the one that has a temporary name, if one has.
+    /// Creates a directory and its missing ancestors. `overwrite` accepts an existing directory. `merge` accepts one
+    /// created by this extraction. Returns the directory that has a temporary name, if any.
     pub(super) fn make(
         &mut self,
         root: &Root,
@@ -411,7 +413,8 @@ impl Handles {
             let above = self.get(root, parent)?;
             let io = |e: Errno| Error::io(show(dir, &[]), "making the directory", e.into());
             let make = |name: &[u8]| retry(|| fs::mkdirat(&above, name, Mode::RWXU));
-            // Directories that become one cannot wait for their name until they are complete.
+            // Merged directories are entered several times, so they cannot keep a temporary name until they are
+            // complete.
             let staged = parent.is_visible() && !merge;
             let there = match staged {
                 true => is_there(&above, &dir.name).map_err(io)?,
@@ -430,7 +433,7 @@ impl Handles {
                 let mode = stat.map_err(io)?.st_mode;
                 goes_on = FileType::from_raw_mode(mode) == FileType::Directory;
                 if !goes_on {
-                    // Also a symlink to a directory: it is not ours to walk through.
+                    // A symlink to a directory is replaced, too: it must not be followed.
                     remove(above.as_fd(), &dir.name).map_err(io)?;
                     if !staged {
                         make(&dir.name).map_err(io)?;
@@ -452,7 +455,7 @@ impl Handles {
         Ok(staged_dir)
     }
 
-    /// Gives a directory that is complete its final name, if it has a temporary one.
+    /// Renames a complete directory to its final name if it has a temporary one.
     pub(super) fn finish(&mut self, root: &Root, dir: &Arc<Dir>) -> Result<()> {
         let Some(parent) = dir.parent.as_ref().filter(|_| dir.is_staged()) else {
             return Ok(());
@@ -469,7 +472,8 @@ fn open_dir(above: impl AsFd, name: &[u8]) -> rustix::io::Result<OwnedFd> {
     retry(|| fs::openat(&above, name, flags, Mode::empty()))
 }
 
-/// Makes an entry with `make`; one that exists is an error, or unlinked first. `name` was checked.
+/// Creates an entry with `make`. An existing entry is an error, or is unlinked first with `overwrite`. The caller has
+/// checked `name`.
 pub(super) fn create<T>(
     above: impl AsFd,
     name: &[u8],
@@ -493,17 +497,17 @@ fn remove(above: impl AsFd, name: &[u8]) -> rustix::io::Result<()> {
     retry(|| fs::unlinkat(&above, name, AtFlags::empty()))
 }
 
-/// Makes a regular file that was not there.
+/// Creates a regular file. An existing entry is an error, or is unlinked first with `overwrite`.
 pub(super) fn create_file(above: impl AsFd, name: &[u8], overwrite: bool) -> Result<File> {
     let make = || new_file(above.as_fd(), name);
     create(above.as_fd(), name, overwrite, "making the file", make).map(File::from)
 }
 
-/// Makes a regular file under its temporary name.
+/// Creates a regular file under its temporary name.
 pub(super) fn stage_file(root: &Root, above: impl AsFd, temporary: &[u8]) -> Result<File> {
     let make = || new_file(above.as_fd(), temporary).map(Some);
     let made = make_over_leftover(Some(root), above.as_fd(), temporary, false, make)?;
-    // Not reused, so it was made.
+    // Without reuse, `make` was called, so a file is present.
     made.map(File::from).ok_or_else(exists)
 }
 
@@ -512,7 +516,7 @@ fn new_file(above: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<OwnedFd> {
     retry(|| fs::openat(above, name, flags, Mode::RUSR | Mode::WUSR))
 }
 
-/// Opens a regular file that was made and closed.
+/// Reopens a regular file that was created and closed.
 pub(super) fn reopen_file(above: impl AsFd, name: &[u8]) -> Result<File> {
     let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     retry(|| fs::openat(&above, name, flags, Mode::empty()))
@@ -520,7 +524,7 @@ pub(super) fn reopen_file(above: impl AsFd, name: &[u8]) -> Result<File> {
         .map_err(|e| Error::io("", "opening the file again", e.into()))
 }
 
-/// Removes a file that was made and is not complete.
+/// Removes a file that was created and is incomplete.
 pub(super) fn remove_file(above: impl AsFd, name: &[u8]) -> Result<()> {
     remove(above, name).map_err(|e| Error::io("", "removing the incomplete file", e.into()))
 }
@@ -529,7 +533,7 @@ fn exists() -> Error {
     Error::usage("exists already in the target").with_remedy(Remedy::Overwrite)
 }
 
-/// A path below the target, for messages.
+/// Returns a path relative to the target, for messages.
 pub(super) fn show(dir: &Dir, name: &[u8]) -> String {
     String::from_utf8_lossy(&shortened(&dir.path(name))).into_owned()
 }

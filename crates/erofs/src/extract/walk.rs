@@ -1,4 +1,4 @@
-//! The tree, from the root down: directories are made at once, files become pieces.
+//! Walk over the tree from the root down. Creates directories immediately and splits files into pieces.
 
 use super::batch::Queue;
 use super::filter::{Filter, Verdict};
@@ -22,15 +22,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use tuff_format::dirent::is_name;
 use tuff_store::retry;
 
-/// Longest piece of raw data. Unit: bytes.
+/// Maximum length of a piece of uncompressed data, in bytes.
 const RAW: u64 = 4 << 20;
-/// Directories that wait for their attributes before the queue is emptied for them.
+/// Number of finished directories that may wait for their attributes before the queue is drained for them.
 const DONE: usize = 1 << 14;
 
-/// Bad blocks of one directory after which the rest of it is left out: it may claim any number of them.
+/// Number of unreadable blocks after which the rest of a directory is skipped. A damaged directory may claim any number
+/// of blocks.
 const BAD_BLOCKS: u32 = 64;
 
-/// The walk.
+/// State of the walk over the tree.
 pub(super) struct Walk<'a, 'q> {
     shared: &'a Shared<'a>,
     image: &'a Image,
@@ -39,13 +40,13 @@ pub(super) struct Walk<'a, 'q> {
     writer: Writer<'a>,
     progress: &'q mut dyn FnMut(&Totals),
     pieces: Vec<Piece>,
-    /// Directories whose entries are all made or waiting, leaves first.
+    /// Directories whose entries are all created or queued, leaves first.
     done: Vec<Arc<Dir>>,
-    /// Directories with a temporary name.
+    /// Directories that have a temporary name.
     staged: Vec<Arc<Dir>>,
-    /// Further names of files that wait to be made.
+    /// Hard links to create once the file they refer to is complete.
     links: Vec<(Arc<Dir>, Box<[u8]>, Nid)>,
-    /// First names of files that have more than one, and how many are to come.
+    /// First names of files with several links.
     first: HashMap<Nid, First>,
     seen: [SlotMap; 2],
     path: Vec<u8>,
@@ -56,19 +57,19 @@ pub(super) struct Walk<'a, 'q> {
     content: WorkBudget,
 }
 
-/// The first name of a file that has more.
+/// First name of a file with several links.
 struct First {
     dir: Arc<Dir>,
     name: Box<[u8]>,
-    /// Names to come.
+    /// Number of links not yet found.
     left: u32,
 }
 
-/// Why [`Walk::step`] left a directory.
+/// Reason why [`Walk::step`] left a directory.
 enum Left {
-    /// A block of it cannot be read.
+    /// A directory block is unreadable.
     Damage(Error),
-    /// Extraction ends: an entry of it failed, and the error names that.
+    /// An entry failed and ends the extraction. The error names the entry.
     End(Error),
 }
 
@@ -86,7 +87,7 @@ struct Frame {
     block: u64,
     index: usize,
     path_len: usize,
-    /// Its attributes are not ours to set: the directory stands for one that was stripped.
+    /// True if the directory replaces a stripped one, so its attributes are not set.
     alias: bool,
     bad_blocks: u32,
 }
@@ -119,7 +120,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         }
     }
 
-    /// Makes the tree. If that ends early, for whatever reason, no file stays that is not complete.
+    /// Extracts the tree. If this ends early for any reason, no incomplete file remains.
     pub(super) fn run(mut self) -> Result<()> {
         let result = self.tree();
         if result.is_err() {
@@ -128,7 +129,7 @@ impl<'a, 'q> Walk<'a, 'q> {
             self.writer.abandon_all(&pieces);
             self.queue.drain(&mut self.writer);
         }
-        // Complete files stay, also in directories that are incomplete.
+        // Complete files remain, also in incomplete directories.
         let (root, handles) = (&self.shared.root, &mut self.writer.handles);
         let mut named = Ok(());
         for dir in &self.staged {
@@ -141,7 +142,7 @@ impl<'a, 'q> Walk<'a, 'q> {
     fn tree(&mut self) -> Result<()> {
         let root = self.image.root()?;
         self.first_visit(&root);
-        // The target gets the root's attributes only if it stands for the whole image.
+        // The target gets the attributes of the root only if it represents the whole image.
         let mut stack = vec![Frame {
             dir: Dir::top(root.nid(), &self.shared.root),
             inode: root,
@@ -160,7 +161,7 @@ impl<'a, 'q> Walk<'a, 'q> {
                 Err(Left::End(e)) => return Err(e),
                 Err(Left::Damage(e)) => {
                     self.shared.fail(self.path.clone(), e)?;
-                    // What is left of this block is skipped.
+                    // Skip the rest of this block.
                     frame.block += 1;
                     frame.index = 0;
                     frame.bad_blocks = frame.bad_blocks.saturating_add(1);
@@ -196,7 +197,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         self.settle()
     }
 
-    /// Fails if the extraction is to end.
+    /// Fails if the extraction is to stop.
     fn go_on(&self) -> Result<()> {
         match self.shared.stopped() {
             true => Err(self.shared.interrupted()),
@@ -204,7 +205,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         }
     }
 
-    /// Writes all that waits, makes links, and gives directories their attributes.
+    /// Drains the queue, creates hard links and sets the attributes of finished directories.
     fn settle(&mut self) -> Result<()> {
         self.flush();
         self.queue.drain(&mut self.writer);
@@ -242,10 +243,10 @@ impl<'a, 'q> Walk<'a, 'q> {
         }
     }
 
-    /// Goes on in a directory until there is one to enter, or nothing left.
+    /// Continues in a directory until an entry is to be entered or none is left.
     fn step(&mut self, frame: &mut Frame) -> Result<Option<Frame>, Left> {
         let dir = self.image.dir(&frame.inode).inspect_err(|_| {
-            // It would be the same for each block.
+            // The error would be the same for each block.
             frame.bad_blocks = BAD_BLOCKS;
         })?;
         while frame.block < dir.blocks() {
@@ -289,7 +290,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         Ok(None)
     }
 
-    /// Makes an entry, or has it made. Returns a directory to enter.
+    /// Creates an entry or queues it. Returns the directory to enter, if any.
     fn entry(
         &mut self,
         frame: &Frame,
@@ -357,7 +358,7 @@ impl<'a, 'q> Walk<'a, 'q> {
             return Ok(());
         }
         self.count()?;
-        // With names taken off, two directories may become one.
+        // With stripped components, two directories may be merged into one.
         let merge = self.shared.options.strip > 0;
         let overwrite = self.shared.options.overwrite;
         let handles = &mut self.writer.handles;
@@ -367,7 +368,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         Ok(())
     }
 
-    /// True if a directory was not reached before.
+    /// Returns true on the first visit of a directory.
     fn first_visit(&mut self, inode: &Inode) -> bool {
         let map = match inode.space() {
             Space::Image => &mut self.seen[0],
@@ -403,7 +404,7 @@ impl<'a, 'q> Walk<'a, 'q> {
             });
             match made {
                 Ok(()) => {}
-                // Not for everybody: an answer, not a failure.
+                // Restricted to root: a refusal, not a failure.
                 Err(Error::Io(_, e)) if e.kind() == std::io::ErrorKind::PermissionDenied => {
                     self.first.remove(&inode.nid());
                     let kind = inode.file_type().name();
@@ -419,7 +420,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         Ok(())
     }
 
-    /// True if the inode has a name already: then another one is made later.
+    /// Returns true if the inode already has a name. The link to it is then created later.
     fn known(&mut self, dir: &Arc<Dir>, name: &[u8], inode: &Inode) -> bool {
         if inode.nlink() < 2 {
             return false;
@@ -461,7 +462,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         Ok(())
     }
 
-    /// Cuts a file into pieces.
+    /// Splits a file into pieces.
     fn file(&mut self, dir: &Arc<Dir>, name: &[u8], inode: &Inode) -> Result<()> {
         if self.known(dir, name, inode) {
             return Ok(());
@@ -490,7 +491,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         if cut.as_ref().is_err_and(|e| self.shared.ends(e)) {
             task.failed.store(true, Relaxed);
         }
-        // The walk's own share. If all pieces are written by now, this ends the file.
+        // Release the count held by the walk. If all pieces are written already, this completes the file.
         self.writer.complete(&task, 1);
         cut
     }
@@ -512,7 +513,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         Ok(())
     }
 
-    /// A fragment is pieces of the packed inode's extents.
+    /// Splits a fragment into pieces of the extents of the packed inode.
     fn fragment(&mut self, task: &Arc<Task>, extent: &Extent, offset: u64) -> Result<()> {
         let (packed, map) = self.image.packed_map()?;
         let end = offset.checked_add(extent.len);
@@ -545,7 +546,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         Ok(())
     }
 
-    /// Bytes `[skip, skip + len)` of an extent, which belong at `to` of a file.
+    /// Adds bytes `[skip, skip + len)` of an extent as a piece at offset `to` of a file.
     fn part(
         &mut self,
         task: &Arc<Task>,
@@ -601,8 +602,8 @@ impl<'a, 'q> Walk<'a, 'q> {
         }
     }
 
-    /// Bytes that are stored as they are. What lies past the end of the device is one piece, whose reading fails: how much of
-    /// that is claimed costs nothing.
+    /// Adds uncompressed data as pieces. Data past the end of the device becomes a single piece whose read fails, so
+    /// that a claimed length costs nothing.
     fn raw(&mut self, task: &Arc<Task>, device: u16, pos: u64, len: u64, to: u64) -> Result<()> {
         let there = self.image.devices.there(device, pos, len);
         let mut done = 0;

@@ -1,4 +1,4 @@
-//! Workers: they decode clusters, put neighbouring pieces together, and write.
+//! Workers that decode clusters, combine adjacent pieces and write them.
 
 use super::piece::{From, Piece, State, Task};
 use super::shared::Shared;
@@ -13,29 +13,29 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::{Arc, PoisonError};
 
-/// Neighbouring pieces are written together up to this. Unit: bytes.
+/// Maximum length of a combined write, in bytes.
 const WRITE: usize = 512 << 10;
-/// Longest piece of raw data that is read at once. Unit: bytes.
+/// Maximum length of a single read of uncompressed data, in bytes.
 const READ: u64 = 256 << 10;
 
-/// What one thread needs for writing.
+/// Buffers and handles that one thread uses for writing.
 pub(super) struct Writer<'a> {
     shared: &'a Shared<'a>,
     pub(super) handles: Handles,
     worker: Worker,
-    /// What the current cluster decodes to, if it is of several pieces.
+    /// Decoded cluster, if it has several pieces.
     decoded: Vec<u8>,
     out: Out,
 }
 
-/// Bytes of one file that wait to be written.
+/// Write buffer for consecutive bytes of one file.
 #[derive(Default)]
 struct Out {
     task: Option<Arc<Task>>,
     at: u64,
     bytes: Vec<u8>,
     len: usize,
-    /// Pieces that are complete once this is written.
+    /// Number of pieces that are complete once the buffer is written.
     pieces: u32,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes all pieces of an item, which are sorted.
+    /// Writes all pieces of an item. The pieces are sorted.
     pub(super) fn run(&mut self, pieces: Vec<Piece>) {
         let mut rest = &pieces[..];
         while let Some(first) = rest.first() {
@@ -77,7 +77,7 @@ impl<'a> Writer<'a> {
         self.flush();
     }
 
-    /// A piece that shares its cluster with no other here.
+    /// Processes a piece that is the only one of its cluster in this item.
     fn single(&mut self, piece: &Piece, later: &[Piece]) {
         let result = match piece.from {
             From::Nothing => {
@@ -115,7 +115,7 @@ impl<'a> Writer<'a> {
         self.end_piece(piece, result);
     }
 
-    /// Pieces of one cluster: it is decoded once, as far as the longest of them needs.
+    /// Processes the pieces of one cluster. The cluster is decoded once, up to the length of the longest piece.
     fn several(&mut self, pieces: &[Piece], later: &[Piece]) {
         let longest = pieces.iter().filter_map(|p| match p.from {
             From::Cluster {
@@ -207,7 +207,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Counts a piece as done once what waits is written, or as failed.
+    /// Counts a piece as complete once the buffer is written, or as failed.
     fn end_piece(&mut self, piece: &Piece, result: Result<()>) {
         match result {
             Ok(()) => {
@@ -217,7 +217,7 @@ impl<'a> Writer<'a> {
                 }
             }
             Err(e) => {
-                // What was reserved for it is not to be written.
+                // Discard the space reserved for the failed piece.
                 self.out.len = self.out.len.min(self.out_len_before(piece));
                 self.flush();
                 let e = e.within(format_args!("nid {}", piece.task.nid()));
@@ -227,7 +227,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Bytes waiting that lie before `piece`.
+    /// Returns the number of buffered bytes that precede `piece`.
     fn out_len_before(&self, piece: &Piece) -> usize {
         match &self.out.task {
             Some(task) if Arc::ptr_eq(task, &piece.task) => {
@@ -241,7 +241,8 @@ impl<'a> Writer<'a> {
         self.reserve_part(piece, (piece.to, piece.len))
     }
 
-    /// Room for bytes of a file in what waits, right behind what is there or alone. Returns where it starts.
+    /// Reserves buffer space for a range of a file. The range is appended if it is adjacent to the buffered bytes;
+    /// otherwise they are written first. Returns the start of the reserved space.
     fn reserve_part(&mut self, piece: &Piece, (to, len): (u64, u64)) -> Result<usize> {
         let follows = |task: &Arc<Task>| Arc::ptr_eq(task, &piece.task);
         let fits = self.out.task.as_ref().is_some_and(follows)
@@ -262,7 +263,7 @@ impl<'a> Writer<'a> {
         Ok(at)
     }
 
-    /// Writes what waits.
+    /// Writes the buffered bytes.
     fn flush(&mut self) {
         let Some(task) = self.out.task.take() else {
             return;
@@ -290,7 +291,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The open file, made if need be. `None`: that failed before.
+    /// Returns the open file, and creates it if necessary. `None` if creating it failed before.
     fn open(&mut self, task: &Arc<Task>) -> Result<Option<Arc<File>>> {
         let shared = self.shared;
         let mut state = task.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -324,7 +325,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Counts pieces of a file as done. The last one ends the file.
+    /// Counts pieces of a file as complete. The last one completes the file.
     pub(super) fn complete(&mut self, task: &Arc<Task>, pieces: u32) {
         let shared = self.shared;
         if task.left.fetch_sub(pieces, AcqRel) == pieces {
@@ -343,7 +344,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Notes why a file is not complete. If that ends the extraction, what there is of the file goes.
+    /// Records why a file is incomplete. If this ends the extraction, the partial file is removed.
     fn fail(&mut self, task: &Arc<Task>, error: Error) {
         if self.shared.ends(&error) {
             task.failed.store(true, Release);
@@ -351,7 +352,7 @@ impl<'a> Writer<'a> {
         self.shared.fail_later(task.path(), error);
     }
 
-    /// Gives up files of which pieces are left, and what waits to be written.
+    /// Abandons the files of the remaining pieces and the buffered bytes.
     pub(super) fn abandon_all(&mut self, pieces: &[Piece]) {
         if let Some(task) = self.out.task.take() {
             self.abandon(&task);
@@ -363,7 +364,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Removes what there is of a file that will not be complete. A file that is complete stays.
+    /// Removes a file that will not be completed. Complete files remain.
     pub(super) fn abandon(&mut self, task: &Arc<Task>) {
         let shared = self.shared;
         let mut state = task.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -404,7 +405,8 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// An extent as the decoder wants it. Its file offset is only for messages: the cluster is compressed.
+/// Returns the extent of a piece for the decoder. Its file offset is only used in messages, because the cluster is
+/// compressed.
 fn extent_of(piece: &Piece, cluster: Cluster, len: u64) -> Extent {
     Extent {
         offset: piece.to,
@@ -413,7 +415,7 @@ fn extent_of(piece: &Piece, cluster: Cluster, len: u64) -> Extent {
     }
 }
 
-/// Bytes from `cluster` on that are worth fetching at once: clusters side by side.
+/// Returns the number of bytes from `cluster` on that are worth fetching at once, that is, over adjacent clusters.
 fn run_from(cluster: Cluster, later: &[Piece]) -> u64 {
     let mut end = cluster.pos + u64::from(cluster.len);
     for piece in later {
