@@ -1,8 +1,8 @@
-//! What every match finder does with its input: loads of any alignment, and how far two places are equal.
+//! Operations of all match finders on their input: unaligned loads and match lengths.
 //!
-//! The loads are not checked in release builds; each caller names the comparison that keeps them within the data.
+//! Release builds do not check the bounds of loads. Each caller names the comparison that keeps them within the data.
 
-/// The byte at `at`, which the caller has compared with the end of `data`.
+/// Loads the byte at `at`. The caller has compared `at` with the end of `data`.
 #[inline(always)]
 pub(crate) fn byte(data: &[u8], at: usize) -> u8 {
     debug_assert!(at < data.len());
@@ -10,39 +10,39 @@ pub(crate) fn byte(data: &[u8], at: usize) -> u8 {
     unsafe { *data.get_unchecked(at) }
 }
 
-/// Two bytes at `at`, which the caller has compared with the end of `data`.
+/// Loads two bytes at `at`. The caller has compared their end with the end of `data`.
 #[inline(always)]
 pub(crate) fn load2(data: &[u8], at: usize) -> u16 {
     debug_assert!(at + 2 <= data.len());
-    // SAFETY: every caller names the comparison that keeps `at + 2` within `data`; any alignment will do.
+    // SAFETY: every caller names the comparison that keeps `at + 2` within `data`; the load is unaligned.
     unsafe { data.as_ptr().add(at).cast::<u16>().read_unaligned() }.to_le()
 }
 
-/// Four bytes at `at`, which the caller has compared with the end of `data`.
+/// Loads four bytes at `at`. The caller has compared their end with the end of `data`.
 #[inline(always)]
 pub(crate) fn load4(data: &[u8], at: usize) -> u32 {
     debug_assert!(at + 4 <= data.len());
-    // SAFETY: every caller names the comparison that keeps `at + 4` within `data`; any alignment will do.
+    // SAFETY: every caller names the comparison that keeps `at + 4` within `data`; the load is unaligned.
     unsafe { data.as_ptr().add(at).cast::<u32>().read_unaligned() }.to_le()
 }
 
-/// Eight bytes at `at`, which the caller has compared with the end of `data`.
+/// Loads eight bytes at `at`. The caller has compared their end with the end of `data`.
 #[inline(always)]
 pub(crate) fn load8(data: &[u8], at: usize) -> u64 {
     debug_assert!(at + 8 <= data.len());
-    // SAFETY: every caller names the comparison that keeps `at + 8` within `data`; any alignment will do.
+    // SAFETY: every caller names the comparison that keeps `at + 8` within `data`; the load is unaligned.
     unsafe { data.as_ptr().add(at).cast::<u64>().read_unaligned() }.to_le()
 }
 
-/// Sixteen bytes at `at`, which the caller has compared with the end of `data`.
+/// Loads sixteen bytes at `at`. The caller has compared their end with the end of `data`.
 #[inline(always)]
 pub(crate) fn load16(data: &[u8], at: usize) -> u128 {
     debug_assert!(at + 16 <= data.len());
-    // SAFETY: every caller names the comparison that keeps `at + 16` within `data`; any alignment will do.
+    // SAFETY: every caller names the comparison that keeps `at + 16` within `data`; the load is unaligned.
     unsafe { data.as_ptr().add(at).cast::<u128>().read_unaligned() }.to_le()
 }
 
-/// How many bytes are equal from `a` and `b < a` on, up to `end`, which is within `data`.
+/// Returns the number of equal bytes from `a` and from `b < a` on, up to `end`, which is within `data`.
 #[inline(always)]
 pub(crate) fn match_len(data: &[u8], mut a: usize, mut b: usize, end: usize) -> usize {
     let from = a;
@@ -61,7 +61,7 @@ pub(crate) fn match_len(data: &[u8], mut a: usize, mut b: usize, end: usize) -> 
     a - from
 }
 
-/// How many bytes are equal right before `a` and `b < a`, up to `most`, which is at most `b`.
+/// Returns the number of equal bytes right before `a` and `b < a`, at most `most`, which is at most `b`.
 #[inline(always)]
 pub(crate) fn match_len_backward(data: &[u8], a: usize, b: usize, most: usize) -> usize {
     let mut n = 0;
@@ -78,19 +78,19 @@ pub(crate) fn match_len_backward(data: &[u8], a: usize, b: usize, most: usize) -
     n
 }
 
-/// Has a place fetched into the cache.
+/// Prefetches a value into the processor's cache.
 #[inline(always)]
 pub(crate) fn prefetch<T>(place: &T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint that any address may be given to; SSE belongs to every x86-64.
+        // SAFETY: a prefetch accepts any address; SSE is part of every x86-64 processor.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast()) };
     }
     let _ = place;
 }
 
-/// A table on the heap.
+/// Allocates a table of default values on the heap.
 pub(crate) fn zeroed<T: Copy + Default, const N: usize>() -> Box<[T; N]> {
     match vec![T::default(); N].into_boxed_slice().try_into() {
         Ok(table) => table,

@@ -1,5 +1,5 @@
-//! Tables that are looked into at random: in huge pages, where the kernel gives them to those who ask. A tree of 64 MiB in
-//! pages of 4 KiB is missed by what remembers where pages are at nearly every step.
+//! Tables in huge pages, where the kernel provides them. Match finders access them at random: with pages of 4 KiB,
+//! nearly every step in a tree of 64 MiB misses the TLB.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::marker::PhantomData;
@@ -8,27 +8,27 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, madvise};
 
-/// What a huge page holds on most machines; elsewhere the advice is worth less. Unit: bytes.
+/// Size of a huge page on most machines. On others the advice has less effect. Unit: bytes.
 const HUGE: usize = 2 << 20;
 
-/// Zeros on the heap, at least one.
+/// Heap table of at least one number, initially zero.
 pub(crate) struct HugeTable {
     start: NonNull<u32>,
     len: usize,
 }
 
-// SAFETY: a table owns its memory, as a vector does.
+// SAFETY: a table owns its memory, like a vector.
 unsafe impl Send for HugeTable {}
 
 impl HugeTable {
-    /// `len` zeros; `None` if they cannot be had. What is not touched takes no memory.
+    /// Allocates `len` zeros. `None` if memory is short. Pages that are never touched take no memory.
     pub(crate) fn zeros(len: usize) -> Option<Self> {
         let layout = Self::layout(len)?;
-        // SAFETY: the layout is not of length 0.
+        // SAFETY: the size of the layout is not 0.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         if layout.size() >= HUGE {
-            // A kernel that has none says no, and all is as it was.
-            // SAFETY: the range is ours, its start a page's; the advice changes no byte of it.
+            // A kernel without huge pages returns an error, which changes nothing.
+            // SAFETY: the range is owned and page-aligned; the advice does not change its bytes.
             let _ = unsafe { madvise(start.as_ptr().cast(), layout.size(), Advice::LinuxHugepage) };
         }
         Some(Self {
@@ -47,7 +47,7 @@ impl HugeTable {
 impl Drop for HugeTable {
     fn drop(&mut self) {
         if let Some(layout) = Self::layout(self.len) {
-            // SAFETY: made with the same layout, which depends on the length alone.
+            // SAFETY: allocated with the same layout, which depends on the length alone.
             unsafe { dealloc(self.start.as_ptr().cast(), layout) };
         }
     }
@@ -57,32 +57,32 @@ impl Deref for HugeTable {
     type Target = [u32];
 
     fn deref(&self) -> &[u32] {
-        // SAFETY: `len` numbers from `start` on are ours, and were zeros at first.
+        // SAFETY: `len` initialised numbers from `start` on are owned by the table.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for HugeTable {
     fn deref_mut(&mut self) -> &mut [u32] {
-        // SAFETY: as above; who has `&mut self` is alone.
+        // SAFETY: as above; `&mut self` is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
 
-/// Types of which zeros are a value.
+/// Types for which all bytes zero is a valid value.
 ///
 /// # Safety
-/// All bytes of a value may be zero, and dropping one does nothing.
+/// All bytes of a value may be zero, and dropping it does nothing.
 pub(crate) unsafe trait Zeroable {}
 
-/// A value in huge pages of its own, zeros at first: tables that one search looks into, side by side.
+/// A value in huge pages of its own, initially zero: the adjacent tables of one match finder.
 pub(crate) struct HugeBox<T: Zeroable> {
     table: HugeTable,
     what: PhantomData<T>,
 }
 
 impl<T: Zeroable> HugeBox<T> {
-    /// Zeros; `None` if they cannot be had.
+    /// Allocates a zeroed value. `None` if memory is short.
     pub(crate) fn new() -> Option<Self> {
         const { assert!(align_of::<T>() <= 64) };
         Some(Self {
@@ -96,14 +96,15 @@ impl<T: Zeroable> Deref for HugeBox<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the table is as large and as aligned as the type needs, and was zeros at first, which are a value.
+        // SAFETY: the table has the size and alignment of the type and was initialised with zeros, which are a valid
+        // value.
         unsafe { self.table.start.cast().as_ref() }
     }
 }
 
 impl<T: Zeroable> DerefMut for HugeBox<T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above; who has `&mut self` is alone.
+        // SAFETY: as above; `&mut self` is exclusive.
         unsafe { self.table.start.cast().as_mut() }
     }
 }
@@ -127,7 +128,7 @@ mod tests {
     #[test]
     fn tables_lie_side_by_side_and_are_zeros() {
         struct Both([u16; 1000], [u32; 1000]);
-        // SAFETY: numbers.
+        // SAFETY: arrays of numbers.
         unsafe impl Zeroable for Both {}
         let mut both = HugeBox::<Both>::new().unwrap();
         assert!(both.0.iter().all(|n| *n == 0) && both.1.iter().all(|n| *n == 0));

@@ -1,43 +1,45 @@
-//! Effort only where a unit can be saved.
+//! Level cascade: faster levels first, and the requested level only if it can save an allocation unit.
 //!
-//! An image is counted in blocks. Where all that is left of a file goes into one cluster, and both the cluster's beginning and
-//! what comes behind it are at blocks, only the number of blocks counts: an output of 9000 bytes is as good as one of 8200. So
-//! quicker levels of the same method come first, and the asked one only where it may save a unit:
+//! An image is counted in blocks. If one cluster holds all remaining input of a file and is block-aligned at both
+//! ends, only the number of blocks counts: an output of 9000 bytes is as good as one of 8200. Faster levels of the
+//! same method therefore come first, and the requested level is tried only if it may save a unit:
 //!
 //! ```text
-//!  quick output     |=========|=========|====      |    3 units
-//!  at best                           <--|              still 3: it stays
+//!  faster output    |=========|=========|====      |    3 units
+//!  at best                           <--|              still 3: it is kept
 //!
-//!  quick output     |=========|=========|=         |    3 units
+//!  faster output    |=========|=========|=         |    3 units
 //!  at best                         <----|              perhaps 2: the next level is tried
 //! ```
 //!
-//! "At best" is a part of the quick output, one for each pair of levels, measured once over files of two trees. What holds:
+//! "At best" is a fraction of the faster output, measured for each pair of levels over the files of two trees.
+//! Guarantees:
 //!
-//! * An output that does not hold all that is left is the asked level's, byte by byte.
-//! * One that does is some level's. It takes no more units than that of any other level that was tried; among those that take
-//!   equally many it is the last one tried.
-//! * A quick output stays only if the asked level would have to gain more on it than the measured part to save a unit. That
-//!   happens: it is not promised that no output takes more units than the asked level's.
-//! * Outputs depend on what [`Encoder`] lets them depend on, and on nothing else: what to try is told from the lengths of
-//!   what is left and of what was encoded since the last reset.
+//! * An output that does not hold all remaining input is the one of the requested level, byte by byte.
+//! * An output that does is the one of some level. It takes no more units than any other level that was tried. Among
+//!   equals the last one tried is kept.
+//! * A faster output is kept only if the requested level would have to exceed the measured gain to save a unit. That
+//!   happens: an output may take more units than the one of the requested level.
+//! * Outputs depend only on what [`Encoder`] permits. The levels to try follow from the length of the remaining input
+//!   and from the outputs since the last reset.
 
 use crate::{Encoder, EncoderSpec, Fit, Method, SpecError, TailFit, Trim};
 
-/// A quicker level that comes first.
+/// A faster level that is tried before the requested one.
 #[derive(Clone, Copy, Debug)]
 struct FasterLevel {
     level: i32,
-    /// The asked level shrinks its output by at most so much, but for very few. Unit: thousandths.
+    /// Largest reduction of its output by the requested level, apart from a few outliers. Unit: thousandths.
     gain: usize,
-    /// The same, of text.
+    /// Largest reduction for text. Unit: thousandths.
     text_gain: usize,
-    /// It is not tried where more output is expected: of many units nearly any gain saves one. Unit: units of output.
+    /// Largest expected output for which the level is tried; with more units, almost any reduction saves one. Unit:
+    /// units of output.
     most: usize,
 }
 
 impl FasterLevel {
-    /// The asked level shrinks its output of text by at most so much.
+    /// Sets the largest reduction for text.
     const fn text(self, gain: usize) -> Self {
         Self {
             text_gain: gain,
@@ -55,8 +57,8 @@ const fn faster_level(level: i32, gain: usize, most: usize) -> FasterLevel {
     }
 }
 
-/// The quicker levels that are worth their time, the quickest first. LZ4HC has none: what LZ4 writes decodes slower, and its
-/// own levels are too near each other.
+/// Returns the faster levels that pay, fastest first. LZ4HC has none: blocks of LZ4 decode more slowly, and its own
+/// levels are too similar.
 fn faster_levels(method: Method, level: i32) -> &'static [FasterLevel] {
     match (method, level) {
         (Method::Deflate, 10..) => const { &[faster_level(1, 180, 3), faster_level(6, 80, 16)] },
@@ -73,32 +75,33 @@ fn faster_levels(method: Method, level: i32) -> &'static [FasterLevel] {
     }
 }
 
-/// Input per output where no output of this input is known.
+/// Input per output before any output of the input is known.
 const FIRST_RATIO: usize = 3;
 
-/// A level that comes first, ready.
+/// A faster level with its encoder.
 struct CascadeStep {
     encoder: Box<dyn Encoder>,
-    /// Of other input, and of text. Unit: thousandths.
+    /// Largest reduction for other input, and for text. Unit: thousandths.
     gains: [usize; 2],
-    /// Unit: bytes of output.
+    /// Largest expected output for which the level is tried. Unit: bytes.
     most: usize,
 }
 
-/// An encoder with quicker ones before it.
+/// Encoder that tries faster levels before the requested one.
 pub(crate) struct LevelCascade {
     steps: Vec<CascadeStep>,
     requested: Box<dyn Encoder>,
-    /// What outputs are counted in. Unit: bytes.
+    /// Allocation unit of outputs. Unit: bytes.
     unit: usize,
-    /// Input and output of the latest output since the reset that did not hold all that was left.
+    /// Input and output of the latest output since the reset that did not hold all remaining input.
     full: Option<(usize, usize)>,
-    /// The best output so far, while another level is tried.
+    /// Best output so far, while another level is tried.
     kept: Vec<u8>,
 }
 
 impl LevelCascade {
-    /// Puts quicker levels before `requested`, which is of `spec`, if there are some that are worth it.
+    /// Puts faster levels before `requested`, which has the settings `spec`, if any of them pay. `build` creates
+    /// their encoders.
     pub(crate) fn wrap(
         spec: &EncoderSpec,
         requested: Box<dyn Encoder>,
@@ -129,14 +132,15 @@ impl LevelCascade {
         }))
     }
 
-    /// About how much output `left` bytes of input come to.
+    /// Estimates the output for `left` bytes of input.
     fn expected(&self, left: usize) -> usize {
         let (consumed, written) = self.full.unwrap_or((FIRST_RATIO, 1));
-        // fits: input of at most some GiB, output of at most a MiB
+        // fits: input of at most a few GiB, output of at most 1 MiB
         (left as u64 * written as u64 / consumed.max(1) as u64) as usize
     }
 
-    /// Tries the quicker levels on the last `left` bytes. `Ok`: what stays in `dst`. `Err`: the best that was found, in `kept`.
+    /// Tries the faster levels on the last `left` bytes. `Ok`: the output to keep, in `dst`. `Err`: the best output
+    /// found, in `kept`.
     fn try_faster_levels(
         &mut self,
         input: &[u8],
@@ -147,7 +151,7 @@ impl LevelCascade {
         let units = |fit: Fit| fit.written.div_ceil(unit);
         let mut best = None;
         let expected = self.expected(left);
-        // A try that fails is all lost.
+        // An attempt that does not hold all input is wasted.
         if expected > dst.len() {
             return Err(best);
         }
@@ -159,10 +163,10 @@ impl LevelCascade {
                 continue;
             }
             if best.is_some_and(|before| units(before) < units(fit)) {
-                // The quicker one was lucky. What this one may come to is no reason to give up.
+                // A faster level can have the smaller output by chance. The requested level may still improve on it.
                 continue;
             }
-            // A unit less has to hold what the asked level may come to.
+            // One unit less has to hold the smallest output expected of the requested level.
             let fewer = units(fit).saturating_sub(1) * unit;
             if fewer == 0 || fit.written - fit.written * step.gains[text] / 1000 > fewer {
                 return Ok(fit);
@@ -175,7 +179,7 @@ impl LevelCascade {
     }
 }
 
-/// True if there is no byte in the beginning that text has not.
+/// Returns true if the first bytes occur in text only.
 fn is_text(input: &[u8]) -> bool {
     const LOOKED_AT: usize = 512;
     let head = &input[..input.len().min(LOOKED_AT)];
@@ -212,7 +216,7 @@ impl Encoder for LevelCascade {
         fit
     }
 
-    /// Every byte of an end counts: it is the asked level's.
+    /// Uses the requested level alone: in a tail every byte counts.
     fn fit_tail(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: &Trim) -> TailFit {
         self.requested.fit_tail(input, at, dst, trim)
     }
@@ -228,7 +232,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    /// Writes its name, so many bytes for a thousand of input, and counts how often it is asked.
+    /// Encoder that writes its name, with a fixed ratio, and counts its calls.
     struct Scripted {
         name: u8,
         thousandths: usize,
@@ -263,7 +267,8 @@ mod tests {
     const FASTER: u8 = 1;
     const REQUESTED: u8 = 2;
 
-    /// Units of 4096 bytes; the asked level may gain a tenth, and both are tried up to four units.
+    /// A cascade with units of 4096 bytes. The requested level may gain a tenth; both levels are tried for up to four
+    /// units.
     fn fixture(faster_level: usize, requested: usize) -> Fixture {
         let (fits, resets) = (
             [Arc::default(), Arc::default()],
@@ -299,7 +304,7 @@ mod tests {
     }
 
     impl Fixture {
-        /// Whose output of how many bytes it is, and how often either was asked.
+        /// Returns the level that wrote the output, its length, and the number of calls of each level.
         fn fit(&mut self, len: usize, at: usize) -> (u8, usize, [usize; 2]) {
             let mut dst = vec![0; 65536];
             let fit = self.cascade.fit(&vec![0; len], at, &mut dst);
@@ -325,7 +330,7 @@ mod tests {
 
     #[test]
     fn text_is_expected_to_shrink_less() {
-        // 8704 bytes, of which a tenth is more than what is over two units, and a twentieth is not.
+        // 8704 bytes: a tenth exceeds the part past two units, a twentieth does not.
         for (input, who) in [(b'a', FASTER), (0, REQUESTED)] {
             let mut fixture = fixture(500, 450);
             fixture.cascade.steps[0].gains[1] = 50;
@@ -344,18 +349,18 @@ mod tests {
     #[test]
     fn the_fewest_units_that_were_found_are_kept() {
         assert_eq!(fixture(500, 800).fit(2 * 8200, 0), (FASTER, 8200, [1, 1]));
-        // More than the whole output, even.
+        // The requested level needs more than the whole output.
         let mut fixture = fixture(300, 60_000);
         assert_eq!(fixture.fit(14_000, 0), (FASTER, 4200, [1, 1]));
     }
 
     #[test]
     fn what_does_not_hold_all_that_is_left_is_of_the_asked_level() {
-        // 100,000 bytes are expected to take 33,333, which is more than the four units that the quick level is tried for.
+        // 100,000 bytes are expected to take 33,333, more than the four units up to which the faster level is tried.
         let mut noise = fixture(1000, 999);
         let (who, _, requested) = noise.fit(100_000, 0);
         assert_eq!((who, requested), (REQUESTED, [0, 1]));
-        // 65,600 were consumed. What is left is expected to shrink no more than they did.
+        // 65,600 bytes were consumed. The rest is expected to have the same ratio.
         assert_eq!(noise.fit(100_000, 65_600), (REQUESTED, 34_365, [0, 1]));
         assert_eq!(noise.fit(80_000, 65_600), (FASTER, 14_400, [1, 0]));
     }

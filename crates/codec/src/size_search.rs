@@ -1,23 +1,24 @@
-//! Fixed output from an encoder that only knows fixed input: look for the longest input whose output still fits.
+//! Fixed output size from an encoder that only supports fixed input: a search for the longest input whose output
+//! fits.
 //!
-//! The first try is what a [`InputEstimator`] guesses. After that two tries make a line, which says where the
-//! next one should be (a secant step); sizes are only roughly monotone, so now and then the bracket is halved instead.
-//! The search ends when the output is at least 99.5 % full or the bracket is closed.
+//! The first attempt uses the estimate of an [`InputEstimator`]. Two attempts define a line, from which the next
+//! length follows (a secant step). Sizes are only roughly monotone, so some steps bisect the bracket instead. The
+//! search ends when the output is at least 99.5 % full or the bracket is closed.
 
 use crate::Fit;
 use crate::input_estimate::InputEstimator;
 
-/// After so many tries every second one halves the bracket, so that the search ends whatever the sizes do.
+/// After this many attempts every second one bisects the bracket, so that the search terminates.
 const PATIENCE: u32 = 5;
 
-/// The state of a search: what it learnt from previous outputs, and two buffers.
+/// State of a search: the factor learned from previous outputs, and two buffers.
 pub(crate) struct SizeSearch {
     probe: InputEstimator,
     best: Vec<u8>,
     trial: Vec<u8>,
 }
 
-/// One try: so much input gave so much output.
+/// Input and output length of an attempt.
 #[derive(Clone, Copy)]
 struct Attempt {
     len: usize,
@@ -25,7 +26,7 @@ struct Attempt {
 }
 
 impl SizeSearch {
-    /// For outputs of up to `cluster` bytes. `worth` is for the [`InputEstimator`].
+    /// Creates a search for outputs of up to `cluster` bytes. `worth` is passed to [`InputEstimator::new`].
     pub(crate) fn new(cluster: usize, worth: f64) -> Self {
         let room = roomy(cluster);
         Self {
@@ -39,7 +40,10 @@ impl SizeSearch {
         self.probe.reset();
     }
 
-    /// Finds how much of `src` fits into `dst`. `attempt` compresses so many bytes of it into a buffer and returns the output's size, or `None` if it does not fit there.
+    /// Finds how much of `src` fits into `dst`.
+    ///
+    /// `attempt` compresses that many bytes into a buffer and returns the output's size, or `None` if it does not fit
+    /// there.
     pub(crate) fn run(
         &mut self,
         src: &[u8],
@@ -52,7 +56,7 @@ impl SizeSearch {
         }
         let enough = room - room / 200;
         let goal = room - room / 500;
-        // A try may overshoot a little and still tell its size, which is what makes the next one good.
+        // An attempt that overshoots a little still returns its size, which improves the next step.
         let tall = roomy(room);
         if self.trial.len() < tall {
             self.trial.resize(tall, 0);
@@ -122,14 +126,14 @@ impl SizeSearch {
     }
 }
 
-/// The buffer that a try gets for an output of `room` bytes.
+/// Returns the buffer size of an attempt for an output of `room` bytes.
 fn roomy(room: usize) -> usize {
     room + room / 4 + 256
 }
 
-/// A length from an estimate, at least 1 and at most `max`.
+/// Converts an estimate to a length from 1 to `max`.
 fn reach(len: f64, max: usize) -> usize {
-    // `as` saturates, so that a hopeless estimate becomes `max`.
+    // `as` saturates, so that an infinite estimate becomes `max`.
     (len as usize).clamp(1, max)
 }
 
@@ -137,7 +141,7 @@ fn reach(len: f64, max: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Counts the tries of a search over an encoder with these sizes.
+    /// Counts the attempts of a search over an encoder with these output sizes.
     fn tries(max: usize, room: usize, size: impl Fn(usize) -> usize) -> (Fit, u32) {
         let mut count = 0;
         let mut dst = vec![0; room];

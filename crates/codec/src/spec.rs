@@ -1,33 +1,34 @@
-//! Which encoder: method, level and sizes, checked once, and what an image must announce for them.
+//! Settings of an encoder (method, level and sizes), their validation, and the match distance that an image announces
+//! for them.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::Algorithm;
 
-/// The most input that one cluster may hold. Unit: bytes.
+/// Largest input that one cluster may hold. Unit: bytes.
 pub const INPUT_MAX: usize = 12 << 20;
 
-/// The smallest and largest output that an encoder fills. Unit: bytes.
+/// Range of output sizes that an encoder fills. Unit: bytes.
 const CLUSTER: RangeInclusive<usize> = 64..=1 << 20;
 
-/// How to compress. Several methods may write the same [`Algorithm`].
+/// A compression method. Several methods may write the same [`Algorithm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Method {
-    /// LZ4, greedy.
+    /// LZ4 with a greedy parse.
     Lz4,
-    /// LZ4, with a search for long matches.
+    /// LZ4 with a thorough search for long matches.
     Lz4hc,
-    /// Raw DEFLATE.
+    /// DEFLATE as libdeflate compresses it.
     Deflate,
-    /// MicroLZMA.
+    /// MicroLZMA with the encoder of this crate.
     Lzma,
-    /// Zstandard.
+    /// Zstandard with the block writer of this crate.
     Zstd,
 }
 
 impl Method {
-    /// Every method.
+    /// All methods.
     pub const ALL: [Method; 5] = [
         Method::Lz4,
         Method::Lz4hc,
@@ -36,7 +37,7 @@ impl Method {
         Method::Zstd,
     ];
 
-    /// The format that the method writes.
+    /// Returns the format that the method writes.
     #[must_use]
     pub fn algorithm(self) -> Algorithm {
         match self {
@@ -47,7 +48,7 @@ impl Method {
         }
     }
 
-    /// The method's name, as it is written on a command line.
+    /// Returns the method's name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -59,13 +60,16 @@ impl Method {
         }
     }
 
-    /// The method of that name.
+    /// Returns the method of that name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Method> {
         Method::ALL.into_iter().find(|method| method.name() == name)
     }
 
-    /// The levels that exist. LZ4 2 is greedy with a larger table, slower and smaller than 1. LZMA has a gap: 10 to 99 are no levels, and 100 to 109 are the "extreme" 0 to 9.
+    /// Returns the range of levels.
+    ///
+    /// LZ4 level 2 is greedy with a larger table: slower than 1, with smaller output. The range of LZMA has a gap: 10
+    /// to 99 do not exist, and 100 to 109 are the "extreme" variants of 0 to 9.
     #[must_use]
     pub fn levels(self) -> RangeInclusive<i32> {
         match self {
@@ -77,13 +81,13 @@ impl Method {
         }
     }
 
-    /// Whether the level exists.
+    /// Returns true if the level exists.
     #[must_use]
     pub fn has_level(self, level: i32) -> bool {
         self.levels().contains(&level) && !(self == Method::Lzma && (10..100).contains(&level))
     }
 
-    /// The level that is taken when none is given.
+    /// Returns the level used when none is given.
     #[must_use]
     pub fn default_level(self) -> i32 {
         match self {
@@ -101,26 +105,30 @@ impl fmt::Display for Method {
     }
 }
 
-/// All that decides what an encoder writes.
+/// Settings that determine the output of an encoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EncoderSpec {
-    /// How to compress.
+    /// Compression method.
     pub method: Method,
-    /// How hard to try, one of [`Method::levels`].
+    /// Compression level, one of [`Method::levels`].
     pub level: i32,
-    /// The largest output that will be asked for. Unit: bytes, 64 to 1 MiB.
+    /// Largest output size that the caller will request. Unit: bytes, 64 to 1 MiB.
     pub cluster: usize,
-    /// The most input that one output may hold. Unit: bytes, at most [`INPUT_MAX`].
+    /// Largest input that one output may hold. Unit: bytes, at most [`INPUT_MAX`].
     pub input_max: usize,
-    /// How far a match may reach back, if not as far as the method likes. Unit: bytes; LZMA: 4 KiB to 8 MiB,
-    /// Zstandard: a power of two from 1 KiB to 1 MiB, others: must be absent.
+    /// Largest match distance, if not the method's default. Unit: bytes.
+    ///
+    /// LZMA accepts 4 KiB to 8 MiB, Zstandard a power of two from 1 KiB to 1 MiB. For other methods it must be
+    /// `None`.
     pub dict: Option<usize>,
-    /// What outputs are counted in: one that holds all that is left of an input may be any length that takes no more units, and
-    /// quicker levels may write it. 1: every byte counts. Unit: bytes, a power of two, at most the cluster.
+    /// Unit in which the caller allocates outputs. Unit: bytes, a power of two, at most the cluster.
+    ///
+    /// An output that holds all remaining input may have any length that takes no more units, and a faster level may
+    /// write it. With 1, every byte counts.
     pub unit: usize,
 }
 
-/// What is wrong with an [`EncoderSpec`].
+/// Reason why an [`EncoderSpec`] is invalid or cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError(pub(crate) String);
 
@@ -133,7 +141,8 @@ impl fmt::Display for SpecError {
 impl std::error::Error for SpecError {}
 
 impl EncoderSpec {
-    /// The method at its default level, for outputs of up to `cluster` bytes, each with as much input as is allowed.
+    /// Returns the method's settings at its default level, for outputs of up to `cluster` bytes with the largest
+    /// input allowed.
     #[must_use]
     pub fn new(method: Method, cluster: usize) -> Self {
         Self {
@@ -146,16 +155,21 @@ impl EncoderSpec {
         }
     }
 
-    /// The same at another level.
+    /// Returns the same settings at another level.
     #[must_use]
     pub fn with_level(self, level: i32) -> Self {
         Self { level, ..self }
     }
 
-    /// How far the matches reach back at most: what an image announces so that readers can size their buffers.
-    /// Unit: bytes. LZ4: 65535. DEFLATE: 32768, which is 15 window bits. LZMA: the dictionary, by default 8 clusters,
-    /// at least 32 KiB and at most 8 MiB. Zstandard: the window, a power of two, by default 8 clusters, at least
-    /// 32 KiB and at most 1 MiB.
+    /// Returns the largest match distance. An image announces it, so that readers can size their buffers. Unit:
+    /// bytes.
+    ///
+    /// | algorithm | largest distance |
+    /// |---|---|
+    /// | LZ4 | 65535 |
+    /// | DEFLATE | 32768, which is 15 window bits |
+    /// | LZMA | the dictionary: by default 8 clusters, from 32 KiB to 8 MiB |
+    /// | Zstandard | the window, a power of two: by default 8 clusters, from 32 KiB to 1 MiB |
     #[must_use]
     pub fn match_distance_max(&self) -> usize {
         match self.method {
@@ -166,14 +180,15 @@ impl EncoderSpec {
                 .unwrap_or_else(|| (8 * self.cluster).clamp(32 << 10, 8 << 20)),
             Method::Zstd => self
                 .dict
-                // At least 8 clusters would be the next power of two; at most 8 keeps readers' buffers in proportion.
+                // At most 8 clusters: rounding up to the next power of two would make readers' buffers
+                // disproportionate.
                 .unwrap_or_else(|| {
                     (1 << (8 * self.cluster).max(1).ilog2()).clamp(32 << 10, 1 << 20)
                 }),
         }
     }
 
-    /// Checks the settings.
+    /// Validates the settings.
     ///
     /// # Errors
     /// Names the first setting that is out of its range.

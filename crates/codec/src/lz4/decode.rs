@@ -1,89 +1,95 @@
-//! LZ4 blocks, decoded.
+//! Decoder of LZ4 blocks.
 //!
 //! ```text
 //!  token | more literals? | literals | distance | more match? |   token ...
 //!   4+4      0, 255, 255 ..              2 bytes    0, 255, ..
 //! ```
 //!
-//! * What comes out depends on the block alone, not on what the output held before. A distance of 0 would break that and is
-//!   refused with the distances that reach too far.
-//! * Copies come in steps of 16 or 32 bytes where there is room, and write up to [`STEP`] - 1 bytes behind the output so
-//!   far. [`in_place_margin`] counts on no more.
-//! * A whole block keeps the format's end rules, as the library's decoder has it; a prefix stops where it is full.
+//! * The content depends on the block alone, not on earlier bytes of the output buffer. A distance of 0 would violate
+//!   that. It is rejected like distances that reach before the output.
+//! * Copies move 16 or 32 bytes at a time where space permits, and write up to [`STEP`] - 1 bytes past the current
+//!   end of the output. [`in_place_margin`] relies on that limit.
+//! * A whole block must satisfy the format's end rules, as in the library's decoder. A prefix stops where its output
+//!   is full.
 //!
 //! Source: LZ4 block format description (sequences, end rules).
 
-/// Long copies go so many bytes at a time. Unit: bytes.
+/// Size of the steps of long copies. Unit: bytes.
 const STEP: usize = 32;
 
-/// From a token on there are so many bytes, or the sequence is read with care: the token, 14 literals, which are copied as
-/// 16, and what the end rules ask for behind them. Unit: bytes.
+/// Fewest input bytes from a token on for the fast path: the token, 14 literals, copied as 16, and the minimum that
+/// the end rules require after them. Unit: bytes.
 const ROOM_IN: usize = 1 + 16 + LAST_MATCH_IN;
 
-/// There is room for so much, or the sequence is written with care: 14 literals, a match of 18 bytes, and the steps of
-/// their copies; then 12 bytes are left that the end rules ask for. Unit: bytes.
+/// Fewest output bytes for the fast path. Unit: bytes.
+///
+/// They hold 14 literals, a match of 18 bytes and the excess of their copies; the 12 bytes that the end rules require
+/// remain.
 const ROOM_OUT: usize = 64;
 
-/// What is left behind the literals in front of the last match, at least. Unit: bytes of the block.
+/// Fewest bytes of the block after the literals before the last match. Unit: bytes.
 const LAST_MATCH_IN: usize = 8;
 
-/// What is left where the last match starts, at least. Unit: bytes of output.
+/// Fewest bytes of output from the start of the last match on. Unit: bytes.
 const LAST_MATCH_OUT: usize = 12;
 
-/// What is left behind the last match, at least. Unit: bytes of output.
+/// Fewest bytes of output after the last match. Unit: bytes.
 const LAST_LITERALS: usize = 5;
 
-/// The shortest match. Unit: bytes.
+/// Length of the shortest match. Unit: bytes.
 const SHORTEST: usize = 4;
 
-/// Decodes a whole block. Returns the bytes written, `None` if the block is broken or longer than `dst`.
+/// Decodes a whole block. Returns the number of bytes written; `None` if the block is malformed or longer than `dst`.
 pub(crate) fn decode(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     // SAFETY: both are slices of the lengths passed.
     unsafe { run::<false>(src.as_ptr(), src.len(), dst.as_mut_ptr(), dst.len()) }
 }
 
-/// Decodes until `dst` is full or the block ends. Returns the bytes written, `None` if the block is broken before that.
+/// Decodes until `dst` is full or the block ends. Returns the number of bytes written; `None` if the block is
+/// malformed before that.
 pub(crate) fn decode_prefix(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     // SAFETY: both are slices of the lengths passed.
     unsafe { run::<true>(src.as_ptr(), src.len(), dst.as_mut_ptr(), dst.len()) }
 }
 
-/// Room that a block of `src_len` bytes needs behind its output to be decoded in place. Unit: bytes.
+/// Returns the bytes past its output that a block of `src_len` bytes needs to be decoded in place. Unit: bytes.
 ///
-/// The rest of a block is longer than what it decodes to by a byte for 255 literals, and by two at its end: a match takes
-/// less than it gives, but for one behind 15 literals. So wherever a sequence starts, the output is behind the input by the
-/// margin less those, and a step cannot reach what was not read.
+/// The rest of a block exceeds its content by at most one byte per 255 literals and two bytes at its end. A match
+/// takes fewer bytes than it produces, except after 15 literals. At the start of each sequence the output therefore
+/// trails the input by at least [`STEP`], and no copy overwrites unread input.
 pub(crate) fn in_place_margin(src_len: usize) -> usize {
     src_len / 255 + 2 + STEP
 }
 
-/// Decodes the block at the end of `buf`, `src_len` bytes long, to the start of `buf`. Returns the bytes written; `None`
-/// if the block is broken, longer than `len`, or has too little room.
+/// Decodes the block that forms the last `src_len` bytes of `buf` to the start of `buf`.
+///
+/// Returns the number of bytes written; `None` if the block is malformed or longer than `len`, or the margin is too
+/// small.
 pub(crate) fn decode_in_place(buf: &mut [u8], src_len: usize, len: usize) -> Option<usize> {
     let at = buf.len().checked_sub(src_len)?;
     if len.checked_add(in_place_margin(src_len))? > buf.len() {
         return None;
     }
     let start = buf.as_mut_ptr();
-    // SAFETY: `at + src_len` is the buffer's length and `len` is less, by the two checks above, so both ranges lie in
-    // `buf`, which is ours alone; they may overlap.
+    // SAFETY: `at + src_len` is the buffer's length and `len` is less, by the two checks above. Both ranges lie in
+    // `buf`, which is borrowed exclusively; they may overlap.
     unsafe { run::<false>(start.add(at).cast_const(), src_len, start, len) }
 }
 
-/// Decodes the block at `src` to `dst`, whole or until `dst` is full. Returns the bytes written; `None` if the block is
-/// broken.
+/// Decodes the block at `src` to `dst`, whole or until `dst` is full. Returns the number of bytes written; `None` if
+/// the block is malformed.
 ///
 /// # Safety
-/// `src_len` bytes at `src` can be read, and `dst_len` bytes at `dst` be read and written. The two may overlap: each copy
-/// loads a step before it stores it, and no reference is made of them.
+/// `src_len` bytes at `src` can be read, and `dst_len` bytes at `dst` can be read and written. The two may overlap:
+/// each copy loads a step before it stores it, and no reference to them exists.
 unsafe fn run<const PREFIX: bool>(
     src: *const u8,
     src_len: usize,
     dst: *mut u8,
     dst_len: usize,
 ) -> Option<usize> {
-    // SAFETY: what is read lies in front of `src_end` or of `op`, and what is written in front of `dst_end`, by the
-    // comparison right above it or the one that a comment names; the caller vouches for those.
+    // SAFETY: reads lie before `src_end` or before `op`, and writes lie before `dst_end`: by the comparison right
+    // above, or by the one that a comment names. The caller guarantees those bounds.
     unsafe {
         let (mut ip, mut op) = (src, dst);
         let (src_end, dst_end) = (src.add(src_len), dst.add(dst_len));
@@ -101,7 +107,7 @@ unsafe fn run<const PREFIX: bool>(
                     literals = length(&mut ip, src_end, token >> 4)?;
                     break 'steps;
                 }
-                // The token and 16 bytes of ROOM_IN, 16 of ROOM_OUT.
+                // Uses the token and 16 bytes of ROOM_IN, and 16 of ROOM_OUT.
                 token = *ip;
                 ip = ip.add(1);
                 literals = usize::from(token >> 4);
@@ -116,7 +122,7 @@ unsafe fn run<const PREFIX: bool>(
                     }
                     forward::<STEP>(ip, op, literals);
                 }
-                // Of ROOM_IN, or of the step, LAST_MATCH_IN bytes are left; of ROOM_OUT 50.
+                // LAST_MATCH_IN bytes of ROOM_IN, or of the step, remain, and 50 of ROOM_OUT.
                 ip = ip.add(literals);
                 op = op.add(literals);
                 let distance = usize::from(load2(ip));
@@ -198,10 +204,11 @@ unsafe fn run<const PREFIX: bool>(
     }
 }
 
-/// Writes a match near the end of the output. Returns where the next byte goes, `None` if there is too little room.
+/// Writes a match near the end of the output. Returns the position of the next byte; `None` if the match does not
+/// fit.
 ///
 /// # Safety
-/// The bytes from `distance >= 1` in front of `op` up to `dst_end` can be read and written.
+/// The bytes from `distance >= 1` bytes before `op` up to `dst_end` can be read and written.
 #[inline(never)]
 unsafe fn last_match<const PREFIX: bool>(
     op: *mut u8,
@@ -209,7 +216,7 @@ unsafe fn last_match<const PREFIX: bool>(
     mut len: usize,
     distance: usize,
 ) -> Option<*mut u8> {
-    // SAFETY: `len <= room`; what goes in steps ends a step in front of the room's end.
+    // SAFETY: `len <= room`; copies in steps end at least one step before the end.
     unsafe {
         let room = dst_end.offset_from_unsigned(op);
         if PREFIX {
@@ -237,7 +244,7 @@ unsafe fn last_match<const PREFIX: bool>(
     }
 }
 
-/// A length of which the token says `nibble`.
+/// Reads a length whose four bits in the token are `nibble`.
 ///
 /// # Safety
 /// The bytes from `ip` up to `src_end` can be read.
@@ -249,7 +256,7 @@ unsafe fn length(ip: &mut *const u8, src_end: *const u8, nibble: u8) -> Option<u
             if *ip == src_end {
                 return None;
             }
-            // SAFETY: `ip` is in front of the end.
+            // SAFETY: `ip` is before the end.
             let byte = unsafe {
                 let byte = **ip;
                 *ip = ip.add(1);
@@ -264,24 +271,24 @@ unsafe fn length(ip: &mut *const u8, src_end: *const u8, nibble: u8) -> Option<u
     Some(n)
 }
 
-/// Writes `len` bytes, and up to 31 more, of the pattern of `distance < 16` bytes in front of `to`.
+/// Writes `len` bytes, and up to 31 more, of the pattern of `distance < 16` bytes before `to`.
 ///
 /// # Safety
 /// `from` is `to - distance`, and the bytes between can be read; `len + 31` bytes at `to` can be written.
 #[inline(never)]
 unsafe fn pattern(from: *const u8, to: *mut u8, len: usize, distance: usize) {
-    /// For each distance, its least multiple of at least 16.
+    /// Smallest multiple of each distance that is at least 16.
     const BACK: [usize; 16] = [
         0, 16, 16, 18, 16, 20, 18, 21, 16, 18, 20, 22, 24, 26, 28, 30,
     ];
-    // SAFETY: within 32 bytes of `to`, and `to + 16 - BACK` is not in front of `from`, as a multiple of the distance that
-    // exceeds 16 does so by less than the distance.
+    // SAFETY: all accesses are within 32 bytes of `to`. `to + 16 - BACK` is not before `from`: a multiple of the
+    // distance above 16 exceeds it by less than the distance.
     unsafe {
         if distance >= 8 {
             copy::<8>(from, to);
             copy::<8>(from.add(8), to.add(8));
         } else {
-            // The pattern as a number, times one that has a bit at every `distance` bytes.
+            // The pattern as a number, times a number with one bit set every `distance` bytes.
             let word = load8(from) & (u64::MAX >> (64 - 8 * distance as u32));
             let times = TIMES[distance];
             let low = u128::from(word) * u128::from(times as u64);
@@ -306,7 +313,7 @@ unsafe fn pattern(from: *const u8, to: *mut u8, len: usize, distance: usize) {
     }
 }
 
-/// For each distance below 8, a number with bit 0 of every byte set whose place is a multiple of it.
+/// For each distance below 8, a number with bit 0 set in every byte whose index is a multiple of the distance.
 const TIMES: [u128; 8] = {
     let mut times = [0; 8];
     let mut distance = 1;
@@ -321,7 +328,7 @@ const TIMES: [u128; 8] = {
     times
 };
 
-/// Copies `len` bytes in steps of `N`, the last of which may be too long.
+/// Copies `len` bytes in steps of `N`; the last step may write too many.
 ///
 /// # Safety
 /// `len` rounded up to steps can be read and written there.
@@ -329,13 +336,13 @@ const TIMES: [u128; 8] = {
 unsafe fn forward<const N: usize>(from: *const u8, to: *mut u8, len: usize) {
     let mut at = 0;
     while at < len {
-        // SAFETY: as the caller says.
+        // SAFETY: by the caller's promise.
         unsafe { copy::<N>(from.add(at), to.add(at)) };
         at += N;
     }
 }
 
-/// Copies `len` bytes over at least 16: in steps of which two are made at a time.
+/// Copies `len` bytes over a distance of at least 16, two steps at a time.
 ///
 /// # Safety
 /// `len` rounded up to [`STEP`] can be read and written there.
@@ -343,7 +350,7 @@ unsafe fn forward<const N: usize>(from: *const u8, to: *mut u8, len: usize) {
 unsafe fn steps_of_16(from: *const u8, to: *mut u8, len: usize) {
     let mut at = 0;
     while at < len {
-        // SAFETY: as the caller says.
+        // SAFETY: by the caller's promise.
         unsafe {
             copy::<16>(from.add(at), to.add(at));
             copy::<16>(from.add(at + 16), to.add(at + 16));
@@ -352,29 +359,33 @@ unsafe fn steps_of_16(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Copies `N` bytes, all of them loaded before the first is stored.
+/// Copies `N` bytes, all of which are loaded before the first is stored.
 ///
 /// # Safety
-/// They can be read and written there.
+/// `N` bytes can be read and written there.
 #[inline(always)]
 unsafe fn copy<const N: usize>(from: *const u8, to: *mut u8) {
-    // SAFETY: as the caller says; arrays of bytes have no alignment.
+    // SAFETY: by the caller's promise; arrays of bytes have no alignment.
     unsafe { to.cast::<[u8; N]>().write(from.cast::<[u8; N]>().read()) }
 }
 
+/// Loads two bytes.
+///
 /// # Safety
 /// Two bytes can be read there.
 #[inline(always)]
 unsafe fn load2(at: *const u8) -> u16 {
-    // SAFETY: as the caller says.
+    // SAFETY: by the caller's promise.
     u16::from_le(unsafe { at.cast::<u16>().read_unaligned() })
 }
 
+/// Loads eight bytes.
+///
 /// # Safety
 /// Eight bytes can be read there.
 #[inline(always)]
 unsafe fn load8(at: *const u8) -> u64 {
-    // SAFETY: as the caller says.
+    // SAFETY: by the caller's promise.
     u64::from_le(unsafe { at.cast::<u64>().read_unaligned() })
 }
 
@@ -393,7 +404,7 @@ mod tests {
         ) -> c_int;
     }
 
-    /// The library's decoder, for whole blocks.
+    /// Decodes a whole block with the library's decoder.
     fn library(src: &[u8], len: usize) -> Option<Vec<u8>> {
         let mut dst = vec![0; len];
         // SAFETY: both are slices of the lengths passed, below 2 GiB.
@@ -408,7 +419,7 @@ mod tests {
         (usize::try_from(n) == Ok(len)).then_some(dst)
     }
 
-    /// The decoder, byte by byte, in safe code. `None` also for a block that decodes to less.
+    /// Reference decoder, byte by byte, in safe code. `None` also for a block that decodes to less.
     fn twin(src: &[u8], len: usize, prefix: bool) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         let mut src = src.iter().copied();
@@ -452,7 +463,7 @@ mod tests {
         }
     }
 
-    /// Decodes into memory full of `fill`, with a guard behind it.
+    /// Decodes into memory filled with `fill`, followed by a guard.
     fn fast(src: &[u8], len: usize, prefix: bool, fill: u8) -> Option<Vec<u8>> {
         let mut dst = vec![fill; len + 64];
         let decode = if prefix { decode_prefix } else { decode };
@@ -483,7 +494,7 @@ mod tests {
         }
     }
 
-    /// Sequences of all kinds of lengths and distances, and what they decode to.
+    /// Returns a block with lengths and distances of all kinds, and its content.
     fn block(random: &mut Random, sequences: usize) -> (Vec<u8>, usize) {
         let (mut block, mut len) = (Vec::new(), 0);
         let some = |random: &mut Random| match random.below(8) {
@@ -521,7 +532,8 @@ mod tests {
         (block, len + literals)
     }
 
-    /// The three ways to decode, whatever memory held before, and the library, which takes distance 0.
+    /// Checks that all ways to decode agree, whatever the memory held before, and that the library agrees except for
+    /// distance 0.
     fn agree(src: &[u8], len: usize) -> bool {
         let expected = twin(src, len, false);
         assert!(fast(src, len, false, 0x5A) == expected, "{src:02x?} {len}");
@@ -561,7 +573,7 @@ mod tests {
         }
     }
 
-    /// Whatever the bytes are, the answer is the safe twin's.
+    /// For arbitrary bytes, the result is that of the safe reference.
     #[test]
     fn damage_is_seen_as_the_safe_twin_sees_it() {
         let mut random = Random(3);
@@ -599,8 +611,8 @@ mod tests {
         }
     }
 
-    /// Found by fuzzing: the library's decoder took a match at distance 0 and left what the output held before, so that a
-    /// cluster read whole and in part came out differently. Now it is refused wherever it stands.
+    /// Found by fuzzing: the library's decoder accepted a match at distance 0 and kept earlier bytes of the output
+    /// buffer. A cluster read whole and in part then had different content.
     #[test]
     fn a_match_at_distance_0_is_refused() {
         let found = [
@@ -611,7 +623,7 @@ mod tests {
         .concat();
         assert!(!agree(&found, 0x2c));
         assert_eq!(fast(&found, 0x2c, true, 0), None);
-        // Behind a literal, a match at distance 0, short or long, then literals, so many that both ways see it.
+        // A literal, then a short or long match at distance 0, then enough literals for both code paths.
         for (nibble, more) in [(0, &[][..]), (14, &[]), (15, &[3]), (15, &[255, 255, 40])] {
             for literals in [12, 200] {
                 let mut bad = vec![0x10 | nibble, 7, 0, 0];
@@ -634,7 +646,7 @@ mod tests {
         }
     }
 
-    /// The margin is as small as it may be where a long run of literals follows a match.
+    /// The margin is tight for a long run of literals after a match.
     #[test]
     fn blocks_that_hardly_shrink_decode_in_place() {
         let mut random = Random(6);

@@ -1,19 +1,19 @@
-//! LZ4, greedy: one place is kept for each hash, and the first match that turns up is taken.
+//! Greedy LZ4 encoder: one position per hash, and the first match found is taken.
 //!
 //! ```text
-//!  in_steps   while there is room at both ends: copies of 16 bytes and comparisons of 8, nothing checked but that room
-//!  with_care  the last sequences, to the byte
+//!  in_steps   while there is space at both ends: copies of 16 bytes and comparisons of 8, checked against that space only
+//!  with_care  the last sequences, byte by byte
 //!  the rest   literals
 //! ```
 //!
-//! * A cluster begins with an empty table. A place in it counts from the cluster's start and is kept as its lowest 16 bits,
-//!   which is all that a distance of LZ4 can be made of. So what a table says is a distance that stays within the cluster,
-//!   wherever the entry comes from, and only the bytes there tell whether it is a match: one branch that nobody can predict
-//!   in place of two. In the cluster's first 64 KiB it is the place itself, and the bytes there are loaded at once: how soon
-//!   that branch is known is most of what a sequence takes.
-//! * How far a match goes back and how far it goes on is looked up at the same time; neither waits for the other.
-//! * A search ends where its literals would fill the output. Bytes that do not compress cost a look at one output's worth
-//!   of them and not at the whole window.
+//! * A cluster begins with an empty table. Its positions count from the cluster's start and are stored as their
+//!   lowest 16 bits, which is enough for a distance of LZ4. Every table entry therefore yields a distance within the
+//!   cluster, and only the bytes there tell whether it is a match: one unpredictable branch instead of two.
+//! * In the cluster's first 64 KiB the entry is the position itself, and the bytes there are loaded at once. The
+//!   latency of that branch dominates the time per sequence.
+//! * The extensions of a match forward and backward are computed independently of each other.
+//! * A search ends where its literals would fill the output. Incompressible input costs a scan of one output's worth
+//!   of bytes, not of the whole input.
 //!
 //! Source: LZ4 block format description (sequences, end rules).
 
@@ -22,39 +22,40 @@ use crate::bytes::{byte, load4, load8, load16, match_len, match_len_backward, ze
 use crate::encode::bounded_input;
 use crate::{Encoder, EncoderSpec, Fit, TailFit, Trim};
 
-/// The last bytes of a block are literals. Unit: bytes.
+/// Fewest literals at the end of a block. Unit: bytes.
 const LAST_LITERALS: usize = 5;
 
-/// Numbers from here on need bytes behind the token.
+/// Smallest length that needs extension bytes after the token.
 const LONG: usize = 15;
 
-/// The last match starts so far before the end of a block. Unit: bytes.
+/// Fewest bytes from the start of the last match to the end of a block. Unit: bytes.
 const LAST_MATCH: usize = 12;
 
-/// The shortest match. Unit: bytes.
+/// Length of the shortest match. Unit: bytes.
 const SHORTEST: usize = 4;
 
-/// Behind a shortest match there have to be so many bytes: a token, and the literals that the end rules want.
+/// Fewest bytes after a shortest match: a token, and the literals that the end rules require. Unit: bytes.
 const TAIL: usize = 1 + LAST_MATCH - SHORTEST;
 
-/// What is copied and compared at a time. Unit: bytes.
+/// Number of bytes copied or compared at a time. Unit: bytes.
 const STEP: usize = 16;
 
-/// With less room than this at either end a sequence is written with care. Of the output: a token, a step of literals that
-/// is too long, a distance, a byte of the match's length and the tail. Of the input: the shortest match and a step behind
-/// the place, and the last literals. Unit: bytes.
+/// Space at either end below which a sequence is written byte by byte. Unit: bytes.
+///
+/// Of the output it covers a token, an excess step of literals, a distance, a byte of the match's length and the
+/// tail. Of the input it covers the shortest match, a step past the position, and the last literals.
 const ROOM: usize = 48;
 
-/// Up to here a place is all that the table holds of it. Unit: bytes.
+/// Largest position that the table stores completely. Unit: bytes.
 const NEAR: usize = u16::MAX as usize;
 
-/// After so many tries without a match the steps become longer. Unit: bits.
+/// Number of attempts without a match after which the search step grows. Unit: bits.
 const SKIP_LOG: usize = 6;
 
 /// Fills the output with a block that decodes to `data`, or to as much of it as fits.
 type FillFn<const N: usize> = fn(&mut [u16; N], &[u8], &mut [u8]) -> Fit;
 
-/// The encoder, with a table of `N` entries, a power of two.
+/// Encoder with a table of `N` entries, a power of two.
 pub(crate) struct GreedyEncoder<const N: usize> {
     table: Box<[u16; N]>,
     input_max: usize,
@@ -66,7 +67,7 @@ impl<const N: usize> GreedyEncoder<N> {
         Self::with_input_max(spec.input_max)
     }
 
-    /// `window` is the most input that one output may hold. Unit: bytes.
+    /// Creates an encoder whose outputs hold at most `input_max` bytes of input.
     pub(crate) fn with_input_max(input_max: usize) -> Self {
         Self {
             table: zeroed(),
@@ -98,7 +99,7 @@ impl<const N: usize> Encoder for GreedyEncoder<N> {
     }
 }
 
-/// The version for this machine: the same code, compiled for what it has.
+/// Returns the variant for this machine: the same code, compiled for its instruction set.
 fn best_fill<const N: usize>() -> FillFn<N> {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("bmi1")
@@ -115,6 +116,8 @@ fn fill_portable<const N: usize>(table: &mut [u16; N], data: &[u8], dst: &mut [u
     fill(table, data, dst)
 }
 
+/// Runs [`fill`] compiled for BMI instructions.
+///
 /// # Safety
 /// The machine has these features.
 #[cfg(target_arch = "x86_64")]
@@ -133,7 +136,7 @@ fn fill<const N: usize>(table: &mut [u16; N], data: &[u8], dst: &mut [u8]) -> Fi
     if data.len() > LAST_MATCH {
         anchor = with_care(table, data, anchor, out);
     }
-    // A run of so many literals takes a byte for every 255 of them.
+    // A run of literals takes one extra byte per 255 of them.
     let left = out.left() - 1;
     let run = if left < LONG {
         left
@@ -152,10 +155,10 @@ fn fill<const N: usize>(table: &mut [u16; N], data: &[u8], dst: &mut [u8]) -> Fi
     }
 }
 
-/// Writes sequences as long as there is [`ROOM`]. Returns where the last match ends.
+/// Writes sequences as long as there is [`ROOM`]. Returns the end of the last match.
 #[inline(always)]
 fn in_steps<const N: usize>(table: &mut [u16; N], data: &[u8], out: &mut BlockWriter<'_>) -> usize {
-    // A place at or in front of `limit` has ROOM behind it.
+    // A position at or before `limit` has ROOM bytes after it.
     let limit = data.len() - ROOM;
     let (mut anchor, mut at) = (0, 1);
     loop {
@@ -167,9 +170,9 @@ fn in_steps<const N: usize>(table: &mut [u16; N], data: &[u8], out: &mut BlockWr
         let Some(distance) = search(table, data, &mut at, stop) else {
             return anchor;
         };
-        // Places in the table are in front of `at`, and a distance is at most what is between.
+        // Positions in the table are before `at`, and a distance is at most what lies between.
         let most = (at - anchor).min(at - distance);
-        // Bytes in front of both places, one by one: mostly there is none that is equal.
+        // Compares the bytes before both positions one by one: most often none is equal.
         let mut back = 0;
         while back < most && byte(data, at - back - 1) == byte(data, at - distance - back - 1) {
             back += 1;
@@ -203,7 +206,7 @@ fn in_steps<const N: usize>(table: &mut [u16; N], data: &[u8], out: &mut BlockWr
     }
 }
 
-/// Looks for a match from `at` on, up to `stop`, behind which there are at least [`ROOM`] bytes. Returns its distance.
+/// Searches for a match from `at` to `stop`, after which at least [`ROOM`] bytes follow. Returns its distance.
 #[inline(always)]
 fn search<const N: usize>(
     table: &mut [u16; N],
@@ -227,7 +230,7 @@ fn search<const N: usize>(
     found
 }
 
-/// Where a search is.
+/// State of a search.
 struct GreedyParse {
     at: usize,
     next: usize,
@@ -237,7 +240,7 @@ struct GreedyParse {
 }
 
 impl GreedyParse {
-    /// Goes on up to `stop`. `FAR`: the table holds only the lowest bits of a place.
+    /// Continues up to `stop`. `FAR`: the table stores only the lowest bits of a position.
     #[inline(always)]
     fn go<const N: usize, const FAR: bool>(
         &mut self,
@@ -252,7 +255,7 @@ impl GreedyParse {
             let place = table[self.slot];
             table[self.slot] = at as u16;
             if FAR {
-                // The distance 0 is one of 65,536.
+                // A distance of 0 stands for 65,536.
                 let distance = usize::from((at as u16).wrapping_sub(place));
                 if load4(data, at - distance) == self.bytes as u32 && distance != 0 {
                     return Some(distance);
@@ -268,9 +271,10 @@ impl GreedyParse {
     }
 }
 
-/// Writes the last sequences, from `anchor` on, as long as the last literals fit behind. Returns where the last match ends.
+/// Writes the last sequences, from `anchor` on, while the last literals fit after them. Returns the end of the last
+/// match.
 ///
-/// The table may know places behind the one that asks: the steps before looked further than they wrote.
+/// The table may contain positions after the current one: the fast path searched further than it wrote.
 #[inline(always)]
 fn with_care<const N: usize>(
     table: &mut [u16; N],
@@ -278,7 +282,7 @@ fn with_care<const N: usize>(
     mut anchor: usize,
     out: &mut BlockWriter<'_>,
 ) -> usize {
-    // Loads of eight bytes at or in front of `start_end` are within the data.
+    // Loads of eight bytes at or before `start_end` are within the data.
     let (start_end, match_end) = (data.len() - LAST_MATCH, data.len() - LAST_LITERALS);
     let mut at = anchor.max(1);
     let mut tries = 1 << SKIP_LOG;
@@ -313,7 +317,7 @@ fn with_care<const N: usize>(
     anchor
 }
 
-/// Hashes the first five bytes.
+/// Hashes the first five bytes of `bytes`.
 #[inline(always)]
 fn hash<const N: usize>(bytes: u64) -> usize {
     ((bytes << 24).wrapping_mul(889_523_592_379) >> (64 - N.ilog2())) as usize
@@ -330,31 +334,31 @@ impl BlockWriter<'_> {
         self.dst.len() - self.pos
     }
 
-    /// A byte, for which every caller has compared [`left`](Self::left).
+    /// Writes a byte. Every caller has compared [`left`](Self::left).
     #[inline(always)]
     fn put(&mut self, byte: u8) {
         debug_assert!(self.left() >= 1);
-        // SAFETY: the position is in the output, as every caller has seen to.
+        // SAFETY: every caller has compared the position with the end of the output.
         unsafe { *self.dst.get_unchecked_mut(self.pos) = byte };
         self.pos += 1;
     }
 
-    /// Adds to a token, which was written before.
+    /// Adds bits to a token written before.
     #[inline(always)]
     fn add(&mut self, token: usize, bits: usize) {
         debug_assert!(token < self.pos && bits < 256);
-        // SAFETY: a token is in front of the position.
+        // SAFETY: a token is before the current position.
         unsafe { *self.dst.get_unchecked_mut(token) |= bits as u8 };
     }
 
-    /// An empty token. Returns its position.
+    /// Writes an empty token. Returns its position.
     #[inline(always)]
     fn token(&mut self) -> usize {
         self.put(0);
         self.pos - 1
     }
 
-    /// Writes the extension bytes of a length from which the token took 15.
+    /// Writes the extension bytes of a length of which the token holds 15.
     #[inline(always)]
     fn extend(&mut self, mut rest: usize) {
         while rest >= 255 {
@@ -364,7 +368,7 @@ impl BlockWriter<'_> {
         self.put(rest as u8);
     }
 
-    /// Notes the number of literals.
+    /// Writes the number of literals.
     #[inline(always)]
     fn count(&mut self, token: usize, n: usize) {
         self.add(token, n.min(LONG) << 4);
@@ -381,7 +385,7 @@ impl BlockWriter<'_> {
         self.pos = end;
     }
 
-    /// Writes `n` literals, where a step more can be read and written.
+    /// Writes `n` literals where one more step can be read and written.
     #[inline(always)]
     fn literals_in_steps(&mut self, token: usize, data: &[u8], from: usize, n: usize) {
         self.count(token, n);
@@ -389,7 +393,7 @@ impl BlockWriter<'_> {
         loop {
             let (to, bytes) = (self.pos + done, load16(data, from + done));
             debug_assert!(to + STEP <= self.dst.len());
-            // SAFETY: the caller has compared the room with what is copied and a step; any alignment will do.
+            // SAFETY: the caller has compared the space with the length plus one step; the store is unaligned.
             unsafe {
                 self.dst
                     .as_mut_ptr()
@@ -405,7 +409,7 @@ impl BlockWriter<'_> {
         self.pos += n;
     }
 
-    /// Writes a whole sequence whose numbers fit in the token, where there is [`ROOM`] at both ends. Returns the length of
+    /// Writes a sequence whose lengths fit in the token, where there is [`ROOM`] at both ends. Returns the length of
     /// its match.
     #[inline(always)]
     fn short(
@@ -418,8 +422,8 @@ impl BlockWriter<'_> {
     ) -> usize {
         debug_assert!(literals < LONG && code < LONG && self.left() >= 1 + STEP + 2);
         let bytes = load16(data, from);
-        // SAFETY: a token, fewer literals than a step, and a distance are shorter than the room that the caller has
-        // compared; any alignment will do.
+        // SAFETY: a token, fewer literals than a step, and a distance are shorter than the space that the caller has
+        // compared; the store is unaligned.
         unsafe {
             let to = self.dst.as_mut_ptr().add(self.pos);
             *to = (literals << 4 | code) as u8;
@@ -431,8 +435,10 @@ impl BlockWriter<'_> {
         SHORTEST + code
     }
 
-    /// Writes the distance of a match and its length, `code` bytes more than the shortest, or as many as there is room for
-    /// in front of the last literals. Returns the length. There is room for the shortest.
+    /// Writes the distance and the length of a match, and returns the length.
+    ///
+    /// The length is `code` bytes more than the shortest, or less if only that fits before the last literals. The
+    /// shortest match fits.
     #[inline(always)]
     fn rest_of_match(&mut self, token: usize, distance: usize, mut code: usize) -> usize {
         let [low, high] = (distance as u16).to_le_bytes();
@@ -471,7 +477,7 @@ mod tests {
             };
             (0..n).map(next).collect()
         };
-        // The start is where empty entries point to: there alone a match need not have the five bytes that are hashed.
+        // Empty entries point to the start: only there may a match be shorter than the five hashed bytes.
         let (first, second) = (*b"startA", *b"starB");
         let mut encoder = GreedyEncoder::<ENTRIES>::new(&EncoderSpec::new(Method::Lz4, 4096));
         for literals in 0..=600 {
@@ -490,7 +496,7 @@ mod tests {
     #[test]
     fn every_machine_writes_the_same() {
         let mut seed = 1u32;
-        // Words that recur, and noise between them.
+        // Recurring words with noise between them.
         let data: Vec<u8> = (0..200_000)
             .map(|at| {
                 seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -1,7 +1,7 @@
-//! LZ4: a greedy encoder; the C library's high-compression one; a decoder.
+//! High-compression LZ4 encoder of the C library.
 //!
-//! The library keeps the format's end rules (the last five bytes are literals, the last match starts twelve bytes
-//! before the end) and a block never begins with a zero byte: that would be a match before any output.
+//! The library satisfies the format's end rules: the last five bytes are literals, and the last match starts at least
+//! twelve bytes before the end. A block never begins with a zero byte, which would be a match before any output.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -9,7 +9,7 @@ use super::truncate::trim_tail;
 use crate::encode::bounded_input;
 use crate::{Encoder, EncoderSpec, Fit, TailFit, Trim};
 
-// Links the C library that the declarations below belong to.
+// Links the C library that defines the functions below.
 use lz4_sys as _;
 
 unsafe extern "C" {
@@ -24,12 +24,12 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Memory for an encoder of the C library, aligned for any of its types.
+/// State of an encoder of the C library, aligned for any of its types.
 struct LibraryState(Vec<u64>);
 
 impl LibraryState {
     fn new(bytes: c_int) -> Self {
-        // fits: the library's states are some 10 to 300 KiB.
+        // fits: the library's states have 10 to 300 KiB
         Self(vec![0; (bytes as usize).div_ceil(8)])
     }
 
@@ -38,7 +38,7 @@ impl LibraryState {
     }
 }
 
-/// The high-compression encoder.
+/// High-compression encoder.
 pub(crate) struct HighCompressionEncoder {
     state: LibraryState,
     input_max: usize,
@@ -67,8 +67,8 @@ impl Encoder for HighCompressionEncoder {
         }
         let mut consumed = src.len() as c_int; // fits: at most INPUT_MAX
         let room = dst.len().min(c_int::MAX as usize) as c_int;
-        // SAFETY: `state` has LZ4_sizeofStateHC() bytes, 8-aligned, by High::new; the function initialises it. `src`
-        // and `dst` are slices of the lengths passed.
+        // SAFETY: `state` has LZ4_sizeofStateHC() bytes, 8-aligned, and the function initialises it. `src` and `dst`
+        // are slices of the lengths passed.
         let written = unsafe {
             LZ4_compress_HC_destSize(
                 self.state.as_mut_ptr(),

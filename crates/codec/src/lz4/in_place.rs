@@ -1,4 +1,4 @@
-//! Whether an LZ4 block can be decoded in place: by walking its sequences, without the data.
+//! In-place decodability of LZ4 blocks, by walking their sequences without the data.
 //!
 //! ```text
 //!  output buffer, its end rounded up to 4 KiB
@@ -7,24 +7,24 @@
 //!                      ^ write        ^ read: the block is right-aligned at the end of the buffer
 //! ```
 //!
-//! In place works as long as no byte is written at or behind the read position before it was read.
+//! A block can be decoded in place if no byte at or past the read position is written before it is read.
 
 use super::length::read_length;
 
-/// The unit that the end of an output buffer is rounded up to. Unit: bytes.
+/// Granularity to which the end of an output buffer is rounded up. Unit: bytes.
 const PAGE: usize = 4096;
 
-/// Says whether the block `src`, which decodes to `dst_len` bytes, can be decoded in the buffer that holds it: the
-/// buffer has `dst_len` bytes rounded up to whole 4 KiB pages and `src` lies at its end.
+/// Returns true if the block `src`, which decodes to `dst_len` bytes, can be decoded in the buffer that holds it. The
+/// buffer has `dst_len` bytes rounded up to whole 4 KiB pages, and `src` lies at its end.
 ///
-/// The walk is exact to the byte: it models a decoder that writes nothing but output. A decoder that copies in
-/// larger steps needs its own margin on top. A broken block, or one that decodes to another length, gives `false`.
+/// The walk is exact to the byte: it models a decoder that writes nothing but output. A decoder that copies in larger
+/// steps needs its own margin on top. Returns false for a malformed block and for one that decodes to another length.
 #[must_use]
 pub fn lz4_decodes_in_place(src: &[u8], dst_len: usize) -> bool {
     walk(src, dst_len).unwrap_or(false)
 }
 
-/// `None` for a broken block.
+/// Walks the block. `None` if it is malformed.
 fn walk(src: &[u8], dst_len: usize) -> Option<bool> {
     let Some(base) = dst_len.next_multiple_of(PAGE).checked_sub(src.len()) else {
         return Some(false);
@@ -34,7 +34,7 @@ fn walk(src: &[u8], dst_len: usize) -> Option<bool> {
         let token = *src.get(read)?;
         read += 1;
         let literals = read_length(src, &mut read, token >> 4)?;
-        // A forward copy of literals is safe as long as it does not start behind its source.
+        // A forward copy of literals is safe unless it starts past its source.
         if write > base + read {
             return Some(false);
         }
@@ -67,7 +67,7 @@ fn walk(src: &[u8], dst_len: usize) -> Option<bool> {
 mod tests {
     use super::*;
 
-    /// 8192 bytes from one literal: 1 + 1 + 2 + 33 + 6 bytes.
+    /// Returns a block that produces 8192 bytes from one literal: 1 + 1 + 2 + 33 + 6 bytes.
     fn zeros() -> Vec<u8> {
         let mut block = vec![0x1f, 0, 1, 0];
         let extension = 8192 - 1 - 5 - 4 - 15;
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_long_run_overtakes_only_without_slack() {
-        // The match ends 5 bytes before the end of the output; the 6 last bytes of the block are still unread.
+        // The match ends 5 bytes before the end of the output; the last 6 bytes of the block are unread.
         assert!(!lz4_decodes_in_place(&zeros(), 8192));
         let mut longer = zeros();
         let last = longer.len() - 6;

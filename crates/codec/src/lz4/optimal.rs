@@ -1,15 +1,14 @@
-//! LZ4 with an exact parse: the high-compression encoder for the levels that search most.
+//! LZ4 encoder with optimal parsing, for the highest levels.
 //!
-//! What makes a parse that fills a fixed output cheap is that it runs forward: the price of a position is the least
-//! output that encodes everything before it, so the answer is the last position that still fits. Two facts about LZ4
-//! make it exact and fast:
+//! The parse runs forward: the price of a position is the smallest output that encodes everything before it. To fill
+//! a fixed output, the last position that fits is the answer. Two properties of LZ4 make this exact and fast:
 //!
-//! * A match costs the same at any distance, and every end of a match is a match. So the best match that reaches a
-//!   position is the one that starts earliest, cut to one of three lengths: up to 18 (no extension byte), up to 273
-//!   (one), or all of it.
-//! * A match that reaches further than all known ones contains the four bytes right at the frontier. So there is no
-//!   search at every position: only the chain of that one gram is walked, matches are extended *backwards*, and the one
-//!   that starts earliest is the next event. Positions between events need no search at all.
+//! * A match costs the same at any distance, and every prefix of a match is a match. The best match that ends at a
+//!   position is therefore the one that starts earliest, cut to one of three lengths: up to 18 (no extension byte),
+//!   up to 273 (one), or all of it.
+//! * A match that reaches further than all known ones contains the four bytes right before the frontier. Instead of a
+//!   search at every position, only the hash chain of these four bytes is walked and matches are extended
+//!   *backwards*. The one that starts earliest is the next event. Positions between events need no search.
 //!
 //! ```text
 //!   start           p (earliest start)        g    R (frontier)        e (reach)
@@ -17,8 +16,9 @@
 //!                    ^ for every j in R+1..=e: the match from p is the best that reaches j
 //! ```
 //!
-//! Positions are indexed once per input: a table of latest positions by hash, and a ring of distances to the one before
-//! with the same hash. A cluster never looks in front of its start, so that nothing has to be cleared between clusters.
+//! Positions are indexed once per input: a table of latest positions by hash, and a ring of distances to the previous
+//! position with the same hash. A cluster never searches before its start, so that nothing is cleared between
+//! clusters.
 //!
 //! Source: LZ4 block format description (sequences, end rules).
 
@@ -37,50 +37,53 @@ use crate::{Encoder, EncoderSpec, Fit, TailFit, Trim};
 mod match_finder;
 mod path;
 
-/// Outputs from here on are large. Unit: bytes.
+/// Smallest output size with the large index. Unit: bytes.
 const LARGE: usize = 32 << 10;
 
-/// Who looks at so few positions had better not look at those that only share a hash, even if some behind them are missed.
+/// Largest number of attempts for which only verified positions are searched. A short search should not spend
+/// attempts on hash collisions, even if it misses some matches past them.
 const FEW_ATTEMPTS: usize = 20;
 
-/// From such a length on everything before a match is settled, and forgotten but for the result.
+/// Match length from which on everything before the match is committed and only its result is kept. Unit: bytes.
 const COMMIT_LEN: usize = 2048;
 
-/// Cells that may be written behind those that count.
+/// Number of cells that may be written past the valid ones.
 const SLACK: usize = NO_EXTENSION_CELLS + 2;
 
-/// How far before the end of a settled match the next one may start.
+/// Distance before the end of a committed match at which the next match may start. Unit: bytes.
 const KEPT_CELLS: usize = 512;
 
-/// The index starts over before its count outgrows 32 bits.
+/// Count at which the index is emptied, before it outgrows 32 bits.
 const COUNT_MAX: usize = 1 << 30;
 
-/// The encoder.
+/// Encoder with its index and its tables of paths.
 pub(crate) struct OptimalEncoder {
-    /// Latest position of each hash, as the index counts, plus one.
+    /// Latest position of each hash, as counted by the index, plus one.
     heads: Box<[u32; HEADS]>,
-    /// Distance to the position before with the same hash, 0 for none.
+    /// Distance to the previous position with the same hash, 0 for none.
     ring: Box<[u16; DISTANCE]>,
-    /// The position that the index counts as `bias`. What was indexed before lies so far back that nothing reaches it,
-    /// which is as good as an empty table and much cheaper. At least [`DISTANCE`], so that an empty head is as far.
+    /// Position that the index counts as `bias`.
+    ///
+    /// Positions indexed earlier are out of reach, which has the effect of an empty table at much less cost. The bias
+    /// is at least [`DISTANCE`], so that an empty head is out of reach, too.
     origin: usize,
     bias: usize,
-    /// The next position to index.
+    /// Next position to index.
     next: usize,
     cells: Vec<Cell>,
     events: Vec<MatchEvent>,
     seqs: Vec<Sequence>,
     tail: Vec<Sequence>,
-    /// Chain entries looked at per event.
+    /// Chain entries visited per event.
     attempts: usize,
-    /// The index is large, and only speaks of what it has compared.
+    /// True if the index is large and reports verified matches only.
     compare: bool,
     input_max: usize,
     fit: fn(&mut OptimalEncoder, &[u8], usize, &mut [u8]) -> Fit,
 }
 
 impl OptimalEncoder {
-    /// An encoder that looks at up to `attempts` earlier positions for each event.
+    /// Creates an encoder that visits up to `attempts` earlier positions for each event.
     pub(crate) fn new(spec: &EncoderSpec, attempts: usize) -> Self {
         Self {
             heads: zeroed(),
@@ -99,7 +102,7 @@ impl OptimalEncoder {
         }
     }
 
-    /// Forgets all positions and starts to index at `at`.
+    /// Discards all positions and starts to index at `at`.
     fn clear(&mut self, at: usize) {
         self.bias += self.next - self.origin + DISTANCE;
         self.origin = at;
@@ -130,7 +133,7 @@ impl Encoder for OptimalEncoder {
     }
 }
 
-/// The version for this machine: the same code, compiled for what it has.
+/// Returns the variant for this machine: the same code, compiled for its instruction set.
 fn best_fit() -> fn(&mut OptimalEncoder, &[u8], usize, &mut [u8]) -> Fit {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("bmi1")
@@ -148,6 +151,8 @@ fn fit_portable(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut
     fit(encoder, input, at, dst)
 }
 
+/// Runs [`fit`] compiled for AVX2 and BMI instructions.
+///
 /// # Safety
 /// The machine has these features.
 #[cfg(target_arch = "x86_64")]
@@ -191,7 +196,7 @@ fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) ->
     let len = src.len();
     let match_end = len.saturating_sub(LAST_LITERALS);
     let match_start_end = (len + 1).saturating_sub(LAST_MATCH);
-    // A cell that costs this leaves no room for the last token.
+    // A cell of this cost leaves no space for the last token.
     let limit = room as u32;
     let mut committed = None;
     let mut cells = grown(store, 1);
@@ -200,10 +205,10 @@ fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) ->
         link: LITERAL_RUN,
     };
     let mut base = 0;
-    // The frontier: all positions from `base` up to here have a cell, this is the last one.
+    // The frontier: all positions from `base` up to this one have a cell.
     let mut reach = 0;
     let mut last = cells[0];
-    // Which of the 64 positions from `batch` on may have an equal gram before them; of others nothing is known.
+    // Set of positions among the 64 from `batch` on that may have an earlier match. Other positions are unknown.
     let (mut batch, mut pending) = (at, u64::MAX);
     'fill: while reach < len {
         let mut quiet = 1;
@@ -211,8 +216,8 @@ fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) ->
         if reach >= 3 && reach - 3 < match_start_end && reach < match_end {
             let g = reach - 3;
             if indexed <= at + g {
-                // In steps: the table's answers take long, and come side by side. The last gram ends where the input
-                // does at the latest.
+                // Indexes a batch at a time, so that table accesses overlap. The last four bytes end with the input
+                // at the latest.
                 let to = (at + g + INDEX_BATCH).min(input.len() - 3);
                 let index_positions = if *compare {
                     index_positions::<true>
@@ -254,7 +259,7 @@ fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) ->
         });
         let first = cells[start - base].cost;
         if end - reach >= COMMIT_LEN && first + match_cost(end - start) < limit {
-            // The match is so long that every way leads through its start: keep the way there and forget the rest.
+            // The match is so long that every path leads through its start: keep the path to it and discard the rest.
             let paths = PathTable { cells, base };
             collect_sequences(paths, start, events, committed, tail, seqs);
             committed = Some(CommittedMatch {
@@ -282,8 +287,8 @@ fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) ->
             link: start as u32,
         };
         if reach + 2 <= start + NO_EXTENSION_MAX && end < match_start_end && last.cost + 4 < limit {
-            // At most two literals are cheaper. All cells that may come are written and then chosen from, without branches,
-            // which would be hard to predict.
+            // At most two literals are cheaper. All candidate cells are written and then selected without branches,
+            // which would be unpredictable.
             let one = literal(last);
             let two = literal(one);
             let cheaper = usize::from(one.cost < cell.cost) + usize::from(two.cost < cell.cost);
@@ -300,7 +305,7 @@ fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) ->
                 continue;
             }
         } else {
-            // Cell by cell as long as literals are cheaper. Once the match is the cheaper way it stays it, up to the second
+            // Cell by cell while literals are cheaper. Once the match is cheaper it remains so up to the second
             // extension byte.
             loop {
                 if reach == end {
@@ -331,7 +336,7 @@ fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) ->
                 reach = until;
             }
         }
-        // A start further on saves the extension byte where getting there costs nothing.
+        // A later start saves the extension byte if reaching it costs nothing.
         while reach < end && cells[reach + 1 - NO_EXTENSION_MAX - base].cost == first {
             reach += 1;
             last = Cell {
@@ -386,7 +391,7 @@ mod tests {
     use super::*;
     use crate::Method;
 
-    /// Words from a small set, with a noisy stretch and a long run now and then.
+    /// Words of a small set, with some noise and long runs.
     fn input(len: usize) -> Vec<u8> {
         let mut seed = 7u64;
         let mut next = move |n: usize| {
@@ -411,9 +416,9 @@ mod tests {
         out
     }
 
-    /// Seen: `tuff build -z lz4hc -C 64K` of a tree of 16,000 files and more panicked in a build with overflow checks; others read
-    /// a byte or so in front of the input. Cause: after so many resets the counts begin again, and then at 0, from where an
-    /// empty head was as near as the start of the input. Cure: they begin where nothing reaches back to 0.
+    /// Regression: `tuff build -z lz4hc -C 64K` of a tree of more than 16,000 files panicked with overflow checks,
+    /// and read bytes before the input without. Counts restarted at 0, where an empty head was as near as the start
+    /// of the input.
     #[test]
     fn counts_that_begin_again_are_as_good_as_a_new_encoder() {
         let input = input(200_000);
@@ -464,7 +469,7 @@ mod tests {
         let fresh = encoder.fit(&input, 0, &mut dst);
         let expected = dst.clone();
         for _ in 0..30_000 {
-            // Each leaves a distance behind, so that the count starts over on the way.
+            // Each reset leaves a distance, so that the count starts over in this loop.
             encoder.reset();
         }
         assert_eq!(encoder.fit(&input, 0, &mut dst), fresh);

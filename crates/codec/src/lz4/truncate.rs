@@ -1,8 +1,8 @@
-//! Ends an LZ4 block early: so that a smaller output is filled from a block that is too long for it.
+//! Truncation of an LZ4 block to a smaller output size.
 //!
 //! ```text
 //!  | sequence | ... | sequence | sequence | ... | last literals |
-//!                              ^ a run of literals instead, as long as there is room
+//!                              ^ a run of literals instead, as long as space permits
 //! ```
 //!
 //! Source: LZ4 block format description (sequences, end rules).
@@ -10,24 +10,24 @@
 use super::length::read_length;
 use crate::{Fit, TailFit, Trim};
 
-/// The shortest match. Unit: bytes.
+/// Length of the shortest match. Unit: bytes.
 const SHORTEST: usize = 4;
 
-/// Lengths from here on have bytes behind the token.
+/// Smallest length that needs extension bytes after the token.
 const LONG: usize = 15;
 
-/// So many literals at the end satisfy the end rules whatever is before them: the last match starts twelve bytes before the
-/// end or earlier, and has four of them.
+/// Number of literals at the end that satisfies the end rules after any match: the last match starts at least twelve
+/// bytes before the end and has at least four of them.
 const LAST: usize = 8;
 
-/// A sequence whose literals begin at `input` in what the block decodes to, and whose token is at `output` in it.
+/// Start of a sequence: its literals begin at `input` in the content, and its token is at `output` in the block.
 #[derive(Clone, Copy, Default)]
 struct SequencePosition {
     input: usize,
     output: usize,
 }
 
-/// Ends the block in `dst` early where `trim` says so and it decodes to all of `data`.
+/// Truncates the block in `dst` if it decodes to all of `data` and `trim` applies.
 pub(crate) fn trim_tail(data: &[u8], fit: Fit, dst: &mut [u8], trim: &Trim) -> TailFit {
     match trim
         .target(fit.written)
@@ -41,11 +41,10 @@ pub(crate) fn trim_tail(data: &[u8], fit: Fit, dst: &mut [u8], trim: &Trim) -> T
     }
 }
 
-/// Shortens the block in `dst`, an encoder's, which decodes to the beginning of `data`, to `room` bytes, which is less than it
-/// has.
+/// Shortens an encoder's block in `dst`, which decodes to the beginning of `data`, to fewer bytes, `room`.
 fn truncate(data: &[u8], dst: &mut [u8], room: usize) -> Fit {
     let (mut here, mut last) = (SequencePosition::default(), SequencePosition::default());
-    // Behind a match there has to be room for a token and the last literals.
+    // A match has to be followed by a token and the last literals.
     while here.output + 1 + LAST <= room {
         last = here;
         let Some(next) = next_sequence(dst, here) else {
@@ -54,7 +53,7 @@ fn truncate(data: &[u8], dst: &mut [u8], room: usize) -> Fit {
         here = next;
     }
     let left = room.saturating_sub(last.output + 1);
-    // A run of so many literals takes a byte for every 255 of them.
+    // A run of literals takes one extra byte per 255 of them.
     let run = if left < LONG {
         left
     } else {
@@ -82,7 +81,7 @@ fn truncate(data: &[u8], dst: &mut [u8], room: usize) -> Fit {
     }
 }
 
-/// The sequence behind one; `None` behind the last.
+/// Returns the next sequence; `None` after the last one.
 fn next_sequence(block: &[u8], place: SequencePosition) -> Option<SequencePosition> {
     let token = *block.get(place.output)?;
     let mut at = place.output + 1;

@@ -1,36 +1,37 @@
-//! Whether LZ4 blocks decode, by walking their sequences: nothing is written.
+//! Validation of LZ4 blocks by walking their sequences without writing.
 //!
-//! A block has no checksum. Whether it decodes, and to how much, depends on its lengths and distances alone.
+//! A block has no checksum. Its validity and the length of its content depend only on its lengths and distances.
 //!
-//! Invariant: what is accepted here, the decoder accepts. Some blocks that no encoder writes are left to it.
+//! Invariant: the decoder accepts every block that is accepted here. Some blocks that no encoder writes are left to
+//! the decoder.
 //!
 //! Source: LZ4 block format description (sequences, end rules).
 
 use crate::bytes::{load2, load4};
 
-/// The last bytes of a block are literals. Unit: bytes.
+/// Fewest literals at the end of a block. Unit: bytes.
 const LAST_LITERALS: usize = 5;
 
-/// The last match starts so far before the end of a block. Unit: bytes.
+/// Fewest bytes from the start of the last match to the end of the content. Unit: bytes.
 const LAST_MATCH: usize = 12;
 
-/// The shortest match. Unit: bytes.
+/// Length of the shortest match. Unit: bytes.
 const SHORTEST: usize = 4;
 
-/// Behind literals that are not the last there are at least a distance, a token and the last literals. Unit: bytes.
+/// Fewest bytes after literals that are not the last: a distance, a token and the last literals. Unit: bytes.
 const SEQUENCE: usize = 2 + 1 + LAST_LITERALS;
 
-/// A block that is being walked.
+/// Position of a walk through a block.
 struct BlockWalk<'a> {
     src: &'a [u8],
-    /// The next token. At least two bytes are left from there on.
+    /// Position of the next token, which is followed by at least one byte.
     read: usize,
-    /// Bytes that a decoder would have written.
+    /// Number of bytes that a decoder would have written.
     write: usize,
-    /// Where literals that are not the last end at the latest, in the block and in what it decodes to.
+    /// Largest end of literals that are not the last, in the block and in its content.
     read_end: usize,
     write_end: usize,
-    /// Set once a distance is 0 or reaches in front of the output.
+    /// True once a distance is 0 or reaches before the output.
     bad: bool,
 }
 
@@ -46,10 +47,10 @@ impl<'a> BlockWalk<'a> {
         })
     }
 
-    /// Walks a sequence. `Some` at the end: whether the block decodes to the expected length.
+    /// Walks one sequence. At the end, `Some` states whether the block decodes to the expected length.
     ///
-    /// A length and its first extension byte are read whether there is one or not: lengths are hard to predict, so that
-    /// a branch for each would cost more than all else.
+    /// A length and its first extension byte are read unconditionally: lengths are hard to predict, and a branch for
+    /// each would cost more than everything else.
     #[inline(always)]
     fn walk_sequence(&mut self) -> Option<bool> {
         let pair = usize::from(load2(self.src, self.read));
@@ -73,7 +74,7 @@ impl<'a> BlockWalk<'a> {
             let alone = literals == self.write;
             return Some(ends && !self.bad && (alone || literals >= LAST_LITERALS));
         }
-        // In bounds: SEQUENCE bytes follow.
+        // In bounds: at least SEQUENCE bytes follow.
         let word = load4(self.src, self.read) as usize;
         let distance = word & 0xFFFF;
         let matched = token & 15;
@@ -94,7 +95,7 @@ impl<'a> BlockWalk<'a> {
         None
     }
 
-    /// Walks a sequence, and at the end turns to the next block.
+    /// Walks one sequence, and continues with the next block at the end.
     #[inline(always)]
     fn advance(&mut self, next: &mut impl FnMut() -> Option<Option<Self>>) -> WalkState {
         match self.walk_sequence() {
@@ -111,7 +112,7 @@ impl<'a> BlockWalk<'a> {
         }
     }
 
-    /// Walks to the end.
+    /// Walks to the end of the block.
     fn rest(mut self) -> bool {
         loop {
             if let Some(end) = self.walk_sequence() {
@@ -150,17 +151,17 @@ pub fn lz4_validate<'a>(blocks: impl IntoIterator<Item = (&'a [u8], usize)>) -> 
     }
 }
 
-/// What a turn comes to.
+/// Result of walking one sequence.
 enum WalkState {
-    /// Go on.
+    /// The walk continues.
     Next,
-    /// A block does not decode.
+    /// A block does not decode to its length.
     Malformed,
-    /// It was the lane's last.
+    /// All blocks have been assigned.
     Last,
 }
 
-/// The extension bytes of a length behind the first. Bounded: their sum is at most 255 for each byte of `src`.
+/// Sums the extension bytes of a length after the first. The sum is at most 255 for each byte of `src`.
 #[cold]
 fn extension(src: &[u8], read: &mut usize) -> Option<usize> {
     let mut n = 0;
@@ -183,7 +184,7 @@ mod tests {
         decode(src, &mut vec![0; len]) == Some(len)
     }
 
-    /// A literal, a match of 14 + 4 + `more` bytes at `distance`, and `last` literals.
+    /// Returns a block of one literal, a match of 14 + 4 + `more` bytes at `distance`, and `last` literals.
     fn block(distance: u16, more: usize, last: usize) -> (Vec<u8>, usize) {
         let mut src = vec![0x1F, b'x'];
         src.extend(distance.to_le_bytes());
@@ -238,7 +239,7 @@ mod tests {
         refused(&src, len, "four last literals");
     }
 
-    /// Seen by thought, not in the field: a walk more generous than the decoder would call a damaged image sound.
+    /// A walk that accepts more than the decoder would report a damaged image as sound.
     #[test]
     fn what_is_accepted_decodes_whatever_was_damaged() {
         let mut state = 1u64;
@@ -252,7 +253,7 @@ mod tests {
         let (mut accepted, mut refused) = (0, 0);
         for round in 0..60_000 {
             let (mut src, mut len) = block(1, random(600), 5 + random(40));
-            // A second match in front of the last literals.
+            // A second match before the last literals.
             if round % 2 == 0 {
                 let tail = src.len() - random(5).min(src.len());
                 src.truncate(tail);
@@ -264,7 +265,7 @@ mod tests {
                 let at = random(src.len());
                 src[at] = random(256) as u8;
             }
-            // The length that it decodes to, if it does: else almost nothing would be accepted.
+            // The actual length of the content, if the block is valid: otherwise almost nothing would be accepted.
             let mut room = vec![0; 1 << 17];
             let found = crate::lz4::decode(&src, &mut room);
             len = found.unwrap_or(len) + random(20) / 19;
