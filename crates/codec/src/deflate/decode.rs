@@ -13,7 +13,7 @@ use libdeflate_sys::{
 /// Largest number of bytes that a single step of the decoder writes, a stored block. Unit: bytes.
 const STEP: usize = 1 << 16;
 
-/// A decompressor of the C library, and a buffer for prefixes.
+/// Decompressor of the C library, with a buffer for prefixes.
 pub(crate) struct Decompressor {
     decompressor: NonNull<libdeflate_decompressor>,
     buffer: Vec<u8>,
@@ -21,12 +21,12 @@ pub(crate) struct Decompressor {
     front: Vec<u8>,
 }
 
-// SAFETY: a decompressor is a plain heap object; nothing in it belongs to the thread that made it.
+// SAFETY: a decompressor is a plain heap object without ties to the thread that created it.
 unsafe impl Send for Decompressor {}
 
 impl Drop for Decompressor {
     fn drop(&mut self) {
-        // SAFETY: made by libdeflate_alloc_decompressor, freed once.
+        // SAFETY: created by libdeflate_alloc_decompressor, freed once.
         unsafe { libdeflate_free_decompressor(self.decompressor.as_ptr()) };
     }
 }
@@ -45,8 +45,8 @@ impl Decompressor {
     /// Decodes a whole stream to exactly `dst.len()` bytes.
     pub(crate) fn decode(&mut self, src: &[u8], dst: &mut [u8]) -> Result<(), &'static str> {
         let mut read = 0;
-        // SAFETY: the decompressor is alive and `&mut self` makes it ours; both are slices of the lengths passed; a
-        // null out-length asks for exactly `dst.len()` bytes.
+        // SAFETY: the decompressor is alive and borrowed exclusively; both slices have the lengths passed; a null
+        // out-length requests exactly `dst.len()` bytes.
         let result = unsafe {
             libdeflate_deflate_decompress_ex(
                 self.decompressor.as_ptr(),
@@ -67,7 +67,7 @@ impl Decompressor {
         }
     }
 
-    /// Decodes until there are `dst.len()` bytes.
+    /// Decodes the first `dst.len()` bytes of the content.
     pub(crate) fn decode_prefix(&mut self, src: &[u8], dst: &mut [u8]) -> Result<(), &'static str> {
         let room = dst.len() + STEP;
         if self.buffer.len() < room {
@@ -91,8 +91,8 @@ impl Decompressor {
             SUCCESS if written < dst.len() => {
                 return Err("deflate stream ends before the expected length");
             }
-            // The library writes from front to back and stops at the first step that does not fit, and the buffer is
-            // longer than `dst` by more than a step.
+            // The library writes from front to back and stops at the first step that does not fit. The buffer exceeds
+            // `dst` by more than a step.
             SUCCESS | INSUFFICIENT_SPACE => {}
             _ => return Err("deflate stream is broken or cut short"),
         }

@@ -1,7 +1,7 @@
-//! DEFLATE with libdeflate.
+//! DEFLATE encoding with libdeflate.
 //!
-//! A stream that starts with a stored block that is not the last one begins with a zero byte: three header bits and
-//! five bits of padding. Decoders skip the padding whatever it holds, so bit 3 is set in that case.
+//! A stream whose first block is stored, and not the last one, begins with a zero byte: three header bits and five
+//! bits of padding. Decoders ignore the padding, so bit 3 is set in that case.
 
 use std::ptr::NonNull;
 
@@ -15,35 +15,35 @@ use crate::encode::bounded_input;
 use crate::input_estimate::InputEstimator;
 use crate::{Encoder, EncoderSpec, Fit, TailFit, Trim};
 
-/// The first bit of the padding behind the header of a stored block.
+/// First bit of the padding after the header of a stored block.
 const PADDING: u8 = 0x08;
 
-/// What a byte of output is worth at first. Unit: bytes of LZ4.
+/// Initial factor of the estimator. Unit: bytes of LZ4 per byte of output.
 const WORTH: f64 = 1.5;
 
-/// After so many tries the output is taken as it is.
+/// Number of attempts after which the output is accepted.
 const TRIES: u32 = 8;
 
 /// Added to every length, so that short ones grow. Unit: bytes.
 const SLACK: usize = 32;
 
-/// A compressor of the C library.
+/// Compressor of the C library.
 struct Compressor(NonNull<libdeflate_compressor>);
 
-// SAFETY: a compressor is a plain heap object; nothing in it belongs to the thread that made it.
+// SAFETY: a compressor is a plain heap object without ties to the thread that created it.
 unsafe impl Send for Compressor {}
 
 impl Drop for Compressor {
     fn drop(&mut self) {
-        // SAFETY: made by libdeflate_alloc_compressor, freed once.
+        // SAFETY: created by libdeflate_alloc_compressor, freed once.
         unsafe { libdeflate_free_compressor(self.0.as_ptr()) };
     }
 }
 
-/// How much more input is compressed than should fit.
+/// Ratio of the input compressed to the input expected to fit.
 const MARGIN: f64 = 1.05;
 
-/// The encoder: compresses a little more than fits, once, and cuts the stream.
+/// Encoder that compresses slightly more than fits, once, and truncates the stream.
 pub(crate) struct DeflateEncoder {
     compressor: Compressor,
     probe: InputEstimator,
@@ -55,7 +55,7 @@ pub(crate) struct DeflateEncoder {
 
 impl DeflateEncoder {
     pub(crate) fn new(spec: &EncoderSpec) -> Option<Self> {
-        // SAFETY: no preconditions; an unknown level gives null.
+        // SAFETY: no preconditions; an unknown level returns null.
         let compressor = NonNull::new(unsafe { libdeflate_alloc_compressor(spec.level) })?;
         Some(Self {
             compressor: Compressor(compressor),
@@ -70,13 +70,13 @@ impl DeflateEncoder {
     /// Compresses all of `src` into `stream`. Returns the size.
     fn compress(&mut self, src: &[u8]) -> Option<usize> {
         let compressor = self.compressor.0.as_ptr();
-        // SAFETY: the compressor is alive and `&mut self` makes it ours.
+        // SAFETY: the compressor is alive and borrowed exclusively.
         let bound = unsafe { libdeflate_deflate_compress_bound(compressor, src.len()) };
         if self.stream.len() < bound {
             self.stream.resize(bound, 0);
         }
         let stream = &mut self.stream[..bound];
-        // SAFETY: as above; both are slices of the lengths passed.
+        // SAFETY: as above; both slices have the lengths passed.
         let n = unsafe {
             libdeflate_deflate_compress(
                 compressor,
@@ -110,7 +110,8 @@ impl Encoder for DeflateEncoder {
         if src.is_empty() || room == 0 {
             return Fit::NOTHING;
         }
-        // What is at most twice as long as the output mostly fits: it needs no guess, and teaches none.
+        // Input of at most twice the output's size usually fits: it needs no estimate, and the estimator learns
+        // nothing from it.
         let guesses = src.len() > 2 * room;
         let mut len = if guesses {
             (self.probe.guess(src, room) as f64 * MARGIN) as usize + SLACK
@@ -138,7 +139,7 @@ impl Encoder for DeflateEncoder {
             else {
                 return Fit::NOTHING;
             };
-            // Codes for much more than what is left of the stream are not the best for it.
+            // Huffman codes for much more than the truncated stream are not the best ones for it.
             if tries <= TRIES
                 && size > room + room / 4
                 && len > truncate.content + truncate.content / 8 + SLACK
@@ -183,7 +184,7 @@ mod tests {
     use super::*;
     use crate::Method;
 
-    /// A stream with stored, fixed and dynamic blocks, and what it decodes to.
+    /// Returns a stream with stored, fixed and dynamic blocks, and its content.
     fn mixed_stream() -> (Vec<u8>, Vec<u8>) {
         let mut seed = 3u32;
         let mut noise = move || {

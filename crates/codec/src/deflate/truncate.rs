@@ -1,8 +1,8 @@
-//! Ends a DEFLATE stream early, at any symbol: so that an output is filled from a stream that is a little too long.
+//! Truncation of a DEFLATE stream at any symbol, to fill an output from a stream that is slightly too long.
 //!
-//! A block's symbols stand on their own, and each of its Huffman codes has an end-of-block symbol: put behind any
-//! symbol, and with the block marked as the last one, it makes a complete stream of what came before. So one
-//! compression of slightly too much input is enough; its symbols are walked, without the data, to find where.
+//! Each of a block's Huffman codes has an end-of-block symbol. Written after any symbol of a block that is marked as
+//! the last, it completes the stream. One compression of slightly too much input is therefore enough; its symbols are
+//! walked, without the data, to find the position.
 //!
 //! ```text
 //!  | block | ... | last? type | codes | symbol symbol symbol | symbol symbol ... end |
@@ -11,32 +11,32 @@
 //!
 //! Source: RFC 1951.
 
-/// Codes up to so many bits are looked up in one step.
+/// Longest code that the lookup table resolves in one step. Unit: bits.
 const LOOKUP_BITS: u32 = 10;
 
-/// The longest code. Unit: bits.
+/// Longest code of the format. Unit: bits.
 const LENGTH_MAX: usize = 15;
 
-/// The symbol that ends a block.
+/// Symbol that ends a block.
 const END_OF_BLOCK: u16 = 256;
 
-/// Where a stream was cut.
+/// Result of a truncation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Truncated {
-    /// What the stream decodes to now. Unit: bytes.
+    /// Length of the content of the truncated stream. Unit: bytes.
     pub(super) content: usize,
-    /// Its size now. Unit: bytes.
+    /// Size of the truncated stream. Unit: bytes.
     pub(super) size: usize,
 }
 
-/// Reads bits, low ones first. Behind the end there are zeros.
+/// Reads bits, lowest first. Past the end it returns zeros.
 struct BitReader<'a> {
     data: &'a [u8],
     pos: usize,
 }
 
 impl BitReader<'_> {
-    /// At least the next 56 bits, without moving on.
+    /// Returns at least the next 56 bits, without advancing.
     #[inline(always)]
     fn peek(&self) -> u64 {
         let byte = self.pos / 8;
@@ -59,12 +59,12 @@ impl BitReader<'_> {
     }
 }
 
-/// A Huffman code, to read.
+/// Decoding table of a Huffman code.
 pub(super) struct HuffmanTable {
-    /// By the next bits: symbol and length, 0 for a longer code.
+    /// Symbol and length by the next bits; 0 for a longer code.
     lookup: [u16; 1 << LOOKUP_BITS],
     lengths: [u8; 288],
-    /// Codes of each length, and the symbols in the order of their codes.
+    /// Number of codes of each length, and the symbols in the order of their codes.
     counts: [u16; LENGTH_MAX + 1],
     symbols: [u16; 288],
 }
@@ -116,7 +116,7 @@ impl HuffmanTable {
         }
     }
 
-    /// The next symbol and the length of its code. `None` if no code looks like that.
+    /// Returns the next symbol and the length of its code. `None` if no code matches.
     #[inline(always)]
     fn read(&self, bits: u64) -> Option<(u16, u32)> {
         let entry = self.lookup[bits as usize & ((1 << LOOKUP_BITS) - 1)];
@@ -141,7 +141,7 @@ impl HuffmanTable {
         None
     }
 
-    /// A symbol's code as it lies in a stream, and its length.
+    /// Returns a symbol's code as stored in a stream, and its length.
     fn code_of(&self, symbol: u16) -> (u32, u32) {
         let length = usize::from(self.lengths[usize::from(symbol)]);
         let mut code = 0u32;
@@ -160,7 +160,7 @@ fn reverse(code: u32, length: u32) -> u32 {
     code.reverse_bits() >> (32 - length)
 }
 
-/// Base and extra bits of the match lengths.
+/// Base and number of extra bits of each match length code.
 const LENGTH_BASE: [u16; 29] = [
     3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17, 19, 23, 27, 31, 35, 43, 51, 59, 67, 83, 99, 115, 131,
     163, 195, 227, 258,
@@ -169,12 +169,12 @@ const LENGTH_BITS: [u8; 29] = [
     0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0,
 ];
 
-/// The order of the code lengths' own code lengths.
+/// Order in which the lengths of the code length code are stored.
 const ORDER: [usize; 19] = [
     16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15,
 ];
 
-/// Cuts `stream`, which is valid, so that it takes at most `room` bytes. `None` if nothing fits.
+/// Truncates the valid `stream` to at most `room` bytes. `None` if nothing fits.
 pub(super) fn truncate(
     stream: &mut [u8],
     room: usize,
@@ -187,7 +187,7 @@ pub(super) fn truncate(
         pos: 0,
     };
     let mut content = 0;
-    // The header of the block before, where it ended, and what there was then.
+    // Header of the previous block, its end, and the length of the content there.
     let mut before: Option<(usize, usize, usize)> = None;
     loop {
         let header = bits.pos;
@@ -229,7 +229,7 @@ pub(super) fn truncate(
                     read_codes(&mut bits, literals, distances)?;
                 }
                 let (end_code, end_length) = literals.code_of(END_OF_BLOCK);
-                // The end of the block has to fit behind the last symbol.
+                // The end-of-block symbol has to fit after the last symbol.
                 let limit = room.checked_sub(end_length as usize);
                 let mut fits = (bits.pos, content);
                 let mut ended = false;
@@ -240,7 +240,7 @@ pub(super) fn truncate(
                     if symbol < END_OF_BLOCK {
                         bits.pos += length as usize;
                         content += 1;
-                        // Literals come in runs: a second one from the same bits.
+                        // Literals come in runs.
                         continue;
                     }
                     if symbol == END_OF_BLOCK {
@@ -279,7 +279,7 @@ pub(super) fn truncate(
         }
         before = Some((header, bits.pos, content));
     }
-    // Not even one symbol of this block fits: the one before is the last.
+    // Not even one symbol of this block fits: the previous block becomes the last.
     let (header, pos, content) = before?;
     stream[header / 8] |= 1 << (header % 8);
     put_code(stream, pos, 0, 0);
@@ -289,7 +289,7 @@ pub(super) fn truncate(
     })
 }
 
-/// Reads the codes of a block.
+/// Reads the Huffman codes of a block.
 fn read_codes(
     bits: &mut BitReader<'_>,
     literals: &mut HuffmanTable,
@@ -302,7 +302,7 @@ fn read_codes(
     for &symbol in &ORDER[..length_count] {
         lengths[symbol] = bits.take(3) as u8;
     }
-    // The table of the literals serves for their lengths first.
+    // The table of the literals first decodes the code lengths.
     literals.build(&lengths);
     let mut all = [0u8; 288 + 32];
     let mut n = 0;
@@ -323,7 +323,7 @@ fn read_codes(
     Some(())
 }
 
-/// Puts a code at a bit position, and zeros behind it up to the end of its last byte.
+/// Writes a code at a bit position, and zeros after it up to the end of its last byte.
 fn put_code(stream: &mut [u8], pos: usize, code: u32, length: u32) {
     let byte = pos / 8;
     let keep = pos % 8;

@@ -1,4 +1,4 @@
-//! LZ4 through a window: any part of what a block decodes to, in memory that does not grow with the block.
+//! Windowed LZ4 decoding: any part of a block's content, in memory that does not grow with the block.
 //!
 //! ```text
 //!  0                                                  at            CAPACITY
@@ -6,31 +6,31 @@
 //!  |<------------------- 64 KiB of history, at any time ----------------->|
 //! ```
 //!
-//! A match reaches back 65,535 bytes at most, so 16 pages of history are enough; the 17th is where copies of a fixed
-//! length may write too far. Safe code throughout.
+//! A match reaches back 65,535 bytes at most, so 16 pages of history are enough. The 17th page takes the excess of
+//! copies of a fixed length. Safe code throughout.
 
 use super::length::read_length;
 
-/// How far back a match may reach, rounded up. Unit: bytes.
+/// Largest match distance, rounded up. Unit: bytes.
 const HISTORY: usize = 64 << 10;
 
-/// Room for what is being written. Unit: bytes.
+/// Space for the bytes being written. Unit: bytes.
 const PAGE: usize = 4096;
 
 /// Length of the ring. Unit: bytes.
 const CAPACITY: usize = HISTORY + PAGE;
 
-/// Short copies move so many bytes whatever their length. Unit: bytes.
+/// Number of bytes that short copies move, whatever their length. Unit: bytes.
 const STEP: usize = 32;
 
-/// The ring. Its content means nothing between two blocks.
+/// Decoder with its ring. The content of the ring is meaningless between two blocks.
 pub(crate) struct WindowDecoder {
     bytes: Vec<u8>,
-    /// Where the next byte goes, at most `CAPACITY`.
+    /// Position of the next byte, at most `CAPACITY`.
     at: usize,
-    /// Bytes decoded so far.
+    /// Number of bytes decoded.
     total: usize,
-    /// Bytes that were handed on or are not wanted. May be ahead of `total`.
+    /// Number of bytes that were copied out or are skipped. May exceed `total`.
     passed: usize,
 }
 
@@ -46,8 +46,8 @@ impl Default for WindowDecoder {
 }
 
 impl WindowDecoder {
-    /// Decodes bytes `[skip, skip + dst.len())` of the block `src` and stops behind them. `None` if the block is broken
-    /// or ends before that.
+    /// Decodes bytes `[skip, skip + dst.len())` of the content of `src` and stops after them. `None` if the block is
+    /// malformed or ends before that.
     pub(crate) fn decode(&mut self, src: &[u8], skip: usize, dst: &mut [u8]) -> Option<()> {
         let end = skip.checked_add(dst.len())?;
         (self.at, self.total, self.passed) = (0, 0, skip);
@@ -98,7 +98,7 @@ impl WindowDecoder {
         Some(())
     }
 
-    /// Appends literals, in pieces that do not overwrite what was not handed on yet.
+    /// Appends literals, in chunks that do not overwrite bytes not yet copied out.
     fn append_literals(&mut self, mut literals: &[u8], skip: usize, dst: &mut [u8], end: usize) {
         while !literals.is_empty() && self.total < end {
             let n = self.room(literals.len());
@@ -108,7 +108,7 @@ impl WindowDecoder {
         }
     }
 
-    /// Appends `len` bytes that repeat those `offset` bytes before.
+    /// Appends `len` bytes that repeat the bytes at distance `offset`.
     fn append_match(
         &mut self,
         offset: usize,
@@ -124,7 +124,7 @@ impl WindowDecoder {
                 None => self.at + CAPACITY - offset,
             };
             if from < self.at {
-                // A run that overlaps itself doubles with each piece.
+                // A match that overlaps itself doubles with each chunk.
                 n = n.min(self.at - from);
             } else {
                 n = n.min(CAPACITY - from);
@@ -135,7 +135,7 @@ impl WindowDecoder {
         }
     }
 
-    /// How many of `len` bytes can be written at once. At least 1 if `len` is.
+    /// Returns how many of `len` bytes can be written at once: at least 1 if `len` is.
     fn room(&mut self, len: usize) -> usize {
         if self.at == CAPACITY {
             self.at = 0;
@@ -151,8 +151,7 @@ impl WindowDecoder {
         }
     }
 
-    /// Copies out what is wanted of what was decoded. Called before more than the history was decoded since the last
-    /// time.
+    /// Copies requested bytes to the output. Must be called before the decoder advances by more than the history.
     fn copy_out(&mut self, skip: usize, dst: &mut [u8]) {
         let end = self.total.min(skip + dst.len());
         while self.passed < end {
@@ -196,7 +195,7 @@ mod tests {
         out
     }
 
-    /// A block that decodes to at least part of `content`, and what it decodes to.
+    /// Returns a block that decodes to at least part of `content`, and the length of its content.
     fn block(content: &[u8]) -> (Vec<u8>, usize) {
         let spec = EncoderSpec::new(Method::Lz4, 1 << 18);
         let mut encoder = spec.build().unwrap();
@@ -258,7 +257,7 @@ mod tests {
                     assert!(!good, "byte {at}: the library decodes it");
                     refused += 1;
                 }
-                // The library checks end rules that a decoder does not need.
+                // The library checks end rules that decoding does not need.
                 Some(()) if good => {
                     assert!(ours == theirs, "byte {at}");
                     same += 1;

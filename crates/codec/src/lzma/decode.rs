@@ -1,4 +1,4 @@
-//! MicroLZMA to bytes, by liblzma.
+//! MicroLZMA decoding with liblzma.
 
 use std::ptr;
 
@@ -6,13 +6,13 @@ use liblzma_sys::{
     LZMA_FINISH, LZMA_OK, LZMA_STREAM_END, lzma_code, lzma_end, lzma_microlzma_decoder, lzma_stream,
 };
 
-/// The largest dictionary that a stream may use. Unit: bytes.
+/// Largest dictionary that a stream may use. Unit: bytes.
 const DICT_MAX: usize = 8 << 20;
 
-/// A stream object of the C library; its memory is kept from one use to the next.
+/// Stream object of the C library, which keeps its memory between uses.
 struct Stream(lzma_stream);
 
-// SAFETY: a stream is a plain object with heap memory; nothing in it belongs to the thread that made it.
+// SAFETY: a stream is a plain object with heap memory, without ties to the thread that created it.
 unsafe impl Send for Stream {}
 
 impl Stream {
@@ -22,7 +22,8 @@ impl Stream {
         Self(unsafe { std::mem::zeroed() })
     }
 
-    /// Runs the coder over all of `src` into `dst`. Returns whether it reached its end, bytes read and bytes written.
+    /// Runs the coder over all of `src` into `dst`. Returns whether it reached its end, the bytes read and the bytes
+    /// written.
     fn run(&mut self, src: &[u8], dst: &mut [u8]) -> (bool, usize, usize) {
         self.0.next_in = src.as_ptr();
         self.0.avail_in = src.len();
@@ -48,14 +49,14 @@ impl Drop for Stream {
     }
 }
 
-/// The decoder of the C library.
+/// Decoder of the C library.
 pub(crate) struct Decompressor {
     stream: Stream,
-    /// Where bytes go that are not wanted.
+    /// Buffer for skipped bytes.
     front: Vec<u8>,
 }
 
-/// Length of the piece in which unwanted bytes are decoded. Unit: bytes.
+/// Size of the buffer for skipped bytes. Unit: bytes.
 const FRONT: usize = 64 << 10;
 
 const SHORT: &str = "lzma stream is broken or ends before the expected length";
@@ -73,12 +74,12 @@ impl Decompressor {
         self.run(src, dst, true)
     }
 
-    /// Decodes until there are `dst.len()` bytes.
+    /// Decodes the first `dst.len()` bytes of the content.
     pub(crate) fn decode_prefix(&mut self, src: &[u8], dst: &mut [u8]) -> Result<(), &'static str> {
         self.run(src, dst, false)
     }
 
-    /// Decodes until there are `skip + dst.len()` bytes, and keeps the last of them.
+    /// Decodes bytes `[skip, skip + dst.len())` of the content.
     pub(crate) fn decode_part(
         &mut self,
         src: &[u8],
@@ -107,8 +108,8 @@ impl Decompressor {
     }
 
     fn start(&mut self, src_len: usize, dst_len: usize, exact: bool) -> Result<(), &'static str> {
-        // Matches reach back to the start of the output at most. Powers of two, so that the library keeps its memory
-        // from one call to the next.
+        // Matches reach back to the start of the output at most. Powers of two let the library keep its memory
+        // between calls.
         let dict = dst_len.clamp(4096, DICT_MAX).next_power_of_two();
         // SAFETY: the stream is zeroed or was initialised by the library.
         let ready = unsafe {

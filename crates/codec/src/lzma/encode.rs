@@ -1,13 +1,6 @@
-//! MicroLZMA: an encoder of our own, liblzma to decode.
+//! MicroLZMA encoder: symbol by symbol, until the next one does not fit.
 //!
-//! The first byte is the complement of the properties byte, which is never zero: properties are below 225.
-//!
-//! ```text
-//!  finder: earlier places like this one
-//!    └► parser: which symbols                 symbol by symbol, until the next one does not fit
-//!         └► model: with which probabilities
-//!              └► range coder: bytes
-//! ```
+//! The first byte is the complement of the properties byte. It is never zero, because properties are below 225.
 
 use super::lazy::LazyParser;
 use super::match_finder::{BinaryTree, HashChain, MatchFinder, SearchLimits};
@@ -18,20 +11,20 @@ use super::range_coder::RangeCoder;
 use crate::encode::bounded_input;
 use crate::{Encoder, EncoderSpec, Fit, TailFit, Trim};
 
-/// Levels from here on are the "extreme" ones.
+/// First of the "extreme" levels.
 const EXTREME: i32 = 100;
 
-/// How a level looks for matches.
+/// Match finder and parser of a level.
 enum MatchSearch {
-    /// Few places, and the parse decides at once.
+    /// Hash chain with few positions, and the lazy parser.
     HashChain(SearchLimits),
-    /// Many places, and the parse weighs all ways.
+    /// Binary tree with many positions, and the optimal parser.
     BinaryTree(SearchLimits),
 }
 
 impl MatchSearch {
-    /// As liblzma's presets are, but that 7 to 9, which differ from 6 there by a dictionary that is none of theirs here, take
-    /// longer matches.
+    /// Returns the settings of liblzma's presets. Levels 7 to 9, which differ from 6 there only by the dictionary
+    /// size, take longer matches here.
     fn of(level: i32) -> Self {
         match level {
             ..=3 => {
@@ -73,7 +66,7 @@ impl MatchSearch {
     }
 }
 
-/// An encoder of `spec`; `None` if its memory cannot be had.
+/// Creates an encoder for `spec`; `None` if its memory cannot be allocated.
 pub(crate) fn encoder(spec: &EncoderSpec) -> Option<Box<dyn Encoder>> {
     let dict = spec.match_distance_max();
     let input_max = spec.input_max;
@@ -95,12 +88,12 @@ pub(crate) fn encoder(spec: &EncoderSpec) -> Option<Box<dyn Encoder>> {
     })
 }
 
-/// The encoder.
+/// Encoder with its match finder, parser and model.
 struct LzmaEncoder<F, P> {
     finder: F,
     parser: P,
     model: Model,
-    /// Symbols to be coded.
+    /// Symbols to be encoded.
     path: Vec<Symbol>,
     input_max: usize,
 }
@@ -133,7 +126,7 @@ impl<F: MatchFinder, P: Parser> LzmaEncoder<F, P> {
         end
     }
 
-    /// `trim` is for `data` that is encoded to its end.
+    /// Encodes as much of `data` as fits. `trim` applies if `data` is encoded to its end.
     fn encode(
         &mut self,
         data: &[u8],
@@ -146,7 +139,8 @@ impl<F: MatchFinder, P: Parser> LzmaEncoder<F, P> {
         if coder.len() > room {
             return Fit::NOTHING.into();
         }
-        // The longest output that is not longer than `mark`, a multiple of a block: where the coder was, and what was coded.
+        // State of the longest output of at most `mark` bytes, a multiple of a block: the coder and the input
+        // encoded.
         let block = trim.map_or(usize::MAX, |trim| trim.block);
         let (mut mark, mut marked) = (block, (coder.state(), 0));
         self.finder.begin(data.len());

@@ -1,13 +1,14 @@
-//! The parse of the fast levels: the longest match, unless a repeat is nearly as long or the next place has a better one.
+//! Lazy parser of the fast levels: the longest match, unless a repeat is nearly as long or the next position has a
+//! better match.
 
 use super::match_finder::{Match, MatchFinder, Matches, SearchLimits};
 use super::model::{LEN_MAX, Model, Symbol, longest_repeat};
 use super::parser::Parser;
 
-/// Decides at one place at a time.
+/// Parser that decides position by position.
 pub(crate) struct LazyParser {
     nice: usize,
-    /// Matches at the place in front of the finder's.
+    /// Matches at the position before the finder's.
     matches: Matches,
 }
 
@@ -20,12 +21,12 @@ impl LazyParser {
     }
 }
 
-/// Whether a distance is so much larger than another that a byte of length is not worth it.
+/// Returns true if a distance is so much larger than another that an extra byte of length does not pay.
 fn much_farther(dist: u32, than: u32) -> bool {
     dist >> 7 > than
 }
 
-/// The longest match, or a shorter one that is much nearer.
+/// Returns the longest match, or a shorter one that is much nearer.
 fn choose(matches: &[Match]) -> Match {
     let Some((&last, shorter)) = matches.split_last() else {
         return Match::default();
@@ -44,7 +45,7 @@ fn choose(matches: &[Match]) -> Match {
     best
 }
 
-/// Whether a repeat of `len` bytes costs less than the match gives more.
+/// Returns true if a repeat of `len` bytes saves more than the match gains.
 fn repeat_is_better(len: u32, than: Match) -> bool {
     len >= 2
         && (len + 1 >= than.len
@@ -52,7 +53,7 @@ fn repeat_is_better(len: u32, than: Match) -> bool {
             || (len + 3 >= than.len && than.dist > 1 << 15))
 }
 
-/// Whether what begins one byte later is worth a literal.
+/// Returns true if the match one byte later justifies a literal.
 fn next_is_better(next: Match, than: Match) -> bool {
     next.len >= 2
         && ((next.len >= than.len && next.dist < than.dist)
@@ -118,7 +119,7 @@ impl LazyParser {
         if next_is_better(self.matches.best(), best) {
             return Symbol::literal();
         }
-        // A repeat there that is as good.
+        // A repeat at the next position that is at least as good.
         let enough = (best.len as usize - 1).max(2);
         let is_repeat = |dist: u32| {
             let before = at - dist as usize;

@@ -1,26 +1,27 @@
-//! Earlier places that begin like this one: for each length the nearest.
+//! Match finders: the nearest match of each length at a position.
 //!
-//! Two finders. A chain leads from place to place with the same hash of four bytes, the latest first. A tree holds such
-//! places ordered by what follows, the latest at its root, so that one walk down meets ever longer matches.
+//! A hash chain links positions with the same hash of four bytes, latest first. A binary tree holds such positions
+//! ordered by the bytes that follow, with the latest at its root, so that one walk down meets increasingly long
+//! matches.
 //!
-//! Places are numbered on from one input to the next, so that nothing is cleared in between: what an earlier input left
-//! has numbers below `first` and counts as absent.
+//! Positions are numbered consecutively across inputs, so that nothing is cleared between them: entries of an earlier
+//! input have numbers below `first` and count as absent.
 
 use crate::bytes::{byte, load4, load8};
 use crate::huge_pages::HugeTable;
 
 use super::model::LEN_MAX;
 
-/// A match.
+/// A match of the bytes at a position with earlier ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Match {
-    /// Unit: bytes.
+    /// Length of the match. Unit: bytes.
     pub(crate) len: u32,
-    /// How far back, counted from 0.
+    /// Distance, counted from 0.
     pub(crate) dist: u32,
 }
 
-/// Matches at one place: ever longer, ever farther.
+/// Matches at one position, by increasing length and distance.
 pub(crate) struct Matches {
     list: [Match; 512],
     count: usize,
@@ -40,7 +41,7 @@ impl Matches {
         &self.list[..self.count]
     }
 
-    /// The longest.
+    /// Returns the longest match.
     pub(crate) fn best(&self) -> Match {
         self.list().last().copied().unwrap_or_default()
     }
@@ -55,43 +56,43 @@ impl Matches {
     }
 }
 
-/// How hard to look.
+/// Limits of a search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SearchLimits {
-    /// A match of this length is good enough. Unit: bytes, 8 to [`LEN_MAX`].
+    /// Length of a match that ends the search. Unit: bytes, 8 to [`LEN_MAX`].
     pub(crate) nice: usize,
-    /// Places looked at.
+    /// Largest number of positions visited.
     pub(crate) depth: u32,
-    /// What a parse that weighs all ways leaves out of sight. Unit: sixteenths of a bit.
+    /// Price difference below which the optimal parser ignores a path. Unit: sixteenths of a bit.
     pub(crate) margin: u32,
 }
 
-/// Bits of the hash of two and of three bytes.
+/// Sizes of the hashes of two and of three bytes. Unit: bits.
 const TWO_BITS: u32 = 10;
 const THREE_BITS: u32 = 16;
 
-/// How far ahead tables are fetched into the cache. Unit: bytes.
+/// Distance ahead at which table entries are prefetched. Unit: bytes.
 const AHEAD: usize = 12;
 
-/// From so many places on, both that a walk may go to next are fetched before it is known to which.
+/// Number of positions from which on both children are prefetched before the comparison decides which one is visited.
 const FAR: usize = 1 << 20;
 
-/// What both finders share: the latest place with each hash, and numbers.
+/// State that both finders share: the latest position with each hash, and the numbering.
 struct HashHeads {
     two: HugeTable,
     three: HugeTable,
     four: HugeTable,
-    /// Bits of the hash of four bytes for this input.
+    /// Size of the hash of four bytes for this input. Unit: bits.
     bits: u32,
-    /// Number of place 0 of this input.
+    /// Number of position 0 of this input.
     first: u32,
-    /// The next place to be entered.
+    /// Next position to be entered.
     at: usize,
-    /// Matches reach back so far at most. Unit: bytes.
+    /// Largest match distance. Unit: bytes.
     reach: u32,
 }
 
-/// The latest earlier places like this one, by two, three and four bytes.
+/// Latest earlier positions with the same two, three and four bytes.
 struct HashHits {
     two: u32,
     three: u32,
@@ -117,11 +118,11 @@ fn hash_two(word: u32) -> usize {
     ((word << 16).wrapping_mul(0x9e37_79b1) >> (32 - TWO_BITS)) as usize
 }
 
-/// Asks for the line of the cache that holds `table[index]`.
+/// Prefetches the cache line of `table[index]`.
 #[inline(always)]
 fn prefetch<T>(table: &[T], index: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which reads nothing; any address will do.
+    // SAFETY: a prefetch reads nothing; it accepts any address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(table.as_ptr().wrapping_add(index).cast());
@@ -130,7 +131,7 @@ fn prefetch<T>(table: &[T], index: usize) {
     let _ = (table, index);
 }
 
-/// `table[index]`, which the caller keeps within the table by a mask or a shift.
+/// Returns `table[index]`. The caller keeps the index within the table by a mask or a shift.
 #[inline(always)]
 fn get(table: &HugeTable, index: usize) -> u32 {
     debug_assert!(index < table.len());
@@ -158,7 +159,7 @@ impl HashHeads {
         })
     }
 
-    /// Starts on an input. Returns how many places are kept, a power of two that is not above `ring`.
+    /// Starts an input. Returns the number of positions kept, a power of two of at most `ring`.
     fn begin(&mut self, len: usize, dict: usize, ring: usize) -> usize {
         let next = self.first as usize + self.at;
         if next + len >= u32::MAX as usize {
@@ -173,24 +174,25 @@ impl HashHeads {
         let places = dict.min(len).max(1);
         self.bits = four_bits(places);
         let kept = places.next_power_of_two().min(ring);
-        // A place overwrites what lies the whole ring behind it.
+        // A position overwrites the one a whole ring before it.
         self.reach = dict.min(kept - usize::from(kept < len)) as u32;
         kept
     }
 
-    /// How far back a match at this place may reach. Unit: bytes.
+    /// Returns the largest match distance at this position. Unit: bytes.
     #[inline(always)]
     fn limit(&self) -> u32 {
         self.reach.min(self.at as u32)
     }
 
-    /// The number of this place.
+    /// Returns the number of this position.
     #[inline(always)]
     fn number(&self) -> u32 {
         self.first + self.at as u32
     }
 
-    /// Enters this place, of which four bytes are known. Returns distances to the latest places like it, which may be too large.
+    /// Enters this position, of which four bytes are known. Returns distances to the latest candidates, which may be
+    /// out of reach.
     #[inline(always)]
     fn enter(&mut self, word: u32) -> HashHits {
         let number = self.number();
@@ -208,8 +210,8 @@ impl HashHeads {
     }
 }
 
-/// How far `data` is equal at `a` and `b < a`, of which `len` bytes are known to be, up to `most` bytes; and how the byte behind compares:
-/// whether that at `b` is smaller.
+/// Returns the number of equal bytes at `a` and `b < a`, up to `most`, of which `len` are known to be equal. Also
+/// returns whether the next byte at `b` is smaller.
 #[inline(always)]
 fn compare(data: &[u8], a: usize, b: usize, mut len: usize, most: usize) -> (usize, bool) {
     while len + 8 <= most {
@@ -234,19 +236,19 @@ fn compare(data: &[u8], a: usize, b: usize, mut len: usize, most: usize) -> (usi
     (len, false)
 }
 
-/// How matches are found.
+/// Finds the matches at each position in turn.
 pub(crate) trait MatchFinder: Send {
-    /// Starts on an input.
+    /// Starts an input of `len` bytes.
     fn begin(&mut self, len: usize);
-    /// The next place to be entered.
+    /// Returns the next position to be entered.
     fn at(&self) -> usize;
-    /// Matches at the next place, which is entered. The longest is as long as it can be.
+    /// Enters the next position and returns its matches. The longest is extended as far as possible.
     fn find(&mut self, data: &[u8], out: &mut Matches);
-    /// Enters the next `count` places.
+    /// Enters the next `count` positions.
     fn skip(&mut self, data: &[u8], count: usize);
 }
 
-/// The finder of levels that look at few places.
+/// Finder of the levels that visit few positions.
 pub(crate) struct HashChain {
     heads: HashHeads,
     next: HugeTable,
@@ -255,17 +257,17 @@ pub(crate) struct HashChain {
     mask: usize,
 }
 
-/// The finder of levels that look at many.
+/// Finder of the levels that visit many positions.
 pub(crate) struct BinaryTree {
     heads: HashHeads,
-    /// Of each place the latest smaller and the latest larger one below it.
+    /// Children of each position: the latest smaller and the latest larger one.
     sons: HugeTable,
     limits: SearchLimits,
     dict: usize,
     mask: usize,
 }
 
-/// The matches of two and three bytes, which no chain and no tree knows, and the length reached.
+/// Adds the matches of two and three bytes, which neither chain nor tree contains. Returns the length reached.
 #[inline(always)]
 fn short(
     data: &[u8],
@@ -288,7 +290,7 @@ fn short(
     best
 }
 
-/// Makes the longest match as long as it can be.
+/// Extends the longest match as far as possible.
 #[inline(always)]
 fn lengthen(data: &[u8], at: usize, nice: usize, out: &mut Matches) {
     if let Some(last) = out.list[..out.count].last_mut()
@@ -320,7 +322,7 @@ impl HashChain {
         }
         let seen = self.heads.enter(load4(data, at));
         let number = self.heads.number();
-        // The mask keeps the place within the ring.
+        // The mask keeps the position within the ring.
         set(
             &mut self.next,
             at & self.mask,
@@ -358,7 +360,7 @@ impl MatchFinder for HashChain {
         while best < most && depth > 0 && dist <= limit {
             depth -= 1;
             let from = at - dist as usize;
-            // `best < most`, so that the byte behind is within the data.
+            // `best < most`, so the next byte is within the data.
             if load4(data, from) == word && byte(data, from + best) == byte(data, at + best) {
                 let (len, _) = compare(data, at, from, 4, most);
                 if len > best {
@@ -412,8 +414,8 @@ impl BinaryTree {
         self.heads.enter(load4(data, at))
     }
 
-    /// Makes this place the root of its tree: walks down from the place `dist` back and sorts what it meets to the left or right.
-    /// Tells the matches longer than `best`, if wanted.
+    /// Makes this position the root of its tree: walks down from the position at distance `dist` and sorts each one
+    /// visited to the left or right. Reports matches longer than `best` if requested.
     #[inline(always)]
     fn walk(
         &mut self,
@@ -427,7 +429,7 @@ impl BinaryTree {
         let (limit, mask) = (self.heads.limit(), self.mask);
         let far = mask >= FAR;
         let number = self.heads.number();
-        // The mask keeps each place within the ring, and the table has two numbers for each.
+        // The mask keeps each position within the ring, and the table has two numbers for each.
         let mut smaller = 2 * (at & mask);
         let mut larger = smaller + 1;
         let (mut smaller_len, mut larger_len) = (0, 0);
@@ -523,7 +525,7 @@ impl MatchFinder for BinaryTree {
 mod tests {
     use super::*;
 
-    /// Few letters, and now and then a long piece again.
+    /// Input with a small alphabet and some long repetitions.
     fn sample(len: usize, seed: u64) -> Vec<u8> {
         let mut state = seed;
         let mut out = Vec::with_capacity(len + 300);
@@ -543,7 +545,7 @@ mod tests {
         out
     }
 
-    /// For each length the nearest place within reach, by comparing with all.
+    /// Returns the nearest position within reach for each length, by comparison with all.
     fn expected(data: &[u8], at: usize, reach: usize, nice: usize) -> Vec<Match> {
         let most = (data.len() - at).min(nice);
         let mut out: Vec<Match> = Vec::new();
@@ -570,14 +572,15 @@ mod tests {
         }
     }
 
-    /// Matches of at least four bytes, as the tables of two and three bytes remember only the latest with a hash.
+    /// Selects matches of at least four bytes: the tables of two and three bytes hold only the latest position with a
+    /// hash.
     fn long(list: &[Match]) -> Vec<Match> {
         let long = list.iter().filter(|m| m.len >= 4);
         long.copied().collect()
     }
 
     fn finds_all(finder: &mut impl MatchFinder, nice: usize, dict: usize) {
-        // Several inputs, so that the second begins among what the first has left.
+        // Several inputs, so that the second begins among entries of the first.
         for (seed, len) in [(1, 3000), (2, 500), (3, 1), (4, 5000)] {
             let data = sample(len, seed);
             finder.begin(data.len());
@@ -611,7 +614,7 @@ mod tests {
         }
     }
 
-    /// A ring of a power of two places does not hold the one a whole ring back.
+    /// A ring of a power of two positions does not hold the one a whole ring back.
     fn reach(len: usize, dict: usize) -> usize {
         if dict.is_power_of_two() && len > dict {
             dict - 1

@@ -1,5 +1,6 @@
-//! What an LZMA stream says at each place and with which probabilities: literals, matches, repeats. Source: the LZMA
-//! specification (`lzma-specification.txt` of the LZMA SDK, in the public domain).
+//! Model of an LZMA stream: literals, matches and repeats with their probabilities.
+//!
+//! Source: the LZMA specification (`lzma-specification.txt` of the LZMA SDK, in the public domain).
 
 use crate::bytes::{load2, match_len};
 
@@ -11,60 +12,60 @@ pub(crate) const LEN_MIN: usize = 2;
 /// Longest match. Unit: bytes.
 pub(crate) const LEN_MAX: usize = 273;
 
-/// States of the machine that remembers what the last symbols were.
+/// Number of states of the machine that tracks the kinds of the last symbols.
 pub(crate) const STATES: usize = 12;
 
-/// Positions that are told apart at most.
+/// Largest number of position states.
 pub(crate) const POS_STATES: usize = 16;
 
-/// Lengths that have their own choice of a distance's slot.
+/// Number of length classes with their own distance slot trees.
 pub(crate) const DIST_STATES: usize = 4;
 
-/// Slots of distances.
+/// Number of distance slots.
 pub(crate) const SLOTS: usize = 64;
 
-/// From this slot on the middle bits of a distance are direct ones.
+/// First slot whose distances have direct middle bits.
 pub(crate) const SLOT_DIRECT: u32 = 14;
 
-/// The lowest bits of such a distance.
+/// Number of lowest bits of such a distance that are modelled.
 pub(crate) const ALIGN_BITS: u32 = 4;
 
-/// Lengths in the low and in the middle tree.
+/// Number of lengths in the low tree, and in the middle tree.
 const LEN_LOW: usize = 8;
 
-/// How literals and positions are told apart.
+/// Properties that select the probabilities of literals and positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Props {
-    /// Highest bits of the last byte that choose a literal's probabilities.
+    /// Number of highest bits of the previous byte that select a literal's probabilities.
     pub(crate) lc: u32,
-    /// Lowest bits of the position that do.
+    /// Number of lowest bits of the position that select a literal's probabilities.
     pub(crate) lp: u32,
-    /// Lowest bits of the position that choose other probabilities.
+    /// Number of lowest bits of the position that select all other probabilities.
     pub(crate) pb: u32,
 }
 
 impl Props {
-    /// What LZMA encoders use unless told otherwise: code and tables are made of words of four bytes.
+    /// Default of LZMA encoders: code and tables consist of four-byte words.
     pub(crate) const USUAL: Props = Props {
         lc: 3,
         lp: 0,
         pb: 2,
     };
 
-    /// For what is not made of words.
+    /// Properties for data without four-byte alignment.
     pub(crate) const ANYWHERE: Props = Props {
         lc: 3,
         lp: 0,
         pb: 0,
     };
 
-    /// An output up to this size is over before four sets of probabilities have learnt what one has. Unit: bytes.
+    /// Output size up to which one set of probabilities learns faster than four. Unit: bytes.
     const SMALL: usize = 16 << 10;
 
-    /// Text is told by what it begins with. Unit: bytes.
+    /// Number of bytes inspected to recognise text. Unit: bytes.
     const LOOK: usize = 4096;
 
-    /// What suits an output of `room` bytes of `data`.
+    /// Returns the properties for an output of `room` bytes of `data`.
     pub(crate) fn of(data: &[u8], room: usize) -> Self {
         let is_text = !data[..data.len().min(Self::LOOK)].contains(&0);
         if room <= Self::SMALL || is_text {
@@ -74,13 +75,13 @@ impl Props {
         }
     }
 
-    /// The properties in a byte, below 225.
+    /// Encodes the properties as a byte below 225.
     pub(crate) fn byte(self) -> u8 {
         ((self.pb * 5 + self.lp) * 9 + self.lc) as u8
     }
 }
 
-/// What came last: 0 to 6 after a literal, 7 to 11 after a match or repeat.
+/// Kinds of the last symbols: 0 to 6 after a literal, 7 to 11 after a match or repeat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Last(u8);
 
@@ -117,19 +118,19 @@ impl Last {
     }
 }
 
-/// One symbol of a stream: how many bytes, and from where.
+/// One symbol of a stream, with its length and distance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Symbol {
-    /// [`Symbol::LITERAL`]; below 4 one of the last four distances; else a distance of `from - 3`.
+    /// [`Symbol::LITERAL`]; below 4 one of the last four distances; otherwise a distance of `from - 3`.
     pub(crate) from: u32,
-    /// 1 for a literal and for a short repeat of the last distance.
+    /// Length; 1 for a literal and for a short repeat of the last distance. Unit: bytes.
     pub(crate) len: u32,
 }
 
 impl Symbol {
-    /// A byte on its own.
+    /// Value of `from` for a literal.
     pub(crate) const LITERAL: u32 = u32::MAX;
-    /// Repeats that `from` has room for.
+    /// Number of values of `from` that stand for repeats.
     pub(crate) const REPEATS: u32 = 4;
 
     pub(crate) fn literal() -> Self {
@@ -140,8 +141,8 @@ impl Symbol {
     }
 }
 
-/// The longest repeat at `at`, which is not the first place, up to `end`, two bytes further or more; or the first of at least `enough` bytes.
-/// Of length 0 if there is none.
+/// Returns the longest repeat at `at`, or the first of at least `enough` bytes; of length 0 if there is none. `at` is
+/// not the first position, and `end` is at least two bytes further.
 #[inline(always)]
 pub(crate) fn longest_repeat(
     data: &[u8],
@@ -153,7 +154,7 @@ pub(crate) fn longest_repeat(
     let mut longest = Symbol { from: 0, len: 0 };
     for (from, dist) in (0..).zip(reps) {
         let before = at - dist as usize - 1;
-        // Two bytes are left.
+        // At least two bytes remain.
         if load2(data, at) != load2(data, before) {
             continue;
         }
@@ -168,7 +169,7 @@ pub(crate) fn longest_repeat(
     longest
 }
 
-/// The slot of a distance, which is counted from 0.
+/// Returns the slot of a distance, which counts from 0.
 #[inline(always)]
 pub(crate) fn slot_of(dist: u32) -> u32 {
     if dist < 4 {
@@ -178,20 +179,20 @@ pub(crate) fn slot_of(dist: u32) -> u32 {
     top << 1 | dist >> (top - 1) & 1
 }
 
-/// Bits of a distance below its slot, and the distance whose bits they are added to; for slots from 4 on.
+/// Returns the number of footer bits of a slot and its base distance, for slots from 4 on.
 #[inline(always)]
 pub(crate) fn footer_of(slot: u32) -> (u32, u32) {
     let bits = (slot >> 1) - 1;
     (bits, (2 | slot & 1) << bits)
 }
 
-/// Which choice of slots a length has.
+/// Returns the length class that selects the distance slot tree.
 #[inline(always)]
 pub(crate) fn dist_state(len: usize) -> usize {
     (len - LEN_MIN).min(DIST_STATES - 1)
 }
 
-/// Probabilities of lengths.
+/// Probabilities of match lengths.
 pub(crate) struct Lengths {
     pub(crate) choice: Prob,
     pub(crate) choice2: Prob,
@@ -228,11 +229,11 @@ impl Lengths {
     }
 }
 
-/// Probabilities of one literal, given what comes before it: plain ones, then those where the byte at the last distance
-/// begins with bit 0 and 1.
+/// Number of probabilities of one literal context: plain ones, then those for a matched byte that continues with bit
+/// 0 and 1.
 pub(crate) const LITERAL: usize = 0x300;
 
-/// Every probability, and what the stream remembers.
+/// All probabilities, and the state of the stream.
 pub(crate) struct Model {
     pub(crate) is_match: [[Prob; POS_STATES]; STATES],
     pub(crate) is_rep: [Prob; STATES],
@@ -241,14 +242,14 @@ pub(crate) struct Model {
     pub(crate) is_rep2: [Prob; STATES],
     pub(crate) is_rep0_long: [[Prob; POS_STATES]; STATES],
     pub(crate) slots: [[Prob; SLOTS]; DIST_STATES],
-    /// Trees of the slots 4 to 13, that of slot `s` with base `b` from `b - s` on.
+    /// Trees of the slots 4 to 13; that of slot `s` with base `b` starts at `b - s`.
     pub(crate) special: [Prob; 128],
     pub(crate) align: [Prob; 1 << ALIGN_BITS],
     pub(crate) match_len: Lengths,
     pub(crate) rep_len: Lengths,
     pub(crate) literals: Vec<[Prob; LITERAL]>,
     pub(crate) last: Last,
-    /// The last four distances, the latest first, counted from 0.
+    /// Last four distances, latest first, counted from 0.
     pub(crate) reps: [u32; 4],
     props: Props,
 }
@@ -259,7 +260,7 @@ impl Model {
         Self::with(props, vec![[EVEN; LITERAL]; contexts])
     }
 
-    /// As a new one; keeps its memory.
+    /// Returns to the initial state without reallocation.
     pub(crate) fn reset(&mut self, props: Props) {
         let mut literals = std::mem::take(&mut self.literals);
         literals.clear();
@@ -292,12 +293,12 @@ impl Model {
         at & ((1 << self.props.pb) - 1) & (POS_STATES - 1)
     }
 
-    /// Number of positions that are told apart.
+    /// Returns the number of position states.
     pub(crate) fn pos_states(&self) -> usize {
         1 << self.props.pb
     }
 
-    /// Which literals' probabilities hold at a place behind this byte.
+    /// Returns the index of the literal probabilities at a position after this byte.
     #[inline(always)]
     pub(crate) fn context(&self, at: usize, before: u8) -> usize {
         let Props { lc, lp, .. } = self.props;
@@ -305,7 +306,7 @@ impl Model {
         low << lc | usize::from(before) >> (8 - lc)
     }
 
-    /// Codes a symbol for place `at` of `data`, and remembers it.
+    /// Encodes a symbol for position `at` of `data` and updates the state.
     #[inline(always)]
     pub(crate) fn code(
         &mut self,
@@ -343,7 +344,8 @@ impl Model {
         if self.last.is_literal() {
             coder.tree(&mut probs[..0x100], byte, 8);
         } else {
-            // As long as the bits are those of the byte at the last distance, that byte's bits choose, too.
+            // As long as the bits equal those of the byte at the last distance, that byte's bits select the
+            // probabilities, too.
             let mut alike = u32::from(data[at - self.reps[0] as usize - 1]);
             let mut offset = 0x100;
             let mut node = 1_u32;
@@ -359,8 +361,8 @@ impl Model {
         self.last = self.last.literal();
     }
 
-    /// What a literal costs behind the byte `before`, and if a match or repeat came last, with the byte at the last distance.
-    /// Unit: sixteenths of a bit.
+    /// Returns the price of a literal after the byte `before`. After a match or repeat it includes the byte at the
+    /// last distance. Unit: sixteenths of a bit.
     #[inline(always)]
     pub(crate) fn literal_price(&self, at: usize, before: u8, byte: u8, alike: Option<u8>) -> u32 {
         let probs = &self.literals[self.context(at, before)];

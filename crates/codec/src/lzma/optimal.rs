@@ -1,15 +1,16 @@
-//! The parse of the thorough levels: of all ways through the next stretch the one that costs the fewest bits, by the
-//! prices of now.
+//! Optimal parser of the thorough levels: the path through the next segment that costs the fewest bits, at current
+//! prices.
 //!
 //! ```text
-//!  node 0      1      2      3      4      5          each node: the cheapest way there that is known
-//!  ─┬──literal─┴──────┴──match──────┴...                so far, and what it does to the state
+//!  node 0      1      2      3      4      5          each node: the cheapest known path to it
+//!  ─┬──literal─┴──────┴──match──────┴...                and the state it leaves the model in
 //!   └──repeat────────┘
 //! ```
 //!
-//! Nodes are settled from left to right; from each lead a literal, repeats of the last four distances and matches, and, since
-//! many a file differs from what it repeats in a byte here and there, each of those followed by a literal and a repeat.
-//! The stretch ends where all ways meet, or where a match is long enough to be taken unseen.
+//! Nodes are finalized from left to right. From each one lead a literal, repeats of the last four distances, and
+//! matches. Many files differ from earlier data in single bytes, so each of those is also tried followed by a literal
+//! and a repeat. The segment ends where all paths meet, or at a match that is long enough to be taken
+//! unconditionally.
 
 use crate::bytes::{load2, match_len};
 
@@ -19,13 +20,13 @@ use super::parser::Parser;
 use super::prices::Prices;
 use super::range_coder::price::{self, INFINITE};
 
-/// The longest stretch. Unit: bytes.
+/// Longest segment. Unit: bytes.
 const NODES: usize = 4096;
 
-/// In [`Nodes::step`]: the way has a lead.
+/// Flag in [`Nodes::step`]: the path has a lead.
 const WITH_LEAD: u32 = 1 << 16;
 
-/// What the model remembers at a node.
+/// State of the model at a node.
 #[derive(Clone, Copy, Default)]
 struct NodeState {
     last: Last,
@@ -70,17 +71,17 @@ impl NodeState {
     }
 }
 
-/// The nodes of a stretch, quantity by quantity, so that many can be compared at once.
+/// Nodes of a segment as one array per field, so that comparisons vectorise.
 struct Nodes {
     price: Box<[u32; NODES]>,
-    /// The last symbol of the cheapest way: from where.
+    /// Source of the last symbol on the cheapest path.
     from: Box<[u32; NODES]>,
-    /// Its length, and [`WITH_LEAD`] if a lead and a literal come before it.
+    /// Length of the last symbol, and [`WITH_LEAD`] if a lead and a literal precede it.
     step: Box<[u32; NODES]>,
-    /// The lead; of length 0 if the literal comes first.
+    /// Symbol before the literal; of length 0 if the literal comes first.
     lead: Box<[Symbol; NODES]>,
     state: Box<[NodeState; NODES]>,
-    /// The last node that can be reached.
+    /// Last node that can be reached.
     end: usize,
 }
 
@@ -103,14 +104,14 @@ impl Nodes {
         }
     }
 
-    /// Begins a stretch.
+    /// Starts a segment.
     fn begin(&mut self, state: NodeState) {
         self.price[0] = 0;
         self.state[0] = state;
         self.end = 0;
     }
 
-    /// Nodes up to `to` can be reached.
+    /// Makes nodes up to `to` reachable.
     #[inline(always)]
     fn reach(&mut self, to: usize) {
         if to > self.end {
@@ -119,7 +120,7 @@ impl Nodes {
         }
     }
 
-    /// A way to node `to`, if it is cheaper.
+    /// Records a path to node `to` if it is cheaper.
     #[inline(always)]
     fn relax(&mut self, to: usize, price: u32, symbol: Symbol) -> bool {
         let better = price < self.price[to];
@@ -131,7 +132,7 @@ impl Nodes {
         better
     }
 
-    /// A way with a lead, a literal and a repeat of the last distance.
+    /// Records a path with a lead, a literal and a repeat of the last distance.
     #[inline(always)]
     fn relax_with_lead(&mut self, to: usize, price: u32, lead: Symbol, len: usize) {
         self.reach(to);
@@ -144,7 +145,8 @@ impl Nodes {
         }
     }
 
-    /// Ways from node `cur` with one symbol of each length from `low` on: `base` and `prices` together are what they cost.
+    /// Records paths from node `cur` with one symbol of each length from `low` on. The price is `base` plus that of
+    /// the length.
     #[inline(always)]
     fn relax_all(&mut self, cur: usize, low: usize, base: u32, prices: &[u32], from: u32) {
         let to = cur + low..cur + low + prices.len();
@@ -164,7 +166,7 @@ impl Nodes {
         }
     }
 
-    /// How node `cur` is reached: the node before, and up to three symbols.
+    /// Returns the previous node on the path to `cur`, and up to three symbols from there.
     #[inline(always)]
     fn incoming(&self, cur: usize) -> (usize, [Option<Symbol>; 3]) {
         let (from, step) = (self.from[cur], self.step[cur]);
@@ -184,15 +186,15 @@ impl Nodes {
         )
     }
 
-    /// Whether the next node, or the last one, costs hardly more than node `cur`, so that ways over it are not worth a look. A node that
-    /// cannot be reached costs more than any.
+    /// Returns true if the next node, or the last one, costs hardly more than node `cur`, so that paths through it
+    /// can be ignored. An unreachable node has an infinite price.
     #[inline(always)]
     fn is_overtaken(&self, cur: usize, margin: u32) -> bool {
         let most = self.price[cur] + margin;
         self.price[self.end] <= most || self.price[cur + 1] <= most
     }
 
-    /// Node `cur` will not be reached in a cheaper way.
+    /// Computes the state of node `cur`, whose path is final.
     #[inline(always)]
     fn finalize(&mut self, cur: usize) {
         let (from, step) = (self.from[cur], self.step[cur]);
@@ -205,7 +207,7 @@ impl Nodes {
         };
     }
 
-    /// The symbols of the way to node `cur`.
+    /// Collects the symbols of the path to node `cur`.
     fn path(&self, mut cur: usize, path: &mut Vec<Symbol>) {
         while cur > 0 {
             let (before, symbols) = self.incoming(cur);
@@ -216,14 +218,14 @@ impl Nodes {
     }
 }
 
-/// Decides stretch by stretch.
+/// Parser that decides segment by segment.
 pub(crate) struct OptimalParser {
     nice: usize,
-    /// A node that is reached with so much more is no reason to look at one before it. Unit: sixteenths of a bit.
+    /// Price difference below which a later node makes an earlier one irrelevant. Unit: sixteenths of a bit.
     margin: u32,
     nodes: Nodes,
     prices: Prices,
-    /// Matches at the place in front of the finder's.
+    /// Matches at the position before the finder's.
     matches: Matches,
 }
 
@@ -273,7 +275,7 @@ impl Parser for OptimalParser {
     }
 }
 
-/// A place of the input with all that is asked about it.
+/// Position of the input with the data needed to compute prices there.
 struct PriceContext<'a> {
     data: &'a [u8],
     model: &'a Model,
@@ -283,7 +285,7 @@ struct PriceContext<'a> {
 }
 
 impl PriceContext<'_> {
-    /// What a literal costs at `at`, after `last` and with this last distance.
+    /// Returns the price of a literal at `at`, after `last` and with this last distance.
     #[inline(always)]
     fn literal(&self, at: usize, last: Last, rep0: u32) -> u32 {
         let (model, data) = (self.model, self.data);
@@ -294,21 +296,21 @@ impl PriceContext<'_> {
             + model.literal_price(at, before, data[at], alike)
     }
 
-    /// What a match costs before its length and distance.
+    /// Returns the price of a match without its length and distance.
     #[inline(always)]
     fn matched(&self, last: Last, pos_state: usize) -> u32 {
         let (model, last) = (self.model, last.index());
         price::bit(model.is_match[last][pos_state], 1) + price::bit(model.is_rep[last], 0)
     }
 
-    /// What a repeat costs before it is said which.
+    /// Returns the price of a repeat without its index and length.
     #[inline(always)]
     fn repeated(&self, last: Last, pos_state: usize) -> u32 {
         let (model, last) = (self.model, last.index());
         price::bit(model.is_match[last][pos_state], 1) + price::bit(model.is_rep[last], 1)
     }
 
-    /// What it costs to say that it is repeat `which`, of more than a byte.
+    /// Returns the price of selecting repeat `which`, of more than a byte.
     #[inline(always)]
     fn which(&self, which: usize, last: Last, pos_state: usize) -> u32 {
         let (model, last) = (self.model, last.index());
@@ -329,7 +331,7 @@ impl PriceContext<'_> {
 }
 
 impl OptimalParser {
-    /// Finds the ways through the stretch at `at`. Returns the node that all of them lead through.
+    /// Finds the cheapest paths through the segment at `at`. Returns the node on which all of them meet.
     #[inline(always)]
     fn parse_segment(
         &mut self,
@@ -359,7 +361,7 @@ impl OptimalParser {
         }
     }
 
-    /// The symbol, if there is nothing to weigh.
+    /// Returns the symbol if there is only one sensible choice.
     #[inline(always)]
     fn obvious(&self, data: &[u8], at: usize, model: &Model) -> Option<Symbol> {
         let end = data.len().min(at + LEN_MAX);
@@ -381,7 +383,7 @@ impl OptimalParser {
         (len < 2 && repeat.len < 2 && !alike).then_some(Symbol::literal())
     }
 
-    /// Finds the ways that lead on from node `cur`, which is settled and whose matches are known.
+    /// Records the paths that lead on from node `cur`, which is final and whose matches are known.
     #[inline(always)]
     fn extend(&mut self, data: &[u8], start: usize, cur: usize, model: &Model) {
         let at = start + cur;
@@ -420,7 +422,7 @@ impl OptimalParser {
         self.matches(&here, cur, full, most, low);
     }
 
-    /// A repeat of the last distance behind a literal, which costs `cost` in all and stands behind the lead.
+    /// Records a repeat of the last distance after a literal. `cost` is the price up to and including the literal.
     #[inline(always)]
     fn then_repeat(
         &mut self,
@@ -441,7 +443,7 @@ impl OptimalParser {
             here.state.after(lead)
         };
         let (place, dist) = (at + skipped, state.reps[0] as usize + 1);
-        // Two bytes are left.
+        // At least two bytes remain.
         if load2(data, place) != load2(data, place - dist) {
             return;
         }
@@ -460,7 +462,7 @@ impl OptimalParser {
             .relax_with_lead(cur + skipped + len, price, lead, len);
     }
 
-    /// Repeats of the last distances. Returns the least length that a match must have to be worth a look.
+    /// Records repeats of the last distances. Returns the shortest length of a match that is worth considering.
     #[inline(always)]
     fn repeats(
         &mut self,
@@ -475,7 +477,7 @@ impl OptimalParser {
         let NodeState { last, reps } = here.state;
         for (which, dist) in reps.into_iter().enumerate() {
             let before = at - dist as usize - 1;
-            // Two bytes are left.
+            // At least two bytes remain.
             if load2(data, at) != load2(data, before) {
                 continue;
             }
@@ -498,7 +500,7 @@ impl OptimalParser {
         low
     }
 
-    /// Matches of at least `low` bytes.
+    /// Records matches of at least `low` bytes.
     #[inline(always)]
     fn matches(
         &mut self,
@@ -544,7 +546,7 @@ impl OptimalParser {
         }
     }
 
-    /// What follows a match or repeat that ends only because one byte differs.
+    /// Records the continuation of a match or repeat that ends only because one byte differs.
     #[inline(always)]
     fn lead(&mut self, here: &PriceContext<'_>, cur: usize, full: usize, cost: u32, lead: Symbol) {
         let PriceContext { data, at, .. } = *here;
@@ -555,7 +557,7 @@ impl OptimalParser {
         let state = here.state.after(lead);
         let dist = state.reps[0] as usize + 1;
         let behind = at + len + 1;
-        // Two bytes are left.
+        // At least two bytes remain.
         if load2(data, behind) == load2(data, behind - dist) {
             let cost = cost + here.literal(at + len, state.last, state.reps[0]);
             self.then_repeat(here, cur, full, cost, lead);

@@ -3,13 +3,13 @@
 use super::match_finder::MatchFinder;
 use super::model::{Model, Symbol};
 
-/// Decides which symbols to write.
+/// Chooses the symbols to encode.
 pub(super) trait Parser: Send {
-    /// Starts on an input.
+    /// Starts an input.
     fn begin(&mut self);
 
-    /// Appends at least one symbol for `data[at..]`, which is not empty. The finder is at `at`, or one further if the
-    /// parser has asked for the matches there.
+    /// Appends at least one symbol for `data[at..]`, which is not empty. The finder is at `at`, or one position
+    /// further if the parser has requested the matches there.
     fn parse(
         &mut self,
         data: &[u8],

@@ -1,4 +1,4 @@
-//! What lengths and distances cost by the model as it is, in tables that are made anew from time to time.
+//! Price tables of lengths and distances for the current model, rebuilt from time to time.
 
 use super::model::{
     ALIGN_BITS, DIST_STATES, LEN_MAX, LEN_MIN, Lengths, Model, POS_STATES, SLOT_DIRECT, SLOTS,
@@ -6,11 +6,11 @@ use super::model::{
 };
 use super::range_coder::price;
 
-/// Distances whose price is in a table.
+/// Number of distances whose price is tabulated.
 const NEAR: usize = 128;
 
-/// So many matches, or long distances, or lengths, until tables are made anew; at first, when probabilities are far from
-/// where they will be, an eighth of that.
+/// Numbers of matches, long distances and lengths between rebuilds of a table. The first intervals are shorter, from
+/// an eighth on, because the probabilities still change fast.
 const MATCHES_DUE: u32 = 128;
 const FAR_DUE: u32 = 16;
 const LENGTHS_DUE: u32 = 64;
@@ -18,24 +18,24 @@ const LENGTHS_DUE: u32 = 64;
 /// Prices of lengths from [`LEN_MIN`] on.
 pub(crate) type LengthPrices = [u32; LEN_MAX - LEN_MIN + 1];
 
-/// Prices. Unit: sixteenths of a bit.
+/// Price tables. Unit: sixteenths of a bit.
 pub(crate) struct Prices {
     near: [[u32; NEAR]; DIST_STATES],
     slots: [[u32; SLOTS]; DIST_STATES],
     align: [u32; 1 << ALIGN_BITS],
     matched: [LengthPrices; POS_STATES],
     repeated: [LengthPrices; POS_STATES],
-    /// Matches, those with a distance that has aligned bits, lengths of matches, and lengths of repeats since the tables
-    /// that depend on them were made.
+    /// Counters since the dependent tables were built: matches, distances with aligned bits, lengths of matches and
+    /// lengths of repeats.
     matches: RefreshCounter,
     far: RefreshCounter,
     matched_lengths: RefreshCounter,
     repeated_lengths: RefreshCounter,
 }
 
-/// When a table is to be made anew.
+/// Decides when a table is rebuilt.
 struct RefreshCounter {
-    /// Symbols coded.
+    /// Number of symbols encoded since the last rebuild.
     count: u32,
     due: u32,
     due_max: u32,
@@ -50,7 +50,7 @@ impl RefreshCounter {
         }
     }
 
-    /// Whether it is time; if so, counts anew.
+    /// Returns true if the table is due for a rebuild, and then restarts the count.
     #[inline(always)]
     fn is_due(&mut self) -> bool {
         let is_due = self.count >= self.due;
@@ -77,7 +77,7 @@ impl Prices {
         }
     }
 
-    /// Everything is due.
+    /// Makes all tables due.
     pub(crate) fn forget(&mut self) {
         self.matches = RefreshCounter::new(MATCHES_DUE);
         self.far = RefreshCounter::new(FAR_DUE);
@@ -85,7 +85,7 @@ impl Prices {
         self.repeated_lengths = RefreshCounter::new(LENGTHS_DUE);
     }
 
-    /// A symbol is coded.
+    /// Counts an encoded symbol.
     #[inline(always)]
     pub(crate) fn count(&mut self, symbol: Symbol) {
         if symbol.from == Symbol::LITERAL {
@@ -101,7 +101,7 @@ impl Prices {
         }
     }
 
-    /// Makes anew what is due.
+    /// Rebuilds the tables that are due.
     pub(crate) fn refresh(&mut self, model: &Model) {
         if self.matches.is_due() {
             self.refresh_slots(model);
@@ -139,7 +139,7 @@ impl Prices {
         }
     }
 
-    /// What a distance, counted from 0, costs with a length.
+    /// Returns the price of a distance, counted from 0, with a length.
     #[inline(always)]
     pub(crate) fn dist(&self, dist: u32, len: usize) -> u32 {
         let state = dist_state(len);
@@ -160,7 +160,7 @@ impl Prices {
     }
 }
 
-/// Prices of all symbols of a tree, each node once. `nodes` and `out` are as long as the tree.
+/// Computes the prices of all symbols of a tree, visiting each node once. `nodes` and `out` are as long as the tree.
 fn tree(probs: &[u16], nodes: &mut [u32], out: &mut [u32]) {
     let count = out.len();
     nodes[1] = 0;

@@ -1,48 +1,48 @@
-//! The range coder: bits with probabilities to bytes, into an output of fixed size.
+//! Range coder: encodes bits with probabilities into an output of fixed size.
 //!
 //! ```text
 //!  out[..at]       held back: one byte and a run of 0xFF,     low: 32 bits and a carry
 //!                  which a carry may still change
 //! ```
 
-/// Bits of a probability.
+/// Precision of a probability. Unit: bits.
 const PROB_BITS: u32 = 11;
 
-/// The probability that a bit is 0, of 2048.
+/// Probability that a bit is 0, of 2048.
 pub(crate) type Prob = u16;
 
-/// As likely as not.
+/// Probability of one half.
 pub(crate) const EVEN: Prob = 1 << (PROB_BITS - 1);
 
-/// How fast a probability follows what it sees.
+/// Adaptation rate of a probability, as a shift.
 const MOVE_BITS: u32 = 5;
 
-/// Below this the range is made wider, by a byte.
+/// Value below which the range is extended by a byte.
 const TOP: u32 = 1 << 24;
 
-/// What flushing adds: the coder ends on the exact low end of its range, as decoders insist. Unit: bytes.
+/// Bytes that flushing adds: the coder ends on the exact low end of its range, as decoders require. Unit: bytes.
 const TAIL: usize = 4;
 
-/// State of the coder but for its output: enough to take back what was coded since.
+/// State of the coder without its output, sufficient to undo later bits.
 #[derive(Clone, Copy)]
 pub(crate) struct RangeCoderState {
     low: u64,
     range: u32,
     cache: u8,
-    /// Bytes held back, `cache` included.
+    /// Number of bytes held back, including `cache`.
     held: usize,
-    /// Bytes written.
+    /// Number of bytes written.
     at: usize,
 }
 
-/// Codes bits into `out`.
+/// Encoder of bits into `out`.
 pub(crate) struct RangeCoder<'a> {
     state: RangeCoderState,
     out: &'a mut [u8],
 }
 
 impl<'a> RangeCoder<'a> {
-    /// The first byte of a stream is always 0; it is the caller's to replace.
+    /// Creates a coder. The first byte of a stream is always 0; the caller replaces it.
     pub(crate) fn new(out: &'a mut [u8]) -> Self {
         Self {
             state: RangeCoderState {
@@ -56,18 +56,18 @@ impl<'a> RangeCoder<'a> {
         }
     }
 
-    /// Length of the stream if it ended here. Unit: bytes.
+    /// Returns the length of the stream if it ended here. Unit: bytes.
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         self.state.at + self.state.held + TAIL
     }
 
-    /// Where the coder is.
+    /// Returns the current state.
     pub(crate) fn state(&self) -> RangeCoderState {
         self.state
     }
 
-    /// Takes back what was coded since `state`. What was coded may have been more than the output holds.
+    /// Undoes everything encoded since `state`, even if it exceeded the output.
     pub(crate) fn restore(&mut self, state: RangeCoderState) {
         self.state = state;
     }
@@ -81,7 +81,7 @@ impl<'a> RangeCoder<'a> {
         self.state.at
     }
 
-    /// Writes a byte, if there is room: what does not fit is taken back.
+    /// Writes a byte if it fits. Bytes that do not fit are undone later.
     #[inline(always)]
     fn put(&mut self, byte: u8) {
         if let Some(place) = self.out.get_mut(self.state.at) {
@@ -112,7 +112,7 @@ impl<'a> RangeCoder<'a> {
         }
     }
 
-    /// Codes a bit, 0 or 1, and lets the probability learn from it.
+    /// Encodes a bit, 0 or 1, and adapts the probability.
     #[inline(always)]
     pub(crate) fn bit(&mut self, prob: &mut Prob, bit: u32) {
         let p = i32::from(*prob);
@@ -133,7 +133,7 @@ impl<'a> RangeCoder<'a> {
         self.widen();
     }
 
-    /// Codes the lowest `count` bits of a value, the highest of them first, each as likely as not.
+    /// Encodes the lowest `count` bits of a value, highest first, with even probabilities.
     #[inline(always)]
     pub(crate) fn direct(&mut self, value: u32, count: u32) {
         for i in (0..count).rev() {
@@ -144,7 +144,7 @@ impl<'a> RangeCoder<'a> {
         }
     }
 
-    /// Codes `count` bits of a symbol, the highest first, in a tree of `1 << count` probabilities.
+    /// Encodes `count` bits of a symbol, highest first, in a tree of `1 << count` probabilities.
     #[inline(always)]
     pub(crate) fn tree(&mut self, probs: &mut [Prob], symbol: u32, count: u32) {
         let mut node = 1_usize;
@@ -155,7 +155,7 @@ impl<'a> RangeCoder<'a> {
         }
     }
 
-    /// The same, the lowest bit first.
+    /// Encodes `count` bits of a symbol in such a tree, lowest first.
     #[inline(always)]
     pub(crate) fn tree_reverse(&mut self, probs: &mut [Prob], symbol: u32, count: u32) {
         let mut node = 1_usize;
@@ -167,22 +167,22 @@ impl<'a> RangeCoder<'a> {
     }
 }
 
-/// What bits cost. Unit: sixteenths of a bit.
+/// Prices of bits. Unit: sixteenths of a bit.
 pub(crate) mod price {
     use super::{PROB_BITS, Prob};
 
-    /// The scale: so many units are one bit, as a shift.
+    /// Number of price units per bit, as a shift.
     pub(crate) const BIT_SHIFT: u32 = 4;
 
-    /// Probabilities that share a price, as a shift.
+    /// Number of probabilities that share a price, as a shift.
     const STEP_SHIFT: u32 = 4;
 
-    /// More than anything costs.
+    /// Price above that of any path.
     pub(crate) const INFINITE: u32 = 1 << 30;
 
     static PRICES: [u8; 1 << (PROB_BITS - STEP_SHIFT)] = prices();
 
-    /// `-log2` of the middle of each step, by squaring four times: each time what goes beyond 16 bits is a digit.
+    /// Computes `-log2` of the middle of each step by squaring four times: each overflow past 16 bits is a digit.
     const fn prices() -> [u8; 1 << (PROB_BITS - STEP_SHIFT)] {
         let mut out = [0; 1 << (PROB_BITS - STEP_SHIFT)];
         let mut i = 0;
@@ -205,7 +205,7 @@ pub(crate) mod price {
         out
     }
 
-    /// What a bit, 0 or 1, costs.
+    /// Returns the price of a bit, 0 or 1.
     #[inline(always)]
     pub(crate) fn bit(prob: Prob, bit: u32) -> u32 {
         let flip = 0_u32.wrapping_sub(bit) & ((1 << PROB_BITS) - 1);
@@ -213,7 +213,7 @@ pub(crate) mod price {
         u32::from(PRICES[step as usize & (PRICES.len() - 1)])
     }
 
-    /// What `count` bits of a symbol cost in a tree.
+    /// Returns the price of `count` bits of a symbol in a tree.
     #[inline(always)]
     pub(crate) fn tree(probs: &[Prob], symbol: u32, count: u32) -> u32 {
         let mut node = symbol | 1 << count;
@@ -226,7 +226,7 @@ pub(crate) mod price {
         sum
     }
 
-    /// The same for a tree whose lowest bit comes first.
+    /// Returns the price of `count` bits of a symbol in a tree with the lowest bit first.
     #[inline(always)]
     pub(crate) fn tree_reverse(probs: &[Prob], symbol: u32, count: u32) -> u32 {
         let mut node = 1;
@@ -239,7 +239,7 @@ pub(crate) mod price {
         sum
     }
 
-    /// What `count` direct bits cost.
+    /// Returns the price of `count` direct bits.
     pub(crate) const fn direct(count: u32) -> u32 {
         count << BIT_SHIFT
     }

@@ -1,23 +1,25 @@
-//! Where a gram occurs before, and which of the matches over it is the best.
+//! Hash chains over sequences of four bytes ("grams"), and the search for the best match over a gram.
 //!
-//! A table of latest positions by hash, and a ring of distances to the position before with the same hash: a chain for each
-//! gram, the latest first.
+//! A table holds the latest position of each hash, and a ring the distances to the previous position with the same
+//! hash: a chain for each gram, latest position first.
 
 use std::ops::Range;
 
 use crate::bytes::{load4, match_len, match_len_backward};
 
-/// The index has so many heads, of which so many are used where chains are followed far or are short anyway: they stay
-/// closer to the processor. Unit: bits.
+/// Number of heads of the index. Fewer are used if chains are followed far or are short anyway: they stay in a nearer
+/// cache. Unit: bits.
 const HASH_LOG: u32 = 17;
 const HASH_LOG_SMALL: u32 = 16;
 pub(super) const HEADS: usize = 1 << HASH_LOG;
 
-/// Distances that can be coded, and positions that the ring remembers. Unit: bytes.
+/// Number of distances that can be encoded, and of positions that the ring holds. Unit: bytes.
 pub(super) const DISTANCE: usize = 1 << 16;
 
-/// Positions are indexed so many at a time, ahead of the search. Matches are that much shorter-sighted, so that what
-/// lies ahead never takes the place of what is still in reach. As many as a word has bits. Unit: bytes.
+/// Number of positions that are indexed at a time, ahead of the search: the bits of a word. Unit: bytes.
+///
+/// The largest match distance is shorter by this number, so that positions ahead never replace one that is still in
+/// reach.
 pub(super) const INDEX_BATCH: usize = 64;
 
 #[inline(always)]
@@ -25,8 +27,10 @@ fn hash(gram: u32, log: u32) -> usize {
     (gram.wrapping_mul(2_654_435_761) >> (32 - log)) as usize % HEADS
 }
 
-/// Indexes positions. Of up to 64, returns a bit for each that has an earlier one with the same hash, not in front of
-/// `at`. `COMPARE`: with the same gram; those behind it are then missed where two grams share a hash, which is rare.
+/// Indexes positions. For each of up to 64, the returned word has a bit set if an earlier position from `at` on has
+/// the same hash.
+///
+/// `COMPARE`: if it has the same gram. Older positions are then missed where two grams share a hash, which is rare.
 #[inline(always)]
 pub(super) fn index_positions<const COMPARE: bool>(
     heads: &mut [u32; HEADS],
@@ -53,10 +57,10 @@ pub(super) fn index_positions<const COMPARE: bool>(
 }
 
 /// Finds the match over the gram at `g` that starts earliest, but not before `base`, and of these the one that ends
-/// last, but not behind `match_end`. Returns bytes before the gram, bytes behind it and the distance.
+/// last, but not after `match_end`. Returns the bytes before the gram, the bytes after it and the distance.
 ///
-/// The gram ends at `match_end` at the latest, which is within `src`; that bounds all loads at `g` and in front of it,
-/// and so those at the earlier `c`.
+/// The gram ends at `match_end` at the latest, which is within `src`. That bounds all loads at `g` and before it, and
+/// therefore those at the earlier `c`.
 #[inline(always)]
 pub(super) fn find_match(
     src: &[u8],
@@ -70,7 +74,7 @@ pub(super) fn find_match(
     let most = g.min(DISTANCE - INDEX_BATCH);
     let mut distance = 0;
     let mut left = attempts;
-    // The latest one.
+    // The latest position with the same gram.
     let c = loop {
         let delta = usize::from(ring[(at + g - distance) % DISTANCE]);
         distance += delta;
@@ -87,7 +91,7 @@ pub(super) fn find_match(
     let mut ahead = match_len(src, g + 4, c + 4, match_end);
     let mut best = distance;
     while left > 0 {
-        // What a better one has in common right before the best so far, or right behind.
+        // A better match has the bytes right before or right after the best one in common.
         let before = load4(src, (g - back).saturating_sub(1));
         let behind = load4(src, g + ahead + 1);
         let c = loop {

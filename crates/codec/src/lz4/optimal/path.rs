@@ -1,48 +1,49 @@
-//! The cheapest ways to all positions of a cluster, and the block that is made of the best of them.
+//! Cheapest paths to all positions of a cluster, and the block that the best of them results in.
 
-/// The last bytes of a block are literals. Unit: bytes.
+/// Fewest literals at the end of a block. Unit: bytes.
 pub(super) const LAST_LITERALS: usize = 5;
 
-/// The last match starts so far before the end of a block. Unit: bytes.
+/// Fewest bytes from the start of the last match to the end of a block. Unit: bytes.
 pub(super) const LAST_MATCH: usize = 12;
 
-/// The longest match without an extension byte, and with one.
+/// Longest match without an extension byte, and with one.
 pub(super) const NO_EXTENSION_MAX: usize = 18;
 pub(super) const ONE_EXTENSION_MAX: usize = 273;
 
-/// Cells are filled so many at a time.
+/// Number of cells that are filled at a time.
 pub(super) const STRIDE: usize = 4;
 
-/// The ends beyond the frontier of a match that costs as much as the shortest: in strides.
+/// Number of ends past the frontier of a match that costs as much as the shortest, in whole strides.
 pub(super) const NO_EXTENSION_CELLS: usize = (NO_EXTENSION_MAX - 3usize).next_multiple_of(STRIDE);
 
-/// Few literals are copied so many at a time where there is room. Unit: bytes.
+/// Number of literals that are copied at a time where space permits. Unit: bytes.
 const COPY: usize = 16;
 
-/// The cheapest way to a position.
+/// Cheapest path to a position.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Cell {
-    /// Output for everything before the position, without the token of the literals in front of it. Unit: bytes.
+    /// Output for everything before the position, without the token of the preceding literals. Unit: bytes.
     pub(super) cost: u32,
-    /// How it ends: the start of a match, or [`LITERAL_RUN`] and the number of literals behind the last match.
+    /// Last step of the path: the start of a match, or [`LITERAL_RUN`] and the number of literals after the last
+    /// match.
     pub(super) link: u32,
 }
 
-/// Marks a link as a number of literals.
+/// Bit that marks a link as a number of literals.
 pub(super) const LITERAL_RUN: u32 = 1 << 31;
 
-/// The start of a settled match, which lies in front of all cells.
+/// Link to the start of the committed match, which lies before all cells.
 pub(super) const COMMITTED: u32 = LITERAL_RUN - 1;
 
-/// The match that reaches furthest up to `reach`.
+/// The match that is the best one for positions up to `reach`.
 #[derive(Clone, Copy)]
 pub(super) struct MatchEvent {
-    /// Unit: bytes, from the start of the cluster.
+    /// End of the match. Unit: bytes, from the start of the cluster.
     pub(super) reach: u32,
     pub(super) distance: u32,
 }
 
-/// Literals, then a match.
+/// Literals followed by a match.
 #[derive(Clone, Copy)]
 pub(super) struct Sequence {
     literals: u32,
@@ -50,7 +51,7 @@ pub(super) struct Sequence {
     distance: u32,
 }
 
-/// Offset, token and extension bytes of a match.
+/// Returns the size of the offset, token and extension bytes of a match.
 #[inline(always)]
 pub(super) fn match_cost(len: usize) -> u32 {
     if len <= NO_EXTENSION_MAX {
@@ -60,8 +61,8 @@ pub(super) fn match_cost(len: usize) -> u32 {
     }
 }
 
-/// Cells of one cluster: those of the positions `base..base + cells.len()`, as far as they are filled. Positions are
-/// counted from the start of the cluster.
+/// Cells of one cluster for the positions `base..base + cells.len()`, as far as they are filled. Positions count from
+/// the start of the cluster.
 #[derive(Clone, Copy)]
 pub(super) struct PathTable<'a> {
     pub(super) cells: &'a [Cell],
@@ -73,7 +74,7 @@ impl PathTable<'_> {
         self.cells[position - self.base]
     }
 
-    /// Literals right before a position.
+    /// Returns the number of literals right before a position.
     pub(super) fn run(&self, position: usize) -> u32 {
         match self.at(position).link {
             link if link & LITERAL_RUN != 0 => link & !LITERAL_RUN,
@@ -82,16 +83,16 @@ impl PathTable<'_> {
     }
 }
 
-/// The next position by one more literal.
+/// Returns the path extended by one literal.
 #[inline(always)]
 pub(super) fn literal(last: Cell) -> Cell {
-    // A match is followed by the first literal of a run.
+    // The first literal after a match starts a run.
     let n = if last.link & LITERAL_RUN == 0 {
         1
     } else {
         (last.link & !LITERAL_RUN) + 1
     };
-    // A byte more whenever the length outgrows the token or an extension byte.
+    // One byte more whenever the length outgrows the token or an extension byte.
     let extra = n >= 15 && (n - 15).is_multiple_of(255);
     Cell {
         cost: last.cost + 1 + u32::from(extra),
@@ -99,23 +100,23 @@ pub(super) fn literal(last: Cell) -> Cell {
     }
 }
 
-/// The cheaper of two ways.
+/// Returns the cheaper of two paths.
 #[inline(always)]
 pub(super) fn cheaper(a: Cell, b: Cell) -> Cell {
     if b.cost < a.cost { b } else { a }
 }
 
-/// A match whose start everything behind it leads through.
+/// A match whose start lies on every path to later positions.
 #[derive(Clone, Copy)]
 pub(super) struct CommittedMatch {
     pub(super) start: usize,
-    /// Literals in front of it.
+    /// Number of literals before it.
     pub(super) literals: u32,
     pub(super) distance: u32,
 }
 
-/// Goes `n` literals on from `last`, as far as the output holds them, and fills their cells; `cells` is longer than they
-/// are by a stride. Returns how far it got.
+/// Extends the path by `n` literals, as far as the output holds them, and fills their cells. `cells` is longer by a
+/// stride. Returns the number of literals that fit.
 #[inline(always)]
 pub(super) fn literals(last: &mut Cell, cells: &mut [Cell], n: usize, limit: u32) -> usize {
     let run = if last.link & LITERAL_RUN == 0 {
@@ -147,7 +148,8 @@ pub(super) fn literals(last: &mut Cell, cells: &mut [Cell], n: usize, limit: u32
     n
 }
 
-/// The cheapest way to `j` by a match that could come from `start`: the earliest start for each number of extension bytes.
+/// Returns the cheapest path to `j` by a match that could start at `start`: the earliest start for each number of
+/// extension bytes.
 #[inline(always)]
 pub(super) fn matched(cells: &[Cell], base: usize, start: usize, first: u32, j: usize) -> Cell {
     let length = j - start;
@@ -178,8 +180,8 @@ pub(super) fn matched(cells: &[Cell], base: usize, start: usize, first: u32, j: 
     cell
 }
 
-/// Fills cells in strides, of which the last may be too long: cheaper than to know how many. The slice is longer than
-/// what counts, by a stride but for one cell.
+/// Fills cells in strides, the last of which may exceed the valid cells: cheaper than computing its length. The slice
+/// is longer than the valid cells by a stride less one.
 #[inline(always)]
 pub(super) fn fill(cells: &mut [Cell], cell: Cell) {
     for stride in cells.chunks_exact_mut(STRIDE) {
@@ -187,7 +189,7 @@ pub(super) fn fill(cells: &mut [Cell], cell: Cell) {
     }
 }
 
-/// The cells, at least so many.
+/// Returns at least `len` cells.
 pub(super) fn grown(store: &mut Vec<Cell>, len: usize) -> &mut [Cell] {
     if store.len() < len {
         store.resize(len + len / 2 + 4096, Cell::default());
@@ -195,9 +197,10 @@ pub(super) fn grown(store: &mut Vec<Cell>, len: usize) -> &mut [Cell] {
     store
 }
 
-/// Finds the position from which the last literals get furthest: usually the last one, but there may be too few
-/// literals behind its last match. Returns the position, the end of the block and what
-/// it takes but for the last token.
+/// Finds the position from which the last literals reach furthest. Usually this is the last position, but too few
+/// literals may follow its last match.
+///
+/// Returns the position, the end of the block and its cost without the last token.
 pub(super) fn end_of_block(
     paths: PathTable<'_>,
     committed: Option<CommittedMatch>,
@@ -243,7 +246,7 @@ pub(super) fn end_of_block(
     best
 }
 
-/// Collects the sequences on the way to `position`; those behind `base` are already in `seqs`.
+/// Collects the sequences on the path to `position`. Those after `base` are in `seqs` already.
 #[inline(never)]
 pub(super) fn collect_sequences(
     paths: PathTable<'_>,
@@ -266,7 +269,7 @@ pub(super) fn collect_sequences(
             continue;
         }
         if cell.link == COMMITTED {
-            // present: only a settled match leaves such a link
+            // present: only a committed match leaves such a link
             if let Some(CommittedMatch {
                 start,
                 literals,
