@@ -1,4 +1,4 @@
-//! An image in numbers.
+//! Statistics of the layout of an image.
 
 use super::item::layout_name;
 use super::regions::{Area, Collector, Found, Kind, Region};
@@ -8,97 +8,97 @@ use crate::read::decode::strip;
 use crate::read::{FileType, Image, Inode, Spot};
 use std::collections::BTreeMap;
 
-/// How much work to spend.
+/// Options that select the more expensive statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayoutStatsOptions {
-    /// Statistics per file type and per name extension.
+    /// Collects statistics per file type and per name extension.
     pub files: bool,
-    /// Read all LZ4 clusters, to tell which can be decoded in place.
+    /// Reads all LZ4 clusters to determine which support in-place decoding.
     pub in_place: bool,
 }
 
-/// Clusters of one algorithm, each counted once however many files use it.
+/// Statistics of the clusters of one algorithm. A cluster shared by several files counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AlgorithmStats {
-    /// Clusters in blocks of their own.
+    /// Number of clusters in blocks of their own.
     pub clusters: u64,
-    /// Clusters behind their inodes.
+    /// Number of clusters stored inline after their inodes.
     pub inline_clusters: u64,
-    /// What they take in the image. Unit: bytes.
+    /// Size of the clusters in the image, in bytes.
     pub stored_bytes: u64,
-    /// What they decode to, as far as files use it. Unit: bytes.
+    /// Decoded size of the clusters, as far as files use it, in bytes.
     pub decoded_bytes: u64,
 }
 
-/// Files of one kind.
+/// Statistics of one group of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupStats {
-    /// Inodes.
+    /// Number of inodes in the group.
     pub inodes: u64,
-    /// Their sizes. Unit: bytes.
+    /// Total file size, in bytes.
     pub bytes: u64,
-    /// What their data takes: clusters that several files use count for each of them, packed data with its share of the
-    /// packed inode. Unit: bytes.
+    /// Total size of their data in the image, in bytes. A shared cluster counts for each file that uses it. Packed data
+    /// counts with its share of the packed inode.
     pub stored_bytes: u64,
 }
 
-/// An image in numbers.
+/// Statistics of an image.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct LayoutStats {
-    /// Inodes that have a name, by type in the order of [`Survey::TYPES`].
+    /// Number of inodes that have a name, by type in the order of [`LayoutStats::TYPES`].
     pub types: [u64; 7],
-    /// Names, the root not counted.
+    /// Number of names, excluding the root.
     pub names: u64,
-    /// Inodes of the 64-byte form.
+    /// Number of extended inodes (64 bytes).
     pub extended: u64,
-    /// Inodes with attributes.
+    /// Number of inodes with extended attributes.
     pub with_xattrs: u64,
-    /// Inodes with data, by layout.
+    /// Number of inodes with data, by layout.
     pub layouts: BTreeMap<&'static str, u64>,
-    /// Sizes of all regular files, each inode once. Unit: bytes.
+    /// Total size of all regular files, in bytes. Each inode counts once.
     pub file_bytes: u64,
-    /// LZ4, LZMA, DEFLATE, Zstandard.
+    /// Cluster statistics of LZ4, LZMA, DEFLATE and Zstandard, in this order.
     pub algorithms: [AlgorithmStats; 4],
-    /// Stored clusters of compressed files.
+    /// Number of uncompressed clusters in compressed files.
     pub stored_clusters: u64,
-    /// Clusters by length: up to one block, two, four and so on.
+    /// Histogram of cluster lengths: up to one block, two, four and so on.
     pub histogram: [u64; 12],
-    /// Data behind inodes: ends of files and inline clusters.
+    /// Number of inodes with inline data: tails of files and inline clusters.
     pub inline_tails: u64,
-    /// What they take. Unit: bytes.
+    /// Total size of inline data, in bytes.
     pub inline_bytes: u64,
-    /// Files with data in the packed inode.
+    /// Number of files with data in the packed inode.
     pub fragments: u64,
-    /// That data, as files count it. Unit: bytes.
+    /// Total size of that data, summed over the files, in bytes.
     pub fragment_bytes: u64,
-    /// Size of the packed inode's data. Unit: bytes.
+    /// Size of the packed inode's data, in bytes.
     pub packed_bytes: u64,
-    /// Files with holes.
+    /// Number of files with holes.
     pub sparse_files: u64,
-    /// Holes. Unit: bytes.
+    /// Total size of holes, in bytes.
     pub hole_bytes: u64,
-    /// Runs of data and clusters that more than one extent names.
+    /// Number of data ranges and clusters that several extents refer to.
     pub shared_runs: u64,
-    /// What would be there a second time without sharing. Unit: bytes of image.
+    /// Space saved by sharing, in bytes of the image.
     pub shared_saved_bytes: u64,
-    /// LZ4 clusters that were looked at, and those that can be decoded in place. Only if asked for.
+    /// Number of LZ4 clusters examined, and of those that support in-place decoding. `None` unless requested.
     pub in_place: Option<(u64, u64)>,
-    /// By file type, if asked for.
+    /// Statistics by file type, if requested.
     pub by_type: BTreeMap<&'static str, GroupStats>,
-    /// Regular files by the ending of their names, if asked for. Without one: empty.
+    /// Statistics of regular files by name extension, if requested. The key is empty for names without one.
     pub by_extension: BTreeMap<Vec<u8>, GroupStats>,
-    /// Bytes by purpose.
+    /// Space by purpose, one table per area.
     pub space: Vec<SpaceTable>,
-    /// What could not be read.
+    /// Errors from structures that could not be read.
     pub errors: Vec<Error>,
 }
 
-/// Longest name extension that counts as one. Unit: bytes.
+/// Maximum length of a name extension, in bytes. A longer suffix does not count as one.
 const EXTENSION_MAX: usize = 12;
 
 impl LayoutStats {
-    /// The order of [`types`](Self::types).
+    /// Order of the file types in [`types`](Self::types).
     pub const TYPES: [FileType; 7] = [
         FileType::File,
         FileType::Dir,
@@ -109,7 +109,7 @@ impl LayoutStats {
         FileType::Socket,
     ];
 
-    /// Surveys an image: reads all metadata, and data only if the options ask for it.
+    /// Collects the statistics of an image. Reads all metadata, but data only if the options request it.
     pub fn of(image: &Image, options: LayoutStatsOptions) -> Self {
         let mut out = Self {
             packed_bytes: image.packed().map_or(0, Inode::size),
@@ -117,7 +117,7 @@ impl LayoutStats {
         };
         let mut collector = Collector::new(image);
         collector.tables();
-        // Hidden inodes come first; what they take is known when the first file is seen.
+        // Hidden inodes come first, so the stored size of the packed inode is known before the first file is visited.
         let packed_stored = image.packed().map_or(0, |packed| {
             let mut alone = Collector::new(image);
             alone.inode(packed, || "packed inode".to_owned()).stored
@@ -141,12 +141,12 @@ impl LayoutStats {
         out
     }
 
-    /// Inodes that have a name.
+    /// Returns the number of inodes that have a name.
     pub fn inodes(&self) -> u64 {
         self.types.iter().sum()
     }
 
-    /// Further names of inodes that have one already.
+    /// Returns the number of names in excess of one per inode.
     pub fn hard_links(&self) -> u64 {
         // The root has no name.
         (self.names + 1).saturating_sub(self.inodes())
@@ -223,7 +223,7 @@ impl LayoutStats {
     }
 }
 
-/// The ending of a name, in lower case: what stands behind its last dot, if that is not its first byte.
+/// Returns the extension of a name in lower case, that is, the text after its last dot. A leading dot does not count.
 fn extension(path: &[u8]) -> Vec<u8> {
     let name = path.rsplit(|b| *b == b'/').next().unwrap_or(path);
     match name.iter().rposition(|b| *b == b'.') {
@@ -234,7 +234,7 @@ fn extension(path: &[u8]) -> Vec<u8> {
     }
 }
 
-/// How many LZ4 clusters there are of which all is used, and how many of them can be decoded in place.
+/// Counts the LZ4 clusters that are used completely, and those of them that support in-place decoding.
 fn in_place(image: &Image, regions: &[Region], errors: &mut Vec<Error>) -> (u64, u64) {
     let bits = image.superblock().block_bits;
     let (mut seen, mut possible) = (0, 0);

@@ -1,15 +1,15 @@
-//! Where every byte of an image belongs.
+//! Map of all bytes of an image to the structures that contain them.
 //!
 //! ```text
-//!  tables, inodes, indexes, data ──► regions, sorted ──► one item per region, and one per gap ──► space table
+//!   tables, inodes, indexes, data ──► regions, sorted ──► one item per region, and one per gap ──► space table
 //!            regions.rs                                              item.rs                       space.rs
 //! ```
 //!
 //! Invariants:
 //!
-//! * The items of an area follow each other without gaps: what no structure claims is an item of its own.
-//! * An item says all of its bytes: as fields that encode to them again, in hexadecimal where they do not, as a digest
-//!   where they are data.
+//! * The items of an area are contiguous: bytes that belong to no structure form an item of their own.
+//! * An item represents all of its bytes: as fields that encode to the same bytes, in hexadecimal where they do not, or
+//!   as a digest for data.
 
 mod item;
 mod layout_stats;

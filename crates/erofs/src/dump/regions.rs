@@ -1,4 +1,4 @@
-//! Runs of bytes that belong to something, from a walk over everything that can be reached.
+//! Ranges of bytes that belong to a structure, collected by a walk over everything reachable.
 
 use crate::read::map::{Extents, FileMap};
 use crate::read::{ClusterCoding, Extent, Image, Inode, Location, Nid, Space};
@@ -13,54 +13,54 @@ use tuff_format::superblock::OFFSET;
 use tuff_format::units::round_up;
 use tuff_format::xattr::{Body, Entry};
 
-/// Where bytes are.
+/// Address space that contains bytes of the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Area {
-    /// A store: 0 for the primary one, n for the n-th extra device.
+    /// Primary store (0) or the n-th extra device (n).
     Store(u16),
-    /// The data of the metabox inode.
+    /// Data of the metabox inode.
     Metabox,
 }
 
-/// What a run of bytes is.
+/// Kind of structure or data in a range of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// The bytes in front of the superblock.
+    /// Bytes that precede the superblock.
     Boot,
-    /// The superblock with its slots.
+    /// Superblock with its extension slots.
     Superblock,
-    /// Compression records.
+    /// Configuration records of the compression algorithms.
     Configs,
-    /// The device table.
+    /// Device table with the extra devices.
     Devices,
-    /// The table of long attribute name prefixes.
+    /// Table of long xattr name prefixes.
     Prefixes,
-    /// A shared attribute, by id.
+    /// Shared xattr with its ID.
     SharedXattr(u32),
-    /// An inode.
+    /// Inode, compact or extended.
     Inode,
-    /// The attribute body of an inode.
+    /// Inline xattr body of an inode.
     Xattrs,
-    /// A chunk table.
+    /// Chunk table of a chunk-based inode.
     Chunks,
     /// Map header and index of a compressed inode.
     Index,
-    /// The end of a file behind its inode, or all of it.
+    /// Inline tail of a file after its inode, or all of its data.
     Tail,
-    /// The last cluster of a file behind its index.
+    /// Inline last cluster of a file after its index, by algorithm.
     InlineCluster(u8),
-    /// Directory blocks.
+    /// Blocks of directory entries.
     Directory,
-    /// Data as it is.
+    /// Uncompressed data of an inode that is not compressed.
     Raw,
-    /// A stored cluster.
+    /// Uncompressed cluster of a compressed inode.
     Stored,
-    /// A compressed cluster, by algorithm.
+    /// Compressed cluster, by algorithm.
     Cluster(u8),
 }
 
 impl Kind {
-    /// The words people use.
+    /// Returns the name of the kind, for dumps.
     pub fn name(self) -> &'static str {
         match self {
             Self::Boot => "boot area",
@@ -82,32 +82,32 @@ impl Kind {
         }
     }
 
-    /// True for what several owners may share or overlap in.
+    /// Returns true for data, which several owners may share or overlap in.
     pub fn is_data(self) -> bool {
         matches!(self, Self::Raw | Self::Stored | Self::Cluster(_))
     }
 }
 
-/// A run of bytes that belongs to something.
+/// Contiguous range of bytes that belongs to a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Where it is.
+    /// Area that contains the range.
     pub area: Area,
-    /// First byte.
+    /// Offset of the first byte.
     pub start: u64,
-    /// Behind the last byte.
+    /// Offset past the last byte.
     pub end: u64,
-    /// What it is.
+    /// Kind of structure or data.
     pub kind: Kind,
-    /// The inode it belongs to, the lowest if there are several.
+    /// Inode that owns the range. The lowest nid if there are several.
     pub nid: Option<Nid>,
-    /// Data: position in the file of that inode. Unit: bytes.
+    /// For data: offset in the file of that inode, in bytes.
     pub offset: u64,
-    /// Data: what it stands for in the file. Of a cluster that several files use: the most. Unit: bytes.
+    /// For data: decoded length in the file, in bytes. For a cluster shared by several files: the maximum.
     pub len: u64,
-    /// A cluster of which only the start is used.
+    /// True for a cluster of which only the start is used.
     pub partial: bool,
-    /// How many extents name exactly this run.
+    /// Number of extents that refer to exactly this range.
     pub refs: u32,
 }
 
@@ -126,30 +126,30 @@ impl Region {
         }
     }
 
-    /// The same run for the same purpose.
+    /// Returns true if both regions have the same range and kind.
     fn same_as(&self, other: &Self) -> bool {
         (self.area, self.start, self.end, self.kind)
             == (other.area, other.start, other.end, other.kind)
     }
 }
 
-/// All regions of an image, in order, and what could not be read on the way.
+/// All regions of an image in order, and the errors found while collecting them.
 #[derive(Debug, Default)]
 pub struct Regions {
-    /// By area and position. Runs that several extents name in the same way are there once.
+    /// Regions by area and position. Several identical references to a range are merged.
     pub list: Vec<Region>,
-    /// What is broken. What hangs on it is missing from the list.
+    /// Errors from damaged structures. Regions reachable only through them are missing from the list.
     pub errors: Vec<Error>,
 }
 
-/// What a collector tells of an inode besides its regions.
+/// Sizes of the data of an inode, collected along with its regions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Found {
-    /// Bytes in the image that the inode's data takes, packed data not counted.
+    /// Size of the inode's data in the image, in bytes, excluding packed data.
     pub(super) stored: u64,
     pub(super) hole_bytes: u64,
     pub(super) fragment_bytes: u64,
-    /// Extents that lie in clusters, by algorithm; the last is stored.
+    /// Bytes of extents in clusters, by algorithm. The last entry counts uncompressed clusters.
     pub(super) cluster_bytes: [u64; 5],
 }
 
@@ -162,7 +162,7 @@ impl Regions {
         collector.finish()
     }
 
-    /// Collects the regions of one inode, shared attributes among them.
+    /// Collects the regions of one inode, including its shared xattrs.
     pub fn of_inode(image: &Image, inode: &Inode) -> Self {
         let mut collector = Collector::new(image);
         collector.inode(inode, String::new);
@@ -170,7 +170,7 @@ impl Regions {
     }
 }
 
-/// Goes over an image and notes regions.
+/// Collects regions during a walk over an image.
 pub(super) struct Collector<'a> {
     image: &'a Image,
     list: Vec<Region>,
@@ -180,9 +180,9 @@ pub(super) struct Collector<'a> {
     merge_at: usize,
 }
 
-/// Blocks of a directory that are one region, so that an item has not too many rows.
+/// Maximum number of directory blocks in one region. It limits the rows of an item.
 const DIR_BLOCKS: u64 = 16;
-/// The least length of a list that is worth merging before it is complete.
+/// Minimum length of a list that is merged before it is complete.
 const MERGE_AT: usize = 1 << 20;
 
 impl<'a> Collector<'a> {
@@ -204,7 +204,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Sorts, and merges runs that are the same.
+    /// Sorts the list and merges identical regions.
     fn merge(&mut self) {
         let key = |r: &Region| (r.area, r.start, r.end, r.kind, r.nid, r.offset);
         self.list.sort_unstable_by_key(key);
@@ -219,7 +219,7 @@ impl<'a> Collector<'a> {
         });
     }
 
-    /// Notes a region. Many inodes that name the same runs take no more memory than one of them.
+    /// Adds a region. Merging bounds the memory for many inodes that refer to the same ranges.
     fn push(&mut self, region: Region) {
         if self.list.len() >= self.merge_at {
             self.merge();
@@ -228,7 +228,7 @@ impl<'a> Collector<'a> {
         self.list.push(region);
     }
 
-    /// What belongs to no inode.
+    /// Collects the regions that belong to no inode.
     pub(super) fn tables(&mut self) {
         let (image, sb) = (self.image, self.image.superblock());
         let primary = Area::Store(0);
@@ -264,8 +264,8 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// All inodes, each once, and all names. `visit` gets the path, the inode, what was found out about it, and whether
-    /// this is its first name.
+    /// Visits each inode once, and all names. `visit` receives the path, the inode, its collected sizes, and whether
+    /// this is the first name of the inode.
     pub(super) fn tree(&mut self, mut visit: impl FnMut(&[u8], &Inode, &Found, bool)) {
         for (inode, name) in [
             (self.image.packed(), "packed inode"),
@@ -297,7 +297,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Everything that belongs to an inode.
+    /// Collects all regions of an inode.
     pub(super) fn inode(&mut self, inode: &Inode, place: impl FnOnce() -> String) -> Found {
         let mut found = Found::default();
         if let Err(e) = self.try_inode(inode, &mut found) {
@@ -325,7 +325,7 @@ impl<'a> Collector<'a> {
         match &map {
             FileMap::Chunks(chunks) if inode.layout() == Layout::ChunkBased => {
                 let end = chunks.table_end(after);
-                // Entries are 4 or 8 bytes; the table is aligned to them.
+                // Entries have 4 or 8 bytes, and the table is aligned to them.
                 let format = tuff_format::chunk::Format::decode(inode.raw().u)
                     .map_err(|e| Error::format(inode.place(), e))?;
                 let start = round_up(after, format.entry_len() as u64);
@@ -396,7 +396,7 @@ impl<'a> Collector<'a> {
         let (mut at, mut left, mut offset) = (pos, len, extent.offset);
         while left > 0 {
             let (spot, run) = self.image.devices.locate(device, at)?;
-            // A directory that only claims to go on behind the end is one region there: a claim takes no memory.
+            // Blocks claimed past the end of the area form a single region, so that a claimed size takes no memory.
             let there = spot.pos < area_size(self.image, Area::Store(spot.store));
             let piece = if there { piece } else { u64::MAX };
             let n = left.min(run.max(1)).min(piece);
@@ -422,7 +422,7 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// Notes the shared attributes that an inode names.
+    /// Collects the shared xattrs of an inode.
     fn shared_xattrs(&mut self, inode: &Inode) -> Result<()> {
         if !inode.has_xattrs() {
             return Ok(());
@@ -464,7 +464,7 @@ pub(super) fn area_of(space: Space) -> Area {
     }
 }
 
-/// Size of an area. Unit: bytes.
+/// Returns the size of an area, in bytes.
 pub(super) fn area_size(image: &Image, area: Area) -> u64 {
     match area {
         Area::Store(n) => image.devices.size(n),

@@ -1,27 +1,27 @@
-//! What an image's bytes are spent on.
+//! Table of the space in an image by purpose.
 
 use super::regions::{Area, Kind, Region, area_size};
 use crate::read::Image;
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// What the bytes are, as people read it.
+    /// Human-readable name of the purpose.
     pub name: &'static str,
-    /// Unit: bytes.
+    /// Space used for this purpose, in bytes.
     pub bytes: u64,
-    /// Runs of bytes.
+    /// Number of ranges with this purpose.
     pub count: u64,
 }
 
-/// Bytes of an area by purpose. They add up to the area's size.
+/// Space in an area by purpose. The rows add up to the size of the area.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpaceTable {
-    /// The area.
+    /// Area that the table describes.
     pub area: Area,
-    /// Its size. Unit: bytes.
+    /// Size of the area, in bytes.
     pub size: u64,
-    /// Purposes that take something, in a fixed order.
+    /// Purposes that take space, in a fixed order.
     pub rows: Vec<Row>,
 }
 
@@ -51,7 +51,7 @@ const NAMES: [&str; 21] = [
 const UNUSED: usize = 20;
 
 impl SpaceTable {
-    /// The table of each area that has regions. `regions` are in order.
+    /// Returns the table of each area that has regions. `regions` are sorted.
     pub fn of(image: &Image, regions: &[Region]) -> Vec<Self> {
         let mut out = Vec::new();
         for of_area in regions.chunk_by(|a, b| a.area == b.area) {

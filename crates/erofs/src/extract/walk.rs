@@ -87,7 +87,7 @@ struct Frame {
     block: u64,
     index: usize,
     path_len: usize,
-    /// True if the directory replaces a stripped one, so its attributes are not set.
+    /// True if the target directory does not represent this inode, so its attributes are not set.
     alias: bool,
     bad_blocks: u32,
 }
