@@ -43,7 +43,7 @@ use tuff_format::inode::FileType;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Minimum length of a tail that goes into the packed inode because of its similarity. Unit: bytes.
-const END_MIN: u64 = 16 << 10;
+const TAIL_LEN_MIN: u64 = 16 << 10;
 /// Inodes between two updates of the memory budget while a source is packed during loading.
 const BUDGET_STEP: usize = 4096;
 
@@ -376,7 +376,7 @@ impl<'a> Loader<'a> {
         }
         let mut absent = AffectedPaths::default();
         let mut order = data_order(tree, self.options, &mut absent);
-        let absent = absent.warning("in the order that was asked for, but not in the tree");
+        let absent = absent.warning("listed in the data order, but not in the tree");
         self.warnings.extend(absent);
         order.retain(|inode| !duplicates_by_fingerprint.contains_key(inode));
         let sizes = order.iter().map(|i| tree.size(*i));
@@ -386,9 +386,9 @@ impl<'a> Loader<'a> {
             && self.options.compression.rules.is_empty()
             && total <= self.options.block.size() / 2;
         progress.stage("compare");
-        let settings = dedupe::Settings {
+        let settings = dedupe::DedupeSettings {
             dedupe: self.options.dedupe.mode,
-            end_len: self.end_len(),
+            tail_len: self.tail_len(),
             memory: memory_budget::memory(self.options) / 16,
             base_memory: memory_budget::eighth(self.options),
             block: self.options.block.size(),
@@ -407,7 +407,7 @@ impl<'a> Loader<'a> {
         };
         let in_place = self.leave_in_place(tree, &order, &settings, packer)?;
         order.retain(|inode| !in_place.contains(inode));
-        let contents: Vec<dedupe::Content> = order
+        let contents: Vec<dedupe::DedupeCandidate> = order
             .iter()
             .filter(|i| !self.is_sparse(tree, **i))
             .map(|i| self.content(tree, *i))
@@ -449,7 +449,7 @@ impl<'a> Loader<'a> {
                 sharing: FileSharing {
                     duplicate_key: None,
                     plan: plan.plans.get(&inode),
-                    end: plan.ends.get(&inode).copied(),
+                    end: plan.tail_starts.get(&inode).copied(),
                 },
                 choice: plan.choices.get(&inode).copied().unwrap_or_default(),
             };
@@ -525,7 +525,7 @@ impl<'a> Loader<'a> {
     ///
     /// Each must lie in the LZ4 window of the tail before it, and at least one and a half must fit
     /// into a cluster.
-    fn end_len(&self) -> u64 {
+    fn tail_len(&self) -> u64 {
         let most = self
             .options
             .compression
@@ -535,23 +535,23 @@ impl<'a> Loader<'a> {
     }
 
     /// Properties of a file that the deduplication analysis uses.
-    fn content(&self, tree: &Tree, inode: InodeId) -> dedupe::Content {
+    fn content(&self, tree: &Tree, inode: InodeId) -> dedupe::DedupeCandidate {
         let (number, policy) = self.policy(tree, inode);
         let size = tree.size(inode);
         let packed = policy.packs_whole(size);
         let cut = !packed && policy.spec.is_some_and(|s| size > s.cluster as u64);
-        let end_len = self.end_len();
-        dedupe::Content {
+        let tail_len = self.tail_len();
+        dedupe::DedupeCandidate {
             file: inode,
             size,
             policy: number,
             packed,
-            end: cut
+            tail: cut
                 && self.options.dedupe.mode == Dedupe::Content
                 && matches!(policy.tail, TailPolicy::Fragment(_))
                 && self.policies.packed.spec.is_some()
-                && end_len >= END_MIN
-                && (end_len + self.options.block.size()..=segment_size(policy)).contains(&size),
+                && tail_len >= TAIL_LEN_MIN
+                && (tail_len + self.options.block.size()..=segment_size(policy)).contains(&size),
             // The low bits of the hash are enough.
             name: xxh3_64(tree.last_name(inode)) as u16,
             segment_bits: if cut {

@@ -17,11 +17,11 @@ pub struct Preset {
 /// Options of a preset: method, level and cluster size in bytes, or an automatic choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settings {
-    /// Block-aligned clusters.
+    /// Block-aligned clusters at this level.
     Plain(Method, i32, usize),
     /// Block-aligned clusters, with all files in the packed inode.
     Packed(Method, i32, usize),
-    /// Byte-packed clusters.
+    /// Byte-packed clusters at this level.
     Unaligned(Method, i32, usize),
     /// Options chosen from samples.
     Auto(Auto),

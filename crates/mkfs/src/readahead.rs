@@ -77,7 +77,7 @@ impl Readahead {
 
 /// Readahead position in a list of contents that several workers read in order.
 #[derive(Default)]
-pub(crate) struct Window {
+pub(crate) struct ReadaheadWindow {
     /// Contents before this index need no further readahead.
     advised: AtomicUsize,
 }
@@ -87,7 +87,7 @@ const READAHEAD_JOBS: usize = 256;
 /// Interval of samples: one of this many contents.
 const SAMPLED: usize = 32;
 
-impl Window {
+impl ReadaheadWindow {
     /// Called before content `i` of `count` is read. Issues readahead for it and the next ones if
     /// they are not cached.
     pub(crate) fn advise(

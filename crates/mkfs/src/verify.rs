@@ -354,7 +354,7 @@ mod tests {
         let tree = dir.path().join("tree");
         std::fs::create_dir_all(tree.join("sub")).unwrap();
         let text: String = (0..9000).map(|n| format!("line {n}\n")).collect();
-        for name in ["a", "sub/twin", "z"] {
+        for name in ["a", "sub/copy", "z"] {
             std::fs::write(tree.join(name), &text).unwrap();
         }
         std::fs::write(tree.join("small"), &text[..700]).unwrap();
@@ -363,7 +363,7 @@ mod tests {
             .unwrap()
             .set_len(1 << 20)
             .unwrap();
-        symlink("sub/twin", tree.join("link")).unwrap();
+        symlink("sub/copy", tree.join("link")).unwrap();
         let sparse = std::fs::File::create(tree.join("sparse")).unwrap();
         sparse.set_len(10 << 20).unwrap();
         sparse.write_all_at(text.as_bytes(), 3 << 20).unwrap();
@@ -437,7 +437,7 @@ mod tests {
             // A name, with the order unchanged.
             let error = build(options, &|file| replace(file, b"small", b"smalm"));
             assert!(error.unwrap_err().to_string().contains("names"));
-            let error = build(options, &|file| replace(file, b"sub/twin", b"sub/tvin"));
+            let error = build(options, &|file| replace(file, b"sub/copy", b"sub/copi"));
             assert!(error.unwrap_err().to_string().contains("link"));
         }
     }

@@ -171,7 +171,7 @@ fn names_of_an_order_that_are_not_there_are_told() {
     assert_eq!(
         summary["warnings"],
         serde_json::json!([
-            "\"gone\", \"gone/too\": in the order that was asked for, but not in the tree"
+            "\"gone\", \"gone/too\": listed in the data order, but not in the tree"
         ])
     );
 }

@@ -291,7 +291,7 @@ fn a_hostile_archive_is_refused_in_a_sentence() {
         fails(
             place,
             "oci-archive:empty.tar.gz",
-            "compressed with gzip, but layers are read where they are",
+            "compressed with gzip, but layers are read in place",
             3,
         );
     }

@@ -82,7 +82,7 @@ fn an_image_of_a_cpio_is_its_tree() {
     let out = place.run(&["build", "-q", "--tar-index", "newc.cpio", "o"]);
     assert_eq!(code(&out), 2);
     assert!(
-        stderr(&out).contains("and this is a cpio"),
+        stderr(&out).contains("but this is a cpio"),
         "{}",
         stderr(&out)
     );
@@ -135,7 +135,7 @@ fn a_cpio_in_a_form_that_is_not_read_is_called_that() {
     if !archives(place) {
         return;
     }
-    for (form, says) in [("odc", "headers of POSIX (odc)"), ("bin", "binary headers")] {
+    for (form, says) in [("odc", "POSIX headers (odc)"), ("bin", "binary headers")] {
         let script = format!("cd t && find . | cpio -o -H {form} > ../other; gzip -fk ../other");
         tool(&place.0, "sh", &["-c", &script]).unwrap();
         for source in ["other", "other.gz", "-"] {

@@ -2,7 +2,7 @@
 //! share.
 
 use super::chunking::Chunker;
-use super::scan::{Content, Settings, WorkerContext, parallel, read_through, sample};
+use super::scan::{DedupeCandidate, DedupeSettings, WorkerContext, parallel, read_through, sample};
 use super::shared_runs::{self, Chunks};
 use crate::Result;
 use crate::base::{BaseFile, BaseInode, Bases};
@@ -39,8 +39,8 @@ impl<'a> BaseIndex<'a> {
     /// Reads all files of the base that have the size of one of `contents`.
     pub(super) fn build(
         base: &'a Arc<Bases>,
-        contents: &[Content],
-        settings: &Settings<'_>,
+        contents: &[DedupeCandidate],
+        settings: &DedupeSettings<'_>,
     ) -> Result<Self> {
         let wanted: HashSet<u64> = contents.iter().map(|c| c.size).collect();
         let cut =
@@ -52,11 +52,11 @@ impl<'a> BaseIndex<'a> {
         })?;
         let parts = |f: &&BaseFile| cut && f.clusters && f.size > least;
         let parts = files.iter().filter(parts).copied().collect();
-        let same: Vec<BaseFile> = files
+        let same_size: Vec<BaseFile> = files
             .into_iter()
             .filter(|f| wanted.contains(&f.size))
             .collect();
-        let groups: Vec<&[BaseFile]> = same.chunks(FILES).collect();
+        let groups: Vec<&[BaseFile]> = same_size.chunks(FILES).collect();
         let scan =
             |i: usize, context: &mut WorkerContext, out: &mut Vec<(ContentKey, BaseInode)>| {
                 for file in groups[i] {
@@ -70,7 +70,7 @@ impl<'a> BaseIndex<'a> {
         keys.dedup_by_key(|(key, _)| *key);
         Ok(Self {
             base,
-            sizes: same.iter().map(|f| f.size).collect(),
+            sizes: same_size.iter().map(|f| f.size).collect(),
             keys: keys.into_iter().collect(),
             parts,
         })
@@ -87,7 +87,11 @@ impl<'a> BaseIndex<'a> {
     }
 
     /// Splits the files in `parts` into chunks and returns them in the same order.
-    pub(super) fn chunks(&self, chunker: Chunker, settings: &Settings<'_>) -> Result<Vec<Chunks>> {
+    pub(super) fn chunks(
+        &self,
+        chunker: Chunker,
+        settings: &DedupeSettings<'_>,
+    ) -> Result<Vec<Chunks>> {
         let scan = |i: usize, context: &mut WorkerContext, out: &mut Vec<(usize, Chunks)>| {
             let WorkerContext { buf, sampler, .. } = context;
             let mut seen = |_: &[u8]| settings.progress.check();

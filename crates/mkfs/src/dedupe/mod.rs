@@ -17,7 +17,7 @@ mod shared_parts;
 mod shared_runs;
 mod similarity;
 
-pub(crate) use scan::{Content, PackedFile, Settings, parallel, readable, sums};
+pub(crate) use scan::{DedupeCandidate, DedupeSettings, PackedFile, parallel, readable, sums};
 
 use crate::auto::{Choice, Chooser};
 use crate::base::{BaseClusters, BaseInode, Bases};
@@ -26,7 +26,7 @@ use crate::order::{ContentKey, PolicyId, content_key};
 use crate::pack::checksums::sum;
 use crate::pack::input::Input;
 use crate::pack::shared_clusters::FilePlan;
-use crate::readahead::{PrefetchRange, Window};
+use crate::readahead::{PrefetchRange, ReadaheadWindow};
 use crate::tree::InodeId;
 use crate::{Error, Result};
 use base_index::BaseIndex;
@@ -48,7 +48,7 @@ pub(crate) struct DedupePlan {
     /// Files and tails in the packed inode in the order of their data, without duplicates.
     pub(crate) packed: Vec<PackedFile>,
     /// Start of each tail that is stored in the packed inode. Unit: bytes.
-    pub(crate) ends: HashMap<InodeId, u32>,
+    pub(crate) tail_starts: HashMap<InodeId, u32>,
     /// Files that are not stored with the default compression.
     pub(crate) choices: HashMap<InodeId, Choice>,
     /// Files that share parts with other files, in either direction.
@@ -80,8 +80,8 @@ const DEFAULT_CHUNK_BITS: u32 = 12;
 /// Analyses `contents`, given in the order of their data. `input` opens a content and is called
 /// from several threads. `base` holds the images whose data need not be stored again.
 pub(crate) fn find_duplicates(
-    mut contents: Vec<Content>,
-    settings: &Settings<'_>,
+    mut contents: Vec<DedupeCandidate>,
+    settings: &DedupeSettings<'_>,
     base: Option<&Arc<Bases>>,
     input: &(dyn Fn(InodeId) -> Result<Input> + Sync),
 ) -> Result<DedupePlan> {
@@ -98,18 +98,18 @@ pub(crate) fn find_duplicates(
     let cut = contents.iter().filter(|c| c.segment_bits.is_some());
     let total = cut.map(|c| c.size).sum::<u64>() + parts.iter().map(|f| f.size).sum::<u64>();
     let chunker = chunker(total, settings);
-    let request = |content: &Content| ScanRequest {
+    let request = |content: &DedupeCandidate| ScanRequest {
         duplicate_key: sizes.get(&content.size).is_some_and(|n| *n > 1),
         known: known.as_ref().filter(|known| known.has_size(content.size)),
         sums: settings.sums,
-        sketch: if content.end {
+        sketch: if content.tail {
             Some(tail_start(content.size, settings))
         } else {
             (dedupe && content.packed && content.size <= SKETCH_MAX).then_some(0)
         },
         chunks: settings.dedupe == Dedupe::Content && content.segment_bits.is_some(),
     };
-    let soon = |i: usize| {
+    let next_range = |i: usize| {
         let content = &contents[i];
         if !request(content).any() {
             return None;
@@ -118,7 +118,7 @@ pub(crate) fn find_duplicates(
         let len = content.size.min(READAHEAD_MAX) as usize;
         Some(PrefetchRange::new(input(content.file).ok()?, 0, len))
     };
-    let window = Window::default();
+    let window = ReadaheadWindow::default();
     let scan = |i: usize, context: &mut WorkerContext, results: &mut ScanResults| -> Result<()> {
         let content = &contents[i];
         let request = request(content);
@@ -126,7 +126,7 @@ pub(crate) fn find_duplicates(
             return Ok(());
         }
         if request.any() {
-            window.advise(i, contents.len(), &mut context.readahead, &soon);
+            window.advise(i, contents.len(), &mut context.readahead, &next_range);
         }
         let input = input(content.file)?;
         // Fits: inodes are counted in 32 bits.
@@ -154,28 +154,28 @@ pub(crate) fn find_duplicates(
     }
     let contents = &contents[..];
     // Contents stored elsewhere: in the base, or as duplicates.
-    let mut elsewhere = vec![false; contents.len()];
+    let mut is_shared = vec![false; contents.len()];
     for (i, nid, sum) in std::mem::take(&mut results.in_base) {
         let content = &contents[i as usize];
         let stored = content.algorithm.is_none();
         let can = |base: &Bases| Ok::<_, Error>(base.data(nid, stored)?.is_some());
         if base.map_or(Ok(false), |base| can(base))? {
             plan.in_base.insert(content.file, (nid, sum));
-            elsewhere[i as usize] = true;
+            is_shared[i as usize] = true;
         }
     }
     for same in results.keys.chunk_by(|a, b| a.0 == b.0) {
         for (_, i) in &same[1..] {
             let first = contents[same[0].1 as usize].file;
             plan.duplicates.insert(contents[*i as usize].file, first);
-            elsewhere[*i as usize] = true;
+            is_shared[*i as usize] = true;
         }
     }
     results.keys = Vec::new();
-    results.chunks.retain(|(i, _)| !elsewhere[*i as usize]);
+    results.chunks.retain(|(i, _)| !is_shared[*i as usize]);
 
     let packed: Vec<u32> = (0..contents.len())
-        .filter(|i| (contents[*i].packed || contents[*i].end) && !elsewhere[*i])
+        .filter(|i| (contents[*i].packed || contents[*i].tail) && !is_shared[*i])
         .map(|i| i as u32)
         .collect();
     let mut sketches = results.sketches.into_iter().peekable();
@@ -192,9 +192,9 @@ pub(crate) fn find_duplicates(
     };
     let order = similarity::order(&sketches, &scan);
     drop(sketches);
-    let placed = |p: similarity::OrderedFile| {
+    let packed_file = |p: similarity::OrderedFile| {
         let content = &contents[packed[p.i as usize] as usize];
-        let from = match content.end {
+        let from = match content.tail {
             // Fits: a segment is a few MiB.
             true => tail_start(content.size, settings) as u32,
             false => 0,
@@ -205,17 +205,17 @@ pub(crate) fn find_duplicates(
             similar: p.similar,
         }
     };
-    let all = order.into_iter().map(placed);
+    let all = order.into_iter().map(packed_file);
     // A tail without a similar neighbour stays with its file.
     plan.packed = all.filter(|p| p.from == 0 || p.similar).collect();
-    let ends = plan.packed.iter().filter(|p| p.from > 0);
-    plan.ends = ends.map(|p| (p.file, p.from)).collect();
+    let tail_starts = plan.packed.iter().filter(|p| p.from > 0);
+    plan.tail_starts = tail_starts.map(|p| (p.file, p.from)).collect();
     drop(packed);
 
     let (plans, clusters) = PartMatcher {
         contents,
         chunks: results.chunks,
-        ends: &plan.ends,
+        tail_starts: &plan.tail_starts,
         known: known.as_ref(),
     }
     .find_shared(settings, chunker, input)?;
@@ -224,20 +224,24 @@ pub(crate) fn find_duplicates(
 }
 
 /// Content with the storage decisions of `choice` applied.
-fn with_choice(content: &Content, choice: Choice, settings: &Settings<'_>) -> Content {
+fn with_choice(
+    content: &DedupeCandidate,
+    choice: Choice,
+    settings: &DedupeSettings<'_>,
+) -> DedupeCandidate {
     match choice {
         Choice::Default => *content,
-        Choice::Fast => Content {
+        Choice::Fast => DedupeCandidate {
             policy: PolicyId::FAST,
             algorithm: settings
                 .dense_and_fast
                 .map(|[_, fast]| fast.method.algorithm()),
             ..*content
         },
-        Choice::Stored => Content {
+        Choice::Stored => DedupeCandidate {
             policy: PolicyId::STORED,
             packed: false,
-            end: false,
+            tail: false,
             segment_bits: None,
             algorithm: None,
             ..*content
@@ -247,8 +251,8 @@ fn with_choice(content: &Content, choice: Choice, settings: &Settings<'_>) -> Co
 
 /// Start of the tail of a content that may go into the packed inode. It is block-aligned, so the
 /// part before it can end there.
-fn tail_start(size: u64, settings: &Settings<'_>) -> u64 {
-    let from = size.saturating_sub(settings.end_len);
+fn tail_start(size: u64, settings: &DedupeSettings<'_>) -> u64 {
+    let from = size.saturating_sub(settings.tail_len);
     from - from % settings.block
 }
 
@@ -271,7 +275,7 @@ fn merge_results(parts: Vec<ScanResults>) -> ScanResults {
 
 /// Chunker of the default length, or of longer chunks if `total` bytes would exceed the memory for
 /// chunks.
-fn chunker(total: u64, settings: &Settings<'_>) -> Chunker {
+fn chunker(total: u64, settings: &DedupeSettings<'_>) -> Chunker {
     let mut bits = DEFAULT_CHUNK_BITS;
     while (total >> bits) * shared_runs::CHUNK_COST > settings.memory {
         bits += 1;
@@ -321,9 +325,9 @@ impl Digests {
 impl WorkerContext {
     fn choose(
         &mut self,
-        content: &Content,
+        content: &DedupeCandidate,
         input: &Input,
-        settings: &Settings<'_>,
+        settings: &DedupeSettings<'_>,
     ) -> Result<Choice> {
         let chooser = match &mut self.chooser {
             Some(chooser) => chooser,
@@ -337,12 +341,12 @@ impl WorkerContext {
 
     fn scan(
         &mut self,
-        (i, content): (u32, &Content),
+        (i, content): (u32, &DedupeCandidate),
         input: Input,
         request: &ScanRequest<'_>,
         chunker: Option<Chunker>,
         results: &mut ScanResults,
-        settings: &Settings<'_>,
+        settings: &DedupeSettings<'_>,
     ) -> Result<()> {
         let mut digests = Digests {
             hasher: (request.duplicate_key || request.known.is_some()).then(blake3::Hasher::new),
@@ -407,9 +411,9 @@ mod tests {
     fn a_stop_request_ends_the_scan_within_a_file() {
         for dedupe in [Dedupe::Files, Dedupe::Content] {
             let progress = Progress::default();
-            let settings = Settings {
+            let settings = DedupeSettings {
                 dedupe,
-                end_len: 4096,
+                tail_len: 4096,
                 memory: 16 << 20,
                 base_memory: 1 << 20,
                 block: 4096,
@@ -419,13 +423,13 @@ mod tests {
                 sums: false,
                 progress: &progress,
             };
-            let content = |file| Content {
+            let content = |file| DedupeCandidate {
                 file,
                 name: 0,
                 policy: PolicyId::DEFAULT,
                 size: 8 << 20,
                 packed: false,
-                end: false,
+                tail: false,
                 auto: false,
                 segment_bits: NonZeroU8::new(23),
                 algorithm: None,

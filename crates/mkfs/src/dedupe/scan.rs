@@ -17,7 +17,7 @@ use tuff_erofs::threads;
 
 /// File content to analyse.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Content {
+pub(crate) struct DedupeCandidate {
     /// Inode that owns the content.
     pub(crate) file: InodeId,
     /// Length. Unit: bytes, not 0.
@@ -27,7 +27,7 @@ pub(crate) struct Content {
     /// The whole file goes into the packed inode.
     pub(crate) packed: bool,
     /// The tail may go into the packed inode if it is similar to another.
-    pub(crate) end: bool,
+    pub(crate) tail: bool,
     /// log2 of the segment size, for compressed contents whose parts may be shared.
     pub(crate) segment_bits: Option<NonZeroU8>,
     /// Hash of the file name. Versions of a file mostly have the same name.
@@ -39,12 +39,12 @@ pub(crate) struct Content {
 }
 
 /// Settings of the analysis.
-pub(crate) struct Settings<'a> {
+pub(crate) struct DedupeSettings<'a> {
     /// Granularity: whole files, parts, or off.
     pub(crate) dedupe: Dedupe,
     /// Minimum length of a tail that goes into the packed inode because it is similar to another.
     /// Unit: bytes.
-    pub(crate) end_len: u64,
+    pub(crate) tail_len: u64,
     /// Memory limit for chunks. Unit: bytes.
     pub(crate) memory: u64,
     /// Memory limit for the index of the base. Unit: bytes.
@@ -92,7 +92,7 @@ pub(super) fn sample(sampler: &mut Option<Box<dyn tuff_codec::Encoder>>, bytes: 
 /// result of each thread, in no particular order.
 pub(crate) fn parallel<T: Send + Default>(
     count: usize,
-    settings: &Settings<'_>,
+    settings: &DedupeSettings<'_>,
     work: &(dyn Fn(usize, &mut WorkerContext, &mut T) -> Result<()> + Sync),
 ) -> Result<Vec<T>> {
     let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -136,7 +136,7 @@ pub(crate) fn parallel<T: Send + Default>(
 /// Computes the checksums of contents, given with their sizes, in the same order.
 pub(crate) fn sums(
     contents: &[(InodeId, u64)],
-    settings: &Settings<'_>,
+    settings: &DedupeSettings<'_>,
     input: &(dyn Fn(InodeId) -> Result<Input> + Sync),
 ) -> Result<Vec<u64>> {
     let work = |i: usize, context: &mut WorkerContext, out: &mut Vec<(usize, u64)>| {
@@ -194,4 +194,4 @@ pub(crate) struct PackedFile {
 }
 
 // Builds of millions of files keep one of these per file.
-const _: () = assert!(size_of::<Content>() == 24);
+const _: () = assert!(size_of::<DedupeCandidate>() == 24);

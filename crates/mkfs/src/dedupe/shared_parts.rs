@@ -2,7 +2,7 @@
 
 use super::base_index::BaseIndex;
 use super::chunking::Chunker;
-use super::scan::{Content, Settings, WorkerContext, parallel};
+use super::scan::{DedupeCandidate, DedupeSettings, WorkerContext, parallel};
 use super::shared_runs::{self, ChunkRun, Chunks, SegmentShape};
 use crate::Result;
 use crate::base::BaseClusters;
@@ -18,11 +18,11 @@ type OpenContent<'a> = &'a (dyn Fn(InodeId) -> Result<Input> + Sync);
 /// Input of the search for shared parts.
 pub(super) struct PartMatcher<'a> {
     /// Contents of the image.
-    pub(super) contents: &'a [Content],
+    pub(super) contents: &'a [DedupeCandidate],
     /// Chunks of the contents that may share parts, by index.
     pub(super) chunks: Vec<(u32, Chunks)>,
     /// Start of each tail that is stored in the packed inode. Unit: bytes.
-    pub(super) ends: &'a HashMap<InodeId, u32>,
+    pub(super) tail_starts: &'a HashMap<InodeId, u32>,
     /// Index of the base.
     pub(super) known: Option<&'a BaseIndex<'a>>,
 }
@@ -34,7 +34,7 @@ impl PartMatcher<'_> {
     /// Finds shared parts and returns the plans of the files that take part.
     pub(super) fn find_shared(
         self,
-        settings: &Settings<'_>,
+        settings: &DedupeSettings<'_>,
         chunker: Chunker,
         input: OpenContent<'_>,
     ) -> Result<PlansAndClusters> {
@@ -44,14 +44,14 @@ impl PartMatcher<'_> {
         let Self {
             contents,
             chunks,
-            ends,
+            tail_starts,
             known,
         } = self;
         // File indexes from here on count files with chunks: those of the base, then those of the
         // image.
         let old = known.map_or(&[][..], |known| &known.parts);
         let (new, chunks): (Vec<u32>, Vec<Chunks>) = chunks.into_iter().unzip();
-        let new: Vec<&Content> = new.into_iter().map(|i| &contents[i as usize]).collect();
+        let new: Vec<&DedupeCandidate> = new.into_iter().map(|i| &contents[i as usize]).collect();
         let mut all = match known {
             Some(known) => known.chunks(chunker, settings)?,
             None => Vec::new(),
@@ -96,7 +96,7 @@ impl PartMatcher<'_> {
             .iter()
             .zip(&ratios[old.len()..])
             .map(|(content, ratio)| {
-                let end = ends.get(&content.file);
+                let end = tail_starts.get(&content.file);
                 Some(SegmentShape {
                     owner: Owner::File(content.file),
                     size: content.size,
@@ -117,7 +117,7 @@ impl PartMatcher<'_> {
 /// one worker. `of` returns a file's content and its length.
 fn confirm(
     runs: &[ChunkRun],
-    settings: &Settings<'_>,
+    settings: &DedupeSettings<'_>,
     chunker: Chunker,
     of: &(dyn Fn(u32) -> Result<(Input, u64)> + Sync),
 ) -> Result<Vec<ChunkRun>> {

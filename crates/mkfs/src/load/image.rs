@@ -77,7 +77,7 @@ impl Loader<'_> {
         &self,
         tree: &Tree,
         order: &[InodeId],
-        settings: &dedupe::Settings<'_>,
+        settings: &dedupe::DedupeSettings<'_>,
         packer: &mut Packer<'_>,
     ) -> Result<HashSet<InodeId>> {
         let mut done = HashSet::new();

@@ -171,9 +171,9 @@ fn windows_beyond_the_limit_are_rejected() {
 }
 
 /// Reader that signals when it is dropped.
-struct Endless(mpsc::Sender<()>);
+struct EndlessReader(mpsc::Sender<()>);
 
-impl Read for Endless {
+impl Read for EndlessReader {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         // Empty skippable frames, which never end the stream.
         let frame = b"\x50\x2a\x4d\x18\0\0\0\0";
@@ -183,7 +183,7 @@ impl Read for Endless {
     }
 }
 
-impl Drop for Endless {
+impl Drop for EndlessReader {
     fn drop(&mut self) {
         let _ = self.0.send(());
     }
@@ -193,7 +193,7 @@ impl Drop for Endless {
 fn the_thread_ends_when_the_reader_is_dropped() {
     let (sender, dropped) = mpsc::channel();
     let frame = compress(Compression::Zstd, &vec![0; 16 << 20]);
-    let reader = Cursor::new(frame).chain(Endless(sender));
+    let reader = Cursor::new(frame).chain(EndlessReader(sender));
     let (_, mut reader) = open("test", reader).unwrap();
     reader.read_exact(&mut [0; 10]).unwrap();
     drop(reader);
@@ -203,9 +203,9 @@ fn the_thread_ends_when_the_reader_is_dropped() {
 }
 
 /// Reader that fails like a disk.
-struct Broken;
+struct FailingReader;
 
-impl Read for Broken {
+impl Read for FailingReader {
     fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
         Err(io::Error::from_raw_os_error(5))
     }
@@ -215,7 +215,7 @@ impl Read for Broken {
 fn errors_of_the_system_are_not_damage() {
     for format in FORMATS {
         let start = compress(format, &sample())[..1000].to_vec();
-        let (_, mut reader) = open("test", Cursor::new(start).chain(Broken)).unwrap();
+        let (_, mut reader) = open("test", Cursor::new(start).chain(FailingReader)).unwrap();
         let error = SourceError::from(reader.read_to_end(&mut Vec::new()).unwrap_err());
         assert_eq!(error.kind(), SourceErrorKind::Io, "{error}");
         assert!(

@@ -47,11 +47,11 @@ impl Header {
             b"070702" => true,
             b"070707" => {
                 let what =
-                    "a cpio with POSIX headers (odc), not supported; create it with cpio -H newc";
+                    "a cpio with POSIX headers (odc) cannot be read; create it with cpio -H newc";
                 return Err(SourceError::unsupported(what));
             }
             [0xc7, 0x71, ..] => {
-                let what = "a cpio with binary headers, not supported; create it with cpio -H newc";
+                let what = "a cpio with binary headers cannot be read; create it with cpio -H newc";
                 return Err(SourceError::unsupported(what));
             }
             _ => {

@@ -86,9 +86,9 @@ impl Archive {
 }
 
 /// Path, type and mode, and data or target.
-type Got = (String, String, Vec<u8>);
+type ReadMember = (String, String, Vec<u8>);
 
-fn got(cpio: &mut CpioReader<'_>, whole: &[u8]) -> Result<Vec<Got>, SourceError> {
+fn got(cpio: &mut CpioReader<'_>, whole: &[u8]) -> Result<Vec<ReadMember>, SourceError> {
     let mut all = Vec::new();
     while let Some(entry) = cpio.next_entry()? {
         let mut data = Vec::new();
@@ -116,7 +116,7 @@ fn got(cpio: &mut CpioReader<'_>, whole: &[u8]) -> Result<Vec<Got>, SourceError>
 }
 
 /// Entries of an archive, read as a stream and as a file.
-fn read(bytes: &[u8]) -> Result<Vec<Got>, SourceError> {
+fn read(bytes: &[u8]) -> Result<Vec<ReadMember>, SourceError> {
     let streamed = got(&mut CpioReader::new("a.cpio", bytes), bytes);
     let store = MemStore::new(bytes);
     let scanned = got(&mut CpioReader::of_store("a.cpio", &store), bytes);
@@ -324,7 +324,7 @@ fn damaged_archives_have_their_message() {
     );
     fails(
         &Archive::default().raw(b"070707").raw(&[b'0'; 200]).0,
-        "not supported; create it with cpio -H newc",
+        "cannot be read; create it with cpio -H newc",
     );
     for (path, wanted) in [("../f", "contains \"..\""), ("", "path is empty")] {
         fails(&Archive::default().file(path, b"x").end().0, wanted);

@@ -137,9 +137,9 @@ fn excessive_sizes_are_limit_errors_without_allocation() {
 }
 
 /// Reader that fails like a disk.
-struct Broken<'a>(&'a [u8]);
+struct FailingReader<'a>(&'a [u8]);
 
-impl Read for Broken<'_> {
+impl Read for FailingReader<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self.0.read(buf)? {
             0 => Err(io::Error::from_raw_os_error(5)),
@@ -151,7 +151,7 @@ impl Read for Broken<'_> {
 #[test]
 fn system_errors_have_their_position() {
     let tar = Archive::new().file("a", &[1; 5000]).bytes;
-    let mut reader = TarReader::new("test.tar", Broken(&tar[..2048]));
+    let mut reader = TarReader::new("test.tar", FailingReader(&tar[..2048]));
     reader.next_entry().unwrap();
     let error = reader.next_entry().unwrap_err();
     assert_eq!(error.kind(), SourceErrorKind::Io);

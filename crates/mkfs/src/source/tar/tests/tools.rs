@@ -33,7 +33,7 @@ fn run(command: &mut Command) {
 
 /// Features of the test tree beyond plain files, directories and links.
 #[derive(Clone, Copy, PartialEq)]
-struct Holds {
+struct TreeFeatures {
     /// Names and targets longer than any header field.
     long_names: bool,
     /// Named pipes and, for root, devices and large IDs.
@@ -52,7 +52,7 @@ fn long_target() -> String {
 }
 
 /// Creates the tree. Returns `false` if the file system does not support it.
-fn make_tree(root: &Path, holds: Holds) -> bool {
+fn make_tree(root: &Path, holds: TreeFeatures) -> bool {
     fs::create_dir(root.join("dir")).unwrap();
     fs::write(root.join("dir/file"), "hello\n").unwrap();
     fs::write(root.join("empty"), "").unwrap();
@@ -93,7 +93,13 @@ fn touch(path: &Path, time: &str) {
 }
 
 /// Compares entries with the tree, and the tree with the intention of [`make_tree`].
-fn assert_is_tree(got: &[ReadEntry], root: &Path, holds: Holds, nanoseconds: bool, holes: bool) {
+fn assert_is_tree(
+    got: &[ReadEntry],
+    root: &Path,
+    holds: TreeFeatures,
+    nanoseconds: bool,
+    holes: bool,
+) {
     let find = |path: &str| {
         got.iter()
             .find(|got| got.path == path)
@@ -187,25 +193,25 @@ fn assert_is_tree(got: &[ReadEntry], root: &Path, holds: Holds, nanoseconds: boo
     }
 }
 
-const PLAIN: Holds = Holds {
+const PLAIN: TreeFeatures = TreeFeatures {
     long_names: false,
     special: false,
     old: false,
     xattrs: false,
 };
 
-const USTAR: Holds = Holds {
+const USTAR: TreeFeatures = TreeFeatures {
     special: true,
     ..PLAIN
 };
 
-const GNU: Holds = Holds {
+const GNU: TreeFeatures = TreeFeatures {
     long_names: true,
     old: true,
     ..USTAR
 };
 
-const PAX: Holds = Holds {
+const PAX: TreeFeatures = TreeFeatures {
     xattrs: true,
     ..GNU
 };
@@ -319,8 +325,8 @@ fn bsdtar_in_every_format() {
     for (format, holds) in [
         ("v7", PLAIN),
         ("ustar", USTAR),
-        ("gnutar", Holds { old: false, ..GNU }),
-        ("pax", Holds { old: false, ..PAX }),
+        ("gnutar", TreeFeatures { old: false, ..GNU }),
+        ("pax", TreeFeatures { old: false, ..PAX }),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("tree");
