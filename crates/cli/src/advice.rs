@@ -101,7 +101,7 @@ pub(crate) fn not_an_archive(e: Error, path: &Path) -> Error {
             "{name}: is {}, not an archive: {advice}",
             kind.name()
         )),
-        None => Error::source(format_args!("{e}; if this is no archive, {advice}")),
+        None => Error::source(format_args!("{e}; if it is not an archive, {advice}")),
     }
 }
 

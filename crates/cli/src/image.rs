@@ -49,7 +49,7 @@ pub(crate) type OnMend = Arc<dyn Fn(bool, u64) + Send + Sync>;
 /// Parses a root hash.
 pub(crate) fn parse_root(text: &str) -> Result<Root, String> {
     let bytes = unhex(text).and_then(|b| Root::try_from(b).ok());
-    bytes.ok_or_else(|| format!("'{text}' is no root hash: 64 hexadecimal digits"))
+    bytes.ok_or_else(|| format!("'{text}' is not a root hash, which has 64 hexadecimal digits"))
 }
 
 impl ImageArgs {
@@ -138,7 +138,7 @@ impl OpenArgs {
     ) -> Result<Verified> {
         if !self.device.is_empty() {
             return Err(Error::usage(
-                "--verity: the hash tree of an image says nothing of extra devices",
+                "--verity: the hash tree of an image does not cover extra devices",
             ));
         }
         let (tree, at, place) = self.tree(&store, path)?;

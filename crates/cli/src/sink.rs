@@ -99,7 +99,7 @@ pub(crate) fn keep(path: &Path, read: &[&Path]) -> Result<()> {
     let is_file = path != Path::new("-") && !takes_stream(path);
     if is_file && read.iter().any(|read| takes_place(path, read)) {
         return Err(Error::usage(format_args!(
-            "{}: what is written cannot take the place of what is read",
+            "{}: the output cannot replace a file that is read",
             path.display()
         )));
     }

@@ -94,7 +94,7 @@ fn text(report: &Report, quiet: bool, seconds: f64, out: &mut Out) -> Result<()>
     }
     let t = &report.totals;
     out.line(format_args!(
-        "{} inodes, {} directories, {} clusters ({} to {}), {} as it is, in {seconds:.2} s",
+        "{} inodes, {} directories, {} clusters ({} to {}), {} uncompressed, in {seconds:.2} s",
         t.inodes,
         t.directories,
         t.clusters,
@@ -138,7 +138,7 @@ fn report_json(report: &Report, seconds: f64) -> Value {
     let (errors, warnings, notes) = counts(report);
     json!({
         "clean": report.is_clean(),
-        "errors": errors, "warnings": warnings, "notes": notes, "not_kept": report.dropped,
+        "errors": errors, "warnings": warnings, "notes": notes, "omitted": report.dropped,
         "findings": findings,
         "inodes": t.inodes, "directories": t.directories, "file_bytes": t.file_bytes,
         "clusters": t.clusters, "encoded_bytes": t.encoded_bytes, "decoded_bytes": t.decoded_bytes,

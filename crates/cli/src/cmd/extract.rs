@@ -204,11 +204,11 @@ fn summary_text(report: &Report, seconds: f64, out: &mut Out) -> Result<()> {
         size(t.bytes)
     ))?;
     if t.kept > 0 {
-        out.line(format_args!("{} files were there and stay", t.kept))?;
+        out.line(format_args!("{} existing files kept", t.kept))?;
     }
     let problems = report.problems.len() as u64 + report.dropped;
     if problems > 0 {
-        out.line(format_args!("{problems} things are not as in the image"))?;
+        out.line(format_args!("{problems} problems"))?;
     }
     Ok(())
 }
@@ -228,6 +228,6 @@ fn summary_json(report: &Report, seconds: f64) -> Value {
     json!({
         "files": t.files, "files_kept": t.kept, "directories": t.directories, "symlinks": t.symlinks, "specials": t.specials,
         "hard_links": t.links, "bytes": t.bytes, "clusters": t.clusters,
-        "problems": problems, "not_kept": report.dropped, "seconds": seconds,
+        "problems": problems, "omitted": report.dropped, "seconds": seconds,
     })
 }

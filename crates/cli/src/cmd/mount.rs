@@ -180,7 +180,7 @@ fn on_mend(mended: Arc<AtomicU64>, log: Log) -> OnMend {
         let what = if tree { "hash tree" } else { "image" };
         // The log drops repeated lines.
         log.line(format_args!(
-            "the block at byte {at} of the {what} is damaged, and is mended by the parity each time that it is read; tuff verity repair mends it where it lies"
+            "the block at byte {at} of the {what} is damaged and repaired from parity on every read; 'tuff verity repair' repairs it in place"
         ));
     })
 }
@@ -228,7 +228,7 @@ fn end_when_told(
             Ok(()) => false,
             Err(e) => {
                 log.again(format_args!(
-                    "unmounting {}: {e}; it is out of sight now and ends when its last user is done, or at the next signal",
+                    "unmounting {}: {e}; it is detached and ends when its last user is done, or at the next signal",
                     dir.display()
                 ));
                 if let Err(e) = mountpoint::detach(dir, Detach::Lazily) {

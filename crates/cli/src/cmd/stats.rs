@@ -30,7 +30,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             "{}: mounted by the kernel, which keeps no counters",
             dir.display()
         )),
-        e => Error::io(dir.display(), "cannot ask for counters", e.into()),
+        e => Error::io(dir.display(), "cannot read the counters", e.into()),
     };
     // Largest value of an attribute.
     let mut value = vec![0; 64 << 10];

@@ -57,17 +57,17 @@ fn until_closed(source: &Path) -> Result<()> {
     if well {
         return Ok(());
     }
-    let why = "its host took no more, which the log of its server says; the next mount has what was durable";
+    let why = "the host accepted no more writes, see the log of the server; the next mount has the durable state";
     Err(Error::io(
         source.display(),
-        "what was done last is lost",
+        "the last changes are lost",
         io::Error::other(why),
     ))
 }
 
 /// Returns the mount point at `dir`, if it is a mount of tuff.
 pub(super) fn mounted(dir: &Path) -> Result<PathBuf> {
-    let failed = |e: io::Error| Error::io(dir.display(), "cannot look at it", e);
+    let failed = |e: io::Error| Error::io(dir.display(), "cannot examine the mount point", e);
     for place in [without_asking_it(dir), std::fs::canonicalize(dir)] {
         let Ok(place) = place else { continue };
         match mountpoint::find(&place).map_err(failed)? {

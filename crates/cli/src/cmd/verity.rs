@@ -127,7 +127,7 @@ impl Proof {
         if !verified.is_top_sound().map_err(failed)? {
             return Err(Error::corrupt(
                 self.image.display(),
-                "the root hash does not stand for the top of the hash tree: one of them is of something else, or damaged",
+                "the root hash does not match the top of the hash tree: one of them belongs to another image, or is damaged",
             ));
         }
         Ok(verified)
@@ -271,7 +271,7 @@ fn repair(place: &Proof, work: &Work) -> Result<ExitCode> {
     let verified = place.open()?;
     if verified.roots().is_none() {
         return Err(Error::usage(format_args!(
-            "{}: there is no parity behind the hash tree to mend anything with",
+            "{}: the hash tree has no parity to repair from",
             place.image.display()
         )));
     }
@@ -293,7 +293,7 @@ fn repair(place: &Proof, work: &Work) -> Result<ExitCode> {
         }
     });
     drop(watch);
-    let failed = |e| Error::io(place.image.display(), "cannot mend", e);
+    let failed = |e| Error::io(place.image.display(), "cannot repair", e);
     let left = left.map_err(failed)?;
     for file in [&files.0, &files.1] {
         file.sync_all().map_err(failed)?;
@@ -412,9 +412,9 @@ impl<'a> Report<'a> {
             return Ok(());
         }
         let what = match kind {
-            "unknown" => "not known, for its part of the hash tree is damaged",
-            "tree" => "damaged, of the hash tree",
-            "parity" => "damaged, of the parity",
+            "unknown" => "unknown: its part of the hash tree is damaged",
+            "tree" => "damaged hash tree",
+            "parity" => "damaged parity",
             _ => "damaged",
         };
         self.out.line(format_args!("{len} bytes at {at}: {what}"))
@@ -454,7 +454,7 @@ impl<'a> Report<'a> {
             return Ok(());
         }
         self.out.line(format_args!(
-            "there may be more: the image cannot be read everywhere ({why})"
+            "the list of files is incomplete: the image cannot be read everywhere ({why})"
         ))
     }
 
@@ -464,25 +464,25 @@ impl<'a> Report<'a> {
         if self.work.json {
             self.out.line(json!({
                 "sound": sound, "bytes": total, "mended_blocks": self.mended, "fec_roots": self.verified.roots(),
-                "damaged": self.stretches, "hits": self.hits, "incomplete": self.rest,
+                "damaged": self.stretches, "affected": self.hits, "incomplete": self.rest,
             }))?;
         } else if !self.work.quiet {
             if self.mended > 0 {
                 self.out
-                    .line(format_args!("blocks mended: {}", self.mended))?;
+                    .line(format_args!("blocks repaired: {}", self.mended))?;
             }
             if damage.is_content_sound() {
                 let all = size(total);
                 self.out
-                    .line(format_args!("all {all} are what the root hash stands for"))?;
+                    .line(format_args!("verified: {all} match the root hash"))?;
             }
             let mendable = self.verified.roots().is_some() && self.mended == 0;
             if mendable && damage.is_content_sound() && !sound {
                 self.out
-                    .line("the parity is not that of them: tuff verity repair makes it again")?;
+                    .line("the parity does not match: 'tuff verity repair' computes it again")?;
             } else if mendable && !sound {
                 self.out
-                    .line("there is parity behind the hash tree: tuff verity repair")?;
+                    .line("the hash tree has parity: 'tuff verity repair' may repair the damage")?;
             }
         }
         self.out.finish()?;

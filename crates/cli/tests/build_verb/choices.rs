@@ -3,7 +3,7 @@
 use crate::common::{Place, code, run, sixteen_letters, tuff};
 
 #[test]
-fn what_counting_letters_shrinks_is_compressed_though_nothing_repeats() {
+fn compressible_by_entropy_coding_alone_is_compressed() {
     let place = Place::new("letters");
     let len = 9 << 20;
     std::fs::write(place.0.join("tree/letters"), sixteen_letters(len)).unwrap();
@@ -22,7 +22,7 @@ fn what_counting_letters_shrinks_is_compressed_though_nothing_repeats() {
 }
 
 #[test]
-fn auto_stores_what_does_not_shrink_and_makes_the_same_image_on_any_number_of_threads() {
+fn auto_stores_incompressible_files_and_is_deterministic() {
     let place = Place::new("auto");
     let mut seed = 5u64;
     let noise: Vec<u8> = (0..300_000)
@@ -77,7 +77,7 @@ fn letters(place: &Place) {
 }
 
 #[test]
-fn a_size_budget_is_kept_by_the_first_settings_that_can() {
+fn a_size_budget_is_met_by_the_first_preset_that_can() {
     let place = Place::new("size-budget");
     letters(&place);
     let build = |budget: &str| {
@@ -112,7 +112,7 @@ fn a_size_budget_is_kept_by_the_first_settings_that_can() {
 }
 
 #[test]
-fn suggestions_can_be_run_as_they_stand() {
+fn suggested_commands_run() {
     let place = Place::new("suggest");
     letters(&place);
     let args = [
@@ -144,7 +144,7 @@ fn suggestions_can_be_run_as_they_stand() {
 }
 
 #[test]
-fn suggestions_are_for_the_kernel_that_a_build_is_for() {
+fn suggestions_are_for_the_default_kernel_of_a_build() {
     let place = Place::new("suggest-kernel");
     letters(&place);
     let suggested = run(&["suggest", "-q", "--sample=300K", "tree"], &place.0);
@@ -160,7 +160,7 @@ fn suggestions_are_for_the_kernel_that_a_build_is_for() {
 }
 
 #[test]
-fn names_of_an_order_that_are_not_there_are_told() {
+fn missing_names_of_an_order_are_reported() {
     let place = Place::new("order-names");
     std::fs::write(place.0.join("order"), "sub/same\ngone\n./gone/too\n").unwrap();
     let out = run(
@@ -178,7 +178,7 @@ fn names_of_an_order_that_are_not_there_are_told() {
 
 /// Regression: the sample consisted of a 1 TB `lastlog` with less than a megabyte of data.
 #[test]
-fn holes_are_no_content_to_sample() {
+fn holes_are_not_sampled() {
     let place = Place::new("suggest-holes");
     letters(&place);
     let bytes = |sample| {

@@ -13,7 +13,7 @@ fn ext4() -> Vec<u8> {
 }
 
 #[test]
-fn files_that_are_no_image_are_replaced_only_by_force() {
+fn files_of_other_formats_are_replaced_only_with_force() {
     let place = Place::new("existing");
     let tar = Command::new("tar")
         .current_dir(&place.0)
@@ -82,7 +82,7 @@ fn images_empty_files_and_a_blob_of_the_same_build_are_replaced() {
 }
 
 #[test]
-fn a_patch_takes_its_image_by_name() {
+fn a_patch_accepts_its_image_by_name() {
     let place = Place::new("patch-output");
     for args in [
         &["build", "-q", "tree", "i"][..],
@@ -93,7 +93,7 @@ fn a_patch_takes_its_image_by_name() {
 }
 
 #[test]
-fn no_image_goes_to_a_terminal_unless_it_is_forced() {
+fn an_image_is_written_to_a_terminal_only_with_force() {
     let place = Place::new("terminal");
     // `script` gives its command a terminal.
     let on_terminal = |command: &str| {
@@ -173,7 +173,7 @@ fn an_output_is_not_packed_into_itself() {
 }
 
 #[test]
-fn devices_that_hold_something_are_overwritten_only_by_force() {
+fn devices_with_data_are_overwritten_only_with_force() {
     let place = Place::new("device");
     let disk = place.0.join("disk");
     fs::write(&disk, ext4()).unwrap();

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 #[test]
-fn a_damaged_tar_names_itself_with_code_3() {
+fn a_damaged_tar_is_reported_by_name_with_code_3() {
     let place = Place::new("tar");
     let tar = Command::new("tar")
         .args(["-cf", "t.tar", "tree"])
@@ -59,7 +59,7 @@ fn a_stopped_build_leaves_nothing() {
 }
 
 #[test]
-fn a_full_disk_is_named_and_leaves_nothing() {
+fn a_full_disk_is_reported_and_leaves_nothing() {
     let place = Place::new("full");
     let small = place.0.join("small");
     std::fs::create_dir(&small).unwrap();
@@ -85,7 +85,7 @@ fn a_full_disk_is_named_and_leaves_nothing() {
 }
 
 #[test]
-fn a_terminal_log_on_a_full_disk_is_an_error_and_no_panic() {
+fn output_to_a_full_disk_is_an_error_without_a_panic() {
     // Regression: println! and eprintln! panic if the output cannot be written.
     let place = Place::new("dev-full");
     let full = || std::fs::File::options().write(true).open("/dev/full");

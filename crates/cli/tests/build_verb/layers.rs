@@ -6,7 +6,7 @@ use std::process::Command;
 /// Without `--kernel` the image is for the kernels of its base. Regression: it was for 6.1, which lacks Zstandard, and
 /// shared nothing.
 #[test]
-fn an_image_over_a_base_is_for_its_kernels() {
+fn an_image_over_a_base_needs_the_kernel_of_the_base() {
     let place = Place::new("base-kernel");
     let build = |args: &[&str]| -> serde_json::Value {
         let out = run(&[&["build", "--json"], args].concat(), &place.0);
@@ -26,7 +26,7 @@ fn an_image_over_a_base_is_for_its_kernels() {
 
 /// Files of a tar on standard input are looked up in the base like any others.
 #[test]
-fn an_image_over_a_base_needs_it_and_says_so() {
+fn an_image_over_a_base_reports_a_missing_base() {
     let place = Place::new("base");
     let build = |args: &[&str]| {
         let out = run(&[&["build", "--json"][..], args].concat(), &place.0);
@@ -80,7 +80,7 @@ fn an_image_over_a_base_needs_it_and_says_so() {
 
 /// The first image supplies its own settings. Each layer is a device, in the order of the sources.
 #[test]
-fn layers_in_images_are_merged_where_they_are() {
+fn layer_images_are_merged_without_copying_their_data() {
     let place = Place::new("image-index");
     let json = |args: &[&str]| -> serde_json::Value {
         let out = run(&[&["build", "--json"], args].concat(), &place.0);
@@ -149,7 +149,7 @@ fn layers_in_images_are_merged_where_they_are() {
 }
 
 #[test]
-fn a_layer_that_needs_another_names_what_it_is() {
+fn a_metacopy_layer_is_rejected_and_whiteouts_apply() {
     let place = Place::new("metacopy");
     manifests(
         &place,
@@ -189,7 +189,7 @@ fn a_layer_that_needs_another_names_what_it_is() {
 
 /// OCI layers merged by default, and converted to a layer of an overlay.
 #[test]
-fn layers_of_oci_delete_and_become_layers_of_an_overlay() {
+fn oci_layers_delete_or_become_overlay_layers() {
     let place = Place::new("oci");
     for (dir, files) in [
         ("l1", &["a", "d/x"][..]),

@@ -4,7 +4,7 @@ use crate::common::{Place, code, manifests, run};
 use std::process::Command;
 
 #[test]
-fn trees_at_the_edge_can_be_built() {
+fn extreme_trees_can_be_built() {
     let place = Place::new("edge");
     std::fs::create_dir(place.0.join("nothing")).unwrap();
     assert_eq!(
@@ -28,7 +28,7 @@ fn trees_at_the_edge_can_be_built() {
 }
 
 #[test]
-fn a_manifest_builds_what_only_root_could_make() {
+fn a_manifest_creates_entries_that_need_root() {
     let place = Place::new("manifest");
     std::fs::write(
         place.0.join("tree.mtree"),
@@ -127,7 +127,7 @@ fn hard_links_of_manifests_come_in_any_order() {
 }
 
 #[test]
-fn links_of_a_tar_to_nothing_name_the_tar_and_what_is_led_through_is_told() {
+fn dangling_hard_links_and_symlinked_parents_of_a_tar_are_reported() {
     let place = Place::new("tar-links");
     let script = "import tarfile
 def make(name, members):
@@ -168,7 +168,7 @@ make('through.tar', [('s', tarfile.SYMTYPE, 'd'), ('s/f', tarfile.REGTYPE, '')])
 /// Attributes that do not fit inline are stored in the shared area. Attributes that fit nowhere are reported with their
 /// path.
 #[test]
-fn attributes_that_are_too_many_or_have_no_place_name_their_path() {
+fn oversized_attributes_are_reported_with_their_path() {
     let place = Place::new("attributes");
     let large = |n: usize| -> String {
         let value = "v".repeat(60_000);
@@ -233,7 +233,7 @@ fn attributes_that_are_too_many_or_have_no_place_name_their_path() {
 
 /// A tree that no reader accepts is not written.
 #[test]
-fn a_tree_that_is_too_deep_is_refused_with_its_limit() {
+fn a_too_deep_tree_is_rejected_with_the_limit() {
     let place = Place::new("deep");
     let deep = |dirs: usize| format!("./{}f type=fifo", "d/".repeat(dirs));
     manifests(

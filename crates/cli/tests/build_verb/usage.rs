@@ -3,7 +3,7 @@
 use crate::common::{Place, code, manifests, run, tuff};
 
 #[test]
-fn wrong_arguments_are_one_sentence_and_code_2() {
+fn wrong_arguments_give_one_line_and_code_2() {
     let place = Place::new("usage");
     for (args, says) in [
         (&["build"][..], "<SOURCE>... <IMAGE>"),
@@ -105,7 +105,7 @@ fn wrong_arguments_are_one_sentence_and_code_2() {
 
 /// The last path is the image, wherever options stand.
 #[test]
-fn options_may_stand_before_between_and_behind_the_paths() {
+fn options_may_stand_before_between_and_after_the_paths() {
     let place = Place::new("order");
     for args in [
         &["build", "-zlz4", "tree", "more", "i"][..],
@@ -121,7 +121,7 @@ fn options_may_stand_before_between_and_behind_the_paths() {
 }
 
 #[test]
-fn missing_sources_name_themselves_with_code_5() {
+fn missing_sources_are_reported_with_code_5() {
     let place = Place::new("missing");
     let (code, said) = code(&run(&["build", "nowhere", "i"], &place.0));
     assert_eq!(code, 5);
@@ -155,7 +155,7 @@ fn the_same_tree_gives_the_same_bytes_by_file_and_by_stdout() {
 
 /// Without `--kernel`, options that need a newer kernel raise it.
 #[test]
-fn the_image_is_for_the_oldest_kernel_that_has_what_was_asked_for() {
+fn the_image_is_for_the_oldest_kernel_with_the_requested_features() {
     let place = Place::new("kernel");
     for (args, kernel) in [
         (&[][..], "6.1"),
@@ -215,7 +215,7 @@ fn source_date_epoch_is_an_upper_bound_and_an_option_wins() {
 
 /// Regression: an offset of 2^32 - 1 turned owner 1000 into 999.
 #[test]
-fn offsets_that_lead_beyond_the_highest_owner_are_refused() {
+fn offsets_beyond_the_highest_owner_are_rejected() {
     let place = Place::new("offsets");
     manifests(
         &place,

@@ -83,7 +83,7 @@ impl Scene for Extract {
 }
 
 #[test]
-fn extract_makes_the_tree_or_says_what_is_missing() {
+fn extract_restores_the_tree_or_reports_missing_files() {
     let scene = Extract::new(
         "extract",
         &["-z", "zstd"],
@@ -93,7 +93,7 @@ fn extract_makes_the_tree_or_says_what_is_missing() {
 }
 
 #[test]
-fn extract_of_plain_files_makes_the_tree_or_says_what_is_missing() {
+fn extract_of_plain_files_restores_the_tree_or_reports_missing_files() {
     let scene = Extract::new(
         "plain",
         &["-z", "none"],
@@ -103,7 +103,7 @@ fn extract_of_plain_files_makes_the_tree_or_says_what_is_missing() {
 }
 
 #[test]
-fn extract_goes_on_after_interrupted_calls() {
+fn extract_retries_interrupted_calls() {
     let scene = Extract::new(
         "extract-interrupted",
         &["-z", "zstd"],
@@ -113,7 +113,7 @@ fn extract_goes_on_after_interrupted_calls() {
 }
 
 #[test]
-fn extract_of_plain_files_goes_on_after_interrupted_calls() {
+fn extract_of_plain_files_retries_interrupted_calls() {
     let scene = Extract::new(
         "plain-interrupted",
         &["-z", "none"],

@@ -111,7 +111,7 @@ fn place(name: &str) -> Dir {
 }
 
 #[test]
-fn build_makes_an_image_or_nothing() {
+fn build_leaves_a_complete_image_or_nothing() {
     let dir = place("build");
     let scene = Image::new(&dir, &["build", "-j", "1", "tree", "out/image"]);
     sweep(&dir.0, &scene);
@@ -140,7 +140,7 @@ fn build_replaces_an_image_in_whole_or_not_at_all() {
 }
 
 #[test]
-fn build_from_a_tar_makes_an_image_or_nothing() {
+fn build_from_a_tar_leaves_a_complete_image_or_nothing() {
     let dir = place("tar");
     good(&dir, &["build", "tree", "out/image"]);
     good(&dir, &["tar", "out/image", "tree.tar"]);
@@ -150,7 +150,7 @@ fn build_from_a_tar_makes_an_image_or_nothing() {
 }
 
 #[test]
-fn build_from_an_image_makes_an_image_or_nothing() {
+fn build_from_an_image_leaves_a_complete_image_or_nothing() {
     let dir = place("image");
     good(&dir, &["build", "tree", "old.erofs"]);
     let scene = Image::new(
@@ -171,7 +171,7 @@ fn patch_leaves_the_old_image_or_the_new_one() {
 }
 
 #[test]
-fn build_goes_on_after_interrupted_calls() {
+fn build_retries_interrupted_calls() {
     let dir = place("build-interrupted");
     good(&dir, &["build", "tree/sub", "out/image"]);
     let args = &[
@@ -188,7 +188,7 @@ fn build_goes_on_after_interrupted_calls() {
 }
 
 #[test]
-fn patch_goes_on_after_interrupted_calls() {
+fn patch_retries_interrupted_calls() {
     let dir = place("patch-interrupted");
     good(&dir, &["build", "tree", "out/image"]);
     fs::write(dir.path("tree/new"), tree::bytes(50_000, 7)).unwrap();

@@ -150,13 +150,13 @@ impl Import {
 }
 
 #[test]
-fn import_keeps_what_was_in_the_volume() {
+fn import_keeps_existing_files_of_the_volume() {
     let scene = Import::new("import");
     sweep(&scene.dir.0, &scene);
 }
 
 #[test]
-fn a_host_without_room_is_not_taken_for_a_limit_of_the_volume() {
+fn a_full_host_is_not_reported_as_a_full_volume() {
     // Regression: exit code 4 and "no space left in the volume", though most of it was free.
     if !is_possible() {
         return;
@@ -173,7 +173,7 @@ fn a_host_without_room_is_not_taken_for_a_limit_of_the_volume() {
 }
 
 #[test]
-fn import_goes_on_after_interrupted_calls() {
+fn import_retries_interrupted_calls() {
     let scene = Import::new("import-interrupted");
     interrupt(&scene.dir.0, &scene);
 }

@@ -313,14 +313,14 @@ impl Place {
 }
 
 #[test]
-fn a_mounted_volume_keeps_what_it_acknowledged() {
+fn a_mounted_volume_keeps_acknowledged_data() {
     if let Some((place, census)) = Place::new("mounted") {
         run_all(&place, &faults(&census));
     }
 }
 
 #[test]
-fn a_mounted_volume_goes_on_after_interrupted_calls() {
+fn a_mounted_volume_retries_interrupted_calls() {
     if let Some((place, census)) = Place::new("interrupted") {
         run_all(&place, &interruptions(&census));
     }

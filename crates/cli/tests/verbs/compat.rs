@@ -185,7 +185,7 @@ fn callers_with_a_directory_get_their_tree() {
 }
 
 #[test]
-fn owners_times_labels_and_uuids_are_those_asked_for() {
+fn owners_times_labels_and_uuids_are_those_of_the_options() {
     let place = Place::new("compat-meta");
     tree(&place);
     fs::write(place.path("contexts"), "/p(/.*)? u:object_r:p:s0\n").unwrap();
@@ -242,7 +242,7 @@ fn owners_times_labels_and_uuids_are_those_asked_for() {
 
 /// With every kind of source, even for a tar that is packed as it arrives.
 #[test]
-fn hard_links_are_taken_apart() {
+fn hard_links_become_separate_files() {
     let place = Place::new("compat-links");
     tree(&place);
     fs::hard_link(place.path("src/dir/text"), place.path("src/zz-text")).unwrap();
@@ -298,7 +298,7 @@ fn hard_links_are_taken_apart() {
 }
 
 #[test]
-fn what_is_excluded_is_left_out_and_hints_choose() {
+fn exclusions_and_compression_hints_apply() {
     let place = Place::new("compat-exclude");
     tree(&place);
     let line = "--exclude-path=dir/deep --exclude-regex=^no.s --exclude-regex=y$ o src";
@@ -313,7 +313,7 @@ fn what_is_excluded_is_left_out_and_hints_choose() {
     let out = mkfs(&place, line);
     done(&out, line);
     assert!(
-        stderr(&out).contains("line 1: 5000 is no multiple"),
+        stderr(&out).contains("line 1: 5000 is not a multiple"),
         "{}",
         stderr(&out)
     );
@@ -399,7 +399,7 @@ fn callers_with_a_tar_get_its_tree() {
 /// containerd and Kata: an index from a pipe that is copied meanwhile; the copy is appended, and both are mounted as
 /// one file.
 #[test]
-fn an_index_with_its_tar_behind_it_is_the_tree() {
+fn an_index_followed_by_its_tar_is_the_tree() {
     let place = Place::new("compat-index");
     tree(&place);
     fs::write(place.path("src/.wh.gone"), "").unwrap();
@@ -531,7 +531,7 @@ fn data_can_lie_on_a_second_device() {
 /// Merging of layers as in containerd: their data stays in them. Compressed layers, which mkfs.erofs rejects, are
 /// merged too.
 #[test]
-fn layers_are_merged_where_they_are() {
+fn layers_are_merged_without_copying_their_data() {
     let place = Place::new("compat-merge");
     tree(&place);
     fs::create_dir(place.path("top")).unwrap();
@@ -684,27 +684,27 @@ fn a_full_disk_behind_an_offset_leaves_what_was_there() {
 }
 
 #[test]
-fn what_is_not_done_is_refused_by_name() {
+fn unsupported_options_are_rejected_by_name() {
     let place = Place::new("compat-refused");
     tree(&place);
     for (line, says) in [
         (
             "--tar=i -zlz4 -m4096 o",
-            "-m, and --zD, with --tar=i is not done here",
+            "-m, and --zD, with --tar=i is not supported",
         ),
         (
             "--tar=i o src",
             "src: cannot open the source: Is a directory",
         ),
-        ("--tar=bogus o", "--tar=bogus is not done here"),
+        ("--tar=bogus o", "--tar=bogus is not supported"),
         (
             "--sort=bogus o src",
             "--sort: 'bogus' is neither none nor path",
         ),
-        ("--clean=7 o src", "--clean=7 is not done here"),
+        ("--clean=7 o src", "--clean=7 is not supported"),
         (
             "--incremental o src",
-            "--incremental is not done here: use tuff patch",
+            "--incremental is not supported: use 'tuff patch'",
         ),
         ("--blobdev=b o src", "--blobdev: it needs --chunksize"),
         (
@@ -713,33 +713,39 @@ fn what_is_not_done_is_refused_by_name() {
         ),
         (
             "--blobdev=b --chunksize=4096 --tar=i o",
-            "--blobdev with --tar=i is not done here",
+            "--blobdev with --tar=i is not supported",
         ),
         ("--chunksize=512 o src", "chunk size 512"),
-        ("-Ebogus o src", "-E bogus is no feature"),
+        ("-Ebogus o src", "-E bogus is not a known feature"),
         (
             "-Eforce-chunk-indexes o src",
-            "-E force-chunk-indexes is not done here",
+            "-E force-chunk-indexes is not supported",
         ),
         ("-zlz5 o src", "-z lz5: 'lz5' is not an algorithm"),
-        ("-zlzma,lc=4 o src", "-z lzma,lc= is not done here"),
+        ("-zlzma,lc=4 o src", "-z lzma,lc= is not supported"),
         ("-zlz4 -C5000 o src", "cluster size 5000"),
         (
             "-b131072 o src",
             "-b 131072: a power of two from 512 to 65536",
         ),
-        ("-m4096 o src", "without -z is not done here"),
+        ("-m4096 o src", "without -z is not supported"),
         (
             "--exclude-regex=a( o src",
             "--exclude-regex: expression 'a('",
         ),
-        ("--frobnicate o src", "--frobnicate is no option"),
+        ("--frobnicate o src", "--frobnicate is not a known option"),
         ("-L sixteen-bytes-is o src", "label of 16 bytes"),
-        ("o src src", "src: one of several sources that is no image"),
-        ("o src/small", "src/small: a source that is no directory"),
+        (
+            "o src src",
+            "src: with several sources each must be an image",
+        ),
+        (
+            "o src/small",
+            "src/small: this source is neither a directory",
+        ),
         (
             "--offset=4096 --vmdk-desc=v o src",
-            "--vmdk-desc with --offset is not done here",
+            "--vmdk-desc with --offset is not supported",
         ),
         ("o", "SOURCE"),
         ("", "FILE"),
@@ -756,7 +762,7 @@ fn what_is_not_done_is_refused_by_name() {
 }
 
 #[test]
-fn probes_of_callers_find_what_they_look_for() {
+fn feature_probes_of_callers_succeed() {
     let place = Place::new("compat-probes");
     for (name, options) in [
         (
@@ -794,7 +800,7 @@ fn probes_of_callers_find_what_they_look_for() {
 }
 
 #[test]
-fn checks_and_extractions_of_callers_say_what_is_wrong() {
+fn checks_and_extractions_of_callers_report_errors() {
     let place = Place::with_image("compat-fsck");
     let fsck = |line: &str| {
         let words = line.split_whitespace();

@@ -171,7 +171,7 @@ fn features_and_algorithms_have_the_names_of_that_tool() {
 }
 
 #[test]
-fn files_are_counted_by_name_size_and_ending() {
+fn files_are_counted_by_name_size_and_extension() {
     let place = Place::new("dump-statistics");
     tree(&place);
     image(&place, "");
@@ -228,7 +228,7 @@ Filesystem total original file size:    {bytes} Bytes
 }
 
 #[test]
-fn an_inode_says_what_it_is_and_where_its_data_lies() {
+fn an_inode_is_shown_with_its_extents() {
     let place = Place::new("dump-inode");
     tree(&place);
     image(&place, "-Enoinline_data");
@@ -280,7 +280,7 @@ Timestamp: 2020-09-13 12:26:40.000000005
 
 /// Regression of dump.erofs 1.9.3: it shows holes as data at block 2^32-1, and counts them as stored.
 #[test]
-fn holes_are_nowhere_and_take_nothing() {
+fn holes_have_no_address_and_no_size() {
     let place = Place::new("dump-holes");
     tree(&place);
     holes(&place);
@@ -301,7 +301,7 @@ fn holes_are_nowhere_and_take_nothing() {
 }
 
 #[test]
-fn files_and_targets_come_as_they_are() {
+fn files_and_link_targets_are_printed_unchanged() {
     let place = Place::new("dump-cat");
     tree(&place);
     image(
@@ -359,7 +359,7 @@ fn an_inode_without_a_name_is_shown_without_one() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_said_in_a_sentence() {
+fn invalid_requests_give_one_line() {
     let place = Place::with_image("dump-wrong");
     fs::write(
         place.path("padded"),
@@ -375,12 +375,12 @@ fn what_cannot_be_shown_is_said_in_a_sentence() {
         ("i i", "i: one image at a time"),
         ("missing", "missing: cannot open"),
         ("padded", "padded: not an EROFS image"),
-        ("--bogus i", "--bogus is no option"),
+        ("--bogus i", "--bogus is not a known option"),
         ("--nid=x i", "--nid: 'x' is not a size"),
         ("--offset=0x i", "--offset: '0x' is not a number"),
-        ("-e i", "-e: of what?"),
-        ("--ls i", "--ls: of what?"),
-        ("--cat i", "--cat: of what?"),
+        ("-e i", "-e: name a file"),
+        ("--ls i", "--ls: name a file"),
+        ("--cat i", "--cat: name a file"),
         ("--cat --ls --path=/dir i", "--cat: not with"),
         (
             "--cat --path=/dir i",
@@ -405,7 +405,7 @@ fn what_cannot_be_shown_is_said_in_a_sentence() {
 }
 
 #[test]
-fn of_a_damaged_image_all_is_shown_that_can_be() {
+fn the_readable_part_of_a_damaged_image_is_shown() {
     let place = Place::with_image("dump-damaged");
     place.damage("bad", 1024 + 48, |b| b ^ 1);
     let out = dump(&place, "bad");
@@ -473,7 +473,7 @@ fn a_device_in_chunks_has_none() {
 }
 
 #[test]
-fn probes_of_callers_find_what_they_look_for() {
+fn feature_probes_of_callers_succeed() {
     let place = Place::new("dump-probes");
     let help = lines(&place, "--help");
     for option in [

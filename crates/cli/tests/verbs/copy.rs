@@ -101,7 +101,7 @@ fn parts_of_a_tree_keep_their_paths() {
 }
 
 #[test]
-fn sockets_are_named() {
+fn sockets_are_listed() {
     let place = Place::new("tar-socket");
     fs::write(
         place.path("s.mtree"),
@@ -229,7 +229,7 @@ fn acls_come_back_as_acls_and_as_attributes() {
 
 /// Regression: without root, read-only files and directories lost their attributes, because the mode was set first.
 #[test]
-fn attributes_of_what_is_read_only_come_back_without_root() {
+fn attributes_of_read_only_files_are_restored_without_root() {
     let place = Place::new("extract-read-only");
     let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     fs::set_permissions(&place.0, all).unwrap();
@@ -259,7 +259,7 @@ fn attributes_of_what_is_read_only_come_back_without_root() {
 
 /// Regression: files of owner 4294967295 silently became root's, because chown takes that number as "unchanged".
 #[test]
-fn an_owner_that_nobody_can_be_is_named() {
+fn an_owner_that_chown_cannot_set_is_reported() {
     if !is_root() {
         skipped("owners: they need root");
         return;

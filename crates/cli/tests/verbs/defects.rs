@@ -131,7 +131,7 @@ fn an_empty_attribute_value_leaves_the_others() {
 
 /// Options of the form on/off do what they are named.
 #[test]
-fn off_is_off_and_on_is_on() {
+fn options_of_the_form_on_off_apply() {
     let place = Place::new("on-off");
     fs::create_dir(place.path("src")).unwrap();
     let mut state = 1u64;
@@ -201,7 +201,7 @@ fn a_path_that_is_missing_is_an_error_of_every_verb() {
 }
 
 #[test]
-fn what_is_asked_for_is_printed_without_being_louder() {
+fn requested_output_needs_no_verbose_option() {
     let place = Place::with_image("says");
     let check = place.text(&["check", "i"]);
     assert!(
@@ -214,7 +214,7 @@ fn what_is_asked_for_is_printed_without_being_louder() {
 
 /// Each exits with code 2 and names the value; for an algorithm or keyword it lists the known ones.
 #[test]
-fn values_that_mean_nothing_are_refused() {
+fn invalid_values_are_rejected() {
     let place = Place::new("values");
     fs::create_dir(place.path("src")).unwrap();
     for (option, value, known) in [

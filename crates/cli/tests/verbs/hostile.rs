@@ -111,7 +111,7 @@ fn a_hole_of_a_source_image_stays_a_hole_in_every_layout() {
 
 /// Regression: a hash tree was built for 1 TiB of zeros.
 #[test]
-fn verity_refuses_an_image_that_is_shorter_than_its_superblock_says() {
+fn verity_rejects_an_image_shorter_than_its_superblock_states() {
     let place = Place::new("short-verity");
     let mut bytes = shapes::deep(3, 3);
     // No checksum, and 2^28 blocks.
@@ -126,7 +126,7 @@ fn verity_refuses_an_image_that_is_shorter_than_its_superblock_says() {
 }
 
 #[test]
-fn deep_trees_take_time_by_their_length() {
+fn deep_trees_take_linear_time() {
     let place = Place::new("deep");
     put(&place, &shapes::deep(10_000, 1));
     for args in VERBS {
@@ -146,7 +146,7 @@ fn deep_trees_take_time_by_their_length() {
 }
 
 #[test]
-fn names_that_directories_share_end_at_a_limit() {
+fn shared_directories_end_at_a_limit() {
     let place = Place::new("shared");
     put(&place, &shapes::shared(300, 3_000));
     for args in VERBS {

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 #[test]
-fn a_sound_image_is_clean() {
+fn a_valid_image_is_clean() {
     let place = Place::with_image("clean");
     let text = place.text(&["check", "i"]);
     assert!(text.ends_with("\nclean\n"), "{text}");
@@ -19,7 +19,7 @@ fn a_sound_image_is_clean() {
 }
 
 #[test]
-fn damaged_data_is_found_in_its_place() {
+fn damaged_data_is_reported_with_its_place() {
     let place = Place::with_image("damaged");
     let extents = place.json(&["extents", "--json", "i", "dir/text"]);
     let at = extents[1]["physical"].as_u64().unwrap() as usize;
@@ -46,7 +46,7 @@ fn damaged_data_is_found_in_its_place() {
 }
 
 #[test]
-fn a_place_for_temporary_files_is_named() {
+fn the_directory_of_temporary_files_is_reported() {
     let place = Place::with_image("no-tmpdir");
     let mut build = place.command(&["build", "-q", ".", "-"]);
     let out = build.env("TMPDIR", "nowhere").output().unwrap();
@@ -56,7 +56,7 @@ fn a_place_for_temporary_files_is_named() {
 }
 
 #[test]
-fn exit_codes_tell_what_is_wrong() {
+fn exit_codes_follow_the_kind_of_error() {
     let place = Place::with_image("codes");
     place.damage("magic", 1024, |b| b ^ 1);
     place.damage("checksum", 1024 + 48, |b| b ^ 1); // UUID
@@ -119,7 +119,7 @@ fn exit_codes_tell_what_is_wrong() {
 }
 
 #[test]
-fn diff_names_what_differs() {
+fn diff_lists_differences() {
     let place = Place::new("diff");
     let tree =
         |lines: &str| format!("#mtree\n/set type=file uid=0 gid=0 time=1\n. type=dir\n{lines}");
@@ -239,7 +239,7 @@ fn an_image_may_lie_at_an_offset() {
 }
 
 #[test]
-fn a_reader_may_leave_early() {
+fn a_reader_may_close_standard_output_early() {
     let place = Place::new("pipe");
     let names: String = (0..5000)
         .map(|i| format!("./{i:0200} type=dir\n"))

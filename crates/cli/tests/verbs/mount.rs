@@ -114,7 +114,7 @@ fn signal(child: &Child, name: &str) {
 }
 
 #[test]
-fn a_mount_answers_when_the_command_returns_and_is_gone_after_umount() {
+fn a_mount_is_ready_when_the_command_returns_and_gone_after_umount() {
     let Some(stage) = Stage::new("life") else {
         return;
     };
@@ -138,7 +138,7 @@ fn a_mount_answers_when_the_command_returns_and_is_gone_after_umount() {
 }
 
 #[test]
-fn what_cannot_be_mounted_is_said_and_nothing_stays() {
+fn failed_mounts_are_reported_and_leave_nothing() {
     let Some(stage) = Stage::new("refused") else {
         return;
     };
@@ -170,7 +170,7 @@ fn what_cannot_be_mounted_is_said_and_nothing_stays() {
 }
 
 #[test]
-fn options_of_fstab_and_of_others_are_taken() {
+fn options_of_fstab_are_accepted() {
     let Some(stage) = Stage::new("options") else {
         return;
     };
@@ -198,7 +198,7 @@ fn options_of_fstab_and_of_others_are_taken() {
 }
 
 #[test]
-fn what_was_read_is_recorded_and_pinned_by_the_next_mount() {
+fn reads_are_recorded_and_pinned_by_the_next_mount() {
     let Some(stage) = Stage::new("record") else {
         return;
     };
@@ -336,7 +336,7 @@ fn damage_is_an_error_of_its_range_only_and_is_logged_with_its_place() {
 }
 
 #[test]
-fn an_image_that_is_cut_off_while_mounted_gives_errors() {
+fn an_image_truncated_while_mounted_gives_errors() {
     let Some(stage) = Stage::new("cut") else {
         return;
     };
@@ -403,7 +403,7 @@ fn counters_are_logged_at_a_signal_and_served_to_prometheus() {
 }
 
 #[test]
-fn the_kernel_mounts_what_it_can_and_otherwise_says_why_not() {
+fn the_kernel_mounts_or_the_reason_is_printed() {
     let Some(stage) = Stage::new("kernel") else {
         return;
     };

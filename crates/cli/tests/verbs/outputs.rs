@@ -6,7 +6,7 @@ use std::process::Command;
 use tuff_testkit::skipped;
 
 #[test]
-fn outputs_replace_only_their_own_kind_unless_forced() {
+fn outputs_replace_only_their_own_format_without_force() {
     let place = Place::with_image("outputs");
     fs::write(place.path("README"), "Read this before all else.\n").unwrap();
     fs::write(place.path("p"), "tuff profile 1\n").unwrap();

@@ -78,7 +78,7 @@ fn kernel_agrees(place: &Place, image: &str, tree: &str) {
 }
 
 #[test]
-fn an_update_lies_behind_what_was_there() {
+fn a_patch_is_appended() {
     let place = Place::new("patch");
     trees(&place);
     for options in [
@@ -190,8 +190,12 @@ fn a_patch_that_fails_leaves_the_image_as_it_was() {
         (&["new", "over"], 2, "extra devices"),
         (&["new", "nowhere"], 5, "nowhere"),
         (&["--base", "i", "new", "i"], 2, "base"),
-        (&["-b", "512", "new", "i"], 2, "i: has blocks of 4096 bytes"),
-        (&["--kernel", "5.4", "new", "i"], 2, "i: needs Linux 6.1 "),
+        (&["-b", "512", "new", "i"], 2, "i: its block size is 4096"),
+        (
+            &["--kernel", "5.4", "new", "i"],
+            2,
+            "i: its content needs Linux 6.1",
+        ),
     ] {
         let out = place.run(&[&["patch", "-q"], args].concat());
         let said = stderr(&out);

@@ -67,7 +67,7 @@ fn ls_lists_directories_entries_and_patterns() {
 }
 
 #[test]
-fn cat_gives_the_bytes_holes_and_link_targets() {
+fn cat_prints_files_holes_and_link_targets() {
     let place = Place::with_image("cat");
     let out = place.run(&["cat", "i", "hello", "link", "dir/hello-again"]);
     assert_eq!(code(&out), 0);
@@ -83,7 +83,7 @@ fn cat_gives_the_bytes_holes_and_link_targets() {
 }
 
 #[test]
-fn stat_says_everything() {
+fn stat_prints_all_properties() {
     let place = Place::with_image("stat");
     let text = place.text(&["stat", "i", "hello"]);
     let lines: Vec<&str> = text.lines().filter(|l| !l.starts_with("inode")).collect();
@@ -156,7 +156,7 @@ fn extents_cover_the_file_without_gaps() {
 }
 
 #[test]
-fn info_counts_everything_once() {
+fn info_counts_every_byte_once() {
     let place = Place::with_image("info");
     let info = &place.json(&["info", "--json", "--files", "i"])[0];
     assert_eq!(info["types"]["file"], 7);
@@ -291,7 +291,7 @@ const FORMS: &[&[&str]] = &[
 
 /// Builds one tree in all forms.
 #[test]
-fn images_of_all_forms_are_clean_and_accounted_for() {
+fn images_of_all_forms_are_clean_and_fully_accounted() {
     let place = Place::with_image("forms");
     for (i, options) in FORMS.iter().enumerate() {
         let image = &format!("form-{i}")[..];

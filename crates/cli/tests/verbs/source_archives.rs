@@ -117,7 +117,7 @@ fn write_manifest(place: &Place, images: &Value) {
 }
 
 #[test]
-fn what_docker_saves_gives_the_bytes_of_its_layers() {
+fn a_docker_archive_gives_the_bytes_of_its_layers() {
     let Some(layout) = Layout::new("archive-docker") else {
         return;
     };
@@ -180,7 +180,7 @@ fn what_docker_saves_gives_the_bytes_of_its_layers() {
 }
 
 #[test]
-fn a_hostile_archive_is_refused_in_a_sentence() {
+fn a_hostile_archive_is_rejected_with_one_line() {
     let Some(layout) = Layout::new("archive-hostile") else {
         return;
     };

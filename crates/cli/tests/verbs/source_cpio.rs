@@ -130,7 +130,7 @@ fn an_initramfs_of_several_archives_is_one_tree() {
 
 /// Regression: "header checksum is not a number", as for a damaged tar; `cpio -o` writes binary headers by default.
 #[test]
-fn a_cpio_in_a_form_that_is_not_read_is_called_that() {
+fn an_unsupported_cpio_format_is_named() {
     let place = &Place::new("cpio-forms");
     if !archives(place) {
         return;

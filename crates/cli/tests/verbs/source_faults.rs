@@ -288,7 +288,7 @@ fn place(name: &str) -> Place {
 }
 
 #[test]
-fn what_a_source_answers_with_an_error_is_named() {
+fn errors_of_a_source_name_the_path() {
     let cases: &[(&str, u32, Ask, Errno, &str)] = &[
         (
             "gone",
@@ -351,7 +351,7 @@ fn what_a_source_answers_with_an_error_is_named() {
 
 /// Regression: a call that returned EINTR ended the build with exit code 130, as after a signal.
 #[test]
-fn what_a_signal_interrupts_is_asked_again() {
+fn interrupted_calls_are_retried() {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     let names = [("dir", DIR), ("file", FILE), ("link", LINK)];
     for (i, (wanted, asked)) in [
@@ -395,7 +395,7 @@ fn what_a_signal_interrupts_is_asked_again() {
 
 /// A file with an unreadable end, and one that ends before its size.
 #[test]
-fn a_failing_or_short_read_names_the_file_and_where() {
+fn a_failing_or_short_read_names_file_and_offset() {
     let place = place("reads");
     let broken = |ask: Ask, name: &str| match (ask, name) {
         (Ask::Read(at), "bad") if at >= 2 << 20 => Err(Errno::IO),
@@ -609,7 +609,7 @@ fn a_manifests_file_that_changes_is_named() {
 
 /// As a user without permission, since root may read everything.
 #[test]
-fn what_may_not_be_read_is_named() {
+fn unreadable_files_are_named() {
     let place = place("unreadable-source");
     fs::create_dir_all(place.path("src/dir")).unwrap();
     fs::write(place.path("src/dir/in"), "in").unwrap();

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 
 #[test]
-fn an_image_gives_what_its_tree_gives() {
+fn an_image_as_source_gives_the_bytes_of_its_tree() {
     let place = Place::new("source-image");
     for options in [
         &["-z", "lz4", "-C", "4K"][..],
@@ -82,7 +82,7 @@ fn layers_that_are_images_are_merged() {
 }
 
 #[test]
-fn what_a_patch_left_behind_is_gone() {
+fn obsolete_data_of_patches_is_dropped() {
     let place = Place::with_image("source-patched");
     fs::create_dir(place.path("new")).unwrap();
     fs::write(place.path("new/one"), "one\n".repeat(3000)).unwrap();
@@ -95,7 +95,7 @@ fn what_a_patch_left_behind_is_gone() {
 }
 
 #[test]
-fn a_damaged_image_is_no_source() {
+fn a_damaged_image_is_rejected_as_source() {
     let place = Place::new("source-damaged");
     place.image("i", &["-z", "lz4", "-C", "4K", "--fragments", "off"]);
     let extents = place.json(&["extents", "--json", "i", "dir/text"]);
@@ -160,7 +160,7 @@ fn a_device_is_not_written_while_it_is_read() {
 }
 
 #[test]
-fn an_image_whose_data_is_elsewhere_is_a_source_with_its_devices() {
+fn an_image_with_devices_is_a_source_together_with_them() {
     let place = Place::new("source-devices");
     place.image("first", &["-z", "lz4"]);
     let tar = place.run(&["tar", "first"]);

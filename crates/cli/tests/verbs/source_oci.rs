@@ -184,7 +184,7 @@ fn one_of_several_is_chosen() {
 }
 
 #[test]
-fn what_is_no_layout_is_said_and_nothing_is_written() {
+fn an_invalid_layout_is_reported_and_nothing_is_written() {
     let Some(layout) = Layout::new("oci-broken") else {
         return;
     };
@@ -239,7 +239,7 @@ fn what_is_no_layout_is_said_and_nothing_is_written() {
 
 /// Regression: a layer with another `diff_id` was accepted.
 #[test]
-fn a_layer_with_another_diff_id_is_refused() {
+fn a_layer_with_another_diff_id_is_rejected() {
     let Some(layout) = Layout::new("oci-diff-id") else {
         return;
     };
@@ -281,7 +281,7 @@ fn a_layer_with_another_diff_id_is_refused() {
 
 /// Regression: a build waited for a pipe, and read a device without end.
 #[test]
-fn blobs_that_are_no_files_are_refused() {
+fn blobs_that_are_not_files_are_rejected() {
     let Some(layout) = Layout::new("oci-odd-files") else {
         return;
     };
@@ -321,7 +321,7 @@ fn blobs_that_are_no_files_are_refused() {
 }
 
 #[test]
-fn an_opaque_root_that_a_layer_cannot_say_is_told_of() {
+fn an_opaque_root_is_reported_where_a_layer_cannot_express_it() {
     let place = Place::new("oci-opaque-root");
     for (path, text) in [
         ("below/a", ""),

@@ -124,7 +124,7 @@ fn bytes_do_not_depend_on_threads_in_any_mode() {
 
 /// A tar as a file, compressed, and from a pipe. A tar packed as it arrives gives another image of the same tree.
 #[test]
-fn a_tar_makes_the_same_bytes_whatever_way_it_comes() {
+fn a_tar_gives_the_same_bytes_from_file_and_pipe() {
     let place = Place::new("threads-tar");
     tree(&place);
     let built = place.run(&["build", "-q", "-z", "none", "src", "i"]);
@@ -157,7 +157,7 @@ fn a_tar_makes_the_same_bytes_whatever_way_it_comes() {
 /// Regression: without any thread, `extract` waited forever, `build` and `check` panicked, and `-j 20000` aborted.
 /// Workers waited before their end was guaranteed, and threads were started by a function that panics.
 #[test]
-fn verbs_go_on_with_as_many_threads_as_can_be_started() {
+fn verbs_run_with_as_many_threads_as_can_be_started() {
     let place = Place::with_image("threads-few");
     let tool = |name| tool(&place.0, name, &["--version"]).is_some();
     if !is_root() || !tool("setpriv") || !tool("prlimit") || !tool("timeout") {
@@ -224,7 +224,7 @@ fn verbs_go_on_with_as_many_threads_as_can_be_started() {
 }
 
 #[test]
-fn more_threads_than_a_mount_may_have_are_a_wrong_argument() {
+fn too_many_threads_of_a_mount_are_a_usage_error() {
     let place = Place::with_image("threads-many");
     for verb in [
         &["build", "m", "made"][..],
@@ -258,7 +258,7 @@ fn compared(place: &Place, a: &str, b: &str) -> (i32, String, String) {
 }
 
 #[test]
-fn a_comparison_says_the_same_in_the_same_order() {
+fn the_output_of_a_comparison_does_not_depend_on_threads() {
     let place = Place::new("threads-diff");
     tree(&place);
     let big = place.path("src/a/zz-big");
@@ -319,7 +319,7 @@ fn a_comparison_says_the_same_in_the_same_order() {
 
 /// Comparing threads keep host files open until their turn, but no more than a process may have.
 #[test]
-fn a_diff_opens_no_more_files_than_it_may() {
+fn a_diff_respects_the_limit_of_open_files() {
     let place = Place::new("diff-open");
     fs::create_dir(place.path("src")).unwrap();
     for i in 0..300 {

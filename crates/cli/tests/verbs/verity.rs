@@ -47,7 +47,7 @@ fn flip(path: &Path, at: usize) {
 }
 
 #[test]
-fn a_tree_is_made_with_the_image_or_later_and_is_the_same() {
+fn a_hash_tree_is_the_same_when_added_later() {
     let place = Place::new("verity-made");
     place.image(
         "with",
@@ -61,7 +61,7 @@ fn a_tree_is_made_with_the_image_or_later_and_is_the_same() {
     assert!(whole[..plain.len()] == plain, "the image is as without");
     others_agree(&place, "with", "with", &tree.root, tree.offset);
     let said = place.text(&["verity", "check", "with", &tree.root]);
-    assert!(said.contains("are what the root hash stands for"), "{said}");
+    assert!(said.contains("match the root hash"), "{said}");
 
     place.text(&["verity", "add", "without", "--into", "tree"]);
     assert!(plain == fs::read(place.path("without")).unwrap());
@@ -124,7 +124,7 @@ fn salts_blocks_and_images_of_small_blocks() {
 /// Regression: for an image over a small base, the tree was looked for after the blocks of the base, as if they were in
 /// the image's file.
 #[test]
-fn a_tree_behind_an_image_whose_data_is_elsewhere_is_found() {
+fn a_hash_tree_of_an_image_with_a_base_is_found() {
     let place = Place::new("verity-base");
     fs::create_dir(place.path("t")).unwrap();
     fs::write(place.path("t/text"), "word ".repeat(100_000)).unwrap();
@@ -152,7 +152,7 @@ fn a_tree_behind_an_image_whose_data_is_elsewhere_is_found() {
 }
 
 #[test]
-fn damage_is_found_named_and_never_read() {
+fn damage_is_reported_and_never_read() {
     let place = Place::new("verity-damage");
     place.image(
         "i",
@@ -216,7 +216,7 @@ fn damage_is_found_named_and_never_read() {
 }
 
 #[test]
-fn parity_mends_what_is_read_and_what_is_there() {
+fn parity_repairs_reads_and_the_image() {
     let place = Place::new("verity-parity");
     let options = ["-z", "none", "--verity", "--verity-fec", "2"];
     place.image("i", &options);
@@ -253,10 +253,10 @@ fn parity_mends_what_is_read_and_what_is_there() {
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
     assert_eq!(code(&out), 1, "{said}");
     assert!(said.contains("4096 bytes at 0: damaged\n"), "{said}");
-    assert!(said.contains("of the hash tree\n"), "{said}");
+    assert!(said.contains("damaged hash tree\n"), "{said}");
     assert!(said.contains("tuff verity repair"), "{said}");
     let said = place.text(&["verity", "repair", "i", &tree.root]);
-    assert!(said.starts_with("blocks mended: 2\n"), "{said}");
+    assert!(said.starts_with("blocks repaired: 2\n"), "{said}");
     assert!(fs::read(place.path("i")).unwrap() == good);
     // The parity itself.
     let at = parity as usize + 100;
@@ -264,10 +264,10 @@ fn parity_mends_what_is_read_and_what_is_there() {
     let out = place.run(&["verity", "check", "i", &tree.root]);
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
     assert_eq!(code(&out), 1, "{said}");
-    let line = format!("4096 bytes at {parity}: damaged, of the parity\nall ");
+    let line = format!("4096 bytes at {parity}: damaged parity\nverified: ");
     assert!(said.starts_with(&line), "{said}");
     assert!(
-        said.ends_with("tuff verity repair makes it again\n"),
+        said.ends_with("'tuff verity repair' computes it again\n"),
         "{said}"
     );
     let out = place.run(&["verity", "check", "--json", "i", &tree.root]);
@@ -277,7 +277,7 @@ fn parity_mends_what_is_read_and_what_is_there() {
         (&false.into(), &"parity".into())
     );
     let said = place.text(&["verity", "repair", "i", &tree.root]);
-    assert!(said.starts_with("blocks mended: 1\nall "), "{said}");
+    assert!(said.starts_with("blocks repaired: 1\nverified: "), "{said}");
     assert!(fs::read(place.path("i")).unwrap() == good);
     // Too much damage, with a separate tree: everything repairable is repaired.
     place.text(&["verity", "add", "-q", "--fec", "2", "i", "--into", "tree"]);
@@ -304,7 +304,7 @@ fn parity_mends_what_is_read_and_what_is_there() {
 
 /// Regression: with block 0 damaged, no verb found the tree, and `verity repair` did not recognise the image.
 #[test]
-fn a_damaged_superblock_hides_no_tree() {
+fn a_damaged_superblock_does_not_hide_the_hash_tree() {
     let place = Place::new("verity-superblock");
     place.image("plain", &["-z", "lz4", "--verity"]);
     place.image("i", &["-z", "lz4", "--verity", "--verity-fec", "2"]);
@@ -392,7 +392,7 @@ fn what_makes_no_sense_is_said() {
 }
 
 #[test]
-fn a_patch_makes_the_tree_anew_and_keeps_the_old_one_until_it_counts() {
+fn a_patch_replaces_the_hash_tree_atomically() {
     let place = Place::new("verity-patch");
     place.image(
         "i",
@@ -419,7 +419,7 @@ fn a_patch_makes_the_tree_anew_and_keeps_the_old_one_until_it_counts() {
 }
 
 #[test]
-fn a_mount_gives_out_what_the_root_hash_stands_for() {
+fn a_mount_serves_only_data_that_matches_the_root_hash() {
     if !is_root() || !Path::new("/dev/fuse").exists() {
         return skipped("mounting needs root and /dev/fuse");
     }
@@ -458,5 +458,9 @@ fn a_mount_gives_out_what_the_root_hash_stands_for() {
     let count = stats.lines().find_map(|l| l.strip_prefix("mended_blocks "));
     assert!(count.is_some_and(|n| n.trim() != "0"), "{stats}");
     let log = fs::read_to_string(place.path("log2")).unwrap();
-    assert_eq!(log.matches("is mended by the parity").count(), 1, "{log}");
+    assert_eq!(
+        log.matches("is damaged and repaired from parity").count(),
+        1,
+        "{log}"
+    );
 }

@@ -69,7 +69,7 @@ fn a_wrong_file_as_source_is_named_with_a_way_out() {
             "--source-type manifest",
         ),
         ("text", "a text file", "--source-type manifest"),
-        ("unknown", "unknown: byte 0", "if this is no archive"),
+        ("unknown", "unknown: byte 0", "if it is not an archive"),
     ] {
         let out = place.run(&["build", "-q", file, "out"]);
         let said = stderr(&out);

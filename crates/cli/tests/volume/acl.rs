@@ -115,7 +115,7 @@ fn access_control_lists_decide_and_are_inherited() {
 /// Regression: a private file became readable by the users of its directory's default list, because imported files
 /// inherit it as on a mount.
 #[test]
-fn what_is_imported_has_the_access_control_lists_of_its_source() {
+fn imported_files_have_the_access_control_lists_of_their_source() {
     use rustix::fs::{XattrFlags, getxattr, setxattr};
     use std::os::unix::fs::PermissionsExt;
     const NONE: u32 = u32::MAX;

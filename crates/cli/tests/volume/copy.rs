@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 #[test]
-fn what_is_imported_comes_out_as_it_was_from_both_kinds_of_device() {
+fn imported_files_survive_a_round_trip_on_both_kinds_of_device() {
     let place = Place::new("export");
     let dir = &place.0;
     let mut tars = Vec::new();
@@ -80,7 +80,7 @@ fn holes_are_not_read_and_stay_holes() {
 }
 
 #[test]
-fn a_snapshot_keeps_what_the_present_loses() {
+fn a_snapshot_keeps_deleted_files() {
     let place = Place::new("snapshot");
     let dir = &place.0;
     let empty = good(dir, &["export", "v"]);
@@ -105,7 +105,7 @@ fn a_snapshot_keeps_what_the_present_loses() {
 }
 
 #[test]
-fn a_snapshot_sent_is_received_whole_and_in_steps() {
+fn a_snapshot_is_received_in_full_and_incrementally() {
     let place = Place::new("send");
     let dir = &place.0;
     good(dir, &["import", "f", "src"]);
@@ -153,7 +153,7 @@ fn a_snapshot_sent_is_received_whole_and_in_steps() {
     for file in [&["--file"][..], &[]] {
         let receive = ["receive", "theirs", "-i", "one"];
         let (code, said) = bad(dir, &[&receive, file].concat());
-        assert_eq!((code, said.contains("no volume")), (2, true), "{said}");
+        assert_eq!((code, said.contains("not a volume")), (2, true), "{said}");
         assert!(fs::read(dir.join("theirs")).unwrap() == theirs);
     }
     good(dir, &["receive", "theirs", "-i", "one", "--force"]);

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 #[test]
-fn limits_are_set_shown_and_taken_away() {
+fn limits_are_set_shown_and_removed() {
     let place = Place::new("quota");
     let dir = &place.0;
     assert!(good(dir, &["quota", "v"]).is_empty());
@@ -58,7 +58,7 @@ fn limits_are_set_shown_and_taken_away() {
 }
 
 #[test]
-fn errors_are_one_sentence_with_the_documented_code() {
+fn errors_are_one_line_with_the_documented_code() {
     let place = Place::new("errors");
     let dir = &place.0;
     for (args, code, says) in [
@@ -79,7 +79,7 @@ fn errors_are_one_sentence_with_the_documented_code() {
         (&["stat", "/dev/null"], 5, "neither"),
         (&["check", "src"], 5, "src: is not a volume"),
         (&["mount", "src", "src"], 5, "src: is not a volume"),
-        (&["import", "v", "src/hello"], 2, "no directory"),
+        (&["import", "v", "src/hello"], 2, "not a directory"),
         (&["export", "v", "--snapshot", "x"], 2, "no snapshot"),
     ] {
         let (found, said) = bad(dir, args);
@@ -94,7 +94,7 @@ fn errors_are_one_sentence_with_the_documented_code() {
 
 /// Regression: "src/hello: TooBig (errno 7)".
 #[test]
-fn attributes_that_do_not_fit_are_named_with_the_limit() {
+fn oversized_attributes_are_reported_with_the_limit() {
     use rustix::fs::{XattrFlags, setxattr};
     let place = Place::new("import-attribute");
     let file = place.0.join("src/hello");
@@ -116,7 +116,7 @@ fn attributes_that_do_not_fit_are_named_with_the_limit() {
 }
 
 #[test]
-fn a_volume_that_is_in_use_is_refused() {
+fn a_volume_in_use_is_rejected() {
     let place = Place::new("lock");
     let dir = &place.0;
     for volume in ["v", "f"] {
@@ -165,7 +165,7 @@ fn a_volume_without_packs_is_repaired_from_its_logs() {
 }
 
 #[test]
-fn a_repair_that_goes_back_says_so_in_words_and_in_json() {
+fn a_repair_that_falls_back_reports_the_checkpoint() {
     use std::os::unix::fs::FileExt;
     let place = Place::new("went-back");
     let dir = &place.0;
@@ -196,24 +196,24 @@ fn a_repair_that_goes_back_says_so_in_words_and_in_json() {
     assert!(copied.unwrap().success());
     let out = tuff(dir, &["check", "--repair", "--json", "f"]);
     assert_eq!(out.status.code(), Some(1));
-    assert_eq!(json(&out.stdout)["went_back"]["lost_checkpoint"], newest);
+    assert_eq!(json(&out.stdout)["fallback"]["lost_checkpoint"], newest);
     let out = tuff(dir, &["check", "--repair", "g"]);
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
     assert_eq!(out.status.code(), Some(1));
-    let what = format!("what checkpoint {newest} had beyond it is lost");
+    let what = format!("changes in checkpoint {newest} are lost");
     assert!(
-        said.contains("went back to checkpoint") && said.contains(&what),
+        said.contains("fell back to checkpoint") && said.contains(&what),
         "{said}"
     );
     for volume in ["f", "g"] {
         let again = json(&good(dir, &["check", "--repair", "--json", volume]));
-        assert!(again["went_back"].is_null());
+        assert!(again["fallback"].is_null());
     }
 }
 
 /// Regression: a failed create removed the existing directory.
 #[test]
-fn a_directory_that_was_there_stays_when_no_volume_is_made_in_it() {
+fn an_existing_directory_stays_if_create_fails() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new("stays");
     let dir = place.0.join("mine");
@@ -241,7 +241,7 @@ fn a_directory_that_was_there_stays_when_no_volume_is_made_in_it() {
 
 /// Regression: `tuff volume export f f` replaced the volume.
 #[test]
-fn nothing_takes_the_place_of_the_volume_that_it_is_made_from() {
+fn an_export_cannot_replace_its_volume() {
     let place = Place::new("itself");
     let dir = &place.0;
     for volume in ["v", "f"] {
@@ -258,7 +258,7 @@ fn nothing_takes_the_place_of_the_volume_that_it_is_made_from() {
         &["send", "v", "-o", "v/volume"],
     ] {
         let (code, said) = bad(dir, args);
-        let says = said.contains("cannot take the place of");
+        let says = said.contains("cannot replace a file that is read");
         assert_eq!((code, says), (2, true), "{args:?}: {said}");
     }
     for volume in ["v", "f"] {
@@ -280,7 +280,7 @@ fn a_volume_is_not_copied_into_itself() {
 }
 
 #[test]
-fn exports_and_streams_replace_only_their_own_kind_unless_forced() {
+fn exports_and_streams_replace_only_their_own_format_without_force() {
     let place = Place::new("outputs");
     let dir = &place.0;
     good(dir, &["snapshot", "create", "v", "s"]);

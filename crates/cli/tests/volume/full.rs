@@ -215,7 +215,7 @@ fn a_volume_lives_on_a_full_btrfs() {
 }
 
 #[test]
-fn a_read_only_host_gets_a_mount_for_reading() {
+fn a_read_only_host_gets_a_read_only_mount() {
     let place = Place::new("read-only-host");
     let dir = &place.0;
     let Some(host) = Host::new(dir, "tmpfs") else {
@@ -253,7 +253,7 @@ fn a_read_only_host_gets_a_mount_for_reading() {
 
 /// Regression: exit code 0 from an unmount whose last checkpoint failed.
 #[test]
-fn an_unmount_says_that_the_last_checkpoint_failed() {
+fn an_unmount_reports_a_failed_last_checkpoint() {
     let place = Place::new("umount-fails");
     let Some(m) = Mounted::new(&place) else {
         return;
@@ -267,6 +267,6 @@ fn an_unmount_says_that_the_last_checkpoint_failed() {
     let served = Background(m.0.clone());
     let (code, said) = served.umount();
     assert_eq!((code, said.lines().count()), (Some(5), 1), "{said}");
-    assert!(said.contains("what was done last is lost"), "{said}");
+    assert!(said.contains("the last changes are lost"), "{said}");
     good(&place.0, &["check", "v"]);
 }

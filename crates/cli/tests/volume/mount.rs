@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 #[test]
-fn a_mounted_volume_behaves_as_a_filesystem_and_gives_its_space_back() {
+fn a_mounted_volume_works_and_returns_its_space() {
     use rustix::fs::{
         AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom, XattrFlags, fallocate,
         getxattr, linkat, open, renameat_with, seek, setxattr,
@@ -112,7 +112,7 @@ fn a_mounted_volume_behaves_as_a_filesystem_and_gives_its_space_back() {
 }
 
 #[test]
-fn a_mount_in_the_background_answers_at_once_and_is_closed_after_its_unmount() {
+fn a_background_mount_is_ready_and_closed_after_its_unmount() {
     let place = Place::new("background");
     let dir = &place.0;
     if Mounted::new(&place).is_none() {
@@ -139,7 +139,7 @@ fn a_mount_in_the_background_answers_at_once_and_is_closed_after_its_unmount() {
 }
 
 #[test]
-fn what_was_synced_survives_the_death_of_the_server() {
+fn synced_data_survives_the_death_of_the_server() {
     let place = Place::new("kill");
     for round in 0..8 {
         let Some(mounted) = Mounted::new(&place) else {
@@ -164,7 +164,7 @@ fn what_was_synced_survives_the_death_of_the_server() {
 /// sync writes the page cache back without notifying the server, so durability follows seconds later, as the help
 /// states.
 #[test]
-fn what_sync_wrote_back_is_durable_seconds_later() {
+fn data_written_back_by_sync_is_durable_seconds_later() {
     use std::os::unix::fs::FileExt;
     let place = Place::new("sync");
     let Some(mounted) = Mounted::new(&place) else {

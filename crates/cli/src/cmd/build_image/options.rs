@@ -87,7 +87,7 @@ fn as_asked(args: &Args) -> Result<Options> {
         .any(|c| c.dict.is_some());
     if dict.is_some() && !has_dict {
         return Err(Error::usage(
-            "--dict: only LZMA and Zstandard have a dictionary, and neither is asked for",
+            "--dict: only LZMA and Zstandard have a dictionary; choose one with -z",
         ));
     }
     if !(0.0..=100.0).contains(&args.min_saving) {

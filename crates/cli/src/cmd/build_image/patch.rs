@@ -34,7 +34,9 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
         bases,
     } = paths::resolve(&args)?;
     let Target::Path(path) = target else {
-        return Err(Error::usage("standard output is no image to patch"));
+        return Err(Error::usage(
+            "standard output cannot be patched: name an image",
+        ));
     };
     let name = path.display();
     let store = FileStore::open(&path).map_err(|e| Error::io(name, "cannot open", e))?;
@@ -63,13 +65,13 @@ fn stays(args: &Args, like: &Options) -> std::result::Result<(), String> {
     let block = like.block.size();
     if let Some(asked) = args.block_size.filter(|asked| *asked != block) {
         return Err(format!(
-            "has blocks of {block} bytes, and keeps them: no blocks of {asked}"
+            "its block size is {block} and cannot change to {asked}"
         ));
     }
     if let Some(asked) = args.kernel.filter(|asked| *asked < like.kernel) {
         let needs = like.kernel;
         return Err(format!(
-            "needs Linux {needs} for what it has, which stays: it cannot be for {asked}"
+            "its content needs Linux {needs}: it cannot be for {asked}"
         ));
     }
     Ok(())

@@ -50,7 +50,7 @@ pub(crate) fn text(
         let new = summary.image_bytes - summary.old_bytes;
         line(
             "patch",
-            format!("{} behind {}", size(new), size(summary.old_bytes)),
+            format!("{} appended to {}", size(new), size(summary.old_bytes)),
         );
     }
     if let Some(preset) = summary.preset {

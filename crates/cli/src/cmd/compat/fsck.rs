@@ -153,11 +153,11 @@ impl FsckArgs {
             "--no-preserve-owner" => self.owners = Some(false),
             "--no-preserve" | "--no-preserve-perms" => {
                 return Err(said(
-                    "not done here: modes are those of the image; change them afterwards",
+                    "not supported: modes are those of the image; change them afterwards",
                 ));
             }
             "--nid" => self.nid = Some(Nid(number(&text()).map_err(|e| said(&e))?)),
-            _ => return Err(said("not done here: leave it out")),
+            _ => return Err(said("not supported: leave it out")),
         }
         Ok(())
     }

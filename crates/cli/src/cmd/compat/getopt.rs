@@ -90,7 +90,7 @@ impl OptionTable {
                 "--{shown} is the beginning of several options"
             ))),
             (None, _) => Err(Error::usage(format_args!(
-                "--{shown} is no option that is known here; --help lists them"
+                "--{shown} is not a known option; --help lists them"
             ))),
         }
     }
@@ -115,7 +115,7 @@ impl OptionTable {
             }
             if !is(self.letters) {
                 return Err(Error::usage(format_args!(
-                    "{option} is no option that is known here; --help lists them"
+                    "{option} is not a known option; --help lists them"
                 )));
             }
             tokens.push(Token::Option(option, None));
@@ -179,8 +179,8 @@ mod tests {
                 "--exclude x",
                 "--exclude is the beginning of several options",
             ),
-            ("--bogus", "--bogus is no option"),
-            ("-aq", "-q is no option"),
+            ("--bogus", "--bogus is not a known option"),
+            ("-aq", "-q is not a known option"),
         ] {
             let said = read_all(line).unwrap_err().to_string();
             assert!(said.contains(expected), "{line}: {said}");

@@ -43,7 +43,7 @@ impl Tool {
             out.line(list)?;
         }
         out.line(format_args!(
-            "this is Tuff {ours}, which takes the options of that version"
+            "this is Tuff {ours}, which accepts the options of that version"
         ))?;
         out.finish()?;
         Ok(ExitCode::SUCCESS)

@@ -94,7 +94,7 @@ fn mend(args: &Args) -> Result<ExitCode> {
             .collect();
         let mut report = report_json(&repaired.left);
         report["done"] = done.into();
-        report["went_back"] = repaired.fallback.map_or(Value::Null, |w| {
+        report["fallback"] = repaired.fallback.map_or(Value::Null, |w| {
             json!({"lost_checkpoint": w.lost, "used_checkpoint": w.used, "changed": full_time((w.changed.sec, w.changed.nsec))})
         });
         out.line(report)?;
@@ -104,7 +104,7 @@ fn mend(args: &Args) -> Result<ExitCode> {
         }
         if let Some(w) = repaired.fallback {
             out.line(format_args!(
-                "went back to checkpoint {}, whose last change is of {} UTC: what checkpoint {} had beyond it is lost, if that was ever committed",
+                "fell back to checkpoint {}, last changed {} UTC: changes in checkpoint {} are lost, if it was ever committed",
                 w.used,
                 time(w.changed.sec),
                 w.lost

@@ -80,7 +80,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             let _ = std::fs::remove_file(&args.path);
         }
         let what = format!(
-            "{}: addresses of {} bits do not fit: what holds the volume reaches {reach}, at least 29 are needed",
+            "{}: addresses of {} bits do not fit: the device supports {reach}, and at least 29 are needed",
             args.path.display(),
             args.area_bits.unwrap_or(29)
         );
@@ -125,7 +125,7 @@ fn make(args: &Args, zone_blocks: u64) -> Result<(Arc<dyn BlockDevice>, u8)> {
     if is_block(&args.path) {
         if !args.force {
             let what = format!(
-                "{place}: is a block device; --force makes a volume on it and loses what is there"
+                "{place}: is a block device; --force creates a volume on it and destroys its content"
             );
             return Err(Failure::Usage(what));
         }

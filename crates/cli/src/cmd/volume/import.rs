@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     };
     if !is_dir {
         return Err(Failure::Usage(format!(
-            "{}: is no directory",
+            "{}: is not a directory",
             args.source.display()
         )));
     }

@@ -45,7 +45,7 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let mut source: Box<dyn Read> = if args.input == Path::new("-") {
         if io::stdin().is_terminal() {
-            let what = "nobody types a stream: redirect standard input, or use -i";
+            let what = "standard input is a terminal: redirect it, or use -i";
             return Err(Failure::Usage(what.to_owned()));
         }
         Box::new(BufReader::with_capacity(1 << 20, io::stdin().lock()))
@@ -94,7 +94,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     if streams == 0 {
-        return Err(Failure::Usage("there is no stream in the input".to_owned()));
+        return Err(Failure::Usage("the input contains no stream".to_owned()));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -114,7 +114,7 @@ fn make(args: &Args, stream: &Stream<'_>) -> Result<Arc<dyn BlockDevice>> {
         FileDevice::open(&args.path, false).at(&place)?
     } else {
         let what = format!(
-            "{place}: is a block device; --force makes a volume on it and loses what is there"
+            "{place}: is a block device; --force creates a volume on it and destroys its content"
         );
         return Err(Failure::Usage(what));
     };
@@ -136,9 +136,8 @@ fn take_over(args: &Args, stream: &Stream<'_>) -> Result<Arc<dyn BlockDevice>> {
     if tuff_iplfs::read_superblock(&device).is_err() {
         let len = retry(|| args.path.metadata()).at(&place)?.len();
         if len > 0 && !args.force {
-            let what = format!(
-                "{place}: is a file that is no volume; --force makes a volume of it and loses what is there"
-            );
+            let what =
+                format!("{place}: is a file but not a volume; --force replaces it by a volume");
             return Err(Failure::Usage(what));
         }
         reaches(args, stream, &device)?;
@@ -155,7 +154,7 @@ fn reaches(args: &Args, stream: &Stream<'_>, device: &FileDevice) -> Result<()> 
     let reach = device.area_bits_max().at(&place)?;
     if needed > reach {
         return Err(Failure::Usage(format!(
-            "{place}: the stream has addresses of {needed} bits, and what is to hold it reaches {reach}: use a directory"
+            "{place}: the stream has addresses of {needed} bits, but the device supports {reach}: use a directory"
         )));
     }
     Ok(())

@@ -100,7 +100,7 @@ pub(super) fn told(path: &Path, name: &str, e: Error) -> Failure {
             Failure::Usage(format!("{place}: has a snapshot '{name}' already"))
         }
         Error::Posix(Errno::Invalid) => Failure::Usage(format!(
-            "'{name}' is no name for a snapshot: 1 to 64 bytes without '/'"
+            "'{name}' is not a valid name for a snapshot: 1 to 64 bytes without '/'"
         )),
         other => Failure::Volume(place.to_string(), other),
     }

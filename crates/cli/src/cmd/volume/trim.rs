@@ -33,7 +33,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         out.line(json!({"leaked_bytes": bytes(leaked), "discarded_bytes": bytes(discarded)}))?;
     } else {
         let text = format_args!(
-            "{} given back, {} of it had leaked",
+            "{} returned to the host, {} of it leaked",
             size(bytes(discarded)),
             size(bytes(leaked))
         );

@@ -114,7 +114,7 @@ impl DumpArgs {
             "--offset" => self.open.offset = number(&text().unwrap_or_default()).map_err(said)?,
             "--nid" => self.nid = Some(Nid(number(&text().unwrap_or_default()).map_err(said)?)),
             "--path" => self.path = value,
-            _ => return Err(said("not done here: leave it out".to_owned())),
+            _ => return Err(said("not supported: leave it out".to_owned())),
         }
         Ok(())
     }
@@ -134,7 +134,7 @@ impl DumpArgs {
         let lost = of_one.into_iter().find(|(asked, _)| *asked && !self.one());
         if let Some((_, name)) = lost {
             return Err(Error::usage(format_args!(
-                "{name}: of what? --path or --nid says it"
+                "{name}: name a file with --path or --nid"
             )));
         }
         let open = self.open.clone();

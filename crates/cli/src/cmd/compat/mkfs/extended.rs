@@ -104,12 +104,12 @@ fn feature(args: &mut MkfsArgs, name: &str, on: bool, value: Option<&str>) -> Re
         "plain-xattr-prefixes" => args.plain_prefixes = on,
         "force-inode-blockmap" | "force-chunk-indexes" => {
             return Err(Error::usage(format_args!(
-                "-E {name} is not done here: leave it out, and each file gets the map that suits it"
+                "-E {name} is not supported: leave it out, and each file gets the map that suits it"
             )));
         }
         _ => {
             return Err(Error::usage(format_args!(
-                "-E {name} is no feature that is known here; docs/reference/mkfs.md lists them"
+                "-E {name} is not a known feature; docs/reference/mkfs.md lists them"
             )));
         }
     }

@@ -29,13 +29,13 @@ pub(super) fn rules(
             .ok_or_else(|| wrong("expected a cluster size and an expression"))?;
         let cluster: usize = cluster
             .parse()
-            .map_err(|_| wrong(&format!("'{cluster}' is no cluster size in bytes")))?;
+            .map_err(|_| wrong(&format!("'{cluster}' is not a cluster size in bytes")))?;
         let rest = rest.trim_start();
         let (number, expression) = match rest.split_once(char::is_whitespace) {
             Some((number, expression)) => {
                 let number = number
                     .parse()
-                    .map_err(|_| wrong(&format!("'{number}' is no number of an algorithm")))?;
+                    .map_err(|_| wrong(&format!("'{number}' is not an algorithm number")))?;
                 (number, expression.trim_start())
             }
             None => (0, rest),
@@ -49,7 +49,7 @@ pub(super) fn rules(
         let paths = ere::paths(&place, expression)?;
         if !cluster.is_multiple_of(block) {
             notes.push(format!(
-                "{place}: {cluster} is no multiple of the block size {block}: the line is left out"
+                "{place}: {cluster} is not a multiple of the block size {block}: the line is skipped"
             ));
             continue;
         }

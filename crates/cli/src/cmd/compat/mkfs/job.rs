@@ -173,7 +173,7 @@ fn places(args: &MkfsArgs) -> Result<(PathBuf, Vec<Source>)> {
         }
         Err(refused(
             &format!(
-                "{}: a source that is no directory and no image",
+                "{}: this source is neither a directory nor an image",
                 path.display()
             ),
             "for a tar say --tar=f",
@@ -190,7 +190,7 @@ fn places(args: &MkfsArgs) -> Result<(PathBuf, Vec<Source>)> {
             match sources.iter().position(other) {
                 Some(i) if sources.len() > 1 => Err(refused(
                     &format!(
-                        "{}: one of several sources that is no image",
+                        "{}: with several sources each must be an image",
                         paths[i].display()
                     ),
                     "use tuff build, which merges all kinds",

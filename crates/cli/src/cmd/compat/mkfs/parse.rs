@@ -149,10 +149,7 @@ impl MkfsArgs {
                 ));
             }
             "--incremental" => {
-                return Err(refused(
-                    name,
-                    "use tuff patch, which makes an image hold another tree",
-                ));
+                return Err(refused(name, "use 'tuff patch', which updates an image"));
             }
             "--dsunit" if number::<u64>(name, text)? <= 1 => {}
             "--dsunit" => return Err(refused(name, "leave it out: files begin at any block")),
@@ -250,14 +247,14 @@ fn algorithm(text: &str) -> Result<Compression> {
             "level" => {
                 let number: i32 = value
                     .parse()
-                    .map_err(|_| wrong(&format!("'{value}' is no level")))?;
+                    .map_err(|_| wrong(&format!("'{value}' is not a level")))?;
                 level = Some(number);
             }
             "dictsize" => dict = Some(parse_size(value).map_err(|e| wrong(&e))?),
             "lc" | "lp" | "pb" => {
                 return Err(refused(&format!("-z {name},{key}="), "leave it out"));
             }
-            _ => return Err(wrong(&format!("'{key}' is no setting of an algorithm"))),
+            _ => return Err(wrong(&format!("'{key}' is not a setting of an algorithm"))),
         }
     }
     // Lowest levels of mkfs.erofs that do not exist here.
@@ -300,7 +297,7 @@ fn random() -> Result<[u8; 16]> {
 fn number<T: FromStr>(name: &str, text: &str) -> Result<T> {
     text.trim()
         .parse()
-        .map_err(|_| said(name, &format!("'{text}' is no number that it takes")))
+        .map_err(|_| said(name, &format!("'{text}' is not a valid number")))
 }
 
 fn at_most(name: &str, number: u64, max: u64) -> Result<()> {
@@ -325,5 +322,5 @@ fn said(name: &str, what: &str) -> Error {
 
 /// Returns the error for an unsupported option, with an alternative.
 pub(super) fn refused(what: &str, instead: &str) -> Error {
-    Error::usage(format_args!("{what} is not done here: {instead}"))
+    Error::usage(format_args!("{what} is not supported: {instead}"))
 }

@@ -40,7 +40,7 @@ fn text(path: &Path, image: &Path, devices: &[PathBuf], opened: &Image) -> Resul
     let mut parts = vec![(image, sectors(end))];
     for (slot, device) in slots.iter().zip(devices) {
         if slot.uniaddr.0 != end {
-            return apart("its devices do not lie right behind each other");
+            return apart("its devices are not adjacent");
         }
         end += slot.blocks;
         parts.push((device, sectors(slot.blocks)));
