@@ -1,4 +1,5 @@
-//! The comparison itself: one thread walks both trees, others compare bytes, and what is found is reported in tree order.
+//! Comparison of two trees. One thread walks both trees, worker threads compare contents, and differences are reported
+//! in tree order.
 
 use super::content::{Part, Workers};
 use super::node::Node;
@@ -10,90 +11,90 @@ use crate::walk::{path_fits, push_name, shown};
 use crate::{Error, Result};
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// Most steps that wait, for each thread; a file takes two and more.
+/// Maximum number of pending steps per thread. A file takes two steps or more.
 const WAITING: usize = 512;
-/// Most steps that wait if files of a host are open as long: each has two steps and more.
+/// Maximum number of pending steps if they keep host files open. Each open file has two steps or more.
 const WAITING_OPEN: u64 = 384;
-/// Directories inside directories.
+/// Maximum depth of nested directories.
 const DEPTH_MAX: usize = 1 << 16;
 
-/// What to compare.
+/// Options of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Only names, types, bytes, link targets and device numbers.
+    /// Compares only names, types, contents, symlink targets and device numbers.
     pub content_only: bool,
-    /// Threads that compare bytes. 0: as many as the process may use.
+    /// Number of threads that compare contents. 0 means the parallelism available to the process.
     pub threads: usize,
 }
 
-/// How something differs between A and B; A's value comes first.
+/// Difference between A and B in one attribute. The value of A comes first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Difference {
-    /// Type. Nothing else is compared then.
+    /// File type. If it differs, nothing else is compared.
     Type(FileType, FileType),
-    /// Permission bits.
+    /// Permission bits of the mode.
     Mode(u16, u16),
-    /// Owner.
+    /// User ID of the owner.
     Uid(u32, u32),
-    /// Group.
+    /// Group ID of the owner.
     Gid(u32, u32),
-    /// Modification time: seconds and nanoseconds.
+    /// Modification time in seconds and nanoseconds.
     Mtime((i64, u32), (i64, u32)),
-    /// Link count of something that is no directory.
+    /// Link count of an inode other than a directory.
     Nlink(u64, u64),
-    /// The first name of the same inode, if it is another one.
+    /// Path of the first link to the same inode, if it differs from this path.
     LinkTo(Option<Vec<u8>>, Option<Vec<u8>>),
-    /// Size of a file.
+    /// File size in bytes.
     Size(u64, u64),
-    /// Device number.
+    /// Device number, major and minor.
     Device((u32, u32), (u32, u32)),
     /// Target of a symlink.
     Target(Vec<u8>, Vec<u8>),
-    /// An extended attribute: its name, and its value if it is there.
+    /// Extended attribute: its name, and its value on each side that has it.
     Xattr(Vec<u8>, Option<Vec<u8>>, Option<Vec<u8>>),
-    /// Bytes: where the first one differs.
+    /// Content: offset of the first differing byte.
     Content(u64),
 }
 
-/// What happened to a path from A to B.
+/// Change of a path from A to B.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Only in B.
+    /// The path exists only in B.
     Added(FileType),
-    /// Only in A.
+    /// The path exists only in A.
     Removed(FileType),
-    /// In both, but different. Not empty.
+    /// The path exists in both trees and differs. The list is not empty.
     Changed(Vec<Difference>),
 }
 
-/// What was compared, and what was found.
+/// Counters of a comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Totals {
-    /// Names in both.
+    /// Number of paths that exist in both trees.
     pub compared: u64,
-    /// Names only in B.
+    /// Number of paths that exist only in B.
     pub added: u64,
-    /// Names only in A.
+    /// Number of paths that exist only in A.
     pub removed: u64,
-    /// Names that differ.
+    /// Number of paths that differ.
     pub changed: u64,
-    /// Bytes of content compared. Unit: bytes.
+    /// Number of content bytes compared.
     pub content_bytes: u64,
 }
 
 impl Totals {
-    /// True if nothing differs.
+    /// Returns true if nothing differs.
     pub fn same(&self) -> bool {
         self.added + self.removed + self.changed == 0
     }
 }
 
-/// Compares two trees. `report` is called with each path that differs, in tree order.
+/// Compares two trees. Calls `report` with each path that differs, in tree order.
 ///
 /// # Errors
-/// Damage in an image, a failure of the host, or what `report` returns.
+/// Returns an error for damage in an image or a failure of the host, and any error from `report`.
 pub fn diff<'a>(
     a: &mut Side<'a>,
     b: &mut Side<'a>,
@@ -124,19 +125,19 @@ pub fn diff<'a>(
             sides: [a, b],
         };
         let walked = run.run(root_a, root_b);
-        // What comes before the place where the walk ended may have failed, too.
+        // Steps that precede the failure may have failed, too. Their error is reported first.
         run.settle(0)?;
         walked.map(|()| run.totals)
     })
 }
 
-/// What is to be reported, in its order.
+/// Pending step of the ordered output.
 enum Step {
-    /// A path whose change is known.
+    /// Path with a known change.
     Change(Vec<u8>, Change),
-    /// A part of the next file, once it is known.
+    /// Part of the next file. `None` until its result arrives.
     Part(Option<Result<Part>>),
-    /// A file whose parts came before, and what else differs.
+    /// End of a file whose parts precede it, with its other differences.
     File(Vec<u8>, Vec<Difference>),
 }
 
@@ -145,34 +146,34 @@ struct Run<'r, 'a> {
     options: &'r Options,
     report: &'r mut dyn FnMut(&[u8], &Change) -> Result<()>,
     totals: Totals,
-    /// Names of inodes that have several.
+    /// Links to inodes with several names, for each side.
     links: [HashMap<(u64, u64), Links>; 2],
-    /// Directories that were entered: none is entered twice.
+    /// Directories entered on each side. None is entered twice.
     entered: [HashSet<(u64, u64)>; 2],
     workers: Workers<'a>,
-    /// So many steps may wait.
+    /// Maximum number of pending steps.
     most: usize,
     waiting: VecDeque<Step>,
-    /// Steps that are done, which is the ticket of the first that waits.
+    /// Number of completed steps, which is also the ticket of the first pending step.
     settled: u64,
-    /// What the parts of the file at the front came to so far.
+    /// Accumulated result of the parts of the file at the front.
     content: Part,
-    /// Remaining limits of each side that is an image: names, and bytes that are read.
+    /// Remaining limits of each side that is an image: names listed, and bytes read.
     listed: [Option<WorkBudget>; 2],
     read: [Option<WorkBudget>; 2],
 }
 
-/// The names of an inode.
+/// Links to one inode.
 struct Links {
     first: Vec<u8>,
 }
 
-/// A directory on the way: on one side, or on both.
+/// Directory on the current path, present on one side or both.
 struct Frame {
     nodes: [Option<Node>; 2],
-    /// Names of either side that are still to come, the last one first.
+    /// Remaining names on each side, in reverse order.
     names: [Vec<Vec<u8>>; 2],
-    /// Length of the path before this directory's name was added.
+    /// Length of the path before the name of this directory was appended.
     path_len: usize,
 }
 
@@ -248,7 +249,7 @@ impl<'a> Run<'_, 'a> {
         let mut names = [Vec::new(), Vec::new()];
         for (i, node) in nodes.iter().enumerate() {
             let Some(node) = node else { continue };
-            // A host's mount points may show one directory twice; in an image that is damage.
+            // Bind mounts on a host may show a directory twice. In an image this is damage.
             if !self.entered[i].insert(node.id) && !self.sides[i].is_host() {
                 let what = "the directory has a second name";
                 return Err(Error::corrupt(shown(path), what));
@@ -270,7 +271,7 @@ impl<'a> Run<'_, 'a> {
         })
     }
 
-    /// Compares what `name` in the directory `dir` stands for. The root has no name.
+    /// Compares the entry `name` of the directory `dir`. The root has an empty name.
     fn compare(&mut self, dir: &[u8], name: &[u8], path: &[u8], a: &Node, b: &Node) -> Result<()> {
         self.totals.compared += 1;
         let links = [self.note_link(0, a, path), self.note_link(1, b, path)];
@@ -301,7 +302,7 @@ impl<'a> Run<'_, 'a> {
         self.wait(Step::Change(path.to_vec(), Change::Changed(found)))
     }
 
-    /// Notes a name of an inode that has several. The first one, if this is another.
+    /// Records a link to an inode that has several. Returns the path of the first link if it is a different one.
     fn note_link(&mut self, side: usize, node: &Node, path: &[u8]) -> Option<Vec<u8>> {
         if node.kind == FileType::Dir || node.nlink == 1 {
             return None;
@@ -329,14 +330,14 @@ impl<'a> Run<'_, 'a> {
         if a.mtime != b.mtime {
             found.push(Difference::Mtime(a.mtime, b.mtime));
         }
-        // On a host, names outside the tree count, too: there only the names inside tell.
+        // The link count of a host also includes links outside the tree, so only links inside the tree are compared.
         let counted = !self.sides.iter().any(|s| s.is_host());
         if counted && a.kind != FileType::Dir && a.nlink != b.nlink {
             found.push(Difference::Nlink(a.nlink, b.nlink));
         }
     }
 
-    /// Compares what the type says, but for bytes: size, target, device.
+    /// Compares the type-specific attributes: size, symlink target and device number. Contents are compared separately.
     fn content(
         &mut self,
         dir: &[u8],
@@ -368,7 +369,7 @@ impl<'a> Run<'_, 'a> {
         Ok(())
     }
 
-    /// Has the bytes compared that both files have.
+    /// Queues a content comparison of two files, part by part.
     fn parts(
         &mut self,
         dir: &[u8],
@@ -396,13 +397,13 @@ impl<'a> Run<'_, 'a> {
         }
     }
 
-    /// Puts a step behind those that wait, which may be its turn at once.
+    /// Appends a pending step. It is processed immediately if no other step precedes it.
     fn wait(&mut self, step: Step) -> Result<()> {
         self.waiting.push_back(step);
         self.settle(self.most)
     }
 
-    /// Does the steps whose turn it is, until no more than `most` wait. After an error none waits.
+    /// Processes steps in order until at most `most` are pending. After an error, the pending steps are discarded.
     fn settle(&mut self, most: usize) -> Result<()> {
         let done = self.try_settle(most);
         if done.is_err() {
@@ -422,7 +423,7 @@ impl<'a> Run<'_, 'a> {
                 return Ok(());
             }
             for (ticket, part) in self.workers.answers()? {
-                // Fits: one that waits.
+                // Fits: the index of a pending step.
                 let i = (ticket - self.settled) as usize;
                 if let Some(step) = self.waiting.get_mut(i) {
                     *step = Step::Part(Some(part));
@@ -435,7 +436,7 @@ impl<'a> Run<'_, 'a> {
         match step {
             Step::Change(path, change) => self.report(&path, &change),
             Step::Part(None) => Ok(()),
-            // What lies behind the first difference is not looked at, or was in vain.
+            // Parts past the first difference are skipped or ignored.
             Step::Part(Some(_)) if self.content.differs.is_some() => Ok(()),
             Step::Part(Some(part)) => {
                 let part = part?;
@@ -464,7 +465,7 @@ impl<'a> Run<'_, 'a> {
     }
 }
 
-/// Differences of two sorted lists of attributes.
+/// Adds the differences between two sorted lists of xattrs to `found`.
 fn xattrs(a: &[Xattr], b: &[Xattr], found: &mut Vec<Difference>) {
     let (mut i, mut j) = (0, 0);
     loop {

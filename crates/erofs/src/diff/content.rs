@@ -1,7 +1,7 @@
-//! The bytes of files, compared by threads; what they find comes back by ticket.
+//! Parallel comparison of file contents. Results are returned by ticket.
 //!
-//! Invariant: what is found does not depend on how many threads there are. Files are compared in parts that do not depend on it
-//! either, and of what lies behind the first difference of a file nothing counts.
+//! Invariant: the result does not depend on the number of threads. Files are split into parts independently of that
+//! number, and nothing past the first difference of a file counts.
 
 use super::side::Content;
 use crate::threads;
@@ -12,34 +12,35 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Scope;
 
-/// Content is compared in steps of this. Unit: bytes.
+/// Length of one comparison step, in bytes.
 const STEP: usize = 1 << 20;
-/// What a thread compares of one file at once. Unit: bytes.
+/// Length of the part of a file that a thread compares at once, in bytes.
 const PART: u64 = 8 << 20;
-/// Bytes that are enough for a thread to take at once. Unit: bytes.
+/// Length of a batch after which it is handed to a thread, in bytes.
 const BATCH_LEN: u64 = 1 << 20;
-/// Most parts that a thread takes at once.
+/// Maximum number of parts in a batch.
 const BATCH: usize = 64;
 
-/// A file on both sides.
+/// File that exists on both sides.
 struct Pair<'a> {
     sides: [Content<'a>; 2],
-    /// How messages name it.
+    /// Name of the file in error messages.
     place: String,
-    /// A position that differs: what lies behind it is of no interest.
+    /// Lowest known offset of a difference. Parts past it are skipped.
     differs: AtomicU64,
 }
 
-/// What is still to be compared of a file.
+/// Iterator state over the parts of a file that are not yet compared.
 pub(super) struct Parts<'a> {
     pair: Arc<Pair<'a>>,
     rest: Range<u64>,
-    /// Where each side has data again, if that is known.
+    /// Start of the next data on each side, as far as known.
     data: [u64; 2],
 }
 
 impl Parts<'_> {
-    /// Goes on to where either side has data: a file may claim holes that would take forever in parts.
+    /// Skips to the next data on either side. A file may claim holes so large that splitting them into parts would take
+    /// forever.
     fn skip_holes(&mut self) -> Result<()> {
         let Range { start, end } = self.rest;
         for (data, content) in self.data.iter_mut().zip(&self.pair.sides) {
@@ -53,41 +54,41 @@ impl Parts<'_> {
     }
 }
 
-/// A part of a file.
+/// Comparison of one part of a file.
 struct Job<'a> {
     ticket: u64,
     pair: Arc<Pair<'a>>,
     range: Range<u64>,
 }
 
-/// What was found in a part.
+/// Result of the comparison of a part.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Part {
-    /// What was compared. Unit: bytes.
+    /// Number of bytes compared.
     pub(super) bytes: u64,
-    /// The first position that differs.
+    /// Offset of the first difference, if any.
     pub(super) differs: Option<u64>,
 }
 
-/// What came of the parts with these tickets.
+/// Results of parts, each with its ticket.
 type Answers = Vec<(u64, Result<Part>)>;
 
-/// Those who compare.
+/// Pool of threads that compare contents.
 pub(super) struct Workers<'a> {
     queue: Option<SyncSender<Vec<Job<'a>>>>,
     batch: Vec<Job<'a>>,
     batch_bytes: u64,
-    /// `None`: a thread ended before its work was done.
+    /// Results from the threads. `None` reports a thread that panicked.
     answers: Receiver<Option<Answers>>,
-    /// The calling thread, where there is no other.
+    /// Comparer of the calling thread, if there are no other threads.
     alone: Option<Comparer>,
     stop: Arc<AtomicBool>,
-    /// How many there are.
+    /// Number of comparing threads, at least 1.
     pub(super) count: usize,
 }
 
 impl<'a> Workers<'a> {
-    /// Starts so many threads; with one, the calling thread does it.
+    /// Starts `threads` threads. With a single thread, the calling thread compares by itself.
     pub(super) fn start<'scope>(scope: &'scope Scope<'scope, '_>, threads: usize) -> Self
     where
         'a: 'scope,
@@ -116,7 +117,7 @@ impl<'a> Workers<'a> {
         }
     }
 
-    /// The first `size` bytes of a file, in parts.
+    /// Splits the first `size` bytes of a file into parts.
     pub(super) fn parts(&self, sides: [Content<'a>; 2], size: u64, place: String) -> Parts<'a> {
         let differs = AtomicU64::new(u64::MAX);
         let pair = Pair {
@@ -131,13 +132,14 @@ impl<'a> Workers<'a> {
         }
     }
 
-    /// Has the next part compared, which gets this ticket. What was found, if that is known at once; `None` at the end.
+    /// Compares or queues the next part under `ticket`. Returns its result if it is available immediately, or `None`
+    /// after the last part.
     pub(super) fn next(
         &mut self,
         parts: &mut Parts<'a>,
         ticket: u64,
     ) -> Option<Option<Result<Part>>> {
-        // Whoever compares the first part sees holes by itself, which is all for most files.
+        // The comparison of the first part skips holes by itself. Most files have no further part.
         if parts.rest.start > 0
             && !parts.rest.is_empty()
             && let Err(e) = parts.skip_holes()
@@ -146,7 +148,7 @@ impl<'a> Workers<'a> {
             return Some(Some(Err(e)));
         }
         let Range { start, end } = parts.rest;
-        // What is known to be behind a difference need not be looked at.
+        // Parts past a known difference are not compared.
         if start >= end || parts.pair.differs.load(Relaxed) < start {
             return None;
         }
@@ -173,17 +175,17 @@ impl<'a> Workers<'a> {
         }
     }
 
-    /// Gives away what waits for more.
+    /// Sends the current batch to the threads.
     fn flush(&mut self) {
         self.batch_bytes = 0;
         let batch = std::mem::take(&mut self.batch);
         if let (false, Some(queue)) = (batch.is_empty(), &self.queue) {
-            // If nobody takes it, no answer comes, which is noticed.
+            // If no thread receives the batch, no result arrives, and `answers` fails.
             let _ = queue.send(batch);
         }
     }
 
-    /// Waits for answers.
+    /// Waits for the next results.
     pub(super) fn answers(&mut self) -> Result<Answers> {
         self.flush();
         let answers = self.answers.recv().ok().flatten();
@@ -197,7 +199,7 @@ impl Drop for Workers<'_> {
     }
 }
 
-/// Compares until there is nothing more to come.
+/// Compares batches until the queue is closed.
 fn work(
     jobs: &Mutex<Receiver<Vec<Job<'_>>>>,
     answers: &Sender<Option<Answers>>,
@@ -210,12 +212,12 @@ fn work(
         let Ok(batch) = batch else { break };
         let batch = batch.into_iter().take_while(|_| !stop.load(Relaxed));
         let found = batch.map(|job| (job.ticket, comparer.part(&job)));
-        // If nobody waits, nobody asks for more either.
+        // A send fails only after the receiver was dropped. The queue is then closed as well.
         let _ = answers.send(Some(found.collect()));
     }
 }
 
-/// Says that this thread ended before its work was done, if it does.
+/// Guard that reports a panic of its thread.
 struct Here<'a>(&'a Sender<Option<Answers>>);
 
 impl Drop for Here<'_> {
@@ -226,7 +228,7 @@ impl Drop for Here<'_> {
     }
 }
 
-/// What one thread needs.
+/// Comparison buffers of one thread.
 #[derive(Default)]
 struct Comparer {
     buffers: [Vec<u8>; 2],
@@ -246,12 +248,13 @@ impl Comparer {
         Ok(part)
     }
 
-    /// Compares a range that both sides have.
+    /// Compares a range that lies inside both files.
     fn range(&mut self, sides: &[Content<'_>; 2], range: Range<u64>) -> Result<Part> {
         let [buf_a, buf_b] = &mut self.buffers;
         let mut part = Part::default();
         let mut at = range.start;
-        // Where either side has data again: what both leave out is the same, however long they claim it is.
+        // Start of the next data on either side. A hole common to both sides is equal and costs nothing, whatever its
+        // length.
         let mut data = [at; 2];
         loop {
             for (data, content) in data.iter_mut().zip(sides) {
@@ -277,7 +280,7 @@ impl Comparer {
                 return Ok(part);
             }
             if n < want {
-                // One of them became shorter than it was when it was examined.
+                // One of the files was truncated after its size was read.
                 part.differs = Some(at + n as u64);
                 return Ok(part);
             }

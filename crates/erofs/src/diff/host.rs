@@ -1,4 +1,4 @@
-//! A directory of the host as one side of a comparison.
+//! Host directory as one side of a comparison.
 
 use super::node::Node;
 use crate::read::{FileType, Xattr};
@@ -11,12 +11,12 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use tuff_store::retry;
 
-/// Paths up to this long are handed to the kernel in one piece. Unit: bytes.
+/// Maximum length of a path that is passed to the kernel in a single call, in bytes.
 const PIECE: usize = 4000;
-/// Longest list of names or value of an attribute on Linux. Unit: bytes.
+/// Maximum length of an xattr list or value on Linux, in bytes.
 const XATTR_MAX: usize = 65536;
 
-/// An open directory of the host, and the directory below it that was used last.
+/// Tree below an open directory of the host. Caches the handle of the last directory used.
 pub struct HostTree {
     name: String,
     root: OwnedFd,
@@ -24,10 +24,10 @@ pub struct HostTree {
 }
 
 impl HostTree {
-    /// Opens a directory.
+    /// Opens the root directory of the tree.
     ///
     /// # Errors
-    /// `Io` if it cannot be opened.
+    /// Returns `Io` if it cannot be opened.
     pub fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = retry(|| fs::open(path, flags, Mode::empty()));
@@ -39,14 +39,14 @@ impl HostTree {
         })
     }
 
-    /// The root's attributes.
+    /// Returns the attributes of the root.
     pub(super) fn root(&self) -> Result<Node> {
         let stat =
             retry(|| fs::fstat(&self.root)).map_err(|e| self.failed(b"", "cannot examine", e))?;
         Ok(node(&stat))
     }
 
-    /// Names in a directory, in bytewise order.
+    /// Returns the names in a directory, in bytewise order.
     pub(super) fn names(&mut self, dir: &[u8]) -> Result<Vec<Vec<u8>>> {
         let list = |fd: &OwnedFd| -> Result<Vec<Vec<u8>>, Errno> {
             let mut names = Vec::new();
@@ -64,7 +64,7 @@ impl HostTree {
             .map_err(|e| self.failed(dir, "cannot list", e))
     }
 
-    /// The attributes of `name` in the directory `dir`.
+    /// Returns the attributes of `name` in the directory `dir`.
     pub(super) fn node(&mut self, dir: &[u8], name: &[u8]) -> Result<Node> {
         self.within(dir, |fd| {
             retry(|| fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW))
@@ -73,14 +73,14 @@ impl HostTree {
         .map_err(|e| self.failed(&join(dir, name), "cannot examine", e))
     }
 
-    /// The target of a symlink.
+    /// Returns the target of a symlink.
     pub(super) fn target(&mut self, dir: &[u8], name: &[u8]) -> Result<Vec<u8>> {
         self.within(dir, |fd| retry(|| fs::readlinkat(fd, name, Vec::new())))
             .map(std::ffi::CString::into_bytes)
             .map_err(|e| self.failed(&join(dir, name), "cannot read the symlink", e))
     }
 
-    /// Opens a regular file.
+    /// Opens a regular file for reading.
     pub(super) fn file(&mut self, dir: &[u8], name: &[u8]) -> Result<File> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         self.within(dir, |fd| {
@@ -90,9 +90,9 @@ impl HostTree {
         .map_err(|e| self.failed(&join(dir, name), "cannot open", e))
     }
 
-    /// All attributes that an image could hold, by name. An empty `name` is the directory itself.
+    /// Returns the xattrs that an image can represent, sorted by name. An empty `name` selects the directory itself.
     pub(super) fn xattrs(&mut self, dir: &[u8], name: &[u8]) -> Result<Vec<Xattr>> {
-        // There is no call that takes a directory and a name, so the path goes through the directory's handle.
+        // No system call takes a directory handle and a name, so the path goes through the handle.
         let read = |fd: &OwnedFd| {
             let mut path = format!("/proc/self/fd/{}/", fd.as_raw_fd()).into_bytes();
             path.extend_from_slice(if name.is_empty() { b"." } else { name });
@@ -118,13 +118,14 @@ impl HostTree {
         f(&self.last.insert(last).1)
     }
 
-    /// Opens a directory below the root however long its path is: in pieces, each relative to the one before.
+    /// Opens a directory below the root. A path of any length is split into segments, each relative to the previous
+    /// one.
     fn open_dir(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut at: Option<OwnedFd> = None;
         let mut rest = path;
         loop {
-            // A name has at most 255 bytes, so a long path has a slash in its first piece.
+            // A name has at most 255 bytes, so the first segment of a long path contains a slash.
             let cut = if rest.len() <= PIECE {
                 rest.len()
             } else {
@@ -145,7 +146,7 @@ impl HostTree {
         Error::io(self.place(path), what, e.into())
     }
 
-    /// A path as messages name it.
+    /// Returns a path with the name of the tree, for messages.
     pub(super) fn place(&self, path: &[u8]) -> String {
         format!("{}{}", self.name.trim_end_matches('/'), shown(path))
     }
@@ -160,7 +161,7 @@ fn xattrs_at(path: &[u8]) -> Result<Vec<Xattr>, Errno> {
     };
     let mut out = Vec::new();
     for name in list[..n].split(|b| *b == 0) {
-        // What an image has no name space for cannot differ.
+        // An xattr outside the namespaces of EROFS has no counterpart in an image.
         if name.is_empty() || tuff_format::xattr::split(name).is_none() {
             continue;
         }
@@ -180,7 +181,7 @@ fn xattrs_at(path: &[u8]) -> Result<Vec<Xattr>, Errno> {
 }
 
 fn node(stat: &fs::Stat) -> Node {
-    // The type bits of a mode are the same everywhere.
+    // The type bits of a mode have the same values on all systems.
     let mode = stat.st_mode as u16;
     let kind = FileType::from_mode(mode).unwrap_or(FileType::File);
     let device = (fs::major(stat.st_rdev), fs::minor(stat.st_rdev));
@@ -198,7 +199,7 @@ fn node(stat: &fs::Stat) -> Node {
     }
 }
 
-/// Widened: the field is 64 bits wide on some architectures and narrower on others.
+/// The conversion widens on some architectures and is a no-op on others.
 #[allow(
     clippy::useless_conversion,
     reason = "useless only where the field is 64 bits wide"

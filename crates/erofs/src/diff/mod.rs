@@ -1,16 +1,16 @@
-//! Differences between two trees: of two images, or of an image and a directory of the host.
+//! Comparison of two trees: of two images, or of an image and a host directory.
 //!
 //! ```text
-//!  names of a directory in A ─┐
-//!                             ├─► merged ──► only in one: removed, added ──► with all below
-//!  names of a directory in B ─┘            └► in both: compared, and entered if both are directories
+//!   names of a directory in A ─┐
+//!                              ├─► merged ──► only in one: removed or added, with everything below
+//!   names of a directory in B ─┘            └► in both: compared, and entered if both are directories
 //! ```
 //!
 //! Invariants:
 //!
-//! * Paths come in tree order: parents first, names in bytewise order, however many threads compare bytes.
-//! * What is compared is what a mount would show, not how an image stores it: layouts, inode numbers and the sizes and
-//!   link counts of directories never differ.
+//! * Paths are reported in tree order: parents first, names in bytewise order, independent of the number of threads.
+//! * The comparison covers the view of a mount, not its storage: layouts, inode numbers, and the sizes and link counts
+//!   of directories never differ.
 
 mod compare;
 mod content;

@@ -1,12 +1,12 @@
-//! Attributes of a name on either side.
+//! Attributes of an entry on either side.
 
 use crate::read::{FileType, Inode};
 
-/// What a name stands for.
+/// Inode of an entry, with the attributes to compare.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) kind: FileType,
-    /// Without the type.
+    /// Permission bits, without the file type.
     pub(super) mode: u16,
     pub(super) uid: u32,
     pub(super) gid: u32,
@@ -14,8 +14,8 @@ pub(super) struct Node {
     pub(super) nlink: u64,
     pub(super) size: u64,
     pub(super) device: Option<(u32, u32)>,
-    /// The same for all names of an inode.
+    /// Identity of the inode, equal for all its links.
     pub(super) id: (u64, u64),
-    /// In an image.
+    /// Inode of the image. `None` on the host.
     pub(super) inode: Option<Inode>,
 }

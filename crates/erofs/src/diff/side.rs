@@ -1,4 +1,4 @@
-//! One side of a comparison, whatever it is.
+//! Common access to the two kinds of trees in a comparison.
 
 use super::host::HostTree;
 use super::node::Node;
@@ -11,15 +11,15 @@ use std::os::unix::fs::FileExt;
 use tuff_format::dirent::is_name;
 use tuff_store::retry;
 
-/// A tree to compare.
+/// Tree on one side of a comparison.
 pub enum Side<'a> {
-    /// The tree of an image.
+    /// Tree of an image.
     Image(&'a Image),
-    /// A directory of the host.
+    /// Directory of the host.
     Host(HostTree),
 }
 
-/// The bytes of a file on one side.
+/// Readable content of a file on one side.
 pub(super) enum Content<'a> {
     Image(&'a Image, Inode),
     Host(std::fs::File, String),
@@ -33,7 +33,7 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Names in a directory, in bytewise order.
+    /// Returns the names in a directory, in bytewise order.
     pub(super) fn names(&mut self, path: &[u8], dir: &Node) -> Result<Vec<Vec<u8>>> {
         match self {
             Self::Host(tree) => tree.names(path),
@@ -58,7 +58,7 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// What `name` in the directory `dir` stands for.
+    /// Returns the inode of `name` in the directory `dir`.
     pub(super) fn node(&mut self, path: &[u8], dir: &Node, name: &[u8]) -> Result<Node> {
         match self {
             Self::Host(tree) => tree.node(path, name),
@@ -75,7 +75,7 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// The target of the symlink `name`.
+    /// Returns the target of the symlink `name`.
     pub(super) fn target(&mut self, path: &[u8], name: &[u8], node: &Node) -> Result<Vec<u8>> {
         match self {
             Self::Host(tree) => tree.target(path, name),
@@ -83,7 +83,7 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Attributes, by name.
+    /// Returns the xattrs, sorted by name.
     pub(super) fn xattrs(&mut self, path: &[u8], name: &[u8], node: &Node) -> Result<Vec<Xattr>> {
         match self {
             Self::Host(tree) => tree.xattrs(path, name),
@@ -95,7 +95,7 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// The bytes of the file `name`.
+    /// Returns the content of the file `name`.
     pub(super) fn content(&mut self, path: &[u8], name: &[u8], node: &Node) -> Result<Content<'a>> {
         match self {
             Self::Host(tree) => {
@@ -107,7 +107,7 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// The image, if it is one.
+    /// Returns the image, if this side is one.
     pub(super) fn image(&self) -> Option<&'a Image> {
         match self {
             Self::Image(image) => Some(image),
@@ -115,14 +115,14 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// True if link counts may count names outside of the tree.
+    /// Returns true for a host directory, where link counts may include names outside the tree.
     pub(super) fn is_host(&self) -> bool {
         matches!(self, Self::Host(_))
     }
 }
 
 impl Content<'_> {
-    /// The first position from `at` on that is in no hole, at most `size`.
+    /// Returns the first position from `at` on that is not in a hole, at most `size`.
     pub(super) fn data_from(&self, at: u64, size: u64) -> Result<u64> {
         match self {
             Self::Image(image, inode) => {
@@ -136,19 +136,19 @@ impl Content<'_> {
             }
             Self::Host(file, place) => match retry(|| rustix::fs::seek(file, SeekFrom::Data(at))) {
                 Ok(found) => Ok(found.min(size)),
-                // No data to the end, unless the file became shorter: reading it will show that.
+                // No data up to the end, unless the file was truncated. A read will detect that.
                 Err(Errno::NXIO) => match retry(|| file.metadata()) {
                     Ok(meta) if meta.len() >= size => Ok(size),
                     _ => Ok(at),
                 },
-                // A filesystem that does not tell.
+                // The filesystem does not support `SEEK_DATA`.
                 Err(Errno::INVAL) => Ok(at),
                 Err(e) => Err(Error::io(place, "cannot seek", e.into())),
             },
         }
     }
 
-    /// Fills `buf` from `offset` on, as far as the file goes. Returns how much.
+    /// Fills `buf` from `offset` on, up to the end of the file. Returns the number of bytes read.
     pub(super) fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         match self {
             Self::Image(image, inode) => image.read_at(inode, buf, offset),
