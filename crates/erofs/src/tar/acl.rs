@@ -1,10 +1,10 @@
-//! ACLs in words, as SCHILY.acl records have them: GNU tar restores ACLs only from those when it is asked for ACLs.
+//! ACLs in the text form of SCHILY.acl records. GNU tar restores ACLs (`--acls`) only from these records.
 //!
 //! ```text
 //! u32 version (2) | u16 tag, u16 permissions, u32 id | ...        user::rw-,user:1000:rwx,group::r--,mask::rwx,other::r--
 //! ```
 
-/// The words for an ACL as an attribute holds it. `None` if it is not one.
+/// Returns the text form of an ACL, given its binary xattr value. `None` if the value is not an ACL.
 pub(super) fn words(value: &[u8]) -> Option<String> {
     let (version, entries) = value.split_first_chunk::<4>()?;
     let (entries, rest) = entries.as_chunks::<8>();

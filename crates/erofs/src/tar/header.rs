@@ -1,4 +1,4 @@
-//! The ustar header, 512 bytes, and PAX records.
+//! The ustar header of 512 bytes, and PAX records.
 //!
 //! ```text
 //! name(100) mode(8) uid(8) gid(8) size(12) mtime(12) sum(8) type link(100) "ustar\0" "00" uname(32) gname(32)
@@ -6,61 +6,61 @@
 //! ```
 //! Source: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Extended Header".
 
-/// Everything in a tar comes in units of this. Unit: bytes.
+/// Block size of a tar stream, in bytes.
 pub(super) const BLOCK: usize = 512;
-/// Room for a name or a link's target. Unit: bytes.
+/// Size of the fields for a name and for a link target, in bytes.
 pub(super) const NAME_LEN: usize = 100;
 /// Largest number in a field of 8 bytes: 7 octal digits.
 const MAX_8: u64 = 0o777_7777;
 /// Largest number in a field of 12 bytes: 11 octal digits.
 const MAX_12: u64 = 0o777_7777_7777;
 
-/// Type of a member, as its header says it.
+/// Type flag of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A regular file.
+    /// Regular file with data.
     File = b'0' as isize,
-    /// A further name of a member that came before.
+    /// Hard link to an earlier member.
     HardLink = b'1' as isize,
-    /// A symbolic link.
+    /// Symbolic link to a path.
     Symlink = b'2' as isize,
-    /// A character device.
+    /// Character device with its number.
     Char = b'3' as isize,
-    /// A block device.
+    /// Block device with its number.
     Block = b'4' as isize,
-    /// A directory.
+    /// Directory. Its member has no data.
     Dir = b'5' as isize,
-    /// A named pipe.
+    /// Named pipe, also called fifo.
     Fifo = b'6' as isize,
-    /// PAX records for the next member.
+    /// PAX extended header: records for the next member.
     Records = b'x' as isize,
 }
 
-/// What a header says.
+/// Metadata of a member.
 #[derive(Clone, Debug)]
 pub struct Header<'a> {
-    /// Path of the member; a directory's ends in a slash.
+    /// Path of the member. The path of a directory ends in a slash.
     pub name: &'a [u8],
-    /// What the member is.
+    /// Type of the member.
     pub kind: Kind,
-    /// Permissions; bits above the lowest twelve are left out.
+    /// Permission bits. Only the lowest twelve are written.
     pub mode: u16,
-    /// Owner.
+    /// User ID of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group ID of the owner.
     pub gid: u32,
-    /// Bytes of data that follow.
+    /// Size of the data that follows, in bytes.
     pub size: u64,
-    /// Seconds since 1970 and nanoseconds.
+    /// Modification time: seconds since 1970 and nanoseconds.
     pub mtime: (i64, u32),
-    /// Where a link leads; empty for others.
+    /// Target of a hard or symbolic link. Empty for other members.
     pub link: &'a [u8],
-    /// Major and minor number of a device; zeros for others.
+    /// Major and minor device number. Zero for other members.
     pub device: (u32, u32),
 }
 
 impl Header<'_> {
-    /// Appends PAX records for what does not fit.
+    /// Appends PAX records for values that the header cannot represent.
     pub(super) fn records(&self, out: &mut Vec<u8>) {
         if self.name.len() > NAME_LEN {
             record(b"path", self.name, out);
@@ -82,7 +82,7 @@ impl Header<'_> {
         }
     }
 
-    /// The header's bytes. What does not fit is cut short: records say it in full.
+    /// Encodes the header. Values that do not fit are truncated: PAX records contain them in full.
     pub(super) fn encode(&self) -> [u8; BLOCK] {
         let mut out = [0; BLOCK];
         text(&mut out[..NAME_LEN], self.name);
@@ -100,7 +100,7 @@ impl Header<'_> {
         out[257..265].copy_from_slice(b"ustar\x0000");
         octal(&mut out[329..337], self.device.0.into(), MAX_8);
         octal(&mut out[337..345], self.device.1.into(), MAX_8);
-        // The sum counts its own field as spaces.
+        // The checksum treats its own field as spaces.
         out[148..156].fill(b' ');
         let sum = out.iter().map(|b| u64::from(*b)).sum();
         octal(&mut out[148..155], sum, 0o77_7777);
@@ -113,7 +113,7 @@ fn text(field: &mut [u8], value: &[u8]) {
     field[..n].copy_from_slice(&value[..n]);
 }
 
-/// Octal digits and a NUL. A number above `max` is written as 0: a record says it.
+/// Writes octal digits and a NUL. A number above `max` is written as 0, because a PAX record contains it.
 fn octal(field: &mut [u8], value: u64, max: u64) {
     let mut value = if value > max { 0 } else { value };
     let digits = field.len() - 1;
@@ -124,11 +124,11 @@ fn octal(field: &mut [u8], value: u64, max: u64) {
     field[digits] = 0;
 }
 
-/// Appends a record: its length in decimal, which counts itself, a space, key, "=", value, newline.
+/// Appends a record: its own total length in decimal, a space, the key, "=", the value and a newline.
 pub(super) fn record(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     let rest = key.len() + value.len() + 3;
     let mut len = rest + 1;
-    // Twice at most: a longer number may need one more digit for itself.
+    // At most two iterations: the digits of the length can extend it by one digit.
     while rest + len.to_string().len() != len {
         len = rest + len.to_string().len();
     }
@@ -140,9 +140,9 @@ pub(super) fn record(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// A time as a decimal fraction, exact to the nanosecond, without zeros at its end.
+/// Formats a time as a decimal fraction, exact to the nanosecond, without trailing zeros.
 fn decimal((seconds, nanos): (i64, u32)) -> String {
-    // Nanoseconds count upwards from the second, the fraction of a negative number away from zero.
+    // Nanoseconds are added to the seconds, while the fraction of a negative decimal is subtracted.
     let (sign, whole, fraction) = match (seconds < 0, nanos) {
         (false, n) => ("", seconds.unsigned_abs(), n),
         (true, 0) => ("-", seconds.unsigned_abs(), 0),
@@ -168,7 +168,7 @@ mod tests {
         for (value_len, expected) in [(1, 8), (2, 9), (3, 11), (91, 99), (92, 101), (93, 102)] {
             let mut out = Vec::new();
             record(b"abc", &vec![b'v'; value_len], &mut out);
-            // Length, space, key of 3, "=", value, newline.
+            // Length, space, key of 3 bytes, "=", value, newline.
             assert_eq!(out.len(), expected, "value of {value_len} bytes");
             assert!(out.starts_with(format!("{expected} abc=").as_bytes()));
         }

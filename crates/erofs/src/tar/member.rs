@@ -1,4 +1,4 @@
-//! Entries of an image to members of a tar.
+//! Conversion of image entries to members of a tar stream.
 
 use super::header::{Header, Kind};
 use super::stream::Stream;
@@ -11,15 +11,15 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::ops::Range;
 
-/// Data is copied in steps of this. Unit: bytes.
+/// Buffer size for copying data, in bytes.
 const COPY: usize = 1 << 20;
 
-/// What to write.
+/// Options of the conversion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Files with holes as "GNU.sparse 1.0" members; otherwise holes become zeros. Default: true.
+    /// Writes files with holes as "GNU.sparse 1.0" members. Otherwise holes are written as zeros. Default: true.
     pub sparse: bool,
-    /// Extended attributes as SCHILY.xattr records. Default: true.
+    /// Writes extended attributes as SCHILY.xattr records. Default: true.
     pub xattrs: bool,
 }
 
@@ -32,21 +32,21 @@ impl Default for Options {
     }
 }
 
-/// What was written.
+/// Statistics of the tar stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Members, hard links among them.
+    /// Number of members, including hard links.
     pub members: u64,
-    /// Hard links.
+    /// Number of members that are hard links.
     pub hard_links: u64,
-    /// Files with holes.
+    /// Number of files with holes.
     pub sparse_files: u64,
-    /// Content of all files. Unit: bytes.
+    /// Total content of all files, in bytes.
     pub content_bytes: u64,
-    /// Length of the stream. Unit: bytes.
+    /// Length of the stream, in bytes.
     pub tar_bytes: u64,
-    /// Sockets left out, which a tar cannot hold: their paths.
+    /// Paths of omitted sockets, which the tar format cannot represent.
     pub sockets: Vec<Vec<u8>>,
 }
 
@@ -56,14 +56,14 @@ pub struct TarWriter<'a, W> {
     out: Stream<W>,
     options: Options,
     stats: Stats,
-    /// First name of inodes that may have several.
+    /// Path of the first link of each inode that may have several.
     names: HashMap<Nid, Vec<u8>>,
     buf: Vec<u8>,
     content: WorkBudget,
 }
 
 impl<'a, W: Write> TarWriter<'a, W> {
-    /// A writer to `out`, which should be buffered.
+    /// Creates a writer to `out`, which should be buffered.
     pub fn new(image: &'a Image, out: W, options: Options) -> Self {
         Self {
             image,
@@ -76,10 +76,11 @@ impl<'a, W: Write> TarWriter<'a, W> {
         }
     }
 
-    /// Adds an entry. The root becomes "./", another path stands as it is; entries come in the order they should have.
+    /// Appends an entry. The path of the root is written as "./", other paths unchanged. The order of the calls is the
+    /// order of the members.
     ///
     /// # Errors
-    /// Damage in the image, or a failed write. The stream is not usable any more after one.
+    /// Returns an error for damage in the image or a failed write. The stream is unusable afterwards.
     pub fn append(&mut self, entry: &Entry) -> Result<()> {
         let place = |e: Error| match e {
             Error::Io(..) => e,
@@ -89,10 +90,10 @@ impl<'a, W: Write> TarWriter<'a, W> {
         self.member(entry).map_err(place)
     }
 
-    /// Ends the stream.
+    /// Ends the stream and returns its statistics.
     ///
     /// # Errors
-    /// A failed write.
+    /// Returns an error if a write fails.
     pub fn finish(mut self) -> Result<Stats> {
         self.stats.members = self.out.members();
         self.stats.tar_bytes = self.out.finish().map_err(failed)?;
@@ -167,7 +168,7 @@ impl<'a, W: Write> TarWriter<'a, W> {
         runs.into_iter().try_for_each(|run| self.data(inode, run))
     }
 
-    /// Attributes as records, in the order of their names.
+    /// Encodes the xattrs as records, sorted by name.
     fn xattrs(&self, inode: &Inode) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         if !self.options.xattrs {
@@ -181,7 +182,7 @@ impl<'a, W: Write> TarWriter<'a, W> {
         Ok(out)
     }
 
-    /// Copies bytes of a file, zeros up to a multiple of a block behind them.
+    /// Copies a range of a file, followed by zeros up to the next block boundary.
     fn data(&mut self, inode: &Inode, range: Range<u64>) -> Result<()> {
         self.content.take(range.end - range.start)?;
         let mut buf = std::mem::take(&mut self.buf);
@@ -208,7 +209,7 @@ fn failed(e: std::io::Error) -> Error {
     Error::io("tar", "cannot write", e)
 }
 
-/// The path as members have it: with a slash behind a directory, and "./" for the root.
+/// Returns the path for the member: with a trailing slash for a directory, and "./" for the root.
 fn member_name(entry: &Entry) -> Vec<u8> {
     if entry.path.is_empty() {
         return b"./".to_vec();

@@ -1,17 +1,18 @@
-//! An image as a tar stream, the same bytes every time.
+//! Deterministic conversion of an image to a tar stream.
 //!
 //! ```text
-//!  entry ──► records that the header cannot hold ──► header ──► data
+//!   entry ──► records that the header cannot hold ──► header ──► data
 //!             ("x" member, PAX)                       ustar      padded to 512
-//!  member.rs  stream.rs xattr.rs acl.rs               header.rs  sparse.rs
+//!   member.rs  stream.rs xattr.rs acl.rs               header.rs  sparse.rs
 //! ```
-//! [`Stream`] and what it takes know nothing of images: they write other trees, too.
+//! [`Stream`] and its input types are independent of images and can write other trees.
 //!
 //! Invariants:
 //!
-//! * The stream depends on the entries and on nothing else: no time, no host, no user names.
-//! * A member has PAX records only for what its ustar header cannot say, in one fixed order, attributes by name.
-//! * A further name of an inode is a link to the first name that was written.
+//! * The stream depends only on the entries: not on the current time, the host or user names.
+//! * A member has PAX records only for values that its ustar header cannot represent. Their order is fixed, xattrs by
+//!   name.
+//! * Each further name of an inode is a hard link to the first name written.
 
 mod acl;
 mod header;

@@ -1,15 +1,16 @@
-//! Sparse files: the runs of data of an inode, and the map of the form "GNU.sparse 1.0".
+//! Sparse files: the data ranges of an inode, and their map in the "GNU.sparse 1.0" format.
 //!
-//! The map is text in front of the data: the number of runs, then position and length of each, one number per line,
-//! zeros up to a multiple of 512. A last run of length 0 at the end says how long a file is that ends in a hole.
-//! Source: GNU tar manual, "Storing Sparse Files", "PAX Format, Version 1.0".
+//! The map is text that precedes the data. It contains the number of ranges, then the offset and length of each, one
+//! number per line, and zeros up to a multiple of 512 bytes. If the file ends in a hole, a final range of length 0
+//! gives the file size. Source: GNU tar manual, "Storing Sparse Files", "PAX Format, Version 1.0".
 
 use super::header::BLOCK;
 use crate::Result;
 use crate::read::{Image, Inode};
 use std::ops::Range;
 
-/// Runs of data of a file that has holes, in whole blocks of a tar except for the file's end. `None` if it has none.
+/// Returns the data ranges of a file with holes, aligned to tar blocks except at the end of the file. `None` if the
+/// file has no holes.
 pub(super) fn runs(image: &Image, inode: &Inode) -> Result<Option<Vec<Range<u64>>>> {
     let (size, block) = (inode.size(), BLOCK as u64);
     let mut runs: Vec<Range<u64>> = Vec::new();
@@ -27,12 +28,12 @@ pub(super) fn runs(image: &Image, inode: &Inode) -> Result<Option<Vec<Range<u64>
             _ => runs.push(start..end),
         }
     }
-    // Holes smaller than a block vanish.
+    // Alignment can remove all holes, if they are smaller than a block.
     let whole = runs.first().is_some_and(|r| *r == (0..size));
     Ok((holes && !whole).then_some(runs))
 }
 
-/// The map of `runs` of a file of `size` bytes.
+/// Encodes the map of `runs` for a file of `size` bytes.
 pub(super) fn map(runs: &[Range<u64>], size: u64) -> Vec<u8> {
     let open_end = runs.last().is_none_or(|r| r.end < size);
     let mut out = format!("{}\n", runs.len() + usize::from(open_end));

@@ -1,14 +1,15 @@
-//! Members of a tar, one after the other.
+//! Writer for the members of a tar stream.
 
 use super::header::{BLOCK, Header, Kind, NAME_LEN, record};
 use super::sparse;
 use std::io::{self, Write};
 use std::ops::Range;
 
-/// A tar is padded to a multiple of this, as tape drives once wanted it and GNU tar still does. Unit: bytes.
+/// Record size of a tar in bytes. GNU tar pads archives to a multiple of it, a convention from tape drives.
 const RECORD: u64 = 10_240;
 
-/// A tar that is written: the head of each member, its data, [`pad`](Self::pad), and [`finish`](Self::finish) at the end.
+/// Writer of a tar stream. Each member consists of a head, its data and a call to [`pad`](Self::pad).
+/// [`finish`](Self::finish) ends the stream.
 pub struct Stream<W> {
     out: W,
     bytes: u64,
@@ -16,7 +17,7 @@ pub struct Stream<W> {
 }
 
 impl<W: Write> Stream<W> {
-    /// A tar on `out`, which should be buffered.
+    /// Creates a tar stream on `out`, which should be buffered.
     pub fn new(out: W) -> Self {
         Self {
             out,
@@ -25,15 +26,16 @@ impl<W: Write> Stream<W> {
         }
     }
 
-    /// Members so far.
+    /// Returns the number of members written.
     pub fn members(&self) -> u64 {
         self.members
     }
 
-    /// A member's head: the header, and in front of it records of what that cannot say, and `more` records.
+    /// Writes the head of a member: its header, preceded by PAX records for values that the header cannot represent,
+    /// and by the records in `more`.
     ///
     /// # Errors
-    /// A failed write, as of all methods here. The stream is not usable any more after one.
+    /// Returns an error if a write fails, like all methods of this type. The stream is unusable afterwards.
     pub fn head(&mut self, header: &Header<'_>, more: &[u8]) -> io::Result<()> {
         let mut records = Vec::new();
         header.records(&mut records);
@@ -59,8 +61,8 @@ impl<W: Write> Stream<W> {
         self.put(&header.encode())
     }
 
-    /// The head of a file with holes, whose size `header` says: what follows is the data of `runs` only, one after the
-    /// other. Form: "GNU.sparse 1.0".
+    /// Writes the head of a sparse file in the "GNU.sparse 1.0" format. `header` contains the full file size. The data
+    /// that follows consists of `runs` only, without gaps.
     ///
     /// # Errors
     /// See [`head`](Self::head).
@@ -78,7 +80,7 @@ impl<W: Write> Stream<W> {
         let real = header.size.to_string();
         record(b"GNU.sparse.realsize", real.as_bytes(), &mut records);
         records.extend_from_slice(more);
-        // A reader that does not know the form finds map and data under this name.
+        // A reader without support for the format extracts the map and data under this name.
         let stand_in = [b"GNUSparseFile.0/", file_name(header.name)].concat();
         let header = Header {
             name: &stand_in[..stand_in.len().min(NAME_LEN)],
@@ -89,7 +91,7 @@ impl<W: Write> Stream<W> {
         self.put(&map)
     }
 
-    /// Bytes of a member.
+    /// Writes data of the current member.
     ///
     /// # Errors
     /// See [`head`](Self::head).
@@ -99,7 +101,7 @@ impl<W: Write> Stream<W> {
         Ok(())
     }
 
-    /// Zeros up to the next block.
+    /// Writes zeros up to the next block boundary.
     ///
     /// # Errors
     /// See [`head`](Self::head).
@@ -111,7 +113,7 @@ impl<W: Write> Stream<W> {
         Ok(())
     }
 
-    /// The end of the tar. Returns its length. Unit: bytes.
+    /// Ends the tar and returns its length in bytes.
     ///
     /// # Errors
     /// See [`head`](Self::head).

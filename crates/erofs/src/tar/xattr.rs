@@ -1,9 +1,9 @@
-//! Extended attributes as records.
+//! Extended attributes as PAX records.
 
 use super::acl;
 use super::header::record;
 
-/// Appends an attribute as SCHILY.xattr record, and an ACL also in words.
+/// Appends an xattr as a SCHILY.xattr record, and an ACL additionally in its text form.
 pub fn records(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     let acl = match name {
         b"system.posix_acl_access" => Some(&b"SCHILY.acl.access"[..]),
@@ -15,7 +15,7 @@ pub fn records(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     }
     let mut key = b"SCHILY.xattr.".to_vec();
     for b in name {
-        // A key ends at its first equals sign: written as GNU tar writes it.
+        // A key ends at its first equals sign, so it is escaped in the same way as by GNU tar.
         match b {
             b'=' => key.extend_from_slice(b"%3D"),
             b'%' => key.extend_from_slice(b"%25"),
