@@ -249,7 +249,7 @@ fn errors_name_inode_byte_and_what_was_expected() {
     );
     let error = image.inode(Nid(1 << 40)).unwrap_err();
     assert!(
-        error.to_string().contains("reach past the end, byte 4096"),
+        error.to_string().contains("past the end, byte 4096"),
         "{error}"
     );
     let error = image.inode(Nid(1 << 63 | 5)).unwrap_err();
