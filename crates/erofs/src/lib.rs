@@ -2,15 +2,27 @@
 //!
 //! The builder is the crate `tuff-mkfs`.
 
+#![cfg_attr(
+    not(feature = "tools"),
+    allow(dead_code, reason = "some methods of the reader serve the tools only")
+)]
+
+#[cfg(feature = "tools")]
 pub mod check;
+#[cfg(feature = "tools")]
 pub mod diff;
+#[cfg(feature = "tools")]
 pub mod dump;
 pub mod error;
+#[cfg(feature = "tools")]
 pub mod extract;
+#[cfg(feature = "tools")]
 pub mod fingerprint;
+#[cfg(feature = "tools")]
 mod open_files;
 pub mod read;
 pub mod serve;
+#[cfg(feature = "tools")]
 pub mod tar;
 pub mod threads;
 pub mod verity;
