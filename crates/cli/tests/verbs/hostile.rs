@@ -200,7 +200,7 @@ fn a_signal_ends_long_work_within_a_second() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        std::thread::sleep(Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(100));
         assert!(child.try_wait().unwrap().is_none(), "{args:?} has ended");
         let pid = child.id().to_string();
         let kill = std::process::Command::new("kill").arg(&pid).status();
