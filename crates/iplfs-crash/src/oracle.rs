@@ -501,7 +501,7 @@ impl Campaign {
         Ok(())
     }
 
-    /// Runs every [dependent](crate::workload::dependent) sequence, with each persistence at its end and each before
+    /// Runs every [dependent sequence](crate::workload::dependent), with each persistence at its end and each before
     /// it.
     pub fn dependent_sequences(&mut self) -> Result<(), Failure> {
         for ops in dependent() {

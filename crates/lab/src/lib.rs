@@ -1,25 +1,24 @@
-//! The lab: measures Tuff beside the tools people use today, and says honestly what came out.
+//! The lab: measures Tuff beside the tools in use today, and reports the results with their raw samples.
 //!
 //! ```text
-//!  define ──► engine ──► run ──► record ──► report
-//!  what        command     │      JSON       tables, README
-//!  to do       lines       │      lines
-//!                          ├── measure   one command, alone in a fresh process, with its usage
-//!                          └── verify    is the result right? only then does its time count
+//! definition ──► engine ──► run ──► record ──► report
+//! tasks          command     │      JSON       tables, charts
+//!                 lines       │      lines
+//!                             ├── measure   one command in a fresh process, with its resource usage
+//!                             └── verify    the result is verified before its time counts
 //! ```
 //!
-//! That is the first room: commands that make and read images. The second, [`serve`], measures reads through mounts; the third, [`campaigns::experiments`],
-//! runs in virtual time; the fourth, [`campaign`], looks for mistakes in volumes; the fifth, [`volumes`], measures them beside ext4;
-//! the sixth, [`start`], how long programs take to start from images; the seventh, [`cuts`], what is left when the power
-//! goes; the eighth, [`fio`], volumes and images under fio.
+//! Each kind of measurement is a module of [`campaigns`]: commands that make and read images, reads through mounts,
+//! program start-up from images, volumes beside ext4, fio, power loss, experiments in virtual time, and stress runs
+//! that search for defects.
 //!
 //! Invariants:
 //!
-//! * Rivals run as subprocesses only; every tool, ours included, is measured through the same door.
-//! * A time counts only after the result of that tool with those settings was found right in the same run.
-//! * Raw samples are kept, rejected ones too; tables are made from records and from nothing else.
-//! * A record names no path of the machine it was made on: command lines are templates.
-//! * No result depends on a clock or on chance that the record does not name.
+//! * Other tools run as subprocesses only. Every tool, ours included, is measured in the same way.
+//! * A time counts only after the result of that tool with those settings was verified in the same run.
+//! * Raw samples are kept, rejected ones included. Tables are made from records only.
+//! * A record names no path of the machine: command lines are templates.
+//! * No result depends on a clock or on random numbers that the record does not name.
 
 pub mod campaigns;
 pub mod definition;

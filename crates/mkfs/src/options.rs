@@ -281,7 +281,7 @@ pub struct SourceOptions {
 }
 
 /// Threads, memory and temporary data.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct ResourceOptions {
     /// Worker threads. `None` uses the available CPUs.
     pub threads: Option<usize>,
@@ -292,7 +292,7 @@ pub struct ResourceOptions {
 }
 
 /// Verification and size of the finished image.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct OutputOptions {
     /// Largest size of the image in bytes. The first of [`PRESETS`](super::presets::PRESETS) that fits sets
     /// compression, clusters and fragments.
@@ -427,27 +427,6 @@ impl Default for SourceOptions {
             order: Vec::new(),
             one_file_system: false,
             whiteouts: None,
-        }
-    }
-}
-
-impl Default for ResourceOptions {
-    fn default() -> Self {
-        Self {
-            threads: None,
-            memory: None,
-            temporary: None,
-        }
-    }
-}
-
-impl Default for OutputOptions {
-    fn default() -> Self {
-        Self {
-            size_budget: None,
-            verify: false,
-            verity: None,
-            sync: false,
         }
     }
 }

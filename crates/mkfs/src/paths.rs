@@ -63,6 +63,16 @@ impl From<globset::GlobMatcher> for Paths {
     }
 }
 
+/// Length of the deepest directory path that is an ancestor of, or equal to, both directories.
+pub(crate) fn common_dir(a: &[u8], b: &[u8]) -> usize {
+    let same = a.iter().zip(b).take_while(|(x, y)| x == y).count();
+    let ends_at = |path: &[u8], at: usize| path.get(at).is_none_or(|byte| *byte == b'/');
+    if ends_at(a, same) && ends_at(b, same) {
+        return same;
+    }
+    a[..same].iter().rposition(|b| *b == b'/').unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,14 +86,4 @@ mod tests {
         assert!(said.contains("unclosed group"), "{said}");
         assert!(Paths::Exactly(b"a".to_vec()).is_match(b"a"));
     }
-}
-
-/// Length of the deepest directory path that is an ancestor of, or equal to, both directories.
-pub(crate) fn common_dir(a: &[u8], b: &[u8]) -> usize {
-    let same = a.iter().zip(b).take_while(|(x, y)| x == y).count();
-    let ends_at = |path: &[u8], at: usize| path.get(at).is_none_or(|byte| *byte == b'/');
-    if ends_at(a, same) && ends_at(b, same) {
-        return same;
-    }
-    a[..same].iter().rposition(|b| *b == b'/').unwrap_or(0)
 }

@@ -26,9 +26,9 @@ pub struct Seat {
     bound: Option<usize>,
 }
 
-impl Seat {
-    /// A thread that may run everywhere.
-    pub fn new() -> Self {
+impl Default for Seat {
+    /// Returns the state of a thread that may run on all CPUs.
+    fn default() -> Self {
         let anywhere = sched_getaffinity(None).ok().filter(|set| set.count() > 1);
         Self {
             anywhere,
@@ -37,7 +37,9 @@ impl Seat {
             bound: None,
         }
     }
+}
 
+impl Seat {
     /// Moves the calling thread, if the request says that it is worth it.
     pub fn choose(&mut self, request: &Request<'_>) {
         let Some(anywhere) = &self.anywhere else {
@@ -110,7 +112,7 @@ mod tests {
     #[test]
     fn a_thread_follows_who_asks_alone_and_lets_go_of_who_does_not() {
         let before = sched_getaffinity(None).unwrap();
-        let mut seat = Seat::new();
+        let mut seat = Seat::default();
         if seat.anywhere.is_none() {
             return;
         }

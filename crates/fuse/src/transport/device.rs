@@ -31,7 +31,7 @@ impl<'a> Buffers<'a> {
         Self {
             request: vec![0; REQUEST_MAX],
             reply: vec![0; REPLY_MAX],
-            place: Place::new(),
+            place: Place::default(),
             awake,
         }
     }

@@ -1,4 +1,4 @@
-//! What to build, in each builder's language.
+//! Command lines of builds, for each builder.
 
 use super::tool::{Plan, Tool};
 use crate::engines::settings::{Algorithm, Dedupe, Fragments, Settings};

@@ -1,4 +1,4 @@
-//! Where a tool is, and which it is.
+//! Search for tools and their versions.
 
 use super::tool::Tool;
 use crate::{Error, Result};
@@ -8,23 +8,23 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where a tool was found, and which it is.
+/// Tool that was found, with its version.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The tool.
+    /// The tool that was found.
     pub tool: Tool,
-    /// Its program.
+    /// Path of its program.
     pub path: PathBuf,
-    /// What the record says about it.
+    /// Entry of the tool in the record.
     pub receipt: Receipt,
 }
 
 /// Identity of a tool, without its place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// The tool.
+    /// The tool that was found.
     pub tool: Tool,
-    /// What it calls its version: the line it prints.
+    /// Version line that the tool prints.
     pub version: String,
     /// BLAKE3 of the program file, in hexadecimal, the first 16 digits.
     pub program_digest: String,

@@ -84,7 +84,7 @@ pub fn plan(
         (Tool::MkfsErofs, _) => plan.words(["{IMAGE}", "{TREE}"]),
         (Tool::Tuff, Action::Build) => plan.words(["{TREE}", "{IMAGE}"]),
         (Tool::Tuff, Action::Extract) => plan.words(["{IMAGE}", "{TARGET}"]),
-        // mksquashfs takes options behind its operands only.
+        // mksquashfs takes options only after its operands.
         (Tool::Mksquashfs, _) => {
             plan.template
                 .splice(0..0, ["{TREE}".to_owned(), "{IMAGE}".to_owned()]);

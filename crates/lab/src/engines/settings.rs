@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What is measured.
+/// Action that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
@@ -25,12 +25,11 @@ impl fmt::Display for Action {
     }
 }
 
-/// What a build is asked for, in words that belong to no tool. An absent value means the tool's own default, and
-/// becomes no argument.
+/// Settings of a build, independent of the tool. An absent value means the default of the tool and adds no argument.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Compression.
+    /// Compression of file data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub algorithm: Option<Algorithm>,
     /// Level, in the algorithm's own scale.
@@ -42,16 +41,16 @@ pub struct Settings {
     /// Dictionary or window of LZMA and Zstandard.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dict: Option<Size>,
-    /// Ends of compressed files behind their inodes (EROFS).
+    /// Tail packing of compressed files (EROFS).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inline_tails: Option<bool>,
-    /// What is packed together with other files.
+    /// Files that are packed together with others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fragments: Option<Fragments>,
     /// Cluster of packed fragments (EROFS).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fragment_cluster: Option<Size>,
-    /// What is stored once.
+    /// Data that is stored once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dedupe: Option<Dedupe>,
     /// Clusters begin anywhere (Tuff).
@@ -66,7 +65,7 @@ pub struct Settings {
     /// Restore extended attributes on extraction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xattrs: Option<bool>,
-    /// Worker threads.
+    /// Number of worker threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
 }
@@ -75,11 +74,11 @@ pub struct Settings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
-    /// Stored.
+    /// Files are stored uncompressed.
     None,
-    /// LZ4, fast parse.
+    /// LZ4 with the fast parser.
     Lz4,
-    /// LZ4, thorough parse.
+    /// LZ4 with the thorough parser.
     Lz4hc,
     /// DEFLATE by the tool's own or usual encoder.
     Deflate,
@@ -87,27 +86,27 @@ pub enum Algorithm {
     Libdeflate,
     /// LZMA (EROFS: MicroLZMA; SquashFS: xz).
     Lzma,
-    /// Zstandard.
+    /// Zstandard at a level.
     Zstd,
 }
 
-/// What is packed together with other files.
+/// Files that are packed together with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fragments {
-    /// Nothing.
+    /// No files are packed.
     Off,
     /// Ends of files, and small files.
     Tails,
-    /// Whole files.
+    /// Whole files are packed.
     All,
 }
 
-/// What is stored once.
+/// Data that is stored once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dedupe {
-    /// Nothing.
+    /// Nothing is deduplicated.
     Off,
     /// Files that are equal.
     Files,

@@ -8,19 +8,19 @@ use std::path::Path;
 /// The tools that can take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Tool {
-    /// Ours.
+    /// The command `tuff`.
     #[serde(rename = "tuff")]
     Tuff,
-    /// Builds EROFS images.
+    /// Builder of EROFS images.
     #[serde(rename = "mkfs.erofs")]
     MkfsErofs,
     /// Checks and extracts EROFS images.
     #[serde(rename = "fsck.erofs")]
     FsckErofs,
-    /// Builds SquashFS images.
+    /// Builder of SquashFS images.
     #[serde(rename = "mksquashfs")]
     Mksquashfs,
-    /// Extracts SquashFS images.
+    /// Extractor of SquashFS images.
     #[serde(rename = "unsquashfs")]
     Unsquashfs,
 }
@@ -34,13 +34,13 @@ pub const TOOLS: [Tool; 5] = [
     Tool::Unsquashfs,
 ];
 
-/// Kinds of image.
+/// Kind of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// EROFS.
+    /// An EROFS image.
     Erofs,
-    /// SquashFS.
+    /// A SquashFS image.
     Squashfs,
 }
 
@@ -79,7 +79,7 @@ impl Tool {
         }
     }
 
-    /// Who makes the image that this tool extracts or checks, when `erofs` makes the EROFS ones.
+    /// Returns the tool that makes the image which this tool extracts or checks. `erofs` makes the EROFS images.
     pub fn maker(self, erofs: Tool) -> Tool {
         match self.format() {
             Format::Erofs => erofs,
@@ -106,14 +106,14 @@ impl Tool {
 pub struct Plan {
     pub(super) tool: Tool,
     pub(super) template: Vec<String>,
-    /// What a reader of the table should know about the mapping.
+    /// Notes on the mapping of settings, for the table.
     pub notes: Vec<String>,
 }
 
-/// What fills the holes.
+/// Values of the placeholders in a command line.
 #[derive(Clone, Copy, Debug)]
 pub struct Places<'a> {
-    /// The source tree.
+    /// Path of the source tree.
     pub tree: &'a Path,
     /// The image: output of a build, input of the rest.
     pub image: &'a Path,

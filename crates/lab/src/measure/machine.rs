@@ -6,12 +6,12 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
-/// What a reader of a table needs to know about the machine.
+/// Machine that a record was made on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Model of the first CPU.
     pub cpu: String,
-    /// CPUs online.
+    /// Number of online CPUs.
     pub cpus: u32,
     /// CPUs that this process may use.
     pub cpus_allowed: u32,
@@ -21,7 +21,7 @@ pub struct Machine {
     pub governor: Option<String>,
     /// Kernel name, release and architecture.
     pub kernel: String,
-    /// Memory. Unit: bytes.
+    /// Size of the memory in bytes.
     pub memory_bytes: u64,
     /// Distribution, as it calls itself.
     pub system: String,
@@ -69,12 +69,12 @@ pub fn memory_available() -> Option<u64> {
     )
 }
 
-/// Memory that nobody uses, not even caches. Unit: bytes.
+/// Returns the unused memory in bytes, without caches.
 pub fn memory_free() -> Option<u64> {
     memory_field(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemFree")
 }
 
-/// What the page cache has of some files. Unit: bytes.
+/// Returns the bytes of some files that are in the page cache.
 pub fn cached_bytes<P: AsRef<OsStr>>(files: impl IntoIterator<Item = P>) -> Result<u64> {
     let output = Command::new("fincore")
         .args(["--bytes", "--noheadings", "--output", "RES", "--"])

@@ -1,13 +1,16 @@
-//! One command, alone, with what it used.
+//! Measurement of a single command.
 //!
 //! Each sample runs in a fresh copy of this program (`tuff-lab sample`), which starts the command, waits for it and
-//! prints one JSON object. Two reasons: the kernel adds up the usage of *all* finished children of a process, so a
-//! process with one child gets exactly that child's; and a child's peak memory begins at that of the process it was
-//! split from, so that process must be small.
+//! prints one JSON object. There are two reasons:
 //!
-//! Peak memory is that of the largest process of the tree (all tools here are one process). It counts pages of mapped
-//! files too. With a control group, the group's peak is recorded as well; it adds up processes, and counts page cache
-//! and what was written to tmpfs.
+//! * The kernel adds up the usage of all finished children of a process. A process with a single child gets exactly
+//!   that child's usage.
+//! * The peak memory of a child starts at the memory of the process that it was forked from, so that process must be
+//!   small.
+//!
+//! Peak memory is that of the largest process of the tree; all tools here are a single process. It includes pages of
+//! mapped files. With a control group, the peak of the group is recorded as well. That one adds up processes, the page
+//! cache and data in tmpfs.
 
 pub mod machine;
 pub mod stats;
@@ -28,7 +31,7 @@ use std::time::{Duration, Instant};
 /// Foreign CPU time below this cannot be told from rounding: the kernel counts in ticks of 10 ms, on each CPU.
 pub const FOREIGN_GRAIN_US: u64 = 40_000;
 
-/// What one command used.
+/// Resource usage of one command.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// From before the start to after the end.
@@ -46,7 +49,7 @@ pub struct Usage {
     pub foreign_us: u64,
     /// CPU time that a hypervisor gave to others meanwhile.
     pub steal_us: u64,
-    /// CPUs online.
+    /// Number of online CPUs.
     pub cpus: u32,
     /// Read from devices by the command; more than 0 says that the cache was not warm. Unit: bytes.
     pub read_bytes: u64,
@@ -84,9 +87,9 @@ impl Usage {
 /// A command to measure.
 #[derive(Clone, Debug)]
 pub struct Job<'a> {
-    /// The program.
+    /// Path of the program.
     pub program: &'a Path,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: &'a [OsString],
     /// Working folder: scratch files of the command land there too (TMPDIR), and its messages.
     pub folder: &'a Path,
@@ -94,12 +97,12 @@ pub struct Job<'a> {
     pub cgroup: Option<&'a Path>,
 }
 
-/// What came of a command.
+/// Result of a command.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What it used.
+    /// Resource usage of the command.
     pub usage: Usage,
-    /// What it printed, shortened to what says why it failed.
+    /// Output of the command, shortened to the reason of a failure.
     pub said: String,
 }
 
@@ -180,7 +183,8 @@ fn said_to(command: &mut Command, log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What of a command's words says why it failed: lines that speak of an error, from the first; else the last ones.
+/// Selects the lines of a command's output that explain a failure: from the first line that mentions an error, else the
+/// last lines.
 fn telling_lines(log: &Path) -> String {
     const LINES: usize = 2;
     let text = std::fs::read(log).unwrap_or_default();
@@ -327,7 +331,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Empty by now, unless the command left processes behind; then it stays visible.
+        // The group is empty unless the command left processes; then it remains visible.
         let _ = std::fs::remove_dir(&self.path);
     }
 }

@@ -3,14 +3,14 @@
 //! No means and no deviations from a mean: run times have a floor and a long tail, and one bad sample must not move the
 //! figure.
 
-/// What a table says about one series of samples. Unit: that of the samples.
+/// Summary of one series of samples, in the unit of the samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     /// Middle value, or the mean of the two middle values.
     pub median: f64,
-    /// Smallest sample.
+    /// Smallest of the samples.
     pub min: f64,
-    /// Largest sample.
+    /// Largest of the samples.
     pub max: f64,
     /// Median of the distances from the median.
     pub mad: f64,

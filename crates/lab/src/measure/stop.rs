@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// From now on a signal is a request to stop. One that comes a second later or more ends the process at once; sooner, it is
-/// taken for the same one: who signals a process and its group sends two.
+/// Makes signals requests to stop. A second signal within a second counts as the same request, because some senders
+/// signal both the process and its group. A later one ends the process at once.
 pub fn watch() {
     // Signals that cannot be watched end the process, as they would without this.
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else {

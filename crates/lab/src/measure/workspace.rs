@@ -7,8 +7,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A folder of this run alone; removed when dropped. What an interrupted run left is removed by the next one: a lock
-/// that nobody holds tells.
+/// Work directory of one run, removed when dropped. Directories of interrupted runs are recognised by a lock that no
+/// process holds, and removed by the next run.
 #[derive(Debug)]
 pub(crate) struct Work {
     folder: PathBuf,
@@ -42,7 +42,7 @@ impl Work {
         &self.folder
     }
 
-    /// Where trees are extracted to; it does not exist before.
+    /// Returns the directory that trees are extracted to. It does not exist before the extraction.
     pub(crate) fn target(&self) -> &Path {
         &self.target
     }
@@ -97,7 +97,8 @@ fn sweep(parent: &Path) {
         };
         let ours = entry.file_name().to_string_lossy().starts_with(PREFIX);
         if ours && flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            // What a filesystem lies on goes after it; a server that is dead with its run answers nobody.
+            // Backing files are detached after the mounts on them. A FUSE server that died with its run no longer
+            // answers, so the mounts are detached lazily.
             for (name, how) in [("mount", "--recursive"), ("disk", "--lazy")] {
                 let mut umount = Command::new("umount");
                 umount

@@ -63,7 +63,7 @@ impl RecordWriter {
         &self.path
     }
 
-    /// Appends a line.
+    /// Appends a line to the record.
     pub fn write(&mut self, line: &impl RecordLine) -> Result<()> {
         self.has_results |= line.is_result();
         let written = writeln!(self.file, "{}", encode(line)).and_then(|()| self.file.flush());

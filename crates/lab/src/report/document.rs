@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 /// A document with its block replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spliced {
-    /// The new text.
+    /// Text of the new block.
     pub text: String,
     /// Is it another than before?
     pub changed: bool,

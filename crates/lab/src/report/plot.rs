@@ -31,7 +31,7 @@ pub struct LineChart {
     pub x: String,
     /// Quantity and unit of the vertical axis.
     pub y: String,
-    /// Named lines.
+    /// Lines of the chart with their names.
     pub series: Vec<Series>,
 }
 

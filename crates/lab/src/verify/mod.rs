@@ -1,15 +1,15 @@
-//! Is the result right?
+//! Verification of results.
 //!
 //! ```text
-//!  build    image ──► kernel mount, read-only ──► tree ──► compared with the source
-//!                 └─► (no mount possible: a reader extracts it, and the record says so)
-//!  extract  target ──► compared with the source
-//!  check    a good image is found good, a damaged copy is found damaged
+//! build    image ──► kernel mount, read-only ──► tree ──► compared with the source
+//!                 └─► (no mount possible: a reader extracts it, and the record states that)
+//! extract  target ──► compared with the source
+//! check    a good image passes, a damaged copy fails
 //! ```
 //!
-//! Trees are compared facet by facet ([`tree::Facet`]), because tools differ in what they keep: SquashFS has no
-//! nanoseconds. A rival must get names, bytes and modes right for its time to count; what else differs is recorded and
-//! printed below the table. Ours must get everything right.
+//! Trees are compared facet by facet ([`tree::Facet`]), because tools differ in the metadata that they keep: SquashFS
+//! truncates timestamps to seconds. The time of another tool counts if names, bytes and modes are right; other
+//! differences are recorded and printed below the table. Our tool must get everything right.
 
 pub mod mount;
 pub mod tree;
@@ -21,7 +21,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use tree::{Difference, Facet};
 
-/// Who looked at the result.
+/// Method of verification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Judge {
@@ -35,14 +35,14 @@ pub enum Judge {
     Damage,
 }
 
-/// What was found.
+/// Result of a verification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Who looked.
+    /// Method of the verification.
     pub judge: Judge,
     /// Facets that differ from the source.
     pub differ: Vec<Difference>,
-    /// Why the result does not count, when it does not.
+    /// Reason for which the result does not count.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub wrong: Option<String>,
 }

@@ -8,12 +8,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Why an image is not mounted.
+/// Reason for which an image is not mounted.
 #[derive(Debug)]
 pub struct Refusal {
     /// No image could be, so that it is no fault of this one.
     pub unable: bool,
-    /// The reason.
+    /// Text of the reason.
     pub text: String,
 }
 
@@ -70,7 +70,7 @@ impl Mount {
         }
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn point(&self) -> &Path {
         &self.point
     }

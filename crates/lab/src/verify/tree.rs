@@ -16,7 +16,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// What is compared.
+/// Property of a tree that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Facet {
@@ -26,7 +26,7 @@ pub enum Facet {
     Bytes,
     /// Permission bits, set-id and sticky bits.
     Modes,
-    /// Owners and groups.
+    /// Owners and groups of all files.
     Owners,
     /// Times of last modification, whole seconds.
     Seconds,
@@ -34,7 +34,7 @@ pub enum Facet {
     Nanoseconds,
     /// Extended attributes, names and values.
     Xattrs,
-    /// Which names are the same file.
+    /// Names that are hard links of the same file.
     Links,
 }
 
@@ -74,16 +74,16 @@ pub struct Entry {
     pub digests: [u64; FACETS.len()],
 }
 
-/// A walked tree.
+/// Tree that was walked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
     /// Entries in bytewise order of their paths' components, the root first.
     pub entries: Vec<Entry>,
-    /// Totals.
+    /// Totals of the tree.
     pub size: TreeSize,
 }
 
-/// How much a tree is.
+/// Size of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreeSize {
     /// Paths, the root included.
@@ -97,7 +97,7 @@ pub struct TreeSize {
 /// A facet in which two trees differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// Which.
+    /// Property that differs.
     pub facet: Facet,
     /// Number of entries that differ, or that only one tree has.
     pub count: u64,

@@ -220,6 +220,20 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
+impl From<SourceError> for tuff_erofs::Error {
+    fn from(error: SourceError) -> Self {
+        match error.kind() {
+            SourceErrorKind::Corrupt | SourceErrorKind::Unsupported => Self::source(&error),
+            SourceErrorKind::Limit => Self::limit("", &error),
+            SourceErrorKind::Usage => Self::usage(&error),
+            // The message of `error` states the cause.
+            SourceErrorKind::Io => {
+                Self::io("", "cannot read the source", std::io::Error::other(error))
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -261,19 +275,5 @@ mod tests {
         let text = Quoted(&[b'a'; 1000]).to_string();
         assert!(text.len() < 300);
         assert!(text.ends_with("(1000 bytes)"));
-    }
-}
-
-impl From<SourceError> for tuff_erofs::Error {
-    fn from(error: SourceError) -> Self {
-        match error.kind() {
-            SourceErrorKind::Corrupt | SourceErrorKind::Unsupported => Self::source(&error),
-            SourceErrorKind::Limit => Self::limit("", &error),
-            SourceErrorKind::Usage => Self::usage(&error),
-            // The message of `error` states the cause.
-            SourceErrorKind::Io => {
-                Self::io("", "cannot read the source", std::io::Error::other(error))
-            }
-        }
     }
 }

@@ -51,7 +51,7 @@ impl VolumeMount {
         let begun = server.step(
             &&*mountpoint,
             &mut Buffers::new(None),
-            &mut Seat::new(),
+            &mut Seat::default(),
             None,
         );
         if !begun.is_some_and(|(_, well)| well) {

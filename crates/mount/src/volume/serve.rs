@@ -208,7 +208,7 @@ impl VolumeServer {
     /// Reads the device and answers on the calling thread until it is unmounted. With `rings`, only what does not come through them is read there.
     pub(super) fn serve(&self, fuse: impl AsFd, rings: Option<&Arc<Rings>>, awake: Option<&Awake>) {
         let mut buffers = Buffers::new(awake);
-        let mut seat = Seat::new();
+        let mut seat = Seat::default();
         while let Some((opcode, _)) = self.step(&fuse, &mut buffers, &mut seat, rings) {
             let forgets = matches!(opcode, op::FORGET | op::BATCH_FORGET);
             if forgets && rings.is_some_and(|rings| !rings.failed()) {

@@ -41,8 +41,8 @@ use tuff_store::Target;
 ///
 /// * an EROFS image
 ///
-/// * oci:DIR, a container image in an OCI layout; oci-archive:FILE, a tar of such a layout; docker-archive:FILE, the output
-/// of docker save. If there are several images, append :NAME.
+/// * oci:DIR, a container image in an OCI layout; oci-archive:FILE, a tar of such a layout; docker-archive:FILE, from docker save.
+///   If there are several images, append :NAME.
 ///
 /// Several sources are merged in order; later ones win. IMAGE is a file, a block device, or - for standard output. An
 /// existing IMAGE is replaced if it is an EROFS image or empty.

@@ -15,7 +15,7 @@
 //! bars = [{ measure = "wall", against = "mkfs.erofs", at_most = 1.0 }]
 //! ```
 //!
-//! Invariants, checked by [`Definition::parse`]: names of tasks with the same action, and labels of runs
+//! Invariants, checked when a definition is parsed: names of tasks with the same action, and labels of runs
 //! in a task, are unique; at most one run is the incumbent; bars speak of runs that exist; every run's tool can do the
 //! action, and knows the settings.
 

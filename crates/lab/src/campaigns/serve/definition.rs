@@ -22,7 +22,7 @@
 //! bars = [{ image = "lz4 64K", against = "kernel", at_most = 0.65 }]
 //! ```
 //!
-//! Invariants, checked by [`Definition::parse`]: names are unique in their list; what a workload or a bar names exists.
+//! Invariants, checked when a definition is parsed: names are unique in their list; what a workload or a bar names exists.
 
 use super::server::Server;
 use super::workload::Kind;

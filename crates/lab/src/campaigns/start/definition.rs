@@ -22,7 +22,7 @@
 //! limit = "24M"
 //! ```
 //!
-//! Invariants, checked by [`Definition::parse`]: names are unique in their list; the image of a server exists, and the server
+//! Invariants, checked when a definition is parsed: names are unique in their list; the image of a server exists, and the server
 //! can serve it; every path is absolute; every command has a program.
 
 use crate::campaigns::serve::definition::Cache;
