@@ -37,7 +37,7 @@ pub const LATENCY_US: [u64; 12] = [
 /// What one thread counted.
 #[derive(Default)]
 #[repr(align(128))]
-pub struct Slot {
+pub struct ThreadCounters {
     ops: [Op; OPS.len()],
 }
 
@@ -50,7 +50,7 @@ struct Op {
     classes: [AtomicU64; LATENCY_US.len() + 1],
 }
 
-impl Slot {
+impl ThreadCounters {
     /// Counts a request that was answered.
     ///
     /// `outcome` is the length of the reply in bytes without its header. None means that no reply was expected.
@@ -73,7 +73,7 @@ impl Slot {
 
 /// The sums of one operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sum {
+pub struct OperationTotals {
     /// The operation's name.
     pub name: &'static str,
     /// Requests answered.
@@ -90,7 +90,7 @@ pub struct Sum {
 
 /// Counters of all threads.
 pub struct Counters {
-    slots: Vec<Slot>,
+    slots: Vec<ThreadCounters>,
     start: Instant,
 }
 
@@ -98,14 +98,16 @@ impl Counters {
     /// Counters for so many threads.
     pub fn new(threads: usize) -> Self {
         Self {
-            slots: (0..threads.max(1)).map(|_| Slot::default()).collect(),
+            slots: (0..threads.max(1))
+                .map(|_| ThreadCounters::default())
+                .collect(),
             start: Instant::now(),
         }
     }
 
-    /// The slot of thread `seat`.
-    pub fn slot(&self, seat: usize) -> &Slot {
-        &self.slots[seat % self.slots.len()]
+    /// The slot of number `number`.
+    pub fn thread(&self, number: usize) -> &ThreadCounters {
+        &self.slots[number % self.slots.len()]
     }
 
     /// Time since the mount. Unit: seconds.
@@ -114,12 +116,12 @@ impl Counters {
     }
 
     /// The sums of all operations that happened.
-    pub fn sums(&self) -> Vec<Sum> {
+    pub fn sums(&self) -> Vec<OperationTotals> {
         let mut out = Vec::new();
         for (i, code) in OPS.iter().enumerate() {
-            let mut sum = Sum {
+            let mut sum = OperationTotals {
                 name: op::name(*code),
-                ..Sum::default()
+                ..OperationTotals::default()
             };
             for op in self.slots.iter().map(|slot| &slot.ops[i]) {
                 sum.requests += op.requests.load(Relaxed);

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 /// Result of everything a filesystem is asked: an error is what the asking program sees.
 pub type Result<T, E = Errno> = std::result::Result<T, E>;
 
-/// A node as the kernel names it: [`ROOT`](crate::protocol::ROOT), or what a filesystem says in [`Found`]. Never 0.
+/// A node as the kernel names it: [`ROOT`](crate::protocol::ROOT), or what a filesystem says in [`LookupResult`]. Never 0.
 pub type Node = u64;
 
 /// A read-only filesystem that can be mounted. All threads of a transport share one.
@@ -16,7 +16,7 @@ pub trait Filesystem: Send + Sync {
     /// The node behind a name. `None`: there is none, which the kernel remembers.
     ///
     /// "." and ".." may be asked for, by those who export the mount to others; "." even of a file.
-    fn lookup(&self, dir: Node, name: &[u8]) -> Result<Option<Found>>;
+    fn lookup(&self, dir: Node, name: &[u8]) -> Result<Option<LookupResult>>;
 
     /// Attributes of a node.
     fn attr(&self, node: Node) -> Result<Attr>;
@@ -84,13 +84,17 @@ pub trait Reader: Send {
     ) -> Result<Parts<'a>>;
 
     /// The part of a file that the last answer is a piece of, if the kernel should have all of it.
-    fn rest(&mut self) -> Option<Rest> {
+    fn take_push(&mut self) -> Option<PushRange> {
         None
     }
 
     /// Reads what [`rest`](Self::rest) of this reader, or of another, said: where it starts in the file, and its bytes,
     /// which are whole pages, or all up to the end of the file.
-    fn read_rest<'a>(&mut self, rest: &Rest, buf: &'a mut Vec<u8>) -> Result<(u64, &'a [u8])> {
+    fn read_pushed<'a>(
+        &mut self,
+        rest: &PushRange,
+        buf: &'a mut Vec<u8>,
+    ) -> Result<(u64, &'a [u8])> {
         let _ = (rest, buf);
         Err(Errno::NOSYS)
     }
@@ -98,7 +102,7 @@ pub trait Reader: Send {
 
 /// A part of a file that the kernel did not ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rest {
+pub struct PushRange {
     /// The file.
     pub node: Node,
     /// Unit: bytes.
@@ -142,7 +146,7 @@ impl Parts<'_> {
 
 /// A node that a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct LookupResult {
     /// The node.
     pub node: Node,
     /// Its attributes.

@@ -4,24 +4,36 @@
 //! * Whatever the kernel sends, no byte is read past what it sent, and no reply is longer than it has room for.
 //! * Nodes have no state here, so there is nothing to forget.
 
-use crate::counters::{Counters, Slot};
-use crate::filesystem::{Entry, Filesystem, Found, Parts, Reader, Rest, Result, Seek};
+use crate::counters::{Counters, ThreadCounters};
+use crate::filesystem::{Entry, Filesystem, LookupResult, Parts, PushRange, Reader, Result, Seek};
 use crate::log::Log;
+use crate::negotiation::{MAX_PAGES, Negotiation, Offer};
 use crate::protocol::{self, init, op};
-use crate::transport::uring;
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// As long as the kernel can count. Unit: seconds.
 const FOR_EVER: u64 = i64::MAX as u64;
-/// Requests that may wait in the background: with fewer, reading ahead of more than two streams stalls.
-const MAX_BACKGROUND: u16 = 64;
-/// Longest request. Unit: pages of 4 KiB.
-pub const MAX_PAGES: u16 = 256;
+/// Features of a read-only filesystem. Fewer background requests stall readahead of more than two streams.
+const OFFER: Offer = Offer {
+    features: init::ASYNC_READ
+        | init::EXPORT_SUPPORT
+        | init::DO_READDIRPLUS
+        | init::READDIRPLUS_AUTO
+        | init::NO_OPEN_SUPPORT
+        | init::PARALLEL_DIROPS
+        | init::POSIX_ACL
+        | init::MAX_PAGES
+        | init::CACHE_SYMLINKS
+        | init::NO_OPENDIR_SUPPORT
+        | init::EXPLICIT_INVAL_DATA
+        | init::INIT_EXT,
+    writable: false,
+    max_background: 64,
+};
 /// Room that a reply may need. Unit: bytes.
 pub const REPLY_MAX: usize = MAX_PAGES as usize * 4096;
 /// Attribute of the root that holds the counters. Not listed, and hidden by one of the same name in the image.
@@ -69,7 +81,7 @@ pub enum Reply<'a> {
 }
 
 /// What one serving thread has to itself.
-pub struct Seat {
+pub struct Worker {
     number: usize,
     reader: Box<dyn Reader>,
     lend: bool,
@@ -80,44 +92,23 @@ pub struct Handler {
     fs: Arc<dyn Filesystem>,
     log: Log,
     counters: Counters,
-    /// Features that both sides have: bits of [`init`].
-    features: AtomicU64,
-    /// Whether rings of io_uring are offered.
-    rings: AtomicBool,
-    /// Features that are offered in any case.
-    offered: u64,
-    minor: AtomicU64,
+    negotiation: Negotiation,
 }
 
 impl Handler {
     /// A handler over `fs`, to be served by up to `threads` threads.
     pub fn new(fs: Arc<dyn Filesystem>, threads: usize, log: Log) -> Self {
-        let offered = init::ASYNC_READ
-            | init::EXPORT_SUPPORT
-            | init::DO_READDIRPLUS
-            | init::READDIRPLUS_AUTO
-            | init::NO_OPEN_SUPPORT
-            | init::PARALLEL_DIROPS
-            | init::POSIX_ACL
-            | init::MAX_PAGES
-            | init::CACHE_SYMLINKS
-            | init::NO_OPENDIR_SUPPORT
-            | init::EXPLICIT_INVAL_DATA
-            | init::INIT_EXT;
         Self {
             fs,
             log,
             counters: Counters::new(threads),
-            features: AtomicU64::new(0),
-            rings: AtomicBool::new(false),
-            offered,
-            minor: AtomicU64::new(0),
+            negotiation: Negotiation::default(),
         }
     }
 
-    /// Offers the kernel to use rings of io_uring, which makes requests shorter; to be said before INIT.
-    pub fn offer_rings(&self) {
-        self.rings.store(true, Ordering::Relaxed);
+    /// Version and features that the kernel agreed on.
+    pub fn negotiation(&self) -> &Negotiation {
+        &self.negotiation
     }
 
     /// The counters.
@@ -135,20 +126,9 @@ impl Handler {
         &self.log
     }
 
-    /// Bits of [`init`] that were agreed on; 0 before INIT.
-    pub fn features(&self) -> u64 {
-        self.features.load(Ordering::Relaxed)
-    }
-
-    /// Minor version of the protocol that was agreed on; 0 before INIT.
-    pub fn minor(&self) -> u32 {
-        // Fits: stored from 32 bits.
-        self.minor.load(Ordering::Relaxed) as u32
-    }
-
     /// What the thread with this number answers with. `lend`: replies may lie in several places.
-    pub fn seat(&self, number: usize, lend: bool) -> Seat {
-        Seat {
+    pub fn worker(&self, number: usize, lend: bool) -> Worker {
+        Worker {
             number,
             reader: self.fs.reader(),
             lend,
@@ -159,17 +139,17 @@ impl Handler {
     /// transport agreed on less.
     pub fn handle<'a>(
         &self,
-        seat: &'a mut Seat,
+        worker: &'a mut Worker,
         request: &Request<'_>,
         out: &'a mut [u8],
     ) -> Reply<'a> {
         let start = Instant::now();
         let opcode = request.header.opcode;
-        let number = seat.number;
+        let number = worker.number;
         let answer = move || {
             // Moved, not lent: the reply borrows from both.
-            let (seat, out) = (seat, out);
-            self.answer(seat, request, out)
+            let (worker, out) = (worker, out);
+            self.answer(worker, request, out)
         };
         let reply = catch_unwind(AssertUnwindSafe(answer));
         let reply = reply.unwrap_or_else(|_| {
@@ -181,42 +161,42 @@ impl Handler {
             Err(Errno::IO)
         });
         let reply = reply.unwrap_or_else(Reply::Error);
-        let slot: &Slot = self.counters.slot(number);
+        let thread: &ThreadCounters = self.counters.thread(number);
         let outcome = match &reply {
             Reply::Nothing => None,
             Reply::Body(parts) => Some(Ok(parts.len())),
             Reply::Error(e) => Some(Err(*e)),
         };
-        slot.count(opcode, outcome, start.elapsed());
+        thread.count(opcode, outcome, start.elapsed());
         reply
     }
 
-    /// What the kernel should have beside the last reply of this seat, which it must have got before.
-    pub fn rest(&self, seat: &mut Seat) -> Option<Rest> {
-        seat.reader.rest()
+    /// What the kernel should have beside the last reply of this worker, which it must have got before.
+    pub fn take_push(&self, worker: &mut Worker) -> Option<PushRange> {
+        worker.reader.take_push()
     }
 
     /// Reads that: its place in the file, and its bytes.
     ///
     /// # Errors
     /// As a request for it; EIO for a panic.
-    pub fn read_rest<'a>(
+    pub fn read_pushed<'a>(
         &self,
-        seat: &mut Seat,
-        rest: &Rest,
+        worker: &mut Worker,
+        rest: &PushRange,
         buf: &'a mut Vec<u8>,
     ) -> Result<(u64, &'a [u8])> {
         let read = move || {
             // Moved, not lent: the bytes borrow from it.
             let buf = buf;
-            seat.reader.read_rest(rest, buf)
+            worker.reader.read_pushed(rest, buf)
         };
         catch_unwind(AssertUnwindSafe(read)).unwrap_or(Err(Errno::IO))
     }
 
     fn answer<'a>(
         &self,
-        seat: &'a mut Seat,
+        worker: &'a mut Worker,
         request: &Request<'_>,
         out: &'a mut [u8],
     ) -> Result<Reply<'a>> {
@@ -226,7 +206,7 @@ impl Handler {
                 let (read, _) = request.take::<protocol::ReadIn>()?;
                 let room = out.len().min(read.size as usize);
                 let out = &mut out[..room];
-                let parts = seat.reader.read(node, read.offset, out, seat.lend)?;
+                let parts = worker.reader.read(node, read.offset, out, worker.lend)?;
                 Ok(Reply::Body(parts))
             }
             op::LOOKUP => {
@@ -272,52 +252,9 @@ impl Handler {
     }
 
     fn init<'a>(&self, request: &Request<'_>, out: &'a mut [u8]) -> Result<Reply<'a>> {
-        let (kernel, rest) = request.take::<protocol::InitIn>()?;
-        if kernel.major < protocol::MAJOR
-            || kernel.major == protocol::MAJOR && kernel.minor < protocol::MINOR_MIN
-        {
-            self.log.line(format_args!(
-                "the kernel speaks FUSE {}.{}, too old: expected at least {}.{}",
-                kernel.major,
-                kernel.minor,
-                protocol::MAJOR,
-                protocol::MINOR_MIN
-            ));
-            return Err(Errno::PROTO);
-        }
-        let mut reply = protocol::InitOut {
-            major: protocol::MAJOR,
-            minor: kernel.minor.min(protocol::MINOR),
-            ..Default::default()
-        };
-        if kernel.major > protocol::MAJOR {
-            // It will ask again with ours.
-            reply.minor = protocol::MINOR;
-            return put(out, &reply);
-        }
-        let mut has = u64::from(kernel.flags);
-        if has & init::INIT_EXT != 0 {
-            let (high, _) = u32::read_from_prefix(rest).map_err(|_| Errno::INVAL)?;
-            has |= u64::from(high) << 32;
-        }
-        let mut offered = self.offered;
-        if self.rings.load(Ordering::Relaxed) {
-            offered |= init::OVER_IO_URING;
-        }
-        let both = has & offered;
-        self.features.store(both, Ordering::Relaxed);
-        self.minor.store(reply.minor.into(), Ordering::Relaxed);
-        reply.max_readahead = kernel.max_readahead;
-        reply.flags = both as u32; // the low half
-        reply.flags2 = (both >> 32) as u32;
-        reply.max_background = MAX_BACKGROUND;
-        reply.congestion_threshold = MAX_BACKGROUND / 4 * 3;
-        reply.max_write = 4096;
-        reply.time_gran = 1;
-        reply.max_pages = match both & init::OVER_IO_URING {
-            0 => MAX_PAGES,
-            _ => uring::MAX_PAGES,
-        };
+        let reply = self
+            .negotiation
+            .negotiate(request.body, &OFFER, &self.log)?;
         put(out, &reply)
     }
 
@@ -386,18 +323,18 @@ impl Handler {
 fn plus_head(entry: &Entry<'_>, attr: Option<protocol::Attr>) -> protocol::EntryOut {
     attr.map_or(protocol::EntryOut::default(), |attr| {
         let node = entry.node;
-        entry_out(Some(Found { node, attr }))
+        entry_out(Some(LookupResult { node, attr }))
     })
 }
 
-fn entry_out(found: Option<Found>) -> protocol::EntryOut {
+fn entry_out(found: Option<LookupResult>) -> protocol::EntryOut {
     let base = protocol::EntryOut {
         entry_valid: FOR_EVER,
         attr_valid: FOR_EVER,
         ..Default::default()
     };
     match found {
-        Some(Found { node, attr }) => protocol::EntryOut { node, attr, ..base },
+        Some(LookupResult { node, attr }) => protocol::EntryOut { node, attr, ..base },
         // Node 0: the kernel remembers that there is no such name.
         None => base,
     }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A transport knows no operation, a handler no descriptor and a filesystem no protocol: each is tested alone.
-//! [`Mount`] runs all of them: [`mountpoint`] mounts a connection at a directory and unmounts it; [`counters`] hold the numbers that [`metrics`] exports;
+//! [`Session`] runs all of them: [`mountpoint`] mounts a connection at a directory and unmounts it; [`counters`] hold the numbers that [`metrics`] exports;
 //! [`schedule`] places threads on processors.
 
 pub mod counters;
@@ -16,6 +16,7 @@ pub mod handler;
 pub mod log;
 pub mod metrics;
 pub mod mountpoint;
+pub mod negotiation;
 pub mod protocol;
 pub mod schedule;
 pub mod session;
@@ -24,5 +25,5 @@ pub mod transport;
 pub use filesystem::Filesystem;
 pub use handler::Handler;
 pub use log::Log;
-pub use schedule::cpu_latency::KeepAwake;
-pub use session::{Mount, Serving};
+pub use schedule::cpu_latency::CpuLatencyMode;
+pub use session::{Session, SessionOptions};

@@ -1,13 +1,13 @@
 //! A handler, its connection and its threads.
 
 use crate::filesystem::Parts;
-use crate::handler::{Handler, Request, Seat};
+use crate::handler::{Handler, Request, Worker};
 use crate::log::Log;
 use crate::mountpoint::{self, Mountpoint};
 use crate::protocol::{OutHeader, init};
-use crate::schedule::cpu_latency::{Awake, KeepAwake};
-use crate::transport::page_cache::{self, Stores};
-use crate::transport::uring::{Call, DEPTH, Rings, Service};
+use crate::schedule::cpu_latency::{CpuLatency, CpuLatencyMode};
+use crate::transport::push::{self, PushQueue};
+use crate::transport::uring::{DEPTH, RingRequest, RingService, Rings};
 use crate::transport::{Transport, device, head};
 use std::io;
 use std::sync::Arc;
@@ -15,27 +15,27 @@ use std::thread::JoinHandle;
 
 /// How a mount is served.
 #[derive(Clone, Copy, Debug)]
-pub struct Serving {
+pub struct SessionOptions {
     /// Threads that answer.
     pub threads: usize,
     /// How requests come.
     pub transport: Transport,
     /// Whether processors are kept from halting while there is much to answer.
-    pub keep_awake: KeepAwake,
+    pub cpu_latency: CpuLatencyMode,
 }
 
-impl Default for Serving {
+impl Default for SessionOptions {
     fn default() -> Self {
         Self {
             threads: default_threads(),
             transport: Transport::Auto,
-            keep_awake: KeepAwake::Auto,
+            cpu_latency: CpuLatencyMode::Auto,
         }
     }
 }
 
 /// A mount that is being served.
-pub struct Mount {
+pub struct Session {
     handler: Arc<Handler>,
     mountpoint: Arc<Mountpoint>,
     threads: Vec<JoinHandle<()>>,
@@ -43,13 +43,17 @@ pub struct Mount {
     pub summary: String,
 }
 
-impl Mount {
+impl Session {
     /// Serves `handler` at `mountpoint`, and returns when whoever asks there is answered. It asks nothing there itself: see
     /// [`mountpoint::device_known`].
     ///
     /// # Errors
     /// If the kernel cannot be served, or no thread can be started. It is unmounted then.
-    pub fn start(handler: Arc<Handler>, mountpoint: Mountpoint, how: Serving) -> io::Result<Self> {
+    pub fn start(
+        handler: Arc<Handler>,
+        mountpoint: Mountpoint,
+        how: SessionOptions,
+    ) -> io::Result<Self> {
         let mut mount = Self {
             handler,
             mountpoint: Arc::new(mountpoint),
@@ -63,8 +67,8 @@ impl Mount {
         started.map(|()| mount)
     }
 
-    fn run(&mut self, how: Serving) -> io::Result<()> {
-        let Serving {
+    fn run(&mut self, how: SessionOptions) -> io::Result<()> {
+        let SessionOptions {
             threads, transport, ..
         } = how;
         let rings = match transport {
@@ -73,43 +77,44 @@ impl Mount {
             Transport::Uring => Some(Rings::probe()?),
         };
         if rings.is_some() {
-            self.handler.offer_rings();
+            self.handler.negotiation().offer_io_uring(true);
         }
         device::start(&*self.mountpoint, &self.handler)?;
-        let agreed = self.handler.features() & init::OVER_IO_URING != 0;
+        let agreed = self.handler.negotiation().features() & init::OVER_IO_URING != 0;
         let rings = rings.filter(|_| agreed);
-        let awake = Awake::start(how.keep_awake);
-        let new = |queues| Rings::new(queues, threads, DEPTH, awake.clone());
+        let cpu_latency = CpuLatency::start(how.cpu_latency);
+        let new = |queues| Rings::new(queues, threads, DEPTH, cpu_latency.clone());
         let rings = rings.map(|queues| Arc::new(new(queues)));
         // What does not come through rings is little.
         let readers = if rings.is_some() { 1 } else { threads.max(1) };
-        let (stores, rests) = Stores::new();
-        let mut seats = 0..;
-        for seat in seats.by_ref().take(readers) {
-            let (stores, awake) = (stores.clone(), awake.clone());
+        let (pushes, rests) = PushQueue::new();
+        let mut workers = 0..;
+        for worker in workers.by_ref().take(readers) {
+            let (pushes, cpu_latency) = (pushes.clone(), cpu_latency.clone());
             let serve = move |fuse: &_, handler: &_| {
-                device::serve(fuse, handler, seat, (&stores, awake.as_deref()));
+                device::serve(fuse, handler, worker, (&pushes, cpu_latency.as_deref()));
             };
-            self.spawn(format!("fuse-{seat}"), serve)?;
+            self.spawn(format!("fuse-{worker}"), serve)?;
         }
         if let Some(rings) = &rings {
-            for (number, seat) in (0..rings.threads()).zip(seats) {
-                let (rings, stores, awake) = (rings.clone(), stores.clone(), awake.clone());
+            for (number, worker) in (0..rings.threads()).zip(workers) {
+                let (rings, pushes, cpu_latency) =
+                    (rings.clone(), pushes.clone(), cpu_latency.clone());
                 self.spawn(format!("ring-{number}"), move |fuse, handler| {
                     let service = Served {
                         handler,
-                        stores: &stores,
+                        pushes: &pushes,
                     };
-                    let _ = rings.serve(fuse, &service, (seat, number));
+                    let _ = rings.serve(fuse, &service, (worker, number));
                     // At the end this ends, too; without rings it is what serves.
-                    device::serve(fuse, handler, seat, (&stores, awake.as_deref()));
+                    device::serve(fuse, handler, worker, (&pushes, cpu_latency.as_deref()));
                 })?;
             }
         }
         let serving = self.threads.len();
-        drop(stores);
+        drop(pushes);
         self.spawn("store".to_owned(), move |fuse, handler| {
-            page_cache::run(fuse, handler, serving, &rests);
+            push::run(fuse, handler, serving, &rests);
         })?;
         let ringing = rings.map_or(Ok(false), |rings| rings.wait_begun())?;
         if transport == Transport::Uring && !ringing {
@@ -126,9 +131,9 @@ impl Mount {
         self.summary = format!(
             "transport {}, protocol 7.{}, threads: {}, {read_ahead}{}",
             if ringing { "io_uring" } else { "/dev/fuse" },
-            self.handler.minor(),
+            self.handler.negotiation().minor(),
             serving,
-            awake.map_or("", |_| ", keeping processors awake"),
+            cpu_latency.map_or("", |_| ", keeping processors awake"),
         );
         Ok(())
     }
@@ -166,21 +171,21 @@ impl Mount {
 /// A handler, as rings want it.
 struct Served<'a> {
     handler: &'a Handler,
-    stores: &'a Stores,
+    pushes: &'a PushQueue,
 }
 
 /// What a thread answers with, and the request that is being answered: its reply overwrites it in the slot.
-type RingSeat = (Seat, Vec<u8>);
+type RingWorker = (Worker, Vec<u8>);
 
-impl Service for Served<'_> {
-    type Seat = RingSeat;
+impl RingService for Served<'_> {
+    type Worker = RingWorker;
 
-    fn seat(&self, seat: usize, _: usize) -> RingSeat {
-        (self.handler.seat(seat, false), Vec::new())
+    fn worker(&self, worker: usize, _: usize) -> RingWorker {
+        (self.handler.worker(worker, false), Vec::new())
     }
 
-    fn answer(&self, seat: &mut RingSeat, call: Call<'_>) -> Option<(OutHeader, usize)> {
-        let (seat, body) = seat;
+    fn answer(&self, worker: &mut RingWorker, call: RingRequest<'_>) -> Option<(OutHeader, usize)> {
+        let (worker, body) = worker;
         body.clear();
         body.extend_from_slice(call.op);
         body.extend_from_slice(&call.payload[..call.behind]);
@@ -188,17 +193,17 @@ impl Service for Served<'_> {
             header: call.header,
             body,
         };
-        let reply = self.handler.handle(seat, &request, call.payload);
+        let reply = self.handler.handle(worker, &request, call.payload);
         // Everything that comes through a ring waits for something.
         let (out, body) = head(&request, reply).unwrap_or_default();
         debug_assert!(!matches!(body, Parts::Many(_)), "nothing is lent here");
         Some((out, body.len()))
     }
 
-    fn after(&self, seat: &mut RingSeat, send: &mut dyn FnMut()) {
-        if let Some(rest) = self.handler.rest(&mut seat.0) {
+    fn after(&self, worker: &mut RingWorker, send: &mut dyn FnMut()) {
+        if let Some(rest) = self.handler.take_push(&mut worker.0) {
             send();
-            self.stores.offer(rest);
+            self.pushes.offer(rest);
         }
     }
 

@@ -8,13 +8,15 @@ use tuff_erofs::read::{FileType, Inode, Layout, Nid};
 use tuff_erofs::serve::{Listed, Server, Session};
 use tuff_format::features::incompat;
 use tuff_format::inode::encode_device;
-use tuff_fuse::filesystem::{Entry, Filesystem, Found, Node, Parts, Reader, Rest, Result, Seek};
+use tuff_fuse::filesystem::{
+    Entry, Filesystem, LookupResult, Node, Parts, PushRange, Reader, Result, Seek,
+};
 use tuff_fuse::log::Log;
 use tuff_fuse::protocol::{Attr, ROOT, StatfsOut};
 
 /// What the mount shows instead of what the image says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Show {
+pub struct OwnerOverride {
     /// Owner of everything.
     pub uid: Option<u32>,
     /// Group of everything.
@@ -26,7 +28,7 @@ pub struct Show {
 pub struct ImageFs {
     server: Arc<Server>,
     root: Nid,
-    show: Show,
+    show: OwnerOverride,
     log: Log,
     /// Blocks that parity mended, where somebody counts them.
     mended: Option<Arc<AtomicU64>>,
@@ -45,7 +47,7 @@ impl ImageFs {
     ///
     /// # Errors
     /// If the root directory cannot be read: such an image cannot be mounted.
-    pub fn new(server: Server, show: Show, log: Log) -> tuff_erofs::Result<Self> {
+    pub fn new(server: Server, show: OwnerOverride, log: Log) -> tuff_erofs::Result<Self> {
         let root = server.image().root()?.nid();
         Ok(Self {
             server: Arc::new(server),
@@ -159,7 +161,7 @@ impl ImageFs {
 }
 
 impl Filesystem for ImageFs {
-    fn lookup(&self, dir: Node, name: &[u8]) -> Result<Option<Found>> {
+    fn lookup(&self, dir: Node, name: &[u8]) -> Result<Option<LookupResult>> {
         let dir = self.inode(dir)?;
         let nid = if name == b"." {
             Some(dir.nid())
@@ -170,7 +172,7 @@ impl Filesystem for ImageFs {
         };
         let Some(nid) = nid else { return Ok(None) };
         let inode = self.said(self.server.inode(nid))?;
-        Ok(Some(Found {
+        Ok(Some(LookupResult {
             node: self.node(nid),
             attr: self.attr_of(&inode),
         }))
@@ -334,9 +336,9 @@ impl Reader for ImageReader {
         Ok(Parts::Many(answer.parts().collect()))
     }
 
-    fn rest(&mut self) -> Option<Rest> {
+    fn take_push(&mut self) -> Option<PushRange> {
         let rest = self.fs.server.take_rest(&mut self.session)?;
-        Some(Rest {
+        Some(PushRange {
             node: self.node,
             offset: rest.offset,
             len: rest.len,
@@ -344,7 +346,11 @@ impl Reader for ImageReader {
         })
     }
 
-    fn read_rest<'a>(&mut self, rest: &Rest, buf: &'a mut Vec<u8>) -> Result<(u64, &'a [u8])> {
+    fn read_pushed<'a>(
+        &mut self,
+        rest: &PushRange,
+        buf: &'a mut Vec<u8>,
+    ) -> Result<(u64, &'a [u8])> {
         let inode = self.fs.inode(rest.node)?;
         let rest = tuff_erofs::serve::Rest {
             offset: rest.offset,

@@ -12,4 +12,4 @@ pub mod image;
 pub mod memory_pressure;
 pub mod volume;
 
-pub use image::{ImageFs, Show};
+pub use image::{ImageFs, OwnerOverride};

@@ -10,14 +10,14 @@ use std::path::Path;
 use std::sync::Arc;
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_erofs::serve::{ServeOptions, Server};
-use tuff_fuse::filesystem::{Entry, Filesystem, Found, Node, Parts, Reader, Result, Seek};
+use tuff_fuse::filesystem::{Entry, Filesystem, LookupResult, Node, Parts, Reader, Result, Seek};
 use tuff_fuse::handler::{REPLY_MAX, Reply, Request, STATS_XATTR};
 use tuff_fuse::protocol::{self, ROOT, StatfsOut, init, op};
 use tuff_fuse::{Handler, Log};
 use tuff_mkfs::{CompressionOptions, LayoutOptions};
 use tuff_mkfs::{KernelVersion, Options, SparsePolicy};
 use tuff_mount::memory_pressure::relieve;
-use tuff_mount::{ImageFs, Show};
+use tuff_mount::{ImageFs, OwnerOverride};
 use tuff_store::MemStore;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -26,7 +26,12 @@ fn server(image: Image) -> Server {
 }
 
 fn handler_of(name: &str) -> Handler {
-    let fs = ImageFs::new(server(sample::image(name)), Show::default(), Log::none()).unwrap();
+    let fs = ImageFs::new(
+        server(sample::image(name)),
+        OwnerOverride::default(),
+        Log::none(),
+    )
+    .unwrap();
     Handler::new(Arc::new(fs), 1, Log::none())
 }
 
@@ -43,8 +48,8 @@ fn header(opcode: u32, node: u64) -> protocol::InHeader {
 fn ask(handler: &Handler, opcode: u32, node: u64, body: &[u8]) -> Result<Vec<u8>> {
     let mut out = vec![0xEE; REPLY_MAX];
     let header = header(opcode, node);
-    let mut seat = handler.seat(0, true);
-    match handler.handle(&mut seat, &Request { header, body }, &mut out) {
+    let mut worker = handler.worker(0, true);
+    match handler.handle(&mut worker, &Request { header, body }, &mut out) {
         Reply::Body(Parts::One(bytes)) => Ok(bytes.to_vec()),
         Reply::Body(Parts::Many(runs)) => Ok(runs.concat()),
         Reply::Error(e) => Err(e),
@@ -104,7 +109,7 @@ fn init_takes_the_older_protocol_and_only_what_the_kernel_offers() {
         (some.minor, u64::from(some.flags), some.flags2),
         (31, few, 0)
     );
-    assert_eq!(handler.minor(), 31);
+    assert_eq!(handler.negotiation().minor(), 31);
     // A kernel with a later major version is told ours, and asks again.
     let next: protocol::InitOut = whole(&ask(&handler, op::INIT, 0, &init_in(8, 0, 0)).unwrap());
     assert_eq!(
@@ -119,7 +124,7 @@ fn a_kernel_that_is_too_old_is_refused() {
         let handler = handler_of("lz4");
         let reply = ask(&handler, op::INIT, 0, &init_in(major, minor, !0));
         assert_eq!(reply, Err(Errno::PROTO));
-        assert_eq!(handler.minor(), 0);
+        assert_eq!(handler.negotiation().minor(), 0);
     }
 }
 
@@ -148,11 +153,11 @@ fn names_are_found_for_ever_and_so_are_those_that_do_not_exist() {
 #[test]
 fn attributes_are_those_of_the_image_or_as_asked() {
     let image = || sample::image("zstd");
-    let show = Show {
+    let show = OwnerOverride {
         uid: Some(5),
         gid: Some(6),
     };
-    for (show, uid, gid) in [(Show::default(), 100_000, 70_000), (show, 5, 6)] {
+    for (show, uid, gid) in [(OwnerOverride::default(), 100_000, 70_000), (show, 5, 6)] {
         let fs = ImageFs::new(server(image()), show, Log::none()).unwrap();
         let handler = Handler::new(Arc::new(fs), 1, Log::none());
         let letters = lookup(&handler, ROOT, "letters");
@@ -315,7 +320,7 @@ fn an_entry_with_a_damaged_inode_is_listed_and_a_look_up_says_what_is_wrong() {
         ..OpenOptions::default()
     };
     let image = Image::open(MemStore::new(bytes), options).unwrap();
-    let fs = ImageFs::new(server(image), Show::default(), Log::none()).unwrap();
+    let fs = ImageFs::new(server(image), OwnerOverride::default(), Log::none()).unwrap();
     let handler = Handler::new(Arc::new(fs), 1, Log::none());
     let all = ask(&handler, op::READDIRPLUS, ROOT, &read_in(0, 1 << 16)).unwrap();
     for (name, _, node) in listed(&all, true) {
@@ -366,7 +371,7 @@ fn holes_and_data_are_found() {
     let Some(image) = sparse_image(scratch.path()) else {
         return;
     };
-    let fs = ImageFs::new(server(image), Show::default(), Log::none()).unwrap();
+    let fs = ImageFs::new(server(image), OwnerOverride::default(), Log::none()).unwrap();
     let handler = Handler::new(Arc::new(fs), 1, Log::none());
     let sparse = lookup(&handler, ROOT, "sparse").node;
     let seek = |offset, whence| {
@@ -410,9 +415,9 @@ fn what_need_not_be_asked_is_refused_once() {
     let mut out = vec![0; REPLY_MAX];
     for opcode in [op::FORGET, op::BATCH_FORGET] {
         let header = header(opcode, ROOT);
-        let mut seat = handler.seat(0, false);
+        let mut worker = handler.worker(0, false);
         let reply = handler.handle(
-            &mut seat,
+            &mut worker,
             &Request {
                 header,
                 body: &[0; 16],
@@ -428,7 +433,12 @@ fn no_bytes_make_the_handler_panic_or_write_too_much() {
     let said = Arc::new(std::sync::Mutex::new(String::new()));
     let sink = said.clone();
     let log = Log::new(move |line| sink.lock().unwrap().push_str(line));
-    let fs = ImageFs::new(server(sample::image("four")), Show::default(), log.clone()).unwrap();
+    let fs = ImageFs::new(
+        server(sample::image("four")),
+        OwnerOverride::default(),
+        log.clone(),
+    )
+    .unwrap();
     let handler = Handler::new(Arc::new(fs), 1, log);
     let mut random = Random(3);
     let nodes: Vec<u64> = ["hi", "dir", "link", "null", "numbers"]
@@ -454,9 +464,9 @@ fn no_bytes_make_the_handler_panic_or_write_too_much() {
             let room = random.below(5000) as usize;
             let mut out = vec![0xEE; room + 64];
             let header = header(opcode, node);
-            let mut seat = handler.seat(0, true);
+            let mut worker = handler.worker(0, true);
             let reply = handler.handle(
-                &mut seat,
+                &mut worker,
                 &Request {
                     header,
                     body: &body,
@@ -494,7 +504,7 @@ fn only_whole_requests_are_taken() {
 struct Broken;
 
 impl Filesystem for Broken {
-    fn lookup(&self, _: u64, _: &[u8]) -> Result<Option<Found>> {
+    fn lookup(&self, _: u64, _: &[u8]) -> Result<Option<LookupResult>> {
         panic!("on purpose")
     }
     fn attr(&self, _: u64) -> Result<protocol::Attr> {

@@ -13,13 +13,13 @@ use std::sync::Arc;
 use tuff_erofs::serve::{ServeOptions, Server, Strategy};
 use tuff_fuse::mountpoint::{self, Detach, MountOptions};
 use tuff_fuse::transport::Transport;
-use tuff_fuse::{Handler, Log, Mount, Serving};
-use tuff_mount::{ImageFs, Show};
+use tuff_fuse::{Handler, Log, Session, SessionOptions};
+use tuff_mount::{ImageFs, OwnerOverride};
 use walk::{differences, parallel_readers};
 
 /// Our mount, served by this process, until the value goes.
 struct Ours {
-    mount: Option<Mount>,
+    mount: Option<Session>,
     said: Arc<std::sync::Mutex<Vec<String>>>,
 }
 
@@ -30,7 +30,7 @@ impl Ours {
         let sink = said.clone();
         let log = Log::new(move |line| sink.lock().unwrap().push(line.to_owned()));
         let server = Server::new(common::open(image), options);
-        let fs = ImageFs::new(server, Show::default(), log.clone()).unwrap();
+        let fs = ImageFs::new(server, OwnerOverride::default(), log.clone()).unwrap();
         let threads = 4;
         let handler = Arc::new(Handler::new(Arc::new(fs), threads, log));
         let options = MountOptions {
@@ -41,13 +41,13 @@ impl Ours {
         let mountpoint = mountpoint::attach(dir, &options).unwrap();
         Self {
             mount: Some(
-                Mount::start(
+                Session::start(
                     handler,
                     mountpoint,
-                    Serving {
+                    SessionOptions {
                         threads,
                         transport,
-                        ..Serving::default()
+                        ..SessionOptions::default()
                     },
                 )
                 .unwrap(),

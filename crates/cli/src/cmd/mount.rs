@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tuff_erofs::serve::{Pressure, ServeOptions, Server, memory_limit};
 use tuff_erofs::{Error, Result};
 use tuff_fuse::mountpoint::{self, Detach, MountOptions};
-use tuff_fuse::{Handler, Log, Mount, Serving};
+use tuff_fuse::{Handler, Log, Session, SessionOptions};
 use tuff_mount::memory_pressure::relieve;
-use tuff_mount::{ImageFs, Show};
+use tuff_mount::{ImageFs, OwnerOverride};
 
 pub(crate) use args::Args;
 
@@ -62,7 +62,7 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     open.on_mend = mended.clone().map(|mended| on_mend(mended, log.clone()));
     let image = open.open(&args.image.image)?;
     args.image.with_devices(&image)?;
-    let show = Show {
+    let show = OwnerOverride {
         uid: mounting.uid,
         gid: mounting.gid,
     };
@@ -110,12 +110,12 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
         },
     )
     .map_err(failed)?;
-    let how = Serving {
+    let how = SessionOptions {
         threads,
         transport: args.transport,
-        keep_awake: args.keep_awake,
+        cpu_latency: args.keep_awake,
     };
-    let mount = Mount::start(handler.clone(), mountpoint, how).map_err(failed)?;
+    let mount = Session::start(handler.clone(), mountpoint, how).map_err(failed)?;
     let dir = mount.dir().to_owned();
     let save = {
         let (fs, log) = (fs.clone(), log.clone());

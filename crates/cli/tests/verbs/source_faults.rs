@@ -14,11 +14,11 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
-use tuff_fuse::filesystem::{Entry, Filesystem, Found, Node, Parts, Reader, Result, Seek};
+use tuff_fuse::filesystem::{Entry, Filesystem, LookupResult, Node, Parts, Reader, Result, Seek};
 use tuff_fuse::mountpoint::{self, Detach, MountOptions};
 use tuff_fuse::protocol::{Attr, ROOT, StatfsOut};
 use tuff_fuse::transport::Transport;
-use tuff_fuse::{Handler, Log, Mount, Serving};
+use tuff_fuse::{Handler, Log, Session, SessionOptions};
 
 /// Length of the files of the filesystem below; the kernel reads at most a megabyte at a time. Unit: bytes.
 const LEN: u64 = 3_000_000;
@@ -65,12 +65,12 @@ impl Odd {
 struct OddFs(Arc<Odd>);
 
 impl Filesystem for OddFs {
-    fn lookup(&self, _: Node, name: &[u8]) -> Result<Option<Found>> {
+    fn lookup(&self, _: Node, name: &[u8]) -> Result<Option<LookupResult>> {
         let at = self.0.names.iter().position(|(n, _)| n.as_bytes() == name);
         let Some(at) = at else { return Ok(None) };
         let node = at as u64 + 2;
         let attr = self.attr(node)?;
-        Ok(Some(Found { node, attr }))
+        Ok(Some(LookupResult { node, attr }))
     }
 
     fn attr(&self, node: Node) -> Result<Attr> {
@@ -159,7 +159,7 @@ impl Reader for OddReader {
 
 /// Mount of the filesystem, ended on drop.
 struct Served {
-    mount: Option<Mount>,
+    mount: Option<Session>,
     bound: Vec<PathBuf>,
 }
 
@@ -186,13 +186,13 @@ impl Served {
         match mountpoint::attach(dir, &options) {
             Ok(at) => Some(Self {
                 mount: Some(
-                    Mount::start(
+                    Session::start(
                         handler,
                         at,
-                        Serving {
+                        SessionOptions {
                             threads,
                             transport: Transport::Dev,
-                            ..Serving::default()
+                            ..SessionOptions::default()
                         },
                     )
                     .unwrap(),

@@ -16,7 +16,7 @@ const LOOK_AGAIN: u32 = 256;
 const LARGE: usize = 32 << 10;
 
 /// The place of one serving thread.
-pub struct Seat {
+pub struct ClientAffinity {
     /// Where it may run at all; `None` if it is not to move.
     anywhere: Option<CpuSet>,
     /// Who asked last, and how often in a row.
@@ -26,7 +26,7 @@ pub struct Seat {
     bound: Option<usize>,
 }
 
-impl Default for Seat {
+impl Default for ClientAffinity {
     /// Returns the state of a thread that may run on all CPUs.
     fn default() -> Self {
         let anywhere = sched_getaffinity(None).ok().filter(|set| set.count() > 1);
@@ -39,7 +39,7 @@ impl Default for Seat {
     }
 }
 
-impl Seat {
+impl ClientAffinity {
     /// Moves the calling thread, if the request says that it is worth it.
     pub fn choose(&mut self, request: &Request<'_>) {
         let Some(anywhere) = &self.anywhere else {
@@ -97,13 +97,13 @@ mod tests {
     use super::*;
     use crate::protocol::InHeader;
 
-    fn ask(seat: &mut Seat, pid: u32, len: usize) {
+    fn ask(affinity: &mut ClientAffinity, pid: u32, len: usize) {
         let body = vec![0; len];
         let header = InHeader {
             pid,
             ..InHeader::default()
         };
-        seat.choose(&Request {
+        affinity.choose(&Request {
             header,
             body: &body,
         });
@@ -112,26 +112,26 @@ mod tests {
     #[test]
     fn a_thread_follows_who_asks_alone_and_lets_go_of_who_does_not() {
         let before = sched_getaffinity(None).unwrap();
-        let mut seat = Seat::default();
-        if seat.anywhere.is_none() {
+        let mut affinity = ClientAffinity::default();
+        if affinity.anywhere.is_none() {
             return;
         }
         let me = std::process::id();
         assert!(processor_of(me).is_some_and(|n| before.is_set(n)));
         for _ in 0..=STREAK {
             assert_eq!(sched_getaffinity(None).unwrap().count(), before.count());
-            ask(&mut seat, me, 40);
-            ask(&mut seat, 0, 40);
+            ask(&mut affinity, me, 40);
+            ask(&mut affinity, 0, 40);
         }
-        assert!(seat.bound.is_some());
+        assert!(affinity.bound.is_some());
         assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
-        ask(&mut seat, me, LARGE + 1);
+        ask(&mut affinity, me, LARGE + 1);
         assert_eq!(sched_getaffinity(None).unwrap().count(), before.count());
         for _ in 0..=STREAK {
-            ask(&mut seat, me, 40);
+            ask(&mut affinity, me, 40);
         }
-        assert!(seat.bound.is_some());
-        ask(&mut seat, 1, 40);
+        assert!(affinity.bound.is_some());
+        ask(&mut affinity, 1, 40);
         assert_eq!(sched_getaffinity(None).unwrap().count(), before.count());
     }
 }

@@ -1,7 +1,7 @@
 //! Looking out for the next request before going to sleep.
 //!
 //! Who asks sleeps until he is answered, and who answers sleeps until he is asked: two changes of who runs on a processor for each
-//! request, which take longer than most answers. While short requests come one after another ([`Awake`](crate::schedule::cpu_latency::Awake) says
+//! request, which take longer than most answers. While short requests come one after another ([`CpuLatency`](crate::schedule::cpu_latency::CpuLatency) says
 //! so), a thread that has answered looks for the next one a while before it sleeps. It does so on another processor than the
 //! asker's, who would have to wait for it on his own:
 //!
@@ -10,14 +10,14 @@
 //!                                             └─ others want that processor: home, for a while and then for longer
 //! ```
 //!
-//! Invariant: nobody looks for longer than [`LOOK`] after an answer, nor goes on where it has to wait for its turn.
+//! Invariant: nobody looks for longer than [`POLL_TIME`] after an answer, nor goes on where it has to wait for its turn.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 /// How long a thread looks: most that ask one thing after another ask within this time.
-pub(crate) const LOOK: Duration = Duration::from_micros(50);
+pub(crate) const POLL_TIME: Duration = Duration::from_micros(50);
 /// Short requests in a row before a thread goes away. Moving takes as long as some of them.
 const ROW: u32 = 32;
 /// How often a thread that is away finds out whether it had to wait for the processor.
@@ -29,13 +29,13 @@ const REST: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(10)
 
 /// Where a thread is to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Go {
+pub(crate) enum Migration {
     Home,
     Away,
 }
 
 /// Where a thread with a ring is, and whether it looks out there.
-pub(crate) struct Lookout {
+pub(crate) struct BusyPoll {
     /// How long the thread has waited so far for a processor that others had; `None` if nobody can say.
     waits: Box<dyn FnMut() -> Option<Duration>>,
     /// Short requests that it answered in a row, as far as that matters.
@@ -48,7 +48,7 @@ pub(crate) struct Lookout {
     rests: (Instant, Duration),
 }
 
-impl Lookout {
+impl BusyPoll {
     /// For the calling thread. `None` if the kernel does not say how long it waits.
     pub(crate) fn new() -> Option<Self> {
         let file = File::open("/proc/thread-self/schedstat").ok()?;
@@ -68,15 +68,15 @@ impl Lookout {
     }
 
     /// True if the thread looks before it sleeps.
-    pub(crate) fn looks(&self) -> bool {
+    pub(crate) fn is_polling(&self) -> bool {
         self.away.is_some()
     }
 
     /// A request was answered, a long one or a short one; `in_row` says if requests come in a row.
-    pub(crate) fn answered(&mut self, long: bool, in_row: bool, now: Instant) -> Option<Go> {
+    pub(crate) fn answered(&mut self, long: bool, in_row: bool, now: Instant) -> Option<Migration> {
         if long || !in_row {
             self.short = 0;
-            return self.away.take().map(|_| Go::Home);
+            return self.away.take().map(|_| Migration::Home);
         }
         if self.short < ROW {
             self.short += 1;
@@ -89,13 +89,13 @@ impl Lookout {
             None => {
                 self.checked = (now, (self.waits)()?);
                 self.away = Some(now);
-                Some(Go::Away)
+                Some(Migration::Away)
             }
         }
     }
 
     /// Goes home if it had to wait, and for longer than the last time if that was not long ago.
-    fn check(&mut self, since: Instant, now: Instant) -> Option<Go> {
+    fn check(&mut self, since: Instant, now: Instant) -> Option<Migration> {
         let (at, before) = self.checked;
         let waited = (self.waits)()?;
         self.checked = (now, waited);
@@ -109,7 +109,7 @@ impl Lookout {
         };
         self.rests = (now + rest, rest);
         self.away = None;
-        Some(Go::Home)
+        Some(Migration::Home)
     }
 }
 
@@ -132,62 +132,62 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A lookout, its clock, and how long it waited.
-    fn lookout() -> (Lookout, Instant, Rc<Cell<Duration>>) {
+    /// A busy_poll, its clock, and how long it waited.
+    fn busy_poll() -> (BusyPoll, Instant, Rc<Cell<Duration>>) {
         let waited = Rc::new(Cell::new(Duration::ZERO));
         let (now, waits) = (Instant::now(), waited.clone());
-        let lookout = Lookout::by(Box::new(move || Some(waits.get())), now);
-        (lookout, now, waited)
+        let busy_poll = BusyPoll::by(Box::new(move || Some(waits.get())), now);
+        (busy_poll, now, waited)
     }
 
-    fn goes_away(lookout: &mut Lookout, now: Instant) -> bool {
-        (0..4 * ROW).any(|_| lookout.answered(false, true, now) == Some(Go::Away))
+    fn goes_away(busy_poll: &mut BusyPoll, now: Instant) -> bool {
+        (0..4 * ROW).any(|_| busy_poll.answered(false, true, now) == Some(Migration::Away))
     }
 
     #[test]
     fn only_short_requests_in_a_row_send_a_thread_away() {
-        let (mut lookout, now, _) = lookout();
+        let (mut busy_poll, now, _) = busy_poll();
         for _ in 0..ROW {
-            assert_eq!(lookout.answered(false, true, now), None);
+            assert_eq!(busy_poll.answered(false, true, now), None);
         }
-        assert!(!lookout.looks());
-        assert_eq!(lookout.answered(false, true, now), Some(Go::Away));
-        assert!(lookout.looks());
-        assert_eq!(lookout.answered(false, true, now + 2 * MS), None);
+        assert!(!busy_poll.is_polling());
+        assert_eq!(busy_poll.answered(false, true, now), Some(Migration::Away));
+        assert!(busy_poll.is_polling());
+        assert_eq!(busy_poll.answered(false, true, now + 2 * MS), None);
         assert_eq!(
-            lookout.answered(true, true, now + 2 * MS),
-            Some(Go::Home),
+            busy_poll.answered(true, true, now + 2 * MS),
+            Some(Migration::Home),
             "a long one"
         );
-        assert!(goes_away(&mut lookout, now + 3 * MS));
-        let end = lookout.answered(false, false, now + 4 * MS);
-        assert_eq!(end, Some(Go::Home), "the row is over");
+        assert!(goes_away(&mut busy_poll, now + 3 * MS));
+        let end = busy_poll.answered(false, false, now + 4 * MS);
+        assert_eq!(end, Some(Migration::Home), "the row is over");
         for _ in 0..10 * ROW {
-            assert_eq!(lookout.answered(false, false, now), None);
+            assert_eq!(busy_poll.answered(false, false, now), None);
         }
     }
 
     #[test]
     fn who_has_to_wait_stays_at_home_for_longer_each_time() {
-        let (mut lookout, mut now, waited) = lookout();
+        let (mut busy_poll, mut now, waited) = busy_poll();
         for rest in [REST[0], 2 * REST[0], 4 * REST[0]] {
-            assert!(goes_away(&mut lookout, now));
+            assert!(goes_away(&mut busy_poll, now));
             waited.set(waited.get() + MS / 10);
             now += 2 * MS;
-            assert_eq!(lookout.answered(false, true, now), None, "a short wait");
+            assert_eq!(busy_poll.answered(false, true, now), None, "a short wait");
             waited.set(waited.get() + MS);
             now += 2 * MS;
-            assert_eq!(lookout.answered(false, true, now), Some(Go::Home));
-            assert!(!goes_away(&mut lookout, now + rest - MS));
+            assert_eq!(busy_poll.answered(false, true, now), Some(Migration::Home));
+            assert!(!goes_away(&mut busy_poll, now + rest - MS));
             now += rest;
         }
-        assert!(goes_away(&mut lookout, now));
+        assert!(goes_away(&mut busy_poll, now));
         now += 4 * REST[0] + MS;
-        assert_eq!(lookout.answered(false, true, now), None, "in peace");
+        assert_eq!(busy_poll.answered(false, true, now), None, "in peace");
         waited.set(waited.get() + MS);
         now += 2 * MS;
-        assert_eq!(lookout.answered(false, true, now), Some(Go::Home));
-        assert!(goes_away(&mut lookout, now + REST[0]));
+        assert_eq!(busy_poll.answered(false, true, now), Some(Migration::Home));
+        assert!(goes_away(&mut busy_poll, now + REST[0]));
     }
 
     #[test]

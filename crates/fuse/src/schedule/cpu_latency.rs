@@ -31,9 +31,9 @@ const ROW: u32 = 16;
 /// With more processors than this each row would keep many awake for the sake of one.
 const PROCESSORS_MAX: usize = 16;
 
-/// Whether processors are kept awake.
+/// Whether processors are kept cpu_latency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum KeepAwake {
+pub enum CpuLatencyMode {
     /// In a virtual machine of up to 16 processors, if this process may.
     #[default]
     Auto,
@@ -43,7 +43,7 @@ pub enum KeepAwake {
     Off,
 }
 
-impl FromStr for KeepAwake {
+impl FromStr for CpuLatencyMode {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
@@ -56,7 +56,7 @@ impl FromStr for KeepAwake {
     }
 }
 
-impl KeepAwake {
+impl CpuLatencyMode {
     fn is_wanted(self) -> bool {
         match self {
             Self::Off => false,
@@ -79,8 +79,8 @@ fn is_guest() -> bool {
         || std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|info| info.lines().any(says))
 }
 
-/// Told of each request, keeps processors awake.
-pub struct Awake {
+/// Told of each request, keeps processors cpu_latency.
+pub struct CpuLatency {
     row: Arc<Row>,
     thread: Option<JoinHandle<()>>,
 }
@@ -157,13 +157,13 @@ fn wish(at: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-impl Awake {
-    /// `None` if nothing is to be kept awake, or nothing can be.
-    pub fn start(how: KeepAwake) -> Option<Arc<Self>> {
+impl CpuLatency {
+    /// `None` if nothing is to be kept cpu_latency, or nothing can be.
+    pub fn start(how: CpuLatencyMode) -> Option<Arc<Self>> {
         Self::by(how, WISHES.into())
     }
 
-    fn by(how: KeepAwake, wishes: PathBuf) -> Option<Arc<Self>> {
+    fn by(how: CpuLatencyMode, wishes: PathBuf) -> Option<Arc<Self>> {
         if !how.is_wanted() {
             return None;
         }
@@ -180,7 +180,7 @@ impl Awake {
 
     /// A request came.
     #[inline]
-    pub fn asked(&self) {
+    pub fn note_request(&self) {
         if self.row.note(self.row.now())
             && let Some(thread) = &self.thread
         {
@@ -190,12 +190,12 @@ impl Awake {
 
     /// True while requests come in a row.
     #[inline]
-    pub fn is_wished(&self) -> bool {
+    pub fn is_held(&self) -> bool {
         self.row.wishes.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Awake {
+impl Drop for CpuLatency {
     fn drop(&mut self) {
         self.row.ended.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
@@ -228,7 +228,8 @@ mod tests {
     fn a_wish_is_made_for_a_row_and_withdrawn_after_it() {
         let file = std::env::temp_dir().join(format!("tuff-awake-{}", std::process::id()));
         std::fs::write(&file, "").unwrap();
-        let awake = Awake::by(KeepAwake::On, file.clone()).expect("a file can be opened");
+        let cpu_latency =
+            CpuLatency::by(CpuLatencyMode::On, file.clone()).expect("a file can be opened");
         assert_eq!(std::fs::read(&file).unwrap(), NO_LATENCY.to_ne_bytes());
         let is_open = || {
             let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
@@ -240,7 +241,7 @@ mod tests {
             while is_open() != state {
                 assert!(begun.elapsed() < Duration::from_secs(20), "{state}");
                 if asking {
-                    awake.asked();
+                    cpu_latency.note_request();
                 }
             }
         };
@@ -248,18 +249,18 @@ mod tests {
         until(true, true);
         until(false, false);
         until(true, true);
-        drop(awake);
+        drop(cpu_latency);
         assert!(!is_open());
         let _ = std::fs::remove_file(&file);
     }
 
     #[test]
     fn what_was_asked_for_is_understood() {
-        assert_eq!("on".parse(), Ok(KeepAwake::On));
-        assert_eq!("off".parse(), Ok(KeepAwake::Off));
-        assert_eq!("auto".parse(), Ok(KeepAwake::Auto));
-        assert!("yes".parse::<KeepAwake>().is_err());
-        assert!(Awake::by(KeepAwake::Off, WISHES.into()).is_none());
-        assert!(Awake::by(KeepAwake::On, "/proc/nothing".into()).is_none());
+        assert_eq!("on".parse(), Ok(CpuLatencyMode::On));
+        assert_eq!("off".parse(), Ok(CpuLatencyMode::Off));
+        assert_eq!("auto".parse(), Ok(CpuLatencyMode::Auto));
+        assert!("yes".parse::<CpuLatencyMode>().is_err());
+        assert!(CpuLatency::by(CpuLatencyMode::Off, WISHES.into()).is_none());
+        assert!(CpuLatency::by(CpuLatencyMode::On, "/proc/nothing".into()).is_none());
     }
 }

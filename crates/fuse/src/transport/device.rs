@@ -4,12 +4,12 @@
 //! Each thread answers what it read: handing a request to another thread would cost more than most requests do. For the
 //! same reason it goes to the processor of who asks, where only one does.
 
-use super::page_cache::Stores;
+use super::push::PushQueue;
 use super::{After, after, head};
 use crate::filesystem::Parts;
-use crate::handler::{Handler, REPLY_MAX, Request, Seat};
-use crate::schedule::affinity::Seat as Place;
-use crate::schedule::cpu_latency::Awake;
+use crate::handler::{Handler, REPLY_MAX, Request, Worker};
+use crate::schedule::affinity::ClientAffinity;
+use crate::schedule::cpu_latency::CpuLatency;
 use rustix::fd::AsFd;
 use std::io::{self, IoSlice};
 use zerocopy::IntoBytes;
@@ -22,34 +22,34 @@ struct Buffers<'a> {
     request: Vec<u8>,
     reply: Vec<u8>,
     /// Where the thread runs.
-    place: Place,
-    awake: Option<&'a Awake>,
+    affinity: ClientAffinity,
+    cpu_latency: Option<&'a CpuLatency>,
 }
 
 impl<'a> Buffers<'a> {
-    fn new(awake: Option<&'a Awake>) -> Self {
+    fn new(cpu_latency: Option<&'a CpuLatency>) -> Self {
         Self {
             request: vec![0; REQUEST_MAX],
             reply: vec![0; REPLY_MAX],
-            place: Place::default(),
-            awake,
+            affinity: ClientAffinity::default(),
+            cpu_latency,
         }
     }
 }
 
 /// Answers requests on the calling thread until the filesystem is unmounted. `number` counts the threads.
-/// What the kernel should have beside replies goes to `stores`, `awake` is told of each request.
+/// What the kernel should have beside replies goes to `pushes`, `awake` is told of each request.
 pub(crate) fn serve(
     fuse: impl AsFd,
     handler: &Handler,
     number: usize,
-    (stores, awake): (&Stores, Option<&Awake>),
+    (pushes, cpu_latency): (&PushQueue, Option<&CpuLatency>),
 ) {
-    let mut seat = handler.seat(number, true);
-    let mut buffers = Buffers::new(awake);
-    while step(&fuse, handler, &mut seat, &mut buffers) {
-        if let Some(rest) = handler.rest(&mut seat) {
-            stores.offer(rest);
+    let mut worker = handler.worker(number, true);
+    let mut buffers = Buffers::new(cpu_latency);
+    while step(&fuse, handler, &mut worker, &mut buffers) {
+        if let Some(rest) = handler.take_push(&mut worker) {
+            pushes.offer(rest);
         }
     }
 }
@@ -59,10 +59,10 @@ pub(crate) fn serve(
 /// # Errors
 /// If the kernel cannot be served.
 pub fn start(fuse: impl AsFd, handler: &Handler) -> io::Result<()> {
-    let mut seat = handler.seat(0, true);
+    let mut worker = handler.worker(0, true);
     let mut buffers = Buffers::new(None);
-    while handler.minor() == 0 {
-        if !step(&fuse, handler, &mut seat, &mut buffers) {
+    while handler.negotiation().minor() == 0 {
+        if !step(&fuse, handler, &mut worker, &mut buffers) {
             return Err(io::Error::other("unmounted before the first request"));
         }
         if handler.counters().sums().iter().any(|s| s.errors > 0) {
@@ -73,7 +73,12 @@ pub fn start(fuse: impl AsFd, handler: &Handler) -> io::Result<()> {
 }
 
 /// One request. False if there will be no more.
-fn step(fuse: &impl AsFd, handler: &Handler, seat: &mut Seat, buffers: &mut Buffers<'_>) -> bool {
+fn step(
+    fuse: &impl AsFd,
+    handler: &Handler,
+    worker: &mut Worker,
+    buffers: &mut Buffers<'_>,
+) -> bool {
     let n = match rustix::io::read(fuse, &mut buffers.request[..]) {
         Ok(n) => n,
         Err(e) => return matches!(after(e, handler, "reading"), After::Next),
@@ -85,11 +90,11 @@ fn step(fuse: &impl AsFd, handler: &Handler, seat: &mut Seat, buffers: &mut Buff
         ));
         return false;
     };
-    buffers.place.choose(&request);
-    if let Some(awake) = buffers.awake {
-        awake.asked();
+    buffers.affinity.choose(&request);
+    if let Some(cpu_latency) = buffers.cpu_latency {
+        cpu_latency.note_request();
     }
-    let reply = handler.handle(seat, &request, &mut buffers.reply);
+    let reply = handler.handle(worker, &request, &mut buffers.reply);
     let Some((header, body)) = head(&request, reply) else {
         return true;
     };

@@ -1,7 +1,7 @@
 //! How requests come and replies go.
 
 pub mod device;
-pub mod page_cache;
+pub mod push;
 mod ring;
 pub mod uring;
 

@@ -1,6 +1,6 @@
 //! Rings of io_uring that carry requests: what needs `unsafe`, behind functions that do not.
 //!
-//! A [`Slot`] is memory that a request and its reply share. It belongs to the kernel from the moment it is registered or
+//! A [`RequestSlot`] is memory that a request and its reply share. It belongs to the kernel from the moment it is registered or
 //! its reply is sent until the kernel says that a request is in it; the lock around it is never held meanwhile.
 
 #![expect(
@@ -9,7 +9,7 @@
 )]
 
 use crate::protocol::RingHeader;
-use crate::schedule::busy_poll::LOOK;
+use crate::schedule::busy_poll::POLL_TIME;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::io;
@@ -39,7 +39,7 @@ pub(super) struct Buffers {
 }
 
 /// One of the places where requests of a queue arrive.
-pub(super) struct Slot {
+pub(super) struct RequestSlot {
     /// The queue, which is the processor whose requests it gets.
     pub(super) queue: u16,
     buffers: Mutex<Buffers>,
@@ -47,11 +47,11 @@ pub(super) struct Slot {
 }
 
 // SAFETY: the pointers are those into `buffers`, used by the kernel only, and only while nobody has the lock: see above.
-unsafe impl Send for Slot {}
+unsafe impl Send for RequestSlot {}
 // SAFETY: as above.
-unsafe impl Sync for Slot {}
+unsafe impl Sync for RequestSlot {}
 
-impl Slot {
+impl RequestSlot {
     /// A slot with room for `len` bytes of payload, which is not taken from the host before it is used. It is never
     /// freed: so nothing the kernel does at the end of a mount, in whatever order, finds the memory gone.
     pub(super) fn leak(queue: u16, len: usize) -> &'static Self {
@@ -114,7 +114,7 @@ impl Ring {
     }
 
     /// Gives a slot to the kernel. Its event, tagged `tag`, says that a request is in it.
-    pub(super) fn register(&mut self, fuse: BorrowedFd<'_>, slot: &'static Slot, tag: u64) {
+    pub(super) fn register(&mut self, fuse: BorrowedFd<'_>, slot: &'static RequestSlot, tag: u64) {
         self.command(fuse, REGISTER, slot, 0, tag);
     }
 
@@ -122,7 +122,7 @@ impl Ring {
     pub(super) fn commit(
         &mut self,
         fuse: BorrowedFd<'_>,
-        slot: &'static Slot,
+        slot: &'static RequestSlot,
         unique: u64,
         tag: u64,
     ) {
@@ -133,7 +133,7 @@ impl Ring {
         &mut self,
         fuse: BorrowedFd<'_>,
         what: u32,
-        slot: &'static Slot,
+        slot: &'static RequestSlot,
         unique: u64,
         tag: u64,
     ) {
@@ -200,14 +200,14 @@ impl Ring {
         self.enter(1, events)
     }
 
-    /// Sends what was pushed, and looks for events for [`LOOK`] at most.
+    /// Sends what was pushed, and looks for events for [`POLL_TIME`] at most.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
-    pub(super) fn look(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+    pub(super) fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
         self.enter(0, events)?;
         let begun = Instant::now();
-        while events.is_empty() && begun.elapsed() < LOOK {
+        while events.is_empty() && begun.elapsed() < POLL_TIME {
             for _ in 0..GLANCES {
                 // The kernel says that a request can be fetched, which needs a system call.
                 if self.0.submission().taskrun() {

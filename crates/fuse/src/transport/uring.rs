@@ -15,16 +15,16 @@
 //!
 //! INIT, FORGET and notifications do not go through rings: who reads the device serves beside this.
 //!
-//! Where a [`Service`] wants it, a thread looks for the next short request before it sleeps (`lookout.rs`).
+//! Where a [`RingService`] wants it, a thread looks for the next short request before it sleeps (`busy_poll.rs`).
 //!
-//! What the requests are about is a [`Service`]'s business. It may leave one for a [`Later`], which sends the reply from
+//! What the requests are about is a [`RingService`]'s business. It may leave one for a [`DeferredReplies`], which sends the reply from
 //! another thread: so that what waits for a disk keeps no queue waiting.
 
-use super::ring::{Buffers, Event, Ring, Slot};
+use super::ring::{Buffers, Event, RequestSlot, Ring};
 use crate::log::Log;
 use crate::protocol::{InHeader, OutHeader, ReadIn, RingHeader, op};
-use crate::schedule::busy_poll::{Go, Lookout};
-use crate::schedule::cpu_latency::Awake;
+use crate::schedule::busy_poll::{BusyPoll, Migration};
+use crate::schedule::cpu_latency::CpuLatency;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::thread::CpuSet;
@@ -42,10 +42,10 @@ pub const MAX_PAGES: u16 = 128;
 /// Unit: bytes.
 const PAYLOAD: usize = MAX_PAGES as usize * 4096;
 
-/// Slots of a queue, where nothing is answered [`Later`]. More would wait for the same processor.
+/// Slots of a queue, where nothing is answered [`DeferredReplies`]. More would wait for the same processor.
 pub const DEPTH: usize = 4;
 
-/// Messages of a [`Later`] that are under way.
+/// Messages of a [`DeferredReplies`] that are under way.
 const LATER: u32 = 8;
 
 /// Most queues: on a host with more processors, slots would take more memory than the mount's caches.
@@ -54,22 +54,19 @@ const QUEUES_MAX: usize = 64;
 /// Reads at least this long are worth another thread's time. Unit: bytes.
 const LONG: u32 = 64 << 10;
 
-/// An operation that images do not know.
-const WRITE: u32 = 16;
-
 /// Tags: a slot that has a request; one whose reply is to be sent; that a message about a reply was sent, or not; there
 /// are shared reads; the end.
 const READY: u64 = 0;
 const SEND: u64 = 1 << 32;
 const RETURNED: u64 = 2 << 32;
-const LOOK: u64 = 3 << 32;
+const POLL_TIME: u64 = 3 << 32;
 const STOP: u64 = 4 << 32;
 
 /// In a tag, in the place of a slot.
 const NO_SLOT: u64 = u32::MAX as u64;
 
 /// A request that came through a ring.
-pub struct Call<'a> {
+pub struct RingRequest<'a> {
     /// Its header.
     pub header: InHeader,
     /// The operation's structure, if it has one.
@@ -78,35 +75,39 @@ pub struct Call<'a> {
     pub payload: &'a mut [u8],
     /// How much follows. Unit: bytes.
     pub behind: usize,
-    /// Names the place for [`Later::send`].
+    /// Names the place for [`DeferredReplies::send`].
     pub slot: usize,
 }
 
 /// What answers requests that come through rings.
-pub trait Service {
+pub trait RingService {
     /// What one thread has to itself.
-    type Seat;
+    type Worker;
 
-    /// What a thread answers with: the `seat`th of the mount, the `number`th with a ring.
-    fn seat(&self, seat: usize, number: usize) -> Self::Seat;
+    /// What a thread answers with: the `worker`th of the mount, the `number`th with a ring.
+    fn worker(&self, worker: usize, number: usize) -> Self::Worker;
 
     /// Writes the body of the reply to the start of the payload. Its header, and how long the body is; `None` if the reply is sent
-    /// [`Later`]. Everything that comes through a ring waits for a reply.
-    fn answer(&self, seat: &mut Self::Seat, call: Call<'_>) -> Option<(OutHeader, usize)>;
+    /// [`DeferredReplies`]. Everything that comes through a ring waits for a reply.
+    fn answer(
+        &self,
+        worker: &mut Self::Worker,
+        call: RingRequest<'_>,
+    ) -> Option<(OutHeader, usize)>;
 
     /// What is to be done when the reply is on its way. `send` sends it now.
-    fn after(&self, seat: &mut Self::Seat, send: &mut dyn FnMut()) {
-        let _ = (seat, send);
+    fn after(&self, worker: &mut Self::Worker, send: &mut dyn FnMut()) {
+        let _ = (worker, send);
     }
 
     /// True if long writes are shared as long reads are, and both go elsewhere whenever somebody has nothing to do: who asks for them goes on
     /// meanwhile, on this processor.
-    fn spreads(&self) -> bool {
+    fn shares_long_requests(&self) -> bool {
         false
     }
 
     /// True if a thread that answers one short request after another looks for the next one a while before it sleeps.
-    fn looks_out(&self) -> bool {
+    fn uses_busy_poll(&self) -> bool {
         false
     }
 
@@ -115,13 +116,13 @@ pub trait Service {
 }
 
 /// Sends replies from a thread without a queue.
-pub struct Later {
+pub struct DeferredReplies {
     rings: Arc<Rings>,
     ring: Ring,
     events: Vec<Event>,
 }
 
-impl Later {
+impl DeferredReplies {
     /// For the calling thread and no other.
     ///
     /// # Errors
@@ -158,31 +159,31 @@ impl Later {
 
 /// All rings of a mount.
 pub struct Rings {
-    slots: Vec<&'static Slot>,
-    threads: Vec<Thread>,
-    shared: Shared,
+    slots: Vec<&'static RequestSlot>,
+    threads: Vec<RingThread>,
+    shared: SharedReads,
     failed: AtomicBool,
-    begun: Begun,
+    begun: StartBarrier,
     /// Is told of each request.
-    awake: Option<Arc<Awake>>,
+    cpu_latency: Option<Arc<CpuLatency>>,
 }
 
 /// How far the threads are.
 #[derive(Default)]
-struct Begun {
-    threads: Mutex<Beginning>,
+struct StartBarrier {
+    threads: Mutex<StartState>,
     more: Condvar,
 }
 
 #[derive(Default)]
-struct Beginning {
+struct StartState {
     /// Threads that gave their slots to the kernel, or failed to.
     count: usize,
     /// Why a thread has no ring.
     without_ring: Option<io::Error>,
 }
 
-impl Begun {
+impl StartBarrier {
     fn note(&self, without_ring: Option<io::Error>) {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         threads.count += 1;
@@ -193,12 +194,12 @@ impl Begun {
 
 /// Slots with long reads that any thread may answer.
 #[derive(Default)]
-struct Shared {
+struct SharedReads {
     slots: Mutex<VecDeque<usize>>,
     len: AtomicUsize,
 }
 
-impl Shared {
+impl SharedReads {
     /// How many there are now.
     fn put(&self, more: impl Iterator<Item = usize>) -> usize {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
@@ -223,7 +224,7 @@ impl Shared {
 }
 
 /// What others know of a thread.
-struct Thread {
+struct RingThread {
     /// Its ring; -1 until there is one, and when it has ended.
     ring: AtomicI32,
     /// It waits for something to do.
@@ -246,22 +247,27 @@ impl Rings {
     }
 
     /// So many queues of `depth` slots each, for so many threads at most.
-    pub fn new(queues: usize, threads: usize, depth: usize, awake: Option<Arc<Awake>>) -> Self {
+    pub fn new(
+        queues: usize,
+        threads: usize,
+        depth: usize,
+        cpu_latency: Option<Arc<CpuLatency>>,
+    ) -> Self {
         let queue = |i: usize| (i / depth) as u16; // fits: few queues
         Self {
             slots: (0..queues * depth)
-                .map(|i| Slot::leak(queue(i), PAYLOAD))
+                .map(|i| RequestSlot::leak(queue(i), PAYLOAD))
                 .collect(),
             threads: (0..threads.clamp(1, queues))
-                .map(|_| Thread {
+                .map(|_| RingThread {
                     ring: AtomicI32::new(-1),
                     idle: AtomicBool::new(false),
                 })
                 .collect(),
-            shared: Shared::default(),
+            shared: SharedReads::default(),
             failed: AtomicBool::new(false),
-            begun: Begun::default(),
-            awake,
+            begun: StartBarrier::default(),
+            cpu_latency,
         }
     }
 
@@ -295,25 +301,25 @@ impl Rings {
         self.threads.len()
     }
 
-    fn home(&self, slot: &Slot) -> usize {
+    fn home(&self, slot: &RequestSlot) -> usize {
         usize::from(slot.queue) % self.threads.len()
     }
 
     /// Answers requests on the calling thread until the filesystem is unmounted. `number` is below
-    /// [`threads`](Self::threads), `seat` counts all threads of the mount.
+    /// [`threads`](Self::threads), `worker` counts all threads of the mount.
     ///
     /// # Errors
     /// If there is no ring, or the kernel does not take it: another transport has to serve.
     pub fn serve(
         &self,
         fuse: impl AsFd,
-        service: &impl Service,
-        (seat, number): (usize, usize),
+        service: &impl RingService,
+        (worker, number): (usize, usize),
     ) -> io::Result<()> {
         stay_on(number);
         let ring = Ring::new(self.slots.len() as u32); // fits: few slots
         let ended = match ring {
-            Ok(ring) => self.answer_all(ring, fuse, service, (seat, number)),
+            Ok(ring) => self.answer_all(ring, fuse, service, (worker, number)),
             Err(e) => {
                 let told = io::Error::new(e.kind(), format!("a ring of io_uring: {e}"));
                 self.begun.note(Some(told));
@@ -330,26 +336,26 @@ impl Rings {
         &self,
         mut ring: Ring,
         fuse: impl AsFd,
-        service: &impl Service,
-        (seat, number): (usize, usize),
+        service: &impl RingService,
+        (worker, number): (usize, usize),
     ) -> io::Result<()> {
         self.threads[number]
             .ring
             .store(ring.fd(), Ordering::Release);
-        let mut worker = Worker {
+        let mut ring_worker = RingWorker {
             rings: self,
             fuse: fuse.as_fd(),
             service,
             number,
-            seat: service.seat(seat, number),
+            worker: service.worker(worker, number),
             todo: Vec::new(),
-            lookout: (service.looks_out() && self.threads.len() > 1)
-                .then(Lookout::new)
+            busy_poll: (service.uses_busy_poll() && self.threads.len() > 1)
+                .then(BusyPoll::new)
                 .flatten(),
         };
         let own = |i: &usize| self.home(self.slots[*i]) == number;
         for i in (0..self.slots.len()).filter(own) {
-            ring.register(worker.fuse, self.slots[i], READY | i as u64);
+            ring.register(ring_worker.fuse, self.slots[i], READY | i as u64);
         }
         let mut events = Vec::new();
         let given = ring.submit_and_look(&mut events);
@@ -358,7 +364,7 @@ impl Rings {
             self.failed.store(true, Ordering::Release);
         }
         self.begun.note(None);
-        let ended = given.and_then(|()| worker.run(&mut ring, events));
+        let ended = given.and_then(|()| ring_worker.run(&mut ring, events));
         self.threads[number].ring.store(-1, Ordering::Release);
         self.threads[number].idle.store(false, Ordering::Release);
         // Who has no slot would wait for ever.
@@ -374,19 +380,19 @@ impl Rings {
 }
 
 /// One thread at work.
-struct Worker<'a, S: Service> {
+struct RingWorker<'a, S: RingService> {
     rings: &'a Rings,
     fuse: BorrowedFd<'a>,
     service: &'a S,
     number: usize,
-    seat: S::Seat,
+    worker: S::Worker,
     /// Slots with requests.
     todo: Vec<usize>,
     /// `None` if it does not look out, or there is nowhere else to be.
-    lookout: Option<Lookout>,
+    busy_poll: Option<BusyPoll>,
 }
 
-impl<S: Service> Worker<'_, S> {
+impl<S: RingService> RingWorker<'_, S> {
     /// Until the end; `events` are those that there are.
     fn run(&mut self, ring: &mut Ring, mut events: Vec<Event>) -> io::Result<()> {
         let mut begun = false;
@@ -394,8 +400,8 @@ impl<S: Service> Worker<'_, S> {
             let idle = &self.rings.threads[self.number].idle;
             if events.is_empty() {
                 idle.store(true, Ordering::Release);
-                if self.lookout.as_ref().is_some_and(Lookout::looks) {
-                    ring.look(&mut events)?;
+                if self.busy_poll.as_ref().is_some_and(BusyPoll::is_polling) {
+                    ring.poll(&mut events)?;
                 }
                 if events.is_empty() {
                     ring.wait(&mut events)?;
@@ -430,10 +436,10 @@ impl<S: Service> Worker<'_, S> {
         }
     }
 
-    fn go(&self, to: Option<Go>) {
+    fn go(&self, to: Option<Migration>) {
         match to {
-            Some(Go::Home) => stay_on(self.number),
-            Some(Go::Away) => stay_on((self.number + 1) % self.rings.threads.len()),
+            Some(Migration::Home) => stay_on(self.number),
+            Some(Migration::Away) => stay_on((self.number + 1) % self.rings.threads.len()),
             None => {}
         }
     }
@@ -445,7 +451,7 @@ impl<S: Service> Worker<'_, S> {
         let i = (event.tag & NO_SLOT) as usize;
         match kind {
             STOP => return Ok(false),
-            LOOK => {}
+            POLL_TIME => {}
             RETURNED if event.result >= 0 || i >= self.rings.slots.len() => {}
             // The other thread cannot be reached.
             RETURNED => self.send(ring, i),
@@ -460,8 +466,8 @@ impl<S: Service> Worker<'_, S> {
     /// without work are told to look there.
     fn next(&mut self, ring: &mut Ring) -> Option<usize> {
         let rings = self.rings;
-        let spreads = self.service.spreads();
-        let is_long = |i: &usize| is_long(&rings.slots[*i].lock().header, spreads);
+        let shares_long_requests = self.service.shares_long_requests();
+        let is_long = |i: &usize| is_long(&rings.slots[*i].lock().header, shares_long_requests);
         if let Some(at) = self.todo.iter().position(|i| !is_long(i)) {
             return Some(self.todo.remove(at));
         }
@@ -469,7 +475,7 @@ impl<S: Service> Worker<'_, S> {
             let mut others = rings.threads.iter().enumerate();
             others.any(|(i, t)| i != self.number && t.idle.load(Ordering::Acquire))
         };
-        let keeps = self.todo.is_empty() || !spreads || !somebody_idle();
+        let keeps = self.todo.is_empty() || !shares_long_requests || !somebody_idle();
         if keeps && self.todo.len() < 2 {
             return self.todo.pop().or_else(|| rings.shared.take());
         }
@@ -481,7 +487,7 @@ impl<S: Service> Worker<'_, S> {
             }
             let to = thread.ring.load(Ordering::Acquire);
             if other != self.number && to >= 0 && thread.idle.swap(false, Ordering::AcqRel) {
-                ring.message(to, LOOK, RETURNED | NO_SLOT);
+                ring.message(to, POLL_TIME, RETURNED | NO_SLOT);
                 more -= 1;
             }
         }
@@ -497,8 +503,8 @@ impl<S: Service> Worker<'_, S> {
     }
 
     fn answer(&mut self, ring: &mut Ring, i: usize) {
-        if let Some(awake) = &self.rings.awake {
-            awake.asked();
+        if let Some(cpu_latency) = &self.rings.cpu_latency {
+            cpu_latency.note_request();
         }
         let slot = self.rings.slots[i];
         let Some(long) = self.fill(slot, i) else {
@@ -511,11 +517,12 @@ impl<S: Service> Worker<'_, S> {
         } else {
             ring.message(there, SEND | i as u64, RETURNED | i as u64);
         }
-        self.service.after(&mut self.seat, &mut || {
+        self.service.after(&mut self.worker, &mut || {
             let _ = ring.submit();
         });
-        if let (Some(lookout), Some(awake)) = (&mut self.lookout, &self.rings.awake) {
-            let go = lookout.answered(long, awake.is_wished(), Instant::now());
+        if let (Some(busy_poll), Some(cpu_latency)) = (&mut self.busy_poll, &self.rings.cpu_latency)
+        {
+            let go = busy_poll.answered(long, cpu_latency.is_held(), Instant::now());
             if go.is_some() {
                 // Whoever waits for this answer does not wait for the move.
                 let _ = ring.submit();
@@ -525,22 +532,22 @@ impl<S: Service> Worker<'_, S> {
     }
 
     /// Writes the reply into a slot. True if the request was a long one; `None` if somebody else sends the reply.
-    fn fill(&mut self, slot: &Slot, i: usize) -> Option<bool> {
+    fn fill(&mut self, slot: &RequestSlot, i: usize) -> Option<bool> {
         let mut buffers = slot.lock();
         let Buffers { header, payload } = &mut *buffers;
         let in_header = in_header(header);
-        let long = is_long(header, self.service.spreads());
+        let long = is_long(header, self.service.shares_long_requests());
         let behind = (header.payload_len as usize).min(payload.len());
         let op = (in_header.len as usize).saturating_sub(size_of::<InHeader>() + behind);
         let ops = header.op.as_bytes();
-        let call = Call {
+        let call = RingRequest {
             header: in_header,
             op: &ops[..op.min(ops.len())],
             payload,
             behind,
             slot: i,
         };
-        let (out, len) = self.service.answer(&mut self.seat, call)?;
+        let (out, len) = self.service.answer(&mut self.worker, call)?;
         put(header, &out, len);
         Some(long)
     }
@@ -563,7 +570,7 @@ fn is_long(header: &RingHeader, writes: bool) -> bool {
         op::READ => {
             ReadIn::read_from_prefix(header.op.as_bytes()).is_ok_and(|(read, _)| read.size >= LONG)
         }
-        WRITE => writes && header.payload_len >= LONG,
+        op::WRITE => writes && header.payload_len >= LONG,
         _ => false,
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! The kernel asks who may: the owner, and nobody from another user namespace.
 
-use super::request::{Fields, failed, now};
+use super::fields::{Fields, errno_of, now};
 use rustix::io::Errno;
 use tuff_fuse::filesystem::Result;
 use tuff_iplfs::{Attr, Nid, SetAttr, Volume, mode};
@@ -32,7 +32,7 @@ const INHERIT_FLAG: u32 = 0x2000_0000;
 pub(super) fn answer(volume: &mut Volume, node: Nid, f: &mut Fields<'_>) -> Result<Vec<u8>> {
     let (_handle, _flags, command) = (f.u64()?, f.u32()?, f.u32()?);
     let (_argument, _room_in, _room_out) = (f.u64()?, f.u32()?, f.u32()?);
-    let attr = volume.attr(node).map_err(failed)?;
+    let attr = volume.attr(node).map_err(errno_of)?;
     let mut reply = vec![0; 16];
     match command {
         GET => reply.extend_from_slice(fsxattr(&attr).as_bytes()),
@@ -44,7 +44,7 @@ pub(super) fn answer(volume: &mut Volume, node: Nid, f: &mut Fields<'_>) -> Resu
                 project: Some(project_to_set(&attr, f)?),
                 ..SetAttr::default()
             };
-            volume.set_attr(node, &set, now()).map_err(failed)?;
+            volume.set_attr(node, &set, now()).map_err(errno_of)?;
         }
         _ => return Err(Errno::NOTTY),
     }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
 use tuff_fuse::mountpoint::{self, Detach};
 use tuff_fuse::transport::Transport;
-use tuff_fuse::{Log, Serving};
+use tuff_fuse::{Log, SessionOptions};
 use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{
     BlockAddr, BlockDevice, CheckOptions, FormatOptions, Limit, MountOptions, Subject, Volume,
@@ -142,10 +142,10 @@ impl Ours {
             VolumeMount::start(
                 server,
                 mountpoint,
-                Serving {
+                SessionOptions {
                     threads: 2,
                     transport: self.transport,
-                    ..Serving::default()
+                    ..SessionOptions::default()
                 },
             )
             .unwrap(),

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use tuff_erofs::THREADS_MAX;
 use tuff_erofs::serve::Strategy;
-use tuff_fuse::KeepAwake;
+use tuff_fuse::CpuLatencyMode;
 use tuff_fuse::transport::Transport;
 
 /// Mount an image through FUSE, or in the kernel with --kernel
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// verity.roothash=, verity.hashdevice=
     #[arg(short, value_name = "OPTION,...")]
     pub(super) options: Vec<String>,
-    /// Serving threads [default: one per CPU]
+    /// SessionOptions threads [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
     pub(super) threads: Option<u16>,
     /// Memory for decoded clusters and indexes [default: 48M, at most a quarter of the control group's limit]
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// Keep CPUs out of deep idle states between requests, which costs CPU time but reduces latency where wake-ups are
     /// slow: on, off, or auto (in virtual machines of up to 16 CPUs)
     #[arg(long, default_value = "auto", value_name = "WHEN")]
-    pub(super) keep_awake: KeepAwake,
+    pub(super) keep_awake: CpuLatencyMode,
     /// Record which parts of files are read, and write this profile at unmount and on SIGUSR1 (see tuff profile)
     #[arg(long, value_name = "FILE")]
     pub(super) record: Option<PathBuf>,

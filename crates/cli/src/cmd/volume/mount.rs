@@ -13,7 +13,7 @@ use std::time::Duration;
 use tuff_erofs::THREADS_MAX;
 use tuff_fuse::mountpoint::{self, Detach, MountOptions};
 use tuff_fuse::transport::Transport;
-use tuff_fuse::{KeepAwake, Log, Serving};
+use tuff_fuse::{CpuLatencyMode, Log, SessionOptions};
 use tuff_iplfs::{Error, Volume};
 use tuff_mount::volume::{SYNC_EVERY, VolumeMount, VolumeServer};
 
@@ -55,7 +55,7 @@ pub(crate) struct Args {
     /// Interval of checkpoints and discards, in seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600), default_value_t = SYNC_EVERY.as_secs() as u32)]
     commit: u32,
-    /// Serving threads [default: one per CPU]
+    /// SessionOptions threads [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
     threads: Option<u16>,
     /// Transport of FUSE requests: dev (/dev/fuse), uring (io_uring), or auto (io_uring if the kernel supports it)
@@ -64,7 +64,7 @@ pub(crate) struct Args {
     /// Keep CPUs out of deep idle states between requests, which costs CPU time but reduces latency where wake-ups are
     /// slow: on, off, or auto (in virtual machines of up to 16 CPUs)
     #[arg(long, value_name = "WHEN", default_value = "auto")]
-    keep_awake: KeepAwake,
+    keep_awake: CpuLatencyMode,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
@@ -99,10 +99,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let server = VolumeServer::new(volume, log.clone()).every(every);
     let mountpoint = attach(&args.dir, &options).at("cannot mount")?;
     let dir = mountpoint.dir.clone();
-    let how = Serving {
+    let how = SessionOptions {
         threads,
         transport: args.transport,
-        keep_awake: args.keep_awake,
+        cpu_latency: args.keep_awake,
     };
     let served = VolumeMount::start(server, mountpoint, how).and_then(|served| {
         let (dir, log) = (dir.clone(), log.clone());

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tuff_iplfs::{BLOCK_SIZE, Limit, Subject};
 
-/// Show or set the limits of users, groups and projects
+/// OwnerOverride or set the limits of users, groups and projects
 ///
 /// New files inherit the project of their directory. On a mounted volume, 'chattr -p 7 DIR' assigns a directory or file to
 /// project 7.

@@ -8,8 +8,8 @@
 //!
 //! While a checkpoint is under way, an fsync waits for its end and everything else goes on.
 
-use super::VolumeServer;
-use super::request::failed;
+use super::fields::errno_of;
+use super::server::{KeeperState, VolumeServer};
 use std::io;
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
@@ -18,24 +18,15 @@ use tuff_fuse::protocol::InHeader;
 use tuff_iplfs::{Error, Fsync, Nid, Result, Volume};
 
 /// Discards between two looks at the volume, and at the clock.
-const TOGETHER: usize = 64;
-
-/// What the keeper waits for.
-#[derive(Default)]
-pub(super) struct Keep {
-    /// So much waits that an operation may soon have to make a checkpoint by itself.
-    pub(super) much: bool,
-    /// It is unmounted.
-    pub(super) ended: bool,
-}
+const DISCARD_BATCH: usize = 64;
 
 /// Whoever makes a checkpoint has it.
-pub(super) struct Turn<'a>(#[expect(dead_code, reason = "held")] MutexGuard<'a, ()>);
+pub(super) struct CheckpointGuard<'a>(#[expect(dead_code, reason = "held")] MutexGuard<'a, ()>);
 
 impl VolumeServer {
     /// Waits until no checkpoint is under way.
-    pub(super) fn turn(&self) -> Turn<'_> {
-        Turn(self.turn.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn lock_checkpoint(&self) -> CheckpointGuard<'_> {
+        CheckpointGuard(self.turn.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut Volume) -> Result<T>) -> Result<T> {
@@ -48,7 +39,7 @@ impl VolumeServer {
     }
 
     /// Makes everything durable that was done before.
-    pub(super) fn checkpoint(&self, _turn: &Turn<'_>) -> Result<()> {
+    pub(super) fn checkpoint(&self, _turn: &CheckpointGuard<'_>) -> Result<()> {
         let begin = |volume: &mut Volume| match volume.is_read_only() {
             true => Ok(None),
             false => volume.begin_checkpoint(),
@@ -72,25 +63,25 @@ impl VolumeServer {
     }
 
     /// Makes a file durable of which a flush was not enough, or not yet. `Ok(true)` if a flush has to follow.
-    pub(super) fn fsync_in_turn(&self, node: Nid) -> filesystem::Result<bool> {
-        let turn = self.turn();
+    pub(super) fn fsync_with_checkpoint(&self, node: Nid) -> filesystem::Result<bool> {
+        let turn = self.lock_checkpoint();
         let needs = self.with(|volume| volume.begin_fsync(node));
-        match needs.map_err(failed)? {
+        match needs.map_err(errno_of)? {
             Fsync::Durable => Ok(false),
             Fsync::Flush => Ok(true),
-            Fsync::Checkpoint => self.checkpoint(&turn).map(|()| false).map_err(failed),
+            Fsync::Checkpoint => self.checkpoint(&turn).map(|()| false).map_err(errno_of),
         }
     }
 
     /// Makes everything durable.
     pub(super) fn sync(&self, header: &InHeader) -> filesystem::Result<()> {
         self.guarded(header.opcode, || {
-            self.checkpoint(&self.turn()).map_err(failed)
+            self.checkpoint(&self.lock_checkpoint()).map_err(errno_of)
         })
     }
 
     /// Has the device take back what the last checkpoints let go. What is not done in the time between two checkpoints is done after the next one.
-    pub(super) fn give_back(&self) -> Result<()> {
+    pub(super) fn send_discards(&self) -> Result<()> {
         let _only = match self.giving.try_lock() {
             Ok(only) => only,
             Err(TryLockError::Poisoned(e)) => e.into_inner(),
@@ -103,7 +94,7 @@ impl VolumeServer {
         };
         let begun = Instant::now();
         while begun.elapsed() < self.every
-            && let Some(done) = discards.issue(TOGETHER)
+            && let Some(done) = discards.issue(DISCARD_BATCH)
         {
             self.with(|volume| {
                 volume.discarded(done);
@@ -118,21 +109,21 @@ impl VolumeServer {
     }
 
     /// Lets the keeper know if much waits.
-    pub(super) fn look_after(&self, volume: &Volume) {
+    pub(super) fn notice_pressure(&self, volume: &Volume) {
         if volume.wants_checkpoint() {
             self.keep_state().much = true;
             self.wake.notify_one();
         }
     }
 
-    pub(super) fn keep_state(&self) -> MutexGuard<'_, Keep> {
+    pub(super) fn keep_state(&self) -> MutexGuard<'_, KeeperState> {
         self.keep.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes everything durable from time to time, until the mount ends.
     pub(super) fn keep(&self) {
         loop {
-            let idle = |keep: &mut Keep| !keep.much && !keep.ended;
+            let idle = |keep: &mut KeeperState| !keep.much && !keep.ended;
             let (mut keep, _) = self
                 .wake
                 .wait_timeout_while(self.keep_state(), self.every, idle)
@@ -142,8 +133,8 @@ impl VolumeServer {
             }
             keep.much = false;
             drop(keep);
-            let done = self.checkpoint(&self.turn());
-            if let Err(e) = done.and_then(|()| self.give_back()) {
+            let done = self.checkpoint(&self.lock_checkpoint());
+            if let Err(e) = done.and_then(|()| self.send_discards()) {
                 self.log
                     .line(format_args!("cannot make changes durable: {e}"));
             }

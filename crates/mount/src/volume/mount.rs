@@ -1,7 +1,7 @@
 //! A server, its connection and its threads.
 
-use super::VolumeServer;
-use super::serve::{Buffers, Ringing};
+use super::server::VolumeServer;
+use super::session::{Buffers, VolumeRings};
 use rustix::fd::AsFd;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,9 +9,9 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use tuff_fuse::mountpoint::{self, Mountpoint};
 use tuff_fuse::protocol::init;
-use tuff_fuse::schedule::affinity::Seat;
-use tuff_fuse::schedule::cpu_latency::Awake;
-use tuff_fuse::session::Serving;
+use tuff_fuse::schedule::affinity::ClientAffinity;
+use tuff_fuse::schedule::cpu_latency::CpuLatency;
+use tuff_fuse::session::SessionOptions;
 use tuff_fuse::transport::Transport;
 use tuff_fuse::transport::uring::{DEPTH, Rings};
 use tuff_iplfs::{Error, Nid};
@@ -33,8 +33,12 @@ impl VolumeMount {
     ///
     /// # Errors
     /// If the kernel cannot be served, or no thread can be started.
-    pub fn start(server: VolumeServer, mountpoint: Mountpoint, how: Serving) -> io::Result<Self> {
-        let Serving {
+    pub fn start(
+        server: VolumeServer,
+        mountpoint: Mountpoint,
+        how: SessionOptions,
+    ) -> io::Result<Self> {
+        let SessionOptions {
             threads, transport, ..
         } = how;
         let (server, mountpoint) = (Arc::new(server), Arc::new(mountpoint));
@@ -43,7 +47,7 @@ impl VolumeMount {
             Transport::Auto => Rings::probe().ok(),
             Transport::Uring => Some(Rings::probe()?),
         };
-        server.rings.store(rings.is_some(), Relaxed);
+        server.negotiation.offer_io_uring(rings.is_some());
         server.threads.store(threads.max(1), Relaxed);
         let (seeks, pending) = mpsc::channel();
         *server.seeks() = Some(seeks);
@@ -51,18 +55,18 @@ impl VolumeMount {
         let begun = server.step(
             &&*mountpoint,
             &mut Buffers::new(None),
-            &mut Seat::default(),
+            &mut ClientAffinity::default(),
             None,
         );
         if !begun.is_some_and(|(_, well)| well) {
             return Err(io::Error::other("the kernel's FUSE is too old"));
         }
-        let agreed = server.features.load(Relaxed) & init::OVER_IO_URING != 0;
+        let agreed = server.negotiation.features() & init::OVER_IO_URING != 0;
         let rings = rings.filter(|_| agreed);
         // Who waits for a flush has a slot meanwhile.
         let depth = |queues: usize| (SLOTS / queues).clamp(DEPTH, SLOTS / 2);
-        let awake = Awake::start(how.keep_awake);
-        let new = |queues| Rings::new(queues, threads, depth(queues), awake.clone());
+        let cpu_latency = CpuLatency::start(how.cpu_latency);
+        let new = |queues| Rings::new(queues, threads, depth(queues), cpu_latency.clone());
         let rings = rings.map(|queues| Arc::new(new(queues)));
         let mut handles = Vec::new();
         let mut spawn = |name: String, run: Box<dyn FnOnce() + Send>| {
@@ -71,17 +75,24 @@ impl VolumeMount {
         };
         // What does not come through rings is little.
         let readers = if rings.is_some() { 1 } else { threads.max(1) };
-        for seat in 0..readers {
+        for number in 0..readers {
             let (server, mountpoint) = (server.clone(), mountpoint.clone());
-            let (rings, awake) = (rings.clone(), awake.clone());
-            let serve = move || server.serve(&*mountpoint, rings.as_ref(), awake.as_deref());
-            spawn(format!("volume-{seat}"), Box::new(serve))?;
+            let (rings, cpu_latency) = (rings.clone(), cpu_latency.clone());
+            let serve = move || server.serve(&*mountpoint, rings.as_ref(), cpu_latency.as_deref());
+            spawn(format!("volume-{number}"), Box::new(serve))?;
         }
         for number in 0..rings.as_ref().map_or(0, |rings| rings.threads()) {
             let (server, mountpoint) = (server.clone(), mountpoint.clone());
             let Some(rings) = rings.clone() else { break };
-            let awake = awake.clone();
-            let serve = move || ring(&server, &mountpoint, (&rings, awake.as_deref()), number);
+            let cpu_latency = cpu_latency.clone();
+            let serve = move || {
+                ring(
+                    &server,
+                    &mountpoint,
+                    (&rings, cpu_latency.as_deref()),
+                    number,
+                )
+            };
             spawn(format!("volume-ring-{number}"), Box::new(serve))?;
         }
         if transport == Transport::Uring && !agreed {
@@ -152,7 +163,7 @@ impl VolumeMount {
 fn ring(
     server: &VolumeServer,
     mountpoint: &Mountpoint,
-    (rings, awake): (&Arc<Rings>, Option<&Awake>),
+    (rings, cpu_latency): (&Arc<Rings>, Option<&CpuLatency>),
     number: usize,
 ) {
     let (waits, left) = mpsc::channel();
@@ -163,7 +174,7 @@ fn ring(
         if waiting.spawn_scoped(scope, wait).is_ok() {
             // Dropped with it: then that thread ends.
             let fuse = mountpoint.as_fd();
-            let service = Ringing {
+            let service = VolumeRings {
                 server,
                 fuse,
                 waits,
@@ -171,5 +182,5 @@ fn ring(
             let _ = rings.serve(mountpoint, &service, (number, number));
         }
     });
-    server.serve(mountpoint, None, awake);
+    server.serve(mountpoint, None, cpu_latency);
 }

@@ -12,14 +12,13 @@
 //!
 //! Without rings every thread reads `/dev/fuse` and answers what it read.
 
-use super::VolumeServer;
-use super::answer::Said;
-use super::request::{Fields, failed, nid, write_op};
+use super::fields::{Fields, WRITE_MAX, errno_of, nid};
+use super::operations::Reply;
+use super::reply::{PendingReply, ReplySender, header_of, send};
+use super::server::VolumeServer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
-use std::cell::RefCell;
-use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -29,18 +28,16 @@ use tuff_fuse::filesystem::Result;
 use tuff_fuse::handler::Request;
 use tuff_fuse::log::Log;
 use tuff_fuse::protocol::{InHeader, OutHeader, op};
-use tuff_fuse::schedule::affinity::Seat;
-use tuff_fuse::schedule::cpu_latency::Awake;
-use tuff_fuse::transport::uring::{Call, Later, Rings, Service, stay_on};
+use tuff_fuse::schedule::affinity::ClientAffinity;
+use tuff_fuse::schedule::cpu_latency::CpuLatency;
+use tuff_fuse::transport::uring::{RingRequest, RingService, Rings, stay_on};
 use tuff_iplfs::Fsync;
 use zerocopy::IntoBytes;
 
-/// Longest write through the device. Unit: bytes.
-pub(super) const LONGEST_WRITE: usize = 1 << 20;
 /// Room for a request with such a write.
-const REQUEST_MAX: usize = LONGEST_WRITE + (16 << 10);
+const REQUEST_MAX: usize = WRITE_MAX + (16 << 10);
 /// How long forgotten inodes wait for others: waking a thread for each would cost more than what it does.
-const FORGET_TOGETHER: Duration = Duration::from_millis(1);
+const FORGET_INTERVAL: Duration = Duration::from_millis(1);
 /// How often somebody who finds no room looks whether all that is forgotten was given back.
 const FORGET_ROUNDS: usize = 200;
 
@@ -48,61 +45,16 @@ const FORGET_ROUNDS: usize = 200;
 pub(super) struct Buffers<'a> {
     request: Vec<u8>,
     reply: Vec<u8>,
-    awake: Option<&'a Awake>,
+    cpu_latency: Option<&'a CpuLatency>,
 }
 
 impl<'a> Buffers<'a> {
     /// `awake` is told of each request.
-    pub(super) fn new(awake: Option<&'a Awake>) -> Self {
+    pub(super) fn new(cpu_latency: Option<&'a CpuLatency>) -> Self {
         Self {
             request: vec![0; REQUEST_MAX],
-            reply: vec![0; LONGEST_WRITE],
-            awake,
-        }
-    }
-}
-
-/// Who waits for a flush.
-#[derive(Clone, Copy)]
-pub(super) struct Asker {
-    unique: u64,
-    /// The place in the rings where the reply goes.
-    slot: Option<usize>,
-}
-
-/// Tells those who wait.
-pub(super) struct Teller<'a> {
-    fuse: BorrowedFd<'a>,
-    rings: Option<&'a Arc<Rings>>,
-    later: RefCell<Option<Later>>,
-}
-
-impl<'a> Teller<'a> {
-    pub(super) fn new(fuse: BorrowedFd<'a>, rings: Option<&'a Arc<Rings>>) -> Self {
-        Self {
-            fuse,
-            rings,
-            later: RefCell::default(),
-        }
-    }
-
-    fn tell(&self, asker: Asker, result: Result<()>) {
-        self.tell_body(asker, result.map(|()| &[][..]));
-    }
-
-    pub(super) fn tell_body(&self, asker: Asker, result: Result<&[u8]>) {
-        let (Some(slot), Some(rings)) = (asker.slot, self.rings) else {
-            // A kernel that does not wait any more is unmounting: the next read says so.
-            let _ = send(self.fuse, asker.unique, result);
-            return;
-        };
-        let mut later = self.later.borrow_mut();
-        if later.is_none() {
-            *later = Later::new(rings.clone()).ok();
-        }
-        if let Some(later) = &mut *later {
-            let header = header_of(asker.unique, result.map(<[u8]>::len));
-            later.send(slot, &header, result.unwrap_or_default());
+            reply: vec![0; WRITE_MAX],
+            cpu_latency,
         }
     }
 }
@@ -112,46 +64,20 @@ pub(super) enum Wait {
     /// Somebody waits for a flush, and nobody flushes.
     Flush,
     /// A file is to be made durable, which takes a checkpoint.
-    Fsync(InHeader, Asker),
+    Fsync(InHeader, PendingReply),
     /// Everything is to be made durable.
-    Sync(InHeader, Asker),
+    Sync(InHeader, PendingReply),
 }
 
 /// True for requests that make something durable.
 fn is_fsync(opcode: u32) -> bool {
-    matches!(opcode, write_op::FSYNC | write_op::FSYNCDIR)
+    matches!(opcode, op::FSYNC | op::FSYNCDIR)
 }
 
 /// True for requests that make everything durable. SYNCFS comes from no kernel of today, which sends it to virtiofs and
 /// fuseblk alone: behind `sync` there is only the keeper.
 fn is_sync(opcode: u32) -> bool {
-    matches!(opcode, write_op::SYNCFS | op::DESTROY)
-}
-
-fn header_of(unique: u64, body: Result<usize>) -> OutHeader {
-    let (error, len) = match body {
-        Ok(len) => (0, len),
-        Err(e) => (-e.raw_os_error(), 0),
-    };
-    OutHeader {
-        len: (size_of::<OutHeader>() + len) as u32, // fits: at most a megabyte
-        error,
-        unique,
-    }
-}
-
-/// Answers a request. An error if there will be no more: it is unmounted.
-fn send(fuse: BorrowedFd<'_>, unique: u64, body: Result<&[u8]>) -> Result<()> {
-    let header = header_of(unique, body.map(<[u8]>::len));
-    let parts = [
-        IoSlice::new(header.as_bytes()),
-        IoSlice::new(body.unwrap_or_default()),
-    ];
-    match rustix::io::writev(fuse, &parts) {
-        // The asker gave up, or does not understand: that is no reason to end.
-        Ok(_) | Err(Errno::INTR | Errno::NOENT | Errno::AGAIN | Errno::INVAL) => Ok(()),
-        Err(e) => Err(e),
-    }
+    matches!(opcode, op::SYNCFS | op::DESTROY)
 }
 
 impl VolumeServer {
@@ -175,45 +101,60 @@ impl VolumeServer {
             if volume.is_read_only() {
                 return Ok(Fsync::Durable);
             }
-            volume.begin_fsync(node).map_err(failed)
+            volume.begin_fsync(node).map_err(errno_of)
         })
     }
 
     /// Makes a file durable that needs a checkpoint, and tells who asked.
-    fn fsync_by_checkpoint(&self, header: &InHeader, asker: Asker, teller: &Teller<'_>) {
-        match self.guarded(header.opcode, || self.fsync_in_turn(nid(header.node)?)) {
-            Ok(true) if self.flushes.enter(asker) => self.flush(teller),
+    fn fsync_by_checkpoint(
+        &self,
+        header: &InHeader,
+        pending: PendingReply,
+        replies: &ReplySender<'_>,
+    ) {
+        match self.guarded(header.opcode, || {
+            self.fsync_with_checkpoint(nid(header.node)?)
+        }) {
+            Ok(true) if self.flushes.enter(pending) => self.flush(replies),
             Ok(true) => {}
-            done => teller.tell(asker, done.map(|_| ())),
+            done => replies.tell(pending, done.map(|_| ())),
         }
         // What cannot be given back now is given back after the next checkpoint.
-        let _ = self.give_back();
+        let _ = self.send_discards();
     }
 
-    /// Flushes until nobody waits for it.
-    fn flush(&self, teller: &Teller<'_>) {
+    /// GroupFlush until nobody waits for it.
+    fn flush(&self, replies: &ReplySender<'_>) {
         self.flushes.run(
             || self.device.flush(),
             |group, result| {
                 if let Err(e) = result {
                     self.flush_failed(e);
                 }
-                for asker in group {
-                    teller.tell(*asker, result.as_ref().map_or(Err(Errno::IO), |()| Ok(())));
+                for pending in group {
+                    replies.tell(
+                        *pending,
+                        result.as_ref().map_or(Err(Errno::IO), |()| Ok(())),
+                    );
                 }
             },
         );
     }
 
     /// Reads the device and answers on the calling thread until it is unmounted. With `rings`, only what does not come through them is read there.
-    pub(super) fn serve(&self, fuse: impl AsFd, rings: Option<&Arc<Rings>>, awake: Option<&Awake>) {
-        let mut buffers = Buffers::new(awake);
-        let mut seat = Seat::default();
-        while let Some((opcode, _)) = self.step(&fuse, &mut buffers, &mut seat, rings) {
+    pub(super) fn serve(
+        &self,
+        fuse: impl AsFd,
+        rings: Option<&Arc<Rings>>,
+        cpu_latency: Option<&CpuLatency>,
+    ) {
+        let mut buffers = Buffers::new(cpu_latency);
+        let mut affinity = ClientAffinity::default();
+        while let Some((opcode, _)) = self.step(&fuse, &mut buffers, &mut affinity, rings) {
             let forgets = matches!(opcode, op::FORGET | op::BATCH_FORGET);
             if forgets && rings.is_some_and(|rings| !rings.failed()) {
                 self.forgetting.store(false, Relaxed);
-                std::thread::sleep(FORGET_TOGETHER);
+                std::thread::sleep(FORGET_INTERVAL);
             }
         }
     }
@@ -223,7 +164,7 @@ impl VolumeServer {
         &self,
         fuse: &impl AsFd,
         buffers: &mut Buffers<'_>,
-        seat: &mut Seat,
+        affinity: &mut ClientAffinity,
         rings: Option<&Arc<Rings>>,
     ) -> Option<(u32, bool)> {
         let n = match rustix::io::read(fuse, &mut buffers.request[..]) {
@@ -236,34 +177,34 @@ impl VolumeServer {
         match rings {
             Some(_) => self.forgetting.store(true, Relaxed),
             None => {
-                seat.choose(&request);
-                if let Some(awake) = buffers.awake {
-                    awake.asked();
+                affinity.choose(&request);
+                if let Some(cpu_latency) = buffers.cpu_latency {
+                    cpu_latency.note_request();
                 }
             }
         }
-        let teller = Teller::new(fuse.as_fd(), rings);
-        let asker = Asker {
+        let replies = ReplySender::new(fuse.as_fd(), rings);
+        let pending = PendingReply {
             unique: header.unique,
             slot: None,
         };
         if is_fsync(header.opcode) {
             match self.begin_fsync(&header) {
-                Ok(Fsync::Flush) if self.flushes.enter(asker) => self.flush(&teller),
+                Ok(Fsync::Flush) if self.flushes.enter(pending) => self.flush(&replies),
                 Ok(Fsync::Flush) => {}
-                Ok(Fsync::Checkpoint) => self.fsync_by_checkpoint(&header, asker, &teller),
-                done => teller.tell(asker, done.map(|_| ())),
+                Ok(Fsync::Checkpoint) => self.fsync_by_checkpoint(&header, pending, &replies),
+                done => replies.tell(pending, done.map(|_| ())),
             }
             return Some((header.opcode, true));
         }
         if is_sync(header.opcode) {
-            teller.tell(asker, self.sync(&header));
+            replies.tell(pending, self.sync(&header));
             return Some((header.opcode, true));
         }
         if header.opcode == op::LSEEK {
-            if let Some(found) = self.begin_seek(&header, Fields(request.body, &[]), asker) {
-                teller.tell_body(
-                    asker,
+            if let Some(found) = self.begin_seek(&header, Fields(request.body, &[]), pending) {
+                replies.send_body(
+                    pending,
                     found.as_ref().map(|out| out.as_bytes()).map_err(|e| *e),
                 );
             }
@@ -273,9 +214,9 @@ impl VolumeServer {
             self.answer(&header, Fields(request.body, &[]), &mut buffers.reply)
         });
         let body = match &reply {
-            Ok(Said::Nothing) => return Some((header.opcode, true)),
-            Ok(Said::Body(body)) => Ok(&body[..]),
-            Ok(Said::InPlace(len)) => Ok(&buffers.reply[..*len]),
+            Ok(Reply::Nothing) => return Some((header.opcode, true)),
+            Ok(Reply::Body(body)) => Ok(&body[..]),
+            Ok(Reply::InPlace(len)) => Ok(&buffers.reply[..*len]),
             Err(e) => Err(*e),
         };
         send(fuse.as_fd(), header.unique, body).ok()?;
@@ -285,7 +226,7 @@ impl VolumeServer {
     /// Waits until what the kernel has forgotten is given back, which may be the room that somebody looks for.
     fn forget_all(&self, fuse: BorrowedFd<'_>) {
         for _ in 0..FORGET_ROUNDS {
-            std::thread::sleep(FORGET_TOGETHER);
+            std::thread::sleep(FORGET_INTERVAL);
             let mut device = [PollFd::from_borrowed_fd(fuse, PollFlags::IN)];
             let waits = poll(&mut device, Some(&Timespec::default())).is_ok_and(|n| n > 0);
             if !waits && !self.forgetting.load(Relaxed) {
@@ -303,51 +244,53 @@ impl VolumeServer {
         left: &Receiver<Wait>,
     ) {
         stay_on(processor);
-        let teller = Teller::new(fuse.as_fd(), Some(rings));
+        let replies = ReplySender::new(fuse.as_fd(), Some(rings));
         while let Ok(wait) = left.recv() {
             match wait {
-                Wait::Flush => self.flush(&teller),
-                Wait::Fsync(header, asker) => self.fsync_by_checkpoint(&header, asker, &teller),
-                Wait::Sync(header, asker) => teller.tell(asker, self.sync(&header)),
+                Wait::Flush => self.flush(&replies),
+                Wait::Fsync(header, pending) => {
+                    self.fsync_by_checkpoint(&header, pending, &replies)
+                }
+                Wait::Sync(header, pending) => replies.tell(pending, self.sync(&header)),
             }
         }
     }
 }
 
 /// The server, as rings want it.
-pub(super) struct Ringing<'a> {
+pub(super) struct VolumeRings<'a> {
     pub(super) server: &'a VolumeServer,
     pub(super) fuse: BorrowedFd<'a>,
     /// Where requests go that wait.
     pub(super) waits: Sender<Wait>,
 }
 
-impl Service for Ringing<'_> {
-    type Seat = ();
+impl RingService for VolumeRings<'_> {
+    type Worker = ();
 
-    fn seat(&self, _: usize, _: usize) {}
+    fn worker(&self, _: usize, _: usize) {}
 
-    fn answer(&self, _: &mut (), call: Call<'_>) -> Option<(OutHeader, usize)> {
-        let Call {
+    fn answer(&self, _: &mut (), call: RingRequest<'_>) -> Option<(OutHeader, usize)> {
+        let RingRequest {
             header,
             op: fields,
             payload,
             behind,
             slot,
         } = call;
-        let asker = Asker {
+        let pending = PendingReply {
             unique: header.unique,
             slot: Some(slot),
         };
         let left = if is_fsync(header.opcode) {
             match self.server.begin_fsync(&header) {
-                Ok(Fsync::Flush) if self.server.flushes.enter(asker) => Some(Wait::Flush),
+                Ok(Fsync::Flush) if self.server.flushes.enter(pending) => Some(Wait::Flush),
                 Ok(Fsync::Flush) => return None,
-                Ok(Fsync::Checkpoint) => Some(Wait::Fsync(header, asker)),
+                Ok(Fsync::Checkpoint) => Some(Wait::Fsync(header, pending)),
                 done => return Some((header_of(header.unique, done.map(|_| 0)), 0)),
             }
         } else {
-            is_sync(header.opcode).then_some(Wait::Sync(header, asker))
+            is_sync(header.opcode).then_some(Wait::Sync(header, pending))
         };
         if let Some(wait) = left {
             return match self.waits.send(wait) {
@@ -359,7 +302,7 @@ impl Service for Ringing<'_> {
         if header.opcode == op::LSEEK {
             let found = self
                 .server
-                .begin_seek(&header, Fields(fields, &[]), asker)?;
+                .begin_seek(&header, Fields(fields, &[]), pending)?;
             let len = found.map(|out| {
                 let body = out.as_bytes();
                 payload[..body.len()].copy_from_slice(body);
@@ -382,10 +325,10 @@ impl Service for Ringing<'_> {
             self.server.forget_all(self.fuse);
             reply = answer();
         }
-        let len = reply.and_then(|said| match said {
-            Said::InPlace(len) => Ok(len),
-            Said::Nothing => Ok(0),
-            Said::Body(body) => {
+        let len = reply.and_then(|reply| match reply {
+            Reply::InPlace(len) => Ok(len),
+            Reply::Nothing => Ok(0),
+            Reply::Body(body) => {
                 let room = payload.get_mut(..body.len()).ok_or(Errno::IO)?;
                 room.copy_from_slice(&body);
                 Ok(body.len())
@@ -394,11 +337,11 @@ impl Service for Ringing<'_> {
         Some((header_of(header.unique, len), len.unwrap_or(0)))
     }
 
-    fn looks_out(&self) -> bool {
+    fn uses_busy_poll(&self) -> bool {
         true
     }
 
-    fn spreads(&self) -> bool {
+    fn shares_long_requests(&self) -> bool {
         true
     }
 

@@ -13,7 +13,7 @@
 //!  stored              2       4       6      at the same time, so that the reader finds it
 //! ```
 
-use crate::filesystem::{Node, Rest};
+use crate::filesystem::{Node, PushRange};
 use crate::handler::Handler;
 use crate::protocol::{NOTIFY_STORE, NotifyStore, OutHeader};
 use rustix::fd::AsFd;
@@ -30,24 +30,24 @@ const NOTICE_MAX: usize = 64 << 10;
 
 /// Where those who answer leave what the kernel should have.
 #[derive(Clone)]
-pub struct Stores(SyncSender<Rest>);
+pub struct PushQueue(SyncSender<PushRange>);
 
-impl Stores {
+impl PushQueue {
     /// The way to a thread that [`run`]s, which ends when all clones of this are gone.
-    pub fn new() -> (Self, Receiver<Rest>) {
+    pub fn new() -> (Self, Receiver<PushRange>) {
         let (sender, receiver) = sync_channel(WAITING);
         (Self(sender), receiver)
     }
 
     /// Leaves it, or throws it away.
-    pub fn offer(&self, rest: Rest) {
+    pub fn offer(&self, rest: PushRange) {
         let _ = self.0.try_send(rest);
     }
 }
 
 /// Decodes and sends what is left here until nobody leaves anything any more. `number` counts the threads.
-pub fn run(fuse: impl AsFd, handler: &Handler, number: usize, rests: &Receiver<Rest>) {
-    let mut seat = handler.seat(number, false);
+pub fn run(fuse: impl AsFd, handler: &Handler, number: usize, rests: &Receiver<PushRange>) {
+    let mut worker = handler.worker(number, false);
     let mut buffer = Vec::new();
     let mut works = true;
     let mut ahead = Ahead::default();
@@ -72,7 +72,7 @@ pub fn run(fuse: impl AsFd, handler: &Handler, number: usize, rests: &Receiver<R
         if !works {
             continue;
         }
-        let Ok((offset, bytes)) = handler.read_rest(&mut seat, &rest, &mut buffer) else {
+        let Ok((offset, bytes)) = handler.read_pushed(&mut worker, &rest, &mut buffer) else {
             // Who asks for it learns why.
             ahead = Ahead::default();
             continue;
@@ -100,7 +100,7 @@ pub fn run(fuse: impl AsFd, handler: &Handler, number: usize, rests: &Receiver<R
 #[derive(Default)]
 struct Ahead {
     /// Where it was when it last asked. `None`: there is nobody.
-    last: Option<Rest>,
+    last: Option<PushRange>,
     /// The next place to store. Unit: bytes.
     next: u64,
 }
@@ -110,7 +110,7 @@ impl Ahead {
     const STEPS: u64 = 8;
 
     /// Notes where the reader is.
-    fn note(&mut self, now: &Rest) {
+    fn note(&mut self, now: &PushRange) {
         let step = now.step.unwrap_or(u64::MAX);
         let goes_on = self
             .last
@@ -136,11 +136,11 @@ impl Ahead {
     }
 
     /// The next one, every other step.
-    fn take(&mut self) -> Option<Rest> {
+    fn take(&mut self) -> Option<PushRange> {
         let last = self.last.filter(|_| self.has_next())?;
         let offset = self.next;
         self.next = offset.saturating_add(last.step?.saturating_mul(2));
-        Some(Rest { offset, ..last })
+        Some(PushRange { offset, ..last })
     }
 }
 
@@ -170,8 +170,8 @@ fn store(fuse: &impl AsFd, node: Node, offset: u64, bytes: &[u8]) -> Result<(), 
 mod tests {
     use super::*;
 
-    fn rest(node: Node, offset: u64) -> Rest {
-        Rest {
+    fn rest(node: Node, offset: u64) -> PushRange {
+        PushRange {
             node,
             offset,
             len: 4096,
@@ -209,7 +209,7 @@ mod tests {
         ahead.note(&rest(1, u64::MAX - 250));
         assert_eq!(all(&mut ahead), [u64::MAX - 50]);
         let step = Some(u64::MAX);
-        ahead.note(&Rest { step, ..rest(1, 5) });
+        ahead.note(&PushRange { step, ..rest(1, 5) });
         assert_eq!(all(&mut ahead), [0; 0]);
     }
 }

@@ -1,6 +1,5 @@
-//! The kernel's requests, field by field, and what is said in return.
+//! The kernel's requests, field by field, and what is reply in return.
 
-use super::{ATTR_VALID, FOR_EVER};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use tuff_fuse::filesystem::Result;
@@ -8,28 +7,12 @@ use tuff_fuse::protocol::{Attr, AttrOut, EntryOut};
 use tuff_iplfs::{BLOCK_SIZE, Error, Nid, SetAttr, Time};
 use zerocopy::IntoBytes;
 
-/// Operations beside those in [`op`](tuff_fuse::protocol::op).
-pub(super) mod write_op {
-    pub(in crate::volume) const SETATTR: u32 = 4;
-    pub(in crate::volume) const SYMLINK: u32 = 6;
-    pub(in crate::volume) const MKNOD: u32 = 8;
-    pub(in crate::volume) const MKDIR: u32 = 9;
-    pub(in crate::volume) const UNLINK: u32 = 10;
-    pub(in crate::volume) const RMDIR: u32 = 11;
-    pub(in crate::volume) const RENAME: u32 = 12;
-    pub(in crate::volume) const LINK: u32 = 13;
-    pub(in crate::volume) const WRITE: u32 = 16;
-    pub(in crate::volume) const FSYNC: u32 = 20;
-    pub(in crate::volume) const SETXATTR: u32 = 21;
-    pub(in crate::volume) const REMOVEXATTR: u32 = 24;
-    pub(in crate::volume) const FSYNCDIR: u32 = 30;
-    pub(in crate::volume) const CREATE: u32 = 35;
-    pub(in crate::volume) const IOCTL: u32 = 39;
-    pub(in crate::volume) const FALLOCATE: u32 = 43;
-    pub(in crate::volume) const RENAME2: u32 = 45;
-    pub(in crate::volume) const SYNCFS: u32 = 50;
-    pub(in crate::volume) const TMPFILE: u32 = 51;
-}
+/// Longest write through the device. Unit: bytes.
+pub(super) const WRITE_MAX: usize = 1 << 20;
+/// Names never change without the kernel's knowledge. Unit: seconds.
+pub(super) const FOR_EVER: u64 = i64::MAX as u64;
+/// Attributes change when dirty pages are written: the space used. Unit: seconds.
+const ATTR_VALID: u64 = 1;
 
 /// Fields of a request, one after the other: those of the operation's structure, then names and data, which lie behind it or in a place of
 /// their own.
@@ -77,7 +60,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-pub(super) fn failed(e: Error) -> Errno {
+pub(super) fn errno_of(e: Error) -> Errno {
     Errno::from_raw_os_error(e.errno())
 }
 

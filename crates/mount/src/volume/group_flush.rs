@@ -7,7 +7,7 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Requests that wait for a flush.
-pub(super) struct Flushes<T> {
+pub(super) struct GroupFlush<T> {
     state: Mutex<State<T>>,
 }
 
@@ -17,7 +17,7 @@ struct State<T> {
     waiting: Vec<T>,
 }
 
-impl<T> Default for Flushes<T> {
+impl<T> Default for GroupFlush<T> {
     fn default() -> Self {
         let state = State {
             running: false,
@@ -29,7 +29,7 @@ impl<T> Default for Flushes<T> {
     }
 }
 
-impl<T> Flushes<T> {
+impl<T> GroupFlush<T> {
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         // Each change below is a single step: a panic elsewhere leaves nothing half-done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -42,7 +42,7 @@ impl<T> Flushes<T> {
         !std::mem::replace(&mut state.running, true)
     }
 
-    /// Flushes until nobody waits, and calls `tell` for those whose flush is over: for him who [entered](Self::enter) first, and for all who came meanwhile.
+    /// GroupFlush until nobody waits, and calls `tell` for those whose flush is over: for him who [entered](Self::enter) first, and for all who came meanwhile.
     pub(super) fn run(
         &self,
         flush: impl Fn() -> io::Result<()>,
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn all_who_come_during_a_flush_share_the_next_one() {
-        let flushes = Flushes::default();
+        let flushes = GroupFlush::default();
         let (begun, begins) = mpsc::channel();
         let (go, wait) = mpsc::channel::<()>();
         let told = Mutex::new(Vec::new());

@@ -1,0 +1,168 @@
+//! FUSE_INIT: the protocol version and the features that the kernel and a server agree on.
+
+use crate::log::Log;
+use crate::protocol::{self, InitIn, InitOut, init};
+use crate::transport::uring;
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use zerocopy::FromBytes;
+
+/// Maximum length of a request through `/dev/fuse`. Unit: pages of 4 KiB.
+pub const MAX_PAGES: u16 = 256;
+/// Smallest `max_write` that the kernel accepts, for servers that serve no WRITE.
+const MIN_MAX_WRITE: u32 = 4096;
+
+/// Properties of a server that decide the reply to FUSE_INIT.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer {
+    /// Bits of [`init`] that the server implements, without [`init::OVER_IO_URING`].
+    pub features: u64,
+    /// Whether the server serves WRITE.
+    pub writable: bool,
+    /// Maximum number of background requests, such as readahead and write-back.
+    pub max_background: u16,
+}
+
+/// State of the negotiation, shared by all threads of a session.
+#[derive(Debug, Default)]
+pub struct Negotiation {
+    offers_io_uring: AtomicBool,
+    features: AtomicU64,
+    minor: AtomicU32,
+}
+
+impl Negotiation {
+    /// Offers io_uring to the kernel, or withdraws it. Takes effect for the next FUSE_INIT.
+    pub fn offer_io_uring(&self, offers: bool) {
+        self.offers_io_uring.store(offers, Relaxed);
+    }
+
+    /// Returns the negotiated bits of [`init`], or 0 before FUSE_INIT.
+    pub fn features(&self) -> u64 {
+        self.features.load(Relaxed)
+    }
+
+    /// Returns the negotiated minor version, or 0 before FUSE_INIT.
+    pub fn minor(&self) -> u32 {
+        self.minor.load(Relaxed)
+    }
+
+    /// Computes the reply to FUSE_INIT and stores the result.
+    ///
+    /// A kernel with a later major version gets a reply with this server's version and sends FUSE_INIT again.
+    ///
+    /// # Errors
+    /// EPROTO for a version that is too old, EINVAL for a request that is cut short.
+    pub fn negotiate(&self, body: &[u8], offer: &Offer, log: &Log) -> Result<InitOut, Errno> {
+        let (kernel, rest) = InitIn::read_from_prefix(body).map_err(|_| Errno::INVAL)?;
+        if (kernel.major, kernel.minor) < (protocol::MAJOR, protocol::MINOR_MIN) {
+            log.line(format_args!(
+                "the kernel speaks FUSE {}.{}, too old: expected at least {}.{}",
+                kernel.major,
+                kernel.minor,
+                protocol::MAJOR,
+                protocol::MINOR_MIN
+            ));
+            return Err(Errno::PROTO);
+        }
+        if kernel.major > protocol::MAJOR {
+            return Ok(InitOut {
+                major: protocol::MAJOR,
+                minor: protocol::MINOR,
+                ..Default::default()
+            });
+        }
+        let mut supported = u64::from(kernel.flags);
+        if supported & init::INIT_EXT != 0 {
+            let (high, _) = u32::read_from_prefix(rest).map_err(|_| Errno::INVAL)?;
+            supported |= u64::from(high) << 32;
+        }
+        let io_uring = match self.offers_io_uring.load(Relaxed) {
+            true => init::OVER_IO_URING,
+            false => 0,
+        };
+        let features = supported & (offer.features | io_uring);
+        let minor = kernel.minor.min(protocol::MINOR);
+        self.features.store(features, Relaxed);
+        self.minor.store(minor, Relaxed);
+        let max_pages = match features & init::OVER_IO_URING {
+            0 => MAX_PAGES,
+            _ => uring::MAX_PAGES,
+        };
+        Ok(InitOut {
+            major: protocol::MAJOR,
+            minor,
+            max_readahead: kernel.max_readahead,
+            flags: features as u32, // the low half
+            flags2: (features >> 32) as u32,
+            max_background: offer.max_background,
+            congestion_threshold: offer.max_background - offer.max_background / 4,
+            max_write: match offer.writable {
+                true => u32::from(max_pages) * 4096,
+                false => MIN_MAX_WRITE,
+            },
+            time_gran: 1,
+            max_pages,
+            ..Default::default()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::IntoBytes;
+
+    fn request(major: u32, minor: u32, flags: u64) -> Vec<u8> {
+        let head = InitIn {
+            major,
+            minor,
+            max_readahead: 1 << 17,
+            flags: flags as u32,
+        };
+        let high = ((flags >> 32) as u32).to_ne_bytes();
+        [head.as_bytes(), &high, &[0; 44]].concat()
+    }
+
+    #[test]
+    fn io_uring_and_long_writes_are_negotiated_only_where_offered() {
+        let offer = Offer {
+            features: init::MAX_PAGES | init::INIT_EXT,
+            writable: true,
+            max_background: 10,
+        };
+        let negotiation = Negotiation::default();
+        let negotiate = |offer: &Offer| {
+            let body = request(7, 99, !0);
+            let reply = negotiation.negotiate(&body, offer, &Log::none()).unwrap();
+            assert_eq!(reply.minor, negotiation.minor());
+            (reply.max_pages, reply.max_write)
+        };
+        assert_eq!(negotiate(&offer), (256, 1 << 20));
+        assert_eq!(negotiation.features(), offer.features);
+        negotiation.offer_io_uring(true);
+        assert_eq!(negotiate(&offer), (128, 512 << 10));
+        assert_eq!(negotiation.features(), offer.features | init::OVER_IO_URING);
+        let read_only = Offer {
+            writable: false,
+            ..offer
+        };
+        assert_eq!(negotiate(&read_only), (128, 4096));
+    }
+
+    #[test]
+    fn truncated_requests_are_rejected() {
+        let negotiation = Negotiation::default();
+        let offer = Offer {
+            features: 0,
+            writable: false,
+            max_background: 1,
+        };
+        let body = request(7, 40, init::INIT_EXT);
+        for len in 0..20 {
+            let reply = negotiation.negotiate(&body[..len], &offer, &Log::none());
+            assert_eq!(reply, Err(Errno::INVAL), "{len}");
+        }
+        assert_eq!(negotiation.minor(), 0);
+    }
+}
