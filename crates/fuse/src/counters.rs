@@ -1,6 +1,6 @@
-//! What a mount did: requests, errors and bytes by operation, and how long they took.
+//! Counters of a session: requests, errors, bytes and latency by operation.
 //!
-//! Every serving thread counts in its own slot, so that counting costs no cache line of another thread.
+//! Each serving thread has counters of its own, so that counting shares no cache line.
 
 use crate::protocol::op;
 use rustix::io::Errno;
@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Operations that are counted by name; the last one stands for all others.
+/// Operations that are counted by name. The last one stands for all others.
 const OPS: [u32; 17] = [
     op::LOOKUP,
     op::GETATTR,
@@ -29,12 +29,12 @@ const OPS: [u32; 17] = [
     0,
 ];
 
-/// Upper ends of the classes of latency but the last, which has none. Unit: microseconds.
+/// Upper bounds of the latency classes. The last class has none. Unit: microseconds.
 pub const LATENCY_US: [u64; 12] = [
     2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000, 1_000_000,
 ];
 
-/// What one thread counted.
+/// Counters of one thread.
 #[derive(Default)]
 #[repr(align(128))]
 pub struct ThreadCounters {
@@ -51,7 +51,7 @@ struct Op {
 }
 
 impl ThreadCounters {
-    /// Counts a request that was answered.
+    /// Counts an answered request.
     ///
     /// `outcome` is the length of the reply in bytes without its header. None means that no reply was expected.
     pub fn count(&self, opcode: u32, outcome: Option<Result<usize, Errno>>, took: Duration) {
@@ -66,25 +66,25 @@ impl ThreadCounters {
         let us = took.as_micros();
         let class = LATENCY_US.iter().position(|end| us < u128::from(*end));
         op.classes[class.unwrap_or(LATENCY_US.len())].fetch_add(1, Relaxed);
-        // Fits for 584 years.
+        // Does not overflow in 584 years.
         op.nanoseconds.fetch_add(took.as_nanos() as u64, Relaxed);
     }
 }
 
-/// The sums of one operation.
+/// Totals of one operation over all threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OperationTotals {
-    /// The operation's name.
+    /// Name of the operation.
     pub name: &'static str,
-    /// Requests answered.
+    /// Number of answered requests.
     pub requests: u64,
-    /// Of them with an error: also ENOSYS and ENODATA.
+    /// Number of requests with an error, ENOSYS and ENODATA included.
     pub errors: u64,
-    /// Bytes of replies, headers not counted.
+    /// Bytes of replies without headers.
     pub returned_bytes: u64,
     /// Time from reading a request to its reply being ready. Unit: nanoseconds.
     pub nanoseconds: u64,
-    /// Requests by class of latency: see [`LATENCY_US`].
+    /// Requests by latency class, see [`LATENCY_US`].
     pub classes: [u64; LATENCY_US.len() + 1],
 }
 
@@ -95,7 +95,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Counters for so many threads.
+    /// Creates counters for this number of threads.
     pub fn new(threads: usize) -> Self {
         Self {
             slots: (0..threads.max(1))
@@ -105,17 +105,17 @@ impl Counters {
         }
     }
 
-    /// The slot of number `number`.
+    /// Returns the counters of one thread.
     pub fn thread(&self, number: usize) -> &ThreadCounters {
         &self.slots[number % self.slots.len()]
     }
 
-    /// Time since the mount. Unit: seconds.
+    /// Returns the time since the mount. Unit: seconds.
     pub fn seconds(&self) -> u64 {
         self.start.elapsed().as_secs()
     }
 
-    /// The sums of all operations that happened.
+    /// Returns the totals of all operations that occurred.
     pub fn sums(&self) -> Vec<OperationTotals> {
         let mut out = Vec::new();
         for (i, code) in OPS.iter().enumerate() {
@@ -139,7 +139,7 @@ impl Counters {
         out
     }
 
-    /// A name and a number a line.
+    /// Returns all counters, a name and a number per line.
     pub fn text(&self) -> String {
         let mut out = format!("uptime_seconds {}\n", self.seconds());
         let mut line = |op: &str, what: &str, n: u64| {

@@ -1,34 +1,34 @@
-//! What a mount shows: the trait between the protocol and a filesystem.
+//! Trait of a read-only filesystem, between the protocol and an implementation.
 
 use crate::protocol::{Attr, StatfsOut};
 use rustix::io::Errno;
 
-/// Result of everything a filesystem is asked: an error is what the asking program sees.
+/// Result of an operation. The error number is passed to the calling process.
 pub type Result<T, E = Errno> = std::result::Result<T, E>;
 
-/// A node as the kernel names it: [`ROOT`](crate::protocol::ROOT), or what a filesystem says in [`LookupResult`]. Never 0.
+/// Node number in the protocol: [`ROOT`](crate::protocol::ROOT), or the node of a [`LookupResult`]. Never 0.
 pub type Node = u64;
 
-/// A read-only filesystem that can be mounted. All threads of a transport share one.
+/// Read-only filesystem. All threads of a session share one.
 ///
-/// Names and attributes must not change while it is mounted: the kernel is told to keep them for ever.
+/// Names and attributes must not change during a mount: the kernel caches them forever.
 pub trait Filesystem: Send + Sync {
-    /// The node behind a name. `None`: there is none, which the kernel remembers.
+    /// Looks up a name in a directory. The kernel caches the absence if this returns None.
     ///
-    /// "." and ".." may be asked for, by those who export the mount to others; "." even of a file.
+    /// An NFS server may look up "." and "..", and "." even of a file.
     fn lookup(&self, dir: Node, name: &[u8]) -> Result<Option<LookupResult>>;
 
-    /// Attributes of a node.
+    /// Returns the attributes of a node.
     fn attr(&self, node: Node) -> Result<Attr>;
 
-    /// Target of a symlink.
+    /// Returns the target of a symlink.
     fn readlink(&self, node: Node) -> Result<Vec<u8>>;
 
-    /// What one more thread reads files with.
+    /// Creates the state with which one more thread reads files.
     fn reader(&self) -> Box<dyn Reader>;
 
-    /// Calls `each` with the entries of a directory from `offset` on (0, or an entry's [`next`](Entry::next)), "." and
-    /// ".." among them, until it returns false.
+    /// Calls `each` with the entries of a directory, "." and ".." included, until it returns false. `offset` is 0 or
+    /// the [`next`](Entry::next) of an entry.
     fn readdir(
         &self,
         dir: Node,
@@ -36,8 +36,7 @@ pub trait Filesystem: Send + Sync {
         each: &mut dyn FnMut(&Entry<'_>) -> bool,
     ) -> Result<()>;
 
-    /// As [`readdir`](Self::readdir), with the attributes of each entry, which "." and ".." do not need; `None`: they
-    /// cannot be read.
+    /// Lists entries with their attributes, except for "." and "..". The attributes are None if they cannot be read.
     fn readdir_plus(
         &self,
         dir: Node,
@@ -52,20 +51,20 @@ pub trait Filesystem: Send + Sync {
         })
     }
 
-    /// The value of an extended attribute.
+    /// Returns the value of an extended attribute.
     fn getxattr(&self, node: Node, name: &[u8]) -> Result<Vec<u8>>;
 
-    /// The names of all extended attributes, each with a NUL behind it. `privileged`: also those that only an
-    /// administrator may see.
+    /// Returns the names of all extended attributes, each followed by a NUL. `privileged` includes those that only
+    /// an administrator may see.
     fn listxattr(&self, node: Node, privileged: bool) -> Result<Vec<u8>>;
 
-    /// Size of it all.
+    /// Returns the size of the filesystem.
     fn statfs(&self) -> Result<StatfsOut>;
 
-    /// Where the next data or hole is from `offset` on.
+    /// Returns the next offset with data or a hole, from `offset` on.
     fn seek(&self, node: Node, offset: u64, what: Seek) -> Result<u64>;
 
-    /// Lines for the counters: name and value.
+    /// Returns counters of the filesystem: name and value.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
@@ -73,8 +72,9 @@ pub trait Filesystem: Send + Sync {
 
 /// Reads files for one thread.
 pub trait Reader: Send {
-    /// As many bytes at `offset` as `buf` is long, fewer only at the end of the file; at the start of `buf`, or, if the
-    /// reader may `lend`, in runs that it holds anyway.
+    /// Reads `buf.len()` bytes at `offset`, fewer only at the end of the file.
+    ///
+    /// The bytes lie at the start of `buf`. With `lend` they may also lie in memory of the reader.
     fn read<'a>(
         &'a mut self,
         node: Node,
@@ -83,13 +83,14 @@ pub trait Reader: Send {
         lend: bool,
     ) -> Result<Parts<'a>>;
 
-    /// The part of a file that the last answer is a piece of, if the kernel should have all of it.
+    /// Returns the range around the last read that is worth storing in the kernel's page cache.
     fn take_push(&mut self) -> Option<PushRange> {
         None
     }
 
-    /// Reads what [`rest`](Self::rest) of this reader, or of another, said: where it starts in the file, and its bytes,
-    /// which are whole pages, or all up to the end of the file.
+    /// Reads a range that [`take_push`](Self::take_push) of this or another reader returned.
+    ///
+    /// Returns its offset in the file and its bytes: whole pages, or everything up to the end of the file.
     fn read_pushed<'a>(
         &mut self,
         rest: &PushRange,
@@ -100,26 +101,25 @@ pub trait Reader: Send {
     }
 }
 
-/// A part of a file that the kernel did not ask for.
+/// Range of a file that is pushed into the kernel's page cache without a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PushRange {
-    /// The file.
+    /// Node of the file.
     pub node: Node,
-    /// Unit: bytes.
+    /// Start of the range. Unit: bytes.
     pub offset: u64,
-    /// Unit: bytes.
+    /// Length of the range. Unit: bytes.
     pub len: usize,
-    /// It was asked for; what will be, by a reader who goes ahead in steps of so many bytes, are parts as long as this
-    /// one further on. Unit: bytes.
+    /// Distance of the reads of a strided reader. Ranges of the same length follow at this distance. Unit: bytes.
     pub step: Option<u64>,
 }
 
-/// Bytes in order, wherever they are.
+/// Content of a reply: bytes in order, in one buffer or in several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parts<'a> {
-    /// In one place.
+    /// Bytes in one buffer.
     One(&'a [u8]),
-    /// In several, none of them empty, at most 1000.
+    /// Bytes in up to 1000 buffers, none of them empty.
     Many(Vec<&'a [u8]>),
 }
 
@@ -130,7 +130,7 @@ impl Default for Parts<'_> {
 }
 
 impl Parts<'_> {
-    /// Unit: bytes.
+    /// Returns the total length. Unit: bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::One(bytes) => bytes.len(),
@@ -138,48 +138,48 @@ impl Parts<'_> {
         }
     }
 
-    /// True if there is nothing.
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A node that a name leads to.
+/// Node that a look-up found, with its attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LookupResult {
-    /// The node.
+    /// Node number in the protocol.
     pub node: Node,
-    /// Its attributes.
+    /// Attributes of the node.
     pub attr: Attr,
 }
 
-/// An entry of a directory.
+/// Directory entry as listed by `readdir`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// 1 to 255 bytes.
+    /// Name of 1 to 255 bytes.
     pub name: &'a [u8],
-    /// The node it leads to.
+    /// Node that the entry refers to.
     pub node: Node,
-    /// Number that `readdir` shows.
+    /// Inode number that `readdir` returns.
     pub ino: u64,
-    /// Type as in `d_type`, 0 for unknown.
+    /// File type as in `d_type`, 0 for unknown.
     pub kind: u32,
-    /// Where a listing goes on behind it.
+    /// Offset at which a listing continues after this entry.
     pub next: u64,
 }
 
 impl Entry<'_> {
-    /// True for "." and "..".
+    /// Returns true for "." and "..".
     pub fn is_dots(&self) -> bool {
         matches!(self.name, b"." | b"..")
     }
 }
 
-/// What [`Filesystem::seek`] looks for.
+/// Target of [`Filesystem::seek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
-    /// A byte that is stored.
+    /// Stored data, as for SEEK_DATA.
     Data,
-    /// A byte that is not, or the end.
+    /// Hole or the end of the file, as for SEEK_HOLE.
     Hole,
 }

@@ -1,8 +1,8 @@
-//! From a request's bytes to a reply's bytes: no descriptor, no thread, no mount.
+//! Dispatch of requests to a filesystem: from the bytes of a request to the bytes of a reply.
 //!
-//! * Every request that wants a reply gets exactly one, whatever happens: also a panic below ends as EIO.
-//! * Whatever the kernel sends, no byte is read past what it sent, and no reply is longer than it has room for.
-//! * Nodes have no state here, so there is nothing to forget.
+//! * Every request that expects a reply gets exactly one. A panic of the filesystem ends as EIO.
+//! * No byte after the end of a request is read, and no reply is longer than its buffer.
+//! * Nodes have no state here, so FORGET does nothing.
 
 use crate::counters::{Counters, ThreadCounters};
 use crate::filesystem::{Entry, Filesystem, LookupResult, Parts, PushRange, Reader, Result, Seek};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// As long as the kernel can count. Unit: seconds.
+/// Longest validity that the kernel accepts. Unit: seconds.
 const FOR_EVER: u64 = i64::MAX as u64;
 /// Features of a read-only filesystem. Fewer background requests stall readahead of more than two streams.
 const OFFER: Offer = Offer {
@@ -34,33 +34,34 @@ const OFFER: Offer = Offer {
     writable: false,
     max_background: 64,
 };
-/// Room that a reply may need. Unit: bytes.
+/// Largest buffer that a reply needs. Unit: bytes.
 pub const REPLY_MAX: usize = MAX_PAGES as usize * 4096;
-/// Attribute of the root that holds the counters. Not listed, and hidden by one of the same name in the image.
+/// Extended attribute of the root with the counters. It is not listed. An attribute of the image with this name
+/// hides it.
 pub const STATS_XATTR: &[u8] = b"user.tuff.stats";
 
-/// A request, cut into its parts.
+/// Request, split into header and body.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
-    /// The first part.
+    /// Common header of all requests.
     pub header: protocol::InHeader,
-    /// All the rest: the operation's structure, if it has one, then names.
+    /// Structure of the operation, if it has one, then names.
     pub body: &'a [u8],
 }
 
 impl<'a> Request<'a> {
-    /// Cuts the bytes of a request. `None` if they are not a whole one.
+    /// Splits the bytes of a request. Returns None if they are not exactly one request.
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
         let (header, body) = protocol::InHeader::read_from_prefix(bytes).ok()?;
         (header.len as usize == bytes.len()).then_some(Self { header, body })
     }
 
-    /// The operation's structure, and what follows it.
+    /// Returns the structure of the operation and the bytes after it.
     fn take<T: FromBytes>(&self) -> Result<(T, &'a [u8])> {
         T::read_from_prefix(self.body).map_err(|_| Errno::INVAL)
     }
 
-    /// The name at the end of `body`, without its NUL.
+    /// Returns the name at the end of `body`, without its NUL.
     fn name(body: &'a [u8]) -> Result<&'a [u8]> {
         match body.iter().position(|b| *b == 0) {
             Some(end) if end > 0 => Ok(&body[..end]),
@@ -69,25 +70,25 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What becomes of a request.
+/// Outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
-    /// The kernel expects nothing.
+    /// No reply is expected.
     Nothing,
-    /// What follows the header.
+    /// Body of a successful reply, without the header.
     Body(Parts<'a>),
-    /// It failed.
+    /// Error number of a failed request.
     Error(Errno),
 }
 
-/// What one serving thread has to itself.
+/// State of one serving thread.
 pub struct Worker {
     number: usize,
     reader: Box<dyn Reader>,
     lend: bool,
 }
 
-/// A served filesystem.
+/// Filesystem, its log and its counters, shared by all threads.
 pub struct Handler {
     fs: Arc<dyn Filesystem>,
     log: Log,
@@ -96,7 +97,7 @@ pub struct Handler {
 }
 
 impl Handler {
-    /// A handler over `fs`, to be served by up to `threads` threads.
+    /// Creates a handler of `fs` for up to `threads` threads.
     pub fn new(fs: Arc<dyn Filesystem>, threads: usize, log: Log) -> Self {
         Self {
             fs,
@@ -106,27 +107,27 @@ impl Handler {
         }
     }
 
-    /// Version and features that the kernel agreed on.
+    /// Returns the version and features that the kernel agreed on.
     pub fn negotiation(&self) -> &Negotiation {
         &self.negotiation
     }
 
-    /// The counters.
+    /// Returns the counters of all operations.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// What is served.
+    /// Returns the filesystem.
     pub fn filesystem(&self) -> &dyn Filesystem {
         &*self.fs
     }
 
-    /// Where lines go.
+    /// Returns the log of the session.
     pub fn log(&self) -> &Log {
         &self.log
     }
 
-    /// What the thread with this number answers with. `lend`: replies may lie in several places.
+    /// Creates the state of thread `number`. With `lend` a reply may consist of several buffers.
     pub fn worker(&self, number: usize, lend: bool) -> Worker {
         Worker {
             number,
@@ -135,8 +136,8 @@ impl Handler {
         }
     }
 
-    /// Answers one request. `out` is room for the reply behind its header, at least [`REPLY_MAX`] bytes unless the
-    /// transport agreed on less.
+    /// Answers one request. `out` receives the body: at least [`REPLY_MAX`] bytes unless the transport agreed on
+    /// less.
     pub fn handle<'a>(
         &self,
         worker: &'a mut Worker,
@@ -147,7 +148,7 @@ impl Handler {
         let opcode = request.header.opcode;
         let number = worker.number;
         let answer = move || {
-            // Moved, not lent: the reply borrows from both.
+            // Moved, not borrowed: the reply borrows from both.
             let (worker, out) = (worker, out);
             self.answer(worker, request, out)
         };
@@ -171,15 +172,15 @@ impl Handler {
         reply
     }
 
-    /// What the kernel should have beside the last reply of this worker, which it must have got before.
+    /// Returns the range to push after the last reply of this worker, which must have been sent before.
     pub fn take_push(&self, worker: &mut Worker) -> Option<PushRange> {
         worker.reader.take_push()
     }
 
-    /// Reads that: its place in the file, and its bytes.
+    /// Reads a range to push. Returns its offset in the file and its bytes.
     ///
     /// # Errors
-    /// As a request for it; EIO for a panic.
+    /// The error of a READ of that range; EIO for a panic.
     pub fn read_pushed<'a>(
         &self,
         worker: &mut Worker,
@@ -187,7 +188,7 @@ impl Handler {
         buf: &'a mut Vec<u8>,
     ) -> Result<(u64, &'a [u8])> {
         let read = move || {
-            // Moved, not lent: the bytes borrow from it.
+            // Moved, not borrowed: the bytes borrow from it.
             let buf = buf;
             worker.reader.read_pushed(rest, buf)
         };
@@ -227,7 +228,7 @@ impl Handler {
             op::GETXATTR => self.getxattr(request, out),
             op::LISTXATTR => {
                 let (want, _) = request.take::<protocol::GetxattrIn>()?;
-                // The kernel shows "trusted." to those with CAP_SYS_ADMIN; only the user is known here.
+                // The kernel shows "trusted." to processes with CAP_SYS_ADMIN. Only the user is known here.
                 let privileged = request.header.uid == 0;
                 put_xattr(out, want.size, &self.fs.listxattr(node, privileged)?)
             }
@@ -244,7 +245,7 @@ impl Handler {
             }
             op::INIT => self.init(request, out),
             op::FORGET | op::BATCH_FORGET => Ok(Reply::Nothing),
-            // ENOSYS to these says "never ask again, and go on as if all was well".
+            // ENOSYS means: the kernel does not send this operation again, and treats it as successful.
             op::OPEN | op::OPENDIR | op::FLUSH | op::STATX | op::INTERRUPT => Err(Errno::NOSYS),
             op::RELEASE | op::RELEASEDIR | op::DESTROY => Ok(Reply::Body(Parts::One(&[]))),
             _ => Err(Errno::NOSYS),
@@ -289,9 +290,9 @@ impl Handler {
             self.fs.readdir(node, offset, &mut |entry| put(entry, &[]))
         };
         match result {
-            // What was listed before the damage is worth having; the next call meets the damage at its start.
+            // Entries before the damage are returned. The next call starts at the damage and fails.
             Err(e) if at == 0 => Err(e),
-            // No entry at all would mean the end.
+            // A reply without entries would mean the end of the directory.
             Ok(()) if at == 0 && full => Err(Errno::INVAL),
             _ => Ok(Reply::Body(Parts::One(&out[..at]))),
         }
@@ -309,7 +310,7 @@ impl Handler {
         }
     }
 
-    /// All counters, a name and a number a line.
+    /// Returns all counters, a name and a number per line.
     pub fn stats_text(&self) -> String {
         let mut text = self.counters.text();
         for (name, value) in self.fs.counters() {
@@ -319,7 +320,7 @@ impl Handler {
     }
 }
 
-/// Says nothing of an inode that cannot be read: the name is listed all the same, and a look-up says why.
+/// Returns an empty entry for an inode that cannot be read. The name is listed, and a look-up reports the error.
 fn plus_head(entry: &Entry<'_>, attr: Option<protocol::Attr>) -> protocol::EntryOut {
     attr.map_or(protocol::EntryOut::default(), |attr| {
         let node = entry.node;
@@ -335,12 +336,12 @@ fn entry_out(found: Option<LookupResult>) -> protocol::EntryOut {
     };
     match found {
         Some(LookupResult { node, attr }) => protocol::EntryOut { node, attr, ..base },
-        // Node 0: the kernel remembers that there is no such name.
+        // Node 0: the kernel caches that there is no such name.
         None => base,
     }
 }
 
-/// `out` is as long as the entry with its padding.
+/// Writes an entry into `out`, which has the length of the padded entry.
 fn put_dirent(entry: &Entry<'_>, out: &mut [u8]) {
     let head = protocol::Dirent {
         ino: entry.ino,
@@ -365,7 +366,7 @@ fn put_bytes<'a>(out: &'a mut [u8], bytes: &[u8]) -> Result<Reply<'a>> {
     Ok(Reply::Body(Parts::One(out)))
 }
 
-/// `size` 0 asks for the length only.
+/// Writes the value of an extended attribute, or its length if `size` is 0.
 fn put_xattr<'a>(out: &'a mut [u8], size: u32, value: &[u8]) -> Result<Reply<'a>> {
     if size == 0 {
         let len = protocol::GetxattrIn {

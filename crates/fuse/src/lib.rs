@@ -6,9 +6,9 @@
 //!                    └► filesystem    typed operations                   filesystem.rs
 //! ```
 //!
-//! A transport knows no operation, a handler no descriptor and a filesystem no protocol: each is tested alone.
-//! [`Session`] runs all of them: [`mountpoint`] mounts a connection at a directory and unmounts it; [`counters`] hold the numbers that [`metrics`] exports;
-//! [`schedule`] places threads on processors.
+//! A transport knows no operation, a handler no file descriptor and a filesystem no protocol: each is tested alone.
+//! [`Session`] connects them. [`mountpoint`] mounts a connection at a directory and unmounts it. [`counters`] hold
+//! the numbers that [`metrics`] exports, and [`schedule`] places threads on processors.
 
 pub mod counters;
 pub mod filesystem;

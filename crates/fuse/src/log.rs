@@ -1,14 +1,13 @@
-//! Where a mount's sentences go: each is said once, so that a program that reads a damaged file for ever does not fill
-//! a disk.
+//! Log of a mount. Equal lines are written once, so that repeated reads of a damaged file do not fill a disk.
 
 use std::collections::HashSet;
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Different lines that are remembered as said.
+/// Number of different lines that are remembered.
 const REMEMBERED: usize = 1024;
 
-/// A sink for lines that all threads share. Cheap to clone.
+/// Log shared by all threads. Cheap to clone.
 #[derive(Clone)]
 pub struct Log(Arc<Inner>);
 
@@ -18,7 +17,7 @@ struct Inner {
 }
 
 impl Log {
-    /// A log whose lines go to `sink`, without a line end.
+    /// Creates a log that passes each line, without a newline, to `sink`.
     pub fn new(sink: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self(Arc::new(Inner {
             sink: Box::new(sink),
@@ -26,12 +25,12 @@ impl Log {
         }))
     }
 
-    /// A log that goes nowhere.
+    /// Creates a log that discards all lines.
     pub fn none() -> Self {
         Self::new(|_| ())
     }
 
-    /// Says a line, unless it was said before.
+    /// Writes a line, unless an equal one was written before.
     pub fn line(&self, line: impl Display) {
         let line = line.to_string();
         {
@@ -47,7 +46,7 @@ impl Log {
         (self.0.sink)(&line);
     }
 
-    /// Says a line, even again.
+    /// Writes a line even if an equal one was written before.
     pub fn again(&self, line: impl Display) {
         (self.0.sink)(&line.to_string());
     }

@@ -1,4 +1,4 @@
-//! The counters in the text format of Prometheus, over HTTP on a loopback address.
+//! Prometheus exporter: the counters over HTTP on a loopback address.
 
 use crate::counters::LATENCY_US;
 use crate::handler::Handler;
@@ -10,18 +10,17 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest request that is looked at. Unit: bytes.
+/// Longest request that is accepted. Unit: bytes.
 const REQUEST_MAX: usize = 4096;
-/// Time that a client may take for its request, and again for reading the answer.
+/// Time limit for a client's request, and again for reading the response.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Connections that are kept. One more, and the oldest is closed.
+/// Maximum number of open connections. A further one closes the oldest.
 const CLIENTS_MAX: usize = 64;
 
-/// Serves `/metrics` at `address` from a thread of its own, as long as the process lives. Returns the address, which has
-/// a port if none was asked for.
+/// Serves `/metrics` at `address` from a thread that lives as long as the process. Returns the bound address.
 ///
 /// # Errors
-/// `InvalidInput` if the address is not a loopback address: the counters say what is read on this host.
+/// `InvalidInput` if the address is not a loopback address: the counters reveal what is read on this host.
 pub fn serve(address: SocketAddr, handler: Arc<Handler>) -> io::Result<SocketAddr> {
     if !address.ip().is_loopback() {
         let what = format!("{address} is not a loopback address, such as 127.0.0.1:9000");
@@ -41,18 +40,18 @@ pub fn serve(address: SocketAddr, handler: Arc<Handler>) -> io::Result<SocketAdd
     Ok(bound)
 }
 
-/// A connection. None waits for another.
+/// Connection of one client. No client waits for another.
 struct Client {
     stream: TcpStream,
     request: Vec<u8>,
-    /// Empty until the request is complete.
+    /// Response. Empty until the request is complete.
     answer: Vec<u8>,
-    /// Bytes of the answer that are sent.
+    /// Number of response bytes sent.
     sent: usize,
     deadline: Instant,
 }
 
-/// Waits for something to do, and does it.
+/// Waits for an event and handles it.
 fn serve_once(listener: &TcpListener, clients: &mut Vec<Client>, handler: &Handler) {
     let now = Instant::now();
     clients.retain(|client| client.deadline > now);
@@ -70,7 +69,7 @@ fn serve_once(listener: &TcpListener, clients: &mut Vec<Client>, handler: &Handl
         std::thread::sleep(PATIENCE / 20);
     }
     drop(ready);
-    // Fewer at once than are kept, so that each is looked at before it may be closed.
+    // Fewer than the maximum, so that each is served before it may be closed.
     for _ in 0..CLIENTS_MAX / 2 {
         match listener.accept() {
             Ok((stream, _)) => {
@@ -90,7 +89,7 @@ fn serve_once(listener: &TcpListener, clients: &mut Vec<Client>, handler: &Handl
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
             Err(_) => {
-                // Perhaps too many open files, which would be so again at once.
+                // Possibly too many open files: an immediate retry would fail again.
                 std::thread::sleep(PATIENCE / 20);
                 break;
             }
@@ -98,7 +97,7 @@ fn serve_once(listener: &TcpListener, clients: &mut Vec<Client>, handler: &Handl
     }
     clients.retain_mut(|client| match client.step(handler) {
         Ok(()) => false,
-        // A client that goes away is no concern of the mount's.
+        // Errors of a client do not concern the mount.
         Err(e) => matches!(
             e.kind(),
             io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
@@ -107,7 +106,7 @@ fn serve_once(listener: &TcpListener, clients: &mut Vec<Client>, handler: &Handl
 }
 
 impl Client {
-    /// Reads the request and writes the answer as far as that goes without waiting.
+    /// Reads the request and writes the response without blocking.
     fn step(&mut self, handler: &Handler) -> io::Result<()> {
         let mut piece = [0; 1024];
         while self.answer.is_empty() {
@@ -142,7 +141,7 @@ fn answer(request: &[u8], handler: &Handler) -> Vec<u8> {
     (head + &body).into_bytes()
 }
 
-/// All counters.
+/// Returns all counters in the Prometheus text format.
 pub fn text(handler: &Handler) -> String {
     let mut out = String::new();
     let sums = handler.counters().sums();

@@ -1,4 +1,4 @@
-//! A connection to the kernel under a directory: by mount(2) as root, by `fusermount3` for everybody else.
+//! Mounting and unmounting: with mount(2) as root, with `fusermount3` for all other users.
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
@@ -12,37 +12,37 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The type that `mount` and `/proc/mounts` show.
+/// Filesystem type in `mount` and `/proc/mounts`.
 pub const FSTYPE: &str = "fuse.tuff";
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// What `mount` shows as the device.
+    /// Device name that `mount` shows.
     pub source: PathBuf,
-    /// Others than the one who mounts may use it. Permissions are checked by the kernel in any case.
+    /// Grants access to other users. The kernel checks permissions in either case.
     pub allow_other: bool,
-    /// Flags for mount(2), such as "nosuid".
+    /// Flags of mount(2), such as "nosuid".
     pub flags: MountFlags,
 }
 
-/// A mounted connection. Dropping it does not unmount: see [`detach`].
+/// Mounted connection. Dropping it does not unmount: see [`detach`].
 pub struct Mountpoint {
-    /// The connection.
+    /// Descriptor of the FUSE connection.
     pub fuse: OwnedFd,
-    /// Where it is mounted: absolute, without symlinks.
+    /// Directory of the mount: absolute, without symlinks.
     pub dir: PathBuf,
 }
 
-/// Mounts a new connection at `dir`, which must exist.
+/// Mounts a new read-only connection at `dir`, which must exist.
 ///
 /// # Errors
-/// With a sentence that says which step failed.
+/// Names the step that failed.
 pub fn attach(dir: &Path, options: &MountOptions) -> io::Result<Mountpoint> {
     attach_as(dir, options, true)
 }
 
-/// The same for a filesystem that can be written.
+/// Mounts a new writable connection at `dir`, which must exist.
 ///
 /// # Errors
 /// As [`attach`].
@@ -92,8 +92,8 @@ fn direct(dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<Own
     Ok(fuse)
 }
 
-/// `fusermount3` mounts, and sends the connection over a socket, which it expects as a descriptor that it inherits: here
-/// its standard input.
+/// Mounts with `fusermount3`, which sends the connection over a socket. The helper inherits the socket as its
+/// standard input.
 fn through_helper(dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut text = format!(
@@ -102,7 +102,7 @@ fn through_helper(dir: &Path, options: &MountOptions, read_only: bool) -> io::Re
         escaped(&options.source.to_string_lossy())
     );
     for (flag, name) in FLAG_NAMES {
-        // The helper adds nosuid and nodev by itself.
+        // The helper adds nosuid and nodev.
         if options.flags.contains(*flag) && !matches!(*name, "nosuid" | "nodev") {
             text.push(',');
             text.push_str(name);
@@ -136,7 +136,7 @@ fn through_helper(dir: &Path, options: &MountOptions, read_only: bool) -> io::Re
     }
 }
 
-/// The descriptor that comes with one byte. `None` if the other side ends without one.
+/// Receives the descriptor that accompanies one byte. Returns None if the peer closes the socket without one.
 fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
     let mut byte = [0];
@@ -151,7 +151,7 @@ fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     Ok(fuse)
 }
 
-/// Flags of mount(2) and their names as options.
+/// Flags of mount(2) and the names of their options.
 pub const FLAG_NAMES: &[(MountFlags, &str)] = &[
     (MountFlags::NOSUID, "nosuid"),
     (MountFlags::NODEV, "nodev"),
@@ -168,19 +168,19 @@ fn named(e: Errno, what: &str) -> io::Error {
     io::Error::new(e.kind(), format!("{what}: {e}"))
 }
 
-/// How [`detach`] goes about it.
+/// Kind of unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detach {
-    /// Fails with `ResourceBusy` while somebody uses the mount.
+    /// Fails with `ResourceBusy` while the mount is in use.
     Now,
-    /// Takes it out of the tree at once; who has something open there keeps it.
+    /// Removes the mount from the tree at once. Open files stay usable.
     Lazily,
 }
 
-/// Unmounts `dir`, also if its server is dead.
+/// Unmounts `dir`, even if its server is dead.
 ///
 /// # Errors
-/// If it is busy, no mount point, or the helper fails.
+/// Fails if `dir` is busy or not a mount point, or if the helper fails.
 pub fn detach(dir: &Path, how: Detach) -> io::Result<()> {
     if rustix::process::geteuid().is_root() {
         let flags = match how {
@@ -208,33 +208,34 @@ pub fn detach(dir: &Path, how: Detach) -> io::Result<()> {
     Err(io::Error::new(kind, said))
 }
 
-/// A line of the table of mounts.
+/// Line of the mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
-    /// Where.
+    /// Directory of the mount.
     pub dir: PathBuf,
-    /// The filesystem's type.
+    /// Filesystem type, such as `fuse.tuff`.
     pub fstype: String,
-    /// What is mounted.
+    /// Device name of the mount.
     pub source: PathBuf,
     /// Device number, major and minor.
     pub device: (u32, u32),
 }
 
-/// The mount that is seen at `dir`, which is absolute and without symlinks. `None`: it is no mount point.
+/// Finds the visible mount at `dir`, which is absolute and without symlinks. Returns None if it is not a mount
+/// point.
 ///
-/// Reads the kernel's table and not the directory, so that it works when the server is dead.
+/// Reads the kernel's table and not the directory, so it works when the server is dead.
 ///
 /// # Errors
-/// If the table cannot be read.
+/// Fails if the table cannot be read.
 pub fn find(dir: &Path) -> io::Result<Option<Mounted>> {
     let table = std::fs::read("/proc/self/mountinfo")?;
-    // Of several mounts on one place the last is seen.
+    // The last of several mounts on one directory is the visible one.
     let mut mounts = table.rsplit(|b| *b == b'\n').filter_map(mountinfo);
     Ok(mounts.find(|m| m.dir == dir))
 }
 
-/// `36 35 98:0 /root /dir rw,noatime master:1 - fuse.tuff source rw`
+/// Parses a line such as `36 35 98:0 /root /dir rw,noatime master:1 - fuse.tuff source rw`.
 fn mountinfo(line: &[u8]) -> Option<Mounted> {
     let mut words = line.split(|b| *b == b' ');
     let device = words.nth(2)?;
@@ -250,7 +251,7 @@ fn mountinfo(line: &[u8]) -> Option<Mounted> {
     })
 }
 
-/// Spaces, tabs, line ends and backslashes are three octal digits in the table.
+/// Decodes spaces, tabs, newlines and backslashes, which the table encodes as three octal digits.
 fn unescape(word: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(word.len());
     let mut rest = word;
@@ -271,29 +272,32 @@ fn unescape(word: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Lets the kernel read ahead over three requests through rings, or two through the device, so that a thread on another processor has the next
-/// one when the asker takes what the last one brought. Returns how far that is. Unit: KiB. Only root may.
+/// Raises the kernel's readahead to three requests through io_uring, or two through the device. Returns it. Unit:
+/// KiB.
+///
+/// A thread on another processor then prepares the next request while the client consumes the last one. Needs root.
 ///
 /// # Errors
-/// If this host does not let us.
+/// Fails if the kernel does not permit it.
 pub fn raise_read_ahead(device: (u32, u32), rings: bool) -> io::Result<u32> {
     let path = format!("/sys/class/bdi/{}:{}/read_ahead_kb", device.0, device.1);
     let kb = if rings { 1536 } else { 2048 };
     std::fs::write(path, kb.to_string()).map(|()| kb)
 }
 
-/// Device number of the filesystem at `dir`, as the kernel knows it. Nothing is asked: a server that is killed while it waits for its own answer through a
-/// ring never ends, because what would give up its connection is that it ends.
+/// Returns the device number of the filesystem at `dir` without a request to its server.
+///
+/// A server that is killed while it waits for its own reply in a ring would never end.
 ///
 /// # Errors
-/// If there is no such directory.
+/// Fails if there is no such directory.
 pub fn device_known(dir: &Path) -> io::Result<(u32, u32)> {
     let flags = AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(CWD, dir, flags, StatxFlags::empty())?;
     Ok((stat.stx_dev_major, stat.stx_dev_minor))
 }
 
-/// Borrowed, for those who serve.
+/// Borrows the descriptor for serving threads.
 impl AsFd for Mountpoint {
     fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
         self.fuse.as_fd()

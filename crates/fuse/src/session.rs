@@ -1,4 +1,4 @@
-//! A handler, its connection and its threads.
+//! Session: a handler, its connection and its threads.
 
 use crate::filesystem::Parts;
 use crate::handler::{Handler, Request, Worker};
@@ -13,14 +13,14 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// How a mount is served.
+/// Options of a session.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionOptions {
-    /// Threads that answer.
+    /// Number of serving threads.
     pub threads: usize,
-    /// How requests come.
+    /// Transport of requests.
     pub transport: Transport,
-    /// Whether processors are kept from halting while there is much to answer.
+    /// Policy for holding the CPU latency limit while requests arrive.
     pub cpu_latency: CpuLatencyMode,
 }
 
@@ -34,21 +34,22 @@ impl Default for SessionOptions {
     }
 }
 
-/// A mount that is being served.
+/// Running session of a mounted filesystem.
 pub struct Session {
     handler: Arc<Handler>,
     mountpoint: Arc<Mountpoint>,
     threads: Vec<JoinHandle<()>>,
-    /// What the mount agreed on and got, for those who want to know.
+    /// Description of the transport, version and settings, for the user.
     pub summary: String,
 }
 
 impl Session {
-    /// Serves `handler` at `mountpoint`, and returns when whoever asks there is answered. It asks nothing there itself: see
-    /// [`mountpoint::device_known`].
+    /// Serves `handler` at `mountpoint`. Returns when the mount is ready.
+    ///
+    /// It sends no request to its own mount: see [`mountpoint::device_known`].
     ///
     /// # Errors
-    /// If the kernel cannot be served, or no thread can be started. It is unmounted then.
+    /// Fails and unmounts if the kernel cannot be served or no thread can be started.
     pub fn start(
         handler: Arc<Handler>,
         mountpoint: Mountpoint,
@@ -85,7 +86,7 @@ impl Session {
         let cpu_latency = CpuLatency::start(how.cpu_latency);
         let new = |queues| Rings::new(queues, threads, DEPTH, cpu_latency.clone());
         let rings = rings.map(|queues| Arc::new(new(queues)));
-        // What does not come through rings is little.
+        // Few requests bypass the rings.
         let readers = if rings.is_some() { 1 } else { threads.max(1) };
         let (pushes, rests) = PushQueue::new();
         let mut workers = 0..;
@@ -106,7 +107,7 @@ impl Session {
                         pushes: &pushes,
                     };
                     let _ = rings.serve(fuse, &service, (worker, number));
-                    // At the end this ends, too; without rings it is what serves.
+                    // Ends with the mount. Without a ring this thread serves the device.
                     device::serve(fuse, handler, worker, (&pushes, cpu_latency.as_deref()));
                 })?;
             }
@@ -150,17 +151,17 @@ impl Session {
         Ok(())
     }
 
-    /// Where it is mounted.
+    /// Returns the directory of the mount.
     pub fn dir(&self) -> &std::path::Path {
         &self.mountpoint.dir
     }
 
-    /// The handler.
+    /// Returns the handler that answers requests.
     pub fn handler(&self) -> &Arc<Handler> {
         &self.handler
     }
 
-    /// Waits until it is unmounted by whoever does that.
+    /// Waits until the filesystem is unmounted.
     pub fn wait(self) {
         for thread in self.threads {
             let _ = thread.join();
@@ -168,13 +169,13 @@ impl Session {
     }
 }
 
-/// A handler, as rings want it.
+/// Handler as a service for io_uring.
 struct Served<'a> {
     handler: &'a Handler,
     pushes: &'a PushQueue,
 }
 
-/// What a thread answers with, and the request that is being answered: its reply overwrites it in the slot.
+/// State of a thread, and a copy of the request: the reply overwrites the request in its slot.
 type RingWorker = (Worker, Vec<u8>);
 
 impl RingService for Served<'_> {
@@ -194,7 +195,7 @@ impl RingService for Served<'_> {
             body,
         };
         let reply = self.handler.handle(worker, &request, call.payload);
-        // Everything that comes through a ring waits for something.
+        // Every request in a ring expects a reply.
         let (out, body) = head(&request, reply).unwrap_or_default();
         debug_assert!(!matches!(body, Parts::Many(_)), "nothing is lent here");
         Some((out, body.len()))
@@ -212,7 +213,7 @@ impl RingService for Served<'_> {
     }
 }
 
-/// As many threads as processors, which is when nothing waits for its turn; more than 16 only cost memory.
+/// Returns the number of processors, at least 1 and at most 16. More threads only cost memory.
 pub fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(2, |n| n.get().clamp(1, 16))
 }
