@@ -222,7 +222,6 @@ mod tests {
     const UNFINISHED: &[&str] = &[
         "crates/codec",
         "crates/flash-sim",
-        "crates/fuse",
         "crates/erofs",
         "crates/lab",
         "crates/mount",

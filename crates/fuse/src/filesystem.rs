@@ -175,7 +175,7 @@ impl Entry<'_> {
     }
 }
 
-/// Target of [`Filesystem::seek`].
+/// Target of a search by [`Filesystem::seek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// Stored data, as for SEEK_DATA.

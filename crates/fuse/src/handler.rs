@@ -117,7 +117,7 @@ impl Handler {
         &self.counters
     }
 
-    /// Returns the filesystem.
+    /// Returns the filesystem that answers.
     pub fn filesystem(&self) -> &dyn Filesystem {
         &*self.fs
     }

@@ -168,7 +168,7 @@ fn named(e: Errno, what: &str) -> io::Error {
     io::Error::new(e.kind(), format!("{what}: {e}"))
 }
 
-/// Kind of unmount.
+/// Behaviour of an unmount while the mount is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detach {
     /// Fails with `ResourceBusy` while the mount is in use.

@@ -17,7 +17,7 @@ const MIN_MAX_WRITE: u32 = 4096;
 pub struct Offer {
     /// Bits of [`init`] that the server implements, without [`init::OVER_IO_URING`].
     pub features: u64,
-    /// Whether the server serves WRITE.
+    /// True if the server serves WRITE.
     pub writable: bool,
     /// Maximum number of background requests, such as readahead and write-back.
     pub max_background: u16,

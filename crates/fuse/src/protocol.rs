@@ -1,22 +1,22 @@
-//! The kernel's FUSE protocol: what a request and a reply look like in bytes.
+//! Structures and constants of the kernel's FUSE protocol.
 //!
 //! ```text
 //! request   in header 40 | structure of the operation, if it has one | names, data
 //! reply     out header 16 | structures, data
 //! ```
 //!
-//! Numbers are in the machine's own order. Source: the kernel's public header `uapi/linux/fuse.h`, protocol 7.45; servers
-//! and kernels of different minor versions agree on the smaller one.
+//! Numbers are in native byte order. Source: the kernel's public header `uapi/linux/fuse.h`, protocol 7.45. Servers
+//! and kernels of different minor versions use the smaller one.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Major version of the protocol.
 pub const MAJOR: u32 = 7;
-/// Newest minor version that is known here.
+/// Newest minor version that this server implements.
 pub const MINOR: u32 = 45;
-/// Oldest minor version that is served: its structures have the lengths below.
+/// Oldest minor version that is served. Its structures have the lengths below.
 pub const MINOR_MIN: u32 = 23;
-/// The node that is the root.
+/// Node number of the root directory.
 pub const ROOT: u64 = 1;
 
 macro_rules! wire {
@@ -30,81 +30,81 @@ macro_rules! wire {
 }
 
 wire! {
-    /// In front of every request.
+    /// Header of every request.
     InHeader {
-        /// Of the whole request. Unit: bytes.
+        /// Length of the request. Unit: bytes.
         len: u32,
-        /// What is asked: see [`op`].
+        /// Operation code, see [`op`].
         opcode: u32,
-        /// Names the request in its reply.
+        /// Identifier of the request, repeated in its reply.
         unique: u64,
-        /// What it is about.
+        /// Node that the operation applies to.
         node: u64,
-        /// Of the process that asks.
+        /// User of the calling process.
         uid: u32,
-        /// Of the process that asks.
+        /// Group of the calling process.
         gid: u32,
-        /// Of the process that asks.
+        /// Identifier of the calling process; 0 for the kernel.
         pid: u32,
         /// Length of extensions at the end. Unit: 8 bytes.
         total_extlen: u16,
-        /// Nothing.
+        /// Padding, which is always zero.
         padding: u16,
     } = 40
 
-    /// In front of every reply.
+    /// Header of every reply.
     OutHeader {
-        /// Of the whole reply. Unit: bytes.
+        /// Length of the reply. Unit: bytes.
         len: u32,
-        /// 0, or an error number, negated.
+        /// Negated error number, or 0.
         error: i32,
-        /// Of the request.
+        /// Identifier of the request.
         unique: u64,
     } = 16
 
-    /// A request and its reply in a ring of io_uring: what is not in the payload.
+    /// Header of an io_uring slot: the parts of a request and its reply that are not in the payload.
     RingHeader {
-        /// [`InHeader`], then [`OutHeader`] in its place.
+        /// [`InHeader`] of the request, replaced by the [`OutHeader`] of the reply.
         in_out: [u64; 16],
-        /// The operation's structure.
+        /// Structure of the operation.
         op: [u64; 16],
-        /// Nothing.
+        /// Flags, none of which is used.
         flags: u64,
-        /// Names the request in its reply's commit.
+        /// Identifier that commits the reply.
         commit: u64,
-        /// Unit: bytes.
+        /// Length of the payload. Unit: bytes.
         payload_len: u32,
-        /// Nothing.
+        /// Padding, which is always zero.
         padding: u32,
-        /// Nothing.
+        /// Reserved bytes, which are always zero.
         reserved: u64,
     } = 288
 
-    /// INIT, what the kernel has.
+    /// INIT request: version and features of the kernel.
     InitIn {
-        /// Its major version.
+        /// Major version of the kernel.
         major: u32,
-        /// Its minor version.
+        /// Minor version of the kernel.
         minor: u32,
-        /// Unit: bytes.
+        /// Maximum readahead of the kernel. Unit: bytes.
         max_readahead: u32,
-        /// Bits 0 to 31 of [`init`].
+        /// Features: bits 0 to 31 of [`init`].
         flags: u32,
     } = 16
 
-    /// INIT, what the server takes.
+    /// INIT reply: version and features that the server accepts.
     InitOut {
-        /// Major version.
+        /// Major version of the server.
         major: u32,
-        /// Minor version that both speak.
+        /// Minor version that both sides use.
         minor: u32,
-        /// Unit: bytes.
+        /// Maximum readahead. Unit: bytes.
         max_readahead: u32,
-        /// Bits 0 to 31 of [`init`].
+        /// Negotiated features: bits 0 to 31 of [`init`].
         flags: u32,
-        /// Requests that wait in the background.
+        /// Maximum number of background requests.
         max_background: u16,
-        /// From how many on the device counts as busy.
+        /// Number of background requests from which the device counts as congested.
         congestion_threshold: u16,
         /// Longest write. Unit: bytes.
         max_write: u32,
@@ -112,31 +112,32 @@ wire! {
         time_gran: u32,
         /// Longest read or write. Unit: pages of 4 KiB.
         max_pages: u16,
-        /// For DAX.
+        /// Alignment of DAX mappings.
         map_alignment: u16,
-        /// Bits 32 to 63 of [`init`].
+        /// Negotiated features: bits 32 to 63 of [`init`].
         flags2: u32,
-        /// For passthrough.
+        /// Maximum stacking depth for passthrough.
         max_stack_depth: u32,
-        /// Unit: seconds.
+        /// Timeout of requests. Unit: seconds.
         request_timeout: u16,
-        /// Nothing.
+        /// Reserved bytes, which are always zero.
         unused: [u16; 11],
     } = 64
 
-    /// A notice that the kernel shall keep data of a file; behind an [`OutHeader`] with [`NOTIFY_STORE`] as its error.
+    /// Notification that stores data in the page cache. Its [`OutHeader`] has [`NOTIFY_STORE`] as the error.
     NotifyStore {
-        /// The file.
+        /// Node of the file.
         node: u64,
-        /// Unit: bytes.
+        /// Start of the data in the file. Unit: bytes.
         offset: u64,
-        /// Unit: bytes.
+        /// Length of the data. Unit: bytes.
         size: u32,
-        /// Nothing.
+        /// Padding, which is always zero.
         padding: u32,
     } = 24
 
-    /// Notice that the kernel is to write back and drop pages of a file; follows an [`OutHeader`] with [`NOTIFY_INVAL_INODE`] as its error.
+    /// Notification that makes the kernel write back and drop pages. Its [`OutHeader`] has [`NOTIFY_INVAL_INODE`] as
+    /// the error.
     NotifyInvalInode {
         /// Node id of the file.
         node: u64,
@@ -148,152 +149,152 @@ wire! {
 
     /// Attributes of a node.
     Attr {
-        /// Number that `stat` shows.
+        /// Inode number that `stat` returns.
         ino: u64,
-        /// Unit: bytes.
+        /// Length of the content. Unit: bytes.
         size: u64,
-        /// Unit: 512 bytes.
+        /// Allocated space. Unit: 512 bytes.
         blocks: u64,
-        /// Unit: seconds since 1970, as two's complement.
+        /// Time of the last access. Unit: seconds since 1970, in two's complement.
         atime: u64,
-        /// As `atime`.
+        /// Time of the last modification, as `atime`.
         mtime: u64,
-        /// As `atime`.
+        /// Time of the last change, as `atime`.
         ctime: u64,
-        /// Unit: nanoseconds.
+        /// Fraction of `atime`. Unit: nanoseconds.
         atime_nsec: u32,
-        /// Unit: nanoseconds.
+        /// Fraction of `mtime`. Unit: nanoseconds.
         mtime_nsec: u32,
-        /// Unit: nanoseconds.
+        /// Fraction of `ctime`. Unit: nanoseconds.
         ctime_nsec: u32,
-        /// Type and permissions.
+        /// File type and permissions.
         mode: u32,
-        /// Link count.
+        /// Number of hard links.
         nlink: u32,
-        /// Owner.
+        /// User that owns the file.
         uid: u32,
-        /// Group.
+        /// Group that owns the file.
         gid: u32,
         /// Device number in the kernel's 32-bit form.
         rdev: u32,
         /// Preferred length of reads. Unit: bytes.
         blksize: u32,
-        /// Nothing that is used here.
+        /// Attribute flags, all unused.
         flags: u32,
     } = 88
 
-    /// LOOKUP and entries of READDIRPLUS.
+    /// Reply to LOOKUP, and entries of READDIRPLUS.
     EntryOut {
-        /// 0: there is no such name (LOOKUP), or nothing is said of it (READDIRPLUS).
+        /// Node number. 0 means no such name (LOOKUP), or no attributes (READDIRPLUS).
         node: u64,
-        /// Tells two uses of one node number apart.
+        /// Distinguishes two uses of one node number.
         generation: u64,
-        /// How long the name is valid. Unit: seconds.
+        /// Validity of the name. Unit: seconds.
         entry_valid: u64,
-        /// How long the attributes are valid. Unit: seconds.
+        /// Validity of the attributes. Unit: seconds.
         attr_valid: u64,
-        /// Unit: nanoseconds.
+        /// Fraction of `entry_valid`. Unit: nanoseconds.
         entry_valid_nsec: u32,
-        /// Unit: nanoseconds.
+        /// Fraction of `attr_valid`. Unit: nanoseconds.
         attr_valid_nsec: u32,
-        /// The attributes.
+        /// Attributes of the node.
         attr: Attr,
     } = 128
 
-    /// GETATTR.
+    /// Reply to GETATTR: attributes and their validity.
     AttrOut {
-        /// How long they are valid. Unit: seconds.
+        /// Validity of the attributes. Unit: seconds.
         valid: u64,
-        /// Unit: nanoseconds.
+        /// Fraction of `valid`. Unit: nanoseconds.
         valid_nsec: u32,
-        /// Nothing.
+        /// Padding, which is always zero.
         dummy: u32,
-        /// The attributes.
+        /// Attributes of the node.
         attr: Attr,
     } = 104
 
-    /// READ, READDIR, READDIRPLUS.
+    /// Request READ, READDIR or READDIRPLUS.
     ReadIn {
-        /// Handle of an open file.
+        /// Handle of the open file.
         fh: u64,
-        /// Unit: bytes; for directories whatever the server said.
+        /// Start of a read in bytes; for directories the `off` of an entry.
         offset: u64,
-        /// Unit: bytes.
+        /// Maximum length of the reply. Unit: bytes.
         size: u32,
-        /// Flags.
+        /// Flags of the read.
         read_flags: u32,
-        /// For locks.
+        /// Owner of file locks.
         lock_owner: u64,
-        /// Of the open file.
+        /// Flags of the open file.
         flags: u32,
-        /// Nothing.
+        /// Padding, which is always zero.
         padding: u32,
     } = 40
 
-    /// A directory entry, before its name, which is padded to 8 bytes.
+    /// Directory entry without its name. The name follows and is padded to 8 bytes.
     Dirent {
-        /// Number that `readdir` shows.
+        /// Inode number that `readdir` returns.
         ino: u64,
-        /// Where a listing goes on behind it.
+        /// Offset at which a listing continues after this entry.
         off: u64,
-        /// Unit: bytes.
+        /// Length of the name. Unit: bytes.
         name_len: u32,
-        /// As in `d_type`.
+        /// File type as in `d_type`.
         kind: u32,
     } = 24
 
-    /// GETXATTR and LISTXATTR: room for the answer, or 0 to ask how long it is.
+    /// Request GETXATTR or LISTXATTR.
     GetxattrIn {
-        /// Unit: bytes.
+        /// Size of the client's buffer; 0 requests the length of the value. Unit: bytes.
         size: u32,
-        /// Nothing.
+        /// Padding, which is always zero.
         padding: u32,
     } = 8
 
-    /// STATFS.
+    /// Reply to STATFS: the size of the filesystem.
     StatfsOut {
-        /// All blocks.
+        /// Total number of blocks.
         blocks: u64,
-        /// Free ones.
+        /// Number of free blocks.
         bfree: u64,
-        /// Free ones for everybody.
+        /// Number of free blocks for unprivileged users.
         bavail: u64,
-        /// All inodes.
+        /// Total number of inodes.
         files: u64,
-        /// Free ones.
+        /// Number of free inodes.
         ffree: u64,
-        /// Block size. Unit: bytes.
+        /// Preferred block size. Unit: bytes.
         bsize: u32,
         /// Longest name. Unit: bytes.
         namelen: u32,
-        /// Unit of `blocks`. Unit: bytes.
+        /// Size of a block in `blocks`. Unit: bytes.
         frsize: u32,
-        /// Nothing.
+        /// Padding, which is always zero.
         padding: u32,
-        /// Nothing.
+        /// Reserved bytes, which are always zero.
         spare: [u32; 6],
     } = 80
 
-    /// LSEEK.
+    /// Request LSEEK for data or holes.
     LseekIn {
-        /// Handle of an open file.
+        /// Handle of the open file.
         fh: u64,
-        /// Unit: bytes.
+        /// Start of the search. Unit: bytes.
         offset: u64,
-        /// [`SEEK_DATA`] or [`SEEK_HOLE`].
+        /// Target of the search: [`SEEK_DATA`] or [`SEEK_HOLE`].
         whence: u32,
-        /// Nothing.
+        /// Padding, which is always zero.
         padding: u32,
     } = 24
 
-    /// LSEEK.
+    /// Reply to LSEEK: an offset.
     LseekOut {
-        /// Unit: bytes.
+        /// Position of the data or hole. Unit: bytes.
         offset: u64,
     } = 8
 }
 
-/// Operations.
+/// Operation codes of all requests.
 pub mod op {
     #![allow(missing_docs, reason = "the names are the kernel's")]
     pub const LOOKUP: u32 = 1;
@@ -337,7 +338,7 @@ pub mod op {
     pub const TMPFILE: u32 = 51;
     pub const STATX: u32 = 52;
 
-    /// The name of an operation, in small letters.
+    /// Returns the name of an operation in lower case, or "other".
     pub fn name(opcode: u32) -> &'static str {
         match opcode {
             LOOKUP => "lookup",
@@ -385,7 +386,7 @@ pub mod op {
     }
 }
 
-/// What INIT agrees on, as one number of 64 bits.
+/// Features that INIT negotiates, as bits of a 64-bit number.
 pub mod init {
     #![allow(missing_docs, reason = "the names are the kernel's")]
     pub const ASYNC_READ: u64 = 1 << 0;
@@ -409,12 +410,12 @@ pub mod init {
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
-/// Code of a [`NotifyInvalInode`].
+/// Notification code of a [`NotifyInvalInode`].
 pub const NOTIFY_INVAL_INODE: i32 = 2;
-/// Code of a [`NotifyStore`].
+/// Notification code of a [`NotifyStore`].
 pub const NOTIFY_STORE: i32 = 4;
 
-/// `whence` for the next byte of data.
+/// Value of `whence` for the next byte of data.
 pub const SEEK_DATA: u32 = 3;
-/// `whence` for the next hole.
+/// Value of `whence` for the next hole.
 pub const SEEK_HOLE: u32 = 4;

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 pub struct SessionOptions {
     /// Number of serving threads.
     pub threads: usize,
-    /// Transport of requests.
+    /// Transport that carries requests.
     pub transport: Transport,
     /// Policy for holding the CPU latency limit while requests arrive.
     pub cpu_latency: CpuLatencyMode,

@@ -1,17 +1,17 @@
-//! What a program sees of an error.
+//! Error numbers of an image's errors.
 //!
 //! | error | number |
 //! |---|---|
 //! | the image is corrupt | EIO |
 //! | a read of the image failed | EIO, but ENOMEM stays ENOMEM |
-//! | the image uses something unknown | EOPNOTSUPP |
+//! | the image uses an unknown feature | EOPNOTSUPP |
 //! | a limit was reached | EFBIG |
-//! | the request makes no sense | EINVAL |
+//! | the request is invalid | EINVAL |
 
 use rustix::io::Errno;
 use tuff_erofs::Error;
 
-/// The error number of an error.
+/// Returns the error number that the calling process receives.
 pub fn errno(error: &Error) -> Errno {
     match error {
         Error::Io(_, e) if e.raw_os_error() == Some(Errno::NOMEM.raw_os_error()) => Errno::NOMEM,

@@ -1,4 +1,4 @@
-//! An image as a filesystem: every attribute as a kernel's mount of the same image shows it.
+//! An EROFS image as a filesystem, with the attributes that the kernel's mount of the same image shows.
 
 use crate::errno::errno;
 use rustix::io::Errno;
@@ -14,39 +14,39 @@ use tuff_fuse::filesystem::{
 use tuff_fuse::log::Log;
 use tuff_fuse::protocol::{Attr, ROOT, StatfsOut};
 
-/// What the mount shows instead of what the image says.
+/// Owners that replace those of the image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnerOverride {
-    /// Owner of everything.
+    /// User that owns all files.
     pub uid: Option<u32>,
-    /// Group of everything.
+    /// Group that owns all files.
     pub gid: Option<u32>,
 }
 
-/// An image that can be mounted.
+/// EROFS image as a read-only filesystem.
 #[derive(Clone)]
 pub struct ImageFs {
     server: Arc<Server>,
     root: Nid,
     show: OwnerOverride,
     log: Log,
-    /// Blocks that parity mended, where somebody counts them.
+    /// Number of blocks repaired by parity, if it is counted.
     mended: Option<Arc<AtomicU64>>,
 }
 
-/// An image and what one thread reads it with.
+/// Image and the session of one thread.
 struct ImageReader {
     fs: ImageFs,
     session: Session,
-    /// What was read last.
+    /// Node of the last read.
     node: Node,
 }
 
 impl ImageFs {
-    /// Shows what `server` serves; damage goes to `log` as it is met.
+    /// Creates a filesystem from `server`. Damage is reported to `log`.
     ///
     /// # Errors
-    /// If the root directory cannot be read: such an image cannot be mounted.
+    /// Fails if the root directory cannot be read.
     pub fn new(server: Server, show: OwnerOverride, log: Log) -> tuff_erofs::Result<Self> {
         let root = server.image().root()?.nid();
         Ok(Self {
@@ -58,19 +58,20 @@ impl ImageFs {
         })
     }
 
-    /// Shows this counter of blocks that were mended as they were read among the others.
+    /// Adds a counter of blocks that parity repaired.
     #[must_use]
     pub fn with_mended(self, mended: Option<Arc<AtomicU64>>) -> Self {
         Self { mended, ..self }
     }
 
-    /// What serves the image.
+    /// Returns the server of the image.
     pub fn server(&self) -> &Server {
         &self.server
     }
 
     fn node(&self, nid: Nid) -> Node {
-        // 0 means "nothing" and 1 the root. A number so large that it wraps has no position, so it is never asked for.
+        // 0 means "no node" and 1 the root. A nid that wraps around has no position in an image, so the kernel never
+        // requests it.
         if nid == self.root {
             ROOT
         } else {
@@ -86,7 +87,8 @@ impl ImageFs {
         }
     }
 
-    /// The number that users see. As a kernel has it: the nid, folded where bit 63 says that it lies in the metabox.
+    /// Returns the inode number that users see. As in the kernel it is the nid, with bit 63 (metabox) folded into
+    /// bit 31.
     fn ino(&self, nid: Nid) -> u64 {
         if !self.server.image().superblock().has(incompat::METABOX) {
             return nid.0;
@@ -115,12 +117,12 @@ impl ImageFs {
             kind: entry
                 .file_type
                 .map_or(0, |t| u32::from(t.mode_bits()) >> 12),
-            // Behind the last entry a kernel stands at the end of the directory, not of its last block.
+            // After the last entry the kernel's offset is the end of the directory, not of its last block.
             next: entry.next.min(dir.size()),
         }
     }
 
-    /// Says what is wrong, and makes a number of it.
+    /// Reports an error to the log and returns its number.
     fn said<T>(&self, result: tuff_erofs::Result<T>) -> Result<T> {
         result.map_err(|e| {
             self.log.line(&e);
@@ -133,7 +135,7 @@ impl ImageFs {
         let (sec, nsec) = inode.mtime();
         let sec = sec.cast_unsigned();
         let blocks = match inode.layout() {
-            // The count of blocks is in the place of an address. A kernel keeps 32 bits of it.
+            // The number of blocks takes the place of an address. The kernel keeps 32 bits of it.
             Layout::CompressedFull | Layout::CompressedCompact => inode.raw().u & 0xFFFF_FFFF,
             _ => bits.count(inode.size()),
         };
@@ -257,7 +259,7 @@ impl Filesystem for ImageFs {
         let bsize = sb.block_bits.size() as u32; // fits: at most 64 KiB
         Ok(StatfsOut {
             blocks: sb.blocks.saturating_add(extra),
-            // A kernel shows the count as what is not free of the largest number there is.
+            // The kernel subtracts the number of inodes from the largest number to get the free ones.
             files: u64::MAX,
             ffree: u64::MAX - sb.inodes,
             bsize,
@@ -285,7 +287,7 @@ impl Filesystem for ImageFs {
     }
 }
 
-/// What the server counts, by the names that `tuff stats` shows.
+/// Returns the counters of the server, by the names that `tuff stats` shows.
 fn counters_of(server: &Server) -> Vec<(&'static str, u64)> {
     let c = server.counters();
     let mut out = vec![

@@ -1,4 +1,4 @@
-//! Filesystems that FUSE serves: an EROFS image and an IPLFS volume.
+//! Adapters that FUSE serves: an EROFS image and an IPLFS volume.
 //!
 //! | module | filesystem |
 //! |---|---|

@@ -1,15 +1,16 @@
-//! Giving memory back when the host is short of it.
+//! Shrinks the caches when the host is short of memory.
 
 use std::io;
 use std::time::Duration;
 use tuff_erofs::serve::Server;
 
-/// How long no news is good news.
+/// Interval without a pressure event after which the target is the full budget again.
 const CALM: Duration = Duration::from_secs(10);
 
-/// Shrinks the caches of `server` each time that `short`, which waits as long as it is told, says that memory is short:
-/// to half of their budget, and to half of that again as long as it stays so. They may grow again at once. Returns when
-/// `short` has nothing to say any more.
+/// Shrinks the caches of `server` at each pressure event: to half of their budget, and to half of that while the
+/// pressure lasts.
+///
+/// `short` waits for an event for at most the given time. Caches may grow again at once. Returns when `short` fails.
 pub fn relieve(server: &Server, mut short: impl FnMut(Duration) -> io::Result<bool>) {
     let budget = server.options().budget;
     let mut target = budget / 2;

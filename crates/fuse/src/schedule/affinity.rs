@@ -1,28 +1,30 @@
-//! On which processor a thread serves.
+//! CPU affinity: a serving thread follows a single client.
 //!
-//! A request for a name takes a few microseconds; waking a thread on a processor that sleeps takes many more, there and back. As long as one process asks
-//! one small thing after another it waits for every answer, so its processor is free: the thread that answers moves there, and nobody is woken elsewhere.
-//! When somebody else asks too, or much is read or written and work can overlap, it may run everywhere again.
+//! A client that sends short requests waits for each reply, so its processor is free. The serving thread moves
+//! there, and no wake-up on another processor is needed. The thread may run on all processors again when another
+//! process sends requests, or when requests are large enough to overlap.
+//!
+//! Effect: the rows of `/dev/fuse` in `benchmarks/results/decoding.md`, "Cost of a request".
 
 use crate::handler::Request;
 use crate::protocol::op;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Requests of one process in a row before a thread follows it.
+/// Consecutive requests of one process after which the thread follows it.
 const STREAK: u32 = 32;
-/// Requests after which it looks again where that process is.
+/// Number of requests after which the client's processor is determined again.
 const LOOK_AGAIN: u32 = 256;
-/// Requests that carry more than this are work that can overlap. Unit: bytes.
+/// Requests with more data than this can overlap with the client. Unit: bytes.
 const LARGE: usize = 32 << 10;
 
-/// The place of one serving thread.
+/// Affinity of one serving thread.
 pub struct ClientAffinity {
-    /// Where it may run at all; `None` if it is not to move.
+    /// Allowed CPUs. None disables migration.
     anywhere: Option<CpuSet>,
-    /// Who asked last, and how often in a row.
+    /// Process that sent the last request, and the number of its consecutive requests.
     asker: u32,
     streak: u32,
-    /// The processor it is bound to.
+    /// CPU that the thread is bound to.
     bound: Option<usize>,
 }
 
@@ -40,12 +42,12 @@ impl Default for ClientAffinity {
 }
 
 impl ClientAffinity {
-    /// Moves the calling thread, if the request says that it is worth it.
+    /// Migrates the calling thread if the request calls for it.
     pub fn choose(&mut self, request: &Request<'_>) {
         let Some(anywhere) = &self.anywhere else {
             return;
         };
-        // Both kinds say how much after a handle and an offset.
+        // READ and WRITE have the length after a handle and an offset.
         let len = match request.header.opcode {
             op::READ => request
                 .body
@@ -63,7 +65,7 @@ impl ClientAffinity {
             return;
         }
         if asker == 0 {
-            // The kernel's own, such as pages written back: they say nothing.
+            // Requests of the kernel, such as write-back, tell nothing about a client.
             return;
         }
         self.streak = self.streak.saturating_add(1);
@@ -83,10 +85,10 @@ impl ClientAffinity {
     }
 }
 
-/// The processor on which a thread ran last.
+/// Returns the CPU on which a thread last ran.
 fn processor_of(thread: u32) -> Option<usize> {
     let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
-    // The name in parentheses may hold anything; the 39th field is the 37th after it.
+    // The name in parentheses may contain anything. Field 39 is the 37th after it.
     let (_, fields) = stat.rsplit_once(')')?;
     let number = fields.split_whitespace().nth(36)?.parse().ok()?;
     (number < CpuSet::MAX_CPU).then_some(number)
@@ -110,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_follows_who_asks_alone_and_lets_go_of_who_does_not() {
+    fn a_thread_follows_a_single_client_until_another_one_sends_requests() {
         let before = sched_getaffinity(None).unwrap();
         let mut affinity = ClientAffinity::default();
         if affinity.anywhere.is_none() {

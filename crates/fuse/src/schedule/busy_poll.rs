@@ -1,55 +1,59 @@
-//! Looking out for the next request before going to sleep.
+//! Adaptive polling: busy-poll for the next request before blocking.
 //!
-//! Who asks sleeps until he is answered, and who answers sleeps until he is asked: two changes of who runs on a processor for each
-//! request, which take longer than most answers. While short requests come one after another ([`CpuLatency`](crate::schedule::cpu_latency::CpuLatency) says
-//! so), a thread that has answered looks for the next one a while before it sleeps. It does so on another processor than the
-//! asker's, who would have to wait for it on his own:
+//! A client blocks until its reply, and a server until the next request: two context switches per request, which
+//! take longer than most replies. While short requests arrive in a row
+//! ([`CpuLatency`](crate::schedule::cpu_latency::CpuLatency) detects it), a thread polls for the next one. It does
+//! so on another processor than the client's, which the client needs.
 //!
 //! ```text
-//!  short requests in a row ─► away, looking ──┬─ a long request: home
-//!                                             └─ others want that processor: home, for a while and then for longer
+//!  short requests in a row ─► away, polling ──┬─ a long request: home
+//!                                             └─ contention: home, for an interval that doubles
 //! ```
 //!
-//! Invariant: nobody looks for longer than [`POLL_TIME`] after an answer, nor goes on where it has to wait for its turn.
+//! Invariant: no thread polls for longer than [`POLL_TIME`] after a reply, nor stays where it has to wait for its
+//! turn.
+//!
+//! Effect: `benchmarks/record/volumes/volumes-5.jsonl` and "busy polling" in `benchmarks/results/volumes.md`.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// How long a thread looks: most that ask one thing after another ask within this time.
+/// Time that a thread polls. Most clients send their next request within it.
 pub(crate) const POLL_TIME: Duration = Duration::from_micros(50);
-/// Short requests in a row before a thread goes away. Moving takes as long as some of them.
+/// Consecutive short requests before a thread migrates. Migration takes as long as some of them.
 const ROW: u32 = 32;
-/// How often a thread that is away finds out whether it had to wait for the processor.
+/// Interval between checks for contention.
 const CHECK: Duration = Duration::from_millis(1);
-/// It goes home if it waited for more than this part of the time.
+/// A thread returns home if it waited for more than one part in this many.
 const WAITED: u32 = 8;
-/// How long it stays at home then, the first time and at most: each time twice as long, until it has been away in peace for as long.
+/// First and longest interval at home after contention. It doubles until a stay away without contention lasts as
+/// long.
 const REST: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(10)];
 
-/// Where a thread is to go.
+/// Migration of a thread between its own processor and another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Migration {
     Home,
     Away,
 }
 
-/// Where a thread with a ring is, and whether it looks out there.
+/// Polling state of one io_uring thread.
 pub(crate) struct BusyPoll {
-    /// How long the thread has waited so far for a processor that others had; `None` if nobody can say.
+    /// Returns the total time that the thread waited for a processor. None if the kernel does not report it.
     waits: Box<dyn FnMut() -> Option<Duration>>,
-    /// Short requests that it answered in a row, as far as that matters.
+    /// Consecutive short requests, up to the threshold.
     short: u32,
-    /// Since when it is away.
+    /// Start of the stay away from home.
     away: Option<Instant>,
-    /// When it looked last at what it had waited, and how long that was.
+    /// Time of the last check, and the wait time reported then.
     checked: (Instant, Duration),
-    /// Until when it stays at home, and for how long that was.
+    /// End and length of the current interval at home.
     rests: (Instant, Duration),
 }
 
 impl BusyPoll {
-    /// For the calling thread. `None` if the kernel does not say how long it waits.
+    /// Creates the state of the calling thread. None if the kernel reports no wait times.
     pub(crate) fn new() -> Option<Self> {
         let file = File::open("/proc/thread-self/schedstat").ok()?;
         let waits = move || waited(&file);
@@ -67,12 +71,12 @@ impl BusyPoll {
         }
     }
 
-    /// True if the thread looks before it sleeps.
+    /// Returns true if the thread polls before it blocks.
     pub(crate) fn is_polling(&self) -> bool {
         self.away.is_some()
     }
 
-    /// A request was answered, a long one or a short one; `in_row` says if requests come in a row.
+    /// Notes an answered request. `in_row` states whether requests arrive in a row.
     pub(crate) fn answered(&mut self, long: bool, in_row: bool, now: Instant) -> Option<Migration> {
         if long || !in_row {
             self.short = 0;
@@ -94,7 +98,7 @@ impl BusyPoll {
         }
     }
 
-    /// Goes home if it had to wait, and for longer than the last time if that was not long ago.
+    /// Returns home after contention, for longer than the last time if that was recent.
     fn check(&mut self, since: Instant, now: Instant) -> Option<Migration> {
         let (at, before) = self.checked;
         let waited = (self.waits)()?;
@@ -113,8 +117,8 @@ impl BusyPoll {
     }
 }
 
-/// The second number in a thread's `schedstat`; the first, how long it has run, is 0 where the kernel counts nothing. Source: Linux,
-/// Documentation/scheduler/sched-stats.rst.
+/// Parses the second number of a thread's `schedstat`. The first, its run time, is 0 where the kernel does not
+/// count. Source: Linux, Documentation/scheduler/sched-stats.rst.
 fn waited(schedstat: &File) -> Option<Duration> {
     let mut text = [0; 64];
     let n = schedstat.read_at(&mut text, 0).ok()?;
@@ -132,7 +136,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A busy_poll, its clock, and how long it waited.
+    /// Returns a polling state, its clock and its wait time.
     fn busy_poll() -> (BusyPoll, Instant, Rc<Cell<Duration>>) {
         let waited = Rc::new(Cell::new(Duration::ZERO));
         let (now, waits) = (Instant::now(), waited.clone());
@@ -145,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn only_short_requests_in_a_row_send_a_thread_away() {
+    fn only_short_requests_in_a_row_make_a_thread_poll() {
         let (mut busy_poll, now, _) = busy_poll();
         for _ in 0..ROW {
             assert_eq!(busy_poll.answered(false, true, now), None);
@@ -168,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_to_wait_stays_at_home_for_longer_each_time() {
+    fn contention_doubles_the_interval_at_home() {
         let (mut busy_poll, mut now, waited) = busy_poll();
         for rest in [REST[0], 2 * REST[0], 4 * REST[0]] {
             assert!(goes_away(&mut busy_poll, now));
@@ -191,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_says_of_this_thread_is_understood() {
+    fn scheduler_statistics_are_parsed() {
         let file = std::env::temp_dir().join(format!("tuff-lookout-{}", std::process::id()));
         let says = |text: &str| {
             std::fs::write(&file, text).unwrap();

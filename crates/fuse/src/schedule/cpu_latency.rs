@@ -1,12 +1,13 @@
-//! Keeping processors from halting while one request comes after another.
+//! CPU latency limit: idle processors poll instead of halting while requests arrive.
 //!
-//! A server that answers wakes whoever asked, and the scheduler likes to wake him on a processor that has nothing to do. In a
-//! virtual machine that one has halted, and getting it to run again takes the hypervisor 20 to 40 us, several times what most
-//! answers take. The kernel takes wishes for how long that may last (`/dev/cpu_dma_latency`, from root): as long as one
-//! of 0 us is open, processors with nothing to do look for work instead of halting. Guests may do that anyway
-//! (`guest_halt_poll_ns` of the module haltpoll), always and for a fixed time; here it is done while requests come.
+//! The scheduler often wakes a client on an idle processor. In a virtual machine that processor has halted, and the
+//! hypervisor takes 20 to 40 us to resume it, several times as long as most replies. While `/dev/cpu_dma_latency` is
+//! open with a limit of 0 us, idle processors poll. The module haltpoll (`guest_halt_poll_ns`) does the same always
+//! and for a fixed time.
 //!
-//! Invariant: the wish is withdrawn 10 ms after the last request, and with the process, whatever ends that.
+//! Invariant: the limit is released 10 ms after the last request, and with the process, whatever ends it.
+//!
+//! Effect: `benchmarks/record/serve/awake.jsonl`, "Keeping processors awake" in `benchmarks/results/mounts.md`.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -17,29 +18,29 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Where wishes go. Source: Linux, Documentation/power/pm_qos_interface.rst.
-const WISHES: &str = "/dev/cpu_dma_latency";
-/// Unit: microseconds.
+/// Device that takes latency limits. Source: Linux, Documentation/power/pm_qos_interface.rst.
+const LATENCY_DEVICE: &str = "/dev/cpu_dma_latency";
+/// Latency limit that forbids halting. Unit: microseconds.
 const NO_LATENCY: i32 = 0;
 
-/// How long processors are kept awake for the next request.
+/// Time that the limit is held after the last request.
 const HOLD: Duration = Duration::from_millis(10);
-/// A request that comes within this time after the one before is one of a row.
+/// Longest gap between two requests of a row.
 const GAP: Duration = Duration::from_millis(1);
-/// Requests of a row before anything is wished for: fewer are not worth waking all processors.
+/// Length of a row after which the limit is set. Shorter rows do not justify waking all processors.
 const ROW: u32 = 16;
-/// With more processors than this each row would keep many awake for the sake of one.
+/// With more processors than this, each row would keep many awake for the sake of one.
 const PROCESSORS_MAX: usize = 16;
 
-/// Whether processors are kept cpu_latency.
+/// Policy for holding the CPU latency limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CpuLatencyMode {
-    /// In a virtual machine of up to 16 processors, if this process may.
+    /// Holds it in virtual machines of up to 16 processors, if the process has permission.
     #[default]
     Auto,
-    /// If this process may.
+    /// Holds it if the process has permission.
     On,
-    /// No.
+    /// Never holds the limit.
     Off,
 }
 
@@ -70,7 +71,7 @@ impl CpuLatencyMode {
     }
 }
 
-/// True in a virtual machine, as far as the processor or the firmware says so.
+/// Returns true in a virtual machine, as reported by the processor or the firmware.
 fn is_guest() -> bool {
     let says = |line: &str| {
         line.starts_with("flags") && line.split_whitespace().any(|flag| flag == "hypervisor")
@@ -79,21 +80,21 @@ fn is_guest() -> bool {
         || std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|info| info.lines().any(says))
 }
 
-/// Told of each request, keeps processors cpu_latency.
+/// CPU latency limit of a session. Notes requests and holds the limit while they arrive in a row.
 pub struct CpuLatency {
     row: Arc<Row>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The requests that came last.
+/// Detector of rows of requests, shared with the thread that holds the limit.
 struct Row {
     since: Instant,
-    /// When the last one came, counted from the start. Unit: nanoseconds.
+    /// Time of the last request since the start. Unit: nanoseconds.
     last: AtomicU64,
-    /// How many came in a row, as far as that matters.
+    /// Length of the current row, up to the threshold.
     count: AtomicU32,
-    /// There is a wish, or is to be one.
-    wishes: AtomicBool,
+    /// The limit is held or about to be set.
+    is_set: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -103,17 +104,17 @@ impl Row {
             since: Instant::now(),
             last: AtomicU64::new(0),
             count: AtomicU32::new(0),
-            wishes: AtomicBool::new(false),
+            is_set: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         }
     }
 
     fn now(&self) -> u64 {
-        // Fits: 584 years.
+        // Does not overflow in 584 years.
         self.since.elapsed().as_nanos() as u64
     }
 
-    /// A request came at `now`. True if that begins a wish.
+    /// Notes a request at this time. Returns true if the limit has to be set.
     fn note(&self, now: u64) -> bool {
         let before = self.last.swap(now, Ordering::Relaxed);
         if now.saturating_sub(before) > GAP.as_nanos() as u64 {
@@ -124,25 +125,25 @@ impl Row {
             self.count.fetch_add(1, Ordering::Relaxed);
             return false;
         }
-        !self.wishes.load(Ordering::Relaxed) && !self.wishes.swap(true, Ordering::AcqRel)
+        !self.is_set.load(Ordering::Relaxed) && !self.is_set.swap(true, Ordering::AcqRel)
     }
 
-    /// Wishes whenever there is to be a wish, until the end or an error.
-    fn keep(&self, wish: impl Fn() -> io::Result<File>) {
+    /// Holds the limit whenever a row requires it, until the end of the session or an error.
+    fn keep(&self, set_limit: impl Fn() -> io::Result<File>) {
         while !self.ended.load(Ordering::Acquire) {
-            if !self.wishes.load(Ordering::Acquire) {
+            if !self.is_set.load(Ordering::Acquire) {
                 std::thread::park();
                 continue;
             }
-            let Ok(_wish) = wish() else { return };
+            let Ok(_held) = set_limit() else { return };
             while let Some(left) = self.left() {
                 std::thread::sleep(left);
             }
-            self.wishes.store(false, Ordering::Release);
+            self.is_set.store(false, Ordering::Release);
         }
     }
 
-    /// How long the wish stands, if no other request comes.
+    /// Returns the remaining time of the limit if no other request arrives.
     fn left(&self) -> Option<Duration> {
         let last = Duration::from_nanos(self.last.load(Ordering::Relaxed));
         let left = (last + HOLD).checked_sub(self.since.elapsed())?;
@@ -150,35 +151,35 @@ impl Row {
     }
 }
 
-/// The kernel keeps the wish for as long as the file is open.
-fn wish(at: &Path) -> io::Result<File> {
+/// Sets the limit. The kernel keeps it while the file is open.
+fn set_limit(at: &Path) -> io::Result<File> {
     let mut file = File::options().write(true).open(at)?;
     file.write_all(&NO_LATENCY.to_ne_bytes())?;
     Ok(file)
 }
 
 impl CpuLatency {
-    /// `None` if nothing is to be kept cpu_latency, or nothing can be.
+    /// Starts the thread that holds the limit. None if the policy or the system forbids it.
     pub fn start(how: CpuLatencyMode) -> Option<Arc<Self>> {
-        Self::by(how, WISHES.into())
+        Self::by(how, LATENCY_DEVICE.into())
     }
 
-    fn by(how: CpuLatencyMode, wishes: PathBuf) -> Option<Arc<Self>> {
+    fn by(how: CpuLatencyMode, limit: PathBuf) -> Option<Arc<Self>> {
         if !how.is_wanted() {
             return None;
         }
-        drop(wish(&wishes).ok()?);
+        drop(set_limit(&limit).ok()?);
         let row = Arc::new(Row::new());
         let kept = row.clone();
         let thread = std::thread::Builder::new().name("awake".to_owned());
-        let thread = thread.spawn(move || kept.keep(|| wish(&wishes))).ok()?;
+        let thread = thread.spawn(move || kept.keep(|| set_limit(&limit))).ok()?;
         Some(Arc::new(Self {
             row,
             thread: Some(thread),
         }))
     }
 
-    /// A request came.
+    /// Notes the arrival of a request.
     #[inline]
     pub fn note_request(&self) {
         if self.row.note(self.row.now())
@@ -188,10 +189,10 @@ impl CpuLatency {
         }
     }
 
-    /// True while requests come in a row.
+    /// Returns true while requests arrive in a row.
     #[inline]
     pub fn is_held(&self) -> bool {
-        self.row.wishes.load(Ordering::Relaxed)
+        self.row.is_set.load(Ordering::Relaxed)
     }
 }
 
@@ -200,7 +201,7 @@ impl Drop for CpuLatency {
         self.row.ended.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // It has nothing to say.
+            // The thread returns no result.
             let _ = thread.join();
         }
     }
@@ -213,19 +214,19 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn only_requests_in_a_row_begin_a_wish_and_only_one() {
+    fn a_row_of_requests_sets_the_limit_once() {
         let row = Row::new();
         let begun =
             |from: u64, step: u64, count| (0..count).filter(|i| row.note(from + i * step)).count();
         assert_eq!(begun(10 * MS, 2 * MS, 1000), 0, "far apart");
         assert_eq!(begun(3000 * MS, MS / 50, u64::from(ROW) + 1), 0, "few");
         assert_eq!(begun(3001 * MS, MS / 50, 1000), 1);
-        row.wishes.store(false, Ordering::Relaxed);
+        row.is_set.store(false, Ordering::Relaxed);
         assert_eq!(begun(3021 * MS, MS / 50, 1), 1, "it was withdrawn");
     }
 
     #[test]
-    fn a_wish_is_made_for_a_row_and_withdrawn_after_it() {
+    fn the_limit_is_held_during_a_row_and_released_after_it() {
         let file = std::env::temp_dir().join(format!("tuff-awake-{}", std::process::id()));
         std::fs::write(&file, "").unwrap();
         let cpu_latency =
@@ -255,12 +256,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_understood() {
+    fn policies_are_parsed() {
         assert_eq!("on".parse(), Ok(CpuLatencyMode::On));
         assert_eq!("off".parse(), Ok(CpuLatencyMode::Off));
         assert_eq!("auto".parse(), Ok(CpuLatencyMode::Auto));
         assert!("yes".parse::<CpuLatencyMode>().is_err());
-        assert!(CpuLatency::by(CpuLatencyMode::Off, WISHES.into()).is_none());
+        assert!(CpuLatency::by(CpuLatencyMode::Off, LATENCY_DEVICE.into()).is_none());
         assert!(CpuLatency::by(CpuLatencyMode::On, "/proc/nothing".into()).is_none());
     }
 }

@@ -1,8 +1,7 @@
-//! Requests and replies through `/dev/fuse`: one read per request, one `writev` per reply, straight from where the bytes
-//! were decoded to.
+//! Transport through `/dev/fuse`: one read per request, one `writev` per reply, directly from the decoded bytes.
 //!
-//! Each thread answers what it read: handing a request to another thread would cost more than most requests do. For the
-//! same reason it goes to the processor of who asks, where only one does.
+//! Each thread answers the requests that it reads. Handing a request to another thread would cost more than most
+//! requests do. For the same reason the thread follows a single client to its processor.
 
 use super::push::PushQueue;
 use super::{After, after, head};
@@ -14,14 +13,14 @@ use rustix::fd::AsFd;
 use std::io::{self, IoSlice};
 use zerocopy::IntoBytes;
 
-/// Room for a request: the kernel wants 8 KiB at least, and room for the longest write that was agreed on.
+/// Buffer for a request. The kernel requires 8 KiB, and space for the longest negotiated write.
 const REQUEST_MAX: usize = 16 << 10;
 
-/// What one thread has to itself. Untouched memory is not taken from the host until a reply needs it.
+/// Buffers and affinity of one thread. Memory is allocated when it is first touched.
 struct Buffers<'a> {
     request: Vec<u8>,
     reply: Vec<u8>,
-    /// Where the thread runs.
+    /// Affinity of the thread.
     affinity: ClientAffinity,
     cpu_latency: Option<&'a CpuLatency>,
 }
@@ -37,8 +36,9 @@ impl<'a> Buffers<'a> {
     }
 }
 
-/// Answers requests on the calling thread until the filesystem is unmounted. `number` counts the threads.
-/// What the kernel should have beside replies goes to `pushes`, `awake` is told of each request.
+/// Answers requests on the calling thread until the filesystem is unmounted. `number` identifies the thread.
+///
+/// Ranges to push go to `pushes`. The CPU latency limit notes each request.
 pub(crate) fn serve(
     fuse: impl AsFd,
     handler: &Handler,
@@ -54,10 +54,10 @@ pub(crate) fn serve(
     }
 }
 
-/// Answers the first request, which agrees on the protocol. Nothing else is asked before it is answered.
+/// Answers INIT, which precedes all other requests.
 ///
 /// # Errors
-/// If the kernel cannot be served.
+/// Fails if the kernel cannot be served.
 pub fn start(fuse: impl AsFd, handler: &Handler) -> io::Result<()> {
     let mut worker = handler.worker(0, true);
     let mut buffers = Buffers::new(None);
@@ -72,7 +72,7 @@ pub fn start(fuse: impl AsFd, handler: &Handler) -> io::Result<()> {
     Ok(())
 }
 
-/// One request. False if there will be no more.
+/// Answers one request. Returns false if there will be no more.
 fn step(
     fuse: &impl AsFd,
     handler: &Handler,

@@ -1,4 +1,4 @@
-//! How requests come and replies go.
+//! Transports: `/dev/fuse` and io_uring.
 
 pub mod device;
 pub mod push;
@@ -11,15 +11,15 @@ use crate::protocol;
 use rustix::io::Errno;
 use std::str::FromStr;
 
-/// Which way requests come.
+/// Transport that carries requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// Through rings of io_uring where the kernel offers them, else through the device.
+    /// Selects io_uring where the kernel offers it, otherwise the device.
     #[default]
     Auto,
-    /// Through `/dev/fuse`.
+    /// Uses `/dev/fuse` in any case.
     Dev,
-    /// Through rings of io_uring, or not at all.
+    /// Uses io_uring, or fails.
     Uring,
 }
 
@@ -38,7 +38,7 @@ impl FromStr for Transport {
     }
 }
 
-/// Header and body of the reply to `request`. `None`: it gets none.
+/// Returns header and body of the reply to `request`. None if no reply is expected.
 pub(crate) fn head<'a>(
     request: &Request<'_>,
     reply: Reply<'a>,
@@ -56,9 +56,9 @@ pub(crate) fn head<'a>(
     Some((header, body))
 }
 
-/// What to do after an error of the device.
+/// Consequence of an error of the device.
 enum After {
-    /// This request is gone; go on with the next.
+    /// The request is gone. The next one follows.
     Next,
     /// The mount is gone.
     End,
@@ -66,7 +66,7 @@ enum After {
 
 fn after(error: Errno, handler: &Handler, doing: &str) -> After {
     match error {
-        // Interrupted by a signal, or the asking program was.
+        // A signal interrupted this thread or the client.
         Errno::INTR | Errno::NOENT | Errno::AGAIN => After::Next,
         Errno::NODEV | Errno::CONNABORTED | Errno::NOTCONN => After::End,
         e => {

@@ -1,16 +1,16 @@
-//! Data that the kernel did not ask for, on its way into the page cache: notices of the kind "store".
+//! Pushes data into the kernel's page cache with FUSE_NOTIFY_STORE.
 //!
 //! Invariants:
 //!
-//! * A thread of its own sends them, and only after the reply to the request that caused them. Storing waits for pages
-//!   that are being read, and those wait for the threads that answer.
-//! * Nobody waits for that thread, which also decodes what it sends: what it has no time for is thrown away.
+//! * A separate thread sends notifications, and only after the reply to the request that caused them. A notification
+//!   waits for pages that are being read, and those wait for the serving threads.
+//! * No thread waits for this one, which also decodes the data. Ranges that exceed its capacity are dropped.
 //!
-//! For a reader who goes ahead in even steps it takes every other step, while those who answer take the one in between:
+//! For a strided reader this thread decodes every other step, while serving threads decode the steps in between:
 //!
 //! ```text
-//!  asked for     0   1       3       5        answered as ever, each decoded by who answers
-//!  stored              2       4       6      at the same time, so that the reader finds it
+//!  requested     0   1       3       5        decoded by serving threads
+//!  stored              2       4       6      at the same time, ahead of the reader
 //! ```
 
 use crate::filesystem::{Node, PushRange};
@@ -22,30 +22,30 @@ use std::io::IoSlice;
 use std::sync::mpsc::{Receiver, RecvError, SyncSender, TryRecvError, sync_channel};
 use zerocopy::IntoBytes;
 
-/// Most parts that wait.
+/// Maximum number of queued ranges.
 const WAITING: usize = 8;
 
-/// Most bytes of one notice: pages are locked while it is under way.
+/// Longest notification. The kernel locks its pages meanwhile. Unit: bytes.
 const NOTICE_MAX: usize = 64 << 10;
 
-/// Where those who answer leave what the kernel should have.
+/// Queue of ranges to push, shared by all serving threads.
 #[derive(Clone)]
 pub struct PushQueue(SyncSender<PushRange>);
 
 impl PushQueue {
-    /// The way to a thread that [`run`]s, which ends when all clones of this are gone.
+    /// Creates a queue and its receiver for [`run`], which ends when all clones of the queue are gone.
     pub fn new() -> (Self, Receiver<PushRange>) {
         let (sender, receiver) = sync_channel(WAITING);
         (Self(sender), receiver)
     }
 
-    /// Leaves it, or throws it away.
+    /// Adds a range, or drops it if the queue is full.
     pub fn offer(&self, rest: PushRange) {
         let _ = self.0.try_send(rest);
     }
 }
 
-/// Decodes and sends what is left here until nobody leaves anything any more. `number` counts the threads.
+/// Decodes and sends queued ranges until all senders are gone. `number` identifies the thread.
 pub fn run(fuse: impl AsFd, handler: &Handler, number: usize, rests: &Receiver<PushRange>) {
     let mut worker = handler.worker(number, false);
     let mut buffer = Vec::new();
@@ -73,18 +73,18 @@ pub fn run(fuse: impl AsFd, handler: &Handler, number: usize, rests: &Receiver<P
             continue;
         }
         let Ok((offset, bytes)) = handler.read_pushed(&mut worker, &rest, &mut buffer) else {
-            // Who asks for it learns why.
+            // A request for the range will report the error.
             ahead = Ahead::default();
             continue;
         };
         if bytes.is_empty() {
-            // The end of the file.
+            // End of the file.
             ahead = Ahead::default();
         }
         works = match store(&fuse, rest.node, offset, bytes) {
-            // Forgotten meanwhile, or unmounted.
+            // The inode was forgotten, or the filesystem unmounted.
             Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => true,
-            // Memory is short, or a signal came.
+            // Memory is short, or a signal arrived.
             Err(Errno::NOMEM | Errno::INTR | Errno::AGAIN) => true,
             Err(e) => {
                 handler.log().line(format_args!(
@@ -96,26 +96,26 @@ pub fn run(fuse: impl AsFd, handler: &Handler, number: usize, rests: &Receiver<P
     }
 }
 
-/// Steps of one reader that are stored before it asks for them.
+/// Steps of one strided reader that are stored ahead of its requests.
 #[derive(Default)]
 struct Ahead {
-    /// Where it was when it last asked. `None`: there is nobody.
+    /// Last request of the reader. None if there is no reader.
     last: Option<PushRange>,
-    /// The next place to store. Unit: bytes.
+    /// Offset of the next range to store. Unit: bytes.
     next: u64,
 }
 
 impl Ahead {
-    /// Steps that are stored beyond the last one that was asked for: nobody may want them.
+    /// Number of steps that are stored ahead of the last request.
     const STEPS: u64 = 8;
 
-    /// Notes where the reader is.
+    /// Notes a request of the reader.
     fn note(&mut self, now: &PushRange) {
         let step = now.step.unwrap_or(u64::MAX);
         let goes_on = self
             .last
             .is_some_and(|last| (last.node, last.step) == (now.node, now.step));
-        // What lies next to it is asked for before it could be stored.
+        // The adjacent step is requested before it could be stored.
         let in_time = self.next > now.offset
             && self.next
                 <= now
@@ -135,7 +135,7 @@ impl Ahead {
         })
     }
 
-    /// The next one, every other step.
+    /// Returns the next range: every other step.
     fn take(&mut self) -> Option<PushRange> {
         let last = self.last.filter(|_| self.has_next())?;
         let offset = self.next;
@@ -195,10 +195,10 @@ mod tests {
         assert_eq!(all(&mut ahead), [0; 0]);
         ahead.note(&rest(1, 1300));
         assert_eq!(all(&mut ahead), [2000]);
-        // It came by before this thread did.
+        // The reader overtook this thread.
         ahead.note(&rest(1, 5000));
         assert_eq!(ahead.take(), Some(rest(1, 5200)));
-        // Somebody else.
+        // Another reader.
         ahead.note(&rest(2, 0));
         assert_eq!(all(&mut ahead), [200, 400, 600, 800]);
     }

@@ -1,7 +1,7 @@
-//! Rings of io_uring that carry requests: what needs `unsafe`, behind functions that do not.
+//! io_uring rings that carry requests: safe functions around the code that needs `unsafe`.
 //!
-//! A [`RequestSlot`] is memory that a request and its reply share. It belongs to the kernel from the moment it is registered or
-//! its reply is sent until the kernel says that a request is in it; the lock around it is never held meanwhile.
+//! A request and its reply share the memory of a [`RequestSlot`]. The kernel owns it from its registration, or from
+//! the commit of a reply, until the event of the next request. The lock is never held in that time.
 
 #![expect(
     unsafe_code,
@@ -16,15 +16,15 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// FUSE_IO_URING_CMD_REGISTER: here is a slot, put a request into it.
+/// FUSE_IO_URING_CMD_REGISTER: registers a slot for requests.
 const REGISTER: u32 = 1;
-/// FUSE_IO_URING_CMD_COMMIT_AND_FETCH: a reply is in the slot, put the next request into it.
+/// FUSE_IO_URING_CMD_COMMIT_AND_FETCH: sends the reply in a slot and requests the next request.
 const COMMIT_AND_FETCH: u32 = 2;
 
-/// Looks at the ring between two at the clock.
+/// Polls of the ring between two reads of the clock.
 const GLANCES: usize = 50;
 
-/// Where the kernel finds a slot: `struct iovec`.
+/// Address and length of a buffer: `struct iovec`.
 #[repr(C)]
 struct Span {
     base: *mut u8,
@@ -34,26 +34,28 @@ struct Span {
 /// Memory of a request and its reply.
 pub(super) struct Buffers {
     pub(super) header: Box<RingHeader>,
-    /// What follows the operation's structure in the request; the body of the reply.
+    /// Data after the operation's structure in a request; body of a reply.
     pub(super) payload: Box<[u8]>,
 }
 
-/// One of the places where requests of a queue arrive.
+/// Slot of a queue, which holds one request at a time.
 pub(super) struct RequestSlot {
-    /// The queue, which is the processor whose requests it gets.
+    /// Queue: the processor whose requests arrive here.
     pub(super) queue: u16,
     buffers: Mutex<Buffers>,
     spans: [Span; 2],
 }
 
-// SAFETY: the pointers are those into `buffers`, used by the kernel only, and only while nobody has the lock: see above.
+// SAFETY: the pointers refer to `buffers`. Only the kernel uses them, and only while no thread holds the lock: see
+// above.
 unsafe impl Send for RequestSlot {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for RequestSlot {}
 
 impl RequestSlot {
-    /// A slot with room for `len` bytes of payload, which is not taken from the host before it is used. It is never
-    /// freed: so nothing the kernel does at the end of a mount, in whatever order, finds the memory gone.
+    /// Allocates a slot with a payload of `len` bytes. Memory is allocated when it is first touched.
+    ///
+    /// The slot is never freed, so the kernel may access it at any time during the end of a mount.
     pub(super) fn leak(queue: u16, len: usize) -> &'static Self {
         let mut buffers = Buffers {
             header: Box::default(),
@@ -76,36 +78,36 @@ impl RequestSlot {
         }))
     }
 
-    /// The memory, for the thread that was told that a request is in it.
+    /// Locks the buffers, for the thread that received the event of a request.
     pub(super) fn lock(&self) -> MutexGuard<'_, Buffers> {
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What came out of a ring.
+/// Completion of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Event {
-    /// As it was given to the ring.
+    /// Tag of the submission.
     pub(super) tag: u64,
-    /// Negative: an error number.
+    /// Result; a negative one is an error number.
     pub(super) result: i32,
 }
 
-/// A ring of one thread.
+/// io_uring instance of one thread.
 pub(super) struct Ring(IoUring<squeue::Entry128, cqueue::Entry>);
 
 impl Ring {
-    /// A ring for so many slots; of the thread that calls this and of no other.
+    /// Creates a ring for a number of slots. Only the calling thread may use it.
     ///
     /// # Errors
-    /// If the kernel is older than Linux 6.1, or forbids io_uring.
+    /// Fails if the kernel is older than Linux 6.1 or forbids io_uring.
     pub(super) fn new(slots: u32) -> io::Result<Self> {
         let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
-        // Requests arrive when the thread asks for them and not as interruptions of what it does.
+        // Completions run when the thread enters the kernel, and do not interrupt it.
         builder.setup_single_issuer().setup_defer_taskrun();
         builder.setup_taskrun_flag().setup_submit_all();
         builder.setup_cqsize(4 * slots);
-        // A message can be under way beside each reply.
+        // One message may be under way in addition to each reply.
         builder.build(2 * slots).map(Self)
     }
 
@@ -113,12 +115,12 @@ impl Ring {
         self.0.as_raw_fd()
     }
 
-    /// Gives a slot to the kernel. Its event, tagged `tag`, says that a request is in it.
+    /// Registers a slot with the kernel. The event tagged `tag` announces a request in it.
     pub(super) fn register(&mut self, fuse: BorrowedFd<'_>, slot: &'static RequestSlot, tag: u64) {
         self.command(fuse, REGISTER, slot, 0, tag);
     }
 
-    /// Sends the reply that is in a slot, and gives the slot to the kernel again.
+    /// Sends the reply in a slot and returns the slot to the kernel.
     pub(super) fn commit(
         &mut self,
         fuse: BorrowedFd<'_>,
@@ -137,7 +139,7 @@ impl Ring {
         unique: u64,
         tag: u64,
     ) {
-        // struct fuse_uring_cmd_req: flags, id of the request, queue.
+        // struct fuse_uring_cmd_req: flags, commit identifier, queue.
         let mut command = [0; 80];
         command[8..16].copy_from_slice(&unique.to_ne_bytes());
         command[16..18].copy_from_slice(&slot.queue.to_ne_bytes());
@@ -146,8 +148,8 @@ impl Ring {
             .addr(Some(slot.spans.as_ptr() as u64))
             .build()
             .user_data(tag);
-        // The crate has no name for `len`, the number of spans.
-        // SAFETY: an entry is 128 bytes in the kernel's layout, in which bytes 24 to 28 are `len`.
+        // The crate has no method that sets `len`, the number of spans.
+        // SAFETY: an entry has 128 bytes in the kernel's layout, in which bytes 24 to 28 are `len`.
         unsafe {
             (&raw mut entry)
                 .cast::<u8>()
@@ -158,7 +160,7 @@ impl Ring {
         self.push(&entry);
     }
 
-    /// Has an event with this tag come out of the ring `to`. An event tagged `sent` says whether that worked.
+    /// Posts an event with this tag to the ring `to`. An event tagged `sent` reports failure or success.
     pub(super) fn message(&mut self, to: RawFd, tag: u64, sent: u64) {
         let entry = opcode::MsgRingData::new(types::Fd(to), 0, tag, None).build();
         self.push(&entry.user_data(sent).into());
@@ -166,50 +168,50 @@ impl Ring {
 
     fn push(&mut self, entry: &squeue::Entry128) {
         loop {
-            // SAFETY: what an entry points to is a leaked slot, which lives for ever, and whose lock nobody holds: those
-            // who send a reply have let go of it.
+            // SAFETY: the entry refers to a leaked slot, which lives forever. No thread holds its lock: a sender
+            // releases it before the commit.
             if unsafe { self.0.submission().push(entry) }.is_ok() {
                 return;
             }
-            // Full: what is in it goes first. An error comes again where the thread waits.
+            // The queue is full: submit it first. A persistent error is reported by the next wait.
             let _ = self.0.submit();
         }
     }
 
-    /// Sends what was pushed.
+    /// Submits queued entries.
     ///
     /// # Errors
-    /// Of the system call.
+    /// Returns the error of the system call.
     pub(super) fn submit(&self) -> io::Result<()> {
         self.0.submit().map(|_| ())
     }
 
-    /// Sends what was pushed, and adds what has happened to `events` without waiting for anything.
+    /// Submits queued entries and collects available events without blocking.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait).
+    /// See [`wait`](Self::wait).
     pub(super) fn submit_and_look(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
         self.enter(0, events)
     }
 
-    /// Sends what was pushed, waits for an event at least, and adds all there are to `events`.
+    /// Submits queued entries, blocks for at least one event and collects all events.
     ///
     /// # Errors
-    /// Of the system call, but an interruption by a signal: that is no event.
+    /// Returns the error of the system call, except for an interruption by a signal.
     pub(super) fn wait(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
         self.enter(1, events)
     }
 
-    /// Sends what was pushed, and looks for events for [`POLL_TIME`] at most.
+    /// Submits queued entries and polls for events for at most [`POLL_TIME`].
     ///
     /// # Errors
-    /// As [`wait`](Self::wait).
+    /// See [`wait`](Self::wait).
     pub(super) fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
         self.enter(0, events)?;
         let begun = Instant::now();
         while events.is_empty() && begun.elapsed() < POLL_TIME {
             for _ in 0..GLANCES {
-                // The kernel says that a request can be fetched, which needs a system call.
+                // The kernel announces that an event can be fetched with a system call.
                 if self.0.submission().taskrun() {
                     self.enter(0, events)?;
                     break;

@@ -1,24 +1,22 @@
-//! Requests and replies through rings of io_uring, one queue for each processor (Linux 6.14, where the module parameter
-//! `enable_uring` is set).
+//! Transport through io_uring, with one queue per processor (Linux 6.14 with the module parameter `enable_uring`).
 //!
-//! A request goes to the queue of the processor that asks, and is answered there, by a thread that stays there: nobody
-//! waits for another processor to wake up, which takes longer than most answers. Where one reader keeps a queue busy
-//! (the kernel reads ahead with several requests at once), threads of other queues that have nothing to do get some of
-//! its requests:
+//! A request enters the queue of the client's processor. A thread that stays on this processor answers it, so no
+//! other processor has to wake up. Where one reader keeps a queue busy with readahead, idle threads of other queues
+//! take some of its requests:
 //!
 //! ```text
-//!  request ─► thread of its queue ─► answered, reply sent through its ring
+//!  request ─► thread of its queue ─► reply sent through its ring
 //!                  │ several long reads
-//!                  └─► shared ─► any thread ─► answered, sent through that thread's ring, which gets the slot's next request
-//!  short request ─► thread of another queue, which got the slot so ─► answered; the slot goes home with the reply
+//!                  └─► shared ─► any thread ─► reply sent through that thread's ring, which then owns the slot
+//!  short request ─► thread of another queue that owns the slot ─► reply; the slot returns to its own thread
 //! ```
 //!
-//! INIT, FORGET and notifications do not go through rings: who reads the device serves beside this.
+//! INIT, FORGET and notifications use `/dev/fuse`: one thread serves it in addition.
 //!
-//! Where a [`RingService`] wants it, a thread looks for the next short request before it sleeps (`busy_poll.rs`).
+//! A [`RingService`] answers the requests. It may defer a reply to [`DeferredReplies`], which sends it from another
+//! thread. So a request that waits for a disk does not block its queue.
 //!
-//! What the requests are about is a [`RingService`]'s business. It may leave one for a [`DeferredReplies`], which sends the reply from
-//! another thread: so that what waits for a disk keeps no queue waiting.
+//! A service may enable busy polling (`crates/fuse/src/schedule/busy_poll.rs`).
 
 use super::ring::{Buffers, Event, RequestSlot, Ring};
 use crate::log::Log;
@@ -35,83 +33,84 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Longest request: several of them in a row are what a reader from front to back needs, and each slot has room for
-/// one. Shorter ones cut clusters in two that are decoded and copied then. Unit: pages of 4 KiB.
+/// Longest request. Each slot has memory for one. Shorter requests would split clusters, which are then decoded and
+/// copied in parts. Unit: pages of 4 KiB.
 pub const MAX_PAGES: u16 = 128;
 
-/// Unit: bytes.
+/// Memory for the payload of a slot. Unit: bytes.
 const PAYLOAD: usize = MAX_PAGES as usize * 4096;
 
-/// Slots of a queue, where nothing is answered [`DeferredReplies`]. More would wait for the same processor.
+/// Slots per queue, for services without [`DeferredReplies`]. More would wait for the same processor.
 pub const DEPTH: usize = 4;
 
-/// Messages of a [`DeferredReplies`] that are under way.
+/// Maximum number of messages of [`DeferredReplies`] under way.
 const LATER: u32 = 8;
 
-/// Most queues: on a host with more processors, slots would take more memory than the mount's caches.
+/// Maximum number of queues. More slots would take more memory than the mount's caches.
 const QUEUES_MAX: usize = 64;
 
-/// Reads at least this long are worth another thread's time. Unit: bytes.
+/// Shortest read that justifies another thread. Unit: bytes.
 const LONG: u32 = 64 << 10;
 
-/// Tags: a slot that has a request; one whose reply is to be sent; that a message about a reply was sent, or not; there
-/// are shared reads; the end.
+/// Tags of events: a slot has a request; a reply has to be sent; a message about a reply was delivered or not;
+/// shared reads are available; the end.
 const READY: u64 = 0;
 const SEND: u64 = 1 << 32;
 const RETURNED: u64 = 2 << 32;
 const POLL_TIME: u64 = 3 << 32;
 const STOP: u64 = 4 << 32;
 
-/// In a tag, in the place of a slot.
+/// Placeholder for a slot in a tag.
 const NO_SLOT: u64 = u32::MAX as u64;
 
-/// A request that came through a ring.
+/// Request that arrived through io_uring.
 pub struct RingRequest<'a> {
-    /// Its header.
+    /// Common header of the request.
     pub header: InHeader,
-    /// The operation's structure, if it has one.
+    /// Structure of the operation, if it has one.
     pub op: &'a [u8],
-    /// What follows that in the request, and room for the body of the reply.
+    /// Data after the structure, and buffer for the body of the reply.
     pub payload: &'a mut [u8],
-    /// How much follows. Unit: bytes.
+    /// Length of the data after the structure. Unit: bytes.
     pub behind: usize,
-    /// Names the place for [`DeferredReplies::send`].
+    /// Index of the slot, for [`DeferredReplies::send`].
     pub slot: usize,
 }
 
-/// What answers requests that come through rings.
+/// Service that answers requests from io_uring.
 pub trait RingService {
-    /// What one thread has to itself.
+    /// State of one serving thread.
     type Worker;
 
-    /// What a thread answers with: the `worker`th of the mount, the `number`th with a ring.
+    /// Creates the state of a thread: number `worker` of the session, number `number` of the rings.
     fn worker(&self, worker: usize, number: usize) -> Self::Worker;
 
-    /// Writes the body of the reply to the start of the payload. Its header, and how long the body is; `None` if the reply is sent
-    /// [`DeferredReplies`]. Everything that comes through a ring waits for a reply.
+    /// Writes the body of the reply to the start of the payload. Returns its header and its length.
+    ///
+    /// None if [`DeferredReplies`] sends the reply. Every request in a ring expects one.
     fn answer(
         &self,
         worker: &mut Self::Worker,
         call: RingRequest<'_>,
     ) -> Option<(OutHeader, usize)>;
 
-    /// What is to be done when the reply is on its way. `send` sends it now.
+    /// Runs after the reply is queued. `send` submits it at once.
     fn after(&self, worker: &mut Self::Worker, send: &mut dyn FnMut()) {
         let _ = (worker, send);
     }
 
-    /// True if long writes are shared as long reads are, and both go elsewhere whenever somebody has nothing to do: who asks for them goes on
-    /// meanwhile, on this processor.
+    /// Returns true if long writes are shared like long reads, and both go to idle threads first. The client
+    /// continues meanwhile on this processor.
     fn shares_long_requests(&self) -> bool {
         false
     }
 
-    /// True if a thread that answers one short request after another looks for the next one a while before it sleeps.
+    /// Returns true if threads busy-poll between short requests.
     fn uses_busy_poll(&self) -> bool {
         false
     }
 
-    /// Where lines go.
+    /// Returns the log of the session.
     fn log(&self) -> &Log;
 }
 
@@ -123,10 +122,10 @@ pub struct DeferredReplies {
 }
 
 impl DeferredReplies {
-    /// For the calling thread and no other.
+    /// Creates a sender for the calling thread.
     ///
     /// # Errors
-    /// If there is no ring.
+    /// Fails if no ring can be created.
     pub fn new(rings: Arc<Rings>) -> io::Result<Self> {
         let ring = Ring::new(LATER)?;
         Ok(Self {
@@ -136,7 +135,7 @@ impl DeferredReplies {
         })
     }
 
-    /// Sends a reply through the thread that the slot belongs to. `body` is shorter than a page.
+    /// Sends a reply through the thread that owns the slot. `body` is shorter than a page.
     pub fn send(&mut self, slot: usize, out: &OutHeader, body: &[u8]) {
         let place = self.rings.slots[slot];
         {
@@ -150,25 +149,25 @@ impl DeferredReplies {
             // Fits: few slots.
             self.ring
                 .message(to, SEND | slot as u64, RETURNED | NO_SLOT);
-            // The thread is gone if it cannot be told, and with it the mount.
+            // An unreachable thread has ended, and the mount with it.
             let _ = self.ring.submit_and_look(&mut self.events);
             self.events.clear();
         }
     }
 }
 
-/// All rings of a mount.
+/// Queues, slots and threads of a session.
 pub struct Rings {
     slots: Vec<&'static RequestSlot>,
     threads: Vec<RingThread>,
     shared: SharedReads,
     failed: AtomicBool,
     begun: StartBarrier,
-    /// Is told of each request.
+    /// CPU latency limit, which notes each request.
     cpu_latency: Option<Arc<CpuLatency>>,
 }
 
-/// How far the threads are.
+/// Synchronises the start of all threads.
 #[derive(Default)]
 struct StartBarrier {
     threads: Mutex<StartState>,
@@ -177,9 +176,9 @@ struct StartBarrier {
 
 #[derive(Default)]
 struct StartState {
-    /// Threads that gave their slots to the kernel, or failed to.
+    /// Number of threads that registered their slots or failed to.
     count: usize,
-    /// Why a thread has no ring.
+    /// Error of a thread that has no ring.
     without_ring: Option<io::Error>,
 }
 
@@ -200,7 +199,7 @@ struct SharedReads {
 }
 
 impl SharedReads {
-    /// How many there are now.
+    /// Adds slots and returns their number.
     fn put(&self, more: impl Iterator<Item = usize>) -> usize {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         slots.extend(more);
@@ -223,19 +222,19 @@ impl SharedReads {
     }
 }
 
-/// What others know of a thread.
+/// State of a thread that other threads may read.
 struct RingThread {
-    /// Its ring; -1 until there is one, and when it has ended.
+    /// Descriptor of its ring; -1 before its creation and after its end.
     ring: AtomicI32,
-    /// It waits for something to do.
+    /// The thread waits for an event.
     idle: AtomicBool,
 }
 
 impl Rings {
-    /// How many queues there would be.
+    /// Returns the number of queues that the kernel would use.
     ///
     /// # Errors
-    /// If the kernel has no io_uring as it is needed here, or forbids it; if there are too many processors.
+    /// Fails if the kernel lacks or forbids io_uring, or if there are too many processors.
     pub fn probe() -> io::Result<usize> {
         let queues = possible_processors()?;
         if queues > QUEUES_MAX {
@@ -246,7 +245,7 @@ impl Rings {
         Ok(queues)
     }
 
-    /// So many queues of `depth` slots each, for so many threads at most.
+    /// Creates queues with `depth` slots each, for at most `threads` threads.
     pub fn new(
         queues: usize,
         threads: usize,
@@ -271,15 +270,16 @@ impl Rings {
         }
     }
 
-    /// True if the kernel did not take them: then it asks through the device.
+    /// Returns true if the kernel rejected the rings. It then uses the device.
     pub fn failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Waits until every thread that [`serve`](Self::serve)s has given its slots to the kernel. False if they [`failed`](Self::failed).
+    /// Waits until every thread in [`serve`](Self::serve) has registered its slots. Returns false if they
+    /// [`failed`](Self::failed).
     ///
     /// # Errors
-    /// If a thread has no ring: the kernel waits for its slots before it asks anything.
+    /// Fails if a thread has no ring: the kernel sends no request before all slots are registered.
     pub fn wait_begun(&self) -> io::Result<bool> {
         let threads = self.begun.threads.lock();
         let threads = threads.unwrap_or_else(PoisonError::into_inner);
@@ -296,7 +296,7 @@ impl Rings {
         }
     }
 
-    /// How many threads serve: at most one for each processor.
+    /// Returns the number of serving threads: at most one per processor.
     pub fn threads(&self) -> usize {
         self.threads.len()
     }
@@ -306,10 +306,10 @@ impl Rings {
     }
 
     /// Answers requests on the calling thread until the filesystem is unmounted. `number` is below
-    /// [`threads`](Self::threads), `worker` counts all threads of the mount.
+    /// [`threads`](Self::threads); `worker` counts all threads of the session.
     ///
     /// # Errors
-    /// If there is no ring, or the kernel does not take it: another transport has to serve.
+    /// Fails if there is no ring or the kernel rejects it: another transport has to serve.
     pub fn serve(
         &self,
         fuse: impl AsFd,
@@ -359,7 +359,7 @@ impl Rings {
         }
         let mut events = Vec::new();
         let given = ring.submit_and_look(&mut events);
-        // What the kernel does not take it refuses at once.
+        // The kernel rejects slots at once.
         if given.is_err() || events.iter().any(|event| event.result < 0) {
             self.failed.store(true, Ordering::Release);
         }
@@ -367,7 +367,7 @@ impl Rings {
         let ended = given.and_then(|()| ring_worker.run(&mut ring, events));
         self.threads[number].ring.store(-1, Ordering::Release);
         self.threads[number].idle.store(false, Ordering::Release);
-        // Who has no slot would wait for ever.
+        // A thread without slots would block forever.
         for thread in &self.threads {
             let to = thread.ring.load(Ordering::Acquire);
             if to >= 0 {
@@ -379,21 +379,21 @@ impl Rings {
     }
 }
 
-/// One thread at work.
+/// State of a running io_uring thread.
 struct RingWorker<'a, S: RingService> {
     rings: &'a Rings,
     fuse: BorrowedFd<'a>,
     service: &'a S,
     number: usize,
     worker: S::Worker,
-    /// Slots with requests.
+    /// Slots with requests that this thread has to answer.
     todo: Vec<usize>,
-    /// `None` if it does not look out, or there is nowhere else to be.
+    /// Polling state. None if busy polling is disabled or there is only one processor.
     busy_poll: Option<BusyPoll>,
 }
 
 impl<S: RingService> RingWorker<'_, S> {
-    /// Until the end; `events` are those that there are.
+    /// Runs until the end of the session. `events` are the first events.
     fn run(&mut self, ring: &mut Ring, mut events: Vec<Event>) -> io::Result<()> {
         let mut begun = false;
         loop {
@@ -412,7 +412,7 @@ impl<S: RingService> RingWorker<'_, S> {
                 match self.note(ring, event) {
                     Ok(true) => begun = true,
                     Ok(false) => return Ok(()),
-                    // The first answer is that the kernel does not take the slots.
+                    // The first event reports that the kernel rejects the slots.
                     Err(e) if !begun => return Err(e.into()),
                     Err(e) => {
                         if !matches!(e, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) {
@@ -425,7 +425,7 @@ impl<S: RingService> RingWorker<'_, S> {
             }
             while let Some(i) = self.next(ring) {
                 self.answer(ring, i);
-                // Whoever waits for this answer does not wait for the next one.
+                // Send this reply before the next request is answered.
                 if !self.todo.is_empty() || self.rings.shared.waits() {
                     ring.submit_and_look(&mut events)?;
                     if !events.is_empty() {
@@ -444,16 +444,16 @@ impl<S: RingService> RingWorker<'_, S> {
         }
     }
 
-    /// What an event says is to be done. False: no more.
+    /// Handles an event. Returns false at the end of the session.
     fn note(&mut self, ring: &mut Ring, event: Event) -> Result<bool, Errno> {
         let kind = event.tag >> 32 << 32;
-        // Fits: the low half, a place in the list of slots.
+        // Fits: the low half is an index of a slot.
         let i = (event.tag & NO_SLOT) as usize;
         match kind {
             STOP => return Ok(false),
             POLL_TIME => {}
             RETURNED if event.result >= 0 || i >= self.rings.slots.len() => {}
-            // The other thread cannot be reached.
+            // The other thread is unreachable.
             RETURNED => self.send(ring, i),
             _ if event.result < 0 => return Err(Errno::from_raw_os_error(-event.result)),
             SEND => self.send(ring, i),
@@ -462,8 +462,8 @@ impl<S: RingService> RingWorker<'_, S> {
         Ok(true)
     }
 
-    /// The next slot to answer: short requests first. Long reads but one go to where all threads find them, and threads
-    /// without work are told to look there.
+    /// Returns the next slot to answer, short requests first. All long reads but one are shared, and idle threads
+    /// are notified.
     fn next(&mut self, ring: &mut Ring) -> Option<usize> {
         let rings = self.rings;
         let shares_long_requests = self.service.shares_long_requests();
@@ -495,7 +495,7 @@ impl<S: RingService> RingWorker<'_, S> {
         first.or_else(|| if more > 0 { rings.shared.take() } else { None })
     }
 
-    /// Sends the reply that is in a slot.
+    /// Sends the reply in a slot.
     fn send(&self, ring: &mut Ring, i: usize) {
         let slot = self.rings.slots[i];
         let unique = slot.lock().header.commit;
@@ -524,14 +524,14 @@ impl<S: RingService> RingWorker<'_, S> {
         {
             let go = busy_poll.answered(long, cpu_latency.is_held(), Instant::now());
             if go.is_some() {
-                // Whoever waits for this answer does not wait for the move.
+                // Send this reply before the migration.
                 let _ = ring.submit();
             }
             self.go(go);
         }
     }
 
-    /// Writes the reply into a slot. True if the request was a long one; `None` if somebody else sends the reply.
+    /// Writes the reply into a slot. Returns true for a long request, and None if the reply is deferred.
     fn fill(&mut self, slot: &RequestSlot, i: usize) -> Option<bool> {
         let mut buffers = slot.lock();
         let Buffers { header, payload } = &mut *buffers;
@@ -553,18 +553,18 @@ impl<S: RingService> RingWorker<'_, S> {
     }
 }
 
-/// The header of a reply whose body is `len` bytes long.
+/// Writes the header of a reply whose body has `len` bytes.
 fn put(header: &mut RingHeader, out: &OutHeader, len: usize) {
     header.payload_len = len as u32; // fits: at most the payload
     header.in_out.as_mut_bytes()[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
 }
 
 fn in_header(header: &RingHeader) -> InHeader {
-    // The part is longer.
+    // The buffer is longer than the header.
     InHeader::read_from_prefix(header.in_out.as_bytes()).map_or(InHeader::default(), |(h, _)| h)
 }
 
-/// True for long reads and, if they count, long writes.
+/// Returns true for long reads and, with `writes`, long writes.
 fn is_long(header: &RingHeader, writes: bool) -> bool {
     match in_header(header).opcode {
         op::READ => {
@@ -575,7 +575,7 @@ fn is_long(header: &RingHeader, writes: bool) -> bool {
     }
 }
 
-/// Keeps this thread on one processor. If that is not allowed it serves from wherever it is.
+/// Binds this thread to one processor. If that is not permitted, it may run on all.
 pub fn stay_on(processor: usize) {
     let mut set = CpuSet::new();
     if processor < CpuSet::MAX_CPU {
@@ -584,7 +584,7 @@ pub fn stay_on(processor: usize) {
     }
 }
 
-/// Processors that the host may ever have: each has a queue. The kernel's list reads "0-3" or "0,2-5".
+/// Returns the number of possible processors, each of which has a queue. The kernel's list reads "0-3" or "0,2-5".
 fn possible_processors() -> io::Result<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let last = text.trim().rsplit([',', '-']).next();

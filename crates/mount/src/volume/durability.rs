@@ -1,12 +1,12 @@
-//! How what was done becomes durable, and how what died goes back to the device.
+//! Durability: fsync, checkpoints and discards.
 //!
 //! ```text
-//!  fsync ─► a group of nodes ─► flush, shared (flushes.rs)
-//!        └► a checkpoint:  begin ─► flush ─► seal ─► flush ─► end        keeper: from time to time, or when much waits
-//!                          └────── under the volume's lock, but for the flushes ──────┘ ─► discards, some at a time
+//!  fsync ─► a group of nodes ─► shared flush (group_flush.rs)
+//!        └► checkpoint:  begin ─► flush ─► seal ─► flush ─► end        periodic, or when much is pending
+//!                        └──── under the volume's lock, except for flushes ────┘ ─► discards in batches
 //! ```
 //!
-//! While a checkpoint is under way, an fsync waits for its end and everything else goes on.
+//! During a checkpoint an fsync waits for its end. All other operations continue.
 
 use super::fields::errno_of;
 use super::server::{KeeperState, VolumeServer};
@@ -17,10 +17,10 @@ use tuff_fuse::filesystem;
 use tuff_fuse::protocol::InHeader;
 use tuff_iplfs::{Error, Fsync, Nid, Result, Volume};
 
-/// Discards between two looks at the volume, and at the clock.
+/// Discards between two accesses to the volume and the clock.
 const DISCARD_BATCH: usize = 64;
 
-/// Whoever makes a checkpoint has it.
+/// Held by the thread that writes a checkpoint.
 pub(super) struct CheckpointGuard<'a>(#[expect(dead_code, reason = "held")] MutexGuard<'a, ()>);
 
 impl VolumeServer {
@@ -38,7 +38,7 @@ impl VolumeServer {
         f(core.volume.as_mut().ok_or_else(ended)?)
     }
 
-    /// Makes everything durable that was done before.
+    /// Makes all previous changes durable.
     pub(super) fn checkpoint(&self, _turn: &CheckpointGuard<'_>) -> Result<()> {
         let begin = |volume: &mut Volume| match volume.is_read_only() {
             true => Ok(None),
@@ -62,7 +62,7 @@ impl VolumeServer {
         })
     }
 
-    /// Makes a file durable of which a flush was not enough, or not yet. `Ok(true)` if a flush has to follow.
+    /// Makes a file durable for which a flush is not enough. Returns true if a flush has to follow.
     pub(super) fn fsync_with_checkpoint(&self, node: Nid) -> filesystem::Result<bool> {
         let turn = self.lock_checkpoint();
         let needs = self.with(|volume| volume.begin_fsync(node));
@@ -73,14 +73,14 @@ impl VolumeServer {
         }
     }
 
-    /// Makes everything durable.
+    /// Makes all changes durable.
     pub(super) fn sync(&self, header: &InHeader) -> filesystem::Result<()> {
         self.guarded(header.opcode, || {
             self.checkpoint(&self.lock_checkpoint()).map_err(errno_of)
         })
     }
 
-    /// Has the device take back what the last checkpoints let go. What is not done in the time between two checkpoints is done after the next one.
+    /// Discards blocks that the last checkpoints released. The rest follows after the next checkpoint.
     pub(super) fn send_discards(&self) -> Result<()> {
         let _only = match self.giving.try_lock() {
             Ok(only) => only,
@@ -108,7 +108,7 @@ impl VolumeServer {
         })
     }
 
-    /// Lets the keeper know if much waits.
+    /// Notifies the keeper thread if the volume needs a checkpoint.
     pub(super) fn notice_pressure(&self, volume: &Volume) {
         if volume.wants_checkpoint() {
             self.keep_state().much = true;
@@ -120,7 +120,7 @@ impl VolumeServer {
         self.keep.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes everything durable from time to time, until the mount ends.
+    /// Writes a checkpoint at each interval, until the mount ends.
     pub(super) fn keep(&self) {
         loop {
             let idle = |keep: &mut KeeperState| !keep.much && !keep.ended;

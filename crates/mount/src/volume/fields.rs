@@ -1,4 +1,4 @@
-//! The kernel's requests, field by field, and what is reply in return.
+//! Decoding of request fields, and encoding of attributes.
 
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
@@ -14,13 +14,13 @@ pub(super) const FOR_EVER: u64 = i64::MAX as u64;
 /// Attributes change when dirty pages are written: the space used. Unit: seconds.
 const ATTR_VALID: u64 = 1;
 
-/// Fields of a request, one after the other: those of the operation's structure, then names and data, which lie behind it or in a place of
-/// their own.
+/// Fields of a request in order. Those of the operation's structure come first. Names and data follow in the same
+/// buffer or in a second one.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'a>(pub(super) &'a [u8], pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// What is left of where the next field is.
+    /// Returns the remaining bytes of the buffer with the next field.
     fn rest(&mut self) -> &mut &'a [u8] {
         if self.0.is_empty() {
             &mut self.1
@@ -43,7 +43,7 @@ impl<'a> Fields<'a> {
         Ok(u64::from_ne_bytes(*first))
     }
 
-    /// A name and the NUL behind it.
+    /// Reads a name and the NUL after it.
     pub(super) fn name(&mut self) -> Result<&'a [u8]> {
         let rest = self.rest();
         let end = rest.iter().position(|b| *b == 0).ok_or(Errno::INVAL)?;
@@ -64,8 +64,8 @@ pub(super) fn errno_of(e: Error) -> Errno {
     Errno::from_raw_os_error(e.errno())
 }
 
-/// The present, by the clock that the kernel stamps its inodes with. By a finer one a file that is written at once would seem to have another time than
-/// it was made with, and the kernel would say so with one more request.
+/// Returns the time of the kernel's coarse clock, with which it stamps inodes. With a finer clock a new file would
+/// have another time than at its first write, which costs a request.
 pub(super) fn now() -> Time {
     let now = clock_gettime(ClockId::RealtimeCoarse);
     Time {
@@ -119,7 +119,7 @@ pub(super) fn attr_out(attr: &tuff_iplfs::Attr) -> Vec<u8> {
     reply.as_bytes().to_vec()
 }
 
-/// `size` 0 asks for the length only.
+/// Returns the value, or its length if `size` is 0.
 pub(super) fn sized(size: u32, value: Vec<u8>) -> Result<Vec<u8>> {
     if size == 0 {
         let len = u32::try_from(value.len()).map_err(|_| Errno::TOOBIG)?;
@@ -131,19 +131,19 @@ pub(super) fn sized(size: u32, value: Vec<u8>) -> Result<Vec<u8>> {
     Ok(value)
 }
 
-/// What SETATTR asks for.
+/// Changes of a SETATTR request.
 pub(super) struct Change {
     pub(super) set: SetAttr,
-    /// When.
+    /// Time of the change.
     pub(super) time: Time,
-    /// Does it take set-user-id and set-group-id? A change of owner does so by itself, but not one to the owner that there is: of that,
-    /// `chown` with neither user nor group, the kernel sends the time alone, and of nothing else.
+    /// True if set-user-id and set-group-id are cleared. A change of owner does so, except for one to the present
+    /// owner. `chown` with neither user nor group sends only the time, and no other call does.
     pub(super) drops_ids: bool,
-    /// Does it take capabilities?
+    /// True if capabilities are cleared.
     pub(super) drops_capabilities: bool,
 }
 
-/// A SETATTR.
+/// Decodes a SETATTR request.
 pub(super) fn set_attr(f: &mut Fields<'_>) -> Result<Change> {
     let (valid, _, _fh, size, _owner) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?, f.u64()?);
     let (atime, mtime, ctime) = (f.u64()?, f.u64()?, f.u64()?);
@@ -152,7 +152,7 @@ pub(super) fn set_attr(f: &mut Fields<'_>) -> Result<Change> {
     let present = now();
     let time = |at: u32, now_at: u32, sec: u64, nsec: u32| match valid {
         v if v >> now_at & 1 == 1 => Some(present),
-        // Two's complement, as the protocol has it.
+        // Two's complement, as in the protocol.
         v if v >> at & 1 == 1 => Some(Time {
             sec: sec as i64,
             nsec,
@@ -170,7 +170,7 @@ pub(super) fn set_attr(f: &mut Fields<'_>) -> Result<Change> {
         ..SetAttr::default()
     };
     const TIME_OF_CHANGE: u32 = 1 << 10;
-    // All but the file handle and the owner of locks, which say whose change it is.
+    // Without the file handle and the lock owner, which identify the client.
     let changes = valid & !(1 << 6 | 1 << 9);
     Ok(Change {
         time: time(10, 31, ctime, ctime_nsec).unwrap_or(present),
@@ -197,7 +197,7 @@ mod tests {
             assert_eq!((f.u32(), f.u64()), (Err(Errno::INVAL), Err(Errno::INVAL)));
             assert_eq!(f.name(), Err(Errno::INVAL));
         }
-        // A number is never put together from both.
+        // No number spans both buffers.
         assert_eq!(Fields(&numbers[..2], names).u32(), Err(Errno::INVAL));
     }
 }

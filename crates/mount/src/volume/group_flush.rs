@@ -1,7 +1,6 @@
-//! One flush of the device for all who wait for one.
+//! Group flush: one flush of the device for all waiting requests.
 //!
-//! For whoever comes first somebody flushes; who comes while that runs is served by the next one, together with all others that came, and does not keep a
-//! thread waiting.
+//! Requests that arrive during a flush share the next one. They do not block a thread.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +12,7 @@ pub(super) struct GroupFlush<T> {
 
 struct State<T> {
     running: bool,
-    /// Came after the one under way began, so that it says nothing of what they wrote.
+    /// Requests that arrived during the current flush, which does not cover their writes.
     waiting: Vec<T>,
 }
 
@@ -31,18 +30,19 @@ impl<T> Default for GroupFlush<T> {
 
 impl<T> GroupFlush<T> {
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        // Each change below is a single step: a panic elsewhere leaves nothing half-done.
+        // Each change below is a single step: a panic leaves a consistent state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request waits for a flush that begins after this call. True if the caller has to see to it that somebody [runs](Self::run) them.
+    /// Adds a request that waits for a flush starting after this call. Returns true if the caller must
+    /// [run](Self::run) the flush.
     pub(super) fn enter(&self, request: T) -> bool {
         let mut state = self.lock();
         state.waiting.push(request);
         !std::mem::replace(&mut state.running, true)
     }
 
-    /// GroupFlush until nobody waits, and calls `tell` for those whose flush is over: for him who [entered](Self::enter) first, and for all who came meanwhile.
+    /// Flushes until no request waits. Calls `tell` for each group after its flush.
     pub(super) fn run(
         &self,
         flush: impl Fn() -> io::Result<()>,
@@ -95,11 +95,11 @@ mod tests {
             assert!(told.lock().unwrap().is_empty());
             go.send(()).unwrap();
             begins.recv().unwrap();
-            // These come too late for the second one.
+            // This request arrives too late for the second flush.
             assert!(!flushes.enter(6));
             go.send(()).unwrap();
             begins.recv().unwrap();
-            // The third one fails.
+            // The third flush fails.
             drop(go);
             first.join().unwrap();
         });
@@ -109,7 +109,7 @@ mod tests {
             (vec![6], false),
         ];
         assert_eq!(*told.lock().unwrap(), want);
-        // Nobody flushes any more: the next one does it by itself.
+        // No flush is running: the next request runs its own.
         assert!(flushes.enter(7));
         flushes.run(|| Ok(()), tell);
         assert_eq!(told.lock().unwrap().last(), Some(&(vec![7], true)));

@@ -1,15 +1,18 @@
-//! SEEK_DATA and SEEK_HOLE while the kernel has pages that it has not written back.
+//! SEEK_DATA and SEEK_HOLE with dirty pages in the kernel.
 //!
-//! The kernel writes its page cache back when it likes, so a hole of the volume may be data that a process has already written. Before a hole is
-//! reported, the kernel is told to write back the pages over it (FUSE_NOTIFY_INVAL_INODE), and the volume is searched again.
+//! The kernel writes its page cache back at any time, so a hole of the volume may contain written data. Before a
+//! hole is reported, the kernel writes back the pages over it (FUSE_NOTIFY_INVAL_INODE), and the volume is searched
+//! again.
 //!
 //! Invariants:
 //!
-//! * The notice is sent by a thread of its own: it returns when the WRITE requests that it causes are answered, which is the business of all
-//!   other threads.
-//! * After the notice no page that was dirty when the search began is missing from the volume. Kernels before protocol 7.44 (Linux 6.16) copy
-//!   pages that they write back, and do not wait for the copies: they are told that there is no LSEEK, and take every file for data. So is every
-//!   kernel after a WRITE that errno_of, since it keeps the page and takes it for written.
+//! * A separate thread sends the notification. It returns after the WRITE requests that it causes, which the other
+//!   threads answer.
+//! * After the notification no page that was dirty when the search began is missing from the volume.
+//!
+//! Kernels before protocol 7.44 (Linux 6.16) copy pages and do not wait for the copies. For these LSEEK is
+//! unsupported, and every file counts as data. The same holds after a failed WRITE: the kernel keeps the page and
+//! treats it as written.
 
 use super::fields::Fields;
 use super::reply::{PendingReply, ReplySender};
@@ -30,7 +33,8 @@ impl VolumeServer {
         self.seeks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers LSEEK. `None` if the answer has to wait until the kernel has written pages back; [`finish_seeks`](Self::finish_seeks) sends it.
+    /// Answers LSEEK. Returns None if the kernel has to write pages back first. [`finish_seeks`](Self::finish_seeks)
+    /// answers then.
     pub(super) fn begin_seek(
         &self,
         header: &InHeader,
@@ -60,7 +64,7 @@ impl VolumeServer {
         begun.transpose()
     }
 
-    /// Answers searches that wait for the kernel, until the mount ends.
+    /// Answers searches that wait for write-back, until the mount ends.
     pub(super) fn finish_seeks(
         &self,
         fuse: impl AsFd,

@@ -1,4 +1,4 @@
-//! A server, its connection and its threads.
+//! Start and end of a mount: the server, its connection and its threads.
 
 use super::server::VolumeServer;
 use super::session::{Buffers, VolumeRings};
@@ -16,10 +16,10 @@ use tuff_fuse::transport::Transport;
 use tuff_fuse::transport::uring::{DEPTH, Rings};
 use tuff_iplfs::{Error, Nid};
 
-/// Slots of all queues, where there are not many queues.
+/// Slots of all queues together, where there are few queues.
 const SLOTS: usize = 48;
 
-/// A volume that is being served.
+/// Volume that is mounted and served.
 pub struct VolumeMount {
     server: Arc<VolumeServer>,
     threads: Vec<JoinHandle<()>>,
@@ -32,7 +32,7 @@ impl VolumeMount {
     /// Serves `server` at `mountpoint`.
     ///
     /// # Errors
-    /// If the kernel cannot be served, or no thread can be started.
+    /// Fails if the kernel cannot be served or no thread can be started.
     pub fn start(
         server: VolumeServer,
         mountpoint: Mountpoint,
@@ -51,7 +51,7 @@ impl VolumeMount {
         server.threads.store(threads.max(1), Relaxed);
         let (seeks, pending) = mpsc::channel();
         *server.seeks() = Some(seeks);
-        // The first request agrees on the protocol; nothing else is asked before it is answered.
+        // INIT precedes all other requests.
         let begun = server.step(
             &&*mountpoint,
             &mut Buffers::new(None),
@@ -63,7 +63,7 @@ impl VolumeMount {
         }
         let agreed = server.negotiation.features() & init::OVER_IO_URING != 0;
         let rings = rings.filter(|_| agreed);
-        // Who waits for a flush has a slot meanwhile.
+        // A request that waits for a flush occupies a slot.
         let depth = |queues: usize| (SLOTS / queues).clamp(DEPTH, SLOTS / 2);
         let cpu_latency = CpuLatency::start(how.cpu_latency);
         let new = |queues| Rings::new(queues, threads, depth(queues), cpu_latency.clone());
@@ -73,7 +73,7 @@ impl VolumeMount {
             let thread = std::thread::Builder::new().name(name);
             thread.spawn(run).map(|handle| handles.push(handle))
         };
-        // What does not come through rings is little.
+        // Few requests bypass the rings.
         let readers = if rings.is_some() { 1 } else { threads.max(1) };
         for number in 0..readers {
             let (server, mountpoint) = (server.clone(), mountpoint.clone());
@@ -98,7 +98,7 @@ impl VolumeMount {
         if transport == Transport::Uring && !agreed {
             return Err(io::Error::other("the kernel offers no FUSE over io_uring"));
         }
-        // Only root may; without it reads are shorter.
+        // Needs root. Reads are shorter without it.
         let device = mountpoint::device_known(&mountpoint.dir);
         let _ = device.and_then(|device| mountpoint::raise_read_ahead(device, agreed));
         let keeper = server.clone();
@@ -122,10 +122,10 @@ impl VolumeMount {
         })
     }
 
-    /// Waits until it is unmounted, and unmounts the volume.
+    /// Waits for the end of the mount and unmounts the volume.
     ///
     /// # Errors
-    /// If something done was lost.
+    /// Fails if a change was lost.
     pub fn wait(self) -> tuff_iplfs::Result<()> {
         for thread in self.threads {
             let _ = thread.join();
@@ -144,7 +144,8 @@ impl VolumeMount {
         match core.volume.take() {
             Some(mut volume) => {
                 known.into_iter().for_each(|ino| volume.release(ino));
-                // What was deleted last goes back to the host now, and not at the next mount. If not, what counts is the checkpoint.
+                // Blocks of recent deletions are discarded before the next mount. The checkpoint counts even if this
+                // fails.
                 if !volume.is_read_only()
                     && let Err(e) = volume.drain()
                 {
@@ -159,7 +160,7 @@ impl VolumeMount {
     }
 }
 
-/// Serves through ring `number`, and through the device if that ends early.
+/// Serves ring `number`, and the device if the ring ends early.
 fn ring(
     server: &VolumeServer,
     mountpoint: &Mountpoint,
@@ -170,9 +171,9 @@ fn ring(
     std::thread::scope(|scope| {
         let wait = move || server.wait_for_ring(mountpoint, rings, number, &left);
         let waiting = std::thread::Builder::new().name(format!("volume-wait-{number}"));
-        // Without it the kernel is not offered this ring, and asks through the device.
+        // Without this thread the kernel does not get the ring, and uses the device.
         if waiting.spawn_scoped(scope, wait).is_ok() {
-            // Dropped with it: then that thread ends.
+            // Dropped with the service, which ends the thread.
             let fuse = mountpoint.as_fd();
             let service = VolumeRings {
                 server,

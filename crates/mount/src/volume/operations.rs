@@ -1,4 +1,4 @@
-//! What is asked, and what is reply.
+//! Operations of a volume: one function per group of requests.
 
 use super::fields::{FOR_EVER, Fields, WRITE_MAX, attr_out, errno_of, nid, now, set_attr, sized};
 use super::server::{ServerState, VolumeServer};
@@ -13,9 +13,9 @@ use tuff_iplfs::{
 };
 use zerocopy::IntoBytes;
 
-/// Of a WRITE: from the page cache, by nobody's request; the kernel took privileges when it was written there.
+/// WRITE flag: write-back of the page cache. The kernel cleared privileges when the page was written.
 const WRITE_CACHE: u32 = 1 << 0;
-/// Of a WRITE: by somebody who may not keep set-user-id and set-group-id.
+/// WRITE flag: the writer may not keep set-user-id and set-group-id.
 const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
 /// Features of a writable filesystem.
@@ -43,13 +43,14 @@ const FEATURES: u64 = init::ASYNC_READ
 /// Blocks appended after which the device starts to write: 32 MiB.
 const BEGIN_BLOCKS: u64 = 8192;
 
-/// Requests of the page cache that the kernel sends before one of them is answered, for each thread. They are answered in turn with all others.
+/// Maximum page-cache requests under way per thread. They share the queue with all other requests.
 const IN_FLIGHT: usize = 3;
 
-/// Of a SETXATTR: an access list that takes set-group-id away.
+/// SETXATTR flag: the access list clears set-group-id.
 const ACL_KILL_SGID: u32 = 1;
 
-/// Names of extended attributes that the kernel gives a meaning or a permission to. It passes others on without asking.
+/// Checks the namespace of an extended attribute. The kernel passes unknown namespaces on without a permission
+/// check.
 fn known_namespace(name: &[u8]) -> Result<()> {
     if [acl::ACCESS, acl::DEFAULT].contains(&name) {
         return Ok(());
@@ -62,17 +63,17 @@ fn known_namespace(name: &[u8]) -> Result<()> {
     }
 }
 
-/// The body of a reply.
+/// Body of a reply.
 pub(super) enum Reply {
-    /// The kernel expects no reply.
+    /// No reply is expected.
     Nothing,
     Body(Vec<u8>),
-    /// So many bytes at the start of the room there was for it.
+    /// Length of the body at the start of the reply buffer.
     InPlace(usize),
 }
 
 impl VolumeServer {
-    /// Answers one request, but for those that make something durable. `room` is for what is read.
+    /// Answers one request, except for those that make data durable. `room` receives the data of a read.
     pub(super) fn answer(
         &self,
         header: &InHeader,
@@ -94,14 +95,14 @@ impl VolumeServer {
                 let (count, _) = (f.u32()?, f.u32()?);
                 for _ in 0..count {
                     let (node, times) = (f.u64()?, f.u64()?);
-                    // Taken anew each time: others want it more.
+                    // Locked for each inode, so that other requests can run in between.
                     self.lock()?.forget(node, times);
                 }
                 return Ok(Reply::Nothing);
             }
             op::INTERRUPT => return Ok(Reply::Nothing),
             op::INIT => return self.init(f.0).map(Reply::Body),
-            // ENOSYS to these says "never ask again, and go on as if all was well".
+            // ENOSYS means: the kernel does not send this operation again, and treats it as successful.
             op::OPEN | op::OPENDIR | op::FLUSH | op::STATX => return Err(Errno::NOSYS),
             op::RELEASE | op::RELEASEDIR => return Ok(Reply::Body(Vec::new())),
             _ => {}
@@ -145,7 +146,7 @@ impl VolumeServer {
         Ok(reply.as_bytes().to_vec())
     }
 
-    /// Resolved under the lock, read outside it.
+    /// Plans a read under the lock and runs it outside.
     fn read(&self, node: Nid, f: &mut Fields<'_>, room: &mut [u8]) -> Result<usize> {
         let (_, offset, size) = (f.u64()?, f.u64()?, f.u32()?);
         let size = room.len().min(size as usize);
@@ -153,7 +154,7 @@ impl VolumeServer {
         plan.and_then(|plan| plan.run_into(room)).map_err(errno_of)
     }
 
-    /// Operations that change nothing.
+    /// Answers operations without changes.
     fn look(&self, node: Nid, header: &InHeader, f: &mut Fields<'_>) -> Result<Vec<u8>> {
         let mut core = self.lock()?;
         match header.opcode {
@@ -163,7 +164,7 @@ impl VolumeServer {
                 let attr = match found.and_then(|ino| volume.attr(ino)) {
                     Ok(attr) => attr,
                     Err(Error::Posix(tuff_iplfs::Errno::NotFound)) => {
-                        // Node 0: the kernel remembers that there is no such name.
+                        // Node 0: the kernel caches that there is no such name.
                         let none = EntryOut {
                             entry_valid: FOR_EVER,
                             ..Default::default()
@@ -190,7 +191,7 @@ impl VolumeServer {
             op::LISTXATTR => {
                 let size = f.u32()?;
                 let names = core.volume()?.xattrs(node).map_err(errno_of)?;
-                // The kernel shows "trusted." to those with CAP_SYS_ADMIN; only the user is known here.
+                // The kernel shows "trusted." to processes with CAP_SYS_ADMIN. Only the user is known here.
                 let privileged = header.uid == 0;
                 let mut list = Vec::new();
                 for name in names
@@ -226,7 +227,7 @@ impl VolumeServer {
         }
     }
 
-    /// Operations that change one inode.
+    /// Answers operations that change one inode.
     fn change(
         &self,
         node: Nid,
@@ -240,7 +241,7 @@ impl VolumeServer {
             op::WRITE => {
                 let (_, offset, size) = (f.u64()?, f.u64()?, f.u32()?);
                 let (flags, _owner, _open, _padding) = (f.u32()?, f.u64()?, f.u32()?, f.u32()?);
-                // First: no content of others with privileges of before, whatever fails.
+                // Privileges are cleared first, even if the write fails.
                 if flags & WRITE_CACHE == 0 {
                     let ids = flags & WRITE_KILL_SUIDGID != 0;
                     volume
@@ -258,7 +259,7 @@ impl VolumeServer {
                     self.behind().much = true;
                     self.much.notify_one();
                 }
-                // Fits: at most as long as the request.
+                // Fits: not longer than the request.
                 Ok([n as u32, 0].as_bytes().to_vec())
             }
             op::SETATTR => {
@@ -281,7 +282,7 @@ impl VolumeServer {
                     0x11 => Allocate::ZeroRange { keep_size: true },
                     _ => return Err(Errno::OPNOTSUPP),
                 };
-                // The kernel does not say whether he may keep set-user-id and set-group-id.
+                // The kernel does not report whether the caller may keep set-user-id and set-group-id.
                 let by = Some(caller).filter(|caller| caller.uid != 0);
                 volume.drop_privileges(node, by, now()).map_err(errno_of)?;
                 volume
@@ -320,7 +321,7 @@ impl VolumeServer {
             _ => {
                 let name = f.name()?;
                 match volume.remove_xattr(node, name, now()) {
-                    // That there is no access list is what was asked for.
+                    // A missing access list is the requested result.
                     Err(Error::Posix(tuff_iplfs::Errno::NoAttribute))
                         if [acl::ACCESS, acl::DEFAULT].contains(&name) => {}
                     other => other.map_err(errno_of)?,
@@ -330,7 +331,7 @@ impl VolumeServer {
         }
     }
 
-    /// Operations that make, move and remove names.
+    /// Answers operations that create, rename and remove names.
     fn names(
         &self,
         node: Nid,
@@ -371,10 +372,10 @@ impl VolumeServer {
                 let attr = attr.map_err(errno_of)?;
                 let mut reply = core.tell(&attr)?.as_bytes().to_vec();
                 if opcode == op::TMPFILE {
-                    // It was born held once, and is held as a known one now.
+                    // The new inode is held once, and once more as an inode known to the kernel.
                     core.volume()?.release(attr.ino);
                 }
-                // Handle, flags, nothing: there are no handles here.
+                // Handle, flags and padding: there are no file handles.
                 reply.extend_from_slice(&[0; 16]);
                 return Ok(reply);
             }
@@ -414,17 +415,17 @@ impl VolumeServer {
     }
 }
 
-/// Permissions of what is made in a directory: a default list there takes the place of the umask.
+/// Returns the permissions of a new inode. A default access list of the directory replaces the umask.
 fn masked(volume: &mut Volume, dir: Nid, bits: u32, umask: u32) -> Result<u32> {
     let listed = volume.has_default_acl(dir).map_err(errno_of)?;
     Ok(if listed { bits } else { bits & !umask })
 }
 
-/// Entries of a directory from `cookie` on, as many as `room` bytes hold.
+/// Returns entries of a directory from `cookie` on, as many as `room` bytes hold.
 fn list(core: &mut ServerState, dir: Nid, cookie: u64, room: usize, plus: bool) -> Result<Vec<u8>> {
     let head = if plus { size_of::<EntryOut>() } else { 0 };
     let fixed = head + size_of::<protocol::Dirent>();
-    // More than fit are never asked for: names have a byte at least.
+    // Never more than fit: each name has a byte at least.
     let entries = core
         .volume()?
         .read_dir(dir, cookie, room / (fixed + 8))
@@ -443,7 +444,7 @@ fn list(core: &mut ServerState, dir: Nid, cookie: u64, room: usize, plus: bool) 
             } else {
                 core.volume()?.attr(entry.ino).ok()
             };
-            // Nothing is reply of an inode that cannot be read: a look-up says why.
+            // An inode that cannot be read has no attributes here. A look-up reports the error.
             let told = match attr {
                 Some(attr) => core.tell(&attr)?,
                 None => EntryOut::default(),

@@ -1,13 +1,15 @@
-//! Projects of files and directories, as `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR` (`chattr -p`, `lsattr -p`) show and set them, and
-//! the flags, which those programs get and set before by `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS`.
+//! Project identifiers and flags through ioctl.
+//!
+//! `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR` (`lsattr -p`, `chattr -p`) read and change projects. Those programs
+//! use `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS` before.
 //!
 //! ```text
-//!  request  handle 8 │ flags 4 │ command 4 │ argument 8 │ room in 4 │ room out 4 │ fsxattr or flags 4, if they are set
-//!  reply    result 4 │ flags 4 │ zero 8 │ fsxattr or flags 4, if they are asked for
+//!  request  handle 8 │ flags 4 │ command 4 │ argument 8 │ in size 4 │ out size 4 │ fsxattr or flags 4 (to set)
+//!  reply    result 4 │ flags 4 │ zero 8 │ fsxattr or flags 4 (to get)
 //!  fsxattr  flags 4 │ extent size 4 │ extents 4 │ project 4 │ copy-on-write extent size 4 │ zero 8
 //! ```
 //!
-//! The kernel asks who may: the owner, and nobody from another user namespace.
+//! The kernel checks permissions: only the owner, and no user of another user namespace.
 
 use super::fields::{Fields, errno_of, now};
 use rustix::io::Errno;
@@ -15,20 +17,20 @@ use tuff_fuse::filesystem::Result;
 use tuff_iplfs::{Attr, Nid, SetAttr, Volume, mode};
 use zerocopy::IntoBytes;
 
-/// `FS_IOC_FSGETXATTR`.
+/// Command `FS_IOC_FSGETXATTR` of ioctl.
 const GET: u32 = 0x801c_581f;
-/// `FS_IOC_FSSETXATTR`.
+/// Command `FS_IOC_FSSETXATTR` of ioctl.
 const SET: u32 = 0x401c_5820;
-/// `FS_IOC_GETFLAGS`.
+/// Command `FS_IOC_GETFLAGS` of ioctl.
 const GET_FLAGS: u32 = 0x8008_6601;
-/// `FS_IOC_SETFLAGS`.
+/// Command `FS_IOC_SETFLAGS` of ioctl.
 const SET_FLAGS: u32 = 0x4008_6602;
-/// `FS_XFLAG_PROJINHERIT`: what is made in a directory is of its project. So it is in every directory here.
+/// Flag `FS_XFLAG_PROJINHERIT`: new entries inherit the directory's project. All directories have it.
 const INHERIT: u32 = 0x200;
-/// `FS_PROJINHERIT_FL`: the same, as `FS_IOC_GETFLAGS` has it.
+/// Flag `FS_PROJINHERIT_FL`: the same for `FS_IOC_GETFLAGS`.
 const INHERIT_FLAG: u32 = 0x2000_0000;
 
-/// Answers an IOCTL.
+/// Answers an ioctl request.
 pub(super) fn answer(volume: &mut Volume, node: Nid, f: &mut Fields<'_>) -> Result<Vec<u8>> {
     let (_handle, _flags, command) = (f.u64()?, f.u32()?, f.u32()?);
     let (_argument, _room_in, _room_out) = (f.u64()?, f.u32()?, f.u32()?);
@@ -67,7 +69,7 @@ fn is_dir(attr: &Attr) -> bool {
     attr.mode & mode::TYPE == mode::DIR
 }
 
-/// Nothing else can be changed.
+/// Returns the project to set. Other changes are rejected.
 fn project_to_set(attr: &Attr, f: &mut Fields<'_>) -> Result<u32> {
     let (flags_set, extent_size, _extents) = (f.u32()?, f.u32()?, f.u32()?);
     let (project, cow_extent_size) = (f.u32()?, f.u32()?);
@@ -106,7 +108,7 @@ mod tests {
         let mut shown = vec![0; 16];
         shown.extend_from_slice([0x200u32, 0, 0, 7, 0, 0, 0].as_bytes());
         assert_eq!(ask(&mut volume, GET, &[]), Ok(shown.clone()));
-        // Not inherited; append only; extents of a size.
+        // Without inheritance; append-only; with extent sizes.
         for (at, value) in [(0, 0), (0, 0x210), (1, 4096), (4, 4096)] {
             let mut fields = [0x200, 0, 0, 8, 0, 0, 0];
             fields[at] = value;
@@ -118,7 +120,7 @@ mod tests {
         assert_eq!(ask(&mut volume, GET_FLAGS, &[]), Ok(flags));
         assert_eq!(ask(&mut volume, SET_FLAGS, &[0x2000_0000]), Ok(vec![0; 16]));
         assert_eq!(ask(&mut volume, SET_FLAGS, &[0x10]), Err(Errno::OPNOTSUPP));
-        // FS_IOC_GETVERSION.
+        // Command FS_IOC_GETVERSION.
         assert_eq!(ask(&mut volume, 0x8008_7601, &[]), Err(Errno::NOTTY));
         assert_eq!(ask(&mut volume, GET, &[]), Ok(shown));
     }

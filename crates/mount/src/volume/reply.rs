@@ -1,4 +1,4 @@
-//! Replies, sent at once or later.
+//! Replies, sent at once or after a flush or write-back.
 
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -10,15 +10,15 @@ use tuff_fuse::protocol::OutHeader;
 use tuff_fuse::transport::uring::{DeferredReplies, Rings};
 use zerocopy::IntoBytes;
 
-/// Who waits for a flush.
+/// Request whose reply is sent later.
 #[derive(Clone, Copy)]
 pub(super) struct PendingReply {
     pub(super) unique: u64,
-    /// The place in the rings where the reply goes.
+    /// Slot of the request in the rings.
     pub(super) slot: Option<usize>,
 }
 
-/// Tells those who wait.
+/// Sends replies from a thread.
 pub(super) struct ReplySender<'a> {
     fuse: BorrowedFd<'a>,
     rings: Option<&'a Arc<Rings>>,
@@ -40,7 +40,7 @@ impl<'a> ReplySender<'a> {
 
     pub(super) fn send_body(&self, pending: PendingReply, result: Result<&[u8]>) {
         let (Some(slot), Some(rings)) = (pending.slot, self.rings) else {
-            // A kernel that does not wait any more is unmounting: the next read says so.
+            // If the kernel does not wait for the reply, it is unmounting: the next read reports it.
             let _ = send(self.fuse, pending.unique, result);
             return;
         };
@@ -67,7 +67,7 @@ pub(super) fn header_of(unique: u64, body: Result<usize>) -> OutHeader {
     }
 }
 
-/// Answers a request. An error if there will be no more: it is unmounted.
+/// Sends a reply through the device. Fails if the filesystem is unmounted.
 pub(super) fn send(fuse: BorrowedFd<'_>, unique: u64, body: Result<&[u8]>) -> Result<()> {
     let header = header_of(unique, body.map(<[u8]>::len));
     let parts = [
@@ -75,7 +75,7 @@ pub(super) fn send(fuse: BorrowedFd<'_>, unique: u64, body: Result<&[u8]>) -> Re
         IoSlice::new(body.unwrap_or_default()),
     ];
     match rustix::io::writev(fuse, &parts) {
-        // The pending gave up, or does not understand: that is no reason to end.
+        // The client was interrupted or the kernel rejected the reply: the session continues.
         Ok(_) | Err(Errno::INTR | Errno::NOENT | Errno::AGAIN | Errno::INVAL) => Ok(()),
         Err(e) => Err(e),
     }

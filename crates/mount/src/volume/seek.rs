@@ -11,25 +11,25 @@ use tuff_fuse::protocol::{self, InHeader, NotifyInvalInode, OutHeader};
 use tuff_iplfs::{Nid, Volume};
 use zerocopy::IntoBytes;
 
-/// Minor version of the first protocol whose kernel waits for all pages under write-back.
+/// First minor version whose kernel waits for all pages under write-back.
 pub(super) const MINOR_MIN: u32 = 44;
 
 /// End of a hole without data after it.
 const NO_END: u64 = u64::MAX;
 
-/// Request LSEEK.
+/// LSEEK request on a file.
 #[derive(Clone, Copy)]
 pub(super) struct Seek {
     pub(super) node: Nid,
     pub(super) offset: u64,
-    /// SEEK_HOLE, otherwise SEEK_DATA.
+    /// True for SEEK_HOLE, false for SEEK_DATA.
     pub(super) hole: bool,
 }
 
-/// Search that waits until the kernel has written pages back.
+/// Search that waits for write-back by the kernel.
 pub(super) struct PendingSeek {
     pub(super) seek: Seek,
-    /// Range of the file that may hold data only the kernel has. Unit: bytes.
+    /// Range of the file that may contain data only in the kernel. Unit: bytes.
     pub(super) unsure: Range<u64>,
     pub(super) pending: PendingReply,
 }
@@ -49,7 +49,7 @@ impl Seek {
         })
     }
 
-    /// Searches the volume.
+    /// Searches the volume without the kernel's pages.
     pub(super) fn run(&self, volume: &mut Volume) -> Result<u64> {
         if self.hole {
             volume.seek_hole(self.node, self.offset).map_err(errno_of)
@@ -58,10 +58,10 @@ impl Seek {
         }
     }
 
-    /// The range that decides, where the volume has found `found`: the hole that was skipped, or everything from the first hole on.
+    /// Returns the range that may change the result `found`: the skipped hole, or everything from the first hole on.
     pub(super) fn unsure(&self, found: Result<u64>) -> Result<Range<u64>> {
         let found = match found {
-            // The volume's end may lie before the kernel's.
+            // The kernel's end of the file may lie after the volume's.
             Err(Errno::NXIO) => None,
             found => Some(found?),
         };
@@ -72,7 +72,7 @@ impl Seek {
     }
 }
 
-/// Has the kernel write back and drop the pages of a range, and waits for it.
+/// Makes the kernel write back and drop the pages of a range, and waits for it.
 pub(super) fn write_back(fuse: &impl AsFd, node: Nid, range: Range<u64>) -> Result<()> {
     let notice = NotifyInvalInode {
         node: u64::from(node.0),
@@ -89,9 +89,9 @@ pub(super) fn write_back(fuse: &impl AsFd, node: Nid, range: Range<u64>) -> Resu
     };
     let parts = [header.as_bytes(), notice.as_bytes()].map(IoSlice::new);
     match rustix::io::retry_on_intr(|| rustix::io::writev(fuse, &parts)) {
-        // The kernel has forgotten the inode, and its pages with it.
+        // The kernel has forgotten the inode and its pages.
         Ok(_) | Err(Errno::NOENT) => Ok(()),
-        // It takes no such notice: nothing can be reply of holes.
+        // The kernel does not support this notification, so holes are unknown.
         Err(Errno::INVAL | Errno::NOSYS) => Err(Errno::NOSYS),
         Err(e) => Err(e),
     }

@@ -17,20 +17,20 @@ use tuff_fuse::negotiation::Negotiation;
 use tuff_fuse::protocol::EntryOut;
 use tuff_iplfs::{BlockDevice, Nid, Volume};
 
-/// How often everything is made durable without being asked, as after a `sync`, of which the kernel says nothing.
+/// Default interval of checkpoints. `sync` relies on it, because the kernel does not send it to servers.
 pub const SYNC_EVERY: Duration = Duration::from_secs(5);
 
-/// The volume and what the kernel knows of it.
+/// Volume and the inodes that the kernel knows.
 pub(super) struct ServerState {
-    /// `None` when it was unmounted.
+    /// The mounted volume. None after unmount.
     pub(super) volume: Option<Volume>,
-    /// How often the kernel was given each number.
+    /// Number of look-ups of each inode less its FORGETs.
     pub(super) known: HashMap<Nid, u64>,
-    /// Blocks appended when the device was last asked to begin writing.
+    /// Blocks appended at the last early flush.
     pub(super) begun_blocks: u64,
 }
 
-/// Serves a volume.
+/// Server of a mounted volume.
 pub struct VolumeServer {
     pub(super) core: Mutex<ServerState>,
     pub(super) device: Arc<dyn BlockDevice>,
@@ -38,23 +38,23 @@ pub struct VolumeServer {
     pub(super) log: Log,
     /// Version and features that the kernel agreed on.
     pub(super) negotiation: Negotiation,
-    /// How many threads serve.
+    /// Number of serving threads.
     pub(super) threads: AtomicUsize,
-    /// Holes are reported. Otherwise LSEEK is refused, and the kernel takes every file for data from front to back.
+    /// Holes are reported. Otherwise LSEEK is unsupported, and the kernel treats every file as data.
     pub(super) reports_holes: AtomicBool,
-    /// Searches that wait for the kernel to write pages back. `None` when the mount ends.
+    /// Queue of searches that wait for write-back. None when the mount ends.
     pub(super) seeks: Mutex<Option<Sender<PendingSeek>>>,
-    /// Inodes are being forgotten.
+    /// A thread is processing FORGETs.
     pub(super) forgetting: AtomicBool,
-    /// Held by who makes a checkpoint.
+    /// Held by the thread that writes a checkpoint.
     pub(super) turn: Mutex<()>,
-    /// Held by who tells the device of discards.
+    /// Held by the thread that sends discards.
     pub(super) giving: Mutex<()>,
     pub(super) keep: Mutex<KeeperState>,
     pub(super) wake: Condvar,
-    /// How often that is.
+    /// Interval between two checkpoints.
     pub(super) every: Duration,
-    /// Whether much was appended since the last flush, or the mount ends.
+    /// State of the thread that starts early flushes.
     pub(super) behind: Mutex<WriteBehindState>,
     pub(super) much: Condvar,
 }
@@ -65,12 +65,12 @@ pub(super) struct WriteBehindState {
     pub(super) ended: bool,
 }
 
-/// What the keeper waits for.
+/// State of the keeper thread.
 #[derive(Default)]
 pub(super) struct KeeperState {
-    /// So much waits that an operation may soon have to make a checkpoint by itself.
+    /// The volume is so full of changes that an operation may soon need a checkpoint.
     pub(super) much: bool,
-    /// It is unmounted.
+    /// The filesystem is unmounted.
     pub(super) ended: bool,
 }
 
@@ -79,7 +79,7 @@ impl ServerState {
         self.volume.as_mut().ok_or(Errno::IO)
     }
 
-    /// The kernel is told of an inode once more.
+    /// Counts a reply that gives the kernel this inode.
     pub(super) fn tell(&mut self, attr: &tuff_iplfs::Attr) -> Result<EntryOut> {
         if attr.ino != Nid::ROOT {
             let known = self.known.entry(attr.ino).or_default();
@@ -91,7 +91,7 @@ impl ServerState {
         Ok(entry_of(attr))
     }
 
-    /// The kernel forgot an inode so many times.
+    /// Counts FORGETs of an inode.
     pub(super) fn forget(&mut self, node: u64, times: u64) {
         let Ok(ino) = nid(node) else { return };
         if let Some(known) = self.known.get_mut(&ino) {
@@ -107,7 +107,7 @@ impl ServerState {
 }
 
 impl VolumeServer {
-    /// A server of a volume.
+    /// Creates a server of a volume.
     pub fn new(volume: Volume, log: Log) -> Self {
         Self {
             device: volume.device(),
@@ -133,18 +133,18 @@ impl VolumeServer {
         }
     }
 
-    /// Makes everything durable so often.
+    /// Sets the interval of checkpoints.
     #[must_use]
     pub fn every(self, every: Duration) -> Self {
         Self { every, ..self }
     }
 
     pub(super) fn lock(&self) -> Result<MutexGuard<'_, ServerState>> {
-        // Somebody panicked half-way through a change.
+        // Poisoned: a panic interrupted a change.
         self.core.lock().map_err(|_| Errno::IO)
     }
 
-    /// Nobody knows what the device still has: the volume takes no more changes.
+    /// The content of the device is unknown: the volume rejects further changes.
     pub(super) fn flush_failed(&self, e: &io::Error) {
         self.log.line(format_args!("a flush failed: {e}"));
         if let Ok(mut core) = self.lock()
@@ -158,7 +158,7 @@ impl VolumeServer {
         self.behind.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the device write while more comes in, so that the next checkpoint finds little to wait for.
+    /// Flushes early while data arrives, so that the next checkpoint has little to wait for.
     pub(super) fn begin_writing(&self) {
         loop {
             let mut behind = self.behind();

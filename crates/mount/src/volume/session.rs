@@ -1,13 +1,14 @@
-//! Where requests come from, and where replies go.
+//! Reception of requests and dispatch of those that wait.
 //!
-//! Through rings of io_uring a request is answered on the processor that asks ([`uring`](tuff_fuse::transport::uring)). A thread with a ring keeps its
-//! queue waiting while it is busy, so what waits for the device goes to a thread beside it, on the same processor, where waking costs least:
+//! With io_uring a request is answered on the client's processor ([`uring`](tuff_fuse::transport::uring)). A ring's
+//! thread must not block its queue. So requests that wait for the device go to a second thread on the same
+//! processor, where a wake-up is cheapest:
 //!
 //! ```text
-//!  request ─► ring's thread ─► answered, under the volume's lock
-//!                │ fsync, syncfs
-//!                └► thread for these ─► flushes; the ring's thread sends the reply
-//!  forgotten inodes ─► /dev/fuse, some at a time
+//!  request ─► thread of the ring ─► answered under the volume's lock
+//!                 │ fsync, syncfs
+//!                 └► second thread ─► flush; the thread of the ring sends the reply
+//!  FORGET ─► /dev/fuse, in batches
 //! ```
 //!
 //! Without rings every thread reads `/dev/fuse` and answers what it read.
@@ -34,14 +35,14 @@ use tuff_fuse::transport::uring::{RingRequest, RingService, Rings, stay_on};
 use tuff_iplfs::Fsync;
 use zerocopy::IntoBytes;
 
-/// Room for a request with such a write.
+/// Buffer for a request with the longest write.
 const REQUEST_MAX: usize = WRITE_MAX + (16 << 10);
-/// How long forgotten inodes wait for others: waking a thread for each would cost more than what it does.
+/// Interval in which FORGETs are collected: a wake-up for each would cost more than its work.
 const FORGET_INTERVAL: Duration = Duration::from_millis(1);
-/// How often somebody who finds no room looks whether all that is forgotten was given back.
+/// Maximum number of checks for FORGETs before a request fails for lack of space.
 const FORGET_ROUNDS: usize = 200;
 
-/// Room of a thread that reads the device. Untouched memory is not taken from the host.
+/// Buffers of a thread that reads the device. Memory is allocated when it is first touched.
 pub(super) struct Buffers<'a> {
     request: Vec<u8>,
     reply: Vec<u8>,
@@ -49,7 +50,7 @@ pub(super) struct Buffers<'a> {
 }
 
 impl<'a> Buffers<'a> {
-    /// `awake` is told of each request.
+    /// Creates buffers. The CPU latency limit notes each request.
     pub(super) fn new(cpu_latency: Option<&'a CpuLatency>) -> Self {
         Self {
             request: vec![0; REQUEST_MAX],
@@ -59,29 +60,28 @@ impl<'a> Buffers<'a> {
     }
 }
 
-/// What a thread with a ring leaves to the one beside it.
+/// Request that a ring's thread hands to its second thread.
 pub(super) enum Wait {
-    /// Somebody waits for a flush, and nobody flushes.
+    /// Requests wait for a flush, and none is running.
     Flush,
-    /// A file is to be made durable, which takes a checkpoint.
+    /// An fsync needs a checkpoint.
     Fsync(InHeader, PendingReply),
-    /// Everything is to be made durable.
+    /// All changes have to become durable.
     Sync(InHeader, PendingReply),
 }
 
-/// True for requests that make something durable.
+/// Returns true for requests that make one file durable.
 fn is_fsync(opcode: u32) -> bool {
     matches!(opcode, op::FSYNC | op::FSYNCDIR)
 }
 
-/// True for requests that make everything durable. SYNCFS comes from no kernel of today, which sends it to virtiofs and
-/// fuseblk alone: behind `sync` there is only the keeper.
+/// Returns true for requests that make all changes durable. The kernel sends SYNCFS only to virtiofs and fuseblk.
 fn is_sync(opcode: u32) -> bool {
     matches!(opcode, op::SYNCFS | op::DESTROY)
 }
 
 impl VolumeServer {
-    /// Runs a part of an answer that may panic.
+    /// Runs a part of a request that may panic.
     pub(super) fn guarded<T>(&self, opcode: u32, answer: impl FnOnce() -> Result<T>) -> Result<T> {
         catch_unwind(AssertUnwindSafe(answer)).unwrap_or_else(|_| {
             let what = op::name(opcode);
@@ -92,7 +92,7 @@ impl VolumeServer {
         })
     }
 
-    /// Writes what an fsync makes durable, if that takes no waiting.
+    /// Writes the changes of an fsync, if that does not block.
     fn begin_fsync(&self, header: &InHeader) -> Result<Fsync> {
         self.guarded(header.opcode, || {
             let node = nid(header.node)?;
@@ -105,7 +105,7 @@ impl VolumeServer {
         })
     }
 
-    /// Makes a file durable that needs a checkpoint, and tells who asked.
+    /// Answers an fsync that needs a checkpoint.
     fn fsync_by_checkpoint(
         &self,
         header: &InHeader,
@@ -119,11 +119,11 @@ impl VolumeServer {
             Ok(true) => {}
             done => replies.tell(pending, done.map(|_| ())),
         }
-        // What cannot be given back now is given back after the next checkpoint.
+        // Remaining discards follow after the next checkpoint.
         let _ = self.send_discards();
     }
 
-    /// GroupFlush until nobody waits for it.
+    /// Flushes until no request waits.
     fn flush(&self, replies: &ReplySender<'_>) {
         self.flushes.run(
             || self.device.flush(),
@@ -141,7 +141,8 @@ impl VolumeServer {
         );
     }
 
-    /// Reads the device and answers on the calling thread until it is unmounted. With `rings`, only what does not come through them is read there.
+    /// Reads the device and answers requests until the filesystem is unmounted. With `rings`, only the other
+    /// requests arrive there.
     pub(super) fn serve(
         &self,
         fuse: impl AsFd,
@@ -159,7 +160,7 @@ impl VolumeServer {
         }
     }
 
-    /// One request. `None` if there will be no more; else what it was and whether it was answered well.
+    /// Answers one request. Returns its operation and success, or None at the end of the session.
     pub(super) fn step(
         &self,
         fuse: &impl AsFd,
@@ -223,7 +224,7 @@ impl VolumeServer {
         Some((header.opcode, body.is_ok()))
     }
 
-    /// Waits until what the kernel has forgotten is given back, which may be the room that somebody looks for.
+    /// Waits until pending FORGETs are processed, which may release the required space.
     fn forget_all(&self, fuse: BorrowedFd<'_>) {
         for _ in 0..FORGET_ROUNDS {
             std::thread::sleep(FORGET_INTERVAL);
@@ -235,7 +236,7 @@ impl VolumeServer {
         }
     }
 
-    /// Answers what a thread with a ring leaves, until that ends. `processor` is the one of that thread.
+    /// Answers requests that wait, until the ring's thread ends. `processor` is the processor of that thread.
     pub(super) fn wait_for_ring(
         &self,
         fuse: impl AsFd,
@@ -257,11 +258,11 @@ impl VolumeServer {
     }
 }
 
-/// The server, as rings want it.
+/// Volume as a service for io_uring.
 pub(super) struct VolumeRings<'a> {
     pub(super) server: &'a VolumeServer,
     pub(super) fuse: BorrowedFd<'a>,
-    /// Where requests go that wait.
+    /// Queue of the second thread.
     pub(super) waits: Sender<Wait>,
 }
 
@@ -295,7 +296,7 @@ impl RingService for VolumeRings<'_> {
         if let Some(wait) = left {
             return match self.waits.send(wait) {
                 Ok(()) => None,
-                // That thread panicked.
+                // The second thread panicked.
                 Err(_) => Some((header_of(header.unique, Err(Errno::IO)), 0)),
             };
         }
@@ -312,7 +313,7 @@ impl RingService for VolumeRings<'_> {
         }
         let mut answer = || {
             self.server.guarded(header.opcode, || match header.opcode {
-                // Nothing follows it.
+                // READ has no data after its structure.
                 op::READ => self.server.answer(&header, Fields(fields, &[]), payload),
                 _ => {
                     let fields = Fields(fields, &payload[..behind]);
