@@ -224,7 +224,6 @@ mod tests {
         "crates/flash-sim",
         "crates/erofs",
         "crates/lab",
-        "crates/mount",
         "fuzz",
     ];
 

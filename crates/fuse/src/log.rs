@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_said_once_and_memory_is_bounded() {
+    fn equal_lines_are_written_once_in_bounded_memory() {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let sink = lines.clone();
         let log = Log::new(move |line| sink.lock().unwrap().push(line.to_owned()));

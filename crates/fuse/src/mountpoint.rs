@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_mount_table_are_understood() {
+    fn mount_table_lines_are_parsed() {
         let line = b"36 35 0:98 / /mnt/a\\040b\\134 ro,nosuid shared:1 master:2 - fuse.tuff /x/y\\040z ro,user_id=0";
         let wanted = Mounted {
             dir: PathBuf::from("/mnt/a b\\"),
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn commas_in_names_do_not_end_an_option() {
+    fn commas_in_names_are_escaped() {
         assert_eq!(escaped("a,b\\c"), "a\\,b\\\\c");
     }
 }

@@ -28,7 +28,7 @@ mod tests {
     use std::io;
 
     #[test]
-    fn each_case_has_its_number() {
+    fn every_error_kind_has_its_number() {
         let io = |n: Errno| Error::io("", "", io::Error::from_raw_os_error(n.raw_os_error()));
         let eof = Error::io("", "", io::ErrorKind::UnexpectedEof.into());
         for (error, wanted) in [

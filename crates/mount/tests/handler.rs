@@ -1,4 +1,4 @@
-//! The handler without a mount: requests as bytes, replies as bytes.
+//! Handler without a mount: requests and replies as bytes.
 
 #[path = "../../erofs/tests/common/mod.rs"]
 mod common;
@@ -44,7 +44,7 @@ fn header(opcode: u32, node: u64) -> protocol::InHeader {
     }
 }
 
-/// The body of a reply.
+/// Returns the body of the reply.
 fn ask(handler: &Handler, opcode: u32, node: u64, body: &[u8]) -> Result<Vec<u8>> {
     let mut out = vec![0xEE; REPLY_MAX];
     let header = header(opcode, node);
@@ -94,7 +94,7 @@ fn init_in(major: u32, minor: u32, flags: u64) -> Vec<u8> {
 }
 
 #[test]
-fn init_takes_the_older_protocol_and_only_what_the_kernel_offers() {
+fn init_negotiates_the_older_version_and_common_features() {
     let handler = handler_of("lz4");
     let all: protocol::InitOut = whole(&ask(&handler, op::INIT, 0, &init_in(7, 99, !0)).unwrap());
     assert_eq!((all.major, all.minor), (7, protocol::MINOR));
@@ -110,7 +110,7 @@ fn init_takes_the_older_protocol_and_only_what_the_kernel_offers() {
         (31, few, 0)
     );
     assert_eq!(handler.negotiation().minor(), 31);
-    // A kernel with a later major version is told ours, and asks again.
+    // A kernel with a later major version gets this server's version and sends INIT again.
     let next: protocol::InitOut = whole(&ask(&handler, op::INIT, 0, &init_in(8, 0, 0)).unwrap());
     assert_eq!(
         (next.major, next.minor, next.flags),
@@ -119,7 +119,7 @@ fn init_takes_the_older_protocol_and_only_what_the_kernel_offers() {
 }
 
 #[test]
-fn a_kernel_that_is_too_old_is_refused() {
+fn kernels_that_are_too_old_are_rejected() {
     for (major, minor) in [(6, 40), (7, 22)] {
         let handler = handler_of("lz4");
         let reply = ask(&handler, op::INIT, 0, &init_in(major, minor, !0));
@@ -129,7 +129,7 @@ fn a_kernel_that_is_too_old_is_refused() {
 }
 
 #[test]
-fn names_are_found_for_ever_and_so_are_those_that_do_not_exist() {
+fn names_and_absent_names_are_valid_forever() {
     let handler = handler_of("lz4");
     let found = lookup(&handler, ROOT, "hi");
     assert_eq!((found.attr.size, found.attr.nlink), (13, 2));
@@ -139,7 +139,7 @@ fn names_are_found_for_ever_and_so_are_those_that_do_not_exist() {
     let missing = lookup(&handler, ROOT, "nothing");
     assert_eq!(missing.node, 0);
     assert!(missing.entry_valid > 1 << 60);
-    // Those who export the mount ask for the node itself, also of a file, and for the parent.
+    // An NFS server looks up the node itself, also of a file, and the parent.
     assert_eq!(lookup(&handler, found.node, ".").node, found.node);
     let dir = lookup(&handler, ROOT, "dir");
     assert_eq!(lookup(&handler, dir.node, "..").node, ROOT);
@@ -151,7 +151,7 @@ fn names_are_found_for_ever_and_so_are_those_that_do_not_exist() {
 }
 
 #[test]
-fn attributes_are_those_of_the_image_or_as_asked() {
+fn attributes_match_the_image_except_for_overridden_owners() {
     let image = || sample::image("zstd");
     let show = OwnerOverride {
         uid: Some(5),
@@ -172,7 +172,7 @@ fn attributes_are_those_of_the_image_or_as_asked() {
 }
 
 #[test]
-fn reads_give_what_was_asked_for_and_less_only_at_the_end() {
+fn reads_are_short_only_at_the_end_of_a_file() {
     for name in ["plain", "lz4", "fragments"] {
         let handler = handler_of(name);
         let file = lookup(&handler, ROOT, "numbers");
@@ -203,7 +203,7 @@ fn reads_give_what_was_asked_for_and_less_only_at_the_end() {
     }
 }
 
-/// The names, places and nodes in a listing.
+/// Names, offsets and nodes of a listing.
 fn listed(bytes: &[u8], plus: bool) -> Vec<(Vec<u8>, u64, u64)> {
     let mut out = Vec::new();
     let mut rest = bytes;
@@ -225,7 +225,7 @@ fn listed(bytes: &[u8], plus: bool) -> Vec<(Vec<u8>, u64, u64)> {
 }
 
 #[test]
-fn listings_are_the_same_whatever_the_room() {
+fn listings_do_not_depend_on_the_buffer_size() {
     let handler = handler_of("lz4");
     for plus in [false, true] {
         let opcode = if plus { op::READDIRPLUS } else { op::READDIR };
@@ -275,7 +275,7 @@ fn listings_are_the_same_whatever_the_room() {
 }
 
 #[test]
-fn attributes_say_their_length_first() {
+fn xattr_lengths_are_reported_before_values() {
     let handler = handler_of("prefix-packed");
     let hi = lookup(&handler, ROOT, "hi").node;
     let get = |size, name: &str| ask(&handler, op::GETXATTR, hi, &xattr_in(size, name));
@@ -296,7 +296,7 @@ fn attributes_say_their_length_first() {
 }
 
 #[test]
-fn the_root_tells_the_counters_but_does_not_list_them() {
+fn counters_are_an_unlisted_attribute_of_the_root() {
     let handler = handler_of("lz4");
     let name = std::str::from_utf8(STATS_XATTR).unwrap();
     let _ = lookup(&handler, ROOT, "hi");
@@ -311,7 +311,7 @@ fn the_root_tells_the_counters_but_does_not_list_them() {
 }
 
 #[test]
-fn an_entry_with_a_damaged_inode_is_listed_and_a_look_up_says_what_is_wrong() {
+fn entries_with_damaged_inodes_are_listed_but_cannot_be_looked_up() {
     let mut bytes = sample::bytes("lz4");
     let at = sample::image("lz4").resolve(b"numbers").unwrap().position() as usize;
     bytes[at..at + 32].fill(0xFF);
@@ -335,8 +335,8 @@ fn an_entry_with_a_damaged_inode_is_listed_and_a_look_up_says_what_is_wrong() {
     assert_eq!(lookup(&handler, ROOT, "hi").attr.size, 13);
 }
 
-/// An image of one file of 40,000 bytes, of which only those of the block at 28,672 are stored. `None`, aloud, where files
-/// have no holes.
+/// Builds an image of one file of 40,000 bytes, of which only the block at 28,672 is stored. Returns None, and
+/// reports it, on filesystems without holes.
 fn sparse_image(scratch: &Path) -> Option<Image> {
     use std::os::unix::fs::FileExt;
     let tree = scratch.join("tree");
@@ -398,7 +398,7 @@ fn holes_and_data_are_found() {
 }
 
 #[test]
-fn what_need_not_be_asked_is_refused_once() {
+fn unneeded_operations_return_enosys() {
     let handler = handler_of("lz4");
     for opcode in [
         op::OPEN,
@@ -429,7 +429,7 @@ fn what_need_not_be_asked_is_refused_once() {
 }
 
 #[test]
-fn no_bytes_make_the_handler_panic_or_write_too_much() {
+fn arbitrary_requests_neither_panic_nor_overflow_the_reply() {
     let said = Arc::new(std::sync::Mutex::new(String::new()));
     let sink = said.clone();
     let log = Log::new(move |line| sink.lock().unwrap().push_str(line));
@@ -488,7 +488,7 @@ fn no_bytes_make_the_handler_panic_or_write_too_much() {
 }
 
 #[test]
-fn only_whole_requests_are_taken() {
+fn incomplete_requests_are_rejected() {
     let mut bytes = header(op::GETATTR, ROOT).as_bytes().to_vec();
     bytes.extend_from_slice(&[0; 16]);
     bytes[..4].copy_from_slice(&56u32.to_ne_bytes());
@@ -500,7 +500,7 @@ fn only_whole_requests_are_taken() {
     assert!(Request::new(&bytes).is_none());
 }
 
-/// Panics at every look-up.
+/// Filesystem that panics at every look-up.
 struct Broken;
 
 impl Filesystem for Broken {
@@ -549,7 +549,7 @@ fn a_panic_ends_one_request_and_no_more() {
 }
 
 #[test]
-fn memory_is_given_back_when_it_is_short_and_grows_again() {
+fn caches_shrink_under_memory_pressure_and_grow_again() {
     let scratch = common::Scratch::new("mount-relief");
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
@@ -570,7 +570,7 @@ fn memory_is_given_back_when_it_is_short_and_grows_again() {
     let inode = server.image().resolve(b"file").unwrap();
     let mut buf = vec![0; 40_000];
     let mut read_all = || {
-        // Parts long enough to be worth holding what they are parts of.
+        // Ranges long enough that the server keeps their clusters.
         for at in (0..whole.len()).step_by(100_000).rev() {
             let n = server
                 .read(&mut session, &inode, at as u64, &mut buf)

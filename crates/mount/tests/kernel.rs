@@ -1,4 +1,4 @@
-//! The kernel is the judge: of one image its own mount and ours show the same, call by call.
+//! Comparison with the kernel: its mount and the FUSE mount of one image agree on every call.
 
 #[path = "../../erofs/tests/common/mod.rs"]
 mod common;
@@ -17,7 +17,7 @@ use tuff_fuse::{Handler, Log, Session, SessionOptions};
 use tuff_mount::{ImageFs, OwnerOverride};
 use walk::{differences, parallel_readers};
 
-/// Our mount, served by this process, until the value goes.
+/// FUSE mount served by this process until the value is dropped.
 struct Ours {
     mount: Option<Session>,
     said: Arc<std::sync::Mutex<Vec<String>>>,
@@ -61,7 +61,7 @@ impl Drop for Ours {
     fn drop(&mut self) {
         if let Some(mount) = self.mount.take() {
             mountpoint::detach(mount.dir(), Detach::Lazily).unwrap();
-            // Hangs if a thread does.
+            // Hangs if a thread does not end.
             mount.wait();
         }
         let said = self.said.lock().unwrap();
@@ -71,7 +71,7 @@ impl Drop for Ours {
     }
 }
 
-/// True if both kinds of mounts can be made here; says so aloud if not.
+/// Returns true if both kinds of mounts are possible here, and reports a skipped test if not.
 fn can_mount() -> bool {
     if !common::is_root() {
         tuff_testkit::skipped("mounting with the kernel's EROFS needs root");
@@ -87,12 +87,12 @@ fn can_mount() -> bool {
     true
 }
 
-/// The transports that this kernel has. Root switches io_uring on; it stays on.
+/// Returns the transports of this kernel. As root it enables io_uring, which stays enabled.
 fn transports() -> Vec<Transport> {
     let switch = "/sys/module/fuse/parameters/enable_uring";
     let is_on = || std::fs::read_to_string(switch).is_ok_and(|text| text.trim() == "Y");
     if !is_on() {
-        // A kernel before 6.14 has no such switch.
+        // Kernels before 6.14 have no such parameter.
         let _ = std::fs::write(switch, "Y");
     }
     if is_on() {
@@ -107,7 +107,7 @@ fn transports() -> Vec<Transport> {
     vec![Transport::Dev]
 }
 
-/// As the command mounts.
+/// Options of `tuff mount`.
 fn pushing() -> ServeOptions {
     ServeOptions {
         hand_on: true,
@@ -115,7 +115,7 @@ fn pushing() -> ServeOptions {
     }
 }
 
-/// The image's two mounts show the same, under every kind of access.
+/// Compares both mounts of an image with every kind of access.
 fn compare(name: &str, image: &Path, scratch: &Path, options: ServeOptions) {
     let Some(kernel) = Mounted::new(image, &scratch.join("kernel"), "") else {
         return;
@@ -144,7 +144,7 @@ fn source(scratch: &Scratch) -> PathBuf {
 }
 
 #[test]
-fn images_of_our_writer_look_the_same() {
+fn images_of_tuff_look_like_the_kernels_mount() {
     if !can_mount() {
         return;
     }
@@ -159,7 +159,7 @@ fn images_of_our_writer_look_the_same() {
 }
 
 #[test]
-fn images_of_mkfs_erofs_look_the_same() {
+fn images_of_mkfs_erofs_look_like_the_kernels_mount() {
     if !can_mount() {
         return;
     }
@@ -176,7 +176,7 @@ fn images_of_mkfs_erofs_look_the_same() {
 }
 
 #[test]
-fn a_small_cache_and_every_strategy_give_the_same() {
+fn small_caches_and_all_strategies_give_equal_results() {
     if !can_mount() {
         return;
     }
@@ -206,7 +206,7 @@ fn a_small_cache_and_every_strategy_give_the_same() {
     }
 }
 
-/// An image with one `file` of so many bytes of text in clusters of 64 KiB, and these bytes.
+/// Builds an image with one `file` of `len` bytes of text in clusters of 64 KiB. Returns its path and the text.
 fn image_of_text(scratch: &Scratch, len: usize) -> (PathBuf, Vec<u8>) {
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
@@ -221,9 +221,9 @@ fn image_of_text(scratch: &Scratch, len: usize) -> (PathBuf, Vec<u8>) {
     (image, whole)
 }
 
-/// Pages at random, until there can be no doubt that clusters were come back to.
+/// Reads random pages until clusters have certainly been read again.
 #[test]
-fn what_a_reader_comes_back_to_is_pushed_into_the_page_cache() {
+fn clusters_read_again_are_pushed_into_the_page_cache() {
     if !can_mount() {
         return;
     }
@@ -245,7 +245,7 @@ fn what_a_reader_comes_back_to_is_pushed_into_the_page_cache() {
         let again = std::fs::read(dir.join("file")).unwrap();
         assert!(again == whole, "{transport:?}");
         drop(file);
-        // All threads end with it.
+        // All threads end with the mount.
         drop(ours);
         let counters = handler.filesystem().counters();
         let pushed = counters.iter().find(|(name, _)| *name == "handed_on_bytes");
@@ -253,9 +253,9 @@ fn what_a_reader_comes_back_to_is_pushed_into_the_page_cache() {
     }
 }
 
-/// The first page of each 128 KiB; every other one is decoded and stored by a thread of its own.
+/// Reads the first page of each 128 KiB. A separate thread decodes and stores every other one.
 #[test]
-fn the_next_steps_of_a_reader_are_pushed_into_the_page_cache() {
+fn next_steps_of_a_strided_reader_are_pushed_into_the_page_cache() {
     if !can_mount() {
         return;
     }
@@ -267,7 +267,7 @@ fn the_next_steps_of_a_reader_are_pushed_into_the_page_cache() {
         let handler = ours.mount.as_ref().unwrap().handler().clone();
         let file = std::fs::File::open(dir.join("file")).unwrap();
         let mut page = [0; 4096];
-        // The second time what was stored is there, or asked for.
+        // In the second pass the stored pages are cached, or requested.
         for at in (0..whole.len())
             .step_by(128 << 10)
             .chain((0..whole.len()).step_by(4096))
@@ -277,7 +277,7 @@ fn the_next_steps_of_a_reader_are_pushed_into_the_page_cache() {
             assert!(page[..n] == whole[at..][..n], "{transport:?}: {at}");
         }
         drop(file);
-        // All threads end with it.
+        // All threads end with the mount.
         drop(ours);
         let counters = handler.filesystem().counters();
         let pushed = counters.iter().find(|(name, _)| *name == "handed_on_bytes");
@@ -285,12 +285,13 @@ fn the_next_steps_of_a_reader_are_pushed_into_the_page_cache() {
     }
 }
 
-/// Seen: a server that was killed while it started never ended, and who looked at the mount waited for ever.
-/// Cost: a process that cannot be killed, until the connection is aborted by hand.
-/// Cause: at its start the server asked its own mount, and what would have given up the connection was that it ends.
-/// Cure: it asks the kernel what the kernel knows.
+/// Seen: a server that was killed during its start never ended, and processes that accessed the mount hung.
+/// Cost: a process that cannot be killed until the connection is aborted by hand.
+/// Cause: at its start the server sent a request to its own mount. Only its own end would have closed the
+/// connection.
+/// Cure: it gets the device number from the kernel alone.
 #[test]
-fn a_server_asks_nothing_of_its_own_mount() {
+fn a_server_sends_no_request_to_its_own_mount() {
     if !can_mount() {
         return;
     }
@@ -310,7 +311,7 @@ fn a_server_asks_nothing_of_its_own_mount() {
     }
 }
 
-/// The loader maps programs and libraries; nothing else here does.
+/// The loader maps programs and libraries; no other test does.
 #[test]
 fn programs_run_from_a_mount() {
     if !can_mount() {

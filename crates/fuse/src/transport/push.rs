@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn every_other_step_is_stored_not_far_ahead_and_none_twice() {
+    fn every_other_step_is_stored_once_within_the_distance() {
         let mut ahead = Ahead::default();
         assert!(!ahead.has_next());
         ahead.note(&rest(1, 1000));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_end_where_numbers_do() {
+    fn steps_end_at_the_largest_offset() {
         let mut ahead = Ahead::default();
         ahead.note(&rest(1, u64::MAX - 250));
         assert_eq!(all(&mut ahead), [u64::MAX - 50]);

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_lie_in_one_place_or_in_two_and_none_is_made_up() {
+    fn fields_are_read_from_one_buffer_or_two() {
         let numbers: Vec<u8> = [7u32.to_ne_bytes(), 3u32.to_ne_bytes()].concat();
         let names = b"one\0two\0xyz";
         let whole = [&numbers[..], names].concat();

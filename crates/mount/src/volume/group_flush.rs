@@ -69,7 +69,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn all_who_come_during_a_flush_share_the_next_one() {
+    fn requests_during_a_flush_share_the_next_one() {
         let flushes = GroupFlush::default();
         let (begun, begins) = mpsc::channel();
         let (go, wait) = mpsc::channel::<()>();

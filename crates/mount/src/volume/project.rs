@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_project_is_set_and_shown_and_nothing_else_can_be_set() {
+    fn only_the_project_can_be_changed() {
         let device = Arc::new(MemDevice::new());
         let options = FormatOptions::new([1; 16], [2; 16], 1 << 16);
         Volume::format(device.clone(), &options).unwrap();

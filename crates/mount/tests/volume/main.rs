@@ -1,4 +1,4 @@
-//! A mounted volume on a host that fails, and with limits.
+//! Mounted volumes on a failing host, and with limits.
 
 mod seek;
 
@@ -21,7 +21,7 @@ use tuff_iplfs::{
 };
 use tuff_mount::volume::{SYNC_EVERY, VolumeMount, VolumeServer};
 
-/// A host that fails where it is told to.
+/// Host device that fails on demand.
 #[derive(Default)]
 struct Host {
     inner: MemDevice,
@@ -30,7 +30,7 @@ struct Host {
     fail_flushes: AtomicBool,
     flushes: AtomicU64,
     writes: AtomicU64,
-    /// Flushes that have begun and wait, and whether they have to.
+    /// Number of waiting flushes, and true if flushes have to wait.
     gate: Mutex<(u64, bool)>,
     opened: Condvar,
 }
@@ -83,7 +83,7 @@ impl BlockDevice for Host {
     }
 }
 
-/// A volume, mounted by this process, until the value goes.
+/// Volume mounted by this process until the value is dropped.
 struct Ours {
     dir: PathBuf,
     host: Arc<Host>,
@@ -93,7 +93,7 @@ struct Ours {
 }
 
 impl Ours {
-    /// `None` where that is not possible.
+    /// Returns None where a mount is not possible.
     fn new(name: &str) -> Option<Self> {
         Self::through(name, Transport::Auto)
     }
@@ -152,10 +152,10 @@ impl Ours {
         );
     }
 
-    /// Unmounts. An error if something was lost.
+    /// Unmounts. Fails if changes were lost.
     fn unmount(&mut self) -> tuff_iplfs::Result<()> {
         mountpoint::detach(&self.dir, Detach::Lazily).unwrap();
-        // Hangs if a thread does.
+        // Hangs if a thread does not end.
         self.mount.take().unwrap().wait()
     }
 
@@ -163,7 +163,7 @@ impl Ours {
         self.dir.join(name)
     }
 
-    /// Makes a file and makes it durable.
+    /// Creates a file and makes it durable.
     fn put(&self, name: &str, bytes: &[u8]) -> io::Result<File> {
         let mut file = File::create(self.path(name))?;
         file.write_all(bytes)?;
@@ -171,7 +171,7 @@ impl Ours {
         Ok(file)
     }
 
-    /// What a file holds on the device, not in the page cache.
+    /// Reads the content of a file on the device, not in the page cache.
     fn stored(&self, name: &str) -> io::Result<Vec<u8>> {
         let flags = OFlags::RDONLY | OFlags::DIRECT;
         let mut file = File::from(rustix::fs::open(self.path(name), flags, Mode::empty())?);
@@ -202,7 +202,7 @@ impl Drop for Ours {
 }
 
 #[test]
-fn a_full_host_keeps_what_is_there_and_deletes_go_through() {
+fn a_full_host_keeps_data_and_permits_deletion() {
     let Some(mut ours) = Ours::new("full") else {
         return;
     };
@@ -220,7 +220,7 @@ fn a_full_host_keeps_what_is_there_and_deletes_go_through() {
     };
     assert_eq!(full.raw_os_error(), Some(28), "{full}");
     drop(file);
-    // What was made durable is there, that of the file that did not fit too.
+    // Durable files are present, and so is the one that did not fit.
     assert!(ours.stored("kept").unwrap() == vec![3; 1 << 20]);
     assert!(
         ours.stored("more").unwrap()[..whole << 20]
@@ -241,7 +241,7 @@ fn a_full_host_keeps_what_is_there_and_deletes_go_through() {
 }
 
 #[test]
-fn a_host_that_cannot_write_is_one_error_and_goes_on_when_it_can() {
+fn a_failed_write_is_reported_once_and_later_writes_succeed() {
     let Some(mut ours) = Ours::new("writes") else {
         return;
     };
@@ -262,7 +262,7 @@ fn a_host_that_cannot_write_is_one_error_and_goes_on_when_it_can() {
 }
 
 #[test]
-fn a_flush_that_fails_ends_changes_and_loses_nothing_durable() {
+fn a_failed_flush_ends_changes_and_keeps_durable_data() {
     let Some(mut ours) = Ours::new("flush") else {
         return;
     };
@@ -270,7 +270,7 @@ fn a_flush_that_fails_ends_changes_and_loses_nothing_durable() {
     ours.host.fail_flushes.store(true, SeqCst);
     let error = ours.put("new", &[4; 50_000]).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(5), "{error}");
-    // A host reports a loss once: a flush that succeeds now says nothing.
+    // A host reports a loss once. A later successful flush proves nothing.
     ours.host.fail_flushes.store(false, SeqCst);
     assert!(ours.put("later", b"x").is_err());
     assert!(ours.stored("kept").unwrap() == vec![3; 100_000]);
@@ -284,7 +284,7 @@ fn a_flush_that_fails_ends_changes_and_loses_nothing_durable() {
 }
 
 #[test]
-fn a_block_that_cannot_be_read_is_an_error_there_and_nowhere_else() {
+fn an_unreadable_block_affects_only_its_file() {
     let Some(mut ours) = Ours::new("reads") else {
         return;
     };
@@ -292,7 +292,7 @@ fn a_block_that_cannot_be_read_is_an_error_there_and_nowhere_else() {
     for (i, block) in bytes.chunks_exact_mut(4096).enumerate() {
         block.fill(i as u8 + 1);
     }
-    // Small enough for an fsync's group; then a checkpoint, so that nothing needs it any more but the file.
+    // Small enough for an fsync's group. After a checkpoint only the file needs the block.
     drop(ours.put("file", &bytes).unwrap());
     ours.put("other", &[9; 10_000]).unwrap();
     ours.unmount().unwrap();
@@ -322,7 +322,7 @@ fn a_block_that_cannot_be_read_is_an_error_there_and_nowhere_else() {
 }
 
 #[test]
-fn fsyncs_that_come_during_a_flush_share_the_next_one_and_keep_no_thread() {
+fn fsyncs_during_a_flush_share_the_next_one_and_block_no_thread() {
     for transport in [Transport::Auto, Transport::Dev] {
         fsyncs_share_flushes(transport);
     }
@@ -356,8 +356,8 @@ fn fsyncs_share_flushes(transport: Transport) {
             let change = &change;
             scope.spawn(move || change(n));
         }
-        // Two threads serve them all: one flushes, the other takes what comes and does not wait. A second flush that waits is the mount's own checkpoint, which
-        // lets nobody write.
+        // Two threads serve all: one flushes, and the other accepts requests without blocking. A second waiting
+        // flush is the mount's own checkpoint, which blocks writers.
         let alone = loop {
             if host.writes.load(SeqCst) - writes >= files - 1 {
                 break true;
@@ -371,7 +371,8 @@ fn fsyncs_share_flushes(transport: Transport) {
         host.opened.notify_all();
         alone
     });
-    // The last one may have written and not yet have asked for its flush when the gate opened; a checkpoint takes up to three.
+    // The last request may have written before the flushes continue, and flush later. A checkpoint takes up to three
+    // flushes.
     let flushes = host.flushes.load(SeqCst) - flushes;
     assert!(!alone || (2..=6).contains(&flushes), "{flushes} flushes");
     ours.unmount().unwrap();
@@ -383,7 +384,7 @@ fn fsyncs_share_flushes(transport: Transport) {
 }
 
 #[test]
-fn a_limit_holds_through_the_mount_and_can_be_changed_there() {
+fn limits_apply_to_the_mount_and_can_be_changed_there() {
     let Some(mut ours) = Ours::new("quota") else {
         return;
     };
@@ -406,7 +407,7 @@ fn a_limit_holds_through_the_mount_and_can_be_changed_there() {
         .write_all_at(&[7; 1 << 20], 512 << 10)
         .and_then(|()| file.sync_all());
     assert_eq!(error.unwrap_err().raw_os_error(), Some(122));
-    // Others have no limit, and this one is raised.
+    // Other projects have no limit, and this limit is raised.
     ours.put("ours", &[8; 4 << 20]).unwrap();
     set("4194304 -").unwrap();
     file.write_all_at(&[7; 1 << 20], 512 << 10).unwrap();
@@ -423,15 +424,15 @@ fn a_limit_holds_through_the_mount_and_can_be_changed_there() {
         inodes: None,
     };
     assert_eq!(limit, want);
-    // 384 blocks, a direct node past the 286 of the inode, the inode.
+    // 384 blocks, a direct node after the 286 of the inode, the inode.
     assert_eq!((usage.blocks, usage.inodes), (386, 1));
     volume.unmount().unwrap();
 }
 
 #[test]
-fn root_truncates_as_elsewhere_and_attributes_have_a_namespace() {
-    // Seen: `cp` by root over a file with set-user-id took the bit away, attributes of any name were kept, and to take an access list away that is not
-    // there was an error. Other filesystems of Linux do none of it.
+fn root_keeps_set_user_id_on_truncation_and_xattrs_need_a_namespace() {
+    // Seen: `cp` by root over a file cleared its set-user-id, attributes of any namespace were stored, and removing
+    // a missing access list failed. Other Linux filesystems do none of this.
     use rustix::fs::{XattrFlags, removexattr, setxattr};
     use rustix::io::Errno;
     use std::os::unix::fs::PermissionsExt;
@@ -471,7 +472,7 @@ fn root_truncates_as_elsewhere_and_attributes_have_a_namespace() {
 }
 
 #[test]
-fn a_directory_is_given_to_a_project_and_what_is_made_in_it_has_the_limit() {
+fn new_files_inherit_the_project_and_its_limit() {
     let Some(mut ours) = Ours::new("project") else {
         return;
     };
@@ -511,7 +512,7 @@ fn a_directory_is_given_to_a_project_and_what_is_made_in_it_has_the_limit() {
 }
 
 #[test]
-fn while_a_checkpoint_waits_for_the_device_everything_else_goes_on() {
+fn operations_continue_during_the_flush_of_a_checkpoint() {
     for transport in [Transport::Auto, Transport::Dev] {
         changes_beside_a_checkpoint(transport);
     }
@@ -527,7 +528,7 @@ fn changes_beside_a_checkpoint(transport: Transport) {
     let host = ours.host.clone();
     host.gate.lock().unwrap().1 = true;
     fs::create_dir(ours.path("before")).unwrap();
-    // The keeper's flush: nobody else asks for one.
+    // Flush of the keeper thread: no other request needs one.
     wait_until("a checkpoint flushes", || host.gate.lock().unwrap().0 > 0);
     let (done, finished) = mpsc::channel();
     let dir = ours.dir.clone();
@@ -559,7 +560,7 @@ fn changes_beside_a_checkpoint(transport: Transport) {
 }
 
 #[test]
-fn what_was_deleted_goes_back_to_the_host_though_nothing_else_happens() {
+fn deleted_blocks_are_discarded_without_further_operations() {
     let Some(mut ours) = Ours::new("idle") else {
         return;
     };
@@ -573,7 +574,7 @@ fn what_was_deleted_goes_back_to_the_host_though_nothing_else_happens() {
     wait_until("the blocks are given back", || {
         host.inner.blocks().len() < empty + 64
     });
-    // And then nothing happens any more.
+    // No operation follows.
     wait_until("the keeper is content", || {
         let flushes = host.flushes.load(SeqCst);
         std::thread::sleep(Duration::from_millis(200));
@@ -591,11 +592,11 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// What is left of privileges after something was done to a file that had them: its mode, and whether it has capabilities.
+/// Returns the mode of a file after `script`, and true if it still has capabilities.
 fn privileges_left(dir: &Path, mode: u32, others: bool, script: &str) -> (u32, bool) {
     use rustix::fs::{XattrFlags, getxattr, setxattr};
     use std::os::unix::fs::PermissionsExt;
-    // As setcap(8) writes it: one permitted capability, effective.
+    // One permitted and effective capability, in the format of setcap(8).
     const CAPABILITY: [u8; 20] = [
         1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     ];
@@ -623,9 +624,9 @@ fn privileges_left(dir: &Path, mode: u32, others: bool, script: &str) -> (u32, b
 }
 
 #[test]
-fn writes_take_privileges_as_on_other_filesystems() {
-    // Seen: the kernel asked for a file's capabilities before each write, 30 us for 4 KiB that go to the page cache in 2. A server that says
-    // it takes privileges itself is not asked.
+fn writes_clear_privileges_as_on_other_filesystems() {
+    // Seen: the kernel requested a file's capabilities before each write, 30 us for 4 KiB that go to the page cache
+    // in 2. It does not if the server clears privileges itself.
     use std::os::unix::fs::PermissionsExt;
     let Some(mut ours) = Ours::new("privileges") else {
         return;
@@ -658,7 +659,7 @@ fn writes_take_privileges_as_on_other_filesystems() {
             }
         }
     }
-    // To the owner that it has, and to none.
+    // Change to the present owner, and change without an owner.
     for script in [
         "chown 0:0 program",
         "chown 65534 program",
@@ -676,7 +677,7 @@ fn writes_take_privileges_as_on_other_filesystems() {
 }
 
 #[test]
-fn what_is_written_back_later_takes_no_capability() {
+fn write_back_clears_no_capability() {
     use rustix::fs::{XattrFlags, getxattr, setxattr};
     let Some(mut ours) = Ours::new("later") else {
         return;

@@ -1,4 +1,4 @@
-//! SEEK_DATA, SEEK_HOLE and copies of files that a process is still writing.
+//! SEEK_DATA, SEEK_HOLE and copies of files that are still being written.
 
 use super::Ours;
 use rustix::fs::{SeekFrom, seek};
@@ -11,7 +11,7 @@ use tuff_fuse::transport::Transport;
 
 const BOTH: [Transport; 2] = [Transport::Dev, Transport::Auto];
 
-/// Data ranges of a file, found through a descriptor of its own, as a copying process finds them.
+/// Returns the data ranges of a file through a descriptor of its own, as a copying process finds them.
 fn data_ranges(path: &Path) -> Vec<(u64, u64)> {
     let file = File::open(path).unwrap();
     let mut ranges = Vec::new();
@@ -34,7 +34,7 @@ fn bytes(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn pages_that_only_the_kernel_has_are_data() {
+fn dirty_pages_of_the_kernel_are_data() {
     for transport in BOTH {
         let Some(mut ours) = Ours::through("seek", transport) else {
             return;
@@ -43,13 +43,13 @@ fn pages_that_only_the_kernel_has_are_data() {
         let file = File::create(&path).unwrap();
         file.write_all_at(&bytes(1_000_000), 0).unwrap();
         assert_eq!(data_ranges(&path), [(0, 1_000_000)]);
-        // Half of it durable, half of it not.
+        // Half of the data is durable, half is not.
         file.sync_all().unwrap();
         file.write_all_at(&bytes(1_000_000), 1_000_000).unwrap();
         assert_eq!(data_ranges(&path), [(0, 2_000_000)]);
         drop(file);
 
-        // In a hole of the volume, across the end of the volume's file, and in its last block.
+        // Inside a hole of the volume, across the end of the file in the volume, and in its last block.
         let path = ours.path("sparse");
         let file = File::create(&path).unwrap();
         file.set_len(1 << 20).unwrap();
@@ -95,7 +95,7 @@ fn holes_stay_holes() {
     }
 }
 
-/// Commands that copy FROM to TO, and take holes for what SEEK_HOLE or `st_blocks` says.
+/// Commands that copy FROM to TO and rely on SEEK_HOLE or `st_blocks` for holes.
 const COPIES: [&str; 4] = [
     "cp FROM TO",
     "cp --sparse=always FROM TO",
@@ -104,7 +104,7 @@ const COPIES: [&str; 4] = [
 ];
 
 #[test]
-fn copies_of_open_files_have_their_bytes() {
+fn copies_of_open_files_are_complete() {
     for transport in BOTH {
         let Some(mut ours) = Ours::through("copies", transport) else {
             return;
@@ -144,7 +144,7 @@ fn copies_of_open_files_have_their_bytes() {
 }
 
 #[test]
-fn after_a_write_back_that_failed_every_byte_is_data() {
+fn after_a_failed_write_back_every_byte_is_data() {
     let Some(mut ours) = Ours::new("seek-failed") else {
         return;
     };

@@ -1,4 +1,4 @@
-//! Two directories, compared by every call that reads: what one of them answers the other must.
+//! Comparison of two directories with every reading system call.
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{self as rfs, AtFlags, CWD, FileType, Mode, OFlags, RawDir, SeekFrom, StatxFlags};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::Random;
 
-/// What differs below `a` and `b`, a line each.
+/// Returns the differences below `a` and `b`, one per line.
 pub(crate) fn differences(a: &Path, b: &Path) -> Vec<String> {
     let mut walk = Walk {
         a: a.to_owned(),
@@ -46,11 +46,11 @@ struct Walk {
     random: Random,
 }
 
-/// Name, inode number, type and place of an entry.
+/// Name, inode number, type and offset of an entry.
 type Listed = (Vec<u8>, u64, FileType, u64);
 
 impl Walk {
-    /// Asks both sides. Returns the first's answer if they agree.
+    /// Runs a call on both sides. Returns the result of the first if they agree.
     fn same<T: PartialEq + Debug>(
         &mut self,
         path: &Path,
@@ -82,7 +82,7 @@ impl Walk {
         a.ok()
     }
 
-    /// Compares one node; returns the paths below it.
+    /// Compares one node. Returns the paths below it.
     fn node(&mut self, path: &Path) -> Vec<PathBuf> {
         let stat = self.same(path, "stat", |full, _| stat(full));
         self.xattrs(path);
@@ -110,7 +110,7 @@ impl Walk {
             Ok(names)
         });
         let names = names.unwrap_or_default();
-        // Of all the nodes that have none, some are enough.
+        // A sample of the nodes without attributes is enough.
         if names.is_empty() && self.random.below(16) > 0 {
             return;
         }
@@ -140,7 +140,7 @@ impl Walk {
     }
 
     fn dir(&mut self, path: &Path) -> Vec<PathBuf> {
-        // Room for few and for many.
+        // With small and large buffers.
         self.same(path, "listing in small pieces", |full, _| {
             list(&open(full)?, 600)
         });
@@ -175,7 +175,7 @@ impl Walk {
             Ok((bytes.len() as u64, hash(&bytes)))
         });
         let Some((size, _)) = size else { return };
-        // Of many empty files some are enough.
+        // A sample of the empty files is enough.
         if size == 0 && self.random.below(32) > 0 {
             return;
         }
@@ -198,7 +198,7 @@ impl Walk {
                 });
             }
         }
-        // Past the page cache on our side: the server gets exactly these requests.
+        // Direct reads bypass the page cache: the server receives exactly these requests.
         let lens = [1, 511, 4096, 4097, 65_536, 200_000, (1 << 20) + 3];
         for at in &places {
             let len = lens[self.random.below(lens.len() as u64) as usize];
@@ -221,7 +221,7 @@ impl Walk {
     }
 }
 
-/// Every field that both kinds of mounts have.
+/// All fields that both kinds of mounts support.
 fn stat(path: &Path) -> Result<Vec<i128>, Errno> {
     let s = rfs::statx(
         CWD,
@@ -252,7 +252,7 @@ fn open(path: &Path) -> Result<OwnedFd, Errno> {
     rfs::open(path, OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
 }
 
-/// From where the directory stands to its end.
+/// Lists from the current offset to the end.
 fn list(dir: &OwnedFd, room: usize) -> Result<Vec<Listed>, Errno> {
     let mut out = Vec::new();
     let mut buf = vec![MaybeUninit::uninit(); room];
@@ -290,7 +290,8 @@ fn hash(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// So many threads read at random places of all files below `b`, half of them past the page cache, and compare with `a`.
+/// Reads random ranges of all files below `b` from several threads, half of them directly, and compares them with
+/// `a`.
 pub(crate) fn parallel_readers(a: &Path, b: &Path, threads: u64) {
     let mut files = Vec::new();
     let mut todo = vec![PathBuf::new()];
