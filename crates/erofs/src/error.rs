@@ -1,32 +1,32 @@
-//! What can go wrong with an image, in seven cases that never mix.
+//! Errors of this crate: seven kinds of failure that are kept apart.
 
 use std::fmt;
 use std::io;
 
-/// Result of everything in this crate.
+/// Result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The cases. Each names its place and says in one sentence what is wrong.
+/// Error of an operation on an image. Each variant carries the place and a one-sentence description.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The image breaks a rule of its format.
+    /// The image violates a rule of its format.
     Corrupt(Detail),
-    /// The image uses something that this version does not know.
+    /// The image uses a feature that this version does not support.
     Unsupported(Detail),
-    /// The image, or the work on it, needs more than a named limit allows.
+    /// The image, or an operation on it, exceeds a named limit.
     Limit(Detail),
-    /// The image outgrows the size budget of its build.
+    /// The image exceeds the size budget of its build.
     OverBudget(Detail),
-    /// The host failed: a read, a write, a full disk.
+    /// A host operation failed, such as a read, a write or an allocation of disk space.
     Io(Detail, io::Error),
-    /// What an image is to be built from is damaged, or of a form that this version does not know.
+    /// A source of a build is damaged or has an unsupported form.
     Source(Detail),
-    /// The caller asked for something that does not exist or makes no sense.
+    /// The caller's request is invalid or names an object that does not exist.
     Usage(Detail),
 }
 
-/// Where, and what. Opaque: it is for people.
+/// Place and description of an error, as text for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detail {
     place: String,
@@ -34,7 +34,7 @@ pub struct Detail {
     remedy: Option<Remedy>,
 }
 
-/// Choice of the caller that avoids an error. A command maps it to one of its options.
+/// Choice of the caller that avoids an error. The CLI maps it to one of its options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Remedy {
@@ -53,32 +53,32 @@ pub enum Remedy {
 }
 
 impl Error {
-    /// Damage at a place.
+    /// Returns a `Corrupt` error at a place.
     pub fn corrupt(place: impl fmt::Display, what: impl fmt::Display) -> Self {
         Self::Corrupt(Detail::new(place, what))
     }
 
-    /// Something that this version does not know, at a place.
+    /// Returns an `Unsupported` error at a place.
     pub fn unsupported(place: impl fmt::Display, what: impl fmt::Display) -> Self {
         Self::Unsupported(Detail::new(place, what))
     }
 
-    /// A named limit was reached.
+    /// Returns a `Limit` error at a place.
     pub fn limit(place: impl fmt::Display, what: impl fmt::Display) -> Self {
         Self::Limit(Detail::new(place, what))
     }
 
-    /// An image that outgrows the size budget of its build.
+    /// Returns the error of an image that exceeds the size budget of its build.
     pub fn over_budget() -> Self {
         Self::OverBudget(Detail::new("image", "larger than its size budget"))
     }
 
-    /// A failure of the host.
+    /// Returns an `Io` error at a place.
     pub fn io(place: impl fmt::Display, what: impl fmt::Display, source: io::Error) -> Self {
         Self::Io(Detail::new(place, what), source)
     }
 
-    /// A store that cannot be read, or whose bytes are not what they should be.
+    /// Returns the error of a failed read: `Corrupt` if the store rejects the bytes, `Io` otherwise.
     pub fn read(place: impl fmt::Display, len: u64, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::InvalidData => Self::corrupt(place, source),
@@ -86,17 +86,17 @@ impl Error {
         }
     }
 
-    /// A source of a build that is damaged, or of a form that this version does not know.
+    /// Returns a `Source` error.
     pub fn source(what: impl fmt::Display) -> Self {
         Self::Source(Detail::new("", what))
     }
 
-    /// A request that makes no sense.
+    /// Returns a `Usage` error.
     pub fn usage(what: impl fmt::Display) -> Self {
         Self::Usage(Detail::new("", what))
     }
 
-    /// A broken rule of the format, at a place.
+    /// Converts a violated rule of the format into an error at a place.
     pub fn format(place: impl fmt::Display, error: tuff_format::Error) -> Self {
         let detail = Detail::new(place, error);
         match error.kind {
@@ -105,7 +105,7 @@ impl Error {
         }
     }
 
-    /// The same error with `place` in front of where it happened: `nid 36: cluster at byte 4096`.
+    /// Returns the same error with `place` as the enclosing context, for example `nid 36: cluster at byte 4096`.
     pub fn within(mut self, place: impl fmt::Display) -> Self {
         let d = self.detail_mut();
         d.place = if d.place.is_empty() {
@@ -116,7 +116,7 @@ impl Error {
         self
     }
 
-    /// The same error once more: for several files that fail by one cause.
+    /// Returns a copy of the error, for several files that fail from one cause.
     pub fn again(&self) -> Self {
         let detail = self.detail().clone();
         match self {
@@ -136,7 +136,7 @@ impl Error {
         }
     }
 
-    /// The same error with a choice that avoids it.
+    /// Returns the same error with a choice that avoids it.
     pub fn with_remedy(mut self, remedy: Remedy) -> Self {
         self.detail_mut().remedy = Some(remedy);
         self
@@ -147,17 +147,17 @@ impl Error {
         self.detail().remedy
     }
 
-    /// Where it happened, as people read it. May be empty.
+    /// Returns the place of the error. May be empty.
     pub fn place(&self) -> &str {
         &self.detail().place
     }
 
-    /// What is wrong, without the place.
+    /// Returns the description without the place.
     pub fn what(&self) -> &str {
         &self.detail().what
     }
 
-    /// The same error at the place `to`, if its place is `from`: for a stage that does not know its file's name.
+    /// Replaces the place `from` by `to`, for a stage that does not know the name of its file.
     pub fn rename_place(mut self, from: &str, to: &str) -> Self {
         let d = self.detail_mut();
         if d.place == from {

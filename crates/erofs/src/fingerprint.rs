@@ -11,13 +11,14 @@ use sha2::{Digest, Sha256};
 pub const NAME: &str = "erofs.fingerprint.v1";
 /// Prefix of the value.
 pub const PREFIX: &[u8] = b"sha256:";
-/// Bytes per read.
+/// Size of one read. Unit: bytes.
 const READ_BYTES: usize = 1 << 20;
 
 /// Returns the digest of a content of `size` bytes, which `read` copies from an offset into a buffer.
 ///
 /// # Errors
-/// Those of `read`.
+///
+/// Returns the errors of `read`.
 pub fn digest_of(
     size: u64,
     mut read: impl FnMut(&mut [u8], u64) -> Result<()>,

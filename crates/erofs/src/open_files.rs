@@ -1,8 +1,9 @@
-//! How many files may be open at once.
+//! Limit on the number of files that are open at once.
 
 use rustix::process::{Resource, getrlimit};
 
-/// Half of what this process may have; the rest is for others. More than `most` is of no use.
+/// Returns half of this process's limit on open files, at most `most`. The other half is left to the rest of the
+/// process.
 pub(crate) fn half(most: u64) -> u64 {
     (getrlimit(Resource::Nofile).current.unwrap_or(1024) / 2).min(most)
 }

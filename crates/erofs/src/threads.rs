@@ -2,10 +2,11 @@
 
 use std::thread::{Builder, Scope};
 
-/// Most threads that a user may ask for.
+/// Largest thread count that a user may request.
 pub const THREADS_MAX: u16 = 256;
 
-/// Starts up to `count` threads that run `work`, with names that begin with `name`, and returns how many there are.
+/// Starts up to `count` threads that run `work`, with names that begin with `name`, and returns the number of started
+/// threads.
 pub fn start<'scope>(
     scope: &'scope Scope<'scope, '_>,
     name: &str,

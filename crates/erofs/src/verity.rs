@@ -15,26 +15,26 @@ use tuff_verity::{HEADER_LEN, HeaderError};
 
 pub use tuff_verity::{Damage, Header, RepairedBlock, Root, Verified};
 
-/// Alignment of the header of the hash tree, which follows the image. Unit: bytes.
+/// Alignment of the hash tree's header, which follows the image. Unit: bytes.
 pub const HEADER_ALIGN: u64 = 4096;
 
-/// A hash tree that was made.
+/// Properties of a finished hash tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HashTree {
-    /// The root hash: all that a reader has to know.
+    /// The root hash. It is the only value that a reader needs.
     pub root: Root,
-    /// What the tree says about itself.
+    /// Superblock of the hash tree.
     pub header: Header,
-    /// Where its header lies. Unit: bytes.
+    /// Position of the header. Unit: bytes.
     pub hash_offset: u64,
-    /// Roots of the parity behind it, if there is any.
+    /// Number of parity roots, if the tree has parity.
     pub parity: Option<u32>,
-    /// Where it ends, with its parity. Unit: bytes.
+    /// End of the tree and its parity. Unit: bytes.
     pub end: u64,
 }
 
 impl HashTree {
-    /// Where the tree ends and its parity begins, if there is any. Unit: bytes.
+    /// Returns the end of the tree, where its parity begins, if it has parity. Unit: bytes.
     pub fn tree_end(&self) -> u64 {
         let end = tuff_verity::tree_end(&self.header, None, self.hash_offset);
         end.unwrap_or(self.end)
@@ -51,15 +51,17 @@ pub struct AppendedTree {
     pub end: u64,
 }
 
-/// Where the header of an image of so many bytes lies. Unit: bytes.
+/// Returns the position of the header for an image of `image_len` bytes. Unit: bytes.
 pub fn hash_offset(image_len: u64) -> u64 {
     image_len.div_ceil(HEADER_ALIGN) * HEADER_ALIGN
 }
 
-/// Where an image ends in its own file: behind its blocks, or behind those of devices that lie there, too. Unit: bytes.
+/// Returns the end of an image in its own file. It includes the blocks of devices that are appended to the same file.
+/// Unit: bytes.
 ///
 /// # Errors
-/// What reading it gives.
+///
+/// Returns errors from reading the image.
 pub fn end(image: &Image) -> Result<u64> {
     let sb = image.superblock();
     let bits = sb.block_bits;
@@ -69,14 +71,14 @@ pub fn end(image: &Image) -> Result<u64> {
         blocks.0.saturating_mul(bits.size())
     });
     let all = ends.fold(own, u64::max);
-    // What is behind its own blocks may also be its tree, and the devices elsewhere.
+    // The bytes after the primary device may also be the hash tree, with the devices elsewhere.
     if all == own || all > image.store_size() || appended_header(image, own)?.is_some() {
         return Ok(own);
     }
     Ok(all)
 }
 
-/// The header of the tree behind the first `len` bytes, if there is one that can be used.
+/// Returns the header of the tree after the first `len` bytes, if there is a usable one.
 fn appended_header(image: &Image, len: u64) -> Result<Option<Header>> {
     let at = hash_offset(len);
     let mut bytes = [0; HEADER_LEN];
@@ -93,7 +95,8 @@ fn appended_header(image: &Image, len: u64) -> Result<Option<Header>> {
 /// Reads the header of the hash tree that follows an image, if there is one.
 ///
 /// # Errors
-/// What reading it gives.
+///
+/// Returns errors from reading the image.
 pub fn appended_tree(image: &Image) -> Result<Option<AppendedTree>> {
     let len = end(image)?;
     let found = appended_header(image, len)?;
@@ -109,11 +112,12 @@ pub fn appended_tree(image: &Image) -> Result<Option<AppendedTree>> {
     }))
 }
 
-/// Where to look for the tree of the image in `store`: behind its end, as its superblock has it; or, if that is damaged, where
-/// the last header is that says of itself that it lies there.
+/// Returns the position of the hash tree in `store`: after the end of the image, or, if the superblock is damaged, at
+/// the last header that covers all bytes before it.
 ///
 /// # Errors
-/// What opening the image gives, and there is no such header.
+///
+/// Returns the error from opening the image if no such header exists.
 pub fn find(store: &Arc<dyn ReadAt>) -> Result<u64> {
     let open = |verify_checksum| {
         let options = OpenOptions {
@@ -135,18 +139,18 @@ pub fn find(store: &Arc<dyn ReadAt>) -> Result<u64> {
     }
 }
 
-/// Where the last header lies that covers all in front of it.
+/// Returns the position of the last header that covers all bytes before it.
 fn last_header(store: &dyn ReadAt) -> Result<Option<u64>> {
-    /// Headers are looked for in so much at once. Unit: bytes, a multiple of [`HEADER_ALIGN`].
+    /// Bytes searched for headers per read, a multiple of [`HEADER_ALIGN`].
     const STEP: u64 = 1 << 20;
-    /// So much from the end on, and no more: what is no image at all may be a whole disk. Unit: bytes.
+    /// Longest suffix of the store that is searched, because a store without an image may be a whole disk. Unit: bytes.
     const SEARCHED_MAX: u64 = 4 << 30;
     let mut end = store.size();
     let first = end.saturating_sub(SEARCHED_MAX);
     let mut bytes = vec![0; STEP as usize];
     while end > first {
         let start = (end - 1) / STEP * STEP;
-        // Fits: at most a step.
+        // Fits: at most `STEP`.
         let bytes = &mut bytes[..(end - start) as usize];
         let read = store.read_exact_at(bytes, start);
         read.map_err(|e| Error::read(format_args!("byte {start:#x}"), end - start, e))?;
@@ -162,10 +166,11 @@ fn last_header(store: &dyn ReadAt) -> Result<Option<u64>> {
     Ok(None)
 }
 
-/// `data` as the root hash has it, by the tree at `hash_offset` of `tree`.
+/// Opens `data` verified against a root hash by the tree at `hash_offset` of `tree`.
 ///
 /// # Errors
-/// `Usage` if there is no tree, `Corrupt` or `Unsupported` for one that cannot be used, what reading it gives.
+///
+/// `Usage` if there is no tree, `Corrupt` or `Unsupported` for one that cannot be used, and errors from reading it.
 pub fn open(
     data: Arc<dyn ReadAt>,
     tree: Arc<dyn ReadAt>,
@@ -175,9 +180,10 @@ pub fn open(
     Verified::open(data, tree, hash_offset, root).map_err(|e| refused(hash_offset, e))
 }
 
-/// The tree at `hash_offset` of `tree` by what it says about itself, which nothing vouches for.
+/// Returns the tree at `hash_offset` of `tree` as its header describes it. The header itself is not verified.
 ///
 /// # Errors
+///
 /// As [`open`].
 pub fn stated(data: &dyn ReadAt, tree: &dyn ReadAt, hash_offset: u64) -> Result<HashTree> {
     let read = || {
@@ -195,10 +201,11 @@ pub fn stated(data: &dyn ReadAt, tree: &dyn ReadAt, hash_offset: u64) -> Result<
     read().map_err(|e| refused(hash_offset, e))
 }
 
-/// The same, with parity of so many roots behind the tree, where the length of a file does not say it.
+/// Adds parity of `roots` roots that follows the tree, for stores whose length does not tell.
 ///
 /// # Errors
-/// `Corrupt` or `Unsupported` for what there cannot be.
+///
+/// `Corrupt` or `Unsupported` for an impossible number of roots.
 pub fn with_parity(verified: Verified, roots: u32) -> Result<Verified> {
     verified.with_parity(roots).map_err(|e| refused(0, e))
 }
@@ -215,24 +222,24 @@ fn refused(at: u64, e: std::io::Error) -> Error {
     }
 }
 
-/// Something of an image that lies in damaged bytes.
+/// Object of an image that lies in damaged bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hit {
-    /// Bytes of the file or directory with this path: they, or the clusters that hold them, lie there.
+    /// Damaged byte range of the file or directory at this path. Includes bytes whose clusters are damaged.
     Content(Vec<u8>, Range<u64>),
-    /// The inode with this path.
+    /// The inode at this path.
     Inode(Vec<u8>),
 }
 
-/// Says what of the image lies in `ranges` (bytes, ascending), as far as the image can still be read. Returns what could
-/// not be read on the way, the first error.
+/// Reports the objects of the image that lie in `ranges` (bytes, ascending), as far as the image is readable. Returns
+/// the first error met on the way.
 pub fn hits(image: &Image, ranges: &[Range<u64>], hit: &mut dyn FnMut(Hit)) -> Option<Error> {
     let is_hit = |pos: u64, len: u64| {
         let next = ranges.partition_point(|r| r.end <= pos);
         ranges.get(next).is_some_and(|r| r.start < pos + len.max(1))
     };
     let mut failed = None;
-    // Bytes of the packed inode that are hit.
+    // Damaged bytes of the packed inode.
     let mut packed: Vec<Range<u64>> = Vec::new();
     if let Some(inode) = image.packed() {
         let found = content(image, inode, &is_hit, &[], &mut |range| packed.push(range));
@@ -265,7 +272,7 @@ pub fn hits(image: &Image, ranges: &[Range<u64>], hit: &mut dyn FnMut(Hit)) -> O
     failed
 }
 
-/// Tells which bytes of an inode's data are hit: stretches, those that touch joined.
+/// Reports the damaged ranges of an inode's data. Adjacent ranges are merged.
 fn content(
     image: &Image,
     inode: &Inode,
@@ -282,7 +289,7 @@ fn content(
         let bad = match extent.location {
             Location::Hole => false,
             Location::Raw { device: 0, pos } => is_hit(pos, extent.len),
-            // What lies on other devices has no tree here.
+            // This tree does not cover other devices.
             Location::Raw { .. } => false,
             Location::Cluster(cluster) => is_hit(cluster.pos, cluster.len.into()),
             Location::Inline {

@@ -1,12 +1,12 @@
-//! The tree of an image in order: what listings, tars and comparisons go over.
+//! Ordered walk over the tree of an image, used by listings, tar output and comparisons.
 //!
 //! Invariants:
 //!
-//! * Parents come before their children, siblings in the bytewise order of their names, each directory right before
-//!   all that is below it.
-//! * Every directory is entered once, so that a walk ends whatever the image says.
-//! * Errors do not end a walk: what hangs on a broken structure is left out, everything else comes. Only the limits on the
-//!   number of names do.
+//! * Parents come before their children, siblings in the bytewise order of their names, and each directory immediately
+//!   before its contents.
+//! * Every directory is entered at most once, so that a walk over any image ends.
+//! * Errors do not end a walk. Entries that depend on a broken structure are left out, all others are returned. Only
+//!   the limits on the number of names end it.
 
 use crate::read::limits::WorkBudget;
 use crate::read::{Image, Inode, Nid, ReadDir};
@@ -15,43 +15,43 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use tuff_format::dirent::is_name;
 
-/// A name in the tree, with its inode.
+/// Name in the tree, with its inode.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// The path from the root on, without a slash in front. The root's is empty.
+    /// Path from the root without a leading slash. The root's path is empty.
     pub path: Vec<u8>,
-    /// What the name stands for.
+    /// Inode that the name refers to.
     pub inode: Inode,
 }
 
 impl Entry {
-    /// The last part of the path.
+    /// Returns the last component of the path.
     pub fn name(&self) -> &[u8] {
         self.path.rsplit(|b| *b == b'/').next().unwrap_or(&[])
     }
 }
 
-/// An iterator over an inode and all that is below it: see [`Walk::new`].
+/// Iterator over an inode and all its descendants: see [`Walk::new`].
 pub struct Walk<'a> {
     image: &'a Image,
-    /// What comes first, before anything is read.
+    /// First entry, until it is returned.
     start: Option<Entry>,
-    /// Directories from the first to the current one.
+    /// Directories from the start of the walk to the current one.
     stack: Vec<Frame>,
-    /// The entries of the last one on the stack.
+    /// Remaining entries of the current directory.
     open: Option<ReadDir<'a>>,
-    /// The path of the last one on the stack.
+    /// Path of the current directory.
     path: Vec<u8>,
     entered: HashSet<Nid>,
     names: WorkBudget,
-    /// The directory that came last and is not entered yet.
+    /// Directory that was returned last and is not entered yet.
     pending: Option<(Inode, usize)>,
 }
 
-/// A directory on the way.
+/// Directory on the stack of the walk.
 struct Frame {
     inode: Inode,
-    /// Where its listing goes on.
+    /// Position at which its listing continues.
     next: u64,
     /// Length of the path before this directory's name was added.
     path_len: usize,
@@ -59,9 +59,9 @@ struct Frame {
 }
 
 impl<'a> Walk<'a> {
-    /// A walk over `inode`, whose path is `path`, and all that is below it.
+    /// Starts a walk over `inode`, whose path is `path`, and all its descendants.
     ///
-    /// An error names the path where it happened; the walk goes on behind it.
+    /// An error names the path at which it occurred, and the walk continues after it.
     pub fn new(image: &'a Image, path: Vec<u8>, inode: Inode) -> Self {
         Self {
             image,
@@ -75,15 +75,16 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A walk over all of the image.
+    /// Starts a walk over the whole image.
     ///
     /// # Errors
-    /// If the root cannot be read.
+    ///
+    /// Fails if the root cannot be read.
     pub fn root(image: &'a Image) -> Result<Self> {
         Ok(Self::new(image, Vec::new(), image.root()?))
     }
 
-    /// Leaves out what is below the directory that came last.
+    /// Skips the descendants of the directory that was returned last.
     pub fn skip_below(&mut self) {
         if let Some((_, path_len)) = self.pending.take() {
             self.path.truncate(path_len);
@@ -125,7 +126,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The next entry of the last directory on the stack. `None` at its end.
+    /// Returns the next entry of the current directory. `None` at its end.
     fn step(&mut self) -> Result<Option<Entry>> {
         let Some(frame) = self.stack.last_mut() else {
             return Ok(None);
@@ -217,8 +218,8 @@ impl Iterator for Walk<'_> {
                     } else {
                         e.within(shown(&self.path))
                     };
-                    // A listing that broke off says by itself that it is at its end; one that could not even be opened
-                    // would be tried again.
+                    // A listing that broke off is at its end already. One that could not be opened would be retried
+                    // forever.
                     if self.open.is_none() {
                         self.leave();
                     }
@@ -245,10 +246,10 @@ pub(crate) fn path_fits(image: &Image, path: &[u8]) -> Result<()> {
     ))
 }
 
-/// Longest path that messages show whole. Unit: bytes.
+/// Longest path that messages show in full. Unit: bytes.
 const SHOWN_MAX: usize = 4096;
 
-/// A path as messages show it: the middle of a very long one is left out.
+/// Formats a path for messages. The middle of a very long path is left out.
 pub fn shown(path: &[u8]) -> String {
     let mut out = String::from("/");
     for chunk in shortened(path).utf8_chunks() {
@@ -266,7 +267,7 @@ pub fn shown(path: &[u8]) -> String {
     out
 }
 
-/// A path, without its middle if it is too long for a message.
+/// Returns a path without its middle if it is too long for a message.
 pub(crate) fn shortened(path: &[u8]) -> Cow<'_, [u8]> {
     if path.len() <= SHOWN_MAX {
         return Cow::Borrowed(path);
@@ -275,7 +276,7 @@ pub(crate) fn shortened(path: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned([start, b"[...]", end].concat())
 }
 
-/// Adds a name to a path.
+/// Appends a name to a path.
 pub(crate) fn push_name(path: &mut Vec<u8>, name: &[u8]) {
     if !path.is_empty() {
         path.push(b'/');
