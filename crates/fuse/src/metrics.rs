@@ -132,7 +132,7 @@ fn answer(request: &[u8], handler: &Handler) -> Vec<u8> {
     let (status, body) = if request.starts_with(b"GET /metrics ") {
         ("200 OK", text(handler))
     } else {
-        ("404 Not LookupResult", "see /metrics\n".to_owned())
+        ("404 Not Found", "see /metrics\n".to_owned())
     };
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",

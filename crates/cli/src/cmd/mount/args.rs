@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// verity.roothash=, verity.hashdevice=
     #[arg(short, value_name = "OPTION,...")]
     pub(super) options: Vec<String>,
-    /// SessionOptions threads [default: one per CPU]
+    /// Serving threads [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
     pub(super) threads: Option<u16>,
     /// Memory for decoded clusters and indexes [default: 48M, at most a quarter of the control group's limit]

@@ -55,7 +55,7 @@ pub(crate) struct Args {
     /// Interval of checkpoints and discards, in seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600), default_value_t = SYNC_EVERY.as_secs() as u32)]
     commit: u32,
-    /// SessionOptions threads [default: one per CPU]
+    /// Serving threads [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
     threads: Option<u16>,
     /// Transport of FUSE requests: dev (/dev/fuse), uring (io_uring), or auto (io_uring if the kernel supports it)

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tuff_iplfs::{BLOCK_SIZE, Limit, Subject};
 
-/// OwnerOverride or set the limits of users, groups and projects
+/// Show or set the limits of users, groups and projects
 ///
 /// New files inherit the project of their directory. On a mounted volume, 'chattr -p 7 DIR' assigns a directory or file to
 /// project 7.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tuff_iplfs::{BlockDevice, Log, MountOptions, Volume};
 
-/// OwnerOverride identity, usage and host space of a volume
+/// Show identity, usage and host space of a volume
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory, file or block device of the volume
