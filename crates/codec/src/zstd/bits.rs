@@ -1,7 +1,7 @@
-//! Bits, low ones first, into a byte buffer; and logarithms for prices.
+//! Bit strings and a bit writer, lowest bit first, and fixed-point logarithms for prices.
 
-/// Some bits, and how many. Where much is put together before it is added to a buffer, only the last step waits for the
-/// buffer.
+/// A short string of bits. Strings are concatenated before they are added to a buffer, so that only the last step
+/// depends on the buffer.
 #[derive(Clone, Copy)]
 pub(super) struct BitString {
     value: u64,
@@ -9,19 +9,19 @@ pub(super) struct BitString {
 }
 
 impl BitString {
-    /// The lowest `n` bits of `value`, less than 64.
+    /// Takes the lowest `n` bits of `value`, fewer than 64.
     #[inline(always)]
     pub(super) fn low(value: u64, n: u32) -> Self {
         Self::clean(value & ((1 << n) - 1), n)
     }
 
-    /// The same of a value that has no bits above.
+    /// Takes the lowest `n` bits of a value without higher bits.
     #[inline(always)]
     pub(super) fn clean(value: u64, n: u32) -> Self {
         Self { value, n }
     }
 
-    /// These, and others above them: less than 64 in all.
+    /// Appends `above` as the higher bits; fewer than 64 in all.
     #[inline(always)]
     pub(super) fn then(self, above: Self) -> Self {
         Self {
@@ -30,14 +30,14 @@ impl BitString {
         }
     }
 
-    /// How many.
+    /// Returns the number of bits.
     #[inline(always)]
     pub(super) fn len(self) -> u32 {
         self.n
     }
 }
 
-/// Writes bits into a buffer.
+/// Writer of bits into a buffer.
 pub(super) struct BitWriter<'a> {
     out: &'a mut [u8],
     pos: usize,
@@ -46,7 +46,7 @@ pub(super) struct BitWriter<'a> {
 }
 
 impl<'a> BitWriter<'a> {
-    /// Starts at `pos` in `out`, which needs eight bytes more than what will be written.
+    /// Starts at `pos` in `out`, which has to be eight bytes longer than the output.
     pub(super) fn new(out: &'a mut [u8], pos: usize) -> Self {
         Self {
             out,
@@ -63,7 +63,7 @@ impl<'a> BitWriter<'a> {
         self.count += n;
     }
 
-    /// The same of some bits.
+    /// Adds a bit string, under the same limit.
     #[inline(always)]
     pub(super) fn put(&mut self, few: BitString) {
         self.bits |= few.value << self.count;
@@ -80,24 +80,24 @@ impl<'a> BitWriter<'a> {
         self.count &= 7;
     }
 
-    /// Ends with a one bit, which tells a reader that starts from the end where the bits begin. Returns the position
-    /// behind the last byte.
+    /// Ends with a one bit, which marks the end for a reader that starts there. Returns the position after the last
+    /// byte.
     pub(super) fn close(mut self) -> usize {
         self.add(1, 1);
         self.finish()
     }
 
-    /// Ends with zero bits. Returns the position behind the last byte.
+    /// Ends with zero bits. Returns the position after the last byte.
     pub(super) fn finish(mut self) -> usize {
         self.flush();
         self.pos + usize::from(self.count > 0)
     }
 }
 
-/// One bit in the unit of prices.
+/// Price of one bit.
 pub(super) const BIT: u64 = 1 << 12;
 
-/// Mantissas of `log2`.
+/// Number of mantissas for which `log2` is tabulated.
 const STEPS: usize = 1 << 10;
 
 /// `log2(1 + i / STEPS)`. Unit: 1 / BIT.
@@ -107,7 +107,7 @@ const fn log2_table() -> [u16; STEPS] {
     let mut table = [0; STEPS];
     let mut i = 0;
     while i < STEPS {
-        // Squaring a number in [1, 2) shows its logarithm bit by bit.
+        // Squaring a number in [1, 2) yields its logarithm bit by bit.
         let mut x = ((STEPS + i) as u128) << 50;
         let mut log = 0u16;
         let mut bit = 0;
@@ -126,7 +126,8 @@ const fn log2_table() -> [u16; STEPS] {
     table
 }
 
-/// `log2` of a number that is not zero. Unit: 1 / BIT. Whole numbers all the way, so that every machine agrees.
+/// Returns `log2` of a number that is not zero. Unit: 1 / BIT. Integer arithmetic gives the same result on every
+/// machine.
 #[inline]
 pub(super) const fn log2(n: u32) -> u64 {
     let high = n.ilog2();
@@ -139,10 +140,10 @@ pub(super) const fn log2(n: u32) -> u64 {
     high as u64 * BIT + LOG2[mantissa] as u64
 }
 
-/// Most counts are smaller.
+/// Number of counts for which `n * log2(n)` is tabulated; most counts are smaller.
 const FEW: usize = 1 << 11;
 
-/// `n * log2(n)` of those.
+/// Table of `n * log2(n)`. Unit: 1 / BIT.
 static FEW_LOG2: [u32; FEW] = {
     let mut table = [0; FEW];
     let mut n = 1;
@@ -154,7 +155,7 @@ static FEW_LOG2: [u32; FEW] = {
     table
 };
 
-/// `n * log2(n)`, and 0 for 0. Unit: 1 / BIT.
+/// Returns `n * log2(n)`, and 0 for 0. Unit: 1 / BIT.
 #[inline(always)]
 pub(super) fn times_log2(n: u32) -> u64 {
     match FEW_LOG2.get(n as usize) {

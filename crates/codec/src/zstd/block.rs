@@ -1,7 +1,8 @@
-//! One block: from literals and sequences to bytes, in two steps.
+//! Block writer: literals and sequences to bytes, in two steps.
 //!
-//! [`BlockCoder::plan`] needs only counts: it chooses codes and tables and says how large the block will be, to within a few
-//! bytes. [`BlockCoder::emit`] writes it. A search for what fits plans several times and writes once.
+//! [`BlockCoder::plan`] needs only counts: it chooses codes and tables and computes the block's size to within a few
+//! bytes. [`BlockCoder::emit`] writes the block. A search for the input that fits plans several times and writes
+//! once.
 //!
 //! Source: RFC 8878, section 3.1.1.3.
 
@@ -14,20 +15,20 @@ use super::huffman::HuffmanTable;
 /// Literals followed by a match.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sequence {
-    /// Literals before the match.
+    /// Number of literals before the match.
     pub(super) literals: u32,
-    /// Bytes that the match copies, at least 3.
+    /// Length of the match, at least 3.
     pub(super) matched: u32,
-    /// How far the match reaches back; as found, not as coded.
+    /// Distance of the match, not its encoding.
     pub(super) offset: u32,
-    /// The offset as it is coded: 1 to 3 for a repeated one, or the offset and three.
+    /// Encoded offset: 1 to 3 for a repeat offset, otherwise the distance plus three.
     pub(super) value: u32,
     /// Codes of the literal length, the offset and the match length.
     codes: [u8; 3],
 }
 
 impl Sequence {
-    /// A sequence whose offset is still to be coded by [`RepeatOffsets`].
+    /// Creates a sequence whose offset [`RepeatOffsets`] still has to encode.
     pub(super) fn new(literals: u32, matched: u32, offset: u32) -> Self {
         Self {
             literals,
@@ -38,7 +39,7 @@ impl Sequence {
         }
     }
 
-    /// Sets the coded offset, and with it all codes.
+    /// Sets the encoded offset and all codes.
     #[inline(always)]
     fn coded(&mut self, value: u32) {
         self.value = value;
@@ -50,18 +51,18 @@ impl Sequence {
             n @ ..128 => MATCHED_CODE[n as usize],
             n => n.ilog2() as u8 + 36,
         };
-        // The offset's code is also the number of its extra bits.
+        // The offset code is also the number of its extra bits.
         self.codes = [literals, value.ilog2() as u8, matched];
     }
 }
 
-/// Extra bits of each literal length code.
+/// Number of extra bits of each literal length code.
 const LITERALS_BITS: [u8; 36] = [
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 3, 4, 6, 7, 8, 9, 10, 11,
     12, 13, 14, 15, 16,
 ];
 
-/// Extra bits of each match length code.
+/// Number of extra bits of each match length code.
 const MATCHED_BITS: [u8; 53] = [
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     1, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
@@ -70,7 +71,7 @@ const MATCHED_BITS: [u8; 53] = [
 static LITERALS_CODE: [u8; 64] = small_codes(&LITERALS_BITS);
 static MATCHED_CODE: [u8; 128] = small_codes(&MATCHED_BITS);
 
-/// The code of each small value: code after code covers 2^bits values.
+/// Computes the code of each small value: each code covers 2^bits values.
 const fn small_codes<const N: usize, const M: usize>(bits: &[u8; M]) -> [u8; N] {
     let mut table = [0; N];
     let (mut value, mut code) = (0, 0);
@@ -86,15 +87,15 @@ const fn small_codes<const N: usize, const M: usize>(bits: &[u8; M]) -> [u8; N] 
     table
 }
 
-/// The three kinds of codes that a sequence has, in the order in which their tables are written.
+/// Kinds of codes of a sequence, in the order in which their tables are written.
 const LITERALS: usize = 0;
 const OFFSET: usize = 1;
 const MATCHED: usize = 2;
 
-/// The largest table of each kind has 2^log cells.
+/// Largest table of each kind. Unit: log2 of cells.
 const LOG_MAX: [u32; 3] = [9, 8, 9];
 
-/// The distributions that need no description.
+/// Predefined distributions, which need no description.
 static FIXED: [NormalizedCounts; 3] = [
     NormalizedCounts::fixed(
         &[
@@ -121,16 +122,16 @@ static FIXED: [NormalizedCounts; 3] = [
 
 static FIXED_TABLES: LazyLock<[FseTable; 3]> = LazyLock::new(|| FIXED.each_ref().map(FseTable::of));
 
-/// What a block holds, counted.
+/// Statistics of a block's literals and sequences.
 #[derive(Clone)]
 pub(super) struct BlockStats {
     literals: [u32; 256],
     literal_count: u32,
     codes: [[u32; SYMBOLS]; 3],
     seqs: u32,
-    /// Bits that follow the codes.
+    /// Number of extra bits of all codes.
     extra: u64,
-    /// Bytes that the block decodes to.
+    /// Length of the block's content. Unit: bytes.
     pub(super) content: usize,
 }
 
@@ -150,7 +151,7 @@ impl BlockStats {
         *self = Self::new();
     }
 
-    /// Counts literals in.
+    /// Adds literals.
     #[inline]
     pub(super) fn add_literals(&mut self, literals: &[u8]) {
         count(&mut self.literals, literals);
@@ -158,14 +159,14 @@ impl BlockStats {
         self.content += literals.len();
     }
 
-    /// Counts the last literal out.
+    /// Removes the last literal.
     fn drop_literal(&mut self, byte: u8) {
         self.literals[usize::from(byte)] -= 1;
         self.literal_count -= 1;
         self.content -= 1;
     }
 
-    /// Counts a sequence in, all but its literals.
+    /// Adds a sequence without its literals.
     #[inline]
     pub(super) fn add_match(&mut self, seq: Sequence) {
         let (literals, offset, matched) =
@@ -189,12 +190,12 @@ impl BlockStats {
         self.content -= seq.matched as usize;
     }
 
-    /// How many literals.
+    /// Returns the number of literals.
     pub(super) fn literal_count(&self) -> u32 {
         self.literal_count
     }
 
-    /// Adds what another block holds.
+    /// Adds the statistics of another block.
     pub(super) fn merge(&mut self, other: &BlockStats) {
         for (a, b) in self.literals.iter_mut().zip(&other.literals) {
             *a += b;
@@ -213,7 +214,7 @@ impl BlockStats {
         self.content += other.content;
     }
 
-    /// About how many bits a block of this takes, its own tables included: entropy, and a guess for the tables.
+    /// Estimates the size of a block including its tables, from the entropy and a guess for the tables. Unit: bits.
     pub(super) fn estimate(&self) -> u64 {
         let (bits, used) = entropy(&self.literals, self.literal_count);
         let raw = u64::from(self.literal_count) * 8 * BIT;
@@ -226,7 +227,7 @@ impl BlockStats {
     }
 }
 
-/// Counts bytes. Equal bytes in a row would wait for each other, so that four tables take turns.
+/// Counts bytes in four alternating tables, because equal bytes in a row would wait for each other.
 fn count(counts: &mut [u32; 256], bytes: &[u8]) {
     if bytes.len() < 512 {
         for &byte in bytes {
@@ -249,13 +250,13 @@ fn count(counts: &mut [u32; 256], bytes: &[u8]) {
     }
 }
 
-/// Extra bits of a sequence.
+/// Returns the number of extra bits of a sequence.
 #[inline(always)]
 fn extra(literals: u8, offset: u8, matched: u8) -> u64 {
     u64::from(LITERALS_BITS[usize::from(literals)] + MATCHED_BITS[usize::from(matched)] + offset)
 }
 
-/// Entropy of all occurrences together, and how many symbols there are. Unit: 1 / BIT.
+/// Returns the entropy of all occurrences together, and the number of distinct symbols. Unit: 1 / BIT.
 fn entropy(counts: &[u32], total: u32) -> (u64, u64) {
     if total == 0 {
         return (0, 0);
@@ -268,23 +269,23 @@ fn entropy(counts: &[u32], total: u32) -> (u64, u64) {
     ((u64::from(total) * log2(total)).saturating_sub(sum), used)
 }
 
-/// How the literals of a block are written.
+/// Encoding of a block's literals.
 #[allow(clippy::large_enum_variant)] // lives on the stack, one or two at a time
 enum Literals {
     Raw,
     Single(u8),
     Coded(HuffmanTable),
-    /// With the code of the block before.
+    /// Huffman-coded with the table of the previous block.
     Again,
 }
 
-/// How the codes of one kind are written.
+/// Encoding of the codes of one kind.
 #[derive(Clone)]
 enum Mode {
     Fixed,
     Single(u8),
     Described(NormalizedCounts),
-    /// With the table of the block before.
+    /// With the table of the previous block.
     Again,
 }
 
@@ -296,7 +297,7 @@ pub(super) struct BlockPlan {
     pub(super) size: usize,
 }
 
-/// What one more or one less would cost, by the codes of a plan. Unit: 1 / BIT.
+/// Marginal price of each symbol with the codes of a plan. Unit: 1 / BIT.
 pub(super) struct BlockPrices {
     literals: [u32; 256],
     codes: [[u32; SYMBOLS]; 3],
@@ -314,19 +315,19 @@ impl BlockPrices {
     }
 }
 
-/// Where a block ends within a parse.
+/// Position of a block's end among the sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ParsePosition {
-    /// Sequences before the end.
+    /// Number of sequences before it.
     pub(super) seqs: usize,
-    /// Literals of the next sequence that belong to the block, too.
+    /// Number of literals of the next sequence that belong to the block.
     pub(super) tail: usize,
-    /// Literals before the end, all in all.
+    /// Number of all literals before it.
     pub(super) literals: usize,
 }
 
 impl ParsePosition {
-    /// Where a parse begins.
+    /// Position before the first sequence.
     pub(super) const START: ParsePosition = ParsePosition {
         seqs: 0,
         tail: 0,
@@ -367,7 +368,7 @@ pub(super) fn shrink(
     sum
 }
 
-/// Moves the end of a block forward as long as `spare` lasts (1 / BIT) and the block holds at most `most` bytes.
+/// Moves the end of a block forward while `spare` lasts (1 / BIT) and the block holds at most `most` bytes.
 pub(super) fn grow(
     stats: &mut BlockStats,
     cut: &mut ParsePosition,
@@ -406,19 +407,19 @@ pub(super) fn grow(
     }
 }
 
-/// Turns offsets into what is coded for them.
+/// The three latest distances, which encode offsets.
 #[derive(Clone, Copy)]
 pub(super) struct RepeatOffsets([u32; 3]);
 
 impl RepeatOffsets {
     pub(super) const START: RepeatOffsets = RepeatOffsets([1, 4, 8]);
 
-    /// Sets the value that codes the sequence's offset. Without branches: what repeats is hard to predict.
+    /// Sets the encoded offset of a sequence. Without branches, because repeats are hard to predict.
     #[inline(always)]
     pub(super) fn code(&mut self, seq: &mut Sequence) {
         let [a, b, c] = self.0;
         let offset = seq.offset;
-        // Right behind a match the latest offset cannot repeat, and its neighbour takes the third place.
+        // Without literals the latest distance cannot repeat, and the third value stands for it minus one.
         let shifted = seq.literals == 0;
         let (first, second, third) = if shifted { (b, c, a - 1) } else { (a, b, c) };
         let mut value = offset + 3;
@@ -435,7 +436,7 @@ impl RepeatOffsets {
     }
 }
 
-/// Writes blocks; knows the tables of the blocks before.
+/// Writer of blocks, which holds the tables of previous blocks.
 pub(super) struct BlockCoder {
     code: Option<HuffmanTable>,
     shares: [Option<NormalizedCounts>; 3],
@@ -483,7 +484,7 @@ impl BlockCoder {
         }
     }
 
-    /// How to write the literals, and how many bytes that takes.
+    /// Chooses the encoding of the literals and returns its size. Unit: bytes.
     fn plan_literals(&self, stats: &BlockStats) -> (Literals, usize) {
         let n = stats.literal_count as usize;
         let header = match n {
@@ -503,7 +504,7 @@ impl BlockCoder {
             1024..16384 => 4,
             _ => 5,
         };
-        // Four streams have three lengths, and each wastes half a byte and its mark.
+        // Four streams have three lengths, and each wastes half a byte and its end mark.
         let streams = if n < SINGLE_STREAM { 1 } else { 6 + 3 };
         let total = |bits: u64| header + streams + bits.div_ceil(8) as usize;
         let again = self
@@ -527,16 +528,16 @@ impl BlockCoder {
         }
     }
 
-    /// How to write the codes of one kind, and the price of table and codes.
+    /// Chooses the encoding of one kind of code, and returns the price of table and codes.
     fn plan_codes(&self, kind: usize, counts: &[u32; SYMBOLS], total: u32) -> (Mode, u64) {
         if let Some(symbol) = counts.iter().position(|&n| n == total) {
-            // The fixed table needs no byte for the symbol; for very few sequences it is the cheaper one.
+            // The predefined table needs no byte for the symbol; for very few sequences it is cheaper.
             return match FIXED[kind].price(counts) {
                 Some(fixed) if fixed < 8 * BIT => (Mode::Fixed, fixed),
                 _ => (Mode::Single(symbol as u8), 8 * BIT),
             };
         }
-        // The last state is written whole, and the first symbol is free.
+        // The last state is written completely, and the first symbol is free.
         let ends = |counts: &NormalizedCounts| u64::from(counts.log) * BIT / 2;
         let mut best = (
             Mode::Fixed,
@@ -563,14 +564,15 @@ impl BlockCoder {
         best
     }
 
-    /// What each symbol costs in a plan; a symbol that does not occur in it costs a little more than any other.
+    /// Returns the price of each symbol in a plan. A symbol that does not occur in it costs slightly more than any
+    /// other.
     pub(super) fn prices(&self, plan: &BlockPlan) -> BlockPrices {
         let bit = BIT as u32;
         let literals = match &plan.literals {
             Literals::Coded(code) => code
                 .lengths()
                 .map(|length| if length == 0 { 11 } else { length } * bit),
-            // present: the plan says that there is a code
+            // present: the plan states that there is a code
             Literals::Again => self.code.as_ref().map_or([8 * bit; 256], |code| {
                 code.lengths()
                     .map(|length| if length == 0 { 11 } else { length } * bit)
@@ -601,8 +603,9 @@ impl BlockCoder {
         BlockPrices { literals, codes }
     }
 
-    /// Writes a block's content, which has to be what was counted for the plan. `out` has room for the planned size
-    /// and an eighth and 64 bytes more. Returns the position behind the content.
+    /// Writes a block's content, which must be what was counted for the plan. Returns the position after it.
+    ///
+    /// `out` has to hold the planned size plus an eighth and 64 bytes.
     pub(super) fn emit(
         &mut self,
         plan: &BlockPlan,
@@ -619,7 +622,8 @@ impl BlockCoder {
         self.emit_any(plan, seqs, literals, out, pos)
     }
 
-    /// Shifts by a number in any register, which is most of what writing bits is.
+    /// Runs [`Self::emit_any`] compiled for BMI2, whose shifts take the count from any register: shifts dominate the
+    /// time.
     ///
     /// # Safety
     /// The machine has the feature.
@@ -649,7 +653,7 @@ impl BlockCoder {
         self.emit_seqs(&plan.modes, seqs, out, pos)
     }
 
-    /// Makes the tables of a plan those that the next block may use again.
+    /// Makes the tables of a plan available to the next block.
     pub(super) fn commit(&mut self, plan: BlockPlan, any_seqs: bool) {
         if let Literals::Coded(code) = plan.literals {
             self.code = Some(code);
@@ -686,7 +690,7 @@ impl BlockCoder {
                 return pos + 1;
             }
             Literals::Coded(code) => (2, code),
-            // present: the plan says that there is a code
+            // present: the plan states that there is a code
             Literals::Again => (3, self.code.as_ref().expect("a code is used again")),
         };
         // The header's size depends on the number of literals alone.
@@ -776,7 +780,7 @@ impl BlockCoder {
                     pos = shares.describe(out, pos);
                     table.build(shares);
                 }
-                // present: the plan says that there are shares
+                // present: the plan states that there are shares
                 Mode::Again => {
                     table.build(self.shares[kind].as_ref().expect("a table is used again"))
                 }
@@ -807,20 +811,20 @@ impl BlockCoder {
     }
 }
 
-/// So many literals are worth the lengths of four streams.
+/// Number of literals from which on four streams are worth their lengths.
 const SINGLE_STREAM: usize = 256;
 
-/// Writes a sequence's codes, of at most 26 bits, and the bits that follow them.
+/// Writes a sequence's codes, of at most 26 bits, and their extra bits.
 #[inline(always)]
 fn put_with_extra(codes: BitString, seq: Sequence, bits: &mut BitWriter<'_>) {
-    // Codes with extra bits begin at multiples of their range, but for match lengths, which count from 3.
+    // Codes with extra bits begin at multiples of their range, except for match lengths, which count from 3.
     let literals = u32::from(LITERALS_BITS[usize::from(seq.codes[LITERALS])]);
     let matched = u32::from(MATCHED_BITS[usize::from(seq.codes[MATCHED])]);
     let offset = u32::from(seq.codes[OFFSET]);
     let lengths = BitString::low(seq.literals.into(), literals)
         .then(BitString::low((seq.matched - 3).into(), matched));
     let offset = BitString::low(seq.value.into(), offset);
-    // At most 7 bits may be there before.
+    // At most 7 bits may be pending.
     if lengths.len() + offset.len() > 30 {
         bits.put(codes);
         bits.flush();
@@ -833,7 +837,7 @@ fn put_with_extra(codes: BitString, seq: Sequence, bits: &mut BitWriter<'_>) {
     bits.flush();
 }
 
-/// Writes the header of literals that are not coded.
+/// Writes the header of literals that are stored or repeated.
 fn put_plain_header(kind: u32, n: usize, out: &mut [u8], pos: usize) -> usize {
     let (value, len) = match n {
         ..32 => (kind | (n as u32) << 3, 1),
@@ -859,7 +863,7 @@ mod tests {
             let (mut stats, mut repeats) = (BlockStats::new(), RepeatOffsets::START);
             let (mut seqs, mut literals) = (Vec::new(), Vec::new());
             for _ in 0..50 * round {
-                // Some of all lengths, so that all numbers of extra bits occur.
+                // Values of all magnitudes, so that all numbers of extra bits occur.
                 let (a, b, c) = (next(12), next(14), next(20));
                 let mut seq = Sequence::new(next(1 << a), 3 + next(1 << b), 1 + next(1 << c));
                 repeats.code(&mut seq);

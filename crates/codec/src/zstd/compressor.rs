@@ -10,21 +10,21 @@ use zstd_sys::{
 
 use super::library::ok;
 
-/// A compression context of the C library.
+/// Compression context of the C library.
 pub(crate) struct Compressor(NonNull<ZSTD_CCtx>);
 
-// SAFETY: a context is a plain heap object; nothing in it belongs to the thread that made it.
+// SAFETY: a context is a plain heap object without ties to the thread that created it.
 unsafe impl Send for Compressor {}
 
 impl Drop for Compressor {
     fn drop(&mut self) {
-        // SAFETY: made by ZSTD_createCCtx, freed once.
+        // SAFETY: created by ZSTD_createCCtx, freed once.
         unsafe { ZSTD_freeCCtx(self.0.as_ptr()) };
     }
 }
 
 impl Compressor {
-    /// A context with the frame settings that the module promises.
+    /// Creates a context for frames without content size, checksum and dictionary id.
     pub(crate) fn new(level: i32, window_log: u32) -> Option<Self> {
         // SAFETY: no preconditions.
         let this = Self(NonNull::new(unsafe { ZSTD_createCCtx() })?);
@@ -48,9 +48,9 @@ impl Compressor {
         ok(unsafe { ZSTD_CCtx_setParameter(self.0.as_ptr(), parameter, value) }).map(|_| ())
     }
 
-    /// Compresses all of `src`; `None` if it does not fit.
+    /// Compresses all of `src`; `None` if the output does not fit.
     pub(crate) fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
-        // SAFETY: the context is alive and `&mut` makes it ours; `src` and `dst` are slices of the lengths passed.
+        // SAFETY: the context is alive and borrowed exclusively; `src` and `dst` are slices of the lengths passed.
         ok(unsafe {
             ZSTD_compress2(
                 self.0.as_ptr(),

@@ -1,39 +1,40 @@
-//! What goes on where the library's matches end.
+//! Continuation of the search past the end of the library's matches.
 //!
-//! The library finds the matches of the high levels, and only in one go: it has to be told how much input to look at before
-//! anybody knows how much will fit. Much is wasted if that is too much, all of it if that is too little. So it gets about
-//! what should fit, and where there is room for more, rows find the rest, which is a few percent: they index what the
-//! library has seen, so that the matches reach back into it.
+//! The library finds the matches of the high levels in one pass, and has to be told how much input to search before
+//! it is known how much fits. Too much wastes part of the time, too little all of it. It therefore gets an estimate.
+//! If more fits, a row hash finds the remaining few percent. It indexes the input that the library has searched, so
+//! that matches reach back into it.
 
 use super::row_hash::RowHash;
 use super::sequences::{MatchFinder, SequenceStore};
 use crate::EncoderSpec;
 use crate::input_estimate::InputEstimator;
 
-/// How many places are looked at, and how far ahead. Unit: bits; positions.
+/// Number of positions visited (log2), and number of positions of lazy matching.
 const SEARCH: u32 = 5;
 const DEPTH: u32 = 2;
 
-/// How much of what is guessed the library gets: matches that it finds are better.
+/// Share of the estimate that the library searches: its matches are better.
 const SHARE: f64 = 1.02;
 
-/// Input that LZ4 shrinks to a part of so many repeats itself.
+/// Compression ratio of LZ4 from which on input counts as redundant.
 const REDUNDANT: usize = 5;
 
-/// What a byte of output is worth before anything is known. Unit: bytes of LZ4.
+/// Initial factor of the estimator. Unit: bytes of LZ4 per byte of output.
 const WORTH: f64 = 1.5;
 
-/// The finder, which has nothing to do until somebody asks for more.
+/// Match finder that starts where the library stopped, on the first request.
 pub(super) struct Continuation {
     rows: RowHash,
-    /// Start of the frame, end of the last match, and where the library has stopped.
+    /// Start of the frame, end of the last match, and the position where the library stopped.
     waiting: Option<(usize, usize, usize)>,
-    /// Guesses how much will fit, where that takes little of the time.
+    /// Estimator, if it takes a small part of the time.
     probe: Option<InputEstimator>,
 }
 
 impl Continuation {
-    /// For matches over up to `reach` bytes. `slow`: the library takes so long that a guess by LZ4 pays.
+    /// Creates a finder for match distances of up to `reach`. `slow`: the library is so slow that an estimate with
+    /// LZ4 pays.
     pub(super) fn new(spec: &EncoderSpec, reach: usize, slow: bool) -> Self {
         Self {
             rows: RowHash::for_cluster(spec.cluster, reach, SEARCH, DEPTH, true),
@@ -42,7 +43,8 @@ impl Continuation {
         }
     }
 
-    /// How much of `src` the library should look at for an output of `room` bytes; `ratio` is what the last one was.
+    /// Returns how much of `src` the library should search for an output of `room` bytes; `ratio` is that of the last
+    /// output.
     pub(super) fn guess(&mut self, src: &[u8], room: usize, ratio: f64) -> usize {
         let fits = match &mut self.probe {
             Some(probe) => probe.guess(src, room) as f64,
@@ -56,21 +58,21 @@ impl Continuation {
         }
     }
 
-    /// True if what was guessed for last repeats itself so much that the library's matches are not worth their time. Most of
-    /// what is built is not like that, and little of an image.
+    /// Returns true if the input of the last estimate is so redundant that the library's matches do not pay. Few
+    /// source trees, and few files of an image, are like that.
     pub(super) fn is_redundant(&self) -> bool {
         let probe = self.probe.as_ref();
         probe.is_some_and(|probe| probe.lz4_ratio() >= REDUNDANT)
     }
 
-    /// An output that was guessed for was filled with so much.
+    /// Adjusts the estimator: an estimated output holds `consumed` bytes.
     pub(super) fn learn(&mut self, consumed: usize) {
         if let Some(probe) = &mut self.probe {
             probe.learn(consumed);
         }
     }
 
-    /// The library has looked at `start..at`, where the last match ended at `anchor`.
+    /// Notes that the library has searched `start..at`, where the last match ended at `anchor`.
     pub(super) fn wait(&mut self, start: usize, anchor: usize, at: usize) {
         self.waiting = Some((start, anchor, at));
     }

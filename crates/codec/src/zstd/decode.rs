@@ -13,11 +13,11 @@ use zstd_sys::{
 
 use super::library::{BLOCK_CONTENT_MAX, ok};
 
-/// The largest window that a frame may ask for, unless it is a single segment. Unit: bytes.
+/// Largest window of a frame that is not a single segment. Unit: bytes.
 const WINDOW: u64 = 1 << 20;
 
-/// The most that decoding through a window may take, for single segments: more than any cluster decodes to. Unit: log2
-/// of bytes.
+/// Largest window for streaming decompression of single segments: more than any cluster decodes to. Unit: log2 of
+/// bytes.
 const WINDOW_LOG: c_int = 24;
 
 const BROKEN: &str = "zstd frame is broken";
@@ -26,18 +26,18 @@ const SHORT: &str = "zstd frame ends before the expected length";
 /// Bit of the frame header descriptor (byte 4 of the frame): the window is the content.
 const SINGLE_SEGMENT: u8 = 0x20;
 
-/// A decompression context of the C library, and a buffer for prefixes.
+/// Decompression context of the C library, with a buffer for prefixes.
 pub(crate) struct Decompressor {
     context: NonNull<ZSTD_DCtx>,
     buffer: Vec<u8>,
 }
 
-// SAFETY: a context is a plain heap object; nothing in it belongs to the thread that made it.
+// SAFETY: a context is a plain heap object without ties to the thread that created it.
 unsafe impl Send for Decompressor {}
 
 impl Drop for Decompressor {
     fn drop(&mut self) {
-        // SAFETY: made by ZSTD_createDCtx, freed once.
+        // SAFETY: created by ZSTD_createDCtx, freed once.
         unsafe { ZSTD_freeDCtx(self.context.as_ptr()) };
     }
 }
@@ -62,7 +62,7 @@ impl Decompressor {
     }
 
     /// Decodes one whole frame to exactly `dst.len()` bytes. The output is the library's window, so that it allocates
-    /// nothing, whatever the frame asks for.
+    /// nothing, whatever size the frame announces.
     pub(crate) fn decode(&mut self, src: &[u8], dst: &mut [u8]) -> Result<(), &'static str> {
         check_header(src)?;
         // SAFETY: `src` is a slice of the length passed.
@@ -72,7 +72,7 @@ impl Decompressor {
             Some(len) if len != src.len() => return Err("bytes follow the zstd frame"),
             Some(_) => {}
         }
-        // SAFETY: the context is alive and `&mut` makes it ours; `src` and `dst` are slices of the lengths passed.
+        // SAFETY: the context is alive and borrowed exclusively; `src` and `dst` are slices of the lengths passed.
         let n = ok(unsafe {
             ZSTD_decompressDCtx(
                 self.context.as_ptr(),
@@ -89,8 +89,8 @@ impl Decompressor {
         }
     }
 
-    /// Decodes until there are `skip + dst.len()` bytes, and keeps the last of them. The library's window is as large as
-    /// the frame says: at most 1 MiB, or its content.
+    /// Decodes bytes `[skip, skip + dst.len())` of the content. The library allocates the window that the frame
+    /// announces: at most 1 MiB, or its content.
     pub(crate) fn decode_part(
         &mut self,
         src: &[u8],
@@ -102,7 +102,7 @@ impl Decompressor {
             self.buffer.resize(BLOCK_CONTENT_MAX, 0);
         }
         let context = self.context.as_ptr();
-        // SAFETY: the context is alive and `&mut self` makes it ours.
+        // SAFETY: the context is alive and borrowed exclusively.
         ok(unsafe { ZSTD_DCtx_reset(context, ZSTD_ResetDirective::ZSTD_reset_session_only) })
             .ok_or(BROKEN)?;
         let mut input = ZSTD_inBuffer {
@@ -142,16 +142,16 @@ impl Decompressor {
         Ok(())
     }
 
-    /// Decodes block after block until there are `dst.len()` bytes.
+    /// Decodes block by block until `dst` is full.
     pub(crate) fn decode_prefix(&mut self, src: &[u8], dst: &mut [u8]) -> Result<(), &'static str> {
         check_header(src)?;
-        // The last block may reach behind `dst`, and a block must have the ones before it right in front of it.
+        // The last block may exceed `dst`, and each block must directly follow the previous ones.
         if self.buffer.len() < dst.len() + BLOCK_CONTENT_MAX {
             self.buffer.resize(dst.len() + BLOCK_CONTENT_MAX, 0);
         }
         let context = self.context.as_ptr();
         let (mut read, mut written) = (0, 0);
-        // SAFETY: the context is alive and `&mut self` makes it ours.
+        // SAFETY: the context is alive and borrowed exclusively.
         ok(unsafe { ZSTD_decompressBegin(context) }).ok_or(BROKEN)?;
         while written < dst.len() {
             // SAFETY: as above.
@@ -164,9 +164,9 @@ impl Decompressor {
                 .and_then(|rest| rest.get(..want))
                 .ok_or(SHORT)?;
             let out = &mut self.buffer[written..];
-            // SAFETY: as above; `part` and `out` are slices of the lengths passed. The blocks decoded before lie
-            // unchanged right before `out` in the same buffer, which is not resized in this loop: that is the history
-            // the library reads.
+            // SAFETY: as above; `part` and `out` are slices of the lengths passed. The library reads the blocks
+            // decoded before as history: they lie unchanged right before `out` in the same buffer, which is not
+            // resized in this loop.
             let n = ok(unsafe {
                 ZSTD_decompressContinue(
                     context,
@@ -184,7 +184,7 @@ impl Decompressor {
     }
 }
 
-/// Checks what a frame says about itself.
+/// Validates the frame header.
 fn check_header(src: &[u8]) -> Result<(), &'static str> {
     let mut header = std::mem::MaybeUninit::<ZSTD_FrameHeader>::zeroed();
     // SAFETY: `header` is large enough, `src` is a slice of the length passed.

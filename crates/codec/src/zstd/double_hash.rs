@@ -1,9 +1,9 @@
-//! The match finder of the low levels: a table by eight bytes for long matches, one by four or five for short ones, and a
-//! look at the latest distances.
+//! Match finder of the low levels: a hash table of eight bytes for long matches, one of four or five bytes for short
+//! matches, and the latest distances.
 //!
-//! It indexes an input once, however many frames are made of it, and it can be asked for more where it stopped: no byte
-//! is matched twice but for those behind the end of an output. What it finds starts at the frame's start at the
-//! earliest, so that nothing has to be cleared between frames.
+//! It indexes an input once, however many frames are made of it, and continues where it stopped: only bytes past the
+//! end of an output are searched twice. Matches start at the frame's start at the earliest, so that nothing is
+//! cleared between frames.
 
 use std::hint::{black_box, select_unpredictable};
 
@@ -13,47 +13,48 @@ use super::sequences::{MatchFinder, SequenceStore};
 use crate::bytes::{byte, load4, load8, match_len, prefetch};
 use crate::huge_pages::{HugeBox, Zeroable};
 
-/// The tables have at most so many entries, and at least so many. Unit: bits.
+/// Largest sizes of the two tables, and the smallest size. Unit: log2 of entries.
 const LONG_LOG: u32 = 17;
 const SHORT_LOG: u32 = 15;
 const LEAST_LOG: u32 = 10;
 
-/// Frames of so much input have their places in 16 bits, and so has the beginning of those whose output is short. Unit: bytes.
+/// Length of frames with 16-bit positions, and the output size below which the beginning of longer frames has them,
+/// too. Unit: bytes.
 const NEAR_MAX: usize = 1 << 16;
 const SHORT_OUTPUT: usize = 8 << 10;
-/// Entries of a table for those. Unit: bits.
+/// Size of a table of 16-bit positions. Unit: log2 of entries.
 const NEAR_LOG: u32 = 15;
 
-/// No match starts in the last bytes. Unit: bytes.
+/// Number of bytes at the end in which no match starts. Unit: bytes.
 const END: usize = 8;
 
-/// Behind so many literals every second position is tried, behind twice as many every third, and so on.
+/// Number of literals after which the search step grows by one. Unit: log2 of bytes.
 const SKIP_LOG: usize = 8;
 
-/// Latest positions by hash. All positions are counted from the start of the frame.
+/// Latest positions by hash, counted from the start of the frame.
 trait HashTables {
-    /// What was at the place of eight bytes; now it is `at`.
+    /// Replaces the position stored for eight bytes by `at`, and returns the previous one.
     fn long(&mut self, bytes: u64, at: usize) -> usize;
 
-    /// What was at the place of the first four or five bytes; now it is `at`.
+    /// Replaces the position stored for the first four or five bytes by `at`, and returns the previous one.
     fn short<const FOUR: bool>(&mut self, bytes: u64, at: usize) -> usize;
 
-    /// Has both places fetched into the cache.
+    /// Prefetches both entries.
     fn fetch<const FOUR: bool>(&self, bytes: u64);
 
-    /// Whether a match may be at `place`, which came from a table.
+    /// Returns true if `place`, which came from a table, may be a match.
     fn is_known(&self, place: usize, at: usize) -> bool;
 
-    /// `place`, if it can be looked at, or another that can.
+    /// Returns `place` if it can be read, otherwise another position that can.
     fn safe(&self, place: usize, at: usize) -> usize;
 }
 
-/// Tables that outlive a frame: what lies before it or ahead, which an earlier frame has indexed, is a number that is too
-/// large.
+/// Tables that persist across frames. Positions before the frame, or ahead and indexed by an earlier frame, are
+/// numbers that are too large.
 struct FullTables<'a> {
     tables: &'a mut FullTableData,
     masks: [usize; 2],
-    /// How the index counts the start of the frame.
+    /// Count of the index at the start of the frame.
     zero: u32,
     reach: usize,
 }
@@ -63,7 +64,7 @@ struct FullTableData {
     short: [u32; 1 << SHORT_LOG],
 }
 
-// SAFETY: numbers.
+// SAFETY: arrays of numbers.
 unsafe impl Zeroable for FullTableData {}
 
 impl HashTables for FullTables<'_> {
@@ -92,15 +93,15 @@ impl HashTables for FullTables<'_> {
         (place < at) & (at.wrapping_sub(place) <= self.reach)
     }
 
-    /// Whether a place is known nobody can predict. Looking at another one instead needs no branch.
+    /// Selects without a branch, because the outcome is unpredictable.
     #[inline(always)]
     fn safe(&self, place: usize, at: usize) -> usize {
         select_unpredictable(place < at, place, 0)
     }
 }
 
-/// Tables of one frame that is short: half the memory, which is closer to the processor, and every entry is a place in the
-/// frame. An empty one is its start, which is as good as any other.
+/// Tables of one short frame. They take half the memory, which stays in a nearer cache, and every entry is a position
+/// in the frame. An empty entry is its start, which is a valid candidate.
 struct CompactTables<'a> {
     tables: &'a mut CompactTableData,
     mask: usize,
@@ -111,7 +112,7 @@ struct CompactTableData {
     short: [u16; 1 << NEAR_LOG],
 }
 
-// SAFETY: numbers.
+// SAFETY: arrays of numbers.
 unsafe impl Zeroable for CompactTableData {}
 
 impl HashTables for CompactTables<'_> {
@@ -150,30 +151,30 @@ fn hash8<const LOG: u32>(bytes: u64) -> usize {
     (bytes.wrapping_mul(0xCF1B_BCDC_B7A5_6463) >> (64 - LOG)) as usize
 }
 
-/// Hashes four bytes, or five.
+/// Hashes the first four bytes, or five.
 #[inline(always)]
 fn hash_short<const FOUR: bool, const LOG: u32>(bytes: u64) -> usize {
     let bytes = if FOUR { bytes << 32 } else { bytes << 24 };
     (bytes.wrapping_mul(889_523_592_379) >> (64 - LOG)) as usize
 }
 
-/// The finder.
+/// Match finder with two hash tables.
 pub(super) struct DoubleHash {
     tables: HugeBox<FullTableData>,
     near: HugeBox<CompactTableData>,
     count: PositionCounter,
-    /// The furthest position that was indexed.
+    /// Largest position that was indexed.
     high: usize,
     state: SearchState,
-    /// What a hash keeps of its bits, for either table: little input uses the front of a table, which stays in the cache. 0
-    /// until an input is seen.
+    /// Hash masks of both tables: small inputs use the front of a table, which stays in the cache. 0 before an input
+    /// is seen.
     masks: [usize; 2],
-    /// The same for the tables of a short frame; `None` until it is seen, 0 if it is not short.
+    /// Hash mask of the tables of a short frame; `None` until the frame is seen, 0 if it is not short.
     near_mask: Option<usize>,
-    /// The largest output. Unit: bytes.
+    /// Largest output. Unit: bytes.
     cluster: usize,
     reach: usize,
-    /// Short matches are found by four bytes.
+    /// True if short matches are found by four bytes.
     four: bool,
 }
 
@@ -225,11 +226,11 @@ impl MatchFinder for DoubleHash {
             if until == end || state.at - start < data.len() - END {
                 return;
             }
-            // The output holds more than it mostly does. What comes has no matches in front of this.
+            // The output holds more than usual. The rest of the frame has no matches before this position.
             self.near_mask = Some(0);
         }
         if self.masks == [0; 2] {
-            // The same from one reset to the next.
+            // Constant from one reset to the next.
             let log = data.len().ilog2() - 1;
             self.masks = [LONG_LOG, SHORT_LOG].map(|most| (1 << log.clamp(LEAST_LOG, most)) - 1);
         }
@@ -257,8 +258,8 @@ impl MatchFinder for DoubleHash {
 }
 
 impl DoubleHash {
-    /// A finder of matches over up to `reach` bytes for outputs of up to `cluster`; short ones by four bytes, or by five.
-    /// `None` if there is no memory.
+    /// Creates a finder of matches up to the distance `reach`, for outputs of up to `cluster` bytes. Short matches
+    /// are found by four bytes, or by five. `None` if memory is short.
     pub(super) fn new(cluster: usize, reach: usize, four: bool) -> Option<Self> {
         Some(Self {
             tables: HugeBox::new()?,
@@ -274,12 +275,13 @@ impl DoubleHash {
         })
     }
 
-    /// How much of a frame has places of 16 bits at most: all that is in it is in reach then. Unit: bytes.
+    /// Returns how much of a frame has 16-bit positions, such that all of it is within reach. Unit: bytes.
     fn near_max(&self) -> usize {
         NEAR_MAX.min(self.reach)
     }
 
-    /// What a hash keeps of its bits in the tables of a frame of `len` bytes that is short or begins so, emptied; else 0.
+    /// Clears the tables of short frames and returns their hash mask for a frame of `len` bytes; 0 if it neither is
+    /// short nor begins as one.
     fn begin_near(&mut self, len: usize) -> usize {
         if len > self.near_max() && self.cluster > SHORT_OUTPUT {
             return 0;
@@ -291,7 +293,7 @@ impl DoubleHash {
         size - 1
     }
 
-    /// Forgets everything.
+    /// Discards all positions.
     fn clear(&mut self) {
         self.tables.long.fill(0);
         self.tables.short.fill(0);
@@ -323,7 +325,8 @@ fn find<const FOUR: bool>(
                 matched = 4 + match_len(data, at + 4, place + 4, data.len());
                 break;
             }
-            // The box keeps the compiler from asking what is known before the bytes are equal, which takes half as long again.
+            // The black box prevents the compiler from testing `is_known` before the bytes are compared, which takes
+            // 1.5 times as long.
             if load8(data, places.safe(by_long, at)) == bytes
                 && black_box(places.is_known(by_long, at))
             {
@@ -338,7 +341,7 @@ fn find<const FOUR: bool>(
                 from = at;
                 place = by_short;
                 matched = 4 + match_len(data, at + 4, place + 4, data.len());
-                // One further there may be a longer one.
+                // The next position may have a longer match.
                 let next = load8(data, at + 1);
                 let by_next = places.long(next, at + 1);
                 if places.is_known(by_next, at + 1) && load8(data, by_next) == next {
@@ -356,7 +359,7 @@ fn find<const FOUR: bool>(
                 break 'matches;
             }
         }
-        // What is looked up next takes long to come, and there is enough to do before.
+        // The next lookups have a long latency, which overlaps with the work before them.
         if at + matched < end {
             places.fetch::<FOUR>(load8(data, at + matched));
         }
@@ -377,13 +380,13 @@ fn find<const FOUR: bool>(
         at += matched;
         anchor = at;
         if at < end {
-            // A position behind the first, and two in front of the next one, so that the next time is longer.
+            // Indexes one position after the first and two before the next, so that the next match is longer.
             let bytes = load8(data, from + 2);
             places.long(bytes, from + 2);
             places.short::<FOUR>(bytes, from + 2);
             places.long(load8(data, at - 2), at - 2);
             places.short::<FOUR>(load8(data, at - 1), at - 1);
-            // The frame has more than the first distances behind it here, for a match has ended.
+            // A match has ended, so that the frame has more than its initial distances here.
             while at < end && load4(data, at) == load4(data, at - far) {
                 matched = 4 + match_len(data, at + 4, at + 4 - far, data.len());
                 std::mem::swap(&mut near, &mut far);
@@ -396,7 +399,7 @@ fn find<const FOUR: bool>(
             }
         }
     }
-    // A long step may lead behind the end.
+    // A long step may lead past the end.
     *state = SearchState {
         start,
         at: start + at.min(data.len()),

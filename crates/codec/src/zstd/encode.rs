@@ -1,15 +1,15 @@
-//! The encoder: matches are found once, and the blocks are built here around the end of the output.
+//! Zstandard encoder: matches are found once, and blocks are built around the end of the output.
 //!
 //! ```text
-//!  input ──► sequences (a finder of ours, piece by piece; or the library, about as much input as should fit)
+//!  input ──► sequences (our match finder, chunk by chunk; or the library, over the estimated input)
 //!              └──► blocks, split where that is smaller, written as they are complete
 //!                     └──► the last block: plan, move its end, plan; written once, when it fits
 //! ```
 //!
-//! Planning needs only counts, so that moving the end of the output costs next to nothing, and no bit is written twice.
-//! Our finders go on where they stopped, so that only a few bytes behind the end of an output are matched twice. The
-//! library finds the matches at the other levels, in about as much input as should fit; behind that a finder of ours goes
-//! on ([`super::tail`]).
+//! Planning needs only counts, so that moving the end of the output costs almost nothing, and no bit is written
+//! twice. Our match finders continue where they stopped, so that only a few bytes past the end of an output are
+//! searched twice. At the other levels the library finds the matches in the estimated input, and one of our finders
+//! continues after it (`super::continuation`).
 
 use zstd_sys::{ZSTD_getCParams, ZSTD_strategy};
 
@@ -30,34 +30,34 @@ use crate::{Encoder, EncoderSpec, Fit, TailFit, Trim};
 /// Magic number, and a descriptor without content size, checksum and dictionary.
 const FRAME: [u8; 5] = [0x28, 0xb5, 0x2f, 0xfd, 0];
 
-/// Magic, descriptor and window. Unit: bytes.
+/// Length of magic number, descriptor and window. Unit: bytes.
 const FRAME_HEADER: usize = 6;
 
-/// Unit: bytes.
+/// Length of a block header. Unit: bytes.
 const BLOCK_HEADER: usize = 3;
 
-/// Blocks end only at multiples of this, counted from their start, and only when it pays. Unit: bytes of content.
+/// Granularity of block splits, counted from the block's start. Unit: bytes of content.
 const SEGMENT: usize = 8 << 10;
 
-/// Outputs below this are one block: a second set of tables does not pay. Unit: bytes.
+/// Output size below which there is only one block: a second set of tables does not pay. Unit: bytes.
 const SPLIT_ROOM: usize = 24 << 10;
 
-/// Input per output before anything is known.
+/// Input per output before any output is known.
 const FIRST_RATIO: f64 = 2.8;
 
-/// A last block is not made shorter than this. Unit: bytes.
+/// Smallest length to which a last block is trimmed. Unit: bytes.
 const TRIM_MIN: usize = 256;
 
-/// By such a part an output that is ended early may be shorter than it could be.
+/// A trimmed output may be shorter than possible by this fraction of its length.
 const TRIM_SLACK: usize = 128;
 
-/// Input below this is not worth own blocks. Unit: bytes.
+/// Length of input that is not worth blocks of our own. Unit: bytes.
 const SHORT: usize = 64;
 
-/// The encoder.
+/// Encoder with its match finder and block writer.
 pub(crate) struct ZstdEncoder {
     engine: FinderKind,
-    /// Does what the library's matches cannot be had for: tiny input.
+    /// Compressor for tiny input, for which the library returns no matches.
     plain: Compressor,
     search: SizeSearch,
     store: SequenceStore,
@@ -68,14 +68,14 @@ pub(crate) struct ZstdEncoder {
     window_log: u32,
 }
 
-/// Who finds the matches.
+/// Match finder of a level.
 enum FinderKind {
     Ours(Box<dyn MatchFinder>),
     Library(Box<LibraryFinder>),
 }
 
 impl FinderKind {
-    /// The finder that can be asked for more.
+    /// Returns the finder that can continue.
     fn finder(&mut self) -> &mut dyn MatchFinder {
         match self {
             FinderKind::Ours(finder) => &mut **finder,
@@ -88,8 +88,8 @@ impl ZstdEncoder {
     pub(crate) fn new(spec: &EncoderSpec) -> Option<Self> {
         let window_log = spec.match_distance_max().ilog2();
         let reach = 1 << window_log;
-        // The library adapts its tables to the length it is given. That is a guess here, and should not matter.
-        // For more than that it has other settings, weaker ones from level 13 on, and most files are shorter.
+        // The library adapts its tables to the given length, which is an estimate here and should not matter. Above
+        // the limit it has weaker settings from level 13 on, and most files are shorter.
         let length = (3 * spec.cluster).min(TUNED_MAX);
         // SAFETY: no preconditions.
         let tuned = unsafe { ZSTD_getCParams(spec.level, length as u64, 0) };
@@ -98,7 +98,7 @@ impl ZstdEncoder {
             ZSTD_strategy::ZSTD_fast | ZSTD_strategy::ZSTD_dfast => {
                 FinderKind::Ours(Box::new(DoubleHash::new(spec.cluster, reach, four)?))
             }
-            // Small outputs leave little to look at: there the library's chains find more.
+            // Small outputs hold little input to search: there the library's chains find more.
             ZSTD_strategy::ZSTD_greedy | ZSTD_strategy::ZSTD_lazy | ZSTD_strategy::ZSTD_lazy2
                 if spec.cluster >= ROWS_MIN =>
             {
@@ -121,7 +121,7 @@ impl ZstdEncoder {
         })
     }
 
-    /// Hands the frame over.
+    /// Copies the frame to `dst` and updates the ratio.
     fn done(&mut self, end: TailFit, dst: &mut [u8]) -> TailFit {
         let fit = end.fit;
         dst[..fit.written].copy_from_slice(&self.out[..fit.written]);
@@ -134,19 +134,19 @@ impl ZstdEncoder {
         end
     }
 
-    /// Has the library write the frame, too, and looks for how much fits.
+    /// Lets the library write the frame, and searches for the input that fits.
     fn search(&mut self, src: &[u8], dst: &mut [u8]) -> Fit {
         let plain = &mut self.plain;
         self.search
             .run(src, dst, |len, out| plain.compress(&src[..len], out))
     }
 
-    /// The most that one block decodes to. Unit: bytes.
+    /// Returns the largest content of one block. Unit: bytes.
     fn block_max(&self) -> usize {
         BLOCK_CONTENT_MAX.min(1 << self.window_log)
     }
 
-    /// Builds the frame of `input[at..end]` from the parse. `trim` is for a frame of all of it.
+    /// Builds the frame of `input[at..end]` from the sequences. `trim` applies to a frame of all of it.
     fn frame(
         &mut self,
         input: &[u8],
@@ -227,7 +227,7 @@ impl ZstdEncoder {
                 open.end_repeats = open.start_repeats;
             }
             if stop > room {
-                // What does not fit is encoded anyway: it may be a little more.
+                // Bytes that do not fit are encoded anyway; a slightly shorter output is acceptable.
                 let slack = if trimmed { room / TRIM_SLACK } else { 0 };
                 if let Some((kind, stop)) = open.finish(
                     source.store,
@@ -271,38 +271,38 @@ impl ZstdEncoder {
     }
 }
 
-/// An end of the output that is not looked for again: a part of so many.
+/// Fraction of the output that may stay empty without another attempt to fill it.
 const SPARE: usize = 1024;
 
-/// By such a part an estimate may be too large.
+/// Largest relative error of an estimate, as a fraction.
 const SLACK: u64 = 64;
 
-/// Outputs of this size and more have matches found in rows. Unit: bytes.
+/// Output size from which on row hashes find the matches. Unit: bytes.
 const ROWS_MIN: usize = 32 << 10;
 
-/// Where sequences come from.
+/// Source of sequences for blocks.
 struct SequenceSource<'a> {
     store: &'a mut SequenceStore,
     finder: &'a mut dyn MatchFinder,
-    /// The input up to where the frame has to end, and where it starts.
+    /// Input up to the largest end of the frame, and the frame's start.
     data: &'a [u8],
     at: usize,
-    /// Input per output, as far as is known.
+    /// Input per output, as far as known.
     ratio: f64,
 }
 
 impl SequenceSource<'_> {
-    /// Sees to it that there is a parse for everything before `until`, counted from the start of the frame.
+    /// Ensures that there are sequences for everything before `until`, counted from the start of the frame.
     fn pull(&mut self, until: usize, run: usize) {
         self.store
             .pull(self.finder, self.data, self.at + until, run);
     }
 
-    /// How much more content a block should take before it is looked at again.
+    /// Returns the content that a block should reach before its size is estimated again.
     fn goal(&self, open: &OpenBlock, split: bool, most: usize, left: usize) -> usize {
         let unit = if split { SEGMENT } else { most };
         let content = open.stats.content;
-        // What is found and does not fit is found again for the next frame.
+        // Matches that do not fit are searched again for the next frame.
         let fits = if content == 0 {
             (left as f64 * self.ratio * FIRST_PART) as usize
         } else {
@@ -313,20 +313,20 @@ impl SequenceSource<'_> {
     }
 }
 
-/// So much of what should fit is taken at once.
+/// Fraction of the estimated content that is taken in the first step.
 const FIRST_PART: f64 = 0.9;
 
-/// Added to what should still fit. Unit: bytes.
+/// Added to the content that should still fit. Unit: bytes.
 const SMALL_STEP: usize = 64;
 
-/// The block that is being filled.
+/// Block that is being filled.
 struct OpenBlock {
     start: ParsePosition,
     end: ParsePosition,
     start_repeats: RepeatOffsets,
     end_repeats: RepeatOffsets,
     stats: BlockStats,
-    /// Estimated size, and where it counts as too large. Unit: bits.
+    /// Estimated size, and the size above which the block counts as too large. Unit: bits.
     price: u64,
     limit: u64,
     over: bool,
@@ -354,9 +354,11 @@ impl OpenBlock {
         &store.literals[self.start.literals..self.end.literals]
     }
 
-    /// Takes segments until the block should end: it is more than `left` bytes, it has `most` bytes of content, the
-    /// next segment is better off in a block of its own, or the parse ends, which is returned. `consumed` is what the
-    /// blocks before hold.
+    /// Adds segments until the block should end, and returns true if the sequences end. `consumed` is the content of
+    /// previous blocks.
+    ///
+    /// A block ends if it exceeds `left` bytes or holds `most` bytes of content, or if the next segment is smaller in
+    /// a block of its own.
     fn fill(
         &mut self,
         source: &mut SequenceSource<'_>,
@@ -414,13 +416,13 @@ impl OpenBlock {
         }
     }
 
-    /// The plan says that what counted as too large is not.
+    /// Corrects the estimate by the size of a plan, which is below the limit.
     fn correct(&mut self, planned: usize, left: usize) {
         self.limit = self.price * left as u64 / planned.max(1) as u64 * 65 / 64;
         self.over = false;
     }
 
-    /// The block behind this one.
+    /// Returns the next block.
     fn next(self, source: &mut SequenceSource<'_>) -> OpenBlock {
         source.store.split(self.end, source.finder);
         OpenBlock::new(
@@ -432,8 +434,8 @@ impl OpenBlock {
         )
     }
 
-    /// Moves the block's end to where the output is full but for some `slack`, and writes it. Returns its kind and the position
-    /// behind it.
+    /// Moves the block's end to where the output is full except for `slack`, and writes it. Returns its kind and the
+    /// position after it.
     #[allow(clippy::too_many_arguments)]
     fn finish(
         &mut self,
@@ -451,7 +453,7 @@ impl OpenBlock {
             &store.literals[..self.end.literals],
         );
         let most = self.stats.content;
-        // Bytes that the plan should stay below what is left: its error.
+        // Bytes by which the plan should stay below the limit, for its error.
         let mut margin = 3;
         for _ in 0..ATTEMPTS {
             for _ in 0..ROUNDS {
@@ -468,7 +470,7 @@ impl OpenBlock {
                         &prices,
                         excess as u64 * 8 * BIT,
                     );
-                    // What is left has codes, which are as good for a little less.
+                    // The codes remain good enough for slightly less content.
                     if excess <= plan.size / KEEPS && self.stats.literal_count() >= LEAST_LITERALS {
                         plan.size -= (saved / (8 * BIT)) as usize;
                         continue;
@@ -490,7 +492,7 @@ impl OpenBlock {
                 plan = coder.plan(&self.stats);
             }
             let content = self.stats.content;
-            // What cannot be compressed is better off raw.
+            // Incompressible content is stored.
             let raw = left.min(src.len()).min(BLOCK_RAW_MAX.min(most));
             if raw > 0 && (content <= raw || plan.size >= content) {
                 out[body..body + raw].copy_from_slice(&src[..raw]);
@@ -514,20 +516,20 @@ impl OpenBlock {
     }
 }
 
-/// A plan stays where no more than such a part is taken from its block, and so many literals are left.
+/// A plan is kept if at most this fraction is removed from its block, and this number of literals remains.
 const KEEPS: usize = 16;
 const LEAST_LITERALS: u32 = 64;
 
-/// So often the end of the output is moved by the prices of a plan before it is taken as it is.
+/// Largest number of times that the end of the output is moved by the prices of a plan.
 const ROUNDS: usize = 4;
 
-/// So often an output that turned out too large is made again, smaller.
+/// Largest number of attempts to shrink an output that is too large.
 const ATTEMPTS: usize = 20;
 
-/// Unit: bytes.
+/// Largest content of a stored block. Unit: bytes.
 const BLOCK_RAW_MAX: usize = BLOCK_CONTENT_MAX;
 
-/// Writes the header of a block: not the last one, so far.
+/// Writes a block header that is not marked as the last.
 fn put_header(out: &mut [u8], pos: usize, kind: u32, size: usize) {
     let value = kind << 1 | (size as u32) << 3;
     out[pos..pos + BLOCK_HEADER].copy_from_slice(&value.to_le_bytes()[..BLOCK_HEADER]);
@@ -555,7 +557,7 @@ impl Encoder for ZstdEncoder {
 }
 
 impl ZstdEncoder {
-    /// Makes a frame.
+    /// Writes a frame.
     fn run(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: Option<&Trim>) -> TailFit {
         let src = bounded_input(input, at, self.input_max);
         let room = dst.len();

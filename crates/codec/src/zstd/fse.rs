@@ -1,19 +1,19 @@
-//! Finite-state entropy coding: normalised counts, their description in a stream, and the encoder's tables.
+//! Finite state entropy (FSE) coding: normalized counts, their description in a stream, and encoding tables.
 //!
 //! Source: RFC 8878, section 4.1.
 
 use super::bits::{BIT, BitString, BitWriter, log2};
 
-/// The most symbols that a table here has: match length codes.
+/// Largest number of symbols of a table: the match length codes.
 pub(super) const SYMBOLS: usize = 53;
 
-/// The largest table has 2^9 cells.
+/// Number of cells of the largest table.
 const CELLS: usize = 1 << 9;
 
-/// At least as many as there are symbols.
+/// Smallest power of two that is at least the number of symbols.
 const TRANSFORMS: usize = SYMBOLS.next_power_of_two();
 
-/// How a symbol moves the state.
+/// State transition of a symbol.
 #[derive(Clone, Copy, Default)]
 struct SymbolTransform {
     /// Added to the state, gives the number of bits in the upper half.
@@ -22,19 +22,19 @@ struct SymbolTransform {
     find: i32,
 }
 
-/// Shares of a table's cells.
+/// Distribution of a table's cells among the symbols.
 #[derive(Clone)]
 pub(super) struct NormalizedCounts {
-    /// Cells per symbol; -1 is one cell at the end of the table.
+    /// Number of cells per symbol; -1 is one cell at the end of the table.
     pub(super) norm: [i16; SYMBOLS],
     /// One more than the last symbol that has a share.
     pub(super) symbols: usize,
-    /// The table has 2^log cells.
+    /// Size of the table. Unit: log2 of cells.
     pub(super) log: u32,
 }
 
 impl NormalizedCounts {
-    /// A distribution of the format.
+    /// Creates a predefined distribution.
     pub(super) const fn fixed(given: &[i16], log: u32) -> Self {
         let mut norm = [0; SYMBOLS];
         let mut i = 0;
@@ -49,7 +49,7 @@ impl NormalizedCounts {
         }
     }
 
-    /// Shares in proportion to `counts`, of which at least two are not zero and whose sum is `total`.
+    /// Normalizes `counts`, of which at least two are not zero and whose sum is `total`.
     pub(super) fn normalise(counts: &[u32], total: u32, log_max: u32) -> Self {
         let mut present = [0u8; SYMBOLS + 1];
         let mut used = 0;
@@ -59,7 +59,7 @@ impl NormalizedCounts {
         }
         let present = &present[..used];
         let symbols = present.last().map_or(0, |&last| usize::from(last) + 1);
-        // A large table is exact, and costs more to describe: a quarter of a cell per occurrence is enough.
+        // A large table is exact but costs more to describe: a quarter of a cell per occurrence is enough.
         let enough = (total - 1).max(1).ilog2().saturating_sub(1);
         let log = enough.min(log_max).max(used.ilog2() + 1).clamp(5, log_max);
         let mut norm = [0i16; SYMBOLS];
@@ -72,7 +72,7 @@ impl NormalizedCounts {
             norm[symbol] = (share as i16).max(1);
             left -= i32::from(norm[symbol]);
         }
-        // Rounding leaves a few cells over, or takes a few too many: move those that matter least.
+        // Rounding leaves a few cells, or takes too many: adjust the symbols for which it matters least.
         let step = left.signum() as i16;
         let gain = |symbol: u8, norm: &[i16; SYMBOLS]| {
             let share = f64::from(norm[usize::from(symbol)]);
@@ -106,7 +106,7 @@ impl NormalizedCounts {
         Self { norm, symbols, log }
     }
 
-    /// What it costs to code so many of each symbol. `None` if one of them has no share. Unit: 1 / BIT.
+    /// Returns the price of encoding the counted symbols. `None` if one of them has no share. Unit: 1 / BIT.
     pub(super) fn price(&self, counts: &[u32]) -> Option<u64> {
         let mut sum = 0;
         for (symbol, &n) in counts.iter().enumerate() {
@@ -121,7 +121,7 @@ impl NormalizedCounts {
         Some(sum)
     }
 
-    /// Writes the description; returns the position behind it.
+    /// Writes the description; returns the position after it.
     pub(super) fn describe(&self, out: &mut [u8], pos: usize) -> usize {
         let mut bits = BitWriter::new(out, pos);
         bits.add(u64::from(self.log - 5), 4);
@@ -164,7 +164,7 @@ impl NormalizedCounts {
     }
 }
 
-/// What an odd number is multiplied by to give 1, in all the bits that a table's cells are counted with.
+/// Returns the multiplicative inverse of an odd number, modulo the largest table size.
 const fn inverse(odd: usize) -> usize {
     // Right in three bits; each round doubles them.
     let mut found = odd;
@@ -174,10 +174,10 @@ const fn inverse(odd: usize) -> usize {
     found
 }
 
-/// The encoder's table.
+/// Encoding table.
 pub(super) struct FseTable {
     states: [u16; CELLS],
-    /// By symbol; a power of two, so that no index is out of bounds.
+    /// Transitions by symbol; a power of two, so that no index is out of bounds.
     transforms: [SymbolTransform; TRANSFORMS],
     log: u32,
 }
@@ -191,21 +191,21 @@ impl FseTable {
         }
     }
 
-    /// The table of these shares.
+    /// Creates the table of a distribution.
     pub(super) fn of(counts: &NormalizedCounts) -> Self {
         let mut this = Self::new();
         this.build(counts);
         this
     }
 
-    /// Fills the table for these shares.
+    /// Fills the table for a distribution.
     pub(super) fn build(&mut self, counts: &NormalizedCounts) {
         let log = counts.log;
         let size = 1usize << log;
         let mask = size - 1;
         self.log = log;
         let mut from = [0usize; SYMBOLS + 1];
-        // The symbols, each as often as it has cells, and the last cells, whose symbols have but one.
+        // All symbols, each repeated by its number of cells, and the last cells, whose symbols have one cell.
         let mut listed = [0u8; CELLS];
         let mut last = [0u8; CELLS];
         let (mut end, mut high) = (0, size);
@@ -219,7 +219,8 @@ impl FseTable {
             listed[end..end + share].fill(symbol as u8);
             end += share;
         }
-        // From one symbol of the list to the next it is a step of so many cells, around the table, over the last ones.
+        // Consecutive symbols of the list are this number of cells apart, modulo the table size, skipping the last
+        // cells.
         let step = (size >> 1) + (size >> 3) + 3;
         let mut next = from;
         let mut take = |symbol: u8, cell: usize| {
@@ -228,7 +229,7 @@ impl FseTable {
             *slot += 1;
         };
         if high == size {
-            // The way back: which symbol of the list comes to a cell.
+            // The inverse: the list index of the symbol in a cell.
             let back = inverse(step) & mask;
             let mut at = 0;
             for cell in 0..size {
@@ -268,14 +269,14 @@ impl FseTable {
         }
     }
 
-    /// The table of a single symbol, which costs no bits.
+    /// Fills the table for a single symbol, which costs no bits.
     pub(super) fn build_single(&mut self, symbol: u8) {
         self.log = 0;
         self.states[0] = 0;
         self.transforms[usize::from(symbol) % TRANSFORMS] = SymbolTransform { bits: 0, find: 0 };
     }
 
-    /// The state that the last symbol, which is coded first, starts with.
+    /// Returns the initial state for the last symbol, which is encoded first.
     #[inline(always)]
     pub(super) fn start(&self, symbol: u8) -> u32 {
         let SymbolTransform { bits, find } = self.transforms[usize::from(symbol) % TRANSFORMS];
@@ -284,7 +285,7 @@ impl FseTable {
         u32::from(self.states[((value >> n) as i32 + find) as usize & (CELLS - 1)])
     }
 
-    /// Codes one more symbol: with so few bits, at most 9.
+    /// Encodes one symbol in at most 9 bits.
     #[inline(always)]
     pub(super) fn code(&self, state: &mut u32, symbol: u8) -> BitString {
         let SymbolTransform { bits, find } = self.transforms[usize::from(symbol) % TRANSFORMS];

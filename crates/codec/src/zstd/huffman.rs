@@ -1,33 +1,34 @@
-//! Huffman coding of literals: code lengths up to 11 bits, their description, and streams.
+//! Huffman coding of literals: code lengths up to 11 bits, table description, and streams.
 //!
 //! Source: RFC 8878, section 4.2.
 
 use super::bits::{BitString, BitWriter};
 use super::fse::{FseTable, NormalizedCounts, SYMBOLS};
 
-/// The longest code. Unit: bits.
+/// Longest code. Unit: bits.
 const LENGTH_MAX: u32 = 11;
 
-/// More than there are lengths, a power of two, so that no index is out of bounds.
+/// Power of two above the longest code, so that no index is out of bounds.
 const LENGTHS: usize = (LENGTH_MAX as usize + 1).next_power_of_two();
 
-/// The most bytes of a description: a length byte and 127 bytes. Unit: bytes.
+/// Largest description: a length byte and 127 bytes. Unit: bytes.
 const DESCRIPTION_MAX: usize = 128;
 
-/// Inner nodes of the tree are counted from here: behind the 256 leaves, with a gap between them.
+/// Index of the first inner node: after the 256 leaves, with a gap between.
 const INNER: usize = 512;
 
-/// A code.
+/// Huffman table with its description.
 #[derive(Clone)]
 pub(super) struct HuffmanTable {
-    /// Code and length of each symbol: the length in the low byte, the code above. Zero for no code.
+    /// Code and length of each symbol: the length in the low byte, the code above. Zero without a code.
     codes: [u32; 256],
     description: [u8; DESCRIPTION_MAX + 8],
     described: usize,
 }
 
 impl HuffmanTable {
-    /// The code for these counts, of which at least two are not zero. `None` when the format cannot describe it.
+    /// Creates the table for these counts, of which at least two are not zero. `None` if the format cannot describe
+    /// it.
     pub(super) fn new(counts: &[u32; 256], total: u32) -> Option<Self> {
         let mut all = [0u32; 256];
         let mut used = 0;
@@ -40,7 +41,7 @@ impl HuffmanTable {
         let mut sorted = [0; 256];
         let order = &mut sorted[..used];
         sort(entries, order);
-        // A short text gains little from long codes, and describing them costs.
+        // Short texts gain little from long codes, which cost more to describe.
         let enough = (total - 1).max(1).ilog2().saturating_sub(1).max(1);
         let limit = enough
             .min(LENGTH_MAX)
@@ -51,10 +52,10 @@ impl HuffmanTable {
         Self::from_lengths(&lengths, entries)
     }
 
-    /// The code with these lengths, of the symbols in the low bytes of `entries`, in order.
+    /// Creates the table from code lengths. The symbols are the low bytes of `entries`, in order.
     fn from_lengths(lengths: &[u8; 256], entries: &[u32]) -> Option<Self> {
         let symbols = entries.iter().map(|entry| (entry & 0xff) as usize);
-        // Codes of one length are consecutive in symbol order, the longest codes begin at zero.
+        // Codes of one length are consecutive in symbol order, and the longest codes begin at zero.
         let mut per_length = [0u32; LENGTHS];
         for symbol in symbols.clone() {
             per_length[usize::from(lengths[symbol]) % LENGTHS] += 1;
@@ -108,17 +109,17 @@ impl HuffmanTable {
         Some(())
     }
 
-    /// The length of each symbol's code, 0 for none. Unit: bits.
+    /// Returns the length of each symbol's code, 0 for none. Unit: bits.
     pub(super) fn lengths(&self) -> [u32; 256] {
         self.codes.map(|code| code & 0xff)
     }
 
-    /// The description.
+    /// Returns the table description.
     pub(super) fn description(&self) -> &[u8] {
         &self.description[..self.described]
     }
 
-    /// What it costs to code so many of each symbol. `None` if one of them has no code. Unit: bits.
+    /// Returns the price of encoding the counted symbols. `None` if one of them has no code. Unit: bits.
     pub(super) fn price(&self, counts: &[u32; 256]) -> Option<u64> {
         let (mut sum, mut missing) = (0, 0);
         for (&code, &n) in self.codes.iter().zip(counts) {
@@ -129,7 +130,7 @@ impl HuffmanTable {
         (missing == 0).then_some(sum)
     }
 
-    /// Codes `literals` as one stream; returns the position behind it.
+    /// Encodes `literals` as one stream; returns the position after it.
     #[inline(always)]
     pub(super) fn stream(&self, literals: &[u8], out: &mut [u8], pos: usize) -> usize {
         let mut bits = BitWriter::new(out, pos);
@@ -140,7 +141,7 @@ impl HuffmanTable {
         let chunks = literals.rchunks_exact(5);
         let rest = chunks.remainder();
         for five in chunks {
-            // 55 bits at most, and at most 7 wait from before.
+            // At most 55 bits, with at most 7 pending.
             let pair = |i: usize| few(five[i]).then(few(five[i - 1]));
             bits.put(pair(4).then(pair(2)).then(few(five[0])));
             bits.flush();
@@ -153,9 +154,9 @@ impl HuffmanTable {
     }
 }
 
-/// Sorts entries, which are in the order of their symbols, by count and symbol.
+/// Sorts entries, given in symbol order, by count and symbol.
 fn sort(entries: &[u32], sorted: &mut [u32]) {
-    // By count in one go, which keeps the order of symbols; those that occur oftenest are few, and together at first.
+    // A stable counting sort. The few most frequent symbols share the last bucket at first.
     const OFTEN: usize = 255;
     let place = |entry: u32| ((entry >> 8) as usize).min(OFTEN);
     let mut next = [0u16; OFTEN + 1];
@@ -175,11 +176,11 @@ fn sort(entries: &[u32], sorted: &mut [u32]) {
     sorted[often..].sort_unstable();
 }
 
-/// Code lengths of up to `limit` bits for the symbols in `order`: count and symbol, rarest first.
+/// Computes code lengths of up to `limit` bits for the entries in `order`: count and symbol, rarest first.
 fn assign(order: &[u32], limit: u32, lengths: &mut [u8; 256]) {
     let n = order.len();
-    // Two queues: leaves in order, and inner nodes, which come out in order by themselves. What is not there weighs more
-    // than anything, so that which one is next needs no branch.
+    // Two queues: the leaves in order, and the inner nodes, which are created in order. Missing nodes weigh more than
+    // any other, so that the choice of the next needs no branch.
     let mut weight = [u32::MAX; 2 * INNER];
     let mut parent = [0u16; 2 * INNER];
     for (weight, &leaf) in weight.iter_mut().zip(order) {
@@ -202,7 +203,7 @@ fn assign(order: &[u32], limit: u32, lengths: &mut [u8; 256]) {
     for node in (INNER..INNER + n - 2).rev().chain(0..n) {
         depth[node] = depth[usize::from(parent[node])].saturating_add(1);
     }
-    // Codes that are too long are cut, which takes more room than there is; others give way, cheapest first.
+    // Codes that are too long are cut, which exceeds the code space; other codes become longer, cheapest first.
     let limit = limit as u8;
     let room = 1u32 << limit;
     let mut taken = 0;
@@ -210,16 +211,17 @@ fn assign(order: &[u32], limit: u32, lengths: &mut [u8; 256]) {
         *depth = (*depth).min(limit);
         taken += 1 << (limit - *depth);
     }
-    // The longest code below the limit gives up least; of these, the rarest symbol. Depths fall from the rarest to the most
-    // frequent, so that it is the first one, until it is as long as the limit.
+    // The longest code below the limit costs least to extend, and of these the rarest symbol. Lengths fall from the
+    // rarest to the most frequent symbol, so this is the first one, until it reaches the limit.
     let mut victim = depth[..n].partition_point(|&depth| depth == limit);
     while taken > room {
-        // present: as long as too much is taken, some code is shorter than the limit, for 2^limit exceeds the symbols
+        // present: while the code space is exceeded, some code is shorter than the limit, because 2^limit exceeds the
+        // number of symbols
         taken -= 1 << (limit - depth[victim] - 1);
         depth[victim] += 1;
         victim += usize::from(depth[victim] == limit);
     }
-    // What that gave away in excess goes to the most frequent symbols that can use it.
+    // Space left over goes to the most frequent symbols that can use it.
     let mut spare = room - taken;
     for depth in depth[..n].iter_mut().rev() {
         while spare > 0 && *depth > 1 && 1 << (limit - *depth) <= spare {
@@ -232,7 +234,7 @@ fn assign(order: &[u32], limit: u32, lengths: &mut [u8; 256]) {
     }
 }
 
-/// Codes the weights with FSE. Returns the description's size, `None` when that is no good.
+/// Encodes the weights with FSE. Returns the size of the description; `None` if the format does not permit it.
 fn pack(weights: &[u8], out: &mut [u8; DESCRIPTION_MAX + 8]) -> Option<usize> {
     let mut counts = [0u32; SYMBOLS];
     for &weight in weights {
@@ -244,7 +246,7 @@ fn pack(weights: &[u8], out: &mut [u8; DESCRIPTION_MAX + 8]) -> Option<usize> {
         return None;
     }
     let shares = NormalizedCounts::normalise(&counts, total, 6);
-    // Too many weights of many kinds may need more than a description may have.
+    // Many different weights may exceed the largest description.
     let estimate = shares.price(&counts)? / super::bits::BIT / 8 + 16;
     if estimate as usize > DESCRIPTION_MAX - 1 {
         return None;
@@ -254,7 +256,7 @@ fn pack(weights: &[u8], out: &mut [u8; DESCRIPTION_MAX + 8]) -> Option<usize> {
     let mut buffer = [0u8; 2 * DESCRIPTION_MAX];
     let pos = shares.describe(&mut buffer, 1);
     let mut bits = BitWriter::new(&mut buffer, pos);
-    // Two states take turns, the first has the even positions; coding goes backwards.
+    // Two states alternate, the first at even positions; encoding runs backwards.
     let mut states = [None; 2];
     for (i, &weight) in weights.iter().enumerate().rev() {
         match &mut states[i & 1] {

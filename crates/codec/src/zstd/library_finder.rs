@@ -1,4 +1,4 @@
-//! Matches of the C library: at the high levels, and at the middle ones with small outputs.
+//! Match finders of the C library: for the high levels, and for the middle ones with small outputs.
 
 use std::ffi::c_int;
 
@@ -13,25 +13,25 @@ use super::library::ok;
 use super::sequences::{MatchFinder, SequenceStore};
 use crate::EncoderSpec;
 
-/// The longest input that the library is tuned for. Unit: bytes.
+/// Longest input for which the library's settings are tuned. Unit: bytes.
 pub(super) const TUNED_MAX: usize = 256 << 10;
 
-/// The library does not parse a few bytes. Unit: bytes.
+/// Shortest input that the library parses. Unit: bytes.
 const LEAST: usize = 64;
 
-/// Small outputs have small tables anyway. Unit: bits.
+/// Smallest hash table that is limited by the output size. Unit: log2 of entries.
 const HASH_LOG_MIN: u32 = 15;
 
-/// The library's finder, and ours that goes on behind it.
+/// Library's match finder, and our continuation.
 pub(super) struct LibraryFinder {
     context: Compressor,
     found: Vec<ZSTD_Sequence>,
-    /// Of longer input that repeats itself our finder finds all matches. Unit: bytes.
+    /// Length of redundant input above which our finder finds all matches. Unit: bytes.
     calm: usize,
     pub(super) tail: Continuation,
 }
 
-/// True if the library itself has a weaker strategy for long input at this level: no optimal parse.
+/// Returns true if the library has a weaker strategy without optimal parsing for long input at this level.
 fn eases(level: c_int) -> bool {
     // SAFETY: no preconditions.
     let tuned = unsafe { ZSTD_getCParams(level, TUNED_MAX as u64 + 1, 0) };
@@ -39,7 +39,7 @@ fn eases(level: c_int) -> bool {
 }
 
 impl LibraryFinder {
-    /// `tuned`: its settings, which do not follow the length of the input then.
+    /// Creates a finder with the settings `tuned`, which then do not depend on the length of the input.
     pub(super) fn new(
         spec: &EncoderSpec,
         window_log: u32,
@@ -47,7 +47,7 @@ impl LibraryFinder {
     ) -> Option<Self> {
         let context = Compressor::new(spec.level, window_log)?;
         let slow = tuned.strategy as u32 > ZSTD_strategy::ZSTD_lazy2 as u32;
-        // As many as there are positions find the same, and stay in the cache.
+        // A table with one entry per position finds the same matches and stays in the cache.
         let hash_log = if slow {
             tuned
                 .hashLog
@@ -65,7 +65,7 @@ impl LibraryFinder {
         ] {
             context.set(parameter, c_int::try_from(value).ok()?)?;
         }
-        // The library's own splitter would need the block's bytes, which are never made.
+        // The library's block splitter would need the block's bytes, which are never written.
         context.set(ZSTD_cParameter::ZSTD_c_experimentalParam13, 2)?;
         Some(Self {
             context,
@@ -79,9 +79,11 @@ impl LibraryFinder {
         })
     }
 
-    /// Parses about as much of `data[at..]` as fits into `room` bytes, by the `ratio` of the last output; the tail goes on
-    /// behind it. `most` is the most that a block decodes to. `None` where the library refuses: for a last block of a few
-    /// bytes.
+    /// Finds the sequences of the part of `data[at..]` that is estimated to fit into `room` bytes, by the `ratio` of
+    /// the last output.
+    ///
+    /// The continuation follows after it. `most` is the largest content of a block. `None` if the library refuses, as
+    /// it does for a last block of a few bytes.
     pub(super) fn find_sequences(
         &mut self,
         (data, at): (&[u8], usize),
@@ -104,8 +106,8 @@ impl LibraryFinder {
         let bound = len / 3 + len / 1024 + 2;
         self.found.clear();
         self.found.reserve(bound);
-        // SAFETY: the context is alive and `&mut self` makes it ours; `src` is a slice of the length passed; `found` has
-        // room for `bound` sequences, and the library checks that.
+        // SAFETY: the context is alive and borrowed exclusively; `src` is a slice of the length passed; `found` has
+        // space for `bound` sequences, which the library checks.
         let n = ok(unsafe {
             ZSTD_generateSequences(
                 self.context.as_ptr(),

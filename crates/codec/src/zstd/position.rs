@@ -1,12 +1,12 @@
-//! What the finders' indices have in common: how one that outlives an input counts its positions, and where a search stands.
+//! Position counter of an index that persists across inputs, and the state of a search.
 
-/// The count starts over before it outgrows 32 bits.
+/// Count at which the index is emptied, before it outgrows 32 bits.
 const COUNT_MAX: usize = 1 << 30;
 
-/// Positions of an input as an index keeps them: those of earlier inputs count less than any of this one, so that nothing has
-/// to be cleared between inputs. Never 0, which is an empty entry.
+/// Converts positions to entries of an index. Entries of earlier inputs are smaller than any of the current one, so
+/// that nothing is cleared between inputs. Entries are never 0, which is an empty one.
 pub(super) struct PositionCounter {
-    /// What is added to a position to count it, which may wrap.
+    /// Added to a position to form an entry; may wrap.
     shift: usize,
 }
 
@@ -15,21 +15,23 @@ impl PositionCounter {
         Self { shift: 1 }
     }
 
-    /// An entry for the position `at`.
+    /// Returns the entry for the position `at`.
     #[inline(always)]
     pub(super) fn of(&self, at: usize) -> u32 {
         at.wrapping_add(self.shift) as u32
     }
 
-    /// Starts on new input; positions of the one before were indexed up to `high`, and count `gap` less than any to come.
-    /// Returns whether the index has to be emptied, which then counts from 0 on.
+    /// Starts a new input. Positions of the previous one were indexed up to `high`; new entries are larger by at
+    /// least `gap`.
+    ///
+    /// Returns true if the index has to be emptied; it then counts from 0.
     #[must_use]
     pub(super) fn reset(&mut self, high: usize, gap: usize) -> bool {
         self.shift = high.wrapping_add(self.shift).wrapping_add(gap);
         self.start_over(0, COUNT_MAX)
     }
 
-    /// Starts a frame at `start`. Returns whether the index has to be emptied, which then counts from there on.
+    /// Starts a frame at `start`. Returns true if the index has to be emptied; it then counts from there.
     #[must_use]
     pub(super) fn begin(&mut self, start: usize) -> bool {
         self.start_over(start, 2 * COUNT_MAX)
@@ -44,20 +46,20 @@ impl PositionCounter {
     }
 }
 
-/// Where a search stands within a frame. Unit: bytes of the input.
+/// State of a search within a frame. Unit: bytes of the input.
 pub(super) struct SearchState {
     /// Start of the frame.
     pub(super) start: usize,
-    /// Where the search goes on.
+    /// Position where the search continues.
     pub(super) at: usize,
-    /// Where the last match ended.
+    /// End of the last match.
     pub(super) anchor: usize,
-    /// The latest distances, the last one first.
+    /// Latest distances, most recent first.
     pub(super) distances: [usize; 2],
 }
 
 impl SearchState {
-    /// At the start of a frame.
+    /// Creates the state at the start of a frame.
     pub(super) fn new(start: usize) -> Self {
         Self {
             start,

@@ -1,40 +1,40 @@
-//! The match finder of the middle levels: rows of earlier positions by hash, told apart by one more byte of it, and a look
-//! one or two positions ahead before a match is taken.
+//! Row-based match finder of the middle levels: rows of earlier positions by hash, filtered by one more byte of the
+//! hash, with lazy matching over one or two positions.
 //!
 //! ```text
-//!  hash ──► row: | tag | tag | tag | ... 32    one comparison of all tags with the one that is looked for
-//!                | tag | tag | tag | ...       another: these are of the two bytes behind those that are hashed
-//!                | pos | pos | pos | ...       only where tags are equal is a position looked at, latest first
+//!  hash ──► row: | tag | tag | tag | ... 32    one SIMD comparison finds the entries with the wanted tag
+//!                | tag | tag | tag | ...       second tags: the two bytes after the hashed ones
+//!                | pos | pos | pos | ...       positions are visited only where tags match, latest first
 //! ```
 //!
-//! Where both tags are equal the match is one of two bytes more, as nearly all are that are longer than the one before; only if
-//! there is none is anybody else looked at.
+//! If both tags match, the match is two bytes longer, as nearly all are that improve on the previous one. Entries
+//! with one matching tag are visited only if there are none with both.
 //!
-//! As the finder of the low levels, it indexes an input once, however many frames are made of it.
+//! Like the double hash, it indexes an input once, however many frames are made of it.
 
 use super::block::Sequence;
 use super::position::{PositionCounter, SearchState};
 use super::sequences::{MatchFinder, SequenceStore};
 use crate::bytes::{load4, load8, match_len, prefetch};
 
-/// A row has so many positions.
+/// Number of positions of a row.
 const ROW: usize = 32;
 
-/// No match starts in the last bytes. Unit: bytes.
+/// Number of bytes at the end in which no match starts. Unit: bytes.
 const END: usize = 8;
 
-/// Behind so many literals every second position is tried, behind twice as many every third, and so on. Unit: bits.
+/// Number of literals after which the search step grows by one. Unit: log2 of bytes.
 const SKIP_LOG: usize = 8;
 
-/// Of longer matches only the first and the last positions are indexed. Unit: bytes.
+/// Length of matches of which only the first and last positions are indexed, and how many. Unit: bytes.
 const GAP: usize = 384;
 const GAP_FIRST: usize = 96;
 const GAP_LAST: usize = 32;
 
-/// Rows are fetched into the cache so far ahead. Unit: bytes.
+/// Distance ahead at which rows are prefetched. Unit: bytes.
 const AHEAD: usize = 8;
 
-/// A row's tags: by what is hashed, and by the bytes behind it. One line of the cache.
+/// Tags of a row, of the hashed bytes and of the bytes after them. One cache line.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Tags {
@@ -42,48 +42,48 @@ struct Tags {
     behind: [u8; ROW],
 }
 
-/// A row's positions as the index counts, 0 for none: two lines of the cache.
+/// Positions of a row, as counted by the index; 0 for none. Two cache lines.
 #[derive(Clone, Copy)]
 #[repr(align(128))]
 struct Positions([u32; ROW]);
 
-/// The finder.
+/// Match finder with its rows.
 pub(super) struct RowHash {
     tags: Vec<Tags>,
     positions: Vec<Positions>,
-    /// The latest entry of each row.
+    /// Latest entry of each row.
     heads: Vec<u8>,
     count: PositionCounter,
-    /// The next position to index.
+    /// Next position to index.
     next: usize,
-    /// Hashes of the positions to index next.
+    /// Hashes of the next positions to index.
     ahead: [u32; AHEAD],
     state: SearchState,
     reach: usize,
-    /// Entries with equal tags looked at per search.
+    /// Number of entries with equal tags visited per search.
     attempts: u32,
-    /// Positions looked ahead.
+    /// Number of positions of lazy matching.
     depth: u32,
-    /// Bytes that are hashed, as a shift. Unit: bits.
+    /// Number of hashed bytes, as a shift. Unit: bits.
     hashed: u32,
-    /// What a hash is shifted by to make row and tag: little input has few rows, which stay in the cache. Unit: bits.
+    /// Shift that reduces a hash to row and tag: small inputs have few rows, which stay in the cache. Unit: bits.
     shorten: u32,
 }
 
-/// What a search found: length and distance.
+/// Length and distance of the match that a search found.
 #[derive(Clone, Copy)]
 struct Found {
     len: usize,
     distance: usize,
 }
 
-/// How a match is judged.
+/// Candidate of lazy matching.
 #[derive(Clone, Copy)]
 struct Match {
     start: usize,
     len: usize,
     distance: usize,
-    /// The bits that the distance takes, roughly; 0 for the latest one.
+    /// Approximate bits that the distance takes; 0 for the latest one.
     bits: i64,
 }
 
@@ -91,14 +91,14 @@ fn bits(distance: usize) -> i64 {
     i64::from((distance + 3).ilog2())
 }
 
-/// The row that a hash is for.
+/// Returns the row of a hash.
 #[inline(always)]
 fn row_of(hash: u32) -> usize {
     (hash >> 8) as usize & 0xffff
 }
 
 impl RowHash {
-    /// A finder for outputs of `cluster` bytes; the rest as for [`RowHash::new`].
+    /// Creates a finder for outputs of `cluster` bytes; other arguments as in [`RowHash::new`].
     pub(super) fn for_cluster(
         cluster: usize,
         reach: usize,
@@ -109,8 +109,8 @@ impl RowHash {
         Self::new((2 + cluster.ilog2()).min(20), reach, search, depth, four)
     }
 
-    /// A finder with 2^`log` positions of matches over up to `reach` bytes, which looks at 2^`search` of them at a time
-    /// and `depth` positions ahead. `four`: matches are found by four bytes, or by five.
+    /// Creates a finder with 2^`log` positions for match distances of up to `reach`. A search visits 2^`search`
+    /// positions, and lazy matching covers `depth` positions. `four`: matches are found by four bytes, or by five.
     fn new(log: u32, reach: usize, search: u32, depth: u32, four: bool) -> Self {
         let rows = (1 << log) / ROW;
         Self {
@@ -135,14 +135,14 @@ impl RowHash {
         }
     }
 
-    /// Forgets everything.
+    /// Discards all positions.
     fn clear(&mut self) {
         for row in &mut self.positions {
             row.0.fill(0);
         }
     }
 
-    /// The tag of what is behind, the row, and the tag of what is hashed, one number.
+    /// Returns the tag of the following bytes, the row, and the tag of the hashed bytes as one number.
     #[inline(always)]
     fn hash(&self, data: &[u8], at: usize) -> u32 {
         let bytes = load8(data, at);
@@ -152,7 +152,7 @@ impl RowHash {
         (product >> self.shorten) as u32 | behind >> 24 << 24
     }
 
-    /// Hashes a position, and has its row fetched.
+    /// Hashes a position and prefetches its row.
     #[inline(always)]
     fn announce(&mut self, data: &[u8], at: usize, end: usize) {
         if at <= end {
@@ -165,7 +165,7 @@ impl RowHash {
         }
     }
 
-    /// Indexes a position whose hash was announced.
+    /// Indexes a position whose hash was computed.
     #[inline(always)]
     fn put(&mut self, at: usize) -> u32 {
         let hash = self.ahead[at % AHEAD];
@@ -179,7 +179,7 @@ impl RowHash {
         hash
     }
 
-    /// Indexes everything before `to`, which is at most `end`.
+    /// Indexes all positions before `to`, which is at most `end`.
     #[inline(always)]
     fn index(&mut self, data: &[u8], to: usize, end: usize) {
         if to > self.next + GAP {
@@ -206,8 +206,8 @@ impl RowHash {
         }
     }
 
-    /// The longest match at `at` among a row's positions whose bits are set, the latest one the lowest bit: longer than
-    /// `len`, and the first one that is `enough`.
+    /// Returns the longest match at `at` among the row's positions whose bits are set; the lowest bit is the latest.
+    /// It is longer than `len`, or the first of at least `enough` bytes.
     #[inline(always)]
     fn longest(
         &self,
@@ -228,12 +228,12 @@ impl RowHash {
             equal &= equal - 1;
             let distance = here.wrapping_sub(positions[slot]) as i32;
             if distance <= 0 {
-                // It lies ahead.
+                // The position lies ahead.
                 continue;
             }
             let distance = distance as usize;
             if distance > most {
-                // So do those before.
+                // Older positions are out of reach, too.
                 break;
             }
             attempts -= 1;
@@ -252,7 +252,7 @@ impl RowHash {
         found
     }
 
-    /// The longest match at `at`, longer than `len`, which is indexed, too.
+    /// Indexes `at`, and returns its longest match that exceeds `len`.
     #[inline(always)]
     fn search(&mut self, data: &[u8], at: usize, end: usize, len: usize) -> Option<Found> {
         let hash = if at >= self.next {
@@ -261,7 +261,7 @@ impl RowHash {
             debug_assert_eq!(hash, self.hash(data, at));
             hash
         } else {
-            // It was indexed for the frame before.
+            // It was indexed for the previous frame.
             self.hash(data, at)
         };
         let row = row_of(hash);
@@ -269,7 +269,7 @@ impl RowHash {
         let tags = &self.tags[row];
         let equal = equal_tags(&tags.hashed, hash as u8).rotate_right(head);
         let both = equal & equal_tags(&tags.behind, (hash >> 24) as u8).rotate_right(head);
-        // Longer ones have both bytes behind the hashed ones.
+        // Longer matches have both bytes after the hashed ones in common.
         let short = (64 - self.hashed as usize) / 8 + 1;
         let mut found = self.longest(both, row, data, at, (len.max(short), usize::MAX));
         if found.distance == 0 && len < short {
@@ -284,7 +284,7 @@ impl RowHash {
     }
 }
 
-/// A bit for each tag that is equal.
+/// Returns a bit for each tag that is equal.
 #[inline(always)]
 fn equal_tags(tags: &[u8; ROW], tag: u8) -> u32 {
     #[cfg(target_arch = "x86_64")]
@@ -292,7 +292,8 @@ fn equal_tags(tags: &[u8; ROW], tag: u8) -> u32 {
         use std::arch::x86_64::{
             _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8,
         };
-        // SAFETY: SSE2 belongs to every x86-64; the tags are twice 16 bytes, which these loads want anywhere.
+        // SAFETY: SSE2 is part of every x86-64 processor; the tags are twice 16 bytes, which these loads accept at
+        // any alignment.
         unsafe {
             let wanted = _mm_set1_epi8(tag as i8);
             let from = tags.as_ptr().cast();
@@ -305,7 +306,7 @@ fn equal_tags(tags: &[u8; ROW], tag: u8) -> u32 {
     equal_tags_portable(tags, tag)
 }
 
-/// As above, without SIMD.
+/// Portable version of [`equal_tags`].
 #[cfg(any(test, not(target_arch = "x86_64")))]
 fn equal_tags_portable(tags: &[u8; ROW], tag: u8) -> u32 {
     tags.iter()
@@ -314,22 +315,22 @@ fn equal_tags_portable(tags: &[u8; ROW], tag: u8) -> u32 {
 }
 
 impl RowHash {
-    /// Starts within a frame: it starts at `start`, the last match in it, which is not ours, has ended at `anchor`, and the
-    /// search goes on at `at`. All in front of that is indexed.
+    /// Continues within a frame that starts at `start`. The last match, of another finder, has ended at `anchor`, and
+    /// the search continues at `at`. All earlier positions are indexed.
     pub(super) fn resume(&mut self, data: &[u8], start: usize, anchor: usize, at: usize) {
         self.begin(start);
         if let Some(end) = data.len().checked_sub(END) {
             self.prepare(data, end);
             self.index_all(data, at.min(end), end);
         }
-        // The first distances of a frame may lie in front of it here, and are the most likely ones of none.
+        // The initial distances of a frame may reach before it here, and are the least likely ones.
         (self.state.anchor, self.state.at) = (anchor, at);
     }
 
-    /// Makes hashes of what is indexed next.
+    /// Computes hashes of the positions to be indexed next.
     fn prepare(&mut self, data: &[u8], end: usize) {
         if self.shorten == 0 {
-            // The same from one reset to the next.
+            // Constant from one reset to the next.
             let rows = (data.len() - self.state.start)
                 .ilog2()
                 .saturating_sub(ROW.ilog2() - 1);
@@ -340,10 +341,10 @@ impl RowHash {
         }
     }
 
-    /// The search, compiled for the processors of the last ten years.
+    /// Runs [`Self::find_any`] compiled for BMI instructions.
     ///
     /// # Safety
-    /// The machine has the features.
+    /// The machine has these features.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "bmi1,bmi2,lzcnt")]
     unsafe fn find_bmi(&mut self, data: &[u8], until: usize, store: &mut SequenceStore) {
@@ -364,7 +365,7 @@ impl RowHash {
             distances: [mut near, mut far],
         } = self.state;
         self.prepare(data, end);
-        // How much is equal at the distance of an earlier match; 0 if less than four bytes.
+        // Returns the match length at the distance of an earlier match; 0 if less than four bytes.
         let again = |at: usize, distance: usize| {
             if distance <= (at - start).min(reach) && load4(data, at) == load4(data, at - distance)
             {
@@ -410,7 +411,7 @@ impl RowHash {
                         };
                     }
                     let least = best.len as i64 * 4 - best.bits + spare;
-                    // Shorter ones would not gain that much at any distance.
+                    // Shorter matches would not gain that much at any distance.
                     let enough = ((least + bits(1)) / 4).max(3) as usize;
                     if let Some(Found { len, distance }) = self.search(data, at, end, enough)
                         && len as i64 * 4 - bits(distance) > least
@@ -469,7 +470,7 @@ impl RowHash {
 
 impl MatchFinder for RowHash {
     fn reset(&mut self) {
-        // What was indexed before counts as further back than any match reaches.
+        // Positions of earlier inputs are further back than any match reaches.
         let full = self.count.reset(self.next, self.reach);
         self.next = 0;
         self.shorten = 0;

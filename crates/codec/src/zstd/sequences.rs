@@ -1,51 +1,54 @@
-//! Input as literals and matches: what a finder fills, and what blocks are counted from.
+//! Literals and matches of an input, which match finders produce and blocks are counted from.
 
 use zstd_sys::ZSTD_Sequence;
 
 use super::block::{BlockStats, ParsePosition, RepeatOffsets, Sequence};
 
-/// Short runs of literals are copied as so many bytes, which is one instruction, longer ones as so many.
+/// Lengths of short and of longer literal runs that are copied as a whole, in few instructions. Unit: bytes.
 const STEP: usize = 16;
 const LONG_STEP: usize = 64;
 
-/// Finds matches in an input, a piece at a time, and goes on where it stopped.
+/// Finds matches in an input, chunk by chunk.
 pub(super) trait MatchFinder: Send {
-    /// Starts on new input.
+    /// Starts a new input.
     fn reset(&mut self);
 
-    /// Starts a frame at `start`: matches lie behind it.
+    /// Starts a frame at `start`, before which no match reaches.
     fn begin(&mut self, start: usize);
 
-    /// Finds sequences in `data`, the input so far, from where it stopped until it is at `until` or close to the end of
-    /// the data, and gives them to `store`. The last match may reach further than `until`.
+    /// Finds sequences in `data`, the input so far, and adds them to `store`.
+    ///
+    /// It continues where it stopped, until `until` or close to the end of the data. The last match may reach past
+    /// `until`.
     fn find(&mut self, data: &[u8], until: usize, store: &mut SequenceStore);
 
-    /// Where the last match ended, and where the search goes on.
+    /// Returns the end of the last match, and the position where the search continues.
     fn position(&self) -> (usize, usize);
 
-    /// The first `n` bytes behind the last match are no longer part of what comes.
+    /// Removes the first `n` literals after the last match, which a block has taken.
     fn give(&mut self, n: usize);
 }
 
-/// A parse.
+/// Sequences and literals of a frame.
 #[derive(Default)]
 pub(super) struct SequenceStore {
     pub(super) seqs: Vec<Sequence>,
-    /// All literals, one after the other; those after the last match, too. Longer than that, for copies in steps.
+    /// All literals in order, including those after the last match. Longer than its content, for copies in steps.
     pub(super) literals: Vec<u8>,
-    /// Literals of the sequences.
+    /// Number of literals of the sequences.
     len: usize,
-    /// Literals after the last match.
+    /// Number of literals after the last match.
     rest: usize,
-    /// The longest match that is left in one piece: half a block, so that match and literals find room in one.
+    /// Longest match that is not split: half a block, so that match and literals fit into one.
     longest: u32,
-    /// The finder has more.
+    /// True if the finder can continue.
     open: bool,
 }
 
 impl SequenceStore {
-    /// Takes over what the library found in `src`. `most` is the most that a block decodes to; `open` says that a finder goes
-    /// on behind it. Returns where the last match ended.
+    /// Stores the library's sequences for `src`. Returns the end of the last match.
+    ///
+    /// `most` is the largest content of a block; `open` is true if a finder continues after them.
     pub(super) fn fill(
         &mut self,
         src: &[u8],
@@ -59,7 +62,7 @@ impl SequenceStore {
         for seq in found {
             waiting += seq.litLength;
             at += seq.litLength as usize;
-            // Without a match: the end of one of the library's blocks.
+            // Without a match, it is the end of one of the library's blocks.
             if seq.matchLength > 0 {
                 let from = at - waiting as usize;
                 self.take(
@@ -77,7 +80,7 @@ impl SequenceStore {
         anchor
     }
 
-    /// Starts a parse. `most` is the most that a block decodes to.
+    /// Starts a frame. `most` is the largest content of a block.
     pub(super) fn clear(&mut self, most: usize) {
         self.seqs.clear();
         (self.len, self.rest) = (0, 0);
@@ -85,7 +88,7 @@ impl SequenceStore {
         self.open = true;
     }
 
-    /// Copies `src[at..at + n]` behind the literals of the sequences.
+    /// Copies `src[at..at + n]` to the end of the literals of the sequences.
     #[inline(always)]
     fn copy(&mut self, src: &[u8], at: usize, n: usize) {
         let len = self.len;
@@ -106,7 +109,7 @@ impl SequenceStore {
         self.literals.resize(len + len / 2 + 4096, 0);
     }
 
-    /// Takes over a sequence whose literals start at `from` in `src`.
+    /// Stores a sequence whose literals start at `from` in `src`.
     #[inline(always)]
     pub(super) fn take(&mut self, src: &[u8], from: usize, mut seq: Sequence) {
         self.copy(src, from, seq.literals as usize);
@@ -120,14 +123,14 @@ impl SequenceStore {
         self.seqs.push(seq);
     }
 
-    /// Takes over `src[from..to]`, the literals behind the last match.
+    /// Stores `src[from..to]`, the literals after the last match.
     fn trail(&mut self, src: &[u8], from: usize, to: usize) {
         self.copy(src, from, to - from);
         self.rest = to - from;
     }
 
-    /// Has the finder go on until there are sequences for everything before `until`, the data ends, or there are more
-    /// than `run` literals in a row.
+    /// Runs the finder until there are sequences for everything before `until`, the data ends, or more than `run`
+    /// literals are in a row.
     pub(super) fn pull(
         &mut self,
         finder: &mut dyn MatchFinder,
@@ -148,7 +151,7 @@ impl SequenceStore {
         self.trail(data, anchor, if self.open { at } else { data.len() });
     }
 
-    /// The block that ends at `end` has taken literals of the next sequence.
+    /// Splits the next sequence: the block that ends at `end` has taken some of its literals.
     pub(super) fn split(&mut self, end: ParsePosition, finder: &mut dyn MatchFinder) {
         if end.tail == 0 {
             return;
@@ -163,13 +166,13 @@ impl SequenceStore {
         }
     }
 
-    /// Whether that is the end of the parse.
+    /// Returns true if the position is the end of all sequences.
     pub(super) fn ends_at(&self, cut: ParsePosition) -> bool {
         !self.open && cut.seqs == self.seqs.len() && cut.literals == self.len + self.rest
     }
 
-    /// Counts sequences from `end` on, up to `goal` bytes of content and never more than `most`, and moves `end`. Ends
-    /// within literals if there are more than `run` in a row.
+    /// Counts sequences from `end` on, up to `goal` bytes of content and never more than `most`, and moves `end`.
+    /// Stops within a run of more than `run` literals.
     pub(super) fn segment(
         &mut self,
         stats: &mut BlockStats,
@@ -185,13 +188,13 @@ impl SequenceStore {
         let mut tail = 0;
         while content < goal {
             let Some(seq) = self.seqs.get_mut(end.seqs) else {
-                // Behind the last match.
+                // Literals after the last match.
                 tail = (self.len + self.rest - end.literals).min(most - content);
                 break;
             };
             let literals = seq.literals as usize;
             if literals > run {
-                // So many literals are blocks of their own; one stays with the match.
+                // A long run of literals forms blocks of its own; one literal stays with the match.
                 tail = (literals - 1).min(most - content);
                 break;
             }
@@ -211,5 +214,5 @@ impl SequenceStore {
     }
 }
 
-/// A finder is asked for so much at least. Unit: bytes.
+/// Shortest distance that a finder advances at a time. Unit: bytes.
 const STRIDE: usize = 256;
