@@ -1,7 +1,7 @@
 //! Writes seed corpora: `cargo run --release --example seeds -- corpus`.
 //!
-//! Images are put together by the assembler of the reader's tests, and by the builder over its options; seeds of the
-//! rooms are cut out of them.
+//! Images come from the assembler of the reader's tests, and from the builder with various options; seeds of single
+//! structures are cut out of them.
 
 #[path = "../../crates/erofs/tests/assemble/mod.rs"]
 mod assemble;
@@ -50,7 +50,7 @@ fn main() -> std::io::Result<()> {
             name,
             &[&image[1024 + 0x54..1024 + 0x56], &image[1152..1280]].concat(),
         )?;
-        // Wherever inodes, directories and attributes are, they begin at a multiple of 32.
+        // Inodes, directories and attributes begin at multiples of 32.
         for at in (1152..image.len().min(4096)).step_by(32) {
             if image[at..at + 32].iter().any(|b| *b != 0) {
                 let end = image.len().min(at + 256);
@@ -59,7 +59,7 @@ fn main() -> std::io::Result<()> {
                 for target in ["inode", "dirent", "xattr"] {
                     put(target, &name, piece)?;
                 }
-                // A size in front of what may be a map header.
+                // A size before a possible map header.
                 for target in ["cluster_full", "cluster_compact", "cluster_extents"] {
                     put(target, &name, &[&20_000u32.to_le_bytes(), piece].concat())?;
                 }
@@ -68,7 +68,7 @@ fn main() -> std::io::Result<()> {
             }
         }
     }
-    // Two images, one behind the other: the same, and two that differ.
+    // Two concatenated images: equal ones, and different ones.
     for (name, second) in [("same", 0), ("different", 1)] {
         let (mut both, second) = (images[0].1.clone(), images[second].1.clone());
         let len = both.len().max(second.len()).next_multiple_of(512);
@@ -77,7 +77,7 @@ fn main() -> std::io::Result<()> {
         both.resize(2 * len, 0);
         put("diff", name, &both)?;
     }
-    // Method and level, room of 1000 bytes and of a cluster, what is encoded once or often.
+    // Method and level, output of 1000 bytes and of a cluster, input once or repeated.
     for method in 0..12u8 {
         let small = [&[method, 0xA8, 3, 0], &text[..3000]].concat();
         put("encode", &format!("{method}"), &small)?;
@@ -116,7 +116,7 @@ fn main() -> std::io::Result<()> {
     std::fs::remove_dir_all(scratch)
 }
 
-/// An archive of these members: path, mode and data.
+/// Returns an archive of these members: path, mode and data.
 fn cpio(members: &[(&str, u32, &[u8])]) -> Vec<u8> {
     let mut out = Vec::new();
     for (path, mode, data) in members.iter().chain(&[("TRAILER!!!", 0, &b""[..])]) {
@@ -174,7 +174,7 @@ fn built(scratch: &Path, text: &[u8]) -> std::io::Result<Vec<(String, Vec<u8>)>>
     Ok(out)
 }
 
-/// Root and a file with encoded extents in a metabox, a shared attribute, a prefix.
+/// Returns an image with a root and a file with encoded extents in a metabox, a shared attribute and a prefix.
 fn metabox(text: &[u8]) -> Vec<u8> {
     let features =
         incompat::LZ4_0PADDING | incompat::COMPR_CFGS | incompat::BIT48 | incompat::METABOX;

@@ -1,4 +1,4 @@
-//! Every entry of a chunk table decodes to what encodes to it again, in the width that its format has.
+//! Every entry of a chunk table survives decoding and encoding, in the width of its format.
 //! Input: two bytes of format, then the table.
 
 #![no_main]

@@ -1,4 +1,4 @@
-//! Extents of a FULL index ascend without gaps, hold the offset that was asked for, and end.
+//! Extents of a FULL index ascend without gaps, contain the requested offset, and end.
 //! Input: four bytes of size, eight of map header, then the index.
 
 #![no_main]

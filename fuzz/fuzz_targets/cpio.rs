@@ -7,7 +7,8 @@ use std::io::Read;
 use tuff_mkfs::source::Content;
 use tuff_mkfs::source::cpio::CpioReader;
 
-/// Paths, and whether all of it was read. What a small input unpacks to is not read to its end.
+/// Returns the paths, and whether the archive was read completely. Large members of a small input are not read to
+/// their end.
 fn paths(mut cpio: CpioReader<'_>) -> (Vec<Vec<u8>>, bool) {
     let (mut paths, mut left) = (Vec::new(), 1 << 24);
     while left > 0 {

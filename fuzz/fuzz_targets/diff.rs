@@ -1,4 +1,4 @@
-//! A comparison ends. An image is the same as itself, and what differs between two is the same seen from the other side.
+//! A comparison ends. An image equals itself, and the differences of two images are symmetric.
 
 #![no_main]
 
@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use tuff_erofs::diff::{Options, Side, diff};
 use tuff_erofs::read::Image;
 
-/// Paths that differ, `None` if a side cannot be read.
+/// Returns the paths that differ; `None` if an image cannot be read.
 fn differ(a: &Image, b: &Image) -> Option<Vec<Vec<u8>>> {
     let mut paths = Vec::new();
     let (mut a, mut b) = (Side::Image(a), Side::Image(b));
@@ -26,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
         differ(&image, &image).unwrap_or_default(),
         Vec::<Vec<u8>>::new()
     );
-    // The other half, from a block on: an image as well, as the seeds have it, or the same one in another state.
+    // The second half, from a block on: another image, as in the seeds, or a variant of the first.
     let half = (data.len() / 2).next_multiple_of(512).min(data.len());
     let Some(other) = tuff_fuzz::open(&data[half..]) else {
         return;

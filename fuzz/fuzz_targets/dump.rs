@@ -15,7 +15,7 @@ fuzz_target!(|data: &[u8]| {
         assert!(item.start <= item.end);
         match at {
             Some((area, end)) if area == item.area => {
-                // What claims to lie behind the end of the image is an item with an error, and nothing is in between.
+                // An item past the end of the image carries an error, and there are no gaps.
                 assert!(item.start <= end || item.error.is_some());
                 at = Some((area, item.end.max(end)));
             }

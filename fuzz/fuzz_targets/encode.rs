@@ -1,5 +1,5 @@
-//! Encoders: nothing is written past the output, and what was written decodes to what was consumed.
-//! Input: method and level, two bytes of output length, how often the rest is repeated, then the bytes to encode.
+//! Encoders write nothing past the output, and each output decodes to the consumed input.
+//! Input: method and level, two bytes of output length, number of repetitions, then the bytes to encode.
 
 #![no_main]
 
@@ -29,7 +29,7 @@ fuzz_target!(|data: &[u8]| {
     ];
     let (method, level) = settings[usize::from(how) % settings.len()];
     let cluster = [4096, 65536][usize::from(how >> 7)];
-    // Long inputs of little: each repetition has another byte in front, so that matches begin and end.
+    // Long inputs from little data: a different byte precedes each repetition, so that matches begin and end.
     let mut input = Vec::new();
     for i in 0..=times {
         input.push(i);

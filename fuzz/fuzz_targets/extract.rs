@@ -1,5 +1,4 @@
-//! An extraction ends, with the default limits, and nothing appears but its target, whatever the image says; on one thread it
-//! is the same as on three.
+//! An extraction ends with the default limits, writes only its target, and is the same on one thread and on three.
 
 #![no_main]
 
@@ -28,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
                 .map(|r| (r.totals.files, r.totals.directories, r.totals.symlinks)),
         );
     }
-    // Which files of a damaged image come before a limit depends on threads; without one, nothing does.
+    // The files of a damaged image that precede a limit depend on the threads; without a limit nothing does.
     if let [Some(one), Some(three)] = totals[..] {
         assert_eq!(one, three);
     }

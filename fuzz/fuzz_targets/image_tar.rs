@@ -1,4 +1,4 @@
-//! What is copied to a tar can be read again: the same paths in the same order, each file as long as it was.
+//! A tar of an image can be read back: the same paths in the same order, with the same lengths.
 
 #![no_main]
 
@@ -8,7 +8,7 @@ use tuff_mkfs::source::tar::TarReader;
 use tuff_erofs::tar::TarWriter;
 use tuff_erofs::walk::Walk;
 
-/// Takes so many bytes and no more: a tar of a hole is as long as the hole.
+/// Output with a size limit: a tar of a hole is as long as the hole.
 struct Sink(Vec<u8>);
 
 impl Write for Sink {

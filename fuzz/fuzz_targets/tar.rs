@@ -13,7 +13,7 @@ fuzz_target!(|data: &[u8]| {
         match tar.next_entry() {
             Ok(Some(entry)) => {
                 tuff_fuzz::path(&entry.path);
-                // As much as is there, but not what a sparse map only claims.
+                // Reads the actual data, not what a sparse map claims.
                 let mut sink = Vec::new();
                 let read = tar.data().take(1 << 20).read_to_end(&mut sink);
                 assert!(sink.len() <= data.len());

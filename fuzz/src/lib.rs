@@ -1,4 +1,4 @@
-//! What several targets do with their input.
+//! Shared parts of the fuzz targets.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use tuff_format::superblock::{MAGIC, Superblock};
 use tuff_erofs::read::{FileType, Image, OpenOptions};
 use tuff_store::MemStore;
 
-/// The image in `data`, with the default limits; its checksum does not count.
+/// Opens the image in `data` with the default limits; its checksum is not verified.
 pub fn open(data: &[u8]) -> Option<Image> {
     let options = OpenOptions {
         verify_checksum: false,
@@ -19,7 +19,7 @@ pub fn open(data: &[u8]) -> Option<Image> {
     Image::open(MemStore::new(data), options).ok()
 }
 
-/// Walks and reads, at most 200 inodes and the first megabyte of each.
+/// Walks the tree and reads at most 200 inodes and the first megabyte of each.
 pub fn walk(image: &Image) {
     let Ok(root) = image.root() else { return };
     let mut todo = vec![(root, 0)];
@@ -71,7 +71,7 @@ pub fn walk(image: &Image) {
     }
 }
 
-/// A superblock with all features.
+/// Returns a superblock with all features.
 fn superblock() -> Superblock {
     let mut bytes = [0; 144];
     bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -83,7 +83,7 @@ fn superblock() -> Superblock {
     Superblock::decode(&bytes).expect("a superblock of our own")
 }
 
-/// Asks a compressed file's index for everything; `force` fixes bits of the map header.
+/// Queries a compressed file's index completely; `force` fixes bits of the map header.
 pub fn map(data: &[u8], layout: Layout, force: fn(&mut [u8; 8])) {
     let Some((size, rest)) = data.split_first_chunk::<4>() else {
         return;
@@ -118,7 +118,7 @@ pub fn map(data: &[u8], layout: Layout, force: fn(&mut [u8; 8])) {
     }
 }
 
-/// Decodes whole and in part.
+/// Decodes a stream whole and in part.
 pub fn decode(data: &[u8], algorithm: Algorithm) {
     let Some((len, src)) = data.split_first_chunk::<3>() else {
         return;
@@ -137,7 +137,7 @@ pub fn decode(data: &[u8], algorithm: Algorithm) {
     }
 }
 
-/// A path that a source hands on is relative, without "." and "..", and of non-empty parts.
+/// Checks that a path of a source is relative, without "." and "..", and has no empty components.
 pub fn path(path: &[u8]) {
     let bad = |part: &[u8]| matches!(part, b"" | b"." | b"..");
     assert!(
@@ -146,11 +146,11 @@ pub fn path(path: &[u8]) {
     );
 }
 
-/// An empty directory, in memory where there is such a thing, that goes away with the value.
+/// Empty temporary directory, in memory if possible, removed on drop.
 pub struct Around(PathBuf);
 
 impl Around {
-    /// Makes one.
+    /// Creates an empty directory.
     #[expect(clippy::new_without_default, reason = "it is something on disk")]
     pub fn new() -> Self {
         let shm = Path::new("/dev/shm");
@@ -165,7 +165,7 @@ impl Around {
         Self(path)
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -179,7 +179,7 @@ impl Drop for Around {
 
 fn clear(path: &Path) {
     if path.exists() && std::fs::remove_dir_all(path).is_err() {
-        // Directories that their owner may not write to.
+        // Directories that are not writable for their owner.
         let _ = std::process::Command::new("chmod")
             .args(["-R", "u+rwx"])
             .arg(path)

@@ -1,15 +1,15 @@
-//! How fast clusters are decoded, beside the library's own decoder.
+//! Decoding speed of clusters, beside the library's own decoder.
 //!
 //! ```text
 //! cargo bench -p tuff-codec --bench decode -- DIR [--mib 16] [--runs 5] [--only lz4:1,zstd:3] [--cluster 4096,65536]
 //! ```
 //!
-//! DIR may also come from `FIT_DIR`. Clusters are what our encoders make of files sampled evenly from the tree. Both ways
-//! decode all of them, in turns, and then the first half of each; what comes out is compared before its time counts. Times are CPU
-//! time of this thread.
+//! DIR may also come from `FIT_DIR`. Clusters are the output of our encoders for files sampled evenly from the tree.
+//! Both decoders decode all of them, in turns, and then the first half of each. The result is compared before its
+//! time counts. Times are CPU time of this thread.
 //!
-//! The plain way: `LZ4_decompress_safe` and `LZ4_decompress_safe_partial`, `ZSTD_decompressDCtx` with one context, and
-//! `libdeflate_deflate_decompress` with one. Zstandard and DEFLATE have no plain way to decode a part.
+//! The library's decoders are `LZ4_decompress_safe` and `LZ4_decompress_safe_partial`, `ZSTD_decompressDCtx` with one
+//! context, and `libdeflate_deflate_decompress` with one. Zstandard and DEFLATE have no plain way to decode a part.
 #![allow(unsafe_code, missing_docs, clippy::undocumented_unsafe_blocks)]
 
 mod sample;
@@ -37,13 +37,13 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// A cluster: what it holds, encoded and not.
+/// A cluster, encoded and decoded.
 struct Cluster {
     encoded: Vec<u8>,
     content: Vec<u8>,
 }
 
-/// What our encoder makes of the files; what does not shrink is left out.
+/// Encodes the files into clusters; incompressible ones are left out.
 fn clusters(spec: &EncoderSpec, files: &[Vec<u8>]) -> Vec<Cluster> {
     let mut encoder = spec.build().expect("the settings are good");
     let mut dst = vec![0; spec.cluster];
@@ -65,7 +65,7 @@ fn clusters(spec: &EncoderSpec, files: &[Vec<u8>]) -> Vec<Cluster> {
     all
 }
 
-/// The libraries' decoders.
+/// Decoders of the libraries.
 struct Plain {
     zstd: *mut zs::ZSTD_DCtx,
     deflate: *mut libdeflate_decompressor,

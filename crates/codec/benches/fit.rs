@@ -1,20 +1,24 @@
-//! How fast each encoder fills clusters, and how well, beside the plain way of using the same library.
+//! Speed and ratio of each encoder, beside straightforward use of the same library.
 //!
 //! ```text
 //! cargo bench -p tuff-codec --bench fit -- DIR [--mib 16] [--runs 3] [--only zstd:3,lz4hc:9] [--cluster 4096,65536]
 //!                                              [--joined] [--alone] [--every-byte | --own]
 //! ```
 //!
-//! DIR may also come from `FIT_DIR`. Files are sampled evenly from the sorted tree, each is compressed on its own
-//! (`--joined`: all as one file; `--alone`: without the plain way, for a profiler), and each output is decoded and compared before its time counts. Times are CPU time of
-//! this thread; the two ways take turns, file by file.
+//! DIR may also come from `FIT_DIR`. Files are sampled evenly from the sorted tree, and each is compressed on its
+//! own. With `--joined` they are one file; `--alone` omits the library, for a profiler. Each output is decoded and
+//! compared before its time counts. Times are CPU time of this thread; the two encoders alternate, file by file.
 //!
-//! The plain way: LZ4 and LZ4HC by the library's own fixed-output functions; Zstandard and DEFLATE by doubling, then
-//! halving the bracket until the output is 99.9 % full (below 64 KiB: Zstandard 99.8 %, DEFLATE
-//! 99.6 %); LZMA by liblzma's MicroLZMA encoder
-//! with one stream object. The size is that of an image: every output rounded up to 4 KiB blocks, what does not shrink
-//! stored as a block, a rest of up to a block stored. The encoders know that ([`EncoderSpec::unit`]), but not with
-//! `--every-byte`, where they try all files at the level that is named. With `--own` the plain way is that.
+//! Straightforward use is:
+//!
+//! * LZ4 and LZ4HC: the library's own fixed-output functions.
+//! * Zstandard and DEFLATE: doubling, then bisecting until the output is 99.9 % full (below 64 KiB: Zstandard 99.8 %,
+//!   DEFLATE 99.6 %).
+//! * LZMA: liblzma's MicroLZMA encoder with one stream object.
+//!
+//! The size is that of an image: every output is rounded up to 4 KiB blocks, and incompressible blocks and a rest of
+//! up to a block are stored. The encoders know that ([`EncoderSpec::unit`]). With `--every-byte` they do not, and
+//! encode all files at the given level. `--own` compares the two settings.
 #![allow(unsafe_code, missing_docs, clippy::undocumented_unsafe_blocks)]
 
 mod sample;
@@ -48,21 +52,21 @@ unsafe extern "C" {
 
 const BLOCK: usize = 4096;
 
-/// The plain way, method by method.
+/// Straightforward use of a library, method by method.
 enum Plain {
     Lz4,
     Lz4hc(Vec<u64>, i32),
     Zstd(*mut zs::ZSTD_CCtx, Vec<u8>),
     Deflate(*mut libdeflate_compressor, Vec<u8>),
     Lzma(Box<xz::lzma_stream>, Box<xz::lzma_options_lzma>),
-    /// Not the library's: ours, for which every byte counts.
+    /// Our encoder with a unit of one byte.
     Own(Box<dyn Encoder>),
 }
 
 struct PlainFit {
     plain: Plain,
     input_max: usize,
-    /// Input bytes that went through a compressor.
+    /// Number of input bytes that were compressed.
     passed: u64,
 }
 
@@ -125,7 +129,7 @@ impl PlainFit {
     }
 }
 
-/// Doubling, then halving.
+/// Searches by doubling, then bisecting.
 fn bisect(
     src: &[u8],
     dst: &mut [u8],
@@ -246,18 +250,18 @@ impl Encoder for PlainFit {
     }
 }
 
-/// What one encoder did with all files.
+/// Totals of one encoder over all files.
 #[derive(Default)]
 struct Tally {
-    /// Per run. Unit: nanoseconds.
+    /// Time of each run. Unit: nanoseconds.
     ns: Vec<u64>,
-    /// In an image. Unit: bytes.
+    /// Size in an image. Unit: bytes.
     size: u64,
-    /// Input and output of the clusters that input did not end.
+    /// Input and output of the clusters that are full.
     full: (u64, u64, u64),
 }
 
-/// Encodes one file as a builder would; adds its time to the last run, and its size when `sizes`.
+/// Encodes one file like a builder; adds its time to the last run, and its size if `sizes` is set.
 fn one_file(
     encoder: &mut dyn Encoder,
     spec: &EncoderSpec,
@@ -266,7 +270,7 @@ fn one_file(
     sizes: bool,
     tally: &mut Tally,
 ) {
-    // Fresh pages would cost more than a fast encoder.
+    // Fresh pages would cost more time than a fast encoder.
     arena.resize(arena.len().max(input.len() + 2 * spec.cluster), 0);
     let mut fits = Vec::with_capacity(input.len() / BLOCK + 1);
     let start = cpu_ns();
@@ -275,7 +279,7 @@ fn one_file(
     while input.len() - at > BLOCK {
         let fit = encoder.fit(input, at, &mut arena[out..out + spec.cluster]);
         if fit.consumed <= fit.written.next_multiple_of(BLOCK) {
-            // As many blocks as the cluster would have held.
+            // The number of whole blocks that the cluster would have held.
             let consumed = (fit.consumed / BLOCK * BLOCK).max(BLOCK);
             fits.push(Fit {
                 consumed,
@@ -364,7 +368,7 @@ fn main() {
             a.ns.push(0);
             b.ns.push(0);
             for (i, file) in files.iter().enumerate() {
-                // They take turns at being first.
+                // The two alternate in being first.
                 for is_plain in [(i + run) % 2 == 0, (i + run) % 2 == 1] {
                     let (encoder, tally): (&mut dyn Encoder, _) = match is_plain {
                         true if alone => continue,

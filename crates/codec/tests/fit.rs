@@ -1,8 +1,8 @@
-//! What every encoder and decoder promises, on data of every kind.
+//! Properties of all encoders and decoders, on data of all kinds.
 
 use tuff_codec::{Algorithm, Decoder, Encoder, EncoderSpec, Fit, Method, Trim};
 
-/// Numbers that look random and are the same everywhere.
+/// Deterministic pseudo-random numbers.
 struct Noise(u64);
 
 impl Noise {
@@ -72,7 +72,7 @@ fn mixed(len: usize, seed: u64) -> Vec<u8> {
     out
 }
 
-/// Lines that differ in a few digits, as in tables of registers: compresses more than 10:1.
+/// Lines that differ in a few digits, like tables of registers: compresses more than 10:1.
 fn alike(len: usize, seed: u64) -> Vec<u8> {
     let mut noise = Noise(seed * 2 + 1);
     let mut out = Vec::with_capacity(len + 64);
@@ -97,7 +97,7 @@ fn kinds(len: usize) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// The levels where an encoder changes its ways, and the ends.
+/// Returns the levels at which an encoder changes its strategy, and the lowest and highest.
 fn levels(method: Method) -> &'static [i32] {
     match method {
         Method::Lz4 => &[1, 2],
@@ -110,7 +110,7 @@ fn levels(method: Method) -> &'static [i32] {
 
 const GUARD: usize = 64;
 
-/// Encodes once and checks what one output promises: bounds, first byte, decoding.
+/// Encodes once and checks the properties of one output: bounds, first byte, decoding.
 fn fit_checked(
     encoder: &mut dyn Encoder,
     decoder: &mut Decoder,
@@ -161,7 +161,7 @@ fn fit_checked(
     (fit, dst)
 }
 
-/// Encodes all of `input` into outputs of `room` bytes, as a builder does. Returns them joined.
+/// Encodes all of `input` into outputs of `room` bytes, like a builder. Returns them joined.
 fn fit_all(encoder: &mut dyn Encoder, spec: &EncoderSpec, input: &[u8], room: usize) -> Vec<u8> {
     let mut decoder = Decoder::new();
     let mut all = Vec::new();
@@ -170,7 +170,7 @@ fn fit_all(encoder: &mut dyn Encoder, spec: &EncoderSpec, input: &[u8], room: us
     while at < input.len() {
         let (fit, out) = fit_checked(encoder, &mut decoder, spec, input, at, room);
         all.extend(out);
-        // What does not fit is stored by the builder.
+        // The builder stores input that does not fit.
         at += if fit.consumed == 0 {
             room
         } else {
@@ -204,7 +204,8 @@ fn every_encoder_round_trips_on_data_of_every_kind() {
     }
 }
 
-/// Where only blocks count, quicker levels may write what holds all that is left: in hardly more blocks, and the same again.
+/// If only blocks count, faster levels may write an output that holds all remaining input, in hardly more blocks and
+/// reproducibly.
 #[test]
 fn counted_in_units_outputs_take_hardly_more_of_them() {
     let mut decoder = Decoder::new();
@@ -233,7 +234,7 @@ fn counted_in_units_outputs_take_hardly_more_of_them() {
                     units += b.0.written.div_ceil(4096);
                 }
             }
-            // Of text that was made up levels gain otherwise than of files.
+            // Levels differ in their gain on synthetic text and on files.
             assert!(
                 units <= every_byte + every_byte / 50,
                 "{method} {level}: {units} for {every_byte}"
@@ -287,7 +288,7 @@ fn every_output_size_is_respected() {
                 _ => 251,
             };
             for input in &inputs {
-                // Below 64 nothing is promised but that it is safe.
+                // Below 64 bytes only memory safety is promised.
                 for room in (1..64)
                     .step_by(3)
                     .chain((64..=4096).step_by(step))
@@ -305,7 +306,7 @@ fn every_output_size_is_respected() {
     }
 }
 
-/// An end of which little is behind a multiple of a block is made shorter by that; everything else stays as it is.
+/// A tail is trimmed if it exceeds a multiple of a block by little; all other outputs are unchanged.
 #[test]
 fn ends_are_trimmed_to_whole_blocks() {
     let mut decoder = Decoder::new();
@@ -335,7 +336,7 @@ fn ends_are_trimmed_to_whole_blocks() {
                         assert_eq!((end.fit, &dst), (fit, &whole), "{context}");
                         continue;
                     }
-                    // What a block will be is known to within a few bytes.
+                    // The size of a block is known to within a few bytes.
                     let over = (whole.len() + 16) % block;
                     assert!(over <= trim.excess_max + 32, "{context}: {over}");
                     let full = (whole.len() + 16) / block * block;
@@ -444,7 +445,7 @@ fn outputs_are_full() {
     }
 }
 
-/// Streams of every format, with what they decode to.
+/// Returns streams of every format with their content.
 fn streams() -> Vec<(Algorithm, Vec<u8>, Vec<u8>)> {
     let mut all = Vec::new();
     for (method, level) in [
@@ -565,12 +566,12 @@ fn in_place_equals_apart() {
                 .decode_in_place(&mut buf, src.len(), expected.len())
                 .unwrap();
             assert!(buf[..expected.len()] == expected[..]);
-            // Another length is another block.
+            // Another length gives a malformed block.
             buf[room - src.len()..].copy_from_slice(&src);
             let wrong = expected.len() - 1;
             assert!(decoder.decode_in_place(&mut buf, src.len(), wrong).is_err());
         }
-        // Whatever the bytes are, nothing outside happens.
+        // For any bytes, no access is out of bounds.
         for seed in 0..200 {
             let mut buf = random(len, seed);
             let _ = decoder.decode_in_place(&mut buf, src.len(), expected.len());
@@ -647,7 +648,7 @@ fn flipped_bits_never_do_harm() {
                 );
             }
         }
-        // The context is as good as new after all that.
+        // The context remains usable.
         let mut dst = vec![0; expected.len()];
         assert_eq!(decoder.decode(algorithm, &src, &mut dst), Ok(()));
         assert!(dst == expected);

@@ -1,15 +1,15 @@
-//! What benchmarks share: what they are asked for, files of a tree, and the time that a thread takes.
+//! Shared parts of the benchmarks: arguments, sampled files, and CPU time.
 
 use std::ffi::{c_int, c_long};
 use std::path::{Path, PathBuf};
 
 use tuff_codec::{EncoderSpec, Method};
 
-/// What the command line asks for.
+/// Arguments of a benchmark.
 pub(crate) struct Asked {
-    /// The tree.
+    /// Directory with the files.
     pub(crate) dir: String,
-    /// How much of it. Unit: MiB.
+    /// Size of the sample. Unit: MiB.
     pub(crate) mib: u64,
     pub(crate) runs: usize,
     only: String,
@@ -18,7 +18,8 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Reads it, with so many runs and these methods unless it says otherwise. `None`, aloud, if it names no tree.
+    /// Parses the command line, with defaults for the number of runs and the methods. Prints an error and returns
+    /// `None` if it names no directory.
     pub(crate) fn new(program: &str, runs: usize, only: &str) -> Option<Self> {
         let mut asked = Self {
             dir: std::env::var("FIT_DIR").unwrap_or_default(),
@@ -47,13 +48,13 @@ impl Asked {
         Some(asked)
     }
 
-    /// Whether it says `--joined` or the like.
+    /// Returns true if the flag is given.
     #[allow(dead_code)] // not every benchmark has some
     pub(crate) fn flag(&self, name: &str) -> bool {
         self.flags.iter().any(|flag| flag == name)
     }
 
-    /// Each method with each size of clusters.
+    /// Returns each method with each cluster size.
     pub(crate) fn specs(&self) -> Vec<EncoderSpec> {
         let mut specs = Vec::new();
         for name in self.only.split(',') {
@@ -73,12 +74,12 @@ unsafe extern "C" {
     fn clock_gettime(clock: c_int, time: *mut [c_long; 2]) -> c_int;
 }
 
-/// What a row of a table is called.
+/// Returns the title of a table row.
 pub(crate) fn title(spec: &EncoderSpec) -> String {
     format!("{}:{} {}", spec.method, spec.level, spec.cluster)
 }
 
-/// CPU time of this thread. Unit: nanoseconds.
+/// Returns the CPU time of this thread. Unit: nanoseconds.
 pub(crate) fn cpu_ns() -> u64 {
     const CLOCK_THREAD_CPUTIME_ID: c_int = 3;
     let mut time = [0; 2];
@@ -111,14 +112,14 @@ fn walk(dir: &Path, files: &mut Vec<(PathBuf, u64)>) {
     }
 }
 
-/// Files from all over the tree, together about `budget` bytes; none gives more than a quarter of it.
+/// Samples files evenly from the tree, about `budget` bytes together, at most a quarter of it each.
 pub(crate) fn sample(dir: &Path, budget: u64) -> Vec<Vec<u8>> {
     let mut files = Vec::new();
     walk(dir, &mut files);
     files.sort();
     let cap = (budget / 4).min(8 << 20);
     let total: u64 = files.iter().map(|(_, len)| len.min(&cap)).sum();
-    // Every so-manieth file, whatever its size: the sample has the tree's mix of small and large files.
+    // Every n-th file, whatever its size: the sample has the tree's mix of small and large files.
     let step = (total as f64 / budget as f64).max(1.0);
     let mut taken = Vec::new();
     let mut due = (step - 1.0) / 2.0;
