@@ -12,7 +12,7 @@ pub enum Algorithm {
     Lzma = 1,
     /// Raw DEFLATE, window up to 32 KiB.
     Deflate = 2,
-    /// One Zstandard frame.
+    /// One Zstandard frame, window up to 1 MiB.
     Zstd = 3,
 }
 

@@ -1,6 +1,6 @@
 //! Interface of the encoders: compression into an output of a fixed size.
 
-/// Result of [`Encoder::fit`].
+/// Input consumed and output written by [`Encoder::fit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fit {
     /// Input bytes that the output decodes to, counted from the start position. 0 if not even one byte fits.
@@ -39,7 +39,7 @@ impl Trim {
     }
 }
 
-/// Result of [`Encoder::fit_tail`].
+/// Result of a call of [`Encoder::fit_tail`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TailFit {
     /// Bytes consumed and written.

@@ -28,7 +28,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// All methods.
+    /// All methods, in the order of their declaration.
     pub const ALL: [Method; 5] = [
         Method::Lz4,
         Method::Lz4hc,
@@ -108,7 +108,7 @@ impl fmt::Display for Method {
 /// Settings that determine the output of an encoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EncoderSpec {
-    /// Compression method.
+    /// Method, which determines the format of the output.
     pub method: Method,
     /// Compression level, one of [`Method::levels`].
     pub level: i32,

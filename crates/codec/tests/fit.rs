@@ -2,7 +2,7 @@
 
 use tuff_codec::{Algorithm, Decoder, Encoder, EncoderSpec, Fit, Method, Trim};
 
-/// Deterministic pseudo-random numbers.
+/// Deterministic source of pseudo-random numbers.
 struct Noise(u64);
 
 impl Noise {

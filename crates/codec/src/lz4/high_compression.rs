@@ -38,7 +38,7 @@ impl LibraryState {
     }
 }
 
-/// High-compression encoder.
+/// Encoder with the state of the C library.
 pub(crate) struct HighCompressionEncoder {
     state: LibraryState,
     input_max: usize,

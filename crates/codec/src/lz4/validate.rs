@@ -153,7 +153,7 @@ pub fn lz4_validate<'a>(blocks: impl IntoIterator<Item = (&'a [u8], usize)>) -> 
 
 /// Result of walking one sequence.
 enum WalkState {
-    /// The walk continues.
+    /// The walk of the block continues.
     Next,
     /// A block does not decode to its length.
     Malformed,

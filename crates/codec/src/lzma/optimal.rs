@@ -104,7 +104,7 @@ impl Nodes {
         }
     }
 
-    /// Starts a segment.
+    /// Starts a segment with the model in this state.
     fn begin(&mut self, state: NodeState) {
         self.price[0] = 0;
         self.state[0] = state;

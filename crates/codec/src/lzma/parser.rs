@@ -5,7 +5,7 @@ use super::model::{Model, Symbol};
 
 /// Chooses the symbols to encode.
 pub(super) trait Parser: Send {
-    /// Starts an input.
+    /// Starts an input and discards all price tables.
     fn begin(&mut self);
 
     /// Appends at least one symbol for `data[at..]`, which is not empty. The finder is at `at`, or one position

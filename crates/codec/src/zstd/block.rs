@@ -151,7 +151,7 @@ impl BlockStats {
         *self = Self::new();
     }
 
-    /// Adds literals.
+    /// Adds literals to the statistics.
     #[inline]
     pub(super) fn add_literals(&mut self, literals: &[u8]) {
         count(&mut self.literals, literals);
@@ -452,7 +452,7 @@ impl BlockCoder {
         }
     }
 
-    /// Starts a frame.
+    /// Starts a frame, without tables of previous blocks.
     pub(super) fn reset(&mut self) {
         self.code = None;
         self.shares = [const { None }; 3];

@@ -39,7 +39,7 @@ trait HashTables {
     /// Replaces the position stored for the first four or five bytes by `at`, and returns the previous one.
     fn short<const FOUR: bool>(&mut self, bytes: u64, at: usize) -> usize;
 
-    /// Prefetches both entries.
+    /// Prefetches the entries of both tables.
     fn fetch<const FOUR: bool>(&self, bytes: u64);
 
     /// Returns true if `place`, which came from a table, may be a match.
@@ -293,7 +293,7 @@ impl DoubleHash {
         size - 1
     }
 
-    /// Discards all positions.
+    /// Empties both tables and their count.
     fn clear(&mut self) {
         self.tables.long.fill(0);
         self.tables.short.fill(0);

@@ -557,7 +557,7 @@ impl Encoder for ZstdEncoder {
 }
 
 impl ZstdEncoder {
-    /// Writes a frame.
+    /// Writes a frame with as much input as fits.
     fn run(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: Option<&Trim>) -> TailFit {
         let src = bounded_input(input, at, self.input_max);
         let room = dst.len();

@@ -174,7 +174,7 @@ const fn inverse(odd: usize) -> usize {
     found
 }
 
-/// Encoding table.
+/// State transitions that encode a distribution.
 pub(super) struct FseTable {
     states: [u16; CELLS],
     /// Transitions by symbol; a power of two, so that no index is out of bounds.

@@ -135,7 +135,7 @@ impl RowHash {
         }
     }
 
-    /// Discards all positions.
+    /// Empties all rows of the index.
     fn clear(&mut self) {
         for row in &mut self.positions {
             row.0.fill(0);
