@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use tuff_codec::Method;
 use tuff_format::features::incompat;
 use tuff_format::inode::{FileType, Layout};
-use tuff_mkfs::{Compression, Fragments, Kernel, Options, Progress, Source, build};
+use tuff_mkfs::{Compression, Fragments, KernelVersion, Options, Progress, Source, build};
 use tuff_store::Target;
 
 fn main() -> std::io::Result<()> {
@@ -156,16 +156,16 @@ fn built(scratch: &Path, text: &[u8]) -> std::io::Result<Vec<(String, Vec<u8>)>>
         ("zstd-fragments", Some(Method::Zstd), Fragments::Tails, true),
         ("stored", None, Fragments::Off, true),
     ] {
-        let mut options = Options::for_kernel(Kernel(6, 18));
-        options.compression = method.map(|method| Compression {
+        let mut options = Options::for_kernel(KernelVersion(6, 18));
+        options.compression.default = method.map(|method| Compression {
             method,
             level: tuff_codec::EncoderSpec::new(method, 16384).level,
             dict: None,
         });
-        (options.cluster, options.fragment_cluster) = (16384, 16384);
-        options.fragments = fragments;
-        options.compact_index = compact;
-        options.timestamp = Some(EPOCH);
+        (options.compression.cluster, options.layout.fragment_cluster) = (16384, 16384);
+        options.layout.fragments = fragments;
+        options.layout.compact_index = compact;
+        options.metadata.timestamp = Some(EPOCH);
         let file = scratch.join(name);
         let (sources, target) = ([Source::Dir(tree.clone())], Target::Path(file.clone()));
         build(&sources, &options, &target, &Progress::default()).map_err(std::io::Error::other)?;

@@ -4,9 +4,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::io::{self, Write};
-use tuff_mkfs::source::tar::TarReader;
 use tuff_erofs::tar::TarWriter;
 use tuff_erofs::walk::Walk;
+use tuff_mkfs::source::tar::TarReader;
 
 /// Output with a size limit: a tar of a hole is as long as the hole.
 struct Sink(Vec<u8>);

@@ -3,11 +3,11 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use tuff_codec::{Algorithm, Decoder};
+use tuff_erofs::read::{FileType, Image, OpenOptions};
 use tuff_format::cluster::{Form, Map};
 use tuff_format::features::incompat;
 use tuff_format::inode::Layout;
 use tuff_format::superblock::{MAGIC, Superblock};
-use tuff_erofs::read::{FileType, Image, OpenOptions};
 use tuff_store::MemStore;
 
 /// Opens the image in `data` with the default limits; its checksum is not verified.

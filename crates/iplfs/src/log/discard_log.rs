@@ -44,7 +44,7 @@ impl DiscardLog {
             let blocks = run.end - run.start;
             debug_assert!(
                 self.runs.range(run.clone()).next().is_none(),
-                "blocks {run:?} was freed twice"
+                "blocks {run:?} were freed twice"
             );
             if let Some(old) = self.runs.insert(
                 run.start,
