@@ -248,3 +248,23 @@ fn context<T>(
     slot.as_mut()
         .ok_or_else(|| "not enough memory for a decoder".into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_of_an_algorithm_that_is_left_out_are_unsupported() {
+        for algorithm in [
+            Algorithm::Lz4,
+            Algorithm::Lzma,
+            Algorithm::Deflate,
+            Algorithm::Zstd,
+        ] {
+            let error = Decoder::new()
+                .decode(algorithm, &[0xFF], &mut [0; 9])
+                .unwrap_err();
+            assert_eq!(error.is_unsupported(), !algorithm.is_supported());
+        }
+    }
+}

@@ -131,7 +131,7 @@ impl<'a> Work<'a> {
                 self.totals.raw_bytes += u64::from(len);
                 self.image
                     .decode(&mut self.worker, coding, &src, extent, Want::All, out)
-                    .map_err(|e| Error::corrupt(format_args!("inline data at byte {pos:#x}"), e))
+                    .map_err(|e| e.at(format_args!("inline data at byte {pos:#x}")))
             }
             Location::Cluster(cluster) => self.cluster(job, cluster, later),
             Location::Hole | Location::Fragment { .. } => Ok(()),

@@ -1,5 +1,7 @@
 //! From the bytes of a cluster to the bytes of a file. Knows nothing of inodes or devices.
 
+use crate::error::Error;
+
 use super::fetch::Fetched;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -18,6 +20,16 @@ pub(crate) enum Broken {
     Algorithm(u8),
     /// What the codec says.
     Codec(DecodeError),
+}
+
+impl Broken {
+    /// Error at `place`: unsupported if this build lacks the algorithm, otherwise corrupt.
+    pub(crate) fn at(self, place: impl fmt::Display) -> Error {
+        match self {
+            Self::Codec(e) if e.is_unsupported() => Error::unsupported(place, e),
+            _ => Error::corrupt(place, self),
+        }
+    }
 }
 
 impl fmt::Display for Broken {

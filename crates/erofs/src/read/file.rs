@@ -182,9 +182,9 @@ impl Image {
             unreachable!("the caller matched")
         };
         let src = self.bytes(space, pos, len as usize)?;
-        let broken = |e| {
+        let broken = |e: decode::Broken| {
             let place = format_args!("inline data at byte {pos:#x} ({})", decode::name(coding));
-            Error::corrupt(place, e)
+            e.at(place)
         };
         if skip == 0 && dst.len() as u64 == extent.len {
             return self
@@ -278,7 +278,7 @@ impl Image {
         let at = (extent.offset, extent.len);
         let form = self.form();
         decode::decode(decoder, cluster.coding.into(), src, form, at, want, dst)
-            .map_err(|e| place(Error::corrupt("", e)))
+            .map_err(|e| place(e.at("")))
     }
 
     pub(crate) fn decode(

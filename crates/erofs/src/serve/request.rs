@@ -214,7 +214,7 @@ impl Server {
         let src = self.image.bytes(space, pos, len as usize)?;
         let broken = |e: Broken| {
             let place = format_args!("inline data at byte {pos:#x} ({})", decode::name(coding));
-            Error::corrupt(place, e)
+            e.at(place)
         };
         let form = self.image.form();
         let at = (part.extent.offset, part.extent.len);
@@ -273,7 +273,7 @@ impl Server {
             Lookup::Lead(flight) => flight,
         };
         let form = self.image.form();
-        let algorithm = decode::algorithm(id).map_err(|e| Error::corrupt("", e))?;
+        let algorithm = decode::algorithm(id).map_err(|e| e.at(""))?;
         let (spot, _) = self.image.devices.locate(0, cluster.pos)?;
         let name = (spot, cluster.len);
         let compressed = if part.is_whole() {
@@ -338,7 +338,7 @@ impl Server {
             Want::All
         };
         let at = (extent.offset, extent.len);
-        let corrupt = |e: Broken| Error::corrupt("", e);
+        let corrupt = |e: Broken| e.at("");
         session.tally.decoded(
             plan.strategy,
             match plan.into {
