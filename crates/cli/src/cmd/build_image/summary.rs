@@ -105,7 +105,7 @@ pub(crate) fn text(
         line(
             "fragments",
             format!(
-                "{}, {} shared, {} ends of files like others",
+                "{}, {} shared, {} tails packed beside similar files",
                 s.fragments,
                 size(s.fragment_dedupe_bytes),
                 s.similar_tails
