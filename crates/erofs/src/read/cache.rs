@@ -1,21 +1,22 @@
-//! A bounded cache that many threads share: sharded, by weight, with a second chance for what was used.
+//! Bounded cache shared by threads: sharded by key hash, limited by weight, with second-chance (clock)
+//! eviction.
 
 use hashbrown::{DefaultHashBuilder, HashMap};
 use std::hash::{BuildHasher, Hash};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Values by key, at most so many bytes of them.
+/// Sharded cache with a byte budget and second-chance eviction.
 pub(crate) struct Cache<K, V> {
     shards: Vec<Mutex<Shard<K, V>>>,
     hasher: DefaultHashBuilder,
-    /// Per shard. Unit: bytes.
+    /// Budget of each shard. Unit: bytes.
     budget: usize,
 }
 
 struct Shard<K, V> {
     places: HashMap<K, usize>,
     slots: Vec<Slot<K, V>>,
-    /// Where the search for something to drop goes on.
+    /// Clock hand: the slot at which the search for the next eviction resumes.
     hand: usize,
     used: usize,
 }
@@ -24,13 +25,13 @@ struct Slot<K, V> {
     key: K,
     value: V,
     weight: usize,
-    /// Used since the hand passed: it gets a second chance.
+    /// Reference bit: set by `get`, cleared when the hand passes the slot.
     used: bool,
 }
 
 impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
-    /// A cache for `budget` bytes in `shards` parts, each with its own lock. A value heavier than a shard's part is
-    /// never kept.
+    /// Creates a cache of `budget` bytes in `shards` parts, each with its own lock. A value heavier than the
+    /// budget of its shard is not kept.
     pub(crate) fn new(budget: usize, shards: usize) -> Self {
         let shard = || {
             Mutex::new(Shard {
@@ -55,7 +56,8 @@ impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
         Some(slot.value.clone())
     }
 
-    /// Puts `value` in, and drops others to make room. The last of two values for one key stays.
+    /// Inserts `value` and evicts other values to make room. Replaces an existing value of the same key.
+    /// Ignores a value heavier than the budget of its shard.
     pub(crate) fn put(&self, key: K, value: V, weight: usize) {
         if weight > self.budget {
             return;
@@ -78,7 +80,7 @@ impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
         shard.places.insert(key, at);
     }
 
-    /// Drops the value of a key.
+    /// Removes the value of a key.
     pub(crate) fn remove(&self, key: &K) {
         let mut shard = self.shard(key);
         if let Some(at) = shard.places.get(key).copied() {
@@ -86,7 +88,7 @@ impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
         }
     }
 
-    /// Drops values until at most `bytes` are left.
+    /// Evicts values until each shard holds at most its part of `bytes`.
     pub(crate) fn shrink(&self, bytes: usize) {
         let part = bytes / self.shards.len();
         for shard in &self.shards {
@@ -106,7 +108,7 @@ impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
 
     fn shard(&self, key: &K) -> MutexGuard<'_, Shard<K, V>> {
         let n = self.hasher.hash_one(key) as usize % self.shards.len();
-        // A panic elsewhere leaves a shard whole: no step in between breaks it.
+        // A poisoned lock is safe to use: no panic can occur between the updates of a shard.
         self.shards[n]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -114,7 +116,8 @@ impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
 }
 
 impl<K: Hash + Eq + Copy, V> Shard<K, V> {
-    /// Drops the first value from the hand on that was not used lately. Called only while something is there.
+    /// Evicts the first slot, starting at the hand, whose reference bit is clear. The shard must not be
+    /// empty.
     fn drop_one(&mut self) {
         loop {
             if self.hand >= self.slots.len() {

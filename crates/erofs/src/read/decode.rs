@@ -1,4 +1,4 @@
-//! From the bytes of a cluster to the bytes of a file. Knows nothing of inodes or devices.
+//! Decoding of physical clusters. Independent of inodes and devices.
 
 use crate::error::Error;
 
@@ -9,21 +9,22 @@ use tuff_codec::{Algorithm, DecodeError, Decoder};
 use tuff_format::BlockBits;
 use tuff_format::cluster::Coding;
 
-/// Why the bytes of a cluster stand for nothing.
+/// Error in the encoded bytes of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
-    /// The first block, where padding may be, is all zero.
+    /// The first block, which may start with padding, is all zero.
     Empty,
-    /// Fewer bytes than the extent is long. Unit: bytes.
+    /// The cluster holds this many bytes, fewer than its extent. Unit: bytes.
     Short(usize),
-    /// Not an algorithm.
+    /// The algorithm id is not defined by the format.
     Algorithm(u8),
-    /// What the codec says.
+    /// Error of the decompressor.
     Codec(DecodeError),
 }
 
 impl Broken {
-    /// Error at `place`: unsupported if this build lacks the algorithm, otherwise corrupt.
+    /// Returns the error for `place`: `Unsupported` if the algorithm is not part of the build, otherwise
+    /// `Corrupt`.
     pub(crate) fn at(self, place: impl fmt::Display) -> Error {
         match self {
             Self::Codec(e) if e.is_unsupported() => Error::unsupported(place, e),
@@ -43,25 +44,25 @@ impl fmt::Display for Broken {
     }
 }
 
-/// How much of a cluster's content is wanted.
+/// Part of a cluster's content to decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
-    /// All that it decodes to: with input left over, or with more or less output, it is broken.
+    /// All content. Unused input, or output of another length, is an error.
     All,
-    /// As many bytes from the start as there is room for.
+    /// A prefix of the content that fills the output.
     Prefix,
 }
 
-/// What is the same for all clusters of an image.
+/// Parameters that all clusters of an image share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
     pub(crate) bits: BlockBits,
-    /// Compressed bytes lie at the end of their cluster, zeros in front. Images from before Linux 5.3 have LZ4 at the
-    /// start, and do not say where it ends.
+    /// Whether compressed bytes are at the end of their cluster, after zero padding. LZ4 images from before
+    /// Linux 5.3 have them at the start, without a stored length.
     pub(crate) right_aligned: bool,
 }
 
-/// The algorithm of a number in an image.
+/// Maps an algorithm id of the format to the codec.
 pub(crate) fn algorithm(id: u8) -> Result<Algorithm, Broken> {
     Ok(match id {
         0 => Algorithm::Lz4,
@@ -72,7 +73,7 @@ pub(crate) fn algorithm(id: u8) -> Result<Algorithm, Broken> {
     })
 }
 
-/// The name of a coding, for messages.
+/// Returns the name of a coding for messages.
 pub(crate) fn name(coding: Coding) -> &'static str {
     match coding {
         Coding::Stored => "stored",
@@ -84,7 +85,7 @@ pub(crate) fn name(coding: Coding) -> &'static str {
     }
 }
 
-/// The stream without the padding in front of it, which is shorter than a block.
+/// Strips the zero padding before the compressed stream. The padding is shorter than a block.
 pub(crate) fn strip(src: &[u8], bits: BlockBits) -> Result<&[u8], Broken> {
     let first = &src[..src.len().min(bits.size_usize())];
     let zeros = first.iter().position(|b| *b != 0).ok_or(Broken::Empty)?;
@@ -93,7 +94,7 @@ pub(crate) fn strip(src: &[u8], bits: BlockBits) -> Result<&[u8], Broken> {
 
 /// Decodes the first `dst.len()` bytes of an extent whose file offset is `la`.
 ///
-/// `len` is the extent's length. Only for [`Coding::Compressed`] `want` matters.
+/// `len` is the length of the extent. `want` applies only to [`Coding::Compressed`].
 pub(crate) fn decode(
     decoder: &mut Decoder,
     coding: Coding,
@@ -136,11 +137,11 @@ pub(crate) fn decode(
 
 type Span = std::ops::Range<u64>;
 
-/// Where bytes `[skip, skip + n)` of a rotated extent lie in its cluster of `plen` bytes: up to two runs, each with its
-/// place in the output.
+/// Maps bytes `[skip, skip + n)` of an interlaced (rotated) extent to its cluster of `plen` bytes. Yields up
+/// to two pairs of a range in the cluster and a range in the output.
 ///
-/// The byte for file offset x lies at x % block size. The head of the extent is in the last block, what does not fit
-/// there starts over at the cluster's first byte.
+/// The byte of file offset x is stored at x % block size. The head of the extent is in the last block of the
+/// cluster; the rest starts at the first byte of the cluster.
 pub(crate) fn interlaced(
     bits: BlockBits,
     la: u64,
@@ -167,23 +168,23 @@ pub(crate) fn interlaced(
     first.into_iter().chain(second)
 }
 
-/// What one thread needs to fetch and decode: contexts and buffers that are kept for the next cluster.
+/// Decompression contexts and buffers of one thread, reused from cluster to cluster.
 #[derive(Default)]
 pub(crate) struct Worker {
     pub(crate) decoder: Decoder,
     pub(crate) fetched: Fetched,
 }
 
-/// Workers that nobody uses right now.
+/// Pool of idle workers.
 #[derive(Default)]
 pub(crate) struct Workers(Mutex<Vec<Worker>>);
 
 impl Workers {
-    /// Runs `f` with a worker of its own.
+    /// Runs `f` with exclusive use of a worker from the pool.
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Worker) -> T) -> T {
         let mut worker = self.pool().pop().unwrap_or_default();
         let result = f(&mut worker);
-        // What was fetched may be stale for nobody: an image never changes. The bytes stay.
+        // The fetched bytes stay valid in the pool: an image does not change while it is open.
         self.pool().push(worker);
         result
     }
@@ -221,7 +222,7 @@ mod tests {
         )
         .unwrap();
         assert!(dst.iter().enumerate().all(|(i, b)| *b == i as u8));
-        // Any part of it, too.
+        // Every part of the extent is mapped correctly as well.
         for skip in 0..100 {
             for n in 0..100 - skip {
                 let mut got = vec![255; n as usize];

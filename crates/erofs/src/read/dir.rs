@@ -1,4 +1,4 @@
-//! Directories: their blocks, all entries in order, or one by name.
+//! Directories: blocks, iteration over entries, and lookup by name.
 
 use super::fetch::Bytes;
 use super::image::Image;
@@ -9,38 +9,38 @@ use tuff_format::dirent::{Block, Dirent, LEN};
 use tuff_format::inode::FileType;
 use tuff_format::{BlockBits, Nid};
 
-/// One entry of a directory.
+/// Directory entry with an owned name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
-    /// The inode.
+    /// Inode number of the target.
     pub nid: Nid,
-    /// The type as the entry claims it. `None`: unknown.
+    /// Type according to the entry. `None` for an unknown code.
     pub file_type: Option<FileType>,
-    /// 1 to 255 bytes of any value, "." and ".." among the names. Not to be trusted as a path: see
-    /// [`is_name`](tuff_format::dirent::is_name).
+    /// 1 to 255 arbitrary bytes; "." and ".." occur as well. Validate with
+    /// [`is_name`](tuff_format::dirent::is_name) before use in a path.
     pub name: Vec<u8>,
-    /// Where a listing goes on behind this entry: see [`Image::read_dir_from`].
+    /// Position of the following entry, for [`Image::read_dir_from`].
     pub next: u64,
 }
 
-/// One block of a directory.
+/// Validated block of a directory.
 pub(crate) struct DirBlock {
     bytes: Bytes,
 }
 
 impl DirBlock {
-    /// The block's view. Checked once already, so this does not fail on a block that was read.
+    /// Returns the parsed block. Cannot fail for a block from [`Dir::block`], which validates it.
     pub(crate) fn view(&self) -> Result<Block<'_>> {
         Block::new(&self.bytes).map_err(|e| Error::format("", e))
     }
 
-    /// The valid bytes.
+    /// Returns the bytes of the block that are inside the directory.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-/// A directory whose map is loaded.
+/// Open directory with its map loaded.
 pub(crate) struct Dir<'a> {
     image: &'a Image,
     inode: Inode,
@@ -72,12 +72,12 @@ impl<'a> Dir<'a> {
         })
     }
 
-    /// Number of blocks.
+    /// Returns the number of directory blocks.
     pub(crate) fn blocks(&self) -> u64 {
         self.image.superblock().block_bits.count(self.inode.size())
     }
 
-    /// Block `n`, below [`blocks`](Self::blocks).
+    /// Reads and validates block `n`, which must be below [`blocks`](Self::blocks).
     pub(crate) fn block(&self, n: u64) -> Result<DirBlock> {
         let bits = self.image.superblock().block_bits;
         let start = n << bits.get();
@@ -102,11 +102,11 @@ impl<'a> Dir<'a> {
         })
     }
 
-    /// The entry with this name, by halving: first over the blocks by their first names, then inside one.
+    /// Binary search for a name: first over the blocks by their first names, then inside one block.
     fn find(&self, name: &[u8]) -> Result<Option<Nid>> {
         let (mut lo, mut hi) = (0, self.blocks());
         let mut best = None;
-        // The last block whose first name is not behind `name`.
+        // Find the last block whose first name is at most `name`.
         while lo < hi {
             let mid = lo + (hi - lo) / 2;
             let block = self.block(mid)?;
@@ -137,21 +137,21 @@ impl<'a> Dir<'a> {
 }
 
 impl Image {
-    /// All entries of a directory in order, "." and ".." among them.
+    /// Returns all entries of a directory in stored order, including "." and "..".
     ///
     /// # Errors
-    /// `Usage` if the inode is no directory, `Limit` if it is longer than
+    /// `Usage` if the inode is not a directory. `Limit` if it is longer than
     /// [`Limits::dir_size`](super::Limits::dir_size). The iterator ends after its first error.
     pub fn read_dir(&self, dir: &Inode) -> Result<ReadDir<'_>> {
         self.read_dir_from(dir, 0)
     }
 
-    /// The entries from a place on: 0, or the [`next`](DirEntry::next) of an entry.
+    /// Returns the entries from a position: 0, or the [`next`](DirEntry::next) of an entry.
     ///
     /// # Errors
     /// As for [`read_dir`](Self::read_dir).
     pub fn read_dir_from(&self, dir: &Inode, from: u64) -> Result<ReadDir<'_>> {
-        // A "." that is not stored takes place 0; stored entries never start there again.
+        // A "." that is not stored takes position 0; the first stored entry is then at position DOT_TAKEN.
         let dot = dir.raw().dot_omitted() && from == 0;
         let at = from.saturating_sub(u64::from(from == DOT_TAKEN && dir.raw().dot_omitted()));
         let bits = self.superblock().block_bits;
@@ -159,18 +159,18 @@ impl Image {
             dir: Dir::open(self, dir)?,
             dot,
             block: at >> bits.get(),
-            // Fits: below the block size.
+            // Fits: less than the block size.
             index: bits.within(at) as usize / LEN,
             held: None,
         })
     }
 
-    /// The entry `name` of a directory.
+    /// Returns the inode number of entry `name`. `None` if there is none.
     ///
-    /// A search by halving, as a kernel does it: in a directory that is out of order it may miss entries.
+    /// Uses binary search, as the kernel does. In a directory that is not sorted it may miss entries.
     ///
     /// # Errors
-    /// As for [`read_dir`](Self::read_dir), and `Corrupt` for a broken block on the way.
+    /// As for [`read_dir`](Self::read_dir), and `Corrupt` for an invalid block on the search path.
     pub fn lookup(&self, dir: &Inode, name: &[u8]) -> Result<Option<Nid>> {
         let open = Dir::open(self, dir)?;
         if name == b"." && dir.raw().dot_omitted() {
@@ -179,13 +179,13 @@ impl Image {
         open.find(name)
     }
 
-    /// A directory with its map, for those who look at its blocks.
+    /// Opens a directory for access to its blocks.
     pub(crate) fn dir(&self, inode: &Inode) -> Result<Dir<'_>> {
         Dir::open(self, inode)
     }
 }
 
-/// One entry of a directory, as long as its block is looked at: see [`DirEntry`].
+/// Directory entry that borrows its name from the block; see [`DirEntry`].
 pub(crate) struct EntryRef<'a> {
     pub(crate) nid: Nid,
     pub(crate) file_type: Option<FileType>,
@@ -193,10 +193,10 @@ pub(crate) struct EntryRef<'a> {
     pub(crate) next: u64,
 }
 
-/// The place behind a "." that is not stored.
+/// Position after a "." that is not stored.
 const DOT_TAKEN: u64 = 1;
 
-/// Where a listing goes on behind entry `i` of block `n`, which has `count` of them.
+/// Returns the position after entry `i` of block `n`, which has `count` entries.
 fn next_of(bits: BlockBits, n: u64, i: usize, count: usize) -> u64 {
     if i + 1 < count {
         (n << bits.get()) + ((i + 1) * LEN) as u64
@@ -205,7 +205,7 @@ fn next_of(bits: BlockBits, n: u64, i: usize, count: usize) -> u64 {
     }
 }
 
-/// Iterator over a directory's entries: see [`Image::read_dir`].
+/// Iterator over the entries of a directory; see [`Image::read_dir`].
 pub struct ReadDir<'a> {
     dir: Dir<'a>,
     dot: bool,
@@ -215,7 +215,8 @@ pub struct ReadDir<'a> {
 }
 
 impl ReadDir<'_> {
-    /// Shows all that is left to `show`, until it returns false: what the iterator does, without a copy of each name.
+    /// Calls `show` with the remaining entries until it returns false. Avoids the copy of each name that the
+    /// iterator makes.
     pub(crate) fn each(mut self, mut show: impl FnMut(EntryRef<'_>) -> bool) -> Result<()> {
         if self.dot {
             let dot = EntryRef {
@@ -301,7 +302,7 @@ impl Iterator for ReadDir<'_> {
     }
 }
 
-/// The type that an entry's code stands for.
+/// Maps the type code of an entry. `None` for an unknown code.
 pub(crate) fn type_of(code: u8) -> Option<FileType> {
     Some(match code {
         1 => FileType::File,

@@ -1,81 +1,81 @@
-//! Extents of a file's data, and the maps that they come from.
+//! Extents of a file's data, and the maps that yield them.
 
 use super::fetch::{Bytes, Space};
 use std::sync::Arc;
 use tuff_format::cluster::{self, Coding};
 use tuff_format::{BlockBits, chunk};
 
-/// A run of a file's bytes and where they come from. Says all that fetching and decoding need.
+/// Contiguous range of a file's bytes and its location. Self-contained: fetching and decoding need no inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Position in the file. Unit: bytes.
+    /// File offset. Unit: bytes.
     pub offset: u64,
-    /// Unit: bytes, at least 1.
+    /// Length, at least 1. Unit: bytes.
     pub len: u64,
-    /// Where the bytes are.
+    /// Storage location of the bytes.
     pub location: Location,
 }
 
 impl Extent {
-    /// Position behind the extent. Unit: bytes.
+    /// Returns the file offset at which the extent ends. Unit: bytes.
     pub fn end(&self) -> u64 {
         self.offset.saturating_add(self.len)
     }
 }
 
-/// Where an extent's bytes are.
+/// Storage location of an extent's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// Nowhere: zeros.
+    /// Not stored; reads as zeros.
     Hole,
-    /// On a device, as they are.
+    /// Stored uncompressed on a device.
     Raw {
-        /// Slot of the device table; 0 for the unified address space.
+        /// Slot of the device table; 0 is the unified address space.
         device: u16,
-        /// Unit: bytes.
+        /// Position on the device. Unit: bytes.
         pos: u64,
     },
-    /// In a cluster.
+    /// Stored in a physical cluster.
     Cluster(Cluster),
-    /// Behind the inode.
+    /// Stored inline, after the inode.
     Inline {
-        /// Where the inode is.
+        /// Address space that holds the inode.
         space: Space,
-        /// Unit: bytes.
+        /// Position in `space`. Unit: bytes.
         pos: u64,
-        /// Length there. Unit: bytes, at most a block.
+        /// Stored length, at most one block. Unit: bytes.
         len: u32,
-        /// How they are encoded.
+        /// Encoding of the inline bytes.
         coding: Coding,
     },
-    /// In the packed inode's data.
+    /// Stored in the data of the packed inode.
     Fragment {
-        /// Position there. Unit: bytes.
+        /// Offset in the data of the packed inode. Unit: bytes.
         offset: u64,
     },
 }
 
-/// A run of bytes in the unified address space that decodes to an extent.
+/// Physical cluster: a range of the unified address space that decodes to an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Cluster {
-    /// Unit: bytes.
+    /// Position in the unified address space. Unit: bytes.
     pub pos: u64,
-    /// Unit: bytes, at most 1 MiB.
+    /// Stored length, at most 1 MiB. Unit: bytes.
     pub len: u32,
-    /// How it is encoded.
+    /// Encoding of the cluster.
     pub coding: ClusterCoding,
-    /// The extent is the start of what the cluster decodes to, and not, as otherwise, all of it.
+    /// True if the extent is only a prefix of what the cluster decodes to; false if it is all of it.
     pub partial: bool,
 }
 
-/// [`Coding`] with an order, for sorting.
+/// Counterpart of [`Coding`] that implements `Ord` and `Hash`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ClusterCoding {
-    /// As they are.
+    /// Stored uncompressed, at the start of the cluster.
     Stored,
-    /// As they are, rotated.
+    /// Stored uncompressed and rotated: each byte is at its file offset modulo the block size.
     Interlaced,
-    /// Compressed with this algorithm, 0 to 3.
+    /// Compressed with this algorithm id, 0 to 3.
     Compressed(u8),
 }
 
@@ -99,17 +99,17 @@ impl From<ClusterCoding> for Coding {
     }
 }
 
-/// How an inode's data is found, with its table or index loaded. Cheap to clone.
+/// Mapping from file offsets to extents, with the table or index loaded. Cheap to clone.
 #[derive(Clone)]
 pub(crate) enum FileMap {
-    /// No data.
+    /// The inode has no data.
     Empty,
-    /// One run of blocks, or zeros, and perhaps a tail behind the inode.
+    /// Flat layout: one run of blocks or a hole, optionally followed by an inline tail.
     Flat {
         size: u64,
-        /// `None`: zeros.
+        /// Position of the run of blocks. `None` for a hole.
         start: Option<u64>,
-        /// Bytes in blocks; the rest is the tail.
+        /// Bytes stored in blocks; the rest is the inline tail.
         in_blocks: u64,
         space: Space,
         tail_pos: u64,
@@ -118,7 +118,7 @@ pub(crate) enum FileMap {
     Clusters(Arc<Clusters>),
 }
 
-/// A chunk table.
+/// Chunk table of a chunk-based inode.
 pub(crate) struct Chunks {
     pub(super) size: u64,
     pub(super) format: chunk::Format,
@@ -126,12 +126,12 @@ pub(crate) struct Chunks {
     pub(super) table: Bytes,
 }
 
-/// A map of clusters with its index.
+/// Map of a compressed inode, with its index.
 pub(crate) struct Clusters {
     pub(crate) map: cluster::Map,
     pub(crate) index: Bytes,
     pub(super) space: Space,
 }
 
-/// A decoded cluster's name in the cache: position, length, coding.
+/// Key of a decoded cluster in the cache: position, stored length and coding.
 pub(crate) type ClusterKey = (u64, u32, ClusterCoding);

@@ -1,4 +1,4 @@
-//! From an address to bytes: devices, the unified address space, and the cache of metadata.
+//! Access to devices, the unified address space, and the windows of the metadata cache.
 
 use super::cache::Cache;
 use crate::{Error, Remedy, Result};
@@ -8,14 +8,14 @@ use tuff_format::device::Slot;
 use tuff_format::{BlockAddr, BlockBits};
 use tuff_store::ReadAt;
 
-/// Metadata is read and kept in aligned pieces of this length: a few inodes' neighbourhood, not the data that other
-/// writers put between inodes. Unit: bytes.
+/// Length of the aligned windows in which metadata is read and cached. Small, because some writers store file
+/// data between inodes. Unit: bytes.
 pub(crate) const WINDOW: u64 = 16 << 10;
 
-/// The primary device and the others, and how addresses find them.
+/// Primary and extra devices, and the translation of addresses to them.
 ///
-/// With explicit devices, slot n of the device table is `extra[n - 1]`, and an address of device 0 inside the range that
-/// a slot claims belongs to that slot. Without, in "flat" mode, everything lies on the primary device.
+/// With extra devices, slot n of the device table is `extra[n - 1]`. An address of device 0 inside the range
+/// of a slot belongs to that slot. Without extra devices ("flat" mode), everything is on the primary device.
 pub(crate) struct Devices {
     primary: Arc<dyn ReadAt>,
     extra: Vec<Arc<dyn ReadAt>>,
@@ -23,12 +23,12 @@ pub(crate) struct Devices {
     bits: BlockBits,
 }
 
-/// A place on one of the stores.
+/// Position on one of the stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Spot {
-    /// 0: the primary store; n: the n-th extra one.
+    /// Store number: 0 is the primary store, n the n-th extra store.
     pub store: u16,
-    /// Unit: bytes.
+    /// Byte position on the store.
     pub pos: u64,
 }
 
@@ -55,18 +55,18 @@ impl Devices {
         self.primary.size()
     }
 
-    /// Size of all stores together. Unit: bytes.
+    /// Returns the size of all stores together. Unit: bytes.
     pub(crate) fn total_size(&self) -> u64 {
         let extra = self.extra.iter().map(|store| store.size());
         extra.fold(self.primary.size(), u64::saturating_add)
     }
 
-    /// Size of a store. The device table need not know it. Unit: bytes.
+    /// Returns the size of a store, 0 if it does not exist. It may differ from the device table. Unit: bytes.
     pub(crate) fn size(&self, store: u16) -> u64 {
         self.store(store).map_or(0, |s| s.size())
     }
 
-    /// The device of a chunk, from the id as it is stored.
+    /// Translates the stored device id of a chunk to a slot number.
     pub(crate) fn device_id(&self, raw: u16) -> Result<u16> {
         let count = self.slots.len() as u32;
         let id = u32::from(raw) & ((count + 1).next_power_of_two() - 1);
@@ -79,7 +79,8 @@ impl Devices {
         }
     }
 
-    /// Where byte `pos` of a device is, and how many bytes from there on lie on the same store.
+    /// Translates byte `pos` of a device to a store. Also returns the number of bytes from there that are on
+    /// the same store.
     pub(crate) fn locate(&self, device: u16, pos: u64) -> Result<(Spot, u64)> {
         let base = |slot: &Slot| slot.uniaddr.position(self.bits);
         let range = |slot: &Slot| Some((base(slot)?, self.bits.len_of(slot.blocks)?.0));
@@ -136,7 +137,7 @@ impl Devices {
         Ok(())
     }
 
-    /// Reads bytes of a device and forgets them: fails where [`read`](Self::read) would.
+    /// Makes the stores read a range without returning its bytes. Fails where [`read`](Self::read) fails.
     pub(crate) fn touch(&self, device: u16, mut pos: u64, mut len: u64) -> Result<()> {
         while len > 0 {
             let (spot, left) = self.locate(device, pos)?;
@@ -152,9 +153,9 @@ impl Devices {
         Ok(())
     }
 
-    /// Fails if `len` bytes at `pos` of a device are not all there. Asked before memory is taken for them.
+    /// Checks that `len` bytes at `pos` of a device exist, before memory is allocated for them.
     pub(crate) fn has(&self, device: u16, pos: u64, len: u64) -> Result<()> {
-        // An inode whose bytes are all inline may have no address.
+        // An inode whose data is all inline may have no address.
         if len == 0 {
             return Ok(());
         }
@@ -162,7 +163,7 @@ impl Devices {
         self.bounds(spot, len.min(left))
     }
 
-    /// Number of bytes from `pos` on, at most `len`, that the device has without a gap.
+    /// Returns the number of contiguous bytes available at `pos`, at most `len`.
     pub(crate) fn there(&self, device: u16, pos: u64, len: u64) -> u64 {
         let mut there = 0;
         while there < len {
@@ -179,7 +180,7 @@ impl Devices {
         there
     }
 
-    /// Tells the stores that these bytes will be read soon.
+    /// Hints the stores that these bytes will be read soon.
     pub(crate) fn will_need(&self, device: u16, pos: u64, len: u64) {
         if let Ok((spot, left)) = self.locate(device, pos)
             && let Ok(store) = self.store(spot.store)
@@ -188,7 +189,7 @@ impl Devices {
         }
     }
 
-    /// Tells the stores that nobody needs these bytes for now.
+    /// Hints the stores that these bytes are not needed soon.
     pub(crate) fn done_with(&self, device: u16, pos: u64, len: u64) {
         if let Ok((spot, left)) = self.locate(device, pos)
             && let Ok(store) = self.store(spot.store)
@@ -197,7 +198,8 @@ impl Devices {
         }
     }
 
-    /// The first device that holds data and was not given, by index, unless all may lie on the primary store.
+    /// Returns the index of the first slot whose data is not accessible. `None` with extra devices, or if the
+    /// primary store is large enough for all slots.
     pub(crate) fn missing(&self) -> Option<usize> {
         if !self.extra.is_empty() {
             return None;
@@ -260,16 +262,16 @@ impl Devices {
     }
 }
 
-/// Where metadata lies: in the image, or in what the metabox inode decodes to.
+/// Address space of metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Space {
-    /// The primary device.
+    /// The primary device, without the ranges of extra devices.
     Image,
-    /// The metabox inode's data.
+    /// Decoded data of the metabox inode.
     Metabox,
 }
 
-/// A run of bytes: part of a piece of the metadata cache, or its own.
+/// Shared byte range: part of a metadata window, or an owned buffer.
 #[derive(Clone)]
 pub struct Bytes {
     whole: Arc<Vec<u8>>,
@@ -277,7 +279,7 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// `range` lies inside `whole`.
+    /// Returns the bytes of `range`, which must be inside `whole`.
     pub(crate) fn part(whole: Arc<Vec<u8>>, range: Range<usize>) -> Self {
         debug_assert!(range.start <= range.end && range.end <= whole.len());
         Self { whole, range }
@@ -300,38 +302,38 @@ impl Deref for Bytes {
     }
 }
 
-/// Pieces of metadata by space and number.
+/// Cache of metadata windows, keyed by space and window number.
 pub(crate) type Windows = Cache<(Space, u64), Arc<Vec<u8>>>;
 
-/// The last run of bytes that was read for clusters: neighbours are fetched with one read.
+/// Buffer of the last read for clusters. Adjacent clusters are fetched with one read.
 #[derive(Default)]
 pub(crate) struct Fetched {
     device: u16,
     pos: u64,
     len: usize,
     bytes: Vec<u8>,
-    /// Reads and bytes since somebody asked.
+    /// Number of reads and bytes since the last call of `taken`.
     taken: (u64, u64),
 }
 
-/// Most bytes fetched at once for clusters that lie side by side. Unit: bytes.
+/// Maximum length of one read for adjacent clusters. Unit: bytes.
 pub(crate) const FETCH_MAX: u64 = 256 << 10;
 
 impl Fetched {
-    /// Reads since it was last asked, and their bytes.
+    /// Returns the number of reads and bytes since the last call, and resets both.
     pub(crate) fn taken(&mut self) -> (u64, u64) {
         std::mem::take(&mut self.taken)
     }
 
-    /// True if these bytes are at hand.
+    /// Returns true if the buffer holds the range.
     pub(crate) fn holds(&self, device: u16, pos: u64, len: usize) -> bool {
         device == self.device
             && pos >= self.pos
             && pos.saturating_add(len as u64) <= self.pos.saturating_add(self.len as u64)
     }
 
-    /// The `len` bytes at `pos`. If they must be read, as many as `run` says are (at least `len`), as far as the device
-    /// goes.
+    /// Returns the `len` bytes at `pos`. If they are not buffered, reads `run()` bytes, at least `len`, or
+    /// only `len` if the device ends first.
     pub(crate) fn get(
         &mut self,
         devices: &Devices,
@@ -356,7 +358,7 @@ impl Fetched {
             self.taken.0 += 1;
             self.taken.1 += run as u64;
         }
-        // Held: both ends were compared above.
+        // Fits: the buffer holds the range.
         let from = (pos - self.pos) as usize;
         Ok(&self.bytes[from..from + len])
     }

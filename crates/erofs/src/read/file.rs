@@ -1,4 +1,4 @@
-//! A file's bytes: at a position, or one after the other.
+//! Reading of file data at a position or sequentially.
 
 use super::decode::{self, Want, Worker};
 use super::fetch::{FETCH_MAX, Space};
@@ -11,7 +11,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
 use tuff_format::cluster::Coding;
 
-/// Bytes `[skip, skip + dst.len())` of one extent.
+/// Request for bytes `[skip, skip + dst.len())` of one extent.
 struct Part<'a> {
     extent: Extent,
     skip: u64,
@@ -19,19 +19,23 @@ struct Part<'a> {
 }
 
 impl Image {
-    /// Reads bytes of an inode's data at `offset` into `buf`. Returns how many: fewer than asked only at the end.
+    /// Reads bytes of an inode's data at `offset` into `buf`. Returns the number of bytes read, which is less
+    /// than `buf.len()` only at the end.
     ///
-    /// A cluster of which all bytes are asked for is decoded straight into `buf`; another one is decoded once and kept
-    /// for a while.
+    /// If all bytes of a cluster are requested, it is decoded directly into `buf`. Otherwise it is decoded
+    /// into a buffer that is kept in the cache of decoded clusters.
     ///
     /// # Errors
-    /// `Corrupt` or `Io` with the inode, the cluster and what is wrong with it. Other ranges may still be fine.
+    /// `Corrupt` or `Io` with the inode, the cluster and the cause. Other ranges may be readable.
     pub fn read_at(&self, inode: &Inode, buf: &mut [u8], offset: u64) -> Result<usize> {
         let map = self.map(inode)?;
         self.read_mapped(inode, &map, buf, offset)
     }
 
-    /// The whole data of an inode that is small, such as a symlink's target.
+    /// Returns all data of a small inode such as a symlink. `name` is the limit's name.
+    ///
+    /// # Errors
+    /// `Limit` if the data is longer than `limit`.
     pub(crate) fn read_all(
         &self,
         inode: &Inode,
@@ -45,16 +49,16 @@ impl Image {
                 format_args!("{size} bytes long, more than the limit {name}, {limit}"),
             ));
         }
-        // Fits: the limit is about memory.
+        // Fits: the limit bounds memory.
         let mut buf = vec![0; size as usize];
         self.read_at(inode, &mut buf, 0)?;
         Ok(buf)
     }
 
-    /// The target of a symlink.
+    /// Returns the target of a symlink.
     ///
     /// # Errors
-    /// `Usage` if the inode is no symlink, `Corrupt` if the target is empty or holds a NUL.
+    /// `Usage` if the inode is not a symlink. `Corrupt` if the target is empty or contains a NUL.
     pub fn readlink(&self, inode: &Inode) -> Result<Vec<u8>> {
         if inode.file_type() != tuff_format::inode::FileType::Symlink {
             return Err(Error::usage(format_args!(
@@ -72,7 +76,7 @@ impl Image {
         Ok(target)
     }
 
-    /// As [`read_at`](Self::read_at), with the map at hand.
+    /// As [`read_at`](Self::read_at), with the map already loaded.
     pub(crate) fn read_mapped(
         &self,
         inode: &Inode,
@@ -97,7 +101,7 @@ impl Image {
             while let Some(extent) = extents.next() {
                 let extent = extent?;
                 let skip = at - extent.offset;
-                // Fits: the smaller of the two is at most a buffer's length.
+                // Fits: the minimum is at most the length of a buffer.
                 let take = (extent.len - skip).min(rest.len() as u64) as usize;
                 let (dst, others) = std::mem::take(&mut rest).split_at_mut(take);
                 rest = others;
@@ -110,7 +114,7 @@ impl Image {
         })
     }
 
-    /// Reads a part of an extent. `next` is where the extents after it come from.
+    /// Reads a part of an extent. `next` iterates over the extents after it.
     fn read_part(&self, worker: &mut Worker, part: Part<'_>, next: &Extents<'_>) -> Result<()> {
         let Part { extent, skip, dst } = part;
         match extent.location {
@@ -194,7 +198,7 @@ impl Image {
         let mut whole = vec![0; self.decoded_len(extent)?];
         self.decode(worker, coding, &src, extent, Want::All, &mut whole)
             .map_err(broken)?;
-        // In bounds: the caller asks for a part of the extent.
+        // In bounds: the requested range is inside the extent.
         dst.copy_from_slice(&whole[skip as usize..][..dst.len()]);
         Ok(())
     }
@@ -218,8 +222,8 @@ impl Image {
         Ok(())
     }
 
-    /// All bytes of a compressed extent (or more, if another extent has more of its cluster), from the cache where they
-    /// are kept.
+    /// Returns the decoded bytes of a compressed extent, from the cache if possible. The result may be longer
+    /// if another extent of the same cluster is longer.
     fn decoded(
         &self,
         worker: &mut Worker,
@@ -251,12 +255,12 @@ impl Image {
                 ),
             ));
         }
-        // Fits: the limit is about memory.
+        // Fits: the limit bounds memory.
         Ok(extent.len as usize)
     }
 
-    /// Fetches and decodes a compressed cluster. `dst` is as long as the extent; `run` says how many bytes are
-    /// worth fetching at once.
+    /// Fetches and decodes a compressed cluster into `dst`, which is as long as the extent. `run` returns the
+    /// number of bytes to fetch in one read.
     pub(crate) fn decode_cluster(
         &self,
         worker: &mut Worker,
@@ -295,7 +299,7 @@ impl Image {
     }
 }
 
-/// How people find a cluster again.
+/// Describes a cluster in an error message.
 pub(crate) fn cluster_place(extent: &Extent, cluster: Cluster) -> String {
     format!(
         "file bytes {} to {}: cluster at byte {:#x} ({} bytes, {})",
@@ -307,7 +311,8 @@ pub(crate) fn cluster_place(extent: &Extent, cluster: Cluster) -> String {
     )
 }
 
-/// How many bytes from the start of `cluster` on belong to clusters that follow each other in `next` and on the device.
+/// Returns the total length of `cluster` and of the clusters in `next` that are contiguous on the device, at
+/// most [`FETCH_MAX`] unless `cluster` alone is longer. Unit: bytes.
 fn adjacent(cluster: Cluster, next: Extents<'_>) -> u64 {
     let mut run = u64::from(cluster.len);
     for extent in next {
@@ -324,7 +329,7 @@ fn adjacent(cluster: Cluster, next: Extents<'_>) -> u64 {
     run
 }
 
-/// Reads one file from front to back, or from anywhere: each cluster is decoded once as long as the position moves on.
+/// Reader of one file, sequential or with seeks. Sequential reads decode each cluster once.
 ///
 /// [`Read`] errors carry the crate's [`Error`] inside.
 pub struct FileReader<'a> {
@@ -338,14 +343,14 @@ pub struct FileReader<'a> {
     content: WorkBudget,
 }
 
-/// Bytes that a reader prepares at once where there is no cluster to decode. Unit: bytes.
+/// Length of a buffered read from data that is not compressed. Unit: bytes.
 const HELD: u64 = 64 << 10;
 
 impl Image {
-    /// A reader of an inode's data, at its start.
+    /// Returns a reader of an inode's data, positioned at its start.
     ///
     /// # Errors
-    /// If the map of the data cannot be loaded.
+    /// As for [`extents`](Self::extents).
     pub fn reader(&self, inode: &Inode) -> Result<FileReader<'_>> {
         Ok(FileReader {
             image: self,
@@ -360,12 +365,12 @@ impl Image {
 }
 
 impl FileReader<'_> {
-    /// The inode that is read.
+    /// Returns the inode of the reader.
     pub fn inode(&self) -> &Inode {
         &self.inode
     }
 
-    /// Reads into `buf` from the position on. 0 only at the end.
+    /// Reads into `buf` from the current position. Returns the number of bytes read, 0 only at the end.
     ///
     /// # Errors
     /// As [`Image::read_at`].
@@ -386,7 +391,7 @@ impl FileReader<'_> {
             };
             let direct = whole_extents(self.pos, end, extent, extents);
             if direct > 0 {
-                // Straight into the caller's buffer. Fits: at most its length.
+                // Reads directly into the caller's buffer. Fits: at most its length.
                 let buf = &mut buf[..direct as usize];
                 let n = self
                     .image
@@ -395,7 +400,7 @@ impl FileReader<'_> {
                 self.pos += n as u64;
                 return Ok(n);
             }
-            // A cluster is wanted whole, whatever comes of it first; anything else in moderate pieces.
+            // Compressed data is buffered as a whole extent, other data in pieces of at most HELD bytes.
             let (start, len) = match extent.location {
                 Location::Cluster(c) if matches!(c.coding, ClusterCoding::Compressed(_)) => {
                     (extent.offset, self.image.decoded_len(&extent)? as u64)
@@ -404,7 +409,7 @@ impl FileReader<'_> {
                 _ => (self.pos, (extent.end() - self.pos).min(HELD)),
             };
             self.held.clear();
-            // Fits: at most the limit of a decoded cluster.
+            // Fits: at most the limit `decoded_size`.
             self.held.resize(len as usize, 0);
             let read = self
                 .image
@@ -424,8 +429,8 @@ impl FileReader<'_> {
     }
 }
 
-/// How many bytes from `pos` on can be read without leaving a part of a cluster behind, which would have to be decoded
-/// again: whole clusters that end before `end`, and any bytes that are not compressed if there are many of them.
+/// Returns the number of bytes from `pos` that can be read directly, without decoding part of a cluster.
+/// Counts whole clusters that end before `end`, and at least [`HELD`] bytes of data that is not compressed.
 fn whole_extents(pos: u64, end: u64, first: Extent, more: Extents<'_>) -> u64 {
     let mut to = pos;
     for extent in std::iter::once(Ok(first)).chain(more) {
@@ -468,7 +473,7 @@ impl Seek for FileReader<'_> {
     }
 }
 
-/// Spaces are named in errors.
+/// Name of the address space, for errors.
 impl std::fmt::Display for Space {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {

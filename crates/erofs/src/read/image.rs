@@ -1,4 +1,4 @@
-//! The image as a whole: opening it, and its metadata.
+//! Opening an image, and access to its metadata.
 
 use super::cache::Cache;
 use super::decode::Workers;
@@ -17,13 +17,14 @@ use tuff_format::xattr::LongPrefix;
 use tuff_format::{Nid, cluster};
 use tuff_store::ReadAt;
 
-/// How to open an image.
+/// Options for opening an image with [`Image::open`].
 pub struct OpenOptions {
-    /// The stores of the device table's slots, in order. Empty: all data is on the primary store ("flat" mode).
+    /// Stores for the slots of the device table, in order. If empty, all data is on the primary store ("flat"
+    /// mode).
     pub devices: Vec<Arc<dyn ReadAt>>,
-    /// Bounds on what the image may ask for.
+    /// Limits on the resources that reading may take.
     pub limits: Limits,
-    /// Whether a wrong checksum of the superblock is an error. Default: yes, as for a kernel.
+    /// Whether a wrong superblock checksum is an error. Default: true, as in the kernel.
     pub verify_checksum: bool,
 }
 
@@ -37,10 +38,10 @@ impl Default for OpenOptions {
     }
 }
 
-/// An image that is open for reading. Many threads may use one at the same time.
+/// Image opened for reading. It can be shared by threads.
 ///
-/// What is read is never changed or trusted: each structure is checked when it is decoded, and what it asks for is
-/// compared with the [`Limits`] first.
+/// Bytes of the image are not trusted: each structure is validated when it is decoded, and sizes are compared
+/// with the [`Limits`] before they are used.
 pub struct Image {
     pub(crate) devices: Devices,
     sb: Superblock,
@@ -51,7 +52,7 @@ pub struct Image {
     limits: Limits,
     windows: Windows,
     pub(crate) maps: Cache<Nid, FileMap>,
-    /// Decoded clusters by position, length and coding.
+    /// Cache of decoded clusters, keyed by position, length and coding.
     pub(crate) decoded: Cache<super::extent::ClusterKey, Arc<Vec<u8>>>,
     pub(crate) workers: Workers,
     metabox: Option<(Inode, FileMap)>,
@@ -62,13 +63,13 @@ impl Image {
     /// Opens the image in `store`.
     ///
     /// # Errors
-    /// `Corrupt` or `Unsupported` for what a kernel refuses to mount, `Usage` if the number of devices is wrong, `Io`
-    /// if the store fails.
+    /// `Corrupt` or `Unsupported` for an image that a kernel refuses to mount. `Usage` if the number of
+    /// devices is wrong. `Io` if the store fails.
     pub fn open(store: impl ReadAt + 'static, options: OpenOptions) -> Result<Self> {
         Self::open_shared(Arc::new(store), options)
     }
 
-    /// As [`open`](Self::open), for a store that is shared already.
+    /// As [`open`](Self::open), for a store that is already shared.
     pub fn open_shared(store: Arc<dyn ReadAt>, options: OpenOptions) -> Result<Self> {
         let place = "superblock (byte 1024)";
         let head = read_some(&*store, superblock::OFFSET, 4096 - 1024)?;
@@ -118,46 +119,50 @@ impl Image {
         Ok(image)
     }
 
-    /// Replaces its caches by empty ones for so many bytes of metadata, indexes and decoded clusters.
+    /// Replaces the caches of metadata, indexes and decoded clusters by empty ones of these capacities. Unit:
+    /// bytes.
     pub(crate) fn set_caches(&mut self, metadata: usize, index: usize, clusters: usize) {
         self.windows = Cache::new(metadata, shards(metadata, WINDOW));
         self.maps = Cache::new(index, shards(index, 1 << 18));
         self.decoded = Cache::new(clusters, shards(clusters, 2 << 20));
     }
 
-    /// Drops from its caches until at most `bytes` are left in them.
+    /// Evicts from the caches until they hold at most `bytes`.
     pub(crate) fn shrink_caches(&self, bytes: usize) {
         self.windows.shrink(bytes / 2);
         self.maps.shrink(bytes / 4);
         self.decoded.shrink(bytes / 4);
     }
 
-    /// What its caches hold. Unit: bytes.
+    /// Returns the size of the cached data. Unit: bytes.
     pub(crate) fn cached(&self) -> usize {
         self.windows.used() + self.maps.used() + self.decoded.used()
     }
 
-    /// The superblock.
+    /// Returns the decoded superblock.
     pub fn superblock(&self) -> &Superblock {
         &self.sb
     }
 
-    /// Whether the superblock's checksum is right. `None` if it has none.
+    /// Returns whether the checksum of the superblock is right. `None` if the image has no checksum.
     pub fn checksum_ok(&self) -> Option<bool> {
         self.checksum_ok
     }
 
-    /// What the image promises about its compressed data.
+    /// Returns the compression configurations, which bound the parameters of the compressed data.
     pub fn configs(&self) -> &Configs {
         &self.configs
     }
 
-    /// The device table.
+    /// Returns the slots of the device table.
     pub fn slots(&self) -> &[Slot] {
         &self.slots
     }
 
-    /// Fails, with `Usage`, if some data is on a device that was not given.
+    /// Checks that each device that holds data was given.
+    ///
+    /// # Errors
+    /// `Usage` with the number of the first missing device.
     pub fn has_devices(&self) -> Result<()> {
         let Some(i) = self.devices.missing() else {
             return Ok(());
@@ -171,22 +176,22 @@ impl Image {
         Err(Error::usage(what).with_remedy(Remedy::Devices))
     }
 
-    /// Long prefixes of attribute names.
+    /// Returns the long prefixes of extended attribute names.
     pub fn prefixes(&self) -> &[LongPrefix] {
         &self.prefixes
     }
 
-    /// The limits it was opened with.
+    /// Returns the limits given at opening.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Size of the primary store. Unit: bytes.
+    /// Returns the size of the primary store. Unit: bytes.
     pub fn store_size(&self) -> u64 {
         self.devices.primary_size()
     }
 
-    /// Length of all its stores together. Unit: bytes.
+    /// Returns the size of all stores together. Unit: bytes.
     fn total_size(&self) -> u64 {
         self.devices.total_size()
     }
@@ -207,22 +212,22 @@ impl Image {
         self.devices.locate(device, pos)
     }
 
-    /// Returns the number of names that one walk may visit.
+    /// Returns the budget of names for one walk.
     pub(crate) fn name_budget(&self) -> WorkBudget {
         WorkBudget::names(&self.limits, self.total_size())
     }
 
-    /// Returns the number of content bytes that one operation may touch.
+    /// Returns the budget of content bytes for one operation.
     pub fn content_budget(&self) -> WorkBudget {
         WorkBudget::content(&self.limits, self.total_size())
     }
 
-    /// What it was opened from, with what lies behind it.
+    /// Returns the primary store.
     pub(crate) fn store(&self) -> &Arc<dyn ReadAt> {
         self.devices.primary()
     }
 
-    /// How its clusters are laid out.
+    /// Returns the parameters that all clusters of the image share.
     pub(crate) fn form(&self) -> super::decode::Form {
         super::decode::Form {
             bits: self.sb.block_bits,
@@ -230,7 +235,7 @@ impl Image {
         }
     }
 
-    /// The root directory.
+    /// Returns the root directory.
     ///
     /// # Errors
     /// As for [`inode`](Self::inode), and `Corrupt` if it is not a directory.
@@ -245,12 +250,12 @@ impl Image {
         Ok(root)
     }
 
-    /// The inode whose data fragments are part of.
+    /// Returns the packed inode, whose data holds the fragments. `None` if the image has none.
     pub fn packed(&self) -> Option<&Inode> {
         self.packed.as_ref().map(|(inode, _)| inode)
     }
 
-    /// The inode whose data holds other inodes.
+    /// Returns the metabox inode, whose data holds other inodes. `None` if the image has none.
     pub fn metabox(&self) -> Option<&Inode> {
         self.metabox.as_ref().map(|(inode, _)| inode)
     }
@@ -263,7 +268,7 @@ impl Image {
         Ok((&packed.0, &packed.1))
     }
 
-    /// An inode that no directory names, with its map.
+    /// Loads an inode that only the superblock refers to, with its map. `what` names it in errors.
     fn hidden(&self, nid: Option<Nid>, what: &'static str) -> Result<Option<(Inode, FileMap)>> {
         let Some(nid) = nid else { return Ok(None) };
         let inode = self.inode(nid).map_err(|e| e.within(what))?;
@@ -278,7 +283,8 @@ impl Image {
             c.map.advise() & cluster::header::FRAGMENT != 0
                 || matches!(c.map.form, cluster::Form::WholeFragment { .. })
         });
-        // The metabox may have fragments in the packed inode; the packed inode has nowhere to put any.
+        // The metabox may refer to fragments of the packed inode; the packed inode cannot contain its own
+        // tail.
         if fragment && Some(nid) == self.sb.packed {
             let what = "the packed inode is itself a fragment";
             return Err(place(Error::corrupt(inode.place(), what)));
@@ -295,7 +301,7 @@ impl Image {
         let in_metabox = !sb.has_compat(compat::PLAIN_XATTR_PFX) && sb.has(incompat::METABOX);
         let mut out = Vec::new();
         for _ in 0..sb.xattr_prefix_count {
-            // A record is at most 258 bytes long.
+            // The encoded length of a prefix is at most 258 bytes.
             let bytes = if from_packed {
                 let (inode, map) = self.packed_map()?;
                 let mut bytes = vec![0; 258];
@@ -315,7 +321,7 @@ impl Image {
         Ok(out)
     }
 
-    /// Size of a space. Unit: bytes.
+    /// Returns the size of an address space. Unit: bytes.
     pub(crate) fn space_size(&self, space: Space) -> Result<u64> {
         match space {
             Space::Image => Ok(self.devices.primary_size()),
@@ -331,10 +337,10 @@ impl Image {
         Ok((inode, map))
     }
 
-    /// The `len` bytes at `pos` of a space, through the cache of metadata.
+    /// Returns `len` bytes at `pos` of an address space, through the metadata cache.
     ///
     /// # Errors
-    /// `Corrupt` if they are not all there.
+    /// `Corrupt` if the range ends past the end of the space.
     pub fn bytes(&self, space: Space, pos: u64, len: usize) -> Result<Bytes> {
         let size = self.space_size(space)?;
         if pos.checked_add(len as u64).is_none_or(|end| end > size) {
@@ -349,13 +355,13 @@ impl Image {
         }
         let (first, last) = (pos / WINDOW, (pos + len as u64 - 1) / WINDOW);
         if last > first + 1 {
-            // Too long for the cache to be of use.
+            // Spans more than two windows: not cached.
             return self.uncached(space, pos, len);
         }
-        // Fits: below WINDOW.
+        // Fits: less than WINDOW.
         let from = (pos % WINDOW) as usize;
         let Ok(window) = self.window(space, first, size) else {
-            // What was asked for may be readable although something near it is not.
+            // The requested bytes may be readable even if another part of the window is not.
             return self.uncached(space, pos, len);
         };
         if first == last {
@@ -370,14 +376,14 @@ impl Image {
         Ok(Bytes::own(both))
     }
 
-    /// As [`bytes`](Self::bytes), but fewer where the space ends.
+    /// As [`bytes`](Self::bytes), but shorter if the space ends first.
     pub(crate) fn bytes_up_to(&self, space: Space, pos: u64, len: usize) -> Result<Bytes> {
         let left = self.space_size(space)?.saturating_sub(pos);
         let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
         self.bytes(space, pos, len)
     }
 
-    /// All bytes of a window.
+    /// Returns all bytes of metadata window `n`.
     pub(crate) fn window_of(&self, space: Space, n: u64) -> Result<Bytes> {
         let size = self.space_size(space)?;
         if n.checked_mul(WINDOW).is_none_or(|start| start >= size) {
@@ -393,7 +399,7 @@ impl Image {
             return Ok(window);
         }
         let start = n * WINDOW;
-        // Fits: at most WINDOW. Not empty: the caller checked that something of it is wanted.
+        // Fits: at most WINDOW. Not empty: the callers request a byte inside the window.
         let len = (size - start).min(WINDOW) as usize;
         let window = Arc::new(self.read_space(space, start, len)?);
         self.windows.put((space, n), window.clone(), len);
@@ -419,8 +425,8 @@ impl Image {
         Ok(buf)
     }
 
-    /// `len` bytes of an inode's data at `offset`, for metadata such as directories: through the cache where they lie on
-    /// the primary device or behind the inode.
+    /// Returns `len` bytes at `offset` of an inode's data, for metadata such as directories. Inline data and
+    /// data on the primary device go through the metadata cache.
     pub(crate) fn data_bytes(
         &self,
         inode: &Inode,
@@ -462,15 +468,18 @@ pub fn device_tag(uuid: &[u8; 16]) -> [u8; 64] {
     tag
 }
 
-/// Begins the tag of a device that holds an image, before its UUID in hexadecimal digits.
+/// Prefix of the tag of a device that holds an image. The UUID follows in hexadecimal.
 const TAG: &[u8] = b"erofs:";
 
-/// The UUID in a tag that starts with [`TAG`].
+/// Returns the UUID of a tag that starts with [`TAG`].
 fn tagged(tag: &[u8; 64]) -> String {
     tag[TAG.len()..TAG.len() + 32].escape_ascii().to_string()
 }
 
-/// Fails for a device that holds another image than the one that its slot names, if it names one.
+/// Checks that a device holds the image named by the tag of its slot. Slots with other tags pass.
+///
+/// # Errors
+/// `Usage` if the device holds another image or none.
 fn is_named(slot: &Slot, device: &dyn ReadAt, n: usize) -> Result<()> {
     if !slot.tag.starts_with(TAG) {
         return Ok(());
@@ -490,12 +499,12 @@ fn is_named(slot: &Slot, device: &dyn ReadAt, n: usize) -> Result<()> {
     )))
 }
 
-/// As many shards as still hold a few of the largest values, at most 8.
+/// Number of shards such that each can hold at least four of the largest values; 1 to 8.
 fn shards(budget: usize, largest: u64) -> usize {
     (budget / (4 * largest as usize)).clamp(1, 8)
 }
 
-/// Up to `len` bytes at `pos`: fewer where the store ends.
+/// Reads up to `len` bytes at `pos`; fewer if the store ends first.
 fn read_some(store: &dyn ReadAt, pos: u64, len: usize) -> Result<Vec<u8>> {
     let left = usize::try_from(store.size().saturating_sub(pos)).unwrap_or(usize::MAX);
     let mut buf = vec![0; len.min(left)];
@@ -521,7 +530,7 @@ fn read_configs(store: &dyn ReadAt, sb: &Superblock) -> Result<Configs> {
         return Ok(Configs::default());
     }
     let base = superblock::OFFSET + sb.len() as u64;
-    // Four records are some 50 bytes, but each may announce up to 65,535 bytes to skip.
+    // The four records take about 50 bytes, but each may declare up to 65,535 bytes to skip.
     let mut result = Ok((Configs::default(), 0));
     for len in [512, 4 * (4 + 65535)] {
         let bytes = read_some(store, base, len)?;

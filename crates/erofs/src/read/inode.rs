@@ -1,10 +1,10 @@
-//! One inode, decoded and with its place.
+//! Decoded inode and its position.
 
 use super::fetch::Space;
 use tuff_format::Nid;
 use tuff_format::inode::{self, FileType, Layout};
 
-/// An inode: what it says about a file, and where what belongs to it lies. Cheap to copy, valid for its image only.
+/// Decoded inode with its position in the image. Cheap to copy; valid only for the image it was read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inode {
     pub(super) nid: Nid,
@@ -14,17 +14,17 @@ pub struct Inode {
 }
 
 impl Inode {
-    /// Its number.
+    /// Returns the inode number.
     pub fn nid(&self) -> Nid {
         self.nid
     }
 
-    /// Where it lies in its [`space`](Self::space). Unit: bytes.
+    /// Returns the position of the inode in its [`space`](Self::space). Unit: bytes.
     pub fn position(&self) -> u64 {
         self.pos
     }
 
-    /// Where it and all that follows it lie.
+    /// Returns the address space of the inode and of its extended attributes, tables and inline data.
     pub fn space(&self) -> Space {
         if self.nid.in_metabox() {
             Space::Metabox
@@ -33,74 +33,75 @@ impl Inode {
         }
     }
 
-    /// The inode as it is stored.
+    /// Returns the inode as it is stored.
     pub fn raw(&self) -> &inode::Inode {
         &self.raw
     }
 
-    /// The type.
+    /// Returns the type of the file.
     pub fn file_type(&self) -> FileType {
         self.raw.file_type()
     }
 
-    /// True for a directory.
+    /// Returns true for a directory.
     pub fn is_dir(&self) -> bool {
         self.file_type() == FileType::Dir
     }
 
-    /// `st_mode`: type and permissions.
+    /// Returns `st_mode`: type and permissions.
     pub fn mode(&self) -> u16 {
         self.raw.mode
     }
 
-    /// Size of the data. Unit: bytes. Says nothing about how much of it there is in the image.
+    /// Returns the file size. Unit: bytes. The image may store fewer bytes: holes and compression.
     pub fn size(&self) -> u64 {
         self.raw.size
     }
 
-    /// Owner.
+    /// Returns the user id of the owner.
     pub fn uid(&self) -> u32 {
         self.raw.uid
     }
 
-    /// Group.
+    /// Returns the group id of the owner.
     pub fn gid(&self) -> u32 {
         self.raw.gid
     }
 
-    /// Link count, as stored.
+    /// Returns the link count as stored.
     pub fn nlink(&self) -> u32 {
         self.raw.nlink
     }
 
-    /// Time of the last change of the data, which is the only time there is: seconds since 1970 and nanoseconds.
+    /// Returns the modification time in seconds since 1970 and nanoseconds. The format stores no other time.
     pub fn mtime(&self) -> (i64, u32) {
         self.mtime
     }
 
-    /// Major and minor number of a device.
+    /// Returns the major and minor number of a character or block device, `None` for other types.
     pub fn device(&self) -> Option<(u32, u32)> {
         matches!(self.file_type(), FileType::Char | FileType::Block)
             .then(|| inode::decode_device(self.raw.u as u32))
     }
 
-    /// How the data is found.
+    /// Returns the data layout.
     pub fn layout(&self) -> Layout {
         self.raw.layout
     }
 
-    /// True if there may be extended attributes.
+    /// Returns true if the inode may have extended attributes.
     pub fn has_xattrs(&self) -> bool {
         self.raw.xattr_icount > 0
     }
 
-    /// Position of the attribute body in the inode's space. Unit: bytes.
+    /// Returns the position of the extended attribute area in the inode's space. Unit: bytes.
     pub fn xattr_position(&self) -> u64 {
-        // An inode that was read ends inside its space, so this does not overflow.
+        // Cannot overflow: an inode that was read ends inside its space.
         self.pos + self.raw.len() as u64
     }
 
-    /// Position behind the attributes: inline data, or, once aligned, a table or an index. Unit: bytes.
+    /// Returns the position after the extended attributes. Inline data starts there; a table or an index
+    /// starts at the next aligned position. Unit: bytes.
     pub fn payload_position(&self) -> u64 {
         self.xattr_position()
             .saturating_add(self.raw.xattr_len() as u64)
@@ -112,7 +113,7 @@ impl Inode {
         self.raw.size > 0 && matches!(kind, FileType::File | FileType::Dir | FileType::Symlink)
     }
 
-    /// Number and position, for messages.
+    /// Returns number and position for messages.
     pub fn place(&self) -> String {
         let space = match self.space() {
             Space::Image => "",

@@ -1,4 +1,4 @@
-//! Look-up of inodes by number.
+//! Lookup of inodes by number.
 
 use super::fetch::{Bytes, Space, WINDOW};
 use super::image::Image;
@@ -7,18 +7,18 @@ use crate::{Error, Result};
 use tuff_format::Nid;
 use tuff_format::inode::{self};
 
-/// A piece of metadata, and which one it is.
+/// Metadata window that held the most recent inode, with its space and window number.
 pub(crate) struct Near {
     at: (Space, u64),
     bytes: Bytes,
 }
 
 impl Image {
-    /// The inode with this number.
+    /// Returns the inode with this number.
     ///
     /// # Errors
-    /// `Corrupt` if it does not lie inside the image (or the metabox), or breaks a rule; `Unsupported` for a format or
-    /// layout of the future.
+    /// `Corrupt` if it does not fit inside the image (or the metabox), or violates the format. `Unsupported`
+    /// for an unknown inode format or data layout.
     pub fn inode(&self, nid: Nid) -> Result<Inode> {
         let (space, pos) = self.inode_position(nid)?;
         let bytes = self
@@ -27,8 +27,8 @@ impl Image {
         self.inode_from(nid, pos, &bytes)
     }
 
-    /// As [`inode`](Self::inode), for many that mostly lie close to each other: `near` is the piece of metadata that the
-    /// last one was in.
+    /// As [`inode`](Self::inode), for a sequence of neighbouring inodes: `near` keeps the metadata window of
+    /// the previous call.
     pub(crate) fn inode_near(&self, nid: Nid, near: &mut Option<Near>) -> Result<Inode> {
         let (space, pos) = self.inode_position(nid)?;
         // Fits: below WINDOW.
@@ -43,12 +43,13 @@ impl Image {
         let bytes = near.as_ref().map(|near| &*near.bytes);
         match bytes.and_then(|b| b.get(from..from + inode::EXTENDED_LEN)) {
             Some(bytes) => self.inode_from(nid, pos, bytes),
-            // At the end of a piece, or of the image; or the piece cannot be read, perhaps for another inode's sake.
+            // The inode crosses the end of the window or of the image, or the window cannot be read because
+            // of another part of it.
             None => self.inode(nid),
         }
     }
 
-    /// Where an inode lies.
+    /// Returns the address space and the position of an inode.
     pub(crate) fn inode_position(&self, nid: Nid) -> Result<(Space, u64)> {
         let sb = self.superblock();
         let pos = nid.position(sb.block_bits, sb.meta_blkaddr);
@@ -66,7 +67,7 @@ impl Image {
         Ok((space, pos))
     }
 
-    /// The inode whose bytes, or those up to the end of its space, these are.
+    /// Decodes an inode from the bytes at its position; `bytes` may end early at the end of the space.
     pub(crate) fn inode_from(&self, nid: Nid, pos: u64, bytes: &[u8]) -> Result<Inode> {
         let sb = self.superblock();
         let raw = inode::Inode::decode(bytes)

@@ -1,39 +1,39 @@
-//! How much an image may ask of its reader.
+//! Limits on the resources that reading an image may take.
 
 use crate::{Error, Result};
 
-/// Bounds on what a reader does for an image. Each has a name and a default; each is checked before memory is taken,
-/// and going past one is [`Error::Limit`](crate::Error::Limit), never damage.
+/// Limits on the resources that reading an image may take. Each is checked before memory is allocated.
+/// Exceeding one is [`Error::Limit`](crate::Error::Limit), not corruption.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Directories inside directories, in walks. Default: 65,536.
+    /// Nesting depth of directories in a walk. Default: 65,536.
     pub depth: usize,
-    /// Length of the path of a directory that a walk enters. Unit: bytes. Default: 256 KiB, which holds the deepest tree of
-    /// the shortest names.
+    /// Length of the path of a directory that a walk enters. Unit: bytes. Default: 256 KiB, enough for the
+    /// deepest tree of one-byte names.
     pub path_len: usize,
-    /// Names in one walk, per byte of the image: directories that share their blocks list the same names again. Default: 2;
-    /// a name that is stored once and not compressed takes 13 bytes and more.
+    /// Names that one walk may visit, per byte of the image. Bounds directories that share blocks and list
+    /// the same names repeatedly. Default: 2; an uncompressed name takes at least 13 bytes.
     pub names_per_byte: u64,
-    /// Bytes of content that one operation reads, writes or compares, per byte of the image. Holes count only where they are
-    /// written as zeros. Default: 1,048,576.
+    /// Bytes of content that one operation reads, writes or compares, per byte of the image. Holes count only
+    /// if they are written as zeros. Default: 1,048,576.
     pub content_per_byte: u64,
     /// Size of one directory. Unit: bytes. Default: 1 GiB, about 30 million names.
     pub dir_size: u64,
-    /// Size of one index or chunk table, which is held in memory while its file is read. Unit: bytes. Default: 64 MiB,
-    /// enough for a file of 32 GiB in 4 KiB steps.
+    /// Size of one index or chunk table, which is held in memory while its file is read. Unit: bytes.
+    /// Default: 64 MiB, enough for a file of 32 GiB in 4 KiB units.
     pub index_size: u64,
-    /// What one cluster decodes to. Unit: bytes. Default: 12 MiB, the most a kernel accepts.
+    /// Decoded size of one cluster. Unit: bytes. Default: 12 MiB, the maximum that a kernel accepts.
     pub decoded_size: u64,
     /// Length of a symlink's target. Unit: bytes. Default: 4095.
     pub symlink_len: u64,
     /// Symlinks that one [`resolve_following`](crate::read::Image::resolve_following) may follow. Default: 40.
     pub symlinks: usize,
-    /// Pieces of metadata that are kept. Unit: bytes. Default: 4 MiB.
+    /// Capacity of the metadata cache. Unit: bytes. Default: 4 MiB.
     pub metadata_cache: usize,
-    /// Decoded clusters that are kept. Unit: bytes. Default: 16 MiB.
+    /// Capacity of the cache of decoded clusters. Unit: bytes. Default: 16 MiB.
     pub cluster_cache: usize,
-    /// Indexes of files that are kept. Unit: bytes. Default: 4 MiB.
+    /// Capacity of the cache of file indexes. Unit: bytes. Default: 4 MiB.
     pub index_cache: usize,
 }
 
@@ -56,19 +56,19 @@ impl Default for Limits {
     }
 }
 
-/// Remainder of a limit that grows with the length of the image.
+/// Remainder of a limit that is proportional to the length of the image.
 #[derive(Clone, Debug)]
 pub struct WorkBudget {
     left: u64,
     max: u64,
     image_len: u64,
     what: &'static str,
-    /// Name of the limit.
+    /// Field of [`Limits`], for messages.
     limit: &'static str,
 }
 
 impl WorkBudget {
-    /// Names that a walk over an image of `image_len` bytes may meet.
+    /// Returns the budget of names for a walk over an image of `image_len` bytes.
     pub(super) fn names(limits: &Limits, image_len: u64) -> Self {
         let max = image_len.saturating_mul(limits.names_per_byte);
         Self {
@@ -80,7 +80,7 @@ impl WorkBudget {
         }
     }
 
-    /// Bytes of content that an operation on an image of `image_len` bytes may touch.
+    /// Returns the budget of content bytes for an operation on an image of `image_len` bytes.
     pub(super) fn content(limits: &Limits, image_len: u64) -> Self {
         let max = image_len.saturating_mul(limits.content_per_byte);
         Self {
@@ -92,7 +92,10 @@ impl WorkBudget {
         }
     }
 
-    /// Takes `n`; fails with `Limit` if less is left.
+    /// Deducts `n` from the remainder.
+    ///
+    /// # Errors
+    /// `Limit` if less than `n` is left.
     pub fn take(&mut self, n: u64) -> Result<()> {
         match self.left.checked_sub(n) {
             Some(left) => {

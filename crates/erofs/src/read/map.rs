@@ -1,4 +1,4 @@
-//! From a file's bytes to where they are: one list of extents, whatever the layout.
+//! Mapping of file offsets to extents, for every data layout.
 
 pub(crate) use super::extent::{
     Chunks, Cluster, ClusterCoding, Clusters, Extent, FileMap, Location,
@@ -15,17 +15,18 @@ use tuff_format::units::round_up;
 use tuff_format::{BlockAddr, Nid, chunk};
 
 impl Image {
-    /// The extents of `range` of an inode's data, in order, without gaps, the first and the last whole.
+    /// Returns the extents that overlap `range` of an inode's data, in order and without gaps. The first and
+    /// the last are not clipped.
     ///
     /// # Errors
-    /// If the index cannot be read, or is longer than [`Limits::index_size`](super::Limits::index_size). The iterator
-    /// ends after its first error.
+    /// If the index cannot be read, or is longer than [`Limits::index_size`](super::Limits::index_size). The
+    /// iterator ends after its first error.
     pub fn extents(&self, inode: &Inode, range: Range<u64>) -> Result<Extents<'_>> {
         let map = self.map(inode)?;
         Ok(Extents::new(self, inode.nid(), map, range))
     }
 
-    /// The map of an inode's data, from the cache of indexes where it is kept.
+    /// Returns the map of an inode's data, through the cache of indexes.
     pub(crate) fn map(&self, inode: &Inode) -> Result<FileMap> {
         let place = |e: Error| e.within(inode.place());
         match inode.layout() {
@@ -42,7 +43,7 @@ impl Image {
         }
     }
 
-    /// The map of an inode's data, past the cache. For those who see every inode once.
+    /// Returns the map of an inode's data without the cache, for callers that visit each inode once.
     pub(crate) fn map_once(&self, inode: &Inode) -> Result<FileMap> {
         let place = |e: Error| e.within(inode.place());
         match inode.layout() {
@@ -56,7 +57,7 @@ impl Image {
         let bits = self.superblock().block_bits;
         let (size, raw, tail_pos) = (inode.size(), inode.raw(), inode.payload_position());
         let inline = inode.layout() == Layout::FlatInline;
-        // With a tail, the last block is always behind the inode, even if it is a whole one.
+        // With an inline tail, the last block is stored after the inode, even if it is full.
         let in_blocks = if inline {
             (bits.count(size) - 1) << bits.get()
         } else {
@@ -128,7 +129,7 @@ impl Image {
     fn index_limit(&self, len: Option<u64>, what: &'static str) -> Result<usize> {
         let limit = self.limits().index_size;
         match len {
-            // Fits a usize: the limit is about memory.
+            // Fits a usize: the limit bounds memory.
             Some(len) if len <= limit => Ok(len as usize),
             _ => Err(Error::limit(
                 what,
@@ -140,15 +141,15 @@ impl Image {
         }
     }
 
-    /// Bytes that do not hold a whole window of metadata in memory for as long as they live.
+    /// Copies an index out of its metadata window, so that a cached map does not keep the window in memory.
     fn index_bytes(&self, space: Space, pos: u64, len: usize) -> Result<Bytes> {
         let bytes = self.bytes(space, pos, len)?;
         Ok(Bytes::own(bytes.to_vec()))
     }
 }
 
-/// Records of 4 bytes say only how long their clusters are: finding one means adding up all before it. Here they get
-/// their positions, as records of 16 or 32 bytes have them.
+/// Converts an index of 4-byte records to records of 16 or 32 bytes. A 4-byte record has no position, so a
+/// lookup would have to add up the lengths of all records before it.
 fn widen(mut map: cluster::Map, index: Bytes) -> (cluster::Map, Bytes) {
     let cluster::Form::Extents(table) = map.form else {
         return (map, index);
@@ -161,7 +162,7 @@ fn widen(mut map: cluster::Map, index: Bytes) -> (cluster::Map, Bytes) {
     let mut pos = u64::from_le_bytes(*start);
     let count = lens.len() / 4;
     for (i, len) in lens.as_chunks::<4>().0.iter().enumerate() {
-        // The word of a fragment is all of its position; there is no high half in this form.
+        // The 4-byte word of a fragment is its complete position; this form has no high half.
         let fragment = table.fragment && i + 1 == count;
         let word = u32::from_le_bytes(*len);
         let la = (i as u64) << table.extent_bits.min(63);
@@ -176,8 +177,8 @@ fn widen(mut map: cluster::Map, index: Bytes) -> (cluster::Map, Bytes) {
 }
 
 impl FileMap {
-    /// The extent that holds byte `offset`, which is below the size.
-    /// Runs of chunks are followed no further than `until`.
+    /// Returns the extent that contains byte `offset`, which must be below the size. Contiguous chunks are
+    /// merged only up to `until`.
     pub(crate) fn extent_at(&self, image: &Image, offset: u64, until: u64) -> Result<Extent> {
         match self {
             Self::Empty => Err(Error::usage("no data")),
@@ -225,7 +226,7 @@ impl FileMap {
         }
     }
 
-    /// The encoded map, for those who check it.
+    /// Returns the map of a compressed inode with its encoded index. `None` for other layouts.
     pub(crate) fn clusters(&self) -> Option<&Clusters> {
         match self {
             Self::Clusters(c) => Some(c),
@@ -244,12 +245,13 @@ impl FileMap {
 }
 
 impl Chunks {
-    /// Position behind the table of an inode whose attributes end at `after`. Unit: bytes.
+    /// Returns the position after the chunk table of an inode whose extended attributes end at `after`. Unit:
+    /// bytes.
     pub(crate) fn table_end(&self, after: u64) -> u64 {
         round_up(after, self.format.entry_len() as u64).saturating_add(self.table.len() as u64)
     }
 
-    /// The run of chunks from the one that holds `offset` on that lie side by side.
+    /// Returns the run of contiguous chunks that starts with the chunk of `offset`, merged up to `until`.
     fn extent_at(&self, image: &Image, offset: u64, until: u64) -> Result<Extent> {
         let chunk_size = self.format.chunk_size(self.bits).0;
         let i = offset / chunk_size;
@@ -279,7 +281,7 @@ impl Chunks {
 
     fn chunk(&self, image: &Image, i: u64) -> Result<Location> {
         let place = |e: Error| e.within(format_args!("chunk {i}"));
-        // Fits: the table is in memory.
+        // Fits: the table is held in memory.
         let entry = self.format.entry(&self.table, i as usize);
         match entry.map_err(|e| place(Error::format("", e)))? {
             chunk::Chunk::Hole => Ok(Location::Hole),
@@ -324,7 +326,7 @@ impl Clusters {
     }
 }
 
-/// Iterator over the extents of a range: see [`Image::extents`].
+/// Iterator over the extents of a range; see [`Image::extents`].
 #[derive(Clone)]
 pub struct Extents<'a> {
     image: &'a Image,
@@ -355,7 +357,7 @@ impl Iterator for Extents<'_> {
             return None;
         }
         match self.map.extent_at(self.image, self.next, self.end) {
-            // Moves on: the extent holds `next`.
+            // Makes progress: the extent contains `next`.
             Ok(extent) => {
                 self.next = extent.end();
                 Some(Ok(extent))
@@ -368,21 +370,22 @@ impl Iterator for Extents<'_> {
     }
 }
 
-/// Run of data or hole of a file.
+/// Contiguous range of a file that is data or a hole.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Bytes of the file.
+    /// File offsets. Unit: bytes.
     pub range: Range<u64>,
-    /// True for a hole.
+    /// True for a hole, false for data.
     pub is_hole: bool,
 }
 
-/// Iterator over the data and holes of a range; see [`Image::runs`]. A fragment has the holes of the packed inode there.
+/// Iterator over the data and holes of a range; see [`Image::runs`]. The holes of the packed inode inside a
+/// fragment are reported as holes of the file.
 pub struct Runs<'a> {
     image: &'a Image,
     outer: Extents<'a>,
     range: Range<u64>,
-    /// Extents of a fragment, its bytes in the packed inode, and where it starts in the file.
+    /// Extents of the current fragment, its range in the packed inode, and its file offset.
     fragment: Option<(Extents<'a>, Range<u64>, u64)>,
 }
 
@@ -390,17 +393,17 @@ impl Image {
     /// Returns true if the data of `inode` is indexed by encoded extents.
     ///
     /// # Errors
-    /// What reading the inode's map gives.
+    /// As for [`extents`](Self::extents).
     pub fn has_encoded_extents(&self, inode: &Inode) -> Result<bool> {
         let map = self.map(inode)?;
         let form = map.clusters().map(|clusters| &clusters.map.form);
         Ok(matches!(form, Some(cluster::Form::Extents(_))))
     }
 
-    /// Returns the data and holes of `range` of an inode's data, in order, without gaps, cut at its ends.
+    /// Returns the data and holes of `range` of an inode's data, in order, without gaps, clipped to `range`.
     ///
     /// # Errors
-    /// What reading the inode's map gives.
+    /// As for [`extents`](Self::extents).
     pub fn runs(&self, inode: &Inode, range: Range<u64>) -> Result<Runs<'_>> {
         Ok(Runs {
             image: self,
@@ -412,11 +415,11 @@ impl Image {
 }
 
 impl Image {
-    /// Returns false if the data of `inode` certainly has no holes. Holes of compressed files exist only in encoded extents
-    /// and in the packed inode; other indexes are not read.
+    /// Returns false only if the data of `inode` has no holes. Compressed files can have holes only in
+    /// encoded extents and in the packed inode, so other indexes are not read.
     ///
     /// # Errors
-    /// `Corrupt` for blocks past the end of the image; what reading the inode's map gives.
+    /// `Corrupt` for blocks past the end of the image; otherwise as for [`extents`](Self::extents).
     pub fn may_have_holes(&self, inode: &Inode) -> Result<bool> {
         if !inode.has_data() {
             return Ok(false);
@@ -443,7 +446,7 @@ impl Image {
                 let (size, layout) = (inode.size(), inode.layout());
                 let sb = self.superblock();
                 let Ok(map) = cluster::Map::new(sb, layout, size, &header, header_pos) else {
-                    // Reading it says what is wrong.
+                    // Reading the data reports the error.
                     return Ok(false);
                 };
                 let fragment = map.advise() & cluster::header::FRAGMENT != 0
@@ -453,7 +456,7 @@ impl Image {
         })
     }
 
-    /// True if the packed inode may have holes.
+    /// Returns true if the packed inode may have holes.
     fn packed_has_holes(&self) -> bool {
         self.packed_map().is_ok_and(|(_, map)| match map {
             FileMap::Empty => false,
@@ -493,7 +496,7 @@ impl Runs<'_> {
             self.fragment = Some((extents, range, start));
             return self.step();
         }
-        // A fragment that is not there is data: reading it fails.
+        // A fragment outside the packed inode counts as data, so that reading it reports the error.
         Ok(Some(Run {
             range: start..end,
             is_hole: extent.location == Location::Hole,

@@ -1,4 +1,4 @@
-//! Reading images: one straight flow from a request to bytes.
+//! Reading of images. A request passes these stages:
 //!
 //! ```text
 //!  read_at(inode, range)
@@ -9,8 +9,8 @@
 //!                        └► into the caller's buffer                   file.rs
 //! ```
 //!
-//! An [`Extent`] says all that the steps behind it need, so fetching and decoding know nothing of inodes. Names and
-//! paths are bytes.
+//! An [`Extent`] is self-contained: fetching and decoding do not depend on inodes. Names and paths are byte
+//! strings.
 //!
 //! ```
 //! use std::io::Read;
@@ -43,10 +43,10 @@
 //!
 //! Invariants:
 //!
-//! * [`Image`] is shared by threads without a lock around it; what is cached is bounded by [`Limits`].
-//! * Nothing is allocated, and no loop runs, by a number from the image before it was compared with a limit or with
-//!   the size of what is really there.
-//! * An error names the inode, the byte, what was found and what was expected.
+//! * [`Image`] is `Sync` and needs no external lock. Its caches are bounded by [`Limits`].
+//! * A number from the image is compared with a limit, or with the available size, before it controls an
+//!   allocation or a loop.
+//! * An error names the inode, the byte position, the value found and the value expected.
 
 pub(crate) mod cache;
 pub(crate) mod decode;

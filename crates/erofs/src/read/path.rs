@@ -1,4 +1,4 @@
-//! From a path to an inode.
+//! Resolution of paths to inodes, with or without following symlinks.
 
 use super::image::Image;
 use super::inode::Inode;
@@ -6,20 +6,20 @@ use crate::{Error, Result};
 use tuff_format::inode::FileType;
 
 impl Image {
-    /// The inode at `path`, which starts at the root with or without a slash. Symlinks are not followed, not even on
-    /// the way.
+    /// Returns the inode at `path`. The path starts at the root, with or without a leading slash. Symlinks
+    /// are not followed, also not in parent components.
     ///
     /// # Errors
-    /// `Usage` if there is no such path, or something on the way is no directory.
+    /// `Usage` if the path does not exist or a parent component is not a directory.
     pub fn resolve(&self, path: &[u8]) -> Result<Inode> {
         self.walk(path, false)
     }
 
-    /// As [`resolve`](Self::resolve), but symlinks are followed, as many as
-    /// [`Limits::symlinks`](super::Limits::symlinks) allows. Absolute ones start at the image's root again.
+    /// As [`resolve`](Self::resolve), but follows up to [`Limits::symlinks`](super::Limits::symlinks)
+    /// symlinks. Absolute targets start at the root of the image.
     ///
     /// # Errors
-    /// Also `Limit` for a chain of symlinks that is too long.
+    /// As for [`resolve`](Self::resolve), and `Limit` for too many symlinks.
     pub fn resolve_following(&self, path: &[u8]) -> Result<Inode> {
         self.walk(path, true)
     }
@@ -27,7 +27,7 @@ impl Image {
     fn walk(&self, path: &[u8], follow: bool) -> Result<Inode> {
         let mut here = self.root()?;
         let mut followed = 0;
-        // What is still to be walked, last part first.
+        // Remaining path components in reverse order.
         let mut todo: Vec<Vec<u8>> = Vec::new();
         push_parts(path, &mut todo);
         while let Some(name) = todo.pop() {

@@ -1,4 +1,4 @@
-//! Extended attributes, by their full names.
+//! Extended attributes, with long prefixes resolved.
 
 use super::fetch::{Bytes, Space};
 use super::image::Image;
@@ -7,21 +7,21 @@ use crate::{Error, Result};
 use tuff_format::features::{compat, incompat};
 use tuff_format::xattr::{Body, Entry, LONG_PREFIX, LongPrefix, filter_bit, prefix, split};
 
-/// An extended attribute.
+/// Extended attribute with its full name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Xattr {
-    /// The full name, such as `user.comment`.
+    /// Full name, such as `user.comment`.
     pub name: Vec<u8>,
-    /// Up to 65,535 bytes of any value.
+    /// Value of up to 65,535 arbitrary bytes.
     pub value: Vec<u8>,
 }
 
 impl Image {
-    /// All attributes of an inode that users can see, in the order in which they are stored: its own, then the shared
-    /// ones. Of two with the same name the first counts.
+    /// Returns the attributes of an inode that are visible to users, in stored order: inline, then shared. If
+    /// a name occurs twice, the first entry wins.
     ///
     /// # Errors
-    /// `Corrupt` for a broken body or a shared id that leads nowhere.
+    /// `Corrupt` for an invalid attribute area or a shared id outside the image.
     pub fn xattrs(&self, inode: &Inode) -> Result<Vec<Xattr>> {
         let mut out: Vec<Xattr> = Vec::new();
         self.each_xattr(inode, |entry| {
@@ -35,8 +35,9 @@ impl Image {
         Ok(out)
     }
 
-    /// The whole name of the attribute that has digests of files, by which kernels share pages between mounts. `None` if
-    /// there is none. Without a namespace users do not see it.
+    /// Returns the full name of the attribute that stores content fingerprints, with which kernels share
+    /// pages between mounts. `None` if the image has none. A name without a namespace is not visible to
+    /// users.
     pub fn fingerprint_name(&self) -> Option<Vec<u8>> {
         let long = self.fingerprint_prefix()?;
         let base = prefix(long.base).unwrap_or_default();
@@ -50,7 +51,7 @@ impl Image {
         self.prefixes().get(number).filter(|_| there)
     }
 
-    /// The digest of an inode's content as it says itself.
+    /// Returns the stored fingerprint of an inode's content. `None` if it has none.
     ///
     /// # Errors
     /// As for [`xattrs`](Self::xattrs).
@@ -71,9 +72,9 @@ impl Image {
         Ok(found)
     }
 
-    /// The value of one attribute. `None` if the inode does not have it.
+    /// Returns the value of one attribute. `None` if the inode does not have it.
     ///
-    /// A name filter that says "absent" is believed, as a kernel does.
+    /// If the superblock permits it, the name filter of the inode is trusted, as in the kernel.
     ///
     /// # Errors
     /// As for [`xattrs`](Self::xattrs).
@@ -98,7 +99,7 @@ impl Image {
         Ok(found)
     }
 
-    /// Calls `f` with each stored attribute, as long as it returns true.
+    /// Calls `f` with each stored attribute until it returns false.
     pub(crate) fn each_xattr(
         &self,
         inode: &Inode,
@@ -138,10 +139,10 @@ impl Image {
         .map_err(|e| e.within("attributes").within(inode.place()))
     }
 
-    /// Where shared entry `id` lies.
+    /// Returns the address space and position of shared entry `id`.
     pub(crate) fn shared_position(&self, id: u32) -> (Space, u64) {
         let sb = self.superblock();
-        // Fits: 2^32 blocks of at most 2^16 bytes, and 2^34.
+        // Cannot overflow: at most 2^32 blocks of 2^16 bytes, plus 2^34.
         let pos = (sb.xattr_blkaddr.0 << sb.block_bits.get()) + 4 * u64::from(id);
         let in_metabox = sb.has_compat(compat::SHARED_EA_IN_METABOX) && sb.has(incompat::METABOX);
         (
@@ -154,7 +155,7 @@ impl Image {
         )
     }
 
-    /// The bytes of shared entry `id`: name and value, no padding.
+    /// Returns the bytes of shared entry `id`: name and value without padding.
     pub(crate) fn shared_xattr(&self, id: u32) -> Result<Bytes> {
         let (space, pos) = self.shared_position(id);
         let place = |e: Error| e.within(format_args!("shared attribute {id}"));
@@ -166,7 +167,8 @@ impl Image {
         self.bytes(space, pos, len).map_err(place)
     }
 
-    /// Base name space, infix and stored name. `None` for a long prefix that does not exist.
+    /// Returns the base namespace, the infix and the stored name of an entry. `None` for an undefined long
+    /// prefix.
     pub(crate) fn name_parts<'a>(&'a self, entry: &Entry<'a>) -> Option<(u8, &'a [u8], &'a [u8])> {
         if entry.index & LONG_PREFIX == 0 {
             return Some((entry.index, &[], entry.name));
@@ -177,7 +179,7 @@ impl Image {
         Some((long.base, &long.infix, entry.name))
     }
 
-    /// The name as users see it. `None` if they do not.
+    /// Returns the full name as users see it. `None` if it has no visible namespace.
     pub(crate) fn full_name(&self, entry: &Entry<'_>) -> Option<Vec<u8>> {
         let (base, infix, name) = self.name_parts(entry)?;
         Some([prefix(base)?, infix, name].concat())
