@@ -1,39 +1,39 @@
-//! Virtual time: when each part of the device is free again.
+//! Virtual time: the times at which each part of the device becomes free.
 //!
-//! The rule, which is that of NVMeVirt: a read takes the die first and the channel after; a write takes the channel
-//! first and the die after; an erase takes the die. Nothing else makes anybody wait, except the link, the firmware and
-//! room in the write buffer.
+//! The timing rule is that of NVMeVirt. A read occupies the die first and then the channel; a write
+//! occupies the channel first and then the die; an erase occupies the die. Commands otherwise wait
+//! only for the link, the firmware and room in the write buffer.
 
 use crate::geometry::Geometry;
 use std::collections::VecDeque;
 use std::ops::{Add, AddAssign, Sub};
 
-/// A point in virtual time, or a length of it. Unit: nanoseconds.
+/// A point in virtual time, or a duration. Unit: nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// From microseconds.
+    /// Returns the duration of `us` microseconds.
     pub const fn micros(us: u64) -> Self {
         Nanos(us * 1000)
     }
 
-    /// From milliseconds.
+    /// Returns the duration of `ms` milliseconds.
     pub const fn millis(ms: u64) -> Self {
         Nanos(ms * 1_000_000)
     }
 
-    /// In seconds.
+    /// Returns the time in seconds.
     pub fn seconds(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
-    /// Zero if `other` is later.
+    /// Time elapsed since `other`; zero if `other` is later.
     pub fn since(self, other: Nanos) -> Nanos {
         Nanos(self.0.saturating_sub(other.0))
     }
 
-    /// So many times as long.
+    /// Returns the duration multiplied by `n`.
     pub fn times(self, n: u64) -> Nanos {
         Nanos(self.0 * n)
     }
@@ -59,7 +59,7 @@ impl AddAssign for Nanos {
     }
 }
 
-/// How long everything takes.
+/// Latencies and service times of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timing {
     /// Sensing one slot of a page.
@@ -70,36 +70,38 @@ pub struct Timing {
     pub program: Nanos,
     /// Erasing a block.
     pub erase: Nanos,
-    /// One slot over a channel.
+    /// Transfer of one slot over a channel.
     pub channel_slot: Nanos,
-    /// One slot over the link to the host.
+    /// Transfer of one slot over the link to the host.
     pub link_slot: Nanos,
-    /// From the arrival of a read to its first access.
+    /// Delay between the arrival of a read and its first flash access.
     pub read_latency: Nanos,
-    /// From the arrival of a write to its acknowledgement, once it has room in the buffer.
+    /// Delay between buffer admission of a write and its acknowledgement.
     pub write_latency: Nanos,
-    /// The same for every slot of the write.
+    /// Additional delay for each slot of a write.
     pub write_latency_slot: Nanos,
-    /// A flush, once everything before it is acknowledged.
+    /// Duration of a flush after all earlier commands are acknowledged.
     pub flush: Nanos,
-    /// Time of the one firmware core that every command takes.
+    /// Time on the single firmware core for each command.
     pub command: Nanos,
-    /// Room of the write buffer, which survives a loss of power. Unit: slots.
+    /// Capacity of the write buffer, which survives a power loss. Unit: slots.
     pub buffer_slots: u32,
-    /// Firmware: looking a block up.
+    /// Firmware time of one map look-up.
     pub map_get: Nanos,
-    /// Firmware: changing or dropping an entry.
+    /// Firmware time of changing or removing one map entry.
     pub map_set: Nanos,
-    /// Firmware: moving or looking at one entry while the map tidies itself.
+    /// Firmware time of moving or examining one entry during map maintenance.
     pub map_entry: Nanos,
 }
 
-/// Times at which a channel is taken, by start. A transfer that waits for its die leaves the time before it to others.
+/// Busy intervals of a channel, ordered by start. A transfer that waits for its die leaves the time
+/// before it free.
 #[derive(Clone, Debug, Default)]
 struct Channel(VecDeque<(Nanos, Nanos)>);
 
 impl Channel {
-    /// Takes the channel for `time`, from the first gap at or after `from`; returns the end. Nothing is asked for before `now` any more.
+    /// Reserves the channel for `time` in the first gap at or after `from` and returns the end. All
+    /// later calls use the same or a greater `now`.
     fn take(&mut self, now: Nanos, from: Nanos, time: Nanos) -> Nanos {
         while self.0.front().is_some_and(|(_, end)| *end <= now) {
             self.0.pop_front();
@@ -118,7 +120,7 @@ impl Channel {
     }
 }
 
-/// What is free when.
+/// Times at which the dies, channels, link and firmware become free.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     timing: Timing,
@@ -161,7 +163,7 @@ impl Clock {
         let slots = self.geometry.slots_per_page;
         let time = self.timing.channel_slot.times(slots.into());
         let channel = &mut self.channels[self.geometry.channel_of(lun) as usize];
-        // The die's page register takes no data while it works.
+        // The die's page register accepts no data during an operation.
         let sent = channel.take(now, now.max(self.lun_free[lun as usize]), time);
         self.lun_free[lun as usize] = sent + self.timing.program;
         self.lun_free[lun as usize]
@@ -173,19 +175,19 @@ impl Clock {
         *free
     }
 
-    /// Moves slots over the link to the host; returns when they have passed.
+    /// Transfers slots over the link to the host and returns the end of the transfer.
     pub(crate) fn link(&mut self, now: Nanos, slots: u64) -> Nanos {
         self.link_free = now.max(self.link_free) + self.timing.link_slot.times(slots);
         self.link_free
     }
 
-    /// Takes the firmware for `work`; returns when that is done.
+    /// Occupies the firmware for `work` and returns the end.
     pub(crate) fn firmware(&mut self, now: Nanos, work: Nanos) -> Nanos {
         self.firmware_free = now.max(self.firmware_free) + work;
         self.firmware_free
     }
 
-    /// When the die has nothing more to do.
+    /// Time at which the die becomes idle.
     pub(crate) fn lun_free(&self, lun: u32) -> Nanos {
         self.lun_free[lun as usize]
     }
@@ -202,19 +204,19 @@ mod tests {
     }
 
     #[test]
-    fn a_read_takes_the_die_first_and_the_channel_after() {
+    fn a_read_occupies_the_die_before_the_channel() {
         let mut c = clock();
         assert_eq!(c.read(0, Nanos(0), 8), Nanos(42_000 + 8 * 5120));
-        // A second read of the same die waits for the transfer of the first.
+        // The second read of the same die waits for the transfer of the first.
         assert_eq!(c.read(0, Nanos(0), 8), Nanos(2 * (42_000 + 8 * 5120)));
-        // Another die of the same channel senses meanwhile and only queues for the channel.
+        // Another die of the same channel senses in parallel and only waits for the channel.
         let mut c = clock();
         c.read(0, Nanos(0), 8);
         assert_eq!(c.read(8, Nanos(0), 8), Nanos(42_000 + 2 * 8 * 5120));
     }
 
     #[test]
-    fn a_write_takes_the_channel_first_and_the_die_after() {
+    fn a_write_occupies_the_channel_before_the_die() {
         let mut c = clock();
         assert_eq!(c.program(0, Nanos(0)), Nanos(8 * 5120 + 185_000));
         assert_eq!(c.program(8, Nanos(0)), Nanos(2 * 8 * 5120 + 185_000));
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_that_waits_for_its_die_does_not_hold_the_channel() {
+    fn a_transfer_waiting_for_its_die_leaves_the_channel_free() {
         let mut c = clock();
         c.timing.erase = Nanos::millis(3);
         c.erase(0, Nanos(0));
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn an_erase_keeps_only_its_die_busy() {
+    fn an_erase_occupies_only_its_die() {
         let mut c = clock();
         c.timing.erase = Nanos::micros(3500);
         assert_eq!(c.erase(0, Nanos(5)), Nanos(3_500_005));

@@ -1,11 +1,15 @@
-//! The device: commands in, slots assigned, pages programmed, dead blocks cleaned.
+//! Device commands, slot allocation, page programming and garbage collection.
 //!
-//! A write is mapped when it arrives: its slots are the next ones of the open page of its stream. A page is programmed when it is
-//! full. Until then its content is in the write buffer, which survives a loss of power.
+//! A write is mapped when it arrives, to the next slots of the open page of its stream. A page is
+//! programmed when it is full. Until then its content is held in the write buffer, which survives a
+//! power loss.
 //!
-//! Cleaning is greedy and works inside one LUN: the full block with the fewest valid slots gives its valid slots to the
-//! LUN's cleaning stream and is erased. It is paced: while a LUN is short of erased blocks, every page the host programs there
-//! moves as many pages of the victim as are needed to be done when the gain is used up.
+//! Garbage collection is greedy and local to a LUN. The victim is the full block with the fewest
+//! valid slots; these are moved to the cleaning stream of the LUN, and the victim is erased.
+//!
+//! Cleaning is paced by host writes. If a LUN is short of erased blocks, each page the host
+//! programs there moves several pages of the victim. The number is chosen so that cleaning ends
+//! before the reclaimed pages are used up.
 
 use crate::clock::{Clock, Nanos, Timing};
 use crate::error::{Error, Result};
@@ -18,12 +22,12 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
 
-/// When cleaning starts.
+/// Thresholds for garbage collection and map maintenance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cleaning {
-    /// Erased blocks of a LUN at which it starts to clean.
+    /// Number of erased blocks per LUN at or below which cleaning starts.
     pub low: u32,
-    /// How often the whole map is tidied at once, if its compaction is of that kind.
+    /// Interval between compactions of the whole map. Used only with [`Compaction::AtOnce`].
     pub map_period: Nanos,
 }
 
@@ -36,36 +40,37 @@ impl Default for Cleaning {
     }
 }
 
-/// Where the next page of a stream goes.
+/// Policy that selects the LUN for the next page of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Striping {
-    /// To the LUN that is free first, the next one in turn among equals.
+    /// The LUN that becomes free first; ties are resolved in round-robin order.
     LeastBusy,
-    /// To the next one in turn, always: so many pages fill one block of every LUN exactly, as a zone wants it.
+    /// Strict round-robin, so that consecutive pages fill one block of every LUN, as zones require.
     InTurn,
 }
 
-/// How a device is made.
+/// Configuration of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Its shape.
+    /// Geometry of the device.
     pub geometry: Geometry,
-    /// How long everything takes.
+    /// Latencies and service times.
     pub timing: Timing,
-    /// Streams of the host that are kept in separate blocks.
+    /// Number of host streams. Each stream is written to separate erase blocks.
     pub streams: u32,
-    /// When cleaning starts.
+    /// Thresholds for garbage collection and map maintenance.
     pub cleaning: Cleaning,
-    /// Where the next page of a stream goes.
+    /// Policy that selects the LUN for the next page.
     pub striping: Striping,
-    /// The interval map to use; `None` for a page map over what is exported.
+    /// Settings of the interval map. `None` selects a page map over the exported capacity.
     pub interval: Option<Interval>,
-    /// What is to fail.
+    /// Injected faults.
     pub faults: Faults,
 }
 
 impl Config {
-    /// The same device with an interval map; its look-ups and changes take as much longer as was published, 1.88 and 3.3 times.
+    /// Replaces the map by an interval map. Look-ups take 1.88 times and changes 3.3 times as long,
+    /// as published.
     pub fn with_interval(mut self, interval: Interval) -> Self {
         self.timing.map_get = Nanos(self.timing.map_get.0 * 188 / 100);
         self.timing.map_set = Nanos(self.timing.map_set.0 * 330 / 100);
@@ -74,36 +79,36 @@ impl Config {
     }
 }
 
-/// What happened since the device was made.
+/// Counters of a device since its creation.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counters {
-    /// Blocks the host wrote. Unit: slots.
+    /// Blocks written by the host. Unit: slots.
     pub host_slots: u64,
-    /// Blocks that cleaning wrote again. Unit: slots.
+    /// Blocks moved by garbage collection. Unit: slots.
     pub moved_slots: u64,
-    /// Blocks the host read, holes included. Unit: slots.
+    /// Blocks read by the host, holes included. Unit: slots.
     pub read_slots: u64,
-    /// Discard commands.
+    /// Number of discard commands.
     pub discards: u64,
-    /// Blocks that discards unmapped. Unit: slots.
+    /// Blocks unmapped by discards. Unit: slots.
     pub discarded_slots: u64,
-    /// Blocks cleaned.
+    /// Erase blocks reclaimed by garbage collection.
     pub cleaned_blocks: u64,
-    /// Entries that the map moved or looked at to tidy itself.
+    /// Map entries moved or examined by map maintenance.
     pub map_entries: u64,
-    /// Longest time the firmware was taken by one piece of that.
+    /// Longest firmware time of map maintenance in one command.
     pub map_stall_max: Nanos,
-    /// Largest memory of the map seen at a command. Unit: bytes.
+    /// Largest memory use of the map, sampled at each command. Unit: bytes.
     pub map_bytes_max: u64,
 }
 
 impl Counters {
-    /// Slots programmed for each slot the host wrote. 1 before anything was written.
+    /// Slots programmed for each slot the host wrote. 1 before the first write.
     pub fn write_amplification(&self) -> f64 {
         (self.host_slots + self.moved_slots) as f64 / self.host_slots.max(1) as f64
     }
 
-    /// What happened after `earlier`; the maxima are those of all time.
+    /// Returns the difference to `earlier`; the maxima still cover the whole lifetime.
     pub fn since(&self, earlier: &Counters) -> Counters {
         Counters {
             host_slots: self.host_slots - earlier.host_slots,
@@ -118,26 +123,26 @@ impl Counters {
     }
 }
 
-/// An open block of one stream on one LUN, and the page that is being filled.
+/// Write frontier of a stream on a LUN: the open block and the page being filled.
 struct Frontier {
     block: EraseBlock,
     page: u32,
     staged: Vec<Staged>,
-    /// Slots of the staged page that wait in the write buffer.
+    /// Staged slots that occupy the write buffer.
     buffered: u32,
 }
 
 struct Lun {
     free: VecDeque<EraseBlock>,
-    /// For each stream of the host, then the cleaning stream.
+    /// Write frontier of each host stream, followed by that of the cleaning stream.
     open: Vec<Option<Frontier>>,
-    /// Block being cleaned and the page to look at next.
+    /// Victim block and the next page to examine.
     victim: Option<(EraseBlock, u32)>,
-    /// Blocks that failed and are being emptied, to be retired.
+    /// Failed blocks whose valid slots are being moved before they are retired.
     failing: Vec<EraseBlock>,
 }
 
-/// A flash device.
+/// Model of a flash device with translation layer, garbage collection and virtual time.
 pub struct Flash {
     geometry: Geometry,
     timing: Timing,
@@ -149,9 +154,9 @@ pub struct Flash {
     clock: Clock,
     luns: Vec<Lun>,
     valid: Vec<u32>,
-    /// Next LUN of each stream of the host.
+    /// LUN for the next page of each host stream.
     next_lun: Vec<u32>,
-    /// When slots leave the write buffer.
+    /// Times at which programmed slots leave the write buffer, with their number.
     releases: BinaryHeap<Reverse<(Nanos, u32)>>,
     buffered: u32,
     next_upkeep: Nanos,
@@ -162,8 +167,8 @@ pub struct Flash {
 }
 
 impl Flash {
-    /// A new device. Panics if its geometry makes none, or if an entry of its interval map covers more than a block: that is for
-    /// the map alone.
+    /// Creates a device. Panics if the geometry is unusable or if an entry of the interval map
+    /// covers more than one block. Larger entries are supported by the map alone.
     pub fn new(config: Config) -> Self {
         let geometry = config.geometry;
         assert!(geometry.is_sound(), "{geometry:?} makes no device");
@@ -206,49 +211,51 @@ impl Flash {
         }
     }
 
-    /// The shape of the device.
+    /// Geometry of the device.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// What happened so far.
+    /// Counters since the device was created.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Pages programmed, blocks erased and retired.
+    /// Counts of programmed pages, erased blocks and retired blocks.
     pub fn wear(&self) -> Wear {
         self.nand.wear()
     }
 
-    /// Blocks mapped. Unit: slots.
+    /// Mapped blocks. Unit: slots.
     pub fn mapped(&self) -> u64 {
         self.map.mapped()
     }
 
-    /// Memory that the map needs now. Unit: bytes.
+    /// Memory use of the map. Unit: bytes.
     pub fn map_bytes(&self) -> u64 {
         self.map.bytes()
     }
 
-    /// Times of read commands.
+    /// Latencies of read commands.
     pub fn read_times(&self) -> &Histogram {
         &self.read_times
     }
 
-    /// Times of write commands.
+    /// Latencies of write commands.
     pub fn write_times(&self) -> &Histogram {
         &self.write_times
     }
 
-    /// When the last die has nothing more to do.
+    /// Time at which all dies are idle.
     pub fn idle_at(&self) -> Nanos {
         let free = (0..self.geometry.luns()).map(|l| self.clock.lun_free(l));
         free.max().unwrap_or_default()
     }
 
-    /// Takes the firmware for a command over `get` look-ups and `set` changes, and for upkeep of the map that is due. `earned` is the number of blocks
-    /// that earn upkeep: written ones, because a log writes as many as it discards, but discards come in bursts, and somebody waits for their end.
+    /// Occupies the firmware for a command with `get` look-ups and `set` changes, and for due map
+    /// maintenance. `earned` is the number of blocks that pay for maintenance. Writes pay, because
+    /// a log writes as many blocks as it discards. Discards do not, because they come in bursts and
+    /// delay the host.
     fn firmware(&mut self, now: Nanos, get: u64, set: u64, earned: u64) -> Nanos {
         let mut entries = 0;
         if self.at_once {
@@ -257,7 +264,7 @@ impl Flash {
                 entries = self.map.maintain_all();
             }
         } else {
-            // A command over many blocks earns as much as so many commands over one.
+            // A command over many blocks pays as much as the same number of single-block commands.
             for _ in 0..earned.min(64) {
                 entries += self.map.maintain();
             }
@@ -271,7 +278,8 @@ impl Flash {
         self.clock.firmware(now, self.timing.command + own + upkeep)
     }
 
-    /// Writes blocks from `lba` on, in one of the streams. Returns when the command is acknowledged; it is durable then.
+    /// Writes consecutive blocks from `lba` in a stream. Returns the time of acknowledgement, at
+    /// which the data is durable.
     pub fn write(
         &mut self,
         now: Nanos,
@@ -286,7 +294,7 @@ impl Flash {
         for (i, payload) in data.into_iter().enumerate() {
             at = self.buffer_room(at);
             let lba = Lba(lba.0 + i as u64);
-            // Once all is mapped, only what is already mapped may be written.
+            // A full device accepts only overwrites of mapped blocks.
             if self.map.mapped() >= self.geometry.exported_slots && self.map.get(lba).is_none() {
                 let exported = self.geometry.exported_slots;
                 return Err(Error::Full { exported });
@@ -299,7 +307,8 @@ impl Flash {
         Ok(done)
     }
 
-    /// Reads blocks from `lba` on; `None` for what is not mapped. Returns when the last one has arrived.
+    /// Reads consecutive blocks from `lba`, with `None` for unmapped ones. Returns the time at
+    /// which the last block has arrived.
     pub fn read(
         &mut self,
         now: Nanos,
@@ -328,7 +337,7 @@ impl Flash {
             let (owner, payload) = self.nand.read(slot)?;
             assert_eq!(owner, lba, "the spare area names another block");
             out.push(Some(payload.clone()));
-            // Neighbours in one page are sensed together.
+            // Consecutive slots of one page are sensed together.
             let first = Slot(slot.0 - slot.0 % self.geometry.slots_per_page);
             match &mut page {
                 Some((open, slots)) if *open == first => *slots += 1,
@@ -344,7 +353,7 @@ impl Flash {
         Ok((done, out))
     }
 
-    /// Takes `slots` slots of one page off their die.
+    /// Reads `slots` slots of one page from its die and returns the end of the transfer.
     fn sense(&mut self, now: Nanos, page: Option<(Slot, u32)>) -> Nanos {
         page.map_or(now, |(slot, slots)| {
             let lun = self.geometry.lun_of(self.geometry.block_of(slot));
@@ -352,7 +361,7 @@ impl Flash {
         })
     }
 
-    /// Declares blocks dead. Returns when the command is acknowledged; it has taken effect then.
+    /// Unmaps blocks. Returns the time of acknowledgement, at which the discard has taken effect.
     pub fn discard(&mut self, now: Nanos, blocks: Range<u64>) -> Result<Nanos> {
         let mut freed = 0;
         let (geometry, valid) = (self.geometry, &mut self.valid);
@@ -365,7 +374,8 @@ impl Flash {
         Ok(self.firmware(now, 0, freed, 0))
     }
 
-    /// Everything acknowledged is durable already; this is what a flush costs.
+    /// Returns the completion time of a flush. Acknowledged writes are durable already, so it only
+    /// costs time.
     pub fn flush(&mut self, now: Nanos) -> Nanos {
         self.firmware(now, 0, 0, 1) + self.timing.flush
     }
@@ -384,7 +394,7 @@ impl Flash {
         at
     }
 
-    /// Content of a slot that is not programmed yet.
+    /// Content of a slot that is not yet programmed.
     fn staged(&self, slot: Slot) -> Option<Payload> {
         let block = self.geometry.block_of(slot);
         let lun = &self.luns[self.geometry.lun_of(block) as usize];
@@ -402,14 +412,15 @@ impl Flash {
         let lun = self.open_any(now, stream)?;
         self.buffered += 1;
         if self.stage(now, lun, stream, lba, payload, 1)? {
-            // The page is on its way: the next one goes to another LUN, and this one may have to clean.
+            // The page is being programmed: the next one uses another LUN, and this LUN may have to
+            // clean.
             self.clean_some(now, lun)?;
             self.next_lun[stream] = self.choose(now, lun);
         }
         Ok(())
     }
 
-    /// The LUN for the page after one that went to `lun`.
+    /// Selects the LUN for the page that follows one on `lun`.
     fn choose(&self, now: Nanos, lun: u32) -> u32 {
         let luns = self.geometry.luns();
         let turn = (1..=luns).map(|i| (lun + i) % luns);
@@ -420,7 +431,8 @@ impl Flash {
         first.unwrap_or(lun)
     }
 
-    /// The LUN whose turn it is, or the next one that has room: what a host discards may all lie on one.
+    /// Opens a page on the selected LUN, or on the next one that has room. Discards may free space
+    /// on a single LUN only.
     fn open_any(&mut self, now: Nanos, stream: usize) -> Result<u32> {
         for _ in 0..self.geometry.luns() {
             let lun = self.next_lun[stream];
@@ -435,7 +447,7 @@ impl Flash {
         Err(self.worn_out())
     }
 
-    /// Gives a block the next slot of an open page. True if that filled the page.
+    /// Assigns a block to the next slot of the open page. Returns true if the page is now full.
     fn stage(
         &mut self,
         now: Nanos,
@@ -472,14 +484,14 @@ impl Flash {
         Ok(full)
     }
 
-    /// Makes sure that a stream has an open page on a LUN.
+    /// Ensures that a stream has an open page on a LUN.
     fn open(&mut self, now: Nanos, lun: u32, stream: usize) -> Result<()> {
         if self.luns[lun as usize].open[stream].is_some() {
             return Ok(());
         }
         let host = stream < self.next_lun.len();
         if host {
-            // The last erased block is for cleaning.
+            // The last erased block is reserved for cleaning.
             while self.luns[lun as usize].free.len() <= 1 {
                 self.clean_page(now, lun)?;
             }
@@ -524,7 +536,8 @@ impl Flash {
         Ok(())
     }
 
-    /// The page could not be programmed: its content goes to another block, so does what the block holds, and the block is retired.
+    /// Handles a program failure: rewrites the page and the valid slots of its block elsewhere and
+    /// retires the block.
     fn failed_program(
         &mut self,
         now: Nanos,
@@ -534,7 +547,7 @@ impl Flash {
         spare: Vec<Staged>,
     ) -> Result<()> {
         self.luns[lun as usize].failing.push(open.block);
-        // It counts as buffered until it is programmed in its new place.
+        // The content stays in the write buffer until it is programmed elsewhere.
         let mut buffered = open.buffered;
         let first = self.geometry.page_start(open.block, open.page).0;
         for (i, staged) in spare.into_iter().enumerate() {
@@ -555,7 +568,8 @@ impl Flash {
         Ok(self.nand.retire(open.block)?)
     }
 
-    /// The full block of a LUN with the fewest valid slots, the least worn of them.
+    /// Selects the victim: the full block of a LUN with the fewest valid slots, the least worn
+    /// among equals.
     fn pick(&self, lun: u32) -> Option<EraseBlock> {
         let first = lun * self.geometry.blocks_per_lun;
         let failing = &self.luns[lun as usize].failing;
@@ -566,7 +580,7 @@ impl Flash {
             .filter(|b| self.valid[b.0 as usize] < self.geometry.slots_per_block())
     }
 
-    /// The share of a victim that one page of the host has to pay for.
+    /// Performs the share of cleaning that one programmed host page has to pay for.
     fn clean_some(&mut self, now: Nanos, lun: u32) -> Result<()> {
         let free = self.luns[lun as usize].free.len() as u32;
         if self.luns[lun as usize].victim.is_none() && free > self.cleaning.low {
@@ -583,7 +597,7 @@ impl Flash {
         };
         let pages = self.geometry.pages_per_block;
         let kept = self.valid[block.0 as usize].div_ceil(self.geometry.slots_per_page);
-        // Done when the pages that the victim gives are used up.
+        // Cleaning must end before the pages reclaimed from the victim are used up.
         let steps = pages.div_ceil((pages - kept.min(pages - 1)).max(1));
         for _ in 0..steps {
             if !self.clean_page(now, lun)? {
@@ -593,7 +607,8 @@ impl Flash {
         Ok(())
     }
 
-    /// Looks at the victim's next page that holds something, and erases the victim after the last. False when a victim is done.
+    /// Moves the victim's next page with valid slots, or erases the victim after its last one.
+    /// Returns false once the victim is erased.
     fn clean_page(&mut self, now: Nanos, lun: u32) -> Result<bool> {
         if self.luns[lun as usize].victim.is_none() {
             let Some(block) = self.pick(lun) else {
@@ -621,12 +636,12 @@ impl Flash {
         Ok(false)
     }
 
-    /// Gives the valid slots of a page to the cleaning stream of its LUN; returns how many.
+    /// Moves the valid slots of a page to the cleaning stream of its LUN and returns their number.
     fn move_page(&mut self, now: Nanos, lun: u32, block: EraseBlock, page: u32) -> Result<u32> {
         let first = self.geometry.page_start(block, page);
         let mut found: Vec<(Lba, Payload)> = Vec::new();
         for slot in (first.0..first.0 + self.geometry.slots_per_page).map(Slot) {
-            // Padding was never written for anybody.
+            // Padding has no owner.
             let Ok((lba, payload)) = self.nand.read(slot) else {
                 continue;
             };
@@ -646,7 +661,7 @@ impl Flash {
         Ok(count)
     }
 
-    /// Panics if the device contradicts itself. Looks at everything; for tests.
+    /// Panics if the state of the device is inconsistent. For tests: examines every block.
     pub fn assert_sound(&self) {
         self.map.assert_sound();
         let mut valid = vec![0; self.valid.len()];

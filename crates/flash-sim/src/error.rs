@@ -1,41 +1,41 @@
-//! What a command may answer instead of data.
+//! Errors of device commands.
 
 use crate::nand::IllegalMove;
 use crate::units::{Lba, Slot};
 use std::fmt;
 
-/// Why a command failed.
+/// Reason for which a device command failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Error {
-    /// As many blocks are mapped as the device exports; discard some.
+    /// The number of mapped blocks has reached the exported capacity; a discard makes room.
     Full {
-        /// Blocks that the device exports.
+        /// Exported capacity. Unit: blocks of 4 KiB.
         exported: u64,
     },
-    /// The address is outside of what the map can hold.
+    /// The map cannot represent the address.
     OutOfRange {
-        /// The address.
+        /// The rejected address.
         lba: Lba,
-        /// What the map said.
+        /// Reason given by the map.
         why: &'static str,
     },
     /// The flash page could not be read back.
     Uncorrectable {
-        /// The block that was asked for.
+        /// The block that was to be read.
         lba: Lba,
-        /// Where it lies.
+        /// Physical location of the block.
         slot: Slot,
     },
-    /// So many erase blocks are retired that what is mapped does not leave room to clean.
+    /// Retired erase blocks leave too little spare space to clean.
     WornOut {
         /// Erase blocks retired so far.
         retired: u32,
     },
-    /// The model broke its own rules.
+    /// The model violated a rule of flash memory: a bug in the translation layer.
     Illegal(IllegalMove),
 }
 
-/// Shorthand.
+/// Result of a device command.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl fmt::Display for Error {
@@ -49,7 +49,7 @@ impl fmt::Display for Error {
             Error::WornOut { retired } => {
                 write!(f, "no erased block left, {retired} are retired")
             }
-            Error::Illegal(what) => write!(f, "illegal move: {what}"),
+            Error::Illegal(what) => write!(f, "invalid flash operation: {what}"),
         }
     }
 }

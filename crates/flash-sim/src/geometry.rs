@@ -1,8 +1,8 @@
-//! How many of what: channels, dies, erase blocks, pages, slots.
+//! Device geometry: channels, dies, erase blocks, pages and slots.
 
 use crate::units::{EraseBlock, Slot};
 
-/// The shape of a device.
+/// Geometry of a device.
 ///
 /// ```text
 ///  slot number = ((lun * blocks_per_lun + block) * pages_per_block + page) * slots_per_page + slot in page
@@ -11,7 +11,7 @@ use crate::units::{EraseBlock, Slot};
 pub struct Geometry {
     /// Buses to the dies.
     pub channels: u32,
-    /// Units that work on their own, on each channel.
+    /// Independent dies (LUNs) on each channel.
     pub luns_per_channel: u32,
     /// Erase blocks of a LUN.
     pub blocks_per_lun: u32,
@@ -19,7 +19,7 @@ pub struct Geometry {
     pub pages_per_block: u32,
     /// Slots of 4 KiB in a flash page.
     pub slots_per_page: u32,
-    /// Blocks of 4 KiB that the host may have mapped at one time.
+    /// Largest number of blocks of 4 KiB that the host may have mapped at one time.
     pub exported_slots: u64,
 }
 
@@ -44,7 +44,7 @@ impl Geometry {
         u64::from(self.blocks()) * u64::from(self.slots_per_block())
     }
 
-    /// Channel of a LUN: neighbours are on different ones.
+    /// Channel of a LUN. Consecutive LUNs are on different channels.
     pub fn channel_of(&self, lun: u32) -> u32 {
         lun % self.channels
     }
@@ -69,7 +69,8 @@ impl Geometry {
         slot.0 / self.slots_per_page % self.pages_per_block
     }
 
-    /// True if the numbers make a device: nothing is zero, slots fit 32 bits, and some blocks are spare.
+    /// True if the geometry is usable: no dimension is zero, slot numbers fit in 32 bits, and every
+    /// LUN has at least four spare erase blocks on average.
     pub fn is_sound(&self) -> bool {
         let parts = [
             self.channels,

@@ -1,14 +1,16 @@
-//! A histogram of times with a fixed relative error.
+//! Histogram of durations with a bounded relative error.
 
 use crate::clock::Nanos;
 
-/// Buckets per doubling, as a power of two: 32, so a bucket is at most 1/32 wide.
+/// Buckets per doubling, as a power of two. 32 buckets limit the relative width to 1/32.
 const SUB_BITS: u32 = 5;
 const SUB: usize = 1 << SUB_BITS;
 
-/// Counts of times in buckets whose width grows with the time: exact below 32 ns, within 1/32 (3 %) above.
+/// Histogram with bucket widths that grow with the value: exact below 32 ns, within 1/32 (3 %)
+/// above.
 ///
-/// Bucket of a value: its top six bits and how far they were shifted. So values compare as buckets do.
+/// A bucket number combines the shift and the top six bits of a value, so buckets have the same
+/// order as their values.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -24,7 +26,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// An empty one.
+    /// Returns an empty histogram.
     pub fn new() -> Self {
         Self {
             counts: vec![0; (64 - SUB_BITS as usize + 1) * SUB],
@@ -34,7 +36,7 @@ impl Histogram {
         }
     }
 
-    /// Adds one time.
+    /// Adds one duration to its bucket.
     pub fn add(&mut self, value: Nanos) {
         self.counts[bucket(value.0)] += 1;
         self.total += 1;
@@ -42,7 +44,7 @@ impl Histogram {
         self.max = self.max.max(value);
     }
 
-    /// Adds all of another.
+    /// Adds all counts of `other`.
     pub fn merge(&mut self, other: &Histogram) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine += theirs;
@@ -52,22 +54,23 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// Times added.
+    /// Number of recorded durations.
     pub fn count(&self) -> u64 {
         self.total
     }
 
-    /// The longest time, exact. Zero without any.
+    /// Longest duration, exact. Zero if the histogram is empty.
     pub fn max(&self) -> Nanos {
         self.max
     }
 
-    /// The mean, exact. Zero without any.
+    /// Mean duration, exact. Zero if the histogram is empty.
     pub fn mean(&self) -> Nanos {
         Nanos((self.sum / u128::from(self.total.max(1))) as u64)
     }
 
-    /// A time that at least the share `q` (0 to 1) of all times do not pass, at most 1/32 too high. Zero without any.
+    /// Upper bound of the quantile `q` (0 to 1), at most 1/32 too high. Zero if the histogram is
+    /// empty.
     pub fn quantile(&self, q: f64) -> Nanos {
         let rank = ((q.clamp(0.0, 1.0) * self.total as f64).ceil() as u64).max(1);
         let mut seen = 0;
@@ -102,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_is_within_a_32nd_of_its_bucket() {
+    fn bucket_width_is_at_most_a_32nd_of_the_value() {
         for value in (0..70)
             .chain((6..64).flat_map(|b| [(1 << b) - 1, 1 << b, (1 << b) + 3]))
             .chain([u64::MAX])
@@ -124,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_of_one_to_a_thousand() {
+    fn quantiles_of_the_numbers_to_1000_are_exact_within_a_bucket() {
         let mut h = Histogram::new();
         (1..=1000).for_each(|v| h.add(Nanos(v)));
         assert_eq!(
@@ -142,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_quantile_zero() {
+    fn an_empty_histogram_has_quantile_zero() {
         assert_eq!(Histogram::new().quantile(0.99), Nanos(0));
     }
 }

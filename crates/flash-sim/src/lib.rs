@@ -1,4 +1,5 @@
-//! A flash device as a model: NAND blocks, a translation layer, device cleaning, and a clock that only the model moves.
+//! Deterministic flash device model: NAND blocks, a translation layer, garbage collection and a
+//! virtual clock.
 //!
 //! ```text
 //!  commands ──► device ──► map      which slot holds a block: a flat page map, or trees of intervals
@@ -6,14 +7,15 @@
 //!                 └──────► clock    when each die, channel, the link and the firmware are free again
 //! ```
 //!
-//! The device knows blocks of 4 KiB, streams and discards. It knows no filesystem. Design, timing rule, presets and what is
-//! left out: docs/design/flash-model.md.
+//! The device handles blocks of 4 KiB, streams and discards, and is independent of any filesystem.
+//! Design, timing rule, presets and simplifications: docs/design/flash-model.md.
 //!
 //! Invariants, asserted by [`Flash::assert_sound`]:
 //!
-//! * A mapped block lies in exactly one slot, and that slot's spare area names the block.
+//! * A mapped block is stored in exactly one slot, and that slot's spare area records the block's
+//!   address.
 //! * The valid count of an erase block is the number of its slots that the map points to.
-//! * Free blocks are erased; the states of blocks change only by the moves of [`nand`].
+//! * Free blocks are erased; blocks change their state only by the transitions of [`nand`].
 //! * No result depends on a real clock: the same commands at the same virtual times give the same answers.
 //!
 //! ```

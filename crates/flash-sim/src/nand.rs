@@ -1,4 +1,4 @@
-//! Erase blocks: their states, what they hold, and the faults that a test asks for.
+//! NAND erase blocks: states, contents, wear and injected faults.
 //!
 //! ```text
 //!            program page 0            program the last page, or close
@@ -6,24 +6,25 @@
 //!                              program page `next`: Open{next + 1}       └──retire, failed erase──► Retired
 //! ```
 //!
-//! Every other move is an [`IllegalMove`]: a mistake of the translation layer, never of the host.
+//! Any other transition is an [`IllegalMove`]: a bug in the translation layer, never in the host.
 
 use crate::geometry::Geometry;
 use crate::units::{EraseBlock, Lba, SLOT_BYTES, Slot};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// 4 KiB of content. Most of what a workload writes is one word over and over, and costs eight bytes here.
+/// Content of a slot, 4 KiB. A repeated eight-byte word, as most workloads write, takes eight bytes
+/// of memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Payload {
-    /// The same eight bytes, little endian, throughout.
+    /// One word, little endian, repeated over the whole slot.
     Fill(u64),
-    /// Anything else.
+    /// Arbitrary content of a whole slot.
     Bytes(Box<[u8; SLOT_BYTES]>),
 }
 
 impl Payload {
-    /// The content of 4096 bytes. Panics if there are more or fewer.
+    /// Creates the payload from 4096 bytes. Panics if the length differs.
     pub fn of(bytes: &[u8]) -> Self {
         assert_eq!(bytes.len(), SLOT_BYTES, "a payload is one slot");
         let (first, rest) = bytes.split_at(8);
@@ -37,7 +38,7 @@ impl Payload {
         Payload::Bytes(copy)
     }
 
-    /// Puts the content into 4096 bytes. Panics if there are more or fewer.
+    /// Copies the content into `out`. Panics unless `out` has 4096 bytes.
     pub fn copy_to(&self, out: &mut [u8]) {
         assert_eq!(out.len(), SLOT_BYTES, "a payload is one slot");
         match self {
@@ -51,44 +52,45 @@ impl Payload {
     }
 }
 
-/// The life of an erase block.
+/// State of an erase block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockState {
-    /// Nothing programmed.
+    /// No page is programmed.
     Erased,
     /// Pages below `next` are programmed.
     Open {
-        /// The only page that may be programmed now.
+        /// The only page that may be programmed next.
         next: u32,
     },
     /// No further page may be programmed.
     Full,
-    /// Not to be used again.
+    /// Permanently out of use after a failure.
     Retired,
 }
 
-/// A move that no flash allows.
+/// An operation that violates the rules of flash memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum IllegalMove {
-    /// Pages of a block are programmed in order, each once.
+    /// A page was programmed out of order. The pages of a block are programmed sequentially, each
+    /// once.
     ProgramOutOfOrder {
-        /// Where.
+        /// Erase block of the rejected operation.
         block: EraseBlock,
-        /// The page asked for.
+        /// The page in the request.
         page: u32,
-        /// The page that is next.
+        /// The page that has to be programmed next.
         next: u32,
     },
-    /// A block that is full, retired, or erased was asked for something else than its state allows.
+    /// The state of the erase block does not permit the operation.
     WrongState {
-        /// Where.
+        /// Erase block of the rejected operation.
         block: EraseBlock,
-        /// What was asked for.
+        /// Name of the rejected operation.
         asked: &'static str,
-        /// How it is.
+        /// State of the block.
         state: BlockState,
     },
-    /// A page that was not programmed since the last erase was read.
+    /// A slot that was not programmed since the last erase was read.
     ReadErased(Slot),
 }
 
@@ -114,45 +116,46 @@ impl fmt::Display for IllegalMove {
     }
 }
 
-/// Operations that fail, by their number since the device was made, from 0.
+/// Injected faults: operations that fail, by their sequence number from 0.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Faults {
-    /// Programs of a page: the block is retired, what was to be written goes elsewhere.
+    /// Page programs: the block is retired and its content is written to another block.
     pub programs: BTreeSet<u64>,
     /// Erases: the block is retired.
     pub erases: BTreeSet<u64>,
-    /// Reads asked for by the host: uncorrectable.
+    /// Reads by the host, which return [`Uncorrectable`](crate::Error::Uncorrectable).
     pub reads: BTreeSet<u64>,
 }
 
-/// How many operations there were.
+/// Operation counts of the flash array.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Wear {
     /// Pages programmed, failed ones included.
     pub programs: u64,
     /// Blocks erased, failed ones included.
     pub erases: u64,
-    /// Blocks retired.
+    /// Number of retired blocks.
     pub retired: u32,
 }
 
-/// The array of erase blocks. Knows no map, no time.
+/// Array of erase blocks, without translation and timing.
 pub struct Nand {
     geometry: Geometry,
     states: Vec<BlockState>,
     erases: Vec<u32>,
     data: Vec<Payload>,
-    /// Spare area: the block that a slot was written for, `u64::MAX` for padding.
+    /// Spare area: the block address stored with each slot, `u64::MAX` for padding.
     owner: Vec<u64>,
     faults: Faults,
     wear: Wear,
 }
 
-/// A slot on its way into a page: whose it is, and what it holds. `None` pads.
+/// Content of one slot of a page to be programmed, with its logical block address. `None` is
+/// padding.
 pub type Staged = Option<(Lba, Payload)>;
 
 impl Nand {
-    /// All blocks erased.
+    /// Creates an array in which every block is erased.
     pub fn new(geometry: Geometry, faults: Faults) -> Self {
         let (blocks, slots) = (geometry.blocks() as usize, geometry.raw_slots() as usize);
         Self {
@@ -171,17 +174,18 @@ impl Nand {
         self.states[block.0 as usize]
     }
 
-    /// How often a block was erased.
+    /// Number of completed erases of a block.
     pub fn erase_count(&self, block: EraseBlock) -> u32 {
         self.erases[block.0 as usize]
     }
 
-    /// How many operations there were.
+    /// Operation counts since the array was created.
     pub fn wear(&self) -> Wear {
         self.wear
     }
 
-    /// Programs a page. `Ok(false)` if the flash failed: then the block takes no further page, the ones before are still readable.
+    /// Programs a page. Returns `Ok(false)` on a program failure: the block becomes full, and its
+    /// earlier pages stay readable.
     pub fn program(
         &mut self,
         block: EraseBlock,
@@ -223,7 +227,7 @@ impl Nand {
         Ok(true)
     }
 
-    /// Content of a slot and the block it was written for.
+    /// Returns the content of a slot and the logical block address stored with it.
     pub fn read(&self, slot: Slot) -> Result<(Lba, &Payload), IllegalMove> {
         let programmed = match self.state(self.geometry.block_of(slot)) {
             BlockState::Erased | BlockState::Retired => false,
@@ -239,7 +243,7 @@ impl Nand {
         ))
     }
 
-    /// Erases a full block. `Ok(false)` if the flash failed: then the block is retired.
+    /// Erases a full block. Returns `Ok(false)` on an erase failure, which retires the block.
     pub fn erase(&mut self, block: EraseBlock) -> Result<bool, IllegalMove> {
         self.must_be_full(block, "erase")?;
         let number = self.wear.erases;
@@ -255,7 +259,7 @@ impl Nand {
         Ok(true)
     }
 
-    /// Takes a full block out of use.
+    /// Retires a full block permanently.
     pub fn retire(&mut self, block: EraseBlock) -> Result<(), IllegalMove> {
         self.must_be_full(block, "retire")?;
         self.forget(block);
@@ -264,7 +268,7 @@ impl Nand {
         Ok(())
     }
 
-    /// True if the host's read with this number is to fail.
+    /// True if the host read with this sequence number must fail.
     pub fn read_fails(&self, number: u64) -> bool {
         self.faults.reads.contains(&number)
     }
@@ -327,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn every_illegal_move_is_named() {
+    fn every_invalid_operation_is_reported() {
         let mut n = nand(Faults::default());
         let wrong = |asked, state| IllegalMove::WrongState {
             block: BLOCK,
@@ -386,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_of_one_word_and_any_other_come_back_as_they_were() {
+    fn payloads_round_trip_through_bytes() {
         let mut bytes = [0xa5; SLOT_BYTES];
         assert_eq!(Payload::of(&bytes), Payload::Fill(0xa5a5_a5a5_a5a5_a5a5));
         for change in [0, 7, 8, 4095] {

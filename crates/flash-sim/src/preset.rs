@@ -1,24 +1,26 @@
-//! Two devices to choose from, at any size.
+//! Device presets of scalable size.
 
 use crate::clock::{Nanos, Timing};
 use crate::device::{Cleaning, Config, Striping};
 use crate::geometry::Geometry;
 use crate::nand::Faults;
 
-/// A device whose numbers were published.
+/// A device configuration based on published measurements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Preset {
-    /// Samsung 970 Pro as NVMeVirt models it: 8 channels of 2 LUNs, 32 KiB pages, 256 GB, 7 % spare. Its erase time is
-    /// set to 3.5 ms where NVMeVirt has none.
+    /// Samsung 970 Pro as modelled by NVMeVirt: 8 channels of 2 LUNs, 32 KiB pages, 256 GB, 7 %
+    /// spare. The erase time is 3.5 ms; NVMeVirt does not model it.
     Nvme,
-    /// Cosmos+ OpenSSD as the authors used it: 8 channels of 4 LUNs, 16 KiB pages in SLC mode, 256 GiB, 10 % spare. Its
-    /// geometry is published; its times are assumptions, chosen so that 4 KiB random writes reach the published 60,000 a second.
+    /// Cosmos+ OpenSSD as configured in the IPLFS paper: 8 channels of 4 LUNs, 16 KiB pages in SLC
+    /// mode, 256 GiB, 10 % spare. The geometry is published. The latencies are assumptions, chosen
+    /// so that 4 KiB random writes reach the published 60,000 per second.
     Openssd,
 }
 
 impl Preset {
-    /// The device, `1 / divisor` of its size: fewer and smaller erase blocks, the same dies, channels and times, but for the time
-    /// of an erase, which stays in proportion to the programs of a block. With `divisor` 1 it is the whole.
+    /// Returns the configuration scaled to `1 / divisor` of the capacity. Erase blocks become fewer
+    /// and smaller; dies, channels and latencies stay the same. The erase time is scaled with the
+    /// pages of a block. A `divisor` of 1 gives the full size.
     pub fn config(self, divisor: u32) -> Config {
         let (geometry, timing) = match self {
             Preset::Nvme => nvme(divisor),
@@ -36,14 +38,15 @@ impl Preset {
     }
 }
 
-/// Cuts a LUN of `pages` pages into blocks: full size as long as there are 256 of them, a smaller power of two below.
+/// Divides a LUN of `pages` pages into erase blocks and returns their number and size. Blocks have
+/// their full size if the LUN has at least 256 of them, otherwise a smaller power of two.
 fn cut(pages: u32, block_pages: u32, divisor: u32) -> (u32, u32) {
     let pages = (pages / divisor).max(256);
     let per_block = (1 << (pages / 256).ilog2()).clamp(4, block_pages);
     (pages / per_block, per_block)
 }
 
-/// The time of an erase of a block that was cut from 128 pages.
+/// Erase time of a block with `pages_per_block` pages, in proportion to `whole` for 128 pages.
 fn erase(whole: Nanos, pages_per_block: u32) -> Nanos {
     Nanos(whole.0 * u64::from(pages_per_block) / 128)
 }

@@ -1,10 +1,11 @@
-//! The device against a table of what was written: whatever the host does, it reads back what it wrote last.
+//! Property tests of the device against a table of the written blocks: every read returns the last
+//! write.
 
 use std::collections::HashMap;
 use tuff_flash_sim::map::{Compaction, Interval, Region};
 use tuff_flash_sim::{Config, Error, Faults, Flash, Geometry, Lba, Nanos, Payload, Preset};
 
-/// SplitMix64: small, and the same everywhere.
+/// SplitMix64 generator of pseudo-random numbers.
 struct Rng(u64);
 
 impl Rng {
@@ -37,7 +38,8 @@ fn small(streams: u32) -> Config {
     config
 }
 
-/// Overwrites, discards and reads at random; addresses are any of `exported` that `place` makes of a number.
+/// Applies random overwrites, discards and reads. `place` maps a number below `exported` to an
+/// address.
 fn churn(config: Config, seed: u64, steps: u32, place: impl Fn(u64) -> u64) -> Flash {
     let streams = u64::from(config.streams);
     let exported = config.geometry.exported_slots;
@@ -96,7 +98,7 @@ fn spread(n: u64) -> u64 {
 }
 
 #[test]
-fn a_page_map_gives_back_what_was_written() {
+fn a_page_map_returns_the_last_write() {
     for seed in 0..4 {
         let flash = churn(small(1), seed, 5000, |n| n);
         assert!(flash.counters().moved_slots > 0, "never cleaned");
@@ -105,7 +107,7 @@ fn a_page_map_gives_back_what_was_written() {
 }
 
 #[test]
-fn an_interval_map_gives_back_what_was_written() {
+fn an_interval_map_returns_the_last_write() {
     let forms = [Region::Fixed(8), Region::Adaptive, Region::Smallest];
     let times = [
         Compaction::Off,
@@ -124,14 +126,15 @@ fn an_interval_map_gives_back_what_was_written() {
         };
         let mut config = small(3).with_interval(interval);
         config.cleaning.map_period = Nanos::millis(1);
-        // Dense, so that segments fill and die; and spread, so that most hold one block.
+        // The dense layout fills and empties segments; the spread layout leaves one block in most
+        // segments.
         churn(config.clone(), i as u64, 3000, |n| (2 << 48) + n * 61);
         churn(config, i as u64, 1000, spread);
     }
 }
 
 #[test]
-fn appending_and_discarding_for_ever_needs_no_move_and_constant_memory() {
+fn appending_and_discarding_moves_no_block_and_takes_constant_memory() {
     let mut flash = Flash::new(small(1).with_interval(Interval::new(48)));
     let mut now = Nanos(0);
     let (window, mut peak) = (800, 0);
@@ -152,7 +155,7 @@ fn appending_and_discarding_for_ever_needs_no_move_and_constant_memory() {
 }
 
 #[test]
-fn a_full_device_refuses_new_blocks_and_takes_overwrites() {
+fn a_full_device_rejects_new_blocks_and_accepts_overwrites() {
     let mut flash = Flash::new(small(1).with_interval(Interval::new(48)));
     let mut now = Nanos(0);
     for lba in 0..1100 {
@@ -176,7 +179,7 @@ fn a_full_device_refuses_new_blocks_and_takes_overwrites() {
 }
 
 #[test]
-fn discards_that_all_hit_one_lun_leave_a_usable_device() {
+fn a_device_stays_usable_if_all_discards_affect_one_lun() {
     let mut flash = Flash::new(small(1));
     let mut now = Nanos(0);
     for round in 0..200 {
@@ -187,7 +190,8 @@ fn discards_that_all_hit_one_lun_leave_a_usable_device() {
                     .unwrap();
             }
         }
-        // Pages go round the LUNs, four slots each: every fourth group of four was written to one of them.
+        // Pages of four slots are written to the LUNs in turn, so every fourth group of four blocks
+        // is on the same LUN.
         for lba in (0..1100).filter(|lba| lba / 4 % 4 == round % 4) {
             now = flash.discard(now, lba..lba + 1).unwrap();
         }
@@ -196,7 +200,7 @@ fn discards_that_all_hit_one_lun_leave_a_usable_device() {
 }
 
 #[test]
-fn failed_programs_and_erases_lose_nothing() {
+fn failed_programs_and_erases_lose_no_data() {
     for seed in 0..6 {
         let mut config = small(2);
         config.geometry.exported_slots = 900;
@@ -211,7 +215,7 @@ fn failed_programs_and_erases_lose_nothing() {
 }
 
 #[test]
-fn a_read_that_fails_names_the_block_and_harms_nothing() {
+fn a_failed_read_reports_the_block_and_loses_no_data() {
     let mut config = small(1);
     config.faults.reads = [0].into();
     let mut flash = Flash::new(config);
@@ -242,8 +246,9 @@ fn the_same_commands_take_the_same_time() {
 }
 
 #[test]
-fn random_overwrites_amplify_as_greedy_cleaning_does() {
-    // At 80 % occupancy greedy cleaning of uniform overwrites writes about 2.6 times, the more so the larger the device.
+fn random_overwrites_have_the_write_amplification_of_greedy_cleaning() {
+    // At 80 % occupancy, uniform overwrites under greedy cleaning have a write amplification of
+    // about 2.6. It grows with the size of the device.
     let mut config = Preset::Nvme.config(512);
     config.geometry.exported_slots = config.geometry.raw_slots() * 8 / 10;
     let n = config.geometry.exported_slots;
@@ -272,7 +277,7 @@ fn random_overwrites_amplify_as_greedy_cleaning_does() {
 }
 
 #[test]
-fn bandwidth_is_that_of_the_dies() {
+fn write_bandwidth_is_limited_by_the_dies() {
     let config = Preset::Nvme.config(256);
     let (slots, timing) = (100_000, config.timing);
     let page = timing.program + timing.channel_slot.times(8);
@@ -280,7 +285,7 @@ fn bandwidth_is_that_of_the_dies() {
     let mut flash = Flash::new(config);
     let mut now = Nanos(0);
     for lba in (0..slots).step_by(4) {
-        // Thirty-two commands in flight hide the latency of each.
+        // A queue of 32 commands hides the latency of each.
         let data = (0..4).map(Payload::Fill).collect();
         let done = flash.write(now, Lba(lba), data, 0).unwrap();
         now = now.max(done.since(Nanos::micros(200)));

@@ -1,4 +1,4 @@
-//! E1 and E2: random writes until cleaning begins, and on until nothing changes any more.
+//! E1 and E2: random writes until cleaning begins, and further until the throughput is steady.
 
 use crate::experiment::definition::{Experiment, Scale};
 use crate::experiment::disk::{Discards, Disk, Shared};
@@ -10,22 +10,22 @@ use crate::experiment::workload::{Meter, RandomWrite, Sample, drift, mean_rate, 
 use crate::map::Interval;
 use crate::{Nanos, Preset, Striping};
 
-/// Blocks of a GiB.
+/// Blocks of 4 KiB in a GiB.
 pub const GIB: u64 = 1 << 18;
 
 /// A filesystem under test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum System {
-    /// Ours.
+    /// An IPLFS volume.
     Iplfs,
-    /// The baseline.
+    /// The F2FS model, with its allocation mode and cleaner.
     F2fs(Mode, Cleaner),
-    /// The baseline on zones.
+    /// The F2FS model with sections aligned to device zones.
     Zoned(Cleaner),
 }
 
 impl System {
-    /// Its name in tables.
+    /// Name of the system in tables.
     pub fn name(self) -> &'static str {
         match self {
             System::Iplfs => "IPLFS",
@@ -39,7 +39,7 @@ impl System {
         }
     }
 
-    /// A new one on a new device, which is `1 / divisor` of the preset.
+    /// Creates an empty filesystem on a new device of `1 / divisor` of the preset's capacity.
     pub fn make(
         self,
         preset: Preset,
@@ -75,12 +75,13 @@ impl System {
     }
 }
 
-/// Sections so small that there are at least 3500, as cleaning needs a choice of victims; at most the real 512 blocks.
+/// Section size for a partition. At least 3500 sections leave cleaning a choice of victims; the
+/// maximum is F2FS's 512 blocks.
 fn section_blocks(partition: u64) -> u64 {
     (1 << (partition / 3500).max(1).ilog2()).min(512)
 }
 
-/// A partition of so many GiB, scaled.
+/// Dimensions of a partition of `gib` GiB at the published scale, reduced by `divisor`.
 pub fn shape(gib: f64, divisor: u32, dirty_max: u64) -> Shape {
     Shape {
         partition_blocks: (gib * GIB as f64) as u64 / u64::from(divisor),
@@ -91,7 +92,7 @@ pub fn shape(gib: f64, divisor: u32, dirty_max: u64) -> Shape {
 
 struct Run {
     samples: Vec<Sample>,
-    /// Blocks in the logs when cleaning began, over those of the partition.
+    /// Blocks appended to the logs before cleaning began, divided by the size of the partition.
     onset: Option<f64>,
     cleaned_reads: u64,
     moved: u64,
@@ -99,7 +100,7 @@ struct Run {
     device_reads: u64,
 }
 
-/// Random writes to `file_gib` until `fills` partitions were written.
+/// Writes random blocks of a file of `file` GiB until `fills` times the partition size is written.
 fn run(
     system: System,
     scale: &Scale,
@@ -108,7 +109,7 @@ fn run(
     fills: f64,
     seed: u64,
 ) -> Result<Run> {
-    // Memory for dirty blocks in the same proportion to both partitions.
+    // Memory for dirty blocks is proportional to the partition.
     let dirty_max = (scale.dirty_max as f64 * partition / 60.0).max(scale.dirty_max as f64);
     let shape = shape(partition, scale.divisor, dirty_max as u64);
     let mut fs = system.make(Preset::Openssd, scale.divisor, shape, Discards::Eager)?;
@@ -116,7 +117,7 @@ fn run(
     let mut load = RandomWrite::new(&mut *fs, blocks, seed)?;
     let ops = (fills * shape.partition_blocks as f64) as u64;
     let reads_before = fs.disk().lock().sent.read_blocks;
-    // Whole rounds of write-back, so that samples are alike.
+    // Each sample covers whole rounds of write-back, so that samples are comparable.
     let mut meter = Meter::new(&*fs, (8 * shape.dirty_max).min(ops / 40));
     for _ in 0..ops {
         load.step(&mut *fs, &mut meter)?;
@@ -135,13 +136,14 @@ fn run(
     })
 }
 
-/// Samples between two amounts of written file data. Unit: partitions.
+/// Selects samples by the amount of file data written, above `from` up to `to`. Unit: partition
+/// sizes.
 fn window(samples: &[Sample], partition: u64, from: f64, to: f64) -> Vec<Sample> {
     let fills = |s: &Sample| s.ops as f64 / partition as f64;
     let inside = samples.iter().filter(|s| fills(s) > from && fills(s) <= to);
     let found: Vec<Sample> = inside.copied().collect();
     if found.is_empty() {
-        // Finer than a sample: the nearest one.
+        // The window is narrower than a sample: use the nearest sample.
         let near = |s: &&Sample| ((fills(s) - (from + to) / 2.0).abs() * 1e9) as u64;
         return samples
             .iter()
@@ -169,7 +171,7 @@ fn chart(title: &str, runs: &[(System, Run)], gib_for_op: f64) -> Chart {
     }
 }
 
-/// 28 GiB on 30 GiB.
+/// Runs E1: random writes to a file of 28 GiB on a partition of 30 GiB.
 pub fn e1(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
     let mut out = Outcome::new(e);
     let shape = shape(30.0, scale.divisor, scale.dirty_max);
@@ -274,7 +276,7 @@ pub fn e1(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
     Ok(out)
 }
 
-/// Says of each run whether it still changes.
+/// Adds a note for each run that tells whether its throughput is steady.
 pub fn steady<'a>(
     out: &mut Outcome,
     e: &Experiment,
@@ -295,7 +297,7 @@ pub fn steady<'a>(
     Ok(())
 }
 
-/// 210 GiB on 230 GiB.
+/// Runs E2: random writes to a file of 210 GiB on a partition of 230 GiB.
 pub fn e2(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
     let mut out = Outcome::new(e);
     let part = shape(230.4, scale.divisor, scale.dirty_max).partition_blocks;
@@ -310,7 +312,7 @@ pub fn e2(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
         .collect::<Result<_>>()?;
     for (i, (system, r)) in runs.iter().enumerate() {
         let name = system.name();
-        // The device has begun when a sample holds blocks that it moved.
+        // Device cleaning begins with the first sample that has blocks moved by the device.
         let first = r.samples.iter().find(|s| s.device_moved > 0);
         let device = first.map_or(f64::NAN, |s| s.ops as f64 / part as f64);
         let raw = Preset::Openssd.config(scale.divisor).geometry.raw_slots();

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub struct Definition {
     /// Seed of every random number.
     pub seed: u64,
-    /// Scales by name.
+    /// Available scales by name.
     pub scale: BTreeMap<String, Scale>,
     /// Experiments in the order of a report.
     pub experiment: Vec<Experiment>,
@@ -38,7 +38,7 @@ pub struct Scale {
     pub micro_rounds: u32,
 }
 
-/// One experiment.
+/// Parameters and limits of one experiment.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
@@ -48,7 +48,7 @@ pub struct Experiment {
     pub title: String,
     /// Published result in one sentence.
     pub published: String,
-    /// Limits by name.
+    /// Limits of the measured values, by name.
     pub bars: BTreeMap<String, f64>,
 }
 

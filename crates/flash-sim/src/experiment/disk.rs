@@ -1,7 +1,7 @@
-//! A flash device as a host sees it: a queue of commands in virtual time, and a place for discards to wait in.
+//! Host side of the flash device: a command queue in virtual time and a queue of deferred discards.
 //!
-//! Writes are submitted and waited for only when the queue is full or something flushes; reads are waited for at once.
-//! The host's own work is charged with [`Disk::spend`].
+//! Writes are asynchronous until the queue is full or a flush is issued; reads are synchronous. CPU
+//! time of the host is added with [`Disk::spend`].
 
 use crate::experiment::error::{Error, Result, failed};
 use crate::{Config, Flash, Lba, Nanos, Payload, SLOT_BYTES};
@@ -12,48 +12,48 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tuff_iplfs::{BlockAddr, BlockDevice};
 
-/// Blocks of the largest command.
+/// Largest number of blocks in one command.
 const COMMAND_BLOCKS: usize = 32;
-/// Commands under way at most.
+/// Largest number of commands in flight.
 const DEPTH: usize = 32;
 
-/// When discards go to the device.
+/// Policy that decides when discards are sent to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Discards {
-    /// When they are issued.
+    /// Immediately when they are issued.
     Eager,
-    /// As F2FS sends them: a few in a round, only after the device had nothing to do for a while. If `forced_above` blocks are
-    /// mapped, they go in any case, because nothing else makes room.
+    /// In small batches after an idle period, as in F2FS. Above `forced_above` mapped blocks,
+    /// discards are sent immediately, because nothing else frees space.
     Idle {
-        /// Commands in a round.
+        /// Number of commands in a batch.
         round: usize,
-        /// Time between rounds.
+        /// Minimum time between batches.
         interval: Nanos,
         /// Time without a command that counts as idle.
         idle: Nanos,
-        /// Mapped blocks above which discards are sent whatever else is under way.
+        /// Number of mapped blocks above which discards are sent immediately.
         forced_above: u64,
     },
-    /// Dropped.
+    /// Discards are dropped.
     Never,
 }
 
-/// Commands that the host sent.
+/// Counters of the commands sent to the device.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Sent {
-    /// Read commands.
+    /// Number of read commands.
     pub reads: u64,
-    /// Blocks read.
+    /// Number of blocks read.
     pub read_blocks: u64,
-    /// Blocks written.
+    /// Number of blocks written.
     pub written_blocks: u64,
-    /// Flushes.
+    /// Number of flush commands.
     pub flushes: u64,
-    /// Discards that were sent while the device was idle.
+    /// Number of discards sent while the device was idle.
     pub idle_discards: u64,
 }
 
-/// Ranges that wait to be discarded, disjoint, by start.
+/// Deferred discards: disjoint ranges, as end by start.
 #[derive(Default)]
 struct Waiting(BTreeMap<u64, u64>);
 
@@ -72,7 +72,7 @@ impl Waiting {
         self.0.insert(start, end);
     }
 
-    /// What is written again must not be discarded any more.
+    /// Removes a range, because rewritten blocks must not be discarded.
     fn remove(&mut self, range: Range<u64>) {
         let before = self
             .0
@@ -96,9 +96,9 @@ impl Waiting {
     }
 }
 
-/// The device and the host's side of it.
+/// A flash device with the command queue and discard policy of its host.
 pub struct Disk {
-    /// The device.
+    /// The simulated device.
     pub flash: Flash,
     now: Nanos,
     under_way: BinaryHeap<Reverse<Nanos>>,
@@ -106,12 +106,12 @@ pub struct Disk {
     waiting: Waiting,
     next_round: Nanos,
     last_done: Nanos,
-    /// What was sent.
+    /// Counters of the commands sent.
     pub sent: Sent,
 }
 
 impl Disk {
-    /// A new device.
+    /// Creates a disk on a new device.
     pub fn new(config: Config, policy: Discards) -> Self {
         Self {
             flash: Flash::new(config),
@@ -125,18 +125,18 @@ impl Disk {
         }
     }
 
-    /// The present.
+    /// Current virtual time.
     pub fn now(&self) -> Nanos {
         self.now
     }
 
-    /// The host works for a while, or waits.
+    /// Advances the virtual time by CPU or idle time of the host.
     pub fn spend(&mut self, time: Nanos) -> Result<()> {
         self.now += time;
         self.polite()
     }
 
-    /// Writes blocks from `lba` on, in a stream of the device.
+    /// Writes consecutive blocks from `lba` in a device stream.
     pub fn write(&mut self, lba: u64, mut data: Vec<Payload>, stream: u32) -> Result<()> {
         let count = data.len() as u64;
         self.waiting.remove(lba..lba + count);
@@ -154,7 +154,7 @@ impl Disk {
         self.polite()
     }
 
-    /// Reads blocks from `lba` on and waits for them.
+    /// Reads consecutive blocks from `lba` and waits for completion.
     pub fn read(&mut self, lba: u64, count: u64) -> Result<Vec<Option<Payload>>> {
         self.sent.reads += 1;
         self.sent.read_blocks += count;
@@ -167,7 +167,7 @@ impl Disk {
         Ok(data)
     }
 
-    /// Reads several runs at once, as many as the queue takes, and waits for all.
+    /// Reads several ranges concurrently, limited by the queue depth, and waits for all.
     pub fn read_all(&mut self, runs: &[Range<u64>]) -> Result<()> {
         let mut last = self.now;
         for run in runs {
@@ -184,14 +184,14 @@ impl Disk {
         Ok(())
     }
 
-    /// Waits for everything under way.
+    /// Waits for all commands in flight.
     pub fn wait(&mut self) {
         while let Some(Reverse(done)) = self.under_way.pop() {
             self.now = self.now.max(done);
         }
     }
 
-    /// Waits for everything under way and flushes the device.
+    /// Waits for all commands in flight and flushes the device.
     pub fn flush(&mut self) -> Result<()> {
         self.wait();
         self.sent.flushes += 1;
@@ -200,7 +200,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Declares blocks dead; what happens then is the policy's.
+    /// Discards blocks according to the policy.
     pub fn discard(&mut self, blocks: Range<u64>) -> Result<()> {
         match self.policy {
             Discards::Never => Ok(()),
@@ -219,7 +219,7 @@ impl Disk {
         Ok(())
     }
 
-    /// A round of waiting discards, if the policy wants one now.
+    /// Sends a batch of deferred discards if one is due.
     fn polite(&mut self) -> Result<()> {
         let Discards::Idle {
             round,
@@ -264,16 +264,16 @@ impl Disk {
     }
 }
 
-/// A disk that a volume and the one who watches it share.
+/// Handle of a disk shared by a filesystem and the measuring code.
 #[derive(Clone)]
 pub struct Shared {
     disk: Arc<Mutex<Disk>>,
-    /// Bits of an address below the number of its stream.
+    /// Position of the stream number in an address. Unit: bits.
     area_bits: u32,
 }
 
 impl Shared {
-    /// Shares a disk. Streams are the areas of addresses with so many bits of offset.
+    /// Shares a disk. The address bits above `area_bits` select the stream.
     pub fn new(disk: Disk, area_bits: u32) -> Self {
         Self {
             disk: Arc::new(Mutex::new(disk)),
@@ -281,9 +281,9 @@ impl Shared {
         }
     }
 
-    /// The disk, for as long as nobody else uses it.
+    /// Locks the disk until the guard is dropped.
     pub fn lock(&self) -> MutexGuard<'_, Disk> {
-        // One thread uses a disk; if it panicked, nobody looks any more.
+        // A disk is used by one thread; a poisoned lock only follows its panic.
         self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ranges_merge_and_are_cut() {
+    fn deferred_ranges_are_merged_and_split() {
         let mut w = Waiting::default();
         w.add(10..20);
         w.add(30..40);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_polite_discard_waits_until_nobody_asks_for_anything() {
+    fn an_idle_discard_waits_for_the_idle_time() {
         let idle = Nanos::millis(5);
         let mut d = disk(Discards::Idle {
             round: 8,
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_device_makes_discards_go() {
+    fn discards_are_forced_above_the_limit_of_mapped_blocks() {
         let policy = Discards::Idle {
             round: 8,
             interval: Nanos(0),
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_written_again_is_not_discarded() {
+    fn a_rewritten_block_is_not_discarded() {
         let policy = Discards::Idle {
             round: 8,
             interval: Nanos(0),

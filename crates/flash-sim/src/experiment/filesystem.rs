@@ -1,4 +1,4 @@
-//! What a workload asks of a filesystem, and our volume as one.
+//! Filesystem interface of the workloads, and its implementation by an IPLFS volume.
 
 use crate::Nanos;
 use crate::experiment::disk::Shared;
@@ -7,61 +7,61 @@ use crate::experiment::error::failed;
 use std::sync::Arc;
 use tuff_iplfs::{BLOCK_SIZE, Caller, FormatOptions, Geometry, MountOptions, Nid, Volume, mode};
 
-/// A file, by the order in which files were made.
+/// Number of a file, in the order of creation.
 pub type FileId = u32;
 
 /// A filesystem in virtual time. Offsets and lengths are blocks of 4 KiB.
 pub trait Fs {
-    /// Makes an empty file.
+    /// Creates an empty file.
     fn create(&mut self) -> Result<FileId>;
-    /// Writes blocks, into memory first.
+    /// Writes blocks to the page cache, which may start write-back.
     fn write(&mut self, file: FileId, index: u64, count: u64) -> Result<()>;
-    /// Reads blocks.
+    /// Reads blocks from the page cache or the device.
     fn read(&mut self, file: FileId, index: u64, count: u64) -> Result<()>;
-    /// Makes a file durable.
+    /// Makes the data and metadata of a file durable.
     fn fsync(&mut self, file: FileId) -> Result<()>;
-    /// Deletes a file.
+    /// Deletes a file and frees its blocks.
     fn delete(&mut self, file: FileId) -> Result<()>;
-    /// Makes everything durable.
+    /// Makes all files and metadata durable.
     fn sync(&mut self) -> Result<()>;
-    /// Does what is due at this time, such as the regular checkpoint.
+    /// Performs periodic work that is due, such as the regular checkpoint.
     fn tick(&mut self) -> Result<()>;
-    /// Blocks that files can take together.
+    /// Number of blocks available for files.
     fn capacity(&self) -> u64;
-    /// Blocks that the filesystem itself moved to make room, and rounds of doing so.
+    /// Counters of the filesystem's own cleaning.
     fn cleaned(&self) -> Cleaned;
-    /// The disk under it.
+    /// The disk that stores the filesystem.
     fn disk(&self) -> &Shared;
 }
 
-/// What a filesystem did to make room.
+/// Counters of filesystem cleaning.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Cleaned {
-    /// Blocks read to be moved.
+    /// Blocks read from victim sections.
     pub read_blocks: u64,
-    /// Blocks written again.
+    /// Valid blocks rewritten to other sections.
     pub moved_blocks: u64,
-    /// Rounds.
+    /// Number of cleaning rounds.
     pub rounds: u64,
-    /// Blocks that had been written to the logs when the first round began.
+    /// Blocks appended to the logs before the first round. `None` if cleaning never ran.
     pub onset_blocks: Option<u64>,
 }
 
-/// Sizes and intervals that every filesystem in a comparison shares.
+/// Sizes and intervals common to all filesystems of a comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// Blocks of the partition.
     pub partition_blocks: u64,
-    /// Blocks written in memory that start write-back.
+    /// Number of dirty blocks in memory that starts write-back.
     pub dirty_max: u64,
     /// Time between regular checkpoints.
     pub checkpoint_every: Nanos,
 }
 
-/// Bits of the offset in an area.
+/// Number of address bits below the area number.
 pub const AREA_BITS: u32 = 48;
 
-/// A volume of `crates/iplfs`.
+/// An IPLFS volume of the `tuff-iplfs` crate.
 pub struct Iplfs {
     volume: Volume,
     disk: Shared,
@@ -73,7 +73,7 @@ pub struct Iplfs {
 }
 
 impl Iplfs {
-    /// An empty volume on a disk.
+    /// Formats and mounts an empty volume on a disk.
     pub fn new(disk: Shared, shape: Shape) -> Result<Self> {
         let device = Arc::new(disk.clone());
         let format = FormatOptions {
@@ -89,7 +89,8 @@ impl Iplfs {
         Volume::format(device.clone(), &format).map_err(|e| failed("format", &e))?;
         let options = MountOptions {
             dirty_pages_max: shape.dirty_max,
-            // All nodes fit the memory of a host that has a fraction of the volume; F2FS keeps them likewise.
+            // The node cache holds all nodes of the scaled-down volume. The F2FS model also keeps
+            // all nodes in memory.
             node_cache_max: 1 << 20,
             ..MountOptions::default()
         };
@@ -105,12 +106,12 @@ impl Iplfs {
         })
     }
 
-    /// The volume.
+    /// Returns the mounted volume.
     pub fn volume(&self) -> &Volume {
         &self.volume
     }
 
-    /// The volume, to change it.
+    /// The mounted volume, for changes that [`Fs`] does not offer.
     pub fn volume_mut(&mut self) -> &mut Volume {
         &mut self.volume
     }

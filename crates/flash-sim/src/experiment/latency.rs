@@ -1,4 +1,4 @@
-//! E3, E7 and E8: databases, and how long their queries take.
+//! E3, E7 and E8: query latency of databases, map maintenance, zoned devices.
 
 use crate::experiment::cleaning::{GIB, System, shape};
 use crate::experiment::definition::{Experiment, Scale};
@@ -23,14 +23,15 @@ struct Answers {
     rate: f64,
 }
 
-/// Clients of a database. Each waits for its answer before it asks again.
+/// Number of database clients. Each waits for its reply before the next query.
 const CLIENTS: usize = 8;
 
-/// Warms a database up with twice the queries, then measures them.
+/// Runs `3 * queries` queries and measures the last third.
 ///
-/// The filesystem serves one query at a time, in order; a query found in the pool does not need it. So a query that does need
-/// it takes from the answer that its client got before, which is as many such answers ago as there are clients, to its own:
-/// while the filesystem makes room for one, the others wait.
+/// The filesystem serves one query at a time, in order; a query that hits the buffer pool does not
+/// use it. The latency of any other query is the time since the previous reply to the same client.
+/// That is the reply `CLIENTS` uses of the filesystem earlier. While the filesystem cleans for one
+/// query, the other clients wait.
 fn query(fs: &mut dyn Fs, db: &mut Database, queries: u64) -> Result<Answers> {
     let mut meter = Meter::new(fs, (queries / 50).max(1));
     let mut answered: VecDeque<Nanos> = VecDeque::new();
@@ -70,7 +71,7 @@ fn query(fs: &mut dyn Fs, db: &mut Database, queries: u64) -> Result<Answers> {
     Ok(answers)
 }
 
-/// YCSB-A.
+/// Runs E3: YCSB-A, half reads and half updates.
 pub fn e3(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
     let mut out = Outcome::new(e);
     let shape = shape(230.4, scale.divisor, scale.dirty_max);
@@ -108,7 +109,7 @@ pub fn e3(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
             "3.73",
         )?;
         for (q, bar_name, published) in [(0.95, "p95", "5.2"), (0.99, "p99", "5.0")] {
-            // The published figure is of reads and updates together.
+            // The published value covers reads and updates together.
             let both = |a: &Answers| {
                 let mut h = a.reads.clone();
                 h.merge(&a.updates);
@@ -155,13 +156,13 @@ pub fn e3(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
     Ok(out)
 }
 
-/// Databases of E7, each from its own seed.
+/// Number of databases in E7, each with its own seed.
 const ROUNDS: u64 = 3;
 
-/// Upkeep of the map: off, a node at a time, all at once.
+/// Runs E7: map maintenance off, incremental, and all nodes at a time.
 pub fn e7(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
     let mut out = Outcome::new(e);
-    // Small blocks of a large database die at random: the worst a map can meet.
+    // Random discards of small blocks in a large database are the worst case for the map.
     let shape = shape(230.4, scale.divisor, scale.dirty_max);
     let ways = [
         ("off", Compaction::Off),
@@ -180,7 +181,7 @@ pub fn e7(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
     for (name, compaction) in ways {
         let make = |interval| -> Result<Iplfs> {
             let mut config = Preset::Nvme.config(scale.divisor).with_interval(interval);
-            // Once in a second of the published size.
+            // Once per second at the published size.
             config.cleaning.map_period = Nanos(1_000_000_000 / u64::from(scale.divisor));
             let disk = Shared::new(Disk::new(config, Discards::Eager), AREA_BITS);
             Iplfs::new(disk, shape)
@@ -189,7 +190,8 @@ pub fn e7(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
             compaction,
             ..Interval::new(AREA_BITS)
         };
-        // A database with four updates in five queries; several, because when a checkpoint falls decides about the tail of one.
+        // Four of five queries are updates. Several databases are measured, because the time of a
+        // checkpoint dominates the tail of a single one.
         let (mut queries, mut stall) = (Histogram::new(), Nanos(0));
         for round in 0..ROUNDS {
             let mut fs = make(interval)?;
@@ -201,7 +203,7 @@ pub fn e7(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
             queries.merge(&answers.updates);
             stall = stall.max(fs.disk().lock().flash.counters().map_stall_max);
         }
-        // Random writes of single blocks, which leave the map in the worst shape.
+        // Random writes of single blocks fragment the map most.
         let mut fs = make(interval)?;
         let file = fs.capacity() * 7 / 10;
         let mut load = RandomWrite::new(&mut fs, file, seed)?;
@@ -302,10 +304,10 @@ pub fn e7(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
     Ok(out)
 }
 
-/// Three filesystems, three workloads.
+/// Runs E8: three workloads on F2FS, zoned F2FS and IPLFS.
 pub fn e8(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
     let mut out = Outcome::new(e);
-    // Fewer zones than this leave none to choose from; a test runs shorter instead.
+    // Smaller divisors leave too few zones to choose from; a test runs shorter instead.
     let divisor = scale.divisor.min(256);
     let fills = if divisor < scale.divisor { 1 } else { 3 };
     // 256 GB with 7 % spare exports 223 GiB.
@@ -341,7 +343,7 @@ pub fn e8(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
                     query(&mut *fs, &mut db, queries)?.samples
                 }
                 _ => {
-                    // 4 MiB files.
+                    // Mean file size of 4 MiB.
                     let mut server = FileServer::new(&mut *fs, live, 1024, seed)?;
                     let start = fs.disk().lock().flash.counters().host_slots;
                     let mut meter = Meter::new(&*fs, 40);

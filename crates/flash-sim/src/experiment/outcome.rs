@@ -6,9 +6,9 @@ use super::workload::Sample;
 /// Limit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
-    /// Upper limit, inclusive.
+    /// The value must not exceed this limit.
     AtMost(f64),
-    /// Lower limit, inclusive.
+    /// The value must not be below this limit.
     AtLeast(f64),
     /// Lower and upper limit, both inclusive.
     Between(f64, f64),
@@ -30,7 +30,7 @@ impl Limit {
 pub struct Figure {
     /// Quantity, with its unit.
     pub what: String,
-    /// Measured value.
+    /// Value measured in this run.
     pub ours: f64,
     /// Published value; empty if none was published.
     pub published: String,
@@ -47,7 +47,7 @@ pub struct Chart {
     pub x: String,
     /// Quantity and unit of the vertical axis.
     pub y: String,
-    /// Named lines.
+    /// Lines of the chart: name and points.
     pub series: Vec<(String, Vec<(f64, f64)>)>,
 }
 

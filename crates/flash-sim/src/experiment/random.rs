@@ -1,32 +1,33 @@
-//! Chance that is the same everywhere.
+//! Reproducible pseudo-random numbers and distributions.
 
-/// The generator of the crash tests, with the distributions that loads need.
+/// Pseudo-random generator of the crash tests, with the distributions of the workloads.
 #[derive(Clone, Debug)]
 pub struct Rng(tuff_testkit::Rng);
 
 impl Rng {
-    /// A stream of numbers that `seed` alone decides.
+    /// Creates a generator whose sequence depends only on `seed`.
     pub fn new(seed: u64) -> Self {
         Rng(tuff_testkit::Rng::new(seed))
     }
 
-    /// Any number.
+    /// Returns a uniformly distributed 64-bit number.
     pub fn draw(&mut self) -> u64 {
         self.0.draw()
     }
 
-    /// A number below `n`, which must not be 0. The bias is below n / 2^64.
+    /// Returns a number below `n`, which must not be 0. The bias is below n / 2^64.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.draw()) * u128::from(n)) >> 64) as u64
     }
 
-    /// A number in [0, 1).
+    /// Returns a number in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 
-/// Zipf's law over `n` things, scattered so that the popular ones are not neighbours; as YCSB draws its keys.
+/// Zipf distribution over `n` items with scrambled ranks, as in YCSB: popular items are not
+/// adjacent.
 #[derive(Clone, Debug)]
 pub struct Zipf {
     n: u64,
@@ -37,7 +38,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// `theta` is the skew, below 1.
+    /// Creates a distribution of skew `theta`, which must be below 1.
     pub fn new(n: u64, theta: f64) -> Self {
         let zeta = |n: u64| (1..=n).map(|i| 1.0 / (i as f64).powf(theta)).sum::<f64>();
         let zeta_n = zeta(n);
@@ -50,7 +51,7 @@ impl Zipf {
         }
     }
 
-    /// One of the things, below `n`.
+    /// Returns an item number below `n`.
     pub fn draw(&self, rng: &mut Rng) -> u64 {
         let u = rng.unit();
         let uz = u * self.zeta_n;
@@ -71,14 +72,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_the_published_ones() {
+    fn numbers_match_the_published_sequence() {
         let mut rng = Rng::new(1_234_567);
         assert_eq!(rng.draw(), 6_457_827_717_110_365_317);
         assert_eq!(rng.draw(), 3_203_168_211_198_807_973);
     }
 
     #[test]
-    fn the_most_popular_of_a_thousand_gets_its_share() {
+    fn the_most_popular_item_of_1000_has_its_theoretical_share() {
         let (zipf, mut rng) = (Zipf::new(1000, 0.99), Rng::new(1));
         let top = Rng::new(0).below(1000);
         let hits = (0..100_000).filter(|_| zipf.draw(&mut rng) == top).count();

@@ -1,4 +1,4 @@
-//! E4, E5, E9 and E10: discards, the memory of the map, and the space that is taken.
+//! E4, E5, E9 and E10: discard policies, memory of the map, and allocated space.
 
 use crate::experiment::cleaning::{GIB, System, shape};
 use crate::experiment::definition::{Experiment, Scale};
@@ -24,9 +24,9 @@ use tuff_iplfs::{
     Volume, mode,
 };
 
-/// What a fileserver got.
+/// Result of a fileserver run.
 struct Served {
-    /// Write amplification of the device.
+    /// Write amplification of the device in the second fill.
     wa: f64,
     rate: f64,
     drift: f64,
@@ -34,7 +34,7 @@ struct Served {
     samples: Vec<crate::experiment::workload::Sample>,
 }
 
-/// A fileserver of two partition fills, the second of which counts.
+/// Runs a fileserver for two partition fills and measures the second.
 fn serve(fs: &mut dyn Fs, live: u64, partition_blocks: u64, seed: u64) -> Result<Served> {
     let mut server = FileServer::new(fs, live, 512, seed)?;
     let written = |fs: &dyn Fs| fs.disk().lock().flash.counters();
@@ -62,7 +62,7 @@ fn serve(fs: &mut dyn Fs, live: u64, partition_blocks: u64, seed: u64) -> Result
     })
 }
 
-/// Eager against idle-only, the filesystem being the same.
+/// Runs E4: eager and idle-only discards on the same filesystem.
 pub fn e4(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
     let mut out = Outcome::new(e);
     let divisor = scale.fileserver_divisor;
@@ -72,7 +72,7 @@ pub fn e4(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
         round: 8,
         interval: slow(50_000_000),
         idle: slow(5_000_000_000),
-        // The volume must never find the device full of what it has already given back.
+        // The device must not become full of blocks that the volume has already discarded.
         forced_above: shape.partition_blocks - shape.partition_blocks / 50 - 2 * shape.dirty_max,
     };
     let mut lines: Vec<(String, Vec<(f64, f64)>)> = vec![
@@ -80,7 +80,8 @@ pub fn e4(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
         ("idle only".to_owned(), Vec::new()),
     ];
     for &percent in &scale.utilisations {
-        // Dead blocks wait for two checkpoints; a volume that is to hold 95 % has room for no more.
+        // Freed blocks wait for two checkpoints, so a volume at 95 % has no room for more dirty
+        // blocks.
         let live = shape.partition_blocks * percent / 100
             - if percent > 93 {
                 4 * shape.dirty_max.min(shape.partition_blocks / 400)
@@ -128,7 +129,7 @@ pub fn e4(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
                 e.bar("throughput_at_90")?,
                 "",
             );
-            // What was published compares two filesystems.
+            // The published value compares two filesystems.
             let f2fs = System::F2fs(Mode::Lfs, Cleaner::ReadAhead);
             let mut fs = f2fs.make(Preset::Openssd, divisor, shape, idle)?;
             let served = serve(&mut *fs, live, shape.partition_blocks, seed)?;
@@ -166,7 +167,7 @@ pub fn e4(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
     Ok(out)
 }
 
-/// A sparse device that keeps contents as words, and shows what is written and discarded to maps.
+/// Sparse memory device that applies its writes and discards to several maps.
 struct Watched {
     state: Mutex<WatchedState>,
 }
@@ -175,7 +176,7 @@ struct WatchedState {
     blocks: BTreeMap<u64, Payload>,
     maps: Vec<IntervalMap>,
     next_page: u64,
-    /// Only this area is shown to the maps, as the published trace was of warm data.
+    /// Only addresses of this area reach the maps; the published trace is of warm data.
     area: u64,
     peaks: Vec<u64>,
 }
@@ -206,7 +207,7 @@ impl BlockDevice for Watched {
             if lba >> AREA_BITS != state.area {
                 continue;
             }
-            // A page of 16 KiB takes four blocks that follow each other.
+            // A flash page of 16 KiB holds four consecutive blocks.
             if lba.is_multiple_of(4) {
                 state.next_page = (state.next_page + 1) % (1 << 28);
             }
@@ -256,7 +257,7 @@ impl BlockDevice for Watched {
     }
 }
 
-/// A fileserver on a volume, its warm data seen by many maps at once.
+/// Runs E5: a fileserver on a volume, with several maps applied to its warm data.
 pub fn e5(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
     let mut out = Outcome::new(e);
     let divisor = u64::from(scale.map_divisor);
@@ -267,7 +268,7 @@ pub fn e5(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
         ..Interval::new(AREA_BITS)
     };
     let on = Compaction::STEADY;
-    // Blocks of a region: 64 KiB to 16 MiB.
+    // Region sizes from 64 KiB to 16 MiB, as log2 of blocks.
     let regions = [4, 6, 7, 8, 10, 11, 12];
     let mut hows = Vec::new();
     for unit in [2, 0] {
@@ -285,7 +286,7 @@ pub fn e5(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
             peaks: vec![0; hows.len()],
         }),
     });
-    // 142 GiB live in files of 2 MiB, and about as much again written.
+    // 142 GiB of live files of 2 MiB; the total written is three times as much.
     let live = 142 * GIB / divisor;
     let error = |what: &'static str| move |e: tuff_iplfs::Error| failed(what, &e);
     let options = FormatOptions::new([3; 16], [4; 16], live * 2 + 65536);
@@ -302,7 +303,7 @@ pub fn e5(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
     let mut word = 0_u64;
     let mut growth: Vec<(f64, Vec<u64>)> = Vec::new();
     while written < live * 3 {
-        // A new file when there is room for it, else an old one goes: of every eight, seven of the younger half.
+        // Create a file while there is room; otherwise delete a random one.
         if total < live {
             let blocks = rng.below(512) + rng.below(512) + 1;
             let caller = Caller::default();
@@ -335,7 +336,7 @@ pub fn e5(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
             gone.map_err(error("unlink"))?;
             total -= blocks;
         }
-        // Appends of 16 KiB, as the fileserver makes them.
+        // Appends of 16 KiB, as in the fileserver.
         if files.len() > 4 && rng.below(2) == 0 {
             let i = rng.below(files.len() as u64) as usize;
             let (_, blocks, ino) = files[i];
@@ -410,7 +411,7 @@ pub fn e5(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
         };
         out.say(format!("16 KiB, regions of {kib} KiB, MB"), *mb, &text);
     }
-    // The flat part: 256 KiB to 4 MiB.
+    // Region sizes from 256 KiB to 4 MiB, for which the published memory use is nearly constant.
     let flat: Vec<f64> = sweep
         .iter()
         .filter(|(b, _)| (6.0..=10.0).contains(b))
@@ -454,13 +455,13 @@ pub fn e5(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
     Ok(out)
 }
 
-/// Random overwrites on a device that gives back granules.
+/// Runs E9: random overwrites on a device that frees space in granules.
 pub fn e9(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
     let mut out = Outcome::new(e);
     let blocks = scale.granule_blocks;
     let mut points = (Vec::new(), Vec::new());
     for granule in [1_u64, 4, 16, 256] {
-        // Edges of a granule must not matter.
+        // The number of granules must be large enough to neglect edge effects.
         if granule * 32 > blocks {
             continue;
         }
@@ -477,7 +478,7 @@ pub fn e9(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
         let made = volume.create(Nid::ROOT, b"file", mode::FILE | 0o644, 0, &caller);
         let ino = made.map_err(error("create"))?.ino;
         let mut rng = Rng::new(seed ^ granule);
-        // Old granules live for ln k + a few turnovers; and the file must be full.
+        // Old granules live for ln k plus a few turnovers, and the file must be full.
         let writes = blocks * 12;
         let page = vec![7; BLOCK_SIZE];
         for i in 0..writes {
@@ -489,7 +490,7 @@ pub fn e9(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
         volume.drain().map_err(error("drain"))?;
         let area = (Log::WarmData as u64) << 48..(Log::WarmData as u64 + 1) << 48;
         let runs = device.allocated(area).map_err(|e| failed("look", &e))?;
-        // A granule is taken as a whole if any of its blocks is.
+        // A granule is allocated as a whole if any of its blocks is in use.
         let mut granules: Vec<u64> = runs
             .iter()
             .flat_map(|r| r.start / granule..=(r.end - 1) / granule)
@@ -521,7 +522,7 @@ pub fn e9(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
     Ok(out)
 }
 
-/// Bytes that the host says a tree of files takes.
+/// Space allocated by the host for a directory tree. Unit: bytes.
 fn host_bytes(path: &Path) -> Result<u64> {
     let meta = std::fs::symlink_metadata(path).map_err(|e| Error::io("look at", path, e))?;
     let mut total = meta.blocks() * 512;
@@ -533,7 +534,7 @@ fn host_bytes(path: &Path) -> Result<u64> {
     Ok(total)
 }
 
-/// Volumes in the files of the host's filesystem at `work`.
+/// Runs E10: volumes in files of the host filesystem in the folder `work`.
 pub fn e10(e: &Experiment, scale: &Scale, seed: u64, work: &Path) -> Result<Outcome> {
     let mut out = Outcome::new(e);
     let live = 2 * GIB / u64::from(scale.divisor).min(GIB / 2048);
@@ -549,7 +550,7 @@ pub fn e10(e: &Experiment, scale: &Scale, seed: u64, work: &Path) -> Result<Outc
         let error = |what: &'static str| move |e: tuff_iplfs::Error| failed(what, &e);
         let format = FormatOptions {
             geometry: Geometry {
-                // A single file on ext4 ends at 16 TiB.
+                // The maximum file size of ext4 is 16 TiB.
                 area_bits: 29,
                 section_bits: 18,
                 zone_bits: 12,

@@ -1,4 +1,4 @@
-//! E6: what a translation costs, in nanoseconds of this machine and in the model.
+//! E6: cost of an address translation, in real time and in the model.
 
 use crate::experiment::definition::{Experiment, Scale};
 use crate::experiment::error::Result;
@@ -13,16 +13,16 @@ use std::time::Instant;
 /// Blocks of 10 GiB, the published file.
 const BLOCKS: u64 = 10 << 18;
 
-/// Nanoseconds of one step of `work`, which does `steps`.
+/// Returns the real time per step of `work`, which performs `steps`. Unit: nanoseconds.
 fn time(steps: u64, work: impl FnOnce() -> u64) -> f64 {
     let start = Instant::now();
     black_box(work());
     start.elapsed().as_nanos() as f64 / steps as f64
 }
 
-/// For each number below `n` another one, so that following them visits all.
+/// Returns a random permutation of the numbers below `n` that is a single cycle.
 fn cycle(n: u64, rng: &mut Rng) -> Vec<u32> {
-    // Fits: addresses of slots have 32 bits.
+    // Fits: slot addresses have 32 bits.
     let mut next: Vec<u32> = (0..n as u32).collect();
     for i in (1..n).rev() {
         next.swap(i as usize, rng.below(i) as usize);
@@ -41,10 +41,10 @@ fn median(samples: &[f64]) -> f64 {
     }
 }
 
-/// Real time of look-ups and insertions, and the same commands on two devices in virtual time.
+/// Runs E6: real time of look-ups and insertions, and direct I/O on both devices in virtual time.
 pub fn e6(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
     let mut out = Outcome::new(e);
-    // The maps are cheap: only a test makes them smaller.
+    // The maps need little time, so only tests reduce them.
     let blocks = BLOCKS / u64::from(scale.divisor / 128).max(1);
     let base = 2_u64 << 48;
     let (mut gets, mut sets) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
@@ -71,7 +71,8 @@ pub fn e6(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
                 map.get(Lba(base + at)).map_or(0, |s| u64::from(s.0))
             })
         };
-        // A page map is overwritten where the interval map appends; both as their filesystems make them do.
+        // A page map is overwritten and an interval map is appended to, as their filesystems use
+        // them.
         set(&mut page, 0);
         sets.0.push(time(blocks, || {
             order
@@ -145,7 +146,8 @@ pub fn e6(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
     Ok(out)
 }
 
-/// Direct I/O on 28 GiB, scaled: random reads, and writes that are appended so that both maps take the same commands.
+/// Measures direct I/O on 28 GiB, scaled: appending writes, which suit both maps, followed by
+/// random reads.
 fn direct(interval: bool, divisor: u32, seed: u64) -> Result<[Histogram; 2]> {
     let mut config = Preset::Openssd.config(divisor);
     if interval {

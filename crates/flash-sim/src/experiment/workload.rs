@@ -1,4 +1,4 @@
-//! Workloads, and the meter that watches them.
+//! Synthetic workloads, and the meter of their throughput and latency.
 
 use crate::experiment::error::Result;
 use crate::experiment::filesystem::{FileId, Fs};
@@ -6,40 +6,41 @@ use crate::experiment::random::{Rng, Zipf};
 use crate::{Counters, Histogram, Nanos};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What happened in some number of operations.
+/// Measurements of one sampling interval, with running totals.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Sample {
-    /// Operations since the start.
+    /// Total number of operations.
     pub ops: u64,
-    /// Virtual time. Unit: seconds.
+    /// Virtual time of the sample. Unit: seconds.
     pub seconds: f64,
-    /// Operations in a second, since the last sample.
+    /// Operations per virtual second since the last sample.
     pub rate: f64,
     /// Write amplification of the device since the last sample.
     pub amplification: f64,
-    /// Blocks the host sent to the device since the start.
+    /// Total blocks written to the device by the host.
     pub host_blocks: u64,
-    /// Blocks the filesystem moved since the start.
+    /// Total blocks moved by the filesystem.
     pub moved_blocks: u64,
-    /// Blocks the device moved since the start.
+    /// Total blocks moved by the device.
     pub device_moved: u64,
-    /// Memory of the map. Unit: bytes.
+    /// Memory use of the map. Unit: bytes.
     pub map_bytes: u64,
 }
 
-/// Times operations in virtual time, and takes a sample every so many.
+/// Measures operations in virtual time and samples them at a fixed number of operations.
 pub struct Meter {
     per_sample: u64,
     ops: u64,
     last: (Nanos, u64, Counters),
-    /// Times of all operations since the last `restart`.
+    /// Latencies of all operations since the last [`restart`](Meter::restart).
     pub times: Histogram,
-    /// Samples since the start.
+    /// All samples since the meter was created.
     pub samples: Vec<Sample>,
 }
 
 impl Meter {
-    /// Starts now.
+    /// Creates a meter that starts at the current virtual time and samples every `per_sample`
+    /// operations.
     pub fn new(fs: &dyn Fs, per_sample: u64) -> Self {
         let disk = fs.disk().lock();
         Self {
@@ -51,12 +52,12 @@ impl Meter {
         }
     }
 
-    /// Forgets the times, not the samples.
+    /// Clears the latencies; the samples are kept.
     pub fn restart(&mut self) {
         self.times = Histogram::new();
     }
 
-    /// Does an operation and takes its time.
+    /// Performs an operation, with `cpu` of host time, and returns its duration.
     pub fn op(
         &mut self,
         fs: &mut dyn Fs,
@@ -66,7 +67,7 @@ impl Meter {
         let start = fs.disk().lock().now();
         work(fs)?;
         fs.disk().lock().spend(cpu)?;
-        // A regular checkpoint keeps everybody waiting, also the one who asked last.
+        // A regular checkpoint delays all clients, including that of the current operation.
         fs.tick()?;
         let took = fs.disk().lock().now() - start;
         self.times.add(took);
@@ -95,13 +96,13 @@ impl Meter {
     }
 }
 
-/// Mean rate of samples: operations by time, so that slow ones count as long as they took.
+/// Harmonic mean of the sample rates, which weights each sample by its duration.
 pub fn mean_rate(samples: &[Sample]) -> f64 {
     let time: f64 = samples.iter().map(|s| 1.0 / s.rate).sum();
     samples.len() as f64 / time.max(1e-12)
 }
 
-/// Standard deviation of the rates over their mean.
+/// Coefficient of variation: standard deviation of the rates divided by their mean.
 pub fn variation(samples: &[Sample]) -> f64 {
     let n = samples.len().max(1) as f64;
     let mean = samples.iter().map(|s| s.rate).sum::<f64>() / n;
@@ -109,7 +110,7 @@ pub fn variation(samples: &[Sample]) -> f64 {
     variance.sqrt() / mean.max(1e-12)
 }
 
-/// Rate of the last eighth over that of the eighth before: 1 when nothing changes any more.
+/// Rate of the last eighth divided by that of the preceding eighth; 1 in steady state.
 pub fn drift(samples: &[Sample]) -> f64 {
     let n = samples.len();
     let eighth = (n / 8).max(1).min(n / 2);
@@ -119,18 +120,18 @@ pub fn drift(samples: &[Sample]) -> f64 {
     mean_rate(&samples[n - eighth..]) / mean_rate(&samples[n - 2 * eighth..n - eighth])
 }
 
-/// Random writes of single blocks over one file, as fio's `randwrite` with buffered I/O from four jobs.
+/// Random writes of single blocks to one file, as buffered fio `randwrite` with four jobs.
 pub struct RandomWrite {
     file: FileId,
     blocks: u64,
     rng: Rng,
 }
 
-/// A job of four spends 17 µs in the page cache for each write.
+/// CPU time of a buffered write: 17 µs in the page cache, divided by four jobs.
 const BUFFERED_WRITE: Nanos = Nanos(17_000 / 4);
 
 impl RandomWrite {
-    /// A new file of so many blocks, all holes.
+    /// Creates a file of `blocks` blocks, all of them holes.
     pub fn new(fs: &mut dyn Fs, blocks: u64, seed: u64) -> Result<Self> {
         Ok(Self {
             file: fs.create()?,
@@ -139,25 +140,25 @@ impl RandomWrite {
         })
     }
 
-    /// Writes one block.
+    /// Writes one random block and returns the duration.
     pub fn step(&mut self, fs: &mut dyn Fs, meter: &mut Meter) -> Result<Nanos> {
         let index = self.rng.below(self.blocks);
         meter.op(fs, BUFFERED_WRITE, |fs| fs.write(self.file, index, 1))
     }
 }
 
-/// Files made, appended to, read and deleted, as filebench's fileserver.
+/// Creates, appends to, reads and deletes files, as filebench's fileserver.
 pub struct FileServer {
     files: Vec<(FileId, u64)>,
     mean_blocks: u64,
     rng: Rng,
 }
 
-/// Blocks of an append; filebench's mean is 16 KiB.
+/// Largest size of an append. Unit: blocks; filebench's mean is 16 KiB.
 const APPEND_BLOCKS: u64 = 4;
 
 impl FileServer {
-    /// Fills the filesystem to so many blocks of files with a mean of `mean_blocks`.
+    /// Creates files of `mean_blocks` on average until they occupy `live_blocks`.
     pub fn new(fs: &mut dyn Fs, live_blocks: u64, mean_blocks: u64, seed: u64) -> Result<Self> {
         let mut server = Self {
             files: Vec::new(),
@@ -165,7 +166,7 @@ impl FileServer {
             rng: Rng::new(seed),
         };
         let mut total = 0;
-        // Appends make files grow by half of their share of steps before they are deleted, on average.
+        // Files also grow by appends until they are deleted.
         while total < live_blocks {
             total += server.make(fs, live_blocks - total)?;
         }
@@ -173,9 +174,10 @@ impl FileServer {
         Ok(server)
     }
 
-    /// Makes a file of at most `most` blocks; returns how many it got.
+    /// Creates a file of at most `most` blocks and returns its size.
     fn make(&mut self, fs: &mut dyn Fs, most: u64) -> Result<u64> {
-        // The sum of two dice: filebench draws a gamma distribution with this mean.
+        // The sum of two uniform numbers replaces filebench's gamma distribution; the mean is the
+        // same.
         let half = self.mean_blocks.max(2);
         let blocks = (self.rng.below(half) + self.rng.below(half) + 1).min(most.max(1));
         let file = fs.create()?;
@@ -184,14 +186,15 @@ impl FileServer {
         Ok(blocks)
     }
 
-    /// Deletes a file, makes one in its place, appends to another, reads one whole.
+    /// Deletes a file, creates others in its place, appends to one and reads one completely.
     pub fn step(&mut self, fs: &mut dyn Fs, meter: &mut Meter) -> Result<()> {
         let pick = |rng: &mut Rng, n: usize| rng.below(n as u64) as usize;
         let gone = pick(&mut self.rng, self.files.len());
         let (file, blocks) = self.files.swap_remove(gone);
         meter.op(fs, Nanos::micros(2), |fs| fs.delete(file))?;
         let mut room = blocks;
-        // The new file and the append together take what the old one gave, so that the filesystem stays as full as it is.
+        // New files and the append use as many blocks as the deleted file had, so the utilisation
+        // is constant.
         let append = room.min(APPEND_BLOCKS).saturating_sub(1);
         room -= append;
         while room > 0 {
@@ -215,7 +218,7 @@ impl FileServer {
     }
 }
 
-/// Writes blocks in steps of 1 MiB.
+/// Writes the blocks `from..to` in steps of 1 MiB.
 fn write_all(fs: &mut dyn Fs, file: FileId, from: u64, to: u64) -> Result<()> {
     for at in (from..to).step_by(256) {
         fs.write(file, at, (to - at).min(256))?;
@@ -223,35 +226,38 @@ fn write_all(fs: &mut dyn Fs, file: FileId, from: u64, to: u64) -> Result<()> {
     Ok(())
 }
 
-/// What a database is asked for.
+/// Query mix of a database.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Queries {
-    /// YCSB: one page, by Zipf's law with 0.99; this share of updates, each with its commit.
+    /// YCSB: each query uses one page, chosen by a Zipf distribution of skew 0.99. Each update
+    /// commits.
     Ycsb {
-        /// Share of updates.
+        /// Fraction of updates, 0 to 1.
         updates: f64,
     },
-    /// As TPC-C: transactions of ten pages, most of them in a tenth of the database, six of them changed, one commit.
+    /// TPC-C-like: a transaction uses ten pages, seven of ten in a tenth of the database. It
+    /// changes six and commits once.
     TpcC,
 }
 
-/// What became of a query.
+/// Outcome of a query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Answer {
-    /// It changed something.
+    /// The query changed a page.
     pub update: bool,
-    /// It read from or committed to the filesystem.
+    /// The query read from the filesystem or committed to it.
     pub needed_fs: bool,
-    /// Its own time, nobody else being there.
+    /// Duration of the query without waiting for other clients.
     pub took: Nanos,
 }
 
-/// Blocks of a page of 16 KiB.
+/// Blocks of a database page of 16 KiB.
 const PAGE: u64 = 4;
-/// Pages flushed together through the double-write file.
+/// Pages flushed in one batch through the double-write file.
 const FLUSH: usize = 16;
 
-/// A database with a buffer pool, a redo log with a commit for each change, and a double-write file, as InnoDB.
+/// Database model with a buffer pool, a redo log that commits each change, and a double-write file,
+/// as InnoDB.
 pub struct Database {
     data: FileId,
     log: FileId,
@@ -263,7 +269,7 @@ pub struct Database {
     zipf: Zipf,
     rng: Rng,
     pool: usize,
-    /// Pages in the pool, by last use; and when each was used.
+    /// Pages in the pool by last use. `used` holds the time of last use by page.
     by_use: BTreeMap<u64, u64>,
     used: BTreeMap<u64, u64>,
     dirty: BTreeSet<u64>,
@@ -271,7 +277,8 @@ pub struct Database {
 }
 
 impl Database {
-    /// A database that takes so many blocks, all written, and a pool of `pool_share` of its pages.
+    /// Creates a database of `blocks` written blocks and a buffer pool of `pool_share` of its
+    /// pages.
     pub fn new(
         fs: &mut dyn Fs,
         blocks: u64,
@@ -304,7 +311,7 @@ impl Database {
         })
     }
 
-    /// One query.
+    /// Performs one query of the mix.
     pub fn step(&mut self, fs: &mut dyn Fs, meter: &mut Meter) -> Result<Answer> {
         let cpu = Nanos::micros(20);
         match self.queries {
@@ -344,7 +351,7 @@ impl Database {
         }
     }
 
-    /// Brings a page into the pool, and changes it.
+    /// Loads a page into the pool and marks it dirty if `change` is set.
     fn touch(&mut self, fs: &mut dyn Fs, page: u64, change: bool) -> Result<()> {
         self.clock += 1;
         if let Some(last) = self.used.insert(page, self.clock) {
@@ -362,7 +369,8 @@ impl Database {
         Ok(())
     }
 
-    /// The page used longest ago leaves; if it is dirty, it and others that are as old are flushed first.
+    /// Evicts the least recently used page. If it is dirty, a batch of the oldest dirty pages is
+    /// flushed first.
     fn evict(&mut self, fs: &mut dyn Fs) -> Result<()> {
         let oldest = self.by_use.first_key_value().map(|(_, page)| *page);
         if oldest.is_some_and(|page| self.dirty.contains(&page)) {
@@ -385,7 +393,7 @@ impl Database {
 
     fn commit(&mut self, fs: &mut dyn Fs) -> Result<()> {
         fs.write(self.log, self.log_at, 1)?;
-        // A block of the log takes about eight records before the next one is begun.
+        // A log block holds about eight records.
         if self.rng.below(8) == 0 {
             self.log_at = (self.log_at + 1) % self.log_blocks;
         }

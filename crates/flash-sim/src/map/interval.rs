@@ -1,4 +1,5 @@
-//! Interval mapping: one tree of fixed height three for each part of the address space, covering only the interval in use.
+//! Interval mapping: a tree of height three for each part of the address space, allocated only for
+//! the addresses in use.
 //!
 //! ```text
 //!  address = [tree: 3 bits][zone][segment: 10 bits][block: 12 bits]
@@ -7,9 +8,10 @@
 //!        slides as zones at its start die, grows as zones are written past its end
 //! ```
 //!
-//! A look-up is three index computations at any size. A zone or segment that holds nothing and lies behind the highest
-//! written block of its tree is freed. A segment behind it, half of whose entries died since it was last looked at,
-//! waits for compaction; its cost is bounded by one node, and together by a few entries for each block that died.
+//! A look-up is three index computations at any size. Empty zones and segments below the highest
+//! written block of their tree are freed. A segment below it is queued for compaction once half of
+//! the entries that were valid at its last examination are discarded. One compaction is bounded by
+//! one node; the total work is a few entries for each discarded block.
 
 use super::Map;
 use super::segment::{Segment, Shape};
@@ -19,52 +21,57 @@ use std::ops::Range;
 
 pub use super::segment::Region;
 
-/// Trees: one for each value of the top bits.
+/// Number of trees, one for each value of the top address bits.
 const TREES: usize = 8;
 /// Segments of a zone, as a power of two.
 const ZONE_BITS: u32 = 10;
 /// Blocks of a segment, as a power of two.
 const SEGMENT_BITS: u32 = 12;
-/// Zones that a root may span: 16 PiB. What is farther apart is refused, instead of an allocation that follows a foreign number.
+/// Largest span of a root: 16 PiB. Unit: zones. A limit prevents allocations of a size that an
+/// arbitrary address dictates.
 const ROOT_MAX: u64 = 1 << 20;
 /// Zones of a new root.
 const ROOT_START: u64 = 16;
-/// Below this many active zones a root that is too small doubles, above it grows by `ROOT_STEP`.
+/// Number of active zones below which a full root doubles. A larger root grows by `ROOT_STEP`.
 const ROOT_DOUBLES: u64 = 1024;
 const ROOT_STEP: u64 = 16;
 
-/// When nodes are compacted.
+/// Policy for the compaction of nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Compaction {
-    /// Never.
+    /// Nodes are never compacted.
     Off,
-    /// A node at a time, as commands come: each command earns this many entries of work, saved up to one node.
+    /// One node at a time. Each command pays for this many entries of work, accumulated up to one
+    /// node.
     Incremental(u32),
-    /// All nodes that changed, when the device says so. The published way; it stops everything meanwhile.
+    /// All queued nodes at a time chosen by the device, as published. Other commands wait
+    /// meanwhile.
     AtOnce,
 }
 
 impl Compaction {
-    /// A node at a time, as slowly as keeps up. A node is looked at when half of it has died, so one that dies block by block is looked at twelve times, and
-    /// costs some fourteen entries for each of its blocks. What is earned beyond that only makes a burst of discards dearer.
+    /// The slowest incremental compaction that keeps up with discards. A node is examined each time
+    /// half of its entries are discarded. With single-block discards that is twelve times and about
+    /// fourteen entries of work per block. A higher rate only makes bursts of discards more
+    /// expensive.
     pub const STEADY: Self = Self::Incremental(16);
 }
 
-/// How an interval map is set up.
+/// Settings of an interval map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Interval {
-    /// Blocks of a tree, as a power of two; the bits above name the tree.
+    /// Blocks of a tree, as a power of two; the bits above select the tree.
     pub offset_bits: u32,
     /// Blocks of an entry, as a power of two: 0 for 4 KiB, 2 for 16 KiB.
     pub unit_bits: u32,
-    /// When nodes are compacted.
+    /// Policy for the compaction of nodes.
     pub compaction: Compaction,
-    /// How a compacted node looks.
+    /// Encoding of a compacted node.
     pub region: Region,
 }
 
 impl Interval {
-    /// Entries of 4 KiB, compacted as commands come to the smallest form.
+    /// Returns settings with 4 KiB entries, incremental compaction and the smallest encoding.
     pub fn new(offset_bits: u32) -> Self {
         Self {
             offset_bits,
@@ -84,16 +91,16 @@ struct Tree {
     /// Number of the first zone of the root.
     base: u64,
     root: VecDeque<Option<Box<Zone>>>,
-    /// Highest block written, plus one.
+    /// Highest written block plus one.
     head: u64,
 }
 
-/// The map.
+/// Map from logical blocks to slots in one tree per part of the address space.
 pub struct IntervalMap {
     how: Interval,
     shape: Shape,
     trees: Vec<Tree>,
-    /// Nodes to look at: tree and segment number.
+    /// Nodes to examine, as tree and segment number.
     queue: VecDeque<(usize, u64)>,
     credit: u64,
     mapped: u64,
@@ -101,7 +108,7 @@ pub struct IntervalMap {
 }
 
 impl IntervalMap {
-    /// An empty map.
+    /// Creates an empty map.
     pub fn new(how: Interval) -> Self {
         let tree = || Tree {
             base: 0,
@@ -122,7 +129,8 @@ impl IntervalMap {
         }
     }
 
-    /// Number of zones between the first and the last that holds something, over all trees: the active intervals.
+    /// Number of zones from the first to the last one in use, summed over all trees: the active
+    /// intervals.
     pub fn active_zones(&self) -> u64 {
         let active = |t: &Tree| {
             let first = t.root.iter().position(Option::is_some);
@@ -132,7 +140,7 @@ impl IntervalMap {
         self.trees.iter().map(active).sum()
     }
 
-    /// Map nodes in memory.
+    /// Number of allocated map nodes.
     pub fn nodes(&self) -> u64 {
         let zones = self.trees.iter().flat_map(|t| t.root.iter().flatten());
         zones.map(|z| u64::from(z.used)).sum()
@@ -157,7 +165,7 @@ impl IntervalMap {
         zone.segments[(number & ((1 << ZONE_BITS) - 1)) as usize].as_deref_mut()
     }
 
-    /// Makes the root reach zone `number`; the error leaves it as it was.
+    /// Extends the root to cover zone `number`. On an error the root is unchanged.
     fn reach(&mut self, tree: usize, number: u64) -> Result<(), &'static str> {
         let t = &mut self.trees[tree];
         if t.root.is_empty() {
@@ -167,7 +175,7 @@ impl IntervalMap {
         if number >= t.base && number < past {
             return Ok(());
         }
-        // Dead zones at the start go before anything is added.
+        // Freed zones at the start are dropped before the root grows.
         let first = t.root.iter().position(Option::is_some);
         let (base, kept) = match first {
             Some(first) => (t.base + first as u64, t.root.len() - first),
@@ -195,7 +203,7 @@ impl IntervalMap {
         Ok(())
     }
 
-    /// Makes the node of a segment.
+    /// Allocates the node of a segment.
     fn make(&mut self, tree: usize, number: u64) -> Result<(), &'static str> {
         self.reach(tree, number >> ZONE_BITS)?;
         let t = &mut self.trees[tree];
@@ -214,7 +222,7 @@ impl IntervalMap {
         Ok(())
     }
 
-    /// Frees a node that holds nothing, and its zone likewise, if the log has left them.
+    /// Frees an empty node and then its empty zone, if the head has passed them.
     fn free_if_dead(&mut self, tree: usize, number: u64) {
         let t = &mut self.trees[tree];
         if t.head < (number + 1) << SEGMENT_BITS {
@@ -242,7 +250,7 @@ impl IntervalMap {
         }
     }
 
-    /// Puts a node into the queue if enough of it died and the log has left it.
+    /// Queues a node if enough of its entries were discarded and the head has passed it.
     fn consider(&mut self, tree: usize, number: u64) {
         if self.how.compaction == Compaction::Off {
             return;
@@ -261,7 +269,7 @@ impl IntervalMap {
     fn compact_one(&mut self) -> u64 {
         let region = self.how.region;
         while let Some((tree, number)) = self.queue.pop_front() {
-            // A node may have gone since it was put here.
+            // The node may have been freed since it was queued.
             if let Some(s) = self.segment_mut(tree, number) {
                 s.queued = false;
                 let before = s.bytes;
@@ -275,7 +283,7 @@ impl IntervalMap {
     }
 }
 
-/// Pointers of eight bytes and two counters.
+/// Memory use of a zone: pointers of eight bytes and two counters.
 fn zone_bytes() -> u64 {
     8 * (1 << ZONE_BITS) + 8
 }
@@ -305,7 +313,7 @@ impl Map for IntervalMap {
         let after = segment.bytes;
         self.bytes = self.bytes - before + after;
         self.mapped += u64::from(old.is_none());
-        // The head has left a segment: what died in it meanwhile can be looked at now.
+        // The head has left a segment, which makes its earlier discards eligible for compaction.
         if head > 0 && (head - 1) >> SEGMENT_BITS < number && offset >= head {
             let left = (head - 1) >> SEGMENT_BITS;
             self.consider(tree, left);
@@ -326,7 +334,8 @@ impl Map for IntervalMap {
             let number = offset >> SEGMENT_BITS;
             let (base, len) = (self.trees[tree].base, self.trees[tree].root.len() as u64);
             let zone = number >> ZONE_BITS;
-            // Step over what is not there: the rest of the tree, the gap before the root, a zone, a segment.
+            // Skip unallocated parts: the rest of the tree, the gap before the root, a zone, a
+            // segment.
             let here = tree_end - (1 << self.how.offset_bits);
             if zone >= base + len {
                 at = tree_end;
@@ -444,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_every_tree_are_kept_apart() {
+    fn trees_do_not_share_addresses() {
         let mut m = map(Compaction::Off);
         for tree in 0..8 {
             assert_eq!(m.set(Lba((tree << 48) + 5), Slot(tree as u32)), Ok(None));
@@ -458,10 +467,10 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_slides_and_memory_stays() {
+    fn memory_is_constant_while_the_interval_slides() {
         let mut m = map(Compaction::Off);
         let mut peak = 0;
-        // One segment in every zone is written, and dies when the next but one is.
+        // One segment in every zone is written. It is discarded two zones later.
         for zone in 0..200 {
             append(&mut m, zone * ZONE..zone * ZONE + SEGMENT);
             if zone >= 2 {
@@ -482,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_far_away_is_refused_and_nothing_changes() {
+    fn an_address_beyond_the_root_limit_is_rejected_without_changes() {
         let mut m = map(Compaction::Off);
         append(&mut m, 0..10);
         let before = m.bytes();
@@ -492,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_grows_to_both_sides() {
+    fn a_root_grows_in_both_directions() {
         let mut m = map(Compaction::Off);
         append(&mut m, 50 * ZONE..50 * ZONE + 4);
         append(&mut m, 3 * ZONE..3 * ZONE + 4);
@@ -506,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn a_discard_of_everything_is_quick_and_frees_all_but_the_heads() {
+    fn a_discard_of_all_addresses_frees_all_nodes_but_the_heads() {
         let mut m = map(Compaction::Off);
         append(&mut m, 0..3 * SEGMENT + 7);
         append(&mut m, (4 << 48) + 9 * ZONE..(4 << 48) + 9 * ZONE + 5);
@@ -517,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_follows_what_is_live_when_blocks_die_at_random() {
+    fn memory_follows_the_live_blocks_under_random_discards() {
         let run = |compaction, region| {
             let mut m = IntervalMap::new(Interval {
                 compaction,
@@ -544,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn one_command_never_does_more_than_a_node() {
+    fn one_command_compacts_at_most_one_node() {
         let mut m = map(Compaction::Incremental(64));
         append(&mut m, 0..32 * SEGMENT);
         m.clear(0..31 * SEGMENT, &mut |_| ());

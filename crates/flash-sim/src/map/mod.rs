@@ -1,4 +1,4 @@
-//! Translation: which slot holds a block of the host.
+//! Translation of logical block addresses to slots.
 
 mod interval;
 mod page;
@@ -10,36 +10,39 @@ pub use page::PageMap;
 use crate::units::{Lba, Slot};
 use std::ops::Range;
 
-/// A map from blocks to slots, with the memory that firmware would spend on it.
+/// Map from logical blocks to slots, with the memory use of an implementation in firmware.
 pub trait Map: Send {
-    /// The slot of a block.
+    /// Returns the slot of a block. `None` if the block is unmapped.
     fn get(&self, lba: Lba) -> Option<Slot>;
 
-    /// Makes a block lie in a slot; returns the slot it lay in. The error says why the address does not fit.
+    /// Maps a block to a slot and returns its previous slot. The error tells why the map cannot
+    /// hold the address.
     fn set(&mut self, lba: Lba, slot: Slot) -> Result<Option<Slot>, &'static str>;
 
-    /// Forgets a range of blocks, calling `freed` with each slot. Cost follows what is mapped, not the length of the range.
+    /// Unmaps a range of blocks and calls `freed` with each slot. The cost depends on the mapped
+    /// blocks, not on the length of the range.
     fn clear(&mut self, range: Range<u64>, freed: &mut dyn FnMut(Slot));
 
-    /// Blocks mapped.
+    /// Number of mapped blocks.
     fn mapped(&self) -> u64;
 
-    /// Memory that firmware would need now. Unit: bytes.
+    /// Memory use in firmware. Unit: bytes.
     fn bytes(&self) -> u64;
 
-    /// Does some of the upkeep that is due, as one command may be asked to; returns how many entries it moved or looked at.
+    /// Performs the share of due maintenance that one command pays for. Returns the number of
+    /// entries moved or examined.
     fn maintain(&mut self) -> u64 {
         0
     }
 
-    /// Does all upkeep that is due at once; returns how many entries it moved or looked at.
+    /// Performs all due maintenance. Returns the number of entries moved or examined.
     fn maintain_all(&mut self) -> u64 {
         0
     }
 
-    /// Every mapped block, in no order. For checks.
+    /// Calls `visit` with every mapped block in unspecified order.
     fn each(&self, visit: &mut dyn FnMut(Lba, Slot));
 
-    /// Panics if the map contradicts itself. For tests.
+    /// Panics if the map is inconsistent. For tests.
     fn assert_sound(&self);
 }

@@ -1,4 +1,4 @@
-//! Page mapping: a flat table over the addresses that a device exports.
+//! Page mapping: a flat table over the exported addresses.
 
 use super::Map;
 use crate::units::{Lba, Slot};
@@ -6,14 +6,14 @@ use std::ops::Range;
 
 const NONE: u32 = u32::MAX;
 
-/// One entry of four bytes for every address, used or not.
+/// Map with one entry of four bytes for every address.
 pub struct PageMap {
     entries: Vec<u32>,
     mapped: u64,
 }
 
 impl PageMap {
-    /// A map of the addresses below `lbas`.
+    /// Creates an empty map of the addresses below `lbas`.
     pub fn new(lbas: u64) -> Self {
         Self {
             entries: vec![NONE; lbas as usize],

@@ -1,6 +1,6 @@
-//! A map node: the entries of one segment, 16 MiB of addresses.
+//! Map node: the entries of one segment, 16 MiB of addresses.
 //!
-//! Three forms, and what firmware would spend on each:
+//! Encodings of a node and their memory use in firmware:
 //!
 //! ```text
 //!  regions   10 B + 2 B for each region + for each region that holds something: 4 B + 4 B for each entry from the
@@ -8,24 +8,25 @@
 //!  packed    10 B + a bitmap of the entries + 2 B for each 64 of them + 4 B for each valid entry.
 //! ```
 //!
-//! If an entry covers four blocks (a 16 KiB flash page), a bitmap of 4 KiB blocks is added: which of the four are valid.
-//! The first form is the published one; the second is what keeps the memory near the live data when single blocks die
-//! at random, where no region ever empties.
+//! If an entry covers four blocks (a 16 KiB flash page), the node has an additional bitmap of valid
+//! 4 KiB blocks. The encoding in regions is the published one. The packed encoding keeps memory
+//! proportional to the live data if single blocks are discarded at random: no region becomes empty
+//! then.
 
 const NONE: u32 = u32::MAX;
 
-/// How a node that is worth it is cut into regions.
+/// Policy for the encoding of a compacted node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Region {
     /// Regions of `1 << bits` blocks.
     Fixed(u32),
-    /// The size that needs least memory for this node, at least 256 KiB.
+    /// The region size with the least memory use for this node, at least 256 KiB.
     Adaptive,
-    /// As adaptive, or the packed form if that is smaller still.
+    /// The smaller of the adaptive and the packed encoding.
     Smallest,
 }
 
-/// What all nodes of a map have in common.
+/// Dimensions common to all nodes of a map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Shape {
     /// Blocks of a segment, as a power of two.
@@ -48,25 +49,25 @@ impl Shape {
     }
 }
 
-/// Entries from `start` on, of one region.
+/// Entries of one region, starting at index `start`.
 struct Part {
     start: u16,
     entries: Vec<u32>,
 }
 
 enum Form {
-    /// One region over the whole segment: what a new node is, and on the way of every write.
+    /// One region over the whole segment: the encoding of a new node and the fast path of writes.
     Flat(Box<[u32]>),
     Regions {
         /// Entries of a region, as a power of two.
         bits: u32,
-        /// For each region its place in `parts`, or `u16::MAX`.
+        /// Index in `parts` for each region, `u16::MAX` if the region is empty.
         directory: Vec<u16>,
         parts: Vec<Part>,
     },
     Packed {
         present: Vec<u64>,
-        /// Entries before each word of `present`.
+        /// Number of entries before each word of `present`.
         rank: Vec<u16>,
         entries: Vec<u32>,
     },
@@ -75,16 +76,16 @@ enum Form {
 pub(super) struct Segment {
     shape: Shape,
     form: Form,
-    /// Which blocks are valid, if an entry covers more than one.
+    /// Bitmap of valid blocks. `None` if an entry covers one block.
     blocks: Option<Box<[u64]>>,
-    /// Valid entries.
+    /// Number of valid entries.
     pub(super) valid: u32,
-    /// Valid blocks.
+    /// Number of mapped blocks.
     pub(super) mapped: u32,
-    /// Look at the form again when no more than this many entries are valid.
+    /// Number of valid entries at or below which the node is examined again.
     pub(super) look_at: u32,
     pub(super) bytes: u64,
-    /// In the queue of nodes to look at.
+    /// The node is in the queue for compaction.
     pub(super) queued: bool,
 }
 
@@ -105,7 +106,7 @@ impl Segment {
         segment
     }
 
-    /// Place of an entry in the form.
+    /// Returns the stored entry of a unit, if the encoding has one.
     fn find(&self, unit: usize) -> Option<&u32> {
         match &self.form {
             Form::Flat(entries) => entries.get(unit),
@@ -155,7 +156,7 @@ impl Segment {
         }
     }
 
-    /// Slot of a block, counted inside the segment.
+    /// Returns the slot of a block, counted inside the segment.
     pub(super) fn get(&self, block: usize) -> Option<u32> {
         let entry = *self.find(block >> self.shape.unit_bits)?;
         if entry == NONE {
@@ -170,7 +171,7 @@ impl Segment {
         }
     }
 
-    /// Sets the slot of a block; returns the one it had.
+    /// Sets the slot of a block and returns the previous one.
     pub(super) fn set(&mut self, block: usize, slot: u32) -> Result<Option<u32>, &'static str> {
         if let Form::Flat(entries) = &mut self.form
             && self.shape.unit_bits == 0
@@ -190,12 +191,12 @@ impl Segment {
             self.widen();
         }
         let shared = unit_bits > 0 && self.others_valid(block);
-        // Found or just made: a widened node has every entry.
+        // Always present: a widened node has every entry.
         let Some(entry) = self.find_mut(unit) else {
             return Err("its node has no entry for it");
         };
         if shared && *entry != slot >> unit_bits {
-            return Err("its neighbours lie in another flash page");
+            return Err("its neighbours are stored in another flash page");
         }
         let fresh = *entry == NONE;
         *entry = slot >> unit_bits;
@@ -207,13 +208,13 @@ impl Segment {
         Ok(old)
     }
 
-    /// True if other blocks of the entry of `block` are valid.
+    /// True if other blocks of the same entry are valid.
     fn others_valid(&self, block: usize) -> bool {
         let first = block >> self.shape.unit_bits << self.shape.unit_bits;
         (first..first + (1 << self.shape.unit_bits)).any(|b| b != block && self.get(b).is_some())
     }
 
-    /// Forgets a block; returns the slot it had.
+    /// Unmaps a block and returns its slot.
     pub(super) fn clear(&mut self, block: usize) -> Option<u32> {
         let old = self.get(block)?;
         if let Some(map) = &mut self.blocks {
@@ -229,7 +230,7 @@ impl Segment {
         Some(old)
     }
 
-    /// Visits each mapped block and its slot.
+    /// Calls `visit` with each mapped block and its slot.
     pub(super) fn each(&self, visit: &mut dyn FnMut(usize, u32)) {
         for block in 0..1 << self.shape.segment_bits {
             if let Some(slot) = self.get(block) {
@@ -238,7 +239,7 @@ impl Segment {
         }
     }
 
-    /// Back to one region, because something is written where the node has no room.
+    /// Converts the node to one region, because its encoding has no entry for a written block.
     fn widen(&mut self) {
         let entries: Vec<u32> = (0..self.shape.units())
             .map(|unit| self.find(unit).copied().unwrap_or(NONE))
@@ -248,9 +249,11 @@ impl Segment {
         self.bytes = self.count_bytes();
     }
 
-    /// Takes the smallest form that `how` allows. Returns how many entries were looked at or moved.
+    /// Converts the node to the smallest encoding that `how` allows. Returns the number of entries
+    /// examined or moved.
     pub(super) fn compact(&mut self, how: Region) -> u64 {
-        // To be looked at again when half of what is valid now has died: so the work is at most a few entries for each death.
+        // Examining the node after half of the valid entries were discarded limits the work to a
+        // few entries per discard.
         self.look_at = self.valid / 2;
         let units = self.shape.units();
         let entries: Vec<u32> = (0..units)
@@ -280,7 +283,7 @@ impl Segment {
         };
         let (old_form, old_bytes) = (std::mem::replace(&mut self.form, form), self.bytes);
         self.bytes = self.count_bytes();
-        // Not worth a move, and the old form may have room for what comes back.
+        // The saving is too small, and the old encoding may have room for rewritten blocks.
         if self.bytes > old_bytes - old_bytes / 8 {
             self.form = old_form;
             self.bytes = old_bytes;
@@ -306,7 +309,7 @@ impl Segment {
         10 + self.shape.bitmap_bytes() + form
     }
 
-    /// Panics if the node contradicts itself.
+    /// Panics if the node is inconsistent.
     pub(super) fn assert_sound(&self) {
         let valid = (0..self.shape.units())
             .filter(|unit| self.find(*unit).is_some_and(|e| *e != NONE))
@@ -319,7 +322,7 @@ impl Segment {
     }
 }
 
-/// First and last valid entry of a region.
+/// Indices of the first and last valid entry of a region.
 fn extent(region: &[u32]) -> Option<(usize, usize)> {
     let first = region.iter().position(|e| *e != NONE)?;
     let last = region.iter().rposition(|e| *e != NONE)?;
@@ -400,13 +403,13 @@ mod tests {
     }
 
     #[test]
-    fn a_full_node_is_as_large_as_published() {
+    fn a_full_node_has_the_published_size() {
         assert_eq!(full(FINE).bytes, 16_400);
         assert_eq!(full(COARSE).bytes, 4_624);
     }
 
     #[test]
-    fn every_form_answers_the_same() {
+    fn every_encoding_gives_the_same_slots() {
         for how in [
             Region::Fixed(6),
             Region::Fixed(10),
@@ -433,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_into_a_hole_of_a_compacted_node_finds_room() {
+    fn a_compacted_node_accepts_a_write_into_a_hole() {
         let mut s = full(FINE);
         (10..4096).for_each(|b| assert!(s.clear(b).is_some()));
         s.compact(Region::Smallest);
@@ -446,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn random_deaths_shrink_the_packed_form_and_hardly_the_regions() {
+    fn random_discards_shrink_only_the_packed_encoding() {
         let left = |how| {
             let mut s = full(FINE);
             (0..4096)
@@ -460,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_one_entry_lie_in_one_flash_page() {
+    fn blocks_of_one_entry_must_share_a_flash_page() {
         let mut s = Segment::new(COARSE);
         assert_eq!(s.set(5, 401), Ok(None));
         assert!(s.set(6, 502).is_err(), "another page");

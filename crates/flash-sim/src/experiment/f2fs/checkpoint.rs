@@ -1,4 +1,4 @@
-//! Checkpoints: metadata, and discards of what they gave up.
+//! Checkpoints: metadata writes, and discards of blocks that the previous checkpoint used.
 
 use super::{
     F2fs, Log, NAT_ENTRIES, NAT_JOURNAL, NONE, PACK_BLOCKS, SEGMENT, SIT_ENTRIES, SIT_JOURNAL,
@@ -11,7 +11,7 @@ use std::ops::Range;
 
 impl F2fs {
     pub(super) fn meta(&mut self, blocks: u64) -> Result<()> {
-        // Where in the tables hardly matters to the device; that it is overwritten does.
+        // The device is sensitive to overwrites, hardly to the exact address within the tables.
         let room = self.main_start - 1;
         for _ in 0..blocks {
             self.word += 1;
@@ -58,7 +58,7 @@ impl F2fs {
         } else {
             distinct(&self.changed_nids, NAT_ENTRIES)
         };
-        // A section of the model may be less than a real segment, and then so is its entry.
+        // A model section smaller than an F2FS segment has a proportionally smaller SIT entry.
         let per_block = (SIT_ENTRIES * SEGMENT / self.options.section_blocks).max(1);
         let sit = if self.changed_sections.len() <= SIT_JOURNAL {
             0
@@ -84,7 +84,7 @@ impl F2fs {
         Ok(())
     }
 
-    /// What the last checkpoint needed and this one does not can be discarded.
+    /// Discards the blocks that belong to the previous checkpoint but not to the current one.
     pub(super) fn discard_dead(&mut self, changed: &BTreeSet<u32>) -> Result<()> {
         let size = self.options.section_blocks;
         for &section in changed {

@@ -1,4 +1,4 @@
-//! Cleaning: sections are emptied when free ones run short.
+//! Foreground cleaning: moves valid blocks out of sections when free sections run short.
 
 use super::{BATCH, Cleaner, F2fs, Log, NODE, NONE, ROOT, SEGMENT, State, get};
 use crate::experiment::error::{Result, failed};
@@ -6,7 +6,7 @@ use crate::experiment::filesystem::FileId;
 use std::ops::Range;
 
 impl F2fs {
-    /// Sections that dirty nodes and directories may take.
+    /// Sections needed to write all dirty nodes and directory blocks.
     pub(super) fn wanted(&self) -> u64 {
         let size = self.options.section_blocks;
         let nodes = (self.dirty_nodes.len() as u64).div_ceil(size);
@@ -18,9 +18,10 @@ impl F2fs {
         (self.free.len() as u64) <= self.wanted() + sections
     }
 
-    /// Makes room before a block is written, if there is too little.
+    /// Cleans if there are too few free sections for a write.
     pub(super) fn balance(&mut self) -> Result<()> {
-        // Counting what is wanted at every block would cost more than it tells.
+        // An exact count of dirty directory blocks for every block would cost more time than it
+        // saves.
         if self.cleaning || self.free.len() as u64 > self.reserved + self.wanted() {
             return Ok(());
         }
@@ -34,7 +35,7 @@ impl F2fs {
         self.submit()?;
         let mut rounds = 0;
         while self.short_of(self.reserved) {
-            // What the last checkpoint alone holds is the cheapest room.
+            // Sections that only the last checkpoint uses are the cheapest to free.
             let waiting = self.prefree.len() as u64;
             if waiting > 0 && (self.free.len() as u64) + waiting > self.wanted() + self.reserved {
                 self.checkpoint()?;
@@ -48,7 +49,7 @@ impl F2fs {
                 return Err(failed("clean", &"no end"));
             }
             let moved = self.clean_round()?;
-            // Room to move to is needed, too.
+            // Cleaning itself needs free sections to move blocks to.
             let tight = (self.free.len() as u64) < self.reserved / 2;
             match self.options.cleaner {
                 Cleaner::Synchronous | Cleaner::ReadAhead => {
@@ -62,10 +63,11 @@ impl F2fs {
         Ok(())
     }
 
-    /// Moves what is valid in as many sections as make a real one. False if there is no victim.
+    /// Moves the valid blocks of victim sections with the total size of an F2FS segment. Returns
+    /// false if there is no victim.
     pub(super) fn clean_round(&mut self) -> Result<bool> {
         let size = self.options.section_blocks;
-        // No more than the reserve can take.
+        // The reserved sections limit the size of a round.
         let round = SEGMENT.min(self.reserved * size / 2);
         let count = (round / size).max(1) as usize;
         let mut used: Vec<u32> = (0..self.sections.len() as u32)
@@ -122,7 +124,7 @@ impl F2fs {
                     self.write_node(owner as u32)?;
                 } else {
                     let (file, index) = ((owner >> 32) as FileId, owner as u32);
-                    // If it is dirty in memory, what goes out is the new content.
+                    // A dirty page in memory supersedes the block on the disk.
                     self.dirty_data.remove(&(file, index));
                     self.write_data(file, index, Log::ColdData)?;
                 }

@@ -1,14 +1,21 @@
-//! The baseline: a log-structured filesystem that cleans, as F2FS does.
+//! F2FS model: the baseline, a log-structured filesystem with cleaning.
 //!
-//! It keeps what decides about I/O and drops the rest: six logs; sections as the unit of allocation and cleaning; node blocks reached through a node
-//! address table; the segment table with the valid maps of now and of the last checkpoint; checkpoints; cleaning in the foreground; slack space
-//! recycling; discards. Content is one word for each block. What is simplified, and in whose favour, is in docs/design/experiments.md.
+//! The model covers the structures that determine I/O:
+//!
+//! * separate logs for hot, warm and cold data and nodes;
+//! * sections as the unit of allocation and cleaning;
+//! * node blocks addressed through the node address table (NAT);
+//! * the segment information table (SIT), with current and checkpointed valid maps;
+//! * checkpoints, foreground cleaning, slack space recycling and discards.
+//!
+//! The content of a block is one word. Simplifications and their effect on the comparison:
+//! docs/design/experiments.md.
 //!
 //! Invariants, asserted by [`F2fs::assert_sound`]:
 //!
 //! * A valid block has one owner, and the owner's map or the node address table points to it.
-//! * A block that the last checkpoint needs is not written again before the next one.
-//! * A free section holds nothing that is valid now or was at the last checkpoint.
+//! * A block of the last checkpoint is not overwritten before the next one.
+//! * A free section holds no block that is valid or belongs to the last checkpoint.
 
 mod checkpoint;
 mod cleaning;
@@ -21,62 +28,66 @@ use crate::{Nanos, Payload};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Addresses in an inode and in a direct node, as F2FS has them.
+/// Block addresses in an inode and in a direct node, as in F2FS.
 const INODE_ADDRS: u64 = 923;
 const NODE_ADDRS: u64 = 1018;
-/// Blocks of a real segment: the reach of a summary block, and what a round of cleaning frees before its checkpoint.
+/// Blocks of an F2FS segment: the number of entries of a summary block, and the blocks cleaned in a
+/// round.
 const SEGMENT: u64 = 512;
-/// Entries of a block of the segment table and of the node address table; entries that fit the journals instead.
+/// Entries of a SIT block and of a NAT block, and entries that fit in the journals instead.
 const SIT_ENTRIES: u64 = 55;
 const NAT_ENTRIES: u64 = 455;
 const NAT_JOURNAL: usize = 38;
 const SIT_JOURNAL: usize = 6;
-/// Entries of directories in a block of dentries.
+/// Directory entries in a dentry block.
 const DENTRIES: u32 = 214;
 /// Blocks of a checkpoint pack: header, summaries, footer.
 const PACK_BLOCKS: u64 = 6;
-/// Rounds of the batched cleaner in one checkpoint.
+/// Number of batched cleaning rounds per checkpoint.
 const BATCH: u64 = 8;
 
 const NONE: u32 = u32::MAX;
 const NODE: u64 = 1 << 63;
 const NOBODY: u64 = u64::MAX;
 
-/// How free space is found.
+/// Policy for the allocation of blocks in sections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// Whole free sections only.
+    /// Allocates only in free sections.
     Lfs,
-    /// Holes of used sections too, when free ones run short.
+    /// Also allocates holes of used sections if free sections run short (slack space recycling).
     Ssr,
 }
 
-/// How sections are cleaned.
+/// I/O pattern of foreground cleaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cleaner {
-    /// Block by block: a read at a time, then waits for the writes, a checkpoint for each round. Slower than F2FS, which reads ahead.
+    /// Single-block reads, one after the other, and a checkpoint after each round. Slower than
+    /// F2FS, which reads ahead.
     Synchronous,
-    /// As F2FS cleans in the foreground, as closely as the model can: blocks that follow each other are read together, one
-    /// such run after the other; waits for the writes, a checkpoint for each round.
+    /// The closest model of F2FS foreground cleaning: adjacent blocks share a read, and reads are
+    /// issued one after the other. Each round waits for its writes and ends with a checkpoint.
     ReadAhead,
-    /// As cheap as it could be: all reads of a round at once, writes queued, a checkpoint every eight rounds. What is left is bandwidth.
+    /// Lower bound of the cost: all reads of a round in parallel, queued writes, a checkpoint every
+    /// eight rounds. The remaining cost is bandwidth.
     Batched,
 }
 
-/// What is chosen for a baseline.
+/// Settings of an F2FS model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Blocks of a section.
+    /// Blocks of a section, a power of two.
     pub section_blocks: u64,
-    /// How free space is found.
+    /// Policy for the allocation of blocks in sections.
     pub mode: Mode,
-    /// How sections are cleaned.
+    /// I/O pattern of foreground cleaning.
     pub cleaner: Cleaner,
-    /// Sections are zones of the device: each log has a stream, freed sections are reset at once, nothing smaller is discarded.
+    /// Sections are device zones: each log has its own stream. Freed sections are reset at once;
+    /// smaller ranges are not discarded.
     pub zoned: bool,
 }
 
-/// Logs, in the order of the streams.
+/// Logs, in the order of the device streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Log {
     HotNode,
@@ -105,7 +116,7 @@ enum State {
     Free,
     Current,
     Used,
-    /// Empty, but the last checkpoint still needs it.
+    /// No block is valid, but the last checkpoint still uses the section.
     Prefree,
 }
 
@@ -114,7 +125,7 @@ struct Section {
     valid: u32,
     log: Log,
     state: State,
-    /// Blocks died here since the last checkpoint.
+    /// Blocks of the section were invalidated since the last checkpoint.
     died: bool,
 }
 
@@ -127,7 +138,7 @@ struct Current {
 
 struct File {
     addrs: Vec<u32>,
-    /// The inode, then direct nodes.
+    /// Node numbers: the inode, followed by direct nodes.
     nodes: Vec<u32>,
     directory: bool,
 }
@@ -138,7 +149,7 @@ struct Node {
     addr: u32,
 }
 
-/// The filesystem.
+/// F2FS model on a simulated disk.
 pub struct F2fs {
     disk: Shared,
     options: Options,
@@ -163,7 +174,7 @@ pub struct F2fs {
     live: u64,
     appended: u64,
     summaries: u64,
-    /// Blocks on their way to the device, contiguous.
+    /// Contiguous blocks not yet submitted: address, content and stream.
     batch: Option<(u64, Vec<Payload>, u32)>,
     next_checkpoint: Nanos,
     victims: u64,
@@ -181,20 +192,20 @@ fn put(bits: &mut [u64], at: u64, value: bool) {
     *word = *word & !(1 << (at % 64)) | u64::from(value) << (at % 64);
 }
 
-/// The directory that every file is in.
+/// The directory that contains every file.
 const ROOT: FileId = 0;
 
 impl F2fs {
-    /// An empty filesystem on a disk. Panics unless a section is a power of two of blocks.
+    /// Creates an empty filesystem. Panics unless a section is a power of two of blocks.
     pub fn new(disk: Shared, shape: Shape, options: Options) -> Result<Self> {
         assert!(options.section_blocks.is_power_of_two());
         let total = shape.partition_blocks;
-        // Two packs, two copies of the tables, summaries.
+        // Two checkpoint packs, two copies of the tables, and the summaries.
         let tables = 2 * (total / SEGMENT).div_ceil(SIT_ENTRIES) + 2 * total.div_ceil(NAT_ENTRIES);
         let meta = 4 + 4 * PACK_BLOCKS + tables + total / SEGMENT;
         let main_start = meta.next_multiple_of(options.section_blocks);
         let sections = (total - main_start) / options.section_blocks;
-        // As mkfs.f2fs chooses: the share of over-provision that leaves most to the user.
+        // The over-provisioning ratio that maximises the user capacity, as in mkfs.f2fs.
         let (user_sections, reserved) = (1..=60)
             .map(|share| {
                 let reserved = 2 * (100 / share + 1) + 6;
@@ -253,7 +264,7 @@ impl F2fs {
         Ok(fs)
     }
 
-    /// Sections of the main area and blocks that users get.
+    /// Number of sections in the main area, and the user capacity in blocks.
     pub fn sizes(&self) -> (usize, u64) {
         (self.sections.len(), self.user_blocks)
     }
@@ -264,14 +275,14 @@ impl F2fs {
 
     // ---- blocks ----
 
-    /// The owner's block moves to the next place of a log; returns the place.
+    /// Assigns the next block of a log to an owner and returns its address.
     fn allocate(&mut self, log: Log, owner: u64) -> Result<u32> {
         let size = self.options.section_blocks as u32;
         let current = loop {
             let c = &mut self.logs[log as usize];
             if c.section != NONE {
                 if c.ssr {
-                    // Neither needed now nor by the last checkpoint.
+                    // Skip blocks that are valid or belong to the last checkpoint.
                     let start = u64::from(c.section) * self.options.section_blocks;
                     while c.next < size {
                         let at = start + u64::from(c.next);
@@ -308,7 +319,8 @@ impl F2fs {
             self.retire_if_empty(old);
         }
         if self.options.mode == Mode::Ssr && self.short_of(2 * self.reserved) {
-            // The section of the same log with most holes, else of any log of the same kind.
+            // Prefer the section of the same log with most holes, then one of any log of the same
+            // type.
             let holes = |s: &u32| self.holes(*s);
             let used = || {
                 (0..self.sections.len() as u32)
@@ -329,7 +341,7 @@ impl F2fs {
                 return Ok(());
             }
         }
-        // The next free one after where the log was, as F2FS looks for it.
+        // The next free section after the previous one of the log, as in F2FS.
         let from = if old == NONE { 0 } else { old };
         let section = self
             .free
@@ -355,7 +367,7 @@ impl F2fs {
         };
     }
 
-    /// Blocks of a section that may be written.
+    /// Number of blocks of a section that may be overwritten.
     fn holes(&self, section: u32) -> u64 {
         let size = self.options.section_blocks;
         let start = u64::from(section) * size;
@@ -390,7 +402,7 @@ impl F2fs {
         }
     }
 
-    /// Queues a block for the device, with its neighbours in one command.
+    /// Queues a block for submission; contiguous blocks share a command.
     fn put_out(&mut self, addr: u32, log: Log) -> Result<()> {
         self.word += 1;
         let (lba, payload) = (self.main_start + u64::from(addr), Payload::Fill(self.word));
@@ -445,7 +457,7 @@ impl F2fs {
         file.ok_or_else(|| failed("look up", &"no such file"))
     }
 
-    /// The node that holds the address of a block, made if need be.
+    /// Returns the node that holds the address of a block; missing nodes are created.
     fn node_of(&mut self, file: FileId, index: u64) -> Result<u32> {
         let ordinal = if index < INODE_ADDRS {
             0
@@ -480,7 +492,7 @@ impl F2fs {
         Ok(())
     }
 
-    /// The directory changes where the file's name lies.
+    /// Marks the dentry block of a file and the inode of its directory as dirty.
     fn touch_directory(&mut self, file: FileId) -> Result<()> {
         let blocks = (self.files.len() as u64).div_ceil(DENTRIES.into()).max(1);
         let index = crate::experiment::random::Rng::new(file.into()).below(blocks);
@@ -509,7 +521,8 @@ impl F2fs {
         self.put_out(addr, log)
     }
 
-    /// Writes dirty blocks of files, of one or of all, looking for room before each.
+    /// Writes the dirty blocks of one file or of all files, cleaning before each block if
+    /// necessary.
     fn write_back(&mut self, only: Option<FileId>) -> Result<()> {
         let list: Vec<(FileId, u32)> = match only {
             Some(file) => self
@@ -521,7 +534,7 @@ impl F2fs {
         };
         for (file, index) in list {
             self.balance()?;
-            // Cleaning may have written it.
+            // Cleaning may have written the block already.
             if self.dirty_data.remove(&(file, index)) {
                 let log = if self.file(file)?.directory {
                     Log::HotData
@@ -534,7 +547,7 @@ impl F2fs {
         self.submit()
     }
 
-    /// Panics if the filesystem contradicts itself. For tests.
+    /// Panics if the state of the filesystem is inconsistent. For tests.
     pub fn assert_sound(&self) {
         let mut valid = vec![0; self.sections.len()];
         for (addr, owner) in self.owner.iter().enumerate() {
@@ -704,7 +717,7 @@ mod tests {
     }
 
     #[test]
-    fn files_survive_cleaning_in_every_mode() {
+    fn cleaning_preserves_the_files_in_every_mode() {
         for mode in [Mode::Lfs, Mode::Ssr] {
             for cleaner in [Cleaner::Synchronous, Cleaner::ReadAhead, Cleaner::Batched] {
                 let mut fs = fs(mode, cleaner, false);
@@ -742,7 +755,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_that_are_zones_never_make_the_device_clean() {
+    fn a_filesystem_on_zones_cleans_and_stays_consistent() {
         let mut fs = fs(Mode::Lfs, Cleaner::Batched, true);
         let file = fs.create().unwrap();
         let (blocks, mut rng) = (fs.capacity() / 2, Rng::new(1));
@@ -754,7 +767,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_filesystem_says_so() {
+    fn a_full_filesystem_rejects_writes() {
         let mut fs = fs(Mode::Lfs, Cleaner::Batched, false);
         let file = fs.create().unwrap();
         let limit = fs.capacity();
