@@ -1,11 +1,11 @@
-//! Trees to measure on, and how anyone can make the same ones: `benchmarks/corpora.toml`.
+//! Corpora, the source trees of the measurements, and recipes to recreate them: `benchmarks/corpora.toml`.
 //!
-//! * `packages`: Debian packages, unpacked over each other and not configured. With `closure`, all that they depend on,
-//!   alternatives included, is unpacked too. Versions are those of the day; they are listed beside the tree.
-//! * `archive`: the content of a tar inside one package.
-//! * `generated`: small files from a seed.
-//! * `releases`: tags of a git repository, side by side.
-//! * `parts`: folders and stretches of other corpora, which lie beside it.
+//! * `packages`: Debian packages, unpacked into one tree and not configured. `closure` adds all dependencies,
+//!   alternatives included. apt selects the versions; `NAME.packages` lists them.
+//! * `archive`: the content of a tar file inside a package.
+//! * `generated`: small files generated from a seed.
+//! * `releases`: tags of a git repository, one directory each.
+//! * `parts`: directories and byte ranges of other corpora in the same directory.
 
 use crate::engines::settings::Size;
 use crate::{Error, Result};
@@ -17,107 +17,107 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// The file that ships.
+/// Text of the shipped `benchmarks/corpora.toml`.
 pub const SHIPPED: &str = include_str!("../../../../benchmarks/corpora.toml");
 
-/// All corpora of a file.
+/// Content of a corpora file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Corpora {
-    /// In the order of the file.
+    /// Corpora in the order of the file.
     #[serde(rename = "corpus")]
     pub list: Vec<Corpus>,
 }
 
-/// One tree.
+/// Corpus: a source tree and its recipe.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Corpus {
-    /// Name of the tree and of its folder.
+    /// Name of the corpus and of its directory.
     pub name: String,
-    /// What it is, in a sentence.
+    /// Description, as a sentence.
     pub about: String,
-    /// Is it made when no corpus is named?
+    /// Whether the corpus is made when no corpus is named on the command line.
     #[serde(default)]
     pub usual: bool,
-    /// How it is made.
+    /// Recipe that produces the tree.
     pub recipe: Recipe,
 }
 
-/// How a tree is made.
+/// Recipe of a tree.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Recipe {
-    /// Debian packages, unpacked.
+    /// Debian packages, unpacked into one tree.
     Packages {
-        /// Names.
+        /// Names of Debian packages.
         packages: Vec<String>,
-        /// With all that they depend on?
+        /// Whether the dependencies of the packages are unpacked, too.
         #[serde(default)]
         closure: bool,
     },
-    /// A tar inside a Debian package.
+    /// Content of a tar file inside a Debian package.
     Archive {
-        /// Name of the package.
+        /// Name of the Debian package.
         package: String,
-        /// Path of the tar in it.
+        /// Path of the tar file in the package.
         archive: PathBuf,
     },
-    /// Small files.
+    /// Small files generated from a seed.
     Generated(Generated),
-    /// Tags of a git repository, each in a folder of its name.
+    /// Tags of a git repository, each in a directory named after the tag.
     Releases {
-        /// What git can fetch from.
+        /// Repository URL or path, as accepted by `git fetch`.
         repository: String,
-        /// Tags.
+        /// Names of the tags.
         tags: Vec<String>,
     },
-    /// Parts of corpora that lie in the same folder.
+    /// Parts of other corpora in the same directory.
     Parts {
-        /// Folders copied under their last name.
+        /// Directories to copy; each keeps its last path component as its name.
         folders: Vec<PathBuf>,
-        /// Large files made of many or of one.
+        /// Files cut from the content of one or several files.
         cuts: Vec<Cut>,
     },
 }
 
-/// A file made of a stretch of what lies elsewhere.
+/// File whose content is a byte range of other files.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cut {
-    /// Path of the file in the tree.
+    /// Path of the new file in the tree.
     pub file: PathBuf,
-    /// A file, or a folder whose regular files stand for one after the other in the order of their paths.
+    /// Source: a file, or a directory whose regular files are concatenated in path order.
     pub from: PathBuf,
-    /// How much of that comes before the stretch.
+    /// Offset of the range in the source.
     #[serde(default)]
     pub skip: Size,
-    /// Length of the stretch.
+    /// Length of the range.
     pub length: Size,
 }
 
-/// Small files from a seed.
+/// Parameters of generated small files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct Generated {
-    /// How many.
+    /// Total number of files.
     pub files: u64,
-    /// How many in one folder.
+    /// Number of files in each directory.
     pub files_per_folder: u64,
-    /// Largest size; sizes are spread evenly from 0.
+    /// Largest file size in bytes. Sizes are distributed uniformly from 0.
     pub bytes_max: u64,
-    /// Where the numbers begin.
+    /// Seed of the random generator.
     pub seed: u64,
 }
 
 impl Corpora {
-    /// Reads the text of a corpora file.
+    /// Parses the text of a corpora file.
     pub fn parse(text: &str) -> Result<Corpora> {
         toml::from_str(text).map_err(|e| Error::Usage(format!("corpora: {}", e.to_string().trim())))
     }
 }
 
 impl Corpus {
-    /// Makes the tree as `folder/NAME`, which must not exist.
+    /// Creates the tree as `folder/NAME`, which must not exist.
     pub fn make(&self, folder: &Path) -> Result<()> {
         let tree = folder.join(&self.name);
         if tree.exists() {
@@ -126,7 +126,7 @@ impl Corpus {
         let scratch = folder.join(format!("{}.part", self.name));
         remove(&scratch)?;
         create(&scratch)?;
-        // Commands get whole paths, whatever folder they run in.
+        // Commands run in other working directories, so paths must be absolute.
         let scratch = scratch
             .canonicalize()
             .map_err(|e| Error::io("find", &scratch, e))?;
@@ -211,7 +211,7 @@ impl Cut {
     }
 }
 
-/// `path` itself, or the regular files below it in the order of their paths.
+/// Returns `path` itself if it is a file, or the regular files below it, sorted by path.
 fn files_in_order(path: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut open = vec![path.to_owned()];
@@ -242,7 +242,7 @@ fn remove(folder: &Path) -> Result<()> {
     }
 }
 
-/// Runs a command to its end; the error has the last line that it said.
+/// Runs a command and returns its standard output. The error holds the last line of its standard error.
 fn done(command: &mut Command) -> Result<Vec<u8>> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command
@@ -261,7 +261,7 @@ fn done(command: &mut Command) -> Result<Vec<u8>> {
     Err(Error::Command(format!("{name} failed: {}", line.trim())))
 }
 
-/// All packages that `packages` depend on in any way that must hold.
+/// Returns `packages` and their dependencies, without recommended and suggested packages.
 fn closure(packages: &[String]) -> Result<Vec<String>> {
     let mut command = Command::new("apt-cache");
     command.args([
@@ -277,8 +277,8 @@ fn closure(packages: &[String]) -> Result<Vec<String>> {
     Ok(names(&String::from_utf8_lossy(&done(&mut command)?)))
 }
 
-/// Packages are the lines that begin in the first column; virtual ones stand in angle brackets, those of other
-/// architectures have a colon.
+/// Parses the output of `apt-cache depends`: unindented lines are packages. Virtual packages (in angle
+/// brackets) and packages of other architectures (with a colon) are skipped.
 fn names(depends: &str) -> Vec<String> {
     let begins = |l: &&str| l.starts_with(|c: char| c.is_ascii_alphanumeric());
     let mut names: Vec<String> = depends
@@ -293,7 +293,7 @@ fn names(depends: &str) -> Vec<String> {
     names
 }
 
-/// Fetches packages; returns their files in order of their names, which is the order they are unpacked in.
+/// Downloads packages and returns the files sorted by name, which is the order of unpacking.
 fn download(packages: &[String], scratch: &Path) -> Result<Vec<PathBuf>> {
     let folder = scratch.join("debs");
     create(&folder)?;
@@ -318,7 +318,7 @@ fn unpack(deb: &Path, tree: &Path) -> Result<()> {
     done(Command::new("dpkg").arg("-x").args([deb, tree])).map(|_| ())
 }
 
-/// Writes which packages a tree is made of: file name, which holds the version, and digest.
+/// Writes the list of packages of a tree: digest and file name, which contains the version.
 fn list(debs: &[PathBuf], file: &Path) -> Result<()> {
     let mut text = String::new();
     for deb in debs {
@@ -357,14 +357,14 @@ fn releases(repository: &str, tags: &[String], scratch: &Path, tree: &Path) -> R
     Ok(())
 }
 
-/// Words that the files are written in.
+/// Vocabulary of generated files.
 const WORDS: [&str; 16] = [
     "image", "block", "inode", "cluster", "extent", "offset", "length", "write", "read", "mount",
     "tree", "path", "name", "time", "owner", "\n",
 ];
 
 impl Generated {
-    /// Writes the files below `tree`; all times are the same.
+    /// Writes the files below `tree`. All of them have the same timestamps.
     pub fn make(&self, tree: &Path) -> Result<()> {
         let time = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
         let times = FileTimes::new().set_accessed(time).set_modified(time);
@@ -380,7 +380,7 @@ impl Generated {
                 folder = tree.join(format!("d{:06}", number / self.files_per_folder.max(1)));
                 create(&folder)?;
             }
-            // Fits: sizes of small files.
+            // fits: sizes of small files
             let size = (next(&mut state) % (self.bytes_max + 1)) as usize;
             text.clear();
             while text.len() < size {
@@ -402,7 +402,7 @@ impl Generated {
     }
 }
 
-/// Xorshift64*: numbers that are the same everywhere.
+/// Returns the next number of Xorshift64*, the same on every platform.
 fn next(state: &mut u64) -> u64 {
     let mut x = state.wrapping_add(0x9E37_79B9_7F4A_7C15).max(1);
     x ^= x >> 12;

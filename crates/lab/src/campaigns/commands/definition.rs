@@ -1,7 +1,7 @@
-//! What is measured, as data: `benchmarks/definitions/*.toml`.
+//! Definitions of comparisons of commands: `benchmarks/definitions/*.toml`.
 //!
-//! A definition is a list of tasks. A task is one action (build, extract, check) with settings that every tool gets in
-//! its own language, the tools that take part, and the bars that the result is held to.
+//! A definition is a list of tasks. A task has one action (build, extract, check), settings that are
+//! translated into the options of each tool, the participating tools, and the bars for the result.
 //!
 //! ```toml
 //! about = "one sentence"
@@ -15,29 +15,32 @@
 //! bars = [{ measure = "wall", against = "mkfs.erofs", at_most = 1.0 }]
 //! ```
 //!
-//! Invariants, checked when a definition is parsed: names of tasks with the same action, and labels of runs
-//! in a task, are unique; at most one run is the incumbent; bars speak of runs that exist; every run's tool can do the
-//! action, and knows the settings.
+//! Invariants, checked when a definition is parsed:
+//!
+//! * Task names are unique for each action. Labels are unique in a task.
+//! * At most one run is the incumbent.
+//! * Bars refer to existing runs.
+//! * The tool of each run supports the action and the settings.
 
 use crate::engines::settings::{Action, Settings, Size};
 use crate::engines::{self, Tool};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A file of tasks.
+/// Definition: a list of tasks.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Definition {
-    /// Name, from the file's name; also the name of the record.
+    /// Name of the definition, taken from the file name; also the name of the record.
     #[serde(skip)]
     pub name: String,
-    /// What the definition is for, in a sentence.
+    /// Description of the purpose.
     #[serde(default)]
     pub about: String,
-    /// Rounds of every task that does not say otherwise.
+    /// Number of rounds of tasks without their own.
     #[serde(default = "default_rounds")]
     pub rounds: u32,
-    /// Tasks, in the order they run and are reported.
+    /// Tasks, in the order of execution and of the report.
     #[serde(rename = "task")]
     pub tasks: Vec<Task>,
 }
@@ -46,31 +49,31 @@ fn default_rounds() -> u32 {
     5
 }
 
-/// One comparison.
+/// Comparison of tools in one action.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Task {
-    /// Name, unique among the definition's tasks of the same action, shown in tables.
+    /// Name in tables, unique among the tasks with the same action.
     pub name: String,
-    /// What every run does.
+    /// Action of every run.
     pub action: Action,
-    /// Settings of every run that has none of its own, and of the images that are extracted or checked.
+    /// Default settings of the runs, and settings of the images to extract or check.
     #[serde(default)]
     pub settings: Settings,
-    /// Who makes the EROFS image that is extracted or checked. SquashFS images are made by mksquashfs.
+    /// Builder of the EROFS images to extract or check. SquashFS images are built by mksquashfs.
     #[serde(default = "default_maker")]
     pub image_by: Tool,
-    /// Who takes part, in the order of a round.
+    /// Participating tools, in the order of a round.
     #[serde(rename = "run")]
     pub runs: Vec<Run>,
-    /// What the result is held to.
+    /// Bars for the result.
     #[serde(default)]
     pub bars: Vec<Bar>,
-    /// Names of trees that the task is for; all when absent.
+    /// Names of the trees of this task. None selects all trees.
     pub trees: Option<Vec<String>>,
-    /// Rounds, when they differ from the definition's.
+    /// Number of rounds. None selects the definition's.
     pub rounds: Option<u32>,
-    /// No cache has the tree when a tool begins.
+    /// Whether caches are dropped before each sample.
     #[serde(default)]
     pub cold: bool,
 }
@@ -79,51 +82,51 @@ fn default_maker() -> Tool {
     Tool::MkfsErofs
 }
 
-/// One participant of a task.
+/// Participant of a task.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
-    /// The tool.
+    /// Tool that performs the action.
     pub tool: Tool,
-    /// Name in tables; the tool's when absent.
+    /// Name in tables. None selects the tool's name.
     label: Option<String>,
-    /// Settings in place of (not added to) the task's.
+    /// Settings that replace those of the task entirely.
     settings: Option<Settings>,
-    /// Arguments passed as they are, after those that the settings become.
+    /// Arguments appended verbatim to those of the settings.
     #[serde(default)]
     pub extra: Vec<String>,
-    /// Ratios are of this run.
+    /// Whether ratios are relative to this run.
     #[serde(default)]
     pub incumbent: bool,
 }
 
 impl Run {
-    /// Name in tables, unique in the task.
+    /// Returns the name in tables, unique in the task.
     pub fn label(&self) -> &str {
         self.label.as_deref().unwrap_or(self.tool.name())
     }
 
-    /// What the run is set to, in `task`.
+    /// Returns the settings of this run as a part of `task`.
     pub fn settings<'a>(&'a self, task: &'a Task) -> &'a Settings {
         self.settings.as_ref().unwrap_or(&task.settings)
     }
 }
 
-/// What a run is held to.
+/// Upper limit for a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bar {
-    /// What is compared.
+    /// Measure to which the limit applies.
     pub measure: Measure,
-    /// Label of the run that is held to the bar.
+    /// Label of the run to which the bar applies.
     #[serde(default = "default_held")]
     pub run: String,
-    /// Label of the run that a ratio is of; absent for a bar in bytes.
+    /// Label of the base of a ratio. None for a limit in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub against: Option<String>,
-    /// A ratio of medians (a number), or bytes in the worst sample (a size).
+    /// Limit: a ratio of medians (number), or bytes in the worst sample (size).
     pub at_most: Limit,
-    /// Names of trees that the bar is for; all when absent.
+    /// Names of the trees of this bar. None selects all trees.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trees: Option<Vec<String>>,
 }
@@ -132,17 +135,17 @@ fn default_held() -> String {
     Tool::Tuff.name().to_owned()
 }
 
-/// What a bar compares.
+/// Measure of a bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Measure {
-    /// Elapsed time.
+    /// Elapsed (wall-clock) time.
     Wall,
-    /// User and system time, all threads.
+    /// User and system time of all threads.
     Cpu,
-    /// Peak resident memory.
+    /// Largest resident memory of the command, in bytes.
     Memory,
-    /// Size of the image.
+    /// Size of the image in bytes.
     Size,
 }
 
@@ -157,13 +160,13 @@ impl fmt::Display for Measure {
     }
 }
 
-/// The height of a bar.
+/// Limit of a bar.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Limit {
-    /// Of another run's median.
+    /// Ratio to the median of another run.
     Ratio(f64),
-    /// In bytes.
+    /// Absolute limit in bytes.
     Bytes(Size),
 }
 
@@ -227,7 +230,7 @@ impl Task {
         Ok(())
     }
 
-    /// Does the task concern a tree of this name?
+    /// Returns whether the task runs on the tree `tree`.
     pub fn is_for(&self, tree: &str) -> bool {
         self.trees
             .as_ref()
@@ -273,7 +276,7 @@ mod tests {
         assert_eq!(task.bars[1].run, "tuff");
     }
 
-    /// Each replacement breaks one rule; the message names it.
+    /// Each replacement violates one rule, which the message must name.
     #[test]
     fn a_definition_that_makes_no_sense_is_rejected() {
         for (from, to, message) in [
@@ -321,7 +324,7 @@ mod tests {
         }
     }
 
-    /// The files that ship are checked here, so that a typing mistake does not wait for a quiet machine.
+    /// Checks all shipped definitions, so that mistakes are found before a measurement.
     #[test]
     fn every_definition_that_ships_makes_sense() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks/definitions");

@@ -1,20 +1,20 @@
-//! Records: what was measured, as JSON lines, raw and complete.
+//! Records of command measurements: JSON lines with all raw samples.
 //!
-//! A record file is a sequence of objects, one on each line, told apart by `kind`:
+//! A record file is a sequence of objects, one on each line, distinguished by `kind`:
 //!
 //! ```text
 //!  header                   machine, tools, conditions                   once, first
 //!  tree                     name, size, digest                           before its tasks
 //!  task                     tree, name, action, bars
-//!  made                     an image for extract and check: command, size
+//!  made                     an input image for extract or check: command, size
 //!  subject                  a tool in a task: settings, command line
-//!  verdict                  was the result right?                        before its samples
-//!  sample                   one measurement; `kept` says whether it counts
-//!  failed                   a subject dropped out: why
+//!  verdict                  result of the verification                   before its samples
+//!  sample                   one measurement; `kept` tells whether it counts
+//!  failed                   a tool dropped out: reason
 //! ```
 //!
-//! Invariants: a file is written once, never appended to or replaced; every attempt leaves a line; no line holds a
-//! path of the machine, a time of day, or a name of a person.
+//! Invariants: a file is created once and never appended to or replaced. Every attempt has a line. Lines do
+//! not contain local paths, times of day or names of persons.
 
 use crate::campaigns::commands::definition::Bar;
 use crate::engines::settings::{Action, Settings};
@@ -26,105 +26,105 @@ use crate::verify::Verdict;
 use crate::verify::tree::TreeSize;
 use serde::{Deserialize, Serialize};
 
-/// One line of a record.
+/// Line of a record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Line {
-    /// Conditions of all that follows.
+    /// Conditions of all following lines.
     Header(Header),
-    /// A tree.
+    /// Source tree and its size.
     Tree(TreeLine),
-    /// A task on a tree.
+    /// Start of a task on a tree.
     Task(TaskLine),
-    /// An image that was made to be read.
+    /// Input image built for extract or check.
     Made(MadeLine),
-    /// A tool that takes part.
+    /// Tool that takes part in the task.
     Subject(SubjectLine),
-    /// What was found out about its result.
+    /// Verification result of a tool's output.
     Verdict(VerdictLine),
-    /// One measurement.
+    /// Measurement of one attempt.
     Sample(SampleLine),
-    /// Why a tool dropped out.
+    /// Reason for which a tool dropped out.
     Failed(FailedLine),
 }
 
-/// Conditions of a run.
+/// Machine, tools and conditions of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
-    /// [`crate::record::FORMAT`].
+    /// Version of the format, [`crate::record::FORMAT`].
     pub format: u32,
     /// Name of the definition.
     pub definition: String,
-    /// The machine.
+    /// Description of the machine.
     pub machine: Machine,
-    /// Tools that were found.
+    /// Available tools and their versions.
     pub tools: Vec<Receipt>,
-    /// State of the page cache, in words.
+    /// State of the page cache, as a description.
     pub cache: String,
-    /// Kind of filesystem that holds images and extracted trees.
+    /// Type of the filesystem that holds images and extracted trees.
     pub work_filesystem: String,
-    /// Seed of the order inside rounds; absent when the order was always the same.
+    /// Seed of the order in each round. None for the order of the definition.
     pub seed: Option<u64>,
-    /// Share of foreign load above which a sample is loud.
+    /// Share of CPU time of other processes above which a sample is loud.
     pub max_foreign: f64,
-    /// How often a loud sample was tried again.
+    /// Maximum number of repetitions of a loud sample.
     pub retries: u32,
-    /// Was the result compared in full in every round, or in the first only?
+    /// Whether results are compared in full in every round, not only in the first.
     pub verify_every_round: bool,
 }
 
-/// A tree.
+/// Source tree of the following tasks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TreeLine {
-    /// Name.
+    /// Name of the tree.
     pub tree: String,
-    /// How much it is.
+    /// Number of entries and files, and their size.
     #[serde(flatten)]
     pub size: TreeSize,
-    /// Digest over names, bytes and attributes, 16 hexadecimal digits.
+    /// Digest of names, contents and attributes, 16 hexadecimal digits.
     pub digest: String,
-    /// Kind of filesystem that holds it.
+    /// Type of the filesystem that holds the tree.
     pub filesystem: String,
 }
 
-/// A task on a tree.
+/// Task on a tree.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TaskLine {
     /// Name of the tree.
     pub tree: String,
     /// Name of the task.
     pub task: String,
-    /// What was measured.
+    /// Action that was measured.
     pub action: Action,
-    /// Rounds asked for.
+    /// Number of rounds requested.
     pub rounds: u32,
-    /// Label of the run that ratios are of.
+    /// Label of the run that ratios are relative to.
     pub incumbent: Option<String>,
-    /// What the result is held to, on this tree.
+    /// Bars that apply on this tree.
     pub bars: Vec<Bar>,
-    /// No cache had the tree when a tool began.
+    /// Whether caches were dropped before each sample.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cold: bool,
 }
 
-/// An image that was made to be extracted or checked.
+/// Input image built for extract or check.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MadeLine {
     /// Name of the tree.
     pub tree: String,
     /// Name of the task.
     pub task: String,
-    /// Who made it.
+    /// Tool that built the image.
     pub tool: Tool,
-    /// How.
+    /// Command line without local paths.
     pub command: String,
-    /// Size of the image.
+    /// Size of the image in bytes.
     pub image_bytes: u64,
-    /// What was found out about it.
+    /// Verification result of the image.
     pub verdict: Verdict,
 }
 
-/// A tool that takes part in a task.
+/// Tool that takes part in a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SubjectLine {
     /// Name of the tree.
@@ -133,18 +133,18 @@ pub struct SubjectLine {
     pub task: String,
     /// Name of the run in the task.
     pub label: String,
-    /// The tool.
+    /// Tool that performs the action.
     pub tool: Tool,
-    /// What it was asked for.
+    /// Settings requested by the definition.
     pub settings: Settings,
-    /// Its command line; TREE, IMAGE and TARGET stand for places.
+    /// Command line, with TREE, IMAGE and TARGET in place of local paths.
     pub command: String,
-    /// What a reader should know about the mapping of settings.
+    /// Remarks on the translation of settings into options.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,
 }
 
-/// What was found out about a result.
+/// Verification result of a tool's output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VerdictLine {
     /// Name of the tree.
@@ -153,13 +153,13 @@ pub struct VerdictLine {
     pub task: String,
     /// Name of the run in the task.
     pub label: String,
-    /// Round whose result was looked at.
+    /// Round of the verified result.
     pub round: u32,
-    /// What was found.
+    /// Result of the verification.
     pub verdict: Verdict,
 }
 
-/// One measurement.
+/// Measurement of one attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SampleLine {
     /// Name of the tree.
@@ -168,24 +168,24 @@ pub struct SampleLine {
     pub task: String,
     /// Name of the run in the task.
     pub label: String,
-    /// Round, from 1.
+    /// Number of the round, from 1.
     pub round: u32,
-    /// Attempt in the round, from 1.
+    /// Number of the attempt in the round, from 1.
     pub attempt: u32,
-    /// Does it count? Of the attempts of a round, at most one does.
+    /// Whether the sample counts. At most one attempt of a round does.
     pub kept: bool,
-    /// Did others use more of the CPU than was to be accepted?
+    /// Whether other processes used more CPU time than permitted.
     pub loud: bool,
-    /// What it used.
+    /// Resources used by the command.
     pub usage: Usage,
-    /// Size of the image that was built or read.
+    /// Size in bytes of the image that was built or read.
     pub image_bytes: u64,
-    /// BLAKE3 of the image that was built, 16 hexadecimal digits.
+    /// BLAKE3 of the built image, 16 hexadecimal digits. None for other actions and failures.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub image_digest: Option<String>,
 }
 
-/// Why a tool dropped out of a task.
+/// Tool that dropped out of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FailedLine {
     /// Name of the tree.
@@ -194,7 +194,7 @@ pub struct FailedLine {
     pub task: String,
     /// Name of the run in the task.
     pub label: String,
-    /// The reason, in a sentence.
+    /// Reason, as a sentence.
     pub reason: String,
 }
 
@@ -220,7 +220,7 @@ pub(crate) mod tests {
     use crate::verify::Judge;
     use crate::verify::tree::{Difference, Facet};
 
-    /// A machine that does not exist.
+    /// Returns a header with a fictitious machine.
     pub(crate) fn header() -> Header {
         Header {
             format: FORMAT,

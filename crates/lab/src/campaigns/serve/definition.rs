@@ -1,4 +1,4 @@
-//! What is measured in the second room, as data.
+//! Definitions of the serve campaign: servers, images and workloads.
 //!
 //! ```toml
 //! about = "one sentence"
@@ -22,7 +22,8 @@
 //! bars = [{ image = "lz4 64K", against = "kernel", at_most = 0.65 }]
 //! ```
 //!
-//! Invariants, checked when a definition is parsed: names are unique in their list; what a workload or a bar names exists.
+//! Invariants, checked when a definition is parsed: names are unique in each list, and every name in a
+//! workload or bar refers to an existing item.
 
 use super::server::Server;
 use super::workload::Kind;
@@ -31,65 +32,65 @@ use crate::engines::Tool;
 use crate::engines::settings::Settings;
 use serde::{Deserialize, Serialize};
 
-/// A file of servers, images and workloads.
+/// Definition: servers, images and workloads.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Definition {
-    /// Name, from the file's name; also the name of the record.
+    /// Name of the definition, taken from the file name; also the name of the record.
     #[serde(skip)]
     pub name: String,
-    /// What the definition is for, in a sentence.
+    /// Purpose of the definition, as a sentence.
     pub about: String,
-    /// Rounds of every workload.
+    /// Number of rounds of every workload.
     pub rounds: u32,
-    /// Is the image in the page cache when it is mounted?
+    /// State of the image in the page cache before each mount.
     #[serde(default)]
     pub cache: Cache,
-    /// Who serves.
+    /// Servers to compare, in the order of a round.
     #[serde(rename = "server")]
     pub servers: Vec<ServerSpec>,
-    /// What is served.
+    /// Images to serve, each built from the source tree.
     #[serde(rename = "image")]
     pub images: Vec<ImageSpec>,
-    /// What is read.
+    /// Workloads to run on each image.
     #[serde(rename = "workload")]
     pub workloads: Vec<Workload>,
 }
 
-/// State of the image's own pages before each mount.
+/// State of the image file's own pages before each mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cache {
-    /// The image is in the page cache: what is measured is CPU time, not the disk.
+    /// The image is in the page cache, so that CPU time is measured rather than the disk.
     #[default]
     Image,
-    /// The image was evicted.
+    /// The image has been evicted from the page cache.
     None,
 }
 
-/// One server.
+/// Server under test.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerSpec {
-    /// Name in tables.
+    /// Name in tables, unique among the servers.
     pub name: String,
-    /// What it is.
+    /// Implementation of the server.
     pub kind: Server,
-    /// Arguments passed as they are.
+    /// Arguments appended verbatim to those of the server.
     #[serde(default)]
     pub extra: Vec<String>,
 }
 
-/// One image.
+/// Image built from the source tree.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImageSpec {
-    /// Name in tables.
+    /// Name in tables, unique among the images.
     pub name: String,
-    /// Who makes it.
+    /// Tool that builds the image.
     #[serde(default = "default_maker")]
     pub by: Tool,
-    /// At which settings.
+    /// Settings of the build.
     #[serde(default)]
     pub settings: Settings,
 }
@@ -98,58 +99,58 @@ fn default_maker() -> Tool {
     Tool::MkfsErofs
 }
 
-/// One way of reading.
+/// Sequence of reads with bars for its results.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
-    /// Name in tables.
+    /// Name in tables, unique among the workloads.
     pub name: String,
-    /// What is read.
+    /// Kind of access and the files it concerns.
     pub reads: Kind,
-    /// Names of the images it is for; all when absent.
+    /// Names of the images of this workload. None selects all images.
     pub images: Option<Vec<String>>,
-    /// What the result is held to.
+    /// Bars for the results.
     #[serde(default)]
     pub bars: Vec<Bar>,
 }
 
-/// A ratio of medians, or a median.
+/// Upper limit of a ratio of medians, or of a median.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bar {
-    /// Name of the image; every image of the workload when absent.
+    /// Name of the image. None selects every image of the workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// Name of the server that is held to the bar.
+    /// Name of the server to which the bar applies.
     #[serde(default = "default_held")]
     pub server: String,
-    /// Name of the server that the ratio is of. Without it the figure itself is held to the bar.
+    /// Name of the server at the base of the ratio. None compares the figure itself with the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub against: Option<String>,
-    /// What is compared.
+    /// Figure that is compared.
     #[serde(default, skip_serializing_if = "Figure::is_time")]
     pub of: Figure,
-    /// The first pass after mounting, or the second; of times only.
+    /// Pass to which the bar applies. Used for times only.
     #[serde(default)]
     pub pass: Pass,
-    /// The ratio; of a figure itself, milliseconds or MiB.
+    /// Limit: a ratio, or milliseconds or MiB without a base.
     pub at_most: f64,
 }
 
-/// What a bar is about. All but times are counted until the end of the first pass.
+/// Figure of a bar. All figures except times are measured until the end of the first pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Figure {
-    /// Time of a pass.
+    /// Duration of a pass.
     #[default]
     Time,
-    /// What was read from the image.
+    /// Bytes read from the image.
     Fetched,
     /// Largest resident memory of a daemon.
     Daemon,
-    /// Growth of the memory in use on the machine.
+    /// Growth of the memory in use on the whole machine.
     Machine,
-    /// Pages of what was read and of the image in the page cache, and resident memory of a daemon.
+    /// Page cache of the files read and of the image, plus resident memory of a daemon.
     Held,
 }
 
@@ -163,14 +164,14 @@ fn default_held() -> String {
     "tuff".to_owned()
 }
 
-/// Which pass over a fresh mount.
+/// Pass of a workload over a fresh mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pass {
-    /// The first.
+    /// First pass after mounting.
     #[default]
     Cold,
-    /// The second.
+    /// Second pass on the same mount.
     Warm,
 }
 
@@ -205,7 +206,7 @@ impl crate::definition::Definition for Definition {
 }
 
 impl Workload {
-    /// Is it for this image?
+    /// Returns whether the workload runs on the image `image`.
     pub fn is_for(&self, image: &str) -> bool {
         self.images
             .as_ref()

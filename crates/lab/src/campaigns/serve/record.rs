@@ -1,5 +1,5 @@
-//! Records of the second room, as JSON lines told apart by `kind`, raw and complete: a header, then an image before its
-//! samples, a failure where a server dropped out.
+//! Records of the serve campaign: JSON lines distinguished by `kind`, with all raw samples. The header comes
+//! first, an image before its workloads, and a workload before its samples.
 
 use super::definition::{Bar, Cache};
 use super::server::Used;
@@ -8,66 +8,66 @@ use crate::measure::machine::Machine;
 use crate::record::RecordLine;
 use serde::{Deserialize, Serialize};
 
-/// One line.
+/// Line of a record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Line {
-    /// Once, first.
+    /// Machine and conditions of the record; the first line.
     Header(Header),
-    /// An image was made.
+    /// Image that was built.
     Image(ImageLine),
-    /// A workload begins on an image.
+    /// Start of a workload on an image.
     Workload(WorkloadLine),
-    /// One server, one mount, both passes.
+    /// Measurement of one server and mount, both passes.
     Sample(SampleLine),
-    /// A server does not take part any more.
+    /// Server that dropped out of a workload.
     Failed(FailedLine),
 }
 
-/// Where and how.
+/// Machine and conditions of a record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Header {
-    /// [`crate::record::FORMAT`].
+    /// Version of the format, [`crate::record::FORMAT`].
     pub format: u32,
     /// Name of the definition.
     pub definition: String,
-    /// The machine.
+    /// Description of the machine.
     pub machine: Machine,
-    /// State of the image's pages before each mount.
+    /// State of the image file's pages before each mount.
     pub cache: Cache,
-    /// Kind of the filesystem that holds the images.
+    /// Type of the filesystem that holds the images.
     pub work_filesystem: String,
-    /// Servers in the order of a round, with what their programs call their versions.
+    /// Names and versions of the servers, in the order of a round.
     pub servers: Vec<(String, String)>,
-    /// Seed of random offsets.
+    /// Seed of the random offsets.
     pub seed: u64,
 }
 
-/// An image.
+/// Image that was built.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ImageLine {
-    /// Its name.
+    /// Name of the image.
     pub image: String,
-    /// The command that made it, without paths.
+    /// Command line without local paths.
     pub command: String,
-    /// Its size.
+    /// Size of the image in bytes.
     pub image_bytes: u64,
 }
 
-/// A workload on an image.
+/// Start of a workload on an image.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkloadLine {
     /// Name of the workload.
     pub workload: String,
     /// Name of the image.
     pub image: String,
-    /// What the source tree answers; every sample answers the same.
+    /// Answer of the source tree. Every sample has the same answer.
     pub answer: Answer,
-    /// Bars that are for this image.
+    /// Bars that apply to this image.
     pub bars: Vec<Bar>,
 }
 
-/// A sample.
+/// Measurement of one server and mount.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SampleLine {
     /// Name of the workload.
@@ -76,32 +76,32 @@ pub struct SampleLine {
     pub image: String,
     /// Name of the server.
     pub server: String,
-    /// Which round, from 1.
+    /// Number of the round, from 1.
     pub round: u32,
-    /// Time of the first pass after mounting.
+    /// Duration of the first pass after mounting, in nanoseconds.
     pub cold_ns: u64,
-    /// Time of the second pass.
+    /// Duration of the second pass, in nanoseconds.
     pub warm_ns: u64,
-    /// Processor time of who asked in the first pass; absent in older records.
+    /// Processor time of the client in the first pass, in nanoseconds. None in older records.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cold_asker_ns: Option<u64>,
-    /// The same of the second pass.
+    /// Processor time of the client in the second pass, in nanoseconds. None in older records.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub warm_asker_ns: Option<u64>,
-    /// What the server used from its start to the end of the first pass.
+    /// Resources used by the server from its start to the end of the first pass.
     pub used: Used,
 }
 
-/// A server that dropped out of a workload.
+/// Server that dropped out of a workload.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FailedLine {
-    /// Name of the workload; empty when the image could not be made or served at all.
+    /// Name of the workload. Empty if the image could not be built.
     pub workload: String,
     /// Name of the image.
     pub image: String,
     /// Name of the server; empty when the image could not be made.
     pub server: String,
-    /// Why.
+    /// Reason for which the server dropped out.
     pub reason: String,
 }
 

@@ -1,4 +1,4 @@
-//! Tables and plots of the second room, from its records.
+//! Tables and plots of the serve campaign.
 
 use super::definition::{Bar, Figure, Pass};
 use super::record::{FailedLine, ImageLine, Line, SampleLine, WorkloadLine};
@@ -8,7 +8,7 @@ use crate::measure::stats::{Spread, median};
 use crate::report::plot::{self, BarGroup};
 use std::fmt::Write;
 
-/// A record, sorted.
+/// Lines of a record, grouped by kind.
 #[derive(Debug)]
 pub struct Gathered<'a> {
     servers: Vec<&'a str>,
@@ -19,7 +19,7 @@ pub struct Gathered<'a> {
     failed: Vec<&'a FailedLine>,
 }
 
-/// Sorts the lines of a record.
+/// Groups the lines of a record by kind.
 pub fn gather(lines: &[Line]) -> Gathered<'_> {
     let mut all = Gathered {
         servers: Vec::new(),
@@ -56,7 +56,7 @@ pub fn gather(lines: &[Line]) -> Gathered<'_> {
 }
 
 impl Gathered<'_> {
-    /// The samples of a server, in the order of the rounds.
+    /// Returns the samples of a server in the order of the rounds.
     fn of<'a>(
         &'a self,
         case: &'a WorkloadLine,
@@ -75,7 +75,7 @@ impl Gathered<'_> {
         self.of(case, server).map(time).collect()
     }
 
-    /// A figure of a server in every round. Unit: milliseconds or MiB.
+    /// Returns a figure of a server for every round, in milliseconds or MiB.
     fn figures(&self, case: &WorkloadLine, server: &str, bar: &Bar) -> Vec<f64> {
         let figure: fn(&Used) -> Option<u64> = match bar.of {
             Figure::Time => return self.times(case, server, bar.pass),
@@ -93,7 +93,7 @@ impl Gathered<'_> {
         median(&self.times(case, server, pass))
     }
 
-    /// Processor time of who asked: median. Unit: milliseconds.
+    /// Returns the median processor time of the client in milliseconds. None for older records.
     fn asker(&self, case: &WorkloadLine, server: &str, pass: Pass) -> Option<f64> {
         let time = |s: &SampleLine| match pass {
             Pass::Cold => s.cold_asker_ns,
@@ -103,7 +103,7 @@ impl Gathered<'_> {
         median(&times.map(|ns| ns as f64 / 1e6).collect::<Vec<_>>())
     }
 
-    /// The servers that have a time for any of these.
+    /// Returns the servers with a time in any of these cases.
     fn servers_of(&self, cases: &[&&WorkloadLine]) -> Vec<&&str> {
         let timed = |s: &&&str| {
             let mut cases = cases.iter();
@@ -118,7 +118,7 @@ impl Gathered<'_> {
     }
 }
 
-/// Renders a record as Markdown.
+/// Renders a report as Markdown.
 pub fn render(all: &Gathered<'_>) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail, here and below.
@@ -185,7 +185,8 @@ pub fn render(all: &Gathered<'_>) -> String {
     out
 }
 
-/// One table for a document: a row for each workload and image, the first pass and, where a bar is about it, the second.
+/// Renders a single table for a document: a row for each workload and image with the first pass, and one with
+/// the second pass if a bar refers to it.
 pub fn brief(all: &Gathered<'_>) -> String {
     let mut out = String::new();
     let base = all.servers.iter().find(|s| s.starts_with("kernel"));
@@ -223,7 +224,7 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// How much of the time is that of who asked, whatever the server does.
+/// Writes the processor time of the client, which is independent of the server.
 fn askers(out: &mut String, all: &Gathered<'_>) {
     let rows = all
         .cases
@@ -268,7 +269,7 @@ fn askers(out: &mut String, all: &Gathered<'_>) {
     out.push('\n');
 }
 
-/// What servers fetched and held until the end of the first pass.
+/// Writes the resources used by servers until the end of the first pass.
 fn used(out: &mut String, all: &Gathered<'_>) {
     let _ = writeln!(out, "**Fetched and held, first pass**\n");
     let _ = writeln!(
@@ -301,7 +302,7 @@ fn used(out: &mut String, all: &Gathered<'_>) {
     out.push('\n');
 }
 
-/// Bars of a record: text of each row, and whether it was reached; `None` when it was not measured.
+/// Writes a row for each bar: limit, measured value and whether the limit is met.
 fn bars(out: &mut String, all: &Gathered<'_>) {
     if all.cases.iter().all(|c| c.bars.is_empty()) {
         return;
@@ -331,7 +332,7 @@ fn bars(out: &mut String, all: &Gathered<'_>) {
     out.push('\n');
 }
 
-/// What a bar is about, in words.
+/// Describes the figure of a bar.
 fn what(bar: &Bar) -> String {
     let pass = match bar.pass {
         Pass::Cold => "cold",
@@ -363,7 +364,8 @@ fn found(all: &Gathered<'_>, case: &WorkloadLine, bar: &Bar) -> Option<f64> {
     }
 }
 
-/// Draws the cold medians as horizontal bars, a group for each workload and image, as an SVG document.
+/// Draws the medians of the first pass as horizontal bars, grouped by workload and image. Returns an SVG
+/// document.
 pub fn plot(all: &Gathered<'_>) -> Result<String> {
     let group = |case: &&WorkloadLine| {
         let servers = all.servers.iter().enumerate();

@@ -1,4 +1,4 @@
-//! Running a definition of the second room.
+//! Execution of a definition of the serve campaign.
 
 use super::definition::{Cache, Definition, ImageSpec, ServerSpec, Workload};
 use super::record::{FailedLine, Header, ImageLine, Line, SampleLine, WorkloadLine};
@@ -18,30 +18,30 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// What a definition leaves open.
+/// Parameters of a run that the definition leaves open.
 #[derive(Clone, Debug)]
 pub struct Conditions {
-    /// The tree that images are made of and answers are taken from.
+    /// Source tree, from which the images are built and the answers are taken.
     pub tree: PathBuf,
-    /// Programs at given places, by name; others are looked for.
+    /// Names and paths of programs. Programs not listed are searched for.
     pub tools: Vec<(String, PathBuf)>,
-    /// Rounds, in place of the definition's.
+    /// Number of rounds, in place of the definition's.
     pub rounds: Option<u32>,
-    /// Only workloads whose name contains this.
+    /// Substring of workload names. Only matching workloads run.
     pub only: Option<String>,
-    /// Only images whose name contains this.
+    /// Substring of image names. Only matching images are used.
     pub image: Option<String>,
-    /// Folder for images and mount points.
+    /// Directory for images and mount points.
     pub work: PathBuf,
 }
 
-/// Seed of random offsets.
+/// Seed of the random offsets.
 const SEED: u64 = 1;
 
-/// How long an image may take to be made.
+/// Time limit of an image build.
 const MAKING: Duration = Duration::from_secs(3600);
 
-/// Runs `definition`. True when our own server took part wherever it was asked to, and answered right.
+/// Runs `definition`. Returns true if `tuff` took part in all workloads for its images with correct answers.
 pub fn run(
     definition: &Definition,
     conditions: &Conditions,
@@ -120,7 +120,7 @@ pub fn run(
     Ok(session.ours_fine)
 }
 
-/// The program of that name: at the place given, else where programs are.
+/// Returns the path of a program: the given path if it is executable, or the result of a search without one.
 pub fn program(name: &str, given: &[(String, PathBuf)]) -> Option<PathBuf> {
     match given.iter().rev().find(|(n, _)| n == name) {
         Some((_, path)) => Some(path.clone()).filter(|p| engines::is_program(p)),
@@ -137,7 +137,7 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Makes an image. The inner error says why there is none.
+    /// Builds an image. The inner error is the reason for a failure.
     fn make(&mut self, spec: &ImageSpec) -> Result<Result<PathBuf, String>> {
         let maker: Tool = spec.by;
         let Some(program) = program(maker.name(), &self.conditions.tools) else {
@@ -172,7 +172,7 @@ impl Session<'_> {
             command: plan.shown(),
             image_bytes: workspace::length(&image)?,
         }))?;
-        // Evicting needs clean pages.
+        // Only clean pages can be evicted.
         File::open(&image)
             .and_then(|f| f.sync_all())
             .map_err(|e| Error::io("sync", &image, e))?;
@@ -238,7 +238,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// One mount, two passes. The inner error says what is wrong with the server.
+    /// Mounts an image and runs both passes. The inner error is a failure of the server.
     fn sample(
         &self,
         script: &Script,
@@ -302,8 +302,8 @@ impl Session<'_> {
     }
 }
 
-/// Brings the image's pages into the state that the next mount shall find. Returns how much memory is free when all
-/// caches could be dropped.
+/// Puts the image's pages into the state required before the next mount. Returns the free memory in bytes if
+/// all caches could be dropped.
 fn prepare(image: &Path, cache: Cache) -> Result<Option<u64>> {
     match cache {
         Cache::Image => workspace::digest(image).map(|_| None),
@@ -320,7 +320,8 @@ fn prepare(image: &Path, cache: Cache) -> Result<Option<u64>> {
     }
 }
 
-/// What is in memory because of what was read; `None` for too many files to ask for, or without `fincore`. Unit: bytes.
+/// Returns the page cache of the image and the files read, plus resident memory of a daemon, in bytes. None
+/// without `fincore`, or if there are too many files for its command line.
 fn held(script: &Script, served: &Served, image: &Path) -> Option<u64> {
     let files = script.files().map(|file| served.point().join(file));
     let files: BTreeSet<PathBuf> = files.chain([image.to_owned()]).collect();
@@ -332,8 +333,8 @@ pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The first line with a version number of what a program says to `--version`: some answer on standard error, some with
-/// a failure.
+/// Returns the first line with a version number in the output of `--version`. Some programs write it to
+/// standard error or exit with a failure.
 pub(crate) fn version(program: &Path) -> String {
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     let argument = match name.ends_with("squashfs") {
@@ -350,7 +351,7 @@ pub(crate) fn version(program: &Path) -> String {
         .replace(&*program.to_string_lossy(), &name)
 }
 
-/// A line that names the program goes before others: FUSE servers tell versions of their libraries, too.
+/// Prefers lines with the name of the program, because FUSE servers also report versions of their libraries.
 fn version_line<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     let digit = |b: &u8| b.is_ascii_digit();
     let has_number = |line: &&str| {

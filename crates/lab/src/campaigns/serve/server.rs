@@ -1,4 +1,4 @@
-//! Servers: who answers reads of an image, for as long as a value lives.
+//! Servers of images, running for the lifetime of a [`Served`] value.
 
 use crate::engines::Format;
 use crate::{Error, Result};
@@ -10,32 +10,32 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a server may take to answer, and to end.
+/// Time limit for a server to answer and to exit.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Kinds of server.
+/// Implementation that serves an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Server {
-    /// Ours, through FUSE.
+    /// `tuff mount`, through FUSE.
     Tuff,
-    /// The kernel, straight from the file where it can (EROFS), else through a loop device.
+    /// The kernel's filesystem, on the image file for EROFS and on a loop device for others.
     Kernel,
-    /// The kernel through a loop device: the device counts what is fetched.
+    /// The kernel's filesystem on a loop device, which counts the sectors read.
     KernelLoop,
-    /// FUSE server of erofs-utils.
+    /// FUSE server of erofs-utils for EROFS images.
     Erofsfuse,
-    /// FUSE server of SquashFS images, one thread.
+    /// FUSE server of SquashFS images with one thread.
     Squashfuse,
-    /// The same over the low-level interface.
+    /// FUSE server of SquashFS images with the low-level interface.
     #[serde(rename = "squashfuse_ll")]
     SquashfuseLl,
-    /// Nobody: the tree itself, on the filesystem that holds it.
+    /// No server: the source tree on its own filesystem.
     Tree,
 }
 
 impl Server {
-    /// Name of the program; the kernel has none.
+    /// Returns the name of the program. None for the kernel and the source tree.
     pub fn program(self) -> Option<&'static str> {
         match self {
             Server::Tuff => Some("tuff"),
@@ -46,7 +46,7 @@ impl Server {
         }
     }
 
-    /// Can it serve images of this kind?
+    /// Returns whether the server supports images of this format.
     pub fn serves(self, format: Format) -> bool {
         match self {
             Server::Tuff | Server::Erofsfuse => format == Format::Erofs,
@@ -55,7 +55,7 @@ impl Server {
         }
     }
 
-    /// Arguments that keep the server in the foreground, before image and mount point.
+    /// Returns the arguments that keep the server in the foreground. Image and mount point follow them.
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Server::Tuff => &["mount", "-f"],
@@ -64,43 +64,45 @@ impl Server {
     }
 }
 
-/// A mounted image; unmounted when dropped, with its server ended.
+/// Mounted image. Dropping it unmounts the image and ends the server.
 #[derive(Debug)]
 pub struct Served {
     point: PathBuf,
     child: Option<Child>,
     device: Option<PathBuf>,
-    /// What the device had served when it got the image: its counters live longer than an attachment. Unit: sectors.
+    /// Sectors read from the loop device before it was attached to the image. The counters of a device
+    /// persist across attachments.
     sectors_before: u64,
     mounted: bool,
 }
 
-/// What a server used so far. Fields that nobody counts are absent.
+/// Resources used by a server. A figure is None if it is not available.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
-    /// Read from the image by a daemon, or from a loop device. Unit: bytes.
+    /// Bytes read from the image by a daemon, or from a loop device.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub fetched_bytes: Option<u64>,
-    /// CPU time of a daemon, user and system. Unit: microseconds.
+    /// CPU time of a daemon, user and system, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpu_us: Option<u64>,
-    /// Largest resident memory of a daemon. Unit: bytes.
+    /// Largest resident memory of a daemon in bytes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub memory_bytes: Option<u64>,
-    /// Growth of the memory in use on the whole machine, caches included; only when caches were dropped before. Unit:
-    /// bytes.
+    /// Growth of the memory in use on the whole machine, caches included, in bytes. Available only if caches
+    /// were dropped before.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub system_bytes: Option<u64>,
-    /// Pages of the files that were read and of the image in the page cache, and resident memory of a daemon; only when
-    /// caches were dropped before. Unit: bytes.
+    /// Page cache of the files read and of the image, plus resident memory of a daemon, in bytes. Available
+    /// only if caches were dropped before.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub held_bytes: Option<u64>,
 }
 
 impl Served {
-    /// Has `server` (its `program` with `extra` arguments, when it is one) serve `image` at `point`, an empty folder, and
-    /// waits until it answers. `filesystem` is the image's, as mount(8) calls it. The inner error is a sentence that says
-    /// why it does not.
+    /// Starts `server` for `image` at the empty directory `point` and waits until it is mounted.
+    ///
+    /// `program` is the path of a server process; it is started with the arguments in `extra`. `filesystem`
+    /// is the type of the image as named by mount(8). The inner error is the reason for a failure.
     pub fn start(
         server: Server,
         program: Option<&Path>,
@@ -149,7 +151,7 @@ impl Served {
         let child = served.child.insert(child);
         let end = Instant::now() + PATIENCE;
         loop {
-            // A mount whose server is not ready yet makes the call wait, or fail; both are answers of their own.
+            // While a server starts, the call can block or fail. Both are handled by the loop.
             if device_of(point).is_ok_and(|now| now != before) {
                 served.mounted = true;
                 return Ok(Ok(served));
@@ -168,7 +170,7 @@ impl Served {
         }
     }
 
-    /// The tree itself, which needs no server.
+    /// Returns the source tree, which needs no server.
     pub fn tree(tree: &Path) -> Served {
         Served {
             point: tree.to_owned(),
@@ -179,24 +181,24 @@ impl Served {
         }
     }
 
-    /// The daemon's process, when there is one.
+    /// Returns the process id of the daemon. None for the kernel and the source tree.
     pub fn process(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Where the image is mounted.
+    /// Returns the mount point.
     pub fn point(&self) -> &Path {
         &self.point
     }
 
-    /// Resident memory of a daemon at this moment. Unit: bytes.
+    /// Returns the current resident memory of the daemon in bytes. None without a daemon.
     pub fn resident_bytes(&self) -> Option<u64> {
         let path = format!("/proc/{}/status", self.child.as_ref()?.id());
         let text = std::fs::read_to_string(path).ok()?;
         field(&text, "VmRSS:").map(|kib| kib << 10)
     }
 
-    /// What the server used until now.
+    /// Returns the resources used since the start.
     pub fn used(&self) -> Used {
         if let Some(child) = &self.child {
             let read = |name: &str| {
@@ -239,7 +241,7 @@ impl Drop for Served {
         if let Some(mut child) = self.child.take() {
             while child.try_wait().is_ok_and(|s| s.is_none()) {
                 if Instant::now() > end || self.mounted {
-                    // It may just have ended; either way it is waited for.
+                    // The child may already have exited. It is reaped in either case.
                     let _ = child.kill();
                     let _ = child.wait();
                     break;
@@ -271,14 +273,14 @@ fn attach(image: &Path) -> Result<PathBuf> {
     ))
 }
 
-/// Sectors that were read from a block device since there is one.
+/// Returns the sectors read from a block device since its creation.
 fn sectors(device: &Path) -> Option<u64> {
     let name = device.file_name()?.to_str()?;
     let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).ok()?;
     sectors_read(&text)
 }
 
-/// The third number of /sys/block/NAME/stat.
+/// Parses the third field of /sys/block/NAME/stat.
 fn sectors_read(stat: &str) -> Option<u64> {
     stat.split_whitespace().nth(2)?.parse().ok()
 }
@@ -290,13 +292,14 @@ fn device_of(point: &Path) -> Result<u64> {
     Ok(attributes.dev())
 }
 
-/// The number behind `name` in text of lines `name number`.
+/// Returns the number in the line `name number` of a text.
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|l| l.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// User and system time from /proc/PID/stat, where the name in parentheses may hold anything.
+/// Parses user and system time in microseconds from /proc/PID/stat. The name in parentheses can contain any
+/// characters.
 fn cpu_us(stat: &str, ticks_per_second: u64) -> Option<u64> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();

@@ -1,8 +1,8 @@
-//! The soak: mixed readers of one mount for a long time, in a control group with little memory, with caches dropped at
-//! random. The server must not grow, and its speed must not decay.
+//! Soak test: readers with mixed workloads on one mount for a long time, in a control group with a low memory
+//! limit, with caches dropped at random times. Memory of the server must not grow, and times must not rise.
 //!
-//! The lab joins the group, so that the page cache that its reads fill is charged there, too, beside the server's own
-//! memory.
+//! The lab joins the control group, so that the group is also charged for the page cache filled by the
+//! readers.
 
 use super::server::{Served, Server};
 use super::workload::{Answer, Kind, Script};
@@ -15,55 +15,56 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How many threads read.
+/// Number of reading threads.
 const READERS: u64 = 4;
-/// A server may grow by this much beyond its size after the first quarter. Unit: bytes.
+/// Permitted growth of the server after the second quarter of the time, in bytes.
 const GROWTH: u64 = 4 << 20;
-/// A median may rise by this factor at least, and beyond that by three deviations.
+/// Permitted increase of a median as a factor. Three deviations are added to it.
 const DECAY: f64 = 1.1;
 
-/// What a soak is asked for.
+/// Parameters of a soak test.
 #[derive(Clone, Debug)]
 pub struct Soak {
-    /// The server's program.
+    /// Path of the server program.
     pub program: PathBuf,
-    /// Its arguments beyond those that mount.
+    /// Arguments of the server, in addition to those for mounting.
     pub extra: Vec<String>,
-    /// The image.
+    /// EROFS image to serve.
     pub image: PathBuf,
-    /// The tree that it was made from.
+    /// Source tree of the image.
     pub tree: PathBuf,
-    /// How long.
+    /// Duration of the test.
     pub length: Duration,
-    /// Limit of the control group. Unit: bytes.
+    /// Memory limit of the control group in bytes.
     pub limit: u64,
-    /// Control group below which one is made.
+    /// Parent of the control group that is created.
     pub cgroup: PathBuf,
-    /// Seed of what is read when.
+    /// Seed of the order of reads and cache drops.
     pub seed: u64,
-    /// Folder for the mount point.
+    /// Directory for the mount point.
     pub work: PathBuf,
 }
 
-/// What came of it.
+/// Results of a soak test.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// Scripts run, all answered right.
+    /// Number of scripts run, all with the expected answer.
     pub scripts: u64,
     /// Bytes of content read.
     pub bytes: u64,
-    /// How often caches were dropped.
+    /// Number of times that caches were dropped.
     pub drops: u64,
-    /// Resident memory of the server, sampled each second: the median of the second quarter of the time. Unit: bytes.
+    /// Resident memory of the server in bytes: median of the samples in the second quarter of the time.
+    /// Samples are taken each second.
     pub memory_early: u64,
-    /// The same, of the last quarter.
+    /// Resident memory of the server in bytes: median of the samples in the last quarter of the time.
     pub memory_late: u64,
-    /// The most that was sampled.
+    /// Largest sample of the resident memory in bytes.
     pub memory_peak: u64,
-    /// For each kind of script: name, median time in the second and in the last quarter of the time, and the median
-    /// deviation in the second. Unit: milliseconds.
+    /// For each kind of script: name, median time in the second and in the last quarter, and median deviation
+    /// in the second quarter. Times in milliseconds.
     pub times: Vec<(String, f64, f64, f64)>,
-    /// What is wrong; empty when nothing is.
+    /// Descriptions of all failures. Empty if the test passed.
     pub findings: Vec<String>,
 }
 
@@ -74,12 +75,12 @@ struct Sample {
     answer: Answer,
 }
 
-/// Runs a soak.
+/// Runs a soak test.
 pub fn run(soak: &Soak) -> Result<Outcome> {
     let kinds = kinds(&soak.tree)?;
     let mut scripts = Vec::new();
     for (name, kind) in &kinds {
-        // Several of each, so that a cache cannot hold the answer.
+        // Several variants of each, so that the data does not stay in a cache.
         for variant in 0..4 {
             let script = Script::new(kind, &soak.tree, soak.seed + variant)?;
             let (answer, _) = script.run(&soak.tree)?;
@@ -123,7 +124,8 @@ pub fn run(soak: &Soak) -> Result<Outcome> {
                             };
                             lock(samples).push(sample);
                         }
-                        // One word of it: whoever reads from a server that is gone fails at once, again and again.
+                        // The reader stops at the first failure. A server that has exited fails all further
+                        // reads.
                         Ok(_) => return lock(wrong).push(format!("{name}: wrong bytes")),
                         Err(e) => return lock(wrong).push(format!("{name}: {e}")),
                     }
@@ -164,7 +166,8 @@ pub fn run(soak: &Soak) -> Result<Outcome> {
     ))
 }
 
-/// Where the image is mounted, also when no server could: an empty folder, which the next soak would not find by its name.
+/// Directory of the mount point, removed when dropped. Its name contains the process id, so other tests do
+/// not reuse it.
 struct Point(PathBuf);
 
 impl Drop for Point {
@@ -179,7 +182,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// What is read: the largest files as a whole and in pages, the small files, the names.
+/// Returns the workloads: the walk, the small files, and sequential, random and strided reads of each file
+/// above 1 MiB in the root of the tree.
 fn kinds(tree: &Path) -> Result<Vec<(String, Kind)>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(tree).map_err(|e| Error::io("list", tree, e))? {
@@ -236,7 +240,7 @@ fn judge(
     let end = memory.last().map_or(Duration::ZERO, |(at, _)| *at);
     let early = |at: Duration| at >= end / 4 && at < end / 2;
     let late = |at: Duration| at >= end * 3 / 4;
-    // Sizes far below 2^53: exact.
+    // Exact: sizes are far below 2^53.
     let held = |part: &dyn Fn(Duration) -> bool| {
         let of: Vec<f64> = memory
             .iter()
@@ -282,7 +286,7 @@ fn judge(
     }
 }
 
-/// A control group that this process is in; it goes back and removes the group when dropped.
+/// Control group of this process. Dropping it moves the process back to the parent and removes the group.
 struct Group {
     parent: PathBuf,
     path: PathBuf,
@@ -296,7 +300,7 @@ impl Group {
             parent: parent.to_owned(),
             path,
         };
-        // Version 2 of control groups, then version 1.
+        // Names of the limit in version 2 and version 1 of control groups.
         let names = ["memory.max", "memory.limit_in_bytes"];
         let Some(file) = names
             .iter()
@@ -328,7 +332,7 @@ impl Drop for Group {
     }
 }
 
-/// SplitMix64.
+/// Generator of pseudo-random numbers: SplitMix64.
 struct Random(u64);
 
 impl Random {
@@ -337,7 +341,7 @@ impl Random {
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        // Fits: below the count.
+        // fits: below the count
         ((z ^ (z >> 31)) % count as u64) as usize
     }
 }

@@ -1,6 +1,7 @@
-//! Workloads: reads fixed in advance, and the checksum of what they return.
+//! Workloads: lists of reads fixed in advance, and checksums of the data returned.
 //!
-//! A script is made from the source tree, so that every server is asked for exactly the same; offsets come from a seed.
+//! A script is derived from the source tree, so that every server receives the same requests. Offsets are
+//! generated from a seed.
 
 use crate::{Error, Result};
 use rustix::fs::{Advice, fadvise};
@@ -12,66 +13,67 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What a sequential reader asks for at once. Unit: bytes.
+/// Buffer size of sequential reads in bytes.
 const BUFFER: usize = 128 << 10;
-/// What random and stride readers ask for. Unit: bytes.
+/// Size of random and strided reads in bytes.
 const PAGE: usize = 4096;
-/// Files up to this size are small. Unit: bytes.
+/// Largest size in bytes of a file in [`Kind::Small`].
 const SMALL: u64 = 64 << 10;
 
-/// What is read, and in which order.
+/// Kind of access and the files it concerns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Kind {
-    /// One file from its beginning to its end.
+    /// Sequential read of a whole file.
     Sequential {
         /// Path below the tree.
         file: PathBuf,
     },
-    /// Pages of one file at offsets drawn from a seed, announced as random.
+    /// Reads of single pages of a file at random offsets, with `POSIX_FADV_RANDOM`.
     Random {
         /// Path below the tree.
         file: PathBuf,
-        /// How many pages.
+        /// Number of pages to read.
         count: u64,
     },
-    /// The first page of each 128 KiB of one file, in ascending order.
+    /// Reads of the first page of each 128 KiB of a file, in ascending order.
     Stride {
         /// Path below the tree.
         file: PathBuf,
     },
-    /// Every name below a folder, with its attributes; no content.
+    /// Names and attributes of all entries below a directory, without content.
     Walk {
         /// Path below the tree.
         folder: PathBuf,
     },
-    /// Every byte of every file below a folder, in the order of names.
+    /// Sequential reads of all files below a directory, in path order.
     Tree {
         /// Path below the tree.
         folder: PathBuf,
     },
-    /// Small files (up to 64 KiB), spread evenly over a folder, each opened, read and closed.
+    /// Whole reads of small files (up to 64 KiB), selected evenly from a directory. Each is opened, read and
+    /// closed.
     Small {
         /// Path below the tree.
         folder: PathBuf,
-        /// How many at most.
+        /// Maximum number of files.
         count: usize,
     },
-    /// As many threads as files, each reading its own from the beginning to the end.
+    /// A thread for each file, which reads it sequentially.
     Parallel {
         /// Paths below the tree.
         files: Vec<PathBuf>,
     },
-    /// As many threads as files, each reading pages of its own at random offsets.
+    /// A thread for each file, which reads single pages at random offsets.
     ParallelRandom {
         /// Paths below the tree.
         files: Vec<PathBuf>,
-        /// How many pages in all.
+        /// Number of pages to read by all threads together.
         count: u64,
     },
 }
 
-/// Reads ready to be made below any copy of the tree.
+/// Reads that can be performed below any copy of the tree.
 #[derive(Clone, Debug)]
 pub struct Script {
     threads: Vec<Vec<Job>>,
@@ -88,19 +90,19 @@ enum Job {
     },
 }
 
-/// What a script returned.
+/// Result of a script: counts and checksum of the data returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// Reads, or entries of a walk.
+    /// Number of reads, or of entries in a walk.
     pub calls: u64,
-    /// Bytes of content.
+    /// Number of content bytes.
     pub bytes: u64,
-    /// Checksum over all that was returned.
+    /// Checksum of all content and attributes returned.
     pub sum: u64,
 }
 
 impl Script {
-    /// Fixes the reads of `kind` by looking at the source `tree`.
+    /// Derives the reads of `kind` from the source tree.
     pub fn new(kind: &Kind, tree: &Path, seed: u64) -> Result<Script> {
         let pages = |file: &Path, offsets: Vec<u64>, announced| Job::Pages {
             file: file.to_owned(),
@@ -145,7 +147,7 @@ impl Script {
         Ok(Script { threads })
     }
 
-    /// The files that are read, below any copy of the tree.
+    /// Returns the paths of the files to read, relative to the tree.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.threads.iter().flatten().filter_map(|job| match job {
             Job::Walk(_) => None,
@@ -153,7 +155,7 @@ impl Script {
         })
     }
 
-    /// Makes the reads below `root`. The times count from the first call to the last.
+    /// Performs the reads below `root`. Returns the answer and the time from the first call to the last.
     pub fn run(&self, root: &Path) -> Result<(Answer, Took)> {
         let (start, own) = (Instant::now(), own_time());
         let answer = match self.threads.as_slice() {
@@ -177,16 +179,17 @@ impl Script {
     }
 }
 
-/// How long reads took.
+/// Time spent in a script.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Took {
-    /// From the first call to the last.
+    /// Elapsed time from the first call to the last.
     pub wall: Duration,
-    /// Processor time of who asked, in the kernel too: no server makes that shorter. The kernel's own filesystems decode in it.
+    /// Processor time of the client, including its time in the kernel, which no server can shorten. The
+    /// kernel's own filesystems may decode in it.
     pub asker: Duration,
 }
 
-/// Processor time of this process.
+/// Returns the processor time of this process.
 fn own_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     // fits: not negative, and below a second
@@ -194,7 +197,7 @@ fn own_time() -> Duration {
 }
 
 impl Answer {
-    /// Both together; the order does not matter, so threads may end in any.
+    /// Combines two answers. The order has no influence, so threads may finish in any order.
     fn and(self, other: Answer) -> Answer {
         Answer {
             calls: self.calls + other.calls,
@@ -251,7 +254,7 @@ fn run_jobs(jobs: &[Job], root: &Path) -> Result<Answer> {
     Ok(answer)
 }
 
-/// Sums are added up over entries, so the order of a directory does not matter.
+/// Adds up checksums of the entries, so that the order of a directory has no influence.
 fn walk(folder: &Path, answer: &mut Answer) -> Result<()> {
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -288,8 +291,8 @@ fn mix(sum: u64, value: u64) -> u64 {
     (sum ^ value).wrapping_mul(PRIME).rotate_left(29)
 }
 
-/// Eight lanes keep the multiplier busy: faster than any server by an order of magnitude, so it may run inside the timed
-/// part, where it hits the buffer while it is in the CPU's cache.
+/// Computes a checksum in eight independent lanes, which keep the multiplier busy. It is much faster than any
+/// server and can therefore run in the timed section, while the buffer is in the CPU's cache.
 fn checksum(bytes: &[u8]) -> u64 {
     const LANES: usize = 8;
     let mut lanes = [PRIME; LANES];
@@ -325,7 +328,8 @@ fn random_offsets(size: u64, count: u64, seed: u64) -> Vec<u64> {
     (0..count).map(draw).collect()
 }
 
-/// Regular files below `folder`, relative to `tree`, with their sizes, in the order of paths.
+/// Returns the regular files below `folder` with their sizes in bytes, sorted by path. Paths are relative to
+/// `tree`.
 fn files_below(tree: &Path, folder: &Path) -> Result<Vec<(PathBuf, u64)>> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -416,7 +420,7 @@ mod tests {
     fn one_wrong_byte_or_attribute_is_another_answer() {
         let (good, bad) = (tree(), tree());
         let keep = |path: &Path| path.metadata().unwrap().modified().unwrap();
-        // The same times, so that only what follows differs.
+        // Equal timestamps ensure that only the changes below differ.
         for name in [
             "", "d", "text", "d/0", "d/1", "d/2", "d/3", "d/4", "d/5", "d/6", "d/7", "d/8", "d/9",
         ] {

@@ -1,10 +1,10 @@
-//! Bars: what was to be reached, and what was.
+//! Table of bars: limits and measured values.
 
 use super::gather::{Case, Gathered, Subject, ratio_of};
 use crate::campaigns::commands::definition::{Bar, Limit, Measure};
 use std::fmt::Write;
 
-/// A row for each bar.
+/// Writes a row for each bar.
 pub(super) fn table(out: &mut String, gathered: &Gathered) {
     out.push_str("| task | tree | what | at most | found | |\n");
     out.push_str("|---|---|---|--:|--:|---|\n");
@@ -19,7 +19,7 @@ fn row(out: &mut String, case: &Case, bar: &Bar) {
     let found = found(case, bar);
     let (limit, shown) = match bar.at_most {
         Limit::Ratio(ratio) => (ratio, ratio_text as fn(f64, Measure) -> String),
-        // A size far below 2^53: exact.
+        // Exact: sizes are far below 2^53.
         Limit::Bytes(size) => (size.0 as f64, bytes_text as fn(f64, Measure) -> String),
     };
     let against = bar
@@ -45,7 +45,7 @@ fn row(out: &mut String, case: &Case, bar: &Bar) {
     );
 }
 
-/// The ratio of medians, or the bytes of the worst sample.
+/// Returns the ratio of medians, or the bytes of the worst sample. None without samples.
 fn found(case: &Case, bar: &Bar) -> Option<f64> {
     let run = case.subject(&bar.run)?;
     let Some(against) = &bar.against else {
@@ -64,7 +64,7 @@ fn found(case: &Case, bar: &Bar) -> Option<f64> {
     }
 }
 
-/// Sizes have a figure more: a bar of 1 is missed by a single block.
+/// Formats a ratio. Sizes get one more digit, because a single block exceeds a bar of 1.
 fn ratio_text(value: f64, measure: Measure) -> String {
     if measure == Measure::Size {
         format!("{value:.4}")

@@ -1,4 +1,4 @@
-//! Lines of records, brought together by tree and task.
+//! Grouping of record lines by tree and task.
 
 use crate::campaigns::commands::record::{
     Header, Line, MadeLine, SampleLine, SubjectLine, TaskLine, TreeLine,
@@ -9,62 +9,62 @@ use crate::measure::stats::Spread;
 use crate::verify::Verdict;
 use crate::{Error, Result};
 
-/// All that a report is made from.
+/// Input of a report, gathered from records.
 #[derive(Clone, Debug, Default)]
 pub struct Gathered {
     /// Tasks on trees, in the order of the records.
     pub cases: Vec<Case>,
-    /// Machine, versions and conditions in words, each once.
+    /// Descriptions of machines, versions and conditions, without duplicates.
     pub conditions: Vec<String>,
 }
 
-/// A task on a tree.
+/// Task on a tree.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// The tree.
+    /// Source tree of the task.
     pub tree: TreeLine,
-    /// The task.
+    /// Task with its action and bars.
     pub task: TaskLine,
-    /// Images that were made to be read.
+    /// Input images built for extract or check.
     pub made: Vec<MadeLine>,
-    /// Who took part, in the order of the definition.
+    /// Participating tools, in the order of the definition.
     pub subjects: Vec<Subject>,
 }
 
-/// A tool in a task.
+/// Tool in a task.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// Settings and command line.
+    /// Settings and command line of the tool.
     pub line: SubjectLine,
-    /// Version number, or `?`.
+    /// Version number, or `?` if unknown.
     pub version: String,
-    /// All samples, also those that do not count.
+    /// All samples, including those that do not count.
     pub samples: Vec<SampleLine>,
-    /// What was found out about results.
+    /// Results of all verifications of the tool's output.
     pub verdicts: Vec<Verdict>,
-    /// Why it dropped out.
+    /// Reason for which the tool dropped out, if it did.
     pub failed: Option<String>,
 }
 
 impl Case {
-    /// The subject that ratios are of.
+    /// Returns the subject that ratios are relative to.
     pub fn incumbent(&self) -> Option<&Subject> {
         self.subject(self.task.incumbent.as_deref()?)
     }
 
-    /// The subject of that label.
+    /// Returns the subject with this label.
     pub fn subject(&self, label: &str) -> Option<&Subject> {
         self.subjects.iter().find(|s| s.line.label == label)
     }
 }
 
 impl Subject {
-    /// Is it our own tool?
+    /// Returns whether the tool is `tuff`.
     pub fn is_ours(&self) -> bool {
         self.line.tool == Tool::Tuff
     }
 
-    /// Samples that count; none when the subject dropped out.
+    /// Returns the samples that count; none if the subject dropped out.
     pub fn counted(&self) -> impl Iterator<Item = &SampleLine> {
         let fine = self.failed.is_none();
         self.samples.iter().filter(move |s| fine && s.kept)
@@ -74,41 +74,41 @@ impl Subject {
         Spread::of(&self.counted().map(value).collect::<Vec<f64>>())
     }
 
-    /// Elapsed time. Unit: seconds.
+    /// Returns the elapsed time in seconds.
     pub fn wall(&self) -> Option<Spread> {
         self.spread(|s| s.usage.wall_s())
     }
 
-    /// Elapsed time of each round. Unit: seconds.
+    /// Returns the elapsed time of each round in seconds.
     pub fn wall_by_round(&self) -> Vec<(u32, f64)> {
         self.counted()
             .map(|s| (s.round, s.usage.wall_s()))
             .collect()
     }
 
-    /// CPU time. Unit: seconds.
+    /// Returns the CPU time in seconds.
     pub fn cpu(&self) -> Option<Spread> {
         self.spread(|s| s.usage.cpu_s())
     }
 
-    /// CPU time of each round. Unit: seconds.
+    /// Returns the CPU time of each round in seconds.
     pub fn cpu_by_round(&self) -> Vec<(u32, f64)> {
         self.counted().map(|s| (s.round, s.usage.cpu_s())).collect()
     }
 
-    /// Peak memory. Unit: bytes.
+    /// Returns the peak memory in bytes.
     pub fn memory(&self) -> Option<Spread> {
         self.spread(|s| s.usage.max_rss_bytes as f64)
     }
 
-    /// Median size of the image that was built or read. Unit: bytes.
+    /// Returns the median size in bytes of the image that was built or read.
     pub fn image_bytes(&self) -> Option<f64> {
         self.spread(|s| s.image_bytes as f64).map(|s| s.median)
     }
 }
 
-/// Brings records together. Only tasks of `action`, when one is given. A task on a tree that is in two records is an
-/// error: which one counts is not for the report to choose.
+/// Gathers the tasks of `records`, or only those with the given action. A task on a tree that occurs in two
+/// records is an error, because the report cannot decide between them.
 pub fn gather(records: &[Vec<Line>], action: Option<Action>) -> Result<Gathered> {
     let mut gathered = Gathered::default();
     for lines in records {
@@ -184,7 +184,7 @@ pub fn gather(records: &[Vec<Line>], action: Option<Action>) -> Result<Gathered>
     Ok(gathered)
 }
 
-/// Lines belong to the last task before them.
+/// Returns the last case, to which the line must belong.
 fn last<'a>(cases: &'a mut [Case], tree: &str, task: &str) -> Result<&'a mut Case> {
     let case = cases
         .last_mut()
@@ -237,7 +237,7 @@ fn conditions(header: &Header) -> Vec<String> {
     ]
 }
 
-/// A ratio with its range over rounds.
+/// Ratio of medians with its range over rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ratio {
     pub(super) of_medians: f64,
@@ -253,7 +253,8 @@ impl Ratio {
     }
 }
 
-/// The ratio of one subject to another in a measure given by round. A subject to itself has no range.
+/// Returns the ratio of `subject` to `other` in a measure given by round. The ratio of a subject to itself
+/// has no range.
 pub(super) fn ratio_of(
     subject: &Subject,
     other: &Subject,
@@ -332,7 +333,8 @@ pub(super) mod tests {
         }
     }
 
-    /// The lines of one task with three tools, of which one drops out; one sample is loud, one was taken again.
+    /// Returns the lines of a task with three tools. One tool drops out, one sample is loud, and one is
+    /// repeated.
     pub(crate) fn lines() -> Vec<Line> {
         let (tree, task) = ("root".to_owned(), "LZ4 4K".to_owned());
         let mut header = header();

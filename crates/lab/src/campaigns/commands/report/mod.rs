@@ -1,10 +1,10 @@
-//! Tables from records.
+//! Tables generated from records.
 //!
-//! A figure is the median of the samples that count; beside it stand the range and the median absolute deviation. A
-//! ratio is of medians; its range is that of the ratios inside each round, which ran close in time.
+//! A value is the median of the samples that count, with range and median absolute deviation. A ratio is one
+//! of medians; its range is that of the ratios within each round, whose runs are adjacent in time.
 //!
-//! What dropped out is in the table with its reason, and what a tool did not keep is below it: nothing is left out to
-//! look better.
+//! The table lists tools that dropped out. The notes below it hold their reasons and the differences from the
+//! source tree.
 
 mod bars;
 mod gather;
@@ -16,18 +16,18 @@ use crate::engines::settings::Action;
 use crate::verify::Judge;
 use std::fmt::Write;
 
-/// How much a report tells.
+/// Level of detail of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// Every tool of every task, then notes, bars and command lines.
     Full,
-    /// Ours beside each rival, one row each.
+    /// A row for each pair of `tuff` and a rival.
     Brief,
-    /// What was to be reached and what was.
+    /// Bars with limits and measured values.
     Bars,
 }
 
-/// Renders what was gathered as Markdown.
+/// Renders a report as Markdown.
 pub fn render(gathered: &Gathered, style: Style) -> String {
     let mut out = String::new();
     match style {
@@ -120,7 +120,7 @@ fn named(case: &Case, subject: &Subject) -> String {
     }
 }
 
-/// Ours against each rival, one row each.
+/// Writes a row for each pair of `tuff` and a rival.
 fn brief(out: &mut String, gathered: &Gathered) {
     out.push_str("| task | tree | tuff, s | beside | s | wall ratio (by round) | memory, MiB | image, MiB | size ratio |\n");
     out.push_str("|---|---|--:|---|--:|--:|--:|--:|--:|\n");
@@ -171,7 +171,7 @@ fn brief_row(out: &mut String, case: &Case, our: &Subject, rival: &Subject) {
     );
 }
 
-/// Cases by action and tree, in the order they were first seen, with a title for each group.
+/// Groups cases by action and tree, in the order of first occurrence, with a title for each group.
 fn sections(cases: &[Case]) -> Vec<(String, Vec<&Case>)> {
     let mut sections: Vec<(String, Vec<&Case>)> = Vec::new();
     for case in cases {
@@ -194,7 +194,7 @@ fn sections(cases: &[Case]) -> Vec<(String, Vec<&Case>)> {
     sections
 }
 
-/// What the table cannot show, each thing once.
+/// Writes remarks on the results, each once.
 fn notes(out: &mut String, cases: &[&Case]) {
     let mut notes: Vec<String> = Vec::new();
     let mut note = |text: String| {
@@ -279,7 +279,7 @@ fn notes(out: &mut String, cases: &[&Case]) {
     }
 }
 
-/// Three figures or so, never fewer than whole milliseconds can carry.
+/// Formats seconds with three significant digits, but at most three decimals.
 fn seconds(value: f64) -> String {
     match value {
         v if v >= 100.0 => format!("{v:.0}"),

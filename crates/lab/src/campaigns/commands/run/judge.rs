@@ -1,4 +1,4 @@
-//! What a command made: whether it is right, and who says so.
+//! Verification of the output of commands.
 
 use super::{Made, Session, Source, Subject};
 use crate::campaigns::commands::definition::Task;
@@ -12,12 +12,12 @@ use crate::{Error, Result, measure};
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a tool may look at a damaged image before it counts as hanging.
+/// Time limit of a command that reads an image to verify it, possibly damaged.
 const DAMAGE_LIMIT: Duration = Duration::from_secs(300);
 
 impl Session<'_> {
-    /// What a successful command made, and a verdict when this was the time for one. The inner error is a failure that
-    /// needs no verdict.
+    /// Returns a summary of the output of a successful command, and a verdict if the output was verified in
+    /// full. The inner error is a failure without verdict.
     pub(super) fn examine(
         &mut self,
         task: &Task,
@@ -69,14 +69,14 @@ impl Session<'_> {
                     return Ok(Err("the tree differs from the first round's".to_owned()));
                 }
             }
-            // The image never changes, so once is enough.
+            // The image does not change, so one check is enough.
             Action::Check if first => verdict = Some(self.judge_check(source, subject)?),
             Action::Check => {}
         }
         Ok(Ok((made, verdict)))
     }
 
-    /// Mounts an image and compares it with its source; extracts it instead when it cannot be mounted.
+    /// Compares an image with its source through a kernel mount, or by extraction if it cannot be mounted.
     pub(super) fn judge_image(
         &self,
         source: &Source<'_>,
@@ -88,7 +88,7 @@ impl Session<'_> {
             Ok(mount) => {
                 let differ = match Tree::read(mount.point()) {
                     Ok(tree) => source.tree.differences(&tree),
-                    // The kernel stumbles over the image: a finding about it, not about the host.
+                    // A read error of the kernel is a defect of the image, not of the host.
                     Err(e) => {
                         return Ok(unreadable(
                             Judge::KernelMount,
@@ -133,7 +133,8 @@ impl Session<'_> {
         }
     }
 
-    /// The good image was found good, or nobody would ask; now a damaged one must be found damaged.
+    /// Runs the check on a damaged copy of the image, which must be reported as damaged. The intact image has
+    /// passed.
     fn judge_check(&self, source: &Source<'_>, subject: &Subject<'_>) -> Result<Verdict> {
         let copy = self.work.path("damaged");
         damage(&subject.image, &copy).map_err(|e| Error::io("write", &copy, e))?;
@@ -153,7 +154,7 @@ impl Session<'_> {
         })
     }
 
-    /// What a tool said, without paths of the machine.
+    /// Returns the message of a tool without local paths.
     pub(super) fn scrub(&self, said: &str, found: &Found, source: &Source<'_>) -> String {
         let text = said.replace(&*source.path.to_string_lossy(), "TREE");
         let text = text.replace(&*found.path.to_string_lossy(), found.tool.name());

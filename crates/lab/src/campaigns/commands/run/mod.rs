@@ -1,15 +1,16 @@
-//! Running a definition: rounds, interleaved, each result looked at before its time counts.
+//! Execution of a definition in interleaved rounds. Each result is verified before its sample counts.
 //!
 //! ```text
 //!  for each tree:  read it (digest, warm cache)
-//!    for each task:  make the images to be read, and have them verified
+//!    for each task:  build and verify the input images
 //!      round 1: A  B  C      results verified in full
 //!      round 2: A  B  C      sizes compared (in full with verify_every_round)
 //!      ...
 //!    read the tree again: it must not have changed
 //! ```
 //!
-//! A tool that fails, or whose result is wrong, drops out of the task with a line that says why; the others go on.
+//! A tool that fails or whose result is wrong drops out of the task with a record line that states the
+//! reason. The other tools continue.
 
 mod judge;
 
@@ -29,28 +30,28 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What a definition leaves open.
+/// Parameters of a run that the definition leaves open.
 #[derive(Clone, Debug)]
 pub struct Conditions {
-    /// Trees: name and place.
+    /// Names and paths of the trees.
     pub trees: Vec<(String, PathBuf)>,
-    /// Tools at given places; others are looked for.
+    /// Paths of tools. Tools not listed are searched for.
     pub tools: Vec<(Tool, PathBuf)>,
-    /// Rounds of every task, in place of the definition's.
+    /// Number of rounds of every task, in place of the definition's.
     pub rounds: Option<u32>,
-    /// Only tasks whose name contains this.
+    /// Substring of task names. Only matching tasks run.
     pub only: Option<String>,
-    /// Seed of the order inside rounds; absent for the definition's order.
+    /// Seed of the order in each round. None selects the order of the definition.
     pub seed: Option<u64>,
-    /// Folder for images and extracted trees.
+    /// Directory for images and extracted trees.
     pub work: PathBuf,
-    /// Share of foreign load above which a sample is loud.
+    /// Share of CPU time of other processes above which a sample is loud.
     pub max_foreign: f64,
-    /// How often a loud sample is tried again.
+    /// Maximum number of repetitions of a loud sample.
     pub retries: u32,
-    /// Compare results in full in every round.
+    /// Whether results are compared in full in every round.
     pub verify_every_round: bool,
-    /// Control group below which one is made for each command.
+    /// Parent of the control group that is created for each command.
     pub cgroup: Option<PathBuf>,
 }
 
@@ -60,17 +61,17 @@ impl Conditions {
         task.is_for(tree) && only.is_none_or(|only| task.name.contains(only))
     }
 
-    /// True if a definition has a task that is wanted on one of the trees.
+    /// Returns whether a task of the definition is selected on one of the trees.
     pub fn want_any(&self, definition: &Definition) -> bool {
         let mut trees = self.trees.iter();
         trees.any(|(tree, _)| definition.tasks.iter().any(|task| self.wants(task, tree)))
     }
 }
 
-/// Where lines of the record go.
+/// Callback that receives each line of the record.
 pub type Emit<'a> = &'a mut dyn FnMut(&Line) -> Result<()>;
 
-/// Runs `definition`. True when our own tool, wherever it takes part, did its work and did it right.
+/// Runs `definition`. Returns true if `tuff` succeeded with correct results in all of its runs.
 pub fn run(definition: &Definition, conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
     let work = Work::create(&conditions.work)?;
     let found: Vec<Found> = TOOLS
@@ -112,26 +113,26 @@ struct Session<'a> {
     ours_fine: bool,
 }
 
-/// A tree as the rounds need it.
+/// Source tree of the rounds.
 struct Source<'a> {
     name: &'a str,
     path: PathBuf,
     tree: Tree,
 }
 
-/// A tool in a task.
+/// Tool in a task.
 struct Subject<'a> {
     label: &'a str,
     found: Found,
     plan: Plan,
     /// Input of extract and check, output of build.
     image: PathBuf,
-    /// What the first round made, once it was found right.
+    /// Verified output of the first round.
     known: Option<Made>,
     alive: bool,
 }
 
-/// A result, short.
+/// Summary of a command's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Made {
     image_bytes: u64,
@@ -223,7 +224,7 @@ impl Session<'_> {
         self.work.clear()
     }
 
-    /// Everyone who can take part; a missing tool drops out here.
+    /// Returns the tools that can take part. A missing tool drops out.
     fn subjects<'t>(&mut self, task: &'t Task, source: &Source<'_>) -> Result<Vec<Subject<'t>>> {
         let mut subjects = Vec::new();
         let mut images: Vec<(Tool, Settings, Result<PathBuf, String>)> = Vec::new();
@@ -311,7 +312,7 @@ impl Session<'_> {
         order
     }
 
-    /// Makes and verifies an image to be read. The inner error says why there is none.
+    /// Builds and verifies an input image. The inner error is the reason for a failure.
     fn make(
         &mut self,
         task: &Task,
@@ -348,7 +349,7 @@ impl Session<'_> {
             image_bytes: workspace::length(&image)?,
             verdict,
         }))?;
-        // Reads the image once: its cache is warm, too.
+        // Reading the image also brings it into the page cache.
         workspace::digest(&image)?;
         Ok(match wrong {
             Some(wrong) => Err(format!("the image by {} is wrong: {wrong}", maker.name())),
@@ -373,7 +374,7 @@ impl Session<'_> {
         }
     }
 
-    /// One round of one tool: attempts until one is quiet; the last or the quietest counts.
+    /// Runs one round of a tool, with attempts until a sample is quiet.
     fn round(
         &mut self,
         task: &Task,
@@ -458,7 +459,7 @@ impl Session<'_> {
     }
 }
 
-/// Tells who waits.
+/// Prints the progress of a run to standard error.
 fn show(action: Action, sample: &SampleLine) {
     let SampleLine {
         tree,
@@ -486,7 +487,7 @@ fn show(action: Action, sample: &SampleLine) {
     );
 }
 
-/// Marks the sample that counts: the last when it is quiet, else the quietest.
+/// Marks the sample that counts: the last if it is quiet, otherwise the quietest.
 fn keep_one(samples: &mut [SampleLine]) {
     let share = |s: &SampleLine| {
         if s.loud {
@@ -503,7 +504,7 @@ fn keep_one(samples: &mut [SampleLine]) {
     }
 }
 
-/// SplitMix64: enough for the order of a round, and the same everywhere.
+/// SplitMix64 generator; gives the same order on every platform.
 struct Random(u64);
 
 impl Random {
@@ -517,7 +518,7 @@ impl Random {
 
     fn shuffle(&mut self, items: &mut [usize]) {
         for last in (1..items.len()).rev() {
-            // Fits: below the number of items.
+            // fits: below the number of items
             let other = (self.next() % (last as u64 + 1)) as usize;
             items.swap(last, other);
         }
