@@ -1,4 +1,4 @@
-//! What is started in the sixth room, as data.
+//! Definitions of the start campaign: images, servers and programs.
 //!
 //! ```toml
 //! about = "one sentence"
@@ -22,8 +22,12 @@
 //! limit = "24M"
 //! ```
 //!
-//! Invariants, checked when a definition is parsed: names are unique in their list; the image of a server exists, and the server
-//! can serve it; every path is absolute; every command has a program.
+//! Invariants, checked when a definition is parsed:
+//!
+//! * Names are unique in each list.
+//! * The image of a server exists, and the server supports its format.
+//! * Every path is absolute.
+//! * Every command has a program.
 
 use crate::campaigns::serve::definition::Cache;
 use crate::campaigns::serve::server::Server;
@@ -33,53 +37,53 @@ use crate::engines::{Format, Tool};
 use serde::{Deserialize, Serialize};
 use std::path::{Component, PathBuf};
 
-/// A file of images, servers and programs.
+/// Definition: images, servers and programs.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Definition {
-    /// Name, from the file's name; also the name of the record.
+    /// Name of the definition, taken from the file name; also the name of the record.
     #[serde(skip)]
     pub name: String,
-    /// What the definition is for, in a sentence.
+    /// Purpose of the definition, as a sentence.
     pub about: String,
-    /// How often everything is started.
+    /// Number of starts of each program on each server and condition.
     pub starts: u32,
-    /// Is the image in the page cache when it is mounted?
+    /// State of the image in the page cache before each mount.
     #[serde(default)]
     pub cache: Cache,
-    /// Paths of this machine that every program needs, as those of a program.
+    /// Local paths that every program needs, with the same syntax as those of a program.
     #[serde(default)]
     pub needs: Vec<PathBuf>,
-    /// What is mounted.
+    /// Images to mount, each built from the tree.
     #[serde(rename = "image")]
     pub images: Vec<ImageSpec>,
-    /// Who mounts it.
+    /// Servers to compare, each with its image.
     #[serde(rename = "server")]
     pub servers: Vec<ServerSpec>,
-    /// What is started.
+    /// Programs to start.
     #[serde(rename = "program")]
     pub programs: Vec<Program>,
 }
 
-/// Who makes an image.
+/// Program that builds an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Maker {
-    /// Ours.
+    /// `tuff build`, for EROFS images.
     #[serde(rename = "tuff")]
     Tuff,
-    /// EROFS, by the program of others.
+    /// The program `mkfs.erofs` of erofs-utils, for EROFS images.
     #[serde(rename = "mkfs.erofs")]
     MkfsErofs,
-    /// SquashFS.
+    /// The program `mksquashfs` of squashfs-tools, for SquashFS images.
     #[serde(rename = "mksquashfs")]
     Mksquashfs,
-    /// ext4 with its defaults.
+    /// The program `mkfs.ext4` with its default options.
     #[serde(rename = "mkfs.ext4")]
     MkfsExt4,
 }
 
 impl Maker {
-    /// The tool whose settings it takes; ext4 takes none.
+    /// Returns the tool that translates the settings. None for ext4, which has no settings.
     pub fn tool(self) -> Option<Tool> {
         match self {
             Maker::Tuff => Some(Tool::Tuff),
@@ -89,95 +93,96 @@ impl Maker {
         }
     }
 
-    /// Name of the program.
+    /// Returns the name of the program.
     pub fn program(self) -> &'static str {
         self.tool().map_or("mkfs.ext4", Tool::name)
     }
 
-    /// Kind of image, as mount(8) calls it.
+    /// Returns the type of the image as named by mount(8).
     pub fn filesystem(self) -> &'static str {
         self.tool().map_or("ext4", |tool| tool.format().name())
     }
 }
 
-/// One image.
+/// Image built from the tree.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImageSpec {
-    /// Its name.
+    /// Name of the image, unique in the definition.
     pub name: String,
-    /// Who makes it.
+    /// Program that builds the image.
     pub by: Maker,
-    /// At which settings.
+    /// Settings of the build.
     #[serde(default)]
     pub settings: Settings,
 }
 
-/// One server of one image.
+/// Server with the image it mounts.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerSpec {
-    /// Name in tables.
+    /// Name in tables, unique among the servers.
     pub name: String,
-    /// What it is.
+    /// Implementation of the server.
     pub kind: Server,
-    /// Name of the image.
+    /// Name of the image it serves.
     pub image: String,
-    /// Arguments passed as they are.
+    /// Arguments appended verbatim to those of the server.
     #[serde(default)]
     pub extra: Vec<String>,
 }
 
-/// One program.
+/// Program to start, with its files and its memory limit.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Program {
-    /// Name in tables.
+    /// Name in tables, unique among the programs.
     pub name: String,
-    /// The program and its arguments, in the tree.
+    /// Path of the program in the tree, then its arguments.
     pub command: Vec<String>,
-    /// Paths of this machine that it needs beside itself and its libraries. A part of a name may be `*`. What is not there is
-    /// left out.
+    /// Local paths that the program needs in addition to its own file and libraries. `*` matches a part of a
+    /// name. Missing paths are skipped.
     #[serde(default)]
     pub needs: Vec<PathBuf>,
-    /// Files made in the tree for it.
+    /// Files written into the tree for the program.
     #[serde(default)]
     pub files: Vec<Written>,
-    /// Commands that run in the tree before images are made of it, with the tree as their root.
+    /// Commands that run before the images are built, with the tree as their root directory.
     #[serde(default)]
     pub prepare: Vec<Vec<String>>,
-    /// What program, server and readers get together under memory pressure. Without it, there is no start under pressure.
+    /// Memory limit of the control group with program, server and readers under memory pressure. None skips
+    /// this condition.
     pub limit: Option<Size>,
 }
 
-/// A file that is made.
+/// File written into the tree.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Written {
-    /// Where.
+    /// Path of the file in the tree.
     pub path: PathBuf,
-    /// Its content.
+    /// Content of the file.
     pub text: String,
 }
 
-/// What else goes on while a program starts.
+/// Load on the machine while a program starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Condition {
-    /// Nothing.
+    /// No other load on the machine.
     Idle,
-    /// Four threads read 256 KiB a second in all, pages at random, from another file of the mount.
+    /// Four threads read random pages of another file of the mount, 256 KiB a second in total.
     Background,
-    /// Program, server and readers in a control group that was full when the program began.
+    /// Program, server and background readers run in a control group that is full when the program starts.
     Pressure,
 }
 
-/// All of them, in the order of tables.
+/// All conditions, in the order of tables.
 pub const CONDITIONS: [Condition; 3] =
     [Condition::Idle, Condition::Background, Condition::Pressure];
 
 impl Condition {
-    /// Name in tables and options.
+    /// Returns the name in tables and options.
     pub fn name(self) -> &'static str {
         match self {
             Condition::Idle => "idle",
@@ -252,13 +257,14 @@ impl crate::definition::Definition for Definition {
 }
 
 impl Definition {
-    /// The image of that name.
+    /// Returns the image with this name.
     pub fn image(&self, name: &str) -> Option<&ImageSpec> {
         self.images.iter().find(|i| i.name == name)
     }
 }
 
-/// The kernel serves everything, others the format that they know; the tree is no server here.
+/// Returns whether a server supports the images of a maker. The kernel supports all of them. [`Server::Tree`]
+/// is not a server here.
 fn serves(server: Server, maker: Maker) -> bool {
     let format: Option<Format> = maker.tool().map(Tool::format);
     match (server, format) {

@@ -1,17 +1,17 @@
-//! Control groups with a limit of memory, of version 2 or 1.
+//! Control groups with a memory limit, versions 2 and 1.
 
 use crate::{Error, Result};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// A control group for one start; removed when dropped.
+/// Control group of one start. Dropping it removes the group.
 #[derive(Debug)]
 pub struct Group {
     path: PathBuf,
 }
 
-/// Where groups are made, unless a user says otherwise: version 2, then version 1; `None` where neither limits memory.
+/// Returns the default parent of control groups, preferring version 2. None if memory cannot be limited.
 pub fn parent() -> Option<PathBuf> {
     let unified = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(PathBuf::from);
     let unified = unified.into_iter().find(|p| {
@@ -19,7 +19,7 @@ pub fn parent() -> Option<PathBuf> {
         text.split_whitespace().any(|c| c == "memory")
     });
     if let Some(path) = &unified {
-        // What cannot be switched on shows when a group is made.
+        // If the controller cannot be enabled, `Group::create` fails.
         let _ = std::fs::write(path.join("cgroup.subtree_control"), "+memory");
         return unified;
     }
@@ -28,7 +28,7 @@ pub fn parent() -> Option<PathBuf> {
 }
 
 impl Group {
-    /// Makes a group below `parent` that may have `limit` bytes.
+    /// Creates a group below `parent` with a memory limit in bytes.
     pub fn create(parent: &Path, limit: u64) -> Result<Group> {
         let path = parent.join(format!("tuff-lab-start-{}", std::process::id()));
         std::fs::create_dir(&path).map_err(|e| Error::io("create", &path, e))?;
@@ -44,7 +44,7 @@ impl Group {
         Ok(group)
     }
 
-    /// Where it is.
+    /// Returns the path of the group.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -58,18 +58,19 @@ impl Drop for Group {
     }
 }
 
-/// Puts a process into a group.
+/// Moves a process into a group.
 pub fn enter(group: &Path, process: u32) -> Result<()> {
     let file = group.join("cgroup.procs");
     std::fs::write(&file, process.to_string()).map_err(|e| Error::io("join", &file, e))
 }
 
-/// The open counter of how often a group came to its limit: it can be read from inside another root.
+/// Open file with the number of times that a group reached its limit. It can be read after a change of the
+/// root directory.
 #[derive(Debug)]
 pub struct Hits(File);
 
 impl Hits {
-    /// Of that group.
+    /// Opens the counter of a group.
     pub fn open(group: &Path) -> Result<Hits> {
         let new = group.join("memory.events");
         let path = if new.exists() {
@@ -81,7 +82,7 @@ impl Hits {
         Ok(Hits(file))
     }
 
-    /// Until now.
+    /// Returns the current number. None if it cannot be read.
     pub fn count(&self) -> Option<u64> {
         let mut bytes = [0; 512];
         let length = self.0.read_at(&mut bytes, 0).ok()?;
@@ -89,7 +90,7 @@ impl Hits {
     }
 }
 
-/// The number behind `max` of version 2, or the only one of version 1.
+/// Parses the number after `max` of version 2, or the only number of version 1.
 fn count(text: &str) -> Option<u64> {
     let named = text.lines().find_map(|l| l.strip_prefix("max "));
     named.unwrap_or(text).trim().parse().ok()

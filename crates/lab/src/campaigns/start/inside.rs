@@ -1,5 +1,5 @@
-//! The inside of a start: a fresh process takes a folder for its root, joins a control group, begins to read in the background,
-//! and only then looks at the clock and starts the program.
+//! Child process of a start. It joins a control group, changes its root directory, and starts the background
+//! readers. Then it measures the time from fork to exit of the program.
 
 use super::group::{self, Hits};
 use crate::campaigns::serve::run::nanos;
@@ -16,66 +16,66 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use tuff_flash_sim::experiment::random::Rng;
 
-/// How many threads read in the background.
+/// Number of threads that read in the background.
 const READERS: u32 = 4;
-/// What all of them read in a second. Unit: bytes.
+/// Bytes read in a second by all threads together.
 const RATE: u64 = 256 << 10;
-/// What one of them reads at a time. Unit: bytes.
+/// Size of a single read in bytes.
 const PAGE: usize = 4096;
-/// From one read of any of them to the next: 64 in a second.
+/// Interval between two reads, all threads taken together: 64 reads a second.
 const STEP: Duration = Duration::from_nanos(1_000_000_000 / (RATE / PAGE as u64));
-/// How long they have read before the program starts, at least; up to a step more.
+/// Minimum time of background reads before the program starts. A random part of [`STEP`] is added.
 const AHEAD: Duration = Duration::from_millis(100);
 
-/// What is asked for.
+/// Parameters of a start, passed to the child process as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
-    /// Folder that becomes the root.
+    /// Directory that becomes the root directory.
     pub root: PathBuf,
-    /// Program and arguments, in that root.
+    /// Path of the program and its arguments, below the new root.
     pub command: Vec<String>,
-    /// File that is read in the background, in that root.
+    /// File for the background readers, below the new root. None for no background reads.
     pub background: Option<Background>,
-    /// Control group, and how much of that file is read before, so that it is full. Unit: bytes.
+    /// Control group, and number of bytes to read from the background file so that the group is full.
     pub group: Option<(PathBuf, u64)>,
 }
 
-/// A file that is read.
+/// File that is read in the background.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Background {
-    /// Its place in the root.
+    /// Path below the new root.
     pub path: PathBuf,
-    /// Its length. Unit: bytes.
+    /// Length of the file in bytes.
     pub length: u64,
-    /// Where it is read comes from this.
+    /// Seed of the offsets of the reads.
     pub seed: u64,
 }
 
-/// What came of it.
+/// Result of a start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Started {
-    /// From fork to exit.
+    /// Time from fork to exit in nanoseconds.
     pub ns: u64,
-    /// How often the control group came to its limit in that time.
+    /// Number of times that the control group reached its limit in this time. None without a group.
     pub limit_hits: Option<u64>,
-    /// How it ended, and all that it said.
+    /// Exit status and output of the program.
     pub answer: Answer,
-    /// Beginning of what it said, for a message.
+    /// Beginning of the output, for messages.
     pub said: String,
 }
 
-/// How a program ended, and what it said.
+/// Exit status and output of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// Exit code, or the signal as a negative number.
+    /// Exit code, or the negative signal number.
     pub exit: i32,
-    /// Length of what it wrote to standard output. Unit: bytes.
+    /// Length of the standard output in bytes.
     pub bytes: u64,
-    /// BLAKE3 of that, and of standard error: 16 hexadecimal digits.
+    /// BLAKE3 of standard output and standard error, 16 hexadecimal digits.
     pub digest: String,
 }
 
-/// Does what the order says; this process has another root afterwards.
+/// Performs a start. The root directory of this process stays changed afterwards.
 pub fn start(order: &Order) -> Result<Started> {
     let (program, arguments) = order
         .command
@@ -113,7 +113,7 @@ pub fn start(order: &Order) -> Result<Started> {
         let limit_hits = before.zip(after).map(|(b, a)| a.saturating_sub(b));
         let mut hasher = blake3::Hasher::new();
         for bytes in [&output.stdout, &output.stderr] {
-            // Its length, too: what goes to one of them is not what goes to the other.
+            // The length separates the two outputs, so that text cannot move from one to the other unnoticed.
             hasher.update(&(bytes.len() as u64).to_le_bytes());
             hasher.update(bytes);
         }
@@ -140,7 +140,7 @@ pub fn start(order: &Order) -> Result<Started> {
     beside(&file, background, run)
 }
 
-/// Reads so much of a file, from its beginning, again if it is shorter.
+/// Reads `left` bytes of a file, starting over at its end.
 fn fill_memory(path: &Path, mut left: u64) -> Result<()> {
     let mut buffer = vec![0; 128 << 10];
     let reading = |e| Error::io("read", path, e);
@@ -162,7 +162,7 @@ fn fill_memory(path: &Path, mut left: u64) -> Result<()> {
     Ok(())
 }
 
-/// Does `run` while threads read pages of the file at random. A read that fails is an error.
+/// Calls `run` while threads read random pages of the file. A failed read is an error.
 fn beside<T>(file: &File, background: &Background, run: impl FnOnce() -> Result<T>) -> Result<T> {
     let pages = (background.length / PAGE as u64).max(1);
     let mut rng = Rng::new(background.seed);
@@ -207,7 +207,7 @@ fn exit(status: ExitStatus) -> i32 {
     status.code().or(signal).unwrap_or(i32::MIN)
 }
 
-/// The first lines, in one.
+/// Returns the first 200 bytes of the output, with its lines joined by semicolons.
 fn beginning(bytes: &[u8]) -> String {
     const LENGTH: usize = 200;
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LENGTH)]);
@@ -235,7 +235,7 @@ mod tests {
         };
         let file = File::open(&path).unwrap();
         assert_eq!(beside(&file, &background, || Ok(5)).unwrap(), 5);
-        // A file that cannot be read is an error, not silence.
+        // A file that cannot be read causes an error.
         let folder = File::open(folder.path()).unwrap();
         let error = beside(&folder, &background, || Ok(5)).unwrap_err();
         assert!(error.to_string().contains("read"), "{error}");

@@ -1,5 +1,5 @@
-//! Records of the sixth room, as JSON lines told apart by `kind`, raw and complete: a header, then images and programs before
-//! their samples, a failure where a server dropped out, a line for what was left out.
+//! Records of the start campaign: JSON lines distinguished by `kind`, with all raw samples. The header comes
+//! first, images and programs before their samples.
 
 use super::definition::Condition;
 use super::inside::Answer;
@@ -8,112 +8,112 @@ use crate::measure::machine::Machine;
 use crate::record::RecordLine;
 use serde::{Deserialize, Serialize};
 
-/// One line.
+/// Line of a record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Line {
-    /// Once, first.
+    /// Machine and conditions of the record; the first line.
     Header(Header),
-    /// An image was made.
+    /// Image that was built.
     Image(ImageLine),
-    /// A program takes part.
+    /// Program that takes part.
     Program(ProgramLine),
-    /// A program, server or condition does not take part.
+    /// Program, server, image or condition that does not take part.
     Without(WithoutLine),
-    /// One start.
+    /// Measurement of one start.
     Sample(SampleLine),
-    /// A server does not take part any more.
+    /// Server that dropped out.
     Failed(FailedLine),
 }
 
-/// Where and how.
+/// Machine and conditions of a record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Header {
-    /// [`crate::record::FORMAT`].
+    /// Version of the format, [`crate::record::FORMAT`].
     pub format: u32,
     /// Name of the definition.
     pub definition: String,
-    /// The machine.
+    /// Description of the machine.
     pub machine: Machine,
-    /// State of the image's pages before each mount.
+    /// State of the image file's pages before each mount.
     pub cache: Cache,
-    /// Kind of the filesystem that holds the images.
+    /// Type of the filesystem that holds the images.
     pub work_filesystem: String,
-    /// Servers in the order of the definition, with what their programs call their versions.
+    /// Names and versions of the servers, in the order of the definition.
     pub servers: Vec<(String, String)>,
-    /// Starts asked for.
+    /// Number of starts requested.
     pub starts: u32,
-    /// Files of the tree, and their bytes.
+    /// Number of files in the tree, and their total size in bytes.
     pub tree: (u64, u64),
-    /// Was the tree made of this machine's programs?
+    /// Whether the tree was assembled from local programs.
     pub tree_made: bool,
-    /// Seed of what is read in the background.
+    /// Seed of the background reads.
     pub seed: u64,
 }
 
-/// An image.
+/// Image that was built.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ImageLine {
-    /// Its name.
+    /// Name of the image.
     pub image: String,
-    /// The command that made it, without paths.
+    /// Command line without local paths.
     pub command: String,
-    /// What its maker calls its version.
+    /// Version of the program that built it.
     pub version: String,
-    /// What it takes on the disk. Unit: bytes.
+    /// Allocated size in bytes.
     pub image_bytes: u64,
 }
 
-/// A program that takes part.
+/// Program that takes part.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProgramLine {
-    /// Its name.
+    /// Name of the program.
     pub program: String,
-    /// Its command.
+    /// Path of the program in the tree, then its arguments.
     pub command: Vec<String>,
-    /// How it ends and what it says with the tree as its root; the same in every sample.
+    /// Exit status and output with the source tree as its root. Every sample has the same answer.
     pub answer: Answer,
-    /// Limit of its control group under memory pressure. Unit: bytes.
+    /// Limit of the control group under memory pressure, in bytes. None if the program has no limit.
     pub limit: Option<u64>,
 }
 
-/// What is missing.
+/// Item that does not take part.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WithoutLine {
-    /// What.
+    /// Name of the program, server, image or condition.
     pub what: String,
-    /// Why.
+    /// Reason for which it does not take part.
     pub reason: String,
 }
 
-/// A start.
+/// Measurement of one start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SampleLine {
     /// Name of the program.
     pub program: String,
-    /// What else went on.
+    /// Load on the machine during the start.
     pub condition: Condition,
     /// Name of the server.
     pub server: String,
-    /// Which round, from 1.
+    /// Number of the round, from 1.
     pub round: u32,
-    /// From fork to exit.
+    /// Time from fork to exit in nanoseconds.
     pub ns: u64,
-    /// How often the control group came to its limit in that time.
+    /// Number of times that the control group reached its limit in this time. None without a group.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub limit_hits: Option<u64>,
 }
 
-/// A server that dropped out of a program and condition.
+/// Server that dropped out for a program and condition.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FailedLine {
     /// Name of the program.
     pub program: String,
-    /// What else went on.
+    /// Load on the machine during the start.
     pub condition: Condition,
     /// Name of the server.
     pub server: String,
-    /// Why.
+    /// Reason for which the server dropped out.
     pub reason: String,
 }
 

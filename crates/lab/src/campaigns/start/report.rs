@@ -1,4 +1,4 @@
-//! Tables and plots of the sixth room, from its records.
+//! Tables and plots of the start campaign.
 
 use super::definition::{CONDITIONS, Condition};
 use super::record::{FailedLine, ImageLine, Line, ProgramLine, SampleLine, WithoutLine};
@@ -8,7 +8,7 @@ use crate::measure::stats::{median, quantile};
 use crate::report::plot::{LineChart, line_charts};
 use std::fmt::Write;
 
-/// A record, sorted.
+/// Lines of records, grouped by kind.
 #[derive(Debug)]
 pub struct Gathered<'a> {
     servers: Vec<&'a str>,
@@ -21,7 +21,7 @@ pub struct Gathered<'a> {
     failed: Vec<&'a FailedLine>,
 }
 
-/// Sorts the lines of records.
+/// Groups the lines of records by kind.
 pub fn gather(lines: &[Line]) -> Gathered<'_> {
     let mut all = Gathered {
         servers: Vec::new(),
@@ -93,13 +93,13 @@ impl Gathered<'_> {
         self.samples.iter().filter(of).copied()
     }
 
-    /// Unit: milliseconds.
+    /// Returns the start times in milliseconds.
     fn times(&self, program: &ProgramLine, condition: Condition, server: &str) -> Vec<f64> {
         let samples = self.samples(program, condition, server);
         samples.map(|s| s.ns as f64 / 1e6).collect()
     }
 
-    /// The servers that have a time.
+    /// Returns the servers with samples.
     fn able(&self) -> Vec<&str> {
         let servers = self.servers.iter().copied();
         servers
@@ -107,14 +107,15 @@ impl Gathered<'_> {
             .collect()
     }
 
-    /// Starts of the server that has most of them.
+    /// Returns the largest number of samples of a server.
     fn count(&self, servers: &[&str], program: &ProgramLine, condition: Condition) -> usize {
         let counts = servers.iter();
         let counts = counts.map(|s| self.samples(program, condition, s).count());
         counts.max().unwrap_or(0)
     }
 
-    /// A cell for each server: median, 10 % and 90 %, and the ratio of its median to that of the first kernel's.
+    /// Returns a cell for each server: median, 10 % and 90 % quantile, and ratio to the median of the first
+    /// kernel. None without samples.
     fn cells(
         &self,
         servers: &[&str],
@@ -142,7 +143,7 @@ impl Gathered<'_> {
 const WHAT: &str = "Milliseconds from fork to exit, median [10 %..90 %]; in parentheses the ratio of medians to the first \
                     server that is a kernel.";
 
-/// What goes on beside a program, for a table.
+/// Describes the condition of a program, with the memory limit.
 fn beside(condition: Condition, program: &ProgramLine) -> String {
     match (condition, program.limit) {
         (Condition::Pressure, Some(limit)) => format!("pressure, {}", Size(limit)),
@@ -150,7 +151,7 @@ fn beside(condition: Condition, program: &ProgramLine) -> String {
     }
 }
 
-/// Renders a record as Markdown.
+/// Renders a report as Markdown.
 pub fn render(all: &Gathered<'_>) -> String {
     let mut out = String::new();
     let servers = all.able();
@@ -212,7 +213,7 @@ pub fn render(all: &Gathered<'_>) -> String {
     out
 }
 
-/// Who dropped out, and what was not there from the beginning.
+/// Lists servers that dropped out, and items that did not take part.
 fn absent(out: &mut String, all: &Gathered<'_>) {
     for failed in &all.failed {
         let _ = writeln!(
@@ -229,7 +230,7 @@ fn absent(out: &mut String, all: &Gathered<'_>) {
     }
 }
 
-/// How often control groups came to their limits while programs started.
+/// Writes how often control groups reached their limits during starts.
 fn hits(out: &mut String, all: &Gathered<'_>, servers: &[&str]) {
     if all.samples.iter().all(|s| s.limit_hits.is_none()) {
         return;
@@ -252,7 +253,7 @@ fn hits(out: &mut String, all: &Gathered<'_>, servers: &[&str]) {
     out.push('\n');
 }
 
-/// One table for a document: a row for each program and condition.
+/// Renders a single table for a document: a row for each program and condition.
 pub fn brief(all: &Gathered<'_>) -> String {
     let mut out = String::new();
     let servers = all.able();
@@ -289,7 +290,8 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Draws the distributions as an SVG document: a chart for each program and condition, with the share of starts that took up to a time.
+/// Draws a chart of the cumulative distribution of start times for each program and condition. Returns an SVG
+/// document.
 pub fn plot(all: &Gathered<'_>) -> Result<String> {
     let conditions: Vec<Condition> = CONDITIONS
         .into_iter()
@@ -311,7 +313,7 @@ fn line_chart(
     let times: Vec<(&str, Vec<f64>)> = servers
         .map(|s| (s, all.times(program, condition, s)))
         .collect();
-    // One start that took ten times as long would compress the other lines.
+    // Cutting at 95 % keeps single outliers from compressing the other lines.
     let slowest = times.iter().filter_map(|(_, t)| quantile(t, 0.95));
     let end = slowest.map(|t| t * 1.1).reduce(f64::max)?;
     let series = times.into_iter();
@@ -325,7 +327,7 @@ fn line_chart(
     })
 }
 
-/// Steps of a distribution up to `end`.
+/// Returns the points of the cumulative distribution up to `end`.
 fn shares(mut times: Vec<f64>, end: f64) -> Vec<(f64, f64)> {
     times.sort_by(f64::total_cmp);
     let count = times.len() as f64;

@@ -1,4 +1,4 @@
-//! A mounted tree that programs can have as their root: with /proc, and with a /dev and a /tmp of its own.
+//! Mounted tree as a root directory for programs, with `/proc` and its own `/dev` and `/tmp`.
 
 use crate::campaigns::serve::server::Served;
 use crate::{Error, Result};
@@ -18,18 +18,18 @@ const DEVICES: [(&str, u32, u32); 5] = [
     ("urandom", 1, 9),
 ];
 
-/// A root; what was mounted in it is unmounted when it is dropped, then what it lies on.
+/// Root directory for programs. Dropping it unmounts the inner mounts, then the tree.
 #[derive(Debug)]
 pub struct Rooted {
     point: PathBuf,
-    /// In the order of mounting.
+    /// Mount points, in the order of mounting.
     inner: Vec<PathBuf>,
-    /// Dropped last.
+    /// Dropped after `Drop::drop` has unmounted the inner mounts.
     served: Option<Served>,
 }
 
 impl Rooted {
-    /// On a mounted image.
+    /// Creates a root on a mounted image.
     pub fn on(served: Served) -> Result<Rooted> {
         let mut rooted = Rooted {
             point: served.point().to_owned(),
@@ -40,12 +40,12 @@ impl Rooted {
         Ok(rooted)
     }
 
-    /// On a tree, which is bound to `point` and cannot be written there.
+    /// Binds a tree read-only at `point` and creates a root there.
     pub fn of_tree(tree: &Path, point: &Path) -> Result<Rooted> {
         Rooted::bind(tree, point, true)
     }
 
-    /// The same, to be written; for a tree that is being made.
+    /// Binds a tree at `point` and creates a writable root there, to prepare a tree.
     pub fn to_prepare(tree: &Path, point: &Path) -> Result<Rooted> {
         Rooted::bind(tree, point, false)
     }
@@ -59,7 +59,7 @@ impl Rooted {
             inner: vec![point.to_owned()],
             served: None,
         };
-        // What is mounted below shall not appear in the tree, too.
+        // Prevents inner mounts from propagating to the tree.
         mount_change(point, MountPropagationFlags::PRIVATE).map_err(mounting)?;
         if read_only {
             let flags = MountFlags::BIND | MountFlags::RDONLY;
@@ -69,12 +69,12 @@ impl Rooted {
         Ok(rooted)
     }
 
-    /// Where it is.
+    /// Returns the path of the root.
     pub fn point(&self) -> &Path {
         &self.point
     }
 
-    /// Who serves it.
+    /// Returns the server of the mounted image. None for a tree.
     pub fn served(&self) -> Option<&Served> {
         self.served.as_ref()
     }

@@ -1,4 +1,4 @@
-//! Running a definition of the sixth room.
+//! Execution of a definition of the start campaign.
 
 use super::definition::{CONDITIONS, Condition, Definition, ImageSpec, Program, ServerSpec};
 use super::group::{self, Group};
@@ -29,37 +29,38 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tuff_flash_sim::experiment::random::Rng;
 
-/// What a definition leaves open.
+/// Parameters of a run that the definition leaves open.
 #[derive(Clone, Debug)]
 pub struct Conditions {
-    /// A root that programs are in; one is made of this machine's programs without it.
+    /// Tree with the programs. None assembles one from local programs.
     pub tree: Option<PathBuf>,
-    /// Programs at given places, by name; others are looked for.
+    /// Names and paths of programs. Programs not listed are searched for.
     pub tools: Vec<(String, PathBuf)>,
-    /// Starts, in place of the definition's.
+    /// Number of starts, in place of the definition's.
     pub starts: Option<u32>,
-    /// Only programs whose name contains this.
+    /// Substring of program names. Only matching programs are started.
     pub only: Option<String>,
-    /// Only these conditions; all when empty.
+    /// Selected conditions. Empty selects all of them.
     pub conditions: Vec<Condition>,
     /// State of the image's pages, in place of the definition's.
     pub cache: Option<Cache>,
-    /// Control group below which one is made; looked for without it.
+    /// Parent of the control groups that are created. None selects the default of [`group::parent`].
     pub cgroup: Option<PathBuf>,
-    /// Folder for the tree, images and mount points.
+    /// Directory for the tree, images and mount points.
     pub work: PathBuf,
 }
 
-/// Seed of what is read in the background.
+/// Seed of the background reads.
 const SEED: u64 = 1;
-/// The file that is read in the background has as much as fills every control group, and this at least. Unit: bytes.
+/// Minimum size of the background file in bytes. It is at least as large as the largest memory limit.
 const BACKGROUND_LENGTH: u64 = 16 << 20;
-/// How long an image may take to be made.
+/// Time limit of an image build.
 const MAKING: Duration = Duration::from_secs(3600);
-/// How long a start may take.
+/// Time limit of a start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs `definition`. True when our own server took part wherever it was asked to, and programs said the same on it.
+/// Runs `definition`. Returns true if `tuff` took part wherever it was requested, with the expected output of
+/// all programs.
 pub fn run(
     definition: &Definition,
     conditions: &Conditions,
@@ -179,7 +180,7 @@ pub fn run(
     Ok(session.ours_fine)
 }
 
-/// Makes a tree of the programs that this machine has.
+/// Assembles a tree from local programs. Returns it with the programs that could be prepared.
 fn make<'a>(
     definition: &'a Definition,
     programs: impl Iterator<Item = &'a Program>,
@@ -239,7 +240,7 @@ fn program_at(name: &str, conditions: &Conditions) -> Option<PathBuf> {
     program(name, &conditions.tools)
 }
 
-/// A server with its program and image.
+/// Server with its program and image.
 struct Subject<'a> {
     spec: &'a ServerSpec,
     program: Option<&'a Path>,
@@ -252,7 +253,7 @@ struct Session<'a> {
     work: Work,
     cache: Cache,
     background: Option<(PathBuf, u64)>,
-    /// Control group below which one is made for each start under pressure.
+    /// Parent of the control group that is created for each start under pressure.
     group: Option<PathBuf>,
     tools: &'a Conditions,
     emit: &'a mut dyn FnMut(&Line) -> Result<()>,
@@ -260,7 +261,7 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// The conditions that can be had of those asked for.
+    /// Returns those of the requested conditions that this machine supports.
     fn choose(&mut self, conditions: &Conditions) -> Result<Vec<Condition>> {
         let asked =
             |c: &Condition| conditions.conditions.is_empty() || conditions.conditions.contains(c);
@@ -287,7 +288,8 @@ impl Session<'_> {
         Ok(chosen)
     }
 
-    /// What a program says with the tree as its root. The inner error says why it cannot take part.
+    /// Returns exit status and output of a program with the source tree as its root. The inner error is the
+    /// reason for which it cannot take part.
     fn answer(&mut self, program: &Program) -> Result<Result<Answer, String>> {
         let place = program.command.first().map_or("", String::as_str);
         let link = self.tree.join(place.trim_start_matches('/'));
@@ -321,7 +323,7 @@ impl Session<'_> {
         Ok(Ok(answer))
     }
 
-    /// Makes an image. The inner error says why there is none.
+    /// Builds an image. The inner error is the reason for a failure.
     fn make(
         &mut self,
         spec: &ImageSpec,
@@ -345,7 +347,7 @@ impl Session<'_> {
                 (arguments, plan.shown())
             }
             None => {
-                // Whole blocks, tables of inodes, folders, the journal.
+                // Estimated from whole blocks, with 25 % and 128 MiB for inodes, directories and the journal.
                 let blocks: u64 = files
                     .iter()
                     .map(|(_, length)| length.div_ceil(4096) + 1)
@@ -373,7 +375,7 @@ impl Session<'_> {
             Some((_, said)) => return Ok(Err(format!("{name} made no image: {said}"))),
             None => return Ok(Err(format!("{name} made no image in time"))),
         }
-        // Evicting needs clean pages.
+        // Only clean pages can be evicted.
         let file = File::open(&image).and_then(|f| f.sync_all().map(|()| f));
         let attributes = file
             .and_then(|f| f.metadata())
@@ -424,10 +426,10 @@ impl Session<'_> {
                     if *condition == Condition::Pressure && !under_pressure(program) {
                         continue;
                     }
-                    // The same for every server.
+                    // All servers get the same seed.
                     let seed = rng.draw();
                     for turn in 0..subjects.len() {
-                        // Nobody comes always behind the same neighbour.
+                        // Rotates the order in every round, so that no server always runs first.
                         let s = (turn + round as usize) % subjects.len();
                         if out.contains(&(p, c, s)) {
                             continue;
@@ -469,7 +471,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// One mount, one start. The inner error says what is wrong with the server.
+    /// Mounts an image and starts a program on it. The inner error is a failure of the server.
     fn sample(
         &self,
         program: &Program,
@@ -510,7 +512,7 @@ impl Session<'_> {
             order.group = Some((group.path().to_owned(), *limit));
         }
         let done = start(&order)?;
-        // The mount goes before its group, which has to be empty.
+        // The mount must be removed before the control group, which must be empty.
         drop(rooted);
         drop(group);
         Ok(done.and_then(|done| match done.answer == *expected {
@@ -548,7 +550,7 @@ impl Session<'_> {
     }
 }
 
-/// What mkfs.ext4 calls its version: the first line on standard error.
+/// Returns the version of mkfs.ext4: the first line of its standard error.
 fn ext4_version(program: &Path) -> String {
     let output = Command::new(program).arg("-V").output();
     let text = output.map(|o| o.stderr).unwrap_or_default();
@@ -556,7 +558,7 @@ fn ext4_version(program: &Path) -> String {
     text.lines().next().unwrap_or("unknown version").to_owned()
 }
 
-/// Brings a file into the page cache.
+/// Reads a file to bring it into the page cache.
 fn read_through(path: &Path) -> Result<()> {
     let mut file = File::open(path).map_err(|e| Error::io("open", path, e))?;
     let mut buffer = vec![0; 1 << 20];
@@ -568,12 +570,12 @@ fn read_through(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Has a process of its own do it. The inner error is what that process says when it cannot.
+/// Performs a start in a child process. The inner error is the message of a child that failed.
 fn start(order: &Order) -> Result<Result<Started, String>> {
     let lab = std::env::current_exe().map_err(|e| Error::Io("find this program".to_owned(), e))?;
     let text = serde_json::to_string(order);
     let text = text.map_err(|e| Error::Command(format!("the order cannot be written: {e}")))?;
-    // A group of its own: whoever is patient no more ends the program with it.
+    // The process group includes the program, so that it is ended as well after a timeout.
     let mut child = Command::new(&lab)
         .arg("inside")
         .process_group(0)
@@ -585,11 +587,11 @@ fn start(order: &Order) -> Result<Result<Started, String>> {
     let group = Pid::from_child(&child);
     let waiting = |e| Error::io("wait for", &lab, e);
     if let Some(mut pipe) = child.stdin.take() {
-        // One that ended says why itself.
+        // A write error means that the child has exited, and its status gives the reason.
         let _ = pipe.write_all(text.as_bytes());
     }
     let end = Instant::now() + PATIENCE;
-    // Its answer fits into a pipe: a digest, not what the program says.
+    // The child's reply is shorter than a pipe's buffer, so the child cannot block while it is not read.
     while child.try_wait().map_err(waiting)?.is_none() {
         if Instant::now() > end {
             let _ = kill_process_group(group, Signal::KILL);

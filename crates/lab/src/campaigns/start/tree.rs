@@ -1,5 +1,5 @@
-//! A small root of real programs: each with the libraries that `ldd` names, and the folders that it is said to need, at the
-//! places where this machine has them, links included.
+//! Small root directory with real programs. It holds each program with the libraries reported by `ldd` and
+//! further paths, in their local places. Symbolic links are preserved.
 
 use crate::measure::workspace;
 use crate::{Error, Result};
@@ -13,21 +13,21 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// File that readers in the background read.
+/// Name of the file for background reads.
 pub const BACKGROUND: &str = "background";
-/// How many links a path may lead through.
+/// Maximum number of symbolic links in a path.
 const LINKS_MAX: u32 = 40;
 
-/// A root that grows.
+/// Root directory under construction.
 #[derive(Debug)]
 pub struct Root {
     folder: PathBuf,
-    /// What was added, as paths of this machine.
+    /// Local paths that were added.
     added: BTreeSet<PathBuf>,
 }
 
 impl Root {
-    /// An empty root, with the folders that a mount gets its /proc, /dev and /tmp in.
+    /// Creates an empty root with mount points for /proc, /dev and /tmp.
     pub fn create(folder: &Path) -> Result<Root> {
         for name in ["", "proc", "dev", "tmp", "root"] {
             let path = folder.join(name);
@@ -39,12 +39,13 @@ impl Root {
         })
     }
 
-    /// Where it is.
+    /// Returns the path of the root.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Adds what `pattern` matches on this machine, whole if it is a folder, with libraries. False if that is nothing.
+    /// Adds the local files and directories that match `pattern`, with libraries. Returns false if there are
+    /// none.
     pub fn add(&mut self, pattern: &Path) -> Result<bool> {
         let found = matches(pattern);
         for path in &found {
@@ -53,7 +54,7 @@ impl Root {
         Ok(!found.is_empty())
     }
 
-    /// Writes a file.
+    /// Writes a file at `path` below the root.
     pub fn write(&mut self, path: &Path, text: &str) -> Result<()> {
         let place = self.place(path);
         let parent = place.parent().unwrap_or(&place);
@@ -61,8 +62,8 @@ impl Root {
         std::fs::write(&place, text).map_err(|e| Error::io("write", &place, e))
     }
 
-    /// Makes the file that is read in the background, of `length` bytes: the tree's own files, one behind the other, so that
-    /// it compresses as they do.
+    /// Creates the file for background reads with a given length in bytes. It repeats the tree's own files,
+    /// so that it compresses like them.
     pub fn write_background(&self, length: u64) -> Result<()> {
         let path = self.folder.join(BACKGROUND);
         let mut file = File::create(&path).map_err(|e| Error::io("create", &path, e))?;
@@ -80,12 +81,12 @@ impl Root {
         file.flush().map_err(|e| Error::io("write", &path, e))
     }
 
-    /// The place of a path of this machine in the root.
+    /// Returns the path in the root for a local path.
     fn place(&self, path: &Path) -> PathBuf {
         self.folder.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Adds a path, with the links and folders that lead to it.
+    /// Adds a path with the symbolic links and directories that lead to it.
     fn add_path(&mut self, path: &Path) -> Result<()> {
         let mut here = PathBuf::from("/");
         let mut rest: VecDeque<OsString> = VecDeque::new();
@@ -97,7 +98,7 @@ impl Root {
                 continue;
             }
             let next = here.join(&name);
-            // What a link leads to may be gone; the link is kept.
+            // The target of a link may be missing. The link is kept.
             let Ok(attributes) = std::fs::symlink_metadata(&next) else {
                 return Ok(());
             };
@@ -139,7 +140,8 @@ impl Root {
         Ok(())
     }
 
-    /// Adds a file whose folder is there. Times are kept: what was compiled from sources is compared with theirs.
+    /// Copies a file into an existing directory. Its modification time is kept, because compiled files are
+    /// compared with their sources by time.
     fn add_file(&mut self, path: &Path) -> Result<()> {
         if !self.added.insert(path.to_owned()) {
             return Ok(());
@@ -159,7 +161,7 @@ impl Root {
     }
 }
 
-/// Puts the parts of a path in front of others.
+/// Prepends the components of a path.
 fn push_front(rest: &mut VecDeque<OsString>, path: &Path) {
     for part in path.components().rev() {
         match part {
@@ -170,7 +172,7 @@ fn push_front(rest: &mut VecDeque<OsString>, path: &Path) {
     }
 }
 
-/// The paths that a pattern stands for, in order; `*` stands for any part of a name that does not begin with a dot.
+/// Returns the paths that match a pattern, in order. `*` matches any part of a name, but not a leading dot.
 fn matches(pattern: &Path) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::from("/")];
     for part in pattern.components() {
@@ -203,7 +205,7 @@ fn matches(pattern: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Is it a program or a library, as far as its first bytes and its name tell?
+/// Returns whether a file is a program or a library, judged by its first bytes, mode and name.
 fn has_libraries(path: &Path) -> bool {
     let mut magic = [0; 4];
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -212,7 +214,7 @@ fn has_libraries(path: &Path) -> bool {
     read.is_ok() && magic == *b"\x7fELF" && (executable || name.contains(".so"))
 }
 
-/// What `ldd` names, the loader included; nothing for what it does not know.
+/// Returns the libraries reported by `ldd`, including the loader. Empty if `ldd` does not support the file.
 fn libraries(path: &Path) -> Vec<PathBuf> {
     let mut ldd = Command::new("ldd");
     let output = ldd.arg(path).stdin(Stdio::null()).output();
@@ -224,7 +226,7 @@ fn libraries(path: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Regular files below a folder in the order of names, with their lengths. Unit: bytes.
+/// Appends the regular files below a directory with their lengths in bytes, sorted by name.
 pub fn list(folder: &Path, files: &mut Vec<(PathBuf, u64)>) -> Result<()> {
     let listing = std::fs::read_dir(folder).map_err(|e| Error::io("list", folder, e))?;
     let mut paths = Vec::new();
@@ -244,7 +246,8 @@ pub fn list(folder: &Path, files: &mut Vec<(PathBuf, u64)>) -> Result<()> {
     Ok(())
 }
 
-/// The file to read in the background, as a path in the root: the one that was made for it, else the longest.
+/// Returns path in the root and length in bytes of the file for background reads: the one created for it, or
+/// else the largest. None if all files are empty.
 pub fn background(tree: &Path) -> Result<Option<(PathBuf, u64)>> {
     let made = tree.join(BACKGROUND);
     if made.is_file() {
@@ -275,7 +278,7 @@ mod tests {
         assert!(root.add(Path::new("/bin/sh")).unwrap());
         assert!(!root.add(Path::new("/bin/no-such-program-*")).unwrap());
         let is_there = |path: &Path| {
-            // Links are looked up below the root, also absolute ones.
+            // Links are resolved below the root, including absolute ones.
             let real = path.canonicalize().unwrap();
             root.folder()
                 .join(real.strip_prefix("/").unwrap())
