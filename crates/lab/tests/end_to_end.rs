@@ -593,7 +593,7 @@ fn fio_measures_volumes_and_images_and_what_was_not_written_does_not_count() {
         let out = run(&["--place", place]);
         assert!(out.status.success(), "{}", text(&out.stderr));
         let table = text(&out.stdout);
-        assert!(!table.contains("Without"), "{table}");
+        assert!(!table.contains("Not measured"), "{table}");
         let rows = table.lines().filter(|line| line.contains(" KiB, "));
         let rows = rows.chain(table.lines().filter(|line| line.contains(" MiB, direct")));
         let rows = rows.chain(table.lines().filter(|line| line.contains(" MiB, buffered")));
@@ -608,11 +608,11 @@ fn fio_measures_volumes_and_images_and_what_was_not_written_does_not_count() {
         [ -z "$w" ] || printf xyz | dd of="$f" bs=1 seek=50000 conv=notrunc status=none"#,
     );
     let fio = format!("fio={fio}");
-    let only = ["--place", "one file", "--only", "at random, 4 KiB, direct"];
+    let only = ["--place", "one file", "--only", "random write, 4 KiB, direct"];
     let out = run(&[&only[..], &["--tool", &fio]].concat());
     assert_eq!(out.status.code(), Some(1), "{}", text(&out.stderr));
     let table = text(&out.stdout);
-    let failed = "* volume, one file, write at random, 4 KiB, direct: afterwards: fio failed";
+    let failed = "* volume, one file, random write, 4 KiB, direct: afterwards: fio failed";
     assert!(table.contains(failed), "{table}");
     let none = lab.command(&["fio", "--only", "nothing"]);
     assert_eq!(none.status.code(), Some(2), "{}", text(&none.stderr));

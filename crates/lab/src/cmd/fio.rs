@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Only places whose name contains this, such as volume, ext4 or image
     #[arg(long, value_name = "TEXT")]
     place: Option<String>,
-    /// Only cells whose name contains this, such as 'at random' or direct
+    /// Only cells whose name contains this, such as random or direct
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Length of the file, in MiB

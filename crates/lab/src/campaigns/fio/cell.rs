@@ -1,4 +1,4 @@
-//! Cells, as commands of fio, and what fio says of them.
+//! Cells of the fio matrix: one fio command each, and the figures of its JSON output.
 
 use crate::measure::workspace::Work;
 use crate::measure::{self, Job};
@@ -9,49 +9,49 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Name of the file in every place.
+/// Name of the test file in every place.
 pub(super) const FILE: &str = "file";
-/// What a request in a cell at random amounts to in all, if it is small. Unit: MiB.
+/// Maximum transfer of a random cell with 4 KiB requests. Unit: MiB.
 const SMALL_TOTAL_MIB: u64 = 64;
-/// What is compared at once. Unit: bytes.
+/// Granularity of the comparison before and after a write. Unit: bytes.
 const BLOCK: usize = 4096;
 
-/// Where the next request goes.
+/// Order of the offsets of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
-    /// Behind the last one.
+    /// Sequential: each request follows the previous one.
     Row,
-    /// Anywhere, each place once.
+    /// Random, each offset once.
     Random,
 }
 
-/// What a request does.
+/// Direction of requests: reads, writes or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
-    /// Reads.
+    /// All requests are reads.
     Read,
-    /// Writes; one fsync at the end is a part of it.
+    /// All requests are writes. The time includes one fsync at the end.
     Write,
-    /// Seven of ten read, the others write.
+    /// 70 % of the requests are reads, 30 % are writes.
     Mixed,
 }
 
-/// One run of fio.
+/// Parameters of one run of fio.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
-    /// What requests do.
+    /// Direction of the requests.
     pub way: Way,
-    /// Where they go.
+    /// Order of the offsets.
     pub order: Order,
-    /// How much each one asks for. Unit: KiB.
+    /// Size of each request. Unit: KiB.
     pub request_kib: u64,
-    /// Past the page cache (`O_DIRECT`)?
+    /// True if requests bypass the page cache (`O_DIRECT`).
     pub direct: bool,
 }
 
-/// All cells, in the order of a round: those that read first, while the file is as it was laid out.
+/// Returns all cells in the order of a round. Reads come first, while the file is as it was laid out.
 pub fn all() -> Vec<Cell> {
     let mut cells = Vec::new();
     for way in [Way::Read, Way::Write, Way::Mixed] {
@@ -76,26 +76,26 @@ pub fn all() -> Vec<Cell> {
 }
 
 impl Cell {
-    /// What tables call it, and what `--only` is compared with.
+    /// Name in tables, which `--only` matches.
     pub fn name(&self) -> String {
         let way = match self.way {
             Way::Read => "read",
             Way::Write => "write",
-            Way::Mixed => "7 reads to 3 writes",
+            Way::Mixed => "70:30 read/write",
         };
         let order = match self.order {
-            Order::Row => "in a row",
-            Order::Random => "at random",
+            Order::Row => "sequential",
+            Order::Random => "random",
         };
         let size = match self.request_kib {
             1024 => "1 MiB".to_owned(),
             kib => format!("{kib} KiB"),
         };
         let direct = if self.direct { "direct" } else { "buffered" };
-        format!("{way} {order}, {size}, {direct}")
+        format!("{order} {way}, {size}, {direct}")
     }
 
-    /// Does it change the file?
+    /// True if the cell changes the file.
     pub fn writes(&self) -> bool {
         self.way != Way::Read
     }
@@ -112,22 +112,23 @@ impl Cell {
     }
 }
 
-/// What a cell took.
+/// Measured figures of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// Read and written. Unit: bytes.
+    /// Sum of bytes read and written.
     pub bytes: u64,
-    /// From the first request to the end of the last, fsync included. Unit: nanoseconds.
+    /// Time from the first request to the end of the last one, fsync included. Unit: nanoseconds.
     pub ns: u64,
-    /// Time of the middle request; of reads where there are both. Unit: nanoseconds.
+    /// Median latency of requests; in mixed cells that of reads. Unit: nanoseconds.
     pub median_ns: f64,
-    /// Time of the slowest of 99 in a hundred. Unit: nanoseconds.
+    /// 99th percentile of the same latency. Unit: nanoseconds.
     pub tail_ns: f64,
-    /// Time of all processors meanwhile, servers and kernel threads included, less fio's own start. Unit: microseconds.
+    /// CPU time of the whole machine during the cell, including servers and kernel threads, without the start of
+    /// fio. Unit: microseconds.
     pub cpu_us: u64,
 }
 
-/// The program, and what all its runs share.
+/// fio program and the settings that all runs share.
 pub(super) struct Fio<'a> {
     program: &'a Path,
     folder: &'a Path,
@@ -145,19 +146,20 @@ impl<'a> Fio<'a> {
         }
     }
 
-    /// Makes the file, and has it durable.
+    /// Creates the test file and syncs it. The inner error is a failure of fio.
     pub(super) fn lay_out(&self, point: &Path) -> Result<Result<(), String>> {
         let how = ["--rw=write", "--bs=1M", "--do_verify=0", "--end_fsync=1"];
         Ok(self.run(point, &how, 0)?.map(|_| ()))
     }
 
-    /// Reads the file from its begin to its end: is every block one that fio wrote there?
+    /// Reads the whole file and verifies the checksum of every block that fio wrote. The inner error is a mismatch or
+    /// another failure of fio.
     pub(super) fn verify(&self, point: &Path) -> Result<Result<(), String>> {
         let how = ["--rw=read", "--bs=1M", "--readonly"];
         Ok(self.run(point, &how, 0)?.map(|_| ()))
     }
 
-    /// Runs a cell. The inner error says what the place does not do, or did wrong.
+    /// Runs a cell. The inner error describes an unsupported request or wrong content.
     pub(super) fn measure(
         &self,
         cell: &Cell,
@@ -192,7 +194,7 @@ impl<'a> Fio<'a> {
             let written = answer.of("write", "io_bytes") / BLOCK as f64;
             if fresh as f64 != written || before.len() != after.len() {
                 return Ok(Err(format!(
-                    "{fresh} blocks are new afterwards, where {written} were written"
+                    "{fresh} blocks differ afterwards, expected {written}"
                 )));
             }
         }
@@ -211,7 +213,7 @@ impl<'a> Fio<'a> {
             "--name=cell",
             "--ioengine=psync",
             "--output-format=json",
-            // Half of it can be compressed away, and no block is like another.
+            // Half of each block is compressible, and no two blocks are equal.
             "--refill_buffers",
             "--buffer_compress_percentage=50",
             "--buffer_compress_chunk=4096",
@@ -240,14 +242,14 @@ impl<'a> Fio<'a> {
         };
         let outcome = measure::sample(&job)?;
         if outcome.usage.exit != Some(0) {
-            // No path of this machine in a record.
+            // Records contain no paths of the machine.
             let said = outcome.said.replace(&*point.to_string_lossy(), "");
             return Ok(Err(format!("fio failed: {said}")));
         }
         let text = std::fs::read_to_string(&self.answer)
             .map_err(|e| Error::io("read", &self.answer, e))?;
         let value = serde_json::from_str(text.get(text.find('{').unwrap_or(0)..).unwrap_or(""))
-            .map_err(|e| Error::Command(format!("fio's answer cannot be read: {e}")))?;
+            .map_err(|e| Error::Command(format!("fio printed invalid JSON: {e}")))?;
         Ok(Ok(Answer {
             value,
             others_us: outcome
@@ -257,7 +259,7 @@ impl<'a> Fio<'a> {
         }))
     }
 
-    /// A digest of each block.
+    /// Returns a digest of each block of the file.
     fn blocks(&self, point: &Path) -> Result<Vec<u64>> {
         let path = point.join(FILE);
         let wrong = |e| Error::io("read", &path, e);
@@ -285,14 +287,14 @@ impl<'a> Fio<'a> {
     }
 }
 
-/// What fio says, and what everybody else used meanwhile.
+/// JSON output of fio, and the CPU time of all other processes during the run in microseconds.
 struct Answer {
     value: serde_json::Value,
     others_us: u64,
 }
 
 impl Answer {
-    /// A number of the only job; 0 if it is not there.
+    /// Returns a number of the only job, or 0 if it is absent.
     fn of(&self, way: &str, name: &str) -> f64 {
         self.value["jobs"][0][way][name].as_f64().unwrap_or(0.0)
     }
@@ -313,9 +315,9 @@ impl Answer {
             number("usr_cpu"),
             number("sys_cpu"),
         ) else {
-            return Err(Error::Command("fio's answer lacks figures".to_owned()));
+            return Err(Error::Command("fio's JSON output lacks figures".to_owned()));
         };
-        // Shares of the run time, in percent.
+        // fio reports CPU usage in percent of the run time.
         let own_us = (user + system) / 100.0 * ms * 1000.0;
         Ok(Figures {
             bytes: (self.of("read", "io_bytes") + self.of("write", "io_bytes")) as u64,
@@ -332,15 +334,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_have_names_of_their_own() {
+    fn cell_names_are_unique() {
         let names: std::collections::HashSet<_> = all().iter().map(Cell::name).collect();
         assert_eq!(names.len(), 18);
-        assert!(names.contains("write at random, 4 KiB, direct"));
-        assert!(names.contains("7 reads to 3 writes at random, 4 KiB, buffered"));
+        assert!(names.contains("random write, 4 KiB, direct"));
+        assert!(names.contains("random 70:30 read/write, 4 KiB, buffered"));
     }
 
     #[test]
-    fn figures_are_those_of_the_only_job() {
+    fn figures_are_read_from_the_json_output() {
         let value = serde_json::json!({ "jobs": [{
             "job_runtime": 200, "usr_cpu": 10.0, "sys_cpu": 40.0,
             "read": { "io_bytes": 7_000_000, "clat_ns": { "percentile": { "50.000000": 5, "99.000000": 9 } } },

@@ -1,20 +1,20 @@
-//! Conditions of a measurement.
+//! Conditions of a measurement with fio.
 
 use std::path::PathBuf;
 
-/// How to measure.
+/// Programs, selection and sizes of a measurement.
 #[derive(Clone, Debug)]
 pub struct Conditions {
-    /// Programs by name: `tuff` and `fio`, and those of rivals that are there.
+    /// Programs by name: `tuff` and `fio`, and the installed programs of other filesystems.
     pub programs: Vec<(String, PathBuf)>,
-    /// How often everything is done.
+    /// Number of rounds.
     pub rounds: u32,
-    /// Only places whose name contains this.
+    /// Selects places whose name contains this text. None selects all.
     pub place: Option<String>,
-    /// Only cells whose name contains this.
+    /// Selects cells whose name contains this text. None selects all.
     pub only: Option<String>,
-    /// Length of the file. Unit: MiB.
+    /// Length of the test file. Unit: MiB.
     pub file_mib: u64,
-    /// Folder for filesystems, images and mount points, on the host that is measured.
+    /// Folder on the measured host for filesystems, images and mount points.
     pub work: PathBuf,
 }

@@ -1,14 +1,16 @@
-//! The eighth room: fio's matrix, for volumes beside ext4, XFS and Btrfs on loop devices, and for images beside SquashFS.
+//! Matrix of fio workloads: compares volumes with ext4, XFS and Btrfs on loop devices, and images with SquashFS.
 //!
 //! ```text
-//!  round 1:  volume in zone files: make, mount, lay out a file, every cell, unmount, check, mount;  in one file;  ext4;  XFS;  Btrfs;
+//!  round 1:  volume in zone files: create, mount, lay out a file, every cell, unmount, check, mount
+//!            volume in one file;  ext4;  XFS;  Btrfs
 //!            an image through tuff mount: the cells that read;  the kernel's EROFS;  erofsfuse;  the kernel's SquashFS
 //!  round 2:  ...
 //! ```
 //!
-//! A cell is one run of fio: in a row or at random, small or large requests, direct or through the page cache, reading, writing or both. What
-//! a place holds lies in the host's memory; reads through the page cache begin with nothing of the file in the mount's. After a cell that
-//! writes, all of the file is read: every block has to be one that fio wrote there, and as many have to be new as were written.
+//! A cell is one run of fio: sequential or random, small or large requests, direct or buffered, reads, writes or both.
+//! The data of every place is in the page cache of the host. Buffered reads start with an empty page cache of the mount.
+//! After a cell that writes, the whole file is read. Every block must have a valid checksum, and the number of changed
+//! blocks must equal the number of written ones.
 
 pub mod cell;
 mod conditions;
@@ -30,10 +32,10 @@ pub use conditions::Conditions;
 pub use place::{Cost, PLACES, Where};
 
 impl Conditions {
-    /// What will be measured.
+    /// Returns the selected places and cells.
     ///
     /// # Errors
-    /// If that is nothing, or cannot be done by this user.
+    /// `Usage` if nothing is selected or the user is not root.
     pub fn plan(&self) -> Result<(Vec<Where>, Vec<Cell>)> {
         let wanted = |only: &Option<String>, name: &str| {
             let only = only.as_deref().unwrap_or_default();
@@ -48,15 +50,13 @@ impl Conditions {
         let (places, cells): (Vec<Where>, Vec<Cell>) = (places.collect(), cells.collect());
         if places.is_empty() || cells.is_empty() {
             return Err(Error::Usage(format!(
-                "nothing to do: no place or no cell has a name that contains what --place and --only say; places are {}, cells such as '{}'",
+                "--place or --only matches nothing; places: {}; example of a cell: '{}'",
                 PLACES.map(Where::name).join("; "),
                 cell::all()[0].name()
             )));
         }
         if !rustix::process::geteuid().is_root() {
-            return Err(Error::Usage(
-                "filesystems are mounted through a loop device, which takes root".to_owned(),
-            ));
+            return Err(Error::Usage("loop devices and mounts need root".to_owned()));
         }
         Ok((places, cells))
     }
@@ -67,13 +67,14 @@ impl Conditions {
     }
 }
 
-/// Measures. True if our own places took part in every cell and were right; a rival that fails drops out of a cell.
+/// Runs all rounds. Returns true if no cell of a volume or of `tuff mount` failed. Another filesystem that fails is left
+/// out of that cell.
 pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<bool> {
     let (places, cells) = conditions.plan()?;
     let need = |name: &str| {
         conditions.program(name).ok_or_else(|| {
             Error::Usage(format!(
-                "no program {name} is found; --tool {name}=PATH says where"
+                "program {name} is not found; pass its path as --tool {name}=PATH"
             ))
         })
     };
@@ -117,7 +118,7 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
                 if cell.writes() && !place.is_writable() {
                     continue;
                 }
-                // Each cell writes bytes that no other one wrote.
+                // Each cell writes bytes that no other cell writes.
                 let seed = u64::from(round) * 1000 + number as u64 + 1;
                 match fio.measure(cell, &made.point(), seed)? {
                     Ok(figures) => emit(&Line::Sample(Sample {
@@ -148,7 +149,7 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
 }
 
 impl Where {
-    /// Is it one of ours?
+    /// True if this project implements the place.
     pub fn is_ours(self) -> bool {
         matches!(self, Where::Zones | Where::File | Where::Tuff)
     }

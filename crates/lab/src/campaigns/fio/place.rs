@@ -1,4 +1,4 @@
-//! Where cells run: filesystems that are made for a round, and images that are made once and served.
+//! Places in which cells run: filesystems that are created for a round, and images that are built once and served.
 
 use super::cell::{FILE, Fio};
 use super::conditions::Conditions;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// What answers.
+/// Implementation that serves the requests of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Where {
@@ -22,11 +22,11 @@ pub enum Where {
     File,
     /// ext4 through a loop device.
     Ext4,
-    /// XFS likewise.
+    /// XFS through a loop device.
     Xfs,
-    /// Btrfs likewise.
+    /// Btrfs through a loop device.
     Btrfs,
-    /// An EROFS image through tuff mount.
+    /// An EROFS image through `tuff mount`.
     Tuff,
     /// The same image through the kernel.
     Kernel,
@@ -36,7 +36,7 @@ pub enum Where {
     Squashfs,
 }
 
-/// In the order of a round.
+/// All places in the order of a round.
 pub const PLACES: [Where; 9] = [
     Where::Zones,
     Where::File,
@@ -50,7 +50,7 @@ pub const PLACES: [Where; 9] = [
 ];
 
 impl Where {
-    /// What tables call it, and what `--place` is compared with.
+    /// Name in tables, which `--place` matches.
     pub fn name(self) -> &'static str {
         match self {
             Where::Zones => "volume, zone files",
@@ -65,7 +65,7 @@ impl Where {
         }
     }
 
-    /// Can it be written to?
+    /// True if the place supports writes.
     pub fn is_writable(self) -> bool {
         self.kind().is_some()
     }
@@ -82,23 +82,23 @@ impl Where {
     }
 }
 
-/// What a place costs, apart from cells.
+/// Cost of a place that is measured outside of cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cost {
-    /// Mounting it with the file in it. Unit: ms.
+    /// Time to mount it with the file in it. Unit: ms.
     Mount,
-    /// What its checker takes, with the file in it. Unit: ms.
+    /// Time of its checker with the file in it. Unit: ms.
     Check,
-    /// What it takes on the host when it is empty. Unit: KiB.
+    /// Space on the host when it is empty. Unit: KiB.
     Empty,
-    /// What an empty one does not offer of its 4 GiB. Unit: KiB.
+    /// Space of the 4 GiB that is unavailable when it is empty. Unit: KiB.
     Withheld,
-    /// What the image takes, for each KiB of the file. Unit: 1.
+    /// Ratio of the image's size to the file's size.
     Image,
 }
 
-/// What all places share.
+/// Paths and settings that all places share.
 pub(super) struct Setting<'a> {
     conditions: &'a Conditions,
     tuff: &'a Path,
@@ -106,7 +106,7 @@ pub(super) struct Setting<'a> {
     fio: &'a Fio<'a>,
 }
 
-/// A place, mounted.
+/// Mounted place with its costs so far.
 pub(super) struct Place<'a> {
     setting: &'a Setting<'a>,
     place: Where,
@@ -114,7 +114,7 @@ pub(super) struct Place<'a> {
     costs: Costs,
 }
 
-/// Each with its value, in its own unit.
+/// Costs with their values. The unit is that of the [`Cost`].
 pub(super) type Costs = Vec<(Cost, f64)>;
 
 enum Held {
@@ -141,7 +141,7 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// Makes a place with the file in it. The inner error says why there is none.
+    /// Creates a place with the file in it. The inner error is the reason why the place is not available.
     pub(super) fn make(&self, place: Where) -> Result<Result<Place<'_>, String>> {
         match place.kind() {
             Some(kind) => self.make_disk(place, kind),
@@ -152,7 +152,7 @@ impl<'a> Setting<'a> {
     fn make_disk(&self, place: Where, kind: Kind) -> Result<Result<Place<'_>, String>> {
         let disk = match place::Place::make(kind, self.work, self.tuff) {
             Ok(disk) => disk,
-            // A rival whose programs are not there.
+            // Programs of another filesystem may be missing.
             Err(e @ (Error::Io(..) | Error::Command(_))) => return Ok(Err(e.to_string())),
             Err(e) => return Err(e),
         };
@@ -213,7 +213,7 @@ impl<'a> Setting<'a> {
                 workspace::length(&image)? as f64 / file.max(1) as f64,
             ),
         ];
-        // What is read in cells has to be what fio wrote.
+        // Cells must read the bytes that fio wrote.
         if let Err(reason) = self.fio.verify(&point)? {
             return Ok(Err(reason));
         }
@@ -226,7 +226,8 @@ impl<'a> Setting<'a> {
         Ok(Ok(made))
     }
 
-    /// Makes an image of a folder with the file, LZ4 in clusters or blocks of 64 KiB.
+    /// Builds an image of a folder with the file: LZ4 with 64 KiB clusters or blocks. The inner error is a failure of the
+    /// builder.
     fn build(&self, image: &Path, squashfs: bool) -> Result<Result<(), String>> {
         let tree = self.work.path("tree");
         if !tree.exists() {
@@ -260,19 +261,19 @@ impl<'a> Setting<'a> {
             .status();
         Ok(match status {
             Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(format!("no image was made: {status}")),
-            Err(e) => Err(format!("no image was made: {e}")),
+            Ok(status) => Err(format!("the image build failed: {status}")),
+            Err(e) => Err(format!("the image build failed: {e}")),
         })
     }
 }
 
 impl Place<'_> {
-    /// Its root.
+    /// Path of its mount point.
     pub(super) fn point(&self) -> PathBuf {
         self.setting.work.path("mount")
     }
 
-    /// Unmounts it, checks it, takes it away: what it cost, and what its checker did not like.
+    /// Unmounts, checks and removes the place. Returns its costs and the complaint of its checker.
     pub(super) fn finish(self) -> Result<(Costs, Option<String>)> {
         let mut costs = self.costs;
         match self.held {
@@ -311,8 +312,8 @@ impl Place<'_> {
                         costs.push((Cost::Check, ms(begun)));
                         None
                     }
-                    Ok(status) => Some(format!("its checker ends with {status}")),
-                    Err(e) => Some(format!("its checker does not run: {e}")),
+                    Ok(status) => Some(format!("its checker failed: {status}")),
+                    Err(e) => Some(format!("its checker did not start: {e}")),
                 };
                 Ok((costs, complaint))
             }

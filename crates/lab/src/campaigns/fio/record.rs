@@ -1,4 +1,4 @@
-//! Records of the eighth room, as JSON lines: a header, then samples and costs by round and place, and what dropped out.
+//! Records of measurements with fio, as JSON lines: a header, then samples, costs and failures by round and place.
 
 use super::cell::{Cell, Figures};
 use super::place::{Cost, Where};
@@ -6,72 +6,72 @@ use crate::measure::machine::Machine;
 use crate::record::RecordLine;
 use serde::{Deserialize, Serialize};
 
-/// One line.
+/// Line of a record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Line {
-    /// Once, first.
+    /// First line, exactly once.
     Header(Header),
-    /// One cell in one place, with the right answer.
+    /// Result of a cell in a place, verified.
     Sample(Sample),
-    /// What a place cost in a round.
+    /// Costs of a place in one round.
     Costs(Costs),
-    /// A place dropped out, of a cell or of a round.
+    /// A place that failed in a cell or in a whole round.
     Failed(Failed),
 }
 
-/// Where and how.
+/// Machine, programs and conditions of the measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Header {
-    /// [`crate::record::FORMAT`].
+    /// Format version of the record: [`crate::record::FORMAT`].
     pub format: u32,
-    /// The machine.
+    /// Machine that ran the measurement.
     pub machine: Machine,
-    /// Kind of the filesystem that holds everything.
+    /// Type of the host filesystem that stores all data.
     pub host: String,
-    /// Programs, with what they call their version.
+    /// Names of programs with their version lines.
     pub programs: Vec<(String, String)>,
-    /// Length of the file. Unit: MiB.
+    /// Length of the test file. Unit: MiB.
     pub file_mib: u64,
-    /// Rounds asked for.
+    /// Number of requested rounds.
     pub rounds: u32,
 }
 
-/// A cell.
+/// Result of one cell in one place.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sample {
-    /// Which round, from 1.
+    /// Number of the round, starting at 1.
     pub round: u32,
-    /// Where.
+    /// Place that was measured.
     pub place: Where,
-    /// What.
+    /// Cell that was measured.
     pub cell: Cell,
-    /// What it took.
+    /// Figures of the cell.
     pub figures: Figures,
 }
 
-/// Costs apart from cells.
+/// Costs of a place that are measured outside of cells.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Costs {
-    /// Which round, from 1.
+    /// Number of the round, starting at 1.
     pub round: u32,
-    /// Where.
+    /// Place that was measured.
     pub place: Where,
-    /// Each with its value, in its own unit.
+    /// Costs with their values. The unit is that of the [`Cost`].
     pub costs: Vec<(Cost, f64)>,
 }
 
-/// What dropped out.
+/// Failure of a place.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Failed {
-    /// Which round, from 1.
+    /// Number of the round, starting at 1.
     pub round: u32,
-    /// Where.
+    /// Place that was measured.
     pub place: Where,
-    /// Name of the cell; without one, all of the round.
+    /// Name of the cell. None if the whole round failed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cell: Option<String>,
-    /// Why.
+    /// Reason of the failure.
     pub reason: String,
 }
 

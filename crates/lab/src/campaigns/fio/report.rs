@@ -1,4 +1,4 @@
-//! Tables of a record: speed, time of a request and of processors for each cell and place, and what places cost.
+//! Tables of a record: throughput, latency and CPU time of each cell and place, and the costs of places.
 
 use super::cell::{Cell, Figures, all};
 use super::place::{Cost, PLACES, Where};
@@ -6,7 +6,7 @@ use super::record::{Header, Line, Sample};
 use crate::measure::stats::median;
 use std::fmt::Write as _;
 
-/// A group of places, and the one that the others are compared with.
+/// Group of places, and the rival: the place that each is compared with.
 struct Group {
     title: &'static str,
     places: Vec<Where>,
@@ -29,11 +29,11 @@ fn groups() -> [Group; 2] {
     ]
 }
 
-/// What of a cell a table shows.
+/// Figure of a cell that a table shows.
 struct Aspect {
     title: &'static str,
     value: fn(&Figures) -> f64,
-    /// Is more better?
+    /// True if higher values are better.
     more: bool,
 }
 
@@ -44,23 +44,23 @@ const ASPECTS: [Aspect; 4] = [
         more: true,
     },
     Aspect {
-        title: "median request, us",
+        title: "median latency, us",
         value: |f| f.median_ns / 1e3,
         more: false,
     },
     Aspect {
-        title: "99 % of requests, us",
+        title: "99th percentile latency, us",
         value: |f| f.tail_ns / 1e3,
         more: false,
     },
     Aspect {
-        title: "processors' time, us for each MiB",
+        title: "CPU time, us per MiB",
         value: |f| f.cpu_us as f64 / (f.bytes.max(1) as f64 / 1_048_576.0),
         more: false,
     },
 ];
 
-/// Everything.
+/// Renders all tables of a record as Markdown.
 pub fn render(lines: &[Line]) -> String {
     let mut out = String::new();
     for line in lines {
@@ -78,7 +78,7 @@ pub fn render(lines: &[Line]) -> String {
     out
 }
 
-/// Speed and costs alone.
+/// Renders the tables of throughput and costs as Markdown.
 pub fn brief(lines: &[Line]) -> String {
     let mut out = String::new();
     for line in lines {
@@ -98,7 +98,7 @@ fn heading(header: &Header) -> String {
     let machine = &header.machine;
     let versions: Vec<&str> = header.programs.iter().map(|(_, v)| v.as_str()).collect();
     format!(
-        "{}, {} processors, {}, on {}; {}; a file of {} MiB, {} rounds. Medians; in brackets the median ratio to {} or {} in the same round.\n",
+        "{}, {} processors, {}, on {}; {}; a file of {} MiB, {} rounds. Medians; parentheses hold the median ratio to {} or {} in the same round.\n",
         machine.cpu,
         machine.cpus_allowed,
         machine.kernel,
@@ -164,12 +164,12 @@ fn table(lines: &[Line], group: &Group, aspect: &Aspect) -> String {
     let _ = writeln!(
         out,
         "\n{} is better.",
-        if aspect.more { "More" } else { "Less" }
+        if aspect.more { "Higher" } else { "Lower" }
     );
     out
 }
 
-/// The middle one of the ratios of rounds that both have.
+/// Median of the ratios to the rival, over the rounds that have both.
 fn ratio(own: &[(u32, f64)], rival: &[(u32, f64)]) -> Option<f64> {
     let both = own.iter().filter_map(|(round, value)| {
         let (_, other) = rival.iter().find(|(r, _)| r == round)?;
@@ -182,9 +182,9 @@ fn costs(lines: &[Line]) -> String {
     const COSTS: [(Cost, &str); 5] = [
         (Cost::Mount, "mount, ms"),
         (Cost::Check, "check, ms"),
-        (Cost::Empty, "empty, KiB on the host"),
-        (Cost::Withheld, "of 4 GiB not offered, KiB"),
-        (Cost::Image, "image, of the file's length"),
+        (Cost::Empty, "KiB on the host when empty"),
+        (Cost::Withheld, "KiB of 4 GiB unavailable"),
+        (Cost::Image, "image size / file size"),
     ];
     let of = |place: Where, cost: Cost| {
         let all = lines.iter().filter_map(|line| match line {
@@ -225,11 +225,11 @@ fn failures(lines: &[Line]) -> String {
     }
     match said.is_empty() {
         true => String::new(),
-        false => format!("\nWithout:\n\n{}\n", said.join("\n")),
+        false => format!("\nNot measured:\n\n{}\n", said.join("\n")),
     }
 }
 
-/// Three digits that say something.
+/// Formats a value with three significant digits.
 fn figure(value: f64) -> String {
     match value {
         v if v < 10.0 => format!("{v:.2}"),
@@ -243,14 +243,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratios_are_of_the_same_round() {
+    fn ratios_compare_the_same_round() {
         let own = [(1, 10.0), (2, 30.0), (3, 99.0)];
         assert_eq!(ratio(&own, &[(1, 5.0), (2, 10.0)]), Some(2.5));
         assert_eq!(ratio(&own, &[]), None);
     }
 
     #[test]
-    fn a_cell_that_a_place_does_not_have_is_a_dash() {
+    fn a_cell_without_a_sample_is_shown_as_a_dash() {
         let sample = |place, direct, bytes| {
             Line::Sample(Sample {
                 round: 1,
@@ -274,9 +274,9 @@ mod tests {
             sample(Where::Tuff, true, 50),
         ];
         let out = brief(&lines);
-        let row = "| read in a row, 1 MiB, buffered | 300 (1.50) | 200 |";
+        let row = "| sequential read, 1 MiB, buffered | 300 (1.50) | 200 |";
         assert!(out.contains(row), "{out}");
-        let row = "| read in a row, 1 MiB, direct | 50.0 | - |";
+        let row = "| sequential read, 1 MiB, direct | 50.0 | - |";
         assert!(out.contains(row), "{out}");
         assert!(!out.contains("ext4 |"), "{out}");
     }

@@ -1,7 +1,8 @@
-//! The disk as a block device of the kernel: a file that this process serves through FUSE, and a loop device on it.
+//! Block device of the kernel for the simulated disk: a file that this process serves through FUSE, and a loop device on
+//! that file.
 //!
-//! The loop device's flushes come as fsync of that file, its discards as holes; nothing caches in between, since the file is read and
-//! written directly.
+//! Flushes of the loop device arrive as fsync, discards as fallocate with hole punching. The file is opened with direct
+//! I/O, so no cache is in between.
 
 use super::disk::Disk;
 use crate::{Error, Result};
@@ -16,24 +17,24 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Files, by name, inode and size in bytes. All of them are the beginning of the same disk.
+/// Served files by name, inode and size in bytes. Each maps the start of the same disk.
 const FILES: [(&str, INodeNo, u64); 2] = [
     ("plain", INodeNo(2), PLAIN),
     ("thin", INodeNo(3), super::disk::SIZE),
 ];
-/// For those who use all that they see; mkfs.xfs wants 300 MiB. Unit: bytes.
+/// Size for filesystems that use the whole device; mkfs.xfs needs at least 300 MiB. Unit: bytes.
 const PLAIN: u64 = 512 << 20;
-/// How long the kernel may believe what it was told: nothing of it changes.
+/// Lifetime of entries and attributes in the kernel's cache. They never change.
 const BELIEVED: Duration = Duration::from_secs(3600);
 
-/// Serves until it is dropped; no loop device may be attached then.
+/// FUSE server of the disk. It stops when dropped; all loop devices must be detached before.
 pub(super) struct Device {
     folder: PathBuf,
     session: Option<BackgroundSession>,
 }
 
 impl Device {
-    /// Serves a disk in a folder that is there.
+    /// Serves a disk in an existing folder.
     pub(super) fn serve(disk: &Arc<Disk>, folder: &Path) -> Result<Self> {
         let mut config = Config::default();
         config.mount_options = vec![MountOption::FSName("tuff-lab".to_owned())];
@@ -45,7 +46,7 @@ impl Device {
         })
     }
 
-    /// A loop device on it, as large as the disk (thin) or of 512 MiB.
+    /// Attaches a loop device of the size of the disk (`thin`) or of 512 MiB.
     pub(super) fn attach(&self, thin: bool) -> Result<Attached> {
         let output = Command::new("losetup")
             .args(["--find", "--show"])
@@ -72,11 +73,11 @@ impl Drop for Device {
     }
 }
 
-/// A loop device, until it is dropped.
+/// Attached loop device. Detached when dropped.
 pub(super) struct Attached(PathBuf);
 
 impl Attached {
-    /// Of the device.
+    /// Path of the loop device.
     pub(super) fn path(&self) -> &Path {
         &self.0
     }
@@ -138,7 +139,7 @@ impl Filesystem for Served {
         reply.attr(&BELIEVED, &Self::attributes(ino));
     }
 
-    /// Times alone are set, and are not kept.
+    /// Accepts and ignores changes except of the size, which is refused.
     fn setattr(
         &self,
         _req: &Request,
@@ -200,7 +201,7 @@ impl Filesystem for Served {
         reply: ReplyWrite,
     ) {
         match self.0.write(offset, data) {
-            // fits: the protocol's sizes have 32 bits
+            // Fits: sizes in the protocol have 32 bits.
             Ok(()) => reply.written(data.len() as u32),
             Err(_) => reply.error(Errno::EIO),
         }
@@ -228,7 +229,7 @@ impl Filesystem for Served {
         answer(self.0.flush(), reply);
     }
 
-    /// Holes and zeros are what a loop device asks for.
+    /// Supports hole punching and zeroing, the modes that a loop device uses.
     fn fallocate(
         &self,
         _req: &Request,

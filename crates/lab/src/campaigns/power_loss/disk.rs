@@ -1,53 +1,54 @@
-//! A disk in memory that can lose its power, and that can get bits wrong.
+//! Disk in memory with a write cache that simulates power cuts and bit errors.
 //!
 //! Invariants:
 //!
-//! * What was written before a flush that was answered survives every cut, unless the disk is told to lie.
-//! * Of each write after it, all survives, or nothing, or its first sectors: the seed says. So writes come in any order, and are torn.
-//! * Without power nothing is answered.
+//! * Writes before an acknowledged flush survive every power cut, unless the fault ignores flushes.
+//! * Each later write survives completely, not at all, or with its first sectors, as the seed decides. So writes are
+//!   reordered and torn.
+//! * Without power every request is refused.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tuff_testkit::Rng;
 
-/// Size of the disk in bytes: the smallest volume.
+/// Size of the disk: the minimum for a volume. Unit: bytes.
 pub(super) const SIZE: u64 = 1 << 44;
 
-/// What is written at once. Unit: bytes.
+/// Unit of atomic writes. Unit: bytes.
 pub(super) const SECTOR: u64 = 512;
-/// What is kept at once. Unit: bytes.
+/// Granularity of the storage in memory. Unit: bytes.
 const PAGE: usize = 4096;
 
-/// All that a disk holds, by the number of the page; what is absent is zero.
+/// Content of a disk by page number. Absent pages are zero.
 pub(super) type Pages = HashMap<u64, Arc<[u8; PAGE]>>;
 
-/// Nothing is answered, or not this.
+/// Error of a request that is out of range, unaligned, or arrives without power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refused;
 
-/// What will go wrong. Writes are counted from the moment the fault is set.
+/// Fault of a disk. Writes are counted from the moment the fault is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// Nothing.
+    /// No fault occurs.
     None,
-    /// The power goes with this write. A disk that lies answers flushes and does nothing.
+    /// Power cut at a write. With `lies`, the disk acknowledges flushes and ignores them.
     Cut { write: u64, lies: bool },
-    /// One bit of one write in so many is wrong, from one write on up to another.
+    /// One write in `one_in` stores one wrong bit, for writes `from..to`.
     Bits { from: u64, to: u64, one_in: usize },
 }
 
-/// Shared by who serves it and who has it fail.
+/// Simulated disk, shared by the FUSE server and the test.
 pub(super) struct Disk {
     size: u64,
     inner: Mutex<Inner>,
 }
 
 struct Inner {
-    /// What reads return.
+    /// Content that reads return.
     now: Pages,
-    /// What survives whatever happens.
+    /// Content that survives every power cut.
     flushed: Pages,
-    /// What changed since, in order.
+    /// Changes since the last flush, in order.
     waiting: Vec<Change>,
     fault: Fault,
     rng: Rng,
@@ -62,7 +63,7 @@ enum Change {
 }
 
 impl Disk {
-    /// All zero. The size is one of whole pages. Unit: bytes.
+    /// Creates a disk of zeros. `size` is in bytes and a multiple of the page size.
     pub(super) fn new(size: u64) -> Self {
         assert_eq!(size % PAGE as u64, 0, "a size in whole pages");
         Self {
@@ -81,7 +82,7 @@ impl Disk {
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        // No step between two changes of it panics.
+        // No code panics while the content is inconsistent, so a poisoned lock is usable.
         self.inner
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -95,7 +96,7 @@ impl Disk {
         }
     }
 
-    /// At any offset; up to the end.
+    /// Reads up to `size` bytes from any offset, fewer at the end of the disk.
     pub(super) fn read(&self, offset: u64, size: usize) -> Result<Vec<u8>, Refused> {
         let inner = self.inner();
         if !inner.power {
@@ -112,7 +113,7 @@ impl Disk {
         Ok(bytes)
     }
 
-    /// Whole sectors.
+    /// Writes whole sectors to the cache.
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Refused> {
         self.within(offset, bytes.len() as u64)?;
         let mut inner = self.inner();
@@ -120,13 +121,13 @@ impl Disk {
         inner.change(Change::Bytes(offset, bytes))
     }
 
-    /// Whole sectors become zero.
+    /// Zeroes whole sectors.
     pub(super) fn discard(&self, offset: u64, size: u64) -> Result<(), Refused> {
         self.within(offset, size)?;
         self.inner().change(Change::Zeros(offset, size))
     }
 
-    /// All that was written survives.
+    /// Makes all writes durable, unless the fault ignores flushes.
     pub(super) fn flush(&self) -> Result<(), Refused> {
         let mut inner = self.inner();
         if !inner.power {
@@ -142,7 +143,7 @@ impl Disk {
         Ok(())
     }
 
-    /// From now on this will go wrong, as the seed says.
+    /// Sets the fault and resets the counters. `seed` decides which writes survive and which bits flip.
     pub(super) fn set(&self, fault: Fault, seed: u64) {
         let mut inner = self.inner();
         inner.fault = fault;
@@ -151,17 +152,17 @@ impl Disk {
         inner.wrong_bits = 0;
     }
 
-    /// Takes the power, if it is still there.
+    /// Cuts the power. Does nothing without power.
     pub(super) fn cut(&self) {
         self.inner().cut();
     }
 
-    /// Is there power?
+    /// True if the disk has power.
     pub(super) fn has_power(&self) -> bool {
         self.inner().power
     }
 
-    /// Gives the power back, to a disk without faults.
+    /// Restores the power and clears the fault.
     pub(super) fn give_power(&self) {
         let mut inner = self.inner();
         if !inner.power {
@@ -171,12 +172,12 @@ impl Disk {
         inner.fault = Fault::None;
     }
 
-    /// What survives.
+    /// Returns the content that survives a power cut.
     pub(super) fn flushed(&self) -> Pages {
         self.inner().flushed.clone()
     }
 
-    /// A disk with power, without faults, that holds this.
+    /// Restores the power, clears the fault and replaces the content.
     pub(super) fn reset(&self, pages: &Pages) {
         let mut inner = self.inner();
         inner.now = pages.clone();
@@ -186,7 +187,7 @@ impl Disk {
         inner.fault = Fault::None;
     }
 
-    /// Writes since the fault was set, and bits that went wrong.
+    /// Returns the number of writes and of wrong bits since the fault was set.
     pub(super) fn counts(&self) -> (u64, u64) {
         let inner = self.inner();
         (inner.writes, inner.wrong_bits)
@@ -246,10 +247,10 @@ impl Change {
         }
     }
 
-    /// Its first sectors, at most so many.
+    /// Applies at most the first `sectors` sectors of the change.
     fn apply(&self, pages: &mut Pages, sectors: u64) {
         let size = self.size().min(sectors.saturating_mul(SECTOR));
-        // fits: what is written is in memory, what is discarded is a part of a disk in memory
+        // Fits: writes are in memory, and discards are parts of a disk in memory.
         let size = usize::try_from(size).expect("a size of memory");
         match self {
             Change::Bytes(offset, bytes) => each_page(*offset, size, |page, inside, part| {
@@ -257,7 +258,7 @@ impl Change {
                 Arc::make_mut(page)[inside..inside + part.len()].copy_from_slice(&bytes[part]);
             }),
             Change::Zeros(offset, _) => {
-                // A range may have far more pages than are there.
+                // The range may span many more pages than exist.
                 let whole = offset.div_ceil(PAGE as u64)..(offset + size as u64) / PAGE as u64;
                 pages.retain(|page, _| !whole.contains(page));
                 let end = offset + size as u64;
@@ -276,7 +277,7 @@ impl Change {
     }
 }
 
-/// The pages of a range: number, where in the page it begins, and which of its bytes they are.
+/// Calls `what` for each page of a range with the page number, the offset in the page and the part of the range.
 fn each_page(offset: u64, size: usize, mut what: impl FnMut(u64, usize, std::ops::Range<usize>)) {
     let mut done = 0;
     while done < size {
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_lies_loses_what_it_said_it_had_flushed() {
+    fn a_disk_that_ignores_flushes_loses_flushed_writes() {
         let lost = (0..64).any(|seed| {
             let disk = Disk::new(SIZE);
             disk.set(
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_keeps_what_was_flushed_and_some_sectors_of_the_rest() {
+    fn a_power_cut_keeps_flushed_writes_and_first_sectors_of_others() {
         let mut seen = [false; 3];
         for seed in 0..64 {
             let disk = Disk::new(SIZE);
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_write_may_survive_an_earlier_one() {
+    fn a_later_write_may_survive_without_an_earlier_one() {
         let out_of_order = (0..64).any(|seed| {
             let disk = Disk::new(SIZE);
             disk.set(cut_at(2), seed);
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_bits_are_in_the_writes_that_were_meant() {
+    fn bit_errors_are_in_the_selected_writes() {
         let disk = Disk::new(SIZE);
         let fault = Fault::Bits {
             from: 1,
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_discarded_is_zero_and_the_end_is_the_end() {
+    fn discarded_sectors_are_zero_and_writes_past_the_end_are_refused() {
         let disk = Disk::new(SIZE);
         disk.write(0, &[3; 16384]).unwrap();
         disk.discard(512, 12288).unwrap();
@@ -393,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_discard_inside_a_page_leaves_the_rest_of_it() {
+    fn a_discard_inside_a_page_keeps_the_rest_of_it() {
         let disk = Disk::new(SIZE);
         disk.write(0, &[3; 8192]).unwrap();
         disk.discard(512, 1024).unwrap();
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_disk_holds_what_was_flushed_then() {
+    fn a_reset_restores_flushed_content() {
         let disk = Disk::new(SIZE);
         disk.write(0, &[1; 512]).unwrap();
         disk.flush().unwrap();

@@ -1,4 +1,4 @@
-//! The filesystems: how they are made, mounted, checked and repaired, each by its own tools as its documents say.
+//! Filesystems under test: commands that create, mount, check and repair them, as their documentation recommends.
 
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -6,31 +6,31 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// How long one command may take before it counts as hanging. Unit: seconds, as timeout(1) takes it.
+/// Timeout of a command. Unit: seconds, in the format of timeout(1).
 const PATIENCE: &str = "90";
 
-/// What is on the disk.
+/// Filesystem on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Ours.
+    /// A volume of this project.
     Volume,
-    /// ext4 as mkfs.ext4 makes it.
+    /// ext4 with the defaults of mkfs.ext4.
     Ext4,
-    /// XFS as mkfs.xfs makes it.
+    /// XFS with the defaults of mkfs.xfs.
     Xfs,
-    /// Btrfs as mkfs.btrfs makes it: metadata twice, data once.
+    /// Btrfs with the defaults of mkfs.btrfs: metadata duplicated, data stored once.
     Btrfs,
 }
 
-/// In the order of tables.
+/// All filesystems in the order of tables.
 pub const KINDS: [Kind; 4] = [Kind::Volume, Kind::Ext4, Kind::Xfs, Kind::Btrfs];
 
-/// What a command came to.
+/// Result of a command.
 pub(super) enum Said {
-    /// Exit code 0, or one that its tool says is fine.
+    /// Exit code 0, or another one that means success for the tool.
     Fine,
-    /// What went wrong.
+    /// Description of the failure.
     Wrong(String),
 }
 
@@ -41,7 +41,7 @@ impl Said {
 }
 
 impl Kind {
-    /// What tables call it, and what `--only` is compared with.
+    /// Name in tables, which `--only` matches.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Volume => "volume",
@@ -51,7 +51,7 @@ impl Kind {
         }
     }
 
-    /// A program without which it cannot take part, and the argument it tells its version for.
+    /// Returns the required program and the argument that prints its version.
     pub(super) fn program(self) -> (&'static str, &'static str) {
         match self {
             Kind::Volume => ("tuff", "--version"),
@@ -61,7 +61,7 @@ impl Kind {
         }
     }
 
-    /// What it calls its version; `None` if its program is not there.
+    /// Returns the version line of its program, or None if the program is missing.
     pub(super) fn version(self, tuff: &Path) -> Option<String> {
         let (program, argument) = self.program();
         let program = match self {
@@ -78,12 +78,12 @@ impl Kind {
         text.lines().next().map(|line| line.trim().to_owned())
     }
 
-    /// Does it want a device of many more addresses than it has room?
+    /// True if it needs a device with a much larger address space than its capacity.
     pub(super) fn is_thin(self) -> bool {
         self == Kind::Volume
     }
 
-    /// Makes it on a device.
+    /// Creates the filesystem on a device.
     pub(super) fn make(self, tuff: &Path, device: &Path) -> Result<()> {
         let device = device.as_os_str();
         let said = match self {
@@ -97,11 +97,14 @@ impl Kind {
         };
         match said {
             Said::Fine => Ok(()),
-            Said::Wrong(what) => Err(Error::Command(format!("making {}: {what}", self.name()))),
+            Said::Wrong(what) => Err(Error::Command(format!(
+                "cannot create {}: {what}",
+                self.name()
+            ))),
         }
     }
 
-    /// Mounts it.
+    /// Mounts the device at `point`.
     pub(super) fn mount(self, tuff: &Path, device: &Path, point: &Path) -> Result<Said> {
         let (device, point) = (device.as_os_str(), point.as_os_str());
         match self {
@@ -112,7 +115,7 @@ impl Kind {
         }
     }
 
-    /// Unmounts it. What does not go is detached, so that the next round has the place.
+    /// Unmounts the filesystem. If that fails, detaches it lazily so that the mount point is free for the next round.
     pub(super) fn unmount(self, tuff: &Path, point: &Path) -> Result<Said> {
         let point = point.as_os_str();
         let said = match self {
@@ -125,7 +128,7 @@ impl Kind {
         Ok(said)
     }
 
-    /// Looks for mistakes, and changes nothing.
+    /// Checks the filesystem read-only.
     pub(super) fn check(self, tuff: &Path, device: &Path) -> Result<Said> {
         let device = device.as_os_str();
         match self {
@@ -136,10 +139,11 @@ impl Kind {
         }
     }
 
-    /// What mends without a question at each start: e2fsck -p, or a scrub of what is mounted. The others have nothing of the kind.
+    /// Runs the automatic repair of the filesystem: `e2fsck -p` for ext4, a scrub of the mounted filesystem for Btrfs.
+    /// Volumes and XFS have none.
     pub(super) fn mend(self, tuff: &Path, device: &Path, point: &Path) -> Result<Said> {
         match self {
-            Kind::Volume | Kind::Xfs => Ok(Said::Wrong("nothing mends by itself".to_owned())),
+            Kind::Volume | Kind::Xfs => Ok(Said::Wrong("no automatic repair exists".to_owned())),
             Kind::Ext4 => fine_up_to(
                 1,
                 "e2fsck",
@@ -158,7 +162,7 @@ impl Kind {
         }
     }
 
-    /// What an administrator does when it does not mount, or answers with errors.
+    /// Runs the manual repair for a filesystem that does not mount or returns errors.
     pub(super) fn repair(self, tuff: &Path, device: &Path) -> Result<Said> {
         let device = device.as_os_str();
         match self {
@@ -179,7 +183,7 @@ impl Kind {
                 Said::Wrong(_) => run("xfs_repair", [OsStr::new("-L"), device]),
             },
             Kind::Btrfs => {
-                // A superblock that is torn, from its copies; if it is not, this does nothing.
+                // Restores a torn superblock from its copies; does nothing to an intact one.
                 let rescue = ["rescue", "super-recover", "-y"].map(OsStr::new);
                 run("btrfs", rescue.into_iter().chain([device]))?;
                 let check = ["check", "--repair", "--force"].map(OsStr::new);
@@ -193,14 +197,15 @@ fn run<'a>(program: impl AsRef<OsStr>, args: impl IntoIterator<Item = &'a OsStr>
     fine_up_to(0, program, args)
 }
 
-/// Runs a command that is fine with exit codes up to one, in a group of its own: a ^C is ours.
+/// Runs a command that succeeds with exit codes up to `fine`. timeout(1) puts it into its own process group, so a ^C
+/// reaches only the lab.
 fn fine_up_to<'a>(
     fine: i32,
     program: impl AsRef<OsStr>,
     args: impl IntoIterator<Item = &'a OsStr>,
 ) -> Result<Said> {
     let program = program.as_ref();
-    // What stays in the background keeps standard error: a pipe would never end.
+    // Background processes inherit standard error, so a pipe would never reach its end.
     let status = Command::new("timeout")
         .args(["--kill-after=10", PATIENCE])
         .arg(program)
@@ -213,8 +218,8 @@ fn fine_up_to<'a>(
     let name = Path::new(program).file_name().unwrap_or(program).display();
     Ok(match status.code() {
         Some(code) if code <= fine => Said::Fine,
-        Some(124 | 137) => Said::Wrong(format!("{name} hangs")),
-        Some(code) => Said::Wrong(format!("{name} ends with {code}")),
-        None => Said::Wrong(format!("{name} ended by a signal")),
+        Some(124 | 137) => Said::Wrong(format!("{name} timed out")),
+        Some(code) => Said::Wrong(format!("{name} exited with code {code}")),
+        None => Said::Wrong(format!("{name} was killed by a signal")),
     })
 }

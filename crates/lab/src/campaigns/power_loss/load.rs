@@ -1,8 +1,9 @@
-//! Who writes until the power goes, and what was promised to him.
+//! Load that writes until the power cut, and the states that its fsync calls guarantee.
 //!
-//! Files that are replaced (written under another name, then renamed) and deleted, a file whose pages are written over, a log that is
-//! appended to. What `fsync` of a file and then of its directory returned for is promised: that, or what came after, must be found. What was
-//! not promised may be found or not, in part or with holes, but never with bytes that nobody wrote there.
+//! The load replaces files (written under another name, then renamed) and deletes them, overwrites pages of a file, and
+//! appends to a log. A state is promised once `fsync` of the file and then of its directory returned. Afterwards this
+//! state or a later one must be found. Later states may be found in part or with holes, but never with bytes that were
+//! never written there.
 
 use crate::{Error, Result};
 use std::fs::{self, File, OpenOptions};
@@ -11,45 +12,48 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use tuff_testkit::Rng;
 
-/// Files that are replaced and deleted, in so many directories.
+/// Part of the messages about bytes that no operation wrote.
+pub(super) const NEVER_WRITTEN: &str = "never written";
+/// Files that are replaced and deleted.
 const FILES: usize = 48;
+/// Directories over which the files are spread.
 const DIRECTORIES: usize = 4;
-/// Pages of the file that is written over.
+/// Pages of the file that is overwritten.
 const PAGES: usize = 512;
 const PAGE: usize = 4096;
-/// What survives or does not. Unit: bytes.
+/// Unit in which writes tear. Unit: bytes.
 const SECTOR: usize = super::disk::SECTOR as usize;
-/// Of those who do not wait, every so many'th operation does.
+/// In [`Pace::Async`], one operation in this many is synced.
 const WAITS: usize = 24;
 
-/// How often durability is waited for.
+/// Frequency of syncs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
-    /// After every operation.
+    /// Syncs after every operation.
     Sync,
-    /// After one in [`WAITS`].
+    /// Syncs after one operation in [`WAITS`].
     Async,
 }
 
-/// What may be found, by what was promised.
+/// States that may be found after a failure.
 pub(super) struct Promise {
     files: Vec<History>,
-    /// The seeds that each page may have; the first is promised.
+    /// Possible seeds of each page. The first one is promised.
     pages: Vec<Vec<u64>>,
     log: Log,
 }
 
-/// The states of a file, `None` where it is not there.
+/// States of a file in order. `None` means that it does not exist.
 struct History {
     states: Vec<Option<Version>>,
-    /// The oldest state that may be found.
+    /// Index of the oldest state that may be found.
     promised: usize,
 }
 
 struct Version {
     seed: u64,
     size: usize,
-    /// Was it made durable before it got its name?
+    /// True if the content was synced before the file was renamed.
     whole: bool,
 }
 
@@ -59,23 +63,23 @@ struct Log {
     promised: usize,
 }
 
-/// What is not as promised.
+/// Deviations from the promised states.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// The first error that somebody who reads is told.
+    /// First error that a read returned.
     pub(super) told: Option<String>,
-    /// The first thing that is wrong or missing without one.
+    /// First wrong or missing content that no error reported.
     pub(super) silent: Option<String>,
 }
 
 impl Verdict {
-    /// Is everything as promised?
+    /// True if everything is as promised.
     pub(super) fn right(&self) -> bool {
         *self == Verdict::default()
     }
 
     fn tell(&mut self, path: &Path, error: &io::Error) {
-        // The name alone: records hold no paths.
+        // Records contain no paths, so only the name is kept.
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         self.told.get_or_insert_with(|| format!("{name}: {error}"));
     }
@@ -85,7 +89,7 @@ impl Verdict {
     }
 }
 
-/// Bytes that the seed alone decides.
+/// Returns pseudorandom bytes that depend on the seed alone.
 fn content(seed: u64, size: usize) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     let mut bytes = Vec::with_capacity(size + 8);
@@ -108,7 +112,7 @@ fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Makes what the load begins with, durable.
+/// Creates the initial files of the load and syncs them.
 pub(super) fn prepare(top: &Path, rng: &mut Rng) -> Result<Promise> {
     let made = (|| {
         for number in 0..DIRECTORIES {
@@ -144,7 +148,8 @@ pub(super) fn prepare(top: &Path, rng: &mut Rng) -> Result<Promise> {
 }
 
 impl Promise {
-    /// Goes on until it is told to stop, which it asks before each operation, or until something fails: the error.
+    /// Runs operations until `go_on` returns false or an operation fails. Passes the number of finished operations to
+    /// `go_on` before each one.
     pub(super) fn load(
         &mut self,
         top: &Path,
@@ -166,7 +171,7 @@ impl Promise {
         Ok(())
     }
 
-    /// All that was written is promised from now on: the filesystem was unmounted without an error.
+    /// Promises all writes so far. To be called after an unmount without errors.
     pub(super) fn settle(&mut self) {
         for history in &mut self.files {
             history.promised = history.states.len() - 1;
@@ -214,7 +219,7 @@ impl Promise {
         self.named(top, number, wait)
     }
 
-    /// A directory that was made durable has all the names that it had before.
+    /// Promises the newest states of all files in a directory by an fsync of it, if `wait` is set.
     fn named(&mut self, top: &Path, number: usize, wait: bool) -> io::Result<()> {
         if !wait {
             return Ok(());
@@ -254,7 +259,7 @@ impl Promise {
         Ok(())
     }
 
-    /// Reads everything, and compares.
+    /// Reads everything and compares it with the promised states.
     pub(super) fn judge(&self, top: &Path) -> Verdict {
         let mut verdict = Verdict::default();
         for (number, history) in self.files.iter().enumerate() {
@@ -299,11 +304,11 @@ impl History {
             return None;
         }
         Some(match found {
-            None => "what was promised is not there",
+            None => "the promised state is missing",
             Some(_) if past.iter().any(|state| is(state.as_ref(), found)) => {
-                "older than what was promised"
+                "older than the promised state"
             }
-            Some(_) => "bytes that nobody wrote there",
+            Some(_) => "bytes that were never written there",
         })
     }
 }
@@ -322,7 +327,7 @@ fn is(state: Option<&Version>, found: Option<&[u8]>) -> bool {
     }
 }
 
-/// Is every byte that which was written there, or a hole's?
+/// True if every found byte is the written one or zero, as in a hole.
 fn in_part(expected: &[u8], found: &[u8]) -> bool {
     let mut both = found.iter().zip(expected);
     both.all(|(found, expected)| found == expected || *found == 0)
@@ -330,7 +335,7 @@ fn in_part(expected: &[u8], found: &[u8]) -> bool {
 
 fn page_complaint(seeds: &[u64], found: Option<&[u8]>) -> Option<&'static str> {
     let Some(found) = found else {
-        return Some("is not there");
+        return Some("is missing");
     };
     let candidates: Vec<Vec<u8>> = seeds.iter().map(|seed| content(*seed, PAGE)).collect();
     let written = |at: usize| {
@@ -340,17 +345,17 @@ fn page_complaint(seeds: &[u64], found: Option<&[u8]>) -> Option<&'static str> {
     };
     match (0..PAGE).step_by(SECTOR).all(written) {
         true => None,
-        false => Some("has bytes that nobody wrote there, or older ones"),
+        false => Some("has bytes that were never written there, or older ones"),
     }
 }
 
 impl Log {
     fn complaint(&self, found: &[u8]) -> Option<&'static str> {
         if found.len() < self.promised {
-            return Some("shorter than was promised");
+            return Some("shorter than promised");
         }
         if found.len() > self.written {
-            return Some("longer than was written");
+            return Some("longer than written");
         }
         let expected = content(self.seed, self.written);
         let (promised, rest) = found.split_at(self.promised);
@@ -358,7 +363,7 @@ impl Log {
             promised == &expected[..self.promised] && in_part(&expected[self.promised..], rest);
         match fine {
             true => None,
-            false => Some("bytes that nobody wrote there"),
+            false => Some("bytes that were never written there"),
         }
     }
 }
@@ -377,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_as_promised() {
+    fn an_intact_load_passes_verification() {
         for pace in [Pace::Sync, Pace::Async] {
             let (place, mut promise) = loaded(pace, 400);
             assert_eq!(promise.judge(place.path()), Verdict::default());
@@ -386,14 +391,14 @@ mod tests {
         }
     }
 
-    /// A file whose newest state is a version of at least 100 bytes.
+    /// Returns the number of a file whose newest state is a version of more than 100 bytes.
     fn some(promise: &Promise) -> usize {
         let there = |h: &History| matches!(h.states.last(), Some(Some(v)) if v.size > 100);
         promise.files.iter().position(there).unwrap()
     }
 
     #[test]
-    fn what_is_missing_older_or_of_others_is_found() {
+    fn missing_truncated_and_wrong_content_is_found() {
         let (place, promise) = loaded(Pace::Sync, 400);
         let top = place.path();
         let number = some(&promise);
@@ -404,13 +409,13 @@ mod tests {
             verdict.silent.unwrap()
         };
         fs::remove_file(&path).unwrap();
-        assert!(said(promise.judge(top)).ends_with("not there"));
+        assert!(said(promise.judge(top)).ends_with("is missing"));
         fs::write(&path, &bytes[..50]).unwrap();
-        assert!(said(promise.judge(top)).ends_with("nobody wrote there"));
+        assert!(said(promise.judge(top)).ends_with("never written there"));
         let mut wrong = bytes.clone();
         wrong[70] ^= 4;
         fs::write(&path, &wrong).unwrap();
-        assert!(said(promise.judge(top)).ends_with("nobody wrote there"));
+        assert!(said(promise.judge(top)).ends_with("never written there"));
         fs::write(&path, &bytes).unwrap();
         let pages = OpenOptions::new().write(true).open(top.join("pages"));
         pages.unwrap().write_all_at(b"x", 9 * 4096 + 700).unwrap();
@@ -418,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_state_is_told_from_a_wrong_one() {
+    fn older_states_and_wrong_bytes_are_distinguished() {
         let version = |seed, whole| {
             Some(Version {
                 seed,
@@ -437,17 +442,17 @@ mod tests {
         assert_eq!(says(Some(&[0; 2000])), None);
         assert_eq!(
             says(Some(&[0; 2001])),
-            Some("bytes that nobody wrote there")
+            Some("bytes that were never written there")
         );
         assert_eq!(
             says(Some(&content(1, 2000))),
-            Some("older than what was promised")
+            Some("older than the promised state")
         );
-        assert_eq!(says(None), Some("what was promised is not there"));
+        assert_eq!(says(None), Some("the promised state is missing"));
     }
 
     #[test]
-    fn a_torn_page_is_of_sectors_and_a_log_has_its_promise() {
+    fn pages_tear_between_sectors_and_a_log_keeps_its_promised_part() {
         let (one, two) = (content(1, PAGE), content(2, PAGE));
         let torn = [&two[..1024], &one[1024..]].concat();
         assert_eq!(page_complaint(&[1, 2], Some(&torn)), None);

@@ -1,13 +1,15 @@
-//! The seventh room: what is left when the power goes while somebody writes, and when a disk gets bits wrong.
+//! Power-loss and bit-error tests: verifies what volumes, ext4, XFS and Btrfs keep after a power cut during writes, and
+//! after a disk stores wrong bits.
 //!
 //! ```text
-//!  load ──► filesystem ──► loop device ──► file behind FUSE ──► disk
-//!  what is    ours, ext4,     of the kernel    in this process     in memory: forgets what was not flushed,
-//!  promised   XFS, Btrfs                                           or flips bits
+//!  load ──► filesystem ──► loop device ──► FUSE file ──► disk
+//!  records    volume, ext4,   of the kernel    served by       in memory: loses unflushed writes
+//!  promises   XFS, Btrfs                       this process    or flips bits
 //! ```
 //!
-//! A round: a fresh filesystem, a load, a failure, and then what somebody finds who comes back. All filesystems go through the same door; the
-//! disk keeps the contract of a disk with a write cache, and no more; one that lies about flushes shows that what is looked for can be found.
+//! A round creates a filesystem, runs a load, injects a failure, mounts the filesystem again and verifies the content. All
+//! filesystems use the same disk, which has exactly the guarantees of a disk with a write cache. The failure
+//! [`Failure::CutLying`] ignores flushes: it proves that the test detects losses.
 
 mod device;
 mod disk;
@@ -23,7 +25,7 @@ use crate::{Error, Result};
 use device::Device;
 use disk::{Disk, Fault, Pages, SIZE};
 use kind::{KINDS, Kind, Said};
-use load::{Pace, Promise, Verdict};
+use load::{NEVER_WRITTEN, Pace, Promise, Verdict};
 use record::{FAILURES, Failure, Header, Line, Outcome, Round, Without};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -31,41 +33,41 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tuff_testkit::Rng;
 
-/// The power goes with one of so many writes.
+/// Upper bound of the write at which the power is cut.
 const CUT_WITHIN: usize = 600;
-/// The power goes then, if that write has not come.
+/// Time after which the power is cut if that write was not reached.
 const CUT_AFTER: Duration = Duration::from_secs(3);
-/// Operations beside which bits are wrong.
+/// Operations of a load with bit errors.
 const OPERATIONS: usize = 300;
-/// Bits begin to be wrong with one of so many writes.
+/// Upper bound of the number of writes before the first bit error.
 const WRONG_WITHIN: usize = 200;
-/// Writes of a burst.
+/// Consecutive writes with a bit error in [`Failure::BitsBurst`].
 const BURST: u64 = 8;
-/// Of those with wrong bits for ever, one in so many.
+/// In [`Failure::BitsForever`], one write in this many has a bit error.
 const ONE_IN: usize = 16;
 
-/// What to do.
+/// Selection and settings of a test.
 #[derive(Clone, Debug)]
 pub struct Conditions {
-    /// Our program.
+    /// Path of the program `tuff`.
     pub tuff: PathBuf,
     /// Rounds of each failure on each filesystem.
     pub rounds: u32,
-    /// What all chance comes from.
+    /// Seed of all random decisions.
     pub seed: u64,
-    /// Only filesystems whose name contains this.
+    /// Selects filesystems whose name contains this text. None selects all.
     pub only: Option<String>,
-    /// Only these failures; all without any.
+    /// Failures to inject. Empty selects all.
     pub failures: Vec<Failure>,
-    /// Folder for mount points.
+    /// Folder in which mount points are created.
     pub work: PathBuf,
 }
 
 impl Conditions {
-    /// Which filesystems, and which failures.
+    /// Returns the selected filesystems and failures.
     ///
     /// # Errors
-    /// If that is nothing, or cannot be done by this user.
+    /// `Usage` if no filesystem is selected or the user is not root.
     pub fn plan(&self) -> Result<(Vec<Kind>, Vec<Failure>)> {
         let only = self.only.as_deref().unwrap_or_default().to_lowercase();
         let chosen = KINDS
@@ -75,13 +77,11 @@ impl Conditions {
         if kinds.is_empty() {
             let names = KINDS.map(Kind::name).join(", ");
             return Err(Error::Usage(format!(
-                "nothing to do: no filesystem has a name that contains what --only says; there are {names}"
+                "--only matches no filesystem; available: {names}"
             )));
         }
         if !rustix::process::geteuid().is_root() {
-            return Err(Error::Usage(
-                "filesystems are mounted through a loop device, which takes root".to_owned(),
-            ));
+            return Err(Error::Usage("loop devices and mounts need root".to_owned()));
         }
         let failures = match self.failures.as_slice() {
             [] => FAILURES.to_vec(),
@@ -91,7 +91,7 @@ impl Conditions {
     }
 }
 
-/// Does all rounds. A filesystem whose program is not there is left out, and said to be.
+/// Runs all rounds. A filesystem whose program is missing is left out and recorded as such.
 pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<()> {
     let (kinds, failures) = conditions.plan()?;
     let mut bench = Bench::set_up(conditions)?;
@@ -118,7 +118,7 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
     let mut seeds = Rng::new(conditions.seed);
     for round in 1..=conditions.rounds {
         for &failure in &failures {
-            // The same for all, so that they see the same load.
+            // All filesystems of a round get the same seed and therefore the same load.
             let seed = seeds.draw();
             for &(filesystem, _) in &there {
                 stop::check()?;
@@ -140,17 +140,17 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
     Ok(())
 }
 
-/// One disk, on which one filesystem after another is.
+/// Disk that holds the filesystem under test, one after another.
 struct Bench<'a> {
     conditions: &'a Conditions,
     disk: Arc<Disk>,
     device: Device,
-    /// Fresh filesystems, as their makers leave them.
+    /// Content of the disk after mkfs, by filesystem.
     fresh: HashMap<Kind, Pages>,
     point: PathBuf,
     /// Writes and wrong bits of the last load.
     counts: (u64, u64),
-    // Last: its folder goes when nothing is mounted there any more.
+    // Dropped last: its folder is removed after everything in it was unmounted.
     _work: Work,
 }
 
@@ -174,7 +174,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// A fresh filesystem, a failure, and what it came to.
+    /// Runs a round on a fresh filesystem. Returns the outcome and the first deviation.
     fn round(
         &mut self,
         kind: Kind,
@@ -202,7 +202,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Has the disk keep what it holds; one without power keeps what survived.
+    /// Flushes the disk. Without power it keeps what survived.
     fn flush(&self) {
         if self.disk.has_power() {
             // refused only without power
@@ -210,7 +210,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Loads it until the failure is over, and leaves it unmounted.
+    /// Runs a load with a failure and leaves the filesystem unmounted. Returns the promises of the load.
     fn fail(&self, kind: Kind, failure: Failure, seed: u64) -> Result<Promise> {
         let (tuff, point) = (&self.conditions.tuff, &self.point);
         let mut rng = Rng::new(seed);
@@ -251,7 +251,7 @@ impl<'a> Bench<'a> {
         Ok(promise)
     }
 
-    /// What somebody finds who comes back.
+    /// Determines the outcome of a round after the power is back.
     fn judge(&self, kind: Kind, promise: &Promise) -> Result<(Outcome, Option<String>)> {
         let tuff = &self.conditions.tuff;
         let first = match self.look(kind, promise)? {
@@ -274,17 +274,17 @@ impl<'a> Bench<'a> {
                 told: None,
                 silent: Some(what),
             }) => return Ok((Outcome::Silent, Some(what))),
-            // Wrong bytes count even where other files answer with errors.
+            // Wrong bytes count even if other files return errors.
             Ok(Verdict {
                 silent: Some(what), ..
-            }) if what.contains("nobody wrote") => return Ok((Outcome::Silent, Some(what))),
+            }) if what.contains(NEVER_WRITTEN) => return Ok((Outcome::Silent, Some(what))),
             Ok(Verdict { told, .. }) => told.unwrap_or_default(),
             Err(refused) => refused,
         };
         let device = self.device.attach(kind.is_thin())?;
         let repaired = kind.repair(tuff, device.path())?;
         drop(device);
-        // What a repair that fails leaves may be right nevertheless; it is not trusted.
+        // The result of a failed repair is not trusted, even if the content is right.
         let after = match (repaired, self.look(kind, promise)?) {
             (Said::Fine, Ok(verdict)) if verdict.right() => {
                 return Ok((Outcome::NeedsFsck, Some(first)));
@@ -293,7 +293,7 @@ impl<'a> Bench<'a> {
             (_, Ok(Verdict { told, silent })) => {
                 let loud = told.is_some();
                 let what = told.or(silent).unwrap_or_default();
-                if !loud && what.contains("nobody wrote") {
+                if !loud && what.contains(NEVER_WRITTEN) {
                     let found = format!("{first}; after repair {what}");
                     return Ok((Outcome::Silent, Some(found)));
                 }
@@ -307,7 +307,7 @@ impl<'a> Bench<'a> {
         ))
     }
 
-    /// Mounts it, reads everything, unmounts it. The inner error says why it does not mount.
+    /// Mounts the filesystem, verifies everything and unmounts it. The inner error is the reason of a failed mount.
     fn look(&self, kind: Kind, promise: &Promise) -> Result<Result<Verdict, String>> {
         let (tuff, point) = (&self.conditions.tuff, &self.point);
         let device = self.device.attach(kind.is_thin())?;
@@ -322,7 +322,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// The place of the failure, which chance decides.
+/// Draws the position of a failure.
 fn fault(failure: Failure, rng: &mut Rng) -> Fault {
     match failure {
         Failure::CutSync | Failure::CutAsync | Failure::CutLying => Fault::Cut {

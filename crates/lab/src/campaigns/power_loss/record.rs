@@ -1,63 +1,63 @@
-//! Records of the seventh room, as JSON lines: a header, then rounds.
+//! Records of power-loss tests, as JSON lines: a header, then rounds.
 
 use super::kind::Kind;
 use crate::measure::machine::Machine;
 use crate::record::RecordLine;
 use serde::{Deserialize, Serialize};
 
-/// One line.
+/// Line of a record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Line {
-    /// Once, first.
+    /// First line, exactly once.
     Header(Header),
-    /// A filesystem does not take part, and why.
+    /// Filesystem that was left out, with the reason.
     Without(Without),
-    /// One round.
+    /// Result of a round.
     Round(Round),
 }
 
-/// Where and how.
+/// Machine, filesystems and settings of the test.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Header {
-    /// [`crate::record::FORMAT`].
+    /// Format version of the record: [`crate::record::FORMAT`].
     pub format: u32,
-    /// The machine.
+    /// Machine that ran the test.
     pub machine: Machine,
-    /// What takes part, with what its tools call their version.
+    /// Tested filesystems with the version lines of their tools.
     pub filesystems: Vec<(Kind, String)>,
     /// Rounds of each failure on each filesystem.
     pub rounds: u32,
-    /// What every round's own seed comes from.
+    /// Seed from which the seeds of rounds are drawn.
     pub seed: u64,
 }
 
-/// What is missing.
+/// Filesystem that was left out.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Without {
-    /// Which.
+    /// Name of the filesystem.
     pub filesystem: Kind,
-    /// Why.
+    /// Reason why it was left out.
     pub reason: String,
 }
 
-/// What goes wrong in a round.
+/// Failure that a round injects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Failure {
-    /// The power goes while every operation is made durable before the next.
+    /// Power cut; every operation is synced before the next one
     CutSync,
-    /// The power goes while one operation of many is made durable.
+    /// Power cut; one operation in 24 is synced
     CutAsync,
-    /// As the first, on a disk that answers flushes and does nothing.
+    /// Power cut as in cut-sync, but the disk ignores flushes
     CutLying,
-    /// From some write on, one in 16 has a wrong bit.
+    /// After a random write, one write in 16 has a bit error
     BitsForever,
-    /// Eight writes in a row have a wrong bit each.
+    /// Eight consecutive writes have a bit error each
     BitsBurst,
 }
 
-/// In the order of a round.
+/// All failures in the order of a round.
 pub const FAILURES: [Failure; 5] = [
     Failure::CutSync,
     Failure::CutAsync,
@@ -67,18 +67,18 @@ pub const FAILURES: [Failure; 5] = [
 ];
 
 impl Failure {
-    /// What tables call it.
+    /// Name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Failure::CutSync => "power cut, every operation synced",
             Failure::CutAsync => "power cut, one operation in 24 synced",
             Failure::CutLying => "power cut, every operation synced, the disk ignores flushes",
-            Failure::BitsForever => "wrong bits from some write on",
-            Failure::BitsBurst => "wrong bits in eight writes",
+            Failure::BitsForever => "bit errors in one of 16 writes",
+            Failure::BitsBurst => "bit errors in eight consecutive writes",
         }
     }
 
-    /// Does the power go?
+    /// True if the failure is a power cut.
     pub fn is_cut(self) -> bool {
         matches!(
             self,
@@ -87,23 +87,23 @@ impl Failure {
     }
 }
 
-/// What a failure came to.
+/// Outcome of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It mounts, everything is as promised, the check finds nothing.
+    /// It mounts, all promises hold, and the check finds nothing.
     Clean,
-    /// As clean, after what mends by itself.
+    /// Clean after the automatic repair of the filesystem.
     AutoFixed,
-    /// As clean, after a repair that somebody has to start.
+    /// Clean after a manual repair.
     NeedsFsck,
-    /// Something promised is lost, also after repair, and errors said so.
+    /// Promised data is lost even after a repair, and errors report it.
     Fatal,
-    /// Something promised is missing or wrong, and no error said so.
+    /// Promised data is missing or wrong, and no error reports it.
     Silent,
 }
 
-/// From best to worst.
+/// All outcomes from best to worst.
 pub const OUTCOMES: [Outcome; 5] = [
     Outcome::Clean,
     Outcome::AutoFixed,
@@ -113,7 +113,7 @@ pub const OUTCOMES: [Outcome; 5] = [
 ];
 
 impl Outcome {
-    /// What tables call it.
+    /// Name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Outcome::Clean => "clean",
@@ -125,24 +125,24 @@ impl Outcome {
     }
 }
 
-/// One failure on one filesystem.
+/// Result of one failure on one filesystem.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Round {
-    /// Which round, from 1.
+    /// Number of the round, starting at 1.
     pub round: u32,
-    /// What was on the disk.
+    /// Filesystem that was tested.
     pub filesystem: Kind,
-    /// What went wrong.
+    /// Failure that was injected.
     pub failure: Failure,
-    /// Its own seed.
+    /// Seed of the round.
     pub seed: u64,
-    /// Writes that the disk saw while it was loaded.
+    /// Number of writes to the disk during the load.
     pub writes: u64,
-    /// Bits that went wrong.
+    /// Number of flipped bits.
     pub wrong_bits: u64,
-    /// What it came to.
+    /// Outcome of the round.
     pub outcome: Outcome,
-    /// The first thing that was not as it should be.
+    /// First deviation. None if the round is clean.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub found: Option<String>,
 }

@@ -1,10 +1,10 @@
-//! A table of a record: how often each failure came to what, on each filesystem.
+//! Tables of a record: counts of outcomes by failure and filesystem.
 
 use super::kind::Kind;
 use super::record::{FAILURES, Failure, Header, Line, OUTCOMES, Outcome, Round};
 use std::fmt::Write as _;
 
-/// The tables, with a line about what was done in front.
+/// Renders the tables as Markdown, after a line about the conditions.
 pub fn render(lines: &[Line]) -> String {
     let mut out = String::new();
     for line in lines {
@@ -12,7 +12,7 @@ pub fn render(lines: &[Line]) -> String {
             Line::Header(header) => out.push_str(&heading(header)),
             Line::Without(without) => {
                 let name = without.filesystem.name();
-                let _ = writeln!(out, "\nWithout {name}: {}.", without.reason);
+                let _ = writeln!(out, "\nNot tested: {name} ({}).", without.reason);
             }
             Line::Round(_) => {}
         }
@@ -23,7 +23,8 @@ pub fn render(lines: &[Line]) -> String {
     out
 }
 
-/// Where ours did not hold: clean after every cut, if the disk keeps its word, and with wrong bits never silent.
+/// Returns the first round in which a volume failed. A volume must be clean after every power cut on a disk that honours
+/// flushes, and must never return wrong data silently after bit errors.
 pub fn failed(lines: &[Line]) -> Option<&Round> {
     rounds(lines).find(|round| {
         let fine = match round.failure {
@@ -38,7 +39,7 @@ pub fn failed(lines: &[Line]) -> Option<&Round> {
 fn heading(header: &Header) -> String {
     let versions: Vec<&str> = header.filesystems.iter().map(|(_, v)| v.as_str()).collect();
     format!(
-        "{}; {}; seed {}. Rounds by what they came to.\n",
+        "{}; {}; seed {}. Rounds by outcome.\n",
         header.machine.kernel,
         versions.join("; "),
         header.seed
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_are_counted_and_ours_are_judged() {
+    fn outcomes_are_counted_and_volumes_are_judged() {
         let fine = [
             round(Kind::Volume, Failure::CutSync, Outcome::Clean),
             round(Kind::Volume, Failure::CutLying, Outcome::Fatal),
