@@ -74,7 +74,7 @@ impl<'a> Readers<'a> {
 }
 
 impl<'a> Jobs<'a> {
-    /// Starts the workers.
+    /// Creates the queue and starts the workers, unless the data is not checked.
     pub(super) fn start<'s>(
         image: &'a Image,
         options: &Options,
@@ -246,7 +246,9 @@ impl<'a> Jobs<'a> {
                 return self.shared.error(
                     Rule::Cluster,
                     place(),
-                    format_args!("{len} bytes long, but elsewhere the cluster decodes to {have}"),
+                    format_args!(
+                        "extent of {len} bytes, but another extent of the cluster has {have} bytes"
+                    ),
                 );
             }
             (Owner::Inside | Owner::Raw, _) => {
@@ -342,7 +344,7 @@ impl<'a> Jobs<'a> {
                     Rule::Cluster,
                     format_args!("nid {}: {}", job.nid, cluster_place(&job.extent, cluster)),
                     format_args!(
-                        "{} bytes long, but elsewhere the cluster decodes to {have}",
+                        "extent of {} bytes, but another extent of the cluster has {have} bytes",
                         job.extent.len
                     ),
                 ),

@@ -59,7 +59,7 @@ rules! {
     InodeCount "inode-count",
     /// Compression records cover the settings of all clusters.
     Config "config",
-    /// The root is a directory and its own parent.
+    /// The root is a directory, and its ".." refers to itself.
     Root "root",
     /// Every directory has one "." for itself and one ".." for its parent.
     Dots "dots",
@@ -95,7 +95,7 @@ rules! {
     XattrFilter "xattr-filter",
     /// A fingerprint equals the digest of the content.
     Fingerprint "fingerprint",
-    /// ACLs are well-formed.
+    /// ACLs are well-formed, as the kernel requires.
     Acl "acl",
     /// Data is inside its device.
     DataRange "data-range",
@@ -121,7 +121,7 @@ impl fmt::Display for Rule {
     }
 }
 
-/// One violated rule.
+/// Violation of a rule at one place of the image.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     /// Severity of the violation.

@@ -11,7 +11,8 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 
-/// Reads all files that have a fingerprint of a known form, with `count` threads.
+/// Compares the fingerprint of every file with its content, with `count` threads. Fingerprints in unsupported
+/// forms are skipped.
 pub(super) fn check(image: &Image, count: usize, shared: &Shared) {
     if image.fingerprint_name().is_none() {
         return;

@@ -146,7 +146,7 @@ impl Walk<'_, '_> {
                 Rule::BlockCount,
                 self.place(inode),
                 format_args!(
-                    "counts {} blocks, its clusters have {blocks}",
+                    "states {} blocks, but its clusters have {blocks}",
                     inode.raw().u
                 ),
             );

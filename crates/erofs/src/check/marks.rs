@@ -1,11 +1,11 @@
-//! Maps of used bytes, whose memory grows only with used ranges.
+//! Maps of used bytes. Their memory grows only with the used ranges.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
-/// Pages of `N` values by key, allocated on first use. The last page is found without a look-up, because neighbours are
-/// mostly marked together.
+/// Pages of `N` values by key, allocated on first use. The last page is found without a lookup, because
+/// neighbours are mostly marked together.
 struct Pages<K, T, const N: usize> {
     places: HashMap<K, u32>,
     pages: Vec<Box<[T; N]>>,
@@ -71,9 +71,10 @@ pub(crate) enum Owner {
     Raw,
     /// Middle of a cluster.
     Inside,
-    /// Start of a cluster of which only prefixes are known.
+    /// Start of a cluster of which only prefixes were found.
     Partial,
-    /// Start of a cluster with this decoded length, by the first extent that states it.
+    /// Start of a cluster with this decoded length, taken from the first extent that covers the whole
+    /// cluster.
     Whole(u32),
 }
 

@@ -13,7 +13,7 @@ pub struct Options {
     pub fingerprints: bool,
     /// Number of threads that decode. 0, the default, uses all available CPUs.
     pub threads: usize,
-    /// Largest number of findings in the report; others are only counted. Default: 10,000.
+    /// Maximum number of findings in the report. Further ones are only counted. Default: 10,000.
     pub findings: usize,
 }
 
@@ -69,7 +69,7 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// Number of findings over [`Options::findings`].
     pub dropped: u64,
-    /// Final counters.
+    /// Counters at the end of the check.
     pub totals: Totals,
 }
 

@@ -38,7 +38,7 @@ pub(super) fn check(image: &Image, shared: &Shared, marks: &Marks) {
             Rule::ImageSize,
             PLACE,
             format_args!(
-                "{} blocks, {size} bytes, but the image has only {}",
+                "{} blocks are {size} bytes, but the image has only {} bytes",
                 sb.blocks,
                 image.store_size()
             ),
@@ -49,12 +49,14 @@ pub(super) fn check(image: &Image, shared: &Shared, marks: &Marks) {
         shared.warning(
             Rule::InodeCount,
             PLACE,
-            format_args!("counts {} inodes, {inodes} were found", sb.inodes),
+            format_args!("states {} inodes, found {inodes}", sb.inodes),
         );
     }
     if !sb.label.contains(&0) {
         let kernel = Feature::FULL_LABEL.min_kernel;
-        let what = format_args!("the label has no NUL: kernels before {kernel} refuse it");
+        let what = format_args!(
+            "the label has no terminating NUL: kernels before {kernel} refuse the image"
+        );
         shared.add(Severity::Note, Rule::Reserved, PLACE, what);
     }
     features(image, shared, marks);
@@ -125,7 +127,7 @@ fn configs(image: &Image, shared: &Shared, marks: &Marks) {
                 Rule::Config,
                 PLACE,
                 format_args!(
-                    "an LZ4 cluster of {} bytes, announced are at most {most}",
+                    "LZ4 cluster of {} bytes, but the image states at most {most}",
                     marks.used.lz4_len
                 ),
             );

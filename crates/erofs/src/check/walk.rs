@@ -196,7 +196,7 @@ impl<'a, 'p> Walk<'a, 'p> {
         let view = held.view().ok()?;
         let rest = view.used().map_or(&[][..], |used| &held.bytes()[used..]);
         if frame.index == 0 && rest.iter().any(|b| *b != 0) {
-            let what = "bytes behind the last name are not zero";
+            let what = "bytes after the last name are not zero";
             self.shared
                 .warning(Rule::DirBlock, self.block_place(frame), what);
         }
@@ -239,9 +239,9 @@ impl<'a, 'p> Walk<'a, 'p> {
                 String::from_utf8_lossy(&frame.last_name),
             );
             let what = if frame.last_name == entry.name {
-                format!("{name:?} comes twice")
+                format!("duplicate name {name:?}")
             } else {
-                format!("{name:?} comes after {last:?}")
+                format!("{name:?} follows {last:?}, names are not in order")
             };
             shared.error(Rule::NameOrder, self.block_place(frame), what);
         }
@@ -261,7 +261,11 @@ impl<'a, 'p> Walk<'a, 'p> {
         }
         self.path.extend_from_slice(entry.name);
         if !is_name(entry.name) {
-            shared.error(Rule::Name, self.path(), "the name holds a slash or a NUL");
+            shared.error(
+                Rule::Name,
+                self.path(),
+                "the name contains a slash or a NUL",
+            );
         }
         let entered = self.child(frame, entry);
         if entered.is_none() {
@@ -279,15 +283,15 @@ impl<'a, 'p> Walk<'a, 'p> {
         let again = std::mem::replace(seen, true);
         let place = || self.place(&frame.inode);
         if again {
-            let what = format_args!("{name:?} is there although it should not, or comes twice");
+            let what = format_args!("unexpected or duplicate {name:?}");
             self.shared.error(Rule::Dots, place(), what);
         }
         if entry.nid != wanted {
-            let what = format_args!("{name:?} names nid {}, expected {wanted}", entry.nid);
+            let what = format_args!("{name:?} refers to nid {}, expected {wanted}", entry.nid);
             self.shared.error(Rule::Dots, place(), what);
         }
         if !matches!(type_of(entry.file_type), None | Some(FileType::Dir)) {
-            let what = format_args!("{name:?} is no directory by its type");
+            let what = format_args!("the type of {name:?} is not directory");
             self.shared.error(Rule::EntryType, place(), what);
         }
     }
@@ -304,7 +308,7 @@ impl<'a, 'p> Walk<'a, 'p> {
         let claimed = type_of(entry.file_type);
         if claimed != Some(inode.file_type()) {
             let what = format_args!(
-                "the entry says {}, the inode is a {}",
+                "the type of the entry is {}, the type of the inode is {}",
                 claimed.map_or("unknown", FileType::name),
                 inode.file_type().name()
             );
@@ -323,7 +327,7 @@ impl<'a, 'p> Walk<'a, 'p> {
         }
         frame.subdirs += 1;
         if !new {
-            let what = "the directory was reached before: it has two names, or is inside itself";
+            let what = "the directory has two names or contains itself";
             shared.error(Rule::TreeShape, self.place(&inode), what);
             return None;
         }
@@ -362,10 +366,10 @@ impl<'a, 'p> Walk<'a, 'p> {
         let shared = self.shared;
         let place = || self.place(&frame.inode);
         if !frame.dot {
-            shared.error(Rule::Dots, place(), "there is no \".\"");
+            shared.error(Rule::Dots, place(), "entry \".\" is missing");
         }
         if !frame.dotdot {
-            shared.error(Rule::Dots, place(), "there is no \"..\"");
+            shared.error(Rule::Dots, place(), "entry \"..\" is missing");
         }
         let (nlink, wanted) = (u64::from(frame.inode.nlink()), frame.subdirs + 2);
         // 1 means "not counted".
@@ -413,7 +417,7 @@ fn data_in_metadata(image: &Image, shared: &Shared, marks: &Marks, data: &DataMa
         shared.error(
             Rule::Overlap,
             format_args!("byte {:#x}", block << bits.get()),
-            "the block is data of a file, and holds metadata",
+            "the block holds both file data and metadata",
         );
     }
 }

@@ -26,7 +26,7 @@ const SEVERAL: usize = 64;
 /// Largest number of bytes that are touched at a time.
 const TOUCH_MAX: u64 = 16 << 20;
 
-/// Extent whose bytes are to be read.
+/// Extent that the workers read.
 #[derive(Clone, Copy)]
 pub(super) struct Job {
     /// First inode with this extent, for messages.
@@ -36,7 +36,7 @@ pub(super) struct Job {
     pub(super) padding: u32,
 }
 
-/// Unit of work.
+/// Unit of work for a worker.
 pub(super) enum Item {
     /// Data in order of position.
     Jobs(Vec<Job>),
@@ -72,7 +72,7 @@ impl<'a> Work<'a> {
 
     /// Takes items until the queue ends.
     pub(super) fn run(mut self, queue: &Mutex<Receiver<Item>>) {
-        let _here = self.shared.worker();
+        let _guard = self.shared.worker();
         loop {
             let item = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
             match item {
@@ -163,14 +163,14 @@ impl<'a> Work<'a> {
             self.shared.warning(
                 Rule::Padding,
                 format_args!("nid {}: byte {:#x}", job.nid, pos + len),
-                "bytes behind the end of the data are not zero",
+                "bytes after the end of the data are not zero",
             );
         }
         self.totals.raw_bytes += len;
         Ok(())
     }
 
-    /// Reads bytes whose values do not matter, together with the next jobs of the same kind.
+    /// Reads bytes without inspecting their values, together with the following jobs of the same kind.
     fn touch(&mut self, device: u16, pos: u64, len: u64, later: &[Job]) -> Result<(), Error> {
         let (on, start, end) = self.touched;
         if on == device && start <= pos && pos + len <= end {
@@ -272,7 +272,7 @@ fn whole_lz4(job: &Job) -> Option<Cluster> {
     }
 }
 
-/// Returns the number of first jobs that are consecutive LZ4 clusters and worth reading at once.
+/// Returns how many of the first jobs are contiguous LZ4 clusters that one read can fetch.
 fn lz4_run(jobs: &[Job]) -> usize {
     let mut run: Option<(u64, u64)> = None;
     let next = |job: &&Job| {
@@ -322,7 +322,8 @@ fn plain_from(device: u16, pos: u64, len: u64, later: &[Job]) -> u64 {
     end - pos
 }
 
-/// Returns the number of bytes from `pos` on that are worth reading at once: short raw data side by side, with padding.
+/// Returns the number of bytes from `pos` on to fetch in one read: contiguous short raw data, including
+/// padding.
 fn raw_from(device: u16, pos: u64, len: u64, later: &[Job]) -> u64 {
     let mut end = pos + len;
     for job in later {
@@ -346,7 +347,7 @@ fn room(out: &mut Vec<u8>, len: usize) -> &mut [u8] {
     &mut out[..len]
 }
 
-/// Returns the number of bytes from `cluster` on that are worth reading at once: consecutive clusters.
+/// Returns the number of bytes from `cluster` on to fetch in one read: contiguous clusters.
 fn run_from(cluster: Cluster, later: &[Job]) -> u64 {
     let mut end = cluster.pos + u64::from(cluster.len);
     for job in later {
@@ -371,7 +372,7 @@ fn check_window(image: &Image, shared: &Shared, job: &Job, cluster: Cluster, str
             Rule::Config,
             format_args!("nid {}: {}", job.nid, cluster_place(&job.extent, cluster)),
             format_args!(
-                "window of {} bytes, the image announces at most {}",
+                "window of {} bytes, but the image states at most {}",
                 window.unwrap_or(0),
                 1u64 << log
             ),

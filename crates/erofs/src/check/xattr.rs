@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use tuff_format::xattr::{Body, Entry, LONG_PREFIX, filter_bit, prefix};
 
 impl Walk<'_, '_> {
-    /// Checks that the body is filled exactly, names are unique and known, the filter is correct, and ACLs are
-    /// well-formed.
+    /// Checks that the attribute area is filled exactly, names are unique and use a defined prefix, the
+    /// filter is correct, and ACLs are well-formed.
     pub(super) fn check_xattrs(&mut self, inode: &Inode) {
         if !inode.has_xattrs() {
             return;
@@ -57,7 +57,7 @@ impl Walk<'_, '_> {
                 Rule::XattrFilter,
                 self.place(inode),
                 format_args!(
-                    "filter {:#010x} hides attributes that are there, expected {:#010x}",
+                    "filter {:#010x} hides existing attributes, expected {:#010x}",
                     body.filter, !seen.bits
                 ),
             );
@@ -74,7 +74,7 @@ impl Walk<'_, '_> {
                 Rule::XattrName,
                 self.place(inode),
                 format_args!(
-                    "long prefix {} is not in the table of {}",
+                    "long prefix {} is undefined, the table has {} entries",
                     entry.index & !LONG_PREFIX,
                     self.image.prefixes().len()
                 ),
@@ -85,7 +85,7 @@ impl Walk<'_, '_> {
         let Some(prefix) = prefix(base) else {
             // Fingerprints may use index 0.
             if base != 0 {
-                let what = format_args!("name index {base} is not known");
+                let what = format_args!("unknown name index {base}");
                 shared.add(Severity::Warning, Rule::XattrName, self.place(inode), what);
             }
             return;
@@ -94,7 +94,7 @@ impl Walk<'_, '_> {
         let shown = String::from_utf8_lossy(&full).into_owned();
         let whole = matches!(base, 2 | 3);
         if whole != rest.is_empty() || rest.contains(&0) || full.len() > 255 {
-            let what = format_args!("attribute name {shown:?} cannot be asked for");
+            let what = format_args!("invalid attribute name {shown:?}");
             shared.error(Rule::XattrName, self.place(inode), what);
         }
         if let (true, Err(what)) = (whole, check_acl(entry.value)) {
@@ -102,7 +102,7 @@ impl Walk<'_, '_> {
             shared.error(Rule::Acl, place, what);
         }
         if !seen.names.insert(full) {
-            let what = format_args!("attribute {shown} comes twice");
+            let what = format_args!("duplicate attribute {shown}");
             shared.error(Rule::XattrName, self.place(inode), what);
         }
     }
