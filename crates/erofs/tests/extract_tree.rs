@@ -288,7 +288,7 @@ fn what_a_killed_extraction_left_goes() {
         let lock = std::fs::File::open(&held).unwrap();
         rfs::flock(&lock, rfs::FlockOperation::LockShared).unwrap();
         let busy = run(&plain, &target, &options()).unwrap_err().to_string();
-        assert!(busy.contains("another extraction makes it"), "{busy}");
+        assert!(busy.contains("another extraction is creating it"), "{busy}");
         drop(lock);
         let _ = std::fs::remove_dir_all(target.join("d"));
         run(&plain, &target, &options()).unwrap();
@@ -306,7 +306,7 @@ fn what_a_killed_extraction_left_goes() {
         },
     );
     let error = error.unwrap_err().to_string();
-    assert!(error.contains("extract into a new one"), "{error}");
+    assert!(error.contains("extract into a new directory"), "{error}");
     run(&odd, &scratch.path().join("new"), &options()).unwrap();
     assert_eq!(names(&scratch.path().join("new")).len(), 2);
 }

@@ -40,7 +40,7 @@ impl Shared<'_> {
             mode &= !SUID_SGID;
             self.problem(
                 dir.path(name),
-                "set-user-id bits are left out, as the owner is",
+                "set-user-ID and set-group-ID bits not restored, because the owner is not",
             );
         }
         // Before the mode, which would otherwise grant access to the users listed in the inherited ACL.

@@ -37,7 +37,9 @@ impl Filter {
                 .collect();
             if parts.contains(&&b".."[..]) {
                 let shown = String::from_utf8_lossy(path);
-                return Err(Error::usage(format_args!("{shown}: \"..\" in a path")));
+                return Err(Error::usage(format_args!(
+                    "{shown}: the path contains \"..\""
+                )));
             }
             paths.push(parts.join(&b'/'));
         }

@@ -57,9 +57,7 @@ pub fn extract(
     mut progress: impl FnMut(&Totals),
 ) -> Result<Report> {
     if options.update && !(options.overwrite && options.times) {
-        return Err(Error::usage(
-            "an update overwrites what is not complete, and knows that by its time",
-        ));
+        return Err(Error::usage("update requires overwrite and times"));
     }
     let filter = filter::Filter::new(image, options)?;
     let root = target::open_target(target, options.overwrite)?;

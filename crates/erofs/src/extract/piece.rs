@@ -22,13 +22,13 @@ pub(super) struct Task {
     pub(super) has_pieces: AtomicBool,
     /// True if the file ends in a hole.
     pub(super) ends_in_hole: AtomicBool,
-    /// True if the file cannot be completed and its partial content is to be removed.
+    /// True if the file cannot be completed, so that its partial content must be removed.
     pub(super) failed: AtomicBool,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<FileState>,
 }
 
 /// State of a file in the target.
-pub(super) enum State {
+pub(super) enum FileState {
     /// The file is not created yet.
     New,
     /// The file exists and is open.
@@ -36,7 +36,7 @@ pub(super) enum State {
     /// The file exists and is temporarily closed.
     Closed,
     /// The file is complete, or could not be created.
-    Gone,
+    Finished,
 }
 
 /// Contiguous range of a file that has a single source.
@@ -46,12 +46,12 @@ pub(super) struct Piece {
     pub(super) to: u64,
     /// Length of the piece, in bytes.
     pub(super) len: u64,
-    pub(super) from: From,
+    pub(super) source: PieceSource,
 }
 
 /// Source of the data of a piece.
 #[derive(Clone, Copy)]
-pub(super) enum From {
+pub(super) enum PieceSource {
     /// No data: the piece only creates the file.
     Nothing,
     /// Uncompressed data on a device.
@@ -80,11 +80,11 @@ pub(super) enum From {
 impl Piece {
     /// Returns the sort key. It orders pieces by position, so that all pieces of a cluster are adjacent.
     pub(super) fn key(&self) -> (u16, u64, u64) {
-        match self.from {
-            From::Nothing => (0, 0, 0),
-            From::Raw { device, pos } => (device, pos, 0),
-            From::Cluster { cluster, skip, .. } => (0, cluster.pos, skip),
-            From::Inline { space, pos, .. } => match space {
+        match self.source {
+            PieceSource::Nothing => (0, 0, 0),
+            PieceSource::Raw { device, pos } => (device, pos, 0),
+            PieceSource::Cluster { cluster, skip, .. } => (0, cluster.pos, skip),
+            PieceSource::Inline { space, pos, .. } => match space {
                 Space::Image => (0, pos, 0),
                 Space::Metabox => (u16::MAX, pos, 0),
             },
@@ -92,8 +92,8 @@ impl Piece {
     }
 
     pub(super) fn cluster(&self) -> Option<Cluster> {
-        match self.from {
-            From::Cluster { cluster, .. } => Some(cluster),
+        match self.source {
+            PieceSource::Cluster { cluster, .. } => Some(cluster),
             _ => None,
         }
     }
@@ -113,7 +113,7 @@ impl Task {
             has_pieces: AtomicBool::new(false),
             ends_in_hole: AtomicBool::new(false),
             failed: AtomicBool::new(false),
-            state: Mutex::new(State::New),
+            state: Mutex::new(FileState::New),
         })
     }
 

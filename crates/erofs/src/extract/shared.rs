@@ -111,7 +111,7 @@ impl Shared<'_> {
         Error::io(
             "",
             format_args!(
-                "stopped; {} files are complete, no other was left",
+                "stopped: {} files are complete, incomplete files were removed",
                 totals.files
             ),
             std::io::ErrorKind::Interrupted.into(),

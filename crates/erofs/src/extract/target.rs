@@ -40,7 +40,7 @@ pub(super) fn stage_name(dir: &Dir, name: &[u8], size: u64) -> Option<Box<[u8]>>
 pub(super) fn check_name(above: &Dir, name: &[u8]) -> Result<()> {
     if above.is_visible() && name.starts_with(TEMPORARY.as_bytes()) {
         return Err(Error::usage(
-            "names like this are those of unfinished files in a directory that exists; extract into a new one",
+            "the name is reserved for temporary files; extract into a new directory",
         ));
     }
     Ok(())
@@ -78,7 +78,7 @@ pub(super) fn open_target(path: &Path, reuse: bool) -> Result<Root> {
         let _ = fs::flock(&fd, FlockOperation::NonBlockingLockShared);
         return Ok(Root { fd, stage: None });
     };
-    let making = |e: Errno| Error::io(path.display(), "making the target directory", e.into());
+    let making = |e: Errno| Error::io(path.display(), "creating the target directory", e.into());
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
     let above = retry(|| fs::openat(CWD, parent.unwrap_or(Path::new(".")), flags, Mode::empty()));
     let above = above.map_err(making)?;
@@ -133,7 +133,7 @@ fn make_over_leftover<T: Default>(
     reuse: bool,
     make: impl Fn() -> rustix::io::Result<T>,
 ) -> Result<T> {
-    let io = |e: Errno| Error::io("", "making it under a temporary name", e.into());
+    let io = |e: Errno| Error::io("", "creating it under a temporary name", e.into());
     match make() {
         Ok(made) => return Ok(made),
         Err(Errno::EXIST) => {}
@@ -148,7 +148,7 @@ fn make_over_leftover<T: Default>(
             let path = format!("/proc/self/fd/{}/{shown}", above.as_raw_fd());
             std::fs::remove_dir_all(path).map_err(|e| {
                 let what = format_args!(
-                    "removing {shown}, which an extraction that was killed left; remove it by hand"
+                    "removing {shown}, the leftover of a killed extraction; remove it manually"
                 );
                 Error::io("", what, e)
             })?;
@@ -171,7 +171,7 @@ fn check_leftover(
     };
     if dir.as_ref().is_some_and(is_locked) || root.is_some_and(|root| !root.is_alone()) {
         let shown = String::from_utf8_lossy(temporary);
-        let what = format_args!("another extraction makes it, as {shown}");
+        let what = format_args!("another extraction is creating it as {shown}");
         let busy = std::io::ErrorKind::WouldBlock.into();
         return Err(Error::io("", what, busy));
     }
@@ -180,7 +180,7 @@ fn check_leftover(
 
 /// Removes the leftover of a killed extraction for a file that is complete.
 pub(super) fn remove_leftover(root: &Root, above: BorrowedFd<'_>, temporary: &[u8]) -> Result<()> {
-    let io = |e: Errno| Error::io("", "removing what was left of the file", e.into());
+    let io = |e: Errno| Error::io("", "removing the leftover of a killed extraction", e.into());
     if !is_there(above, temporary).map_err(io)?
         || check_leftover(Some(root), above, temporary)?.is_some()
     {
@@ -209,7 +209,13 @@ pub(super) fn give_name(
         }
     };
     // Unlinked first: on ext4, a rename that replaces a file forces writeback of the new one.
-    create(above, name, overwrite, "giving it its name", rename)
+    create(
+        above,
+        name,
+        overwrite,
+        "renaming it to its final name",
+        rename,
+    )
 }
 
 /// Returns true if an entry with this name exists.
@@ -356,7 +362,7 @@ impl Handles {
             Some(fd) => Ok(fd),
             None => {
                 let fd = root.fd.try_clone();
-                let fd = Arc::new(fd.map_err(|e| Error::io("", "opening the target again", e))?);
+                let fd = Arc::new(fd.map_err(|e| Error::io("", "reopening the target", e))?);
                 self.keep(dir, fd.clone());
                 Ok(fd)
             }
@@ -411,7 +417,7 @@ impl Handles {
             let Some(parent) = &dir.parent else { continue };
             check_name(parent, &dir.name)?;
             let above = self.get(root, parent)?;
-            let io = |e: Errno| Error::io(show(dir, &[]), "making the directory", e.into());
+            let io = |e: Errno| Error::io(show(dir, &[]), "creating the directory", e.into());
             let make = |name: &[u8]| retry(|| fs::mkdirat(&above, name, Mode::RWXU));
             // Merged directories are entered several times, so they cannot keep a temporary name until they are
             // complete.
@@ -500,7 +506,7 @@ fn remove(above: impl AsFd, name: &[u8]) -> rustix::io::Result<()> {
 /// Creates a regular file. An existing entry is an error, or is unlinked first with `overwrite`.
 pub(super) fn create_file(above: impl AsFd, name: &[u8], overwrite: bool) -> Result<File> {
     let make = || new_file(above.as_fd(), name);
-    create(above.as_fd(), name, overwrite, "making the file", make).map(File::from)
+    create(above.as_fd(), name, overwrite, "creating the file", make).map(File::from)
 }
 
 /// Creates a regular file under its temporary name.
@@ -521,7 +527,7 @@ pub(super) fn reopen_file(above: impl AsFd, name: &[u8]) -> Result<File> {
     let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     retry(|| fs::openat(&above, name, flags, Mode::empty()))
         .map(File::from)
-        .map_err(|e| Error::io("", "opening the file again", e.into()))
+        .map_err(|e| Error::io("", "reopening the file", e.into()))
 }
 
 /// Removes a file that was created and is incomplete.
@@ -530,7 +536,7 @@ pub(super) fn remove_file(above: impl AsFd, name: &[u8]) -> Result<()> {
 }
 
 fn exists() -> Error {
-    Error::usage("exists already in the target").with_remedy(Remedy::Overwrite)
+    Error::usage("already exists in the target").with_remedy(Remedy::Overwrite)
 }
 
 /// Returns a path relative to the target, for messages.

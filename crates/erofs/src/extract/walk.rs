@@ -2,7 +2,7 @@
 
 use super::batch::Queue;
 use super::filter::{Filter, Verdict};
-use super::piece::{BATCH, From, Piece, Task};
+use super::piece::{BATCH, Piece, PieceSource, Task};
 use super::report::Totals;
 use super::shared::Shared;
 use super::target::{Dir, check_name, create, remove_leftover, show, stage_name};
@@ -40,7 +40,7 @@ pub(super) struct Walk<'a, 'q> {
     writer: Writer<'a>,
     progress: &'q mut dyn FnMut(&Totals),
     pieces: Vec<Piece>,
-    /// Directories whose entries are all created or queued, leaves first.
+    /// Directories with all entries created or queued, leaves first.
     done: Vec<Arc<Dir>>,
     /// Directories that have a temporary name.
     staged: Vec<Arc<Dir>>,
@@ -66,14 +66,14 @@ struct First {
 }
 
 /// Reason why [`Walk::step`] left a directory.
-enum Left {
+enum StepError {
     /// A directory block is unreadable.
     Damage(Error),
     /// An entry failed and ends the extraction. The error names the entry.
     End(Error),
 }
 
-impl std::convert::From<Error> for Left {
+impl From<Error> for StepError {
     fn from(error: Error) -> Self {
         Self::Damage(error)
     }
@@ -158,8 +158,8 @@ impl<'a, 'q> Walk<'a, 'q> {
             self.go_on()?;
             let entered = match self.step(&mut frame) {
                 Ok(entered) => entered,
-                Err(Left::End(e)) => return Err(e),
-                Err(Left::Damage(e)) => {
+                Err(StepError::End(e)) => return Err(e),
+                Err(StepError::Damage(e)) => {
                     self.shared.fail(self.path.clone(), e)?;
                     // Skip the rest of this block.
                     frame.block += 1;
@@ -243,8 +243,8 @@ impl<'a, 'q> Walk<'a, 'q> {
         }
     }
 
-    /// Continues in a directory until an entry is to be entered or none is left.
-    fn step(&mut self, frame: &mut Frame) -> Result<Option<Frame>, Left> {
+    /// Continues in a directory until a subdirectory must be entered or no entry is left.
+    fn step(&mut self, frame: &mut Frame) -> Result<Option<Frame>, StepError> {
         let dir = self.image.dir(&frame.inode).inspect_err(|_| {
             // The error would be the same for each block.
             frame.bad_blocks = BAD_BLOCKS;
@@ -257,8 +257,8 @@ impl<'a, 'q> Walk<'a, 'q> {
                 frame.index += 1;
                 let place = || format!("{}: directory block {}", frame.inode.place(), frame.block);
                 let entry = view.entry(i).map_err(|e| Error::format(place(), e))?;
-                self.listed.take(1).map_err(Left::End)?;
-                self.go_on().map_err(Left::End)?;
+                self.listed.take(1).map_err(StepError::End)?;
+                self.go_on().map_err(StepError::End)?;
                 if matches!(entry.name, b"." | b"..") {
                     continue;
                 }
@@ -270,12 +270,14 @@ impl<'a, 'q> Walk<'a, 'q> {
                 let made = if is_name(entry.name) {
                     self.entry(frame, entry.name, entry.nid, path_len)
                 } else {
-                    Err(Error::corrupt(place(), "a name with a slash or a NUL"))
+                    Err(Error::corrupt(place(), "a name contains a slash or a NUL"))
                 };
                 let child = match made {
                     Ok(child) => child,
                     Err(e) => {
-                        self.shared.fail(self.path.clone(), e).map_err(Left::End)?;
+                        self.shared
+                            .fail(self.path.clone(), e)
+                            .map_err(StepError::End)?;
                         None
                     }
                 };
@@ -307,8 +309,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         let stripped = depth <= self.shared.options.strip;
         if inode.is_dir() {
             if !self.first_visit(&inode) {
-                let what =
-                    "the directory was reached before: it has two names, or is inside itself";
+                let what = "the directory has two names or contains itself";
                 return Err(Error::corrupt(inode.place(), what));
             }
             path_fits(self.image, &self.path)?;
@@ -386,7 +387,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         let totals = &self.shared.totals;
         if inode.file_type() == FileType::Symlink {
             let target = self.image.readlink(inode)?;
-            create(&*above, name, overwrite, "making the symlink", || {
+            create(&*above, name, overwrite, "creating the symlink", || {
                 retry(|| fs::symlinkat(&target[..], &*above, name))
             })?;
             totals.symlinks.fetch_add(1, Relaxed);
@@ -399,16 +400,20 @@ impl<'a, 'q> Walk<'a, 'q> {
             };
             let (major, minor) = inode.device().unwrap_or((0, 0));
             let device = fs::makedev(major, minor);
-            let made = create(&*above, name, overwrite, "making the special file", || {
-                retry(|| fs::mknodat(&*above, name, kind, Mode::RUSR | Mode::WUSR, device))
-            });
+            let made = create(
+                &*above,
+                name,
+                overwrite,
+                "creating the special file",
+                || retry(|| fs::mknodat(&*above, name, kind, Mode::RUSR | Mode::WUSR, device)),
+            );
             match made {
                 Ok(()) => {}
                 // Restricted to root: a refusal, not a failure.
                 Err(Error::Io(_, e)) if e.kind() == std::io::ErrorKind::PermissionDenied => {
                     self.first.remove(&inode.nid());
                     let kind = inode.file_type().name();
-                    let what = format_args!("{kind} not made: {e}");
+                    let what = format_args!("{kind} not created: {e}");
                     self.shared.problem(dir.path(name), what);
                     return Ok(());
                 }
@@ -440,9 +445,7 @@ impl<'a, 'q> Walk<'a, 'q> {
 
     fn link(&mut self, dir: &Arc<Dir>, name: &[u8], nid: Nid) -> Result<()> {
         let Some(first) = self.first.get_mut(&nid) else {
-            return Err(Error::usage(
-                "the file it is a further name of was not made",
-            ));
+            return Err(Error::usage("the file that it links to was not created"));
         };
         first.left = first.left.saturating_sub(1);
         let last = first.left == 0;
@@ -451,7 +454,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         let from = self.writer.handles.get(root, &first_dir)?;
         let to = self.writer.handles.get(root, dir)?;
         let overwrite = self.shared.options.overwrite;
-        create(&*to, name, overwrite, "making the hard link", || {
+        create(&*to, name, overwrite, "creating the hard link", || {
             retry(|| fs::linkat(&*from, &*first_name, &*to, name, AtFlags::empty()))
         })
         .map_err(|e| e.within(format_args!("link to {}", show(&first_dir, &first_name))))?;
@@ -485,7 +488,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         });
         let made = match task.has_pieces.load(Relaxed) {
             true => Ok(()),
-            false => self.push(&task, (0, 0), From::Nothing),
+            false => self.push(&task, (0, 0), PieceSource::Nothing),
         };
         let cut = cut.and(made);
         if cut.as_ref().is_err_and(|e| self.shared.ends(e)) {
@@ -565,7 +568,7 @@ impl<'a, 'q> Walk<'a, 'q> {
                 len: src_len,
                 coding,
             } => {
-                let from = From::Inline {
+                let source = PieceSource::Inline {
                     space,
                     pos,
                     src_len,
@@ -573,7 +576,7 @@ impl<'a, 'q> Walk<'a, 'q> {
                     extent: (extent.offset, extent.len),
                     skip,
                 };
-                self.push(task, (to, len), from)
+                self.push(task, (to, len), source)
             }
             Location::Cluster(cluster) => match cluster.coding {
                 ClusterCoding::Stored => {
@@ -590,31 +593,31 @@ impl<'a, 'q> Walk<'a, 'q> {
                     Ok(())
                 }
                 ClusterCoding::Compressed(_) => {
-                    let from = From::Cluster {
+                    let source = PieceSource::Cluster {
                         cluster,
                         extent_len: extent.len,
                         skip,
                     };
-                    self.push(task, (to, len), from)
+                    self.push(task, (to, len), source)
                 }
             },
             Location::Hole | Location::Fragment { .. } => Ok(()),
         }
     }
 
-    /// Adds uncompressed data as pieces. Data past the end of the device becomes a single piece whose read fails, so
-    /// that a claimed length costs nothing.
+    /// Adds uncompressed data as pieces. Data past the end of the device becomes a single piece that fails to
+    /// read, so that a false length costs nothing.
     fn raw(&mut self, task: &Arc<Task>, device: u16, pos: u64, len: u64, to: u64) -> Result<()> {
         let there = self.image.devices.there(device, pos, len);
         let mut done = 0;
         while done < len {
             let left = if done < there { there } else { len } - done;
             let n = left.min(RAW);
-            let from = From::Raw {
+            let source = PieceSource::Raw {
                 device,
                 pos: pos.saturating_add(done),
             };
-            self.push(task, (to + done, n), from)?;
+            self.push(task, (to + done, n), source)?;
             if done >= there {
                 break;
             }
@@ -623,7 +626,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         Ok(())
     }
 
-    fn push(&mut self, task: &Arc<Task>, (to, len): (u64, u64), from: From) -> Result<()> {
+    fn push(&mut self, task: &Arc<Task>, (to, len): (u64, u64), source: PieceSource) -> Result<()> {
         self.bytes = self.bytes.saturating_add(len);
         let limit = self.shared.options.bytes;
         if self.bytes > limit {
@@ -636,7 +639,7 @@ impl<'a, 'q> Walk<'a, 'q> {
             task: task.clone(),
             to,
             len,
-            from,
+            source,
         });
         if self.pieces.len() >= BATCH {
             self.flush();

@@ -1,6 +1,6 @@
 //! Workers that decode clusters, combine adjacent pieces and write them.
 
-use super::piece::{From, Piece, State, Task};
+use super::piece::{FileState, Piece, PieceSource, Task};
 use super::shared::Shared;
 use super::target::{Handles, create_file, give_name, remove_file, reopen_file, stage_file};
 use crate::read::decode::{Want, Worker};
@@ -79,15 +79,15 @@ impl<'a> Writer<'a> {
 
     /// Processes a piece that is the only one of its cluster in this item.
     fn single(&mut self, piece: &Piece, later: &[Piece]) {
-        let result = match piece.from {
-            From::Nothing => {
+        let result = match piece.source {
+            PieceSource::Nothing => {
                 self.flush();
                 self.complete(&piece.task, 1);
                 return;
             }
-            From::Raw { device, pos } => self.raw(piece, device, pos),
-            From::Inline { .. } => self.inline(piece),
-            From::Cluster {
+            PieceSource::Raw { device, pos } => self.raw(piece, device, pos),
+            PieceSource::Inline { .. } => self.inline(piece),
+            PieceSource::Cluster {
                 cluster,
                 extent_len,
                 skip,
@@ -117,8 +117,8 @@ impl<'a> Writer<'a> {
 
     /// Processes the pieces of one cluster. The cluster is decoded once, up to the length of the longest piece.
     fn several(&mut self, pieces: &[Piece], later: &[Piece]) {
-        let longest = pieces.iter().filter_map(|p| match p.from {
-            From::Cluster {
+        let longest = pieces.iter().filter_map(|p| match p.source {
+            PieceSource::Cluster {
                 cluster,
                 extent_len,
                 ..
@@ -149,11 +149,11 @@ impl<'a> Writer<'a> {
             return;
         }
         for piece in pieces {
-            let From::Cluster { skip, .. } = piece.from else {
+            let PieceSource::Cluster { skip, .. } = piece.source else {
                 continue;
             };
             let result = self.reserve(piece).map(|at| {
-                // In bounds: a piece lies inside its extent, and the longest extent was decoded.
+                // In bounds: a piece is inside its extent, and the longest extent was decoded.
                 let src = &self.decoded[skip as usize..][..piece.len as usize];
                 self.out.bytes[at..self.out.len].copy_from_slice(src);
             });
@@ -175,14 +175,14 @@ impl<'a> Writer<'a> {
     }
 
     fn inline(&mut self, piece: &Piece) -> Result<()> {
-        let From::Inline {
+        let PieceSource::Inline {
             space,
             pos,
             src_len,
             coding,
             extent: (offset, len),
             skip,
-        } = piece.from
+        } = piece.source
         else {
             return Ok(());
         };
@@ -254,8 +254,12 @@ impl<'a> Writer<'a> {
             self.out.at = to;
         }
         let at = self.out.len;
-        let len = usize::try_from(len)
-            .map_err(|_| Error::limit("", format_args!("a piece of {len} bytes")))?;
+        let len = usize::try_from(len).map_err(|_| {
+            Error::limit(
+                "",
+                format_args!("a piece of {len} bytes exceeds the address space"),
+            )
+        })?;
         if self.out.bytes.len() < at + len {
             self.out.bytes.resize(at + len, 0);
         }
@@ -296,9 +300,9 @@ impl<'a> Writer<'a> {
         let shared = self.shared;
         let mut state = task.state.lock().unwrap_or_else(PoisonError::into_inner);
         let file = match &*state {
-            State::Open(file) => return Ok(Some(file.clone())),
-            State::Gone => return Ok(None),
-            State::New => {
+            FileState::Open(file) => return Ok(Some(file.clone())),
+            FileState::Finished => return Ok(None),
+            FileState::New => {
                 let above = self.handles.get(&shared.root, &task.dir);
                 let overwrite = shared.options.overwrite;
                 above.and_then(|above| match &task.temporary {
@@ -306,7 +310,7 @@ impl<'a> Writer<'a> {
                     None => create_file(&*above, &task.name, overwrite),
                 })
             }
-            State::Closed => {
+            FileState::Closed => {
                 let above = self.handles.get(&shared.root, &task.dir);
                 above.and_then(|above| reopen_file(&*above, task.name_now()))
             }
@@ -315,11 +319,11 @@ impl<'a> Writer<'a> {
             Ok(file) => {
                 let file = Arc::new(file);
                 shared.open.fetch_add(1, Relaxed);
-                *state = State::Open(file.clone());
+                *state = FileState::Open(file.clone());
                 Ok(Some(file))
             }
             Err(e) => {
-                *state = State::Gone;
+                *state = FileState::Finished;
                 Err(e)
             }
         }
@@ -337,8 +341,8 @@ impl<'a> Writer<'a> {
         }
         if shared.open.load(Relaxed) > shared.open_max {
             let mut state = task.state.lock().unwrap_or_else(PoisonError::into_inner);
-            if matches!(*state, State::Open(_)) {
-                *state = State::Closed;
+            if matches!(*state, FileState::Open(_)) {
+                *state = FileState::Closed;
                 shared.open.fetch_sub(1, Relaxed);
             }
         }
@@ -368,10 +372,10 @@ impl<'a> Writer<'a> {
     pub(super) fn abandon(&mut self, task: &Arc<Task>) {
         let shared = self.shared;
         let mut state = task.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *state, State::Gone) {
-            State::Open(_) => _ = shared.open.fetch_sub(1, Relaxed),
-            State::Closed => {}
-            State::New | State::Gone => return,
+        match std::mem::replace(&mut *state, FileState::Finished) {
+            FileState::Open(_) => _ = shared.open.fetch_sub(1, Relaxed),
+            FileState::Closed => {}
+            FileState::New | FileState::Finished => return,
         }
         let above = self.handles.get(&shared.root, &task.dir);
         if let Err(e) = above.and_then(|above| remove_file(&*above, task.name_now())) {
@@ -390,15 +394,16 @@ impl<'a> Writer<'a> {
         };
         if task.ends_in_hole.load(Relaxed) {
             let size = task.inode.size();
-            file.set_len(size)
-                .map_err(|e| Error::io("", format_args!("making it {size} bytes long"), e))?;
+            file.set_len(size).map_err(|e| {
+                Error::io("", format_args!("setting its length to {size} bytes"), e)
+            })?;
         }
         shared.set_open(file.as_fd(), &task.inode, &task.dir, &task.name);
         if let Some(temporary) = &task.temporary {
             let above = self.handles.get(&shared.root, &task.dir)?;
             give_name(&*above, temporary, &task.name, shared.options.overwrite)?;
         }
-        *task.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Gone;
+        *task.state.lock().unwrap_or_else(PoisonError::into_inner) = FileState::Finished;
         shared.open.fetch_sub(1, Relaxed);
         shared.totals.files.fetch_add(1, Relaxed);
         Ok(())
@@ -415,7 +420,7 @@ fn extent_of(piece: &Piece, cluster: Cluster, len: u64) -> Extent {
     }
 }
 
-/// Returns the number of bytes from `cluster` on that are worth fetching at once, that is, over adjacent clusters.
+/// Returns the number of bytes from `cluster` on to fetch in one read, over adjacent clusters.
 fn run_from(cluster: Cluster, later: &[Piece]) -> u64 {
     let mut end = cluster.pos + u64::from(cluster.len);
     for piece in later {
