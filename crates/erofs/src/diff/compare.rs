@@ -133,11 +133,11 @@ pub fn diff<'a>(
 
 /// Pending step of the ordered output.
 enum Step {
-    /// Path with a known change.
+    /// Path with a complete change.
     Change(Vec<u8>, Change),
     /// Part of the next file. `None` until its result arrives.
     Part(Option<Result<Part>>),
-    /// End of a file whose parts precede it, with its other differences.
+    /// End of a file, after its parts, with its other differences.
     File(Vec<u8>, Vec<Difference>),
 }
 

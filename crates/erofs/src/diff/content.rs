@@ -26,7 +26,7 @@ struct Pair<'a> {
     sides: [Content<'a>; 2],
     /// Name of the file in error messages.
     place: String,
-    /// Lowest known offset of a difference. Parts past it are skipped.
+    /// Lowest offset of a difference found so far. Parts past it are skipped.
     differs: AtomicU64,
 }
 
@@ -34,7 +34,7 @@ struct Pair<'a> {
 pub(super) struct Parts<'a> {
     pair: Arc<Pair<'a>>,
     rest: Range<u64>,
-    /// Start of the next data on each side, as far as known.
+    /// Start of the next data on each side, as far as determined.
     data: [u64; 2],
 }
 
@@ -148,7 +148,7 @@ impl<'a> Workers<'a> {
             return Some(Some(Err(e)));
         }
         let Range { start, end } = parts.rest;
-        // Parts past a known difference are not compared.
+        // Parts past a found difference are not compared.
         if start >= end || parts.pair.differs.load(Relaxed) < start {
             return None;
         }
@@ -205,7 +205,7 @@ fn work(
     answers: &Sender<Option<Answers>>,
     stop: &AtomicBool,
 ) {
-    let _here = Here(answers);
+    let _reporter = PanicReporter(answers);
     let mut comparer = Comparer::default();
     loop {
         let batch = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -218,9 +218,9 @@ fn work(
 }
 
 /// Guard that reports a panic of its thread.
-struct Here<'a>(&'a Sender<Option<Answers>>);
+struct PanicReporter<'a>(&'a Sender<Option<Answers>>);
 
-impl Drop for Here<'_> {
+impl Drop for PanicReporter<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let _ = self.0.send(None);
@@ -248,7 +248,7 @@ impl Comparer {
         Ok(part)
     }
 
-    /// Compares a range that lies inside both files.
+    /// Compares a range that is inside both files.
     fn range(&mut self, sides: &[Content<'_>; 2], range: Range<u64>) -> Result<Part> {
         let [buf_a, buf_b] = &mut self.buffers;
         let mut part = Part::default();
@@ -280,7 +280,7 @@ impl Comparer {
                 return Ok(part);
             }
             if n < want {
-                // One of the files was truncated after its size was read.
+                // A file was truncated after its size was read.
                 part.differs = Some(at + n as u64);
                 return Ok(part);
             }

@@ -199,7 +199,7 @@ fn node(stat: &fs::Stat) -> Node {
     }
 }
 
-/// The conversion widens on some architectures and is a no-op on others.
+/// The conversion widens on some architectures and is a no-op elsewhere.
 #[allow(
     clippy::useless_conversion,
     reason = "useless only where the field is 64 bits wide"

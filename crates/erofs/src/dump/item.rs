@@ -246,10 +246,10 @@ fn owner(region: &Region) -> Result<Nid> {
     nid.ok_or_else(|| Error::corrupt(region.kind.name(), "belongs to no inode"))
 }
 
-/// Fields and rows, and whether they represent all bytes of the region.
-type Said = (Fields, Vec<Fields>, bool);
+/// Decoded region: fields, rows, and whether they represent all bytes of the region.
+type DecodedRegion = (Fields, Vec<Fields>, bool);
 
-fn superblock(image: &Image, bytes: &[u8]) -> Said {
+fn superblock(image: &Image, bytes: &[u8]) -> DecodedRegion {
     let sb = image.superblock();
     let number = |n: u32| Value::Number(n.into());
     let mut fields = vec![
@@ -298,7 +298,7 @@ fn superblock(image: &Image, bytes: &[u8]) -> Said {
     (fields, rows, sb.encode() == bytes)
 }
 
-fn configs(image: &Image, bytes: &[u8]) -> Said {
+fn configs(image: &Image, bytes: &[u8]) -> DecodedRegion {
     let c = image.configs();
     let mut rows = Vec::new();
     if let Some(lz4) = c.lz4 {
@@ -332,7 +332,7 @@ fn configs(image: &Image, bytes: &[u8]) -> Said {
     (Vec::new(), rows, c.encode() == bytes)
 }
 
-fn devices(image: &Image, bytes: &[u8]) -> Said {
+fn devices(image: &Image, bytes: &[u8]) -> DecodedRegion {
     let slots = image.slots();
     let rows = slots.iter().enumerate().map(|(i, slot)| {
         vec![
@@ -346,7 +346,7 @@ fn devices(image: &Image, bytes: &[u8]) -> Said {
     (Vec::new(), rows.collect(), encoded == bytes)
 }
 
-fn prefixes(image: &Image, bytes: &[u8]) -> Said {
+fn prefixes(image: &Image, bytes: &[u8]) -> DecodedRegion {
     let mut encoded = Vec::new();
     let rows = image.prefixes().iter().map(|p| {
         p.encode(&mut encoded);
@@ -371,7 +371,7 @@ fn xattr_fields(image: &Image, entry: &Entry<'_>) -> Fields {
     ]
 }
 
-fn shared_xattr(image: &Image, id: u32, bytes: &[u8]) -> Result<Said> {
+fn shared_xattr(image: &Image, id: u32, bytes: &[u8]) -> Result<DecodedRegion> {
     let (entry, _) = Entry::decode(bytes).map_err(|e| Error::format("", e))?;
     let mut fields = vec![("id", Value::Number(id.into()))];
     fields.extend(xattr_fields(image, &entry));
@@ -380,7 +380,7 @@ fn shared_xattr(image: &Image, id: u32, bytes: &[u8]) -> Result<Said> {
     Ok((fields, Vec::new(), encoded == bytes))
 }
 
-fn xattrs(image: &Image, bytes: &[u8]) -> Result<Said> {
+fn xattrs(image: &Image, bytes: &[u8]) -> Result<DecodedRegion> {
     let bad = |e| Error::format("", e);
     let body = Body::new(bytes).map_err(bad)?;
     let entries: Vec<Entry<'_>> = body.entries().collect::<Result<_, _>>().map_err(bad)?;
@@ -397,7 +397,7 @@ fn xattrs(image: &Image, bytes: &[u8]) -> Result<Said> {
 }
 
 /// Decodes the fields of an inode for dumps and statistics.
-fn inode(image: &Image, nid: Nid, bytes: &[u8]) -> Result<Said> {
+fn inode(image: &Image, nid: Nid, bytes: &[u8]) -> Result<DecodedRegion> {
     let inode = image.inode(nid)?;
     let raw = inode.raw();
     let number = |n: u32| Value::Number(n.into());
@@ -425,7 +425,7 @@ fn inode(image: &Image, nid: Nid, bytes: &[u8]) -> Result<Said> {
 }
 
 /// Decodes chunk tables and cluster indexes: the mapped extents, and a digest of their encoding.
-fn index(image: &Image, nid: Nid, bytes: &[u8]) -> Result<Said> {
+fn index(image: &Image, nid: Nid, bytes: &[u8]) -> Result<DecodedRegion> {
     let inode = image.inode(nid)?;
     let mut fields = Fields::new();
     if inode.layout() == Layout::ChunkBased {
@@ -500,7 +500,7 @@ fn extent_fields(extent: &crate::read::Extent) -> Fields {
     fields
 }
 
-fn directory(image: &Image, region: &Region, bytes: &[u8]) -> Result<Said> {
+fn directory(image: &Image, region: &Region, bytes: &[u8]) -> Result<DecodedRegion> {
     let bits = image.superblock().block_bits;
     let mut rows = Vec::new();
     let mut same = true;
@@ -603,7 +603,7 @@ fn read(image: &Image, area: Area, start: u64, end: u64) -> Result<Vec<u8>> {
             ),
         ));
     }
-    // Fits: the range lies inside the area, and the size of structures is bounded when they are first read.
+    // Fits: the range is inside the area, and the size of structures is bounded when they are first read.
     let mut buf = vec![0; len as usize];
     match area {
         Area::Store(store) => {

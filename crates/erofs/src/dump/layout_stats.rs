@@ -1,7 +1,7 @@
 //! Statistics of the layout of an image.
 
 use super::item::layout_name;
-use super::regions::{Area, Collector, Found, Kind, Region};
+use super::regions::{Area, Collector, InodeSizes, Kind, Region};
 use super::space::SpaceTable;
 use crate::Error;
 use crate::read::decode::strip;
@@ -117,7 +117,8 @@ impl LayoutStats {
         };
         let mut collector = Collector::new(image);
         collector.tables();
-        // Hidden inodes come first, so the stored size of the packed inode is known before the first file is visited.
+        // Hidden inodes come first, so the stored size of the packed inode is available before the first file
+        // is visited.
         let packed_stored = image.packed().map_or(0, |packed| {
             let mut alone = Collector::new(image);
             alone.inode(packed, || "packed inode".to_owned()).stored
@@ -156,7 +157,7 @@ impl LayoutStats {
         &mut self,
         path: &[u8],
         inode: &Inode,
-        found: &Found,
+        found: &InodeSizes,
         (packed_stored, packed_bytes): (u64, u64),
         files: bool,
     ) {

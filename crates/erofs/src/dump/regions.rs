@@ -144,7 +144,7 @@ pub struct Regions {
 
 /// Sizes of the data of an inode, collected along with its regions.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Found {
+pub(super) struct InodeSizes {
     /// Size of the inode's data in the image, in bytes, excluding packed data.
     pub(super) stored: u64,
     pub(super) hole_bytes: u64,
@@ -266,7 +266,7 @@ impl<'a> Collector<'a> {
 
     /// Visits each inode once, and all names. `visit` receives the path, the inode, its collected sizes, and whether
     /// this is the first name of the inode.
-    pub(super) fn tree(&mut self, mut visit: impl FnMut(&[u8], &Inode, &Found, bool)) {
+    pub(super) fn tree(&mut self, mut visit: impl FnMut(&[u8], &Inode, &InodeSizes, bool)) {
         for (inode, name) in [
             (self.image.packed(), "packed inode"),
             (self.image.metabox(), "metabox inode"),
@@ -289,7 +289,7 @@ impl<'a> Collector<'a> {
                     let found = if first {
                         self.inode(&entry.inode, || shown(&entry.path))
                     } else {
-                        Found::default()
+                        InodeSizes::default()
                     };
                     visit(&entry.path, &entry.inode, &found, first);
                 }
@@ -298,8 +298,8 @@ impl<'a> Collector<'a> {
     }
 
     /// Collects all regions of an inode.
-    pub(super) fn inode(&mut self, inode: &Inode, place: impl FnOnce() -> String) -> Found {
-        let mut found = Found::default();
+    pub(super) fn inode(&mut self, inode: &Inode, place: impl FnOnce() -> String) -> InodeSizes {
+        let mut found = InodeSizes::default();
         if let Err(e) = self.try_inode(inode, &mut found) {
             self.errors.push(match place() {
                 place if place.is_empty() => e,
@@ -309,7 +309,7 @@ impl<'a> Collector<'a> {
         found
     }
 
-    fn try_inode(&mut self, inode: &Inode, found: &mut Found) -> Result<()> {
+    fn try_inode(&mut self, inode: &Inode, found: &mut InodeSizes) -> Result<()> {
         let area = area_of(inode.space());
         let after = inode.payload_position();
         self.add(
@@ -343,7 +343,7 @@ impl<'a> Collector<'a> {
         xattrs
     }
 
-    fn extent(&mut self, inode: &Inode, extent: &Extent, found: &mut Found) -> Result<()> {
+    fn extent(&mut self, inode: &Inode, extent: &Extent, found: &mut InodeSizes) -> Result<()> {
         let (device, pos, len, kind, partial) = match extent.location {
             Location::Hole => {
                 found.hole_bytes += extent.len;

@@ -3,7 +3,7 @@
 use super::regions::{Area, Kind, Region, area_size};
 use crate::read::Image;
 
-/// One row of the table.
+/// Row of the table: the space of one purpose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Human-readable name of the purpose.
