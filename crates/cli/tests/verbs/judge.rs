@@ -63,7 +63,7 @@ fn exit_codes_follow_the_kind_of_error() {
     place.damage("feature", 1024 + 0x51, |b| b | 0x80);
     for (args, expected, says) in [
         (&["ls", "i", "nothing"][..], 2, "\"nothing\" does not exist"),
-        (&["ls", "i", "hello/x"], 2, "is no directory"),
+        (&["ls", "i", "hello/x"], 2, "is not a directory"),
         (&["ls", "i", "*.nothing"], 2, "nothing in the image matches"),
         (&["cat", "i", "nothing"], 2, "\"nothing\" does not exist"),
         (

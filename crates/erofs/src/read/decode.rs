@@ -38,7 +38,7 @@ impl fmt::Display for Broken {
         match self {
             Self::Empty => f.write_str("the first block is all zero, expected compressed bytes"),
             Self::Short(n) => write!(f, "the cluster holds {n} bytes, fewer than its extent"),
-            Self::Algorithm(id) => write!(f, "algorithm {id} is not known"),
+            Self::Algorithm(id) => write!(f, "unknown algorithm {id}"),
             Self::Codec(e) => e.fmt(f),
         }
     }

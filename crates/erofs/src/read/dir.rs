@@ -51,7 +51,7 @@ impl<'a> Dir<'a> {
     pub(crate) fn open(image: &'a Image, inode: &Inode) -> Result<Self> {
         if !inode.is_dir() {
             return Err(Error::usage(format_args!(
-                "nid {} is no directory",
+                "nid {} is not a directory",
                 inode.nid()
             )));
         }

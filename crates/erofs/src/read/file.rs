@@ -62,7 +62,7 @@ impl Image {
     pub fn readlink(&self, inode: &Inode) -> Result<Vec<u8>> {
         if inode.file_type() != tuff_format::inode::FileType::Symlink {
             return Err(Error::usage(format_args!(
-                "nid {} is no symlink",
+                "nid {} is not a symlink",
                 inode.nid()
             )));
         }
@@ -70,7 +70,7 @@ impl Image {
         if target.is_empty() || target.contains(&0) {
             return Err(Error::corrupt(
                 inode.place(),
-                "the symlink's target is empty or holds a NUL",
+                "the target of the symlink is empty or contains a NUL",
             ));
         }
         Ok(target)

@@ -118,7 +118,7 @@ impl WorkBudget {
         Error::limit(
             "",
             format_args!(
-                "more than {max} {what} in an image of {image_len} bytes (limit {limit}); take parts of it by their paths"
+                "more than {max} {what} in an image of {image_len} bytes (limit {limit}); select parts of the image by path"
             ),
         )
     }

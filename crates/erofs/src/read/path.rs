@@ -35,7 +35,7 @@ impl Image {
                 return Err(missing(
                     path,
                     &name,
-                    "is below something that is no directory",
+                    "is below an entry that is not a directory",
                 ));
             }
             let next = self
