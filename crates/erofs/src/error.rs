@@ -1,4 +1,4 @@
-//! Errors of this crate: seven kinds of failure that are kept apart.
+//! Errors of this crate: seven kinds of failure.
 
 use std::fmt;
 use std::io;
@@ -16,7 +16,7 @@ pub enum Error {
     Unsupported(Detail),
     /// The image, or an operation on it, exceeds a named limit.
     Limit(Detail),
-    /// The image exceeds the size budget of its build.
+    /// The image exceeds the size budget given for building it.
     OverBudget(Detail),
     /// A host operation failed, such as a read, a write or an allocation of disk space.
     Io(Detail, io::Error),
@@ -68,7 +68,7 @@ impl Error {
         Self::Limit(Detail::new(place, what))
     }
 
-    /// Returns the error of an image that exceeds the size budget of its build.
+    /// Returns the error of an image that exceeds the size budget.
     pub fn over_budget() -> Self {
         Self::OverBudget(Detail::new("image", "larger than its size budget"))
     }
@@ -157,7 +157,7 @@ impl Error {
         &self.detail().what
     }
 
-    /// Replaces the place `from` by `to`, for a stage that does not know the name of its file.
+    /// Replaces the place `from` by `to`, for a stage that was not given the name of its file.
     pub fn rename_place(mut self, from: &str, to: &str) -> Self {
         let d = self.detail_mut();
         if d.place == from {

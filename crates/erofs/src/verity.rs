@@ -1,7 +1,8 @@
-//! Hash trees of dm-verity behind images: where they lie, reading through them, and what of an image a damaged part is.
+//! Dm-verity hash trees appended to images: their position, verified reading, and the objects in damaged
+//! ranges.
 //!
 //! ```text
-//!  image │ zeros up to 4096 │ header │ tree │ parity, if wanted
+//!  image │ zeros up to 4096 │ header │ tree │ parity (optional)
 //!        └ its end          └ the hash offset
 //! ```
 
@@ -201,7 +202,8 @@ pub fn stated(data: &dyn ReadAt, tree: &dyn ReadAt, hash_offset: u64) -> Result<
     read().map_err(|e| refused(hash_offset, e))
 }
 
-/// Adds parity of `roots` roots that follows the tree, for stores whose length does not tell.
+/// Adds parity of `roots` roots, stored after the tree. For stores of which the length does not show whether
+/// there is parity.
 ///
 /// # Errors
 ///
@@ -222,17 +224,17 @@ fn refused(at: u64, e: std::io::Error) -> Error {
     }
 }
 
-/// Object of an image that lies in damaged bytes.
+/// Object of an image that overlaps damaged bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hit {
-    /// Damaged byte range of the file or directory at this path. Includes bytes whose clusters are damaged.
+    /// Damaged byte range of the file or directory at this path, including bytes in damaged clusters.
     Content(Vec<u8>, Range<u64>),
     /// The inode at this path.
     Inode(Vec<u8>),
 }
 
-/// Reports the objects of the image that lie in `ranges` (bytes, ascending), as far as the image is readable. Returns
-/// the first error met on the way.
+/// Reports the objects of the image that overlap `ranges` (bytes, ascending), as far as the image is
+/// readable. Returns the first error of the walk, after visiting everything else.
 pub fn hits(image: &Image, ranges: &[Range<u64>], hit: &mut dyn FnMut(Hit)) -> Option<Error> {
     let is_hit = |pos: u64, len: u64| {
         let next = ranges.partition_point(|r| r.end <= pos);

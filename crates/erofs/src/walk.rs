@@ -2,11 +2,11 @@
 //!
 //! Invariants:
 //!
-//! * Parents come before their children, siblings in the bytewise order of their names, and each directory immediately
-//!   before its contents.
+//! * Parents come before their children, siblings in the bytewise order of their names, and each directory
+//!   immediately before its contents.
 //! * Every directory is entered at most once, so that a walk over any image ends.
-//! * Errors do not end a walk. Entries that depend on a broken structure are left out, all others are returned. Only
-//!   the limits on the number of names end it.
+//! * Errors do not end a walk. Entries that depend on a broken structure are omitted, all other entries are
+//!   returned. Only the limits on the number of names end it.
 
 use crate::read::limits::WorkBudget;
 use crate::read::{Image, Inode, Nid, ReadDir};
@@ -59,7 +59,7 @@ struct Frame {
 }
 
 impl<'a> Walk<'a> {
-    /// Starts a walk over `inode`, whose path is `path`, and all its descendants.
+    /// Starts a walk over `inode` at `path` and all its descendants.
     ///
     /// An error names the path at which it occurred, and the walk continues after it.
     pub fn new(image: &'a Image, path: Vec<u8>, inode: Inode) -> Self {
@@ -249,7 +249,7 @@ pub(crate) fn path_fits(image: &Image, path: &[u8]) -> Result<()> {
 /// Longest path that messages show in full. Unit: bytes.
 const SHOWN_MAX: usize = 4096;
 
-/// Formats a path for messages. The middle of a very long path is left out.
+/// Formats a path for messages. The middle of a very long path is omitted.
 pub fn shown(path: &[u8]) -> String {
     let mut out = String::from("/");
     for chunk in shortened(path).utf8_chunks() {

@@ -10,9 +10,9 @@
 //! Invariants:
 //!
 //! * The stream depends only on the entries: not on the current time, the host or user names.
-//! * A member has PAX records only for values that its ustar header cannot represent. Their order is fixed, xattrs by
-//!   name.
-//! * Each further name of an inode is a hard link to the first name written.
+//! * A member has PAX records only for values that its ustar header cannot represent. Their order is fixed,
+//!   xattrs by name.
+//! * Each additional name of an inode is a hard link to the first name written.
 
 mod acl;
 mod header;
