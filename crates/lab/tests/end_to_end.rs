@@ -417,7 +417,7 @@ fn volumes_are_measured_beside_ext4() {
     let out = lab.command(&[&arguments[..], &places].concat());
     assert!(out.status.success(), "{}", text(&out.stderr));
     let table = text(&out.stdout);
-    assert!(table.contains("page and fdatasync"), "{table}");
+    assert!(table.contains("page write and fdatasync"), "{table}");
     assert!(table.contains("of the host"), "{table}");
     let record = std::fs::read_to_string(lab.path("records/volumes.jsonl")).unwrap();
     assert_eq!(

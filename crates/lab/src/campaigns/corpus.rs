@@ -121,7 +121,7 @@ impl Corpus {
     pub fn make(&self, folder: &Path) -> Result<()> {
         let tree = folder.join(&self.name);
         if tree.exists() {
-            return Err(Error::Usage(format!("{} exists already", tree.display())));
+            return Err(Error::Usage(format!("{} already exists", tree.display())));
         }
         let scratch = folder.join(format!("{}.part", self.name));
         remove(&scratch)?;
@@ -218,7 +218,7 @@ fn files_in_order(path: &Path) -> Result<Vec<PathBuf>> {
     while let Some(path) = open.pop() {
         let kind = path
             .symlink_metadata()
-            .map_err(|e| Error::io("look at", &path, e))?;
+            .map_err(|e| Error::io("stat", &path, e))?;
         if kind.is_dir() {
             for entry in std::fs::read_dir(&path).map_err(|e| Error::io("list", &path, e))? {
                 open.push(entry.map_err(|e| Error::io("list", &path, e))?.path());
@@ -418,7 +418,7 @@ mod tests {
     use crate::verify::tree::Tree;
 
     #[test]
-    fn the_file_that_ships_names_the_trees_of_the_bars() {
+    fn the_shipped_file_lists_the_measured_trees() {
         let corpora = Corpora::parse(SHIPPED).unwrap();
         let names: Vec<&str> = corpora.list.iter().map(|c| c.name.as_str()).collect();
         assert_eq!(
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_copied_and_cut_from_what_lies_beside() {
+    fn parts_are_copied_and_cut_from_other_corpora() {
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("s/d");
         std::fs::create_dir_all(&source).unwrap();
@@ -480,7 +480,7 @@ gcc
     }
 
     #[test]
-    fn a_seed_gives_the_same_tree() {
+    fn the_same_seed_makes_the_same_tree() {
         let folder = tempfile::tempdir().unwrap();
         let generated = Generated {
             files: 25,
@@ -499,7 +499,7 @@ gcc
     }
 
     #[test]
-    fn releases_lie_side_by_side() {
+    fn each_release_has_its_own_folder() {
         let folder = tempfile::tempdir().unwrap();
         let repository = folder.path().join("repository");
         let git = |arguments: &[&str]| {
@@ -514,7 +514,7 @@ gcc
             .arg(&repository)
             .status();
         if !made.is_ok_and(|s| s.success()) {
-            tuff_testkit::skipped("releases_lie_side_by_side: git was not found");
+            tuff_testkit::skipped("each_release_has_its_own_folder: git was not found");
             return;
         }
         for tag in ["v1", "v2"] {

@@ -1,4 +1,4 @@
-//! The published experiments of `tuff-flash-sim`: runs them and writes their report, charts and raw samples.
+//! Runs the published experiments of `tuff-flash-sim` and writes their report, charts and raw samples.
 
 use crate::report::plot::{LineChart, line_charts, short};
 use crate::{Error, Result};

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 pub struct Conditions {
     /// Programs by name: `tuff` and `fio`, and the installed programs of other filesystems.
     pub programs: Vec<(String, PathBuf)>,
-    /// Number of rounds.
+    /// Number of rounds of the whole matrix.
     pub rounds: u32,
     /// Selects places whose name contains this text. None selects all.
     pub place: Option<String>,

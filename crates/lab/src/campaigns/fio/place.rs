@@ -157,7 +157,7 @@ impl<'a> Setting<'a> {
             Err(e) => return Err(e),
         };
         let room =
-            statvfs(disk.point()).map_err(|e| Error::io("look at", disk.point(), e.into()))?;
+            statvfs(disk.point()).map_err(|e| Error::io("statfs", disk.point(), e.into()))?;
         let offered = room.f_bavail * room.f_frsize;
         rustix::fs::sync();
         let costs = vec![

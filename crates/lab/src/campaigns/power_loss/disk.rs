@@ -29,11 +29,11 @@ pub(super) struct Refused;
 /// Fault of a disk. Writes are counted from the moment the fault is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// No fault occurs.
+    /// The disk works without faults.
     None,
     /// Power cut at a write. With `lies`, the disk acknowledges flushes and ignores them.
     Cut { write: u64, lies: bool },
-    /// One write in `one_in` stores one wrong bit, for writes `from..to`.
+    /// Bit errors: one write in `one_in` of the writes `from..to` stores one wrong bit.
     Bits { from: u64, to: u64, one_in: usize },
 }
 
@@ -121,7 +121,7 @@ impl Disk {
         inner.change(Change::Bytes(offset, bytes))
     }
 
-    /// Zeroes whole sectors.
+    /// Sets whole sectors to zero.
     pub(super) fn discard(&self, offset: u64, size: u64) -> Result<(), Refused> {
         self.within(offset, size)?;
         self.inner().change(Change::Zeros(offset, size))

@@ -26,7 +26,7 @@ const SECTOR: usize = super::disk::SECTOR as usize;
 /// In [`Pace::Async`], one operation in this many is synced.
 const WAITS: usize = 24;
 
-/// Frequency of syncs.
+/// Frequency of syncs during a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
     /// Syncs after every operation.

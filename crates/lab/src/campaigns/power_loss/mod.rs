@@ -1,5 +1,5 @@
-//! Power-loss and bit-error tests: verifies what volumes, ext4, XFS and Btrfs keep after a power cut during writes, and
-//! after a disk stores wrong bits.
+//! Power-loss and bit-error tests of volumes, ext4, XFS and Btrfs: verify the content after a power cut during writes, and
+//! after the disk stored wrong bits.
 //!
 //! ```text
 //!  load ──► filesystem ──► loop device ──► FUSE file ──► disk

@@ -67,7 +67,7 @@ pub const FAILURES: [Failure; 5] = [
 ];
 
 impl Failure {
-    /// Name in tables.
+    /// Name of the table column or row.
     pub fn name(self) -> &'static str {
         match self {
             Failure::CutSync => "power cut, every operation synced",
@@ -113,7 +113,7 @@ pub const OUTCOMES: [Outcome; 5] = [
 ];
 
 impl Outcome {
-    /// Name in tables.
+    /// Name of the table column or row.
     pub fn name(self) -> &'static str {
         match self {
             Outcome::Clean => "clean",

@@ -1,4 +1,4 @@
-//! What is done, and whether it was done right.
+//! Loads of the measurement. Each verifies its result before it returns a time.
 
 use crate::measure::stats;
 use crate::{Error, Result};
@@ -12,47 +12,48 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tuff_testkit::Rng;
 
-/// Small files, of [`SMALL`] bytes, [`IN_A_DIRECTORY`] in each directory.
+/// Number of small files, each of [`SMALL`] bytes, [`IN_A_DIRECTORY`] in each directory.
 const FILES: usize = 10_000;
 const IN_A_DIRECTORY: usize = 100;
 const SMALL: usize = 1024;
-/// The large file. Unit: MiB.
+/// Length of the large file. Unit: MiB.
 const LARGE: u64 = 300;
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
-/// Pages of the file that is written over at random, and how many are.
+/// Pages of the file that is overwritten at random.
 const PAGES: usize = 16_384;
+/// Number of random page overwrites.
 const OVERWRITES: usize = 20_000;
-/// Pages made durable one by one.
+/// Page writes that are each followed by fdatasync.
 const SYNCS: usize = 400;
-/// How long somebody makes directories beside those who write.
+/// Duration of the load that creates directories during background writes.
 const BESIDE: Duration = Duration::from_secs(10);
 
-/// What a figure is of.
+/// Operation that a figure measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Load {
-    /// A small file made and written.
+    /// Creation and write of a small file.
     Make,
-    /// A small file deleted.
+    /// Deletion of a small file.
     Delete,
-    /// A MiB written in a row, with its part of one fsync.
+    /// Sequential write of 1 MiB, including its share of one fsync.
     Write,
-    /// A MiB read in a row, from the host's memory and not from the mount's.
+    /// Sequential read of 1 MiB from the page cache of the host, with an empty page cache of the mount.
     Read,
-    /// A page written over at random, with its part of one fsync.
+    /// Random overwrite of a page, including its share of one fsync.
     Overwrite,
-    /// A page and fdatasync: the median.
+    /// Write of a page and fdatasync, median.
     Fdatasync,
-    /// A directory made and removed beside others who write much: the median.
+    /// Creation and removal of a directory during heavy background writes, median.
     Beside,
-    /// The longest of 99.9 % of these.
+    /// 99.9th percentile of [`Load::Beside`].
     BesideTail,
-    /// The longest.
+    /// Longest time of [`Load::Beside`].
     BesideLongest,
 }
 
-/// In the order of tables.
+/// All loads in the order of tables.
 pub const LOADS: [Load; 9] = [
     Load::Make,
     Load::Delete,
@@ -66,26 +67,26 @@ pub const LOADS: [Load; 9] = [
 ];
 
 impl Load {
-    /// What tables call it, and what one of it is.
+    /// Name of the table row, with the operation and the unit.
     pub fn name(self) -> &'static str {
         match self {
-            Load::Make => "small file made, us",
-            Load::Delete => "small file deleted, us",
-            Load::Write => "MiB written in a row, us",
-            Load::Read => "MiB read in a row, us",
-            Load::Overwrite => "page written over at random, us",
-            Load::Fdatasync => "page and fdatasync, median, us",
-            Load::Beside => "directory made and removed beside writers, median, us",
-            Load::BesideTail => "the same, 99.9 %, us",
-            Load::BesideLongest => "the same, longest, us",
+            Load::Make => "create a small file, us",
+            Load::Delete => "delete a small file, us",
+            Load::Write => "sequential write of 1 MiB, us",
+            Load::Read => "sequential read of 1 MiB, us",
+            Load::Overwrite => "random overwrite of a page, us",
+            Load::Fdatasync => "page write and fdatasync, median, us",
+            Load::Beside => "mkdir and rmdir during background writes, median, us",
+            Load::BesideTail => "the same, 99.9th percentile, us",
+            Load::BesideLongest => "the same, maximum, us",
         }
     }
 }
 
-/// Loads that need each other, in the place at a path. Costs in nanoseconds.
+/// Function that runs related loads in the place at a path. Returns costs in nanoseconds.
 pub type Group = fn(&Path) -> Result<Vec<(Load, f64)>>;
 
-/// All groups, by name.
+/// All groups of loads with their names.
 pub const GROUPS: [(&str, Group); 5] = [
     ("files", files),
     ("stream", stream),
@@ -106,7 +107,7 @@ fn each(time: Duration, count: usize) -> f64 {
     time.as_nanos() as f64 / count as f64
 }
 
-/// Bytes that `seed` alone decides.
+/// Fills `buf` with pseudorandom bytes that depend on `seed` alone.
 fn fill(seed: u64, buf: &mut [u8]) {
     let mut rng = Rng::new(seed);
     for word in buf.chunks_mut(8) {
@@ -114,7 +115,7 @@ fn fill(seed: u64, buf: &mut [u8]) {
     }
 }
 
-/// Has the mount forget what it holds of a file, not the host.
+/// Evicts a file from the page cache of the mount, but not from that of the host.
 fn forget(file: &File, path: &Path) -> Result<()> {
     done(
         fadvise(file, 0, None, Advice::DontNeed).map_err(Into::into),
@@ -141,7 +142,7 @@ fn files(place: &Path) -> Result<Vec<(Load, f64)>> {
     for n in 0..FILES {
         fill(n as u64, &mut bytes);
         if done(fs::read(path(n)), "read", &path(n))? != bytes {
-            return Err(wrong(&path(n), "holds other bytes than were written"));
+            return Err(wrong(&path(n), "content differs from the written bytes"));
         }
     }
     let begun = Instant::now();
@@ -154,7 +155,7 @@ fn files(place: &Path) -> Result<Vec<(Load, f64)>> {
     done(fs::remove_dir(&top), "delete", &top)?;
     let deleted = begun.elapsed();
     if top.exists() {
-        return Err(wrong(&top, "is there after it was deleted"));
+        return Err(wrong(&top, "exists after its deletion"));
     }
     Ok(vec![
         (Load::Make, each(made, FILES)),
@@ -186,7 +187,7 @@ fn stream(place: &Path) -> Result<Vec<(Load, f64)>> {
         read += begun.elapsed();
         fill(n, &mut bytes);
         if found != bytes {
-            return Err(wrong(&path, "holds other bytes than were written"));
+            return Err(wrong(&path, "content differs from the written bytes"));
         }
     }
     done(fs::remove_file(&path), "delete", &path)?;
@@ -197,7 +198,7 @@ fn stream(place: &Path) -> Result<Vec<(Load, f64)>> {
     ])
 }
 
-/// A file of pages, each filled by its number, durable.
+/// Creates and syncs a file of pages. Each page is filled with its number as the seed.
 fn pages(place: &Path, count: usize) -> Result<(PathBuf, File)> {
     let path = place.join("pages");
     let file = File::options()
@@ -215,7 +216,7 @@ fn pages(place: &Path, count: usize) -> Result<(PathBuf, File)> {
     Ok((path, file))
 }
 
-/// Compares every page with what its seed says, and deletes the file.
+/// Compares every page with the bytes of its seed and deletes the file.
 fn compare(path: &Path, file: &File, seeds: &[u64]) -> Result<()> {
     forget(file, path)?;
     let (mut page, mut found) = (vec![0; PAGE], vec![0; PAGE]);
@@ -227,7 +228,7 @@ fn compare(path: &Path, file: &File, seeds: &[u64]) -> Result<()> {
             path,
         )?;
         if found != page {
-            return Err(wrong(path, "holds other bytes than were written"));
+            return Err(wrong(path, "content differs from the written bytes"));
         }
     }
     done(fs::remove_file(path), "delete", path)
@@ -275,7 +276,8 @@ fn fdatasync(place: &Path) -> Result<Vec<(Load, f64)>> {
         .collect())
 }
 
-/// One writes pages over at random, one writes a large file again and again; a third makes directories and waits for neither.
+/// Two threads write in the background: one overwrites random pages, one rewrites a large file. Meanwhile the caller's
+/// thread measures mkdir and rmdir.
 fn beside(place: &Path) -> Result<Vec<(Load, f64)>> {
     let (path, file) = pages(place, PAGES)?;
     let large = place.join("again");
@@ -326,7 +328,7 @@ fn beside(place: &Path) -> Result<Vec<(Load, f64)>> {
         made.and(written)
     });
     result?;
-    // Every page was written over with what it held.
+    // The overwrites did not change the content of any page.
     let seeds: Vec<u64> = (0..PAGES as u64).collect();
     compare(&path, &file, &seeds)?;
     done(fs::remove_file(&large), "delete", &large)?;
@@ -344,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_load_leaves_nothing_behind_and_says_what_it_cost() {
+    fn loads_return_their_costs_and_remove_their_files() {
         let place = tempfile::tempdir().unwrap();
         let loads = |costs: Vec<(Load, f64)>| costs.into_iter().map(|(l, _)| l).collect::<Vec<_>>();
         let made = files(place.path()).unwrap();
@@ -355,11 +357,11 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_not_what_was_written_is_an_error() {
+    fn a_page_with_wrong_content_is_an_error() {
         let place = tempfile::tempdir().unwrap();
         let (path, file) = pages(place.path(), 4).unwrap();
         file.write_all_at(b"x", 9000).unwrap();
         let error = compare(&path, &file, &[0, 1, 2, 3]).unwrap_err();
-        assert!(error.to_string().contains("other bytes"), "{error}");
+        assert!(error.to_string().contains("content differs"), "{error}");
     }
 }

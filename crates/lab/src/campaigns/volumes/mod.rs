@@ -1,12 +1,12 @@
-//! The fifth room: how fast volumes are, beside ext4 on a loop device and the host's own filesystem.
+//! Performance of volumes compared with ext4 on a loop device and with the host's filesystem.
 //!
 //! ```text
-//!  round 1:  volume in zone files: make it, mount it, every load, unmount;  in one file;  ext4 on a loop device;  the host
+//!  round 1:  volume in zone files: create, mount, every load, unmount;  volume in one file;  ext4 on a loop device;  host
 //!  round 2:  ...
 //! ```
 //!
-//! All of them lie on the same host, each alone while it is measured. A load is the same everywhere; what it leaves is compared with what it
-//! wrote before its time counts.
+//! All places store their data on the same host, and only one exists at a time. The loads are the same in every place. A
+//! time is recorded only after the content was compared with the written bytes.
 
 pub mod load;
 pub mod place;
@@ -22,24 +22,24 @@ use place::{PLACES, Place};
 use record::{Header, Line, Sample};
 use std::path::PathBuf;
 
-/// How to measure.
+/// Program, selection and number of rounds of a measurement.
 #[derive(Clone, Debug)]
 pub struct Conditions {
-    /// Our program.
+    /// Path of the program `tuff`.
     pub tuff: PathBuf,
-    /// How often everything is done.
+    /// Number of rounds over all places.
     pub rounds: u32,
-    /// Only groups of loads whose name contains this.
+    /// Selects groups of loads whose name contains this text. None selects all.
     pub only: Option<String>,
-    /// Folder for volumes and mount points, on the host that is measured.
+    /// Folder on the measured host for volumes and mount points.
     pub work: PathBuf,
 }
 
 impl Conditions {
-    /// What will be measured.
+    /// Returns the selected groups of loads.
     ///
     /// # Errors
-    /// If that is nothing, or cannot be done by this user.
+    /// `Usage` if nothing is selected or the user is not root.
     pub fn plan(&self) -> Result<Vec<Group>> {
         let only = self.only.as_deref().unwrap_or_default();
         let chosen = GROUPS.iter().filter(|(name, _)| name.contains(only));
@@ -47,19 +47,19 @@ impl Conditions {
         if plan.is_empty() {
             let names = GROUPS.map(|(name, _)| name).join(", ");
             return Err(Error::Usage(format!(
-                "nothing to do: no load has a name that contains what --only says; there are {names}"
+                "--only matches no group of loads; available: {names}"
             )));
         }
         if !rustix::process::geteuid().is_root() {
             return Err(Error::Usage(
-                "ext4 is mounted through a loop device, which takes root".to_owned(),
+                "the loop device for ext4 needs root".to_owned(),
             ));
         }
         Ok(plan)
     }
 }
 
-/// Measures. An answer that is wrong is an error, also of a rival: there is nothing to compare with then.
+/// Runs all rounds. Wrong content is an error in every place, because without ext4 and the host there is no comparison.
 pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<()> {
     let plan = conditions.plan()?;
     let work = Work::create(&conditions.work)?;

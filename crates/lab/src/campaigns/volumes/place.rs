@@ -1,4 +1,4 @@
-//! Where loads are done: a filesystem, made for one round.
+//! Places in which loads run: filesystems that are created for one round.
 
 use crate::measure::workspace::{self, Work};
 use crate::{Error, Result};
@@ -8,10 +8,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Room of each. Unit: bytes.
+/// Capacity of each filesystem. Unit: bytes.
 pub(crate) const SIZE: u64 = 4 << 30;
 
-/// Kinds of place.
+/// Type of filesystem and of its backing store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -21,19 +21,19 @@ pub enum Kind {
     File,
     /// ext4 in a file, through a loop device.
     Ext4,
-    /// XFS likewise.
+    /// XFS in a file, through a loop device.
     Xfs,
-    /// Btrfs likewise.
+    /// Btrfs in a file, through a loop device.
     Btrfs,
-    /// The host's own filesystem.
+    /// The filesystem of the host.
     Host,
 }
 
-/// Those that volumes are measured beside, in the order of a round.
+/// Places of this measurement in the order of a round.
 pub const PLACES: [Kind; 4] = [Kind::Zones, Kind::File, Kind::Ext4, Kind::Host];
 
 impl Kind {
-    /// What tables call it.
+    /// Name of the table column.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Zones => "volume, zone files",
@@ -46,7 +46,7 @@ impl Kind {
     }
 }
 
-/// A mounted filesystem. Unmounted and removed at its end, or when it is dropped.
+/// Mounted filesystem. Unmounted and removed by [`Place::end`] or when dropped.
 pub struct Place {
     kind: Kind,
     tuff: PathBuf,
@@ -57,7 +57,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Makes one, empty, and mounts it.
+    /// Creates an empty filesystem and mounts it.
     pub(crate) fn make(kind: Kind, work: &Work, tuff: &Path) -> Result<Self> {
         let mut place = Self {
             kind,
@@ -94,7 +94,7 @@ impl Place {
         Ok(place)
     }
 
-    /// Mounts it, which [`Place::make`] does, too.
+    /// Mounts it again after [`Place::unmount`]. [`Place::make`] returns a mounted place.
     pub(crate) fn mount(&mut self) -> Result<()> {
         let (store, point) = (self.store.as_os_str(), self.point.as_os_str());
         match self.kind {
@@ -111,7 +111,7 @@ impl Place {
         Ok(())
     }
 
-    /// Unmounts it; nothing is lost.
+    /// Unmounts it and keeps its content. Does nothing if it is not mounted.
     pub(crate) fn unmount(&mut self) -> Result<()> {
         if std::mem::replace(&mut self.mounted, false) {
             match self.kind {
@@ -125,7 +125,7 @@ impl Place {
         Ok(())
     }
 
-    /// Has its own checker look at it, unmounted. An error if that finds anything.
+    /// Runs the checker of the filesystem, which must be unmounted. Returns an error if the checker fails.
     pub(crate) fn check(&self) -> Result<()> {
         let store = self.store.as_os_str();
         let with = |program: &OsStr, args: &[&str]| {
@@ -140,7 +140,7 @@ impl Place {
         }
     }
 
-    /// What it takes on the host. Unit: bytes.
+    /// Returns the allocated space on the host. Unit: bytes.
     pub(crate) fn held_bytes(&self) -> Result<u64> {
         use std::os::unix::fs::MetadataExt;
         let of = |path: &Path| {
@@ -153,15 +153,15 @@ impl Place {
                 .sum(),
             false => of(&self.store),
         };
-        sum().map_err(|e| Error::io("look at", &self.store, e))
+        sum().map_err(|e| Error::io("stat", &self.store, e))
     }
 
-    /// Its root.
+    /// Path of its mount point.
     pub fn point(&self) -> &Path {
         &self.point
     }
 
-    /// Unmounts it and removes all of it.
+    /// Unmounts the filesystem, and removes its backing store and mount point.
     pub(crate) fn end(mut self) -> Result<()> {
         self.take_away()
     }
@@ -173,7 +173,7 @@ impl Place {
         self.unmount()?;
         workspace::remove(&self.store)?;
         workspace::remove(&self.point)?;
-        // The next one shall not wait for what this one left to the disk.
+        // Writeback of this place must not delay the next one.
         rustix::fs::sync();
         Ok(())
     }
@@ -197,7 +197,7 @@ fn command<A: AsRef<OsStr>>(
         .stdin(Stdio::null())
         .stdout(Stdio::null());
     let shown = Path::new(command.get_program()).display().to_string();
-    // What stays in the background keeps standard error: a pipe would never end.
+    // Background processes inherit standard error, so a pipe would never reach its end.
     let status = command
         .status()
         .map_err(|e| Error::Io(format!("run {shown}"), e))?;

@@ -1,4 +1,4 @@
-//! Records of the fifth room, as JSON lines: a header, then samples.
+//! Records of volume measurements, as JSON lines: a header, then samples.
 
 use super::load::Load;
 use super::place::Kind;
@@ -7,39 +7,39 @@ use crate::record::RecordLine;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// One line.
+/// Line of a record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Line {
-    /// Once, first.
+    /// First line, exactly once.
     Header(Header),
-    /// One load in one place, with the right answer.
+    /// Result of a load in a place, verified.
     Sample(Sample),
 }
 
-/// Where and how.
+/// Machine and conditions of the measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Header {
-    /// [`crate::record::FORMAT`].
+    /// Format version of the record: [`crate::record::FORMAT`].
     pub format: u32,
-    /// The machine.
+    /// Machine that ran the measurement.
     pub machine: Machine,
-    /// Kind of the filesystem that holds everything.
+    /// Type of the host filesystem that stores all data.
     pub host: String,
-    /// Rounds asked for.
+    /// Number of requested rounds.
     pub rounds: u32,
 }
 
-/// What a load cost.
+/// Cost of a load in a place.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sample {
-    /// Which round, from 1.
+    /// Number of the round, starting at 1.
     pub round: u32,
-    /// Where.
+    /// Place that was measured.
     pub place: Kind,
-    /// What.
+    /// Load that was measured.
     pub load: Load,
-    /// Unit: that of the load, nanoseconds for one of what it does.
+    /// Time for one operation of the load. Unit: nanoseconds.
     pub cost: f64,
 }
 

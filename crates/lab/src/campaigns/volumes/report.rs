@@ -1,4 +1,4 @@
-//! A table of a record: what each load costs where, and how often as fast as ext4, or the host, that is.
+//! Table of a record: cost of each load in each place, and the speed relative to ext4 or the host.
 
 use super::load::{LOADS, Load};
 use super::place::{Kind, PLACES};
@@ -6,7 +6,7 @@ use super::record::{Header, Sample};
 use crate::measure::stats::Spread;
 use std::fmt::Write as _;
 
-/// What is asked for: at least so much of the speed of a place.
+/// Returns the bar of a load: the required share of the speed of another place. None if there is no requirement.
 fn bar(load: Load) -> Option<(Kind, f64)> {
     match load {
         Load::Write | Load::Read => Some((Kind::Ext4, 0.8)),
@@ -16,11 +16,11 @@ fn bar(load: Load) -> Option<(Kind, f64)> {
     }
 }
 
-/// The table, with a line about the machine in front.
+/// Renders the table as Markdown, after a line about the machine.
 pub fn render(header: &Header, samples: &[Sample]) -> String {
     let machine = &header.machine;
     let mut out = format!(
-        "{}, {} processors, {}, on {}; {} rounds. Medians; in brackets how many times as fast as ext4 in the same round: median, least, most.\n\n",
+        "{}, {} processors, {}, on {}; {} rounds. Medians; parentheses hold the speed relative to ext4 in the same round: median, minimum, maximum.\n\n",
         machine.cpu, machine.cpus_allowed, machine.kernel, header.host, header.rounds
     );
     let names = PLACES.map(Kind::name).join(" | ");
@@ -57,7 +57,7 @@ pub fn render(header: &Header, samples: &[Sample]) -> String {
             } else {
                 "ext4"
             };
-            let held = if median >= least { "held" } else { "missed" };
+            let held = if median >= least { "met" } else { "missed" };
             Some(format!("{least:.2} of {place}: {median:.2}, {held}"))
         });
         let _ = writeln!(out, "| {} |", said.unwrap_or_default());
@@ -65,7 +65,7 @@ pub fn render(header: &Header, samples: &[Sample]) -> String {
     out
 }
 
-/// Costs of a load in a place, by round.
+/// Returns the costs of a load in a place, each with its round.
 fn costs(samples: &[Sample], load: Load, place: Kind) -> Vec<(u32, f64)> {
     samples
         .iter()
@@ -74,7 +74,7 @@ fn costs(samples: &[Sample], load: Load, place: Kind) -> Vec<(u32, f64)> {
         .collect()
 }
 
-/// How many times as fast as the rival, in each round that has both.
+/// Returns the speed relative to the rival in each round that has both.
 fn speeds(ours: &[(u32, f64)], rival: &[(u32, f64)]) -> Vec<f64> {
     ours.iter()
         .filter_map(|(round, cost)| {
@@ -84,7 +84,7 @@ fn speeds(ours: &[(u32, f64)], rival: &[(u32, f64)]) -> Vec<f64> {
         .collect()
 }
 
-/// Three digits that say something.
+/// Formats a value with three significant digits.
 fn figure(value: f64) -> String {
     match value {
         v if v < 10.0 => format!("{v:.2}"),
@@ -99,7 +99,7 @@ mod tests {
     use crate::measure::machine::Machine;
 
     #[test]
-    fn speeds_are_of_the_same_round_and_bars_are_judged() {
+    fn speeds_compare_the_same_round_and_bars_are_judged() {
         let sample = |round, place, load, cost| Sample {
             round,
             place,
@@ -129,6 +129,6 @@ mod tests {
         let table = render(&header, &samples);
         assert!(table.contains("(0.38, 0.25, 0.50)"), "{table}");
         assert!(table.contains("0.50 of ext4: 0.38, missed"), "{table}");
-        assert!(!table.contains("deleted"), "{table}");
+        assert!(!table.contains("delete"), "{table}");
     }
 }
