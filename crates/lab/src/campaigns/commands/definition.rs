@@ -180,7 +180,7 @@ impl crate::definition::Definition for Definition {
             let wrong = |reason: String| Err(format!("task '{}': {reason}", task.name));
             let same = |t: &Task| t.name == task.name && t.action == task.action;
             if self.tasks[..i].iter().any(same) {
-                return wrong(format!("two tasks that {} have the name", task.action));
+                return wrong(format!("another {} task has the same name", task.action));
             }
             if task.rounds.unwrap_or(self.rounds) == 0 {
                 return wrong("at least one round is needed".to_owned());
@@ -196,7 +196,7 @@ impl crate::definition::Definition for Definition {
 impl Task {
     fn check(&self) -> Result<(), String> {
         if self.cold && self.action != Action::Build {
-            return Err("only builds can be cold: images lie where the results do".to_owned());
+            return Err("only build tasks can be cold".to_owned());
         }
         let labels: Vec<&str> = self.runs.iter().map(Run::label).collect();
         for (i, run) in self.runs.iter().enumerate() {
@@ -210,21 +210,21 @@ impl Task {
             }
         }
         if self.runs.iter().filter(|r| r.incumbent).count() > 1 {
-            return Err("two runs are the incumbent".to_owned());
+            return Err("two runs are marked as incumbent".to_owned());
         }
         for bar in &self.bars {
             for name in std::iter::once(&bar.run).chain(&bar.against) {
                 if !labels.contains(&name.as_str()) {
                     return Err(format!(
-                        "a bar speaks of '{name}', which does not take part"
+                        "a bar names '{name}', which is not a run of the task"
                     ));
                 }
             }
             if matches!(bar.at_most, Limit::Ratio(_)) != bar.against.is_some() {
-                return Err("a bar is a ratio against a run, or a size against none".to_owned());
+                return Err("a bar is a ratio against a run, or a size without one".to_owned());
             }
             if bar.against.is_none() && matches!(bar.measure, Measure::Wall | Measure::Cpu) {
-                return Err("a bar of time is a ratio".to_owned());
+                return Err("a bar on time must be a ratio".to_owned());
             }
         }
         Ok(())
@@ -283,7 +283,7 @@ mod tests {
             (
                 "action = \"build\"",
                 "action = \"check\"\ncold = true",
-                "only builds can be cold",
+                "only build tasks can be cold",
             ),
             (
                 "algorithm = \"lz4\", cluster = \"64K\"",
@@ -299,12 +299,12 @@ mod tests {
             (
                 "tool = \"tuff\" }",
                 "tool = \"tuff\", incumbent = true }",
-                "two runs are the incumbent",
+                "two runs are marked as incumbent",
             ),
             (
                 "against = \"mkfs.erofs\"",
                 "against = \"mkfs\"",
-                "speaks of 'mkfs'",
+                "a bar names 'mkfs'",
             ),
             (
                 "at_most = 1 }",

@@ -238,12 +238,12 @@ fn askers(out: &mut String, all: &Gathered<'_>) {
     }
     let _ = writeln!(
         out,
-        "**Who asked**: processor time of the asking threads alone, in the kernel too, which no server makes shorter; a kernel's own filesystem may decode in it. \
-         In parentheses the ratio to all of the time of the first server that is a kernel.\n"
+        "**Client time**: processor time of the reading threads alone, including their time in the kernel. A server cannot shorten it. The kernel's own filesystems may decode in it. \
+         In parentheses the ratio to the total time of the first server that is a kernel.\n"
     );
     let _ = writeln!(
         out,
-        "| workload | image | server | cold, ms | of it the asker, ms | warm, ms | of it the asker, ms |"
+        "| workload | image | server | cold, ms | of which client, ms | warm, ms | of which client, ms |"
     );
     let _ = writeln!(out, "|---|---|---|--:|--:|--:|--:|");
     for (case, server) in rows {
@@ -271,10 +271,10 @@ fn askers(out: &mut String, all: &Gathered<'_>) {
 
 /// Writes the resources used by servers until the end of the first pass.
 fn used(out: &mut String, all: &Gathered<'_>) {
-    let _ = writeln!(out, "**Fetched and held, first pass**\n");
+    let _ = writeln!(out, "**Resources used, first pass**\n");
     let _ = writeln!(
         out,
-        "| workload | image | server | asked, MiB | fetched, MiB | daemon, MiB | daemon CPU, ms | machine, MiB | held, MiB |"
+        "| workload | image | server | read, MiB | fetched, MiB | daemon memory, MiB | daemon CPU, ms | machine memory, MiB | pages and daemon, MiB |"
     );
     let _ = writeln!(out, "|---|---|---|--:|--:|--:|--:|--:|--:|");
     let mib = |bytes: u64| format!("{:.1}", mib(bytes));
@@ -308,7 +308,7 @@ fn bars(out: &mut String, all: &Gathered<'_>) {
         return;
     }
     let _ = writeln!(out, "**Bars**\n");
-    let _ = writeln!(out, "| workload | image | what | at most | found | |");
+    let _ = writeln!(out, "| workload | image | figure | at most | measured | |");
     let _ = writeln!(out, "|---|---|---|--:|--:|---|");
     for case in &all.cases {
         for bar in &case.bars {
@@ -343,11 +343,11 @@ fn what(bar: &Bar) -> String {
         (Figure::Time, Some(_)) => pass.to_owned(),
         (Figure::Fetched, None) => "fetched, MiB".to_owned(),
         (Figure::Fetched, Some(_)) => "fetched".to_owned(),
-        (Figure::Daemon, None) => "daemon, MiB".to_owned(),
-        (Figure::Daemon, Some(_)) => "daemon's memory".to_owned(),
-        (Figure::Machine, None) => "machine, MiB".to_owned(),
+        (Figure::Daemon, None) => "daemon memory, MiB".to_owned(),
+        (Figure::Daemon, Some(_)) => "daemon memory".to_owned(),
+        (Figure::Machine, None) => "machine memory, MiB".to_owned(),
         (Figure::Held, None) => "pages and daemon, MiB".to_owned(),
-        (Figure::Machine, Some(_)) => "machine's memory".to_owned(),
+        (Figure::Machine, Some(_)) => "machine memory".to_owned(),
         (Figure::Held, Some(_)) => "pages and daemon".to_owned(),
     };
     match &bar.against {

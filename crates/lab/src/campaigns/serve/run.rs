@@ -142,7 +142,7 @@ impl Session<'_> {
         let maker: Tool = spec.by;
         let Some(program) = program(maker.name(), &self.conditions.tools) else {
             return Ok(Err(format!(
-                "{}, which makes it, was not found",
+                "{}, which builds the image, was not found",
                 maker.name()
             )));
         };
@@ -164,8 +164,18 @@ impl Session<'_> {
         };
         match measure::run_within(&job, MAKING)? {
             Some((Some(0), _)) => {}
-            Some((_, said)) => return Ok(Err(format!("{} made no image: {said}", maker.name()))),
-            None => return Ok(Err(format!("{} made no image in time", maker.name()))),
+            Some((_, said)) => {
+                return Ok(Err(format!(
+                    "{} failed to build the image: {said}",
+                    maker.name()
+                )));
+            }
+            None => {
+                return Ok(Err(format!(
+                    "{} timed out while building the image",
+                    maker.name()
+                )));
+            }
         }
         (self.emit)(&Line::Image(ImageLine {
             image: spec.name.clone(),
@@ -262,7 +272,11 @@ impl Session<'_> {
         for pass in &mut passes {
             match script.run(served.point()) {
                 Ok((answer, took)) if answer == expected => *pass = took,
-                Ok(_) => return Ok(Err("what it returned is not what the tree holds".to_owned())),
+                Ok(_) => {
+                    return Ok(Err(
+                        "the data returned differs from the source tree".to_owned()
+                    ));
+                }
                 Err(e) => {
                     let text = e.to_string().replace(&*point.to_string_lossy(), "MOUNT");
                     return Ok(Err(text));

@@ -134,7 +134,7 @@ impl Served {
                     served.mounted = true;
                     Ok(Ok(served))
                 }
-                Err(e) => Ok(Err(format!("the kernel does not mount it: {e}"))),
+                Err(e) => Ok(Err(format!("the kernel cannot mount it: {e}"))),
             };
         };
         let before = device_of(point)?;
@@ -161,10 +161,10 @@ impl Served {
                 .map_err(|e| Error::io("wait for", program, e))?
             {
                 served.child = None;
-                return Ok(Err(format!("the server ended: {status}")));
+                return Ok(Err(format!("the server exited: {status}")));
             }
             if Instant::now() > end {
-                return Ok(Err("the server does not answer".to_owned()));
+                return Ok(Err("the mount did not appear in time".to_owned()));
             }
             std::thread::sleep(Duration::from_micros(300));
         }
@@ -288,7 +288,7 @@ fn sectors_read(stat: &str) -> Option<u64> {
 fn device_of(point: &Path) -> Result<u64> {
     let attributes = File::open(point)
         .and_then(|f| f.metadata())
-        .map_err(|e| Error::io("look at", point, e))?;
+        .map_err(|e| Error::io("stat", point, e))?;
     Ok(attributes.dev())
 }
 
@@ -330,6 +330,6 @@ mod tests {
         let program = Some(Path::new("/bin/false"));
         let point = folder.path().join("point");
         let started = Served::start(Server::Tuff, program, &[], (&image, "erofs"), &point);
-        assert!(started.unwrap().unwrap_err().contains("ended"));
+        assert!(started.unwrap().unwrap_err().contains("exited"));
     }
 }

@@ -252,7 +252,7 @@ fn judge(
     let (memory_early, memory_late) = (held(&early), held(&late));
     if memory_late > memory_early + GROWTH {
         findings.push(format!(
-            "the server grew from {memory_early} to {memory_late} bytes"
+            "the server's memory grew from {memory_early} to {memory_late} bytes"
         ));
     }
     let mut distinct: Vec<&str> = names.to_vec();
@@ -270,7 +270,7 @@ fn judge(
         };
         if last.median > first.median * DECAY + 3.0 * first.mad {
             let (a, b) = (first.median, last.median);
-            findings.push(format!("{name} decayed from {a:.1} ms to {b:.1} ms"));
+            findings.push(format!("{name} slowed down from {a:.1} ms to {b:.1} ms"));
         }
         times.push((name.to_owned(), first.median, last.median, first.mad));
     }
@@ -308,7 +308,7 @@ impl Group {
             .find(|p| p.exists())
         else {
             return Err(Error::Usage(format!(
-                "control group {}: it does not limit memory",
+                "control group {}: no memory limit is available",
                 parent.display()
             )));
         };
@@ -388,6 +388,6 @@ mod tests {
     fn growth_and_decay_are_found() {
         let findings = judge(&["x"], &samples(12), &memory(45 << 20), 3, Vec::new()).findings;
         assert_eq!(findings.len(), 2, "{findings:?}");
-        assert!(findings[0].contains("grew") && findings[1].contains("decayed"));
+        assert!(findings[0].contains("grew") && findings[1].contains("slowed down"));
     }
 }

@@ -142,7 +142,9 @@ impl Script {
             }
         };
         if threads.iter().all(Vec::is_empty) {
-            return Err(Error::Usage("a workload finds nothing to read".to_owned()));
+            return Err(Error::Usage(
+                "a workload matches no file to read".to_owned(),
+            ));
         }
         Ok(Script { threads })
     }
@@ -312,9 +314,7 @@ fn checksum(bytes: &[u8]) -> u64 {
 
 fn size(tree: &Path, file: &Path) -> Result<u64> {
     let path = tree.join(file);
-    let attributes = path
-        .metadata()
-        .map_err(|e| Error::io("look at", &path, e))?;
+    let attributes = path.metadata().map_err(|e| Error::io("stat", &path, e))?;
     Ok(attributes.len())
 }
 

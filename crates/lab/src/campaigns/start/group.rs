@@ -36,7 +36,7 @@ impl Group {
         let names = ["memory.max", "memory.limit_in_bytes"].map(|n| group.path.join(n));
         let Some(file) = names.into_iter().find(|p| p.exists()) else {
             return Err(Error::Usage(format!(
-                "control group {}: it does not limit memory",
+                "control group {}: no memory limit is available",
                 parent.display()
             )));
         };

@@ -87,7 +87,7 @@ pub fn start(order: &Order) -> Result<Started> {
         group::enter(group, std::process::id())?;
     }
     rustix::process::chroot(&order.root)
-        .map_err(|e| Error::io("take as root", &order.root, e.into()))?;
+        .map_err(|e| Error::io("change the root to", &order.root, e.into()))?;
     std::env::set_current_dir("/").map_err(|e| Error::io("enter", Path::new("/"), e))?;
     let mut command = Command::new(program);
     command
@@ -136,7 +136,7 @@ pub fn start(order: &Order) -> Result<Started> {
         fill_memory(&background.path, fill)?;
     }
     fadvise(&file, 0, None, Advice::Random)
-        .map_err(|e| Error::io("announce reads of", &background.path, e.into()))?;
+        .map_err(|e| Error::io("advise random reads of", &background.path, e.into()))?;
     beside(&file, background, run)
 }
 

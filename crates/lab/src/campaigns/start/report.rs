@@ -187,7 +187,7 @@ pub fn render(all: &Gathered<'_>) -> String {
     for program in &all.programs {
         let _ = writeln!(
             out,
-            "- {}: `{}`, which says {} bytes",
+            "- {}: `{}`, output of {} bytes",
             program.program,
             program.command.join(" ").replace('\n', " "),
             program.answer.bytes
@@ -235,7 +235,10 @@ fn hits(out: &mut String, all: &Gathered<'_>, servers: &[&str]) {
     if all.samples.iter().all(|s| s.limit_hits.is_none()) {
         return;
     }
-    let _ = writeln!(out, "How often the limit was reached in a start, median:\n");
+    let _ = writeln!(
+        out,
+        "Times that the memory limit was reached per start, median:\n"
+    );
     let _ = writeln!(out, "| program | {} |", servers.join(" | "));
     let _ = writeln!(out, "|---|{}", "--:|".repeat(servers.len()));
     for program in all.programs.iter().filter(|p| p.limit.is_some()) {
@@ -259,7 +262,7 @@ pub fn brief(all: &Gathered<'_>) -> String {
     let servers = all.able();
     let _ = writeln!(
         out,
-        "| program | beside | starts | {} |",
+        "| program | condition | starts | {} |",
         servers.join(" | ")
     );
     let _ = writeln!(out, "|---|---|{}", "--:|".repeat(servers.len() + 1));
@@ -385,7 +388,7 @@ mod tests {
             }),
             Line::Without(WithoutLine {
                 what: "vim".to_owned(),
-                reason: "this machine does not have it".to_owned(),
+                reason: "not installed on this machine".to_owned(),
             }),
         ];
         for (round, ms) in [(1, 8), (2, 9), (3, 40)] {
@@ -416,7 +419,7 @@ mod tests {
                 &short,
                 "| sh <x> | pressure, 8M | 3 | 9.0 [8.0..40.0] | - |",
             ),
-            (&short, "- Without vim: this machine does not have it."),
+            (&short, "- Without vim: not installed on this machine."),
         ] {
             assert!(text.contains(expected), "{expected}\n{text}");
         }

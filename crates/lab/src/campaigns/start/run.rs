@@ -68,7 +68,7 @@ pub fn run(
 ) -> Result<bool> {
     if !rustix::process::geteuid().is_root() {
         return Err(Error::Usage(
-            "a program gets an image as its root, which takes root".to_owned(),
+            "changing the root directory of programs requires root".to_owned(),
         ));
     }
     let work = Work::create(&conditions.work)?;
@@ -82,7 +82,7 @@ pub fn run(
             for name in ["proc", "dev", "tmp"] {
                 if !found.join(name).is_dir() {
                     return Err(Error::Usage(format!(
-                        "tree {}: it has no folder {name}",
+                        "tree {}: no directory {name}",
                         tree.display()
                     )));
                 }
@@ -107,7 +107,7 @@ pub fn run(
         };
         versions.push((server.name.clone(), version));
         match place {
-            Some(None) => without.push((server.name.clone(), "it was not found".to_owned())),
+            Some(None) => without.push((server.name.clone(), "not found".to_owned())),
             Some(Some(path)) => able.push((server, Some(path))),
             None => able.push((server, None)),
         }
@@ -198,7 +198,7 @@ fn make<'a>(
         if !root.add(Path::new(command.unwrap_or_default()))? {
             without.push((
                 program.name.clone(),
-                "this machine does not have it".to_owned(),
+                "not installed on this machine".to_owned(),
             ));
             continue;
         }
@@ -225,10 +225,9 @@ fn make<'a>(
         }
         match failed {
             None => there.push(program),
-            Some(said) => without.push((
-                program.name.clone(),
-                format!("it could not be prepared: {said}"),
-            )),
+            Some(said) => {
+                without.push((program.name.clone(), format!("preparation failed: {said}")))
+            }
         }
     }
     let limits = there.iter().filter_map(|p| p.limit).map(|l| l.0);
@@ -273,7 +272,9 @@ impl Session<'_> {
             } else if condition == Condition::Pressure {
                 let parent = conditions.cgroup.clone().or_else(group::parent);
                 match parent {
-                    None => lacks = Some("no control group here limits memory".to_owned()),
+                    None => {
+                        lacks = Some("no control group with a memory limit is available".to_owned())
+                    }
                     Some(parent) => match Group::create(&parent, 1 << 30) {
                         Ok(_) => self.group = Some(parent),
                         Err(e) => lacks = Some(e.to_string()),
@@ -294,7 +295,7 @@ impl Session<'_> {
         let place = program.command.first().map_or("", String::as_str);
         let link = self.tree.join(place.trim_start_matches('/'));
         if std::fs::symlink_metadata(&link).is_err() {
-            return Ok(Err("the tree does not have it".to_owned()));
+            return Ok(Err("not in the tree".to_owned()));
         }
         let mut answers = Vec::new();
         for _ in 0..2 {
@@ -304,14 +305,14 @@ impl Session<'_> {
                 Ok(done) => {
                     let (exit, said) = (done.answer.exit, done.said);
                     return Ok(Err(format!(
-                        "with the tree as its root it ends with {exit}: {said}"
+                        "with the tree as its root it exits with {exit}: {said}"
                     )));
                 }
                 Err(reason) => return Ok(Err(reason)),
             }
         }
         if answers[0] != answers[1] {
-            return Ok(Err("it says something else each time".to_owned()));
+            return Ok(Err("its output differs between runs".to_owned()));
         }
         let answer = answers.remove(0);
         (self.emit)(&Line::Program(ProgramLine {
@@ -332,7 +333,9 @@ impl Session<'_> {
     ) -> Result<Result<PathBuf, String>> {
         let name = spec.by.program();
         let Some(program) = program_at(name, self.tools) else {
-            return Ok(Err(format!("{name}, which makes it, was not found")));
+            return Ok(Err(format!(
+                "{name}, which builds the image, was not found"
+            )));
         };
         let image = self.work.path(&format!("image{number}"));
         let (arguments, shown) = match spec.by.tool() {
@@ -372,8 +375,8 @@ impl Session<'_> {
         };
         match measure::run_within(&job, MAKING)? {
             Some((Some(0), _)) => {}
-            Some((_, said)) => return Ok(Err(format!("{name} made no image: {said}"))),
-            None => return Ok(Err(format!("{name} made no image in time"))),
+            Some((_, said)) => return Ok(Err(format!("{name} failed to build the image: {said}"))),
+            None => return Ok(Err(format!("{name} timed out while building the image"))),
         }
         // Only clean pages can be evicted.
         let file = File::open(&image).and_then(|f| f.sync_all().map(|()| f));
@@ -408,7 +411,9 @@ impl Session<'_> {
             for (program, _) in programs {
                 let reason = match program.limit {
                     None => "its definition has no limit",
-                    Some(limit) if limit.0 > filled => "no file of the tree fills its limit",
+                    Some(limit) if limit.0 > filled => {
+                        "no file of the tree is as large as its limit"
+                    }
                     Some(_) => continue,
                 };
                 self.without(&format!("pressure on {}", program.name), reason)?;
@@ -518,7 +523,7 @@ impl Session<'_> {
         Ok(done.and_then(|done| match done.answer == *expected {
             true => Ok(done),
             false => Err(format!(
-                "the program ends with {} and does not say what it says with the tree as its root: {}",
+                "the program exits with {}; exit status or output differ from those with the tree as its root: {}",
                 done.answer.exit, done.said
             )),
         }))
@@ -574,7 +579,7 @@ fn read_through(path: &Path) -> Result<()> {
 fn start(order: &Order) -> Result<Result<Started, String>> {
     let lab = std::env::current_exe().map_err(|e| Error::Io("find this program".to_owned(), e))?;
     let text = serde_json::to_string(order);
-    let text = text.map_err(|e| Error::Command(format!("the order cannot be written: {e}")))?;
+    let text = text.map_err(|e| Error::Command(format!("cannot encode the request: {e}")))?;
     // The process group includes the program, so that it is ended as well after a timeout.
     let mut child = Command::new(&lab)
         .arg("inside")
@@ -596,7 +601,7 @@ fn start(order: &Order) -> Result<Result<Started, String>> {
         if Instant::now() > end {
             let _ = kill_process_group(group, Signal::KILL);
             child.wait().map_err(waiting)?;
-            return Ok(Err("it did not end in time".to_owned()));
+            return Ok(Err("it timed out".to_owned()));
         }
         std::thread::sleep(Duration::from_micros(500));
     }
@@ -613,5 +618,5 @@ fn start(order: &Order) -> Result<Result<Started, String>> {
     }
     let done = serde_json::from_slice(&output.stdout);
     done.map(Ok)
-        .map_err(|e| Error::Command(format!("the start's answer cannot be read: {e}")))
+        .map_err(|e| Error::Command(format!("cannot parse the reply of the child process: {e}")))
 }

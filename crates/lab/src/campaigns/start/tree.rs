@@ -151,7 +151,7 @@ impl Root {
         let modified = std::fs::metadata(path).and_then(|m| m.modified());
         let file = File::options().write(true).open(&place);
         file.and_then(|f| f.set_times(FileTimes::new().set_modified(modified?)))
-            .map_err(|e| Error::io("set times of", &place, e))?;
+            .map_err(|e| Error::io("set the times of", &place, e))?;
         if has_libraries(path) {
             for library in libraries(path) {
                 self.add_path(&library)?;
@@ -236,7 +236,7 @@ pub fn list(folder: &Path, files: &mut Vec<(PathBuf, u64)>) -> Result<()> {
     paths.sort();
     for path in paths {
         let attributes =
-            std::fs::symlink_metadata(&path).map_err(|e| Error::io("look at", &path, e))?;
+            std::fs::symlink_metadata(&path).map_err(|e| Error::io("stat", &path, e))?;
         if attributes.is_dir() {
             list(&path, files)?;
         } else if attributes.is_file() {

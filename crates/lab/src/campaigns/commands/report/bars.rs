@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 /// Writes a row for each bar.
 pub(super) fn table(out: &mut String, gathered: &Gathered) {
-    out.push_str("| task | tree | what | at most | found | |\n");
+    out.push_str("| task | tree | measure | at most | measured | |\n");
     out.push_str("|---|---|---|--:|--:|---|\n");
     for case in &gathered.cases {
         for bar in &case.task.bars {

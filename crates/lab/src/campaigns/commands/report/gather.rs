@@ -127,7 +127,7 @@ pub fn gather(records: &[Vec<Line>], action: Option<Action>) -> Result<Gathered>
                     };
                     if gathered.cases.iter().any(twice) {
                         return Err(Error::Usage(format!(
-                            "task '{}' on tree '{}' is in the records twice; name the record that counts",
+                            "task '{}' on tree '{}' occurs twice in the records; select one of them",
                             task.task, task.tree
                         )));
                     }

@@ -122,7 +122,7 @@ fn named(case: &Case, subject: &Subject) -> String {
 
 /// Writes a row for each pair of `tuff` and a rival.
 fn brief(out: &mut String, gathered: &Gathered) {
-    out.push_str("| task | tree | tuff, s | beside | s | wall ratio (by round) | memory, MiB | image, MiB | size ratio |\n");
+    out.push_str("| task | tree | tuff, s | compared with | s | wall ratio (by round) | memory, MiB | image, MiB | size ratio |\n");
     out.push_str("|---|---|--:|---|--:|--:|--:|--:|--:|\n");
     for case in &gathered.cases {
         let (ours, rivals): (Vec<_>, Vec<_>) = case.subjects.iter().partition(|s| s.is_ours());
@@ -216,13 +216,13 @@ fn notes(out: &mut String, cases: &[&Case]) {
             for verdict in &subject.verdicts {
                 for difference in verdict.differ.iter().filter(|_| verdict.wrong.is_none()) {
                     note(format!(
-                        "{label}: not all {} are those of the source.",
+                        "{label}: some {} differ from the source.",
                         difference.facet
                     ));
                 }
                 if let Judge::ExtractedBy(tool) = &verdict.judge {
                     note(format!(
-                        "{label}: not mounted; looked at through {}.",
+                        "{label}: not mounted; verified by extraction with {}.",
                         tool.name()
                     ));
                 }
@@ -232,11 +232,11 @@ fn notes(out: &mut String, cases: &[&Case]) {
             }
         }
         for made in &case.made {
-            note(format!("Images that {} made were read.", made.tool.name()));
+            note(format!("Input images built by {}.", made.tool.name()));
         }
         if case.task.cold {
             note(format!(
-                "{}: no cache had the tree when a tool began.",
+                "{}: caches dropped before each sample.",
                 case.task.task
             ));
         }
@@ -260,15 +260,15 @@ fn notes(out: &mut String, cases: &[&Case]) {
     let cold = warm.filter(|s| s.usage.read_bytes > 0).count();
     if loud > 0 {
         note(format!(
-            "Noise: in {loud} of {kept} samples other processes used more of the CPU than accepted."
+            "Noise: in {loud} of {kept} samples, other processes used more CPU time than permitted."
         ));
     }
     if again > 0 {
-        note(format!("Samples taken again because of noise: {again}."));
+        note(format!("Samples repeated because of noise: {again}."));
     }
     if cold > 0 {
         note(format!(
-            "In {cold} of {in_memory} samples something was read from a device."
+            "In {cold} of {in_memory} warm samples, data was read from a device."
         ));
     }
     for text in &notes {
@@ -326,14 +326,14 @@ mod tests {
 |  | mkfs.erofs 1.9.3 | 4.00 | 4.00..4.20 (0.000) | 1.00 | 8.00 | 90.0 | 520 | 1.000 |
 |  | mksquashfs 4.5.1 | dropped out | | | | | | |
 
-- mkfs.erofs: not all nanoseconds are those of the source.
+- mkfs.erofs: some nanoseconds differ from the source.
 - root, LZ4 4K: mksquashfs dropped out: exit code 1: no such algorithm.
-- Noise: in 1 of 6 samples other processes used more of the CPU than accepted.
-- Samples taken again because of noise: 1.
+- Noise: in 1 of 6 samples, other processes used more CPU time than permitted.
+- Samples repeated because of noise: 1.
 
 **Bars**
 
-| task | tree | what | at most | found | |
+| task | tree | measure | at most | measured | |
 |---|---|---|--:|--:|---|
 | build LZ4 4K | root | wall time, tuff of mkfs.erofs | 1.000 | 0.500 | reached |
 | build LZ4 4K | root | image size, tuff of mkfs.erofs | 0.9800 | 0.9846 | **missed** |
@@ -355,15 +355,15 @@ Medians of interleaved rounds. tuff 0.1.0; mkfs.erofs (erofs-utils) 1.9.3; mksqu
     #[test]
     fn the_brief_report_is_this_text() {
         let expected = "\
-| task | tree | tuff, s | beside | s | wall ratio (by round) | memory, MiB | image, MiB | size ratio |
+| task | tree | tuff, s | compared with | s | wall ratio (by round) | memory, MiB | image, MiB | size ratio |
 |---|---|--:|---|--:|--:|--:|--:|--:|
 | build LZ4 4K | root | 2.00 | mkfs.erofs 1.9.3 | 4.00 | 0.50 (0.45..0.60) | 100 / 90.0 | 512 / 520 | 0.985 |
 | build LZ4 4K | root | 2.00 | mksquashfs 4.5.1 | dropped out | - | 100 / - | 512 / - | - |
 
-- mkfs.erofs: not all nanoseconds are those of the source.
+- mkfs.erofs: some nanoseconds differ from the source.
 - root, LZ4 4K: mksquashfs dropped out: exit code 1: no such algorithm.
-- Noise: in 1 of 6 samples other processes used more of the CPU than accepted.
-- Samples taken again because of noise: 1.
+- Noise: in 1 of 6 samples, other processes used more CPU time than permitted.
+- Samples repeated because of noise: 1.
 
 ";
         let text = render(&example(), Style::Brief);

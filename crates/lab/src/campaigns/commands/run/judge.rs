@@ -29,7 +29,7 @@ impl Session<'_> {
         let first = subject.known.is_none();
         let in_full = first || (self.conditions.verify_every_round && round > 1);
         if !subject.image.exists() {
-            return Ok(Err("it made no image".to_owned()));
+            return Ok(Err("no image was written".to_owned()));
         }
         let mut made = Made {
             image_bytes: workspace::length(&subject.image)?,
@@ -43,7 +43,9 @@ impl Session<'_> {
                 if let Some(known) = &subject.known {
                     let same = known.image_digest.as_ref() == Some(&digest);
                     if tool.is_deterministic() && !same {
-                        return Ok(Err("the image differs from the first round's".to_owned()));
+                        return Ok(Err(
+                            "the image differs from that of the first round".to_owned()
+                        ));
                     }
                 }
                 made.image_digest = Some(digest);
@@ -54,7 +56,7 @@ impl Session<'_> {
             Action::Extract => {
                 let target = self.work.target();
                 if !target.is_dir() {
-                    return Ok(Err("it extracted nothing".to_owned()));
+                    return Ok(Err("nothing was extracted".to_owned()));
                 }
                 if in_full {
                     let tree = Tree::read(target)?;
@@ -66,7 +68,9 @@ impl Session<'_> {
                 }
                 let known = subject.known.as_ref().and_then(|k| k.tree);
                 if known.is_some_and(|k| Some(k) != made.tree) {
-                    return Ok(Err("the tree differs from the first round's".to_owned()));
+                    return Ok(Err(
+                        "the tree differs from that of the first round".to_owned()
+                    ));
                 }
             }
             // The image does not change, so one check is enough.
@@ -125,7 +129,7 @@ impl Session<'_> {
                         reader.name(),
                         self.scrub(&said, &found, source)
                     )),
-                    None => nobody(format!("{} did not end", reader.name())),
+                    None => nobody(format!("{} timed out", reader.name())),
                 };
                 self.work.clear_results(Action::Extract)?;
                 Ok(verdict)
@@ -142,10 +146,10 @@ impl Session<'_> {
         let done = measure::run_within(&self.job(&subject.found.path, &arguments), DAMAGE_LIMIT)?;
         workspace::remove(&copy)?;
         let wrong = match done {
-            Some((Some(0), _)) => Some("it did not notice a damaged image".to_owned()),
+            Some((Some(0), _)) => Some("a damaged image was not detected".to_owned()),
             Some((Some(_), _)) => None,
             Some((None, _)) => Some("it crashed on a damaged image".to_owned()),
-            None => Some("it did not end on a damaged image".to_owned()),
+            None => Some("it timed out on a damaged image".to_owned()),
         };
         Ok(Verdict {
             judge: Judge::Damage,

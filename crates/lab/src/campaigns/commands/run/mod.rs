@@ -162,7 +162,7 @@ impl Session<'_> {
         let size = source.tree.size;
         if machine::memory_available().is_some_and(|m| size.bytes.saturating_mul(3) > m) {
             eprintln!(
-                "tuff-lab: warning: {name} and what is made of it may not fit in memory; caches may not stay warm"
+                "tuff-lab: warning: {name} and its images may not fit in memory; caches may not stay warm"
             );
         }
         (self.emit)(&Line::Tree(TreeLine {
@@ -176,7 +176,7 @@ impl Session<'_> {
         }
         if Tree::read(&source.path)?.digest() != source.tree.digest() {
             return Err(Error::Command(format!(
-                "{name} changed while it was measured; the record is void"
+                "{name} changed during the measurement; the record is invalid"
             )));
         }
         Ok(())
@@ -323,7 +323,7 @@ impl Session<'_> {
     ) -> Result<Result<PathBuf, String>> {
         let Some(found) = self.find(maker) else {
             return Ok(Err(format!(
-                "{}, which makes the image, was not found",
+                "{}, which builds the image, was not found",
                 maker.name()
             )));
         };
@@ -335,9 +335,17 @@ impl Session<'_> {
             Some((Some(0), _)) => {}
             Some((_, said)) => {
                 let said = self.scrub(&said, &found, source);
-                return Ok(Err(format!("{} made no image: {said}", maker.name())));
+                return Ok(Err(format!(
+                    "{} failed to build the image: {said}",
+                    maker.name()
+                )));
             }
-            None => return Ok(Err(format!("{} made no image in time", maker.name()))),
+            None => {
+                return Ok(Err(format!(
+                    "{} timed out while building the image",
+                    maker.name()
+                )));
+            }
         }
         let verdict = self.judge_image(source, maker, &image)?;
         let wrong = verdict.wrong.clone();
@@ -352,7 +360,10 @@ impl Session<'_> {
         // Reading the image also brings it into the page cache.
         workspace::digest(&image)?;
         Ok(match wrong {
-            Some(wrong) => Err(format!("the image by {} is wrong: {wrong}", maker.name())),
+            Some(wrong) => Err(format!(
+                "the image built by {} is wrong: {wrong}",
+                maker.name()
+            )),
             None => Ok(image),
         })
     }
@@ -472,7 +483,7 @@ fn show(action: Action, sample: &SampleLine) {
     let mut warning = String::new();
     if sample.loud {
         warning = format!(
-            ", warning: others used {:.0} % of the CPU",
+            ", warning: other processes used {:.0} % of the CPU",
             usage.foreign_share() * 100.0
         );
     }
