@@ -139,7 +139,7 @@ fn default_held() -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Measure {
-    /// Elapsed (wall-clock) time.
+    /// Elapsed time, as measured by a wall clock.
     Wall,
     /// User and system time of all threads.
     Cpu,

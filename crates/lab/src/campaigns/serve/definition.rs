@@ -68,7 +68,7 @@ pub enum Cache {
     None,
 }
 
-/// Server under test.
+/// Server under test, with its arguments.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerSpec {

@@ -60,7 +60,7 @@ pub struct Definition {
     /// Servers to compare, each with its image.
     #[serde(rename = "server")]
     pub servers: Vec<ServerSpec>,
-    /// Programs to start.
+    /// Programs to start, in the order of tables.
     #[serde(rename = "program")]
     pub programs: Vec<Program>,
 }
