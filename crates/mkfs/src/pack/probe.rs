@@ -27,18 +27,20 @@ impl Probe {
             unit: 1,
             ..spec
         };
+        // A smaller window limits the input of every cluster.
+        let len = spec.input_max.min(LEN);
         let encoder = match &mut self.encoder {
             Some((known, encoder)) if *known == spec => encoder,
             other => &mut other.insert((spec, spec.build().map_err(Error::usage)?)).1,
         };
-        self.raw.resize(LEN, 0);
-        self.out.resize(LEN, 0);
+        self.raw.resize(len, 0);
+        self.out.resize(len, 0);
         for i in 0..PLACES {
-            let at = (size - LEN as u64) / (PLACES - 1) * i;
+            let at = (size - len as u64) / (PLACES - 1) * i;
             reader.read_exact(&mut self.raw, at)?;
             encoder.reset();
             let fit = encoder.fit(&self.raw, 0, &mut self.out);
-            if fit.consumed == LEN && fit.written < LEN - LEN / 32 {
+            if fit.consumed == len && fit.written < len - len / 32 {
                 return Ok(true);
             }
         }
