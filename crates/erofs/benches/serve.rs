@@ -279,7 +279,7 @@ fn run(
     let start = cpu();
     for (file, offset, len) in &work.requests {
         let inode = &inodes[*file];
-        let answer = server.read_lent(&mut session, inode, *offset, &mut buf[..*len])?;
+        let answer = server.read_by_reference(&mut session, inode, *offset, &mut buf[..*len])?;
         if let Some(truth) = truth {
             let wanted = inode.size().saturating_sub(*offset).min(*len as u64);
             assert_eq!(answer.len() as u64, wanted, "length at {offset}");

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tuff_erofs::read::{ClusterCoding, Extent, FileType, Image, Inode, Location, OpenOptions};
-use tuff_erofs::serve::{Rest, ServeOptions, Server, Session, Strategy};
+use tuff_erofs::serve::{PushRange, ServeOptions, Server, Session, Strategy};
 use tuff_mkfs::{Compression, Fragments, KernelVersion, Method, Options, Progress, Source, build};
 use tuff_store::fault::Faulty;
 use tuff_store::{MemStore, ReadAt, Target};
@@ -89,7 +89,9 @@ fn compare(server: &Server, session: &mut Session, file: &(Inode, Vec<u8>), at: 
         inode.nid()
     );
     buf.fill(0xAA);
-    let answer = server.read_lent(session, inode, at, &mut buf).unwrap();
+    let answer = server
+        .read_by_reference(session, inode, at, &mut buf)
+        .unwrap();
     assert_eq!(answer.len(), wanted.len());
     assert!(
         answer.parts().collect::<Vec<_>>().concat() == wanted,
@@ -459,7 +461,7 @@ fn a_reader_from_front_to_back_decodes_everything_once() {
 }
 
 #[test]
-fn a_cluster_that_a_reader_comes_back_to_is_handed_on_as_it_is_read() {
+fn clusters_that_a_random_reader_returns_to_are_pushed_page_aligned() {
     let scratch = Scratch::new("serve-rest");
     let source = scratch.path().join("source");
     std::fs::create_dir_all(&source).unwrap();
@@ -467,7 +469,7 @@ fn a_cluster_that_a_reader_comes_back_to_is_handed_on_as_it_is_read() {
     std::fs::write(source.join("file"), &whole).unwrap();
     let bytes = built(&source, compress(Method::Lz4, 1, 16384));
     let options = ServeOptions {
-        hand_on: true,
+        push: true,
         ..ServeOptions::default()
     };
     let server = Server::new(sample::open(&bytes), options);
@@ -479,11 +481,11 @@ fn a_cluster_that_a_reader_comes_back_to_is_handed_on_as_it_is_read() {
         let at = random.below(whole.len() as u64 / 4096) * 4096;
         let n = server.read(&mut session, &inode, at, &mut page).unwrap();
         assert_eq!(page[..n], whole[at as usize..][..n]);
-        let Some(rest) = server.take_rest(&mut session) else {
+        let Some(rest) = server.take_push(&mut session) else {
             continue;
         };
         let (from, pages) = server
-            .read_rest(&mut other, &inode, &rest, &mut buf)
+            .read_pushed(&mut other, &inode, &rest, &mut buf)
             .unwrap();
         let to = from + pages.len() as u64;
         assert!(from.is_multiple_of(4096));
@@ -496,8 +498,8 @@ fn a_cluster_that_a_reader_comes_back_to_is_handed_on_as_it_is_read() {
     // Places that no file has are no places.
     for (offset, len) in [(2_999_000, 4096), (u64::MAX, 2), (0, usize::MAX)] {
         let step = None;
-        let rest = Rest { offset, len, step };
-        let read = server.read_rest(&mut other, &inode, &rest, &mut buf);
+        let rest = PushRange { offset, len, step };
+        let read = server.read_pushed(&mut other, &inode, &rest, &mut buf);
         assert!(read.unwrap().1.is_empty());
     }
 }
@@ -512,7 +514,7 @@ fn where_clusters_are_used_again_new_ones_are_decoded_once() {
     for (method, level, once) in [(Method::Zstd, 3, true), (Method::Lz4, 1, false)] {
         let bytes = built(&source, compress(method, level, 16384));
         let options = ServeOptions {
-            hand_on: true,
+            push: true,
             ..ServeOptions::default()
         };
         let server = Server::new(sample::open(&bytes), options);
@@ -523,7 +525,7 @@ fn where_clusters_are_used_again_new_ones_are_decoded_once() {
         let mut read = |at: u64| {
             let n = server.read(&mut session, &inode, at, &mut page).unwrap();
             assert_eq!(page[..n], whole[at as usize..][..n]);
-            server.take_rest(&mut session)
+            server.take_push(&mut session)
         };
         // All over the first half, again and again: the clusters in it are held in the end.
         for _ in 0..3000 {
@@ -552,9 +554,9 @@ fn the_next_steps_of_a_reader_in_even_steps_are_offered_where_they_cost_much() {
     const STEP: u64 = 128 << 10;
     for (method, level) in [(Method::Lz4, 1), (Method::Zstd, 3)] {
         let bytes = built(&source, compress(method, level, 65536));
-        for hand_on in [true, false] {
+        for push in [true, false] {
             let options = ServeOptions {
-                hand_on,
+                push,
                 ..ServeOptions::default()
             };
             let server = Server::new(sample::open(&bytes), options);
@@ -565,7 +567,7 @@ fn the_next_steps_of_a_reader_in_even_steps_are_offered_where_they_cost_much() {
             while at < whole.len() as u64 {
                 let n = server.read(&mut session, &inode, at, &mut page).unwrap();
                 assert_eq!(page[..n], whole[at as usize..][..n], "{method:?}: {at}");
-                let rest = server.take_rest(&mut session);
+                let rest = server.take_push(&mut session);
                 at += STEP;
                 let Some(mut rest) = rest else { continue };
                 assert_eq!(
@@ -576,14 +578,14 @@ fn the_next_steps_of_a_reader_in_even_steps_are_offered_where_they_cost_much() {
                 // Every other one is read elsewhere; what is beyond the end is nowhere.
                 rest.offset = at;
                 let (from, pages) = server
-                    .read_rest(&mut other, &inode, &rest, &mut buf)
+                    .read_pushed(&mut other, &inode, &rest, &mut buf)
                     .unwrap();
                 let there = at + 4096 <= whole.len() as u64;
                 assert_eq!((from, pages.len()), (at, if there { 4096 } else { 0 }));
                 assert_eq!(buf[pages.clone()], whole[at as usize..][..pages.len()]);
                 at += STEP;
             }
-            assert_eq!(offered > 0, hand_on, "{method:?}: {offered}");
+            assert_eq!(offered > 0, push, "{method:?}: {offered}");
         }
     }
 }

@@ -321,7 +321,7 @@ impl Verify<'_> {
                 let want = READ.min(usize::try_from(end - at).unwrap_or(READ));
                 let answer = self
                     .server
-                    .read_lent(&mut context.session, &inode, at, &mut context.buf[..want])
+                    .read_by_reference(&mut context.session, &inode, at, &mut context.buf[..want])
                     .map_err(|e| e.within(lossy(&self.parts.tree.path(id))))?;
                 let n = answer.len() as u64;
                 if n == 0 {

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tuff_erofs::read::{FileType, Inode, Layout, Nid};
-use tuff_erofs::serve::{Listed, Server, Session};
+use tuff_erofs::serve::{ListedEntry, Server, Session};
 use tuff_format::features::incompat;
 use tuff_format::inode::encode_device;
 use tuff_fuse::filesystem::{
@@ -109,7 +109,7 @@ impl ImageFs {
         }
     }
 
-    fn entry<'a>(&self, dir: &Inode, entry: Listed<'a>) -> Entry<'a> {
+    fn entry<'a>(&self, dir: &Inode, entry: ListedEntry<'a>) -> Entry<'a> {
         Entry {
             name: entry.name,
             node: self.node(entry.nid),
@@ -204,7 +204,7 @@ impl Filesystem for ImageFs {
         each: &mut dyn FnMut(&Entry<'_>) -> bool,
     ) -> Result<()> {
         let dir = self.dir(dir)?;
-        let show = |entry: Listed<'_>| each(&self.entry(&dir, entry));
+        let show = |entry: ListedEntry<'_>| each(&self.entry(&dir, entry));
         self.said(self.server.list(&dir, offset, show))
     }
 
@@ -215,7 +215,7 @@ impl Filesystem for ImageFs {
         each: &mut dyn FnMut(&Entry<'_>, Option<Attr>) -> bool,
     ) -> Result<()> {
         let dir = self.dir(dir)?;
-        let show = |entry: Listed<'_>, inode| {
+        let show = |entry: ListedEntry<'_>, inode| {
             let entry = self.entry(&dir, entry);
             let attr = match entry.is_dots() {
                 true => None,
@@ -334,35 +334,35 @@ impl Reader for ImageReader {
             let n = fs.said(fs.server.read(session, &inode, offset, buf))?;
             return Ok(Parts::One(&buf[..n]));
         }
-        let answer = fs.said(fs.server.read_lent(session, &inode, offset, buf))?;
+        let answer = fs.said(fs.server.read_by_reference(session, &inode, offset, buf))?;
         Ok(Parts::Many(answer.parts().collect()))
     }
 
     fn take_push(&mut self) -> Option<PushRange> {
-        let rest = self.fs.server.take_rest(&mut self.session)?;
+        let range = self.fs.server.take_push(&mut self.session)?;
         Some(PushRange {
             node: self.node,
-            offset: rest.offset,
-            len: rest.len,
-            step: rest.step,
+            offset: range.offset,
+            len: range.len,
+            step: range.step,
         })
     }
 
     fn read_pushed<'a>(
         &mut self,
-        rest: &PushRange,
+        range: &PushRange,
         buf: &'a mut Vec<u8>,
     ) -> Result<(u64, &'a [u8])> {
-        let inode = self.fs.inode(rest.node)?;
-        let rest = tuff_erofs::serve::Rest {
-            offset: rest.offset,
-            len: rest.len,
-            step: rest.step,
+        let inode = self.fs.inode(range.node)?;
+        let pushed = tuff_erofs::serve::PushRange {
+            offset: range.offset,
+            len: range.len,
+            step: range.step,
         };
         let read = self
             .fs
             .server
-            .read_rest(&mut self.session, &inode, &rest, buf);
+            .read_pushed(&mut self.session, &inode, &pushed, buf);
         let (offset, pages) = self.fs.said(read)?;
         Ok((offset, &buf[pages]))
     }

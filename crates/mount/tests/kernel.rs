@@ -110,7 +110,7 @@ fn transports() -> Vec<Transport> {
 /// Options of `tuff mount`.
 fn pushing() -> ServeOptions {
     ServeOptions {
-        hand_on: true,
+        push: true,
         ..ServeOptions::default()
     }
 }

@@ -17,7 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tuff_erofs::serve::{Pressure, ServeOptions, Server, memory_limit};
+use tuff_erofs::serve::{MemoryPressure, ServeOptions, Server, memory_limit};
 use tuff_erofs::{Error, Result};
 use tuff_fuse::mountpoint::{self, Detach, MountOptions};
 use tuff_fuse::{Handler, Log, Session, SessionOptions};
@@ -71,7 +71,7 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     (options.budget, options.strategy) = (args.cache.unwrap_or_else(cache), args.decode);
     options.record = args.record.is_some();
     // Reads from the page cache would not be recorded.
-    options.hand_on = !args.no_push && !options.record;
+    options.push = !args.no_push && !options.record;
     if let Some(record) = &args.record {
         keep(record, &open.files(&args.image.image))?;
     }
@@ -149,7 +149,7 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
             true
         });
     }))?;
-    if let Some(pressure) = Pressure::open() {
+    if let Some(pressure) = MemoryPressure::open() {
         let fs = fs.clone();
         beside(Box::new(move || {
             relieve(fs.server(), |time| pressure.wait(time));

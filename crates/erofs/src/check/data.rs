@@ -7,7 +7,7 @@ use super::report::{Options, Totals};
 use super::shared::Shared;
 use super::work::{Item, Job, Work};
 use crate::Result;
-use crate::read::fetch::Spot;
+use crate::read::fetch::StorePosition;
 use crate::read::file::cluster_place;
 use crate::read::map::{Cluster, Extent, Location};
 use crate::read::{Image, Inode, Nid};
@@ -180,7 +180,7 @@ impl<'a> Jobs<'a> {
     }
 
     /// Marks blocks of raw data. Returns true if one of them is new.
-    fn take_raw(&mut self, nid: Nid, spot: Spot, len: u64) -> bool {
+    fn take_raw(&mut self, nid: Nid, spot: StorePosition, len: u64) -> bool {
         let bits = self.image.superblock().block_bits;
         let mut new = false;
         for block in spot.pos >> bits.get()..bits.count(spot.pos + len) {

@@ -7,7 +7,7 @@ use super::finding::Rule;
 use super::report::Totals;
 use super::shared::Shared;
 use crate::Error;
-use crate::read::decode::{self, Want, Worker};
+use crate::read::decode::{self, DecodeScope, Worker};
 use crate::read::fetch::FETCH_MAX;
 use crate::read::file::cluster_place;
 use crate::read::map::{Cluster, ClusterCoding, Extent, Location};
@@ -130,7 +130,14 @@ impl<'a> Work<'a> {
                 let out = room(&mut self.out, self.image.decoded_len(extent)?);
                 self.totals.raw_bytes += u64::from(len);
                 self.image
-                    .decode(&mut self.worker, coding, &src, extent, Want::All, out)
+                    .decode(
+                        &mut self.worker,
+                        coding,
+                        &src,
+                        extent,
+                        DecodeScope::All,
+                        out,
+                    )
                     .map_err(|e| e.at(format_args!("inline data at byte {pos:#x}")))
             }
             Location::Cluster(cluster) => self.cluster(job, cluster, later),

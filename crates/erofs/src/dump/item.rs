@@ -607,7 +607,7 @@ fn read(image: &Image, area: Area, start: u64, end: u64) -> Result<Vec<u8>> {
     let mut buf = vec![0; len as usize];
     match area {
         Area::Store(store) => {
-            let spot = crate::read::Spot { store, pos: start };
+            let spot = crate::read::StorePosition { store, pos: start };
             image.devices.read_spot(spot, &mut buf)?;
         }
         Area::Metabox => {

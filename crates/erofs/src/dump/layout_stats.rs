@@ -5,7 +5,7 @@ use super::regions::{Area, Collector, InodeSizes, Kind, Region};
 use super::space::SpaceTable;
 use crate::Error;
 use crate::read::decode::strip;
-use crate::read::{FileType, Image, Inode, Spot};
+use crate::read::{FileType, Image, Inode, StorePosition};
 use std::collections::BTreeMap;
 
 /// Options that select the more expensive statistics.
@@ -249,7 +249,7 @@ fn in_place(image: &Image, regions: &[Region], errors: &mut Vec<Error>) -> (u64,
         }
         // Fits: a cluster has at most 1 MiB.
         buf.resize((region.end - region.start) as usize, 0);
-        let spot = Spot {
+        let spot = StorePosition {
             store,
             pos: region.start,
         };

@@ -3,7 +3,7 @@
 use super::piece::{FileState, Piece, PieceSource, Task};
 use super::shared::Shared;
 use super::target::{Handles, create_file, give_name, remove_file, reopen_file, stage_file};
-use crate::read::decode::{Want, Worker};
+use crate::read::decode::{DecodeScope, Worker};
 use crate::read::fetch::FETCH_MAX;
 use crate::read::map::{Cluster, Extent, Location};
 use crate::{Error, Result};
@@ -199,7 +199,14 @@ impl<'a> Writer<'a> {
         }
         let dst = &mut self.decoded[..whole];
         image
-            .decode(&mut self.worker, coding, &src, &extent, Want::All, dst)
+            .decode(
+                &mut self.worker,
+                coding,
+                &src,
+                &extent,
+                DecodeScope::All,
+                dst,
+            )
             .map_err(|e| Error::corrupt(format_args!("inline data at byte {pos:#x}"), e))?;
         let at = self.reserve(piece)?;
         let src = &self.decoded[skip as usize..][..piece.len as usize];

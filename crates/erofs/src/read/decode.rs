@@ -46,7 +46,7 @@ impl fmt::Display for Broken {
 
 /// Part of a cluster's content to decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Want {
+pub(crate) enum DecodeScope {
     /// All content. Unused input, or output of another length, is an error.
     All,
     /// A prefix of the content that fills the output.
@@ -94,14 +94,14 @@ pub(crate) fn strip(src: &[u8], bits: BlockBits) -> Result<&[u8], Broken> {
 
 /// Decodes the first `dst.len()` bytes of an extent whose file offset is `la`.
 ///
-/// `len` is the length of the extent. `want` applies only to [`Coding::Compressed`].
+/// `len` is the length of the extent. `scope` applies only to [`Coding::Compressed`].
 pub(crate) fn decode(
     decoder: &mut Decoder,
     coding: Coding,
     src: &[u8],
     form: Form,
     (la, len): (u64, u64),
-    want: Want,
+    scope: DecodeScope,
     dst: &mut [u8],
 ) -> Result<(), Broken> {
     match coding {
@@ -125,9 +125,9 @@ pub(crate) fn decode(
                     .map_err(Broken::Codec);
             }
             let stream = strip(src, form.bits)?;
-            match want {
-                Want::All => decoder.decode(algorithm, stream, dst),
-                Want::Prefix => decoder.decode_prefix(algorithm, stream, dst),
+            match scope {
+                DecodeScope::All => decoder.decode(algorithm, stream, dst),
+                DecodeScope::Prefix => decoder.decode_prefix(algorithm, stream, dst),
             }
             .map_err(Broken::Codec)?;
         }
@@ -217,7 +217,7 @@ mod tests {
                 right_aligned: true,
             },
             (500, 100),
-            Want::All,
+            DecodeScope::All,
             &mut dst,
         )
         .unwrap();

@@ -25,7 +25,7 @@ pub(crate) struct Devices {
 
 /// Position on one of the stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Spot {
+pub struct StorePosition {
     /// Store number: 0 is the primary store, n the n-th extra store.
     pub store: u16,
     /// Byte position on the store.
@@ -81,7 +81,7 @@ impl Devices {
 
     /// Translates byte `pos` of a device to a store. Also returns the number of bytes from there that are on
     /// the same store.
-    pub(crate) fn locate(&self, device: u16, pos: u64) -> Result<(Spot, u64)> {
+    pub(crate) fn locate(&self, device: u16, pos: u64) -> Result<(StorePosition, u64)> {
         let base = |slot: &Slot| slot.uniaddr.position(self.bits);
         let range = |slot: &Slot| Some((base(slot)?, self.bits.len_of(slot.blocks)?.0));
         if self.extra.is_empty() {
@@ -101,10 +101,10 @@ impl Devices {
                     format_args!("byte {pos} is past any device"),
                 )
             })?;
-            return Ok((Spot { store: 0, pos }, u64::MAX - pos));
+            return Ok((StorePosition { store: 0, pos }, u64::MAX - pos));
         }
         if device > 0 {
-            return Ok((Spot { store: device, pos }, u64::MAX - pos));
+            return Ok((StorePosition { store: device, pos }, u64::MAX - pos));
         }
         let mut left = u64::MAX - pos;
         for (slot, store) in self.slots.iter().zip(1u16..) {
@@ -114,14 +114,14 @@ impl Devices {
             if let Some((start, len)) = range(slot) {
                 if pos >= start && pos - start < len {
                     let pos = pos - start;
-                    return Ok((Spot { store, pos }, len - pos));
+                    return Ok((StorePosition { store, pos }, len - pos));
                 }
                 if start > pos {
                     left = left.min(start - pos);
                 }
             }
         }
-        Ok((Spot { store: 0, pos }, left))
+        Ok((StorePosition { store: 0, pos }, left))
     }
 
     /// Fills `buf` from byte `pos` of a device.
@@ -216,7 +216,7 @@ impl Devices {
         self.slots.iter().position(|slot| !is_there(slot))
     }
 
-    fn bounds(&self, spot: Spot, len: u64) -> Result<()> {
+    fn bounds(&self, spot: StorePosition, len: u64) -> Result<()> {
         let size = self.store(spot.store)?.size();
         if spot.pos >= size && self.missing().is_some() {
             return Err(
@@ -233,7 +233,7 @@ impl Devices {
     }
 
     /// Fills `buf` from one store.
-    pub(crate) fn read_spot(&self, spot: Spot, buf: &mut [u8]) -> Result<()> {
+    pub(crate) fn read_spot(&self, spot: StorePosition, buf: &mut [u8]) -> Result<()> {
         self.bounds(spot, buf.len() as u64)?;
         let store = self.store(spot.store)?;
         store
@@ -241,7 +241,7 @@ impl Devices {
             .map_err(|e| Self::failed(spot, buf.len() as u64, e))
     }
 
-    fn failed(spot: Spot, len: u64, e: std::io::Error) -> Error {
+    fn failed(spot: StorePosition, len: u64, e: std::io::Error) -> Error {
         Error::read(Self::place(spot), len, e)
     }
 
@@ -254,7 +254,7 @@ impl Devices {
         }
     }
 
-    fn place(spot: Spot) -> String {
+    fn place(spot: StorePosition) -> String {
         match spot.store {
             0 => format!("byte {:#x}", spot.pos),
             n => format!("device {n}, byte {:#x}", spot.pos),

@@ -1,6 +1,6 @@
 //! Reading of file data at a position or sequentially.
 
-use super::decode::{self, Want, Worker};
+use super::decode::{self, DecodeScope, Worker};
 use super::fetch::{FETCH_MAX, Space};
 use super::image::Image;
 use super::inode::Inode;
@@ -192,11 +192,11 @@ impl Image {
         };
         if skip == 0 && dst.len() as u64 == extent.len {
             return self
-                .decode(worker, coding, &src, extent, Want::All, dst)
+                .decode(worker, coding, &src, extent, DecodeScope::All, dst)
                 .map_err(broken);
         }
         let mut whole = vec![0; self.decoded_len(extent)?];
-        self.decode(worker, coding, &src, extent, Want::All, &mut whole)
+        self.decode(worker, coding, &src, extent, DecodeScope::All, &mut whole)
             .map_err(broken)?;
         // In bounds: the requested range is inside the extent.
         dst.copy_from_slice(&whole[skip as usize..][..dst.len()]);
@@ -274,14 +274,14 @@ impl Image {
         let src = fetched
             .get(&self.devices, 0, cluster.pos, cluster.len as usize, run)
             .map_err(place)?;
-        let want = if cluster.partial {
-            Want::Prefix
+        let scope = if cluster.partial {
+            DecodeScope::Prefix
         } else {
-            Want::All
+            DecodeScope::All
         };
         let at = (extent.offset, extent.len);
         let form = self.form();
-        decode::decode(decoder, cluster.coding.into(), src, form, at, want, dst)
+        decode::decode(decoder, cluster.coding.into(), src, form, at, scope, dst)
             .map_err(|e| place(e.at("")))
     }
 
@@ -291,11 +291,19 @@ impl Image {
         coding: Coding,
         src: &[u8],
         extent: &Extent,
-        want: Want,
+        scope: DecodeScope,
         dst: &mut [u8],
     ) -> Result<(), decode::Broken> {
         let at = (extent.offset, extent.len);
-        decode::decode(&mut worker.decoder, coding, src, self.form(), at, want, dst)
+        decode::decode(
+            &mut worker.decoder,
+            coding,
+            src,
+            self.form(),
+            at,
+            scope,
+            dst,
+        )
     }
 }
 

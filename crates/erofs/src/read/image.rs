@@ -3,7 +3,7 @@
 use super::cache::Cache;
 use super::decode::Workers;
 use super::extent::FileMap;
-use super::fetch::{Bytes, Devices, Space, Spot, WINDOW, Windows};
+use super::fetch::{Bytes, Devices, Space, StorePosition, WINDOW, Windows};
 use super::inode::Inode;
 use super::limits::{Limits, WorkBudget};
 use crate::{Error, Remedy, Result};
@@ -208,7 +208,7 @@ impl Image {
     ///
     /// # Errors
     /// `Corrupt` for a position that no device has.
-    pub fn locate(&self, device: u16, pos: u64) -> Result<(Spot, u64)> {
+    pub fn locate(&self, device: u16, pos: u64) -> Result<(StorePosition, u64)> {
         self.devices.locate(device, pos)
     }
 
@@ -414,7 +414,7 @@ impl Image {
         let mut buf = vec![0; len];
         match space {
             Space::Image => {
-                let spot = super::fetch::Spot { store: 0, pos };
+                let spot = super::fetch::StorePosition { store: 0, pos };
                 self.devices.read_spot(spot, &mut buf)?;
             }
             Space::Metabox => {

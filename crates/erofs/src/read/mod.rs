@@ -64,7 +64,7 @@ mod xattr;
 
 pub use dir::{DirEntry, ReadDir};
 pub use extent::{Cluster, ClusterCoding, Extent, Location};
-pub use fetch::{Bytes, Space, Spot};
+pub use fetch::{Bytes, Space, StorePosition};
 pub use file::FileReader;
 pub use image::{Image, OpenOptions, device_tag};
 pub use inode::Inode;

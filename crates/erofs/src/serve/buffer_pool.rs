@@ -1,37 +1,40 @@
-//! Memory that is used again: buffers of few lengths, from a pool that counts them.
+//! Pool of reusable buffers in a small number of size classes. It accounts for all memory in use.
 //!
 //! ```text
-//!  lengths: 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ... KiB       four to a doubling, so at most a fifth is wasted
+//!  size classes: 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ... KiB   (four per power of two, at most a fifth unused)
 //!
-//!  take(len) ─► the free buffer of its class that was used last, still in the processor's cache
-//!               ─► or one of up to twice the length: cheaper than new memory, which the kernel clears page by page
-//!               ─► or a new one; free ones of other classes go first if the pool is at its limit
-//!  drop      ─► free
+//!  take(len) ─► the most recently used free buffer of the class, likely still in the CPU cache
+//!               ─► or a free buffer of at most twice the length: cheaper than new, zeroed pages
+//!               ─► or a new buffer; if the pool is at its limit, free buffers are released first
+//!  drop      ─► back to the free list of its class
 //! ```
 //!
-//! Plain zeroed heap memory: nothing is pinned or mapped twice, so the kernel may move and swap it. Buffers of a class
-//! fit each other exactly and what is counted is their length, so use for a long time leaves no holes inside the pool.
+//! Buffers are zeroed heap memory. Nothing is locked or mapped twice, so the kernel may move and
+//! swap it. Buffers of a class have equal length, and the accounting uses this length, so the pool
+//! does not fragment internally over time.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The shortest buffer. Unit: log2 of bytes.
+/// log2 of the length of the shortest buffers. Unit: log2 of bytes.
 const FIRST_BITS: u32 = 12;
 
-/// Classes up to 16 MiB: more than a cluster decodes to, and room to decode it in place.
+/// Number of size classes. The longest is 16 MiB: the largest decoded cluster, and room to decode
+/// it in place.
 const CLASSES: usize = 4 * 12 + 1;
 
-/// Length of the buffers of class `n`. Unit: bytes.
+/// Returns the length of the buffers of class `n`. Unit: bytes.
 fn class_len(n: usize) -> usize {
     (4 + n % 4) << (n / 4 + FIRST_BITS as usize - 2)
 }
 
-/// The class of the shortest buffers that hold `len` bytes. `None`: none do.
+/// Returns the class of the shortest buffers that hold `len` bytes. `None` if `len` exceeds the
+/// longest class.
 fn class_of(len: usize) -> Option<usize> {
     let len = len.max(1 << FIRST_BITS);
     let bits = (len - 1).ilog2().max(FIRST_BITS - 1);
-    // The quarter of its doubling that `len` ends in, counted from 1.
+    // Quarter of the range between two powers of two that contains `len`, counted from 1.
     let n = if bits < FIRST_BITS {
         0
     } else {
@@ -41,19 +44,19 @@ fn class_of(len: usize) -> Option<usize> {
     (n < CLASSES).then_some(n)
 }
 
-/// The pool.
+/// Buffer pool. Buffers return to it when they are dropped.
 pub(crate) struct BufferPool {
     free: Vec<Mutex<Vec<Vec<u8>>>>,
     /// Bytes in buffers that are in use.
     used: AtomicUsize,
     /// Bytes in buffers that are free.
     spare: AtomicUsize,
-    /// What free buffers are dropped for. Unit: bytes.
+    /// Total size of used and free buffers above which free buffers are released. Unit: bytes.
     limit: usize,
 }
 
 impl BufferPool {
-    /// A pool that keeps no free buffers beyond a total of `limit` bytes.
+    /// Creates a pool that keeps no free buffers while the total exceeds `limit` bytes.
     pub(crate) fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self {
             free: (0..CLASSES).map(|_| Mutex::default()).collect(),
@@ -63,22 +66,22 @@ impl BufferPool {
         })
     }
 
-    /// What a buffer for `len` bytes takes. Unit: bytes.
+    /// Returns the memory that a buffer for `len` bytes takes. Unit: bytes.
     pub(crate) fn cost(len: usize) -> usize {
         class_of(len).map_or(len, class_len)
     }
 
-    /// Bytes in buffers that are in use.
+    /// Memory in buffers that are in use. Unit: bytes.
     pub(crate) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Bytes in all buffers.
+    /// Memory in all buffers, in use or free. Unit: bytes.
     pub(crate) fn held(&self) -> usize {
         self.used() + self.spare.load(Ordering::Relaxed)
     }
 
-    /// A buffer of at least `len` bytes that hold anything.
+    /// Returns a buffer of at least `len` bytes. Its content is unspecified.
     pub(crate) fn take(self: &Arc<Self>, len: usize) -> PoolBuffer {
         let cost = Self::cost(len);
         let free = class_of(len).and_then(|n| {
@@ -100,9 +103,9 @@ impl BufferPool {
         }
     }
 
-    /// Gives free buffers back to the system until no more than `limit` bytes are held, or none is free.
+    /// Releases free buffers until the pool's total is at most `limit` bytes, or none is free.
     pub(crate) fn trim(&self, limit: usize) {
-        // Long ones first: few are enough.
+        // Release long buffers first, so that few releases suffice.
         for n in (0..CLASSES).rev() {
             while self.held() > limit {
                 let Some(bytes) = self.list(n).pop() else {
@@ -129,7 +132,7 @@ impl BufferPool {
     }
 }
 
-/// A buffer of the pool. Goes back when it is dropped.
+/// Buffer of a pool. Returns to the pool when it is dropped.
 pub(crate) struct PoolBuffer {
     bytes: Vec<u8>,
     home: Arc<BufferPool>,
@@ -173,17 +176,21 @@ mod tests {
     }
 
     #[test]
-    fn buffers_come_back_and_the_limit_holds() {
+    fn buffers_are_reused_and_the_limit_holds() {
         let slabs = BufferPool::new(1 << 20);
         let first = slabs.take(300_000);
         assert_eq!(slabs.used(), BufferPool::cost(300_000));
         drop(first);
         assert_eq!((slabs.used(), slabs.held()), (0, BufferPool::cost(300_000)));
         let again = slabs.take(200_000);
-        assert_eq!(slabs.used(), BufferPool::cost(300_000), "the same one");
+        assert_eq!(
+            slabs.used(),
+            BufferPool::cost(300_000),
+            "reuses the longer buffer"
+        );
         assert_eq!(slabs.held(), BufferPool::cost(300_000));
         drop(again);
-        // Another class pushes it out when both are too much.
+        // A buffer of another class evicts it when both exceed the limit.
         let other = slabs.take(900_000);
         drop(other);
         assert!(slabs.held() <= 1 << 20, "{}", slabs.held());

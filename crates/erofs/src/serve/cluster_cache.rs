@@ -1,21 +1,23 @@
-//! Decoded clusters, each decoded by one thread at a time and kept as long as somebody may want more of it.
+//! Cache of decoded clusters with single-flight decoding: at most one thread decodes a cluster.
 //!
 //! ```text
-//!  begin(key) ─► Held      here it is
-//!             ─► Busy      another thread decodes it: do something else, or wait
-//!             ─► Lead      decode it, then publish or give up; whoever waits wakes up either way
+//!  begin(key) ─► CachedCluster   hit
+//!             ─► Busy            another thread decodes it: continue elsewhere, or wait
+//!             ─► Lead            miss: decode it, then publish or fail; both wake the waiting threads
 //!
-//!  published ─► probation ─► main          kept for what was used again       (the order of S3-FIFO)
-//!                   │    └─► dropped       its key is remembered: next time it goes to main
-//!                   └─► behind             every byte was returned once: who is above has them; dropped first
+//!  published ─► probation ─► main          used again                        (S3-FIFO)
+//!                   │    └─► evicted       its fingerprint is kept: the next publication goes to main
+//!                   └─► returned           every byte was returned once: the reader has it; evicted first
 //!  pinned: in no queue
 //! ```
 //!
 //! Invariants:
 //!
-//! * Nothing is decoded under a lock. The lock of the queues is taken before that of a shard, never after.
-//! * A held cluster is in exactly one queue, or pinned, as long as it is in the table.
-//! * A leader that fails, or panics, leaves no trace: the next who asks leads.
+//! * Nothing is decoded under a lock. The lock of the queues is taken before that of a shard, never
+//!   after it.
+//! * While a cached cluster is in the table, it is either in exactly one queue or pinned.
+//! * A leader that fails or panics leaves no entry: the next thread that requests the cluster
+//!   leads.
 
 use super::buffer_pool::{BufferPool, PoolBuffer};
 use crate::read::ClusterCoding;
@@ -24,55 +26,55 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A cluster's name: position in the unified address space, length, coding.
+/// Cache key of a cluster: position in the unified address space, length on disk, coding.
 pub(crate) type Key = (u64, u32, ClusterCoding);
 
-/// Locks of the table.
+/// Number of table shards, each with a lock.
 const SHARDS: usize = 16;
 
-/// Keys that are remembered after they were dropped, or decoded in part.
-const PRINTS: usize = 1 << 12;
+/// Number of slots for fingerprints of evicted clusters, and for those of partly decoded ones.
+const FINGERPRINTS: usize = 1 << 12;
 
-/// Most that clusters behind a reader may take: what fits the processor's cache. Unit: bytes.
-const BEHIND: usize = 2 << 20;
+/// Maximum size of clusters that were returned completely: what fits the CPU cache. Unit: bytes.
+const RETURNED_MAX: usize = 2 << 20;
 
-/// How often a use is counted.
+/// Saturation value of a cluster's use counter.
 const USED_MAX: u8 = 3;
 
-/// A decoded cluster.
+/// Decoded content of a cluster.
 pub(crate) struct CachedCluster {
     key: Key,
     slab: PoolBuffer,
-    /// Decoded bytes, from the start.
+    /// Number of decoded bytes, from the start of the buffer.
     len: usize,
     pinned: bool,
-    /// How many of them were returned, again and again counted.
+    /// Number of returned bytes. Bytes that are returned repeatedly count each time.
     returned: AtomicUsize,
-    /// Where the last returned run ended.
+    /// End of the last returned range. `UNTOUCHED` before the first one.
     next: AtomicUsize,
-    /// Uses that did not just go on where the last one ended.
+    /// Number of uses that did not continue at the end of the previous one, up to `USED_MAX`.
     used: AtomicU8,
-    /// Its place in the queues, `NOWHERE` without one. Written under their lock.
+    /// Node in the queues, `NO_NODE` for none. Written under the lock of the queues.
     node: AtomicU32,
 }
 
-const NOWHERE: u32 = u32::MAX;
+const NO_NODE: u32 = u32::MAX;
 
-/// Nothing of it was returned yet.
+/// Value of `next` before the first use.
 const UNTOUCHED: usize = usize::MAX;
 
 impl CachedCluster {
-    /// The decoded bytes.
+    /// Decoded bytes of the cluster.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.slab[..self.len]
     }
 
-    /// Whether it is kept for good.
+    /// True if the cluster is never evicted.
     pub(crate) fn is_pinned(&self) -> bool {
         self.pinned
     }
 
-    /// One of these bytes that is in no cache.
+    /// Creates a cluster with these bytes that is in no cache.
     #[cfg(test)]
     pub(crate) fn of(bytes: &[u8]) -> Arc<Self> {
         let cache = ClusterCache::new(BufferPool::new(1 << 20), 1 << 20);
@@ -87,7 +89,7 @@ impl CachedCluster {
 }
 
 enum Slot {
-    /// A thread decodes it.
+    /// A thread decodes the cluster.
     Busy,
     CachedCluster(Arc<CachedCluster>),
 }
@@ -101,31 +103,31 @@ struct Shard {
 #[derive(Default)]
 struct Table {
     slots: HashMap<Key, Slot>,
-    /// Threads that wait for something in this shard.
+    /// Number of threads that wait for a cluster of this shard.
     waiting: usize,
 }
 
-/// What became of a request for a cluster.
+/// Result of a lookup: a hit, a cluster that another thread decodes, or the duty to decode it.
 pub(crate) enum Lookup<'a> {
     CachedCluster(Arc<CachedCluster>),
     Busy,
     Lead(Flight<'a>),
 }
 
-/// Decoded clusters by key.
+/// Cache of decoded clusters, by key.
 pub(crate) struct ClusterCache {
     shards: [Shard; SHARDS],
     hasher: DefaultHashBuilder,
     queues: Mutex<Queues>,
-    /// Keys that were dropped from probation.
-    ghosts: Prints,
-    /// Keys that were decoded in part only.
-    touched: Prints,
-    worth: Worth,
-    /// Clusters that were to be handed on.
-    handed: AtomicUsize,
+    /// Clusters that were evicted from probation.
+    ghosts: Fingerprints,
+    /// Clusters that were decoded only in part.
+    touched: Fingerprints,
+    reuse: ReuseStatistics,
+    /// Number of clusters that were candidates for a push.
+    push_candidates: AtomicUsize,
     slabs: Arc<BufferPool>,
-    /// Most that is held in slabs. Unit: bytes.
+    /// Maximum size of pool buffers in use. Unit: bytes.
     limit: usize,
     dropped: AtomicUsize,
     pinned: AtomicUsize,
@@ -133,16 +135,17 @@ pub(crate) struct ClusterCache {
 }
 
 impl ClusterCache {
-    /// Evicts what it holds to keep what `slabs` has in use within `limit` bytes.
+    /// Creates a cache that evicts clusters to keep the used buffers of `slabs` within `limit`
+    /// bytes.
     pub(crate) fn new(slabs: Arc<BufferPool>, limit: usize) -> Self {
         Self {
             shards: std::array::from_fn(|_| Shard::default()),
             hasher: DefaultHashBuilder::default(),
             queues: Mutex::default(),
-            ghosts: Prints::new(),
-            touched: Prints::new(),
-            worth: Worth::default(),
-            handed: AtomicUsize::new(0),
+            ghosts: Fingerprints::new(),
+            touched: Fingerprints::new(),
+            reuse: ReuseStatistics::default(),
+            push_candidates: AtomicUsize::new(0),
             slabs,
             limit,
             dropped: AtomicUsize::new(0),
@@ -151,8 +154,8 @@ impl ClusterCache {
         }
     }
 
-    /// Takes part in what is to be done about a cluster. `suits` says whether one that is held will do; another one is
-    /// decoded anew. With `wait`, never returns `Busy`.
+    /// Looks up a cluster and starts decoding it on a miss. A cached cluster that does not satisfy
+    /// `suits` is replaced. With `wait`, never returns `Busy`.
     pub(crate) fn begin(&self, key: Key, suits: impl Fn(&[u8]) -> bool, wait: bool) -> Lookup<'_> {
         let shard = self.shard(&key);
         let mut table = lock(&shard.table);
@@ -185,7 +188,7 @@ impl ClusterCache {
         Lookup::Lead(Flight { cache: self, key })
     }
 
-    /// Counts that bytes `[from, from + n)` of a held cluster were returned.
+    /// Records that bytes `[from, from + n)` of a cached cluster were returned.
     pub(crate) fn touch(&self, held: &CachedCluster, from: usize, n: usize) {
         let last = held.next.swap(from + n, Ordering::Relaxed);
         if last != from && last != UNTOUCHED {
@@ -196,20 +199,20 @@ impl ClusterCache {
         }
         let before = held.returned.fetch_add(n, Ordering::Relaxed);
         if before < held.len && before + n >= held.len {
-            // All of it is in the hands of who asked.
+            // Every byte was returned: the reader has all of it.
             held.used.store(0, Ordering::Relaxed);
             let mut queues = lock(&self.queues);
-            if queues.move_to(held, Queue::Behind) {
-                let bound = BEHIND.min(self.limit / 8);
-                while queues.lists[Queue::Behind as usize].bytes > bound {
-                    self.drop_from(&mut queues, Queue::Behind);
+            if queues.move_to(held, Queue::Returned) {
+                let bound = RETURNED_MAX.min(self.limit / 8);
+                while queues.lists[Queue::Returned as usize].bytes > bound {
+                    self.drop_from(&mut queues, Queue::Returned);
                 }
             }
         }
     }
 
-    /// A slab for `len` bytes, for which others make room. `None` if it is so long that it would not fit beside what is
-    /// in use.
+    /// Returns a buffer for `len` decoded bytes and evicts clusters for it. `None` if the buffer is
+    /// longer than an eighth of the limit and does not fit beside the buffers in use.
     pub(crate) fn slab(&self, len: usize) -> Option<PoolBuffer> {
         let cost = BufferPool::cost(len);
         self.make_room(cost, self.limit);
@@ -217,28 +220,29 @@ impl ClusterCache {
         (short || self.slabs.used() + cost <= self.limit).then(|| self.slabs.take(len))
     }
 
-    /// A slab for the bytes of a cluster, at most a megabyte, for which others make room.
+    /// Returns a buffer for `len` compressed bytes, at most 1 MiB, and evicts clusters for it.
     pub(crate) fn slab_for_input(&self, len: usize) -> PoolBuffer {
         self.make_room(BufferPool::cost(len), self.limit);
         self.slabs.take(len)
     }
 
-    /// Whether `len` bytes may be held at all.
+    /// True if a cluster of `len` decoded bytes may be cached.
     pub(crate) fn fits(&self, len: usize) -> bool {
         BufferPool::cost(len) <= self.limit / 8 * 7
     }
 
-    /// Drops what is held until slabs for `more` bytes fit into `limit`, or nothing is left to drop.
+    /// Evicts clusters until buffers for `more` bytes fit into `limit`, or nothing is left to
+    /// evict.
     pub(crate) fn make_room(&self, more: usize, limit: usize) {
         if self.slabs.used() + more <= limit {
             return;
         }
         let mut queues = lock(&self.queues);
-        // Main takes what probation leaves; a tenth is probation's own.
+        // Probation is guaranteed a tenth of the limit. Main uses all that probation leaves.
         while self.slabs.used() + more > limit {
             let bytes = |queue: Queue| queues.lists[queue as usize].bytes;
-            let from = if bytes(Queue::Behind) > 0 {
-                Queue::Behind
+            let from = if bytes(Queue::Returned) > 0 {
+                Queue::Returned
             } else if bytes(Queue::Probation) > limit / 10 || bytes(Queue::Main) == 0 {
                 Queue::Probation
             } else {
@@ -250,7 +254,7 @@ impl ClusterCache {
         }
     }
 
-    /// Clusters that were dropped to make room.
+    /// Number of clusters that were evicted to make room.
     pub(crate) fn dropped(&self) -> usize {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -260,17 +264,18 @@ impl ClusterCache {
         self.pinned.load(Ordering::Relaxed)
     }
 
-    /// What may be held in all. Unit: bytes.
+    /// Maximum size of the used buffers, pinned clusters included. Unit: bytes.
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Times that a thread waited for another one.
+    /// Number of times that a thread waited for another one.
     pub(crate) fn waits(&self) -> usize {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// Drops, or moves on, the first of a queue. False if it is empty.
+    /// Evicts the first cluster of a queue, or moves it to main if it was used. False if the queue
+    /// is empty.
     fn drop_from(&self, queues: &mut Queues, from: Queue) -> bool {
         let Some(held) = queues.first(from) else {
             return false;
@@ -295,7 +300,8 @@ impl ClusterCache {
         true
     }
 
-    /// Notes that a cluster is asked for in part. True if it was before, lately.
+    /// Records a partial decode of a cluster. True if an earlier one is on record; the record is
+    /// then removed.
     pub(crate) fn touched_again(&self, key: &Key) -> bool {
         let hash = self.hasher.hash_one(key);
         let again = self.touched.take(hash);
@@ -305,28 +311,31 @@ impl ClusterCache {
         again
     }
 
-    /// Whether holding clusters for readers who jump about pays: after `hits` uses of each, on average.
+    /// True if caching clusters for random readers pays: if a cached cluster is used again `hits`
+    /// times on average.
     pub(crate) fn pays(&self, hits: f32) -> bool {
-        // As long as nothing had to go for it, most of the uses are still to come.
+        // Before the first eviction, most of the uses are still to come.
         let room = self.dropped() == 0;
-        self.worth.pays(if room { hits / 1.5 } else { hits })
+        self.reuse.pays(if room { hits / 1.5 } else { hits })
     }
 
-    /// Whether what was held for readers who jump about was used so often, on average.
+    /// True if clusters that were cached for random readers were used again `hits` times on
+    /// average.
     pub(crate) fn paid(&self, hits: f32) -> bool {
-        self.worth.paid(hits)
+        self.reuse.paid(hits)
     }
 
-    /// Whether the next cluster is handed on, if that is wanted: all but one in `trial(n)`, the n-th counted from 0. The uses
-    /// of that one are seen here and say for all whether this pays.
-    pub(crate) fn hands_on(&self, trial: impl Fn(usize) -> usize) -> bool {
-        let n = self.handed.fetch_add(1, Ordering::Relaxed);
+    /// True if the next candidate for a push is pushed: all but one in `trial(n)`, where `n` counts
+    /// the candidates from 0. The excepted clusters are cached instead, and their uses decide
+    /// whether caching pays.
+    pub(crate) fn is_pushed(&self, trial: impl Fn(usize) -> usize) -> bool {
+        let n = self.push_candidates.fetch_add(1, Ordering::Relaxed);
         !n.is_multiple_of(trial(n))
     }
 
-    /// Counts a cluster that was held for a reader who jumps about, or one that such a reader found.
+    /// Counts a cluster that was cached for a random reader (`found` false), or a hit by one.
     pub(crate) fn count(&self, found: bool) {
-        self.worth.count(found);
+        self.reuse.count(found);
     }
 
     fn shard(&self, key: &Key) -> &Shard {
@@ -335,17 +344,21 @@ impl ClusterCache {
     }
 }
 
-/// Keys that were seen lately, most of them: fingerprints, each in the one place where it may be.
-struct Prints(Vec<AtomicU32>);
+/// Fingerprints of recently seen keys, in a direct-mapped table. A newer key overwrites an older
+/// one in the same slot.
+struct Fingerprints(Vec<AtomicU32>);
 
-impl Prints {
+impl Fingerprints {
     fn new() -> Self {
-        Self((0..PRINTS).map(|_| AtomicU32::new(0)).collect())
+        Self((0..FINGERPRINTS).map(|_| AtomicU32::new(0)).collect())
     }
 
     fn place(&self, hash: u64) -> (&AtomicU32, u32) {
         // Fits: a remainder, and the high half.
-        (&self.0[hash as usize % PRINTS], (hash >> 32) as u32 | 1)
+        (
+            &self.0[hash as usize % FINGERPRINTS],
+            (hash >> 32) as u32 | 1,
+        )
     }
 
     fn put(&self, hash: u64) {
@@ -353,7 +366,7 @@ impl Prints {
         place.store(print, Ordering::Relaxed);
     }
 
-    /// Whether a key is there. It is not, afterwards.
+    /// Removes a key. True if it was present.
     fn take(&self, hash: u64) -> bool {
         let (place, print) = self.place(hash);
         let there = place.load(Ordering::Relaxed) == print;
@@ -364,23 +377,23 @@ impl Prints {
     }
 }
 
-/// What became of clusters that were held for readers who jump about.
+/// Statistics of clusters that were cached for random readers.
 #[derive(Default)]
-struct Worth {
+struct ReuseStatistics {
     held: AtomicU32,
     found: AtomicU32,
-    /// Times that it was asked and did not pay.
+    /// Number of refused decisions, to select the trials.
     refused: AtomicU32,
 }
 
-impl Worth {
-    /// After so many the past counts half.
+impl ReuseStatistics {
+    /// Number of cached clusters after which both counters are halved.
     const WINDOW: u32 = 256;
 
-    /// So many are held before anybody judges.
+    /// Number of clusters that are cached before the counters decide.
     const FIRST: u32 = 8;
 
-    /// One in so many is held although it does not pay, to see whether that changed.
+    /// Interval of trials: every `TRIAL`th refused cluster is cached nevertheless, to detect a change.
     const TRIAL: u32 = 64;
 
     fn count(&self, found: bool) {
@@ -409,24 +422,26 @@ impl Worth {
     }
 }
 
-/// A panic elsewhere leaves tables and queues whole: no step in between breaks them.
+/// Locks a mutex and ignores poisoning: a panic leaves tables and queues consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The right to decode a cluster, and the duty to say when that is done.
+/// Exclusive right to decode a cluster. Dropping it without publishing wakes the waiting threads,
+/// and one of them decodes.
 pub(crate) struct Flight<'a> {
     cache: &'a ClusterCache,
     key: Key,
 }
 
 impl Flight<'_> {
-    /// Whether a thread waits, perhaps for this cluster.
+    /// True if a thread waits for a cluster of the same shard.
     pub(crate) fn is_awaited(&self) -> bool {
         lock(&self.cache.shard(&self.key).table).waiting > 0
     }
 
-    /// Lets everybody have the first `len` bytes of `slab`. `pinned`: for good.
+    /// Publishes the first `len` bytes of `slab` for all threads. With `pinned`, they are never
+    /// evicted.
     pub(crate) fn publish(self, slab: PoolBuffer, len: usize, pinned: bool) -> Arc<CachedCluster> {
         let held = Arc::new(CachedCluster {
             key: self.key,
@@ -436,7 +451,7 @@ impl Flight<'_> {
             returned: AtomicUsize::new(0),
             next: AtomicUsize::new(UNTOUCHED),
             used: AtomicU8::new(0),
-            node: AtomicU32::new(NOWHERE),
+            node: AtomicU32::new(NO_NODE),
         });
         let again = self.cache.ghosts.take(self.cache.hasher.hash_one(self.key));
         let mut queues = lock(&self.cache.queues);
@@ -446,7 +461,8 @@ impl Flight<'_> {
         } else {
             queues.push(&held, if again { Queue::Main } else { Queue::Probation });
         }
-        // The lock of the queues is held until the cluster is in both: whoever drops it finds it.
+        // The lock of the queues is held until the cluster is in both structures, so that an
+        // eviction finds it in the table.
         let shard = self.cache.shard(&self.key);
         let mut table = lock(&shard.table);
         table
@@ -479,10 +495,10 @@ impl Drop for Flight<'_> {
 enum Queue {
     Probation,
     Main,
-    Behind,
+    Returned,
 }
 
-/// Three lists over one arena of nodes: joining and leaving take a few steps each.
+/// Three doubly linked lists over one arena of nodes: insertion and removal take constant time.
 #[derive(Default)]
 struct Queues {
     nodes: Vec<Node>,
@@ -495,7 +511,7 @@ struct Node {
     held: Option<Arc<CachedCluster>>,
     queue: Queue,
     before: u32,
-    behind: u32,
+    next: u32,
 }
 
 struct List {
@@ -507,8 +523,8 @@ struct List {
 impl Default for List {
     fn default() -> Self {
         Self {
-            first: NOWHERE,
-            last: NOWHERE,
+            first: NO_NODE,
+            last: NO_NODE,
             bytes: 0,
         }
     }
@@ -527,49 +543,49 @@ impl Queues {
             self.nodes.push(Node {
                 held: None,
                 queue,
-                before: NOWHERE,
-                behind: NOWHERE,
+                before: NO_NODE,
+                next: NO_NODE,
             });
-            // Fits: each stands for 4 KiB of memory.
+            // Fits: each node stands for at least 4 KiB of memory.
             self.nodes.len() as u32 - 1
         });
         held.node.store(n, Ordering::Relaxed);
         let list = &mut self.lists[queue as usize];
         list.bytes += held.slab.len();
         let last = std::mem::replace(&mut list.last, n);
-        if last == NOWHERE {
+        if last == NO_NODE {
             list.first = n;
         } else {
-            self.nodes[last as usize].behind = n;
+            self.nodes[last as usize].next = n;
         }
         self.nodes[n as usize] = Node {
             held: Some(held.clone()),
             queue,
             before: last,
-            behind: NOWHERE,
+            next: NO_NODE,
         };
     }
 
-    /// Takes a cluster out of the list that it is in.
+    /// Removes a cluster from its list. `None` if it is in no list.
     fn remove(&mut self, held: &CachedCluster) -> Option<Arc<CachedCluster>> {
-        let n = held.node.swap(NOWHERE, Ordering::Relaxed);
+        let n = held.node.swap(NO_NODE, Ordering::Relaxed);
         let node = self.nodes.get_mut(n as usize)?;
-        let (own, queue, before, behind) = (node.held.take(), node.queue, node.before, node.behind);
+        let (own, queue, before, next) = (node.held.take(), node.queue, node.before, node.next);
         let list = &mut self.lists[queue as usize];
         list.bytes -= held.slab.len();
         match before {
-            NOWHERE => list.first = behind,
-            before => self.nodes[before as usize].behind = behind,
+            NO_NODE => list.first = next,
+            before => self.nodes[before as usize].next = next,
         }
-        match behind {
-            NOWHERE => self.lists[queue as usize].last = before,
-            behind => self.nodes[behind as usize].before = before,
+        match next {
+            NO_NODE => self.lists[queue as usize].last = before,
+            next => self.nodes[next as usize].before = before,
         }
         self.free.push(n);
         own
     }
 
-    /// Moves a cluster to the end of a list. False if it is in none.
+    /// Moves a cluster to the end of a list. False if it is in no list.
     fn move_to(&mut self, held: &CachedCluster, queue: Queue) -> bool {
         let own = self.remove(held);
         if let Some(own) = &own {
@@ -595,11 +611,11 @@ mod tests {
         (n * 4096, 4096, ClusterCoding::Compressed(0))
     }
 
-    /// Asks for bytes of a cluster; true if they were held.
+    /// Requests bytes of a cluster. True if they were cached.
     fn ask(cache: &ClusterCache, n: u64, from: usize, len: usize) -> bool {
         match cache.begin(key(n), |_| true, true) {
             Lookup::CachedCluster(held) => {
-                assert_eq!(held.bytes()[0], n as u8, "the right one");
+                assert_eq!(held.bytes()[0], n as u8, "content of the requested cluster");
                 cache.touch(&held, from, len);
                 true
             }
@@ -618,15 +634,15 @@ mod tests {
         let queues = lock(&cache.queues);
         let mut all = 0;
         for list in &queues.lists {
-            let (mut n, mut bytes, mut before) = (list.first, 0, NOWHERE);
-            while n != NOWHERE {
+            let (mut n, mut bytes, mut before) = (list.first, 0, NO_NODE);
+            while n != NO_NODE {
                 let node = &queues.nodes[n as usize];
                 let held = node.held.as_ref().unwrap();
                 assert_eq!(held.node.load(Ordering::Relaxed), n);
                 assert_eq!(node.before, before);
                 bytes += held.slab.len();
                 all += 1;
-                (before, n) = (n, node.behind);
+                (before, n) = (n, node.next);
             }
             assert_eq!((list.last, list.bytes), (before, bytes));
         }
@@ -635,26 +651,26 @@ mod tests {
             .iter()
             .map(|s| lock(&s.table).slots.len())
             .sum();
-        assert_eq!(held, all, "in the table and in a queue");
+        assert_eq!(held, all, "every cluster is in the table and in a queue");
         assert!(cache.slabs.used() <= cache.limit);
     }
 
     #[test]
     fn clusters_that_are_used_again_survive_a_scan() {
         let cache = cache(100);
-        // Some are used twice, in parts, by turns.
+        // Some clusters are used several times, in parts and in turn.
         for round in 0..4 {
             for n in 0..40 {
                 ask(&cache, n, round * 100, 100);
             }
         }
         check(&cache);
-        // A reader goes over many times the budget, each cluster in two parts.
+        // A reader scans many times the budget, each cluster in two parts.
         for n in 1000..3000 {
             ask(&cache, n, 0, COST / 2);
             assert!(
                 ask(&cache, n, COST / 2, COST / 2),
-                "its current cluster is held"
+                "the second part is a hit"
             );
         }
         check(&cache);
@@ -663,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_in_parts_that_are_not_all_returned_does_not_push_out_what_is_used() {
+    fn a_partial_scan_does_not_evict_reused_clusters() {
         let cache = cache(100);
         for round in 0..4 {
             for n in 0..40 {
@@ -679,24 +695,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_too_early_is_kept_the_next_time() {
+    fn a_cluster_evicted_too_early_enters_main_the_next_time() {
         let cache = cache(10);
         for n in 0..20 {
             ask(&cache, n, 0, 1);
         }
-        assert!(!ask(&cache, 0, 0, 1), "dropped");
+        assert!(!ask(&cache, 0, 0, 1), "evicted");
         for n in 100..120 {
             ask(&cache, n, 0, 1);
         }
-        assert!(ask(&cache, 0, 0, 1), "in main now");
+        assert!(ask(&cache, 0, 0, 1), "cached in main");
         check(&cache);
     }
 
     #[test]
-    fn pinned_clusters_stay() {
+    fn pinned_clusters_are_not_evicted() {
         let cache = cache(10);
         let Lookup::Lead(flight) = cache.begin(key(7), |_| true, true) else {
-            panic!("nothing is held yet");
+            panic!("the cache is empty");
         };
         let mut slab = cache.slab(COST).unwrap();
         slab[0] = 7;
@@ -706,12 +722,15 @@ mod tests {
         }
         cache.make_room(0, 0);
         assert!(ask(&cache, 7, 0, COST));
-        assert!(ask(&cache, 7, 0, COST), "also when all of it was returned");
+        assert!(
+            ask(&cache, 7, 0, COST),
+            "cached after every byte was returned"
+        );
         assert_eq!(cache.slabs.used(), COST);
     }
 
     #[test]
-    fn a_leader_that_fails_or_panics_hands_over() {
+    fn a_waiting_thread_leads_after_a_failure_or_panic() {
         let cache = cache(10);
         let (leaders, good) = (AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
@@ -744,13 +763,13 @@ mod tests {
         assert_eq!(
             leaders.into_inner(),
             21,
-            "one after the other until one succeeds"
+            "20 failed leaders and the successful one"
         );
         assert_eq!(good.into_inner(), 8 * 50 - 21);
     }
 
     #[test]
-    fn a_busy_cluster_need_not_be_waited_for() {
+    fn lookups_without_wait_report_busy_clusters() {
         let cache = cache(10);
         let flight = cache.begin(key(1), |_| true, false);
         assert!(matches!(cache.begin(key(1), |_| true, false), Lookup::Busy));
@@ -762,11 +781,11 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_suit_is_replaced() {
+    fn an_unsuitable_cluster_is_replaced() {
         let cache = cache(10);
         ask(&cache, 3, 0, 10);
         let Lookup::Lead(flight) = cache.begin(key(3), |bytes| bytes.len() > COST, true) else {
-            panic!("a longer one is wanted");
+            panic!("the cached cluster is too short");
         };
         flight.publish(cache.slab(2 * COST).unwrap(), 2 * COST, false);
         check(&cache);

@@ -1,54 +1,55 @@
-//! What a server did so far: totals that threads add to without meeting each other, and how long requests took.
+//! Counters of a server: totals in per-thread cells without contention, and request latencies.
 
 use super::policy::Strategy;
 use std::array::from_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Totals since the start of a [`Server`](super::Server), for people and for the lab.
+/// Totals since the start of a [`Server`](super::Server), for metrics and benchmarks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Requests that were answered.
+    /// Requests that succeeded, including those at the end of a file.
     pub reads: u64,
-    /// Requests that failed.
+    /// Requests that returned an error.
     pub errors: u64,
-    /// Bytes that requests were answered with.
+    /// Bytes returned by requests.
     pub returned_bytes: u64,
-    /// Of these, bytes that were lent and not copied.
+    /// Part of `returned_bytes` that was returned by reference, without a copy.
     pub lent_bytes: u64,
-    /// Reads of the image's devices for data.
+    /// Reads of file data from the image's devices.
     pub fetches: u64,
-    /// Bytes of these.
+    /// Bytes of these reads.
     pub fetched_bytes: u64,
-    /// Clusters decoded, whole or in part, by [`Strategy::ALL`].
+    /// Clusters decoded, completely or in part, by [`Strategy::ALL`].
     pub decodes: [u64; 4],
-    /// What they were decoded to.
+    /// Bytes produced by these decodes.
     pub decoded_bytes: u64,
-    /// Clusters that were held decoded.
+    /// Hits in the cache of decoded clusters.
     pub hits: u64,
-    /// Clusters that were held compressed.
+    /// Hits in the cache of compressed clusters.
     pub compressed_hits: u64,
     /// Times that a thread waited for another one to decode a cluster.
     pub waits: u64,
-    /// Requests that went on where an earlier one of the same file ended.
+    /// Requests that continued where an earlier one of the same file ended.
     pub sequential: u64,
-    /// Bytes that devices were told will be wanted.
+    /// Bytes of readahead hints to devices.
     pub ahead_bytes: u64,
-    /// Bytes that were decoded for a cache in front of this one: see [`Server::read_rest`](super::Server::read_rest).
+    /// Decoded bytes pushed to a cache above the server: see
+    /// [`Server::read_pushed`](super::Server::read_pushed).
     pub handed_on_bytes: u64,
-    /// Decoded clusters that were dropped to make room.
+    /// Decoded clusters that were evicted.
     pub dropped: u64,
-    /// Memory in buffers right now, those of pinned clusters and free ones included. Unit: bytes.
+    /// Memory in buffers, including those of pinned clusters and free ones. Unit: bytes.
     pub held_bytes: u64,
-    /// Decoded clusters that are pinned. Unit: bytes of memory.
+    /// Memory of pinned clusters. Unit: bytes.
     pub pinned_bytes: u64,
-    /// Memory in extents and other metadata right now. Unit: bytes.
+    /// Memory of cached extents and other metadata. Unit: bytes.
     pub index_bytes: u64,
-    /// How long requests took, failed ones too.
+    /// Latencies of all requests, including failed ones.
     pub latency: Latency,
 }
 
-/// What is counted per thread.
+/// Index of a counter in a [`Tally`].
 #[derive(Clone, Copy)]
 pub(crate) enum Count {
     Reads,
@@ -57,7 +58,7 @@ pub(crate) enum Count {
     Lent,
     Fetches,
     Fetched,
-    /// The first of four, by strategy.
+    /// The first of four counters, one per strategy.
     Decodes,
     ClusterCache = Self::Decodes as isize + 4,
     Hits,
@@ -69,7 +70,7 @@ pub(crate) enum Count {
 
 const COUNTS: usize = Count::HandedOn as usize + 1;
 
-/// What one request adds.
+/// Counters of one request before they are added to the totals.
 #[derive(Default)]
 pub(crate) struct Tally([u64; COUNTS]);
 
@@ -84,7 +85,7 @@ impl Tally {
     }
 }
 
-/// Totals, in cells that lie apart: a thread mostly has its own.
+/// Totals in cells on separate cache lines. A thread mostly has a cell to itself.
 pub(crate) struct Totals([Cell; CELLS]);
 
 const CELLS: usize = 8;
@@ -103,13 +104,13 @@ impl Totals {
         }))
     }
 
-    /// Adds what a request of `ns` nanoseconds did, and empties the tally.
+    /// Adds the tally of a request that took `ns` nanoseconds, and clears it.
     pub(crate) fn add(&self, cell: usize, tally: &mut Tally, ns: u64) {
         self.add_uncounted(cell, tally);
         self.0[cell % CELLS].latency[Latency::bucket(ns)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Adds what was done for no request.
+    /// Adds a tally that belongs to no request, and clears it.
     pub(crate) fn add_uncounted(&self, cell: usize, tally: &mut Tally) {
         for (total, n) in self.0[cell % CELLS].counts.iter().zip(&mut tally.0) {
             if *n > 0 {
@@ -148,7 +149,7 @@ impl Totals {
     }
 }
 
-/// How long things took: counts by duration, in steps of a quarter of a doubling.
+/// Histogram of durations with four buckets per power of two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latency([u64; Latency::BUCKETS]);
 
@@ -159,10 +160,10 @@ impl Default for Latency {
 }
 
 impl Latency {
-    /// Number of steps: up to 68 seconds.
+    /// Number of buckets. They cover durations up to 68 seconds.
     pub const BUCKETS: usize = 4 * 34;
 
-    /// The step that `ns` nanoseconds fall into; the last is for all that is longer.
+    /// Returns the bucket of a duration of `ns` nanoseconds. The last bucket takes all longer ones.
     fn bucket(ns: u64) -> usize {
         let ns = ns.max(4);
         let bits = ns.ilog2();
@@ -171,7 +172,7 @@ impl Latency {
         ((4 * (bits - 2)) as usize + quarter as usize).min(Self::BUCKETS - 1)
     }
 
-    /// The shortest duration of each step, and how many took at least that and less than the next. Unit: nanoseconds.
+    /// Lower bound of each bucket, and the number of durations in it. Unit: nanoseconds.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
         let from = |n: usize| (4 + n as u64 % 4) << (n / 4);
         self.0
@@ -180,14 +181,14 @@ impl Latency {
             .map(move |(n, count)| (from(n), *count))
     }
 
-    /// How many there were.
+    /// Number of recorded durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// The duration that a share of `q` (0 to 1) did not exceed, from above, at most a quarter too long. Unit:
-    /// nanoseconds. 0 if there was none.
+    /// Upper bound of the `q` quantile (`q` from 0 to 1), at most a quarter too high. Unit:
+    /// nanoseconds. 0 if nothing was recorded.
     #[must_use]
     pub fn quantile(&self, q: f64) -> u64 {
         // Fits: rounded and bounded.
@@ -211,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_falls_into_the_step_that_starts_below_it() {
+    fn a_bucket_contains_durations_from_its_lower_bound_on() {
         let mut latency = Latency::default();
         for ns in (4..3000).chain([1 << 20, 999_999_999, 60_000_000_000]) {
             let n = Latency::bucket(ns);

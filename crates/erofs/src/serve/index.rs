@@ -1,13 +1,15 @@
-//! Extents of files in memory, 16 bytes each, by pages: the index of a file is decoded once, not at every request.
+//! In-memory index of extents: 16 bytes per extent, cached in pages, so that the on-disk map is not
+//! decoded for every request.
 //!
 //! ```text
 //!  page of 1 MiB of a file        record
-//!  ┌────────┬────────┬────────┐   start, from the page's first extent   4
-//!  │ extent │ extent │ extent │   kind, flag, length on disk             4
-//!  └────────┴────────┴────────┘   position                               8
+//!  ┌────────┬────────┬────────┐   start, relative to the page's first extent   4 bytes
+//!  │ extent │ extent │ extent │   kind, flags, length on disk                  4 bytes
+//!  └────────┴────────┴────────┘   position                                     8 bytes
 //! ```
 //!
-//! An extent that is longer than a page is in each page that it touches. Where the next one starts is where it ends.
+//! An extent that is longer than a page is in each page that it touches. An extent ends where the
+//! next one starts.
 
 use crate::read::cache::Cache;
 use crate::read::map::FileMap;
@@ -17,17 +19,17 @@ use std::sync::Arc;
 use tuff_format::cluster::Coding;
 use tuff_format::inode::Layout;
 
-/// How much of a file a page is about. Unit: log2 of bytes.
+/// log2 of the file range that a page covers. Unit: log2 of bytes.
 const PAGE_BITS: u32 = 20;
 
-/// What is counted for a page beyond its records. Unit: bytes.
+/// Memory accounted for a page in addition to its records. Unit: bytes.
 const PAGE_COST: usize = 160;
 
-/// Some extents of a file that follow each other.
+/// Consecutive extents of a file.
 pub(crate) struct Page {
-    /// Where the first extent starts. Unit: bytes.
+    /// File offset of the first extent. Unit: bytes.
     base: u64,
-    /// Where the last one ends. Unit: bytes.
+    /// File offset of the end of the last extent. Unit: bytes.
     end: u64,
     records: Vec<Record>,
 }
@@ -35,7 +37,7 @@ pub(crate) struct Page {
 #[derive(Clone, Copy)]
 struct Record {
     start: u32,
-    /// Kind in bits 0 to 3, `PARTIAL`, `METABOX`, length or device in the others.
+    /// Kind in bits 0 to 3, flags `PARTIAL` and `METABOX`, length or device from bit 8.
     word: u32,
     pos: u64,
 }
@@ -61,7 +63,7 @@ fn coding_code(coding: ClusterCoding) -> u32 {
 }
 
 impl Record {
-    /// `None` if the numbers do not fit, which means that the extent comes from no valid map.
+    /// `None` if a value does not fit. No valid map contains such an extent.
     fn new(base: u64, extent: &Extent) -> Option<Self> {
         let start = u32::try_from(extent.offset - base).ok()?;
         let len = |len: u32| (len >> (32 - LEN_SHIFT) == 0).then_some(len << LEN_SHIFT);
@@ -130,7 +132,8 @@ impl Record {
 }
 
 impl Page {
-    /// The extents of `map` from the one that holds `from` to the one that ends at or behind `until`.
+    /// Loads the extents of `map` from the one that contains `from` to the one that ends at or
+    /// after `until`.
     fn load(image: &Image, inode: &Inode, map: &FileMap, from: u64, until: u64) -> Result<Self> {
         let first = map.extent_at(image, from, until)?;
         let mut page = Self {
@@ -150,7 +153,7 @@ impl Page {
                 ));
             }
             let Some(record) = Record::new(page.base, &next) else {
-                // An extent that spans 4 GiB and is followed by others: they go into the next page.
+                // The extent spans 4 GiB and others follow: they belong to the next page.
                 break;
             };
             page.records.push(record);
@@ -158,7 +161,7 @@ impl Page {
             if page.end >= until {
                 break;
             }
-            // A damaged extent is nobody's business but of those who ask for it.
+            // A damaged extent is reported only to requests that touch it.
             match map.extent_at(image, page.end, until) {
                 Ok(extent) => next = extent,
                 Err(_) => break,
@@ -172,11 +175,12 @@ impl Page {
         PAGE_COST + self.records.len() * size_of::<Record>()
     }
 
-    /// Number of the extent that holds byte `offset`, which lies in this page.
+    /// Position in the page of the extent that contains byte `offset` of the file, which the page
+    /// covers.
     fn find(&self, offset: u64) -> usize {
         let at = offset - self.base;
-        let behind = self.records.partition_point(|r| u64::from(r.start) <= at);
-        behind - 1 // the first record starts at the base
+        let after = self.records.partition_point(|r| u64::from(r.start) <= at);
+        after - 1 // the first record starts at `base`
     }
 
     fn extent(&self, i: usize) -> Option<Extent> {
@@ -192,24 +196,24 @@ impl Page {
     }
 }
 
-/// The pages that are kept.
-pub(crate) struct Index(Cache<(Nid, u64), Arc<Page>>);
+/// Cache of pages, by inode and page number.
+pub(crate) struct ExtentIndex(Cache<(Nid, u64), Arc<Page>>);
 
-/// Goes over the extents of one request.
+/// Iterates over the extents of one request.
 pub(crate) struct Cursor<'a> {
-    server_index: &'a Index,
+    index: &'a ExtentIndex,
     image: &'a Image,
     inode: &'a Inode,
-    /// For files whose map is no larger than a page.
+    /// Map of a flat file, which needs no pages. `None` for other layouts.
     map: Option<FileMap>,
     page: Option<Arc<Page>>,
-    /// The record that was asked for last.
+    /// Position in `page` of the extent that was returned last.
     i: usize,
-    /// Where the request ends.
+    /// End of the request. Unit: bytes of the file.
     until: u64,
 }
 
-impl Index {
+impl ExtentIndex {
     pub(crate) fn new(budget: usize) -> Self {
         Self(Cache::new(budget, (budget >> 16).clamp(1, 8)))
     }
@@ -222,7 +226,7 @@ impl Index {
         self.0.used()
     }
 
-    /// A cursor for bytes up to `until` of an inode.
+    /// Returns a cursor over the extents of an inode. The request ends at file offset `until`.
     pub(crate) fn cursor<'a>(
         &'a self,
         image: &'a Image,
@@ -232,7 +236,7 @@ impl Index {
         let simple =
             !inode.has_data() || matches!(inode.layout(), Layout::FlatPlain | Layout::FlatInline);
         Ok(Cursor {
-            server_index: self,
+            index: self,
             image,
             inode,
             map: if simple {
@@ -255,7 +259,7 @@ impl Index {
         }
         let map = image.map(inode)?;
         let until = ((n + 1) << PAGE_BITS).min(inode.size());
-        // From the start of the page; but if something is broken there, from where it is wanted.
+        // Load from the start of the page. If something is damaged there, load from `offset`.
         let place = |e: Error| e.within(inode.place());
         let page = match Page::load(image, inode, &map, n << PAGE_BITS, until) {
             Ok(page) if (page.base..page.end).contains(&offset) => page,
@@ -268,7 +272,7 @@ impl Index {
 }
 
 impl Cursor<'_> {
-    /// The extent that holds byte `offset`, which is below the size.
+    /// Returns the extent that contains byte `offset`, which is below the file size.
     pub(crate) fn extent(&mut self, offset: u64) -> Result<Extent> {
         if let Some(map) = &self.map {
             return map
@@ -278,7 +282,7 @@ impl Cursor<'_> {
         if let Some(page) = &self.page
             && (page.base..page.end).contains(&offset)
         {
-            // Mostly the one behind the last.
+            // Usually it is the extent after the previous one.
             if let Some(extent) = page.extent(self.i + 1)
                 && extent.offset == offset
             {
@@ -286,19 +290,19 @@ impl Cursor<'_> {
                 return Ok(extent);
             }
         } else {
-            self.page = Some(self.server_index.page(self.image, self.inode, offset)?);
+            self.page = Some(self.index.page(self.image, self.inode, offset)?);
         }
         let page = self.page.as_ref().expect("set above");
         self.i = page.find(offset);
         Ok(page.extent(self.i).expect("found above"))
     }
 
-    /// Where the request ends. Unit: bytes of the file.
+    /// End of the request. Unit: bytes of the file.
     pub(crate) fn until(&self) -> u64 {
         self.until
     }
 
-    /// Extents behind the last one that was asked for, as far as they are at hand.
+    /// Extents after the one that was returned last, as far as they are in the same page.
     pub(crate) fn ahead(&self) -> impl Iterator<Item = Extent> {
         let page = self.page.as_deref();
         let from = self.i + 1;
@@ -311,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_source_survives_packing() {
+    fn every_location_round_trips_through_a_record() {
         let cluster = |len, coding, partial| {
             Location::Cluster(Cluster {
                 pos: 0xFFFF_FFFF_F000,

@@ -1,4 +1,4 @@
-//! Knowing when the host is short of memory, and how much there is at most.
+//! Memory pressure of the host or control group, and the memory limit of the control group.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::{File, OpenOptions};
@@ -6,15 +6,15 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Threads stood still for a tenth of two seconds because memory was short: Linux lets anybody watch windows of two
-/// seconds.
+/// PSI trigger: tasks were stalled on memory for 200 ms within a window of 2 s. Unprivileged
+/// processes may only use windows that are multiples of 2 s.
 const TRIGGER: &[u8] = b"some 200000 2000000\0";
 
-/// A watch on the pressure stall information of this process's control group, or of the host.
-pub struct Pressure(File);
+/// Monitor of the pressure stall information (PSI) of this process's control group, or of the host.
+pub struct MemoryPressure(File);
 
-impl Pressure {
-    /// Starts to watch. `None` if there is nothing to watch: an old kernel, or one that does not let us.
+impl MemoryPressure {
+    /// Opens a monitor. `None` if the kernel has no PSI or denies access.
     #[must_use]
     pub fn open() -> Option<Self> {
         let own = own_group().map(|dir| dir.join("memory.pressure"));
@@ -30,10 +30,10 @@ impl Pressure {
         Some(Self(file))
     }
 
-    /// Waits until memory is short, for `timeout` at most. True if it is.
+    /// Waits for memory pressure, for `timeout` at most. True if there is pressure.
     ///
     /// # Errors
-    /// If the watch is gone, as when the control group is removed: then nothing can be learnt from it any more.
+    /// If the trigger was removed, for example with the control group. Later calls fail, too.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
         let timeout = Timespec {
             tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
@@ -43,7 +43,7 @@ impl Pressure {
         match poll(&mut fds, Some(&timeout)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => Ok(false),
             Ok(_) if fds[0].revents().contains(PollFlags::ERR) => {
-                Err(io::Error::other("the watch on memory pressure is gone"))
+                Err(io::Error::other("the memory pressure trigger was removed"))
             }
             Ok(_) => Ok(true),
             Err(e) => Err(e.into()),
@@ -51,32 +51,32 @@ impl Pressure {
     }
 }
 
-/// The directory of this process's control group, in the unified hierarchy.
+/// Returns the directory of this process's control group in the unified hierarchy.
 fn own_group() -> Option<PathBuf> {
     let groups = std::fs::read_to_string(OWN_GROUPS).ok()?;
     let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     Some(Path::new(GROUPS).join(path))
 }
 
-/// Says which control groups this process is in.
+/// Lists the control groups of this process.
 const OWN_GROUPS: &str = "/proc/self/cgroup";
 
-/// Where control groups are.
+/// Mount point of the control group hierarchies.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// The most memory that this process's control group, or one around it, lets it and its neighbours have. Unit: bytes.
-/// `None`: as much as the host has.
+/// Returns the lowest memory limit of this process's control group and its ancestors. Unit: bytes.
+/// `None` if there is no limit.
 #[must_use]
 pub fn memory_limit() -> Option<u64> {
     let groups = std::fs::read_to_string(OWN_GROUPS).ok()?;
     limit_among(Path::new(GROUPS), &groups)
 }
 
-/// The least limit of the `groups` of a process and of those around them, both hierarchies below `root`. A group that
-/// lies outside of what this process sees (another namespace's) says nothing.
+/// Returns the lowest limit of the control groups in `groups` and their ancestors, in both
+/// hierarchies below `root`. Groups that are not visible in this namespace are ignored.
 fn limit_among(root: &Path, groups: &str) -> Option<u64> {
     let of_line = |line: &str| {
-        // number:controllers:path; the unified hierarchy has no controllers there.
+        // Format: number:controllers:path. The unified hierarchy has an empty controllers field.
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
         let (base, file) = match controllers {
             "" => (root.to_owned(), "memory.max"),
@@ -87,7 +87,7 @@ fn limit_among(root: &Path, groups: &str) -> Option<u64> {
         };
         let own = base.join(path.trim_start_matches('/'));
         let around = own.ancestors().take_while(|dir| dir.starts_with(&base));
-        // "max" is no number.
+        // "max" does not parse: no limit.
         let limit = |dir: &Path| -> Option<u64> {
             std::fs::read_to_string(dir.join(file))
                 .ok()?
@@ -98,7 +98,7 @@ fn limit_among(root: &Path, groups: &str) -> Option<u64> {
         around.filter_map(limit).min()
     };
     let limit = groups.lines().filter_map(of_line).min();
-    // The first hierarchy has a huge number for "none".
+    // The legacy hierarchy uses a huge number for "no limit".
     limit.filter(|limit| *limit < 1 << 60)
 }
 
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_limit_of_a_group_and_those_around_it_counts() {
+    fn the_lowest_limit_of_a_group_and_its_ancestors_applies() {
         let root = tempfile::tempdir().unwrap();
         let put = |path: &str, text: &str| {
             let path = root.path().join(path);
@@ -132,13 +132,13 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_wait_ends_in_time_and_says_no_or_yes() {
-        match Pressure::open() {
-            None => tuff_testkit::skipped("no pressure stall information here"),
+    fn waiting_for_memory_pressure_ends_at_the_timeout() {
+        match MemoryPressure::open() {
+            None => tuff_testkit::skipped("this host provides no pressure stall information"),
             Some(pressure) => {
                 pressure.wait(Duration::from_millis(1)).unwrap();
             }
         }
-        assert!(Pressure::watch(Path::new("/dev/null/nothing")).is_none());
+        assert!(MemoryPressure::watch(Path::new("/dev/null/nothing")).is_none());
     }
 }

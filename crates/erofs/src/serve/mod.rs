@@ -1,25 +1,29 @@
-//! Serving an open image for a long time, to many threads, within a fixed amount of memory: what a mount stands on.
+//! Long-running server for one open image: many threads, a fixed amount of cache memory. A mount is
+//! built on it.
 //!
-//! [`Image`](crate::read::Image) answers one request as well as it can; a [`Server`] sees them all. Each thread that asks
-//! brings a [`Session`], which holds its codec contexts and buffers.
+//! [`Image`](crate::read::Image) handles each request independently. A [`Server`] adds shared
+//! caches and detects access patterns across requests. Each thread has its own [`Session`] with
+//! codec contexts and buffers.
 //!
 //! ```text
 //!  read(session, inode, range)
-//!    └► stream    does it go on where it ended? tell the device what comes         stream.rs
-//!    └► index     range → extents, 16 bytes each, by pages                         index.rs
-//!         └► cohort    held decoded? busy? or ours to decode                       decoded.rs
-//!              └► policy    one of four strategies                                 policy.rs
-//!                   └► fetch and decode    into the caller's buffer, or to hold    request.rs
-//!                        └► the answer: copied, or lent                            answer.rs
+//!    └► stream          sequential or strided? send readahead hints            stream.rs
+//!    └► extent index    range → extents, 16 bytes each, in pages of 1 MiB      index.rs
+//!         └► cluster cache    hit, in flight, or to be decoded here            cluster_cache.rs
+//!              └► policy           one of four decoding strategies             policy.rs
+//!                   └► fetch, decode   into the caller's buffer or the cache   request.rs, buffer_pool.rs
+//!                        └► reply           copied, or by reference            reply.rs
 //! ```
 //!
 //! Invariants:
 //!
-//! * The thread that asks decodes; no lock is held meanwhile, and at most one thread decodes a cluster at a time.
-//! * A thread never waits for another while it decodes, so nobody waits in a circle.
-//! * What is cached stays within [`ServeOptions::budget`]; what a request needs beyond it does not grow with the ratio
-//!   of a cluster: one that is too long to be held is decoded through a window.
-//! * A request that is served from what is held allocates nothing.
+//! * The thread that serves a request also decodes. It holds no lock while decoding, and at most
+//!   one thread decodes a cluster at a time.
+//! * A thread never waits for another thread while it decodes, so there is no deadlock.
+//! * Cached data stays within [`ServeOptions::budget`]. The additional memory of a request does not
+//!   depend on the compression ratio: a cluster that is too long for the cache is decoded through a
+//!   window.
+//! * A request that is served from the cache allocates no memory.
 //!
 //! ```
 //! use tuff_erofs::read::{Image, OpenOptions};
@@ -38,16 +42,16 @@
 //! let server = Server::new(image, ServeOptions::default());
 //! let mut session = server.session();
 //! let root = server.image().root()?;
-//! let nid = server.lookup(&root, b"numbers")?.expect("is there");
+//! let nid = server.lookup(&root, b"numbers")?.expect("the file exists");
 //! let inode = server.inode(nid)?;
 //!
 //! let mut buf = vec![0; 4096];
 //! let n = server.read(&mut session, &inode, 2, &mut buf)?;
 //! assert!(buf[..n].starts_with(b"2\n3\n"));
 //!
-//! // Bytes that the server holds anyway need not be copied: the parts of an answer go into one `writev`.
-//! let answer = server.read_lent(&mut session, &inode, 0, &mut buf)?;
-//! assert_eq!(answer.parts().flatten().take(4).collect::<Vec<_>>(), b"1\n2\n".iter().collect::<Vec<_>>());
+//! // Cached bytes need not be copied: the parts of a reply can be passed to one `writev`.
+//! let reply = server.read_by_reference(&mut session, &inode, 0, &mut buf)?;
+//! assert_eq!(reply.parts().flatten().take(4).collect::<Vec<_>>(), b"1\n2\n".iter().collect::<Vec<_>>());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -68,11 +72,11 @@ mod session;
 mod stream;
 
 pub use counters::{Counters, Latency};
-pub use memory_pressure::{Pressure, memory_limit};
-pub use pinned::Pinned;
+pub use memory_pressure::{MemoryPressure, memory_limit};
+pub use pinned::PinStatistics;
 pub use policy::Strategy;
 pub use profile::Profile;
-pub use record::Use;
-pub use reply::{Reply, Rest};
-pub use server::{Listed, ServeOptions, Server};
+pub use record::RecordedUse;
+pub use reply::{PushRange, Reply};
+pub use server::{ListedEntry, ServeOptions, Server};
 pub use session::Session;

@@ -1,18 +1,18 @@
-//! Buffer that a request fills.
+//! Buffer that a request fills, with its access hints.
 
-/// The caller's buffer, or a part of it, and how it may be filled.
-pub(crate) struct Out<'a> {
+/// The caller's buffer, or a part of it, and the options of the request.
+pub(crate) struct OutputBuffer<'a> {
     pub(crate) buf: &'a mut [u8],
-    /// How many bytes are asked for; what follows in `buf` may be scribbled on.
+    /// Number of requested bytes. Bytes of `buf` after them may be overwritten.
     pub(crate) len: usize,
-    /// Where `buf` starts in the answer.
+    /// Position of `buf` in the reply.
     pub(crate) base: usize,
-    /// Runs may be lent instead of copied.
-    pub(crate) lend: bool,
-    /// Clusters may be handed on.
-    pub(crate) hand_on: bool,
-    /// The reader goes ahead in even steps. Unit: bytes.
+    /// Ranges of cached clusters may be returned by reference.
+    pub(crate) by_reference: bool,
+    /// Clusters may be pushed to a cache above the server.
+    pub(crate) push: bool,
+    /// Distance between the starts of successive requests of a strided reader. Unit: bytes.
     pub(crate) stride: Option<u64>,
-    /// What is not needed now will probably be soon.
+    /// The access is sequential or long: the rest of each cluster is likely to be requested soon.
     pub(crate) clustered: bool,
 }

@@ -1,34 +1,36 @@
-//! Decoding what will be used before it is asked for, and keeping it.
+//! Decoding the hottest ranges of a profile in advance and pinning them in the cache.
 
 use super::buffer_pool::BufferPool;
 use super::cluster_cache::Lookup;
 use super::profile::Profile;
 use super::server::Server;
 use super::session::Session;
-use crate::read::decode::{self, Want};
+use crate::read::decode::{self, DecodeScope};
 use crate::read::{Cluster, ClusterCoding, Extent, Inode, Location};
 use crate::{Error, Result};
 
-/// What pinning a profile did.
+/// Result of pinning a profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pinned {
-    /// Clusters that are pinned now.
+pub struct PinStatistics {
+    /// Number of pinned clusters.
     pub clusters: u64,
-    /// Memory that they take. Unit: bytes.
+    /// Memory of the pinned clusters. Unit: bytes.
     pub bytes: u64,
-    /// Uses in the profile whose file is not in the image, or is shorter, or broken.
+    /// Number of uses whose file is missing, damaged, or shorter than the use.
     pub missing: u64,
-    /// Uses that did not fit into the budget, at least in part.
+    /// Number of uses that did not fit into the budget, at least in part.
     pub left_out: u64,
 }
 
 impl Server {
-    /// Decodes the hottest parts of a profile and keeps them for as long as the server lives, within `budget` bytes, of
-    /// which no more than half of the budget for clusters counts. What is stored as it is needs no pinning.
+    /// Decodes the hottest ranges of a profile and pins them for the lifetime of the server. They
+    /// take at most `budget` bytes, and at most half of the cache for clusters. Uncompressed data
+    /// is not pinned.
     ///
-    /// A file that is missing or damaged is counted and does no harm: whoever asks for it learns more.
-    pub fn pin(&self, session: &mut Session, profile: &Profile, budget: usize) -> Pinned {
-        let mut pinned = Pinned::default();
+    /// Missing and damaged files are counted and do not fail the call. A request for a damaged file
+    /// reports the error.
+    pub fn pin(&self, session: &mut Session, profile: &Profile, budget: usize) -> PinStatistics {
+        let mut pinned = PinStatistics::default();
         let budget = budget.min(self.decoded.limit() / 2);
         for hot in profile.hottest() {
             let inode = self.image.resolve(&hot.path);
@@ -43,19 +45,19 @@ impl Server {
                 Err(_) => pinned.missing += 1,
             }
         }
-        // What is counted is what requests fetch.
+        // The fetch counters cover requests only.
         let _ = session.worker.fetched.taken();
         pinned
     }
 
-    /// False if the budget ended before the range.
+    /// Pins a range of a file. False if the budget was exhausted before its end.
     fn pin_range(
         &self,
         session: &mut Session,
         inode: &Inode,
         (mut at, end): (u64, u64),
         budget: usize,
-        pinned: &mut Pinned,
+        pinned: &mut PinStatistics,
     ) -> Result<bool> {
         let mut cursor = self.index.cursor(&self.image, inode, end)?;
         let mut all = true;
@@ -76,10 +78,10 @@ impl Server {
                     if to > packed.size() {
                         return Err(Error::corrupt(
                             inode.place(),
-                            "a fragment reaches past the packed inode",
+                            "a fragment extends past the end of the packed inode",
                         ));
                     }
-                    // No deeper: the packed inode has no fragments.
+                    // One level of recursion: the packed inode has no fragments.
                     self.pin_range(session, packed, (from, to), budget, pinned)?
                 }
                 _ => true,
@@ -95,13 +97,13 @@ impl Server {
         extent: &Extent,
         cluster: Cluster,
         budget: usize,
-        pinned: &mut Pinned,
+        pinned: &mut PinStatistics,
     ) -> Result<bool> {
         let len = self.image.decoded_len(extent)?;
         let key = (cluster.pos, cluster.len, cluster.coding);
         let flight = match self.decoded.begin(key, |held| held.len() >= len, true) {
             Lookup::CachedCluster(held) if held.is_pinned() => return Ok(true),
-            // Held, but not for good: it is decoded anew, in case it is dropped meanwhile.
+            // Cached but not pinned: decode it again, as it may be evicted at any time.
             Lookup::CachedCluster(_) => match self.decoded.begin(key, |_| false, true) {
                 Lookup::Lead(flight) => flight,
                 _ => return Ok(false),
@@ -115,7 +117,7 @@ impl Server {
         let Some(mut slab) = self.decoded.slab(len) else {
             return Ok(false);
         };
-        // It may be longer than it would have to be.
+        // The buffer may be longer than its size class.
         if self.decoded.pinned() + slab.len() > budget {
             return Ok(false);
         }
@@ -124,10 +126,10 @@ impl Server {
         let src = worker
             .fetched
             .get(devices, 0, cluster.pos, cluster.len as usize, || 0)?;
-        let want = if cluster.partial {
-            Want::Prefix
+        let scope = if cluster.partial {
+            DecodeScope::Prefix
         } else {
-            Want::All
+            DecodeScope::All
         };
         let (form, at) = (self.image.form(), (extent.offset, extent.len));
         let decoder = &mut worker.decoder;
@@ -137,7 +139,7 @@ impl Server {
             src,
             form,
             at,
-            want,
+            scope,
             &mut slab[..len],
         )
         .map_err(|e| Error::corrupt(crate::read::file::cluster_place(extent, cluster), e))?;

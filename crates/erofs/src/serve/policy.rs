@@ -1,28 +1,29 @@
-//! How a cluster is decoded: four ways, and which one when.
+//! Decoding strategies, and the policy that chooses one of them for each cluster.
 
 use std::fmt;
 use std::str::FromStr;
 use tuff_codec::{Algorithm, Decoder};
 
-/// A way to decode a cluster.
+/// Strategy for decoding a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Strategy {
-    /// The whole extent into one run of memory: the caller's buffer where all of it is asked for, otherwise a cached
-    /// one.
+    /// Decodes the whole extent into contiguous memory: the caller's buffer if all of it is
+    /// requested, otherwise a buffer of the cache.
     Gathered,
-    /// As far as needed into a buffer of the thread, from which the part that is asked for is copied.
+    /// Decodes the needed prefix into a buffer of the thread, and copies the requested part.
     Buffer,
-    /// Through a window of 64 KiB, as far as needed: nothing in front of the part that is asked for is kept.
+    /// Decodes the needed prefix through a window of 64 KiB and keeps only the requested part.
     Rolling,
-    /// Compressed bytes are read into the end of the output and decoded there. LZ4 only; others are gathered.
+    /// Reads the compressed bytes into the end of the output buffer and decodes them there. LZ4
+    /// only; other algorithms use `Gathered`.
     InPlace,
 }
 
 impl Strategy {
-    /// All of them.
+    /// All strategies, in the order of [`Counters::decodes`](super::Counters::decodes).
     pub const ALL: [Self; 4] = [Self::Gathered, Self::Buffer, Self::Rolling, Self::InPlace];
 
-    /// The name on command lines.
+    /// Name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -46,52 +47,59 @@ impl FromStr for Strategy {
     fn from_str(s: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|strategy| strategy.name() == s);
         found.ok_or_else(|| {
-            format!("{s:?} is no strategy: expected gathered, buffer, rolling or in-place")
+            format!("unknown strategy {s:?}: expected gathered, buffer, rolling or in-place")
         })
     }
 }
 
-/// The longest prefix that is decoded into a thread's buffer. Unit: bytes.
+/// Maximum length of a prefix that is decoded into the thread's buffer. Unit: bytes.
 pub(crate) const BUFFER_MAX: usize = 1 << 20;
 
-/// Requests at least this long want most of what they touch, now or next. Unit: bytes.
+/// Minimum length of a request that is treated like a sequential one: most of each cluster that it
+/// touches is needed. Unit: bytes.
 pub(crate) const CLUSTERED: usize = 32 << 10;
 
-/// How often a held cluster must be used again to be worth it. Decoding all of it instead of a prefix, into memory that
-/// no cache has, costs more than twice as much where a prefix is cheap; a Zstandard prefix is hardly cheaper than all.
+/// Returns the number of later uses for which caching a whole cluster pays. Decoding a whole
+/// cluster into new memory costs more than twice as much as a cheap prefix. A Zstandard prefix
+/// costs nearly as much as the whole cluster.
 ///
-/// Where clusters are handed on, later uses cost next to nothing.
-pub(crate) fn uses_that_pay(algorithm: Algorithm, hand_on: bool) -> f32 {
+/// With `push`, later uses cost almost nothing, because the kernel's page cache serves them.
+pub(crate) fn uses_that_pay(algorithm: Algorithm, push: bool) -> f32 {
     match algorithm {
         Algorithm::Zstd => 0.25,
-        _ if hand_on => 1.0,
+        _ if push => 1.0,
         _ => 1.5,
     }
 }
 
-/// How often held clusters must have been used again, so far, for all of one to be decoded when it is first touched.
-/// `None`: never.
+/// Returns the average number of later uses from which a cluster is decoded completely at its first
+/// use. `None`: never.
 ///
-/// A prefix at the first touch, one at the second, and all for whoever it is handed on to are two decodings of a Zstandard
-/// cluster; one costs half of one more than a prefix. LZ4's prefixes are cheap beside fresh memory for all.
+/// Otherwise the first two uses decode a prefix each, and the push decodes the whole cluster. For
+/// Zstandard, prefixes and push cost about two complete decodes; decoding completely at the first
+/// use costs half a decode more than a prefix. LZ4 prefixes are cheap compared with new memory for
+/// a whole cluster.
 pub(crate) fn uses_that_pay_at_once(algorithm: Algorithm) -> Option<f32> {
     (algorithm != Algorithm::Lz4).then_some(0.5)
 }
 
-/// One in so many clusters is held where it could be handed on, after `n` of either: its uses are seen. All of one takes fresh memory, which is
-/// several times what LZ4's prefixes cost that it saves; others' prefixes cost nearly as much as all.
+/// Returns `k` so that one in `k` push candidates is cached instead, after `n` candidates: the uses
+/// of cached clusters are visible to the server. A cached LZ4 cluster takes new memory, which costs
+/// several times as much as the prefixes that it saves. Prefixes of other algorithms cost nearly as
+/// much as the whole cluster.
 pub(crate) fn trial_one_in(algorithm: Algorithm, n: usize) -> usize {
     match algorithm {
-        // By then there are as many as it takes to judge.
+        // By then there are enough samples to decide.
         Algorithm::Lz4 if n >= 128 => 64,
         Algorithm::Lz4 => 16,
         _ => 8,
     }
 }
 
-/// How many more steps of an even reader must fall into a cluster for all of it to be decoded and held at the first one.
-/// Prefixes for k steps come to (k + 1) / 2 clusters; LZ4 decodes those at twice the speed, into a buffer that the
-/// processor's cache has, and others' prefixes cost much beside a page fault.
+/// Returns the number of further steps of a strided reader in a cluster for which decoding and
+/// caching all of it pays. Prefixes for k steps cost (k + 1) / 2 clusters. LZ4 decodes prefixes at
+/// twice the speed, into a buffer that is in the CPU cache. Prefixes of other algorithms are
+/// expensive compared with a page fault.
 pub(crate) fn steps_that_pay(algorithm: Algorithm) -> u64 {
     match algorithm {
         Algorithm::Lz4 => 4,
@@ -99,48 +107,51 @@ pub(crate) fn steps_that_pay(algorithm: Algorithm) -> u64 {
     }
 }
 
-/// All that the choice depends on.
-pub(crate) struct Situation {
+/// Input of the policy: the cluster, the requested part and the access pattern.
+pub(crate) struct PolicyInput {
     pub(crate) algorithm: Algorithm,
-    /// Bytes of the cluster.
+    /// Length of the cluster on disk. Unit: bytes.
     pub(crate) compressed: usize,
-    /// What it decodes to. Unit: bytes.
+    /// Length of the decoded extent. Unit: bytes.
     pub(crate) decoded: usize,
-    /// The part that is asked for. Unit: bytes.
+    /// Decoded bytes before the requested part. Unit: bytes.
     pub(crate) skip: usize,
     pub(crate) take: usize,
-    /// Bytes of the caller's buffer behind that part that are written later.
+    /// Bytes of the caller's buffer after the requested part that may be overwritten.
     pub(crate) slack: usize,
-    /// The stream ends where its cluster does, and decodes to exactly the extent.
+    /// The stream ends at the end of its cluster, and decodes to exactly the extent.
     pub(crate) exact: bool,
-    /// The reader goes on where it ended, or reads much at once.
+    /// The access is sequential or long.
     pub(crate) clustered: bool,
-    /// It was decoded in part lately, and holding such clusters pays.
+    /// The cluster was partly decoded before, and caching such clusters pays.
     pub(crate) seen: bool,
-    /// A decoded cluster of this length may be held.
+    /// A decoded cluster of this length may be cached.
     pub(crate) fits: bool,
 }
 
-/// What is to be done.
+/// Decision of the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) strategy: Strategy,
-    pub(crate) into: Into,
+    pub(crate) destination: Destination,
 }
 
-/// Where decoded bytes go.
+/// Destination of the decoded bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Into {
-    /// The caller's buffer.
+pub(crate) enum Destination {
+    /// The caller's buffer, without caching.
     Caller,
-    /// A buffer that is held for others.
+    /// A buffer of the cluster cache.
     CachedCluster,
 }
 
-/// Picks. A `forced` strategy that cannot do it gives way to one that can.
-pub(crate) fn choose(s: &Situation, forced: Option<Strategy>) -> Plan {
+/// Chooses a strategy and a destination. A `forced` strategy that is not applicable is replaced.
+pub(crate) fn choose(s: &PolicyInput, forced: Option<Strategy>) -> Plan {
     let whole = s.skip == 0 && s.take == s.decoded;
-    let plan = |strategy, into| Plan { strategy, into };
+    let plan = |strategy, destination| Plan {
+        strategy,
+        destination,
+    };
     let in_place = s.algorithm == Algorithm::Lz4
         && s.exact
         && (!whole || Decoder::in_place_len(s.compressed, s.decoded) <= s.decoded + s.slack);
@@ -150,40 +161,44 @@ pub(crate) fn choose(s: &Situation, forced: Option<Strategy>) -> Plan {
         Strategy::Rolling
     };
     match forced {
-        Some(Strategy::Buffer) => return plan(part, Into::Caller),
-        Some(Strategy::Rolling) => return plan(Strategy::Rolling, Into::Caller),
-        Some(Strategy::Gathered) if whole => return plan(Strategy::Gathered, Into::Caller),
+        Some(Strategy::Buffer) => return plan(part, Destination::Caller),
+        Some(Strategy::Rolling) => return plan(Strategy::Rolling, Destination::Caller),
+        Some(Strategy::Gathered) if whole => return plan(Strategy::Gathered, Destination::Caller),
         Some(Strategy::InPlace) if whole && in_place => {
-            return plan(Strategy::InPlace, Into::Caller);
+            return plan(Strategy::InPlace, Destination::Caller);
         }
-        Some(Strategy::InPlace) if whole => return plan(Strategy::Gathered, Into::Caller),
-        Some(Strategy::Gathered) if s.fits => return plan(Strategy::Gathered, Into::CachedCluster),
+        Some(Strategy::InPlace) if whole => return plan(Strategy::Gathered, Destination::Caller),
+        Some(Strategy::Gathered) if s.fits => {
+            return plan(Strategy::Gathered, Destination::CachedCluster);
+        }
         Some(Strategy::InPlace) if s.fits && in_place => {
-            return plan(Strategy::InPlace, Into::CachedCluster);
+            return plan(Strategy::InPlace, Destination::CachedCluster);
         }
-        Some(Strategy::InPlace) if s.fits => return plan(Strategy::Gathered, Into::CachedCluster),
+        Some(Strategy::InPlace) if s.fits => {
+            return plan(Strategy::Gathered, Destination::CachedCluster);
+        }
         _ => {}
     }
     if whole {
-        return plan(Strategy::Gathered, Into::Caller);
+        return plan(Strategy::Gathered, Destination::Caller);
     }
     if !s.fits {
-        return plan(part, Into::Caller);
+        return plan(part, Destination::Caller);
     }
-    // The first to touch a cluster somewhere decodes no more than it needs; who comes back decodes all of it. That way
-    // no cluster costs more than twice as much as if the future were known.
+    // The first use of a cluster decodes no more than it needs, and a later one decodes all of it.
+    // No cluster costs more than twice as much as with knowledge of the future.
     if !s.clustered && !s.seen {
-        return plan(part, Into::Caller);
+        return plan(part, Destination::Caller);
     }
-    plan(Strategy::Gathered, Into::CachedCluster)
+    plan(Strategy::Gathered, Destination::CachedCluster)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn situation() -> Situation {
-        Situation {
+    fn input() -> PolicyInput {
+        PolicyInput {
             algorithm: Algorithm::Lz4,
             compressed: 65_536,
             decoded: 200_000,
@@ -198,18 +213,18 @@ mod tests {
     }
 
     #[test]
-    fn a_first_touch_decodes_a_part_and_the_second_all() {
-        let mut s = situation();
-        assert_eq!(choose(&s, None).into, Into::Caller);
+    fn a_first_use_decodes_a_part_and_a_second_use_everything() {
+        let mut s = input();
+        assert_eq!(choose(&s, None).destination, Destination::Caller);
         s.seen = true;
-        assert_eq!(choose(&s, None).into, Into::CachedCluster);
+        assert_eq!(choose(&s, None).destination, Destination::CachedCluster);
         s.seen = false;
         s.clustered = true;
-        assert_eq!(choose(&s, None).into, Into::CachedCluster);
+        assert_eq!(choose(&s, None).destination, Destination::CachedCluster);
     }
 
     #[test]
-    fn few_lz4_clusters_are_held_to_see_whether_handing_on_pays() {
+    fn few_lz4_clusters_are_cached_as_push_trials() {
         let tried = |algorithm, range: std::ops::Range<usize>| {
             let tried = |n: &usize| n.is_multiple_of(trial_one_in(algorithm, *n));
             range.filter(tried).count()
@@ -220,22 +235,22 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_held_is_decoded_within_bounds() {
-        let mut s = situation();
+    fn clusters_too_long_for_the_cache_are_decoded_through_a_window() {
+        let mut s = input();
         (s.fits, s.seen) = (false, true);
         (s.decoded, s.skip) = (12 << 20, 11 << 20);
         for forced in [None].into_iter().chain(Strategy::ALL.map(Some)) {
             let plan = choose(&s, forced);
             assert_eq!(plan.strategy, Strategy::Rolling, "{forced:?}");
-            assert_eq!(plan.into, Into::Caller);
+            assert_eq!(plan.destination, Destination::Caller);
         }
     }
 
     #[test]
-    fn in_place_needs_room_behind_or_a_buffer_of_its_own() {
-        let mut s = situation();
+    fn in_place_decoding_needs_slack_or_a_cache_buffer() {
+        let mut s = input();
         s.take = s.decoded;
-        let pick = |s: &Situation| choose(s, Some(Strategy::InPlace)).strategy;
+        let pick = |s: &PolicyInput| choose(s, Some(Strategy::InPlace)).strategy;
         assert_eq!(pick(&s), Strategy::Gathered);
         let room = Decoder::in_place_len(s.compressed, s.decoded) - s.decoded;
         s.slack = room - 1;
@@ -244,12 +259,12 @@ mod tests {
         assert_eq!(pick(&s), Strategy::InPlace);
         s.exact = false;
         assert_eq!(pick(&s), Strategy::Gathered);
-        let s = situation();
+        let s = input();
         assert_eq!(pick(&s), Strategy::InPlace);
     }
 
     #[test]
-    fn names_come_back() {
+    fn strategies_parse_from_their_names() {
         for strategy in Strategy::ALL {
             assert_eq!(strategy.name().parse(), Ok(strategy));
         }

@@ -1,4 +1,5 @@
-//! Profiles: which parts of a tree are used, in which order, and how often. A text file, described in `docs/reference/profile.md`.
+//! Access profiles: the parts of a tree that are used, in which order, and in how many recordings.
+//! The text format is described in `docs/reference/profile.md`.
 //!
 //! ```text
 //! tuff profile 1
@@ -12,45 +13,45 @@ use crate::{Error, Result};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Write};
 
-/// The first line of a profile.
+/// First line of a profile.
 pub const MAGIC: &str = "tuff profile 1";
 
-/// Most lines of a profile that is read.
+/// Maximum number of lines that are accepted.
 const LINES_MAX: usize = 1 << 22;
 
-/// A use of a part of a file.
+/// Use of a part of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathUse {
-    /// From the root on, with a slash in front.
+    /// Absolute path in the image.
     pub path: Vec<u8>,
-    /// Unit: bytes.
+    /// File offset. Unit: bytes.
     pub offset: u64,
-    /// Unit: bytes, at least 1.
+    /// Length. Unit: bytes, at least 1.
     pub len: u64,
-    /// When it was first used, from the start of the recording. Unit: microseconds.
+    /// Time of the first use since the start of the recording. Unit: microseconds.
     pub when_us: u64,
-    /// In how many recordings it was used.
+    /// Number of recordings in which the part was used.
     pub runs: u32,
 }
 
-/// Uses, in the order of their times.
+/// Uses in the order of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// Ascending by `when_us`.
+    /// Uses, ascending by `when_us`.
     pub uses: Vec<PathUse>,
 }
 
 impl Profile {
-    /// Whether bytes look like a profile.
+    /// True if `bytes` starts with the first line of a profile.
     #[must_use]
     pub fn is_profile(bytes: &[u8]) -> bool {
         bytes.split(|b| *b == b'\n').next() == Some(MAGIC.as_bytes())
     }
 
-    /// Reads the text of a profile.
+    /// Parses the text of a profile.
     ///
     /// # Errors
-    /// `Usage` with the number of the line that is wrong.
+    /// `Usage` with the number of the invalid line.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         if !Self::is_profile(bytes) {
             return Err(Error::usage(format_args!(
@@ -64,12 +65,12 @@ impl Profile {
             }
             if i > LINES_MAX {
                 return Err(Error::usage(format_args!(
-                    "a profile of more than {LINES_MAX} lines"
+                    "the profile has more than {LINES_MAX} lines"
                 )));
             }
             let parsed = parse_line(line).ok_or_else(|| {
                 Error::usage(format_args!(
-                    "profile, line {}: expected: when_us runs offset length /path",
+                    "profile, line {}: expected 'when_us runs offset length /path'",
                     i + 1
                 ))
             })?;
@@ -79,7 +80,7 @@ impl Profile {
         Ok(Self { uses })
     }
 
-    /// Writes the text.
+    /// Writes the profile as text.
     ///
     /// # Errors
     /// Those of `out`.
@@ -98,10 +99,10 @@ impl Profile {
         Ok(())
     }
 
-    /// Several profiles as one: runs are added up, and the earliest time counts.
+    /// Merges several profiles: runs are added up, and the earliest time is kept.
     #[must_use]
     pub fn merge(profiles: &[Self]) -> Self {
-        // By path: what starts and ends where.
+        // Uses by path.
         let mut files: BTreeMap<&[u8], Vec<&PathUse>> = BTreeMap::new();
         for u in profiles.iter().flat_map(|p| &p.uses) {
             files.entry(&u.path).or_default().push(u);
@@ -150,7 +151,7 @@ impl Profile {
         Self { uses }
     }
 
-    /// The paths in the order of their first use, without the slash in front.
+    /// Paths in the order of their first use, without the leading slash.
     #[must_use]
     pub fn paths(&self) -> Vec<Vec<u8>> {
         let mut seen = HashSet::new();
@@ -159,7 +160,7 @@ impl Profile {
             .collect()
     }
 
-    /// The hottest uses first: those of most recordings, and of these the earliest.
+    /// Uses by descending heat: those of the most recordings first, and the earliest of these.
     #[must_use]
     pub fn hottest(&self) -> Vec<&PathUse> {
         let mut uses: Vec<&PathUse> = self.uses.iter().collect();
@@ -199,15 +200,17 @@ fn parse_line(line: &[u8]) -> Option<PathUse> {
 }
 
 impl Server {
-    /// What was read so far, in the order of first use. Empty unless [`record`](super::ServeOptions::record) is set.
+    /// Uses recorded so far, in the order of time. Empty unless
+    /// [`record`](super::ServeOptions::record) is set.
     #[must_use]
-    pub fn recorded(&self) -> Vec<super::record::Use> {
+    pub fn recorded(&self) -> Vec<super::record::RecordedUse> {
         self.recorder.as_ref().map_or_else(Vec::new, |r| r.uses())
     }
 
-    /// What was read so far, by paths: of several to one file, the first in the order of the tree.
+    /// Profile of the uses recorded so far. If an inode has several paths, the first one in tree
+    /// order is used.
     ///
-    /// Walks the tree of the image until all files are found.
+    /// Walks the tree of the image until the paths of all files are found.
     ///
     /// # Errors
     /// If directories cannot be read.
@@ -233,8 +236,8 @@ impl Server {
         let image = &self.image;
         let mut found = HashMap::new();
         let root = image.root()?;
-        // Directories on the way down, each with how long its path is. A directory that comes twice is damage; it is
-        // walked once.
+        // Open directories from the root down, each with the length of its path. A damaged image
+        // may link a directory twice; it is walked once.
         let mut seen = HashSet::from([root.nid()]);
         let mut path = Vec::new();
         let mut down: Vec<(ReadDir<'_>, usize)> = vec![(image.read_dir(&root)?, 0)];
@@ -279,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn text_comes_back() {
+    fn profiles_round_trip_as_text() {
         let mut odd = at("/with space%\n", 4096, 8192, 7, 3);
         odd.path.push(0xFF);
         let profile = Profile {
@@ -295,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lines_are_named() {
+    fn invalid_lines_are_reported_by_number() {
         for line in [
             "x",
             "1 1 0 1 a",

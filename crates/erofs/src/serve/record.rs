@@ -1,30 +1,30 @@
-//! Which parts of which files were read, in the order of their first use.
+//! Recorder of the ranges of files that are read, in the order of their first use.
 
 use crate::read::Nid;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// The grain of what is recorded: what a kernel asks for at least. Unit: bytes.
+/// Granularity of recorded ranges: the kernel's page size. Unit: bytes.
 const PAGE: u64 = 4096;
 
-/// Most uses that are recorded; what comes later is not. About 20 MB of memory.
+/// Maximum number of recorded uses, about 20 MB of memory. Later uses are ignored.
 const USES_MAX: usize = 1 << 18;
 
-/// A part of a file, when it was first read.
+/// First use of a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Use {
-    /// The file.
+pub struct RecordedUse {
+    /// Inode of the file.
     pub nid: Nid,
-    /// Unit: bytes, a multiple of 4096.
+    /// File offset. Unit: bytes, a multiple of 4096.
     pub offset: u64,
-    /// Unit: bytes, a multiple of 4096: the last page of a file counts as a whole one.
+    /// Length. Unit: bytes, a multiple of 4096. The last page of a file counts as a whole page.
     pub len: u64,
-    /// Since the start of the server. Unit: microseconds.
+    /// Time since the start of the server. Unit: microseconds.
     pub when_us: u64,
 }
 
-/// Notes first uses.
+/// Thread-safe recorder of first uses.
 pub(crate) struct Recorder {
     start: Instant,
     record: Mutex<Record>,
@@ -32,8 +32,8 @@ pub(crate) struct Recorder {
 
 #[derive(Default)]
 struct Record {
-    uses: Vec<Use>,
-    /// End of each run of used bytes, by file and start. Runs do not touch.
+    uses: Vec<RecordedUse>,
+    /// End of each range of used bytes, by inode and start. Ranges are disjoint and not adjacent.
     runs: BTreeMap<(Nid, u64), u64>,
 }
 
@@ -52,7 +52,7 @@ impl Recorder {
         record.note(nid, offset, len, when_us);
     }
 
-    pub(crate) fn uses(&self) -> Vec<Use> {
+    pub(crate) fn uses(&self) -> Vec<RecordedUse> {
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         record.uses.clone()
     }
@@ -63,7 +63,7 @@ impl Record {
         let from = offset / PAGE * PAGE;
         let end = offset.saturating_add(len).next_multiple_of(PAGE);
         let mut at = from;
-        // The run that reaches into what is new from the left.
+        // Skip the part that an earlier range covers at the start.
         if let Some((_, to)) = self.runs.range((nid, 0)..=(nid, from)).next_back() {
             at = at.max(*to);
         }
@@ -75,7 +75,7 @@ impl Record {
             let next = next.map(|((_, start), to)| (*start, *to));
             let stop = next.map_or(end, |(start, _)| start);
             if stop > at {
-                self.add(Use {
+                self.add(RecordedUse {
                     nid,
                     offset: at,
                     len: stop - at,
@@ -86,11 +86,11 @@ impl Record {
         }
     }
 
-    /// Adds a use of bytes that are not in any run.
-    fn add(&mut self, new: Use) {
+    /// Adds a use of bytes that are in no range.
+    fn add(&mut self, new: RecordedUse) {
         let end = new.offset + new.len;
         match self.uses.last_mut() {
-            // A reader that goes on is one use.
+            // A sequential reader is recorded as one use.
             Some(last) if last.nid == new.nid && last.offset + last.len == new.offset => {
                 last.len += new.len;
             }
@@ -124,12 +124,12 @@ mod tests {
             record.note(Nid(nid), page * PAGE + 5, pages * PAGE - 5, when);
         };
         note(1, 0, 2, 10);
-        note(1, 2, 1, 20); // goes on
+        note(1, 2, 1, 20); // sequential
         note(2, 4, 1, 30);
-        note(1, 1, 3, 40); // one page of it is new
+        note(1, 1, 3, 40); // one new page
         note(1, 8, 1, 50);
-        note(1, 0, 12, 60); // the gaps
-        note(1, 3, 5, 70); // nothing
+        note(1, 0, 12, 60); // two gaps
+        note(1, 3, 5, 70); // nothing new
         let got: Vec<_> = record
             .uses
             .iter()
@@ -146,6 +146,6 @@ mod tests {
                 (1, 9, 3, 60)
             ]
         );
-        assert_eq!(record.runs.len(), 2, "one run each");
+        assert_eq!(record.runs.len(), 2, "one run per inode");
     }
 }

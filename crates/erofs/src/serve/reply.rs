@@ -1,79 +1,85 @@
-//! What a request got: bytes in the caller's buffer, and bytes that are lent.
+//! Reply to a read request: bytes in the caller's buffer, and ranges of cached clusters by
+//! reference.
 
 use super::cluster_cache::CachedCluster;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A run of an answer that lies in memory of the server.
-pub(crate) struct Lent {
-    /// Where in the answer it is.
+/// Range of a reply that references a cached cluster.
+pub(crate) struct ClusterReference {
+    /// Position in the reply.
     pub(crate) at: Range<usize>,
     pub(crate) held: Arc<CachedCluster>,
-    /// Where in the cluster it starts.
+    /// Start of the range in the cluster.
     pub(crate) from: usize,
 }
 
-/// A part of a file that another cache should have: see [`Server::take_rest`](super::Server::take_rest).
+/// Range of a file to push to a cache above the server: see
+/// [`Server::take_push`](super::Server::take_push).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rest {
-    /// Where in the file it starts. Unit: bytes.
+pub struct PushRange {
+    /// File offset. Unit: bytes.
     pub offset: u64,
-    /// Unit: bytes.
+    /// Length of the range. Unit: bytes.
     pub len: usize,
-    /// The reader goes ahead in steps of so many bytes: this is where it is, and parts as long as this one are wanted at
-    /// its next steps. Unit: bytes.
+    /// Stride of a strided reader whose request at `offset` was answered. Ranges of the same length at
+    /// multiples of the stride after `offset` can be pushed, too. `None` for other readers. Unit: bytes.
     pub step: Option<u64>,
 }
 
-impl Rest {
-    /// Which of its bytes are whole pages of 4096 bytes, or the last one of a file of `size` bytes.
+impl PushRange {
+    /// Returns the part of the range that consists of whole pages of 4096 bytes. The last page of a
+    /// file of `size` bytes may be shorter.
     pub(crate) fn pages(&self, size: u64) -> Range<usize> {
         const PAGE: u64 = 4096;
         let end = self.offset + self.len as u64;
         let to = if end == size { end } else { end / PAGE * PAGE };
         let from = self.offset.next_multiple_of(PAGE).min(to.max(self.offset));
-        // Fits: both are inside.
+        // Fits: both are inside the range.
         (from - self.offset) as usize..(to.max(from) - self.offset) as usize
     }
 }
 
-/// The bytes of one request, in order: see [`Server::read_lent`](super::Server::read_lent). What is lent stays as it
-/// is until the session is used again.
+/// Bytes of one reply, in order: see
+/// [`Server::read_by_reference`](super::Server::read_by_reference). Referenced clusters are
+/// unchanged until the session is used again.
 pub struct Reply<'a> {
     pub(crate) buf: &'a [u8],
-    pub(crate) lent: &'a [Lent],
+    pub(crate) references: &'a [ClusterReference],
 }
 
 impl<'a> Reply<'a> {
-    /// Unit: bytes. Fewer than the buffer holds only at the end of the file.
+    /// Length in bytes. Less than that of the buffer only at the end of the file.
     #[must_use]
     pub fn len(&self) -> usize {
         self.buf.len()
     }
 
-    /// True at the end of the file.
+    /// True if the reply has no bytes, which means end of file.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.buf.is_empty()
     }
 
-    /// The most parts that [`parts`](Self::parts) has.
+    /// Upper bound of the number of [`parts`](Self::parts).
     #[must_use]
     pub fn parts_max(&self) -> usize {
-        2 * self.lent.len() + 1
+        2 * self.references.len() + 1
     }
 
-    /// The bytes as runs that follow each other, none of them empty.
+    /// Consecutive non-empty slices that make up the reply.
     pub fn parts(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let (buf, lent) = (self.buf, self.lent);
+        let (buf, references) = (self.buf, self.references);
         let between = move |i: usize| {
-            let from = i.checked_sub(1).map_or(0, |i| lent[i].at.end);
-            let to = lent.get(i).map_or(buf.len(), |l| l.at.start);
+            let from = i.checked_sub(1).map_or(0, |i| references[i].at.end);
+            let to = references.get(i).map_or(buf.len(), |l| l.at.start);
             &buf[from..to]
         };
-        (0..=lent.len())
+        (0..=references.len())
             .flat_map(move |i| {
-                let held = lent.get(i).map(|l| &l.held.bytes()[l.from..][..l.at.len()]);
+                let held = references
+                    .get(i)
+                    .map(|l| &l.held.bytes()[l.from..][..l.at.len()]);
                 [Some(between(i)), held]
             })
             .flatten()
@@ -86,10 +92,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rest_is_whole_pages_or_ends_with_the_file() {
+    fn pushed_ranges_are_whole_pages_or_end_with_the_file() {
         let pages = |offset, len, size| {
             let step = None;
-            Rest { offset, len, step }.pages(size)
+            PushRange { offset, len, step }.pages(size)
         };
         assert_eq!(pages(0, 10_000, 1 << 20), 0..8192);
         assert_eq!(pages(0, 10_000, 10_000), 0..10_000);
@@ -99,21 +105,25 @@ mod tests {
     }
 
     #[test]
-    fn parts_follow_each_other() {
+    fn parts_concatenate_to_the_reply() {
         let buf = *b"ab__e__";
         let held = CachedCluster::of(b"-cdfg");
-        let lent = |at: Range<usize>, from| Lent {
+        let reference = |at: Range<usize>, from| ClusterReference {
             at,
             held: held.clone(),
             from,
         };
-        let lent = [lent(2..4, 1), lent(5..7, 3)];
+        let references = [reference(2..4, 1), reference(5..7, 3)];
         let answer = Reply {
             buf: &buf,
-            lent: &lent,
+            references: &references,
         };
         assert_eq!(answer.parts().collect::<Vec<_>>().concat(), b"abcdefg");
         assert!(answer.parts().count() <= answer.parts_max());
-        assert_eq!(answer.parts().count(), 4, "nothing follows the last one");
+        assert_eq!(
+            answer.parts().count(),
+            4,
+            "there is no part after the last reference"
+        );
     }
 }

@@ -1,69 +1,70 @@
-//! One request: from extents to bytes in the caller's buffer, one extent after the other.
+//! Execution of one read request: maps its range to extents and fills the caller's buffer.
 
 use super::buffer_pool::PoolBuffer;
 use super::cluster_cache::{CachedCluster, Flight, Lookup};
 use super::counters::Count;
 use super::index::Cursor;
-use super::out::Out;
-use super::policy::{self, BUFFER_MAX, Into, Plan, Situation, Strategy};
-use super::reply::{Lent, Rest};
+use super::out::OutputBuffer;
+use super::policy::{self, BUFFER_MAX, Destination, Plan, PolicyInput, Strategy};
+use super::reply::{ClusterReference, PushRange};
 use super::server::Server;
 use super::session::Session;
-use crate::read::decode::{self, Broken, Want};
+use crate::read::decode::{self, Broken, DecodeScope};
 use crate::read::fetch::FETCH_MAX;
 use crate::read::file::cluster_place;
-use crate::read::{Cluster, ClusterCoding, Extent, Inode, Location, Spot};
+use crate::read::{Cluster, ClusterCoding, Extent, Inode, Location, StorePosition};
 use crate::{Error, Result};
 use std::sync::Arc;
 use tuff_codec::{Algorithm, Decoder};
 
-/// Shorter runs are copied: that costs less than one more part of an answer. Unit: bytes.
-const LENT_MIN: usize = 16 << 10;
+/// Minimum length of a range that is returned by reference. Copying shorter ranges costs less than
+/// another part of the reply. Unit: bytes.
+const REFERENCE_LEN_MIN: usize = 16 << 10;
 
-/// The most that an answer is lent. Unit: runs.
-const LENT_MAX: usize = 16;
+/// Maximum number of ranges of a reply that are returned by reference.
+const REFERENCES_MAX: usize = 16;
 
-/// The most extents that a request leaves for later because other threads decode them.
+/// Maximum number of extents that a request postpones because other threads decode them.
 const LATER_MAX: usize = 4;
 
-/// A part of an extent that is asked for.
+/// Requested part of an extent.
 #[derive(Clone, Copy)]
-struct Part {
+struct ExtentPart {
     extent: Extent,
-    /// Bytes of the extent in front of it.
+    /// Bytes of the extent before the part.
     skip: u64,
-    /// Its place in the caller's buffer.
+    /// Position in the caller's buffer.
     at: usize,
     take: usize,
 }
 
-impl Part {
+impl ExtentPart {
     fn is_whole(&self) -> bool {
         self.skip == 0 && self.take as u64 == self.extent.len
     }
 }
 
 impl Server {
-    /// Fills `out` from byte `offset` of an inode's data, all of which lies inside it.
+    /// Fills `out` with data of an inode from byte `offset`. The whole range lies inside the file.
     pub(crate) fn fill(
         &self,
         session: &mut Session,
         inode: &Inode,
         offset: u64,
-        out: &mut Out<'_>,
+        out: &mut OutputBuffer<'_>,
     ) -> Result<()> {
-        // Inside the file, so this fits.
+        // Fits: inside the file.
         let end = offset + out.len as u64;
         let mut cursor = self.index.cursor(&self.image, inode, end)?;
-        let mut later: [Option<Part>; LATER_MAX] = [None; LATER_MAX];
+        let mut later: [Option<ExtentPart>; LATER_MAX] = [None; LATER_MAX];
         let mut waiting = 0;
         let mut at = 0;
         while at < out.len {
             let extent = cursor.extent(offset + at as u64)?;
             let skip = offset + at as u64 - extent.offset;
-            // Fits: at most what is asked for.
+            // Fits: at most the requested length.
             let take = (extent.len - skip).min((out.len - at) as u64) as usize;
-            let part = Part {
+            let part = ExtentPart {
                 extent,
                 skip,
                 at,
@@ -83,8 +84,8 @@ impl Server {
         }
         for part in later.into_iter().flatten() {
             let whole = std::mem::take(&mut out.buf);
-            // What lies behind is written already.
-            let mut own = Out {
+            // Bytes after the part are final and must not be overwritten.
+            let mut own = OutputBuffer {
                 buf: &mut whole[..part.at + part.take],
                 ..*out
             };
@@ -93,22 +94,25 @@ impl Server {
             done.map_err(|e| e.within(inode.place()))?;
         }
         if waiting > 0 {
-            session.lent.sort_unstable_by_key(|lent| lent.at.start);
+            session
+                .references
+                .sort_unstable_by_key(|reference| reference.at.start);
         }
         Ok(())
     }
 
-    /// Fills in one part. Returns how many bytes that were, more than the part has where extents lie side by side;
-    /// `None` if another thread decodes the cluster and `wait` is false.
+    /// Fills one part. Returns the number of bytes filled, which is more than the part if adjacent
+    /// extents were read together. `None` if another thread decodes the cluster and `wait` is
+    /// false.
     fn part(
         &self,
         session: &mut Session,
         cursor: &mut Cursor<'_>,
-        part: Part,
-        out: &mut Out<'_>,
+        part: ExtentPart,
+        out: &mut OutputBuffer<'_>,
         wait: bool,
     ) -> Result<Option<usize>> {
-        let Part {
+        let ExtentPart {
             extent,
             skip,
             at,
@@ -126,7 +130,7 @@ impl Server {
             Location::Inline { .. } => self.inline(session, part, &mut out.buf[at..at + take])?,
             Location::Cluster(cluster) => match cluster.coding {
                 ClusterCoding::Stored => {
-                    // Neighbours in the file are mostly neighbours on the device, too.
+                    // Extents that are adjacent in the file are mostly adjacent on the device, too.
                     let pos = cluster.pos.saturating_add(skip);
                     let mut n = take;
                     for next in cursor.ahead() {
@@ -136,7 +140,7 @@ impl Server {
                                     && n < out.len - at
                                     && pos.checked_add(n as u64) == Some(c.pos) =>
                             {
-                                // Fits: at most what is asked for.
+                                // Fits: at most the requested length.
                                 n += next.len.min((out.len - at - n) as u64) as usize;
                             }
                             _ => break,
@@ -169,11 +173,11 @@ impl Server {
         &self,
         session: &mut Session,
         from: u64,
-        part: Part,
-        out: &mut Out<'_>,
+        part: ExtentPart,
+        out: &mut OutputBuffer<'_>,
     ) -> Result<()> {
         let (inode, _) = self.image.packed_map()?;
-        let Part { at, take, .. } = part;
+        let ExtentPart { at, take, .. } = part;
         if from
             .checked_add(take as u64)
             .is_none_or(|end| end > inode.size())
@@ -187,21 +191,21 @@ impl Server {
             ));
         }
         // Files that are read together have their fragments together.
-        let mut inner = Out {
+        let mut inner = OutputBuffer {
             buf: &mut out.buf[at..],
             len: take,
             base: out.base + at,
-            lend: out.lend,
-            // Their places are those in another file.
-            hand_on: false,
+            by_reference: out.by_reference,
+            // Offsets are those of the packed inode, not of the requested file.
+            push: false,
             stride: None,
             clustered: true,
         };
-        // The packed inode has no fragments of its own, so this goes no deeper.
+        // One level of recursion: the packed inode has no fragments of its own.
         self.fill(session, inode, from, &mut inner)
     }
 
-    fn inline(&self, session: &mut Session, part: Part, dst: &mut [u8]) -> Result<()> {
+    fn inline(&self, session: &mut Session, part: ExtentPart, dst: &mut [u8]) -> Result<()> {
         let Location::Inline {
             space,
             pos,
@@ -223,37 +227,42 @@ impl Server {
         let whole = part.is_whole();
         session.tally.decoded(Strategy::Buffer, dst.len());
         if whole {
-            return decode::decode(decoder, coding, &src, form, at, Want::All, dst).map_err(broken);
+            return decode::decode(decoder, coding, &src, form, at, DecodeScope::All, dst)
+                .map_err(broken);
         }
-        // Fits: below the decoded length, which is in memory's range.
+        // Fits: below the decoded length, which fits in memory.
         let end = part.skip as usize + dst.len();
         if end > BUFFER_MAX
             && let tuff_format::cluster::Coding::Compressed(id) = coding
         {
-            return part_of(decoder, id, &src, form, part.skip as usize, dst).map_err(broken);
+            return decode_window(decoder, id, &src, form, part.skip as usize, dst).map_err(broken);
         }
-        // As a whole, unless that is long: what is wrong behind the part is seen, too.
-        let (end, want) = if decoded_len <= BUFFER_MAX {
-            (decoded_len, Want::All)
+        // Decode everything unless it is long, to detect damage after the part.
+        let (end, scope) = if decoded_len <= BUFFER_MAX {
+            (decoded_len, DecodeScope::All)
         } else {
-            (end, Want::Prefix)
+            (end, DecodeScope::Prefix)
         };
-        let buffer = room(&mut session.buffer, end);
-        decode::decode(decoder, coding, &src, form, at, want, buffer).map_err(broken)?;
+        let buffer = scratch(&mut session.buffer, end);
+        decode::decode(decoder, coding, &src, form, at, scope, buffer).map_err(broken)?;
         dst.copy_from_slice(&buffer[part.skip as usize..][..dst.len()]);
         Ok(())
     }
 
-    /// Fills in a part of a compressed cluster. False if another thread decodes it, and `wait` is false.
-    #[expect(clippy::too_many_arguments, reason = "all that a part is made of")]
+    /// Fills a part of a compressed cluster. False if another thread decodes it and `wait` is
+    /// false.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each argument is part of the request"
+    )]
     fn compressed(
         &self,
         session: &mut Session,
         cursor: &Cursor<'_>,
-        part: Part,
+        part: ExtentPart,
         cluster: Cluster,
         id: u8,
-        out: &mut Out<'_>,
+        out: &mut OutputBuffer<'_>,
         wait: bool,
     ) -> Result<bool> {
         let extent = part.extent;
@@ -267,15 +276,15 @@ impl Server {
                 if !out.clustered {
                     self.decoded.count(true);
                 }
-                self.give(session, held, part, out);
+                self.return_cached(session, held, part, out);
                 return Ok(true);
             }
             Lookup::Lead(flight) => flight,
         };
         let form = self.image.form();
         let algorithm = decode::algorithm(id).map_err(|e| e.at(""))?;
-        let (spot, _) = self.image.devices.locate(0, cluster.pos)?;
-        let name = (spot, cluster.len);
+        let (position, _) = self.image.devices.locate(0, cluster.pos)?;
+        let name = (position, cluster.len);
         let compressed = if part.is_whole() {
             None
         } else {
@@ -286,10 +295,10 @@ impl Server {
         let mut at_once = false;
         let mut seen = match out.stride {
             _ if out.clustered => false,
-            // So often it will come by here.
+            // Number of further steps of the reader in this cluster.
             Some(stride) => (len - skip) as u64 / stride >= policy::steps_that_pay(algorithm),
             None => {
-                let uses = policy::uses_that_pay(algorithm, out.hand_on);
+                let uses = policy::uses_that_pay(algorithm, out.push);
                 let again = self.decoded.touched_again(&key);
                 at_once = !again
                     && policy::uses_that_pay_at_once(algorithm)
@@ -298,17 +307,18 @@ impl Server {
             }
         };
         let trial = |n| policy::trial_one_in(algorithm, n);
-        if seen && out.hand_on && len <= policy::BUFFER_MAX && self.decoded.hands_on(trial) {
-            // Who asks gets no more than a part, and does not wait for the rest, but where that is decoded for both at once.
+        if seen && out.push && len <= policy::BUFFER_MAX && self.decoded.is_pushed(trial) {
+            // The push decodes the cluster, so the reader gets a part without delay. If the cluster
+            // is to be decoded at its first use anyway, one decode serves both.
             seen = at_once;
-            session.rest = Some(Rest {
+            session.push = Some(PushRange {
                 offset: extent.offset,
-                // Fits: not longer than what is decoded.
+                // Fits: at most the decoded length.
                 len: extent.len as usize,
                 step: None,
             });
         }
-        let mut situation = Situation {
+        let mut input = PolicyInput {
             algorithm,
             compressed: cluster.len as usize,
             decoded: len,
@@ -320,28 +330,28 @@ impl Server {
             seen,
             fits: self.decoded.fits(len + IN_PLACE_ROOM),
         };
-        let mut plan = policy::choose(&situation, self.options.strategy);
+        let mut plan = policy::choose(&input, self.options.strategy);
         let mut slab = None;
-        if plan.into == Into::CachedCluster {
+        if plan.destination == Destination::CachedCluster {
             slab = self.decoded.slab(match plan.strategy {
                 Strategy::InPlace => Decoder::in_place_len(cluster.len as usize, len),
                 _ => len,
             });
             if slab.is_none() {
-                situation.fits = false;
-                plan = policy::choose(&situation, self.options.strategy);
+                input.fits = false;
+                plan = policy::choose(&input, self.options.strategy);
             }
         }
-        let want = if cluster.partial {
-            Want::Prefix
+        let scope = if cluster.partial {
+            DecodeScope::Prefix
         } else {
-            Want::All
+            DecodeScope::All
         };
         let at = (extent.offset, extent.len);
         let corrupt = |e: Broken| e.at("");
         session.tally.decoded(
             plan.strategy,
-            match plan.into {
+            match plan.destination {
                 _ if plan.strategy == Strategy::Gathered || plan.strategy == Strategy::InPlace => {
                     len
                 }
@@ -375,8 +385,8 @@ impl Server {
                     .decode_in_place(buf, stream, len)
                     .map_err(|e| corrupt(Broken::Codec(e)))?;
                 match slab {
-                    Some(slab) => self.keep(session, flight, slab, len, name, part, out),
-                    None => self.spread(flight, &out.buf[part.at..part.at + len]),
+                    Some(slab) => self.cache_decoded(session, flight, slab, len, name, part, out),
+                    None => self.publish_copy(flight, &out.buf[part.at..part.at + len]),
                 }
             }
             Plan {
@@ -387,30 +397,35 @@ impl Server {
                     Some(slab) => &mut slab[..len],
                     None => &mut out.buf[part.at..part.at + len],
                 };
-                let src = self.source(session, cluster, compressed.as_deref(), cursor)?;
+                let src = self.compressed_input(session, cluster, compressed.as_deref(), cursor)?;
                 let (src, decoder) = src;
-                decode::decode(decoder, cluster.coding.into(), src, form, at, want, dst)
+                decode::decode(decoder, cluster.coding.into(), src, form, at, scope, dst)
                     .map_err(corrupt)?;
                 match slab {
-                    Some(slab) => self.keep(session, flight, slab, len, name, part, out),
-                    None => self.spread(flight, &out.buf[part.at..part.at + len]),
+                    Some(slab) => self.cache_decoded(session, flight, slab, len, name, part, out),
+                    None => self.publish_copy(flight, &out.buf[part.at..part.at + len]),
                 }
             }
             Plan { strategy, .. } => {
                 session.costly |= skip >= COSTLY;
                 let end = skip + part.take;
-                // To its end, a cluster is checked as everywhere.
-                let want = if end == len { want } else { Want::Prefix };
+                // A request that reaches the end of the cluster is checked like a complete decode.
+                let scope = if end == len {
+                    scope
+                } else {
+                    DecodeScope::Prefix
+                };
                 if out.stride.is_some() && strategy == Strategy::Buffer && compressed.is_none() {
-                    // Who goes ahead in steps hardly comes back, and readers of other parts need not wait for this one.
+                    // A strided reader rarely returns to a cluster, and readers of other parts need
+                    // not wait for it.
                     drop(flight);
                     let guess = match algorithm {
                         Algorithm::Lz4 if end < len => guess_prefix(cluster.len as usize, end, len),
                         _ => cluster.len as usize,
                     };
                     let coding = cluster.coding.into();
-                    self.pass_by(session, cluster, guess, end, |decoder, src, buffer| {
-                        decode::decode(decoder, coding, src, form, at, want, buffer)
+                    self.decode_uncached(session, cluster, guess, end, |decoder, src, buffer| {
+                        decode::decode(decoder, coding, src, form, at, scope, buffer)
                     })?;
                     out.buf[part.at..part.at + part.take]
                         .copy_from_slice(&session.buffer[skip..end]);
@@ -427,10 +442,10 @@ impl Server {
                 let dst = &mut out.buf[part.at..part.at + part.take];
                 let decoder = &mut session.worker.decoder;
                 if strategy == Strategy::Rolling {
-                    part_of(decoder, id, src, form, skip, dst).map_err(corrupt)?;
+                    decode_window(decoder, id, src, form, skip, dst).map_err(corrupt)?;
                 } else {
-                    let buffer = room(&mut session.buffer, end);
-                    decode::decode(decoder, cluster.coding.into(), src, form, at, want, buffer)
+                    let buffer = scratch(&mut session.buffer, end);
+                    decode::decode(decoder, cluster.coding.into(), src, form, at, scope, buffer)
                         .map_err(corrupt)?;
                     dst.copy_from_slice(&buffer[skip..]);
                 }
@@ -440,8 +455,8 @@ impl Server {
         Ok(true)
     }
 
-    /// The bytes of a cluster that is decoded as a whole, and a decoder for them.
-    fn source<'s>(
+    /// Returns the compressed bytes of a cluster for a complete decode, and the decoder.
+    fn compressed_input<'s>(
         &self,
         session: &'s mut Session,
         cluster: Cluster,
@@ -454,16 +469,16 @@ impl Server {
             return Ok((&slab[..cluster.len as usize], &mut worker.decoder));
         }
         let devices = &self.image.devices;
-        let run = || run_of(cluster, cursor);
+        let run = || contiguous_len(cluster, cursor);
         let src = worker
             .fetched
             .get(devices, 0, cluster.pos, cluster.len as usize, run)?;
         Ok((src, &mut worker.decoder))
     }
 
-    /// Decodes the first `end` bytes of a cluster into the thread's buffer, and keeps nothing: first from `guess` bytes of
-    /// it, then, if they were too few, from all of them.
-    fn pass_by(
+    /// Decodes the first `end` bytes of a cluster into the thread's buffer and caches nothing.
+    /// First uses `guess` compressed bytes, then all of them if these were too few.
+    fn decode_uncached(
         &self,
         session: &mut Session,
         cluster: Cluster,
@@ -476,19 +491,19 @@ impl Server {
         loop {
             let devices = &self.image.devices;
             let src = worker.fetched.get(devices, 0, cluster.pos, guess, || 0)?;
-            match decode(&mut worker.decoder, src, room(&mut session.buffer, end)) {
+            match decode(&mut worker.decoder, src, scratch(&mut session.buffer, end)) {
                 Err(_) if guess < whole => guess = whole,
                 done => return done.map_err(|e| Error::corrupt("", e)),
             }
         }
     }
 
-    /// Reads a cluster that will be wanted again into the cache of compressed ones.
+    /// Reads a cluster that is likely to be requested again into the cache of compressed clusters.
     fn cache_compressed(
         &self,
         session: &mut Session,
         cluster: Cluster,
-        name: (Spot, u32),
+        name: (StorePosition, u32),
     ) -> Result<Arc<PoolBuffer>> {
         let len = cluster.len as usize;
         self.image.devices.has(0, cluster.pos, len as u64)?;
@@ -506,7 +521,7 @@ impl Server {
         Ok(slab)
     }
 
-    /// Reads from a device, and counts it.
+    /// Reads from a device and counts the fetch.
     fn fetch_into(
         &self,
         session: &mut Session,
@@ -519,29 +534,32 @@ impl Server {
         self.image.devices.read(device, pos, dst)
     }
 
-    /// Holds what was decoded, and gives a part of it.
-    #[expect(clippy::too_many_arguments, reason = "what is held, and for whom")]
-    fn keep(
+    /// Caches a decoded cluster and returns a part of it.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each argument is part of the request"
+    )]
+    fn cache_decoded(
         &self,
         session: &mut Session,
         flight: Flight<'_>,
         slab: PoolBuffer,
         len: usize,
-        name: (Spot, u32),
-        part: Part,
-        out: &mut Out<'_>,
+        name: (StorePosition, u32),
+        part: ExtentPart,
+        out: &mut OutputBuffer<'_>,
     ) {
         let held = flight.publish(slab, len, false);
         self.compressed.remove(&name);
-        // The uses of what is handed on are not seen.
-        if !out.clustered && session.rest.is_none() {
+        // Uses of pushed clusters are not visible to the server.
+        if !out.clustered && session.push.is_none() {
             self.decoded.count(false);
         }
-        self.give(session, held, part, out);
+        self.return_cached(session, held, part, out);
     }
 
-    /// Lets those who wait have what was decoded for one.
-    fn spread(&self, flight: Flight<'_>, bytes: &[u8]) {
+    /// Publishes a copy of decoded bytes if other threads wait for the cluster.
+    fn publish_copy(&self, flight: Flight<'_>, bytes: &[u8]) {
         if flight.is_awaited()
             && let Some(mut slab) = self.decoded.slab(bytes.len())
         {
@@ -550,14 +568,23 @@ impl Server {
         }
     }
 
-    fn give(&self, session: &mut Session, held: Arc<CachedCluster>, part: Part, out: &mut Out<'_>) {
+    fn return_cached(
+        &self,
+        session: &mut Session,
+        held: Arc<CachedCluster>,
+        part: ExtentPart,
+        out: &mut OutputBuffer<'_>,
+    ) {
         // Fits: inside the decoded length.
         let from = part.skip as usize;
         self.decoded.touch(&held, from, part.take);
-        if out.lend && part.take >= LENT_MIN && session.lent.len() < LENT_MAX {
+        if out.by_reference
+            && part.take >= REFERENCE_LEN_MIN
+            && session.references.len() < REFERENCES_MAX
+        {
             let at = out.base + part.at;
             session.tally.add(Count::Lent, part.take as u64);
-            session.lent.push(Lent {
+            session.references.push(ClusterReference {
                 at: at..at + part.take,
                 held,
                 from,
@@ -569,11 +596,12 @@ impl Server {
     }
 }
 
-/// Decoding so much in front of what is asked for takes longer than a request through a mount. Unit: bytes.
+/// Number of unneeded decoded bytes before the requested ones from which a request counts as
+/// costly: decoding them takes longer than a request through a mount. Unit: bytes.
 const COSTLY: usize = 16 << 10;
 
-/// So many bytes of a cluster of `compressed` bytes that decodes to `decoded` should be enough for the first `end`: their
-/// share, an eighth more, and a padded block in front.
+/// Estimates how many compressed bytes contain the first `end` decoded bytes: the proportional
+/// share, an eighth more, and a block of padding.
 fn guess_prefix(compressed: usize, end: usize, decoded: usize) -> usize {
     // Lengths are below 2^32 and 2^24: no overflow in 64 bits.
     let share = (compressed as u64 * end as u64 / decoded.max(1) as u64) as usize;
@@ -583,19 +611,19 @@ fn guess_prefix(compressed: usize, end: usize, decoded: usize) -> usize {
         .min(compressed)
 }
 
-/// Most that decoding in place adds to a buffer. Unit: bytes.
+/// Upper bound of the additional buffer for in-place decoding. Unit: bytes.
 const IN_PLACE_ROOM: usize = 8 << 10;
 
-/// A buffer of `len` bytes that hold anything.
-fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
+/// Returns a buffer of `len` bytes with unspecified content.
+fn scratch(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
     if buffer.len() < len {
         buffer.resize(len, 0);
     }
     &mut buffer[..len]
 }
 
-/// Decodes from byte `skip` on, through a window.
-fn part_of(
+/// Decodes `dst.len()` bytes from decoded byte `skip` on, through a window.
+fn decode_window(
     decoder: &mut Decoder,
     id: u8,
     src: &[u8],
@@ -614,8 +642,9 @@ fn part_of(
         .map_err(Broken::Codec)
 }
 
-/// How many bytes from the start of `cluster` on belong to clusters that the request needs, too, side by side.
-fn run_of(cluster: Cluster, cursor: &Cursor<'_>) -> u64 {
+/// Returns the length of the contiguous run of clusters from `cluster` on that the request needs,
+/// at most `FETCH_MAX`. Unit: bytes on disk.
+fn contiguous_len(cluster: Cluster, cursor: &Cursor<'_>) -> u64 {
     let mut run = u64::from(cluster.len);
     for extent in cursor.ahead() {
         let Location::Cluster(c) = extent.location else {

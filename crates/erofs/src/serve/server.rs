@@ -1,38 +1,40 @@
-//! The server: one for an image, shared by all threads.
+//! Server for one image, shared by all threads.
 
 use super::buffer_pool::{BufferPool, PoolBuffer};
 use super::cluster_cache::ClusterCache;
 use super::counters::{Count, Counters, Totals};
-use super::index::Index;
-use super::out::Out;
+use super::index::ExtentIndex;
+use super::out::OutputBuffer;
 use super::policy::Strategy;
 use super::record::Recorder;
-use super::reply::{Reply, Rest};
+use super::reply::{PushRange, Reply};
 use super::session::Session;
 use super::stream::Streams;
 use crate::Result;
 use crate::read::cache::Cache;
-use crate::read::{FileType, Image, Inode, Location, Nid, Spot, Xattr};
+use crate::read::{FileType, Image, Inode, Location, Nid, StorePosition, Xattr};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// How to serve an image.
+/// Options for serving an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServeOptions {
-    /// Most memory for everything that is cached: clusters, decoded and compressed, extents, inodes, directories.
-    /// What threads need to work comes on top. Unit: bytes, at least 1 MiB. Default: 48 MiB.
+    /// Maximum memory of all caches: decoded and compressed clusters, extents, inodes, directories.
+    /// Sessions need additional memory. Unit: bytes, at least 1 MiB. Default: 48 MiB.
     pub budget: usize,
-    /// One strategy for all clusters that it can decode, for measuring. Default: the policy picks.
+    /// Decoding strategy for all clusters that support it, for measurements. Default: chosen by the
+    /// policy.
     pub strategy: Option<Strategy>,
-    /// Whether devices are told what a sequential reader will want next, and, when it has read much, what it will not want
-    /// again: whoever asked keeps the decoded bytes, so the host need not keep the others beside them. Default: yes.
+    /// Sends hints to devices: readahead for sequential readers, and drop hints after long
+    /// sequential runs. The client's cache has the decoded bytes, so the host need not keep the
+    /// compressed ones. Default: true.
     pub read_ahead: bool,
-    /// Whether clusters that readers who jump about come back to, and the next steps of those who go ahead in even steps,
-    /// are offered to whoever has a cache in front of this one: see [`Server::take_rest`]. Default: no.
-    pub hand_on: bool,
-    /// Whether first uses are recorded: see [`Server::recorded`]. Default: no.
+    /// Offers ranges to push to a cache above the server: clusters that random readers return to,
+    /// and the next steps of strided readers. See [`Server::take_push`]. Default: false.
+    pub push: bool,
+    /// Records first uses: see [`Server::recorded`]. Default: false.
     pub record: bool,
 }
 
@@ -42,56 +44,57 @@ impl Default for ServeOptions {
             budget: 48 << 20,
             strategy: None,
             read_ahead: true,
-            hand_on: false,
+            push: false,
             record: false,
         }
     }
 }
 
-/// The least budget. Unit: bytes.
+/// Minimum budget. Unit: bytes.
 const BUDGET_MIN: usize = 1 << 20;
 
-/// No page cache has longer pieces. Unit: bytes.
+/// Upper bound of the length of large folios in the page cache. Unit: bytes.
 const PIECE: u64 = 4 << 20;
 
-/// What an inode in the cache is counted as. Unit: bytes.
+/// Memory accounted for a cached inode. Unit: bytes.
 const INODE_COST: usize = 256;
 
-/// An image that is being served. Many threads use one at the same time, each with its own [`Session`].
+/// Server for an image. Threads share it, and each uses its own [`Session`].
 pub struct Server {
     pub(crate) image: Image,
     pub(crate) options: ServeOptions,
-    pub(crate) index: Index,
+    pub(crate) index: ExtentIndex,
     inodes: Cache<Nid, Inode>,
     slabs: Arc<BufferPool>,
     pub(crate) decoded: ClusterCache,
-    /// Compressed clusters that were needed in part only, by place and length.
-    pub(crate) compressed: Cache<(Spot, u32), Arc<PoolBuffer>>,
+    /// Compressed clusters that were needed only in part, by position and length.
+    pub(crate) compressed: Cache<(StorePosition, u32), Arc<PoolBuffer>>,
     streams: Streams,
     pub(crate) recorder: Option<Recorder>,
     totals: Totals,
     sessions: AtomicUsize,
 }
 
-/// One entry of a directory, as long as it is looked at.
+/// Directory entry, borrowed for the duration of the callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Listed<'a> {
-    /// The inode.
+pub struct ListedEntry<'a> {
+    /// Inode number of the entry.
     pub nid: Nid,
-    /// The type as the entry claims it. `None`: unknown.
+    /// File type in the entry, which may differ from that of the inode. `None`: unknown.
     pub file_type: Option<FileType>,
-    /// 1 to 255 bytes of any value.
+    /// File name: 1 to 255 bytes of any value.
     pub name: &'a [u8],
-    /// Where the listing goes on behind this entry. Never 0.
+    /// Position after this entry, to continue the listing. Never 0.
     pub next: u64,
 }
 
 impl Server {
-    /// Serves `image`. Its own caches are set to their shares of the budget.
+    /// Creates a server for `image`, and sets the image's caches to their shares of the budget.
     #[must_use]
     pub fn new(mut image: Image, mut options: ServeOptions) -> Self {
         options.budget = options.budget.max(BUDGET_MIN);
-        // An eighth is for metadata: pieces of the image, maps, extents, inodes. The rest is for clusters.
+        // Metadata gets an eighth: windows of the image, maps, extents, inodes. The rest is for
+        // clusters.
         let metadata = (options.budget / 8).min(16 << 20);
         let clusters = options.budget - metadata;
         image.set_caches(metadata / 2, metadata / 8, metadata / 8);
@@ -99,10 +102,10 @@ impl Server {
         let compressed = clusters / 6;
         Self {
             image,
-            index: Index::new(metadata / 8),
+            index: ExtentIndex::new(metadata / 8),
             inodes: Cache::new(metadata / 8, 8),
             decoded: ClusterCache::new(slabs.clone(), clusters),
-            // A shard holds a few of the longest.
+            // Each shard can hold several of the longest clusters.
             compressed: Cache::new(compressed, (compressed >> 22).clamp(1, 8)),
             slabs,
             recorder: options.record.then(Recorder::new),
@@ -113,25 +116,25 @@ impl Server {
         }
     }
 
-    /// The image.
+    /// Image that is served.
     #[must_use]
     pub fn image(&self) -> &Image {
         &self.image
     }
 
-    /// How it is served.
+    /// Options of the server. The budget is at least 1 MiB.
     #[must_use]
     pub fn options(&self) -> &ServeOptions {
         &self.options
     }
 
-    /// A session for one more thread.
+    /// Creates a session. Each thread needs its own.
     #[must_use]
     pub fn session(&self) -> Session {
         Session::new(self.sessions.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The inode with this number.
+    /// Returns the inode with this number.
     ///
     /// # Errors
     /// As [`Image::inode`].
@@ -144,7 +147,8 @@ impl Server {
         Ok(inode)
     }
 
-    /// The entry `name` of a directory.
+    /// Returns the inode number of the entry `name` of a directory. `None` if there is no such
+    /// entry.
     ///
     /// # Errors
     /// As [`Image::lookup`].
@@ -152,18 +156,19 @@ impl Server {
         self.image.lookup(dir, name)
     }
 
-    /// Shows the entries of a directory from a place on (0: the start) to `show`, until it returns false.
+    /// Passes the entries of a directory to `show` until it returns false. Starts at position
+    /// `from`; 0 is the start.
     ///
     /// # Errors
-    /// As [`Image::read_dir_from`]. Entries before the damage were shown.
+    /// As [`Image::read_dir_from`]. Entries before the damage were passed to `show`.
     pub fn list(
         &self,
         dir: &Inode,
         from: u64,
-        mut show: impl FnMut(Listed<'_>) -> bool,
+        mut show: impl FnMut(ListedEntry<'_>) -> bool,
     ) -> Result<()> {
         self.image.read_dir_from(dir, from)?.each(|entry| {
-            show(Listed {
+            show(ListedEntry {
                 nid: entry.nid,
                 file_type: entry.file_type,
                 name: entry.name,
@@ -172,16 +177,16 @@ impl Server {
         })
     }
 
-    /// As [`list`](Self::list), with the inode of each entry. Inodes of a directory are mostly neighbours: they are taken
-    /// from the pieces of metadata that they lie in, and not cached one by one.
+    /// Same as [`list`](Self::list), with the inode of each entry. Inodes of a directory are mostly
+    /// adjacent. They are parsed from shared windows of metadata and bypass the inode cache.
     ///
     /// # Errors
-    /// As `list`; an inode that cannot be read is an error of its entry only.
+    /// As `list`. An inode that cannot be read is an error of its entry only.
     pub fn list_inodes(
         &self,
         dir: &Inode,
         from: u64,
-        mut show: impl FnMut(Listed<'_>, Result<Inode>) -> bool,
+        mut show: impl FnMut(ListedEntry<'_>, Result<Inode>) -> bool,
     ) -> Result<()> {
         let mut near = None;
         self.list(dir, from, |listed| {
@@ -189,7 +194,7 @@ impl Server {
         })
     }
 
-    /// The target of a symlink.
+    /// Returns the target of a symlink.
     ///
     /// # Errors
     /// As [`Image::readlink`].
@@ -197,7 +202,7 @@ impl Server {
         self.image.readlink(inode)
     }
 
-    /// All attributes of an inode that users can see.
+    /// Returns all extended attributes of an inode that users can see.
     ///
     /// # Errors
     /// As [`Image::xattrs`].
@@ -205,7 +210,7 @@ impl Server {
         self.image.xattrs(inode)
     }
 
-    /// The value of one attribute.
+    /// Returns the value of an extended attribute. `None` if the inode does not have it.
     ///
     /// # Errors
     /// As [`Image::xattr`].
@@ -213,11 +218,13 @@ impl Server {
         self.image.xattr(inode, name)
     }
 
-    /// Reads bytes of an inode's data at `offset` into `buf`. Returns how many: fewer than asked only at the end. What
-    /// follows them in `buf` may have changed.
+    /// Reads data of an inode at `offset` into `buf`. Returns the number of bytes read, which is
+    /// less than the length of `buf` only at the end of the file. Bytes of `buf` after them may
+    /// have changed.
     ///
     /// # Errors
-    /// `Corrupt` or `Io` with the inode, the cluster and what is wrong with it. Other ranges may still be fine.
+    /// `Corrupt` or `Io` with the inode, the cluster and the cause. Other ranges may still be
+    /// readable.
     pub fn read(
         &self,
         session: &mut Session,
@@ -228,12 +235,12 @@ impl Server {
         self.serve(session, inode, offset, buf, false)
     }
 
-    /// As [`read`](Self::read), but long runs of bytes that the server holds anyway are lent instead of copied. `buf`
-    /// has room for all of them nevertheless: its length is how much is asked for.
+    /// Same as [`read`](Self::read), but long ranges of cached clusters are returned by reference
+    /// instead of copied. The length of `buf` is the requested length, as for `read`.
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub fn read_lent<'a>(
+    pub fn read_by_reference<'a>(
         &self,
         session: &'a mut Session,
         inode: &Inode,
@@ -243,7 +250,7 @@ impl Server {
         let n = self.serve(session, inode, offset, buf, true)?;
         Ok(Reply {
             buf: &buf[..n],
-            lent: &session.lent,
+            references: &session.references,
         })
     }
 
@@ -253,11 +260,11 @@ impl Server {
         inode: &Inode,
         offset: u64,
         buf: &mut [u8],
-        lend: bool,
+        by_reference: bool,
     ) -> Result<usize> {
         let start = Instant::now();
-        session.lent.clear();
-        session.rest = None;
+        session.references.clear();
+        session.push = None;
         session.costly = false;
         let size = if inode.has_data() { inode.size() } else { 0 };
         let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
@@ -272,42 +279,43 @@ impl Server {
                 session,
                 inode,
                 offset,
-                &mut Out {
+                &mut OutputBuffer {
                     buf,
                     len: n,
                     base: 0,
-                    lend,
-                    hand_on: self.options.hand_on && access.stride.is_none(),
+                    by_reference,
+                    push: self.options.push && access.stride.is_none(),
                     stride: access.stride,
                     clustered: access.sequential || n >= super::policy::CLUSTERED,
                 },
             );
-            if session.costly && self.options.hand_on && access.stride.is_some() {
-                session.rest = Some(Rest {
+            if session.costly && self.options.push && access.stride.is_some() {
+                session.push = Some(PushRange {
                     offset,
                     len: n,
                     step: access.stride,
                 });
             }
-            let (from, to) = access.ahead;
+            let (from, to) = access.readahead;
             if self.options.read_ahead && done.is_ok() && from < to.min(size) {
-                let told = self.tell(inode, (from, to.min(size)), |device, pos, len| {
+                let told = self.send_hints(inode, (from, to.min(size)), |device, pos, len| {
                     self.image.devices.will_need(device, pos, len);
                 });
                 session.tally.add(Count::Ahead, told);
             }
-            let (from, to) = access.behind;
+            let (from, to) = access.consumed;
             if self.options.read_ahead && done.is_ok() && from < to.min(size) {
-                self.tell(inode, (from, to.min(size)), |device, pos, len| {
-                    // Caches keep long pieces, and those that reach out of what they are told of: these are in it now.
+                self.send_hints(inode, (from, to.min(size)), |device, pos, len| {
+                    // The page cache keeps a large folio if only a part of it is to be dropped.
+                    // Folios at the start of this range reach back into the previous one.
                     let more = pos.min(PIECE);
                     self.image.devices.done_with(device, pos - more, len + more);
                 });
             }
         }
         if done.is_err() {
-            session.lent.clear();
-            session.rest = None;
+            session.references.clear();
+            session.push = None;
         }
         let (fetches, fetched) = session.worker.fetched.taken();
         let tally = &mut session.tally;
@@ -329,65 +337,74 @@ impl Server {
         done.map(|()| n)
     }
 
-    /// The part of the file that the last answer of this session is a piece of, if all of that should go to a cache in
-    /// front of this one, which will then answer for it; or the step of a reader who goes ahead in even steps, each of
-    /// which takes long to answer: [`read_rest`](Self::read_rest) gives any of them. Only with [`ServeOptions::hand_on`].
-    pub fn take_rest(&self, session: &mut Session) -> Option<Rest> {
-        session.rest.take()
+    /// Returns the range to push after the last reply of this session, if any. Read it with
+    /// [`read_pushed`](Self::read_pushed). Only with [`ServeOptions::push`].
+    ///
+    /// The range is the rest of the cluster that the last reply was decoded from, or the current
+    /// step of a strided reader whose requests are costly. In the second case, the following steps
+    /// can be read, too.
+    pub fn take_push(&self, session: &mut Session) -> Option<PushRange> {
+        session.push.take()
     }
 
-    /// Decodes such a part into `buf`, and says which whole pages it has: their place in the file, and in `buf`.
-    /// Nothing of it is kept here.
+    /// Decodes a range to push into `buf`. Returns the file offset of its whole pages, and their
+    /// position in `buf`. The decoded bytes are not cached.
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub fn read_rest(
+    pub fn read_pushed(
         &self,
         session: &mut Session,
         inode: &Inode,
-        rest: &Rest,
+        range: &PushRange,
         buf: &mut Vec<u8>,
     ) -> Result<(u64, Range<usize>)> {
         let size = if inode.has_data() { inode.size() } else { 0 };
-        let end = rest.offset.checked_add(rest.len as u64);
-        if end.is_none_or(|end| end > size) || rest.len > super::policy::BUFFER_MAX {
-            return Ok((rest.offset, 0..0));
+        let end = range.offset.checked_add(range.len as u64);
+        if end.is_none_or(|end| end > size) || range.len > super::policy::BUFFER_MAX {
+            return Ok((range.offset, 0..0));
         }
-        if buf.len() < rest.len {
-            buf.resize(rest.len, 0);
+        if buf.len() < range.len {
+            buf.resize(range.len, 0);
         }
-        let mut out = Out {
+        let mut out = OutputBuffer {
             buf,
-            len: rest.len,
+            len: range.len,
             base: 0,
-            lend: false,
-            hand_on: false,
-            // Of a step, nothing but what it asks for is wanted.
-            stride: rest.step.map(|_| u64::MAX),
-            clustered: rest.step.is_none(),
+            by_reference: false,
+            push: false,
+            // For a strided reader, only the range itself is needed.
+            stride: range.step.map(|_| u64::MAX),
+            clustered: range.step.is_none(),
         };
-        self.fill(session, inode, rest.offset, &mut out)?;
-        let pages = rest.pages(size);
+        self.fill(session, inode, range.offset, &mut out)?;
+        let pages = range.pages(size);
         let (fetches, fetched) = session.worker.fetched.taken();
         let tally = &mut session.tally;
         tally.add(Count::Fetches, fetches);
         tally.add(Count::Fetched, fetched);
         tally.add(Count::HandedOn, pages.len() as u64);
         self.totals.add_uncounted(session.cell, tally);
-        Ok((rest.offset + pages.start as u64, pages))
+        Ok((range.offset + pages.start as u64, pages))
     }
 
-    /// Tells the devices something about where a range of a file lies: device, position, length. What goes wrong here goes
-    /// wrong again for who asks. Returns how many bytes that are.
-    fn tell(&self, inode: &Inode, (from, to): (u64, u64), say: impl Fn(u16, u64, u64)) -> u64 {
+    /// Sends a hint for each run of device bytes in a range of a file: device, position, length.
+    /// Errors are ignored; a request for the range reports them. Returns the number of bytes in the
+    /// hints.
+    fn send_hints(
+        &self,
+        inode: &Inode,
+        (from, to): (u64, u64),
+        hint: impl Fn(u16, u64, u64),
+    ) -> u64 {
         let Ok(mut cursor) = self.index.cursor(&self.image, inode, to) else {
             return 0;
         };
-        // Clusters mostly follow each other: a few hints stand for all of them.
+        // Clusters are mostly adjacent, so that few hints cover the range.
         let (mut at, mut run, mut told) = (from, None::<(u16, u64, u64)>, 0);
         let mut tell = |run: Option<(u16, u64, u64)>| {
             if let Some((device, pos, len)) = run {
-                say(device, pos, len);
+                hint(device, pos, len);
                 told += len;
             }
         };
@@ -420,8 +437,9 @@ impl Server {
         told
     }
 
-    /// The next byte at or behind `offset` that is data (`hole` false) or in a hole (`hole` true; the end of the file is
-    /// one). `None`: there is none, or `offset` is at or behind the end.
+    /// Returns the next offset at or after `offset` that is data (`hole` false) or in a hole
+    /// (`hole` true). The end of the file counts as a hole. `None` if there is no such offset, or
+    /// `offset` is at or after the end.
     ///
     /// # Errors
     /// As [`Image::extents`].
@@ -439,9 +457,10 @@ impl Server {
         Ok(hole.then_some(size))
     }
 
-    /// Gives memory back until at most `bytes` of it are cached, as far as it is neither pinned nor in use.
+    /// Evicts cached data until at most `bytes` bytes are cached. Pinned clusters and those in use
+    /// stay.
     pub fn shrink(&self, bytes: usize) {
-        // Metadata is small and costly to get again; it keeps what it has within an eighth.
+        // Metadata is small and expensive to load again; it keeps an eighth.
         let metadata = bytes / 8;
         self.index.shrink(metadata / 4);
         self.inodes.shrink(metadata / 8);
@@ -452,7 +471,7 @@ impl Server {
         self.slabs.trim(clusters);
     }
 
-    /// What was done so far.
+    /// Returns the totals since the start of the server.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let mut counters = self.totals.counters();

@@ -1,23 +1,23 @@
-//! What one thread needs to ask.
+//! Per-thread state of requests.
 
 use super::counters::Tally;
-use super::reply::{Lent, Rest};
+use super::reply::{ClusterReference, PushRange};
 use crate::read::decode::Worker;
 
-/// The codec contexts and buffers of one thread that asks a [`Server`](super::Server). They grow to what the largest
-/// request needs and are used again.
+/// Codec contexts and buffers of one thread that uses a [`Server`](super::Server). Buffers grow to
+/// the size that the largest request needs, and are reused.
 pub struct Session {
     pub(crate) worker: Worker,
-    /// What is decoded only to be copied from.
+    /// Buffer for decoded prefixes.
     pub(crate) buffer: Vec<u8>,
-    /// What the last answer was lent.
-    pub(crate) lent: Vec<Lent>,
-    /// What the last answer was decoded from, if that is to be handed on.
-    pub(crate) rest: Option<Rest>,
-    /// Whether the last answer took decoding much in front of what was asked for.
+    /// Cached clusters that the last reply references.
+    pub(crate) references: Vec<ClusterReference>,
+    /// Range to push after the last reply, if any.
+    pub(crate) push: Option<PushRange>,
+    /// True if the last reply decoded many bytes before the requested ones.
     pub(crate) costly: bool,
     pub(crate) tally: Tally,
-    /// Which cell of the totals it adds to.
+    /// Cell of the server's totals.
     pub(crate) cell: usize,
 }
 
@@ -26,16 +26,16 @@ impl Session {
         Self {
             worker: Worker::default(),
             buffer: Vec::new(),
-            lent: Vec::new(),
-            rest: None,
+            references: Vec::new(),
+            push: None,
             costly: false,
             tally: Tally::default(),
             cell,
         }
     }
 
-    /// Gives back what the last answer was lent: for a thread that will not ask for a while.
+    /// Releases the clusters that the last reply references. Call it before the thread pauses.
     pub fn release(&mut self) {
-        self.lent.clear();
+        self.references.clear();
     }
 }

@@ -1,48 +1,52 @@
-//! Who reads on where they ended: requests of one file that follow each other.
+//! Detection of sequential and strided readers, by inode.
 
 use crate::read::Nid;
 use std::sync::{Mutex, PoisonError};
 
-/// Files per lock.
+/// Number of streams per set.
 const WAYS: usize = 4;
 
-/// Locks.
+/// Number of sets, each with a lock.
 const SETS: usize = 16;
 
-/// Requests at least this long may overtake each other: a kernel that reads ahead sends several at once. Unit: bytes.
-const LONG: u64 = 32 << 10;
+/// Minimum length of requests that may arrive out of order: kernel readahead sends several at once.
+/// Unit: bytes.
+const REORDER_LEN_MIN: u64 = 32 << 10;
 
-/// By so much: two spans of 2 MiB, which a kernel reads ahead for who says that it reads from front to back. Unit: bytes.
-const OVERTAKEN: u64 = 4 << 20;
+/// Maximum distance between requests that arrive out of order: two readahead windows of 2 MiB, as
+/// for files opened with `POSIX_FADV_SEQUENTIAL`. Unit: bytes.
+const REORDER_MAX: u64 = 4 << 20;
 
-/// The first span that is announced to the device, and the longest. Unit: bytes of the file.
-const AHEAD: (u64, u64) = (512 << 10, 4 << 20);
+/// First and longest readahead span. Unit: bytes of the file.
+const READAHEAD: (u64, u64) = (512 << 10, 4 << 20);
 
-/// A reader who has read so much in a row is told of to the device, which need not keep what lies behind it; in steps, and
-/// not of what other requests on their way may still want. Unit: bytes of the file.
-const BEHIND: u64 = 32 << 20;
-const BEHIND_STEP: u64 = 16 << 20;
-const BEHIND_GAP: u64 = 8 << 20;
+/// Length of a sequential run after which the device may drop data that was read. Drop hints cover
+/// at least `CONSUMED_STEP` and stay `CONSUMED_GAP` before the reader, because requests in flight
+/// may still need that data. Unit: bytes of the file.
+const CONSUMED: u64 = 32 << 20;
+const CONSUMED_STEP: u64 = 16 << 20;
+const CONSUMED_GAP: u64 = 8 << 20;
 
-/// What is known of one file's reader.
+/// State of the reader of one file.
 #[derive(Clone, Copy, Default)]
 struct Stream {
-    /// `None`: nobody's.
+    /// `None` if the entry is unused.
     nid: Option<Nid>,
-    /// Where it will go on. Unit: bytes.
+    /// Expected offset of the next sequential request. Unit: bytes.
     next: u64,
-    /// Requests in a row.
+    /// Number of consecutive sequential requests.
     run: u32,
-    /// Where the last request started, how far behind the one before, and how often that was as far. Unit: bytes.
+    /// Start of the last request, its distance to the one before, and the number of consecutive
+    /// requests at this distance. Unit of start and distance: bytes.
     start: u64,
     step: u64,
     steps: u32,
-    /// Up to where the device knows already. Unit: bytes.
+    /// End of the range that readahead hints cover. Unit: bytes.
     announced: u64,
-    /// Where the row began, and up to where the device was told that it is over. Unit: bytes.
+    /// Start of the sequential run, and end of the range that drop hints cover. Unit: bytes.
     first: u64,
-    over: u64,
-    /// When it was last used, by the set's clock.
+    dropped: u64,
+    /// Time of the last use, by the clock of the set.
     used: u64,
 }
 
@@ -52,34 +56,34 @@ struct Set {
     clock: u64,
 }
 
-/// The readers of the files that were read last.
+/// Most recently used streams, in a set-associative table.
 pub(crate) struct Streams([Mutex<Set>; SETS]);
 
-/// What a request is part of.
+/// Access pattern of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
-    /// It goes on where an earlier one ended, or starts at the start.
+    /// The request continues an earlier one, or starts at offset 0.
     pub(crate) sequential: bool,
-    /// Bytes of the file that will be wanted soon and were not announced yet: start and end. Empty for most requests.
-    pub(crate) ahead: (u64, u64),
-    /// Bytes of the file that a reader of much has left behind: start and end. Empty for most requests.
-    pub(crate) behind: (u64, u64),
-    /// The reader goes ahead in steps of so many bytes, and reads less than that.
+    /// File range for a readahead hint: start and end. Empty for most requests. Unit: bytes.
+    pub(crate) readahead: (u64, u64),
+    /// File range for a drop hint: start and end. Empty for most requests. Unit: bytes.
+    pub(crate) consumed: (u64, u64),
+    /// Stride of a reader whose requests are shorter than the stride. Unit: bytes.
     pub(crate) stride: Option<u64>,
 }
 
-/// So many steps of one length are no accident.
-const STEPS: u32 = 2;
+/// Number of equal steps after which a reader counts as strided.
+const STRIDE_STEPS_MIN: u32 = 2;
 
-/// Most steps from one request to the next of a reader who goes ahead in steps.
-const UNSEEN: u64 = 16;
+/// Maximum number of steps between two requests of a strided reader.
+const SKIPPED_STEPS_MAX: u64 = 16;
 
 impl Streams {
     pub(crate) fn new() -> Self {
         Self(std::array::from_fn(|_| Mutex::default()))
     }
 
-    /// Notes a request for `len` bytes at `offset`.
+    /// Records a request for `len` bytes at `offset`, and returns its access pattern.
     pub(crate) fn note(&self, nid: Nid, offset: u64, len: u64) -> Access {
         // Fits: a remainder.
         let set = &self.0[(nid.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60) as usize % SETS];
@@ -101,10 +105,10 @@ impl Streams {
         let (step, steps) = match step {
             _ if step <= len => (step, 0),
             _ if step == stream.step => (step, again),
-            // Steps in between may have been answered by a cache in front of this one.
-            _ if stream.steps >= STEPS
+            // A cache above the server may have answered the steps in between.
+            _ if stream.steps >= STRIDE_STEPS_MIN
                 && step.is_multiple_of(stream.step)
-                && step / stream.step <= UNSEEN =>
+                && step / stream.step <= SKIPPED_STEPS_MAX =>
             {
                 (stream.step, again)
             }
@@ -114,7 +118,9 @@ impl Streams {
             None => offset == 0,
             Some(_) => {
                 let gap = stream.next.abs_diff(offset);
-                offset == 0 || gap == 0 || len >= LONG && gap <= (4 * len).max(OVERTAKEN)
+                offset == 0
+                    || gap == 0
+                    || len >= REORDER_LEN_MIN && gap <= (4 * len).max(REORDER_MAX)
             }
         };
         if known.is_none() || !follows || offset == 0 {
@@ -122,7 +128,7 @@ impl Streams {
                 nid: Some(nid),
                 next: end,
                 first: offset,
-                over: offset,
+                dropped: offset,
                 ..Stream::default()
             };
         } else {
@@ -131,28 +137,28 @@ impl Streams {
         }
         (stream.start, stream.step, stream.steps) = (offset, step, steps);
         stream.used = clock;
-        let mut ahead = (0, 0);
+        let mut readahead = (0, 0);
         if stream.run >= 2 {
-            // Further ahead the longer it goes on; announced in steps of half of that.
-            let span = (AHEAD.0 << (stream.run / 4).min(8)).min(AHEAD.1);
+            // The span grows with the run. Hints are sent in steps of half a span.
+            let span = (READAHEAD.0 << (stream.run / 4).min(8)).min(READAHEAD.1);
             if stream.announced < stream.next + span / 2 {
-                ahead = (stream.announced.max(stream.next), stream.next + span);
-                stream.announced = ahead.1;
+                readahead = (stream.announced.max(stream.next), stream.next + span);
+                stream.announced = readahead.1;
             }
         }
-        let mut behind = (0, 0);
-        if stream.run >= 2 && stream.next - stream.first >= BEHIND {
-            let to = stream.next - BEHIND_GAP;
-            if to >= stream.over.saturating_add(BEHIND_STEP) {
-                behind = (stream.over, to);
-                stream.over = to;
+        let mut consumed = (0, 0);
+        if stream.run >= 2 && stream.next - stream.first >= CONSUMED {
+            let to = stream.next - CONSUMED_GAP;
+            if to >= stream.dropped.saturating_add(CONSUMED_STEP) {
+                consumed = (stream.dropped, to);
+                stream.dropped = to;
             }
         }
         Access {
             sequential: follows,
-            ahead,
-            behind,
-            stride: (steps >= STEPS && !follows).then_some(step),
+            readahead,
+            consumed,
+            stride: (steps >= STRIDE_STEPS_MIN && !follows).then_some(step),
         }
     }
 }
@@ -164,50 +170,50 @@ mod tests {
     const KIB: u64 = 1 << 10;
 
     #[test]
-    fn a_reader_from_front_to_back_is_seen_and_announced_once() {
+    fn sequential_readers_get_each_readahead_hint_once() {
         let streams = Streams::new();
         let (mut at, mut announced) = (0, 0);
         for _ in 0..200 {
             let access = streams.note(Nid(5), at, 128 * KIB);
             assert!(access.sequential);
             at += 128 * KIB;
-            let (from, to) = access.ahead;
+            let (from, to) = access.readahead;
             if to > from {
-                assert!(from >= announced && from >= at, "nothing twice");
-                assert!(to - at <= AHEAD.1, "bounded");
+                assert!(from >= announced && from >= at, "no hint twice");
+                assert!(to - at <= READAHEAD.1, "at most the longest span");
                 announced = to;
             }
         }
         assert!(announced > at);
-        // A second reader of another file does not disturb the first.
+        // A reader of another file does not disturb the first one.
         streams.note(Nid(6), 7 * KIB, 4 * KIB);
         assert!(streams.note(Nid(5), at, 128 * KIB).sequential);
     }
 
     #[test]
-    fn what_a_reader_of_much_leaves_behind_is_told_once_and_with_a_gap() {
+    fn drop_hints_cover_each_byte_once_and_stay_before_the_reader() {
         let streams = Streams::new();
-        let (mut at, mut over) = (256 * KIB, 256 * KIB);
+        let (mut at, mut dropped) = (256 * KIB, 256 * KIB);
         streams.note(Nid(5), 0, 4 * KIB);
-        streams.note(Nid(5), at, 4 * KIB); // the row begins here
+        streams.note(Nid(5), at, 4 * KIB); // the run begins here
         at += 4 * KIB;
         for _ in 0..400 {
             let access = streams.note(Nid(5), at, 128 * KIB);
             at += 128 * KIB;
-            let (from, to) = access.behind;
+            let (from, to) = access.consumed;
             if to > from {
-                assert_eq!(from, over, "nothing twice, nothing left out");
-                assert!(to + BEHIND_GAP <= at && at >= BEHIND);
-                over = to;
+                assert_eq!(from, dropped, "each byte once");
+                assert!(to + CONSUMED_GAP <= at && at >= CONSUMED);
+                dropped = to;
             }
         }
-        assert!(over > 24 << 20);
-        // Others are not told of.
-        assert_eq!(streams.note(Nid(6), 0, 64 << 20).behind, (0, 0));
+        assert!(dropped > 24 << 20);
+        // Other readers cause no drop hints.
+        assert_eq!(streams.note(Nid(6), 0, 64 << 20).consumed, (0, 0));
     }
 
     #[test]
-    fn requests_that_overtake_each_other_are_sequential() {
+    fn reordered_long_requests_are_sequential() {
         let streams = Streams::new();
         for at in [0, 256, 128, 512, 384, 640, 2560, 768] {
             assert!(streams.note(Nid(1), at * KIB, 128 * KIB).sequential, "{at}");
@@ -215,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_are_answered_elsewhere_do_not_change_a_stride() {
+    fn skipped_steps_do_not_change_a_stride() {
         let streams = Streams::new();
         let stride = |at: u64| streams.note(Nid(1), at * 128 * KIB, 4 * KIB).stride;
         for at in [1, 2, 3] {
@@ -224,17 +230,21 @@ mod tests {
         for at in [4, 6, 8, 12, 13, 29] {
             assert_eq!(stride(at), Some(128 * KIB), "{at}");
         }
-        assert_eq!(stride(46), None, "so far ahead it is somebody else");
+        assert_eq!(stride(46), None, "too many steps for the same reader");
     }
 
     #[test]
-    fn random_and_stride_are_not() {
+    fn random_and_strided_requests_are_not_sequential() {
         let streams = Streams::new();
         for i in 1..100 {
             let stride = streams.note(Nid(1), i * 128 * KIB, 4 * KIB);
             let random = streams.note(Nid(2), i * 7919 % 1000 * 4 * KIB, 4 * KIB);
             for access in [stride, random] {
-                assert_eq!((access.sequential, access.ahead), (false, (0, 0)), "{i}");
+                assert_eq!(
+                    (access.sequential, access.readahead),
+                    (false, (0, 0)),
+                    "{i}"
+                );
             }
             assert_eq!(stride.stride, (i > 2).then_some(128 * KIB), "{i}");
             assert_eq!(random.stride, None, "{i}");
