@@ -6,10 +6,11 @@ use std::path::Path;
 
 /// Definition of a campaign. Its name is that of its file, without the extension, and becomes the name of the record.
 pub trait Definition: DeserializeOwned {
-    /// Stores the name.
+    /// Stores the name of the definition.
     fn set_name(&mut self, name: &str);
 
-    /// Checks references between entries and everything else that the types do not express. The error says what is wrong.
+    /// Checks references between entries and other constraints that the types do not express. The
+    /// error is the reason.
     fn check(&self) -> Result<(), String>;
 
     /// Reads and checks a definition file.

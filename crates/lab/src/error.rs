@@ -1,34 +1,34 @@
-//! Errors of the lab, and the exit codes they become.
+//! Errors of the lab and their exit codes.
 
 use std::fmt;
 use std::path::Path;
 
-/// What went wrong, in the classes that a caller branches on.
+/// Error of a command, classified by exit code.
 #[derive(Debug)]
 pub enum Error {
-    /// Wrong arguments, or a definition that makes no sense.
+    /// Wrong arguments or an invalid definition.
     Usage(String),
-    /// A record that cannot be read as one: place and reason.
+    /// An unreadable record: location and reason.
     Corrupt(String),
-    /// The host failed: what was tried, and what it said.
+    /// An operation of the host failed: the attempted operation and its error.
     Io(String, std::io::Error),
     /// A command that the lab itself needs (mount, apt-get, dpkg) failed.
     Command(String),
-    /// A signal asked for a stop.
+    /// Interrupted by a signal.
     Stopped,
 }
 
-/// Shorthand.
+/// Result of an operation of the lab.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An I/O error about a path.
+    /// Returns an I/O error about a path.
     pub fn io(what: &str, path: &Path, error: std::io::Error) -> Self {
         Error::Io(format!("{what} {}", path.display()), error)
     }
 
-    /// The exit code that scripts may rely on: 2 wrong arguments, 3 corrupt record, 5 the host failed, 130 stopped
-    /// by a signal.
+    /// Returns the exit code, a stable interface for scripts: 2 wrong arguments, 3 corrupt record,
+    /// 5 host failure, 130 interrupted by a signal.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Usage(_) => 2,

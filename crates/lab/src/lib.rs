@@ -1,4 +1,4 @@
-//! The lab: measures Tuff beside the tools in use today, and reports the results with their raw samples.
+//! The lab measures Tuff and other tools, and reports the results with their raw samples.
 //!
 //! ```text
 //! definition ──► engine ──► run ──► record ──► report
@@ -8,16 +8,16 @@
 //!                             └── verify    the result is verified before its time counts
 //! ```
 //!
-//! Each kind of measurement is a module of [`campaigns`]: commands that make and read images, reads through mounts,
-//! program start-up from images, volumes beside ext4, fio, power loss, experiments in virtual time, and stress runs
-//! that search for defects.
+//! Each kind of measurement is a module of [`campaigns`]: commands that build and read images,
+//! reads through mounts, program start-up from images, volumes compared with ext4, fio, power loss,
+//! experiments in virtual time, and stress tests.
 //!
 //! Invariants:
 //!
 //! * Other tools run as subprocesses only. Every tool, ours included, is measured in the same way.
-//! * A time counts only after the result of that tool with those settings was verified in the same run.
+//! * A time counts only if the result of the same tool and settings was verified in the same run.
 //! * Raw samples are kept, rejected ones included. Tables are made from records only.
-//! * A record names no path of the machine: command lines are templates.
+//! * A record contains no path of the machine: command lines are templates.
 //! * No result depends on a clock or on random numbers that the record does not name.
 
 pub mod campaigns;

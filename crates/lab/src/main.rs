@@ -1,15 +1,15 @@
 //! The command `tuff-lab`.
 //!
-//! Exit codes, which scripts may rely on:
+//! Exit codes, a stable interface for scripts:
 //!
 //! | code | meaning |
 //! |---|---|
-//! | 0 | done |
-//! | 1 | our own tool failed or was wrong; with `report --check`, the document's block is not what the record says |
-//! | 2 | wrong arguments, or a definition that makes no sense |
+//! | 0 | success |
+//! | 1 | our own tool failed or gave a wrong result; with `report --check`, the block is outdated |
+//! | 2 | wrong arguments or an invalid definition |
 //! | 3 | a record is corrupt |
-//! | 5 | the host failed |
-//! | 130 | stopped by a signal |
+//! | 5 | an operation of the host failed |
+//! | 130 | interrupted by a signal |
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ use tuff_lab::engines::settings::Action;
 
 mod cmd;
 
-/// Measure Tuff beside the tools people use today.
+/// Measure Tuff and compare it with other tools
 #[derive(Parser)]
 #[command(
     name = "tuff-lab",
@@ -33,11 +33,11 @@ struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     Run(cmd::run::Args),
-    /// Measure building images from trees, at the settings given
+    /// Measure building images from trees with the given settings
     Build(cmd::one::Args),
-    /// Measure extracting images, at the settings given
+    /// Measure extracting images with the given settings
     Extract(cmd::one::Args),
-    /// Measure checking images, at the settings given
+    /// Measure checking images with the given settings
     Check(cmd::one::Args),
     Serve(cmd::serve::Args),
     Soak(cmd::soak::Args),
@@ -58,7 +58,7 @@ enum Verb {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // What a sampler or a campaign does ends at once.
+    // These commands end immediately on a signal; the others stop between two samples.
     if !matches!(
         cli.verb,
         Verb::Sample(_)
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_arguments_are_consistent() {
+    fn command_line_definition_is_consistent() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
     }

@@ -1,4 +1,4 @@
-//! Short runs of the campaigns on images and files, and that the first notices what is wrong.
+//! Short runs of the stress tests on images and files, including a test that a defect is found.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,11 @@ use tuff_lab::campaigns::stress::files;
 use tuff_lab::campaigns::stress::images::{self, JUDGES, Judge, Options, Tally};
 use tuff_lab::engines::{self, Tool};
 
-/// Our program, which lies beside the lab's when the whole workspace was built.
+/// Path of `tuff` beside `tuff-lab`. It exists if the whole workspace was built.
 fn tuff() -> Option<PathBuf> {
     let tuff = Path::new(env!("CARGO_BIN_EXE_tuff-lab")).with_file_name("tuff");
     if !tuff.exists() {
-        tuff_testkit::skipped("a campaign: no program tuff beside the lab's");
+        tuff_testkit::skipped("a campaign: no program tuff beside tuff-lab");
         return None;
     }
     Some(tuff)
@@ -32,13 +32,13 @@ fn run(tuff: PathBuf, judges: Vec<Judge>, cases: u64, out: &Path) -> Tally {
 }
 
 #[test]
-fn images_of_random_trees_and_settings_are_what_their_trees_are() {
+fn images_of_random_trees_and_settings_match_their_trees() {
     let Some(tuff) = tuff() else { return };
     let folder = tempfile::tempdir().unwrap();
     let judges = JUDGES.map(|(_, judge)| judge).to_vec();
     let tally = run(tuff, judges, 30, folder.path());
     for (why, count) in &tally.skipped {
-        tuff_testkit::note(format_args!("not judged: {why} ({count} images)"));
+        tuff_testkit::note(format_args!("not verified: {why} ({count} images)"));
     }
     let findings: String = tally.findings.iter().map(ToString::to_string).collect();
     assert_eq!(findings, "");
@@ -48,7 +48,7 @@ fn images_of_random_trees_and_settings_are_what_their_trees_are() {
 }
 
 #[test]
-fn a_byte_too_many_is_found_and_the_case_stays() {
+fn an_additional_byte_is_found_and_the_case_is_kept() {
     let Some(tuff) = tuff() else { return };
     let folder = tempfile::tempdir().unwrap();
     let liar = folder.path().join("liar");
@@ -67,7 +67,7 @@ fn a_byte_too_many_is_found_and_the_case_stays() {
 }
 
 #[test]
-fn open_files_of_a_volume_are_copied_as_they_are() {
+fn copies_of_open_files_on_a_volume_are_exact() {
     let Some(tuff) = tuff() else { return };
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
         tuff_testkit::skipped("mounting needs root and /dev/fuse");

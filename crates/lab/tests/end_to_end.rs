@@ -1,6 +1,7 @@
-//! The whole way on a tiny tree, with whatever tools are on PATH: definition, samples, record, report, document.
+//! End-to-end tests on a small tree with the tools in PATH: definition, samples, record, report,
+//! document.
 //!
-//! Nothing here looks at a time. A tool that is missing is skipped aloud.
+//! Times are not checked. Tests of missing tools are reported as skipped.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
@@ -66,7 +67,7 @@ impl Lab {
         (output, lines)
     }
 
-    /// A program that answers like the real one, by this script.
+    /// Creates a shell script that replaces a tool.
     fn script(&self, name: &str, text: &str) -> String {
         let path = self.path(name);
         std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
@@ -102,7 +103,7 @@ fn failures(lines: &[Line], label: &str) -> Vec<String> {
 }
 
 #[test]
-fn squashfs_goes_all_the_way_from_definition_to_document() {
+fn squashfs_is_measured_from_definition_to_document() {
     if !is_there("mksquashfs") || !is_there("unsquashfs") {
         return;
     }
@@ -129,14 +130,14 @@ fn squashfs_goes_all_the_way_from_definition_to_document() {
     let raw = std::fs::read_to_string(lab.path("records/2001-02-03-m/d.jsonl")).unwrap();
     assert!(
         !raw.contains(&*lab.folder.path().to_string_lossy()),
-        "a record names a path of the machine"
+        "a record contains a path of the machine"
     );
     assert!(
         std::fs::read_dir(lab.path("work"))
             .unwrap()
             .next()
             .is_none(),
-        "something stays in the work folder"
+        "the work folder is not empty"
     );
 
     std::fs::write(
@@ -210,13 +211,13 @@ fn erofs_images_are_built_checked_and_extracted() {
         return;
     }
     assert_eq!(kept(&lines, "mkfs.erofs"), 1, "{}", text(&output.stderr));
-    // Extraction and check are the rival's business: they count, or the record says why not.
+    // Extraction and check by another tool either count, or the record contains the reason.
     let out = kept(&lines, "fsck.erofs") + failures(&lines, "fsck.erofs").len();
     assert_eq!(out, 2, "{}", text(&output.stderr));
 }
 
 #[test]
-fn a_tool_that_refuses_drops_out_with_its_own_words() {
+fn a_failing_tool_drops_out_with_its_error_message() {
     let lab = Lab::new();
     let program = lab.script("tuff", "test \"$1\" = --version && { echo tuff 9.9; exit; }\necho no such thing: $2 $4 >&2; exit 2");
     let definition = r#"
@@ -233,8 +234,9 @@ fn a_tool_that_refuses_drops_out_with_its_own_words() {
 }
 
 #[test]
-fn a_run_that_measures_nothing_leaves_no_record() {
-    // Seen: `--only` with a name that no task has was a success, with a record of a header; so was a run that could not begin, but for its exit code.
+fn a_run_without_measurements_leaves_no_record() {
+    // Regression test: a run with `--only` that matched no task succeeded and left a record with a
+    // header only. A run that failed to start also left such a record.
     let lab = Lab::new();
     let definition = r#"
         rounds = 1
@@ -260,7 +262,7 @@ fn a_run_that_measures_nothing_leaves_no_record() {
             2,
             "/none",
         ),
-        (&["--work", "work", "--machine", "../m"], 2, "folder's name"),
+        (&["--work", "work", "--machine", "../m"], 2, "folder name"),
     ] {
         let output = run(more);
         assert_eq!(output.status.code(), Some(code), "{more:?}");
@@ -271,7 +273,7 @@ fn a_run_that_measures_nothing_leaves_no_record() {
 }
 
 #[test]
-fn a_stop_leaves_no_folder() {
+fn an_interrupted_run_leaves_no_folder() {
     let lab = Lab::new();
     let version = "test \"$1\" = --version && { echo tuff 9.9; exit; }";
     let program = lab.script(
@@ -292,7 +294,7 @@ fn a_stop_leaves_no_folder() {
         assert!(Instant::now() < end, "the tool was not called");
         std::thread::sleep(Duration::from_millis(20));
     }
-    // As a terminal does on ^C.
+    // Like a terminal on ^C.
     let group = format!("-{}", child.id());
     let killed = Command::new("kill").args(["-INT", "--", &group]).status();
     assert!(killed.unwrap().success());
@@ -302,7 +304,7 @@ fn a_stop_leaves_no_folder() {
 }
 
 #[test]
-fn an_image_of_another_tree_does_not_count() {
+fn an_image_of_another_tree_is_rejected() {
     let lab = Lab::new();
     let program = lab.script(
         "tuff",
@@ -321,12 +323,12 @@ fn an_image_of_another_tree_does_not_count() {
     let judged = |l: &Line| matches!(l, Line::Verdict(v) if v.verdict.judge == Judge::ExtractedBy(tuff_lab::engines::Tool::Tuff));
     assert!(
         lines.iter().any(judged),
-        "what cannot be mounted is read by a reader, and the record says so"
+        "an image that cannot be mounted is extracted, and recorded as such"
     );
 }
 
 #[test]
-fn an_empty_extraction_and_a_check_that_sees_no_damage_do_not_count() {
+fn an_empty_extraction_and_a_check_that_misses_damage_are_rejected() {
     if !is_there("mkfs.erofs") || !is_mountable() {
         return;
     }
@@ -356,7 +358,7 @@ fn an_empty_extraction_and_a_check_that_sees_no_damage_do_not_count() {
 }
 
 #[test]
-fn an_image_that_changes_from_round_to_round_is_no_result_of_ours() {
+fn an_image_of_ours_must_be_the_same_in_each_round() {
     if !is_there("mkfs.erofs") || !is_mountable() {
         return;
     }
@@ -435,7 +437,7 @@ fn volumes_are_measured_beside_ext4() {
 }
 
 #[test]
-fn programs_start_from_images_and_a_lying_one_does_not_count() {
+fn programs_start_from_images_and_a_wrong_output_is_rejected() {
     let tuff = Path::new(env!("CARGO_BIN_EXE_tuff-lab")).with_file_name("tuff");
     if !is_mountable() {
         return;
@@ -447,7 +449,7 @@ fn programs_start_from_images_and_a_lying_one_does_not_count() {
         return;
     }
     let lab = Lab::new();
-    // The liar says what kind of filesystem its root is.
+    // The program prints the type of its root filesystem, which differs between mount and tree.
     let definition = r#"
         about = "x"
         starts = 2
@@ -544,7 +546,7 @@ fn volumes_are_clean_after_power_cuts_and_never_silently_wrong() {
         match line {
             power_loss::Line::Round(round) => {
                 rounds += 1;
-                // A round in which nothing happened says nothing.
+                // Rounds without writes or bit errors would test nothing.
                 assert!(round.writes > 0, "{round:?}");
                 assert_eq!(round.wrong_bits == 0, round.failure.is_cut(), "{round:?}");
             }
@@ -562,7 +564,7 @@ fn volumes_are_clean_after_power_cuts_and_never_silently_wrong() {
 }
 
 #[test]
-fn fio_measures_volumes_and_images_and_what_was_not_written_does_not_count() {
+fn fio_measures_volumes_and_images_and_rejects_corrupted_data() {
     let tuff = Path::new(env!("CARGO_BIN_EXE_tuff-lab")).with_file_name("tuff");
     if !is_mountable() || !is_there("fio") {
         return;
@@ -597,10 +599,10 @@ fn fio_measures_volumes_and_images_and_what_was_not_written_does_not_count() {
         let rows = table.lines().filter(|line| line.contains(" KiB, "));
         let rows = rows.chain(table.lines().filter(|line| line.contains(" MiB, direct")));
         let rows = rows.chain(table.lines().filter(|line| line.contains(" MiB, buffered")));
-        // Four tables.
+        // Each row is in four tables.
         assert_eq!(rows.count(), 4 * cells, "{table}");
     }
-    // One that damages what it wrote.
+    // This replacement of fio corrupts the written file.
     let fio = lab.script(
         "fio",
         r#"PATH=/usr/local/bin:/usr/bin:/bin fio "$@" || exit

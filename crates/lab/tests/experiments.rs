@@ -1,5 +1,5 @@
-//! The experiments at the smallest scale: they run, they say what they must, and they say the same each time. Shapes are judged at larger
-//! scales; what is judged here holds at any.
+//! The experiments at the smallest scale: they complete, meet scale-independent limits, and are
+//! deterministic. The published results are checked at larger scales.
 
 use tempfile::TempDir;
 use tuff_flash_sim::experiment::outcome::Outcome;
@@ -46,7 +46,7 @@ fn figure(outcome: &Outcome, what: &str) -> f64 {
 }
 
 #[test]
-fn e1_ours_moves_nothing_and_the_baseline_falls() {
+fn e1_iplfs_moves_no_block_and_the_baseline_slows_down() {
     let (_dir, o) = tiny("E1");
     assert_eq!(
         figure(&o, "IPLFS: blocks moved by the filesystem or the device"),
@@ -57,7 +57,7 @@ fn e1_ours_moves_nothing_and_the_baseline_falls() {
 }
 
 #[test]
-fn e1_comes_out_the_same_each_time() {
+fn e1_is_deterministic() {
     let figures = || {
         let (_dir, o) = tiny("E1");
         o.figures
@@ -69,7 +69,7 @@ fn e1_comes_out_the_same_each_time() {
 }
 
 #[test]
-fn e2_the_device_cleans_for_both_and_only_the_baseline_cleans_above() {
+fn e2_the_device_cleans_for_both_but_only_the_baseline_cleans_itself() {
     let (_dir, o) = tiny("E2");
     assert!(figure(&o, "IPLFS: write amplification of the device at the end") > 1.5);
     assert_eq!(
@@ -88,13 +88,13 @@ fn e2_the_device_cleans_for_both_and_only_the_baseline_cleans_above() {
 }
 
 #[test]
-fn e3_runs() {
+fn e3_completes() {
     let (_dir, o) = tiny("E3");
     assert!(figure(&o, "throughput of IPLFS / F2FS") > 0.1);
 }
 
 #[test]
-fn e4_discards_at_once_amplify_less() {
+fn e4_eager_discards_reduce_write_amplification() {
     let (_dir, o) = tiny("E4");
     for percent in [50, 90] {
         assert_eq!(figure(&o, &format!("{percent} %: eager is lower")), 1.0);
@@ -110,13 +110,13 @@ fn e5_compaction_saves_memory() {
 }
 
 #[test]
-fn e6_both_maps_answer() {
+fn e6_both_maps_have_the_same_read_latency() {
     let (_dir, o) = tiny("E6");
     assert!(figure(&o, "direct read: difference") < 0.02);
 }
 
 #[test]
-fn e7_incremental_upkeep_never_stops_the_device() {
+fn e7_incremental_maintenance_does_not_stall_the_device() {
     let (_dir, o) = tiny("E7");
     assert!(figure(&o, "longest stop by one piece of upkeep, incremental, ms") < 0.1);
     assert!(
@@ -129,25 +129,25 @@ fn e7_incremental_upkeep_never_stops_the_device() {
 }
 
 #[test]
-fn e8_runs_all_nine() {
+fn e8_runs_all_nine_combinations() {
     let (_dir, o) = tiny("E8");
     assert_eq!(o.samples.len(), 9);
 }
 
 #[test]
-fn e9_follows_the_harmonic_numbers() {
+fn e9_allocation_follows_the_harmonic_numbers() {
     let (_dir, o) = tiny("E9");
     assert!(o.passed(), "{:#?}", o.figures);
 }
 
 #[test]
-fn e10_stays_within_its_bound_on_the_host() {
+fn e10_allocated_space_on_the_host_is_bounded() {
     let (_dir, o) = tiny("E10");
     assert!(o.passed(), "{:#?}", o.figures);
 }
 
 #[test]
-fn what_nobody_knows_is_refused() {
+fn unknown_experiments_and_scales_are_rejected() {
     let definition = parse("published", PUBLISHED).unwrap();
     let dir = TempDir::new().unwrap();
     let go = |id: &str, scale| {

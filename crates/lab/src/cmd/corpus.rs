@@ -1,26 +1,25 @@
-//! `tuff-lab corpus`: trees to measure on.
+//! `tuff-lab corpus`: creates the trees used in measurements.
 
 use std::path::PathBuf;
 use tuff_lab::campaigns::corpus::{Corpora, SHIPPED};
 use tuff_lab::{Error, Result};
 
-/// Make the trees to measure on, from packages of the Debian release that runs here
+/// Create trees to measure on, from packages of the running Debian release
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Folder to make them in
+    /// Folder for the trees
     dir: PathBuf,
-    /// Only these (default: those marked usual)
+    /// Create only these trees (default: those marked as usual)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Recipes (default: those that ship)
+    /// File with recipes (default: the built-in recipes)
     #[arg(long, value_name = "FILE")]
     corpora: Option<PathBuf>,
-    /// Say what there is, make nothing
+    /// List the available trees and exit
     #[arg(long)]
     list: bool,
 }
 
-/// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let text = match &args.corpora {
         Some(path) => std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?,
@@ -33,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         .find(|n| !corpora.list.iter().any(|c| c.name == **n))
     {
         return Err(Error::Usage(format!(
-            "there is no corpus '{name}'; --list says what there is"
+            "corpus '{name}' does not exist; --list shows the available ones"
         )));
     }
     for corpus in &corpora.list {

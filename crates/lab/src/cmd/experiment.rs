@@ -1,4 +1,4 @@
-//! `tuff-lab experiment`: the published experiments.
+//! `tuff-lab experiment`: reproduces the published experiments.
 
 use std::path::PathBuf;
 use tuff_lab::campaigns::experiments;
@@ -6,7 +6,8 @@ use tuff_lab::{Error, Result};
 
 /// Run the published experiments on the flash model, in virtual time
 ///
-/// Writes report.md, charts (SVG) and raw samples (JSON lines). Exit code 1 if a shape is not as published.
+/// Writes report.md, charts (SVG) and raw samples (JSON lines). Exit code 1 if a result violates
+/// its limit.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Experiments, E1 to E10 (default: all)
@@ -15,21 +16,21 @@ pub(crate) struct Args {
     /// Folder for the report
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// How large: tiny, quick, full, large
+    /// Scale of the experiments: tiny, quick, full, large
     #[arg(long, default_value = "quick", value_name = "NAME")]
     scale: String,
-    /// Another definition than the one that ships
+    /// Definition file (default: the built-in definition)
     #[arg(long, value_name = "FILE")]
     definition: Option<PathBuf>,
     /// Folder for the volumes of E10 (default: inside --out)
     #[arg(long, value_name = "DIR")]
     work: Option<PathBuf>,
-    /// Another seed than the definition's
+    /// Seed of the random numbers (default: that of the definition)
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 }
 
-/// Runs the verb. False if a shape is not as published.
+/// Runs the command. Returns false if a result violates its limit.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let (name, text) = match &args.definition {
         Some(path) => {

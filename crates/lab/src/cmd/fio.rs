@@ -1,4 +1,4 @@
-//! `tuff-lab fio`: fio's matrix.
+//! `tuff-lab fio`: measures a matrix of fio workloads.
 
 use super::options::Programs;
 use super::record::{self, Block};
@@ -7,44 +7,45 @@ use tuff_lab::Result;
 use tuff_lab::campaigns::fio::{self, report};
 use tuff_lab::campaigns::serve::run::program;
 
-/// Programs that take part.
+/// Programs used by the campaign.
 const PROGRAMS: [&str; 5] = ["tuff", "fio", "erofsfuse", "mksquashfs", "fsck.erofs"];
 
-/// Measure with fio: volumes beside ext4, XFS and Btrfs, images beside SquashFS
+/// Measure with fio: volumes compared with ext4, XFS and Btrfs, images compared with SquashFS
 ///
-/// In a row and at random, small and large, direct and buffered, reading, writing and both; with the time of a request and of all processors,
-/// what mounting and checking take, and what an empty filesystem takes. Writes the record and its tables as NAME.jsonl and NAME.md. Root's,
-/// for the loop devices.
+/// Workloads are sequential and random, with small and large requests, direct and buffered,
+/// reading, writing and mixed. Also measures request latency, CPU time of the machine, the duration
+/// of mounts and checks, and the size of an empty filesystem. Writes NAME.jsonl (record) and
+/// NAME.md (tables). Requires root for the loop devices.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Measure nothing; make the tables of this record again
+    /// Render the tables of an existing record instead of measuring
     #[arg(long, value_name = "RECORD")]
     from: Option<PathBuf>,
     #[command(flatten)]
     block: Block,
-    /// Rounds of everything
+    /// Number of rounds of each measurement
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), default_value_t = 5)]
     rounds: u32,
-    /// Only places whose name contains this, such as volume, ext4 or image
+    /// Measure only targets whose name contains TEXT, such as volume, ext4 or image
     #[arg(long, value_name = "TEXT")]
     place: Option<String>,
-    /// Only cells whose name contains this, such as random or direct
+    /// Measure only workloads whose name contains TEXT, such as random or direct
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Length of the file, in MiB
+    /// Size of the file, in MiB
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=2048), default_value_t = 256)]
     file: u64,
     #[command(flatten)]
     programs: Programs,
-    /// Folder on the host that filesystems are made on
+    /// Folder on the host for the filesystems
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
     work: PathBuf,
-    /// Where the record goes
+    /// Folder for the record
     #[arg(long, default_value = "benchmarks/record/fio", value_name = "DIR")]
     records: PathBuf,
 }
 
-/// Runs the verb. False if ours failed or was wrong.
+/// Runs the command. Returns false if our own tool failed or gave a wrong result.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let (path, fine) = match &args.from {
         Some(path) => (path.clone(), true),
@@ -61,7 +62,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(fine)
 }
 
-/// Measures. Returns the path of the record, and false if ours failed or was wrong.
+/// Runs the campaign. Returns the path of the record, and false if our own tool failed or gave a
+/// wrong result.
 fn measure(args: &Args) -> Result<(PathBuf, bool)> {
     let given = args.programs.given()?;
     let programs = PROGRAMS.iter();

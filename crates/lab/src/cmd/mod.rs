@@ -1,4 +1,4 @@
-//! The verbs.
+//! Commands of `tuff-lab` and their options.
 
 pub(crate) mod corpus;
 pub(crate) mod experiment;

@@ -1,4 +1,4 @@
-//! `tuff-lab build`, `extract` and `check`: one thing at settings given on the command line.
+//! `tuff-lab build`, `extract` and `check`: one measurement with settings from the command line.
 
 use super::options::MeasureOptions;
 use tuff_lab::Result;
@@ -9,7 +9,7 @@ use tuff_lab::campaigns::commands::run;
 use tuff_lab::definition::Definition as _;
 use tuff_lab::engines::settings::{Action, Size};
 
-/// Measure one thing, at settings given here, and print the table
+/// Measure one action with the given settings, and print the table
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Algorithm and level, such as zstd:3
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     options: MeasureOptions,
 }
 
-/// Runs the verb. False if our own tool failed or was wrong.
+/// Runs the command. Returns false if our own tool failed or gave a wrong result.
 pub(crate) fn run(args: &Args, action: Action) -> Result<bool> {
     let definition = one_task(&args.compress, args.cluster, action)?;
     let mut lines: Vec<Line> = Vec::new();
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args, action: Action) -> Result<bool> {
     Ok(fine)
 }
 
-/// Every tool that can do `action`, at the same settings.
+/// Returns a definition with every tool that supports `action`, at the same settings.
 fn one_task(compress: &str, cluster: Size, action: Action) -> Result<Definition> {
     let (algorithm, level) = match compress.split_once(':') {
         Some((algorithm, level)) => (algorithm, format!(", level = {level}")),
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_task_holds_every_tool_that_can_do_it() {
+    fn one_task_contains_every_tool_that_supports_the_action() {
         let labels = |action| -> Vec<String> {
             let definition = one_task("zstd:3", Size(65536), action).unwrap();
             definition.tasks[0]

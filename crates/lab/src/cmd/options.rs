@@ -1,4 +1,4 @@
-//! Options of every measurement: trees, tools, rounds, conditions.
+//! Options common to all measurements: trees, tools, rounds and conditions.
 
 use std::path::{Path, PathBuf};
 use tuff_lab::campaigns::commands::run::Conditions;
@@ -6,40 +6,42 @@ use tuff_lab::campaigns::serve::run::program;
 use tuff_lab::engines::{TOOLS, Tool};
 use tuff_lab::{Error, Result};
 
-/// How to measure.
+/// Options of a measurement.
 #[derive(clap::Args)]
 pub(crate) struct MeasureOptions {
-    /// Trees to measure on; the name is the last part of the path unless given
+    /// Tree to measure on (default for NAME: the last component of the path)
     #[arg(long, required = true, value_name = "[NAME=]DIR")]
     tree: Vec<String>,
-    /// Where a tool is (default: PATH, and beside this program)
+    /// Path of a tool (default: search beside this program and in PATH)
     #[arg(long, value_name = "NAME=PATH")]
     tool: Vec<String>,
-    /// Rounds of every task (default: what the definition says)
+    /// Number of rounds (default: that of the definition)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Shuffle the order inside rounds by this seed (default: the definition's order)
+    /// Shuffle the order of tools in each round with this seed (default: the order of the
+    /// definition)
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Folder for images and extracted trees, best on tmpfs
+    /// Folder for images and extracted trees, preferably on tmpfs
     #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
     work: PathBuf,
-    /// A sample is loud when others used more than this share of the CPU
+    /// Reject a sample if other processes used more than this fraction of the CPU time
     #[arg(long, default_value_t = 0.1, value_name = "SHARE")]
     max_foreign: f64,
-    /// Take a loud sample again, up to this often
+    /// Repeat a rejected sample up to N times
     #[arg(long, default_value_t = 0, value_name = "N")]
     retries: u32,
-    /// Compare results in full in every round, not in the first only
+    /// Verify results completely in every round instead of only the first
     #[arg(long)]
     verify_every_round: bool,
-    /// Control group (a folder) to measure commands in, for the memory of all processes together
+    /// Control group (a folder) for measured commands, to record the peak memory of all processes
+    /// together
     #[arg(long, value_name = "DIR")]
     cgroup: Option<PathBuf>,
 }
 
 impl MeasureOptions {
-    /// What a run is told.
+    /// Returns the conditions of a campaign.
     pub(crate) fn conditions(&self) -> Result<Conditions> {
         let mut trees: Vec<(String, PathBuf)> = Vec::new();
         for text in &self.tree {
@@ -56,7 +58,7 @@ impl MeasureOptions {
             }
             if !path.is_dir() {
                 return Err(Error::Usage(format!(
-                    "tree {}: no directory there",
+                    "tree {}: not a directory",
                     path.display()
                 )));
             }
@@ -87,7 +89,7 @@ fn tool_at(text: &str) -> Result<(Tool, PathBuf)> {
     let Some((tool, path)) = parsed.and_then(|(n, p)| Some((Tool::from_name(&n)?, p))) else {
         let names: Vec<&str> = TOOLS.iter().map(|t| t.name()).collect();
         return Err(Error::Usage(format!(
-            "--tool '{text}': write NAME=PATH; names are {}",
+            "--tool '{text}': expected NAME=PATH; names are {}",
             names.join(", ")
         )));
     };
@@ -98,7 +100,7 @@ fn tool_at(text: &str) -> Result<(Tool, PathBuf)> {
 fn program_at(text: &str) -> Result<(String, PathBuf)> {
     let (name, path) = text
         .split_once('=')
-        .ok_or_else(|| Error::Usage(format!("--tool '{text}': write NAME=PATH")))?;
+        .ok_or_else(|| Error::Usage(format!("--tool '{text}': expected NAME=PATH")))?;
     Ok((name.to_owned(), absolute(Path::new(path))?))
 }
 
@@ -110,13 +112,13 @@ pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
 /// Option for the paths of programs.
 #[derive(clap::Args)]
 pub(crate) struct Programs {
-    /// Path of a program (default: search in PATH and beside this program)
+    /// Path of a program (default: search beside this program and in PATH)
     #[arg(long, value_name = "NAME=PATH")]
     tool: Vec<String>,
 }
 
 impl Programs {
-    /// Parses the option.
+    /// Returns the given programs as names and absolute paths.
     pub(crate) fn given(&self) -> Result<Vec<(String, PathBuf)>> {
         self.tool.iter().map(|t| program_at(t)).collect()
     }
@@ -136,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tools_are_given_by_name_and_place() {
+    fn tools_are_parsed_as_name_and_path() {
         assert_eq!(
             tool_at("mkfs.erofs=/a/b").unwrap(),
             (Tool::MkfsErofs, "/a/b".into())

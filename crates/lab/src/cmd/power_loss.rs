@@ -1,4 +1,4 @@
-//! `tuff-lab power-loss`: power cuts and wrong bits.
+//! `tuff-lab power-loss`: tests filesystems under power cuts and bit errors.
 
 use super::options::Programs;
 use super::record::{self, Block};
@@ -7,28 +7,30 @@ use tuff_lab::Result;
 use tuff_lab::campaigns::power_loss::record::Failure;
 use tuff_lab::campaigns::power_loss::{self, report};
 
-/// Cut the power while somebody writes, and get bits wrong: volumes beside ext4, XFS and Btrfs
+/// Simulate power cuts and bit errors during writes: volumes compared with ext4, XFS and Btrfs
 ///
-/// Each round makes a filesystem on a disk in memory that forgets what was not flushed, or flips bits; afterwards it is mounted, compared
-/// with what was promised, checked, and repaired where it has to be. Writes the record and its tables as NAME.jsonl and NAME.md. Exit code 1
-/// if a volume is not clean after a cut, or silently wrong. Root's, for the loop device.
+/// Each round creates a filesystem on a simulated disk that loses unflushed writes or flips bits.
+/// The filesystem is then mounted, compared with the data that must have survived, checked, and
+/// repaired if necessary. Writes NAME.jsonl (record) and NAME.md (tables). Exit code 1 if a volume
+/// is not clean after a cut, or returns wrong data without an error. Requires root for the loop
+/// device.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Do nothing; make the tables of this record again
+    /// Render the tables of an existing record instead of testing
     #[arg(long, value_name = "RECORD")]
     from: Option<PathBuf>,
     #[command(flatten)]
     block: Block,
-    /// Rounds of each failure on each filesystem
+    /// Number of rounds for each failure and filesystem
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), default_value_t = 20)]
     rounds: u32,
-    /// What all chance comes from
+    /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Only filesystems whose name contains this: volume, ext4, XFS, Btrfs
+    /// Test only filesystems whose name contains TEXT: volume, ext4, XFS, Btrfs
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Only this failure; may be given again
+    /// Test only this failure; may be repeated
     #[arg(long, value_name = "NAME")]
     failure: Vec<Failure>,
     #[command(flatten)]
@@ -36,7 +38,7 @@ pub(crate) struct Args {
     /// Folder for mount points
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
     work: PathBuf,
-    /// Where the record goes
+    /// Folder for the record
     #[arg(
         long,
         default_value = "benchmarks/record/power-loss",
@@ -45,7 +47,7 @@ pub(crate) struct Args {
     records: PathBuf,
 }
 
-/// Runs the verb. False if a volume lost or corrupted data.
+/// Runs the command. Returns false if a volume lost or corrupted data.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let path = match &args.from {
         Some(path) => path.clone(),
@@ -62,7 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let failed = report::failed(&lines);
     if let Some(round) = failed {
         eprintln!(
-            "tuff-lab: a volume did not hold: round {}, {}, seed {}: {}, {}",
+            "tuff-lab: a volume failed: round {}, {}, seed {}: {}, {}",
             round.round,
             round.failure.name(),
             round.seed,

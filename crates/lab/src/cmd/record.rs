@@ -1,4 +1,5 @@
-//! Steps that all commands with a record share: write it, write its report files, fill a block of a document.
+//! Steps common to all commands with a record: write it, write its reports, fill a block of a
+//! document.
 
 use std::path::{Path, PathBuf};
 use tuff_lab::record::{RecordLine, RecordWriter};
@@ -8,10 +9,11 @@ use tuff_lab::{Error, Result};
 /// Generated block of a document.
 #[derive(clap::Args)]
 pub(crate) struct Block {
-    /// Put a short table of the record into this document, between <!-- lab:begin BLOCK --> and <!-- lab:end BLOCK -->
+    /// Insert a short table of the record into this document, between <!-- lab:begin BLOCK --> and
+    /// <!-- lab:end BLOCK -->
     #[arg(long, value_name = "FILE", requires_all = ["block", "from"])]
     readme: Option<PathBuf>,
-    /// Name of the block
+    /// Name of the block in the document
     #[arg(long, value_name = "BLOCK", requires = "readme")]
     block: Option<String>,
 }
@@ -34,7 +36,8 @@ impl Block {
     }
 }
 
-/// Runs a campaign and writes its record. Returns the path of the record, and what the campaign returned.
+/// Runs a campaign and writes its record. Returns the path of the record and the result of the
+/// campaign.
 pub(crate) fn write<L: RecordLine, T>(
     folder: &Path,
     name: &str,
@@ -46,12 +49,12 @@ pub(crate) fn write<L: RecordLine, T>(
     let path = writer.finish();
     let result = result?;
     let path = path.ok_or_else(|| {
-        Error::Usage("nothing to do: the given filters leave nothing to measure".to_owned())
+        Error::Usage("nothing to do: no measurement matches the given filters".to_owned())
     })?;
     Ok((path, result))
 }
 
-/// Writes `text` beside the record, under its name with another extension.
+/// Writes `text` to a file with the name of the record and another extension.
 pub(crate) fn write_beside(record: &Path, extension: &str, text: &str) -> Result<()> {
     let path = record.with_extension(extension);
     std::fs::write(&path, text).map_err(|e| Error::io("write", &path, e))

@@ -1,4 +1,4 @@
-//! `tuff-lab report`: tables from records.
+//! `tuff-lab report`: renders tables from records.
 
 use clap::ValueEnum;
 use std::path::PathBuf;
@@ -8,36 +8,37 @@ use tuff_lab::engines::settings::Action;
 use tuff_lab::report::document;
 use tuff_lab::{Error, Result, record};
 
-/// Make tables from records
+/// Render tables from records
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Record files, or folders of them
+    /// Record files, or folders that contain them
     #[arg(required = true, value_name = "RECORD")]
     records: Vec<PathBuf>,
-    /// How much to tell
+    /// Level of detail of the table
     #[arg(long, value_enum, default_value = "full")]
     style: StyleArg,
-    /// Only this action
+    /// Include only this action
     #[arg(long, value_enum)]
     action: Option<ActionArg>,
-    /// Put the table into this document, between <!-- lab:begin BLOCK --> and <!-- lab:end BLOCK -->
+    /// Insert the table into this document, between <!-- lab:begin BLOCK --> and <!-- lab:end BLOCK
+    /// -->
     #[arg(long, value_name = "FILE", requires = "block")]
     readme: Option<PathBuf>,
-    /// Name of the block
+    /// Name of the block in the document
     #[arg(long, value_name = "BLOCK", requires = "readme")]
     block: Option<String>,
-    /// Change nothing; exit with 1 when the document's block is another
+    /// Do not write; exit with 1 if the block is outdated
     #[arg(long, requires = "readme")]
     check: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum StyleArg {
-    /// Every tool of every task, notes, bars, command lines
+    /// All tools of all tasks, notes, limits and command lines
     Full,
-    /// Ours beside each rival
+    /// Our tool compared with each other tool
     Brief,
-    /// What was to be reached and what was
+    /// Limits and measured values
     Bars,
 }
 
@@ -48,7 +49,7 @@ pub(crate) enum ActionArg {
     Check,
 }
 
-/// Runs the verb. With `--check`, false if the document's block is another.
+/// Runs the command. With `--check`, returns false if the block is outdated.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let mut records = Vec::new();
     for path in &args.records {
@@ -87,7 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     if args.check {
         if spliced.changed {
             eprintln!(
-                "tuff-lab: block '{block}' of {} is not what the record says; run {command}",
+                "tuff-lab: block '{block}' of {} is outdated; run {command}",
                 readme.display()
             );
         }

@@ -1,4 +1,4 @@
-//! `tuff-lab run`: what definitions ask for, kept as a record.
+//! `tuff-lab run`: measures the tasks of definitions and writes records.
 
 use super::options::MeasureOptions;
 use super::record;
@@ -10,29 +10,29 @@ use tuff_lab::definition::Definition as _;
 use tuff_lab::measure::machine;
 use tuff_lab::{Error, Result};
 
-/// Measure what definitions ask for, and keep the samples as a record
+/// Measure the tasks of definitions, and write the samples to records
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Definition files
+    /// Definition files to run
     #[arg(required = true, value_name = "DEFINITION")]
     definitions: Vec<PathBuf>,
-    /// Only tasks whose name contains this
+    /// Run only tasks whose name contains TEXT
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Where records go, each run in a folder DATE-MACHINE
+    /// Folder for records; each run creates DATE-MACHINE
     #[arg(long, default_value = "benchmarks/record", value_name = "DIR")]
     records: PathBuf,
-    /// Date in the folder's name (default: today)
+    /// Date in the name of the folder (default: today)
     #[arg(long, value_name = "YYYY-MM-DD", value_parser = name)]
     date: Option<String>,
-    /// Machine in the folder's name (default: the host's name)
+    /// Machine in the name of the folder (default: the host name)
     #[arg(long, value_name = "NAME", value_parser = name)]
     machine: Option<String>,
     #[command(flatten)]
     options: MeasureOptions,
 }
 
-/// Runs the verb. False if our own tool failed or was wrong.
+/// Runs the command. Returns false if our own tool failed or gave a wrong result.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let definitions: Vec<Definition> = args
         .definitions
@@ -46,8 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let folder = args.records.join(format!("{date}-{name}"));
     if !definitions.iter().any(|d| conditions.want_any(d)) {
         return Err(Error::Usage(
-            "nothing to do: no task is for these trees and has a name that contains what --only says"
-                .to_owned(),
+            "nothing to do: no task matches these trees and --only".to_owned(),
         ));
     }
     let mut fine = true;
@@ -59,15 +58,15 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(fine)
 }
 
-/// A part of a folder's name, no path.
+/// Parses a component of a folder name, which must not be a path.
 fn name(text: &str) -> std::result::Result<String, String> {
     if text.is_empty() || text.starts_with('.') || text.contains('/') {
-        return Err("it is a part of a folder's name".to_owned());
+        return Err("expected a part of a folder name, without '/' or a leading '.'".to_owned());
     }
     Ok(text.to_owned())
 }
 
-/// Returns the date in UTC. It names a folder and is used for nothing else.
+/// Returns the current date in UTC, which only names a folder.
 fn today() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%d").to_string()
 }

@@ -1,4 +1,4 @@
-//! `tuff-lab serve`: reads through mounts.
+//! `tuff-lab serve`: measures reads through mounts.
 
 use super::options::Programs;
 use super::record::{self, Block};
@@ -9,42 +9,43 @@ use tuff_lab::campaigns::serve::report;
 use tuff_lab::campaigns::serve::run::{self as serve, Conditions};
 use tuff_lab::definition::Definition as _;
 
-/// Measure reads through mounts: ours, the kernel's, and other FUSE servers'
+/// Measure reads through mounts: our FUSE server, the kernel, and other FUSE servers
 ///
-/// Writes the record, its table and its plot as NAME.jsonl, NAME.md and NAME.svg.
+/// Writes NAME.jsonl (record), NAME.md (table) and NAME.svg (plot).
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Definition file
+    /// Definition file to run
     #[arg(value_name = "DEFINITION", required_unless_present = "from")]
     definition: Option<PathBuf>,
-    /// Tree that images are made of
+    /// Source tree of the images
     #[arg(long, value_name = "DIR", required_unless_present = "from")]
     tree: Option<PathBuf>,
-    /// Measure nothing; make table and plot of this record again, or one table of several
+    /// Render table and plot of an existing record instead of measuring, or one table of several
+    /// records
     #[arg(long, value_name = "RECORD", conflicts_with_all = ["definition", "tree"])]
     from: Vec<PathBuf>,
     #[command(flatten)]
     block: Block,
-    /// Only workloads whose name contains this
+    /// Measure only workloads whose name contains TEXT
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Only images whose name contains this
+    /// Measure only images whose name contains TEXT
     #[arg(long, value_name = "TEXT")]
     image: Option<String>,
     #[command(flatten)]
     programs: Programs,
-    /// Rounds of every workload (default: what the definition says)
+    /// Number of rounds for each workload (default: that of the definition)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Folder for images and mount points, on a disk
+    /// Folder on a disk for images and mount points
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
     work: PathBuf,
-    /// Where the record goes
+    /// Folder for the record
     #[arg(long, default_value = "benchmarks/record/serve", value_name = "DIR")]
     records: PathBuf,
 }
 
-/// Runs the verb. False if our own tool failed or was wrong.
+/// Runs the command. Returns false if our own tool failed or gave a wrong result.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let (records, fine) = match (&args.definition, &args.tree) {
         (Some(definition), Some(tree)) => {
@@ -72,7 +73,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(fine)
 }
 
-/// Measures. Returns the path of the record, and false if our own tool failed or was wrong.
+/// Runs the campaign. Returns the path of the record, and false if our own tool failed or gave a
+/// wrong result.
 fn measure(args: &Args, definition: &Definition, tree: &Path) -> Result<(PathBuf, bool)> {
     let conditions = Conditions {
         tree: tree.to_owned(),

@@ -1,4 +1,4 @@
-//! `tuff-lab soak`: one mount, for a long time.
+//! `tuff-lab soak`: reads one mount for a long time.
 
 use super::options::{Programs, absolute};
 use std::path::PathBuf;
@@ -6,27 +6,28 @@ use tuff_lab::campaigns::serve;
 use tuff_lab::engines::settings::Size;
 use tuff_lab::{Error, Result};
 
-/// Read one mount for a long time with little memory; report growth, decay and wrong bytes
+/// Read one mount for a long time under a memory limit; report memory growth, slowdown and wrong
+/// data
 ///
-/// Exit code 1 when there are findings.
+/// Exit code 1 if there are findings.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The image
+    /// Image to mount and read
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
-    /// Tree that it was made of; large files at its top are read as a whole and in pages
+    /// Source tree of the image; large files in its root are read completely and in pages
     #[arg(long, value_name = "DIR")]
     tree: PathBuf,
-    /// How long
+    /// Duration of the test
     #[arg(long, default_value_t = 30.0, value_name = "MINUTES")]
     minutes: f64,
-    /// Memory that server and readers get together
+    /// Memory limit for the server and the readers together
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     limit: Size,
-    /// Control group (a folder) below which one is made
+    /// Control group (a folder) in which a child group is created
     #[arg(long, default_value = "/sys/fs/cgroup/memory", value_name = "DIR")]
     cgroup: PathBuf,
-    /// Seed of what is read when
+    /// Seed of the sequence of reads
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
     #[command(flatten)]
@@ -34,12 +35,12 @@ pub(crate) struct Args {
     /// Folder for the mount point
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
     work: PathBuf,
-    /// Arguments for the server
+    /// Additional arguments for the server
     #[arg(last = true)]
     extra: Vec<String>,
 }
 
-/// Runs the verb. False if there are findings.
+/// Runs the command. Returns false if there are findings.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let outcome = serve::soak::run(&serve::soak::Soak {
         program: args.programs.tuff()?,
@@ -56,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let text = serde_json::to_string_pretty(&outcome);
     println!(
         "{}",
-        text.map_err(|e| Error::Command(format!("cannot write the outcome: {e}")))?
+        text.map_err(|e| Error::Command(format!("cannot encode the outcome: {e}")))?
     );
     Ok(outcome.findings.is_empty())
 }

@@ -1,4 +1,4 @@
-//! `tuff-lab start`: how long programs take to start from an image.
+//! `tuff-lab start`: measures the start-up time of programs in an image.
 
 use super::options::Programs;
 use super::record::{self, Block};
@@ -10,49 +10,53 @@ use tuff_lab::campaigns::start::report;
 use tuff_lab::campaigns::start::run::{self as start, Conditions};
 use tuff_lab::definition::Definition as _;
 
-/// Measure how long programs take to start from images: idle, beside readers, under memory pressure
+/// Measure the start-up time of programs in images: idle, with concurrent readers, under memory
+/// pressure
 ///
-/// Writes the record, its table and its plot as NAME.jsonl, NAME.md and NAME.svg. Root's, since programs get the mount as
-/// their root.
+/// Writes NAME.jsonl (record), NAME.md (table) and NAME.svg (plot). Requires root, because programs
+/// run with the mount as their root directory.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Definition file
+    /// Definition file to run
     #[arg(value_name = "DEFINITION", required_unless_present = "from")]
     definition: Option<PathBuf>,
-    /// Root that programs are in, as it is (default: one is made of this machine's programs with what they need)
+    /// Root tree that contains the programs (default: built from this machine's programs and their
+    /// dependencies)
     #[arg(long, value_name = "DIR")]
     tree: Option<PathBuf>,
-    /// Measure nothing; make table and plot of this record again, or one table of several
+    /// Render table and plot of an existing record instead of measuring, or one table of several
+    /// records
     #[arg(long, value_name = "RECORD", conflicts_with_all = ["definition", "tree"])]
     from: Vec<PathBuf>,
     #[command(flatten)]
     block: Block,
-    /// How often everything is started (default: what the definition says)
+    /// Number of starts of each program (default: that of the definition)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     starts: Option<u32>,
-    /// Only programs whose name contains this
+    /// Start only programs whose name contains TEXT
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Only this condition: idle, background or pressure; may be given again
+    /// Measure only this condition: idle, background or pressure; may be repeated
     #[arg(long, value_name = "NAME")]
     condition: Vec<Condition>,
-    /// Evict the image's pages before each mount, so that it is read from the disk
+    /// Evict the pages of the image before each mount, so that it is read from the disk
     #[arg(long)]
     evict: bool,
     #[command(flatten)]
     programs: Programs,
-    /// Control group (a folder) below which one is made for starts under memory pressure (default: looked for)
+    /// Control group (a folder) in which a child group is created for memory pressure (default:
+    /// detected)
     #[arg(long, value_name = "DIR")]
     cgroup: Option<PathBuf>,
-    /// Folder for tree, images and mount points, on a disk
+    /// Folder on a disk for tree, images and mount points
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
     work: PathBuf,
-    /// Where the record goes
+    /// Folder for the record
     #[arg(long, default_value = "benchmarks/record/start", value_name = "DIR")]
     records: PathBuf,
 }
 
-/// Runs the verb. False if our own tool failed or was wrong.
+/// Runs the command. Returns false if our own tool failed or gave a wrong result.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let (records, fine) = match &args.definition {
         Some(definition) => {
@@ -80,7 +84,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(fine)
 }
 
-/// Measures. Returns the path of the record, and false if our own tool failed or was wrong.
+/// Runs the campaign. Returns the path of the record, and false if our own tool failed or gave a
+/// wrong result.
 fn measure(args: &Args, definition: &Definition) -> Result<(PathBuf, bool)> {
     let conditions = Conditions {
         tree: args.tree.clone(),

@@ -1,4 +1,4 @@
-//! `tuff-lab campaign`: mistakes in images and volumes.
+//! `tuff-lab campaign`: stress tests of images and volumes.
 
 use clap::Subcommand;
 use std::io::IsTerminal;
@@ -10,7 +10,7 @@ use tuff_lab::engines::settings::Size;
 use tuff_lab::engines::{self, Tool};
 use tuff_lab::{Error, Result};
 
-/// Look for mistakes in images and volumes for a long time
+/// Stress-test images and volumes
 #[derive(Subcommand)]
 pub(crate) enum Verb {
     Crash(CrashArgs),
@@ -18,89 +18,95 @@ pub(crate) enum Verb {
     Images(ImagesArgs),
 }
 
-/// What volumes show after losses of power: every pair of operations, more by seed, each safety rule off
+/// Test volumes after simulated power losses: all pairs of operations, random sequences, and each
+/// safety rule disabled
 ///
-/// Writes report.md and, unit by unit, progress.jsonl; started again with the same folder it goes on. Exit code 1 if something was found.
+/// Writes report.md and progress.jsonl; a repeated run with the same folder resumes. Exit code 1 if
+/// there are findings.
 #[derive(clap::Args)]
 pub(crate) struct CrashArgs {
     /// Folder for progress and report
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Begin nothing after this long, and go on with more seeds until then (default: the plan, once)
+    /// Time limit; random sequences are added until it is reached (default: run the plan once)
     #[arg(long, value_name = "N")]
     minutes: Option<f64>,
-    /// Rounds of sampled sequences in the plan
+    /// Number of rounds of random sequences in the plan
     #[arg(long, default_value_t = 40, value_name = "N")]
     rounds: u32,
-    /// Start of everything random
+    /// Seed of the random numbers
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    /// Units at a time
+    /// Number of parallel test units
     #[arg(long, default_value_t = 1, value_name = "N")]
     threads: usize,
-    /// Only this group: ones, tricky, pairs, threes, twelves, snapshots, "long logs", rules
+    /// Run only this group: ones, tricky, pairs, threes, twelves, snapshots, "long logs", rules
     #[arg(long, value_name = "GROUP")]
     only: Vec<String>,
 }
 
-/// Files on a mounted filesystem against plain bytes: writes, mappings, holes, truncation, copies by other processes
+/// Compare files on a mounted filesystem with a model: writes, mappings, holes, truncation, copies
+/// by other processes
 ///
-/// Exit code 1, and the operations that led there, if a byte is wrong.
+/// On a wrong byte, prints the operations that led to it and exits with 1.
 #[derive(clap::Args)]
 pub(crate) struct FilesArgs {
-    /// Folder on the filesystem
+    /// Folder on the filesystem under test
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Operations
+    /// Number of operations on the files
     #[arg(long, default_value_t = 1_000_000, value_name = "N")]
     operations: u64,
-    /// What fixes every operation
+    /// Seed of the sequence of operations
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    /// Files at once
+    /// Number of open files
     #[arg(long, default_value_t = 4, value_name = "N")]
     files: usize,
-    /// Longest file
+    /// Largest size of a file
     #[arg(long, default_value = "1M", value_name = "SIZE")]
     size: Size,
-    /// Longest operation
+    /// Largest length of an operation
     #[arg(long, default_value = "64K", value_name = "SIZE")]
     length: Size,
-    /// Without mappings
+    /// Do not use memory mappings
     #[arg(long)]
     no_mmap: bool,
-    /// Operations for each copy of an open file by another process (cp, tar -S, rsync -S, ...), 0 for no copies
+    /// Operations between copies of an open file by another process (cp, tar -S, rsync -S, ...); 0
+    /// disables copies
     #[arg(long, default_value_t = 100, value_name = "N")]
     copy_every: u64,
 }
 
-/// Images of random trees at random settings, before several judges: the kernel, our own reader, fsck.erofs, other numbers of threads
+/// Build images of random trees with random settings, and verify each with several judges
 ///
-/// Most of the trees change then, up to three times, and get a patch or an image over the first. Exit code 1 if something is wrong; the
-/// seed and the commands are printed, tree and images stay.
+/// Judges are the kernel, our own reader, fsck.erofs, and builds with other numbers of threads.
+/// Most trees are then changed up to three times, and get a patch or an image based on the first.
+/// On a wrong result, prints the seed and the commands, keeps tree and images, and exits with 1.
 #[derive(clap::Args)]
 pub(crate) struct ImagesArgs {
-    /// Folder for cases, of which those with findings stay
+    /// Folder for test cases; those with findings are kept
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Seed of the first case; each has the next one
+    /// Seed of the first case; each following case uses the next number
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    /// Cases (default: 200, or as many as there is time for)
+    /// Number of cases (default: 200, or unlimited with --minutes)
     #[arg(long, value_name = "N")]
     cases: Option<u64>,
-    /// Begin no case after this long
+    /// Time after which no case is started
     #[arg(long, value_name = "N")]
     minutes: Option<f64>,
-    /// Only these judges: threads, sources, check, extract, mount, kernel, fsck (default: all); trees and settings stay the same
+    /// Use only these judges: threads, sources, check, extract, mount, kernel, fsck (default: all).
+    /// Trees and settings are unaffected
     #[arg(long, value_name = "JUDGE", value_parser = judge)]
     only: Vec<Judge>,
-    /// fsck.erofs, 1.9 or newer (default: PATH)
+    /// Path of fsck.erofs 1.9 or newer (default: search in PATH)
     #[arg(long, value_name = "FILE")]
     fsck: Option<PathBuf>,
 }
 
-/// Runs the verb. False if something was found.
+/// Runs the command. Returns false if there are findings.
 pub(crate) fn run(verb: &Verb) -> Result<bool> {
     match verb {
         Verb::Crash(args) => crash(args),
@@ -140,7 +146,7 @@ fn files(args: &FilesArgs) -> Result<bool> {
     };
     match files::run(&options, &args.dir)? {
         Ok(tally) => println!(
-            "{} operations, {} of them through mappings, {} searches for holes, {} copies, {} bytes compared: nothing wrong",
+            "{} operations, {} of them through mappings, {} searches for holes, {} copies, {} bytes compared: no errors",
             tally.operations, tally.mapped, tally.seeks, tally.copies, tally.compared_bytes
         ),
         Err(wrong) => {
@@ -155,7 +161,7 @@ fn images(args: &ImagesArgs) -> Result<bool> {
     tuff_lab::measure::stop::watch();
     let tuff = engines::find(Tool::Tuff, &[])?;
     let tuff = tuff.ok_or_else(|| {
-        Error::Usage("tuff is neither beside this program nor on PATH".to_owned())
+        Error::Usage("the program tuff was not found beside this program or in PATH".to_owned())
     })?;
     let time = args.minutes.map(|n| Duration::try_from_secs_f64(n * 60.0));
     let time = time
@@ -198,7 +204,7 @@ fn images(args: &ImagesArgs) -> Result<bool> {
         eprintln!();
     }
     println!(
-        "{} cases, {} images, {} settings refused, {} patches stopped, {} findings",
+        "{} cases, {} images, {} settings rejected, {} patches interrupted, {} findings",
         tally.cases,
         tally.images,
         tally.refused,
@@ -214,7 +220,7 @@ fn images(args: &ImagesArgs) -> Result<bool> {
         }
     }
     for (why, images) in &tally.skipped {
-        println!("not judged: {why} ({images} images)");
+        println!("not verified: {why} ({images} images)");
     }
     ended.map(|()| tally.findings.is_empty())
 }
@@ -223,6 +229,6 @@ fn judge(name: &str) -> std::result::Result<Judge, String> {
     let judge = JUDGES.iter().find(|(known, _)| *known == name);
     judge.map(|(_, judge)| *judge).ok_or_else(|| {
         let names = JUDGES.map(|(name, _)| name).join(", ");
-        format!("no judge is called that; there are {names}")
+        format!("unknown judge; expected one of {names}")
     })
 }

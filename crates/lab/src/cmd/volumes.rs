@@ -1,4 +1,4 @@
-//! `tuff-lab volumes`: volumes beside ext4.
+//! `tuff-lab volumes`: compares volumes with ext4.
 
 use super::options::Programs;
 use super::record;
@@ -7,32 +7,33 @@ use tuff_lab::Result;
 use tuff_lab::campaigns::volumes::record::split;
 use tuff_lab::campaigns::volumes::{self, report};
 
-/// Measure volumes beside ext4 on a loop device and the host's own filesystem
+/// Measure volumes, compared with ext4 on a loop device and the filesystem of the host
 ///
-/// Small files made and deleted, a large one written and read, pages written over and made durable, and how long others wait beside
-/// those who write. Writes the record and its table as NAME.jsonl and NAME.md. Root's, for the loop device.
+/// Workloads create and delete small files, write and read a large file, overwrite pages with
+/// fdatasync, and measure latency with concurrent writers. Writes NAME.jsonl (record) and NAME.md
+/// (table). Requires root for the loop device.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Measure nothing; make the table of this record again
+    /// Render the table of an existing record instead of measuring
     #[arg(long, value_name = "RECORD")]
     from: Option<PathBuf>,
-    /// Rounds of everything
+    /// Number of rounds of each measurement
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), default_value_t = 5)]
     rounds: u32,
-    /// Only loads of groups whose name contains this: files, stream, overwrite, fdatasync, beside
+    /// Run only workloads of groups whose name contains TEXT: files, stream, overwrite, fdatasync,
+    /// beside
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     #[command(flatten)]
     programs: Programs,
-    /// Folder on the host that volumes are made on
+    /// Folder on the host for the volumes
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
     work: PathBuf,
-    /// Where the record goes
+    /// Folder for the record
     #[arg(long, default_value = "benchmarks/record/volumes", value_name = "DIR")]
     records: PathBuf,
 }
 
-/// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let path = match &args.from {
         Some(path) => path.clone(),
@@ -45,7 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(true)
 }
 
-/// Measures. Returns the path of the record.
+/// Runs the campaign and returns the path of the record.
 fn measure(args: &Args) -> Result<PathBuf> {
     let conditions = volumes::Conditions {
         tuff: args.programs.tuff()?,

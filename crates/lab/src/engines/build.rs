@@ -1,11 +1,11 @@
-//! Command lines of builds, for each builder.
+//! Command lines of image builders.
 
 use super::tool::{Plan, Tool};
 use crate::engines::settings::{Algorithm, Dedupe, Fragments, Settings};
 
 pub(super) fn tuff_build(plan: &mut Plan, s: &Settings) -> Result<(), String> {
     plan.words(["build", "--quiet"]);
-    // Ours refuses what its default kernel cannot mount; the others do not ask.
+    // Only Tuff rejects algorithms that its default kernel cannot mount.
     match (&s.kernel, s.algorithm) {
         (Some(kernel), _) => plan.word(format!("--kernel={kernel}")),
         (None, Some(Algorithm::Deflate)) => plan.word("--kernel=6.6"),
@@ -91,7 +91,7 @@ pub(super) fn mkfs_erofs(plan: &mut Plan, s: &Settings) -> Result<(), String> {
         (None, None, None) => {}
         (None, ..) => return Err("a level or dictionary needs an algorithm".to_owned()),
         (Some("lz4"), Some(_), _) => return Err("mkfs.erofs has no level for lz4".to_owned()),
-        // The form with `level=` is unknown before 1.7; the short one is understood by all.
+        // mkfs.erofs before 1.7 does not support `level=`; all versions accept the short form.
         (Some(name), level, None) => {
             let level = level.map_or(String::new(), |l| format!(",{l}"));
             plan.word(format!("-z{name}{level}"));
@@ -119,7 +119,7 @@ pub(super) fn mkfs_erofs(plan: &mut Plan, s: &Settings) -> Result<(), String> {
     match s.dedupe {
         None | Some(Dedupe::Off) => {}
         Some(Dedupe::Files) => {
-            return Err("mkfs.erofs has no dedupe of whole files only".to_owned());
+            return Err("mkfs.erofs cannot deduplicate whole files only".to_owned());
         }
         Some(Dedupe::Content) => extended.push("dedupe".to_owned()),
     }
@@ -201,7 +201,7 @@ pub(super) fn mksquashfs(plan: &mut Plan, s: &Settings) -> Result<(), String> {
         None | Some(Dedupe::Files) => {}
         Some(Dedupe::Off) => plan.word("-no-duplicates"),
         Some(Dedupe::Content) => {
-            return Err("mksquashfs has no dedupe below whole files".to_owned());
+            return Err("mksquashfs deduplicates whole files only".to_owned());
         }
     }
     if let Some(n) = s.threads {
@@ -211,15 +211,17 @@ pub(super) fn mksquashfs(plan: &mut Plan, s: &Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses what only Tuff can be asked for.
+/// Rejects settings that only Tuff supports.
 fn not_ours(tool: Tool, s: &Settings) -> Result<(), String> {
     let name = tool.name();
     match (&s.auto, &s.kernel) {
-        (Some(_), _) => Err(format!("{name} chooses no settings by itself")),
-        (None, Some(_)) => Err(format!("{name} does not ask which kernel an image is for")),
-        (None, None) if s.unaligned == Some(true) => Err(format!(
-            "{name} is not asked for clusters that begin anywhere"
+        (Some(_), _) => Err(format!(
+            "{name} has no option to choose settings automatically"
         )),
+        (None, Some(_)) => Err(format!("{name} has no option for the target kernel")),
+        (None, None) if s.unaligned == Some(true) => {
+            Err(format!("{name} has no option for unaligned clusters"))
+        }
         (None, None) => Ok(()),
     }
 }

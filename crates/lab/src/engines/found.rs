@@ -19,7 +19,7 @@ pub struct Found {
     pub receipt: Receipt,
 }
 
-/// Identity of a tool, without its place.
+/// Identity of a tool for records, without its path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
     /// The tool that was found.
@@ -31,7 +31,7 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// The version number alone: the first word of the version line that begins with a digit.
+    /// Version number: the first word of the version line that begins with a digit, or `?`.
     pub fn number(&self) -> &str {
         let mut words = self.version.split([' ', '(', ')', 'v']);
         let number = words.find(|w| w.starts_with(|c: char| c.is_ascii_digit()));
@@ -39,14 +39,15 @@ impl Receipt {
     }
 }
 
-/// Finds a tool: at the place that `given` says, else beside this program (ours), else on PATH. `None` when it is
-/// nowhere; an error when a given place holds no program.
+/// Searches for a tool: at the path in `given`, otherwise beside this program (ours only),
+/// otherwise in PATH. Returns `None` if it is not found, and an error if a given path is no
+/// executable file.
 pub fn find(tool: Tool, given: &[(Tool, PathBuf)]) -> Result<Option<Found>> {
     let path = match given.iter().rev().find(|(t, _)| *t == tool) {
         Some((_, path)) if is_program(path) => Some(path.clone()),
         Some((_, path)) => {
             return Err(Error::Usage(format!(
-                "{} at {}: no program there",
+                "{} at {}: not an executable file",
                 tool.name(),
                 path.display()
             )));
@@ -69,7 +70,7 @@ pub fn find(tool: Tool, given: &[(Tool, PathBuf)]) -> Result<Option<Found>> {
     }))
 }
 
-/// Looks for a program beside this one (ours), then on PATH.
+/// Searches for a program beside this one (ours only), and then in PATH.
 pub(crate) fn search(name: &str) -> Option<PathBuf> {
     let beside = std::env::current_exe()
         .ok()
@@ -87,7 +88,7 @@ pub(crate) fn is_program(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
-/// Some versions answer on standard error, or with a failure; the line counts, not the exit code.
+/// Returns the version line. Some versions print it to standard error or exit with a failure.
 fn version(tool: Tool, path: &Path) -> Result<String> {
     let output = Command::new(path)
         .arg(tool.version_argument())
@@ -107,7 +108,7 @@ fn version(tool: Tool, path: &Path) -> Result<String> {
     Ok(line.replace(&*path.to_string_lossy(), tool.name()))
 }
 
-/// The program's name for a message.
+/// Returns the file name of a program, for messages.
 pub fn shown_program(path: &Path) -> String {
     path.file_name()
         .unwrap_or(OsStr::new("?"))
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_numbers_are_found_in_every_tools_line() {
+    fn version_numbers_are_parsed_from_the_output_of_every_tool() {
         for (line, number) in [
             ("tuff 0.1.0", "0.1.0"),
             ("mkfs.erofs (erofs-utils) 1.9.3", "1.9.3"),

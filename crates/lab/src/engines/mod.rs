@@ -1,10 +1,10 @@
-//! The tools, and how neutral settings become each tool's command line.
+//! Tools under measurement, and the mapping of neutral settings to their command lines.
 //!
-//! A command line is a template: the words `{TREE}`, `{IMAGE}` and `{TARGET}` stand for places, which only
-//! [`Plan::arguments`] fills in. Records keep the template, so that they name no path of the machine.
+//! A command line is a template: the words `{TREE}`, `{IMAGE}` and `{TARGET}` are placeholders that
+//! only [`Plan::arguments`] replaces. Records contain the template, and so no path of the machine.
 //!
-//! What a tool cannot be asked for is an error, never silence: a comparison must not run at other settings than its
-//! table says. What a tool has only one value of is a note.
+//! A setting that a tool does not support is an error, because a comparison must run with the
+//! settings in its table. A setting that the tool has fixed to one value is recorded as a note.
 
 mod build;
 mod found;
@@ -18,7 +18,8 @@ pub use found::{Found, Receipt, find, shown_program};
 pub(crate) use found::{is_program, search};
 pub use tool::{Format, Places, Plan, TOOLS, Tool};
 
-/// The command line of `tool` for `action` with `settings`, then `extra`. The error says what the tool cannot do.
+/// Returns the command line of `tool` for `action` with `settings`, followed by `extra`. The error
+/// names an unsupported setting or action.
 pub fn plan(
     tool: Tool,
     action: Action,
@@ -84,7 +85,7 @@ pub fn plan(
         (Tool::MkfsErofs, _) => plan.words(["{IMAGE}", "{TREE}"]),
         (Tool::Tuff, Action::Build) => plan.words(["{TREE}", "{IMAGE}"]),
         (Tool::Tuff, Action::Extract) => plan.words(["{IMAGE}", "{TARGET}"]),
-        // mksquashfs takes options only after its operands.
+        // mksquashfs requires its operands before the options.
         (Tool::Mksquashfs, _) => {
             plan.template
                 .splice(0..0, ["{TREE}".to_owned(), "{IMAGE}".to_owned()]);
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_settings_in_each_builders_language() {
+    fn equal_settings_are_translated_for_each_builder() {
         assert_eq!(
             shown(Tool::Tuff, Action::Build, &lz4hc()),
             "tuff build --quiet -z lz4hc:9 -C 64K --tail-packing=off --fragments=off --dedupe=off TREE IMAGE"
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn every_layout_flag_reaches_the_command_line() {
+    fn every_layout_setting_is_on_the_command_line() {
         let settings = Settings {
             algorithm: Some(Algorithm::Zstd),
             level: Some(3),
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn only_tuff_is_asked_for_unaligned_clusters() {
+    fn only_tuff_supports_unaligned_clusters() {
         let settings = Settings {
             unaligned: Some(true),
             ..Settings::default()
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn no_settings_mean_the_tools_own_defaults() {
+    fn empty_settings_use_the_defaults_of_the_tool() {
         let none = Settings::default();
         assert_eq!(
             shown(Tool::Tuff, Action::Build, &none),
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_are_asked_for_in_each_readers_language() {
+    fn the_xattr_setting_is_translated_for_each_reader() {
         for (xattrs, tuff, fsck, unsquashfs) in [
             (true, "--xattrs", "--xattrs", "-xattrs"),
             (false, "--no-xattrs", "--no-xattrs", "-no-xattrs"),
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tool_cannot_do_is_an_error_and_not_silence() {
+    fn unsupported_settings_and_actions_are_errors() {
         let refuse =
             |tool, settings: Settings| plan(tool, Action::Build, &settings, &[]).unwrap_err();
         let files = Settings {
@@ -250,7 +251,7 @@ mod tests {
         };
         assert_eq!(
             refuse(Tool::MkfsErofs, files),
-            "mkfs.erofs has no dedupe of whole files only"
+            "mkfs.erofs cannot deduplicate whole files only"
         );
         let level = Settings {
             level: Some(3),
@@ -275,7 +276,7 @@ mod tests {
         };
         assert_eq!(
             refuse(Tool::Mksquashfs, auto),
-            "mksquashfs chooses no settings by itself"
+            "mksquashfs has no option to choose settings automatically"
         );
         let kernel = Settings {
             kernel: Some("6.18".to_owned()),
@@ -283,7 +284,7 @@ mod tests {
         };
         assert_eq!(
             refuse(Tool::MkfsErofs, kernel),
-            "mkfs.erofs does not ask which kernel an image is for"
+            "mkfs.erofs has no option for the target kernel"
         );
         assert_eq!(
             refuse(Tool::Unsquashfs, Settings::default()),
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_filled_with_any_bytes() {
+    fn placeholders_accept_paths_that_are_not_utf_8() {
         let odd = OsString::from_vec(b"/t/\xff{IMAGE}".to_vec());
         let places = Places {
             tree: Path::new("/tree"),

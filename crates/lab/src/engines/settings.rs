@@ -7,11 +7,11 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// A tree becomes an image.
+    /// Builds an image from a tree.
     Build,
-    /// An image becomes a tree.
+    /// Extracts the tree of an image.
     Extract,
-    /// An image is read through: every structure, every byte of data decoded.
+    /// Reads the whole image: every structure is checked and all data is decoded.
     Check,
 }
 
@@ -29,37 +29,37 @@ impl fmt::Display for Action {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Compression of file data.
+    /// Compression algorithm of file data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub algorithm: Option<Algorithm>,
-    /// Level, in the algorithm's own scale.
+    /// Compression level on the scale of the algorithm.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<u32>,
-    /// Physical cluster of EROFS (size of the output), block of SquashFS (size of the input).
+    /// Size of a physical cluster of EROFS (compressed) or of a block of SquashFS (uncompressed).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<Size>,
-    /// Dictionary or window of LZMA and Zstandard.
+    /// Size of the LZMA dictionary or Zstandard window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dict: Option<Size>,
     /// Tail packing of compressed files (EROFS).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inline_tails: Option<bool>,
-    /// Files that are packed together with others.
+    /// Selection of files that are packed together as fragments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fragments: Option<Fragments>,
-    /// Cluster of packed fragments (EROFS).
+    /// Cluster size of the packed inode (EROFS).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fragment_cluster: Option<Size>,
-    /// Data that is stored once.
+    /// Scope of deduplication: none, whole files or any equal data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dedupe: Option<Dedupe>,
-    /// Clusters begin anywhere (Tuff).
+    /// Allow clusters that are not aligned to blocks (Tuff).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unaligned: Option<bool>,
-    /// Settings per file, chosen by the tool towards this goal (Tuff).
+    /// Choose settings per file for this goal (Tuff).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto: Option<String>,
-    /// The oldest kernel that the image is for (Tuff).
+    /// Oldest kernel that must be able to mount the image (Tuff).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
     /// Restore extended attributes on extraction.
@@ -70,7 +70,7 @@ pub struct Settings {
     pub threads: Option<u32>,
 }
 
-/// Compression algorithms, in no tool's spelling.
+/// Compression algorithms, independent of the names used by the tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
@@ -78,43 +78,43 @@ pub enum Algorithm {
     None,
     /// LZ4 with the fast parser.
     Lz4,
-    /// LZ4 with the thorough parser.
+    /// LZ4 with the high-compression match finder.
     Lz4hc,
-    /// DEFLATE by the tool's own or usual encoder.
+    /// DEFLATE with the default encoder of the tool.
     Deflate,
-    /// DEFLATE by the encoder that mkfs.erofs calls libdeflate.
+    /// DEFLATE with the libdeflate encoder of mkfs.erofs.
     Libdeflate,
     /// LZMA (EROFS: MicroLZMA; SquashFS: xz).
     Lzma,
-    /// Zstandard at a level.
+    /// Zstandard with the level of the settings.
     Zstd,
 }
 
-/// Files that are packed together with others.
+/// Selection of files that are packed together as fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fragments {
     /// No files are packed.
     Off,
-    /// Ends of files, and small files.
+    /// Small files and the tails of larger files are packed.
     Tails,
     /// Whole files are packed.
     All,
 }
 
-/// Data that is stored once.
+/// Scope of deduplication: none, whole files or any equal data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dedupe {
-    /// Nothing is deduplicated.
+    /// Equal data is stored repeatedly.
     Off,
-    /// Files that are equal.
+    /// Files with equal content share their data.
     Files,
-    /// Equal pieces, wherever they lie.
+    /// Equal data is shared at any position, including parts of files.
     Content,
 }
 
-/// A size in bytes; written as a number, or with K, M or G for powers of 1024.
+/// Size in bytes, written as a number with an optional suffix K, M or G for powers of 1024.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
@@ -130,7 +130,7 @@ impl std::str::FromStr for Size {
         let number = digits.parse::<u64>().ok();
         let size = number.and_then(|n| n.checked_mul(1 << shift));
         size.map(Size)
-            .ok_or_else(|| format!("'{text}' is not a size; write for example 4096, 64K or 1M"))
+            .ok_or_else(|| format!("'{text}' is not a size; expected for example 4096, 64K or 1M"))
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_written_as_they_are_read() {
+    fn sizes_round_trip_through_text() {
         for (text, bytes) in [
             ("4K", 4096),
             ("64K", 65536),

@@ -1,20 +1,20 @@
-//! Tools that are measured, and command lines with placeholders for paths.
+//! Measured tools, and command lines with placeholders for paths.
 
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-/// The tools that can take part.
+/// Tool that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Tool {
-    /// The command `tuff`.
+    /// The program `tuff` of this project.
     #[serde(rename = "tuff")]
     Tuff,
     /// Builder of EROFS images.
     #[serde(rename = "mkfs.erofs")]
     MkfsErofs,
-    /// Checks and extracts EROFS images.
+    /// Checker and extractor of EROFS images.
     #[serde(rename = "fsck.erofs")]
     FsckErofs,
     /// Builder of SquashFS images.
@@ -34,18 +34,18 @@ pub const TOOLS: [Tool; 5] = [
     Tool::Unsquashfs,
 ];
 
-/// Kind of an image.
+/// Filesystem format of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// An EROFS image.
+    /// EROFS, built by `tuff` or mkfs.erofs.
     Erofs,
-    /// A SquashFS image.
+    /// SquashFS, built by mksquashfs.
     Squashfs,
 }
 
 impl Format {
-    /// Name of the filesystem as mount(8) takes it.
+    /// Name of the filesystem type, as in mount(8).
     pub fn name(self) -> &'static str {
         match self {
             Format::Erofs => "erofs",
@@ -66,12 +66,12 @@ impl Tool {
         }
     }
 
-    /// The tool of that name.
+    /// Returns the tool with the given program name.
     pub fn from_name(name: &str) -> Option<Tool> {
         TOOLS.into_iter().find(|t| t.name() == name)
     }
 
-    /// Kind of image that the tool makes or reads.
+    /// Format of the images that the tool builds or reads.
     pub fn format(self) -> Format {
         match self {
             Tool::Tuff | Tool::MkfsErofs | Tool::FsckErofs => Format::Erofs,
@@ -87,7 +87,7 @@ impl Tool {
         }
     }
 
-    /// Is the tool's output promised to be the same bytes each time?
+    /// Returns true if equal inputs must give images of equal bytes.
     pub fn is_deterministic(self) -> bool {
         self == Tool::Tuff
     }
@@ -101,12 +101,12 @@ impl Tool {
     }
 }
 
-/// A command line with holes for places.
+/// Command line with placeholders for paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub(super) tool: Tool,
     pub(super) template: Vec<String>,
-    /// Notes on the mapping of settings, for the table.
+    /// Notes on settings that the tool supports only in part, for the table.
     pub notes: Vec<String>,
 }
 
@@ -115,14 +115,14 @@ pub struct Plan {
 pub struct Places<'a> {
     /// Path of the source tree.
     pub tree: &'a Path,
-    /// The image: output of a build, input of the rest.
+    /// Path of the image: output of a build, input of other actions.
     pub image: &'a Path,
-    /// The directory to extract to, which does not exist yet.
+    /// Directory to extract to, which must not exist.
     pub target: &'a Path,
 }
 
 impl Plan {
-    /// The command line as a record and a reader see it.
+    /// Returns the command line for records and tables, with the names of the placeholders.
     pub fn shown(&self) -> String {
         let mut text = self.tool.name().to_owned();
         for word in &self.template {
@@ -132,7 +132,7 @@ impl Plan {
         text
     }
 
-    /// The arguments with the holes filled.
+    /// Returns the arguments with the placeholders replaced by paths.
     pub fn arguments(&self, places: Places<'_>) -> Vec<OsString> {
         let fill = |word: &String| {
             for (hole, path) in [

@@ -1,4 +1,4 @@
-//! The machine a record was made on: what changes figures, and nothing that identifies its owner.
+//! Properties of the machine that affect results, without identifying its owner.
 
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -6,29 +6,29 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
-/// Machine that a record was made on.
+/// Machine on which a record was measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Model of the first CPU.
     pub cpu: String,
     /// Number of online CPUs.
     pub cpus: u32,
-    /// CPUs that this process may use.
+    /// Number of CPUs in the affinity mask of this process.
     pub cpus_allowed: u32,
-    /// Does a hypervisor run below?
+    /// True if a hypervisor is present.
     pub virtual_machine: bool,
-    /// Frequency governor of the first CPU, when there is one.
+    /// Frequency governor of the first CPU. `None` if it has none.
     pub governor: Option<String>,
     /// Kernel name, release and architecture.
     pub kernel: String,
-    /// Size of the memory in bytes.
+    /// Size of the main memory in bytes.
     pub memory_bytes: u64,
-    /// Distribution, as it calls itself.
+    /// Name of the distribution, from os-release.
     pub system: String,
 }
 
 impl Machine {
-    /// Asks the running system.
+    /// Reads the properties of the running system.
     pub fn inspect() -> Result<Machine> {
         let read = |path: &str| {
             std::fs::read_to_string(path).map_err(|e| Error::io("read", Path::new(path), e))
@@ -61,7 +61,8 @@ impl Machine {
     }
 }
 
-/// Memory that can be had without swapping. Unit: bytes.
+/// Returns the memory available without swapping, in bytes. `None` if the kernel does not report
+/// it.
 pub fn memory_available() -> Option<u64> {
     memory_field(
         &std::fs::read_to_string("/proc/meminfo").ok()?,
@@ -69,12 +70,12 @@ pub fn memory_available() -> Option<u64> {
     )
 }
 
-/// Returns the unused memory in bytes, without caches.
+/// Returns the unused memory without caches, in bytes. `None` if the kernel does not report it.
 pub fn memory_free() -> Option<u64> {
     memory_field(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemFree")
 }
 
-/// Returns the bytes of some files that are in the page cache.
+/// Returns the number of bytes of the given files in the page cache.
 pub fn cached_bytes<P: AsRef<OsStr>>(files: impl IntoIterator<Item = P>) -> Result<u64> {
     let output = Command::new("fincore")
         .args(["--bytes", "--noheadings", "--output", "RES", "--"])
@@ -92,7 +93,7 @@ pub fn cached_bytes<P: AsRef<OsStr>>(files: impl IntoIterator<Item = P>) -> Resu
     }
 }
 
-/// Number of CPUs that are online.
+/// Returns the number of online CPUs.
 pub fn online_cpus() -> Result<u32> {
     let path = Path::new("/proc/stat");
     let stat = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
@@ -102,7 +103,7 @@ pub fn online_cpus() -> Result<u32> {
         .max(1))
 }
 
-/// Name of the host, for the folder of a record.
+/// Returns the host name, for the folder of a record.
 pub fn host_name() -> String {
     rustix::system::uname()
         .nodename()
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_read_from_the_kernels_texts() {
+    fn fields_are_parsed_from_proc_and_os_release() {
         let cpu = "processor\t: 0\nmodel name\t: Some CPU: fast\nflags\t\t: fpu hypervisor\n";
         assert_eq!(cpu_field(cpu, "model name"), Some("Some CPU: fast"));
         assert_eq!(

@@ -1,16 +1,16 @@
 //! Measurement of a single command.
 //!
-//! Each sample runs in a fresh copy of this program (`tuff-lab sample`), which starts the command, waits for it and
-//! prints one JSON object. There are two reasons:
+//! Each sample runs in a new instance of this program (`tuff-lab sample`), which starts the
+//! command, waits for it and prints one JSON object. There are two reasons:
 //!
-//! * The kernel adds up the usage of all finished children of a process. A process with a single child gets exactly
-//!   that child's usage.
-//! * The peak memory of a child starts at the memory of the process that it was forked from, so that process must be
-//!   small.
+//! * The kernel accumulates the usage of all finished children of a process. With a single child,
+//!   the total is exactly that child's usage.
+//! * The peak memory of a child includes the memory of the process that forked it, so that process
+//!   must be small.
 //!
-//! Peak memory is that of the largest process of the tree; all tools here are a single process. It includes pages of
-//! mapped files. With a control group, the peak of the group is recorded as well. That one adds up processes, the page
-//! cache and data in tmpfs.
+//! Peak memory is that of the largest process of the tree, including pages of mapped files; all
+//! measured tools are a single process. With a control group, the peak of the group is also
+//! recorded. It covers all processes, the page cache and data in tmpfs.
 
 pub mod machine;
 pub mod stats;
@@ -28,30 +28,30 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Foreign CPU time below this cannot be told from rounding: the kernel counts in ticks of 10 ms, on each CPU.
+/// Smallest foreign CPU time that is significant. The kernel counts ticks of 10 ms on each CPU.
 pub const FOREIGN_GRAIN_US: u64 = 40_000;
 
 /// Resource usage of one command.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// From before the start to after the end.
+    /// Elapsed time from before the start to after the end.
     pub wall_ns: u64,
-    /// CPU time in user mode, all threads and children.
+    /// CPU time in user mode, including all threads and children.
     pub user_us: u64,
-    /// CPU time in the kernel.
+    /// CPU time in kernel mode, including all threads and children.
     pub system_us: u64,
     /// Peak resident memory of the largest process.
     pub max_rss_bytes: u64,
-    /// Peak of the control group, when one was given.
+    /// Peak memory of the control group. `None` without a control group.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cgroup_peak_bytes: Option<u64>,
-    /// CPU time of everything else on the machine meanwhile, stolen time included.
+    /// CPU time of all other processes during the command, including stolen time.
     pub foreign_us: u64,
-    /// CPU time that a hypervisor gave to others meanwhile.
+    /// CPU time during the command that the hypervisor gave to other guests.
     pub steal_us: u64,
     /// Number of online CPUs.
     pub cpus: u32,
-    /// Read from devices by the command; more than 0 says that the cache was not warm. Unit: bytes.
+    /// Bytes that the command read from devices. A value above 0 indicates a cold cache.
     pub read_bytes: u64,
     /// Exit code; `None` after a signal.
     pub exit: Option<i32>,
@@ -68,7 +68,7 @@ impl Usage {
         (self.user_us + self.system_us) as f64 / 1e6
     }
 
-    /// Share of the machine's CPU time that others used, 0 to 1.
+    /// Fraction of the machine's CPU time used by other processes, 0 to 1.
     pub fn foreign_share(&self) -> f64 {
         let available_us = self.wall_ns as f64 / 1e3 * f64::from(self.cpus);
         if available_us > 0.0 {
@@ -78,22 +78,24 @@ impl Usage {
         }
     }
 
-    /// Did others use more than `share` of the machine, as far as that can be told?
+    /// Returns true if other processes used a significant CPU time and more than the fraction
+    /// `share`.
     pub fn is_loud(&self, share: f64) -> bool {
         self.foreign_us > FOREIGN_GRAIN_US && self.foreign_share() > share
     }
 }
 
-/// A command to measure.
+/// Command to be measured.
 #[derive(Clone, Debug)]
 pub struct Job<'a> {
     /// Path of the program.
     pub program: &'a Path,
     /// Arguments of the program.
     pub arguments: &'a [OsString],
-    /// Working folder: scratch files of the command land there too (TMPDIR), and its messages.
+    /// Working directory, which also receives temporary files (TMPDIR) and the output of the
+    /// command.
     pub folder: &'a Path,
-    /// Control group below which one is made for the command.
+    /// Control group in which a child group is created for the command.
     pub cgroup: Option<&'a Path>,
 }
 
@@ -102,7 +104,7 @@ pub struct Job<'a> {
 pub struct Outcome {
     /// Resource usage of the command.
     pub usage: Usage,
-    /// Output of the command, shortened to the reason of a failure.
+    /// Output of the command, reduced to the lines that explain a failure.
     pub said: String,
 }
 
@@ -121,7 +123,7 @@ pub fn sample(job: &Job<'_>) -> Result<Outcome> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let output = command.output().map_err(|e| Error::io("run", &lab, e))?;
-    // ^C goes to all of a terminal's processes.
+    // A terminal sends the signal of ^C to all processes of the group.
     if output.status.signal().is_some_and(stop::is_request) {
         return Err(Error::Stopped);
     }
@@ -132,14 +134,14 @@ pub fn sample(job: &Job<'_>) -> Result<Outcome> {
         ));
     }
     let usage = serde_json::from_slice(&output.stdout)
-        .map_err(|e| Error::Command(format!("the sample's answer cannot be read: {e}")))?;
+        .map_err(|e| Error::Command(format!("cannot parse the sample: {e}")))?;
     Ok(Outcome {
         usage,
         said: telling_lines(&log),
     })
 }
 
-/// Runs a command that is not measured, but stopped after `limit`. `None` when it had to be stopped.
+/// Runs a command without measuring it. Returns `None` if it was killed after `limit`.
 pub fn run_within(job: &Job<'_>, limit: Duration) -> Result<Option<(Option<i32>, String)>> {
     let log = job.folder.join("said");
     let mut command = Command::new(job.program);
@@ -155,7 +157,7 @@ pub fn run_within(job: &Job<'_>, limit: Duration) -> Result<Option<(Option<i32>,
             return Ok(Some((status.code(), telling_lines(&log))));
         }
         if Instant::now() > end {
-            // It may just have ended; either way it is waited for.
+            // The command may have ended already; it is waited for in either case.
             let _ = child.kill();
             child.wait().map_err(waiting)?;
             return Ok(None);
@@ -164,7 +166,8 @@ pub fn run_within(job: &Job<'_>, limit: Duration) -> Result<Option<(Option<i32>,
     }
 }
 
-/// The same surroundings for every tool: no variables that change images, one language, one place for scratch files.
+/// Sets the same environment for every tool: no variables that affect images, the C locale, and one
+/// folder for temporary files.
 fn quiet<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
     command
         .current_dir(folder)
@@ -178,7 +181,7 @@ fn said_to(command: &mut Command, log: &Path) -> Result<()> {
     let file = File::create(log).map_err(|e| Error::io("create", log, e))?;
     let twin = file
         .try_clone()
-        .map_err(|e| Error::io("open again", log, e))?;
+        .map_err(|e| Error::io("duplicate the handle of", log, e))?;
     command.stdout(file).stderr(twin);
     Ok(())
 }
@@ -207,7 +210,7 @@ fn telling_lines(log: &Path) -> String {
     telling.join("; ")
 }
 
-/// The inside of `tuff-lab sample`: runs the command and says what it used.
+/// Implements `tuff-lab sample`: runs the command and returns its resource usage.
 pub fn take(
     program: &OsStr,
     arguments: &[OsString],
@@ -239,13 +242,13 @@ pub fn take(
         wall_ns: u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX),
         user_us,
         system_us,
-        // The kernel says KiB.
+        // The kernel reports KiB.
         max_rss_bytes: unsigned(used.max_rss()).saturating_mul(1024),
         cgroup_peak_bytes: cgroup.and_then(Group::peak_bytes),
         foreign_us: (after.busy_us.saturating_sub(before.busy_us)).saturating_sub(own_us),
         steal_us: after.steal_us.saturating_sub(before.steal_us),
         cpus: machine::online_cpus()?,
-        // The kernel says units of 512 bytes.
+        // The kernel reports units of 512 bytes.
         read_bytes: unsigned(used.block_reads()).saturating_mul(512),
         exit: status.code(),
     })
@@ -257,7 +260,7 @@ fn own_cpu_us() -> Result<u64> {
 }
 
 fn rusage_error(errno: nix::errno::Errno) -> Error {
-    Error::Io("ask for resource usage".to_owned(), errno.into())
+    Error::Io("read the resource usage".to_owned(), errno.into())
 }
 
 fn micros(time: nix::sys::time::TimeVal) -> u64 {
@@ -268,7 +271,7 @@ fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-/// CPU time of the whole machine since it started.
+/// CPU time of the machine since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ticks {
     busy_us: u64,
@@ -280,10 +283,11 @@ impl Ticks {
         let path = Path::new("/proc/stat");
         let text = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
         let parsed = Ticks::parse(&text, rustix::param::clock_ticks_per_second());
-        parsed.ok_or_else(|| Error::Command("/proc/stat has no line of CPU times".to_owned()))
+        parsed.ok_or_else(|| Error::Command("/proc/stat has no total of the CPU times".to_owned()))
     }
 
-    /// From the line `cpu user nice system idle iowait irq softirq steal ..`; guest time is in user time already.
+    /// Parses the line `cpu user nice system idle iowait irq softirq steal ..`. Guest time is
+    /// included in user time.
     fn parse(stat: &str, ticks_per_second: u64) -> Option<Ticks> {
         let line = stat.lines().find_map(|l| l.strip_prefix("cpu "))?;
         let fields: Vec<u64> = line
@@ -302,7 +306,7 @@ impl Ticks {
     }
 }
 
-/// A control group for one command; removed when dropped.
+/// Control group of one command, removed on drop.
 struct Group {
     path: PathBuf,
 }
@@ -314,14 +318,14 @@ impl Group {
         let group = Group { path };
         if Group::peak_bytes(&group.path).is_none() {
             return Err(Error::Usage(format!(
-                "control group {}: it does not count memory",
+                "control group {}: no memory accounting",
                 parent.display()
             )));
         }
         Ok(group)
     }
 
-    /// Version 2 of control groups, then version 1.
+    /// Reads the peak memory from control groups version 2 or version 1.
     fn peak_bytes(path: &Path) -> Option<u64> {
         let read = |name: &str| std::fs::read_to_string(path.join(name)).ok();
         let text = read("memory.peak").or_else(|| read("memory.max_usage_in_bytes"))?;
@@ -331,7 +335,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The group is empty unless the command left processes; then it remains visible.
+        // Removal fails if the command left processes in the group.
         let _ = std::fs::remove_dir(&self.path);
     }
 }
@@ -341,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn busy_time_leaves_idle_and_waiting_out() {
+    fn busy_time_excludes_idle_and_iowait() {
         let stat = "cpu  100 20 30 9000 800 4 5 6 77 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n";
         let expected = Ticks {
             busy_us: 1_650_000,
@@ -353,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_load_is_a_share_of_all_cpus() {
+    fn foreign_share_is_relative_to_all_cpus() {
         let usage = Usage {
             wall_ns: 1_000_000_000,
             cpus: 2,
@@ -366,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn rounding_of_a_short_sample_is_no_load() {
+    fn rounding_errors_of_a_short_sample_are_ignored() {
         let usage = Usage {
             wall_ns: 10_000_000,
             cpus: 2,
@@ -378,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peak_of_a_group_is_read_from_either_version() {
+    fn the_peak_of_a_control_group_is_read_in_versions_1_and_2() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(Group::peak_bytes(folder.path()), None);
         std::fs::write(folder.path().join("memory.max_usage_in_bytes"), "1234\n").unwrap();
@@ -388,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_speak_of_an_error_are_told_before_the_last_ones() {
+    fn error_lines_are_preferred_to_the_last_lines() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("said");
         std::fs::write(
@@ -403,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_hangs_is_stopped() {
+    fn a_hanging_command_is_killed() {
         let folder = tempfile::tempdir().unwrap();
         let job = Job {
             program: Path::new("/bin/sleep"),

@@ -1,7 +1,7 @@
-//! Statistics that a reader can check by hand: median, range, median absolute deviation.
+//! Robust statistics: median, range, quantiles and median absolute deviation.
 //!
-//! No means and no deviations from a mean: run times have a floor and a long tail, and one bad sample must not move the
-//! figure.
+//! Means are not used: run times have a lower bound and a long tail, and a single outlier must not
+//! affect the result.
 
 /// Summary of one series of samples, in the unit of the samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -12,14 +12,14 @@ pub struct Spread {
     pub min: f64,
     /// Largest of the samples.
     pub max: f64,
-    /// Median of the distances from the median.
+    /// Median absolute deviation from the median.
     pub mad: f64,
     /// Number of samples, at least 1.
     pub count: usize,
 }
 
 impl Spread {
-    /// The spread of `samples`; `None` without any.
+    /// Returns the summary of `samples`, `None` if there are none.
     pub fn of(samples: &[f64]) -> Option<Spread> {
         let middle = median(samples)?;
         let distances: Vec<f64> = samples.iter().map(|s| (s - middle).abs()).collect();
@@ -33,7 +33,7 @@ impl Spread {
     }
 }
 
-/// The middle of `samples`, which need not be sorted; `None` without any.
+/// Returns the median of unsorted `samples`, `None` if there are none.
 pub fn median(samples: &[f64]) -> Option<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -45,12 +45,13 @@ pub fn median(samples: &[f64]) -> Option<f64> {
     Some(lower + (upper - lower) / 2.0)
 }
 
-/// The smallest of `samples` that `share` of them (0 to 1) do not exceed; `None` without any.
+/// Returns the smallest sample that is at least as large as the fraction `share` (0 to 1) of all;
+/// `None` without samples.
 pub fn quantile(samples: &[f64], share: f64) -> Option<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     let rank = (share * sorted.len() as f64).ceil().max(1.0);
-    // Saturates: a rank beyond the last is none.
+    // The cast saturates; a rank past the end gives `None`.
     sorted.get(rank as usize - 1).copied()
 }
 
@@ -73,18 +74,18 @@ mod tests {
     }
 
     #[test]
-    fn the_median_of_an_even_number_lies_between_the_middle_two() {
+    fn the_median_of_an_even_number_is_the_mean_of_the_middle_two() {
         assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), Some(2.5));
     }
 
     #[test]
-    fn nothing_has_no_spread() {
+    fn an_empty_series_has_no_summary() {
         assert_eq!(median(&[]), None);
         assert_eq!(Spread::of(&[]), None);
     }
 
     #[test]
-    fn one_wild_sample_moves_the_range_but_not_the_median() {
+    fn an_outlier_affects_the_range_but_not_the_median() {
         let spread = Spread::of(&[1.0, 2.0, 3.0, 4.0, 100.0]).unwrap();
         let expected = Spread {
             median: 3.0,

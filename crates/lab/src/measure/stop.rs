@@ -1,4 +1,5 @@
-//! ^C and SIGTERM: the run ends between two samples, with its mounts and folders taken away.
+//! Handling of SIGINT and SIGTERM: a run ends between two samples and removes its mounts and
+//! folders.
 
 use crate::error::{Error, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -8,10 +9,11 @@ use std::time::{Duration, Instant};
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// Makes signals requests to stop. A second signal within a second counts as the same request, because some senders
-/// signal both the process and its group. A later one ends the process at once.
+/// Installs the signal handlers. A second signal within one second counts as the same request,
+/// because some senders signal both the process and its group. A later signal ends the process
+/// immediately.
 pub fn watch() {
-    // Signals that cannot be watched end the process, as they would without this.
+    // Without handlers, the signals end the process by default.
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else {
         return;
     };
@@ -27,12 +29,12 @@ pub fn watch() {
     });
 }
 
-/// True for a signal that asks for a stop.
+/// Returns true for a signal that requests a stop.
 pub(crate) fn is_request(signal: i32) -> bool {
     [SIGINT, SIGTERM].contains(&signal)
 }
 
-/// An error once a stop was asked for. Long work asks between two of its steps.
+/// Returns an error after a stop request. Long operations call it between their steps.
 pub(crate) fn check() -> Result<()> {
     match STOP.load(Ordering::Relaxed) {
         true => Err(Error::Stopped),

@@ -1,4 +1,4 @@
-//! The folder where images and extracted trees live while they are measured.
+//! Work directory for images and extracted trees.
 
 use crate::engines::settings::Action;
 use crate::{Error, Result};
@@ -7,8 +7,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Work directory of one run, removed when dropped. Directories of interrupted runs are recognised by a lock that no
-/// process holds, and removed by the next run.
+/// Work directory of one run, removed on drop. A directory whose lock is free belongs to an
+/// interrupted run; the next run removes it.
 #[derive(Debug)]
 pub(crate) struct Work {
     folder: PathBuf,
@@ -42,7 +42,7 @@ impl Work {
         &self.folder
     }
 
-    /// Returns the directory that trees are extracted to. It does not exist before the extraction.
+    /// Returns the target directory of extractions, which must not exist before.
     pub(crate) fn target(&self) -> &Path {
         &self.target
     }
@@ -51,7 +51,8 @@ impl Work {
         self.folder.join(name)
     }
 
-    /// Removes what the last sample made, and lets the disk come to rest.
+    /// Removes the result of the last sample, and writes back dirty data unless the directory is on
+    /// tmpfs.
     pub(crate) fn clear_results(&self, action: Action) -> Result<()> {
         match action {
             Action::Build => remove(&self.path("image"))?,
@@ -64,7 +65,7 @@ impl Work {
         Ok(())
     }
 
-    /// Removes everything but the lock.
+    /// Removes all content except the lock.
     pub(crate) fn clear(&self) -> Result<()> {
         let listing =
             std::fs::read_dir(&self.folder).map_err(|e| Error::io("list", &self.folder, e))?;
@@ -88,7 +89,7 @@ impl Drop for Work {
     }
 }
 
-/// Removes folders of runs that are no more. Failures are left for the next run.
+/// Removes directories of interrupted runs. Errors are ignored, so the next run tries again.
 fn sweep(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let folder = entry.path();
@@ -97,8 +98,8 @@ fn sweep(parent: &Path) {
         };
         let ours = entry.file_name().to_string_lossy().starts_with(PREFIX);
         if ours && flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            // Backing files are detached after the mounts on them. A FUSE server that died with its run no longer
-            // answers, so the mounts are detached lazily.
+            // Mounts are detached before the filesystems that contain their backing files. The
+            // mounts of a dead FUSE server do not respond and are detached lazily.
             for (name, how) in [("mount", "--recursive"), ("disk", "--lazy")] {
                 let mut umount = Command::new("umount");
                 umount
@@ -113,7 +114,7 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// Removes a file or a tree, if it is there.
+/// Removes a file or tree if it exists.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     let done = match std::fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path),
@@ -126,14 +127,14 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Length of a file. Unit: bytes.
+/// Returns the length of a file in bytes.
 pub(crate) fn length(path: &Path) -> Result<u64> {
     Ok(std::fs::metadata(path)
-        .map_err(|e| Error::io("look at", path, e))?
+        .map_err(|e| Error::io("stat", path, e))?
         .len())
 }
 
-/// Digest of a file, 16 hexadecimal digits; the file is read.
+/// Returns the digest of a file's content as 16 hexadecimal digits.
 pub(crate) fn digest(path: &Path) -> Result<String> {
     let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
     let mut hasher = blake3::Hasher::new();
@@ -143,10 +144,11 @@ pub(crate) fn digest(path: &Path) -> Result<String> {
     Ok(hasher.finalize().to_hex()[..16].to_owned())
 }
 
-/// Kind of the filesystem that holds `path`. Numbers: linux/magic.h, as statfs(2) lists them.
+/// Returns the type of the filesystem that contains `path`. The magic numbers are from
+/// linux/magic.h.
 pub(crate) fn filesystem(path: &Path) -> Result<String> {
     let number = statfs(path)
-        .map_err(|e| Error::io("look at", path, e.into()))?
+        .map_err(|e| Error::io("stat", path, e.into()))?
         .f_type;
     let name = match number & 0xFFFF_FFFF {
         0x0102_1994 => "tmpfs",
@@ -164,7 +166,7 @@ pub(crate) fn filesystem(path: &Path) -> Result<String> {
     Ok(name.to_owned())
 }
 
-/// Has the kernel forget all files that it keeps in memory but `program`, which is to be measured.
+/// Drops the kernel's caches and then reads `program`, so that its own pages are cached again.
 pub(crate) fn forget_caches(program: &Path) -> Result<()> {
     const DROP: &str = "/proc/sys/vm/drop_caches";
     rustix::fs::sync();
@@ -179,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folder_of_a_dead_run_is_swept_and_that_of_a_living_one_is_not() {
+    fn only_folders_of_interrupted_runs_are_removed() {
         let parent = tempfile::tempdir().unwrap();
         let dead = parent.path().join("tuff-lab-0");
         std::fs::create_dir(&dead).unwrap();
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_run_mounted_in_its_mount_goes_with_it() {
+    fn nested_mounts_of_an_interrupted_run_are_removed() {
         let parent = tempfile::tempdir().unwrap();
         let dead = parent.path().join("tuff-lab-0");
         let outer = dead.join("mount");
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn clearing_leaves_the_lock() {
+    fn clearing_keeps_the_lock() {
         let parent = tempfile::tempdir().unwrap();
         let work = Work::create(parent.path()).unwrap();
         std::fs::create_dir(work.target()).unwrap();

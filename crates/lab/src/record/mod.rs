@@ -1,10 +1,11 @@
-//! Records: JSON lines told apart by `kind`, one format for all campaigns.
+//! Records: JSON lines with a `kind` field, in one format for all campaigns.
 //!
-//! The first line is a header with the version of the format and the machine. Every later line is complete by itself: a result, a failure, or
-//! the description of an item that results refer to by name. Each campaign defines its lines as one enum.
+//! The first line is a header with the version of the format and the machine. Every other line is
+//! self-contained: a result, a failure, or the description of an item that results refer to by
+//! name. Each campaign defines its lines as one enum.
 //!
-//! Invariants: a file is written once, never appended to or replaced; every attempt leaves a line; no line holds a path of the machine, a
-//! time of day, or the name of a person.
+//! Invariants: a file is written once, never appended to or replaced; every attempt adds a line; no
+//! line contains a path of the machine, a time of day, or the name of a person.
 
 use crate::{Error, Result};
 use serde::{Serialize, de::DeserializeOwned};
@@ -12,7 +13,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Version of the lines, raised when old records become unreadable.
+/// Version of the record format, increased by incompatible changes.
 pub const FORMAT: u32 = 1;
 
 /// Line of a campaign's record.

@@ -1,14 +1,14 @@
-//! A block of a document that is made by a command: found between markers, replaced, compared.
+//! Generated blocks of documents, delimited by marker lines.
 
 use crate::{Error, Result};
 use std::path::{Component, Path, PathBuf};
 
-/// A document with its block replaced.
+/// Document with a replaced block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spliced {
-    /// Text of the new block.
+    /// Text of the whole document.
     pub text: String,
-    /// Is it another than before?
+    /// True if the block differs from the previous one.
     pub changed: bool,
 }
 
@@ -20,8 +20,8 @@ pub fn fill(path: &Path, name: &str, table: &str, command: &str) -> Result<()> {
     std::fs::write(path, spliced.text).map_err(|e| Error::io("write", path, e))
 }
 
-/// Replaces what stands between `<!-- lab:begin NAME -->` and `<!-- lab:end NAME -->`. Both markers must be there
-/// once, each on a line of its own, in this order.
+/// Replaces the text between `<!-- lab:begin NAME -->` and `<!-- lab:end NAME -->`. Both markers
+/// must occur exactly once, each on its own line, in this order.
 pub fn splice(document: &str, name: &str, block: &str) -> Result<Spliced> {
     let begin = marker(document, &format!("<!-- lab:begin {name} -->"))?;
     let end = marker(document, &format!("<!-- lab:end {name} -->"))?;
@@ -46,7 +46,7 @@ fn marker(document: &str, marker: &str) -> Result<std::ops::Range<usize>> {
     for line in document.split_inclusive('\n') {
         if line.trim() == marker {
             if found.is_some() {
-                return Err(Error::Usage(format!("the line '{marker}' is there twice")));
+                return Err(Error::Usage(format!("the line '{marker}' occurs twice")));
             }
             found = Some(at..at + line.len());
         }
@@ -55,8 +55,9 @@ fn marker(document: &str, marker: &str) -> Result<std::ops::Range<usize>> {
     found.ok_or_else(|| Error::Usage(format!("the line '{marker}' is missing")))
 }
 
-/// Command that makes a block, as the block states it. Paths are relative to the root of the project, or to the innermost
-/// folder that holds the document and all records, so the text does not depend on where the project lies.
+/// Returns the command that generates a block. Paths are relative to the root of the project, or to
+/// the innermost folder that contains the document and all records. The text is thus independent of
+/// the location of the project.
 pub fn block_command(
     document: &Path,
     records: &[PathBuf],
@@ -68,7 +69,7 @@ pub fn block_command(
     let holds_all = |folder: &&Path| records.iter().all(|r| r.starts_with(folder));
     let folders = || document.ancestors().skip(1).filter(holds_all);
     let project = folders().find(|folder| folder.join("Cargo.lock").exists());
-    // The root holds everything.
+    // The root directory contains every path, so a folder is always found.
     let folder = project.or_else(|| folders().next());
     let folder = folder.unwrap_or(Path::new("/"));
     let relative = |path: &Path| {
@@ -82,7 +83,7 @@ pub fn block_command(
     words.join(" ")
 }
 
-/// Without asking the filesystem for more than the current folder: a record may be a link.
+/// Returns an absolute path without resolving symbolic links, as a record may be one.
 fn absolute(path: &Path) -> PathBuf {
     let full = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     full.components()
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn markers_must_be_there_once_and_in_order() {
+    fn markers_must_occur_once_and_in_order() {
         let error = |document: &str| splice(document, "x", "").unwrap_err().to_string();
         assert_eq!(
             error("text\n"),
@@ -129,12 +130,12 @@ mod tests {
         let twice = format!("{DOCUMENT}{DOCUMENT}");
         assert_eq!(
             error(&twice),
-            "the line '<!-- lab:begin x -->' is there twice"
+            "the line '<!-- lab:begin x -->' occurs twice"
         );
     }
 
     #[test]
-    fn the_command_of_a_block_names_no_place_outside_the_project() {
+    fn the_command_of_a_block_has_paths_relative_to_the_project() {
         let command = block_command(
             Path::new("/p/README.md"),
             &["/p/benchmarks/record/a".into(), "/p/./b.jsonl".into()],

@@ -1,4 +1,4 @@
-//! Parts that all reports share: charts, and generated blocks of documents.
+//! Charts and generated document blocks, used by all reports.
 
 pub mod document;
 pub mod plot;

@@ -14,13 +14,13 @@ const COLOURS: [RGBColor; 6] = [
 const FONT: (&str, u32) = ("sans-serif", 11);
 /// Width and height of a line chart in pixels.
 const CHART_SIZE: (u32, u32) = (740, 334);
-/// Number of pixels that the bars' labels take on the left.
+/// Width of the labels to the left of the bars in pixels.
 const LABEL_WIDTH: i32 = 280;
 /// Length of the longest bar of a group in pixels.
 const BAR_LENGTH: f64 = 480.0;
 const ROW_HEIGHT: i32 = 14;
 
-/// Points of one line with its name.
+/// Name of a line and its points.
 pub type Series = (String, Vec<(f64, f64)>);
 
 /// Line chart with a vertical axis that begins at 0.
@@ -196,7 +196,7 @@ mod tests {
             ],
         };
         let svg = line_charts(&[vec![chart]]).unwrap();
-        // A line and its sample in the legend.
+        // One line in the chart and one in the legend.
         assert_eq!(
             [0, 1].map(|i| elements(&svg, "<polyline", i)),
             [2, 2],

@@ -7,9 +7,10 @@
 //! check    a good image passes, a damaged copy fails
 //! ```
 //!
-//! Trees are compared facet by facet ([`tree::Facet`]), because tools differ in the metadata that they keep: SquashFS
-//! truncates timestamps to seconds. The time of another tool counts if names, bytes and modes are right; other
-//! differences are recorded and printed below the table. Our tool must get everything right.
+//! Trees are compared by facets ([`tree::Facet`]), because tools preserve different metadata:
+//! SquashFS truncates timestamps to seconds. For other tools, names, bytes and modes must match;
+//! further differences are recorded and printed below the table. For our tool, all facets must
+//! match.
 
 pub mod mount;
 pub mod tree;
@@ -21,17 +22,18 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use tree::{Difference, Facet};
 
-/// Method of verification.
+/// Method by which a result was verified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Judge {
-    /// The image was mounted by the running kernel and walked.
+    /// The kernel mounted the image, and the mounted tree was compared.
     KernelMount,
-    /// The image was extracted by this tool, because it could not be mounted, and the tree was walked.
+    /// This tool extracted the image, because it could not be mounted, and the extracted tree was
+    /// compared.
     ExtractedBy(Tool),
-    /// The extracted tree was walked.
+    /// The extracted tree was compared.
     Walk,
-    /// A good image had to pass, and a damaged one had to be found.
+    /// The check had to pass a good image and reject a damaged copy.
     Damage,
 }
 
@@ -48,7 +50,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// The verdict on a tree made by `tool` that differs from its source by `differ`.
+    /// Returns the verdict on a tree made by `tool` with the differences `differ` from its source.
     pub fn on_tree(judge: Judge, tool: Tool, differ: Vec<Difference>) -> Verdict {
         let must = required(tool);
         let fatal = differ.iter().find(|d| must.contains(&d.facet));
@@ -61,7 +63,7 @@ impl Verdict {
     }
 }
 
-/// Facets without which a result of `tool` does not count.
+/// Returns the facets that must match for a result of `tool` to count.
 pub fn required(tool: Tool) -> &'static [Facet] {
     match tool {
         Tool::Tuff => &tree::FACETS,
@@ -69,11 +71,12 @@ pub fn required(tool: Tool) -> &'static [Facet] {
     }
 }
 
-/// Number of places that [`damage`] overwrites.
+/// Number of ranges that [`damage`] overwrites.
 const WOUNDS: u64 = 8;
 
-/// Makes a copy of an image with eight evenly spread stretches overwritten by 0xFF, up to 64 KiB each and together at
-/// most an eighth of the image. A tool that decodes all data cannot miss that: some stretch lies in compressed data.
+/// Copies an image and overwrites eight evenly distributed ranges with 0xFF. Each has up to 64 KiB;
+/// together they are at most an eighth of the image. A tool that decodes all data must detect this,
+/// because some ranges are in compressed data.
 pub fn damage(image: &Path, copy: &Path) -> std::io::Result<()> {
     let length = std::fs::copy(image, copy)?;
     let file = File::options().write(true).open(copy)?;
@@ -81,7 +84,7 @@ pub fn damage(image: &Path, copy: &Path) -> std::io::Result<()> {
     // Fits: at most 65536.
     let bytes = vec![0xFF; stretch as usize];
     for i in 0..WOUNDS {
-        // Blocks, so that clusters are hit at their beginning, where the decoder looks first.
+        // Aligned to blocks, so that the beginning of a cluster is damaged.
         let at = (length / (2 * WOUNDS) * (2 * i + 1)) & !4095;
         file.write_all_at(&bytes, at)?;
     }
@@ -101,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rival_may_lose_times_but_not_bytes() {
+    fn another_tool_may_lose_timestamps_but_no_data() {
         let times = Verdict::on_tree(
             Judge::Walk,
             Tool::FsckErofs,
@@ -116,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_may_lose_nothing() {
+    fn our_tool_must_preserve_all_facets() {
         for facet in tree::FACETS {
             let verdict = Verdict::on_tree(Judge::KernelMount, Tool::Tuff, vec![difference(facet)]);
             assert!(verdict.wrong.is_some(), "{facet:?}");
@@ -124,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_the_same_each_time_and_keeps_the_length() {
+    fn damage_is_deterministic_and_keeps_the_length() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("image"), vec![0; 1 << 20]).unwrap();

@@ -1,4 +1,4 @@
-//! Images mounted by the running kernel, read-only, for as long as a value lives.
+//! Read-only mounts of images by the kernel.
 
 use crate::engines::Format;
 use rustix::io::Errno;
@@ -8,33 +8,35 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Reason for which an image is not mounted.
+/// Reason for which an image could not be mounted.
 #[derive(Debug)]
 pub struct Refusal {
-    /// No image could be, so that it is no fault of this one.
+    /// True if the environment cannot mount such images. False if the image is at fault.
     pub unable: bool,
-    /// Text of the reason.
+    /// Text of the error.
     pub text: String,
 }
 
-/// A mounted image; unmounted when dropped.
+/// Mounted image, unmounted on drop.
 #[derive(Debug)]
 pub struct Mount {
     point: PathBuf,
 }
 
 impl Mount {
-    /// Mounts `image` at `point`, which is made when it does not exist. The error is a sentence: no rights, no loop
-    /// devices, or a kernel without this filesystem or algorithm are no fault of the image.
+    /// Mounts `image` at `point`, which is created if necessary. The error is a reason without a
+    /// trailing period. Missing privileges, loop devices, or kernel support are not faults of the
+    /// image.
     pub fn new(image: &Path, format: Format, point: &Path) -> Result<Mount, String> {
-        std::fs::create_dir_all(point).map_err(|e| format!("no mount point: {e}"))?;
+        std::fs::create_dir_all(point)
+            .map_err(|e| format!("cannot create the mount point: {e}"))?;
         let output = Command::new("mount")
             .args(["-t", format.name(), "-o", "ro,loop"])
             .args([image, point])
             .stdin(Stdio::null())
             .env("LC_ALL", "C")
             .output()
-            .map_err(|e| format!("mount does not run: {e}"))?;
+            .map_err(|e| format!("cannot run mount: {e}"))?;
         if !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr);
             let line = text
@@ -49,20 +51,21 @@ impl Mount {
         })
     }
 
-    /// Mounts an EROFS image straight from its file, with its extra devices.
+    /// Mounts an EROFS image directly from its file, with its additional devices.
     pub fn erofs(image: &Path, devices: &[PathBuf], point: &Path) -> Result<Mount, Refusal> {
         let refused = |unable, text: String| Refusal { unable, text };
         std::fs::create_dir_all(point)
-            .map_err(|e| refused(true, format!("no mount point: {e}")))?;
+            .map_err(|e| refused(true, format!("cannot create the mount point: {e}")))?;
         let device = |path: &PathBuf| [b"device=", path.as_os_str().as_bytes()].concat();
         let options = devices.iter().map(device).collect::<Vec<_>>().join(&b',');
-        let text = |_| refused(true, "a path holds a zero".to_owned());
+        let text = |_| refused(true, "a path contains a NUL byte".to_owned());
         let options = CString::new(options).map_err(text)?;
         match rustix::mount::mount(image, point, c"erofs", MountFlags::RDONLY, &*options) {
             Ok(()) => Ok(Mount {
                 point: point.to_owned(),
             }),
-            // A kernel before 6.12 wants a block device, one without EROFS nothing; one is built without an algorithm.
+            // Kernels before 6.12 require a block device. EROFS or an algorithm may be missing in
+            // the kernel.
             Err(e @ (Errno::NOTBLK | Errno::NODEV | Errno::PERM | Errno::OPNOTSUPP)) => {
                 Err(refused(true, std::io::Error::from(e).to_string()))
             }

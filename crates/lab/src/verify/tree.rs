@@ -1,7 +1,7 @@
-//! Trees as lists of digests, compared facet by facet.
+//! Directory trees as lists of digests, compared by facets.
 //!
-//! A walk is in bytewise order of paths, so two walks of equal trees give equal lists. Reading a tree for its digest
-//! also warms the page cache.
+//! A walk is in bytewise order of path components, so equal trees give equal lists. Reading a tree
+//! for its digest also fills the page cache.
 
 use crate::{Error, Result};
 use rustix::fs::{lgetxattr, llistxattr};
@@ -28,13 +28,13 @@ pub enum Facet {
     Modes,
     /// Owners and groups of all files.
     Owners,
-    /// Times of last modification, whole seconds.
+    /// Modification times in whole seconds.
     Seconds,
-    /// Times of last modification, the part below seconds.
+    /// Modification times, fraction below a second.
     Nanoseconds,
-    /// Extended attributes, names and values.
+    /// Names and values of extended attributes.
     Xattrs,
-    /// Names that are hard links of the same file.
+    /// Groups of names that are hard links to one file.
     Links,
 }
 
@@ -65,16 +65,16 @@ impl fmt::Display for Facet {
     }
 }
 
-/// One path of a tree.
+/// Path of a tree with its digests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Path from the root, without a leading slash; the root's is empty.
+    /// Path relative to the root, without a leading slash; empty for the root.
     pub path: Vec<u8>,
-    /// One digest for each of [`FACETS`].
+    /// Digests in the order of [`FACETS`].
     pub digests: [u64; FACETS.len()],
 }
 
-/// Tree that was walked.
+/// List of a walked tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
     /// Entries in bytewise order of their paths' components, the root first.
@@ -94,14 +94,14 @@ pub struct TreeSize {
     pub bytes: u64,
 }
 
-/// A facet in which two trees differ.
+/// Difference of two trees in one facet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// Property that differs.
+    /// Facet in which the trees differ.
     pub facet: Facet,
-    /// Number of entries that differ, or that only one tree has.
+    /// Number of entries that differ or are missing in one tree.
     pub count: u64,
-    /// Path of the first of them.
+    /// Path of the first such entry.
     pub first: String,
 }
 
@@ -118,7 +118,7 @@ impl fmt::Display for Difference {
 }
 
 impl Tree {
-    /// Walks the tree below `root` and reads everything.
+    /// Walks the tree below `root` and reads all files.
     pub fn read(root: &Path) -> Result<Tree> {
         let mut walk = Walk::default();
         let mut entries = Vec::new();
@@ -137,7 +137,7 @@ impl Tree {
         })
     }
 
-    /// Walks the tree below `root` without reading files.
+    /// Walks the tree below `root` without reading file contents.
     pub fn measure(root: &Path) -> Result<TreeSize> {
         let mut walk = Walk::default();
         each(root, |path, _, metadata| {
@@ -147,7 +147,7 @@ impl Tree {
         Ok(walk.size)
     }
 
-    /// One digest over everything, in hexadecimal.
+    /// Returns a digest of all entries as 16 hexadecimal digits.
     pub fn digest(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         for entry in &self.entries {
@@ -160,8 +160,8 @@ impl Tree {
         hasher.finalize().to_hex()[..16].to_owned()
     }
 
-    /// The facets in which `other` differs from this tree. A missing or added path counts as a difference of names
-    /// only.
+    /// Returns the facets in which `other` differs from this tree. A missing or additional path
+    /// counts as a difference of names only.
     pub fn differences(&self, other: &Tree) -> Vec<Difference> {
         let mut counts: [Option<Difference>; FACETS.len()] = std::array::from_fn(|_| None);
         let mut count = |at: usize, path: &[u8]| {
@@ -206,8 +206,8 @@ impl Tree {
     }
 }
 
-/// Calls `visit` for each path below `root`, parents first, names ascending. An explicit stack: trees can be deeper
-/// than a thread's stack.
+/// Calls `visit` for each path below `root`, parents first, names ascending. The stack is explicit,
+/// because trees can be deeper than the call stack.
 fn each(root: &Path, mut visit: impl FnMut(&Path, &Path, &Metadata) -> Result<()>) -> Result<()> {
     let mut stack = vec![PathBuf::new()];
     while let Some(path) = stack.pop() {
@@ -216,15 +216,14 @@ fn each(root: &Path, mut visit: impl FnMut(&Path, &Path, &Metadata) -> Result<()
         } else {
             root.join(&path)
         };
-        let metadata =
-            std::fs::symlink_metadata(&full).map_err(|e| Error::io("look at", &full, e))?;
+        let metadata = std::fs::symlink_metadata(&full).map_err(|e| Error::io("stat", &full, e))?;
         visit(&path, &full, &metadata)?;
         if metadata.is_dir() {
             let listing = std::fs::read_dir(&full).map_err(|e| Error::io("list", &full, e))?;
             let names: std::io::Result<Vec<OsString>> =
                 listing.map(|entry| entry.map(|e| e.file_name())).collect();
             let mut names = names.map_err(|e| Error::io("list", &full, e))?;
-            // The stack gives back the last first.
+            // Descending, because the stack reverses the order.
             names.sort_unstable_by(|a, b| b.as_bytes().cmp(a.as_bytes()));
             stack.extend(names.iter().map(|name| path.join(name)));
         }
@@ -234,13 +233,14 @@ fn each(root: &Path, mut visit: impl FnMut(&Path, &Path, &Metadata) -> Result<()
 
 #[derive(Default)]
 struct Walk {
-    /// First path of each file with several, by device and inode number.
+    /// First path of each file with several links, by device and inode number.
     links: HashMap<(u64, u64), Vec<u8>>,
     size: TreeSize,
 }
 
 impl Walk {
-    /// Counts the entry and returns the path that it is a further link to.
+    /// Counts the entry. Returns the first path of the same file if the entry is a further hard
+    /// link.
     fn count(&mut self, path: &Path, metadata: &Metadata) -> Option<&[u8]> {
         use std::collections::hash_map::Entry;
         let mut first = None;
@@ -273,7 +273,7 @@ impl Walk {
             content(full, metadata, buffer)?,
             u64::from(metadata.mode() & 0o7777),
             u64::from(metadata.uid()) << 32 | u64::from(metadata.gid()),
-            // Only equality matters: the cast keeps all bits.
+            // The values are only compared; the cast keeps all bits.
             metadata.mtime() as u64,
             metadata.mtime_nsec() as u64,
             xattrs(full)?,
@@ -362,7 +362,7 @@ fn xattrs(full: &Path) -> Result<u64> {
     Ok(short(&hasher.finalize()))
 }
 
-/// Path bytes as they are, for tests and messages.
+/// Returns the path of an entry with its bytes unchanged.
 pub fn path_of(entry: &Entry) -> PathBuf {
     PathBuf::from(OsString::from_vec(entry.path.clone()))
 }
@@ -373,7 +373,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::time::{Duration, UNIX_EPOCH};
 
-    /// a (file), b (hard link to a), d/ , d/l (symbolic link), z (file); all times fixed.
+    /// Creates a (file), b (hard link to a), d/, d/l (symbolic link) and z (file) with fixed times.
     fn plant(root: &Path) {
         std::fs::create_dir_all(root.join("d")).unwrap();
         std::fs::write(root.join("a"), "content").unwrap();
@@ -431,9 +431,9 @@ mod tests {
         assert_eq!(paths, ["", "a", "b", "d", "d/l", "z"].map(PathBuf::from));
     }
 
-    /// Each change is seen in its facet and in no other.
+    /// Each change affects only its own facet.
     #[test]
-    fn each_facet_sees_its_own_change() {
+    fn a_change_affects_only_its_facet() {
         let at = |seconds, nanos| UNIX_EPOCH + Duration::new(seconds, nanos);
         let set = |root: &Path, time| {
             let file = File::options().write(true).open(root.join("z")).unwrap();
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_and_an_added_path_are_differences_of_names() {
+    fn missing_and_additional_paths_are_differences_of_names() {
         let (_keep, one, two) = two();
         let root = std::fs::metadata(&two).unwrap().modified().unwrap();
         std::fs::rename(two.join("z"), two.join("y")).unwrap();
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_in_place_of_a_hard_link_is_a_difference_of_links() {
+    fn a_copy_instead_of_a_hard_link_is_a_difference_of_links() {
         let (_keep, one, two) = two();
         let root = std::fs::metadata(&two).unwrap().modified().unwrap();
         let time = std::fs::metadata(two.join("a"))
