@@ -66,9 +66,9 @@ pub struct Timing {
     pub read_slot: Nanos,
     /// Sensing a whole page.
     pub read_page: Nanos,
-    /// Programming a page.
+    /// Programming a page, without the transfer.
     pub program: Nanos,
-    /// Erasing a block.
+    /// Erasing a block of the die.
     pub erase: Nanos,
     /// Transfer of one slot over a channel.
     pub channel_slot: Nanos,

@@ -64,7 +64,7 @@ pub struct Config {
     pub striping: Striping,
     /// Settings of the interval map. `None` selects a page map over the exported capacity.
     pub interval: Option<Interval>,
-    /// Injected faults.
+    /// Faults injected by tests.
     pub faults: Faults,
 }
 
@@ -447,7 +447,7 @@ impl Flash {
         Err(self.worn_out())
     }
 
-    /// Assigns a block to the next slot of the open page. Returns true if the page is now full.
+    /// Assigns a block to the next slot of the open page. Returns true if this filled the page.
     fn stage(
         &mut self,
         now: Nanos,

@@ -14,7 +14,7 @@ pub enum Error {
     },
     /// The map cannot represent the address.
     OutOfRange {
-        /// The rejected address.
+        /// Address that the map rejected.
         lba: Lba,
         /// Reason given by the map.
         why: &'static str,

@@ -16,7 +16,7 @@ pub const GIB: u64 = 1 << 18;
 /// A filesystem under test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum System {
-    /// An IPLFS volume.
+    /// An IPLFS volume on a device with an interval map.
     Iplfs,
     /// The F2FS model, with its allocation mode and cleaner.
     F2fs(Mode, Cleaner),

@@ -34,7 +34,7 @@ pub enum Discards {
         /// Number of mapped blocks above which discards are sent immediately.
         forced_above: u64,
     },
-    /// Discards are dropped.
+    /// Discards are dropped and never reach the device.
     Never,
 }
 
@@ -98,7 +98,7 @@ impl Waiting {
 
 /// A flash device with the command queue and discard policy of its host.
 pub struct Disk {
-    /// The simulated device.
+    /// The simulated device of the disk.
     pub flash: Flash,
     now: Nanos,
     under_way: BinaryHeap<Reverse<Nanos>>,
@@ -125,7 +125,7 @@ impl Disk {
         }
     }
 
-    /// Current virtual time.
+    /// Returns the current virtual time.
     pub fn now(&self) -> Nanos {
         self.now
     }
