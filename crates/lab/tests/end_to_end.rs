@@ -400,7 +400,7 @@ fn volumes_are_measured_beside_ext4() {
     }
     if !tuff.exists() || !Path::new("/dev/fuse").exists() {
         tuff_testkit::skipped(
-            "volumes_are_measured_beside_ext4: no program tuff beside the lab's, or no /dev/fuse",
+            "volumes_are_measured_beside_ext4: no program tuff beside tuff-lab, or no /dev/fuse",
         );
         return;
     }
@@ -444,7 +444,7 @@ fn programs_start_from_images_and_a_wrong_output_is_rejected() {
     }
     if !tuff.exists() || !Path::new("/dev/fuse").exists() {
         tuff_testkit::skipped(
-            "programs_start_from_images: no program tuff beside the lab's, or no /dev/fuse",
+            "programs_start_from_images: no program tuff beside tuff-lab, or no /dev/fuse",
         );
         return;
     }
@@ -521,7 +521,7 @@ fn volumes_are_clean_after_power_cuts_and_never_silently_wrong() {
     }
     if !tuff.exists() || !Path::new("/dev/fuse").exists() {
         tuff_testkit::skipped(
-            "volumes_are_clean_after_power_cuts_and_never_silently_wrong: no program tuff beside the lab's, or no /dev/fuse",
+            "volumes_are_clean_after_power_cuts_and_never_silently_wrong: no program tuff beside tuff-lab, or no /dev/fuse",
         );
         return;
     }
@@ -571,7 +571,7 @@ fn fio_measures_volumes_and_images_and_rejects_corrupted_data() {
     }
     if !tuff.exists() || !Path::new("/dev/fuse").exists() {
         tuff_testkit::skipped(
-            "fio_measures_volumes_and_images: no program tuff beside the lab's, or no /dev/fuse",
+            "fio_measures_volumes_and_images: no program tuff beside tuff-lab, or no /dev/fuse",
         );
         return;
     }
