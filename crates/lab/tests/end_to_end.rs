@@ -610,7 +610,12 @@ fn fio_measures_volumes_and_images_and_rejects_corrupted_data() {
         [ -z "$w" ] || printf xyz | dd of="$f" bs=1 seek=50000 conv=notrunc status=none"#,
     );
     let fio = format!("fio={fio}");
-    let only = ["--place", "one file", "--only", "random write, 4 KiB, direct"];
+    let only = [
+        "--place",
+        "one file",
+        "--only",
+        "random write, 4 KiB, direct",
+    ];
     let out = run(&[&only[..], &["--tool", &fio]].concat());
     assert_eq!(out.status.code(), Some(1), "{}", text(&out.stderr));
     let table = text(&out.stdout);
