@@ -123,8 +123,8 @@ pub struct Figures {
     pub median_ns: f64,
     /// 99th percentile of the same latency. Unit: nanoseconds.
     pub tail_ns: f64,
-    /// CPU time of the whole machine during the cell, including servers and kernel threads, without the start of
-    /// fio. Unit: microseconds.
+    /// CPU time of the whole machine during the cell, including servers and kernel threads, without the start
+    /// of fio. Unit: microseconds.
     pub cpu_us: u64,
 }
 
@@ -152,8 +152,8 @@ impl<'a> Fio<'a> {
         Ok(self.run(point, &how, 0)?.map(|_| ()))
     }
 
-    /// Reads the whole file and verifies the checksum of every block that fio wrote. The inner error is a mismatch or
-    /// another failure of fio.
+    /// Reads the whole file and verifies the checksum of every block that fio wrote. The inner error is a
+    /// mismatch or another failure of fio.
     pub(super) fn verify(&self, point: &Path) -> Result<Result<(), String>> {
         let how = ["--rw=read", "--bs=1M", "--readonly"];
         Ok(self.run(point, &how, 0)?.map(|_| ()))

@@ -1,4 +1,5 @@
-//! Matrix of fio workloads: compares volumes with ext4, XFS and Btrfs on loop devices, and images with SquashFS.
+//! Matrix of fio workloads: compares volumes with ext4, XFS and Btrfs on loop devices, and images with
+//! SquashFS.
 //!
 //! ```text
 //!  round 1:  volume in zone files: create, mount, lay out a file, every cell, unmount, check, mount
@@ -7,10 +8,10 @@
 //!  round 2:  ...
 //! ```
 //!
-//! A cell is one run of fio: sequential or random, small or large requests, direct or buffered, reads, writes or both.
-//! The data of every place is in the page cache of the host. Buffered reads start with an empty page cache of the mount.
-//! After a cell that writes, the whole file is read. Every block must have a valid checksum, and the number of changed
-//! blocks must equal the number of written ones.
+//! A cell is one run of fio: sequential or random, small or large requests, direct or buffered, reads, writes
+//! or both. The data of every place is in the page cache of the host. Buffered reads start with an empty page
+//! cache of the mount. After a cell that writes, the whole file is read. Every block must have a valid
+//! checksum, and the number of changed blocks must equal the number of written ones.
 
 pub mod cell;
 mod conditions;
@@ -67,8 +68,8 @@ impl Conditions {
     }
 }
 
-/// Runs all rounds. Returns true if no cell of a volume or of `tuff mount` failed. Another filesystem that fails is left
-/// out of that cell.
+/// Runs all rounds. Returns true if no cell of a volume or of `tuff mount` failed. Another filesystem that
+/// fails is left out of that cell.
 pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<bool> {
     let (places, cells) = conditions.plan()?;
     let need = |name: &str| {

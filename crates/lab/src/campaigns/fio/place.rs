@@ -1,4 +1,5 @@
-//! Places in which cells run: filesystems that are created for a round, and images that are built once and served.
+//! Places in which cells run: filesystems that are created for a round, and images that are built once and
+//! served.
 
 use super::cell::{FILE, Fio};
 use super::conditions::Conditions;
@@ -226,8 +227,8 @@ impl<'a> Setting<'a> {
         Ok(Ok(made))
     }
 
-    /// Builds an image of a folder with the file: LZ4 with 64 KiB clusters or blocks. The inner error is a failure of the
-    /// builder.
+    /// Builds an image of a folder with the file: LZ4 with 64 KiB clusters or blocks. The inner error is a
+    /// failure of the builder.
     fn build(&self, image: &Path, squashfs: bool) -> Result<Result<(), String>> {
         let tree = self.work.path("tree");
         if !tree.exists() {

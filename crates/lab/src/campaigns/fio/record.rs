@@ -1,4 +1,5 @@
-//! Records of measurements with fio, as JSON lines: a header, then samples, costs and failures by round and place.
+//! Records of measurements with fio, as JSON lines: a header, then samples, costs and failures by round and
+//! place.
 
 use super::cell::{Cell, Figures};
 use super::place::{Cost, Where};

@@ -1,8 +1,8 @@
-//! Block device of the kernel for the simulated disk: a file that this process serves through FUSE, and a loop device on
-//! that file.
+//! Block device of the kernel for the simulated disk: a file that this process serves through FUSE, and a
+//! loop device on that file.
 //!
-//! Flushes of the loop device arrive as fsync, discards as fallocate with hole punching. The file is opened with direct
-//! I/O, so no cache is in between.
+//! Flushes of the loop device arrive as fsync, discards as fallocate with hole punching. The file is opened
+//! with direct I/O, so no cache is in between.
 
 use super::disk::Disk;
 use crate::{Error, Result};

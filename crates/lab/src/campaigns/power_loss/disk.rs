@@ -3,8 +3,8 @@
 //! Invariants:
 //!
 //! * Writes before an acknowledged flush survive every power cut, unless the fault ignores flushes.
-//! * Each later write survives completely, not at all, or with its first sectors, as the seed decides. So writes are
-//!   reordered and torn.
+//! * Each later write survives completely, not at all, or with its first sectors, as the seed decides. So
+//!   writes are reordered and torn.
 //! * Without power every request is refused.
 
 use std::collections::HashMap;
@@ -277,7 +277,8 @@ impl Change {
     }
 }
 
-/// Calls `what` for each page of a range with the page number, the offset in the page and the part of the range.
+/// Calls `what` for each page of a range with the page number, the offset in the page and the part of the
+/// range.
 fn each_page(offset: u64, size: usize, mut what: impl FnMut(u64, usize, std::ops::Range<usize>)) {
     let mut done = 0;
     while done < size {

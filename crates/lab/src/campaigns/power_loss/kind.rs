@@ -1,4 +1,5 @@
-//! Filesystems under test: commands that create, mount, check and repair them, as their documentation recommends.
+//! Filesystems under test: commands that create, mount, check and repair them, as their documentation
+//! recommends.
 
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -115,7 +116,8 @@ impl Kind {
         }
     }
 
-    /// Unmounts the filesystem. If that fails, detaches it lazily so that the mount point is free for the next round.
+    /// Unmounts the filesystem. If that fails, detaches it lazily so that the mount point is free for the
+    /// next round.
     pub(super) fn unmount(self, tuff: &Path, point: &Path) -> Result<Said> {
         let point = point.as_os_str();
         let said = match self {
@@ -139,8 +141,8 @@ impl Kind {
         }
     }
 
-    /// Runs the automatic repair of the filesystem: `e2fsck -p` for ext4, a scrub of the mounted filesystem for Btrfs.
-    /// Volumes and XFS have none.
+    /// Runs the automatic repair of the filesystem: `e2fsck -p` for ext4, a scrub of the mounted filesystem
+    /// for Btrfs. Volumes and XFS have none.
     pub(super) fn mend(self, tuff: &Path, device: &Path, point: &Path) -> Result<Said> {
         match self {
             Kind::Volume | Kind::Xfs => Ok(Said::Wrong("no automatic repair exists".to_owned())),
@@ -197,8 +199,8 @@ fn run<'a>(program: impl AsRef<OsStr>, args: impl IntoIterator<Item = &'a OsStr>
     fine_up_to(0, program, args)
 }
 
-/// Runs a command that succeeds with exit codes up to `fine`. timeout(1) puts it into its own process group, so a ^C
-/// reaches only the lab.
+/// Runs a command that succeeds with exit codes up to `fine`. timeout(1) puts it into its own process group,
+/// so a ^C reaches only the lab.
 fn fine_up_to<'a>(
     fine: i32,
     program: impl AsRef<OsStr>,

@@ -1,9 +1,9 @@
 //! Load that writes until the power cut, and the states that its fsync calls guarantee.
 //!
-//! The load replaces files (written under another name, then renamed) and deletes them, overwrites pages of a file, and
-//! appends to a log. A state is promised once `fsync` of the file and then of its directory returned. Afterwards this
-//! state or a later one must be found. Later states may be found in part or with holes, but never with bytes that were
-//! never written there.
+//! The load replaces files (written under another name, then renamed) and deletes them, overwrites pages of a
+//! file, and appends to a log. A state is promised once `fsync` of the file and then of its directory
+//! returned. Afterwards this state or a later one must be found. Later states may be found in part or with
+//! holes, but never with bytes that were never written there.
 
 use crate::{Error, Result};
 use std::fs::{self, File, OpenOptions};
@@ -148,8 +148,8 @@ pub(super) fn prepare(top: &Path, rng: &mut Rng) -> Result<Promise> {
 }
 
 impl Promise {
-    /// Runs operations until `go_on` returns false or an operation fails. Passes the number of finished operations to
-    /// `go_on` before each one.
+    /// Runs operations until `go_on` returns false or an operation fails. Passes the number of finished
+    /// operations to `go_on` before each one.
     pub(super) fn load(
         &mut self,
         top: &Path,

@@ -1,5 +1,5 @@
-//! Power-loss and bit-error tests of volumes, ext4, XFS and Btrfs: verify the content after a power cut during writes, and
-//! after the disk stored wrong bits.
+//! Power-loss and bit-error tests of volumes, ext4, XFS and Btrfs: verify the content after a power cut
+//! during writes, and after the disk stored wrong bits.
 //!
 //! ```text
 //!  load ──► filesystem ──► loop device ──► FUSE file ──► disk
@@ -7,9 +7,9 @@
 //!  promises   XFS, Btrfs                       this process    or flips bits
 //! ```
 //!
-//! A round creates a filesystem, runs a load, injects a failure, mounts the filesystem again and verifies the content. All
-//! filesystems use the same disk, which has exactly the guarantees of a disk with a write cache. The failure
-//! [`Failure::CutLying`] ignores flushes: it proves that the test detects losses.
+//! A round creates a filesystem, runs a load, injects a failure, mounts the filesystem again and verifies the
+//! content. All filesystems use the same disk, which has exactly the guarantees of a disk with a write cache.
+//! The failure [`Failure::CutLying`] ignores flushes: it proves that the test detects losses.
 
 mod device;
 mod disk;
@@ -307,7 +307,8 @@ impl<'a> Bench<'a> {
         ))
     }
 
-    /// Mounts the filesystem, verifies everything and unmounts it. The inner error is the reason of a failed mount.
+    /// Mounts the filesystem, verifies everything and unmounts it. The inner error is the reason of a failed
+    /// mount.
     fn look(&self, kind: Kind, promise: &Promise) -> Result<Result<Verdict, String>> {
         let (tuff, point) = (&self.conditions.tuff, &self.point);
         let device = self.device.attach(kind.is_thin())?;

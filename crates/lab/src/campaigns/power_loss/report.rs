@@ -23,8 +23,8 @@ pub fn render(lines: &[Line]) -> String {
     out
 }
 
-/// Returns the first round in which a volume failed. A volume must be clean after every power cut on a disk that honours
-/// flushes, and must never return wrong data silently after bit errors.
+/// Returns the first round in which a volume failed. A volume must be clean after every power cut on a disk
+/// that honours flushes, and must never return wrong data silently after bit errors.
 pub fn failed(lines: &[Line]) -> Option<&Round> {
     rounds(lines).find(|round| {
         let fine = match round.failure {

@@ -1,12 +1,14 @@
-//! Crash states of `crates/iplfs`, in units that can be interrupted between each other and resumed.
+//! Campaign over the crash states of `crates/iplfs`, in units. It can be interrupted between units and
+//! resumed.
 //!
 //! ```text
 //!  plan: ones │ tricky │ pairs 1 of 256 … │ beside 1 of 256 … │ threes, twelves, snapshots, long logs, by seed │ each rule off
 //!  done:  progress.jsonl, a line for each unit      report.md, from all lines
 //! ```
 //!
-//! A unit is the same whenever and wherever it runs: everything random in it comes from the campaign's seed and its name. So a campaign that was
-//! cut is the same as one that was not.
+//! A unit gives the same result at any time and on any machine, because its random numbers depend only on the
+//! campaign's seed and the unit's name. So an interrupted campaign gives the same result as an uninterrupted
+//! one.
 
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -20,27 +22,28 @@ use std::time::{Duration, Instant};
 use tuff_iplfs::Rules;
 use tuff_iplfs_crash::{Campaign, Tally, scenario};
 
-/// Parts that all pairs are cut into.
+/// Number of units that all pairs are divided into.
 const PAIR_PARTS: usize = 256;
-/// Rules that the workloads notice; the others have scenarios.
+/// Rules that workloads test; scenarios test the remaining ones.
 const BY_WORKLOADS: [u8; 3] = [1, 3, 4];
 
-/// How long and how much.
+/// Extent and selection of a campaign.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Start of everything random.
+    /// Seed of the campaign.
     pub seed: u64,
-    /// No unit begins after this long. Without it the campaign ends with its plan, else it goes on with more seeds.
+    /// Time after which no unit starts. Until then the campaign continues with more seeds. None ends it with
+    /// the plan.
     pub minutes: Option<f64>,
-    /// Rounds of sampled workloads in the plan.
+    /// Number of rounds of sampled workloads in the plan.
     pub rounds: u32,
-    /// Units at a time.
+    /// Number of units that run in parallel.
     pub threads: usize,
-    /// Only units of groups that this names; all if empty.
+    /// Names of the groups to run. Empty selects all.
     pub groups: Vec<String>,
 }
 
-/// What is looked at together.
+/// Unit of a campaign.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
     Ones,
@@ -54,12 +57,12 @@ enum What {
     WithoutRule(u8),
 }
 
-/// Groups in the order of the report, and what they are.
+/// Names and descriptions of the groups in the order of the report.
 pub const GROUPS: [(&str, &str); 9] = [
-    ("ones", "every operation with every persistence"),
+    ("ones", "every single operation with every persistence"),
     (
         "tricky",
-        "sequences in which something depends on what is not yet durable",
+        "hand-written sequences with dependencies on state that is not yet durable",
     ),
     (
         "pairs",
@@ -67,21 +70,21 @@ pub const GROUPS: [(&str, &str); 9] = [
     ),
     (
         "beside",
-        "every pair of operations, the second while a checkpoint of the first is under way",
+        "every pair of operations, the second during a checkpoint of the first",
     ),
-    ("threes", "sampled sequences of three"),
-    ("twelves", "sampled sequences of twelve"),
+    ("threes", "sampled sequences of three operations"),
+    ("twelves", "sampled sequences of twelve operations"),
     (
         "snapshots",
-        "sampled sequences of three and twelve on a volume with a snapshot",
+        "sampled sequences of three and twelve operations on a volume with a snapshot",
     ),
     (
         "long logs",
-        "sampled pairs with a discard log longer than its pack",
+        "sampled pairs of operations with a discard log longer than its pack",
     ),
     (
         "rules",
-        "each of the nine discard rules switched off: the suite must fail",
+        "each of the nine discard rules disabled: the suite must fail",
     ),
 ];
 
@@ -112,7 +115,7 @@ impl What {
         }
     }
 
-    /// Runs it. The tally says how much was looked at, also if something was found.
+    /// Runs the unit. The tally is valid even if the unit fails.
     fn run(self, seed: u64) -> (Tally, Result<(), String>) {
         let made = match self {
             What::Snapshots(_) => Campaign::with_snapshot(Rules::default(), seed),
@@ -142,7 +145,7 @@ impl What {
     }
 }
 
-/// A suite without one of the rules must find something.
+/// Disables a rule. Returns an error if the suite does not detect that.
 fn without_rule(rule: u8, seed: u64) -> (Tally, Result<(), String>) {
     let mut tally = Tally::default();
     let noticed = if BY_WORKLOADS.contains(&rule) {
@@ -162,17 +165,17 @@ fn without_rule(rule: u8, seed: u64) -> (Tally, Result<(), String>) {
             _ => scenario::unavoidable_leaks_are_found_by_trim,
         };
         if let Err(e) = shows(Rules::default()) {
-            return (tally, Err(format!("with every rule: {e}")));
+            return (tally, Err(format!("with all rules: {e}")));
         }
         shows(Rules::without(rule))
     };
     match noticed {
         Err(_) => (tally, Ok(())),
-        Ok(()) => (tally, Err(format!("a volume without rule {rule} passes"))),
+        Ok(()) => (tally, Err(format!("the suite passes without rule {rule}"))),
     }
 }
 
-/// One line of the progress.
+/// Line of the progress file: the result of a unit.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 struct Line {
     unit: String,
@@ -185,7 +188,7 @@ struct Line {
     found: Option<String>,
 }
 
-/// The first line of the progress: what it belongs to.
+/// First line of the progress file. Identifies the campaign that it belongs to.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 struct Head {
     campaign: String,
@@ -193,8 +196,8 @@ struct Head {
     build: String,
 }
 
-/// Runs a campaign, or what is left of it, and writes its report into `out`. `build` is a digest of the program: what another build found is not
-/// continued. Returns whether nothing was found.
+/// Runs the remaining units of a campaign and writes its report into the folder `out`. `build` is a digest of
+/// the program; a campaign of another build is not continued. Returns true if no unit failed.
 pub fn run(
     options: &Options,
     out: &Path,
@@ -206,13 +209,13 @@ pub fn run(
         .iter()
         .find(|g| !GROUPS.iter().any(|(name, _)| name == g))
     {
-        return Err(Error::Usage(format!("there is no group '{group}'")));
+        return Err(Error::Usage(format!("group '{group}' does not exist")));
     }
     let limit = options
         .minutes
         .map(|m| Duration::try_from_secs_f64(m * 60.0))
         .transpose()
-        .map_err(|e| Error::Usage(format!("minutes of a campaign: {e}")))?;
+        .map_err(|e| Error::Usage(format!("duration of a campaign: {e}")))?;
     fs::create_dir_all(out).map_err(|e| Error::io("create", out, e))?;
     let path = out.join("progress.jsonl");
     let head = Head {
@@ -247,7 +250,7 @@ pub fn run(
                         break;
                     }
                     let text = match &line.found {
-                        Some(found) => format!("{}: FOUND {found}", line.unit),
+                        Some(found) => format!("{}: FAILED: {found}", line.unit),
                         None => format!("{}: {} + {} states", line.unit, line.states, line.nested),
                     };
                     (state.2)(&text);
@@ -287,7 +290,8 @@ fn one(what: What, seed: u64) -> Line {
     }
 }
 
-/// What is complete comes first, what is sampled after it; more of that for as long as there is time.
+/// Returns the units of a campaign: exhaustive groups first, then sampled ones. With a time limit the sampled
+/// units are endless.
 fn plan(options: &Options) -> impl Iterator<Item = What> + use<> {
     let groups = options.groups.clone();
     let rounds = if options.minutes.is_some() {
@@ -314,7 +318,7 @@ fn plan(options: &Options) -> impl Iterator<Item = What> + use<> {
 
 fn append(path: &Path, line: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string(line)
-        .map_err(|e| Error::Command(format!("a line cannot be written: {e}")))?;
+        .map_err(|e| Error::Command(format!("cannot serialize a line: {e}")))?;
     let file = OpenOptions::new().append(true).create(true).open(path);
     file.and_then(|mut file| file.write_all(format!("{text}\n").as_bytes()))
         .map_err(|e| Error::io("write", path, e))
@@ -325,7 +329,7 @@ fn read(path: &Path, head: &Head) -> Result<BTreeMap<String, Line>> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
         other => other.map_err(|e| Error::io("read", path, e))?,
     };
-    // A campaign that was killed may have left half a line.
+    // A killed campaign may have left an incomplete line.
     let whole = text.rfind('\n').map_or(0, |at| at + 1);
     if whole < text.len() {
         let cut = OpenOptions::new().write(true).open(path);
@@ -344,7 +348,7 @@ fn read(path: &Path, head: &Head) -> Result<BTreeMap<String, Line>> {
         serde_json::from_str(lines.next().unwrap_or_default()).map_err(|e| bad(0, e))?;
     if found != *head {
         return Err(Error::Usage(format!(
-            "{} belongs to another campaign (seed {}, another build of the program, or both); use another folder",
+            "{} belongs to another campaign: its seed is {} or it was written by another build; use another folder",
             path.display(),
             found.seed
         )));
@@ -361,8 +365,8 @@ fn read(path: &Path, head: &Head) -> Result<BTreeMap<String, Line>> {
 
 fn report(options: &Options, done: &BTreeMap<String, Line>) -> String {
     let mut text = format!(
-        "# Crash campaign\n\nSeed {}. A state is what a loss of power could have left; nested: after another one, in the recovery from the first.\n\n\
-         | | units | sequences | states | nested | minutes | found |\n|---|--:|--:|--:|--:|--:|--:|\n",
+        "# Crash campaign\n\nSeed {}. A state is a possible content of the device after a power loss. Nested states follow a second power loss during recovery.\n\n\
+         | | units | sequences | states | nested | minutes | failed units |\n|---|--:|--:|--:|--:|--:|--:|\n",
         options.seed
     );
     let mut total = Tally::default();
@@ -421,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_campaign_that_was_cut_goes_on_where_it_was() {
+    fn an_interrupted_campaign_is_resumed() {
         let dir = tempfile::tempdir().unwrap();
         let mut units = Vec::new();
         assert!(
@@ -438,7 +442,7 @@ mod tests {
         assert_eq!(units.len(), 10, "{units:?}");
         let report = fs::read_to_string(dir.path().join("report.md")).unwrap();
         assert!(report.contains("| 9 of 9 |"), "{report}");
-        // Cut in the middle of its last line.
+        // The last line is incomplete.
         let path = dir.path().join("progress.jsonl");
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, &text[..text.len() - 5]).unwrap();
@@ -457,7 +461,7 @@ mod tests {
                 .collect()
         };
         assert_eq!(counts(&again), counts(&report));
-        // Cut in the middle of its first.
+        // The first line is missing or incomplete.
         for len in [0, 5] {
             fs::write(&path, &text[..len]).unwrap();
             assert!(run(&options(Some(0.0)), dir.path(), "b", &mut |_| {}).unwrap());
@@ -468,7 +472,7 @@ mod tests {
             let found = run(&options(Some(minutes)), dir.path(), "b", &mut |_| {});
             assert!(matches!(found, Err(Error::Usage(_))));
         }
-        // Another build, another seed.
+        // Another build is refused.
         assert!(matches!(
             run(&options(None), dir.path(), "c", &mut |_| {}),
             Err(Error::Usage(_))

@@ -1,5 +1,5 @@
-//! The fourth room: long looks at images and volumes for something that is wrong. No figure is measured here; what comes out is how much was looked at, and
-//! what was found.
+//! Stress campaigns: long randomized tests of images and volumes. They measure no performance; their results
+//! are the extent of the tests and the failures found.
 
 pub mod crash;
 pub mod files;

@@ -276,8 +276,8 @@ fn fdatasync(place: &Path) -> Result<Vec<(Load, f64)>> {
         .collect())
 }
 
-/// Two threads write in the background: one overwrites random pages, one rewrites a large file. Meanwhile the caller's
-/// thread measures mkdir and rmdir.
+/// Two threads write in the background: one overwrites random pages, one rewrites a large file. Meanwhile the
+/// caller's thread measures mkdir and rmdir.
 fn beside(place: &Path) -> Result<Vec<(Load, f64)>> {
     let (path, file) = pages(place, PAGES)?;
     let large = place.join("again");

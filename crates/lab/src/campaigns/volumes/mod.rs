@@ -5,8 +5,8 @@
 //!  round 2:  ...
 //! ```
 //!
-//! All places store their data on the same host, and only one exists at a time. The loads are the same in every place. A
-//! time is recorded only after the content was compared with the written bytes.
+//! All places store their data on the same host, and only one exists at a time. The loads are the same in
+//! every place. A time is recorded only after the content was compared with the written bytes.
 
 pub mod load;
 pub mod place;
@@ -59,7 +59,8 @@ impl Conditions {
     }
 }
 
-/// Runs all rounds. Wrong content is an error in every place, because without ext4 and the host there is no comparison.
+/// Runs all rounds. Wrong content is an error in every place, because without ext4 and the host there is no
+/// comparison.
 pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<()> {
     let plan = conditions.plan()?;
     let work = Work::create(&conditions.work)?;

@@ -6,7 +6,8 @@ use super::record::{Header, Sample};
 use crate::measure::stats::Spread;
 use std::fmt::Write as _;
 
-/// Returns the bar of a load: the required share of the speed of another place. None if there is no requirement.
+/// Returns the bar of a load: the required share of the speed of another place. None if there is no
+/// requirement.
 fn bar(load: Load) -> Option<(Kind, f64)> {
     match load {
         Load::Write | Load::Read => Some((Kind::Ext4, 0.8)),

@@ -1,4 +1,4 @@
-//! Copies of open files by other processes, and by the calls that these use.
+//! Copies of open files by other processes, and by the system calls that copy tools use.
 
 use super::subject::{Subject, Tally, differs};
 use rustix::fs::{SeekFrom, copy_file_range, seek};
@@ -9,18 +9,19 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Pieces in which a file grows while it is copied.
+/// Number of writes by which a file grows while it is copied.
 const GROWTH_STEPS: usize = 16;
 
-/// Way to copy a file.
+/// Method to copy a file.
 pub(super) enum Copier {
     /// Shell command that copies `$from` to `$to`.
     Shell(&'static str),
-    /// Archive with a map of the file's holes. A file that grows meanwhile makes it invalid, on every filesystem.
+    /// Sparse tar archive with a map of the holes. If the file grows meanwhile, the archive is invalid on
+    /// every filesystem.
     Tar,
-    /// `copy_file_range`, a part at a time.
+    /// Repeated calls of `copy_file_range`.
     Range,
-    /// Data from SEEK_DATA to SEEK_HOLE, nothing else.
+    /// Reads only the data between SEEK_DATA and SEEK_HOLE.
     Seek,
 }
 
@@ -35,7 +36,7 @@ const SHELL: [&str; 5] = [
     "rsync -S --inplace --whole-file \"$from\" \"$to\"",
 ];
 
-/// Copiers that this host has.
+/// Returns the copiers that the host provides.
 pub(super) fn available() -> Vec<Copier> {
     let has = |command: &&str| {
         let program = if command.starts_with("rsync") {
@@ -54,7 +55,7 @@ pub(super) fn available() -> Vec<Copier> {
 }
 
 impl Copier {
-    /// Command or call.
+    /// Shell command or system call.
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Shell(command) => command,
@@ -64,7 +65,7 @@ impl Copier {
         }
     }
 
-    /// True if a copy of a file that grows is a beginning of it.
+    /// True if a copy of a growing file is a prefix of the file.
     pub(super) fn allows_growth(&self) -> bool {
         !matches!(self, Self::Tar)
     }
@@ -91,7 +92,7 @@ impl Copier {
                     match copy_file_range(&from, Some(&mut at), &to, Some(&mut out), 1 << 20) {
                         Ok(0) => break,
                         Ok(_) => {}
-                        // Other filesystems are for `std` to copy to, as for cp.
+                        // Across filesystems a plain copy is used, as cp does.
                         Err(Errno::XDEV) => {
                             io::copy(&mut &from, &mut &to)?;
                             break;
@@ -122,8 +123,9 @@ impl Copier {
     }
 }
 
-/// Copies the file, to its own folder if `beside`, while `growth` is appended to it. Describes a copy that is not the file as it was at the start,
-/// with as much of `growth` as had arrived.
+/// Copies the file while `growth` is appended to it. The target is in the same folder if `beside` is set,
+/// else in the temporary folder. The copy must contain the initial file and may contain a prefix of `growth`.
+/// Returns a description of a difference.
 pub(super) fn check(
     s: &mut Subject,
     copier: &Copier,

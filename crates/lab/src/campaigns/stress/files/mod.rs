@@ -1,6 +1,9 @@
-//! Files exercised against plain bytes: writes, reads, mappings, truncation, holes and reservations, in a random order that a seed fixes, on any mounted
-//! filesystem. In the manner of fsx, with several files at once so that one's bytes in another are seen. Files stay open and are seldom synced while
-//! their holes are searched and other processes copy them.
+//! Random file operations on a mounted filesystem, compared with the expected bytes in memory. Similar to
+//! fsx.
+//!
+//! Operations: writes, reads, mappings, truncation, holes and preallocation, in a random order that depends
+//! on a seed. Several files are used at once, so that bytes of one file in another are detected. Files stay
+//! open and are rarely synced while holes are searched and other processes copy the files.
 
 mod copies;
 mod subject;
@@ -21,25 +24,26 @@ use subject::{Subject, differs};
 use tuff_testkit::Rng;
 use vmap::{Flush, Map, MapMut};
 
-/// Operations that a report of a difference shows.
+/// Number of preceding operations that the report of a difference shows.
 const TOLD: usize = 24;
 
-/// How long and how much.
+/// Extent of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// What fixes every operation.
+    /// Seed of all operations.
     pub seed: u64,
-    /// Operations, over all files.
+    /// Number of operations over all files.
     pub operations: u64,
-    /// Files at once.
+    /// Number of files that are used at once.
     pub files: usize,
-    /// Longest file. Unit: bytes.
+    /// Maximum size of a file. Unit: bytes.
     pub size_max: u64,
-    /// Longest operation. Unit: bytes.
+    /// Maximum length of an operation. Unit: bytes.
     pub len_max: u64,
-    /// Use mappings too.
+    /// True if files are also read and written through mappings.
     pub mapped: bool,
-    /// Operations for each copy of a file by another process, half of them while the file grows; 0 for none.
+    /// Operations per copy of a file by another process. Half of the copies are made while the file grows. 0
+    /// disables copies.
     pub copy_every: u64,
 }
 
@@ -62,7 +66,7 @@ enum What {
     Copy,
 }
 
-/// Each as often as it is listed.
+/// Operations to draw from. Repetition is the weight.
 const MIX: [What; 36] = {
     use What::*;
     [
@@ -105,9 +109,10 @@ const MIX: [What; 36] = {
     ]
 };
 
-/// Exercises files in a folder; they are removed at the end, and kept if one is wrong. The inner error says what was wrong.
+/// Runs the operations on files in a folder. The files are removed at the end, or kept after a difference.
+/// The inner error describes the difference.
 pub fn run(options: &Options, dir: &Path) -> Result<std::result::Result<Tally, String>> {
-    let host = |e: io::Error| Error::io("exercise files in", dir, e);
+    let host = |e: io::Error| Error::io("test files in", dir, e);
     let mut rng = Rng::new(options.seed);
     let mut subjects = Vec::new();
     for n in 0..options.files.max(1) {
@@ -142,7 +147,7 @@ pub fn run(options: &Options, dir: &Path) -> Result<std::result::Result<Tally, S
             let s = &subjects[at];
             let past: Vec<&str> = s.past.iter().map(String::as_str).collect();
             return Ok(Err(format!(
-                "{}: operation {number}: {wrong}; before it, on this file:\n  {}",
+                "{}: operation {number}: {wrong}; preceding operations on this file:\n  {}",
                 s.path.display(),
                 past.join("\n  ")
             )));
@@ -166,7 +171,7 @@ fn open(path: &Path, new: bool) -> io::Result<File> {
         .open(path)
 }
 
-/// Does one operation; says what was wrong.
+/// Runs one operation. Returns a description of a difference.
 fn step(
     s: &mut Subject,
     what: What,
@@ -177,7 +182,7 @@ fn step(
 ) -> io::Result<Option<String>> {
     let size = s.want.len() as u64;
     let below = |rng: &mut Rng, n: u64| rng.below(n.max(1) as usize) as u64;
-    // Offsets near the ends of blocks are where mistakes are.
+    // A third of the offsets is at block boundaries, where faults are likely.
     let offset = |rng: &mut Rng, n: u64| {
         let at = below(rng, n);
         if rng.below(3) == 0 { at & !4095 } else { at }
@@ -266,7 +271,7 @@ fn step(
                     let end = (at + len).min(size);
                     s.want[at as usize..end as usize].fill(0);
                 }
-                // Not every filesystem has both.
+                // Filesystems may not support these modes.
                 Err(rustix::io::Errno::OPNOTSUPP) => {}
                 Err(e) => return Err(e.into()),
             }
@@ -314,7 +319,10 @@ fn step(
             let beside = rng.below(2) == 0;
             wrong = copies::check(s, copier, &growth, beside, tally)?;
             let name = copier.name();
-            format!("copy by {name}, {} bytes longer meanwhile", growth.len())
+            format!(
+                "copy by {name}, {} bytes appended during the copy",
+                growth.len()
+            )
         }
         _ => return Ok(None),
     };
@@ -339,7 +347,8 @@ fn compare(s: &mut Subject, tally: &mut Tally) -> io::Result<Option<String>> {
     Ok(differs(&s.want, 0, &all, tally))
 }
 
-/// Compares holes that another process would find with the bytes: each has zeros only, and the last one begins at the end of the file.
+/// Checks the holes that another process would find. Each must contain only zeros, and the last one must
+/// start at the end of the file.
 fn search(s: &Subject, tally: &mut Tally) -> io::Result<Option<String>> {
     let file = File::open(&s.path)?;
     let size = s.want.len() as u64;
@@ -357,7 +366,7 @@ fn search(s: &Subject, tally: &mut Tally) -> io::Result<Option<String>> {
         {
             let first = at + first as u64;
             return Ok(Some(format!(
-                "byte {first} lies in a hole from {at} to {data}"
+                "byte {first} is in a hole from {at} to {data}"
             )));
         }
         if data == size {
@@ -366,14 +375,14 @@ fn search(s: &Subject, tally: &mut Tally) -> io::Result<Option<String>> {
         at = seek(&file, SeekFrom::Hole(data))?;
         if at <= data || at > size {
             return Ok(Some(format!(
-                "a hole after {data} begins at {at}, size {size}"
+                "the hole after {data} starts at {at}, size {size}"
             )));
         }
     }
     Ok(None)
 }
 
-/// Bytes that say which operation wrote them and where.
+/// Returns nonzero bytes that depend on the operation and the offset.
 fn pattern(number: u64, at: u64, len: u64) -> Vec<u8> {
     (at..at + len)
         .map(|at| (number.wrapping_mul(31) + at * 7 + at / 256) as u8 | 1)
@@ -393,7 +402,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sound_filesystem_passes_and_a_wrong_byte_is_seen() {
+    fn an_intact_filesystem_passes_and_a_wrong_byte_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let options = Options {
             seed: 5,

@@ -12,18 +12,18 @@ pub(super) struct Subject {
     pub(super) past: VecDeque<String>,
 }
 
-/// What was done.
+/// Extent of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Operations.
+    /// Number of operations on all files.
     pub operations: u64,
-    /// Bytes compared.
+    /// Number of compared bytes.
     pub compared_bytes: u64,
-    /// Reads and writes through mappings.
+    /// Number of reads and writes through mappings.
     pub mapped: u64,
-    /// Searches for all holes of a file.
+    /// Number of searches for all holes of a file.
     pub seeks: u64,
-    /// Copies by other processes.
+    /// Number of copies by other processes and system calls.
     pub copies: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The images that one seed leads to, in a folder of its own.
+//! Case of a campaign: the images of one seed, in a separate folder.
 
 use super::options::{Judge, Options};
 use super::plant::Gardener;
@@ -17,10 +17,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tuff_testkit::Rng;
 
-/// A tool that takes longer hangs. Unit: seconds.
+/// Timeout of a command, in the format of timeout(1). Unit: seconds.
 const PATIENCE: &str = "300";
 
-/// Why a case ends early.
+/// Reason for the early end of a case: a finding, or an error of the lab itself.
 pub(super) enum Failure {
     Found(String),
     Lab(Error),
@@ -34,35 +34,35 @@ impl From<Error> for Failure {
 
 pub(super) type Outcome<T = ()> = std::result::Result<T, Failure>;
 
-/// Something is wrong.
+/// Returns a finding as an error.
 pub(super) fn found<T>(what: impl Into<String>) -> Outcome<T> {
     Err(Failure::Found(what.into()))
 }
 
-/// One tree and its images.
+/// A tree and its images.
 pub(super) struct Case<'a> {
     pub(super) options: &'a Options,
     pub(super) tally: &'a mut Tally,
-    /// What was run.
+    /// Command lines that were run.
     pub(super) commands: Vec<String>,
     folder: &'a Path,
 }
 
-/// An image, and what it takes to read it.
+/// Image file with the information that is needed to read it.
 #[derive(Clone)]
 pub(super) struct Image {
-    /// File in the case's folder.
+    /// File name in the folder of the case.
     pub(super) name: String,
-    /// Files of its extra devices, in their order.
+    /// File names of its extra devices, in the order of the device table.
     pub(super) devices: Vec<String>,
-    /// Data on them is found by unified addresses.
+    /// True if extra devices are addressed by unified addresses.
     pub(super) by_address: bool,
-    /// The oldest kernel that mounts it.
+    /// Version of the oldest kernel that mounts it.
     pub(super) kernel: String,
 }
 
 impl<'a> Case<'a> {
-    /// In an empty folder.
+    /// Creates a case in an empty folder.
     pub(super) fn new(options: &'a Options, folder: &'a Path, tally: &'a mut Tally) -> Self {
         Self {
             options,
@@ -72,11 +72,11 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Makes the images and has them judged.
+    /// Builds the images and verifies them.
     pub(super) fn run(&mut self, rng: &mut Rng) -> Outcome {
         let root = self.path("tree");
-        fs::create_dir(&root).map_err(|e| Error::io("make", &root, e))?;
-        // Each part has numbers of its own, so that what is drawn in one moves no other.
+        fs::create_dir(&root).map_err(|e| Error::io("create", &root, e))?;
+        // Each part has a separate generator, so that draws of one part do not affect another one.
         let [tree, mut options, mut steps, mut judges] =
             std::array::from_fn(|_| Rng::new(rng.draw()));
         let mut gardener = Gardener::new(tree, &root);
@@ -98,7 +98,7 @@ impl<'a> Case<'a> {
         let mut last = settings;
         let mut bases = vec![image.clone()];
         let mut planted = Rc::new(planted);
-        // What the last image holds.
+        // Tree of the last image.
         let mut held = Rc::clone(&planted);
         for round in 0..steps.below(4) {
             gardener.change()?;
@@ -115,7 +115,7 @@ impl<'a> Case<'a> {
                     let took = start.elapsed();
                     self.judge(&patched, &planted)?;
                     if let Some(stop) = stop {
-                        // It was done twice, but for the judge of threads.
+                        // `took` includes two patches if the judge `Threads` is selected.
                         let after = took * stop / 2000;
                         let signal = [Signal::KILL, Signal::TERM][steps.below(2)];
                         self.stop(&last, &image, (signal, after), [&held, &planted])?;
@@ -148,7 +148,7 @@ impl<'a> Case<'a> {
         self.folder.join(name)
     }
 
-    /// Writes the file that `--order` is given.
+    /// Writes the file for the option `--order`.
     fn write_order(&mut self, gardener: &mut Gardener<'_>) -> Result<()> {
         let mut order = Vec::new();
         for path in gardener.order() {
@@ -159,7 +159,8 @@ impl<'a> Case<'a> {
         fs::write(&path, order).map_err(|e| Error::io("write", &path, e))
     }
 
-    /// Builds an image of sources that say what the tree does, twice. None if the settings are refused.
+    /// Builds an image from sources that are equivalent to the tree. With the judge `Threads`, builds it
+    /// again with more threads and compares the bytes. Returns None if the settings are refused.
     fn build(
         &mut self,
         settings: &[String],
@@ -177,7 +178,7 @@ impl<'a> Case<'a> {
         };
         if self.is_judge(Judge::Threads) {
             if self.made(&line(more, "again"))?.is_none() {
-                return found("more threads were refused");
+                return found("the build with more threads was refused");
             }
             self.saw(Judge::Threads);
             self.same(image, "again")?;
@@ -190,7 +191,8 @@ impl<'a> Case<'a> {
         }))
     }
 
-    /// Patches a copy of an image, twice. None if the settings are refused.
+    /// Patches a copy of an image. With the judge `Threads`, patches another copy with more threads and
+    /// compares the bytes. Returns None if the settings are refused.
     fn patch(
         &mut self,
         settings: &[String],
@@ -204,7 +206,7 @@ impl<'a> Case<'a> {
         };
         if self.is_judge(Judge::Threads) {
             if self.patch_once(settings, more, image, "again")?.is_none() {
-                return found("more threads were refused");
+                return found("the build with more threads was refused");
             }
             self.saw(Judge::Threads);
             self.same(&name, "again")?;
@@ -232,8 +234,8 @@ impl<'a> Case<'a> {
         self.made(&[&head[..], settings, &words(&["tree", name])].concat())
     }
 
-    /// Stops a patch of a copy of an image after some time. The copy holds the tree before it or the one after it, and takes the
-    /// patch again.
+    /// Interrupts a patch of a copy of an image by a signal. The copy must contain either the old or the new
+    /// tree, and must accept the patch again.
     fn stop(
         &mut self,
         settings: &[String],
@@ -263,7 +265,7 @@ impl<'a> Case<'a> {
             .spawn()
             .map_err(failed)?;
         std::thread::sleep(after);
-        // One that has ended is not waited for yet, so that no other process has its number.
+        // The process was not reaped yet, so no other process has its id.
         _ = kill_process(Pid::from_child(&patch), signal);
         patch.wait().map_err(failed)?;
 
@@ -279,7 +281,7 @@ impl<'a> Case<'a> {
         let head = words(&["patch", "--json"]);
         let again = self.made(&[&head[..], settings, &words(&["tree", stopped])].concat())?;
         let Some(kernel) = again else {
-            return found("a patch was refused after it had been stopped");
+            return found("a patch was refused after an interrupted one");
         };
         copy.kernel = kernel;
         self.judge(&copy, planted)
@@ -294,7 +296,7 @@ impl<'a> Case<'a> {
         Ok(bytes)
     }
 
-    /// Builds the image from what says the same as the tree.
+    /// Builds the image from a source that is equivalent to the tree, and compares the bytes.
     fn sources(
         &mut self,
         settings: &[String],
@@ -303,7 +305,7 @@ impl<'a> Case<'a> {
         rng: &mut Rng,
     ) -> Outcome {
         let form = rng.below(7);
-        // Holes that an image does not keep are none for what is made of it.
+        // An image may drop holes of the tree, so a build from it would differ.
         let (holes, tar) = (gardener.is_sparse(), !gardener.is_beyond_tar());
         let sources: &[&str] = match form {
             0 if !holes => &["image"],
@@ -325,7 +327,7 @@ impl<'a> Case<'a> {
                 if !output.status.success() {
                     let said = String::from_utf8_lossy(&output.stderr);
                     let said = said.lines().next().unwrap_or("").to_owned();
-                    self.skip(Judge::Sources, &format!("tar fails: {said}"));
+                    self.skip(Judge::Sources, &format!("tar failed: {said}"));
                     return Ok(());
                 }
             }
@@ -341,13 +343,13 @@ impl<'a> Case<'a> {
             false => self.made(&line(sources, "again"))?,
         };
         let Some(kernel) = made else {
-            return found("another source was refused");
+            return found("the build from another source was refused");
         };
         self.saw(Judge::Sources);
         if !stream {
             return self.same("image", "again");
         }
-        // What is packed on the way lies in the order of the stream: other bytes, the same tree.
+        // Data is packed in the order of the stream, so the bytes differ but the tree is the same.
         let image = Image {
             name: "streamed".to_owned(),
             devices: Vec::new(),
@@ -357,7 +359,7 @@ impl<'a> Case<'a> {
         self.judge(&image, planted)
     }
 
-    /// Makes images whose data lies elsewhere: in a file of chunks, in a tar.
+    /// Builds images whose data is on an extra device: a blob of chunks, or a tar.
     fn devices(
         &mut self,
         settings: &[String],
@@ -367,7 +369,7 @@ impl<'a> Case<'a> {
     ) -> Outcome {
         match steps.below(10) {
             0 => {
-                // The second build replaces the chunks of the first one.
+                // The second build overwrites the chunks of the first one.
                 let blob = words(&["--blob=blob", "--force"]);
                 let settings = [settings::with_blob(settings), blob].concat();
                 if let Some(mut image) = self.build(&settings, &["tree"], "chunks", steps)? {
@@ -395,7 +397,8 @@ impl<'a> Case<'a> {
         Ok(())
     }
 
-    /// Makes an image that refers to two others which say the same as the tree, the second only in part.
+    /// Builds an image that refers to one or two images as layers. The first one is equivalent to the tree;
+    /// the second one may contain only a part of it.
     fn merged(
         &mut self,
         image: &Image,
@@ -405,7 +408,7 @@ impl<'a> Case<'a> {
     ) -> Outcome {
         let mut settings = settings::draw(rng);
         if !gardener.has_links() {
-            // Names of one inode that come from both would be two.
+            // A hard link with names in both layers would become two inodes.
             settings.push("--exclude=*1*".to_owned());
         }
         let head = words(&["build", "--json"]);
@@ -442,17 +445,18 @@ impl<'a> Case<'a> {
         let read = |path: PathBuf| fs::read(&path).map_err(|e| Error::io("read", &path, e));
         match read(self.path(one))? == read(self.path(other))? {
             true => Ok(()),
-            false => found(format!("{other} has other bytes than {one}")),
+            false => found(format!("the bytes of {other} differ from {one}")),
         }
     }
 
-    /// Makes an image; the oldest kernel that mounts it, or none if that is refused as wrong usage. Every other failure is a finding.
+    /// Runs a command that writes an image. Returns the version of the oldest kernel that mounts the image,
+    /// or None if the arguments are refused as wrong usage. Every other failure is a finding.
     fn made(&mut self, arguments: &[String]) -> Outcome<Option<String>> {
         let output = self.tuff(arguments)?;
         self.image(&output)
     }
 
-    /// Makes an image of what comes through a pipe.
+    /// Runs a command that writes an image from a stream on standard input.
     fn made_from(&mut self, stream: &str, arguments: &[String]) -> Outcome<Option<String>> {
         let path = self.path(stream);
         let failed = |e| Error::io("open", &path, e);
@@ -461,7 +465,7 @@ impl<'a> Case<'a> {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(failed)?;
-        // Always there: it was asked for.
+        // Always present: the output is piped.
         let pipe = cat.stdout.take().map_or(Stdio::null(), Stdio::from);
         let output = self.command_from(&self.options.tuff, arguments, pipe);
         cat.wait().map_err(failed)?;
@@ -477,7 +481,7 @@ impl<'a> Case<'a> {
                 self.tally.images += 1;
                 match serde_json::from_slice::<serde_json::Value>(&output.stdout) {
                     Ok(summary) => Ok(Some(summary["kernel"].as_str().unwrap_or("").to_owned())),
-                    Err(e) => found(format!("the summary is no JSON: {e}")),
+                    Err(e) => found(format!("the summary is not valid JSON: {e}")),
                 }
             }
             Some(2) => {
@@ -488,7 +492,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Has our program do something that it has to do.
+    /// Runs `tuff`. A failure is a finding.
     pub(super) fn done(&mut self, arguments: &[String]) -> Outcome {
         let output = self.tuff(arguments)?;
         match output.status.success() {
@@ -501,7 +505,7 @@ impl<'a> Case<'a> {
         self.command(&self.options.tuff, arguments)
     }
 
-    /// Runs a program in the case's folder.
+    /// Runs a program in the folder of the case.
     pub(super) fn command(&mut self, program: &Path, arguments: &[String]) -> Result<Output> {
         self.command_from(program, arguments, Stdio::null())
     }
@@ -528,7 +532,7 @@ impl<'a> Case<'a> {
             .map_err(|e| Error::io("run", Path::new("timeout"), e))
     }
 
-    /// An empty name in the case's folder.
+    /// Returns a path in the folder of the case, after removing a folder of that name.
     pub(super) fn cleared(&self, name: &str) -> Result<PathBuf> {
         let path = self.path(name);
         clear(&path)?;
@@ -542,13 +546,13 @@ impl Image {
         self.by_address = true;
     }
 
-    /// Itself and its extra devices, as they are the devices of an image that refers to it.
+    /// Returns its file and its extra devices, in the order in which a referring image lists them.
     fn files(self) -> impl Iterator<Item = String> {
         std::iter::once(self.name).chain(self.devices)
     }
 }
 
-/// Options that name the extra devices of images.
+/// Returns the options that name the extra devices of images.
 fn source_devices(images: &[Image]) -> Vec<String> {
     let devices = images.iter().flat_map(|image| &image.devices);
     devices
@@ -556,7 +560,7 @@ fn source_devices(images: &[Image]) -> Vec<String> {
         .collect()
 }
 
-/// One number of threads, and a larger one.
+/// Returns the options for one thread and for a random larger number of threads.
 fn threads(rng: &mut Rng) -> [String; 2] {
     let more = [2, 3, 5, 7, 16][rng.below(5)];
     [1, more].map(|n| format!("--threads={n}"))
@@ -566,14 +570,14 @@ pub(super) fn words(line: &[&str]) -> Vec<String> {
     line.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// What a program said that should have ended well.
+/// Returns a finding with the exit status and the output of a failed program.
 pub(super) fn failed(what: &str, output: &Output) -> Failure {
     let said = [&output.stdout[..], &output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     let code = match output.status.code() {
-        Some(124) => "took too long".to_owned(),
-        Some(code) => format!("ended with {code}"),
-        None => "was killed".to_owned(),
+        Some(124) => "timed out".to_owned(),
+        Some(code) => format!("exited with code {code}"),
+        None => "was killed by a signal".to_owned(),
     };
     Failure::Found(format!("{what} {code}: {}", said.trim()))
 }

@@ -1,6 +1,7 @@
-//! Who looks at an image.
+//! Verification of an image by the judges.
 //!
-//! A judge that cannot look, for want of rights, a program or a feature of the kernel, says why: each such image is counted.
+//! A judge may skip an image if it lacks privileges, a program or a feature of the kernel. Skipped images are
+//! counted by reason.
 
 use super::case::{Case, Failure, Image, Outcome, failed, found, words};
 use super::options::Judge;
@@ -17,13 +18,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tuff_testkit::Rng;
 
-/// Files of which a mount is asked for pieces before it is walked.
+/// Number of byte ranges that are read from a mount before it is walked.
 const PROBED: usize = 8;
 
-/// An older fsck.erofs does not know what is to be judged, and what it knows it does not always say right.
+/// Oldest usable version of fsck.erofs. Older ones lack features and are not always right.
 const OLDEST_FSCK: [u32; 2] = [1, 9];
 
-/// All judges, and how they are asked for.
+/// All judges with their names on the command line.
 pub const JUDGES: [(&str, Judge); 7] = [
     ("threads", Judge::Threads),
     ("sources", Judge::Sources),
@@ -37,7 +38,7 @@ pub const JUDGES: [(&str, Judge); 7] = [
 impl fmt::Display for Judge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Judge::Threads => "other threads",
+            Judge::Threads => "other thread counts",
             Judge::Sources => "other sources",
             Judge::Check => "tuff check",
             Judge::Extract => "tuff extract",
@@ -62,14 +63,14 @@ impl Case<'_> {
         *self.tally.skipped.entry(why).or_default() += 1;
     }
 
-    /// The tree as it is now.
+    /// Reads the current tree and draws its probes.
     pub(super) fn tree(&self, rng: &mut Rng) -> Result<Planted> {
         let tree = Tree::read(&self.path("tree"))?;
         let probes = self.probes(&tree, rng)?;
         Ok(Planted { tree, probes })
     }
 
-    /// Has the judges look at an image of a tree.
+    /// Verifies an image of a tree with the selected judges.
     pub(super) fn judge(&mut self, image: &Image, planted: &Planted) -> Outcome {
         let (source, probes) = (&planted.tree, &planted.probes);
         let device = image.devices.iter().map(|name| format!("--device={name}"));
@@ -100,9 +101,12 @@ impl Case<'_> {
         let target = self.cleared("target")?;
         let output = self.tuff(extract)?;
         let said = String::from_utf8_lossy(&output.stderr);
-        // How many fit depends on the order in which they are set.
+        // The number of attributes that fit depends on the order in which they are set.
         if said.contains("attribute") && said.contains("No space left") {
-            self.skip(Judge::Extract, "the host has no room for its attributes");
+            self.skip(
+                Judge::Extract,
+                "the host has no space for the extended attributes",
+            );
             return Ok(());
         }
         self.saw(Judge::Extract);
@@ -114,11 +118,11 @@ impl Case<'_> {
 
     fn by_mount(&mut self, source: &Tree, probes: &[Probe], mount: &[String]) -> Outcome {
         if !Path::new("/dev/fuse").exists() {
-            self.skip(Judge::Mount, "there is no /dev/fuse");
+            self.skip(Judge::Mount, "/dev/fuse does not exist");
             return Ok(());
         }
         let point = self.path("mnt");
-        fs::create_dir_all(&point).map_err(|e| Error::io("make", &point, e))?;
+        fs::create_dir_all(&point).map_err(|e| Error::io("create", &point, e))?;
         self.done(mount)?;
         let served = Served {
             tuff: &self.options.tuff,
@@ -134,13 +138,16 @@ impl Case<'_> {
 
     fn by_kernel(&mut self, source: &Tree, probes: &[Probe], image: &Image) -> Outcome {
         if !rustix::process::geteuid().is_root() {
-            self.skip(Judge::Kernel, "only root mounts");
+            self.skip(Judge::Kernel, "mounting needs root");
             return Ok(());
         }
         let running = rustix::system::uname();
         let running = running.release().to_string_lossy().into_owned();
         if version(&image.kernel) > version(&running) {
-            self.skip(Judge::Kernel, &format!("it is older than {}", image.kernel));
+            self.skip(
+                Judge::Kernel,
+                &format!("the running kernel is older than {}", image.kernel),
+            );
             return Ok(());
         }
         let devices: Vec<PathBuf> = image.devices.iter().map(|name| self.path(name)).collect();
@@ -154,13 +161,13 @@ impl Case<'_> {
                 self.skip(Judge::Kernel, &why.text);
                 Ok(())
             }
-            Err(why) => found(format!("the kernel does not mount it: {}", why.text)),
+            Err(why) => found(format!("the kernel cannot mount the image: {}", why.text)),
         }
     }
 
     fn by_fsck(&mut self, source: &Tree, image: &Image, arguments: &[String]) -> Outcome {
         let Some(fsck) = self.options.fsck.clone() else {
-            self.skip(Judge::Fsck, "there is none");
+            self.skip(Judge::Fsck, "the program is not found");
             return Ok(());
         };
         let number = fsck.receipt.number();
@@ -179,7 +186,7 @@ impl Case<'_> {
         let target = self.cleared("target")?;
         let into = [arguments, &words(&["--extract=target"])].concat();
         let mut output = self.command(&fsck.path, &into)?;
-        // 1.9.3 writes the packed inode to where the tree is to go.
+        // Version 1.9.3 writes the packed inode to the path of the target.
         if target.is_file() {
             fs::remove_file(&target).map_err(|e| Error::io("remove", &target, e))?;
             let nowhere = [arguments, &words(&["--extract"])].concat();
@@ -189,7 +196,7 @@ impl Case<'_> {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let unknown = ["unsupported", "not supported", "unidentified"];
         if unknown.iter().any(|word| said.contains(word)) {
-            self.skip(Judge::Fsck, &format!("{number} does not know a feature"));
+            self.skip(Judge::Fsck, &format!("{number} does not support a feature"));
             return Ok(());
         }
         self.saw(Judge::Fsck);
@@ -200,10 +207,11 @@ impl Case<'_> {
         }
     }
 
-    /// What an image has that fsck.erofs 1.9.3 does not read, in images by mkfs.erofs 1.9.3 neither.
+    /// Returns the features of an image that fsck.erofs 1.9.3 does not read, not even in images of mkfs.erofs
+    /// 1.9.3.
     fn beyond_fsck(&mut self, image: &Image) -> Outcome<Beyond> {
         if image.by_address {
-            let why = "it does not find data on devices by its address";
+            let why = "it does not support unified addresses of devices";
             return Ok(Beyond::All(why));
         }
         let output = self.tuff(&words(&["info", "--json", &image.name]))?;
@@ -214,24 +222,24 @@ impl Case<'_> {
         let ends = info["inline"]["tails"].as_u64() > Some(0);
         let boxed = info["metabox_nid"].is_u64();
         if boxed && ends {
-            let why = "it does not find ends in compressed metadata";
+            let why = "it does not find inline tails in compressed metadata";
             return Ok(Beyond::All(why));
         }
-        // Files that end in a hole come out shorter.
+        // Files that end with a hole are extracted too short.
         Ok(match info["holes"]["bytes"].as_u64() {
             Some(1..) => Beyond::Extraction,
             _ => Beyond::Nothing,
         })
     }
 
-    /// Pieces of some files of the tree.
+    /// Draws byte ranges of random files of the tree.
     fn probes(&self, source: &Tree, rng: &mut Rng) -> Result<Vec<Probe>> {
         let root = self.path("tree");
         let mut files = Vec::new();
         for entry in &source.entries {
             let path = path_of(entry);
             let metadata = fs::symlink_metadata(root.join(&path));
-            let metadata = metadata.map_err(|e| Error::io("look at", &path, e))?;
+            let metadata = metadata.map_err(|e| Error::io("stat", &path, e))?;
             if metadata.is_file() && metadata.len() > 0 {
                 files.push((path, metadata.len()));
             }
@@ -242,7 +250,7 @@ impl Case<'_> {
             let full = root.join(&path);
             let failed = |e| Error::io("read", &full, e);
             let file = File::open(&full).map_err(failed)?;
-            // Fits: files are short.
+            // Fits: the files are short.
             let offset = rng.below(length as usize);
             let most = [1, 4096, 70_000, 400_000][rng.below(4)];
             let mut bytes = vec![0; (1 + rng.below(most)).min(length as usize - offset)];
@@ -258,16 +266,16 @@ impl Case<'_> {
     }
 }
 
-/// What of an image fsck.erofs does not read.
+/// Part of an image that fsck.erofs does not read.
 enum Beyond {
-    /// All, for a reason.
+    /// The whole image, with the reason.
     All(&'static str),
-    /// What it extracts.
+    /// The extracted tree, so that only the exit status is verified.
     Extraction,
     Nothing,
 }
 
-/// Asks for pieces, in no order: what a whole file reads as may be right where a part of it is not.
+/// Reads byte ranges in random order. Partial reads may be wrong even if reads of whole files are right.
 fn probe(probes: &[Probe], shown: &Path, judge: Judge) -> Outcome {
     for probe in probes {
         let (path, offset) = (probe.path.display(), probe.offset);
@@ -287,14 +295,14 @@ fn probe(probes: &[Probe], shown: &Path, judge: Judge) -> Outcome {
     Ok(())
 }
 
-/// A mount by our program; unmounted when dropped.
+/// Mount by `tuff mount`. Unmounted when dropped.
 struct Served<'a> {
     tuff: &'a Path,
     point: PathBuf,
 }
 
 impl Served<'_> {
-    /// Unmounts it.
+    /// Unmounts the image and returns the error of `tuff umount`.
     fn end(self) -> std::result::Result<(), String> {
         let done = self.unmount();
         std::mem::forget(self);
@@ -307,7 +315,7 @@ impl Served<'_> {
             .arg(&self.point)
             .stdin(Stdio::null())
             .output()
-            .map_err(|e| format!("tuff umount does not run: {e}"))?;
+            .map_err(|e| format!("cannot run tuff umount: {e}"))?;
         match output.status.success() {
             true => Ok(()),
             false => Err(format!(
@@ -326,7 +334,7 @@ impl Drop for Served<'_> {
     }
 }
 
-/// The first two numbers of a version.
+/// Returns the first two numbers of a version.
 fn version(text: &str) -> [u32; 2] {
     let mut numbers = text
         .split(|c: char| !c.is_ascii_digit())
@@ -334,7 +342,7 @@ fn version(text: &str) -> [u32; 2] {
     std::array::from_fn(|_| numbers.next().unwrap_or(0))
 }
 
-/// Compares what a judge shows with the tree, in what the judge keeps.
+/// Compares the tree that a judge presents with the source tree, in the facets that the judge preserves.
 fn compare(source: &Tree, shown: &Path, judge: Judge, facets: &[Facet]) -> Outcome {
     let tree = Tree::read(shown);
     let tree = tree.map_err(|e| Failure::Found(format!("by {judge}: {e}")))?;

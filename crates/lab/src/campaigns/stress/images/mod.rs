@@ -1,20 +1,20 @@
-//! Images of random trees at random settings, before several judges.
+//! Campaign over images of random trees with random settings, which several judges verify.
 //!
 //! ```text
-//!  seed ──► tree ──► settings ──► image ──► the same bytes by other threads, from other sources
+//!  seed ──► tree ──► settings ──► image ──► same bytes with other thread counts and from other sources
 //!                                   │  └──► tuff check, tuff extract, tuff mount, the kernel, fsck.erofs
-//!                                   └──► the tree changes: a patch of it, or another image over it ──► the same judges
+//!                                   └──► changed tree: a patched image, or a delta image ──► the same judges
 //! ```
 //!
-//! | room | what it is |
+//! | module | content |
 //! |---|---|
-//! | `plant` | the tree, and how it changes |
-//! | `settings` | options of a build |
-//! | `case` | the images that one seed leads to |
-//! | `judge` | who looks at them |
+//! | `plant` | random trees and their changes |
+//! | `settings` | random options of a build |
+//! | `case` | images of one seed |
+//! | `judge` | verification of images |
 //!
-//! A judge reads the image by its own means, and what it gives is walked and compared with the tree facet by facet. A case is
-//! made again by its seed alone: whoever judges, tree and settings are the same.
+//! A judge reads the image with its own implementation. Its result is walked and compared with the tree,
+//! facet by facet. The seed alone reproduces a case: tree and settings do not depend on the selected judges.
 
 mod case;
 mod judge;
@@ -35,15 +35,15 @@ use std::path::Path;
 use std::time::Instant;
 use tuff_testkit::Rng;
 
-/// Runs the campaign; the folders of cases with findings stay in `out`. `tell` hears of each case. What was counted is there
-/// after an error, too.
+/// Runs the campaign. Folders of cases with findings are kept in `out`. `tell` is called after each case.
+/// `tally` is valid even after an error.
 pub fn run(
     options: &Options,
     out: &Path,
     tally: &mut Tally,
     tell: &mut dyn FnMut(&Tally),
 ) -> Result<()> {
-    fs::create_dir_all(out).map_err(|e| Error::io("make", out, e))?;
+    fs::create_dir_all(out).map_err(|e| Error::io("create", out, e))?;
     let out = out.canonicalize().map_err(|e| Error::io("find", out, e))?;
     let start = Instant::now();
     let over = |cases: u64| {
@@ -55,7 +55,7 @@ pub fn run(
         tally.cases += 1;
         let folder = out.join(format!("case-{seed}"));
         clear(&folder)?;
-        fs::create_dir(&folder).map_err(|e| Error::io("make", &folder, e))?;
+        fs::create_dir(&folder).map_err(|e| Error::io("create", &folder, e))?;
         let mut case = Case::new(options, &folder, tally);
         match case.run(&mut Rng::new(seed)) {
             Ok(()) => clear(&folder)?,

@@ -4,38 +4,38 @@ use crate::engines::Found;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How much, and with what.
+/// Extent, judges and programs of a campaign.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Fixes every case.
+    /// Seed of the first case. Each case uses the next seed.
     pub seed: u64,
-    /// Cases; without a number as many as there is time for.
+    /// Number of cases. None means that only `time` limits them.
     pub cases: Option<u64>,
-    /// No case begins later.
+    /// Time after which no case starts. None means no limit.
     pub time: Option<Duration>,
-    /// Who judges.
+    /// Judges that verify each image.
     pub judges: Vec<Judge>,
-    /// The program under test.
+    /// Path of the program `tuff`, which is tested.
     pub tuff: PathBuf,
-    /// Another judge.
+    /// Program for [`Judge::Fsck`]. None skips that judge.
     pub fsck: Option<Found>,
 }
 
-/// Who judges an image.
+/// Method that verifies an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Judge {
-    /// A build on another number of threads.
+    /// Build with another number of threads, which must give the same bytes.
     Threads,
-    /// A build from the image, from a tar, or from several sources that say the same as the tree.
+    /// Build from sources that are equivalent to the tree: the image itself, a tar, or several sources.
     Sources,
-    /// `tuff check`.
+    /// Check by `tuff check`.
     Check,
-    /// `tuff extract`.
+    /// Extraction by `tuff extract`.
     Extract,
-    /// `tuff mount`.
+    /// Mount by `tuff mount`.
     Mount,
-    /// The running kernel.
+    /// Mount by the running kernel.
     Kernel,
-    /// `fsck.erofs`.
+    /// Check and extraction by `fsck.erofs`.
     Fsck,
 }

@@ -1,4 +1,5 @@
-//! Trees that a seed fixes: small, with sizes around the limits that builders have, and content that is shared, repeated, sparse and noisy.
+//! Random small trees that depend on a seed. File sizes are near limits of builders. Content is shared,
+//! repeated, sparse or incompressible.
 
 use crate::{Error, Result};
 use rustix::fs::{
@@ -12,43 +13,43 @@ use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use tuff_testkit::Rng;
 
-/// Sizes near which something changes: blocks, clusters, segments.
+/// Sizes at which the behaviour of builders changes: blocks, clusters, segments.
 const LIMITS: [usize; 11] = [
     0, 512, 1024, 4096, 8192, 16384, 32768, 65536, 131_072, 262_144, 1_048_576,
 ];
 
-/// Longest piece of one kind within a file. Unit: bytes.
+/// Maximum length of a piece of one kind within a file. Unit: bytes.
 const PIECE_MAX: usize = 200_000;
 
-/// The longest file. Unit: bytes.
+/// Maximum length of a file. Unit: bytes.
 const FILE_MAX: usize = 3 << 20;
 
-/// Nothing is put into a directory whose path is longer: systems take 4096. Unit: bytes.
+/// Maximum path length of a directory that gets entries. Below the 4096 bytes of the system. Unit: bytes.
 const PATH_MAX: usize = 1500;
 
-/// A tree that grows, and what of it may turn up again.
+/// Tree under construction, with paths and content that later steps reuse.
 pub(super) struct Gardener<'a> {
     rng: Rng,
     root: &'a Path,
-    /// May make devices, owners and attributes that only root may.
+    /// True if devices, owners and privileged attributes can be created.
     privileged: bool,
     dirs: Vec<PathBuf>,
     files: Vec<PathBuf>,
-    /// Links and whatever else has a name.
+    /// Symbolic links and special files.
     others: Vec<PathBuf>,
-    /// Stretches of earlier files.
+    /// Byte ranges of earlier files.
     shared: Vec<Vec<u8>>,
     names: usize,
-    /// Long zeros may be holes.
+    /// True if long runs of zeros may become holes.
     sparse: bool,
-    /// No tar may hold all of it.
+    /// True if a tar may be unable to store the whole tree.
     beyond_tar: bool,
-    /// Something has, or had, several names.
+    /// True if hard links exist or existed.
     links: bool,
 }
 
 impl<'a> Gardener<'a> {
-    /// For an empty folder.
+    /// Creates a generator for an empty folder.
     pub(super) fn new(mut rng: Rng, root: &'a Path) -> Self {
         Self {
             sparse: rng.below(3) == 0,
@@ -65,12 +66,12 @@ impl<'a> Gardener<'a> {
         }
     }
 
-    /// One in `n`.
+    /// Returns true with probability 1/`n`.
     fn one_in(&mut self, n: usize) -> bool {
         self.rng.below(n) == 0
     }
 
-    /// Fills the folder.
+    /// Fills the folder with the initial tree.
     pub(super) fn plant(&mut self) -> Result<()> {
         for _ in 0..5 + self.rng.below(60) {
             self.add()?;
@@ -84,22 +85,22 @@ impl<'a> Gardener<'a> {
         self.settle()
     }
 
-    /// True if files may have holes.
+    /// True if files may contain holes.
     pub(super) fn is_sparse(&self) -> bool {
         self.sparse
     }
 
-    /// True if there are, or were, sockets, which have no place in a tar, or hard links of what GNU tar knows none of.
+    /// True if a tar cannot store the tree: sockets, or hard links to special files, exist or existed.
     pub(super) fn is_beyond_tar(&self) -> bool {
         self.beyond_tar
     }
 
-    /// True if something has, or had, several names.
+    /// True if hard links exist or existed.
     pub(super) fn has_links(&self) -> bool {
         self.links
     }
 
-    /// Paths below the root in a random order, some twice and some not at all.
+    /// Returns paths below the root in random order. Some occur twice and some are missing.
     pub(super) fn order(&mut self) -> Vec<PathBuf> {
         let mut order = Vec::new();
         for _ in 0..self.files.len() {
@@ -109,7 +110,7 @@ impl<'a> Gardener<'a> {
         order
     }
 
-    /// Changes the tree, as an update would.
+    /// Changes the tree by random additions, removals, renames and edits.
     pub(super) fn change(&mut self) -> Result<()> {
         for _ in 0..1 + self.rng.below(12) {
             match self.rng.below(8) {
@@ -126,7 +127,7 @@ impl<'a> Gardener<'a> {
         self.settle()
     }
 
-    /// A directory of hundreds of files.
+    /// Creates a directory of hundreds of files.
     fn crowd(&mut self) -> Result<()> {
         let dir = self.new_dir()?;
         let filled = self.one_in(2);
@@ -141,13 +142,13 @@ impl<'a> Gardener<'a> {
         Ok(())
     }
 
-    /// A file deep down.
+    /// Creates a deep chain of directories and adds an entry.
     fn descend(&mut self) -> Result<()> {
         let mut path = self.place();
         for _ in 0..20 + self.rng.below(60) {
             path.push("deeper");
         }
-        fs::create_dir_all(&path).map_err(|e| Error::io("make", &path, e))?;
+        fs::create_dir_all(&path).map_err(|e| Error::io("create", &path, e))?;
         self.dirs.push(path);
         self.add()
     }
@@ -157,7 +158,7 @@ impl<'a> Gardener<'a> {
         self.files.get(at).cloned()
     }
 
-    /// A name that nothing has: plain, long, or of odd bytes.
+    /// Returns an unused name: plain, long, or with unusual bytes.
     fn name(&mut self) -> OsString {
         self.names += 1;
         let mut name = format!("{}", self.names).into_bytes();
@@ -172,7 +173,7 @@ impl<'a> Gardener<'a> {
         OsString::from_vec(name)
     }
 
-    /// Where something new goes.
+    /// Returns the path of a new entry in a random directory.
     fn place(&mut self) -> PathBuf {
         let dir = self.dirs[self.rng.below(self.dirs.len())].clone();
         match self.depth(&dir) < PATH_MAX {
@@ -181,14 +182,14 @@ impl<'a> Gardener<'a> {
         }
     }
 
-    /// Length of a path below the root. Unit: bytes.
+    /// Returns the length of a path below the root. Unit: bytes.
     fn depth(&self, path: &Path) -> usize {
         path.as_os_str().len() - self.root.as_os_str().len()
     }
 
     fn new_dir(&mut self) -> Result<PathBuf> {
         let path = self.place();
-        fs::create_dir(&path).map_err(|e| Error::io("make", &path, e))?;
+        fs::create_dir(&path).map_err(|e| Error::io("create", &path, e))?;
         self.dirs.push(path.clone());
         Ok(path)
     }
@@ -241,8 +242,7 @@ impl<'a> Gardener<'a> {
 
     fn special(&mut self) -> Result<()> {
         let kind = self.rng.below(4);
-        // Fits: less than 2^12 and 2^20.
-        // Not 0:0, which deletes.
+        // Fits: less than 2^12 and 2^20. Not 0:0, which is a whiteout.
         let minor = 1 + self.rng.below((1 << 20) - 1);
         let device = makedev(self.rng.below(4096) as u32, minor as u32);
         let (kind, device) = match kind {
@@ -254,12 +254,12 @@ impl<'a> Gardener<'a> {
         self.beyond_tar |= kind == FileType::Socket;
         let path = self.place();
         mknodat(CWD, &path, kind, Mode::from_raw_mode(0o640), device)
-            .map_err(|e| Error::io("make", &path, e.into()))?;
+            .map_err(|e| Error::io("create", &path, e.into()))?;
         self.others.push(path);
         Ok(())
     }
 
-    /// Writes content; long zeros become holes now and then.
+    /// Writes content. In sparse trees, zero blocks of some files become holes.
     fn write(&mut self, path: &Path, content: &[u8]) -> Result<()> {
         let failed = |e| Error::io("write", path, e);
         if !self.sparse || !self.one_in(3) {
@@ -274,7 +274,7 @@ impl<'a> Gardener<'a> {
         file.set_len(content.len() as u64).map_err(failed)
     }
 
-    /// A length near a limit, or any short one.
+    /// Returns a length near a limit, or a random short one.
     fn length(&mut self) -> usize {
         match self.rng.below(4) {
             0 => self.rng.below(600),
@@ -314,7 +314,7 @@ impl<'a> Gardener<'a> {
         out
     }
 
-    /// About `n` bytes of one kind.
+    /// Appends about `n` bytes of one kind to `out`.
     fn piece(&mut self, n: usize, out: &mut Vec<u8>) {
         let end = out.len() + n;
         match self.rng.below(7) {
@@ -347,7 +347,7 @@ impl<'a> Gardener<'a> {
         }
     }
 
-    /// Any path but the root.
+    /// Returns a random path except the root.
     fn some_path(&mut self) -> Option<PathBuf> {
         let lists = [&self.files, &self.files, &self.others, &self.dirs];
         let list = lists[self.rng.below(lists.len())];
@@ -391,12 +391,12 @@ impl<'a> Gardener<'a> {
         Ok(())
     }
 
-    /// Writes within a file, behind its end, or cuts it.
+    /// Overwrites a part of a file, appends to it or truncates it.
     fn edit(&mut self, path: &Path) -> Result<()> {
         let failed = |e| Error::io("write", path, e);
         let file = File::options().write(true).open(path).map_err(failed)?;
         let length = file.metadata().map_err(failed)?.len();
-        // Fits: files are short.
+        // Fits: the files are short.
         let at = self.rng.below(length as usize + 1) as u64;
         let mut piece = Vec::new();
         let n = 1 + self.rng.below(5000);
@@ -408,12 +408,13 @@ impl<'a> Gardener<'a> {
         }
     }
 
-    /// Sets modes, owners, attributes and times, which every change before would change again.
+    /// Sets modes, owners, attributes and times. Runs last, because other changes reset them.
     fn settle(&mut self) -> Result<()> {
         let mut all = Vec::new();
         below(self.root, &mut all)?;
         for path in all {
-            // Each has numbers of its own: what a user may not set moves nothing else.
+            // Each path has a separate generator, so that settings without permission do not affect other
+            // paths.
             let mut rng = Rng::new(self.rng.draw());
             self.settle_one(&path, &mut rng)?;
         }
@@ -422,7 +423,7 @@ impl<'a> Gardener<'a> {
 
     fn settle_one(&self, path: &Path, rng: &mut Rng) -> Result<()> {
         let kind = fs::symlink_metadata(path)
-            .map_err(|e| Error::io("look at", path, e))?
+            .map_err(|e| Error::io("stat", path, e))?
             .file_type();
         time(path, rng)?;
         if self.privileged {
@@ -433,11 +434,11 @@ impl<'a> Gardener<'a> {
             };
             let (uid, gid) = (Uid::from_raw(id(rng)), Gid::from_raw(id(rng)));
             chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
-                .map_err(|e| Error::io("give away", path, e.into()))?;
+                .map_err(|e| Error::io("change the owner of", path, e.into()))?;
         }
         if !kind.is_symlink() {
             let mode = match rng.below(3) {
-                // The owner still has to read and change it, and root does anyway.
+                // The owner keeps read and write permission; root has them anyway.
                 0 => 0o600 | rng.below(0o10000) as u32,
                 _ => 0o644,
             };
@@ -449,17 +450,17 @@ impl<'a> Gardener<'a> {
     }
 }
 
-/// Sets extended attributes.
+/// Sets random extended attributes and ACLs.
 fn attributes(path: &Path, kind: &fs::FileType, privileged: bool, rng: &mut Rng) -> Result<()> {
     let set = |name: &str, value: &[u8]| {
         use rustix::io::Errno;
         match lsetxattr(path, name, value, XattrFlags::empty()) {
-            // Not every filesystem has them, nor for every kind of file, nor so many.
+            // Filesystems may not support them, not for every file type, or not so many.
             Ok(()) | Err(Errno::NOTSUP | Errno::PERM | Errno::NOSPC) => Ok(()),
             Err(e) => Err(Error::io("set an attribute of", path, e.into())),
         }
     };
-    // Lengths that others have, too: equal attributes are shared.
+    // Lengths repeat, so that equal attributes can be shared.
     let value = |rng: &mut Rng| {
         let lengths = [0, 1, 4, 50, rng.below(200), rng.below(3000)];
         vec![b'v'; lengths[rng.below(lengths.len())]]
@@ -493,7 +494,7 @@ fn attributes(path: &Path, kind: &fs::FileType, privileged: bool, rng: &mut Rng)
     Ok(())
 }
 
-/// An ACL, version 2: user, a named user, group, mask, others.
+/// Returns an ACL of version 2: user, a named user, group, mask, other.
 fn acl(rng: &mut Rng) -> Vec<u8> {
     let mut list = 2u32.to_le_bytes().to_vec();
     for (tag, allowed, id) in [
@@ -510,7 +511,7 @@ fn acl(rng: &mut Rng) -> Vec<u8> {
     list
 }
 
-/// Sets the time of last modification.
+/// Sets random access and modification times.
 fn time(path: &Path, rng: &mut Rng) -> Result<()> {
     let seconds = match rng.below(8) {
         0 => -1_000_000 - rng.below(1_000_000) as i64,
@@ -535,7 +536,8 @@ fn time(path: &Path, rng: &mut Rng) -> Result<()> {
         .map_err(|e| Error::io("set the time of", path, e.into()))
 }
 
-/// Everything below a folder and the folder itself, what is inside first, so that setting times changes none before; in the order of names.
+/// Lists a folder and everything below it in the order of names. Children precede their folder, so that
+/// setting times in this order is stable.
 fn below(dir: &Path, all: &mut Vec<PathBuf>) -> Result<()> {
     let failed = |e| Error::io("list", dir, e);
     let mut inside: Vec<PathBuf> = Vec::new();
@@ -560,7 +562,7 @@ mod tests {
     use crate::verify::tree::Tree;
 
     #[test]
-    fn a_seed_fixes_the_tree_and_its_changes() {
+    fn the_same_seed_makes_the_same_tree_and_changes() {
         let folder = tempfile::tempdir().unwrap();
         let mut trees = Vec::new();
         for name in ["one", "two"] {

@@ -1,13 +1,14 @@
-//! Settings of a build that a seed fixes: whatever changes bytes, in combinations that nobody would think of.
+//! Random settings of a build that depend on a seed: all options that change bytes of the image, in random
+//! combinations.
 
 use tuff_testkit::Rng;
 
-/// One of several.
+/// Returns a random element of `of`.
 fn one<'a>(rng: &mut Rng, of: &[&'a str]) -> &'a str {
     of[rng.below(of.len())]
 }
 
-/// Arguments of `tuff build` beside its paths. None changes what a tree reads as.
+/// Draws arguments of `tuff build`, without paths. No option changes the tree that the image contains.
 pub(super) fn draw(rng: &mut Rng) -> Vec<String> {
     let mut arguments = Vec::new();
     let mut say = |name: &str, value: &str| arguments.push(format!("--{name}={value}"));
@@ -44,7 +45,7 @@ pub(super) fn draw(rng: &mut Rng) -> Vec<String> {
         let clusters = ["4K", "8K", "12K", "16K", "32K", "64K", "128K", "256K", "1M"];
         say("cluster", one(rng, &clusters));
     }
-    // Each but the first few once in so many.
+    // The last number is the reciprocal of the probability.
     for (name, values, often) in [
         ("block-size", &["512", "1K", "2K"][..], 8),
         ("window", &["4K", "64K", "300000", "2M"], 8),
@@ -93,7 +94,8 @@ pub(super) fn draw(rng: &mut Rng) -> Vec<String> {
     arguments
 }
 
-/// Chunks in a file of their own, for an image that nothing is put over and that has no patch.
+/// Returns settings that store chunks in a separate blob. Such an image is neither patched nor the base of a
+/// delta image.
 pub(super) fn with_blob(settings: &[String]) -> Vec<String> {
     let kept = |a: &&String| {
         !["--chunk=", "--compress=", "--auto="]
@@ -105,7 +107,7 @@ pub(super) fn with_blob(settings: &[String]) -> Vec<String> {
     settings
 }
 
-/// Those settings that an index of a tar can have.
+/// Returns the settings that apply to an index of a tar.
 pub(super) fn of_index(settings: &[String]) -> Vec<String> {
     let names = [
         "--inodes=",
@@ -125,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_fixes_the_settings_and_seeds_differ() {
+    fn settings_depend_on_the_seed_alone() {
         let of = |seed| draw(&mut Rng::new(seed));
         assert_eq!(of(5), of(5));
         let kinds: std::collections::HashSet<_> = (0..100).map(of).collect();

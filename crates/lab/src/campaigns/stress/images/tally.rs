@@ -4,33 +4,33 @@ use super::options::Judge;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What was looked at, and what was found.
+/// Counters and findings of a campaign.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Cases begun.
+    /// Number of started cases.
     pub cases: u64,
-    /// Images made, those of changed trees included.
+    /// Number of built images, including those of changed trees.
     pub images: u64,
-    /// Settings that were refused as wrong usage.
+    /// Number of settings that were refused as wrong usage.
     pub refused: u64,
-    /// Patches that were stopped, which may have been over by then.
+    /// Number of patches that got a signal. Some may have finished before it.
     pub stopped: u64,
-    /// Images that each judge saw.
+    /// Number of images that each judge verified.
     pub judged: BTreeMap<Judge, u64>,
-    /// Why a judge did not see an image, and how often.
+    /// Reasons why a judge skipped images, with the number of images.
     pub skipped: BTreeMap<String, u64>,
-    /// Whatever is wrong.
+    /// Failures in the order in which they were found.
     pub findings: Vec<Finding>,
 }
 
-/// Something that is wrong.
+/// Failure of a case.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// The case's own seed.
+    /// Seed of the case.
     pub seed: u64,
-    /// Command lines, in the folder that is left.
+    /// Command lines of the case. They run in its folder, which is kept.
     pub commands: Vec<String>,
-    /// What is wrong.
+    /// Description of the failure.
     pub what: String,
 }
 
