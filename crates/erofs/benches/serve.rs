@@ -1,13 +1,14 @@
-//! Serving in process, single thread: each strategy alone and the policy, over four ways to read.
+//! In-process benchmark of the server on a single thread: each strategy and the policy, over
+//! sequential, random and strided reads and small files.
 //!
 //! ```text
 //! cargo bench -p tuff-erofs --bench serve -- IMAGE...
 //! ```
 //!
-//! Takes the largest file of each image, and its files of at most 64 KiB. Every request is verified against the plain
-//! reader in a pass of its own; then passes over fresh servers are timed in CPU time of the thread, strategies by turns,
-//! and the fastest counts. "raw" is the decoder alone: every cluster of the file once, from memory into one buffer.
-//! Without an image it says so and does nothing.
+//! Uses the largest file of each image, and its files of at most 64 KiB. A separate pass verifies
+//! each request against the plain reader. Timed passes use fresh servers, alternate between the
+//! strategies and measure the CPU time of the thread; the fastest pass counts. "raw" is the decoder
+//! alone: it decodes each cluster of the file once, from memory into one buffer.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::path::Path;
@@ -17,15 +18,15 @@ use tuff_erofs::serve::{Counters, ServeOptions, Server, Strategy};
 use tuff_store::{FileStore, ReadAt};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Passes that are timed.
+/// Number of timed passes.
 const PASSES: usize = 3;
 
-/// Asked for by random and stride reads. Unit: requests of 4 KiB.
+/// Number of random and strided requests of 4 KiB.
 const REQUESTS: u64 = 4096;
 
 const PAGE: u64 = 4096;
 
-/// The longest piece of the file that is read sequentially. Unit: bytes.
+/// Maximum length of sequentially read data. Unit: bytes.
 const SEQUENTIAL: u64 = 128 << 20;
 
 type Error = Box<dyn std::error::Error>;
@@ -36,7 +37,7 @@ fn main() -> Result<(), Error> {
         .filter(|a| a != "--bench")
         .collect();
     if images.is_empty() {
-        eprintln!("no image was given: cargo bench -p tuff-erofs --bench serve -- IMAGE...");
+        eprintln!("no image given; usage: cargo bench -p tuff-erofs --bench serve -- IMAGE...");
     }
     for image in images {
         bench(Path::new(&image))?;
@@ -48,7 +49,7 @@ fn open(path: &Path) -> Result<Image, Error> {
     Ok(Image::open(FileStore::open(path)?, OpenOptions::default())?)
 }
 
-/// One request: which of the files, where, how much.
+/// Request: file number, offset, length. Unit of offset and length: bytes.
 type Request = (usize, u64, usize);
 
 struct Work {
@@ -63,7 +64,7 @@ fn bench(path: &Path) -> Result<(), Error> {
         eprintln!("{}: no file of at least 1 MiB", path.display());
         return Ok(());
     };
-    // The largest file is number 0.
+    // File 0 is the largest one.
     let mut inodes = vec![file];
     inodes.extend(small);
     let truth = truth(&image, &inodes)?;
@@ -119,7 +120,7 @@ fn bench(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The largest file, and those of at most 64 KiB.
+/// Returns the largest file of at least 1 MiB, and at most 4000 files of at most 64 KiB.
 fn files(image: &Image) -> Result<(Option<Inode>, Vec<Inode>), Error> {
     let (mut largest, mut small) = (None::<Inode>, Vec::new());
     let mut todo = vec![image.root()?];
@@ -147,7 +148,7 @@ fn files(image: &Image) -> Result<(Option<Inode>, Vec<Inode>), Error> {
     Ok((largest, small))
 }
 
-/// Hashes of all pages, by the plain reader.
+/// Returns the hashes of all pages of each file, by the plain reader.
 fn truth(image: &Image, inodes: &[Inode]) -> Result<Vec<Vec<u64>>, Error> {
     let mut buf = vec![0; 1 << 20];
     let mut all = Vec::new();
@@ -170,7 +171,7 @@ struct Raw {
     seconds: f64,
 }
 
-/// The decoder alone.
+/// Measures the decoder alone.
 fn raw(path: &Path, image: &Image, file: &Inode) -> Result<Raw, Error> {
     let store = FileStore::open(path)?;
     let mut clusters = Vec::new();
@@ -260,7 +261,8 @@ fn works(inodes: &[Inode]) -> Vec<Work> {
     works
 }
 
-/// All requests on a fresh server. Returns CPU seconds, and what was counted. With `truth`, compares.
+/// Runs all requests on a fresh server. Returns CPU seconds and counters. Compares with `truth` if
+/// given.
 fn run(
     path: &Path,
     inodes: &[Inode],
@@ -274,7 +276,7 @@ fn run(
     };
     let server = Server::new(open(path)?, options);
     let mut session = server.session();
-    // As a transport has it: page for page, and room behind.
+    // The buffer is like that of a transport: with room at the end for in-place decoding.
     let mut buf = vec![0; (1 << 20) + 4096];
     let start = cpu();
     for (file, offset, len) in &work.requests {
@@ -293,7 +295,7 @@ fn run(
                 );
             }
         } else {
-            // Whoever gets the answer reads all of it once, a byte per line: what is lent is not free.
+            // Reads a byte per cache line, so that data returned by reference is not free.
             let mut sum = 0u8;
             for part in answer.parts() {
                 sum = part
@@ -307,7 +309,7 @@ fn run(
     Ok((cpu() - start, server.counters()))
 }
 
-/// CPU time of this thread. Unit: seconds.
+/// Returns the CPU time of this thread. Unit: seconds.
 fn cpu() -> f64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9

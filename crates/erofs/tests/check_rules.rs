@@ -1,4 +1,4 @@
-//! One damage, one rule: each is found, and named.
+//! The check reports each kind of damage under its rule.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn report(bytes: Vec<u8>) -> Report {
     check(&image, &Options::default(), |_| ())
 }
 
-/// The rules that are broken, without notes.
+/// Returns the broken rules, except those of notes.
 fn rules(bytes: Vec<u8>) -> Vec<Rule> {
     let mut rules: Vec<_> = report(bytes)
         .findings
@@ -62,7 +62,7 @@ fn raw(entries: &[(&str, usize, u8)]) -> Body {
     )
 }
 
-/// The root's entries replaced.
+/// Returns the rules that are broken by a root directory with these entries.
 fn root(entries: &[(&str, usize, u8)]) -> Vec<Rule> {
     let mut nodes = nodes();
     nodes[0].body = raw(entries);
@@ -71,7 +71,7 @@ fn root(entries: &[(&str, usize, u8)]) -> Vec<Rule> {
 }
 
 #[test]
-fn a_sound_image_breaks_no_rule() {
+fn a_valid_image_breaks_no_rule() {
     for bits in 9..=16 {
         let sb = superblock(BlockBits::new(bits).unwrap());
         let made = assemble_with(&nodes(), sb, |sb| sb.compat |= compat::SB_CHKSUM);
@@ -82,7 +82,7 @@ fn a_sound_image_breaks_no_rule() {
 }
 
 #[test]
-fn rules_of_the_tree() {
+fn tree_damage_is_reported_under_its_rule() {
     let good = [
         (".", 0, 2),
         ("..", 0, 2),
@@ -169,7 +169,7 @@ fn rules_of_the_tree() {
         ]),
         [Rule::Name]
     );
-    // A directory with two names, and one inside itself.
+    // A directory with two names, and a directory that contains itself.
     let twice = [
         (".", 0, 2),
         ("..", 0, 2),
@@ -188,7 +188,7 @@ fn rules_of_the_tree() {
         ("sub", 2, 2),
     ];
     assert_eq!(root(&itself), [Rule::TreeShape, Rule::LinkCount]);
-    // A second name that the link count does not know of.
+    // A second name that the link count does not include.
     let links = [
         (".", 0, 2),
         ("..", 0, 2),
@@ -201,7 +201,7 @@ fn rules_of_the_tree() {
 }
 
 #[test]
-fn rules_of_inodes() {
+fn inode_damage_is_reported_under_its_rule() {
     assert_eq!(changed(1, |i| i.nlink = 2), [Rule::LinkCount]);
     assert_eq!(changed(2, |i| i.nlink = 7), [Rule::LinkCount]);
     assert_eq!(changed(2, |i| i.nlink = 1), []);
@@ -217,7 +217,7 @@ fn rules_of_inodes() {
         changed(1, |i| (i.layout, i.u) = (Layout::FlatPlain, 1 << 30)),
         [Rule::DataRange]
     );
-    // Data where the inodes are.
+    // Data at the position of the inodes.
     assert_eq!(
         changed(1, |i| (i.layout, i.u) = (Layout::FlatPlain, 0)),
         [Rule::Overlap, Rule::Padding]
@@ -231,11 +231,11 @@ fn rules_of_inodes() {
 }
 
 #[test]
-fn inodes_do_not_overlap() {
+fn overlapping_inodes_are_reported() {
     let mut nodes = nodes();
     nodes[1] = file(&[0; 200]);
     let good = assemble(&nodes);
-    // An entry that names a place inside the file's bytes, where something like an inode lies.
+    // An entry refers to a position inside the file's data that contains a valid inode.
     let inside = good.nids[1].0 + 3;
     let mut inode = Vec::new();
     let template = tuff_format::inode::Inode {
@@ -265,7 +265,7 @@ fn inodes_do_not_overlap() {
 }
 
 #[test]
-fn rules_of_the_superblock() {
+fn superblock_damage_is_reported_under_its_rule() {
     let with = |change: fn(&mut Superblock)| {
         rules(assemble_with(&nodes(), superblock(BlockBits::B4K), change).bytes)
     };
@@ -298,7 +298,7 @@ fn with_xattrs(
 }
 
 #[test]
-fn rules_of_attributes() {
+fn xattr_damage_is_reported_under_its_rule() {
     let entry = |index, name: &'static [u8], value: &'static [u8]| Entry { index, name, value };
     let filters: fn(&mut Superblock) = |sb| sb.compat |= compat::XATTR_FILTER;
     let good = with_xattrs(
@@ -309,7 +309,7 @@ fn rules_of_attributes() {
     assert_eq!(rules(good.bytes), []);
     let hides = with_xattrs(Some(!0), &[entry(1, b"a", b"b")], filters);
     assert_eq!(rules(hides.bytes.clone()), [Rule::XattrFilter]);
-    // As for a kernel: listed, but not found.
+    // The same as in the kernel: listed, but not found by name.
     let image = Image::open(MemStore::new(hides.bytes), OpenOptions::default()).unwrap();
     let inode = image.inode(hides.nids[1]).unwrap();
     assert_eq!(image.xattrs(&inode).unwrap().len(), 1);
@@ -322,7 +322,7 @@ fn rules_of_attributes() {
     assert_eq!(rules(prefix.bytes), [Rule::Features, Rule::XattrName]);
     let acl = with_xattrs(None, &[entry(2, b"", b"\x02\0\0\0\x01\0")], |_| ());
     assert_eq!(rules(acl.bytes), [Rule::Acl]);
-    // A body that is only a header, and an entry that reaches past the body.
+    // A body that is only a header, and an entry that extends past the end of the body.
     let mut header = nodes();
     header[1].xattrs = vec![0; 12];
     assert_eq!(rules(assemble(&header).bytes), [Rule::XattrBody]);
@@ -331,7 +331,7 @@ fn rules_of_attributes() {
     assert_eq!(rules(assemble(&past).bytes), [Rule::XattrBody]);
 }
 
-/// A compressed file made by hand: 8-byte index entries, clusters in the blocks behind.
+/// Compressed file with an index of 8-byte entries. Its clusters follow the assembled image.
 fn compressed(size: u64, header: [u8; 8], entries: &[[u8; 8]]) -> Node {
     let payload = [&header[..], &[0; 8], &entries.concat()].concat();
     let blocks = entries.len() as u64;
@@ -351,7 +351,7 @@ fn lz4(sb: &mut Superblock) {
     sb.algs_or_distance = 65535;
 }
 
-/// 4096 times the letter, as an LZ4 block at the end of a block.
+/// A block that ends with an LZ4 stream of 4096 times `letter`.
 fn cluster(letter: u8) -> Vec<u8> {
     let mut lz4 = vec![0x1F, letter, 1, 0];
     let more = 4096 - 1 - 4 - 15 - 5;
@@ -387,11 +387,11 @@ fn head(block: u32) -> [u8; 8] {
 }
 
 #[test]
-fn rules_of_clusters() {
+fn cluster_damage_is_reported_under_its_rule() {
     let one = |block| compressed(4096, [0; 8], &[head(block)]);
     let clusters = [cluster(b'x'), cluster(b'y')];
     assert_eq!(rules(with_clusters(one(1), one(2), &clusters, |_| ())), []);
-    // Two files may have one cluster, and it is decoded once.
+    // Two files may share a cluster. It is decoded once.
     let shared = report(with_clusters(one(1), one(1), &clusters, |_| ()));
     assert_eq!((shared.findings.len(), shared.totals.clusters), (0, 1));
     assert_eq!(
@@ -413,7 +413,7 @@ fn rules_of_clusters() {
         rules(with_clusters(one(1), one(2), &empty, |_| ())),
         [Rule::Cluster]
     );
-    // A first entry that is no head; a stored cluster in a list of algorithms that lacks the other one.
+    // A first entry that is a NONHEAD; an algorithm that the image does not declare.
     let nonhead = compressed(4096, [0; 8], &[[2, 0, 0, 0, 1, 0, 1, 0]]);
     assert_eq!(
         rules(with_clusters(one(1), nonhead, &clusters, |_| ())),
@@ -433,7 +433,7 @@ fn rules_of_clusters() {
 }
 
 #[test]
-fn a_hint_that_jumps_over_a_head_is_found_however_long_it_is() {
+fn lookahead_distances_that_skip_a_head_are_reported() {
     let nonhead = |back: u16, ahead: u16| {
         let ([a, b], [c, d]) = (back.to_le_bytes(), ahead.to_le_bytes());
         [2, 0, 0, 0, a, b, c, d]
@@ -449,13 +449,13 @@ fn a_hint_that_jumps_over_a_head_is_found_however_long_it_is() {
         node
     };
     let with = |wrong| with_clusters(index(wrong), file(b""), &[], |_| ());
-    // The clusters are missing, which is another rule.
+    // The clusters are missing, which breaks another rule.
     assert_eq!(rules(with(89)), [Rule::DataRange]);
     assert_eq!(rules(with(90)), [Rule::Index]);
 }
 
 #[test]
-fn fragments_lie_inside_the_packed_inode() {
+fn fragments_outside_the_packed_inode_are_reported() {
     let fragment = |offset: u64, size: u64| Node {
         body: Body::Raw {
             layout: Layout::CompressedFull,
@@ -488,7 +488,7 @@ fn fragments_lie_inside_the_packed_inode() {
 }
 
 #[test]
-fn a_second_algorithm_in_one_file_is_read() {
+fn files_that_use_only_the_second_algorithm_are_readable() {
     // HEAD2 is LZ4 (id 0), HEAD1 is DEFLATE (id 2), which no entry uses.
     let mut entry = head(1);
     entry[0] = 3;
@@ -497,7 +497,7 @@ fn a_second_algorithm_in_one_file_is_read() {
         sb.incompat |= incompat::COMPR_CFGS | incompat::DEVICE_TABLE;
         sb.algs_or_distance = 0b101;
     });
-    // The records lie behind the superblock, where the assembler left room.
+    // The compression records follow the superblock, where the assembler leaves room.
     let mut bytes = bytes;
     let records = tuff_format::config::Configs {
         lz4: Some(tuff_format::config::Lz4 {
@@ -548,10 +548,10 @@ fn findings_are_the_same_for_any_number_of_threads() {
     assert_eq!(one, with(7));
 }
 
-/// A check does not write what it decodes, and reads what it only touches in another way: it must still find what a
-/// reader stumbles over.
+/// The check discards what it decodes and does not read data as a reader does. It must report the
+/// same clusters.
 #[test]
-fn a_damaged_cluster_is_found_where_reading_it_fails() {
+fn the_check_reports_exactly_the_clusters_that_fail_to_read() {
     use std::io::Read;
     use tuff_mkfs::{Fragments, Progress, Source};
     let dir = tempfile::tempdir().unwrap();
@@ -603,7 +603,7 @@ fn a_damaged_cluster_is_found_where_reading_it_fails() {
 }
 
 #[test]
-fn padding_is_looked_at_behind_short_and_long_data() {
+fn nonzero_padding_is_reported_after_short_and_long_data() {
     for len in [100, 5000, 16_000, 20_000, 300_000] {
         let mut nodes = nodes();
         nodes[1].body = Body::Blocks(vec![b'x'; len]);

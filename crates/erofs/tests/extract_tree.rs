@@ -1,4 +1,4 @@
-//! What an extraction makes is what the image holds, and nothing else, whatever image and target are like.
+//! An extraction creates exactly what the image contains, for any image and any target directory.
 
 mod common;
 
@@ -38,9 +38,9 @@ fn same_as_image() -> Ignore {
 }
 
 #[test]
-fn every_form_extracts_to_what_it_holds() {
+fn every_form_extracts_to_its_content() {
     if !is_root() {
-        tuff_testkit::skipped("not root, devices and owners cannot be made");
+        tuff_testkit::skipped("creating devices and setting owners needs root");
         return;
     }
     let scratch = Scratch::new("extract-samples");
@@ -64,7 +64,7 @@ fn every_form_extracts_to_what_it_holds() {
                 &host_tree(&target),
                 same_as_image(),
             );
-            // What the incumbent gets wrong: a hole at the end, an empty attribute.
+            // Error-prone cases: a hole at the end of a file, a second name of a file.
             let sparse = std::fs::metadata(target.join("sparse")).unwrap();
             assert_eq!(sparse.len(), 40_000, "{name}");
             assert_eq!(std::fs::metadata(target.join("hi")).unwrap().nlink(), 2);
@@ -74,7 +74,7 @@ fn every_form_extracts_to_what_it_holds() {
 }
 
 #[test]
-fn holes_are_holes_again() {
+fn holes_are_extracted_as_holes() {
     let scratch = Scratch::new("extract-holes");
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
@@ -96,7 +96,7 @@ fn holes_are_holes_again() {
 }
 
 #[test]
-fn a_nasty_tree_survives_image_and_extraction() {
+fn special_cases_survive_mkfs_and_extraction() {
     let scratch = Scratch::new("extract-nasty");
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
@@ -130,7 +130,7 @@ fn a_nasty_tree_survives_image_and_extraction() {
 }
 
 #[test]
-fn nothing_that_exists_is_written_to() {
+fn existing_files_are_not_written_to() {
     let scratch = Scratch::new("extract-exists");
     let target = scratch.path().join("out");
     std::fs::create_dir(&target).unwrap();
@@ -142,7 +142,7 @@ fn nothing_that_exists_is_written_to() {
 }
 
 #[test]
-fn overwriting_replaces_files_links_and_hard_links() {
+fn overwriting_replaces_files_symlinks_and_hard_links() {
     let scratch = Scratch::new("extract-again");
     let target = scratch.path().join("out");
     let outside = scratch.path().join("outside");
@@ -153,7 +153,8 @@ fn overwriting_replaces_files_links_and_hard_links() {
         ..options()
     };
     run(&image, &target, &again).unwrap();
-    // A symlink where a file comes, and a second name of something else where a hard link comes.
+    // A symlink in the place of a file, and a second name of another file in the place of a hard
+    // link.
     std::fs::remove_file(target.join("letters")).unwrap();
     make_symlink(&outside, target.join("letters")).unwrap();
     std::fs::remove_file(target.join("hi-too")).unwrap();
@@ -169,7 +170,7 @@ fn overwriting_replaces_files_links_and_hard_links() {
 }
 
 #[test]
-fn an_update_keeps_what_is_complete_and_makes_the_rest() {
+fn an_update_keeps_complete_files_and_extracts_the_rest() {
     let scratch = Scratch::new("extract-update");
     let (tree, target) = (scratch.path().join("tree"), scratch.path().join("out"));
     std::fs::create_dir(&tree).unwrap();
@@ -242,9 +243,9 @@ fn an_update_keeps_what_is_complete_and_makes_the_rest() {
     }
 }
 
-/// Leftovers of a killed extraction are removed by the next one, and not touched while their extraction runs.
+/// Leftovers of a killed extraction are removed by the next one, but not while an extraction runs.
 #[test]
-fn what_a_killed_extraction_left_goes() {
+fn leftovers_of_a_killed_extraction_are_removed() {
     let scratch = Scratch::new("extract-left");
     let temporary = |name: &str| {
         let hash = xxhash_rust::xxh3::xxh3_64(name.as_bytes());
@@ -269,7 +270,7 @@ fn what_a_killed_extraction_left_goes() {
         names.sort();
         names
     };
-    // A new target; a new directory and a large file in one that is there.
+    // A new target; a new directory and a large file in an existing target.
     for (above, name, is_dir) in [("", "out", true), ("out", "d", true), ("out", "f", false)] {
         let above = scratch.path().join(above);
         let left = above.join(temporary(name));
@@ -295,7 +296,7 @@ fn what_a_killed_extraction_left_goes() {
         assert_eq!(names(&target), ["d", "f"]);
         assert_eq!(names(&target.join("d")), ["f"]);
     }
-    // Such a name in an image is refused only where it could be taken for what was left.
+    // A name of this form in an image is refused only where it could be taken for a leftover.
     let odd = tree(&temporary("x"));
     let error = run(
         &odd,
@@ -312,7 +313,7 @@ fn what_a_killed_extraction_left_goes() {
 }
 
 #[test]
-fn a_planted_symlink_is_never_walked_through() {
+fn symlinks_in_the_target_are_not_followed() {
     let scratch = Scratch::new("extract-planted");
     let (target, outside) = (scratch.path().join("out"), scratch.path().join("outside"));
     std::fs::create_dir(&target).unwrap();
@@ -334,7 +335,7 @@ fn a_planted_symlink_is_never_walked_through() {
     );
 }
 
-/// A root with raw entries: names and nodes as they are.
+/// Root directory with these raw entries: name, node, file type.
 fn raw_root(entries: &[(&[u8], usize, u8)]) -> Node {
     let entries = entries
         .iter()
@@ -347,7 +348,7 @@ fn raw_root(entries: &[(&[u8], usize, u8)]) -> Node {
 }
 
 #[test]
-fn names_that_lead_out_of_the_target_are_refused() {
+fn names_outside_the_target_are_refused() {
     for name in [
         &b"../evil"[..],
         b"a/b",
@@ -381,7 +382,7 @@ fn names_that_lead_out_of_the_target_are_refused() {
 }
 
 #[test]
-fn a_symlink_and_a_directory_of_one_name_do_not_lead_out() {
+fn a_symlink_and_a_directory_of_one_name_do_not_escape_the_target() {
     let scratch = Scratch::new("extract-twice");
     let outside = scratch.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
@@ -411,7 +412,7 @@ fn a_symlink_and_a_directory_of_one_name_do_not_lead_out() {
 }
 
 #[test]
-fn directories_in_circles_and_with_two_names_end() {
+fn directory_cycles_and_second_names_are_refused() {
     let root = dir(&[("a", 1), ("b", 1)]);
     let made = assemble(&[root, dir(&[("back", 0)])]);
     let scratch = Scratch::new("extract-circle");
@@ -430,7 +431,7 @@ fn directories_in_circles_and_with_two_names_end() {
 }
 
 #[test]
-fn paths_longer_than_the_system_takes_are_made() {
+fn paths_longer_than_path_max_are_extracted() {
     let depth = 1200;
     let name = "a-directory-name";
     let mut nodes: Vec<Node> = (0..depth).map(|i| dir(&[(name, i + 1)])).collect();
@@ -453,7 +454,7 @@ fn paths_longer_than_the_system_takes_are_made() {
         (stat.st_size, stat.st_mtime),
         (6, 1_700_000_000 + depth as i64)
     );
-    // Removed the same way: tools that take paths may fail on it.
+    // Removed by `rm`, because functions that take whole paths may fail.
     let removed = std::process::Command::new("rm")
         .arg("-rf")
         .arg(&target)
@@ -463,7 +464,7 @@ fn paths_longer_than_the_system_takes_are_made() {
 }
 
 #[test]
-fn filters_take_paths_globs_and_leading_names() {
+fn filters_select_by_path_and_glob_and_strip_leading_names() {
     let scratch = Scratch::new("extract-filter");
     let image = sample::image("lz4");
     let names = |what: &str, options: Options| {
@@ -525,7 +526,7 @@ fn filters_take_paths_globs_and_leading_names() {
 }
 
 #[test]
-fn limits_end_an_extraction() {
+fn limits_stop_an_extraction() {
     let scratch = Scratch::new("extract-limits");
     let image = sample::image("lz4");
     let files = Options {
@@ -548,7 +549,7 @@ fn limits_end_an_extraction() {
 }
 
 #[test]
-fn damage_is_an_error_or_a_problem_and_the_rest_is_made() {
+fn damage_is_reported_and_the_rest_is_extracted_on_request() {
     let scratch = Scratch::new("extract-damage");
     let clean = sample::image("lz4");
     let letters = clean.resolve(b"letters").unwrap();
@@ -581,9 +582,10 @@ fn damage_is_an_error_or_a_problem_and_the_rest_is_made() {
     assert_same("the rest", &wanted, &got, same_as_image());
 }
 
-/// Seen: below a directory with a default list, extracted files of mode 0640 could be read by whom that list names.
+/// Regression: with a default ACL on the parent directory, users named in that ACL could read
+/// extracted files of mode 0640.
 #[test]
-fn access_lists_of_the_directory_above_are_not_inherited() {
+fn default_acls_of_the_parent_directory_are_not_inherited() {
     let scratch = Scratch::new("extract-acl");
     let above = scratch.path().join("above");
     std::fs::create_dir(&above).unwrap();
@@ -604,7 +606,7 @@ fn access_lists_of_the_directory_above_are_not_inherited() {
     let name = "system.posix_acl_default";
     if let Err(e) = rfs::setxattr(&above, name, &list, rfs::XattrFlags::empty()) {
         tuff_testkit::skipped(format_args!(
-            "the temporary directory takes no access lists: {e}"
+            "the temporary directory does not support ACLs: {e}"
         ));
         return;
     }

@@ -1,5 +1,6 @@
-//! Images put together structure by structure, with what neither our writer nor the usual one makes: this reader says
-//! what was put in, the check finds nothing, and a kernel that knows the features agrees.
+//! Images assembled structure by structure, with forms that neither Tuff nor mkfs.erofs writes. The
+//! reader returns the content, the check finds nothing, and a kernel with the features reads the
+//! same tree.
 
 mod assemble;
 mod common;
@@ -27,7 +28,7 @@ use tuff_store::{MemStore, ReadAt};
 
 const COMPRESSED: u32 = incompat::LZ4_0PADDING | incompat::COMPR_CFGS;
 const EXTENTS: u32 = COMPRESSED | incompat::BIT48;
-// The format field of a record.
+// Format field of an extent record.
 const STORED: u32 = 0;
 const LZ4: u32 = 1;
 const LZMA: u32 = 2;
@@ -50,7 +51,7 @@ fn content(image: &Image, path: &str) -> Vec<u8> {
     let inode = image.resolve(path.as_bytes()).unwrap();
     let mut out = Vec::new();
     std::io::copy(&mut image.reader(&inode).unwrap(), &mut out).unwrap();
-    // Any part is the same part.
+    // Reads of parts return the same bytes.
     let mut random = common::Random(inode.size());
     for _ in 0..20 {
         let at = random.below(out.len() as u64 + 1) as usize;
@@ -61,29 +62,32 @@ fn content(image: &Image, path: &str) -> Vec<u8> {
     out
 }
 
-/// The check finds nothing.
+/// Asserts that the check finds nothing.
 fn assert_clean(image: &Image) {
     let report = check(image, &Options::default(), |_| ());
     assert!(report.is_clean(), "{:#?}", report.findings);
 }
 
-/// An image mounted straight from a file.
+/// Image that is mounted directly from a file.
 struct Mount(PathBuf);
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Another test that starts a command may hold a file of it for a moment.
+        // Another test that starts a process may hold a file of the mount for a moment.
         let _ = unmount(&self.0, UnmountFlags::DETACH);
     }
 }
 
-/// Mounts `bytes` if this kernel has the features by these names in /sys/fs/erofs/features. `None`, aloud, if not.
+/// Mounts `bytes` if the kernel lists these features in /sys/fs/erofs/features. Otherwise reports a
+/// skipped test and returns `None`.
 fn kernel(scratch: &Scratch, needs: &[&str], bytes: &[u8], devices: &[&[u8]]) -> Option<Mount> {
     let missing = needs
         .iter()
         .find(|f| !Path::new("/sys/fs/erofs/features").join(f).exists());
     if let Some(feature) = missing {
-        tuff_testkit::skipped(format_args!("this kernel's erofs has no {feature}"));
+        tuff_testkit::skipped(format_args!(
+            "erofs of this kernel lacks the feature {feature}"
+        ));
         return None;
     }
     if !is_root() {
@@ -104,21 +108,21 @@ fn kernel(scratch: &Scratch, needs: &[&str], bytes: &[u8], devices: &[&[u8]]) ->
     match mount(&file, &dir, "erofs", MountFlags::RDONLY, Some(&*options)) {
         Ok(()) => Some(Mount(dir)),
         Err(rustix::io::Errno::NOTBLK | rustix::io::Errno::PERM) => {
-            tuff_testkit::skipped("mounts straight from a file need Linux 6.12");
+            tuff_testkit::skipped("file-backed mounts need Linux 6.12");
             None
         }
         Err(e) => panic!("the kernel does not mount it: {e}"),
     }
 }
 
-/// The check is clean, and the kernel sees the same tree.
+/// Asserts that the check finds nothing and that the kernel reads the same tree.
 fn judge(name: &str, needs: &[&str], bytes: &[u8], devices: &[&[u8]]) -> Image {
     let image = open(bytes, devices);
     assert_clean(&image);
     let tree = image_tree(&image);
     let scratch = Scratch::new(name);
     if let Some(mounted) = kernel(&scratch, needs, bytes, devices) {
-        // A kernel shows no holes in compressed files.
+        // The kernel reports no holes in compressed files.
         let ignore = Ignore {
             holes: true,
             ..Ignore::default()
@@ -128,7 +132,7 @@ fn judge(name: &str, needs: &[&str], bytes: &[u8], devices: &[&[u8]]) -> Image {
     image
 }
 
-/// Where the extents of a file start, and whether they are holes.
+/// Returns start, length and whether it is a hole for each extent of a file.
 fn runs(image: &Image, path: &str) -> Vec<(u64, u64, bool)> {
     let inode = image.resolve(path.as_bytes()).unwrap();
     let all = image.extents(&inode, 0..u64::MAX).unwrap();
@@ -153,8 +157,8 @@ fn words(words: &[u32]) -> Vec<u8> {
 }
 
 #[test]
-fn records_of_4_bytes_follow_each_other_on_disk() {
-    // Extents of 8 KiB, one behind the other on disk, at no alignment.
+fn records_of_4_bytes_describe_consecutive_extents() {
+    // Extents of 8 KiB, stored consecutively on disk without alignment.
     let (first, last) = (text(8192, 1), noise(100, 2));
     let (a, b) = (
         squeeze(Method::Zstd, &first),
@@ -170,7 +174,7 @@ fn records_of_4_bytes_follow_each_other_on_disk() {
         start.to_le_bytes().to_vec(),
         words(&[
             len_word(a.len() as u32, ZSTD),
-            0, // a hole takes no room
+            0, // a hole takes no space
             len_word(b.len() as u32, DEFLATE),
             len_word(100, STORED),
         ]),
@@ -192,8 +196,8 @@ fn records_of_4_bytes_follow_each_other_on_disk() {
 }
 
 #[test]
-fn records_of_8_bytes_share_clusters() {
-    // Extents of 16 KiB; the last two are the first's cluster again, whole and in part.
+fn records_of_8_bytes_may_share_clusters() {
+    // Extents of 16 KiB. The last two refer to the cluster of the first, completely and in part.
     let data = text(16384, 3);
     let mut sheet = Sheet::new(EXTENTS | incompat::FRAGMENTS);
     sheet.put_root(&[("f", place(1))]);
@@ -222,7 +226,7 @@ fn records_of_8_bytes_share_clusters() {
 }
 
 #[test]
-fn records_of_16_bytes_start_anywhere_and_end_in_a_fragment() {
+fn records_of_16_bytes_start_at_any_byte_and_may_end_in_a_fragment() {
     let (a, b, c) = (text(10_000, 4), text(7_000, 5), noise(3_000, 6));
     let fragments = [&b"in front "[..], b"the fragment"].concat();
     let mut sheet = Sheet::new(EXTENTS | incompat::FRAGMENTS);
@@ -239,7 +243,7 @@ fn records_of_16_bytes_start_anywhere_and_end_in_a_fragment() {
         record16(0, 0, 17_000),
         record16(len_word(3_000, STORED), pc, 37_000),
         record16(len_word(za.len() as u32, DEFLATE) | PARTIAL, pa, 40_000),
-        record16(9, 0, 41_000), // the whole first word is a position in the packed inode
+        record16(9, 0, 41_000), // the first word is an offset in the packed inode
     ]
     .concat();
     let file = inode(Layout::CompressedFull, 41_012, 1);
@@ -252,7 +256,7 @@ fn records_of_16_bytes_start_anywhere_and_end_in_a_fragment() {
 }
 
 #[test]
-fn records_of_32_bytes_reach_beyond_4_gib() {
+fn records_of_32_bytes_describe_files_over_4_gib() {
     let (a, b) = (text(9_000, 7), text(5_000, 8));
     let far = 5 << 30;
     let mut sheet = Sheet::new(EXTENTS);
@@ -301,8 +305,9 @@ fn records_of_32_bytes_reach_beyond_4_gib() {
 }
 
 #[test]
-fn aligned_stored_records_are_rotated_and_others_are_not() {
-    // Stored at file offset 1000: byte x of the file is byte x % 4096 of its block, unless the record is no whole block.
+fn only_aligned_stored_records_are_rotated() {
+    // A stored whole block at file offset 1000 is rotated: byte x of the file is byte x % 4096 of
+    // the block. Shorter records are not rotated.
     let a = text(1000, 1);
     let b = noise(4096, 2);
     let c = noise(700, 3);
@@ -331,7 +336,7 @@ fn aligned_stored_records_are_rotated_and_others_are_not() {
 }
 
 #[test]
-fn roots_beyond_16_bits_and_blocks_beyond_32() {
+fn root_nids_over_16_bits_and_block_counts_over_32_bits_are_read() {
     let mut sheet = Sheet::new(incompat::BIT48);
     sheet.sb.root = Nid(100_000); // byte 3,200,000
     sheet.put_root(&[("f", place(1))]);
@@ -359,7 +364,7 @@ fn roots_beyond_16_bits_and_blocks_beyond_32() {
 }
 
 #[test]
-fn compact_inodes_count_seconds_from_the_epoch_and_may_hold_a_high_start_block() {
+fn compact_inodes_store_times_relative_to_the_epoch_and_high_start_blocks() {
     let mut sheet = Sheet::new(incompat::BIT48);
     sheet.sb.fixed_nsec = 123;
     sheet.put_root(&[("later", place(1)), ("one", place(2))]);
@@ -371,7 +376,7 @@ fn compact_inodes_count_seconds_from_the_epoch_and_may_hold_a_high_start_block()
     sheet.put(place(1), later, &[], 1, b"ok");
     let block = sheet.blocks(&text(4096, 9));
     let one = Inode {
-        flag4: true, // the link count's place holds bits 32 to 47 of the start block
+        flag4: true, // the nlink field holds bits 32 to 47 of the start block
         ..compact(Layout::FlatPlain, 4096, block.into())
     };
     sheet.put(place(2), one, &[], 1, &[]);
@@ -384,8 +389,9 @@ fn compact_inodes_count_seconds_from_the_epoch_and_may_hold_a_high_start_block()
 }
 
 #[test]
-fn high_start_blocks_find_their_device() {
-    // A device at block 2^32 of the unified space, named by a compact and by an extended inode.
+fn high_start_blocks_are_mapped_to_their_device() {
+    // A device at block 2^32 of the unified address space, referenced by a compact and by an
+    // extended inode.
     let mut sheet = Sheet::new(incompat::BIT48 | incompat::DEVICE_TABLE);
     sheet.put_root(&[("a", place(1)), ("b", place(2))]);
     sheet.slots.push(Slot {
@@ -401,14 +407,14 @@ fn high_start_blocks_find_their_device() {
     let b = inode(Layout::FlatPlain, 4096, (1 << 32) + 1);
     sheet.put(place(2), b, &[], 1, &[]);
     let device = noise(8192, 1);
-    // Kernels read the high half of a device's place from 7.1 on only, so none is asked.
+    // Kernels before 7.1 ignore the high half of a device's address, so this is not compared.
     let image = open(&sheet.finish(), &[&device]);
     assert!(content(&image, "a") == device[..4096]);
     assert!(content(&image, "b") == device[4096..]);
 }
 
 #[test]
-fn all_ones_start_blocks_are_zeros_in_the_width_of_the_form() {
+fn start_blocks_of_all_ones_in_the_width_of_the_inode_form_are_holes() {
     let mut sheet = Sheet::new(incompat::BIT48);
     sheet.put_root(&[
         ("compact", place(1)),
@@ -437,7 +443,7 @@ fn all_ones_start_blocks_are_zeros_in_the_width_of_the_form() {
 }
 
 #[test]
-fn a_dot_that_is_left_out_is_there() {
+fn an_omitted_dot_entry_is_listed_and_found() {
     let mut sheet = Sheet::new(incompat::BIT48);
     let entries = vec![
         ("..", place(0), FileType::Dir),
@@ -463,11 +469,12 @@ fn a_dot_that_is_left_out_is_there() {
     assert_eq!(image.lookup(&root, b".").unwrap(), Some(place(0)));
 }
 
-/// A tree in the metabox: a directory, a file with its data behind the inode, one with a COMPACT index, attributes.
+/// Tree in the metabox: a directory, a file with inline data, one with a COMPACT index, attributes.
 fn metabox(compressed: bool) -> Vec<u8> {
     let mut sheet = Sheet::new(EXTENTS | incompat::METABOX);
     sheet.sb.compat |= compat::SHARED_EA_IN_METABOX;
-    // In the first place of the metabox: a shared attribute at byte 16, the table of prefixes at byte 64.
+    // The first slot of the metabox holds a shared attribute at byte 16 and the prefix table at
+    // byte 64.
     let mut shared = Vec::new();
     entry(1, "shared", "by two").encode(&mut shared);
     sheet.write(true, 16, &shared);
@@ -486,7 +493,7 @@ fn metabox(compressed: bool) -> Vec<u8> {
     let opaque = [(0x80, "opaque", "y"), (0x81, "name", "value")];
     sheet.put_dir(boxed(2), boxed(1), &xattrs(&[4], &opaque), &entries);
     sheet.put(boxed(3), inode(Layout::FlatInline, 5, 0), &[], 1, b"tail.");
-    // 20 lclusters, so that a pack of 16 is among them, in two clusters.
+    // 20 lclusters in two clusters: enough for a pack of 16.
     let (a, b) = (text(30_000, 1), text(48_000, 2));
     let mut pieces = Vec::new();
     for part in [&a, &b] {
@@ -512,7 +519,7 @@ fn metabox(compressed: bool) -> Vec<u8> {
     let blocks = pieces.iter().map(|p| u64::from(p.blocks)).sum();
     let file = inode(Layout::CompressedCompact, 78_000, blocks);
     sheet.put(boxed(4), file, &[], 8, &packs.bytes);
-    // Outside, with a long name.
+    // A file outside the metabox, with a long attribute name.
     let out = inode(Layout::FlatInline, 3, 0);
     sheet.put(
         place(1),
@@ -521,14 +528,14 @@ fn metabox(compressed: bool) -> Vec<u8> {
         1,
         b"out",
     );
-    // Something that takes more than a block.
+    // Makes the metabox longer than a block.
     sheet.write(true, 4096, &[0xAB; 10]);
     sheet.close_metabox(place(2), compressed);
     sheet.finish()
 }
 
 #[test]
-fn a_tree_inside_the_metabox() {
+fn a_tree_inside_the_metabox_is_readable() {
     for compressed in [false, true] {
         let image = judge("metabox", &["48bit", "metabox"], &metabox(compressed), &[]);
         assert_eq!(image.root().unwrap().nid(), Nid(1 << 63 | 16));
@@ -550,7 +557,7 @@ fn a_tree_inside_the_metabox() {
 }
 
 #[test]
-fn long_prefixes_lie_in_the_image_or_in_the_packed_inode() {
+fn long_prefixes_are_read_from_the_image_or_the_packed_inode() {
     for (packed, plain) in [(false, false), (true, false), (true, true)] {
         let features = if packed {
             COMPRESSED | incompat::FRAGMENTS
@@ -583,14 +590,14 @@ fn long_prefixes_lie_in_the_image_or_in_the_packed_inode() {
         assert_eq!(
             all.len(),
             1,
-            "a prefix that is not in the table is not seen"
+            "attributes with a prefix outside the table are hidden"
         );
         assert_eq!(
             (&all[0].name[..], &all[0].value[..]),
             (&b"user.a.b.c.name"[..], &b"value"[..])
         );
         let scratch = Scratch::new("prefixes");
-        // The metabox came with the plain table.
+        // The kernel supports the plain table since it supports the metabox.
         let needs: &[&str] = if plain { &["metabox"] } else { &["fragments"] };
         if let Some(mounted) = kernel(&scratch, needs, &bytes, &[]) {
             let theirs = host_tree(&mounted.0);
@@ -600,7 +607,7 @@ fn long_prefixes_lie_in_the_image_or_in_the_packed_inode() {
 }
 
 #[test]
-fn chunks_on_devices_with_holes_read_the_same_in_both_modes() {
+fn chunks_on_devices_read_the_same_with_separate_and_appended_devices() {
     let own = noise(4096, 1);
     let (one, two) = (noise(8192, 2), noise(4096, 3));
     let mut sheet = Sheet::new(incompat::CHUNKED_FILE | incompat::DEVICE_TABLE);
@@ -626,7 +633,7 @@ fn chunks_on_devices_with_holes_read_the_same_in_both_modes() {
     }
     let chunks = inode(Layout::ChunkBased, 8 * 4096 - 9, format.encode().into());
     sheet.put(place(1), chunks, &[], 8, &table);
-    // A flat file names blocks of the unified space: here all of device 1.
+    // A flat file refers to blocks of the unified address space: here all of device 1.
     let flat = inode(Layout::FlatPlain, 8192, 5);
     sheet.put(place(2), flat, &[], 1, &[]);
     let primary = sheet.finish();
@@ -654,8 +661,9 @@ fn chunks_on_devices_with_holes_read_the_same_in_both_modes() {
 }
 
 #[test]
-fn two_algorithms_share_an_index() {
-    // HEAD1 is LZ4, HEAD2 is DEFLATE; the second extent starts inside the lcluster in which the first ends.
+fn one_index_may_use_two_algorithms() {
+    // HEAD1 is LZ4, HEAD2 is DEFLATE. The second extent starts in the lcluster where the first
+    // ends.
     let (a, b) = (text(5_000, 1), text(6_000, 2));
     let mut sheet = Sheet::new(COMPRESSED | incompat::DEVICE_TABLE);
     sheet.put_root(&[("f", place(1))]);
@@ -701,7 +709,7 @@ fn interlaced_stored_clusters_are_rotated() {
 }
 
 #[test]
-fn files_use_a_part_of_a_cluster_or_are_fragments_whole() {
+fn partial_clusters_and_whole_file_fragments_are_readable() {
     let data = text(12_000, 1);
     let mut sheet = Sheet::new(COMPRESSED | incompat::FRAGMENTS);
     sheet.put_root(&[("part", place(1)), ("whole", place(2))]);

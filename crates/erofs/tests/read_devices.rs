@@ -1,4 +1,4 @@
-//! Images on several devices: each its own store, or all on one behind each other.
+//! Images on several devices: separate stores, or all devices appended to the primary store.
 
 mod common;
 
@@ -10,7 +10,7 @@ use tuff_format::superblock::seal;
 use tuff_store::{MemStore, ReadAt};
 
 #[test]
-fn explicit_devices_and_the_flat_mode_read_the_same() {
+fn separate_and_appended_devices_read_the_same() {
     let scratch = Scratch::new("devices");
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
@@ -39,7 +39,8 @@ fn explicit_devices_and_the_flat_mode_read_the_same() {
     let explicit = Image::open(MemStore::new(primary.clone()), options).unwrap();
     assert_same("explicit", &wanted, &image_tree(&explicit), ignore);
 
-    // One store, the device behind the primary: mkfs.erofs 1.5 leaves the place open.
+    // A single store with the device after the primary. mkfs.erofs 1.5 does not set the device's
+    // address.
     let start = primary.len().next_multiple_of(4096);
     let mut flat = primary.clone();
     let slot = usize::from(explicit.superblock().devt_slotoff) * 128;
@@ -59,7 +60,7 @@ fn explicit_devices_and_the_flat_mode_read_the_same() {
         Err(Error::Usage(_))
     ));
 
-    // Without the device its data is missing, and the rest is there.
+    // If the device is missing, reading its data fails, and metadata is still readable.
     let alone = Image::open(MemStore::new(primary), OpenOptions::default()).unwrap();
     let mut buf = [0; 10];
     assert!(

@@ -1,5 +1,5 @@
-//! A host that fails while an image is read: a bad sector, an image that becomes shorter, a request to stop. Each ends
-//! in one sentence that names the place and blames the host, and no file is left in part.
+//! Host errors while an image is read: bad sectors, a truncated image, a stop request. Each is
+//! reported as an I/O error with its position, and no partial file remains.
 
 mod common;
 
@@ -19,14 +19,14 @@ use tuff_erofs::{Error, Result};
 use tuff_store::fault::Faulty;
 use tuff_store::{MemStore, ReadAt};
 
-/// Samples that differ in how data is stored.
+/// Samples with different storage of data.
 const SAMPLES: [&str; 4] = ["plain", "chunk", "lz4", "fragments"];
 
 fn open(store: impl ReadAt + 'static) -> Result<Image> {
     Image::open(store, OpenOptions::default())
 }
 
-/// What is read beyond the checks of a tree: everything.
+/// Reads all data by writing a tar stream.
 fn tar(image: &Image) -> Result<()> {
     let mut writer = TarWriter::new(image, std::io::sink(), Default::default());
     for entry in Walk::root(image)? {
@@ -45,14 +45,15 @@ fn take_out(image: &Image, target: &Path, stop: &Arc<AtomicBool>, threads: usize
     extract(image, target, &options, |_| ()).map(|_| ())
 }
 
-/// One sentence that names a place and blames the host.
+/// Asserts a one-line I/O error with a position.
 fn assert_blames_host(e: &Error, what: &str) {
     assert!(matches!(e, Error::Io(..)), "{what}: {e}");
     assert!(!e.place().is_empty(), "{what}: {e}");
     assert!(!e.to_string().contains('\n'), "{what}: {e}");
 }
 
-/// Every file below `target` has all the bytes, and the time, that it has in the image. Returns how many there are.
+/// Asserts that each file below `target` has the content and the time of the image. Returns the
+/// number of files.
 fn whole_files(good: &Image, target: &Path) -> usize {
     let mut files = 0;
     for entry in Walk::root(good).unwrap() {
@@ -66,7 +67,10 @@ fn whole_files(good: &Image, target: &Path) -> usize {
         }
         let mut wanted = Vec::new();
         std::io::copy(&mut good.reader(&entry.inode).unwrap(), &mut wanted).unwrap();
-        assert!(std::fs::read(&path).unwrap() == wanted, "{path:?} in part");
+        assert!(
+            std::fs::read(&path).unwrap() == wanted,
+            "{path:?} is incomplete"
+        );
         let time = std::os::unix::fs::MetadataExt::mtime(&meta);
         assert_eq!(time, entry.inode.mtime().0, "{path:?}");
         files += 1;
@@ -74,7 +78,7 @@ fn whole_files(good: &Image, target: &Path) -> usize {
     files
 }
 
-/// All flows over an image on a store that fails somewhere. Returns how many of them failed.
+/// Runs all operations on an image whose store fails. Returns the number of failed ones.
 fn all_flows(name: &str, store: impl ReadAt + 'static, good: &Image) -> usize {
     let mut failed = 0;
     let mut end = |what: &str, result: Result<()>| {
@@ -115,7 +119,7 @@ fn all_flows(name: &str, store: impl ReadAt + 'static, good: &Image) -> usize {
 }
 
 #[test]
-fn a_sector_that_cannot_be_read_is_named_by_every_flow() {
+fn every_operation_reports_the_position_of_a_bad_sector() {
     for name in SAMPLES {
         let bytes = sample::bytes(name);
         let good = sample::open(&bytes);
@@ -129,7 +133,7 @@ fn a_sector_that_cannot_be_read_is_named_by_every_flow() {
 }
 
 #[test]
-fn an_image_that_became_shorter_is_named_by_every_flow() {
+fn every_operation_reports_a_truncated_image() {
     for name in SAMPLES {
         let bytes = sample::bytes(name);
         let good = sample::open(&bytes);
@@ -142,7 +146,7 @@ fn an_image_that_became_shorter_is_named_by_every_flow() {
     }
 }
 
-/// Sets a flag at a read.
+/// Store that sets a stop flag at the `left`-th read.
 struct StopAt {
     inner: MemStore,
     left: AtomicU64,
@@ -162,9 +166,9 @@ impl ReadAt for StopAt {
     }
 }
 
-/// Stopped at any read, on one thread and on several, an extraction says so and leaves whole files only.
+/// A stop at any read, with one and several threads, is reported and leaves only complete files.
 #[test]
-fn a_stopped_extraction_leaves_no_file_in_part() {
+fn a_stopped_extraction_leaves_no_partial_file() {
     for (name, threads) in [("lz4", 1), ("chunk", 1), ("fragments", 3), ("plain", 3)] {
         let bytes = sample::bytes(name);
         let good = sample::open(&bytes);
@@ -186,11 +190,11 @@ fn a_stopped_extraction_leaves_no_file_in_part() {
             let result = take_out(&image, &target, &stop, threads);
             let files = whole_files(&good, &target);
             match result {
-                Ok(()) if stop.load(Relaxed) => {} // at the very end
+                Ok(()) if stop.load(Relaxed) => {} // stopped after the last file
                 Ok(()) => break,
                 Err(Error::Io(ref detail, ref io)) if io.kind() == ErrorKind::Interrupted => {
                     assert!(detail.to_string().starts_with("stopped; "), "{detail}");
-                    assert!(files < all, "{name}: nothing is missing");
+                    assert!(files < all, "{name}: stopped, but all files exist");
                     stopped += 1;
                 }
                 Err(e) => panic!("{name}: stopped at read {reads}: {e}"),

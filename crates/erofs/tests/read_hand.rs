@@ -1,4 +1,5 @@
-//! What no writer at hand writes, put together by hand: block sizes up to 64 KiB, large numbers, missing dots.
+//! Images assembled by hand with forms that no available writer produces: block sizes up to 64 KiB,
+//! large numbers, omitted "." entries.
 
 mod common;
 
@@ -16,7 +17,7 @@ fn open(bytes: Vec<u8>) -> Image {
 }
 
 #[test]
-fn every_block_size_reads() {
+fn every_block_size_is_readable() {
     for bits in 9..=16 {
         let names: Vec<String> = (0..3000).map(|i| format!("name-{i:05}")).collect();
         let mut entries: Vec<(&str, usize)> = names.iter().map(|n| (&n[..], 1)).collect();
@@ -36,7 +37,7 @@ fn every_block_size_reads() {
         let root = image.root().unwrap();
         assert_eq!(image.lookup(&root, b"name-01234x").unwrap(), None);
         assert_eq!(image.lookup(&root, b"").unwrap(), None);
-        // A listing goes on where it stopped, whatever that place is.
+        // A listing continues at any position.
         let all: Vec<_> = image.read_dir(&root).unwrap().map(Result::unwrap).collect();
         for at in [0, 1, 700, 3001] {
             let rest = image.read_dir_from(&root, all[at].next).unwrap();
@@ -46,7 +47,7 @@ fn every_block_size_reads() {
 }
 
 #[test]
-fn a_dot_that_is_left_out_is_listed() {
+fn an_omitted_dot_entry_is_part_of_the_listing() {
     let entries = vec![(b"..".to_vec(), 0, 2), (b"a".to_vec(), 1, 1)];
     let mut root = dir(&[]);
     root.body = Body::RawDir(entries);
@@ -71,7 +72,7 @@ fn a_dot_that_is_left_out_is_listed() {
 }
 
 #[test]
-fn no_start_block_means_zeros_in_its_own_width() {
+fn a_48_bit_null_start_block_is_a_hole_and_a_32_bit_one_is_not() {
     let zeros = |change| common::assemble::Node {
         change,
         ..file(b"")
@@ -103,7 +104,7 @@ fn no_start_block_means_zeros_in_its_own_width() {
 }
 
 #[test]
-fn block_maps_have_holes() {
+fn block_maps_may_contain_holes() {
     // 4-byte entries: block, hole, the same block again, hole at the end.
     let chunks = |block: u32| {
         let table = [block, u32::MAX, block, u32::MAX];
@@ -153,7 +154,7 @@ fn block_maps_have_holes() {
 }
 
 #[test]
-fn limits_are_asked_before_memory_is_taken() {
+fn limits_are_checked_before_memory_is_allocated() {
     let huge = |layout, u| {
         let body = Body::Raw {
             layout,
@@ -198,7 +199,7 @@ fn limits_are_asked_before_memory_is_taken() {
 }
 
 #[test]
-fn symlinks_are_followed_only_when_asked_and_not_forever() {
+fn symlinks_are_followed_only_on_request_and_within_a_limit() {
     let nodes = [
         dir(&[("a", 1), ("b", 2), ("sub", 3), ("up", 5)]),
         symlink("b"),
@@ -233,7 +234,7 @@ fn symlinks_are_followed_only_when_asked_and_not_forever() {
 }
 
 #[test]
-fn errors_name_inode_byte_and_what_was_expected() {
+fn errors_state_the_inode_its_position_and_the_cause() {
     let made = assemble(&[dir(&[("a", 1)]), file(b"x")]);
     let mut bytes = made.bytes.clone();
     let at = made.nids[1].0 as usize * 32;
@@ -260,7 +261,7 @@ fn errors_name_inode_byte_and_what_was_expected() {
 }
 
 #[test]
-fn a_small_cache_changes_nothing_but_speed() {
+fn results_do_not_depend_on_the_cache_size() {
     let bytes = common::sample::bytes("prefix-packed");
     let mut limits = Limits::default();
     (
@@ -277,7 +278,7 @@ fn a_small_cache_changes_nothing_but_speed() {
 }
 
 #[test]
-fn many_threads_read_one_image() {
+fn threads_can_share_an_image() {
     let image = common::sample::image("fragments");
     let wanted = image_tree(&image);
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Every file in testdata/invalid is refused, without a panic. What each of them is stands in the README there.
+//! Every file in testdata/invalid is refused without a panic. The README there describes the files.
 
 use std::io::Read;
 use std::path::Path;
@@ -8,7 +8,7 @@ use tuff_mkfs::source::manifest::ManifestReader;
 use tuff_mkfs::source::tar::TarReader;
 use tuff_store::MemStore;
 
-/// True if the image opens and a check of it finds nothing.
+/// True if the image opens and the check finds nothing.
 fn image_is_fine(bytes: &[u8]) -> bool {
     let options = OpenOptions {
         verify_checksum: false,
@@ -20,7 +20,7 @@ fn image_is_fine(bytes: &[u8]) -> bool {
     }
 }
 
-/// True if all members and their data come out.
+/// True if all members and their data are readable.
 fn tar_is_fine(bytes: &[u8]) -> bool {
     let mut tar = TarReader::new("tar", bytes);
     loop {
@@ -37,7 +37,7 @@ fn tar_is_fine(bytes: &[u8]) -> bool {
     }
 }
 
-/// True if all lines come out.
+/// True if all lines parse.
 fn manifest_is_fine(bytes: &[u8]) -> bool {
     let dir = Path::new("/nowhere");
     let mut manifest = ManifestReader::new("manifest", bytes, dir).with_stat(|_| Ok(5));
@@ -63,14 +63,14 @@ fn all_invalid_inputs_are_refused() {
         }
         assert!(
             readme.contains(&format!("`{name}`")),
-            "{name} has no recipe"
+            "{name} is not described in the README"
         );
         let bytes = std::fs::read(file.path()).unwrap();
         let fine = match name.split('-').next() {
             Some("image") => image_is_fine(&bytes),
             Some("tar") => tar_is_fine(&bytes),
             Some("manifest") => manifest_is_fine(&bytes),
-            _ => panic!("{name}: image-, tar- or manifest-?"),
+            _ => panic!("{name}: the name must start with image-, tar- or manifest-"),
         };
         assert!(!fine, "{name} is accepted");
         seen += 1;

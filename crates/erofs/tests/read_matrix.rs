@@ -1,4 +1,4 @@
-//! Images by the mkfs.erofs on PATH, over its options: this reader, the kernel's mount and the source tree agree.
+//! Images of the installed mkfs.erofs over its options: reader, kernel and source tree agree.
 
 mod common;
 

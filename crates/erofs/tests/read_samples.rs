@@ -1,5 +1,5 @@
-//! One tree in many forms by our own writer (see `common::sample`): what it holds is written out here once more, and each
-//! form is read in parts and as a whole.
+//! The sample tree in many forms, written by Tuff (see `common::sample`). Each form is compared with an
+//! expectation written out here, in parts and as a whole.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use tuff_erofs::check::{Options, check};
 use tuff_erofs::read::{FileType, Image};
 
-/// Path, type, permissions, and for files the content.
+/// Expected type and permissions, and for files the content, by path.
 fn expected() -> BTreeMap<&'static str, (FileType, u16, Option<Vec<u8>>)> {
     let file = |mode, bytes: Vec<u8>| (FileType::File, mode, Some(bytes));
     let mut sparse = vec![0; 40_000];
@@ -37,7 +37,7 @@ fn expected() -> BTreeMap<&'static str, (FileType, u16, Option<Vec<u8>>)> {
 }
 
 #[test]
-fn every_form_holds_the_tree() {
+fn every_form_contains_the_tree() {
     let mut first: Option<Vec<Record>> = None;
     for (name, bytes) in all() {
         let image = open(bytes);
@@ -55,12 +55,12 @@ fn every_form_holds_the_tree() {
             }
         }
         check_attributes(name, &image);
-        // And all the rest is the same in all of them.
+        // The remaining attributes are equal in all forms.
         let mut tree = image_tree(&image);
         for record in &mut tree {
-            record.data = None; // holes are up to the layout
+            record.data = None; // holes depend on the layout
             if record.mode & 0xF000 == 0x4000 {
-                record.size = 0; // and so are the blocks of directories
+                record.size = 0; // and so do sizes of directories
             }
         }
         assert_eq!(tree.len(), 12 + 3 + 130, "{name}");
@@ -120,7 +120,7 @@ fn check_attributes(name: &str, image: &Image) {
 }
 
 #[test]
-fn a_check_of_every_form_finds_nothing() {
+fn the_check_finds_nothing_in_any_form() {
     for (name, bytes) in all() {
         let report = check(&open(bytes), &Options::default(), |_| ());
         assert!(report.is_clean(), "{}: {:#?}", name, report.findings);
@@ -129,7 +129,7 @@ fn a_check_of_every_form_finds_nothing() {
 }
 
 #[test]
-fn bytes_at_any_place_are_those_of_a_reader_from_the_start() {
+fn reads_at_any_offset_match_a_sequential_reader() {
     let mut random = common::Random(1);
     for (name, bytes) in all() {
         let image = open(bytes);

@@ -1,4 +1,5 @@
-//! A server gives the bytes that the plain reader gives: whatever the strategy, the budget and the number of threads.
+//! A server returns the same bytes as the plain reader, for all strategies, budgets and numbers of
+//! threads.
 
 mod common;
 
@@ -25,7 +26,7 @@ fn server(image: Image, strategy: Option<Strategy>, budget: usize) -> Server {
     Server::new(image, options)
 }
 
-/// An image of a directory with these settings.
+/// Builds an image of a directory and returns its bytes.
 fn built(source: &Path, change: impl FnOnce(&mut Options)) -> Vec<u8> {
     let mut options = Options::for_kernel(KernelVersion(6, 18));
     change(&mut options);
@@ -50,7 +51,7 @@ fn compress(method: Method, level: i32, cluster: usize) -> impl Fn(&mut Options)
     }
 }
 
-/// All files of an image with their bytes, by the plain reader.
+/// All files of an image with their content, by the plain reader.
 fn contents(image: &Image) -> Vec<(Inode, Vec<u8>)> {
     let mut out = Vec::new();
     let mut todo = vec![image.root().unwrap()];
@@ -75,7 +76,7 @@ fn contents(image: &Image) -> Vec<(Inode, Vec<u8>)> {
     out
 }
 
-/// Reads one range both ways and compares.
+/// Reads a range in both ways and compares the bytes with the expectation.
 #[track_caller]
 fn compare(server: &Server, session: &mut Session, file: &(Inode, Vec<u8>), at: u64, len: usize) {
     let (inode, bytes) = file;
@@ -95,12 +96,12 @@ fn compare(server: &Server, session: &mut Session, file: &(Inode, Vec<u8>), at: 
     assert_eq!(answer.len(), wanted.len());
     assert!(
         answer.parts().collect::<Vec<_>>().concat() == wanted,
-        "nid {}: {len} bytes at {at}, lent",
+        "nid {}: {len} bytes at {at}, by reference",
         inode.nid()
     );
 }
 
-/// Many threads read at random and in order.
+/// Reads with many threads, in random and sequential order, and compares.
 fn hammer(server: &Server, files: &[(Inode, Vec<u8>)], requests: u64, seed: u64) {
     if files.is_empty() {
         return;
@@ -110,7 +111,7 @@ fn hammer(server: &Server, files: &[(Inode, Vec<u8>)], requests: u64, seed: u64)
         let mut random = Random(seed * 1000 + thread);
         let (mut next, mut current) = (0, 0);
         for i in 0..requests {
-            // Large files more often: there is more to go wrong.
+            // Prefer large files: they have more clusters.
             let pick = [
                 random.below(files.len() as u64),
                 random.below(files.len() as u64),
@@ -122,7 +123,7 @@ fn hammer(server: &Server, files: &[(Inode, Vec<u8>)], requests: u64, seed: u64)
             let size = files[file].1.len() as u64;
             let len = [1, 511, 4096, 4096, 20_000, 131_072, 700_000][random.below(7) as usize];
             match i % 3 {
-                // In order, with the lengths that a kernel asks for.
+                // Sequential, with the length of a kernel readahead request.
                 0 => {
                     if next >= files[current].1.len() as u64 {
                         (current, next) = (file, 0);
@@ -166,27 +167,27 @@ fn try_all(name: &str, bytes: &[u8], requests: u64) {
             if let Some(strategy) = strategy {
                 let i = Strategy::ALL.iter().position(|s| *s == strategy).unwrap();
                 let all: u64 = counters.decodes.iter().sum();
-                // Few are of samples whose data is behind the inodes.
+                // Samples with inline data decode few clusters.
                 let used = counters.decodes[i] > 0 || strategy == Strategy::InPlace;
                 assert!(all < 100 || used, "{counters:?}");
             }
             assert!(
                 counters.held_bytes + counters.index_bytes <= 2 * budget as u64,
-                "what threads use right now comes on top, but not that much: {counters:?}"
+                "buffers of running requests exceed the budget by more than its size: {counters:?}"
             );
         }
     }
 }
 
 #[test]
-fn samples_of_every_layout_read_the_same() {
+fn samples_of_every_layout_are_served_correctly() {
     for (name, bytes) in sample::all() {
         try_all(name, bytes, 12);
     }
 }
 
 #[test]
-fn every_codec_and_cluster_size_reads_the_same() {
+fn every_codec_and_cluster_size_is_served_correctly() {
     let scratch = Scratch::new("serve-codecs");
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
@@ -212,7 +213,7 @@ fn every_codec_and_cluster_size_reads_the_same() {
 }
 
 #[test]
-fn images_of_another_writer_read_the_same() {
+fn images_of_mkfs_erofs_are_served_correctly() {
     let scratch = Scratch::new("serve-mkfs");
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
@@ -225,14 +226,14 @@ fn images_of_another_writer_read_the_same() {
     ] {
         let file = scratch.path().join("image");
         if mkfs(&file, &source, options).is_some() {
-            // The tree is read through all of this once, so that the image is known to be good.
+            // Opens the image once, so that a broken one fails here.
             drop(open(&file));
             try_all(&format!("{options:?}"), &std::fs::read(&file).unwrap(), 12);
         }
     }
 }
 
-/// A file of 3 MB in large clusters.
+/// Builds an image of one file of 3 MB in large clusters. Returns it with its compressed extents.
 fn one_file(method: Method, level: i32) -> (Vec<u8>, Vec<Extent>) {
     let scratch = Scratch::new("serve-one");
     let source = scratch.path().join("source");
@@ -259,7 +260,7 @@ fn cluster_of(extent: &Extent) -> (u64, u64) {
 }
 
 #[test]
-fn damage_is_an_error_for_its_range_only() {
+fn damage_fails_only_requests_for_its_range() {
     for (method, level) in [(Method::Lz4hc, 9), (Method::Zstd, 3), (Method::Lzma, 1)] {
         let (mut bytes, extents) = one_file(method, level);
         let good = contents(&sample::open(&bytes)).remove(0);
@@ -299,10 +300,10 @@ fn damage_is_an_error_for_its_range_only() {
 }
 
 #[test]
-fn a_store_that_ends_early_is_an_error_and_the_rest_is_served() {
+fn a_bad_range_of_the_store_fails_only_requests_for_it() {
     let (bytes, extents) = one_file(Method::Lz4hc, 9);
     let good = contents(&sample::open(&bytes)).remove(0);
-    // The data comes first: what is behind the middle of it fails, metadata is wanted before.
+    // Data precedes metadata in the image, so only reads of these clusters fail.
     let image = Image::open(
         Faulty::bad_range(
             MemStore::new(bytes),
@@ -325,7 +326,7 @@ fn a_store_that_ends_early_is_an_error_and_the_rest_is_served() {
 }
 
 #[test]
-fn one_cluster_is_decoded_once_for_all_who_ask_at_the_same_time() {
+fn concurrent_requests_decode_a_cluster_once() {
     let (bytes, extents) = one_file(Method::Zstd, 3);
     let files = contents(&sample::open(&bytes));
     for round in 0..20 {
@@ -352,7 +353,7 @@ fn one_cluster_is_decoded_once_for_all_who_ask_at_the_same_time() {
     }
 }
 
-/// A store that panics once when it is armed.
+/// Store that panics once when it is armed.
 struct Panics<S> {
     inner: S,
     armed: AtomicBool,
@@ -360,7 +361,7 @@ struct Panics<S> {
 
 impl<S: ReadAt> ReadAt for Panics<S> {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
-        // Long reads are for data.
+        // Long reads are reads of data.
         if buf.len() >= 65536 && self.armed.swap(false, Ordering::Relaxed) {
             std::panic::resume_unwind(Box::new("injected"));
         }
@@ -373,7 +374,7 @@ impl<S: ReadAt> ReadAt for Panics<S> {
 }
 
 #[test]
-fn a_thread_that_panics_in_the_middle_blocks_nobody() {
+fn a_panic_while_decoding_does_not_block_other_threads() {
     let (bytes, extents) = one_file(Method::Lz4hc, 9);
     let files = contents(&sample::open(&bytes));
     let extent = extents[2];
@@ -407,7 +408,7 @@ fn a_thread_that_panics_in_the_middle_blocks_nobody() {
 }
 
 #[test]
-fn memory_stays_within_the_budget_and_is_given_back() {
+fn memory_stays_within_the_budget_and_can_be_released() {
     let (bytes, _) = one_file(Method::Zstd, 3);
     let files = contents(&sample::open(&bytes));
     let budget = 2 << 20;
@@ -423,8 +424,8 @@ fn memory_stays_within_the_budget_and_is_given_back() {
         assert!(all <= budget as u64, "{all}");
     }
     let before = server.counters();
-    assert!(before.dropped > 0, "more than fits was wanted");
-    assert!(before.hits > 0, "and some of it again");
+    assert!(before.dropped > 0, "more was requested than fits");
+    assert!(before.hits > 0, "and a part of it repeatedly");
     server.shrink(256 << 10);
     let counters = server.counters();
     assert!(
@@ -435,7 +436,7 @@ fn memory_stays_within_the_budget_and_is_given_back() {
 }
 
 #[test]
-fn a_reader_from_front_to_back_decodes_everything_once() {
+fn a_sequential_reader_decodes_each_cluster_once() {
     for (method, level) in [(Method::Lz4hc, 9), (Method::Zstd, 3)] {
         let (bytes, extents) = one_file(method, level);
         let decoded: u64 = extents.iter().map(|e| e.len).sum();
@@ -455,7 +456,7 @@ fn a_reader_from_front_to_back_decodes_everything_once() {
                 "{method:?}, {step} at a time"
             );
             assert!(counters.fetched_bytes <= bytes.len() as u64);
-            assert!(counters.ahead_bytes > 0, "the device was told");
+            assert!(counters.ahead_bytes > 0, "readahead hints were sent");
         }
     }
 }
@@ -493,9 +494,9 @@ fn clusters_that_a_random_reader_returns_to_are_pushed_page_aligned() {
         assert_eq!(buf[pages.clone()], whole[from as usize..][..pages.len()]);
         handed += pages.len() as u64;
     }
-    // What was counted with the last one is all of it.
+    // Each pushed byte is counted once.
     assert!(handed > 0 && server.counters().handed_on_bytes == handed);
-    // Places that no file has are no places.
+    // Ranges that are not inside the file are empty.
     for (offset, len) in [(2_999_000, 4096), (u64::MAX, 2), (0, usize::MAX)] {
         let step = None;
         let rest = PushRange { offset, len, step };
@@ -505,7 +506,7 @@ fn clusters_that_a_random_reader_returns_to_are_pushed_page_aligned() {
 }
 
 #[test]
-fn where_clusters_are_used_again_new_ones_are_decoded_once() {
+fn new_clusters_are_decoded_completely_after_frequent_reuse() {
     let scratch = Scratch::new("serve-once");
     let source = scratch.path().join("source");
     std::fs::create_dir_all(&source).unwrap();
@@ -527,11 +528,11 @@ fn where_clusters_are_used_again_new_ones_are_decoded_once() {
             assert_eq!(page[..n], whole[at as usize..][..n]);
             server.take_push(&mut session)
         };
-        // All over the first half, again and again: the clusters in it are held in the end.
+        // Read the first half repeatedly, until its clusters are cached.
         for _ in 0..3000 {
             read(random.below(700) * 4096);
         }
-        // What lies behind is touched for the first time.
+        // The clusters after it are read for the first time.
         let (before, mut offered) = (server.counters().decodes, 0);
         for _ in 0..40 {
             offered += u32::from(read((710 + random.below(750)) * 4096).is_some());
@@ -540,12 +541,12 @@ fn where_clusters_are_used_again_new_ones_are_decoded_once() {
         let parts = parts.unwrap();
         let more = server.counters().decodes[parts] - before[parts];
         assert_eq!(more == 0, once, "{method:?}: {more} parts");
-        assert!(!once || offered > 0, "the rest of them goes elsewhere");
+        assert!(!once || offered > 0, "the rest of the clusters is pushed");
     }
 }
 
 #[test]
-fn the_next_steps_of_a_reader_in_even_steps_are_offered_where_they_cost_much() {
+fn costly_steps_of_a_strided_reader_are_offered_for_a_push() {
     let scratch = Scratch::new("serve-steps");
     let source = scratch.path().join("source");
     std::fs::create_dir_all(&source).unwrap();
@@ -575,7 +576,7 @@ fn the_next_steps_of_a_reader_in_even_steps_are_offered_where_they_cost_much() {
                     (at, n, Some(STEP))
                 );
                 offered += 1;
-                // Every other one is read elsewhere; what is beyond the end is nowhere.
+                // Push every other step. A step after the end of the file is empty.
                 rest.offset = at;
                 let (from, pages) = server
                     .read_pushed(&mut other, &inode, &rest, &mut buf)
@@ -591,7 +592,7 @@ fn the_next_steps_of_a_reader_in_even_steps_are_offered_where_they_cost_much() {
 }
 
 #[test]
-fn what_was_read_is_recorded_and_pinned_by_another_server() {
+fn a_recorded_profile_is_pinned_by_another_server() {
     let scratch = Scratch::new("serve-profile");
     let source = scratch.path().join("source");
     std::fs::create_dir_all(source.join("dir")).unwrap();
@@ -640,7 +641,7 @@ fn what_was_read_is_recorded_and_pinned_by_another_server() {
             ("/dir/large".to_owned(), 0, 102_400),
         ]
     );
-    // Another server has all of it at hand.
+    // A second server pins everything.
     let second = server(image(), None, 48 << 20);
     let mut session = second.session();
     let pinned = second.pin(&mut session, &profile, 8 << 20);
@@ -654,9 +655,9 @@ fn what_was_read_is_recorded_and_pinned_by_another_server() {
     let counters = second.counters();
     assert_eq!(counters.decodes, [0; 4]);
     assert!(counters.hits > 0);
-    // The small file does not shrink: it is read as it is stored.
+    // The small file is stored uncompressed and is not pinned.
     assert!(counters.fetched_bytes <= 4096, "{counters:?}");
-    // A small budget takes what it can; a path that is not there is counted.
+    // A small budget pins what fits. A missing path is counted.
     let third = server(image(), None, 48 << 20);
     let mut other = profile.clone();
     other.uses[0].path = b"/gone".to_vec();

@@ -10,7 +10,8 @@ pub use rng::Rng;
 use std::fmt::Display;
 use std::io::Write;
 
-/// Reports that a test, or a part of it, does not run on this host. The line bypasses the test runner, which captures output.
+/// Reports that a test, or a part of it, does not run on this host. The line bypasses the test runner,
+/// which captures output.
 ///
 /// # Panics
 /// If `TUFF_REQUIRE_ALL` is 1: the host is then expected to have everything that tests need.
@@ -21,13 +22,13 @@ pub fn skipped(what: impl Display) {
         !required,
         "skipped although TUFF_REQUIRE_ALL is set: {what}"
     );
-    // Without standard error there is nowhere to report it.
+    // If standard error is closed, the line is lost.
     let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
 }
 
-/// Reports that an additional comparison does not apply on this host, although the property in the test's name was tested. An
-/// example is another program that is too old to read an image.
+/// Reports that an additional comparison does not apply on this host, although the property in the
+/// test's name was tested. An example is another program that is too old to read an image.
 pub fn note(what: impl Display) {
-    // Without standard error there is nowhere to report it.
+    // If standard error is closed, the line is lost.
     let _ = writeln!(std::io::stderr(), "NOTE: {what}");
 }

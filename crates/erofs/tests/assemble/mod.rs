@@ -1,17 +1,19 @@
-//! A sheet of blocks on which a test places structures itself: for what neither our writer nor the usual one makes.
+//! Image on which a test places structures itself, for forms that neither Tuff nor mkfs.erofs
+//! writes.
 //!
 //! ```text
 //!  0        1024         1280      2048                16384
-//!  | zeros  | superblock | devices | places of 512 ... | data: blocks, clusters, runs of bytes ...
+//!  | zeros  | superblock | devices | slots of 512 ...  | data: blocks, clusters, runs of bytes ...
 //!             records      (128)     one inode each
 //! ```
-//! The metabox, if there is one, has places of 512 bytes, too; the first is free for tables.
+//!
+//! The metabox, if any, also has slots of 512 bytes. The first one is free for tables.
 
 #![allow(
     dead_code,
     unreachable_pub,
     missing_docs,
-    reason = "every test uses its part of this module"
+    reason = "each test uses a part of this module"
 )]
 
 use tuff_codec::{EncoderSpec, Method};
@@ -25,27 +27,27 @@ use tuff_format::superblock::{OFFSET, Superblock, checksum_len, seal};
 use tuff_format::xattr::{self, Entry, LongPrefix};
 use tuff_format::{BlockBits, Nid};
 
-/// Block size of every sheet.
+/// Block size of all images. Unit: bytes.
 pub const BS: usize = 4096;
-/// First byte behind the places for inodes.
+/// Position of the data, after the inode slots. Unit: bytes.
 const DATA: usize = 16384;
-/// Where the device table lies.
+/// Position of the device table. Unit: bytes.
 const DEVICES: usize = 1280;
-/// The base time of all sheets.
+/// Epoch of all images. Unit: seconds.
 pub const EPOCH: i64 = 1_700_000_000;
 const METABOX: u64 = 1 << 63;
 
-/// The k-th place in the image, 0 to 27.
+/// Nid of the k-th inode slot in the image, 0 to 27.
 pub fn place(k: u64) -> Nid {
     Nid((2048 + 512 * k) / 32)
 }
 
-/// The k-th place in the metabox, from 1 on.
+/// Nid of the k-th inode slot in the metabox, from 1 on.
 pub fn boxed(k: u64) -> Nid {
     Nid(METABOX | (512 * k / 32))
 }
 
-/// Position of the map header of an extended inode without attributes, as far as a COMPACT index cares: places start at
+/// Position modulo 512 of the map header of an extended inode without attributes: slots start at
 /// multiples of 512.
 pub const HEADER_POS: u64 = 64;
 
@@ -58,7 +60,8 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// A sheet with the root's number and these features. With `COMPR_CFGS` all algorithms are announced.
+    /// Creates an image with these features and the root in slot 0. With `COMPR_CFGS` it declares
+    /// all algorithms.
     pub fn new(incompat: u32) -> Self {
         let all = Configs {
             lz4: Some(Lz4 {
@@ -88,7 +91,7 @@ impl Sheet {
         }
     }
 
-    /// Puts an inode with its attribute body at a place, and `payload` behind it at the next multiple of `align`.
+    /// Writes an inode with its xattr body into a slot, and `payload` after it, aligned to `align`.
     pub fn put(&mut self, nid: Nid, inode: Inode, xattrs: &[u8], align: usize, payload: &[u8]) {
         let inode = Inode {
             xattr_icount: xattr::icount(xattrs.len()).unwrap(),
@@ -105,7 +108,7 @@ impl Sheet {
         self.sb.inodes += 1;
     }
 
-    /// Puts a directory whose entries are its payload, "." and ".." among them.
+    /// Writes a directory with these entries inline, and with "." and "..".
     pub fn put_dir(
         &mut self,
         nid: Nid,
@@ -125,7 +128,7 @@ impl Sheet {
         self.put(nid, inode, xattrs, 1, &bytes);
     }
 
-    /// A root with these files in it.
+    /// Writes a root directory with these files.
     pub fn put_root(&mut self, files: &[(&str, Nid)]) {
         let entries: Vec<_> = files
             .iter()
@@ -135,7 +138,7 @@ impl Sheet {
         self.put_dir(root, root, &[], &entries);
     }
 
-    /// Writes bytes at a position of the image or of the metabox, where nothing is yet.
+    /// Writes bytes at an unused position of the image or of the metabox.
     pub fn write(&mut self, metabox: bool, at: usize, bytes: &[u8]) {
         let space = if metabox {
             &mut self.metabox
@@ -146,11 +149,11 @@ impl Sheet {
             space.resize(at + bytes.len(), 0);
         }
         let spot = &mut space[at..at + bytes.len()];
-        assert!(spot.iter().all(|b| *b == 0), "{at:#x} is taken");
+        assert!(spot.iter().all(|b| *b == 0), "{at:#x} is in use");
         spot.copy_from_slice(bytes);
     }
 
-    /// Appends whole blocks with `bytes` at their start. Returns the first block's address.
+    /// Appends whole blocks that start with `bytes`. Returns the address of the first block.
     pub fn blocks(&mut self, bytes: &[u8]) -> u32 {
         self.bytes.resize(self.bytes.len().next_multiple_of(BS), 0);
         let block = self.bytes.len() / BS;
@@ -159,22 +162,23 @@ impl Sheet {
         block as u32
     }
 
-    /// Appends whole blocks with `bytes` at their end, as compressed bytes lie. Returns the first block's address.
+    /// Appends whole blocks that end with `bytes`, as in a compressed cluster. Returns the address
+    /// of the first block.
     pub fn cluster(&mut self, bytes: &[u8]) -> u32 {
         let mut padded = vec![0; bytes.len().next_multiple_of(BS) - bytes.len()];
         padded.extend_from_slice(bytes);
         self.blocks(&padded)
     }
 
-    /// Appends bytes without any alignment. Returns the position of the first.
+    /// Appends bytes without alignment. Returns their position.
     pub fn run(&mut self, bytes: &[u8]) -> u64 {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         at as u64
     }
 
-    /// A packed inode that holds `data` (12,000 bytes) in one cluster, a file of that cluster's first 5,000 bytes, and a
-    /// file that is a fragment whole: 10,000 bytes from 2,000 on.
+    /// Writes a packed inode with `data` (12,000 bytes) in one cluster, a file of the first 5,000
+    /// bytes of that cluster, and a file that is one fragment: 10,000 bytes from offset 2,000 on.
     pub fn put_fragments(&mut self, [packed, part, whole]: [Nid; 3], data: &[u8]) {
         assert_eq!(data.len(), 12_000);
         let cluster = squeeze(Method::Lz4hc, data);
@@ -209,7 +213,7 @@ impl Sheet {
         self.put(whole, file, &[], 8, &header.encode());
     }
 
-    /// Puts the metabox inode, flat or compressed, with what was put into the metabox so far as its data.
+    /// Writes the metabox inode, flat or compressed, with the metabox as its data. Call it last.
     pub fn close_metabox(&mut self, nid: Nid, compressed: bool) {
         let data = self.metabox.clone();
         self.sb.metabox = Some(nid);
@@ -226,7 +230,8 @@ impl Sheet {
         self.put(nid, inode(Layout::CompressedFull, len, 1), &[], 8, &payload);
     }
 
-    /// Sets the table of long name prefixes, which starts at `at` of its container; returns its bytes.
+    /// Sets the position and length of the table of long prefixes, which starts at byte `at` of its
+    /// container. Returns the bytes of the table.
     pub fn prefixes(&mut self, at: usize, prefixes: &[(u8, &str)]) -> Vec<u8> {
         self.sb.incompat |= incompat::XATTR_PREFIXES;
         self.sb.xattr_prefix_count = prefixes.len() as u8;
@@ -243,7 +248,8 @@ impl Sheet {
         out
     }
 
-    /// The image: whole blocks, superblock, records and device table in place, checksum right.
+    /// Returns the image in whole blocks, with superblock, compression records, device table and
+    /// checksum.
     pub fn finish(mut self) -> Vec<u8> {
         self.bytes.resize(self.bytes.len().next_multiple_of(BS), 0);
         self.sb.blocks += (self.bytes.len() / BS) as u64;
@@ -267,7 +273,7 @@ impl Sheet {
     }
 }
 
-/// An extended inode of a regular file.
+/// Returns an extended inode of a regular file.
 pub fn inode(layout: Layout, size: u64, u: u64) -> Inode {
     Inode {
         extended: true,
@@ -287,7 +293,7 @@ pub fn inode(layout: Layout, size: u64, u: u64) -> Inode {
     }
 }
 
-/// A compact inode of a regular file, made at [`EPOCH`].
+/// Returns a compact inode of a regular file with the time [`EPOCH`].
 pub fn compact(layout: Layout, size: u64, u: u64) -> Inode {
     Inode {
         extended: false,
@@ -297,7 +303,7 @@ pub fn compact(layout: Layout, size: u64, u: u64) -> Inode {
     }
 }
 
-/// One directory block.
+/// Encodes entries as one directory block.
 pub fn dir_block(mut entries: Vec<(&str, Nid, FileType)>) -> Vec<u8> {
     entries.sort_by_key(|e| e.0.as_bytes());
     let entries: Vec<_> = entries
@@ -313,7 +319,7 @@ pub fn dir_block(mut entries: Vec<(&str, Nid, FileType)>) -> Vec<u8> {
     out
 }
 
-/// An attribute body: shared ids, then entries of name index, name and value.
+/// Encodes an xattr body: shared ids, then entries of name index, name and value.
 pub fn xattrs(shared: &[u32], entries: &[(u8, &str, &str)]) -> Vec<u8> {
     let entries: Vec<_> = entries.iter().map(|(i, n, v)| entry(*i, n, v)).collect();
     let mut out = Vec::new();
@@ -321,7 +327,7 @@ pub fn xattrs(shared: &[u32], entries: &[(u8, &str, &str)]) -> Vec<u8> {
     out
 }
 
-/// One attribute.
+/// Returns an xattr entry.
 pub fn entry<'a>(index: u8, name: &'a str, value: &'a str) -> Entry<'a> {
     Entry {
         index,
@@ -330,18 +336,23 @@ pub fn entry<'a>(index: u8, name: &'a str, value: &'a str) -> Entry<'a> {
     }
 }
 
-/// All of `data`, compressed.
+/// Compresses all of `data` into one cluster.
 pub fn squeeze(method: Method, data: &[u8]) -> Vec<u8> {
     let mut out = vec![0; 1 << 16];
     let mut encoder = EncoderSpec::new(method, 1 << 16).build().unwrap();
     encoder.reset();
     let fit = encoder.fit(data, 0, &mut out);
-    assert_eq!(fit.consumed, data.len(), "too much for one cluster");
+    assert_eq!(
+        fit.consumed,
+        data.len(),
+        "the data does not fit into one cluster"
+    );
     out.truncate(fit.written);
     out
 }
 
-/// Map header and FULL index. The low nibble of `algorithms` is HEAD1's, the high one HEAD2's.
+/// Encodes a map header and a FULL index. The low nibble of `algorithms` is for HEAD1, the high one
+/// for HEAD2.
 pub fn full_index(word: u32, advise: u16, algorithms: u8, entries: &[Lcluster]) -> Vec<u8> {
     let header = MapHeader::Index {
         word,
@@ -355,8 +366,9 @@ pub fn full_index(word: u32, advise: u16, algorithms: u8, entries: &[Lcluster]) 
     out
 }
 
-/// Map header and table of encoded extents, for [`HEADER_POS`]. For records of 4 and 8 bytes `bits` is log2 of the
-/// extents' length over the block size; for those of 16 and 32 `count` is stored.
+/// Encodes a map header at [`HEADER_POS`] and a table of encoded extents. For records of 4 and 8
+/// bytes, `bits` is log2 of the extents' length in blocks. For records of 16 and 32 bytes, `count`
+/// is stored.
 pub fn extents(record: u16, count: u32, bits: u8, advise: u16, table: &[u8]) -> Vec<u8> {
     let code = record.trailing_zeros() as u16 - 2;
     let header = MapHeader::Index {
@@ -372,15 +384,16 @@ pub fn extents(record: u16, count: u32, bits: u8, advise: u16, table: &[u8]) -> 
     out
 }
 
-/// The first word of a record: encoded length, and 0 for stored or 1 + the algorithm's number.
+/// Encodes the first word of a record: encoded length, and a format of 0 for stored or 1 +
+/// algorithm id.
 pub fn len_word(len: u32, format: u32) -> u32 {
     len | format << 28
 }
 
-/// In the first word of a record: the extent is a prefix of what its cluster decodes to.
+/// Flag in the first word of a record: the extent is a prefix of the decoded cluster.
 pub const PARTIAL: u32 = 1 << 27;
 
-/// A record of 16 bytes.
+/// Encodes a record of 16 bytes.
 pub fn record16(word: u32, at: u64, la: u32) -> Vec<u8> {
     [word, at as u32, (at >> 32) as u32, la]
         .iter()
@@ -388,7 +401,7 @@ pub fn record16(word: u32, at: u64, la: u32) -> Vec<u8> {
         .collect()
 }
 
-/// A record of 32 bytes.
+/// Encodes a record of 32 bytes.
 pub fn record32(word: u32, at: u64, la: u64) -> Vec<u8> {
     let mut out = record16(word, at, la as u32);
     out.extend_from_slice(&((la >> 32) as u32).to_le_bytes());

@@ -1,34 +1,34 @@
-//! Images put together by hand, node by node, right or wrong: what no writer would write.
+//! Images assembled node by node, valid or invalid, including forms that no writer produces.
 
 use tuff_format::inode::{Inode, Layout};
 use tuff_format::superblock::{OFFSET, Superblock, checksum_len, seal};
 use tuff_format::{BlockBits, Nid};
 
-/// One inode of an image. Node 0 is the root.
+/// Inode of an image. Node 0 is the root.
 #[derive(Clone)]
 pub struct Node {
     pub mode: u16,
     pub nlink: u32,
     pub body: Body,
-    /// The attribute body behind the inode: 0, or 16 and more bytes.
+    /// Xattr body after the inode: empty, or at least 12 bytes.
     pub xattrs: Vec<u8>,
-    /// Nid of another node to use instead of its own place.
+    /// Last change to the inode before it is encoded.
     pub change: fn(&mut Inode),
 }
 
-/// What a node holds.
+/// Content of a node.
 #[derive(Clone)]
 pub enum Body {
-    /// Names and nodes, "." and ".." to be put in; sorted here.
+    /// Directory: names and nodes. "." and ".." are added, and the entries are sorted.
     Dir(Vec<(Vec<u8>, usize)>),
-    /// Names and nodes as they are, types too.
+    /// Raw directory entries in the given order: name, node, file type.
     RawDir(Vec<(Vec<u8>, usize, u8)>),
-    /// Bytes behind the inode.
+    /// Data inline, after the inode.
     Inline(Vec<u8>),
-    /// Bytes in blocks of their own.
+    /// Data in separate blocks.
     Blocks(Vec<u8>),
-    /// Layout, size, `i_u`, what follows the inode (aligned to 8), and data blocks, whose first block number is added to
-    /// `i_u` of flat files.
+    /// Any layout: `payload` follows the inode, aligned to 8 bytes. `size` and `u` are stored as
+    /// given.
     Raw {
         layout: Layout,
         size: u64,
@@ -68,14 +68,14 @@ pub fn symlink(target: &str) -> Node {
     }
 }
 
-/// Where nodes lie and what was made of them.
+/// Image, and the positions of its nodes.
 pub struct Assembled {
     pub bytes: Vec<u8>,
     pub nids: Vec<Nid>,
     pub bits: BlockBits,
 }
 
-/// A superblock with nothing in it but a time.
+/// Returns an empty superblock with an epoch.
 pub fn superblock(bits: BlockBits) -> Superblock {
     Superblock {
         epoch: 1_700_000_000,
@@ -83,12 +83,12 @@ pub fn superblock(bits: BlockBits) -> Superblock {
     }
 }
 
-/// An image of 4 KiB blocks with these nodes.
+/// Assembles an image of 4 KiB blocks.
 pub fn assemble(nodes: &[Node]) -> Assembled {
     assemble_with(nodes, superblock(BlockBits::B4K), |_| ())
 }
 
-/// An image with these nodes; `change` has the last word on the superblock.
+/// Assembles an image. `change` modifies the superblock before it is encoded.
 pub fn assemble_with(
     nodes: &[Node],
     mut sb: Superblock,
@@ -96,7 +96,7 @@ pub fn assemble_with(
 ) -> Assembled {
     let bits = sb.block_bits;
     let bs = bits.size_usize();
-    // First all places, then all bytes: directories name places.
+    // Positions first, then content: directories contain positions.
     let base = (OFFSET as usize + 512).next_multiple_of(32);
     let mut at = base;
     let mut places = Vec::new();
@@ -209,7 +209,7 @@ pub fn assemble_with(
     Assembled { bytes, nids, bits }
 }
 
-/// With the dots, sorted, with the types of the nodes.
+/// Returns the entries with "." and "..", sorted, with the file types of the nodes.
 fn plain(
     entries: &[(Vec<u8>, usize)],
     own: usize,
@@ -234,7 +234,7 @@ fn plain(
         .collect()
 }
 
-/// Directory blocks with these entries, in this order, whatever their names are.
+/// Encodes directory blocks with these entries in the given order, without checks.
 fn dir_bytes(entries: &[(Vec<u8>, usize, u8)], bs: usize, nids: &[Nid]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = entries;

@@ -1,4 +1,4 @@
-//! Mounts by the kernel, of images with and without extra devices.
+//! Mounts by the kernel of images with and without extra devices.
 
 use super::{Ignore, Record, assert_same, host_tree, image_tree, is_root, open};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -11,7 +11,8 @@ use tuff_erofs::check;
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_store::{FileStore, ReadAt};
 
-/// What the kernel makes of an image and its extra devices: from files and from loop devices, as far as it can.
+/// Mounts an image and its extra devices from files and from loop devices, and calls `see` for each
+/// mount. Reports unsupported ways as skipped.
 pub fn by_kernel(image: &Path, devices: &[&Path], dir: &Path, see: &dyn Fn(&str, &Path)) {
     if !is_root() {
         tuff_testkit::skipped("mounting needs root");
@@ -26,7 +27,8 @@ pub fn by_kernel(image: &Path, devices: &[&Path], dir: &Path, see: &dyn Fn(&str,
         match mount(image, dir, "erofs", MountFlags::RDONLY, Some(&*data)) {
             Ok(()) => {
                 see(way, dir);
-                // Another test may just be starting a command, which has our files until it is one.
+                // Another test may be starting a process, which holds our files until it calls
+                // exec.
                 unmount(dir, UnmountFlags::DETACH).unwrap();
             }
             Err(e) if e == rustix::io::Errno::NOTBLK || e == rustix::io::Errno::NODEV => {
@@ -42,11 +44,11 @@ pub fn by_kernel(image: &Path, devices: &[&Path], dir: &Path, see: &dyn Fn(&str,
             let devices: Vec<&Path> = loops.iter().map(|l| &*l.0).collect();
             look("loop devices", &image.0, &devices);
         }
-        _ => tuff_testkit::skipped("no loop devices"),
+        _ => tuff_testkit::skipped("loop devices are not available"),
     }
 }
 
-/// An image with its devices behind it, in one file.
+/// Writes a file with the image and its devices appended.
 pub fn appended(image: &Path, devices: &[&Path]) -> PathBuf {
     let both = image.with_extension("both");
     let parts = std::iter::once(image).chain(devices.iter().copied());
@@ -55,7 +57,7 @@ pub fn appended(image: &Path, devices: &[&Path]) -> PathBuf {
     both
 }
 
-/// Opens an image with its devices beside it.
+/// Opens an image with its devices as separate files.
 pub fn open_with(image: &Path, devices: &[&Path]) -> tuff_erofs::Result<Image> {
     let device = |path: &&Path| Arc::new(FileStore::open(path).unwrap()) as Arc<dyn ReadAt>;
     let options = OpenOptions {
@@ -65,12 +67,13 @@ pub fn open_with(image: &Path, devices: &[&Path]) -> tuff_erofs::Result<Image> {
     Image::open(FileStore::open(image).unwrap(), options)
 }
 
-/// Two readers of an image, both ways in which it finds its devices: all see what is expected.
+/// Asserts that this reader and the kernel see the expected tree, with appended and with separate
+/// devices.
 pub fn all_agree(what: &str, image: &Path, devices: &[&Path], expected: &[Record], ignore: Ignore) {
     let both = appended(image, devices);
     for (way, image) in [
-        ("behind", open(&both)),
-        ("beside", open_with(image, devices).unwrap()),
+        ("appended devices", open(&both)),
+        ("separate devices", open_with(image, devices).unwrap()),
     ] {
         let report = check::check(&image, &check::Options::default(), |_| ());
         let said: Vec<_> = report.findings.iter().map(|f| f.what.to_string()).collect();

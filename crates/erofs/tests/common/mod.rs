@@ -1,5 +1,5 @@
-//! Trees as lists of records, from the host and from an image, and their differences: the way in which tests compare
-//! what two readers make of the same image.
+//! Trees as lists of records, from the host and from an image, and their differences. Tests compare
+//! what different readers see in the same image.
 
 #![allow(
     dead_code,
@@ -24,10 +24,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tuff_erofs::read::{FileType, Image, Inode, Location};
 
-/// All that a user can see of one name in a tree.
+/// All that users can see of one path in a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// From the root on, without a slash in front; the root's is empty.
+    /// Path from the root, without a leading slash. Empty for the root.
     pub path: Vec<u8>,
     pub mode: u32,
     pub uid: u32,
@@ -40,15 +40,15 @@ pub struct Record {
     /// Target of a symlink.
     pub target: Option<Vec<u8>>,
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Hash of the bytes of a regular file.
+    /// Hash of the content of a regular file.
     pub content: Option<u64>,
-    /// Runs of data in a regular file: start and end.
+    /// Data ranges of a regular file: start and end. `None` if they are not compared.
     pub data: Option<Vec<(u64, u64)>>,
-    /// First path, in order, with the same inode.
+    /// First path, in path order, with the same inode.
     pub same_as: Vec<u8>,
 }
 
-/// The tree under a directory of the host.
+/// Reads the tree below a directory of the host.
 pub fn host_tree(root: &Path) -> Vec<Record> {
     let mut out = Vec::new();
     let mut todo = vec![Vec::new()];
@@ -95,7 +95,7 @@ pub fn host_tree(root: &Path) -> Vec<Record> {
     finish(out)
 }
 
-/// The tree of an image, read by this library.
+/// Reads the tree of an image with this crate.
 pub fn image_tree(image: &Image) -> Vec<Record> {
     let mut out = Vec::new();
     let mut todo = vec![(Vec::new(), image.root().unwrap())];
@@ -119,7 +119,7 @@ pub fn image_tree(image: &Image) -> Vec<Record> {
     finish(out)
 }
 
-/// The record of one inode.
+/// Reads the record of one inode.
 pub fn image_record(image: &Image, inode: &Inode, path: Vec<u8>) -> Record {
     let file = inode.file_type() == FileType::File;
     Record {
@@ -187,7 +187,7 @@ fn hash(mut from: impl Read) -> u64 {
     let mut hasher = DefaultHasher::new();
     let mut buf = vec![0; 1 << 20];
     loop {
-        // Filled up, so that the hash does not depend on how much one read gives.
+        // Fill the buffer, so that the hash does not depend on the lengths of reads.
         let mut n = 0;
         while n < buf.len() {
             match from.read(&mut buf[n..]).unwrap() {
@@ -212,26 +212,27 @@ fn finish<K: Eq + std::hash::Hash + Copy>(mut found: Vec<(K, Record)>) -> Vec<Re
     found.into_iter().map(|(_, record)| record).collect()
 }
 
-/// Which parts of two trees need not agree.
+/// Attributes that a comparison ignores.
 #[derive(Clone, Copy, Default)]
 pub struct Ignore {
-    /// Link counts of directories, which some filesystems do not keep.
+    /// Link counts of directories, which some filesystems do not maintain.
     pub dir_nlink: bool,
-    /// Sizes of directories.
+    /// Sizes of directories in bytes.
     pub dir_size: bool,
-    /// Where holes are.
+    /// Positions of holes in files.
     pub holes: bool,
-    /// Fractions of a second.
+    /// Nanoseconds of all timestamps.
     pub nsec: bool,
-    /// Times of everything.
+    /// Timestamps of all inodes.
     pub times: bool,
-    /// Owners.
+    /// Owners and groups of inodes.
     pub owners: bool,
-    /// Extended attributes.
+    /// Extended attributes of inodes.
     pub xattrs: bool,
 }
 
-/// For trees that are compared with their source: everything counts but what a filesystem decides for itself, and holes.
+/// Options for comparing an image with its source: ignores holes and what depends on the source's
+/// filesystem.
 pub fn from_source(tree: &[Record]) -> Ignore {
     // Some filesystems do not count subdirectories.
     let counts = tree
@@ -245,7 +246,7 @@ pub fn from_source(tree: &[Record]) -> Ignore {
     }
 }
 
-/// What differs, one line each. Empty: nothing.
+/// Returns a line per difference.
 pub fn diff(a: &[Record], b: &[Record], ignore: Ignore) -> Vec<String> {
     let mut out = Vec::new();
     let of = |t: &[Record]| -> BTreeMap<Vec<u8>, Record> {
@@ -309,7 +310,7 @@ fn normal(record: &Record, ignore: Ignore) -> Record {
     r
 }
 
-/// Panics with the first differences.
+/// Asserts that two trees are equal. Panics with the first differences.
 #[track_caller]
 pub fn assert_same(what: &str, a: &[Record], b: &[Record], ignore: Ignore) {
     let lines = diff(a, b, ignore);
@@ -326,7 +327,8 @@ pub fn assert_same(what: &str, a: &[Record], b: &[Record], ignore: Ignore) {
     );
 }
 
-/// A tree with one of everything that goes wrong somewhere. What this user may not make is left out, aloud.
+/// Creates a tree with special cases of names, sizes, links, holes, attributes and file types.
+/// Reports what needs root and leaves it out.
 pub fn nasty_tree(root: &Path) {
     let dir = |p: &str| std::fs::create_dir_all(root.join(p)).unwrap();
     let put = |p: &str, bytes: &[u8]| std::fs::write(root.join(p), bytes).unwrap();
@@ -346,7 +348,7 @@ pub fn nasty_tree(root: &Path) {
     tail.extend_from_slice(&text(1_000_003, 11)[..400_000]);
     put("shares-text11", &tail);
     put("zeros", &vec![0; 700_000]);
-    // Names that sort before, between and after the dots, and bytes that are no text.
+    // Names that sort before, between and after "." and "..", and names that are not UTF-8.
     dir("names");
     for name in [
         &b"!bang"[..],
@@ -387,7 +389,7 @@ pub fn nasty_tree(root: &Path) {
         0,
     )
     .unwrap();
-    // Holes: at the start, in the middle, at the end, everywhere.
+    // Holes at the start, in the middle, at the end and in the whole file.
     for (name, size, pieces) in [
         ("hole-first", 300_000, &[200_000u64][..]),
         ("hole-middle", 600_000, &[0, 500_000]),
@@ -506,12 +508,12 @@ pub fn nasty_tree(root: &Path) {
     }
 }
 
-/// Adds a file with a name as long as names get.
+/// Adds a file with a name of 255 bytes.
 pub fn longest_name(root: &Path) {
     std::fs::write(root.join("n".repeat(255)), b"longest").unwrap();
 }
 
-/// Words, over and over: compresses well.
+/// Returns repetitive text, which compresses well.
 pub fn text(size: usize, seed: u64) -> Vec<u8> {
     let words = [
         "the ", "cluster ", "of ", "an ", "inode ", "index ", "holds ", "extents ", "and\n",
@@ -526,13 +528,13 @@ pub fn text(size: usize, seed: u64) -> Vec<u8> {
     out
 }
 
-/// Bytes that do not compress.
+/// Returns random bytes, which do not compress.
 pub fn noise(size: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed ^ 0xdead_beef);
     (0..size).map(|_| random.next() as u8).collect()
 }
 
-/// Stretches of both.
+/// Returns alternating runs of text and random bytes.
 pub fn mixed(size: usize, seed: u64) -> Vec<u8> {
     let mut out = Vec::new();
     let mut i = seed;
@@ -549,12 +551,11 @@ pub fn mixed(size: usize, seed: u64) -> Vec<u8> {
     out
 }
 
-/// Random numbers that are the same every time.
+/// Deterministic pseudo-random numbers (SplitMix64).
 pub struct Random(pub u64);
 
 impl Random {
     pub fn next(&mut self) -> u64 {
-        // splitmix64
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -567,7 +568,7 @@ impl Random {
     }
 }
 
-/// A directory that goes away with the value.
+/// Temporary directory, removed on drop.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -590,7 +591,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Read-only directories would stop a plain removal for those who are not root.
+        // Users other than root cannot remove the content of read-only directories.
         let _ = Command::new("chmod")
             .args(["-R", "u+rwx"])
             .arg(&self.0)
@@ -599,7 +600,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Makes an image of `source` with the `mkfs.erofs` on PATH. `None`, aloud, if there is none or it refuses.
+/// Builds an image of `source` with the installed `mkfs.erofs`. `None`, and a report, if it is
+/// missing or fails.
 pub fn mkfs(image: &Path, source: &Path, options: &[&str]) -> Option<()> {
     let out = Command::new("mkfs.erofs")
         .args(options)
@@ -621,11 +623,11 @@ pub fn mkfs(image: &Path, source: &Path, options: &[&str]) -> Option<()> {
     }
 }
 
-/// An image mounted by the kernel, until the value goes.
+/// Image that is mounted by the kernel, unmounted on drop.
 pub struct Mounted(PathBuf);
 
 impl Mounted {
-    /// Mounts `image` on `dir`. `None`, aloud, if that is not possible here.
+    /// Mounts `image` on `dir`. `None`, and a report, if mounting is not possible.
     pub fn new(image: &Path, dir: &Path, options: &str) -> Option<Self> {
         if !is_root() {
             tuff_testkit::skipped("mounting needs root");
@@ -671,7 +673,7 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Opens an image file.
+/// Opens an image file with default options.
 pub fn open(path: &Path) -> Image {
     Image::open(
         tuff_store::FileStore::open(path).unwrap(),
@@ -695,7 +697,7 @@ fn join(root: &Path, path: &[u8]) -> PathBuf {
     }
 }
 
-/// Opens a directory the way that follows nothing.
+/// Opens a directory without following symlinks.
 pub fn open_dir(path: &Path) -> rustix::fd::OwnedFd {
     rfs::open(
         path,

@@ -1,4 +1,5 @@
-//! One small tree, built in many ways: for tests that want any image with a bit of everything. No root needed.
+//! Small tree built with many options, for tests that need any image with some of everything. Needs
+//! no root.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -10,7 +11,7 @@ use tuff_mkfs::{
 };
 use tuff_store::{MemStore, Target};
 
-/// The attributes of the tree; the bytes of the files are below.
+/// Manifest of the tree. [`contents`] has the data.
 const MANIFEST: &str = "#mtree
 /set type=file uid=0 gid=0 mode=0644 time=1700000000.000000000
 . type=dir mode=0755
@@ -32,14 +33,14 @@ packed
 sparse
 ";
 
-/// One number per line.
+/// Returns one line per number.
 pub fn lines(numbers: impl Iterator<Item = u32>) -> Vec<u8> {
     numbers
         .flat_map(|n| format!("{n}\n").into_bytes())
         .collect()
 }
 
-/// The files that hold something.
+/// Non-empty files of the tree: path and content.
 pub fn contents() -> [(&'static str, Vec<u8>); 7] {
     let mut sparse = vec![0; 40_000];
     sparse[30_000..30_003].copy_from_slice(b"end");
@@ -54,19 +55,19 @@ pub fn contents() -> [(&'static str, Vec<u8>); 7] {
     ]
 }
 
-/// All images by name.
+/// All images by name. Built once per process.
 pub fn all() -> &'static [(&'static str, Vec<u8>)] {
     static ALL: OnceLock<Vec<(&'static str, Vec<u8>)>> = OnceLock::new();
     ALL.get_or_init(make)
 }
 
-/// One of them.
+/// Returns the image with this name.
 pub fn bytes(name: &str) -> Vec<u8> {
     let found = all().iter().find(|(n, _)| *n == name);
-    found.expect("a sample's name").1.clone()
+    found.expect("the name of a sample").1.clone()
 }
 
-/// One of them, open.
+/// Opens the image with this name.
 pub fn image(name: &str) -> Image {
     open(&bytes(name))
 }
@@ -172,7 +173,7 @@ fn make() -> Vec<(&'static str, Vec<u8>)> {
     variants().into_iter().map(make).collect()
 }
 
-/// Leaves blocks of zeros out.
+/// Writes a file with holes in place of blocks of zeros.
 fn write_sparse(path: &Path, bytes: &[u8]) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::create(path).unwrap();

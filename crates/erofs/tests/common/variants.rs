@@ -1,5 +1,4 @@
-//! The ways in which a tree becomes an image that tests go through: all that the writer can do, and the options of the
-//! `mkfs.erofs` on PATH.
+//! Image variants for tests: options of Tuff's writer, and options of the installed `mkfs.erofs`.
 
 use std::path::Path;
 use tuff_mkfs::MetadataOptions;
@@ -9,7 +8,7 @@ use tuff_mkfs::{
 };
 use tuff_store::Target;
 
-/// What `mkfs.erofs` is called with. An older one refuses some.
+/// Option sets for `mkfs.erofs`. Older versions refuse some of them.
 pub const MKFS_OPTIONS: &[&[&str]] = &[
     &[],
     &["-Enoinline_data"],
@@ -32,7 +31,7 @@ pub const MKFS_OPTIONS: &[&[&str]] = &[
     &["-b1024", "-zlz4"],
 ];
 
-/// A method at a level, without a dictionary size.
+/// Compression with a method and level, and the default dictionary size.
 pub fn compression(method: Method, level: i32) -> Option<Compression> {
     Some(Compression {
         method,
@@ -53,7 +52,7 @@ pub fn build_dir(source: &Path, image: &Path, options: &Options) {
     .unwrap();
 }
 
-/// Options of our writer, by name. Each image is verified when it is built.
+/// Option sets of Tuff's writer, by name. Every build verifies its image.
 pub fn variants() -> Vec<(String, Options)> {
     let newest = || Options::for_kernel(KernelVersion(6, 18));
     let mut all = vec![("defaults".to_owned(), Options::default())];
@@ -150,7 +149,7 @@ pub fn variants() -> Vec<(String, Options)> {
     all
 }
 
-/// Clusters that need not begin at blocks.
+/// Variants with clusters that start at any byte.
 fn unaligned_variants() -> Vec<(String, Options)> {
     let mut all = Vec::new();
     for (method, level, cluster, fragments) in [
@@ -184,7 +183,7 @@ fn unaligned_variants() -> Vec<(String, Options)> {
     all
 }
 
-/// Inodes that need newer kernels.
+/// Variants of inode forms that need newer kernels.
 fn metadata_variants() -> Vec<(String, Options)> {
     let with = |metadata| Options {
         metadata: MetadataOptions {

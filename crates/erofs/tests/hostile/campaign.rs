@@ -1,12 +1,13 @@
-//! Many cases in processes that may die.
+//! Runner of cases in child processes, which may crash.
 //!
 //! ```text
-//!  this process ──► one process per core: "<image> <first damage> <step> <count>"
-//!        ▲               │ writes the number of each case into its standard input before it begins: a file without a name
-//!        └── watches ────┘ a case that ends its process or takes too long is a finding; the next one follows
+//!  this process ──► one child per core: "<image> <first damage> <step> <count>"
+//!        ▲               │ before each case: writes its number into standard input, a memfd
+//!        └── watches ────┘ a case that ends the child or exceeds its time is a finding
+//!                          a new child continues with the next case
 //! ```
 
-#![allow(unreachable_pub, reason = "a module of one test")]
+#![allow(unreachable_pub, reason = "module of a test")]
 
 use crate::common::Scratch;
 use crate::mutate::{Base, Damage, damage};
@@ -24,23 +25,25 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tuff_store::ReadAt;
 
-/// What a process may allocate. Two threads of an extraction, a decoder's window of 8 MiB each, clusters of 12 MiB and
-/// 24 MiB of caches fit; memory that follows a claim of the image does not. Unit: bytes.
+/// Memory limit of a child. It covers an extraction with two threads (a decoder window of 8 MiB
+/// each), clusters of 12 MiB and caches of 24 MiB. It does not cover allocations that follow a size
+/// field of the image. Unit: bytes.
 const MEMORY: u64 = 150 << 20;
-/// For one case, of the processor, whatever the image, and for each of its bytes. More is a finding, with a test build
-/// whose own code is hardly optimized.
+/// CPU time limit of a case: a constant, and a part per byte of the image. Allows for a test build
+/// with little optimization. More is a finding.
 const ALLOWANCE: Duration = Duration::from_secs(2);
 const PER_BYTE: Duration = Duration::from_micros(20);
-/// A case that has used so much of the processor is ended.
+/// CPU time after which a case is killed.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// For one case, of the clock, if it sleeps: a busy machine may leave a process with nothing for a long time.
+/// Elapsed time after which a case is killed. A busy host may not schedule a process for a long
+/// time.
 const SLEEP: Duration = Duration::from_secs(900);
-/// Names the cases of a process.
+/// Environment variable with the cases of a child.
 const CASES: &str = "TUFF_HOSTILE";
-/// Says that standard input is a file into which it writes how far it got.
+/// Environment variable that declares standard input as the progress file.
 const PROGRESS: &str = "TUFF_HOSTILE_PROGRESS";
 
-/// Cases of one image: `count` damages from the first on, `stride` apart.
+/// Cases of one image: `count` damages from the first on, with step `stride`.
 pub struct Batch {
     image: &'static str,
     first: Damage,
@@ -58,7 +61,7 @@ impl Batch {
         }
     }
 
-    /// One of so many of the cases.
+    /// Keeps one in `stride` cases.
     pub fn one_of(self, stride: u64) -> Self {
         Self {
             stride,
@@ -67,13 +70,13 @@ impl Batch {
         }
     }
 
-    /// The damage of case `n`.
+    /// Returns the damage of case `n`.
     fn case(&self, n: u64) -> Damage {
         later(self.first, n * self.stride)
     }
 }
 
-/// A directory in memory, where there is such a thing: most of the time would go into making files otherwise.
+/// Temporary directory in memory if /dev/shm exists, because cases create many files.
 struct Memory(PathBuf);
 
 impl Memory {
@@ -84,7 +87,7 @@ impl Memory {
         } else {
             std::env::temp_dir()
         };
-        // Tests of one process run side by side.
+        // Tests of one process run in parallel.
         static RUNS: AtomicU32 = AtomicU32::new(0);
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
         let path = base.join(format!("tuff-hostile-{}-{run}", std::process::id()));
@@ -99,7 +102,7 @@ impl Drop for Memory {
     }
 }
 
-/// The damage `n` steps on.
+/// Returns the damage `n` steps after `first`.
 fn later(first: Damage, n: u64) -> Damage {
     match first {
         Damage::Bit(at) => Damage::Bit(at + n as usize),
@@ -109,11 +112,11 @@ fn later(first: Damage, n: u64) -> Damage {
     }
 }
 
-/// Runs all cases of all batches, or, in a process that was started for that, the cases it was started for. `test` is
-/// the name of the test that calls.
+/// Runs all cases of all batches. In a child process, runs the cases of its environment. `test` is
+/// the name of the calling test.
 ///
 /// # Panics
-/// If there were findings. They are named, and the images that made them are left in a directory that is named, too.
+/// If there are findings. The message lists them and the directory with the damaged images.
 pub fn run(bases: &[Base], batches: &[Batch], test: &str) {
     if let Ok(cases) = std::env::var(CASES) {
         return work(bases, &cases);
@@ -162,8 +165,8 @@ pub fn run(bases: &[Base], batches: &[Batch], test: &str) {
     eprintln!("{all} cases in {:.0} s", start.elapsed().as_secs_f64());
 }
 
-/// Runs every `step`-th case of a batch from `shard` on in processes, and starts another behind each case that ended
-/// one. Returns those cases.
+/// Runs every `step`-th case of a batch from `shard` on in child processes. Starts a new child
+/// after each case that ended one. Returns these cases.
 fn watch(
     batch: &Batch,
     (shard, step): (u64, u64),
@@ -203,19 +206,19 @@ fn watch(
     findings
 }
 
-/// A file that nobody can take away, as happened to one in a shared directory of temporary files while a campaign ran.
+/// Creates an unnamed file, which cleaners of temporary directories cannot remove.
 fn nameless() -> File {
     File::from(memfd_create("tuff-hostile", MemfdFlags::CLOEXEC).unwrap())
 }
 
-/// All that was written to a file.
+/// Returns the content of a file as text.
 fn text_of(file: &File) -> String {
     let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
     file.read_exact_at(&mut bytes, 0).unwrap();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Waits for the end of a process. Returns the case it was at, and what ended it if it did not come to its end.
+/// Waits for a child. Returns the number of its last case, and the reason if it failed.
 fn wait(mut child: Child, progress: &File) -> (u64, Option<String>) {
     let read = || {
         let mut bytes = [0; 8];
@@ -236,31 +239,32 @@ fn wait(mut child: Child, progress: &File) -> (u64, Option<String>) {
             child.kill().unwrap();
             child.wait().unwrap();
             let busy = used.saturating_sub(spent);
-            let how = format!("no end after {:?}, busy for {busy:?}", since.elapsed());
+            let how = format!("killed after {:?}, CPU time {busy:?}", since.elapsed());
             return (last, Some(how));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Time that a process was given on a processor. Source: proc_pid_stat(5), the fields utime and stime.
+/// Returns the CPU time of a child. Source: proc_pid_stat(5), the fields utime and stime.
 fn used(child: &Child) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
-    // The second field is a name in parentheses, which may hold anything.
+    // The second field is a name in parentheses, which may contain any byte.
     let behind = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     let ticks = behind.split(' ').skip(11).take(2);
     let ticks: u64 = ticks.filter_map(|t| t.parse::<u64>().ok()).sum();
     Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }
 
-/// Time that this process was given on a processor.
+/// Returns the CPU time of this process.
 fn busy() -> Duration {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     // Fits: neither is negative.
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// As [`use_all`], and it takes no more of the processor than an image of this length may.
+/// Calls [`use_all`] and asserts that it stays within the CPU time limit for the length of the
+/// image.
 pub fn within_budget(bytes: &[u8], devices: &[Arc<dyn ReadAt>], around: &Path, turn: Option<u64>) {
     let before = busy();
     use_all(bytes, devices, around, turn);
@@ -269,17 +273,20 @@ pub fn within_budget(bytes: &[u8], devices: &[Arc<dyn ReadAt>], around: &Path, t
     let budget = ALLOWANCE + PER_BYTE * bytes.len() as u32;
     assert!(
         took <= budget,
-        "{took:?} of the processor, expected at most {budget:?}"
+        "CPU time {took:?}, expected at most {budget:?}"
     );
 }
 
-/// The cases of this process.
+/// Runs the cases of this child process.
 fn work(bases: &[Base], cases: &str) {
     let words: Vec<_> = cases.split(' ').collect();
     let [image, first, step, count] = words[..] else {
-        panic!("{CASES}: image, damage, step and count");
+        panic!("{CASES}: expected image, damage, step and count");
     };
-    let base = bases.iter().find(|b| b.name == image).expect("an image");
+    let base = bases
+        .iter()
+        .find(|b| b.name == image)
+        .expect("name of a base image");
     let first: Damage = first.parse().unwrap();
     let (step, count): (u64, u64) = (step.parse().unwrap(), count.parse().unwrap());
     let limit = Rlimit {

@@ -1,6 +1,7 @@
-//! One small image with every feature that the reader knows, in two forms: with a flat and with a compressed metabox.
+//! Small image with every feature that the reader supports, in two forms: with a flat and with a
+//! compressed metabox.
 
-#![allow(unreachable_pub, reason = "a module of one test")]
+#![allow(unreachable_pub, reason = "module of a test")]
 
 use crate::assemble::{
     BS, HEADER_POS, PARTIAL, Sheet, boxed, compact, dir_block, entry, extents, full_index, inode,
@@ -20,14 +21,14 @@ use tuff_format::xattr::filter_bit;
 use tuff_format::{BlockAddr, DeviceId};
 use tuff_store::{MemStore, ReadAt};
 
-// The format field of a record.
+// Format field of an extent record.
 const STORED: u32 = 0;
 const LZ4: u32 = 1;
 const LZMA: u32 = 2;
 const DEFLATE: u32 = 3;
 const ZSTD: u32 = 4;
 
-/// Devices behind the image, the same for every mutation of it.
+/// Extra devices of the image, the same for every damage.
 pub fn devices() -> Vec<Arc<dyn ReadAt>> {
     [noise(8192, 2), noise(4096, 3)]
         .into_iter()
@@ -35,7 +36,7 @@ pub fn devices() -> Vec<Arc<dyn ReadAt>> {
         .collect()
 }
 
-/// The image. All that is in it is named by what it shows.
+/// Assembles the image. Names describe the form of each inode.
 pub fn every(compressed_metabox: bool) -> Vec<u8> {
     let mut sheet = Sheet::new(incompat::KNOWN);
     sheet.sb.compat |= compat::MTIME | compat::XATTR_FILTER | compat::SHARED_EA_IN_METABOX;
@@ -58,7 +59,7 @@ pub fn every(compressed_metabox: bool) -> Vec<u8> {
     sheet.finish()
 }
 
-/// A shared attribute, name prefixes, a directory and files of two kinds inside the metabox.
+/// Writes into the metabox: a shared attribute, long prefixes, a directory and two kinds of files.
 fn metabox(sheet: &mut Sheet) {
     let mut shared = Vec::new();
     entry(1, "shared", "by two").encode(&mut shared);
@@ -88,7 +89,7 @@ fn metabox(sheet: &mut Sheet) {
     assert!(packs.compact);
     let file = inode(Layout::CompressedCompact, 66_000, piece.blocks.into());
     sheet.put(boxed(3), file, &[], 8, &packs.bytes);
-    // Something that takes more than a block.
+    // Makes the metabox longer than a block.
     sheet.write(true, 4096, &[0xAB; 10]);
 }
 
@@ -120,7 +121,7 @@ fn root(sheet: &mut Sheet) {
         ("zeros", place(11), File),
     ];
     sheet.put_dir(place(0), place(0), &xattrs(&[4], &[]), &entries);
-    // A directory of two blocks without a "." of its own.
+    // A directory of two blocks without a "." entry.
     let names: Vec<_> = (0..40).map(|i| format!("name-{i:0120}")).collect();
     let mut first = vec![("..", place(0), File)];
     first[0].2 = Dir;
@@ -145,12 +146,12 @@ fn root(sheet: &mut Sheet) {
     sheet.put(place(23), wide, &[], 1, &[]);
 }
 
-/// Files as they are, a symlink, a device, a fifo, and zeros without a block.
+/// Writes flat files, a symlink, a device, a fifo, and a file of zeros without blocks.
 fn plain(sheet: &mut Sheet) {
     let block = sheet.blocks(&noise(4000, 4));
     let flat = inode(Layout::FlatPlain, 4000, block.into());
     sheet.put(place(2), Inode { nlink: 15, ..flat }, &[], 1, &[]);
-    // A filter of names: a bit is clear for each name that is there.
+    // A Bloom filter of attribute names: the bits of existing names are clear.
     let mut body = Vec::new();
     let filter = !(filter_bit(1, b"colour") | filter_bit(1, b"empty"));
     let entries = [entry(1, "colour", "blue"), entry(1, "empty", "")];
@@ -187,7 +188,8 @@ fn plain(sheet: &mut Sheet) {
     sheet.put(place(11), zeros, &[], 1, &[]);
 }
 
-/// Chunk tables of both widths, with holes, over all devices, and a flat file on a device.
+/// Writes chunk-based files of both entry widths, with holes, on all devices, and a flat file on a
+/// device.
 fn chunks(sheet: &mut Sheet) {
     let own = sheet.blocks(&noise(4096, 1));
     let wide = Format {
@@ -229,7 +231,7 @@ fn head(kind: HeadKind, ofs: u16, block: u32) -> Lcluster {
     }
 }
 
-/// Indexes: two algorithms, an interlaced cluster, and a last cluster behind the inode.
+/// Writes files with indexes: two algorithms, an interlaced cluster, and an inline last cluster.
 fn indexed(sheet: &mut Sheet) {
     let (a, b) = (text(5_000, 1), text(6_000, 2));
     let first = sheet.cluster(&squeeze(Method::Lz4hc, &a));
@@ -257,7 +259,7 @@ fn indexed(sheet: &mut Sheet) {
     let payload = full_index(0, INTERLACED, 0, &entries);
     sheet.put(place(13), file, &[], 8, &payload);
 
-    // A cluster of two blocks, then one behind the inode.
+    // A cluster of two blocks, then an inline one.
     let (big, tail) = (noise(5_000, 8), text(900, 3));
     let (first, last) = (
         squeeze(Method::Zstd, &[&big[..], &text(10_000, 4)].concat()),
@@ -290,7 +292,7 @@ fn indexed(sheet: &mut Sheet) {
     sheet.put(place(14), file, &[], 8, &packs.bytes);
 }
 
-/// Encoded extents, records of all four lengths.
+/// Writes files with encoded extents, with records of all four lengths.
 fn encoded(sheet: &mut Sheet) {
     let whole = text(8192, 1);
     let (z, d) = (
@@ -303,7 +305,7 @@ fn encoded(sheet: &mut Sheet) {
     sheet.run(&noise(100, 2));
     let words = [
         len_word(z.len() as u32, ZSTD),
-        0, // a hole takes no room
+        0, // a hole takes no space
         len_word(d.len() as u32, DEFLATE),
         len_word(100, STORED),
     ];
@@ -312,7 +314,7 @@ fn encoded(sheet: &mut Sheet) {
     let file = inode(Layout::CompressedFull, 3 * 8192 + 100, 1);
     sheet.put(place(15), file, &[], 8, &extents(4, 0, 1, 0, &table));
 
-    // The last two are the first's cluster again, whole and in part.
+    // The last two refer to the cluster of the first, completely and in part.
     let packed = squeeze(Method::Lz4, &text(16384, 3));
     let plen = packed.len().next_multiple_of(BS) as u32;
     let at = sheet.cluster(&packed) * BS as u32;
@@ -343,7 +345,7 @@ fn encoded(sheet: &mut Sheet) {
         record16(0, 0, 17_000),
         record16(len_word(300, STORED), pc, 37_000),
         record16(len_word(za.len() as u32, DEFLATE) | PARTIAL, pa, 37_300),
-        record16(9, 0, 38_300), // the whole first word is a position in the packed inode
+        record16(9, 0, 38_300), // the first word is an offset in the packed inode
     ]
     .concat();
     let file = inode(Layout::CompressedFull, 38_312, 1);
@@ -380,7 +382,7 @@ fn encoded(sheet: &mut Sheet) {
     sheet.put(place(19), file, &[], 8, &payload);
 }
 
-/// The packed inode, a file that is a part of its cluster, and one that is a fragment whole.
+/// Writes the packed inode, a file of a part of its cluster, and a file that is one fragment.
 fn fragments(sheet: &mut Sheet) {
     sheet.put_fragments([place(22), place(20), place(21)], &text(12_000, 1));
 }

@@ -1,13 +1,14 @@
-//! Bytes that somebody changed: whatever is done with such an image ends, soon, in an answer or an error, in bounded
-//! memory, and touches nothing but the target of an extraction.
+//! Damaged images: every operation on them ends in a result or an error, within bounded time and
+//! memory, and writes only to the target of an extraction.
 //!
-//! Cases run in processes of their own, so that a panic, an abort, a hang and memory without end are all findings with a
-//! name: image and damage. To run one again:
+//! Cases run in child processes, so that panics, aborts, hangs and unbounded allocation are
+//! findings, identified by image and damage. To repeat a case:
 //!
 //! ```sh
 //! TUFF_HOSTILE="every mutation:17 1 1" cargo test -p tuff-erofs --test hostile -- bounded --nocapture
 //! ```
-//! The words are the image, the first damage, the step to the next one, and how many there are.
+//!
+//! The fields are the image, the first damage, the step, and the number of cases.
 
 #[path = "../assemble/mod.rs"]
 mod assemble;
@@ -30,7 +31,7 @@ use tuff_format::features::incompat;
 use tuff_format::inode::{FileType, Inode, Layout};
 use tuff_store::MemStore;
 
-/// All of it but what needs a metabox.
+/// All features except the metabox.
 const EXTENDED: u32 = incompat::KNOWN & !incompat::METABOX;
 
 fn open(base: &Base) -> Image {
@@ -41,15 +42,16 @@ fn open(base: &Base) -> Image {
     Image::open(MemStore::new(&base.good[..]), options).unwrap()
 }
 
-/// Else most of the damage below would damage nothing.
+/// The undamaged images are valid and cover every feature, so that damage below reaches all of
+/// them.
 #[test]
-fn the_images_are_sound_and_hold_every_feature() {
+fn the_base_images_are_valid_and_cover_every_feature() {
     let mut seen = BTreeSet::new();
     for base in bases() {
         let image = open(&base);
         let report = check(&image, &Options::default(), |_| ());
         if base.name == "claims-shared" {
-            continue; // Its directories are damage.
+            continue; // directories that share blocks are invalid
         }
         assert!(report.is_clean(), "{}: {:#?}", base.name, report.findings);
         probe::use_all(
@@ -116,11 +118,15 @@ fn the_images_are_sound_and_hold_every_feature() {
     assert_eq!(seen.iter().map(String::as_str).collect::<Vec<_>>(), all);
 }
 
-/// Found by flipped bits of a size: a dump listed a region per 16 blocks of a directory until memory was gone, an extraction
-/// that goes on after damage tried each block of it, or opened it again without end if its index was broken, and a
-/// comparison read holes of any length. Sizes are claims; what they cost follows the image.
+/// Regression: the cost of an operation must depend on the length of the image, not on size fields.
+/// Flipped bits in a size had these effects:
+///
+/// * A dump listed a region per 16 blocks of a directory until memory was exhausted.
+/// * An extraction that continues after damage tried each block of a directory.
+/// * With a damaged index, it reopened the directory forever.
+/// * A comparison read holes of any length.
 #[test]
-fn sizes_that_are_only_claimed_cost_nothing() {
+fn claimed_sizes_cost_no_time_or_memory() {
     let dir = |layout, size, u| Inode {
         mode: 0o040755,
         nlink: 2,
@@ -148,11 +154,11 @@ fn sizes_that_are_only_claimed_cost_nothing() {
     }
 }
 
-/// Images that were findings once. In image-head-behind.erofs a COMPACT index entry claims to start behind its own
-/// lcluster: the extent came out behind the offset that was asked for, and its length was counted from there, which was a
-/// panic, or, without overflow checks, a length near 2^64. A look-up now says where the extent starts.
+/// Regression: images that were findings. In image-head-behind.erofs, a COMPACT index entry claims
+/// to start after its own lcluster. The extent started after the requested offset, and its length
+/// underflowed.
 #[test]
-fn what_was_found_once_ends_in_an_answer_or_an_error() {
+fn former_findings_end_in_a_result_or_an_error() {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/invalid");
     let mut seen = 0;
     for file in std::fs::read_dir(dir).unwrap() {
@@ -166,10 +172,10 @@ fn what_was_found_once_ends_in_an_answer_or_an_error() {
     assert!(seen > 1);
 }
 
-/// What a test run can afford: every bit of every structure of one image with every feature, one of 16 truncations, and
-/// mutations of all images.
+/// Cases for a normal test run: every bit of every structure of one image with every feature, one
+/// in 16 truncations, and mutations of all images.
 #[test]
-fn bounded_damage_ends_in_an_answer_or_an_error() {
+fn bounded_damage_ends_in_a_result_or_an_error() {
     let bases = bases();
     let every = &bases[0];
     let mut batches = vec![
@@ -182,14 +188,15 @@ fn bounded_damage_ends_in_an_answer_or_an_error() {
     run(
         &bases,
         &batches,
-        "bounded_damage_ends_in_an_answer_or_an_error",
+        "bounded_damage_ends_in_a_result_or_an_error",
     );
 }
 
-/// Every bit and every truncation of an image with every feature, and every bit of the structures of its other form.
+/// Every bit and every truncation of the image with every feature, and every bit of the structures
+/// of its second form.
 #[test]
 #[ignore = "takes about half an hour in a release build"]
-fn every_bit_and_every_truncation_ends_in_an_answer_or_an_error() {
+fn every_bit_and_every_truncation_ends_in_a_result_or_an_error() {
     let bases = bases();
     let (flat, boxed) = (&bases[0], &bases[1]);
     let batches = [
@@ -200,19 +207,20 @@ fn every_bit_and_every_truncation_ends_in_an_answer_or_an_error() {
     run(
         &bases,
         &batches,
-        "every_bit_and_every_truncation_ends_in_an_answer_or_an_error",
+        "every_bit_and_every_truncation_ends_in_a_result_or_an_error",
     );
 }
 
-/// Mutations of all images: `TUFF_HOSTILE_MUTATIONS` in all, 200,000 if nothing is said, from `TUFF_HOSTILE_SEED` on.
+/// Mutations of all images: `TUFF_HOSTILE_MUTATIONS` in total (default: 200,000), from seed
+/// `TUFF_HOSTILE_SEED` on (default: 0).
 #[test]
 #[ignore = "takes about half an hour in a release build"]
-fn mutations_end_in_an_answer_or_an_error() {
+fn mutations_end_in_a_result_or_an_error() {
     let number = |name| std::env::var(name).ok().map(|v| v.parse().unwrap());
     let mutations = number("TUFF_HOSTILE_MUTATIONS").unwrap_or(200_000u64);
     let seed = number("TUFF_HOSTILE_SEED").unwrap_or(0u64);
     let bases = bases();
-    // A half of them for the images with every feature.
+    // Half of the mutations are for the two images with every feature.
     let batches: Vec<_> = bases
         .iter()
         .enumerate()
@@ -224,17 +232,18 @@ fn mutations_end_in_an_answer_or_an_error() {
             Batch::new(base, Damage::Mutation(seed << 32), share as usize)
         })
         .collect();
-    run(&bases, &batches, "mutations_end_in_an_answer_or_an_error");
+    run(&bases, &batches, "mutations_end_in_a_result_or_an_error");
 }
 
-/// Files of every layout that claim sizes up to 2^63, and trees that are deep or list their names again and again.
+/// Files of every layout that claim sizes up to 2^63, and trees that are deep or list their names
+/// repeatedly.
 #[test]
-fn claims_end_in_an_answer_or_an_error() {
+fn claims_end_in_a_result_or_an_error() {
     let sizes = [1 << 32, 1 << 46, 1 << 58, (1 << 63) - 4096];
     let all = shapes::claimed_files(&sizes);
     let mut all: Vec<_> = all.into_iter().map(|shape| (shape, None)).collect();
     all.push((("deep".into(), shapes::deep(2_000, 200)), None));
-    // Not extracted or built: that makes as many files as the limit allows.
+    // Extraction and builds are left out: they would create as many files as the limit allows.
     let shared = shapes::shared(400, 4_000);
     all.push((("shared".into(), shared.clone()), Some(0)));
     all.push((("shared".into(), shared), Some(2)));

@@ -1,6 +1,6 @@
-//! Cases: which image is damaged, and how. A case is a number, so that it can be named and made again.
+//! Cases: a base image and its damage. A number identifies each case, so that it can be repeated.
 
-#![allow(unreachable_pub, reason = "a module of one test")]
+#![allow(unreachable_pub, reason = "module of a test")]
 
 use crate::common::{self, Random};
 use crate::every::{devices, every};
@@ -11,16 +11,16 @@ use tuff_erofs::dump::{Area, Regions};
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_store::{MemStore, ReadAt};
 
-/// A sound image and what is known about it.
+/// Valid image, its devices and its structures.
 pub struct Base {
     pub name: &'static str,
     pub good: Vec<u8>,
     pub devices: Vec<Arc<dyn ReadAt>>,
-    /// Where its structures are: everything that is no data, in order.
+    /// Ranges of all structures (not file data), ascending.
     structures: Vec<Range<usize>>,
 }
 
-/// The images with every feature, the samples of the builder over its options, then holes in every layout, and trees that are
+/// Base images: those with every feature, the samples, holes in every layout, and trees that are
 /// deep or list the same names in many directories.
 pub fn bases() -> Vec<Base> {
     let by_hand = [("every", every(false)), ("every-boxed", every(true))];
@@ -59,7 +59,7 @@ impl Base {
                 _ => structures.push(start..end),
             }
         }
-        // The boot area is nobody's.
+        // The boot area is not part of the format.
         if let Some(first) = structures.first_mut() {
             first.start = first.start.max(1024);
         }
@@ -71,12 +71,12 @@ impl Base {
         }
     }
 
-    /// Bytes of structures.
+    /// Returns the number of bytes in structures.
     pub fn structure_len(&self) -> usize {
         self.structures.iter().map(ExactSizeIterator::len).sum()
     }
 
-    /// The n-th byte of all structures.
+    /// Returns the position of the n-th byte in structures.
     fn structure_byte(&self, mut n: usize) -> usize {
         for run in &self.structures {
             if n < run.len() {
@@ -88,21 +88,22 @@ impl Base {
     }
 }
 
-/// How an image is damaged.
+/// Damage of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// A bit of a structure: its number among those.
+    /// Flips a bit of the structures, by its number among their bits.
     Bit(usize),
-    /// A bit of the image.
+    /// Flips a bit of the image.
     AnyBit(usize),
-    /// The end is missing: this is left.
+    /// Truncates the image to this length.
     Cut(usize),
-    /// One to eight changes that follow from this number.
+    /// Applies one to eight random changes with this seed, and rarely a truncation.
     Mutation(u64),
 }
 
 impl Damage {
-    /// Simple damage comes in such numbers that what is done with an image takes turns; neighbours have the other ones.
+    /// Selects the operations of [`use_all`](crate::probe::use_all) for simple damage: each case
+    /// runs some, and neighbouring cases run the rest. `None` for mutations, which run all.
     pub fn turn(self) -> Option<u64> {
         match self {
             Self::Bit(n) | Self::AnyBit(n) | Self::Cut(n) => Some((n ^ n >> 3) as u64),
@@ -133,12 +134,12 @@ impl std::str::FromStr for Damage {
             "any-bit" => Self::AnyBit(n as usize),
             "cut" => Self::Cut(n as usize),
             "mutation" => Self::Mutation(n),
-            _ => return Err(format!("no damage is called {kind}")),
+            _ => return Err(format!("unknown kind of damage: {kind}")),
         })
     }
 }
 
-/// The damaged image.
+/// Returns the damaged image.
 pub fn damage(base: &Base, damage: Damage) -> Vec<u8> {
     let mut bytes = base.good.clone();
     match damage {
@@ -164,7 +165,7 @@ fn mutate(base: &Base, bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Where a field of `len` bytes may be: mostly in a structure, and aligned as fields are.
+/// Returns the position of a field of `len` bytes: usually in a structure, and naturally aligned.
 fn field(base: &Base, bytes: &[u8], random: &mut Random, len: usize) -> usize {
     let at = if random.below(8) == 0 {
         random.below(bytes.len() as u64) as usize
@@ -174,7 +175,7 @@ fn field(base: &Base, bytes: &[u8], random: &mut Random, len: usize) -> usize {
     at.min(bytes.len() - len) & !(len.min(8) - 1)
 }
 
-/// Values that are edges of something.
+/// Returns a boundary value.
 fn edge(random: &mut Random, old: u64, len: u64) -> u64 {
     match random.below(9) {
         0 => 0,
@@ -189,7 +190,7 @@ fn edge(random: &mut Random, old: u64, len: u64) -> u64 {
     }
 }
 
-/// One change: of bits, bytes, a field, two fields, an inode's place, a block.
+/// Applies a random change to a bit, bytes, one or two fields, an inode slot or a block.
 fn change(base: &Base, bytes: &mut [u8], random: &mut Random) {
     let len = 1usize << random.below(4);
     let at = field(base, bytes, random, len);
@@ -207,7 +208,7 @@ fn change(base: &Base, bytes: &mut [u8], random: &mut Random) {
             bytes[at..at + len].copy_from_slice(&value.to_le_bytes()[..len]);
         }
         5 | 6 => {
-            // A field of the same width from elsewhere: a number that means something.
+            // Copy a field of the same width from elsewhere: a plausible value.
             let from = field(base, bytes, random, len);
             bytes.copy_within(from..from + len, at);
         }
@@ -218,7 +219,7 @@ fn change(base: &Base, bytes: &mut [u8], random: &mut Random) {
             }
         }
         8 => {
-            // Slots of 32 bytes: an inode, or a part of one, in the place of another.
+            // Copy slots of 32 bytes: an inode, or a part of one, over another.
             let len = 32 << random.below(2);
             let (to, from) = (
                 field(base, bytes, random, len),
@@ -227,7 +228,7 @@ fn change(base: &Base, bytes: &mut [u8], random: &mut Random) {
             bytes.copy_within(from & !31..(from & !31) + len, to & !31);
         }
         _ => {
-            // Blocks swapped, copied or filled.
+            // Copy, swap or fill blocks.
             let block = 512 << random.below(4);
             let blocks = (bytes.len() / block) as u64;
             let mut pick = || random.below(blocks) as usize * block;

@@ -1,6 +1,6 @@
-//! All that one does with an image, with nothing left out because it looks wrong.
+//! All operations on an image, with none skipped for implausible values.
 
-#![allow(unreachable_pub, reason = "a module of one test")]
+#![allow(unreachable_pub, reason = "module of a test")]
 
 use crate::common::Random;
 use std::io::{self, Read};
@@ -17,13 +17,14 @@ use tuff_erofs::walk::Walk;
 use tuff_mkfs::{KernelVersion, Progress, options::Verity};
 use tuff_store::{MemStore, ReadAt, Target};
 
-/// Most bytes that one case reads through the plain reader.
+/// Maximum number of bytes that a case reads with the plain reader.
 const READ: u64 = 4 << 20;
-/// Names that one case visits where it walks by itself.
+/// Maximum number of names that a case visits in walks of this module.
 const NAMES: usize = 600;
 
-/// Opens, checks, reads and lists an image, and prints, copies, compares, hashes, builds, serves and extracts it, with the
-/// default limits: all of these, or some if `turn` says whose turn it is. `around` is an empty directory in which nothing but the target may be afterwards.
+/// Opens, checks, reads, lists, dumps, archives, compares, hashes, rebuilds, serves and extracts an
+/// image with default limits. `turn` selects a quarter of the expensive operations. `around` is an
+/// empty directory, in which only the target may exist afterwards.
 pub fn use_all(bytes: &[u8], devices: &[Arc<dyn ReadAt>], around: &Path, turn: Option<u64>) {
     let open = |verify_checksum| {
         let options = OpenOptions {
@@ -34,7 +35,7 @@ pub fn use_all(bytes: &[u8], devices: &[Arc<dyn ReadAt>], around: &Path, turn: O
         Image::open(MemStore::new(bytes), options)
     };
     let _ = open(true);
-    // The checksum would keep most of what follows out.
+    // The checksum would reject most damaged images.
     let Ok(image) = open(false) else { return };
     let one_thread = check::Options {
         threads: 1,
@@ -42,7 +43,8 @@ pub fn use_all(bytes: &[u8], devices: &[Arc<dyn ReadAt>], around: &Path, turn: O
         ..check::Options::default()
     };
     let report = check(&image, &one_thread, |_| ());
-    // An index that contradicts itself may say one thing from the start and another from the middle: the check finds it.
+    // A contradictory index may return different data from the start and from the middle. The check
+    // reports it.
     let clear = report.findings.iter().all(|f| f.rule != Rule::Index) && report.dropped == 0;
     read(&image, bytes.len() as u64, clear);
     let mine = |n| turn.is_none_or(|turn| turn % 4 == n);
@@ -63,7 +65,7 @@ pub fn use_all(bytes: &[u8], devices: &[Arc<dyn ReadAt>], around: &Path, turn: O
     }
 }
 
-/// Builds an image from this one.
+/// Builds a new image with this one as the source.
 fn rebuild(bytes: &[u8], devices: &[Arc<dyn ReadAt>], around: &Path) {
     let path = |name: &str| around.join(name);
     std::fs::write(path("image"), bytes).unwrap();
@@ -77,7 +79,7 @@ fn rebuild(bytes: &[u8], devices: &[Arc<dyn ReadAt>], around: &Path) {
     }
     let mut options = tuff_mkfs::Options::for_kernel(KernelVersion(6, 18));
     options.resources.threads = Some(1);
-    // Only the bytes are compared, not their encoding.
+    // Only the source is of interest, not the encoding.
     options.compression.default = None;
     let source = tuff_mkfs::Source::Image {
         path: path("image"),
@@ -91,7 +93,7 @@ fn rebuild(bytes: &[u8], devices: &[Arc<dyn ReadAt>], around: &Path) {
     }
 }
 
-/// Makes a hash tree behind the image.
+/// Appends a hash tree to the image.
 fn hash(bytes: &[u8], around: &Path) {
     let path = around.join("hashed");
     std::fs::write(&path, bytes).unwrap();
@@ -104,7 +106,8 @@ fn hash(bytes: &[u8], around: &Path) {
     std::fs::remove_file(path).unwrap();
 }
 
-/// Asks what a kernel asks of a mount: names, attributes, and pages of files at their start, their end and in between.
+/// Sends requests as a kernel does for a mount: names, attributes, and pages at the start, at the
+/// end and in the middle of files.
 fn serve(image: Image) {
     let server = Server::new(image, ServeOptions::default());
     let mut session = server.session();
@@ -146,7 +149,7 @@ fn serve(image: Image) {
     }
 }
 
-/// Walks the tree, whatever its shape, and reads attributes, targets and files: in parts, and from the start.
+/// Walks the tree, whatever its shape, and reads attributes, targets and files.
 fn read(image: &Image, seed: u64, clear: bool) {
     let Ok(root) = image.root() else { return };
     let mut random = Random(seed);
@@ -192,8 +195,8 @@ fn read(image: &Image, seed: u64, clear: bool) {
     }
 }
 
-/// Reads at most `left` bytes from the start, then parts, which must be the same if indexes are `clear`. Returns what was
-/// read.
+/// Reads at most `left` bytes from the start, then parts, which must be equal if the indexes are
+/// `clear`. Returns the number of bytes read from the start.
 fn read_file(image: &Image, inode: &Inode, left: u64, random: &mut Random, clear: bool) -> u64 {
     let mut whole = Vec::new();
     let all = match image.reader(inode) {
@@ -243,7 +246,7 @@ fn tar(image: &Image) {
     let _ = writer.finish();
 }
 
-/// An image is the same as itself.
+/// Asserts that an image is equal to itself, or that comparing fails.
 fn compare(image: &Image) {
     let (mut a, mut b) = (Side::Image(image), Side::Image(image));
     let options = diff::Options {
@@ -258,7 +261,7 @@ fn compare(image: &Image) {
     assert!(result.is_err() || names == 0);
 }
 
-/// Extracts what there is into `around`, where nothing else may appear.
+/// Extracts the image into `around`, and asserts that nothing else appears there.
 fn take_out(image: &Image, around: &Path) {
     std::fs::create_dir_all(around).unwrap();
     let target = around.join("target");
@@ -271,10 +274,10 @@ fn take_out(image: &Image, around: &Path) {
     let _ = extract(image, &target, &options, |_| ());
     for entry in std::fs::read_dir(around).unwrap() {
         let name = entry.unwrap().file_name();
-        assert_eq!(name, "target", "outside the target");
+        assert_eq!(name, "target", "created outside the target");
     }
     if std::fs::remove_dir_all(&target).is_err() {
-        // Not writable, or nested deeper than there are descriptors.
+        // Not writable, or nested more deeply than file descriptors allow.
         for (command, flags) in [("chmod", ["-R", "u+rwx"]), ("rm", ["-r", "-f"])] {
             let mut command = std::process::Command::new(command);
             let _ = command.args(flags).arg(&target).output();

@@ -1,4 +1,5 @@
-//! Images that claim far more than they hold: huge files in every layout, and trees that are deep, wide or shared.
+//! Images with claims far beyond their content: huge files in every layout, and trees that are
+//! deep, wide or shared.
 
 #![allow(
     dead_code,
@@ -15,15 +16,16 @@ use tuff_format::cluster::MapHeader;
 use tuff_format::features::incompat;
 use tuff_format::inode::{FileType, Inode, Layout};
 
-/// All features but the metabox.
+/// All features except the metabox.
 const EXTENDED: u32 = incompat::KNOWN & !incompat::METABOX;
 /// Start block of a file without blocks.
 const NO_START: u64 = (1 << 48) - 1;
 
-/// An image and its name.
+/// Name and bytes of an image.
 pub type Shape = (String, Vec<u8>);
 
-/// Files of all layouts that claim these sizes, one an image. Unit: bytes.
+/// Returns an image for each layout and size, with a file that claims that size. Unit of sizes:
+/// bytes.
 pub fn claimed_files(sizes: &[u64]) -> Vec<Shape> {
     let mut out = Vec::new();
     for &size in sizes {
@@ -82,14 +84,15 @@ const LAYOUTS: Layouts = [
         packed(sheet, inode(Layout::FlatPlain, size, NO_START), size);
     }),
     ("index", |sheet, size| {
-        // As much of an index as fits into a place.
+        // The index is shorter than the claimed size requires.
         let file = inode(Layout::CompressedFull, size, 1);
         let index = full_index(0, 0, 0, &[]);
         sheet.put(place(1), file, &[], 8, &index);
     }),
 ];
 
-/// Files that are holes of `size` bytes and little else, in every layout that has holes.
+/// Returns an image with files of mostly holes, `size` bytes each, in every layout that supports
+/// holes.
 pub fn holes(size: u64) -> Vec<u8> {
     let mut sheet = Sheet::new(EXTENDED);
     sheet.put_root(&[
@@ -110,7 +113,7 @@ pub fn holes(size: u64) -> Vec<u8> {
     sheet.finish()
 }
 
-/// `files` files whose data is the same `len` bytes.
+/// Returns an image with `files` files that share the same `len` bytes of data.
 pub fn same_blocks(files: u64, len: usize) -> Vec<u8> {
     assert!(files <= 150, "the root is one block");
     let mut sheet = Sheet::new(EXTENDED);
@@ -135,7 +138,8 @@ pub fn same_blocks(files: u64, len: usize) -> Vec<u8> {
     sheet.finish()
 }
 
-/// A chunk-based file of the largest chunks, as many of them as a place holds; the size is cut down to those.
+/// Returns a chunk-based file of maximum chunks, as many as fit into an inode slot. Reduces the
+/// size to them.
 fn chunks(size: u64, block: u32) -> (Inode, Vec<u8>) {
     let format = Format {
         bits: 31,
@@ -148,7 +152,7 @@ fn chunks(size: u64, block: u32) -> (Inode, Vec<u8>) {
     (file, block.to_le_bytes().repeat(count as usize))
 }
 
-/// A packed inode, and a file that is a fragment of all of it.
+/// Writes a packed inode, and a file that is a fragment of all of it.
 fn packed(sheet: &mut Sheet, file: Inode, size: u64) {
     sheet.sb.packed = Some(place(2));
     sheet.put(place(2), file, &[], 1, &[]);
@@ -166,7 +170,8 @@ fn directory(size: u64, block: u64) -> Inode {
     }
 }
 
-/// Directories inside each other, `depth` of them, with names of `name_len` bytes, and a file in the last one.
+/// Returns an image with `depth` nested directories with names of `name_len` bytes, and a file in
+/// the last one.
 pub fn deep(depth: u64, name_len: usize) -> Vec<u8> {
     let mut sheet = Sheet::new(EXTENDED);
     let name = "d".repeat(name_len);
@@ -192,12 +197,12 @@ pub fn deep(depth: u64, name_len: usize) -> Vec<u8> {
     sheet.finish()
 }
 
-/// The i-th of the inodes behind the places: 512 bytes each.
+/// Returns the nid of the i-th inode after the slots, 512 bytes each.
 fn nid_of(i: u64) -> Nid {
     Nid((16384 + 512 * i) / 32)
 }
 
-/// A root of `dirs` directories, all of which have the same blocks as their data: `names` names of files.
+/// Returns an image with `dirs` directories that share their blocks, which list `names` files.
 pub fn shared(dirs: u64, names: u64) -> Vec<u8> {
     let mut sheet = Sheet::new(EXTENDED);
     let listed: Vec<String> = (0..names).map(|i| format!("{i:08}")).collect();
