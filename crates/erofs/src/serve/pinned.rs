@@ -117,7 +117,7 @@ impl Server {
         let Some(mut slab) = self.decoded.slab(len) else {
             return Ok(false);
         };
-        // The buffer may be longer than its size class.
+        // The buffer may be longer than `BufferPool::cost` of the requested length.
         if self.decoded.pinned() + slab.len() > budget {
             return Ok(false);
         }
