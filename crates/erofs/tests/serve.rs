@@ -495,7 +495,7 @@ fn clusters_that_a_random_reader_returns_to_are_pushed_page_aligned() {
         handed += pages.len() as u64;
     }
     // Each pushed byte is counted once.
-    assert!(handed > 0 && server.counters().handed_on_bytes == handed);
+    assert!(handed > 0 && server.counters().pushed_bytes == handed);
     // Ranges that are not inside the file are empty.
     for (offset, len) in [(2_999_000, 4096), (u64::MAX, 2), (0, usize::MAX)] {
         let step = None;

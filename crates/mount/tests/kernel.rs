@@ -248,7 +248,7 @@ fn clusters_read_again_are_pushed_into_the_page_cache() {
         // All threads end with the mount.
         drop(ours);
         let counters = handler.filesystem().counters();
-        let pushed = counters.iter().find(|(name, _)| *name == "handed_on_bytes");
+        let pushed = counters.iter().find(|(name, _)| *name == "pushed_bytes");
         assert!(pushed.unwrap().1 > 0, "{transport:?}: {counters:?}");
     }
 }
@@ -280,7 +280,7 @@ fn next_steps_of_a_strided_reader_are_pushed_into_the_page_cache() {
         // All threads end with the mount.
         drop(ours);
         let counters = handler.filesystem().counters();
-        let pushed = counters.iter().find(|(name, _)| *name == "handed_on_bytes");
+        let pushed = counters.iter().find(|(name, _)| *name == "pushed_bytes");
         assert!(pushed.unwrap().1 > 0, "{transport:?}: {counters:?}");
     }
 }

@@ -361,7 +361,7 @@ impl<'a, 'p> Walk<'a, 'p> {
 
     fn leave(&self, frame: &Frame) {
         if frame.bad_blocks > 0 {
-            return; // What is missing may be there.
+            return; // A damaged block may contain the missing entry.
         }
         let shared = self.shared;
         let place = || self.place(&frame.inode);

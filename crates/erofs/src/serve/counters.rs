@@ -15,7 +15,7 @@ pub struct Counters {
     /// Bytes returned by requests.
     pub returned_bytes: u64,
     /// Part of `returned_bytes` that was returned by reference, without a copy.
-    pub lent_bytes: u64,
+    pub zero_copy_bytes: u64,
     /// Reads of file data from the image's devices.
     pub fetches: u64,
     /// Bytes of these reads.
@@ -36,7 +36,7 @@ pub struct Counters {
     pub ahead_bytes: u64,
     /// Decoded bytes pushed to a cache above the server: see
     /// [`Server::read_pushed`](super::Server::read_pushed).
-    pub handed_on_bytes: u64,
+    pub pushed_bytes: u64,
     /// Decoded clusters that were evicted.
     pub dropped: u64,
     /// Memory in buffers, including those of pinned clusters and free ones. Unit: bytes.
@@ -55,7 +55,7 @@ pub(crate) enum Count {
     Reads,
     Errors,
     Returned,
-    Lent,
+    ZeroCopy,
     Fetches,
     Fetched,
     /// The first of four counters, one per strategy.
@@ -65,10 +65,10 @@ pub(crate) enum Count {
     CompressedHits,
     Sequential,
     Ahead,
-    HandedOn,
+    Pushed,
 }
 
-const COUNTS: usize = Count::HandedOn as usize + 1;
+const COUNTS: usize = Count::Pushed as usize + 1;
 
 /// Counters of one request before they are added to the totals.
 #[derive(Default)]
@@ -133,7 +133,7 @@ impl Totals {
             reads: get(Count::Reads),
             errors: get(Count::Errors),
             returned_bytes: get(Count::Returned),
-            lent_bytes: get(Count::Lent),
+            zero_copy_bytes: get(Count::ZeroCopy),
             fetches: get(Count::Fetches),
             fetched_bytes: get(Count::Fetched),
             decodes: from_fn(|n| sum(Count::Decodes as usize + n)),
@@ -142,7 +142,7 @@ impl Totals {
             compressed_hits: get(Count::CompressedHits),
             sequential: get(Count::Sequential),
             ahead_bytes: get(Count::Ahead),
-            handed_on_bytes: get(Count::HandedOn),
+            pushed_bytes: get(Count::Pushed),
             latency: Latency(latency),
             ..Counters::default()
         }

@@ -583,7 +583,7 @@ impl Server {
             && session.references.len() < REFERENCES_MAX
         {
             let at = out.base + part.at;
-            session.tally.add(Count::Lent, part.take as u64);
+            session.tally.add(Count::ZeroCopy, part.take as u64);
             session.references.push(ClusterReference {
                 at: at..at + part.take,
                 held,

@@ -383,7 +383,7 @@ impl Server {
         let tally = &mut session.tally;
         tally.add(Count::Fetches, fetches);
         tally.add(Count::Fetched, fetched);
-        tally.add(Count::HandedOn, pages.len() as u64);
+        tally.add(Count::Pushed, pages.len() as u64);
         self.totals.add_uncounted(session.cell, tally);
         Ok((range.offset + pages.start as u64, pages))
     }

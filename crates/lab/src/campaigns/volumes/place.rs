@@ -46,7 +46,7 @@ impl Kind {
     }
 }
 
-/// Mounted filesystem. Unmounted and removed by [`Place::end`] or when dropped.
+/// Mounted filesystem. Unmounted and removed by `Place::end` or when dropped.
 pub struct Place {
     kind: Kind,
     tuff: PathBuf,
