@@ -193,7 +193,7 @@ fn a_stopped_extraction_leaves_no_partial_file() {
                 Ok(()) if stop.load(Relaxed) => {} // stopped after the last file
                 Ok(()) => break,
                 Err(Error::Io(ref detail, ref io)) if io.kind() == ErrorKind::Interrupted => {
-                    assert!(detail.to_string().starts_with("stopped; "), "{detail}");
+                    assert!(detail.to_string().starts_with("stopped: "), "{detail}");
                     assert!(files < all, "{name}: stopped, but all files exist");
                     stopped += 1;
                 }

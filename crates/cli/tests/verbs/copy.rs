@@ -153,7 +153,7 @@ fn extract_gives_the_tree_back() {
     assert_eq!(code(&again), 2);
     let said = stderr(&again);
     let named = said.strip_prefix("tuff: ").unwrap();
-    let named = named.split(": exists already").next().unwrap();
+    let named = named.split(": already exists").next().unwrap();
     let out = place.path("out");
     assert!(out.join(named).symlink_metadata().is_ok(), "{said}");
     args.push("--overwrite");

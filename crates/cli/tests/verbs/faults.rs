@@ -127,7 +127,7 @@ fn a_stopped_extraction_leaves_complete_files() {
     assert_eq!(code(&out), 130, "{}", stderr(&out));
     let said = stderr(&out);
     assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.starts_with("tuff: out: stopped; "), "{said}");
+    assert!(said.starts_with("tuff: out: stopped: "), "{said}");
     let made = files(&place.path("out"));
     assert!(
         said.contains(&format!(" {} files are complete", made.len())),
