@@ -1,10 +1,5 @@
 //! The check reports each kind of damage under its rule.
 
-mod common;
-
-use common::assemble::{
-    Assembled, Body, Node, assemble, assemble_with, dir, file, superblock, symlink,
-};
 use tuff_erofs::check::{Options, Report, Rule, Severity, check};
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_format::features::{compat, incompat};
@@ -13,6 +8,9 @@ use tuff_format::superblock::Superblock;
 use tuff_format::xattr::{Entry, encode_body, filter_bit};
 use tuff_format::{BlockBits, Nid};
 use tuff_store::MemStore;
+use tuff_testkit::assemble::{
+    Assembled, Body, Node, assemble, assemble_with, dir, file, superblock, symlink,
+};
 
 fn report(bytes: Vec<u8>) -> Report {
     let options = OpenOptions {
@@ -520,11 +518,11 @@ fn files_that_use_only_the_second_algorithm_are_readable() {
 
 #[test]
 fn findings_are_the_same_for_any_number_of_threads() {
-    let mut bytes = common::sample::bytes("four");
-    let mut random = common::Random(7);
+    let mut bytes = tuff_testkit::sample::bytes("four");
+    let mut random = tuff_testkit::Rng::new(7);
     for _ in 0..200 {
-        let at = 1200 + random.below(bytes.len() as u64 - 1200) as usize;
-        bytes[at] ^= 1 << random.below(8);
+        let at = 1200 + random.below_u64(bytes.len() as u64 - 1200) as usize;
+        bytes[at] ^= 1 << random.below_u64(8);
     }
     let options = || OpenOptions {
         verify_checksum: false,
@@ -580,11 +578,11 @@ fn the_check_reports_exactly_the_clusters_that_fail_to_read() {
         let target = tuff_store::Target::Path(path.clone());
         tuff_mkfs::build(&source, &options, &target, &Progress::default()).unwrap();
         let good = std::fs::read(&path).unwrap();
-        let (mut random, mut broken) = (common::Random(7), 0);
+        let (mut random, mut broken) = (tuff_testkit::Rng::new(7), 0);
         for _ in 0..300 {
             let mut bytes = good.clone();
-            let at = 8192 + random.below(bytes.len() as u64 - 8192) as usize;
-            bytes[at] ^= 1 << random.below(8);
+            let at = 8192 + random.below_u64(bytes.len() as u64 - 8192) as usize;
+            bytes[at] ^= 1 << random.below_u64(8);
             let options = OpenOptions {
                 verify_checksum: false,
                 ..OpenOptions::default()

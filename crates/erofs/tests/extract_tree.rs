@@ -1,12 +1,5 @@
 //! An extraction creates exactly what the image contains, for any image and any target directory.
 
-mod common;
-
-use common::assemble::{Body, Node, assemble, dir, file, symlink};
-use common::sample;
-use common::{
-    Ignore, Scratch, assert_same, host_tree, image_tree, is_root, mkfs, nasty_tree, open,
-};
 use rustix::fs as rfs;
 use std::os::unix::fs::{MetadataExt, symlink as make_symlink};
 use std::path::Path;
@@ -14,6 +7,17 @@ use tuff_erofs::Error;
 use tuff_erofs::extract::{Options, Report, extract};
 use tuff_erofs::read::Image;
 use tuff_store::{MemStore, Target};
+use tuff_testkit::Scratch;
+use tuff_testkit::assemble::{Body, Node, assemble, dir, file, symlink};
+use tuff_testkit::is_root;
+use tuff_testkit::sample;
+use tuff_testkit::tree::Ignore;
+use tuff_testkit::tree::assert_same;
+use tuff_testkit::tree::host_tree;
+use tuff_testkit::tree::image_tree;
+use tuff_testkit::tree::nasty_tree;
+use tuff_testkit::tree::open;
+use tuff_testkit::variants::mkfs;
 
 fn options() -> Options {
     Options::default()
@@ -444,7 +448,8 @@ fn paths_longer_than_path_max_are_extracted() {
         (depth as u64 - 1, 1)
     );
     assert!(depth * name.len() > 4096);
-    let mut fd = common::open_dir(&target);
+    let flags = rfs::OFlags::DIRECTORY | rfs::OFlags::NOFOLLOW;
+    let mut fd = rfs::open(&target, flags, rfs::Mode::empty()).unwrap();
     for _ in 0..depth - 1 {
         let flags = rfs::OFlags::DIRECTORY | rfs::OFlags::NOFOLLOW;
         fd = rfs::openat(&fd, name, flags, rfs::Mode::empty()).unwrap();

@@ -2,14 +2,6 @@
 //! reader returns the content, the check finds nothing, and a kernel with the features reads the
 //! same tree.
 
-mod assemble;
-mod common;
-
-use assemble::{
-    BS, EPOCH, HEADER_POS, PARTIAL, Sheet, boxed, compact, dir_block, entry, extents, full_index,
-    inode, len_word, place, record16, record32, squeeze, xattrs,
-};
-use common::{Ignore, Scratch, assert_same, host_tree, image_tree, is_root, noise, text};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,6 +17,18 @@ use tuff_format::features::{compat, incompat};
 use tuff_format::inode::{FileType, Inode, Layout};
 use tuff_format::{BlockAddr, DeviceId, Nid};
 use tuff_store::{MemStore, ReadAt};
+use tuff_testkit::Scratch;
+use tuff_testkit::content::noise;
+use tuff_testkit::content::text;
+use tuff_testkit::is_root;
+use tuff_testkit::sheet::{
+    BS, EPOCH, HEADER_POS, PARTIAL, Sheet, boxed, compact, dir_block, entry, extents, full_index,
+    inode, len_word, place, record16, record32, squeeze, xattrs,
+};
+use tuff_testkit::tree::Ignore;
+use tuff_testkit::tree::assert_same;
+use tuff_testkit::tree::host_tree;
+use tuff_testkit::tree::image_tree;
 
 const COMPRESSED: u32 = incompat::LZ4_0PADDING | incompat::COMPR_CFGS;
 const EXTENTS: u32 = COMPRESSED | incompat::BIT48;
@@ -52,10 +56,10 @@ fn content(image: &Image, path: &str) -> Vec<u8> {
     let mut out = Vec::new();
     std::io::copy(&mut image.reader(&inode).unwrap(), &mut out).unwrap();
     // Reads of parts return the same bytes.
-    let mut random = common::Random(inode.size());
+    let mut random = tuff_testkit::Rng::new(inode.size());
     for _ in 0..20 {
-        let at = random.below(out.len() as u64 + 1) as usize;
-        let mut part = vec![0xEE; random.below(9000) as usize];
+        let at = random.below_u64(out.len() as u64 + 1) as usize;
+        let mut part = vec![0xEE; random.below_u64(9000) as usize];
         let n = image.read_at(&inode, &mut part, at as u64).unwrap();
         assert!(part[..n] == out[at..(at + part.len()).min(out.len())]);
     }

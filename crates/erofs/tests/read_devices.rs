@@ -1,13 +1,18 @@
 //! Images on several devices: separate stores, or all devices appended to the primary store.
 
-mod common;
-
-use common::{Ignore, Scratch, assert_same, host_tree, image_tree, mixed, mkfs, text};
 use std::sync::Arc;
 use tuff_erofs::Error;
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_format::superblock::seal;
 use tuff_store::{MemStore, ReadAt};
+use tuff_testkit::Scratch;
+use tuff_testkit::content::mixed;
+use tuff_testkit::content::text;
+use tuff_testkit::tree::Ignore;
+use tuff_testkit::tree::assert_same;
+use tuff_testkit::tree::host_tree;
+use tuff_testkit::tree::image_tree;
+use tuff_testkit::variants::mkfs;
 
 #[test]
 fn separate_and_appended_devices_read_the_same() {

@@ -1,9 +1,6 @@
 //! Host errors while an image is read: bad sectors, a truncated image, a stop request. Each is
 //! reported as an I/O error with its position, and no partial file remains.
 
-mod common;
-
-use common::{Scratch, sample};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,6 +15,8 @@ use tuff_erofs::walk::Walk;
 use tuff_erofs::{Error, Result};
 use tuff_store::fault::Faulty;
 use tuff_store::{MemStore, ReadAt};
+use tuff_testkit::Scratch;
+use tuff_testkit::sample;
 
 /// Samples with different storage of data.
 const SAMPLES: [&str; 4] = ["plain", "chunk", "lz4", "fragments"];

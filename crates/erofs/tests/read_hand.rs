@@ -1,16 +1,16 @@
 //! Images assembled by hand with forms that no available writer produces: block sizes up to 64 KiB,
 //! large numbers, omitted "." entries.
 
-mod common;
-
-use common::assemble::{Body, assemble, assemble_with, dir, file, superblock, symlink};
-use common::{image_tree, text};
 use tuff_erofs::Error;
 use tuff_erofs::read::{Image, Limits, Location, OpenOptions};
 use tuff_format::features::incompat;
 use tuff_format::inode::Layout;
 use tuff_format::{BlockBits, Nid};
 use tuff_store::MemStore;
+use tuff_testkit::assemble::{Body, Node, assemble, assemble_with, dir, file, superblock, symlink};
+use tuff_testkit::content::text;
+use tuff_testkit::sample;
+use tuff_testkit::tree::image_tree;
 
 fn open(bytes: Vec<u8>) -> Image {
     Image::open(MemStore::new(bytes), OpenOptions::default()).unwrap()
@@ -22,7 +22,7 @@ fn every_block_size_is_readable() {
         let names: Vec<String> = (0..3000).map(|i| format!("name-{i:05}")).collect();
         let mut entries: Vec<(&str, usize)> = names.iter().map(|n| (&n[..], 1)).collect();
         entries.push(("big", 2));
-        let big = common::assemble::Node {
+        let big = Node {
             body: Body::Blocks(text(200_001, 3)),
             ..file(b"")
         };
@@ -73,7 +73,7 @@ fn an_omitted_dot_entry_is_part_of_the_listing() {
 
 #[test]
 fn a_48_bit_null_start_block_is_a_hole_and_a_32_bit_one_is_not() {
-    let zeros = |change| common::assemble::Node {
+    let zeros = |change| Node {
         change,
         ..file(b"")
     };
@@ -115,7 +115,7 @@ fn block_maps_may_contain_holes() {
             u: 0,
             payload,
         };
-        common::assemble::Node { body, ..file(b"") }
+        Node { body, ..file(b"") }
     };
     let sb = superblock(BlockBits::B4K);
     let mut made = assemble_with(&[dir(&[("chunks", 1)]), chunks(1)], sb, |sb| {
@@ -162,7 +162,7 @@ fn limits_are_checked_before_memory_is_allocated() {
             u,
             payload: vec![0; 16],
         };
-        common::assemble::Node { body, ..file(b"") }
+        Node { body, ..file(b"") }
     };
     let mut long = symlink("x");
     long.change = |i| (i.size, i.layout, i.u) = (1 << 40, Layout::FlatPlain, (1 << 48) - 1);
@@ -262,7 +262,7 @@ fn errors_state_the_inode_its_position_and_the_cause() {
 
 #[test]
 fn results_do_not_depend_on_the_cache_size() {
-    let bytes = common::sample::bytes("prefix-packed");
+    let bytes = sample::bytes("prefix-packed");
     let mut limits = Limits::default();
     (
         limits.metadata_cache,
@@ -279,7 +279,7 @@ fn results_do_not_depend_on_the_cache_size() {
 
 #[test]
 fn threads_can_share_an_image() {
-    let image = common::sample::image("fragments");
+    let image = sample::image("fragments");
     let wanted = image_tree(&image);
     std::thread::scope(|scope| {
         for _ in 0..8 {

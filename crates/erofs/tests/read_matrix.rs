@@ -1,11 +1,15 @@
 //! Images of the installed mkfs.erofs over its options: reader, kernel and source tree agree.
 
-mod common;
-
-use common::variants::MKFS_OPTIONS;
-use common::{
-    Ignore, Mounted, Scratch, assert_same, host_tree, image_tree, mkfs, nasty_tree, open,
-};
+use tuff_testkit::Scratch;
+use tuff_testkit::kernel::Mounted;
+use tuff_testkit::tree::Ignore;
+use tuff_testkit::tree::assert_same;
+use tuff_testkit::tree::host_tree;
+use tuff_testkit::tree::image_tree;
+use tuff_testkit::tree::nasty_tree;
+use tuff_testkit::tree::open;
+use tuff_testkit::variants::MKFS_OPTIONS;
+use tuff_testkit::variants::mkfs;
 
 #[test]
 fn reader_kernel_and_source_agree() {

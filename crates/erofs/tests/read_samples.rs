@@ -1,13 +1,12 @@
-//! The sample tree in many forms, written by Tuff (see `common::sample`). Each form is compared with an
+//! The sample tree in many forms, written by Tuff (see `tuff_testkit::sample`). Each form is compared with an
 //! expectation written out here, in parts and as a whole.
 
-mod common;
-
-use common::sample::{all, lines, open};
-use common::{Record, image_tree};
 use std::collections::BTreeMap;
 use tuff_erofs::check::{Options, check};
 use tuff_erofs::read::{FileType, Image};
+use tuff_testkit::sample::{all, lines, open};
+use tuff_testkit::tree::Record;
+use tuff_testkit::tree::image_tree;
 
 /// Expected type and permissions, and for files the content, by path.
 fn expected() -> BTreeMap<&'static str, (FileType, u16, Option<Vec<u8>>)> {
@@ -67,7 +66,7 @@ fn every_form_contains_the_tree() {
         match &first {
             None => first = Some(tree),
             Some(first) => assert!(
-                common::diff(first, &tree, Default::default()).is_empty(),
+                tuff_testkit::tree::diff(first, &tree, Default::default()).is_empty(),
                 "{name}"
             ),
         }
@@ -130,7 +129,7 @@ fn the_check_finds_nothing_in_any_form() {
 
 #[test]
 fn reads_at_any_offset_match_a_sequential_reader() {
-    let mut random = common::Random(1);
+    let mut random = tuff_testkit::Rng::new(1);
     for (name, bytes) in all() {
         let image = open(bytes);
         for file in [
@@ -146,8 +145,8 @@ fn reads_at_any_offset_match_a_sequential_reader() {
             std::io::copy(&mut image.reader(&inode).unwrap(), &mut all).unwrap();
             let mut reader = image.reader(&inode).unwrap();
             for _ in 0..60 {
-                let at = random.below(all.len() as u64 + 10);
-                let n = random.below(20_000) as usize;
+                let at = random.below_u64(all.len() as u64 + 10);
+                let n = random.below_u64(20_000) as usize;
                 let mut buf = vec![0xEE; n];
                 let got = image.read_at(&inode, &mut buf, at).unwrap();
                 let from = (at as usize).min(all.len());

@@ -1,9 +1,6 @@
 //! A server returns the same bytes as the plain reader, for all strategies, budgets and numbers of
 //! threads.
 
-mod common;
-
-use common::{Random, Scratch, mixed, mkfs, nasty_tree, noise, open, sample, text};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Barrier;
@@ -13,6 +10,15 @@ use tuff_erofs::serve::{PushRange, ServeOptions, Server, Session, Strategy};
 use tuff_mkfs::{Compression, Fragments, KernelVersion, Method, Options, Progress, Source, build};
 use tuff_store::fault::Faulty;
 use tuff_store::{MemStore, ReadAt, Target};
+use tuff_testkit::Rng;
+use tuff_testkit::Scratch;
+use tuff_testkit::content::mixed;
+use tuff_testkit::content::noise;
+use tuff_testkit::content::text;
+use tuff_testkit::sample;
+use tuff_testkit::tree::nasty_tree;
+use tuff_testkit::tree::open;
+use tuff_testkit::variants::mkfs;
 
 const THREADS: u64 = 8;
 
@@ -108,20 +114,20 @@ fn hammer(server: &Server, files: &[(Inode, Vec<u8>)], requests: u64, seed: u64)
     }
     let work = |thread: u64| {
         let mut session = server.session();
-        let mut random = Random(seed * 1000 + thread);
+        let mut random = Rng::new(seed * 1000 + thread);
         let (mut next, mut current) = (0, 0);
         for i in 0..requests {
             // Prefer large files: they have more clusters.
             let pick = [
-                random.below(files.len() as u64),
-                random.below(files.len() as u64),
+                random.below_u64(files.len() as u64),
+                random.below_u64(files.len() as u64),
             ];
             let file = *pick
                 .iter()
                 .max_by_key(|i| files[**i as usize].1.len())
                 .unwrap() as usize;
             let size = files[file].1.len() as u64;
-            let len = [1, 511, 4096, 4096, 20_000, 131_072, 700_000][random.below(7) as usize];
+            let len = [1, 511, 4096, 4096, 20_000, 131_072, 700_000][random.below_u64(7) as usize];
             match i % 3 {
                 // Sequential, with the length of a kernel readahead request.
                 0 => {
@@ -135,14 +141,14 @@ fn hammer(server: &Server, files: &[(Inode, Vec<u8>)], requests: u64, seed: u64)
                     server,
                     &mut session,
                     &files[file],
-                    random.below(size / 4096 + 2) * 4096,
+                    random.below_u64(size / 4096 + 2) * 4096,
                     len,
                 ),
                 _ => compare(
                     server,
                     &mut session,
                     &files[file],
-                    random.below(size + 2),
+                    random.below_u64(size + 2),
                     len,
                 ),
             }
@@ -414,9 +420,9 @@ fn memory_stays_within_the_budget_and_can_be_released() {
     let budget = 2 << 20;
     let server = server(sample::open(&bytes), None, budget);
     let mut session = server.session();
-    let mut random = Random(4);
+    let mut random = Rng::new(4);
     for _ in 0..2000 {
-        let at = random.below(files[0].1.len() as u64 / 4096) * 4096;
+        let at = random.below_u64(files[0].1.len() as u64 / 4096) * 4096;
         compare(&server, &mut session, &files[0], at, 4096);
         session.release();
         let counters = server.counters();
@@ -477,9 +483,9 @@ fn clusters_that_a_random_reader_returns_to_are_pushed_page_aligned() {
     let inode = server.image().resolve(b"file").unwrap();
     let (mut session, mut other) = (server.session(), server.session());
     let (mut page, mut buf) = (vec![0; 4096], Vec::new());
-    let (mut random, mut handed) = (Random(3), 0);
+    let (mut random, mut handed) = (Rng::new(3), 0);
     for _ in 0..2000 {
-        let at = random.below(whole.len() as u64 / 4096) * 4096;
+        let at = random.below_u64(whole.len() as u64 / 4096) * 4096;
         let n = server.read(&mut session, &inode, at, &mut page).unwrap();
         assert_eq!(page[..n], whole[at as usize..][..n]);
         let Some(rest) = server.take_push(&mut session) else {
@@ -522,7 +528,7 @@ fn new_clusters_are_decoded_completely_after_frequent_reuse() {
         let inode = server.image().resolve(b"file").unwrap();
         let mut session = server.session();
         let mut page = vec![0; 4096];
-        let mut random = Random(3);
+        let mut random = Rng::new(3);
         let mut read = |at: u64| {
             let n = server.read(&mut session, &inode, at, &mut page).unwrap();
             assert_eq!(page[..n], whole[at as usize..][..n]);
@@ -530,12 +536,12 @@ fn new_clusters_are_decoded_completely_after_frequent_reuse() {
         };
         // Read the first half repeatedly, until its clusters are cached.
         for _ in 0..3000 {
-            read(random.below(700) * 4096);
+            read(random.below_u64(700) * 4096);
         }
         // The clusters after it are read for the first time.
         let (before, mut offered) = (server.counters().decodes, 0);
         for _ in 0..40 {
-            offered += u32::from(read((710 + random.below(750)) * 4096).is_some());
+            offered += u32::from(read((710 + random.below_u64(750)) * 4096).is_some());
         }
         let parts = Strategy::ALL.iter().position(|s| *s == Strategy::Buffer);
         let parts = parts.unwrap();

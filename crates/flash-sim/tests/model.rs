@@ -4,23 +4,7 @@
 use std::collections::HashMap;
 use tuff_flash_sim::map::{Compaction, Interval, Region};
 use tuff_flash_sim::{Config, Error, Faults, Flash, Geometry, Lba, Nanos, Payload, Preset};
-
-/// SplitMix64 generator of pseudo-random numbers.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
+use tuff_testkit::Rng;
 
 fn small(streams: u32) -> Config {
     let geometry = Geometry {
@@ -44,18 +28,18 @@ fn churn(config: Config, seed: u64, steps: u32, place: impl Fn(u64) -> u64) -> F
     let streams = u64::from(config.streams);
     let exported = config.geometry.exported_slots;
     let mut flash = Flash::new(config);
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     let mut model: HashMap<u64, u64> = HashMap::new();
     let mut now = Nanos(0);
     for step in 0..steps {
-        let first = rng.below(exported);
-        let count = (1 + rng.below(9)).min(exported - first);
-        match rng.below(10) {
+        let first = rng.below_u64(exported);
+        let count = (1 + rng.below_u64(9)).min(exported - first);
+        match rng.below_u64(10) {
             0..6 => {
                 for n in first..first + count {
-                    let word = rng.next();
+                    let word = rng.draw();
                     let data = vec![Payload::Fill(word)];
-                    let stream = rng.below(streams) as u32;
+                    let stream = rng.below_u64(streams) as u32;
                     now = flash.write(now, Lba(place(n)), data, stream).unwrap();
                     model.insert(place(n), word);
                 }
@@ -165,10 +149,10 @@ fn a_full_device_rejects_new_blocks_and_accepts_overwrites() {
     }
     let full = flash.write(now, Lba(1100), vec![Payload::Fill(0)], 0);
     assert_eq!(full, Err(Error::Full { exported: 1100 }));
-    let mut rng = Rng(1);
+    let mut rng = Rng::new(1);
     for _ in 0..5000 {
         now = flash
-            .write(now, Lba(rng.below(1100)), vec![Payload::Fill(9)], 0)
+            .write(now, Lba(rng.below_u64(1100)), vec![Payload::Fill(9)], 0)
             .unwrap();
     }
     flash.discard(now, 0..1).unwrap();
@@ -253,7 +237,7 @@ fn random_overwrites_have_the_write_amplification_of_greedy_cleaning() {
     config.geometry.exported_slots = config.geometry.raw_slots() * 8 / 10;
     let n = config.geometry.exported_slots;
     let mut flash = Flash::new(config);
-    let mut rng = Rng(3);
+    let mut rng = Rng::new(3);
     let mut now = Nanos(0);
     for lba in 0..n {
         now = flash
@@ -262,13 +246,13 @@ fn random_overwrites_have_the_write_amplification_of_greedy_cleaning() {
     }
     for _ in 0..3 * n {
         now = flash
-            .write(now, Lba(rng.below(n)), vec![Payload::Fill(0)], 0)
+            .write(now, Lba(rng.below_u64(n)), vec![Payload::Fill(0)], 0)
             .unwrap();
     }
     let before = flash.counters();
     for _ in 0..n {
         now = flash
-            .write(now, Lba(rng.below(n)), vec![Payload::Fill(0)], 0)
+            .write(now, Lba(rng.below_u64(n)), vec![Payload::Fill(0)], 0)
             .unwrap();
     }
     let wa = flash.counters().since(&before).write_amplification();

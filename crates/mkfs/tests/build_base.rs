@@ -1,12 +1,6 @@
 //! Delta images: an image with its base contains the source tree, for this reader and for the
 //! kernel.
 
-#[path = "../../erofs/tests/common/mod.rs"]
-mod common;
-
-use common::kernel::by_kernel;
-use common::variants::{MKFS_OPTIONS, compression};
-use common::{Ignore, Scratch, assert_same, host_tree, image_tree, mixed, mkfs, noise, text};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +11,17 @@ use tuff_mkfs::{
 };
 use tuff_mkfs::{DedupeOptions, LayoutOptions};
 use tuff_store::{FileStore, ReadAt, Target};
+use tuff_testkit::Scratch;
+use tuff_testkit::content::mixed;
+use tuff_testkit::content::noise;
+use tuff_testkit::content::text;
+use tuff_testkit::kernel::by_kernel;
+use tuff_testkit::tree::Ignore;
+use tuff_testkit::tree::assert_same;
+use tuff_testkit::tree::host_tree;
+use tuff_testkit::tree::image_tree;
+use tuff_testkit::variants::mkfs;
+use tuff_testkit::variants::{MKFS_OPTIONS, compression};
 
 /// Files of every layout that both trees contain.
 fn shared(root: &Path) {

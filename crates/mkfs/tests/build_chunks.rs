@@ -1,12 +1,6 @@
 //! Chunk-based images, with data inside or in a chunk file: this reader and the kernel see the
 //! source tree.
 
-#[path = "../../erofs/tests/common/mod.rs"]
-mod common;
-
-use common::kernel::{all_agree, by_kernel};
-use common::variants::compression;
-use common::{Scratch, assert_same, from_source, host_tree, image_tree, nasty_tree, noise, open};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tuff_erofs::Error;
@@ -20,6 +14,16 @@ use tuff_mkfs::{
     Summary, build,
 };
 use tuff_store::Target;
+use tuff_testkit::Scratch;
+use tuff_testkit::content::noise;
+use tuff_testkit::kernel::{all_agree, by_kernel};
+use tuff_testkit::tree::assert_same;
+use tuff_testkit::tree::from_source;
+use tuff_testkit::tree::host_tree;
+use tuff_testkit::tree::image_tree;
+use tuff_testkit::tree::nasty_tree;
+use tuff_testkit::tree::open;
+use tuff_testkit::variants::compression;
 
 /// Options for uncompressed chunks.
 fn options(chunk: usize, blob: Option<PathBuf>) -> Options {

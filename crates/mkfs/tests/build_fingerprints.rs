@@ -1,12 +1,6 @@
 //! Fingerprint attributes: every file that is not empty has its digest in any layout, and users do
 //! not see it.
 
-#[path = "../../erofs/tests/common/mod.rs"]
-mod common;
-
-use common::kernel::by_kernel;
-use common::variants::compression;
-use common::{Scratch, assert_same, from_source, host_tree, image_tree, nasty_tree, open};
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -20,6 +14,15 @@ use tuff_mkfs::{
     patch,
 };
 use tuff_store::Target;
+use tuff_testkit::Scratch;
+use tuff_testkit::kernel::by_kernel;
+use tuff_testkit::tree::assert_same;
+use tuff_testkit::tree::from_source;
+use tuff_testkit::tree::host_tree;
+use tuff_testkit::tree::image_tree;
+use tuff_testkit::tree::nasty_tree;
+use tuff_testkit::tree::open;
+use tuff_testkit::variants::compression;
 
 fn options(kernel: KernelVersion) -> Options {
     Options {

@@ -1,11 +1,6 @@
 //! Tar indexes: with the tar appended or as a device they contain its tree, for this reader and for
 //! the kernel.
 
-#[path = "../../erofs/tests/common/mod.rs"]
-mod common;
-
-use common::kernel::{all_agree, appended, by_kernel, open_with};
-use common::{Ignore, Scratch, assert_same, image_tree, nasty_tree, noise, open};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -14,6 +9,14 @@ use tuff_format::features::incompat;
 use tuff_mkfs::{KernelVersion, Metadata, Options, Progress, Source, Whiteouts, build};
 use tuff_mkfs::{LayoutOptions, MetadataOptions, ResourceOptions, SourceOptions};
 use tuff_store::Target;
+use tuff_testkit::Scratch;
+use tuff_testkit::content::noise;
+use tuff_testkit::kernel::{all_agree, appended, by_kernel, open_with};
+use tuff_testkit::tree::Ignore;
+use tuff_testkit::tree::assert_same;
+use tuff_testkit::tree::image_tree;
+use tuff_testkit::tree::nasty_tree;
+use tuff_testkit::tree::open;
 
 /// Options of a tar index.
 fn options() -> Options {

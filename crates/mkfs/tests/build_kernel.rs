@@ -1,13 +1,5 @@
 //! Built images, mounted by the kernel, contain the source tree, and this library's reader agrees.
 
-#[path = "../../erofs/tests/common/mod.rs"]
-mod common;
-
-use common::variants::{build_dir, compression, variants};
-use common::{
-    Ignore, Record, Scratch, assert_same, from_source, host_tree, image_tree, is_root, nasty_tree,
-    noise, open,
-};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tuff_format::features::{Feature, flags_of, min_kernel};
@@ -20,6 +12,18 @@ use tuff_mkfs::{
     build,
 };
 use tuff_store::Target;
+use tuff_testkit::Scratch;
+use tuff_testkit::content::noise;
+use tuff_testkit::is_root;
+use tuff_testkit::tree::Ignore;
+use tuff_testkit::tree::Record;
+use tuff_testkit::tree::assert_same;
+use tuff_testkit::tree::from_source;
+use tuff_testkit::tree::host_tree;
+use tuff_testkit::tree::image_tree;
+use tuff_testkit::tree::nasty_tree;
+use tuff_testkit::tree::open;
+use tuff_testkit::variants::{build_dir, compression, variants};
 
 /// Available ways to mount an image. Reports a skip if there is none.
 fn ways_to_mount() -> Vec<&'static str> {
@@ -113,7 +117,7 @@ fn the_kernel_reads_back_what_was_built() {
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
     nasty_tree(&source);
-    common::longest_name(&source);
+    tuff_testkit::tree::longest_name(&source);
     let expected = host_tree(&source);
     let ignore = from_source(&expected);
     let ways = ways_to_mount();
@@ -196,7 +200,8 @@ fn holes_are_preserved() {
         let file = std::fs::File::create(source.join(name)).unwrap();
         file.set_len(size).unwrap();
         for (at, len) in runs {
-            file.write_all_at(&common::noise(*len, *at), *at).unwrap();
+            file.write_all_at(&tuff_testkit::content::noise(*len, *at), *at)
+                .unwrap();
         }
     };
     file("trailing", 8 << 20, &[(0, 1 << 20)]);
@@ -247,7 +252,7 @@ fn uncompressed_clusters_respect_the_limit_of_the_kernel() {
     let (source, image) = (scratch.path().join("source"), scratch.path().join("image"));
     std::fs::create_dir(&source).unwrap();
     std::fs::write(source.join("noise"), noise(131_073, 1)).unwrap();
-    std::fs::write(source.join("text"), common::text(50_000, 2)).unwrap();
+    std::fs::write(source.join("text"), tuff_testkit::content::text(50_000, 2)).unwrap();
     let expected = host_tree(&source);
     for bits in 9..=12 {
         let mut options = Options::for_kernel(KernelVersion(6, 18));
@@ -273,7 +278,7 @@ fn the_largest_clusters_are_readable() {
     // Data of low redundancy, so that clusters are filled.
     let letters = noise(5 << 20, 1).iter().map(|b| b & 31).collect::<Vec<_>>();
     std::fs::write(source.join("letters"), letters).unwrap();
-    std::fs::write(source.join("text"), common::text(4 << 20, 2)).unwrap();
+    std::fs::write(source.join("text"), tuff_testkit::content::text(4 << 20, 2)).unwrap();
     let expected = host_tree(&source);
     for bits in 9..=12 {
         for (method, fragments) in [
@@ -361,7 +366,11 @@ fn bytes_do_not_depend_on_threads_or_output() {
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
     nasty_tree(&source);
-    std::fs::write(source.join("large"), common::mixed(20 << 20, 5)).unwrap();
+    std::fs::write(
+        source.join("large"),
+        tuff_testkit::content::mixed(20 << 20, 5),
+    )
+    .unwrap();
     for (fragments, metadata) in [
         (Fragments::Off, Metadata::Plain),
         (Fragments::Tails, Metadata::Plain),
@@ -431,10 +440,10 @@ fn a_real_tree_is_read_back() {
 
 /// Sixteen versions of some files, each with a few edits, and files that are difficult to share.
 fn versions(root: &Path) {
-    let mut text = common::text(700_000, 11);
-    let mut binary = common::mixed(300_000, 12);
-    let mut noise = common::noise(200_000, 13);
-    let mut small = common::text(9_000, 14);
+    let mut text = tuff_testkit::content::text(700_000, 11);
+    let mut binary = tuff_testkit::content::mixed(300_000, 12);
+    let mut noise = tuff_testkit::content::noise(200_000, 13);
+    let mut small = tuff_testkit::content::text(9_000, 14);
     for version in 0..16u64 {
         let dir = root.join(format!("v{version:02}"));
         std::fs::create_dir(&dir).unwrap();
@@ -442,23 +451,31 @@ fn versions(root: &Path) {
         std::fs::write(dir.join("binary"), &binary).unwrap();
         std::fs::write(dir.join("noise"), &noise).unwrap();
         std::fs::write(dir.join("small"), &small).unwrap();
-        std::fs::write(dir.join("same"), common::text(70_000, 15)).unwrap();
+        std::fs::write(dir.join("same"), tuff_testkit::content::text(70_000, 15)).unwrap();
         // Inserts a line, removes a range and changes bytes. Two edits are closer than a block.
         let at = |len: usize, n: u64| (version * 7919 + n * 104_729) as usize % (len - 5000);
         let (a, b) = (at(text.len(), 1), at(binary.len(), 2));
-        text.splice(a..a, common::text(60 + version as usize, version));
+        text.splice(
+            a..a,
+            tuff_testkit::content::text(60 + version as usize, version),
+        );
         text[a + 900] ^= 1;
         binary.drain(b..b + 100 * version as usize);
         let c = at(noise.len(), 3);
-        noise.splice(c..c + 10, common::noise(33, version));
+        noise.splice(c..c + 10, tuff_testkit::content::noise(33, version));
         let d = at(small.len(), 4);
         small[d] ^= 2;
     }
     // A file that repeats itself; a shifted copy of a multi-segment file; prefix and suffix of
     // another file.
-    let repeats = [text.clone(), common::noise(100, 5), text.clone()].concat();
+    let repeats = [
+        text.clone(),
+        tuff_testkit::content::noise(100, 5),
+        text.clone(),
+    ]
+    .concat();
     std::fs::write(root.join("w-repeats"), &repeats).unwrap();
-    let large = common::mixed((9 << 20) + 77, 16);
+    let large = tuff_testkit::content::mixed((9 << 20) + 77, 16);
     std::fs::write(root.join("x-large"), &large).unwrap();
     std::fs::write(root.join("x-large-shifted"), [&b"!"[..], &large].concat()).unwrap();
     std::fs::write(root.join("y-begin"), &large[..150_001]).unwrap();

@@ -1,11 +1,5 @@
 //! Images whose data stays in several others: bases, bases of bases, and source images.
 
-#[path = "../../erofs/tests/common/mod.rs"]
-mod common;
-
-use common::kernel::{all_agree, open_with};
-use common::variants::{MKFS_OPTIONS, compression};
-use common::{Ignore, Scratch, assert_same, image_tree, mixed, mkfs, noise, open, text};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tuff_erofs::{Error, Result};
@@ -19,6 +13,17 @@ use tuff_mkfs::{
     ResourceOptions,
 };
 use tuff_store::Target;
+use tuff_testkit::Scratch;
+use tuff_testkit::content::mixed;
+use tuff_testkit::content::noise;
+use tuff_testkit::content::text;
+use tuff_testkit::kernel::{all_agree, open_with};
+use tuff_testkit::tree::Ignore;
+use tuff_testkit::tree::assert_same;
+use tuff_testkit::tree::image_tree;
+use tuff_testkit::tree::open;
+use tuff_testkit::variants::mkfs;
+use tuff_testkit::variants::{MKFS_OPTIONS, compression};
 
 /// Holes may be read back as data.
 const HOLES: Ignore = Ignore {
@@ -111,7 +116,7 @@ fn layer(root: &Path, number: u64) -> PathBuf {
     sparse.set_len((1 << 20) + 5).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&sparse, &text(9000, number), 512 << 10).unwrap();
     fs::hard_link(dir.join("text"), dir.join(format!("link-{number}"))).unwrap();
-    if number > 0 && common::is_root() {
+    if number > 0 && tuff_testkit::is_root() {
         let gone = dir.join(format!("sub/{}-3", number - 1));
         let kind = rustix::fs::FileType::CharacterDevice;
         let mode = rustix::fs::Mode::empty();
@@ -138,7 +143,7 @@ fn refs(paths: &[PathBuf]) -> Vec<&Path> {
 }
 
 /// Expected tree, from an image that copies all data.
-fn copied(scratch: &Scratch, sources: &[Source]) -> Vec<common::Record> {
+fn copied(scratch: &Scratch, sources: &[Source]) -> Vec<tuff_testkit::tree::Record> {
     let copy = scratch.path().join("copy");
     make(sources, &copy, &Options::for_kernel(KernelVersion(6, 18))).unwrap();
     image_tree(&open(&copy))

@@ -1,12 +1,10 @@
 //! Sizes of images for every window: a small window costs some compression, never all of it.
 
-#[path = "../../erofs/tests/common/mod.rs"]
-mod common;
-
-use common::variants::{build_dir, compression};
-use common::{Scratch, text};
 use std::fs;
 use tuff_mkfs::{Dedupe, Fragments, KernelVersion, Method, Options};
+use tuff_testkit::Scratch;
+use tuff_testkit::content::text;
+use tuff_testkit::variants::{build_dir, compression};
 
 /// Size of the image relative to the file's size, in percent.
 fn image_percent(scratch: &Scratch, size: usize, options: &Options) -> u64 {

@@ -1,10 +1,5 @@
 //! Handler without a mount: requests and replies as bytes.
 
-#[path = "../../erofs/tests/common/mod.rs"]
-mod common;
-
-use common::variants::build_dir;
-use common::{Random, sample};
 use rustix::io::Errno;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +14,9 @@ use tuff_mkfs::{KernelVersion, Options, SparsePolicy};
 use tuff_mount::memory_pressure::relieve;
 use tuff_mount::{ImageFs, OwnerOverride};
 use tuff_store::MemStore;
+use tuff_testkit::Rng;
+use tuff_testkit::sample;
+use tuff_testkit::variants::build_dir;
 use zerocopy::{FromBytes, IntoBytes};
 
 fn server(image: Image) -> Server {
@@ -345,7 +343,7 @@ fn sparse_image(scratch: &Path) -> Option<Image> {
     file.write_all_at(b"data", 28_672).unwrap();
     file.set_len(40_000).unwrap();
     drop(file);
-    if common::host_tree(&tree)[1].data.as_deref() != Some(&[(28_672, 32_768)]) {
+    if tuff_testkit::tree::host_tree(&tree)[1].data.as_deref() != Some(&[(28_672, 32_768)]) {
         tuff_testkit::skipped("the filesystem of the temporary directory shows no holes");
         return None;
     }
@@ -362,12 +360,12 @@ fn sparse_image(scratch: &Path) -> Option<Image> {
         ..Options::for_kernel(KernelVersion(6, 18))
     };
     build_dir(&tree, &image, &options);
-    Some(common::open(&image))
+    Some(tuff_testkit::tree::open(&image))
 }
 
 #[test]
 fn holes_and_data_are_found() {
-    let scratch = common::Scratch::new("mount-holes");
+    let scratch = tuff_testkit::Scratch::new("mount-holes");
     let Some(image) = sparse_image(scratch.path()) else {
         return;
     };
@@ -440,7 +438,7 @@ fn arbitrary_requests_neither_panic_nor_overflow_the_reply() {
     )
     .unwrap();
     let handler = Handler::new(Arc::new(fs), 1, log);
-    let mut random = Random(3);
+    let mut random = Rng::new(3);
     let nodes: Vec<u64> = ["hi", "dir", "link", "null", "numbers"]
         .iter()
         .map(|name| lookup(&handler, ROOT, name).node)
@@ -448,20 +446,20 @@ fn arbitrary_requests_neither_panic_nor_overflow_the_reply() {
         .collect();
     for opcode in 0..60 {
         for _ in 0..200 {
-            let node = nodes[random.below(nodes.len() as u64) as usize];
-            let mut body: Vec<u8> = (0..random.below(70))
-                .map(|_| match random.below(3) {
-                    0 => random.next() as u8,
+            let node = nodes[random.below_u64(nodes.len() as u64) as usize];
+            let mut body: Vec<u8> = (0..random.below_u64(70))
+                .map(|_| match random.below_u64(3) {
+                    0 => random.draw() as u8,
                     n => n as u8 - 1,
                 })
                 .collect();
-            if random.below(2) == 0 {
+            if random.below_u64(2) == 0 {
                 body.splice(
                     0..0,
-                    read_in(random.next() >> random.below(64), random.next() as u32),
+                    read_in(random.draw() >> random.below_u64(64), random.draw() as u32),
                 );
             }
-            let room = random.below(5000) as usize;
+            let room = random.below_u64(5000) as usize;
             let mut out = vec![0xEE; room + 64];
             let header = header(opcode, node);
             let mut worker = handler.worker(0, true);
@@ -550,22 +548,22 @@ fn a_panic_ends_one_request_and_no_more() {
 
 #[test]
 fn caches_shrink_under_memory_pressure_and_grow_again() {
-    let scratch = common::Scratch::new("mount-relief");
+    let scratch = tuff_testkit::Scratch::new("mount-relief");
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
-    let whole = common::text(8_000_000, 1);
+    let whole = tuff_testkit::content::text(8_000_000, 1);
     std::fs::write(source.join("file"), &whole).unwrap();
     let path = scratch.path().join("image");
-    let (_, lz4) = common::variants::variants()
+    let (_, lz4) = tuff_testkit::variants::variants()
         .into_iter()
         .find(|(name, _)| name == "lz4 1 65536 fragments")
         .unwrap();
-    common::variants::build_dir(&source, &path, &lz4);
+    tuff_testkit::variants::build_dir(&source, &path, &lz4);
     let options = ServeOptions {
         budget: 16 << 20,
         ..ServeOptions::default()
     };
-    let server = Server::new(common::open(&path), options);
+    let server = Server::new(tuff_testkit::tree::open(&path), options);
     let mut session = server.session();
     let inode = server.image().resolve(b"file").unwrap();
     let mut buf = vec![0; 40_000];

@@ -1,11 +1,7 @@
 //! Comparison with the kernel: its mount and the FUSE mount of one image agree on every call.
 
-#[path = "../../erofs/tests/common/mod.rs"]
-mod common;
 mod walk;
 
-use common::variants::{MKFS_OPTIONS, build_dir, variants};
-use common::{Mounted, Scratch, mkfs, nasty_tree};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +11,11 @@ use tuff_fuse::mountpoint::{self, Detach, MountOptions};
 use tuff_fuse::transport::Transport;
 use tuff_fuse::{Handler, Log, Session, SessionOptions};
 use tuff_mount::{ImageFs, OwnerOverride};
+use tuff_testkit::Scratch;
+use tuff_testkit::kernel::Mounted;
+use tuff_testkit::tree::nasty_tree;
+use tuff_testkit::variants::mkfs;
+use tuff_testkit::variants::{MKFS_OPTIONS, build_dir, variants};
 use walk::{differences, parallel_readers};
 
 /// FUSE mount served by this process until the value is dropped.
@@ -29,7 +30,7 @@ impl Ours {
         let said = Arc::new(std::sync::Mutex::new(Vec::new()));
         let sink = said.clone();
         let log = Log::new(move |line| sink.lock().unwrap().push(line.to_owned()));
-        let server = Server::new(common::open(image), options);
+        let server = Server::new(tuff_testkit::tree::open(image), options);
         let fs = ImageFs::new(server, OwnerOverride::default(), log.clone()).unwrap();
         let threads = 4;
         let handler = Arc::new(Handler::new(Arc::new(fs), threads, log));
@@ -73,7 +74,7 @@ impl Drop for Ours {
 
 /// Returns true if both kinds of mounts are possible here, and reports a skipped test if not.
 fn can_mount() -> bool {
-    if !common::is_root() {
+    if !tuff_testkit::is_root() {
         tuff_testkit::skipped("mounting with the kernel's EROFS needs root");
         return false;
     }
@@ -150,7 +151,7 @@ fn images_of_tuff_look_like_the_kernels_mount() {
     }
     let scratch = Scratch::new("mount-ours");
     let source = source(&scratch);
-    common::longest_name(&source);
+    tuff_testkit::tree::longest_name(&source);
     for (name, options) in variants() {
         let image = scratch.path().join("image");
         build_dir(&source, &image, &options);
@@ -210,7 +211,7 @@ fn small_caches_and_all_strategies_give_equal_results() {
 fn image_of_text(scratch: &Scratch, len: usize) -> (PathBuf, Vec<u8>) {
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
-    let whole = common::text(len, 1);
+    let whole = tuff_testkit::content::text(len, 1);
     std::fs::write(source.join("file"), &whole).unwrap();
     let image = scratch.path().join("image");
     let (_, lz4) = variants()
@@ -235,10 +236,10 @@ fn clusters_read_again_are_pushed_into_the_page_cache() {
         let handler = ours.mount.as_ref().unwrap().handler().clone();
         let file = std::fs::File::open(dir.join("file")).unwrap();
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
-        let mut random = common::Random(7);
+        let mut random = tuff_testkit::Rng::new(7);
         let mut page = [0; 4096];
         for _ in 0..3000 {
-            let at = random.below(whole.len() as u64 / 4096) * 4096;
+            let at = random.below_u64(whole.len() as u64 / 4096) * 4096;
             file.read_exact_at(&mut page, at).unwrap();
             assert!(page == whole[at as usize..][..4096], "{transport:?}: {at}");
         }

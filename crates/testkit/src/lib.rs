@@ -2,10 +2,40 @@
 //!
 //! * [`skipped`] and [`note`] report what a test could not do on this host.
 //! * [`Rng`] is the random number generator of tests, crash campaigns and generated workloads.
+//! * [`content`] generates the bytes of files.
+//!
+//! The feature `images` adds helpers for tests of EROFS images:
+//!
+//! * [`tree`] creates source trees, records trees of the host and of images, and compares the records.
+//! * [`variants`] and [`sample`] build images with many combinations of options.
+//! * [`assemble`], [`sheet`] and [`shapes`] compose images that no builder writes, valid or invalid.
+//! * [`kernel`] mounts images by the kernel.
+//!
+//! Unit tests inside `tuff-erofs` and `tuff-mkfs` use only what the crate offers without that feature: the types of the library
+//! under test and of the library linked here differ.
 
+#[cfg(feature = "images")]
+pub mod assemble;
+pub mod content;
+#[cfg(feature = "images")]
+pub mod kernel;
 mod rng;
+#[cfg(feature = "images")]
+pub mod sample;
+#[cfg(feature = "images")]
+mod scratch;
+#[cfg(feature = "images")]
+pub mod shapes;
+#[cfg(feature = "images")]
+pub mod sheet;
+#[cfg(feature = "images")]
+pub mod tree;
+#[cfg(feature = "images")]
+pub mod variants;
 
 pub use rng::Rng;
+#[cfg(feature = "images")]
+pub use scratch::Scratch;
 
 use std::fmt::Display;
 use std::io::Write;
@@ -31,4 +61,10 @@ pub fn skipped(what: impl Display) {
 pub fn note(what: impl Display) {
     // If standard error is closed, the line is lost.
     let _ = writeln!(std::io::stderr(), "NOTE: {what}");
+}
+
+/// Returns whether the test runs as root.
+#[cfg(feature = "images")]
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }

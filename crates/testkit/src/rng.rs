@@ -21,7 +21,12 @@ impl Rng {
 
     /// Returns a number below `n`, or 0 if `n` is 0. The bias is below n / 2^64.
     pub fn below(&mut self, n: usize) -> usize {
-        (self.draw() % n.max(1) as u64) as usize
+        self.below_u64(n as u64) as usize
+    }
+
+    /// Returns a number below `n`, or 0 if `n` is 0, like [`below`](Self::below).
+    pub fn below_u64(&mut self, n: u64) -> u64 {
+        self.draw() % n.max(1)
     }
 }
 

@@ -1,11 +1,11 @@
 //! Images that claim more than they contain: every verb ends soon with a documented code, and at once on a signal.
 
 use crate::common::{Place, code, stderr};
-use crate::shapes;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
+use tuff_testkit::shapes;
 
 /// Timeout, far above the time of a healthy run.
 const HANG: Duration = Duration::from_secs(60);

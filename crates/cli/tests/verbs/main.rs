@@ -1,7 +1,5 @@
 //! Behaviour of the verbs over an image: output, exit codes, and files left on the host.
 
-#[path = "../../../erofs/tests/assemble/mod.rs"]
-mod assemble;
 mod common;
 mod compat;
 mod compat_dump;
@@ -14,8 +12,6 @@ mod judge;
 mod mount;
 mod outputs;
 mod patch;
-#[path = "../../../erofs/tests/hostile/shapes.rs"]
-mod shapes;
 mod show;
 mod source_archives;
 mod source_cpio;

@@ -9,7 +9,6 @@
 
 #![allow(unreachable_pub, reason = "module of a test")]
 
-use crate::common::Scratch;
 use crate::mutate::{Base, Damage, damage};
 use crate::probe::use_all;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -24,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tuff_store::ReadAt;
+use tuff_testkit::Scratch;
 
 /// Memory limit of a child. It covers an extraction with two threads (a decoder window of 8 MiB
 /// each), clusters of 12 MiB and caches of 24 MiB. It does not cover allocations that follow a size

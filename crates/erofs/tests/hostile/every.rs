@@ -3,11 +3,6 @@
 
 #![allow(unreachable_pub, reason = "module of a test")]
 
-use crate::assemble::{
-    BS, HEADER_POS, PARTIAL, Sheet, boxed, compact, dir_block, entry, extents, full_index, inode,
-    len_word, place, record16, record32, squeeze, xattrs,
-};
-use crate::common::{noise, text};
 use std::sync::Arc;
 use tuff_codec::Method;
 use tuff_format::chunk::{Chunk, Format};
@@ -20,6 +15,11 @@ use tuff_format::inode::{FileType, Inode, Layout};
 use tuff_format::xattr::filter_bit;
 use tuff_format::{BlockAddr, DeviceId};
 use tuff_store::{MemStore, ReadAt};
+use tuff_testkit::content::{noise, text};
+use tuff_testkit::sheet::{
+    BS, HEADER_POS, PARTIAL, Sheet, boxed, compact, dir_block, entry, extents, full_index, inode,
+    len_word, place, record16, record32, squeeze, xattrs,
+};
 
 // Format field of an extent record.
 const STORED: u32 = 0;

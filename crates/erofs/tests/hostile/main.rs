@@ -10,17 +10,11 @@
 //!
 //! The fields are the image, the first damage, the step, and the number of cases.
 
-#[path = "../assemble/mod.rs"]
-mod assemble;
 mod campaign;
-#[path = "../common/mod.rs"]
-mod common;
 mod every;
 mod mutate;
 mod probe;
-mod shapes;
 
-use assemble::{Sheet, inode, place};
 use campaign::{Batch, run};
 use mutate::{Base, Damage, bases};
 use std::collections::BTreeSet;
@@ -30,6 +24,8 @@ use tuff_erofs::walk::Walk;
 use tuff_format::features::incompat;
 use tuff_format::inode::{FileType, Inode, Layout};
 use tuff_store::MemStore;
+use tuff_testkit::shapes;
+use tuff_testkit::sheet::{Sheet, inode, place};
 
 /// All features except the metabox.
 const EXTENDED: u32 = incompat::KNOWN & !incompat::METABOX;
@@ -57,7 +53,7 @@ fn the_base_images_are_valid_and_cover_every_feature() {
         probe::use_all(
             &base.good,
             &base.devices,
-            common::Scratch::new("sound").path(),
+            tuff_testkit::Scratch::new("sound").path(),
             None,
         );
         if !base.name.starts_with("every") {
@@ -148,7 +144,7 @@ fn claimed_sizes_cost_no_time_or_memory() {
         let entry = [("entry", place(1), kind)];
         sheet.put_dir(place(0), place(0), &[], &entry);
         sheet.put(place(1), inode, &[], 8, payload);
-        let around = common::Scratch::new("claims");
+        let around = tuff_testkit::Scratch::new("claims");
         eprintln!("{name}");
         probe::use_all(&sheet.finish(), &[], around.path(), None);
     }
@@ -165,7 +161,12 @@ fn former_findings_end_in_a_result_or_an_error() {
         let path = file.unwrap().path();
         if path.extension().is_some_and(|e| e == "erofs") {
             let bytes = std::fs::read(path).unwrap();
-            probe::use_all(&bytes, &[], common::Scratch::new("found").path(), None);
+            probe::use_all(
+                &bytes,
+                &[],
+                tuff_testkit::Scratch::new("found").path(),
+                None,
+            );
             seen += 1;
         }
     }
@@ -249,7 +250,7 @@ fn claims_end_in_a_result_or_an_error() {
     all.push((("shared".into(), shared), Some(2)));
     for ((name, bytes), turn) in all {
         eprintln!("{name}");
-        let around = common::Scratch::new("claims");
+        let around = tuff_testkit::Scratch::new("claims");
         campaign::within_budget(&bytes, &[], around.path(), turn);
     }
 }

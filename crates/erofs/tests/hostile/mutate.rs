@@ -2,14 +2,13 @@
 
 #![allow(unreachable_pub, reason = "module of a test")]
 
-use crate::common::{self, Random};
 use crate::every::{devices, every};
-use crate::shapes;
 use std::ops::Range;
 use std::sync::Arc;
 use tuff_erofs::dump::{Area, Regions};
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_store::{MemStore, ReadAt};
+use tuff_testkit::{Rng, shapes};
 
 /// Valid image, its devices and its structures.
 pub struct Base {
@@ -24,7 +23,7 @@ pub struct Base {
 /// deep or list the same names in many directories.
 pub fn bases() -> Vec<Base> {
     let by_hand = [("every", every(false)), ("every-boxed", every(true))];
-    let samples = common::sample::all().iter();
+    let samples = tuff_testkit::sample::all().iter();
     let mut out: Vec<_> = by_hand
         .into_iter()
         .map(|(name, bytes)| Base::new(name, bytes, devices()))
@@ -146,59 +145,59 @@ pub fn damage(base: &Base, damage: Damage) -> Vec<u8> {
         Damage::Bit(n) => bytes[base.structure_byte(n / 8)] ^= 1 << (n % 8),
         Damage::AnyBit(n) => bytes[n / 8] ^= 1 << (n % 8),
         Damage::Cut(n) => bytes.truncate(n),
-        Damage::Mutation(n) => mutate(base, &mut bytes, &mut Random(n)),
+        Damage::Mutation(n) => mutate(base, &mut bytes, &mut Rng::new(n)),
     }
     bytes
 }
 
-fn mutate(base: &Base, bytes: &mut Vec<u8>, random: &mut Random) {
-    let times = match random.below(3) {
-        0 => 2 + random.below(7),
+fn mutate(base: &Base, bytes: &mut Vec<u8>, random: &mut Rng) {
+    let times = match random.below_u64(3) {
+        0 => 2 + random.below_u64(7),
         _ => 1,
     };
     for _ in 0..times {
         change(base, bytes, random);
     }
-    if random.below(40) == 0 {
-        let left = random.below(bytes.len() as u64) as usize;
+    if random.below_u64(40) == 0 {
+        let left = random.below_u64(bytes.len() as u64) as usize;
         bytes.truncate(left);
     }
 }
 
 /// Returns the position of a field of `len` bytes: usually in a structure, and naturally aligned.
-fn field(base: &Base, bytes: &[u8], random: &mut Random, len: usize) -> usize {
-    let at = if random.below(8) == 0 {
-        random.below(bytes.len() as u64) as usize
+fn field(base: &Base, bytes: &[u8], random: &mut Rng, len: usize) -> usize {
+    let at = if random.below_u64(8) == 0 {
+        random.below_u64(bytes.len() as u64) as usize
     } else {
-        base.structure_byte(random.below(base.structure_len() as u64) as usize)
+        base.structure_byte(random.below_u64(base.structure_len() as u64) as usize)
     };
     at.min(bytes.len() - len) & !(len.min(8) - 1)
 }
 
 /// Returns a boundary value.
-fn edge(random: &mut Random, old: u64, len: u64) -> u64 {
-    match random.below(9) {
+fn edge(random: &mut Rng, old: u64, len: u64) -> u64 {
+    match random.below_u64(9) {
         0 => 0,
         1 => u64::MAX,
         2 => u64::MAX >> 1,
-        3 => 1 << random.below(64),
-        4 => (1u64 << random.below(64)).wrapping_sub(1),
+        3 => 1 << random.below_u64(64),
+        4 => (1u64 << random.below_u64(64)).wrapping_sub(1),
         5 => old.wrapping_add(1),
         6 => old.wrapping_sub(1),
-        7 => len.wrapping_add(random.below(3)).wrapping_sub(1),
-        _ => random.below(4096),
+        7 => len.wrapping_add(random.below_u64(3)).wrapping_sub(1),
+        _ => random.below_u64(4096),
     }
 }
 
 /// Applies a random change to a bit, bytes, one or two fields, an inode slot or a block.
-fn change(base: &Base, bytes: &mut [u8], random: &mut Random) {
-    let len = 1usize << random.below(4);
+fn change(base: &Base, bytes: &mut [u8], random: &mut Rng) {
+    let len = 1usize << random.below_u64(4);
     let at = field(base, bytes, random, len);
-    match random.below(10) {
-        0 => bytes[at] ^= 1 << random.below(8),
+    match random.below_u64(10) {
+        0 => bytes[at] ^= 1 << random.below_u64(8),
         1 => {
             for byte in &mut bytes[at..at + len] {
-                *byte = random.next() as u8;
+                *byte = random.draw() as u8;
             }
         }
         2..=4 => {
@@ -220,7 +219,7 @@ fn change(base: &Base, bytes: &mut [u8], random: &mut Random) {
         }
         8 => {
             // Copy slots of 32 bytes: an inode, or a part of one, over another.
-            let len = 32 << random.below(2);
+            let len = 32 << random.below_u64(2);
             let (to, from) = (
                 field(base, bytes, random, len),
                 field(base, bytes, random, len),
@@ -229,18 +228,18 @@ fn change(base: &Base, bytes: &mut [u8], random: &mut Random) {
         }
         _ => {
             // Copy, swap or fill blocks.
-            let block = 512 << random.below(4);
+            let block = 512 << random.below_u64(4);
             let blocks = (bytes.len() / block) as u64;
-            let mut pick = || random.below(blocks) as usize * block;
+            let mut pick = || random.below_u64(blocks) as usize * block;
             let (a, b) = (pick(), pick());
-            match random.below(3) {
+            match random.below_u64(3) {
                 0 => bytes.copy_within(a..a + block, b),
                 1 => {
                     for i in 0..block {
                         bytes.swap(a + i, b + i);
                     }
                 }
-                _ => bytes[a..a + block].fill(random.next() as u8),
+                _ => bytes[a..a + block].fill(random.draw() as u8),
             }
         }
     }

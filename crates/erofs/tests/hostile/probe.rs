@@ -2,7 +2,6 @@
 
 #![allow(unreachable_pub, reason = "module of a test")]
 
-use crate::common::Random;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use tuff_erofs::tar::TarWriter;
 use tuff_erofs::walk::Walk;
 use tuff_mkfs::{KernelVersion, Progress, options::Verity};
 use tuff_store::{MemStore, ReadAt, Target};
+use tuff_testkit::Rng;
 
 /// Maximum number of bytes that a case reads with the plain reader.
 const READ: u64 = 4 << 20;
@@ -152,7 +152,7 @@ fn serve(image: Image) {
 /// Walks the tree, whatever its shape, and reads attributes, targets and files.
 fn read(image: &Image, seed: u64, clear: bool) {
     let Ok(root) = image.root() else { return };
-    let mut random = Random(seed);
+    let mut random = Rng::new(seed);
     let mut todo = vec![(root, 0)];
     let (mut visited, mut left) = (0, READ);
     while let Some((inode, depth)) = todo.pop() {
@@ -197,14 +197,14 @@ fn read(image: &Image, seed: u64, clear: bool) {
 
 /// Reads at most `left` bytes from the start, then parts, which must be equal if the indexes are
 /// `clear`. Returns the number of bytes read from the start.
-fn read_file(image: &Image, inode: &Inode, left: u64, random: &mut Random, clear: bool) -> u64 {
+fn read_file(image: &Image, inode: &Inode, left: u64, random: &mut Rng, clear: bool) -> u64 {
     let mut whole = Vec::new();
     let all = match image.reader(inode) {
         Ok(reader) => reader.take(left).read_to_end(&mut whole).is_ok(),
         Err(_) => false,
     };
     let mut part = [0; 5000];
-    let middle = random.below(inode.size());
+    let middle = random.below_u64(inode.size());
     for at in [0, middle, inode.size().saturating_sub(1), u64::MAX] {
         let Ok(n) = image.read_at(inode, &mut part, at) else {
             continue;

@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::common::Random;
+use tuff_testkit::Rng;
 
 /// Returns the differences below `a` and `b`, one per line.
 pub(crate) fn differences(a: &Path, b: &Path) -> Vec<String> {
@@ -17,7 +17,7 @@ pub(crate) fn differences(a: &Path, b: &Path) -> Vec<String> {
         a: a.to_owned(),
         b: b.to_owned(),
         lines: Vec::new(),
-        random: Random(7),
+        random: Rng::new(7),
     };
     walk.same(Path::new(""), "statfs", |root, _| {
         let s = rfs::statvfs(root)?;
@@ -43,7 +43,7 @@ struct Walk {
     a: PathBuf,
     b: PathBuf,
     lines: Vec<String>,
-    random: Random,
+    random: Rng,
 }
 
 /// Name, inode number, type and offset of an entry.
@@ -111,7 +111,7 @@ impl Walk {
         });
         let names = names.unwrap_or_default();
         // A sample of the nodes without attributes is enough.
-        if names.is_empty() && self.random.below(16) > 0 {
+        if names.is_empty() && self.random.below_u64(16) > 0 {
             return;
         }
         let names = names.split(|b| *b == 0).filter(|n| !n.is_empty());
@@ -147,7 +147,8 @@ impl Walk {
         let all = self.same(path, "listing", |full, _| list(&open(full)?, 1 << 16));
         let all = all.unwrap_or_default();
         for _ in 0..6 {
-            let Some((.., place)) = all.get(self.random.below(all.len() as u64) as usize) else {
+            let Some((.., place)) = all.get(self.random.below_u64(all.len() as u64) as usize)
+            else {
                 break;
             };
             self.same(path, "listing from a place", |full, _| {
@@ -176,7 +177,7 @@ impl Walk {
         });
         let Some((size, _)) = size else { return };
         // A sample of the empty files is enough.
-        if size == 0 && self.random.below(32) > 0 {
+        if size == 0 && self.random.below_u64(32) > 0 {
             return;
         }
         let mut places = vec![
@@ -189,7 +190,7 @@ impl Walk {
             size + 5000,
         ];
         for _ in 0..6 {
-            places.push(self.random.below(size + 1));
+            places.push(self.random.below_u64(size + 1));
         }
         for at in &places {
             for from in [SeekFrom::Data(*at), SeekFrom::Hole(*at)] {
@@ -201,7 +202,7 @@ impl Walk {
         // Direct reads bypass the page cache: the server receives exactly these requests.
         let lens = [1, 511, 4096, 4097, 65_536, 200_000, (1 << 20) + 3];
         for at in &places {
-            let len = lens[self.random.below(lens.len() as u64) as usize];
+            let len = lens[self.random.below_u64(lens.len() as u64) as usize];
             for direct in [false, true] {
                 self.same(
                     path,
@@ -312,10 +313,13 @@ pub(crate) fn parallel_readers(a: &Path, b: &Path, threads: u64) {
         for n in 0..threads {
             let files = &files;
             scope.spawn(move || {
-                let mut random = Random(n);
+                let mut random = Rng::new(n);
                 for _ in 0..60 {
-                    let (path, size) = &files[random.below(files.len() as u64) as usize];
-                    let (at, len) = (random.below(*size), 1 + random.below(100_000) as usize);
+                    let (path, size) = &files[random.below_u64(files.len() as u64) as usize];
+                    let (at, len) = (
+                        random.below_u64(*size),
+                        1 + random.below_u64(100_000) as usize,
+                    );
                     let flags = if n % 2 == 0 {
                         OFlags::DIRECT
                     } else {

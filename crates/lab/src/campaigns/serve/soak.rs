@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tuff_testkit::Rng;
 
 /// Number of reading threads.
 const READERS: u64 = 4;
@@ -109,7 +110,7 @@ pub fn run(soak: &Soak) -> Result<Outcome> {
         for reader in 0..READERS {
             let (stop, samples, wrong, scripts, point) =
                 (&stop, &samples, &wrong, &scripts, &point.0);
-            let mut random = Random(soak.seed ^ (reader + 1) << 32);
+            let mut random = Rng::new(soak.seed ^ (reader + 1) << 32);
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     let kind = random.below(scripts.len());
@@ -132,7 +133,7 @@ pub fn run(soak: &Soak) -> Result<Outcome> {
                 }
             });
         }
-        let mut random = Random(soak.seed);
+        let mut random = Rng::new(soak.seed);
         let mut next_drop = Duration::from_secs(5);
         while start.elapsed() < soak.length
             && lock(&wrong).is_empty()
@@ -329,20 +330,6 @@ impl Drop for Group {
         if !matches!(done, Ok(Ok(()))) {
             eprintln!("tuff-lab: warning: {} stays", self.path.display());
         }
-    }
-}
-
-/// Generator of pseudo-random numbers: SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, count: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        // fits: below the count
-        ((z ^ (z >> 31)) % count as u64) as usize
     }
 }
 

@@ -29,6 +29,7 @@ use crate::{Error, Result};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tuff_testkit::Rng;
 
 /// Parameters of a run that the definition leaves open.
 #[derive(Clone, Debug)]
@@ -95,7 +96,7 @@ pub fn run(definition: &Definition, conditions: &Conditions, emit: Emit<'_>) -> 
         found,
         work,
         emit,
-        random: conditions.seed.map(Random),
+        random: conditions.seed.map(Rng::new),
         ours_fine: true,
     };
     for (name, path) in &conditions.trees {
@@ -109,7 +110,7 @@ struct Session<'a> {
     found: Vec<Found>,
     work: Work,
     emit: Emit<'a>,
-    random: Option<Random>,
+    random: Option<Rng>,
     ours_fine: bool,
 }
 
@@ -307,7 +308,7 @@ impl Session<'_> {
     fn order(&mut self, count: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..count).collect();
         if let Some(random) = &mut self.random {
-            random.shuffle(&mut order);
+            shuffle(random, &mut order);
         }
         order
     }
@@ -515,24 +516,10 @@ fn keep_one(samples: &mut [SampleLine]) {
     }
 }
 
-/// SplitMix64 generator; gives the same order on every platform.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn shuffle(&mut self, items: &mut [usize]) {
-        for last in (1..items.len()).rev() {
-            // fits: below the number of items
-            let other = (self.next() % (last as u64 + 1)) as usize;
-            items.swap(last, other);
-        }
+/// Shuffles with the Fisher-Yates algorithm.
+fn shuffle(random: &mut Rng, items: &mut [usize]) {
+    for last in (1..items.len()).rev() {
+        items.swap(last, random.below(last + 1));
     }
 }
 
@@ -591,9 +578,9 @@ mod tests {
     #[test]
     fn a_seed_gives_the_same_order_everywhere() {
         let mut order: Vec<usize> = (0..6).collect();
-        Random(7).shuffle(&mut order);
+        shuffle(&mut Rng::new(7), &mut order);
         let mut again: Vec<usize> = (0..6).collect();
-        Random(7).shuffle(&mut again);
+        shuffle(&mut Rng::new(7), &mut again);
         assert_eq!(order, again);
         let mut sorted = order;
         sorted.sort_unstable();

@@ -1,4 +1,4 @@
-//! Images assembled node by node, valid or invalid, including forms that no writer produces.
+//! Image composer that takes inodes as values, valid or invalid, and chooses their places.
 
 use tuff_format::inode::{Inode, Layout};
 use tuff_format::superblock::{OFFSET, Superblock, checksum_len, seal};
@@ -7,36 +7,43 @@ use tuff_format::{BlockBits, Nid};
 /// Inode of an image. Node 0 is the root.
 #[derive(Clone)]
 pub struct Node {
+    /// Type and permissions, as in `i_mode`.
     pub mode: u16,
+    /// Link count. Computed for [`Body::Dir`].
     pub nlink: u32,
+    /// Data of the inode.
     pub body: Body,
-    /// Xattr body after the inode: empty, or at least 12 bytes.
+    /// Xattr body after the inode: empty, or at least 16 bytes.
     pub xattrs: Vec<u8>,
-    /// Last change to the inode before it is encoded.
+    /// Changes the inode before it is encoded.
     pub change: fn(&mut Inode),
 }
 
-/// Content of a node.
+/// Data of a node.
 #[derive(Clone)]
 pub enum Body {
-    /// Directory: names and nodes. "." and ".." are added, and the entries are sorted.
+    /// Directory: names and node numbers. "." and ".." are added and names are sorted.
     Dir(Vec<(Vec<u8>, usize)>),
-    /// Raw directory entries in the given order: name, node, file type.
+    /// Directory: names, node numbers and types, encoded unchanged.
     RawDir(Vec<(Vec<u8>, usize, u8)>),
-    /// Data inline, after the inode.
+    /// Bytes inline after the inode.
     Inline(Vec<u8>),
-    /// Data in separate blocks.
+    /// Bytes in separate blocks.
     Blocks(Vec<u8>),
-    /// Any layout: `payload` follows the inode, aligned to 8 bytes. `size` and `u` are stored as
-    /// given.
+    /// Fields that are encoded unchanged.
     Raw {
+        /// Data layout of the inode.
         layout: Layout,
+        /// Size of the file in bytes.
         size: u64,
+        /// Field `i_u` of the inode.
         u: u64,
+        /// Bytes after the inode, aligned to 8.
         payload: Vec<u8>,
     },
 }
 
+/// Returns a directory with these names and node numbers.
 pub fn dir(entries: &[(&str, usize)]) -> Node {
     let entries: Vec<_> = entries
         .iter()
@@ -51,6 +58,7 @@ pub fn dir(entries: &[(&str, usize)]) -> Node {
     }
 }
 
+/// Returns a regular file with inline data.
 pub fn file(bytes: &[u8]) -> Node {
     Node {
         mode: 0o100644,
@@ -61,6 +69,7 @@ pub fn file(bytes: &[u8]) -> Node {
     }
 }
 
+/// Returns a symlink with this target.
 pub fn symlink(target: &str) -> Node {
     Node {
         mode: 0o120777,
@@ -68,14 +77,17 @@ pub fn symlink(target: &str) -> Node {
     }
 }
 
-/// Image, and the positions of its nodes.
+/// Composed image and its nids.
 pub struct Assembled {
+    /// Bytes of the whole image.
     pub bytes: Vec<u8>,
+    /// Nids of the nodes, in order.
     pub nids: Vec<Nid>,
+    /// Block size of the image.
     pub bits: BlockBits,
 }
 
-/// Returns an empty superblock with an epoch.
+/// Returns a superblock without features.
 pub fn superblock(bits: BlockBits) -> Superblock {
     Superblock {
         epoch: 1_700_000_000,
@@ -83,12 +95,12 @@ pub fn superblock(bits: BlockBits) -> Superblock {
     }
 }
 
-/// Assembles an image of 4 KiB blocks.
+/// Composes an image with blocks of 4 KiB from these nodes.
 pub fn assemble(nodes: &[Node]) -> Assembled {
     assemble_with(nodes, superblock(BlockBits::B4K), |_| ())
 }
 
-/// Assembles an image. `change` modifies the superblock before it is encoded.
+/// Composes an image from these nodes. `change` edits the superblock before it is encoded.
 pub fn assemble_with(
     nodes: &[Node],
     mut sb: Superblock,
@@ -96,7 +108,7 @@ pub fn assemble_with(
 ) -> Assembled {
     let bits = sb.block_bits;
     let bs = bits.size_usize();
-    // Positions first, then content: directories contain positions.
+    // Places are assigned before anything is encoded, because directories contain nids.
     let base = (OFFSET as usize + 512).next_multiple_of(32);
     let mut at = base;
     let mut places = Vec::new();
@@ -209,7 +221,7 @@ pub fn assemble_with(
     Assembled { bytes, nids, bits }
 }
 
-/// Returns the entries with "." and "..", sorted, with the file types of the nodes.
+/// Adds "." and "..", sorts the names and adds the types of the nodes.
 fn plain(
     entries: &[(Vec<u8>, usize)],
     own: usize,
@@ -234,7 +246,7 @@ fn plain(
         .collect()
 }
 
-/// Encodes directory blocks with these entries in the given order, without checks.
+/// Encodes directory blocks with these entries in the given order.
 fn dir_bytes(entries: &[(Vec<u8>, usize, u8)], bs: usize, nids: &[Nid]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = entries;

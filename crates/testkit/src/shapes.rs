@@ -1,15 +1,6 @@
-//! Images with claims far beyond their content: huge files in every layout, and trees that are
-//! deep, wide or shared.
+//! Small images that declare large amounts of data: huge files in every layout, and trees that are deep, wide or shared.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "a module that tests of two crates share"
-)]
-
-use crate::assemble::{
-    BS, HEADER_POS, Sheet, dir_block, extents, full_index, inode, len_word, place, record32,
-};
+use crate::sheet::{BS, Sheet, dir_block, extents, full_index, inode, len_word, place, record32};
 use tuff_format::Nid;
 use tuff_format::chunk::Format;
 use tuff_format::cluster::MapHeader;
@@ -24,8 +15,7 @@ const NO_START: u64 = (1 << 48) - 1;
 /// Name and bytes of an image.
 pub type Shape = (String, Vec<u8>);
 
-/// Returns an image for each layout and size, with a file that claims that size. Unit of sizes:
-/// bytes.
+/// Returns an image for each layout and each size in bytes. Each has one file that declares the size.
 pub fn claimed_files(sizes: &[u64]) -> Vec<Shape> {
     let mut out = Vec::new();
     for &size in sizes {
@@ -84,15 +74,14 @@ const LAYOUTS: Layouts = [
         packed(sheet, inode(Layout::FlatPlain, size, NO_START), size);
     }),
     ("index", |sheet, size| {
-        // The index is shorter than the claimed size requires.
+        // Only the part of the index that fits into a place.
         let file = inode(Layout::CompressedFull, size, 1);
         let index = full_index(0, 0, 0, &[]);
         sheet.put(place(1), file, &[], 8, &index);
     }),
 ];
 
-/// Returns an image with files of mostly holes, `size` bytes each, in every layout that supports
-/// holes.
+/// Returns an image with a file of `size` bytes in every layout that has holes. Almost all of each file is a hole.
 pub fn holes(size: u64) -> Vec<u8> {
     let mut sheet = Sheet::new(EXTENDED);
     sheet.put_root(&[
@@ -113,7 +102,7 @@ pub fn holes(size: u64) -> Vec<u8> {
     sheet.finish()
 }
 
-/// Returns an image with `files` files that share the same `len` bytes of data.
+/// Returns an image with `files` files whose data is the same `len` bytes.
 pub fn same_blocks(files: u64, len: usize) -> Vec<u8> {
     assert!(files <= 150, "the root is one block");
     let mut sheet = Sheet::new(EXTENDED);
@@ -138,8 +127,7 @@ pub fn same_blocks(files: u64, len: usize) -> Vec<u8> {
     sheet.finish()
 }
 
-/// Returns a chunk-based file of maximum chunks, as many as fit into an inode slot. Reduces the
-/// size to them.
+/// Returns a file of the largest chunks and its table. The size is limited to the chunks whose table fits into a place.
 fn chunks(size: u64, block: u32) -> (Inode, Vec<u8>) {
     let format = Format {
         bits: 31,
@@ -152,14 +140,13 @@ fn chunks(size: u64, block: u32) -> (Inode, Vec<u8>) {
     (file, block.to_le_bytes().repeat(count as usize))
 }
 
-/// Writes a packed inode, and a file that is a fragment of all of it.
+/// Writes a packed inode, and a file that is one fragment with all of its data.
 fn packed(sheet: &mut Sheet, file: Inode, size: u64) {
     sheet.sb.packed = Some(place(2));
     sheet.put(place(2), file, &[], 1, &[]);
     let header = MapHeader::WholeFragment { offset: 0 };
     let file = inode(Layout::CompressedFull, size, 0);
     sheet.put(place(1), file, &[], 8, &header.encode());
-    let _ = HEADER_POS;
 }
 
 fn directory(size: u64, block: u64) -> Inode {
@@ -170,8 +157,7 @@ fn directory(size: u64, block: u64) -> Inode {
     }
 }
 
-/// Returns an image with `depth` nested directories with names of `name_len` bytes, and a file in
-/// the last one.
+/// Returns an image with `depth` nested directories, whose names have `name_len` bytes, and a file in the last one.
 pub fn deep(depth: u64, name_len: usize) -> Vec<u8> {
     let mut sheet = Sheet::new(EXTENDED);
     let name = "d".repeat(name_len);
@@ -197,12 +183,12 @@ pub fn deep(depth: u64, name_len: usize) -> Vec<u8> {
     sheet.finish()
 }
 
-/// Returns the nid of the i-th inode after the slots, 512 bytes each.
+/// Returns the i-th inode after the places, 512 bytes each.
 fn nid_of(i: u64) -> Nid {
     Nid((16384 + 512 * i) / 32)
 }
 
-/// Returns an image with `dirs` directories that share their blocks, which list `names` files.
+/// Returns an image with `dirs` directories that share their data blocks, which contain `names` names of files.
 pub fn shared(dirs: u64, names: u64) -> Vec<u8> {
     let mut sheet = Sheet::new(EXTENDED);
     let listed: Vec<String> = (0..names).map(|i| format!("{i:08}")).collect();

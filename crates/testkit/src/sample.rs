@@ -1,5 +1,5 @@
-//! Small tree built with many options, for tests that need any image with some of everything. Needs
-//! no root.
+//! Images of one small tree with many combinations of options, for tests that need an image with every kind of inode. Building
+//! them needs no privileges.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use tuff_mkfs::{
 };
 use tuff_store::{MemStore, Target};
 
-/// Manifest of the tree. [`contents`] has the data.
+/// Manifest of the tree. [`contents`] returns the bytes of its files.
 const MANIFEST: &str = "#mtree
 /set type=file uid=0 gid=0 mode=0644 time=1700000000.000000000
 . type=dir mode=0755
@@ -33,14 +33,14 @@ packed
 sparse
 ";
 
-/// Returns one line per number.
+/// Returns text with one number per line.
 pub fn lines(numbers: impl Iterator<Item = u32>) -> Vec<u8> {
     numbers
         .flat_map(|n| format!("{n}\n").into_bytes())
         .collect()
 }
 
-/// Non-empty files of the tree: path and content.
+/// Returns the files that are not empty, by path.
 pub fn contents() -> [(&'static str, Vec<u8>); 7] {
     let mut sparse = vec![0; 40_000];
     sparse[30_000..30_003].copy_from_slice(b"end");
@@ -48,14 +48,14 @@ pub fn contents() -> [(&'static str, Vec<u8>); 7] {
         ("numbers", lines(1..=2500)),
         ("numbers-more", lines((1..=2500).chain(5..=500))),
         ("letters", b"abc\n".repeat(4000)),
-        ("packed", super::noise(5000, 1)),
+        ("packed", crate::content::noise(5000, 1)),
         ("hi", b"hello, erofs\n".to_vec()),
         ("sparse", sparse),
         ("dir/sub/file", b"deep\n".to_vec()),
     ]
 }
 
-/// All images by name. Built once per process.
+/// Returns all images with their names.
 pub fn all() -> &'static [(&'static str, Vec<u8>)] {
     static ALL: OnceLock<Vec<(&'static str, Vec<u8>)>> = OnceLock::new();
     ALL.get_or_init(make)
@@ -72,6 +72,7 @@ pub fn image(name: &str) -> Image {
     open(&bytes(name))
 }
 
+/// Opens an image in memory.
 pub fn open(bytes: &[u8]) -> Image {
     Image::open(MemStore::new(bytes), Default::default()).unwrap()
 }
@@ -151,7 +152,7 @@ fn globset(glob: &str) -> globset::GlobMatcher {
 }
 
 fn make() -> Vec<(&'static str, Vec<u8>)> {
-    let scratch = super::Scratch::new("sample");
+    let scratch = crate::Scratch::new("sample");
     let root = scratch.path();
     std::fs::create_dir_all(root.join("dir/sub")).unwrap();
     for (name, bytes) in contents() {
@@ -173,7 +174,7 @@ fn make() -> Vec<(&'static str, Vec<u8>)> {
     variants().into_iter().map(make).collect()
 }
 
-/// Writes a file with holes in place of blocks of zeros.
+/// Writes a file with holes in place of zero blocks.
 fn write_sparse(path: &Path, bytes: &[u8]) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::create(path).unwrap();

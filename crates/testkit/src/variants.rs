@@ -1,6 +1,7 @@
-//! Image variants for tests: options of Tuff's writer, and options of the installed `mkfs.erofs`.
+//! Combinations of build options that tests iterate over, and options of the `mkfs.erofs` in PATH.
 
 use std::path::Path;
+use std::process::Command;
 use tuff_mkfs::MetadataOptions;
 use tuff_mkfs::{
     Compression, Dedupe, Fragments, InodeForm, KernelVersion, Metadata, Method, Options, Progress,
@@ -8,7 +9,7 @@ use tuff_mkfs::{
 };
 use tuff_store::Target;
 
-/// Option sets for `mkfs.erofs`. Older versions refuse some of them.
+/// Command lines of `mkfs.erofs`. Older versions reject some of them.
 pub const MKFS_OPTIONS: &[&[&str]] = &[
     &[],
     &["-Enoinline_data"],
@@ -31,7 +32,29 @@ pub const MKFS_OPTIONS: &[&[&str]] = &[
     &["-b1024", "-zlz4"],
 ];
 
-/// Compression with a method and level, and the default dictionary size.
+/// Builds an image of `source` with the `mkfs.erofs` in PATH. Reports the reason and returns `None` if that fails.
+pub fn mkfs(image: &Path, source: &Path, options: &[&str]) -> Option<()> {
+    let out = Command::new("mkfs.erofs")
+        .args(options)
+        .arg(image)
+        .arg(source)
+        .output();
+    match out {
+        Ok(out) if out.status.success() => Some(()),
+        Ok(out) => {
+            let why = String::from_utf8_lossy(&out.stderr);
+            let why = why.lines().find(|l| !l.is_empty()).unwrap_or("").to_owned();
+            crate::note(format_args!("mkfs.erofs {options:?}: {why}"));
+            None
+        }
+        Err(e) => {
+            crate::skipped(format_args!("mkfs.erofs: {e}"));
+            None
+        }
+    }
+}
+
+/// Returns the compression with this method and level, and the default dictionary size.
 pub fn compression(method: Method, level: i32) -> Option<Compression> {
     Some(Compression {
         method,
@@ -52,7 +75,7 @@ pub fn build_dir(source: &Path, image: &Path, options: &Options) {
     .unwrap();
 }
 
-/// Option sets of Tuff's writer, by name. Every build verifies its image.
+/// Returns named options of the builder. All of them verify the image.
 pub fn variants() -> Vec<(String, Options)> {
     let newest = || Options::for_kernel(KernelVersion(6, 18));
     let mut all = vec![("defaults".to_owned(), Options::default())];
@@ -149,7 +172,7 @@ pub fn variants() -> Vec<(String, Options)> {
     all
 }
 
-/// Variants with clusters that start at any byte.
+/// Returns options with pclusters that need not start at block boundaries.
 fn unaligned_variants() -> Vec<(String, Options)> {
     let mut all = Vec::new();
     for (method, level, cluster, fragments) in [
@@ -183,7 +206,7 @@ fn unaligned_variants() -> Vec<(String, Options)> {
     all
 }
 
-/// Variants of inode forms that need newer kernels.
+/// Returns options with inode forms that need recent kernels.
 fn metadata_variants() -> Vec<(String, Options)> {
     let with = |metadata| Options {
         metadata: MetadataOptions {

@@ -1,6 +1,7 @@
-//! Mounts by the kernel of images with and without extra devices.
+//! Mounts of images by the kernel, with and without extra devices.
 
-use super::{Ignore, Record, assert_same, host_tree, image_tree, is_root, open};
+use crate::is_root;
+use crate::tree::{Ignore, Record, assert_same, host_tree, image_tree, open};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::CString;
 use std::fs;
@@ -11,11 +12,11 @@ use tuff_erofs::check;
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_store::{FileStore, ReadAt};
 
-/// Mounts an image and its extra devices from files and from loop devices, and calls `see` for each
-/// mount. Reports unsupported ways as skipped.
+/// Mounts an image and its extra devices by the kernel, from files and from loop devices, and calls `see` with each mount.
+/// Reports a skipped test for kinds of mounts that this host lacks.
 pub fn by_kernel(image: &Path, devices: &[&Path], dir: &Path, see: &dyn Fn(&str, &Path)) {
     if !is_root() {
-        tuff_testkit::skipped("mounting needs root");
+        crate::skipped("mounting needs root");
         return;
     }
     fs::create_dir_all(dir).unwrap();
@@ -27,12 +28,11 @@ pub fn by_kernel(image: &Path, devices: &[&Path], dir: &Path, see: &dyn Fn(&str,
         match mount(image, dir, "erofs", MountFlags::RDONLY, Some(&*data)) {
             Ok(()) => {
                 see(way, dir);
-                // Another test may be starting a process, which holds our files until it calls
-                // exec.
+                // A concurrent test may have forked a child, which holds copies of our descriptors until it calls exec.
                 unmount(dir, UnmountFlags::DETACH).unwrap();
             }
             Err(e) if e == rustix::io::Errno::NOTBLK || e == rustix::io::Errno::NODEV => {
-                tuff_testkit::skipped(format_args!("mount of {way}: {e}"));
+                crate::skipped(format_args!("mount of {way}: {e}"));
             }
             Err(e) => panic!("mount of {way}: {e}"),
         }
@@ -44,11 +44,11 @@ pub fn by_kernel(image: &Path, devices: &[&Path], dir: &Path, see: &dyn Fn(&str,
             let devices: Vec<&Path> = loops.iter().map(|l| &*l.0).collect();
             look("loop devices", &image.0, &devices);
         }
-        _ => tuff_testkit::skipped("loop devices are not available"),
+        _ => crate::skipped("no loop devices"),
     }
 }
 
-/// Writes a file with the image and its devices appended.
+/// Writes a file with the image followed by its devices.
 pub fn appended(image: &Path, devices: &[&Path]) -> PathBuf {
     let both = image.with_extension("both");
     let parts = std::iter::once(image).chain(devices.iter().copied());
@@ -67,8 +67,7 @@ pub fn open_with(image: &Path, devices: &[&Path]) -> tuff_erofs::Result<Image> {
     Image::open(FileStore::open(image).unwrap(), options)
 }
 
-/// Asserts that this reader and the kernel see the expected tree, with appended and with separate
-/// devices.
+/// Asserts that the library and the kernel read the expected tree, with devices appended to the image and as separate files.
 pub fn all_agree(what: &str, image: &Path, devices: &[&Path], expected: &[Record], ignore: Ignore) {
     let both = appended(image, devices);
     for (way, image) in [
@@ -112,5 +111,52 @@ impl Loop {
 impl Drop for Loop {
     fn drop(&mut self) {
         let _ = Command::new("losetup").arg("-d").arg(&self.0).output();
+    }
+}
+
+/// Image mounted by the kernel, unmounted when the value is dropped.
+pub struct Mounted(PathBuf);
+
+impl Mounted {
+    /// Mounts `image` on `dir`. Reports a skipped test and returns `None` if this host cannot mount it.
+    pub fn new(image: &Path, dir: &Path, options: &str) -> Option<Self> {
+        if !is_root() {
+            crate::skipped("mounting needs root");
+            return None;
+        }
+        std::fs::create_dir_all(dir).unwrap();
+        let options = if options.is_empty() {
+            "loop,ro".to_owned()
+        } else {
+            format!("loop,ro,{options}")
+        };
+        let out = Command::new("mount")
+            .args(["-t", "erofs", "-o", &options])
+            .arg(image)
+            .arg(dir)
+            .output();
+        match out {
+            Ok(out) if out.status.success() => Some(Self(dir.to_owned())),
+            Ok(out) => {
+                let why = String::from_utf8_lossy(&out.stderr).trim().to_owned();
+                crate::skipped(format_args!("mount: {why}"));
+                None
+            }
+            Err(e) => {
+                crate::skipped(format_args!("mount: {e}"));
+                None
+            }
+        }
+    }
+
+    /// Path of the mount point.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).output();
     }
 }

@@ -1,20 +1,12 @@
-//! Image on which a test places structures itself, for forms that neither Tuff nor mkfs.erofs
-//! writes.
+//! Image composer that places each structure at a position that the test chooses, for images that neither `tuff build` nor
+//! `mkfs.erofs` writes.
 //!
 //! ```text
 //!  0        1024         1280      2048                16384
 //!  | zeros  | superblock | devices | slots of 512 ...  | data: blocks, clusters, runs of bytes ...
 //!             records      (128)     one inode each
 //! ```
-//!
-//! The metabox, if any, also has slots of 512 bytes. The first one is free for tables.
-
-#![allow(
-    dead_code,
-    unreachable_pub,
-    missing_docs,
-    reason = "each test uses a part of this module"
-)]
+//! The metabox, if present, also has places of 512 bytes. The first is free for tables.
 
 use tuff_codec::{EncoderSpec, Method};
 use tuff_format::cluster::{HeadKind, Lcluster, MapHeader, full};
@@ -29,39 +21,42 @@ use tuff_format::{BlockBits, Nid};
 
 /// Block size of all images. Unit: bytes.
 pub const BS: usize = 4096;
-/// Position of the data, after the inode slots. Unit: bytes.
+/// First byte after the places for inodes.
 const DATA: usize = 16384;
-/// Position of the device table. Unit: bytes.
+/// Position of the device table.
 const DEVICES: usize = 1280;
-/// Epoch of all images. Unit: seconds.
+/// Base time of every sheet.
 pub const EPOCH: i64 = 1_700_000_000;
 const METABOX: u64 = 1 << 63;
 
-/// Nid of the k-th inode slot in the image, 0 to 27.
+/// Returns the k-th place in the image, 0 to 27.
 pub fn place(k: u64) -> Nid {
     Nid((2048 + 512 * k) / 32)
 }
 
-/// Nid of the k-th inode slot in the metabox, from 1 on.
+/// Returns the k-th place in the metabox, from 1.
 pub fn boxed(k: u64) -> Nid {
     Nid(METABOX | (512 * k / 32))
 }
 
-/// Position modulo 512 of the map header of an extended inode without attributes: slots start at
-/// multiples of 512.
+/// Position of the map header of an extended inode without attributes, relative to its place. Places start at multiples of 512,
+/// so the alignment of a COMPACT index follows from it.
 pub const HEADER_POS: u64 = 64;
 
+/// Image that is being composed.
 pub struct Sheet {
+    /// Superblock that is written at the end.
     pub sb: Superblock,
+    /// Configurations of the compression algorithms.
     pub configs: Configs,
+    /// Records of the device table.
     pub slots: Vec<Slot>,
     bytes: Vec<u8>,
     metabox: Vec<u8>,
 }
 
 impl Sheet {
-    /// Creates an image with these features and the root in slot 0. With `COMPR_CFGS` it declares
-    /// all algorithms.
+    /// Creates a sheet with these incompatible features and the root in place 0. With `COMPR_CFGS` all algorithms are available.
     pub fn new(incompat: u32) -> Self {
         let all = Configs {
             lz4: Some(Lz4 {
@@ -91,7 +86,7 @@ impl Sheet {
         }
     }
 
-    /// Writes an inode with its xattr body into a slot, and `payload` after it, aligned to `align`.
+    /// Writes an inode with its xattr body to a place, and `payload` after it at the next multiple of `align`.
     pub fn put(&mut self, nid: Nid, inode: Inode, xattrs: &[u8], align: usize, payload: &[u8]) {
         let inode = Inode {
             xattr_icount: xattr::icount(xattrs.len()).unwrap(),
@@ -108,7 +103,7 @@ impl Sheet {
         self.sb.inodes += 1;
     }
 
-    /// Writes a directory with these entries inline, and with "." and "..".
+    /// Writes a directory with inline entries and adds "." and "..".
     pub fn put_dir(
         &mut self,
         nid: Nid,
@@ -128,7 +123,7 @@ impl Sheet {
         self.put(nid, inode, xattrs, 1, &bytes);
     }
 
-    /// Writes a root directory with these files.
+    /// Writes the root directory with these files.
     pub fn put_root(&mut self, files: &[(&str, Nid)]) {
         let entries: Vec<_> = files
             .iter()
@@ -138,7 +133,7 @@ impl Sheet {
         self.put_dir(root, root, &[], &entries);
     }
 
-    /// Writes bytes at an unused position of the image or of the metabox.
+    /// Writes bytes at a position of the image or of the metabox that is still zero.
     pub fn write(&mut self, metabox: bool, at: usize, bytes: &[u8]) {
         let space = if metabox {
             &mut self.metabox
@@ -162,8 +157,7 @@ impl Sheet {
         block as u32
     }
 
-    /// Appends whole blocks that end with `bytes`, as in a compressed cluster. Returns the address
-    /// of the first block.
+    /// Appends whole blocks with `bytes` at their end, like a pcluster. Returns the first block's address.
     pub fn cluster(&mut self, bytes: &[u8]) -> u32 {
         let mut padded = vec![0; bytes.len().next_multiple_of(BS) - bytes.len()];
         padded.extend_from_slice(bytes);
@@ -177,8 +171,11 @@ impl Sheet {
         at as u64
     }
 
-    /// Writes a packed inode with `data` (12,000 bytes) in one cluster, a file of the first 5,000
-    /// bytes of that cluster, and a file that is one fragment: 10,000 bytes from offset 2,000 on.
+    /// Writes three inodes over `data` of 12,000 bytes, which is compressed to one pcluster:
+    ///
+    /// * the packed inode with all of it
+    /// * a file with the first 5,000 bytes
+    /// * a file that is one fragment: 10,000 bytes from offset 2,000
     pub fn put_fragments(&mut self, [packed, part, whole]: [Nid; 3], data: &[u8]) {
         assert_eq!(data.len(), 12_000);
         let cluster = squeeze(Method::Lz4hc, data);
@@ -213,7 +210,7 @@ impl Sheet {
         self.put(whole, file, &[], 8, &header.encode());
     }
 
-    /// Writes the metabox inode, flat or compressed, with the metabox as its data. Call it last.
+    /// Writes the metabox inode, flat or compressed. Its data is everything written to the metabox before.
     pub fn close_metabox(&mut self, nid: Nid, compressed: bool) {
         let data = self.metabox.clone();
         self.sb.metabox = Some(nid);
@@ -230,8 +227,7 @@ impl Sheet {
         self.put(nid, inode(Layout::CompressedFull, len, 1), &[], 8, &payload);
     }
 
-    /// Sets the position and length of the table of long prefixes, which starts at byte `at` of its
-    /// container. Returns the bytes of the table.
+    /// Sets the table of long xattr name prefixes, which starts at `at` in its container. Returns its bytes.
     pub fn prefixes(&mut self, at: usize, prefixes: &[(u8, &str)]) -> Vec<u8> {
         self.sb.incompat |= incompat::XATTR_PREFIXES;
         self.sb.xattr_prefix_count = prefixes.len() as u8;
@@ -248,8 +244,7 @@ impl Sheet {
         out
     }
 
-    /// Returns the image in whole blocks, with superblock, compression records, device table and
-    /// checksum.
+    /// Returns the image: whole blocks with superblock, compression records, device table and a valid checksum.
     pub fn finish(mut self) -> Vec<u8> {
         self.bytes.resize(self.bytes.len().next_multiple_of(BS), 0);
         self.sb.blocks += (self.bytes.len() / BS) as u64;
@@ -293,7 +288,7 @@ pub fn inode(layout: Layout, size: u64, u: u64) -> Inode {
     }
 }
 
-/// Returns a compact inode of a regular file with the time [`EPOCH`].
+/// Returns a compact inode of a regular file, modified at [`EPOCH`].
 pub fn compact(layout: Layout, size: u64, u: u64) -> Inode {
     Inode {
         extended: false,
@@ -303,7 +298,7 @@ pub fn compact(layout: Layout, size: u64, u: u64) -> Inode {
     }
 }
 
-/// Encodes entries as one directory block.
+/// Encodes one directory block, with names in ascending order.
 pub fn dir_block(mut entries: Vec<(&str, Nid, FileType)>) -> Vec<u8> {
     entries.sort_by_key(|e| e.0.as_bytes());
     let entries: Vec<_> = entries
@@ -327,7 +322,7 @@ pub fn xattrs(shared: &[u32], entries: &[(u8, &str, &str)]) -> Vec<u8> {
     out
 }
 
-/// Returns an xattr entry.
+/// Returns one xattr entry.
 pub fn entry<'a>(index: u8, name: &'a str, value: &'a str) -> Entry<'a> {
     Entry {
         index,
@@ -336,7 +331,7 @@ pub fn entry<'a>(index: u8, name: &'a str, value: &'a str) -> Entry<'a> {
     }
 }
 
-/// Compresses all of `data` into one cluster.
+/// Compresses all of `data` to one pcluster.
 pub fn squeeze(method: Method, data: &[u8]) -> Vec<u8> {
     let mut out = vec![0; 1 << 16];
     let mut encoder = EncoderSpec::new(method, 1 << 16).build().unwrap();
@@ -351,8 +346,7 @@ pub fn squeeze(method: Method, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Encodes a map header and a FULL index. The low nibble of `algorithms` is for HEAD1, the high one
-/// for HEAD2.
+/// Encodes a map header and a FULL index. The low nibble of `algorithms` is HEAD1's, the high one HEAD2's.
 pub fn full_index(word: u32, advise: u16, algorithms: u8, entries: &[Lcluster]) -> Vec<u8> {
     let header = MapHeader::Index {
         word,
@@ -366,9 +360,8 @@ pub fn full_index(word: u32, advise: u16, algorithms: u8, entries: &[Lcluster]) 
     out
 }
 
-/// Encodes a map header at [`HEADER_POS`] and a table of encoded extents. For records of 4 and 8
-/// bytes, `bits` is log2 of the extents' length in blocks. For records of 16 and 32 bytes, `count`
-/// is stored.
+/// Encodes a map header at [`HEADER_POS`] and a table of encoded extents. For records of 4 and 8 bytes, `bits` is log2 of the
+/// extent length divided by the block size. For records of 16 and 32 bytes, `count` is stored.
 pub fn extents(record: u16, count: u32, bits: u8, advise: u16, table: &[u8]) -> Vec<u8> {
     let code = record.trailing_zeros() as u16 - 2;
     let header = MapHeader::Index {
@@ -384,13 +377,12 @@ pub fn extents(record: u16, count: u32, bits: u8, advise: u16, table: &[u8]) -> 
     out
 }
 
-/// Encodes the first word of a record: encoded length, and a format of 0 for stored or 1 +
-/// algorithm id.
+/// Returns the first word of a record: encoded length and format. Format 0 is uncompressed, others are 1 + the algorithm.
 pub fn len_word(len: u32, format: u32) -> u32 {
     len | format << 28
 }
 
-/// Flag in the first word of a record: the extent is a prefix of the decoded cluster.
+/// Flag in the first word of a record: the extent is a prefix of its decoded pcluster.
 pub const PARTIAL: u32 = 1 << 27;
 
 /// Encodes a record of 16 bytes.

@@ -1,19 +1,9 @@
-//! Trees as lists of records, from the host and from an image, and their differences. Tests compare
-//! what different readers see in the same image.
+//! Trees as lists of records, from the host and from an image, and their differences. Tests use them to compare two readers of
+//! one image.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    missing_docs,
-    reason = "every test uses its part of this module"
-)]
-
-pub mod assemble;
-pub mod kernel;
-pub mod sample;
-pub mod variants;
-
-use rustix::fs::{self as rfs, AtFlags, CWD, Mode, OFlags, SeekFrom, XattrFlags};
+use crate::content::{mixed, noise, text};
+use crate::is_root;
+use rustix::fs::{self as rfs, AtFlags, CWD, Mode, SeekFrom, XattrFlags};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -21,34 +11,40 @@ use std::hash::{DefaultHasher, Hasher};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use tuff_erofs::read::{FileType, Image, Inode, Location};
 
-/// All that users can see of one path in a tree.
+/// Everything that a user can observe about one name in a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Path from the root, without a leading slash. Empty for the root.
+    /// Path relative to the root, without a leading slash. The path of the root is empty.
     pub path: Vec<u8>,
+    /// Type and permissions, as in `st_mode`.
     pub mode: u32,
+    /// User id of the owner.
     pub uid: u32,
+    /// Group id of the owner.
     pub gid: u32,
+    /// Modification time: seconds and nanoseconds.
     pub mtime: (i64, u32),
+    /// Number of hard links.
     pub nlink: u64,
+    /// Size in bytes, as in `st_size`.
     pub size: u64,
     /// Major and minor number of a device.
     pub device: Option<(u32, u32)>,
-    /// Target of a symlink.
+    /// Target, if the inode is a symlink.
     pub target: Option<Vec<u8>>,
+    /// Values of extended attributes by name.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Hash of the content of a regular file.
     pub content: Option<u64>,
-    /// Data ranges of a regular file: start and end. `None` if they are not compared.
+    /// Ranges of data in a regular file: start and end.
     pub data: Option<Vec<(u64, u64)>>,
-    /// First path, in path order, with the same inode.
+    /// First path in ascending order with the same inode.
     pub same_as: Vec<u8>,
 }
 
-/// Reads the tree below a directory of the host.
+/// Records the tree under a directory of the host.
 pub fn host_tree(root: &Path) -> Vec<Record> {
     let mut out = Vec::new();
     let mut todo = vec![Vec::new()];
@@ -95,7 +91,7 @@ pub fn host_tree(root: &Path) -> Vec<Record> {
     finish(out)
 }
 
-/// Reads the tree of an image with this crate.
+/// Records the tree of an image, read by the library.
 pub fn image_tree(image: &Image) -> Vec<Record> {
     let mut out = Vec::new();
     let mut todo = vec![(Vec::new(), image.root().unwrap())];
@@ -109,7 +105,7 @@ pub fn image_tree(image: &Image) -> Vec<Record> {
                 assert_eq!(
                     image.lookup(&inode, &entry.name).unwrap(),
                     Some(entry.nid),
-                    "look-up finds what the listing shows"
+                    "lookup finds the listed nid"
                 );
                 todo.push((child(&path, &entry.name), image.inode(entry.nid).unwrap()));
             }
@@ -119,7 +115,7 @@ pub fn image_tree(image: &Image) -> Vec<Record> {
     finish(out)
 }
 
-/// Reads the record of one inode.
+/// Records one inode of an image.
 pub fn image_record(image: &Image, inode: &Inode, path: Vec<u8>) -> Record {
     let file = inode.file_type() == FileType::File;
     Record {
@@ -187,7 +183,7 @@ fn hash(mut from: impl Read) -> u64 {
     let mut hasher = DefaultHasher::new();
     let mut buf = vec![0; 1 << 20];
     loop {
-        // Fill the buffer, so that the hash does not depend on the lengths of reads.
+        // Filled before hashing, so that the hash does not depend on the lengths of single reads.
         let mut n = 0;
         while n < buf.len() {
             match from.read(&mut buf[n..]).unwrap() {
@@ -212,27 +208,26 @@ fn finish<K: Eq + std::hash::Hash + Copy>(mut found: Vec<(K, Record)>) -> Vec<Re
     found.into_iter().map(|(_, record)| record).collect()
 }
 
-/// Attributes that a comparison ignores.
+/// Parts of two trees that a comparison ignores.
 #[derive(Clone, Copy, Default)]
 pub struct Ignore {
     /// Link counts of directories, which some filesystems do not maintain.
     pub dir_nlink: bool,
-    /// Sizes of directories in bytes.
+    /// Size fields of directories.
     pub dir_size: bool,
-    /// Positions of holes in files.
+    /// Positions and lengths of holes.
     pub holes: bool,
-    /// Nanoseconds of all timestamps.
+    /// Nanoseconds of modification times.
     pub nsec: bool,
-    /// Timestamps of all inodes.
+    /// Modification times of all inodes.
     pub times: bool,
-    /// Owners and groups of inodes.
+    /// User and group ids.
     pub owners: bool,
-    /// Extended attributes of inodes.
+    /// Names and values of extended attributes.
     pub xattrs: bool,
 }
 
-/// Options for comparing an image with its source: ignores holes and what depends on the source's
-/// filesystem.
+/// Returns what a comparison with the source tree ignores: values that the filesystem of the host decides itself, and holes.
 pub fn from_source(tree: &[Record]) -> Ignore {
     // Some filesystems do not count subdirectories.
     let counts = tree
@@ -246,7 +241,7 @@ pub fn from_source(tree: &[Record]) -> Ignore {
     }
 }
 
-/// Returns a line per difference.
+/// Returns one line for each path that differs.
 pub fn diff(a: &[Record], b: &[Record], ignore: Ignore) -> Vec<String> {
     let mut out = Vec::new();
     let of = |t: &[Record]| -> BTreeMap<Vec<u8>, Record> {
@@ -310,7 +305,7 @@ fn normal(record: &Record, ignore: Ignore) -> Record {
     r
 }
 
-/// Asserts that two trees are equal. Panics with the first differences.
+/// Asserts that two trees are equal; reports the first 20 differences.
 #[track_caller]
 pub fn assert_same(what: &str, a: &[Record], b: &[Record], ignore: Ignore) {
     let lines = diff(a, b, ignore);
@@ -327,8 +322,8 @@ pub fn assert_same(what: &str, a: &[Record], b: &[Record], ignore: Ignore) {
     );
 }
 
-/// Creates a tree with special cases of names, sizes, links, holes, attributes and file types.
-/// Reports what needs root and leaves it out.
+/// Creates a tree of edge cases: sizes, names, holes, types, owners, xattrs and times. Without root privileges it reports what
+/// it omits.
 pub fn nasty_tree(root: &Path) {
     let dir = |p: &str| std::fs::create_dir_all(root.join(p)).unwrap();
     let put = |p: &str, bytes: &[u8]| std::fs::write(root.join(p), bytes).unwrap();
@@ -348,7 +343,7 @@ pub fn nasty_tree(root: &Path) {
     tail.extend_from_slice(&text(1_000_003, 11)[..400_000]);
     put("shares-text11", &tail);
     put("zeros", &vec![0; 700_000]);
-    // Names that sort before, between and after "." and "..", and names that are not UTF-8.
+    // Names that sort before, between and after "." and "..", and bytes that are not UTF-8.
     dir("names");
     for name in [
         &b"!bang"[..],
@@ -508,172 +503,12 @@ pub fn nasty_tree(root: &Path) {
     }
 }
 
-/// Adds a file with a name of 255 bytes.
+/// Adds a file whose name has the maximum length.
 pub fn longest_name(root: &Path) {
     std::fs::write(root.join("n".repeat(255)), b"longest").unwrap();
 }
 
-/// Returns repetitive text, which compresses well.
-pub fn text(size: usize, seed: u64) -> Vec<u8> {
-    let words = [
-        "the ", "cluster ", "of ", "an ", "inode ", "index ", "holds ", "extents ", "and\n",
-        "zero ",
-    ];
-    let mut random = Random(seed ^ 0x5eed);
-    let mut out = Vec::with_capacity(size + 16);
-    while out.len() < size {
-        out.extend_from_slice(words[(random.next() % 10) as usize].as_bytes());
-    }
-    out.truncate(size);
-    out
-}
-
-/// Returns random bytes, which do not compress.
-pub fn noise(size: usize, seed: u64) -> Vec<u8> {
-    let mut random = Random(seed ^ 0xdead_beef);
-    (0..size).map(|_| random.next() as u8).collect()
-}
-
-/// Returns alternating runs of text and random bytes.
-pub fn mixed(size: usize, seed: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    let mut i = seed;
-    while out.len() < size {
-        let n = 3000 + (i * 7919 % 9000) as usize;
-        out.extend(if i.is_multiple_of(2) {
-            text(n, i)
-        } else {
-            noise(n, i)
-        });
-        i += 1;
-    }
-    out.truncate(size);
-    out
-}
-
-/// Deterministic pseudo-random numbers (SplitMix64).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n.max(1)
-    }
-}
-
-/// Temporary directory, removed on drop.
-pub struct Scratch(PathBuf);
-
-impl Scratch {
-    pub fn new(name: &str) -> Self {
-        let mut n = 0;
-        loop {
-            let path = std::env::temp_dir().join(format!("tuff-{name}-{}-{n}", std::process::id()));
-            match std::fs::create_dir(&path) {
-                Ok(()) => return Self(path),
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => n += 1,
-                Err(e) => panic!("{}: {e}", path.display()),
-            }
-        }
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Users other than root cannot remove the content of read-only directories.
-        let _ = Command::new("chmod")
-            .args(["-R", "u+rwx"])
-            .arg(&self.0)
-            .output();
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Builds an image of `source` with the installed `mkfs.erofs`. `None`, and a report, if it is
-/// missing or fails.
-pub fn mkfs(image: &Path, source: &Path, options: &[&str]) -> Option<()> {
-    let out = Command::new("mkfs.erofs")
-        .args(options)
-        .arg(image)
-        .arg(source)
-        .output();
-    match out {
-        Ok(out) if out.status.success() => Some(()),
-        Ok(out) => {
-            let why = String::from_utf8_lossy(&out.stderr);
-            let why = why.lines().find(|l| !l.is_empty()).unwrap_or("").to_owned();
-            tuff_testkit::note(format_args!("mkfs.erofs {options:?}: {why}"));
-            None
-        }
-        Err(e) => {
-            tuff_testkit::skipped(format_args!("mkfs.erofs: {e}"));
-            None
-        }
-    }
-}
-
-/// Image that is mounted by the kernel, unmounted on drop.
-pub struct Mounted(PathBuf);
-
-impl Mounted {
-    /// Mounts `image` on `dir`. `None`, and a report, if mounting is not possible.
-    pub fn new(image: &Path, dir: &Path, options: &str) -> Option<Self> {
-        if !is_root() {
-            tuff_testkit::skipped("mounting needs root");
-            return None;
-        }
-        std::fs::create_dir_all(dir).unwrap();
-        let options = if options.is_empty() {
-            "loop,ro".to_owned()
-        } else {
-            format!("loop,ro,{options}")
-        };
-        let out = Command::new("mount")
-            .args(["-t", "erofs", "-o", &options])
-            .arg(image)
-            .arg(dir)
-            .output();
-        match out {
-            Ok(out) if out.status.success() => Some(Self(dir.to_owned())),
-            Ok(out) => {
-                let why = String::from_utf8_lossy(&out.stderr).trim().to_owned();
-                tuff_testkit::skipped(format_args!("mount: {why}"));
-                None
-            }
-            Err(e) => {
-                tuff_testkit::skipped(format_args!("mount: {e}"));
-                None
-            }
-        }
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).output();
-    }
-}
-
-pub fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
-/// Opens an image file with default options.
+/// Opens an image file without extra devices.
 pub fn open(path: &Path) -> Image {
     Image::open(
         tuff_store::FileStore::open(path).unwrap(),
@@ -695,14 +530,4 @@ fn join(root: &Path, path: &[u8]) -> PathBuf {
     } else {
         root.join(OsStr::from_bytes(path))
     }
-}
-
-/// Opens a directory without following symlinks.
-pub fn open_dir(path: &Path) -> rustix::fd::OwnedFd {
-    rfs::open(
-        path,
-        OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-    .unwrap()
 }
