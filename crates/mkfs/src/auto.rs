@@ -9,7 +9,7 @@
 //! of threads.
 
 use super::options::{Auto, Compression, Metadata, Options};
-use super::pack::input::Input;
+use super::pack::content::FileContent;
 use crate::{Error, Result};
 use tuff_codec::{Encoder, EncoderSpec, Method};
 use tuff_format::features::Feature;
@@ -117,11 +117,16 @@ impl Chooser {
 
     /// Chooses the compression of a file of `size` bytes. `packed` states that it goes into the
     /// packed inode, which has a single compression.
-    pub(crate) fn choose(&mut self, input: &Input, size: u64, packed: bool) -> Result<Choice> {
+    pub(crate) fn choose(
+        &mut self,
+        content: &FileContent,
+        size: u64,
+        packed: bool,
+    ) -> Result<Choice> {
         if size < SAMPLED_SIZE_MIN {
             return Ok(Choice::Default);
         }
-        let reader = input.open()?;
+        let reader = content.open()?;
         let piece = SAMPLE_LEN.min(usize::try_from(size).unwrap_or(SAMPLE_LEN));
         let count = size.div_ceil(piece as u64).min(3);
         self.sample.resize(piece * count as usize, 0);
@@ -200,8 +205,8 @@ mod tests {
     }
 
     fn choose_with(mut chooser: Chooser, bytes: &[u8]) -> Choice {
-        let input = Input::Bytes(bytes.into());
-        chooser.choose(&input, bytes.len() as u64, false).unwrap()
+        let content = FileContent::Bytes(bytes.into());
+        chooser.choose(&content, bytes.len() as u64, false).unwrap()
     }
 
     #[test]

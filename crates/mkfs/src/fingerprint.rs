@@ -73,8 +73,8 @@ fn digest(
     loader: &Loader<'_>,
     progress: &Progress,
 ) -> Result<[u8; 32]> {
-    let input = readable(loader.input(tree, inode)?.map(|(input, _)| input))?;
-    let reader = input.open()?;
+    let content = readable(loader.file_content(tree, inode)?)?;
+    let reader = content.open()?;
     digest_of(tree.size(inode), |buf, offset| {
         progress.check()?;
         reader.read_exact(buf, offset)?;

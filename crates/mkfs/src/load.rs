@@ -13,7 +13,7 @@ use super::dedupe::{self, PackedFile};
 use super::memory_budget::{self, Budget};
 use super::options::{Dedupe, Options};
 use super::order::{PolicyId, data_order};
-use super::pack::input::Input;
+use super::pack::content::FileContent;
 use super::pack::piece::TailPolicy;
 use super::pack::worker::Policy;
 use super::pack::{FileSharing, Packer, Sparse, segment_size};
@@ -21,6 +21,7 @@ use super::policies::Policies;
 use super::progress::Progress;
 use super::source::dir::{DirSource, Outputs, WalkOptions};
 use super::source::error::Quoted;
+use super::source::file::{HostFile, SourceFile};
 use super::source::image::ImageSource;
 use super::source::spec::Source;
 use super::source::{Content, DataRun, Entry};
@@ -31,7 +32,6 @@ use crate::{Error, Result};
 use hashbrown::HashMap;
 use std::ffi::OsStr;
 use std::fmt::Display;
-use std::fs::File;
 use std::num::NonZeroU8;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -50,12 +50,11 @@ const BUDGET_STEP: usize = 4096;
 /// Reader of the file contents of one source.
 enum ContentProvider {
     Dir(Arc<DirSource>),
-    Tar(Arc<File>, Arc<str>),
+    Tar(Arc<SourceFile>),
     /// `file` holds plain members, `copy` those that were decompressed or read from a stream.
     Cpio {
-        file: Option<Arc<File>>,
-        copy: Option<Arc<File>>,
-        name: Arc<str>,
+        file: Option<Arc<SourceFile>>,
+        copy: Option<Arc<SourceFile>>,
     },
     Image(Arc<ImageSource>),
     Elsewhere,
@@ -260,73 +259,64 @@ impl<'a> Loader<'a> {
             || also.iter().any(|paths| paths.is_match(path))
     }
 
-    /// Content of a file and the number of its policy. `None` if it has none or was packed from a
-    /// stream.
-    pub(crate) fn input(&self, tree: &Tree, inode: InodeId) -> Result<Option<(Input, PolicyId)>> {
+    /// Content of a file. `None` if it has none or was packed from a stream.
+    pub(crate) fn file_content(&self, tree: &Tree, inode: InodeId) -> Result<Option<FileContent>> {
         if tree.file_type(inode) != FileType::File {
             return Ok(None);
         }
-        let (number, _) = self.policies.of(|| tree.path(inode));
         let provider = self
             .providers
             .get(usize::from(tree.layer(inode)))
             .unwrap_or(&ContentProvider::Elsewhere);
-        let input = match (tree.content(inode), provider) {
-            (Content::InSource | Content::Sparse(_), ContentProvider::Dir(source)) => Input::Host {
-                source: Arc::clone(source),
-                path: tree.path(inode).into(),
-                seen: {
-                    let meta = tree.meta(inode);
-                    (tree.size(inode), meta.mtime, meta.mtime_nsec)
-                },
-            },
-            (Content::Range { offset }, ContentProvider::Tar(file, name)) => Input::Range {
-                file: Arc::clone(file),
-                name: Arc::clone(name),
-                offset,
-            },
+        let of_host = |path: &Path| {
+            FileContent::Host(Arc::new(HostFile {
+                dir: None,
+                path: path.as_os_str().as_bytes().into(),
+                size: tree.size(inode),
+                mtime: None,
+            }))
+        };
+        Ok(Some(match (tree.content(inode), provider) {
+            (Content::InSource | Content::Sparse(_), ContentProvider::Dir(dir)) => {
+                let meta = tree.meta(inode);
+                FileContent::Host(Arc::new(HostFile {
+                    dir: Some(Arc::clone(dir)),
+                    path: tree.path(inode).into(),
+                    size: tree.size(inode),
+                    mtime: Some((meta.mtime, meta.mtime_nsec)),
+                }))
+            }
             (
                 Content::Range { offset },
-                ContentProvider::Cpio {
-                    file: Some(file),
-                    name,
-                    ..
+                ContentProvider::Tar(file)
+                | ContentProvider::Cpio {
+                    file: Some(file), ..
                 },
             )
             | (
                 Content::Copied { offset },
                 ContentProvider::Cpio {
-                    copy: Some(file),
-                    name,
-                    ..
+                    copy: Some(file), ..
                 },
-            ) => Input::Range {
+            ) => FileContent::Range {
                 file: Arc::clone(file),
-                name: Arc::clone(name),
                 offset,
             },
-            (Content::Sparse(runs), ContentProvider::Tar(file, name)) => Input::Runs {
+            (Content::Sparse(runs), ContentProvider::Tar(file)) => FileContent::Runs {
                 file: Arc::clone(file),
-                name: Arc::clone(name),
                 runs,
             },
             (
                 Content::Range { offset: nid } | Content::SparseInode { nid, .. },
                 ContentProvider::Image(source),
-            ) => Input::Image {
+            ) => FileContent::Image {
                 source: Arc::clone(source),
                 nid: Nid(nid),
                 path: tree.path(inode).into(),
             },
-            (Content::Path(path), _) => Input::Path {
-                path: Arc::new(path),
-                size: tree.size(inode),
-            },
-            (Content::SparsePath(file), _) => Input::Path {
-                path: Arc::new(file.path.clone()),
-                size: tree.size(inode),
-            },
-            (Content::Bytes(bytes), _) => Input::Bytes(bytes),
+            (Content::Path(path), _) => of_host(&path),
+            (Content::SparsePath(file), _) => of_host(&file.path),
+            (Content::Bytes(bytes), _) => FileContent::Bytes(bytes),
             (Content::Stream | Content::SparseStream(_) | Content::None, _) => return Ok(None),
             _ if self.options.dedupe.tar_index => {
                 return Err(Error::usage(format_args!(
@@ -340,8 +330,7 @@ impl<'a> Loader<'a> {
                     lossy(&tree.path(inode))
                 )));
             }
-        };
-        Ok(Some((input, number)))
+        }))
     }
 
     /// Hands every file's content to the packer, in the order of the data, unless that was done
@@ -419,7 +408,7 @@ impl<'a> Loader<'a> {
             .filter(|_| of_others || !self.options.dedupe.bases.is_empty());
         let mut plan = dedupe::find_duplicates(contents, &settings, known, &|inode| {
             progress.check()?;
-            dedupe::readable(self.input(tree, inode)?.map(|(input, _)| input))
+            dedupe::readable(self.file_content(tree, inode)?)
         })?;
         for (number, clusters) in plan.clusters.drain() {
             packer.add_clusters(number, clusters);
@@ -474,8 +463,8 @@ impl<'a> Loader<'a> {
         packer: &mut Packer<'_>,
     ) -> Result<()> {
         for packed in files {
-            if let Some((input, _)) = self.input(tree, packed.file)? {
-                packer.add_packed(packed, tree.size(packed.file), input)?;
+            if let Some(content) = self.file_content(tree, packed.file)? {
+                packer.add_packed(packed, tree.size(packed.file), content)?;
             }
         }
         Ok(())
@@ -499,15 +488,15 @@ impl<'a> Loader<'a> {
         if sparse.is_none() && size > 0 && policy.packs_whole(size) {
             return Ok(false);
         }
-        let Some((input, _)) = self.input(tree, inode)? else {
+        let Some(content) = self.file_content(tree, inode)? else {
             return Ok(true);
         };
         match sparse {
             Some(runs) => {
                 let sparse = self.sparse(size, &runs);
-                packer.add_sparse(inode, size, input, sparse, policy)?;
+                packer.add_sparse(inode, size, content, sparse, policy)?;
             }
-            None => packer.add_file(inode, size, input, policy, &decision.sharing)?,
+            None => packer.add_file(inode, size, content, policy, &decision.sharing)?,
         }
         Ok(true)
     }

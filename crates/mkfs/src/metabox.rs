@@ -9,11 +9,12 @@ use super::emit::{emit_blocks, write_inodes};
 use super::layout::{Metabox, Parts, Plan, Wanted, aligned};
 use super::memory_budget;
 use super::options::Options;
-use super::pack::input::Input;
+use super::pack::content::FileContent;
 use super::pack::piece::TailPolicy;
 use super::pack::worker::Policy;
 use super::pack::{FileSharing, PackOptions, Packed, Packer};
 use super::progress::Progress;
+use super::source::file::SourceFile;
 use super::tree::PACKED;
 use crate::{Error, Result};
 use std::fs::File;
@@ -57,7 +58,7 @@ pub(crate) fn pack_directories(
         from: 0,
         similar: false,
     };
-    packer.add_packed(all, len, means.input(&Arc::new(file), 0))?;
+    packer.add_packed(all, len, means.content(file))?;
     packer.finish(None).map(Some)
 }
 
@@ -118,12 +119,12 @@ fn make(
         means.write(&file, bytes, at)
     })?;
     let mut packer = means.packer(parts.options, plan.end_block)?;
-    let input = means.input(&Arc::new(file), 0);
+    let content = means.content(file);
     // The packed inode stands for it: the metabox is no file of the tree.
     packer.add_file(
         PACKED,
         size,
-        input,
+        content,
         &policy(parts.options),
         &FileSharing::default(),
     )?;
@@ -172,12 +173,12 @@ impl Means<'_> {
         Ok(())
     }
 
-    /// Returns the content of a temporary file from `offset` on.
-    fn input(&self, file: &Arc<File>, offset: u64) -> Input {
-        Input::Range {
-            file: Arc::clone(file),
-            name: self.temporary.display().to_string().into(),
-            offset,
+    /// Returns the content of a temporary file.
+    fn content(&self, file: File) -> FileContent {
+        let name = self.temporary.display().to_string();
+        FileContent::Range {
+            file: Arc::new(SourceFile::new(file, name)),
+            offset: 0,
         }
     }
 

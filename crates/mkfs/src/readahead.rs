@@ -1,4 +1,4 @@
-//! Adaptive readahead: issues `POSIX_FADV_WILLNEED` for the next files of a source directory.
+//! Adaptive readahead: issues `POSIX_FADV_WILLNEED` for the next files of the host.
 //!
 //! A worker reads one file after another, so each worker keeps only one disk request in flight and
 //! waits for it. When reads are slow, or a sampled file is not in the page cache, workers advise
@@ -8,8 +8,8 @@
 //!
 //! The image does not depend on any of this.
 
-use super::pack::input::Input;
-use super::source::dir::DirSource;
+use super::pack::content::FileContent;
+use super::source::file::HostFile;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::io::IoSliceMut;
@@ -64,9 +64,9 @@ impl Readahead {
 
     /// Issues readahead for a range and updates the score by whether it was cached.
     fn advise_and_record(&mut self, wanted: &PrefetchRange) {
-        wanted.each(&mut |source, path, offset, len| {
+        wanted.each(&mut |file, offset, len| {
             // The later read reports a file that cannot be opened.
-            match advise(source, path, offset, len) {
+            match advise(file, offset, len) {
                 Some(true) => self.score = SCORE_MAX,
                 Some(false) => self.score = self.score.saturating_sub(1),
                 None => {}
@@ -118,7 +118,7 @@ impl ReadaheadWindow {
 
 /// Range of a content to read ahead.
 pub(crate) struct PrefetchRange {
-    input: Input,
+    content: FileContent,
     offset: u64,
     len: usize,
 }
@@ -127,20 +127,24 @@ pub(crate) struct PrefetchRange {
 const RANGE_MAX: usize = 8 << 20;
 
 impl PrefetchRange {
-    /// Range of `len` bytes of `input`, from `offset` on.
-    pub(crate) fn new(input: Input, offset: u64, len: usize) -> Self {
+    /// Range of `len` bytes of `content`, from `offset` on.
+    pub(crate) fn new(content: FileContent, offset: u64, len: usize) -> Self {
         let len = len.min(RANGE_MAX);
-        Self { input, offset, len }
+        Self {
+            content,
+            offset,
+            len,
+        }
     }
 
-    /// Calls `each` for the parts of the range that are in source directories.
-    fn each(&self, each: &mut impl FnMut(&DirSource, &[u8], u64, usize)) {
-        match &self.input {
-            Input::Host { source, path, .. } => each(source, path, self.offset, self.len),
-            Input::Packed(items) => {
+    /// Calls `each` for the parts of the range that are in files of the host.
+    fn each(&self, each: &mut impl FnMut(&HostFile, u64, usize)) {
+        match &self.content {
+            FileContent::Host(file) => each(file, self.offset, self.len),
+            FileContent::Packed(items) => {
                 for item in &items[..] {
-                    if let Input::Host { source, path, .. } = &item.input {
-                        each(source, path, item.offset, item.len);
+                    if let FileContent::Host(file) = &item.content {
+                        each(file, item.offset, item.len);
                     }
                 }
             }
@@ -151,8 +155,8 @@ impl PrefetchRange {
 
 /// Issues readahead for a range of a file. Returns whether it was needed, or `None` if that is
 /// unknown.
-fn advise(source: &DirSource, path: &[u8], offset: u64, len: usize) -> Option<bool> {
-    let file = source.open_file(path).ok()?;
+fn advise(file: &HostFile, offset: u64, len: usize) -> Option<bool> {
+    let file = file.open_unverified().ok()?;
     let mut byte = [0];
     let buffers = &mut [IoSliceMut::new(&mut byte)];
     let needed = match preadv2(&file, buffers, offset, ReadWriteFlags::NOWAIT) {
@@ -169,6 +173,7 @@ fn advise(source: &DirSource, path: &[u8], offset: u64, len: usize) -> Option<bo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::ffi::OsStrExt;
 
     #[test]
     fn several_slow_reads_turn_readahead_on_and_one_does_not() {
@@ -196,8 +201,14 @@ mod tests {
     fn readahead_brings_a_file_into_the_page_cache() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("file"), vec![7; 1 << 20]).unwrap();
-        let source = DirSource::open(dir.path()).unwrap();
-        let file = source.open_file(b"file").unwrap();
+        let host_file = |name: &str| HostFile {
+            dir: None,
+            path: dir.path().join(name).as_os_str().as_bytes().into(),
+            size: 0,
+            mtime: None,
+        };
+        let wanted = host_file("file");
+        let file = wanted.open_unverified().unwrap();
         file.sync_all().unwrap();
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
         let in_memory = || {
@@ -212,13 +223,13 @@ mod tests {
             ));
             return;
         }
-        assert_eq!(advise(&source, b"file", 0, 1 << 20), Some(true));
+        assert_eq!(advise(&wanted, 0, 1 << 20), Some(true));
         let read = || in_memory().is_ok();
         assert!((0..500).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
             read()
         }));
-        assert_eq!(advise(&source, b"file", 1 << 19, 1 << 19), Some(false));
-        assert_eq!(advise(&source, b"none", 0, 1), None);
+        assert_eq!(advise(&wanted, 1 << 19, 1 << 19), Some(false));
+        assert_eq!(advise(&host_file("none"), 0, 1), None);
     }
 }

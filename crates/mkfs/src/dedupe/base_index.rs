@@ -8,7 +8,7 @@ use crate::Result;
 use crate::base::{BaseFile, BaseInode, Bases};
 use crate::options::Dedupe;
 use crate::order::{ContentKey, PolicyId, content_key};
-use crate::pack::input::Input;
+use crate::pack::content::FileContent;
 use hashbrown::{HashMap, HashSet};
 use std::sync::Arc;
 use tuff_erofs::read::Inode;
@@ -96,10 +96,10 @@ impl<'a> BaseIndex<'a> {
             let WorkerContext { buf, sampler, .. } = context;
             let mut seen = |_: &[u8]| settings.progress.check();
             let mut ratio = |bytes: &[u8]| sample(sampler, bytes);
-            let input = self.input(i);
+            let content = self.content(i);
             let size = self.parts[i].size;
             let mut chunks =
-                shared_runs::chunks(&input, size, chunker, buf, &mut seen, &mut ratio)?;
+                shared_runs::chunks(&content, size, chunker, buf, &mut seen, &mut ratio)?;
             chunks.salt_with_algorithm(self.base.algorithm(self.parts[i].inode)?);
             out.push((i, chunks));
             Ok(())
@@ -111,15 +111,20 @@ impl<'a> BaseIndex<'a> {
     }
 
     /// Returns the content of `parts[part]`.
-    pub(super) fn input(&self, part: usize) -> Input {
-        Input::Base(Arc::clone(self.base), self.parts[part].inode)
+    pub(super) fn content(&self, part: usize) -> FileContent {
+        base_content(self.base, self.parts[part].inode)
     }
+}
+
+fn base_content(bases: &Arc<Bases>, inode: BaseInode) -> FileContent {
+    let bases = Arc::clone(bases);
+    FileContent::Base { bases, inode }
 }
 
 fn key(base: &Arc<Bases>, file: &BaseFile, buf: &mut Vec<u8>) -> Result<ContentKey> {
     let mut hasher = blake3::Hasher::new();
-    let input = Input::Base(Arc::clone(base), file.inode);
-    read_through(&input, file.size, buf, &mut |bytes| {
+    let content = base_content(base, file.inode);
+    read_through(&content, file.size, buf, &mut |bytes| {
         hasher.update(bytes);
         Ok(())
     })?;

@@ -24,7 +24,7 @@ use crate::base::{BaseClusters, BaseInode, Bases};
 use crate::options::Dedupe;
 use crate::order::{ContentKey, PolicyId, content_key};
 use crate::pack::checksums::sum;
-use crate::pack::input::Input;
+use crate::pack::content::FileContent;
 use crate::pack::shared_clusters::FilePlan;
 use crate::readahead::{PrefetchRange, ReadaheadWindow};
 use crate::tree::InodeId;
@@ -83,13 +83,13 @@ pub(crate) fn find_duplicates(
     mut contents: Vec<DedupeCandidate>,
     settings: &DedupeSettings<'_>,
     base: Option<&Arc<Bases>>,
-    input: &(dyn Fn(InodeId) -> Result<Input> + Sync),
+    content: &(dyn Fn(InodeId) -> Result<FileContent> + Sync),
 ) -> Result<DedupePlan> {
     let mut sizes: HashMap<u64, u32> = HashMap::new();
     let dedupe = settings.dedupe != Dedupe::Off;
     if dedupe {
-        for content in &contents {
-            *sizes.entry(content.size).or_default() += 1;
+        for candidate in &contents {
+            *sizes.entry(candidate.size).or_default() += 1;
         }
     }
     let known = base.map(|base| BaseIndex::build(base, &contents, settings));
@@ -98,41 +98,43 @@ pub(crate) fn find_duplicates(
     let cut = contents.iter().filter(|c| c.segment_bits.is_some());
     let total = cut.map(|c| c.size).sum::<u64>() + parts.iter().map(|f| f.size).sum::<u64>();
     let chunker = chunker(total, settings);
-    let request = |content: &DedupeCandidate| ScanRequest {
-        duplicate_key: sizes.get(&content.size).is_some_and(|n| *n > 1),
-        known: known.as_ref().filter(|known| known.has_size(content.size)),
+    let request = |candidate: &DedupeCandidate| ScanRequest {
+        duplicate_key: sizes.get(&candidate.size).is_some_and(|n| *n > 1),
+        known: known
+            .as_ref()
+            .filter(|known| known.has_size(candidate.size)),
         sums: settings.sums,
-        sketch: if content.tail {
-            Some(tail_start(content.size, settings))
+        sketch: if candidate.tail {
+            Some(tail_start(candidate.size, settings))
         } else {
-            (dedupe && content.packed && content.size <= SKETCH_MAX).then_some(0)
+            (dedupe && candidate.packed && candidate.size <= SKETCH_MAX).then_some(0)
         },
-        chunks: settings.dedupe == Dedupe::Content && content.segment_bits.is_some(),
+        chunks: settings.dedupe == Dedupe::Content && candidate.segment_bits.is_some(),
     };
     let next_range = |i: usize| {
-        let content = &contents[i];
-        if !request(content).any() {
+        let candidate = &contents[i];
+        if !request(candidate).any() {
             return None;
         }
         // Fits: at most some KiB. For longer ranges the kernel reads ahead by itself.
-        let len = content.size.min(READAHEAD_MAX) as usize;
-        Some(PrefetchRange::new(input(content.file).ok()?, 0, len))
+        let len = candidate.size.min(READAHEAD_MAX) as usize;
+        Some(PrefetchRange::new(content(candidate.file).ok()?, 0, len))
     };
     let window = ReadaheadWindow::default();
     let scan = |i: usize, context: &mut WorkerContext, results: &mut ScanResults| -> Result<()> {
-        let content = &contents[i];
-        let request = request(content);
-        if !(request.any() || content.auto) {
+        let candidate = &contents[i];
+        let request = request(candidate);
+        if !(request.any() || candidate.auto) {
             return Ok(());
         }
         if request.any() {
             window.advise(i, contents.len(), &mut context.readahead, &next_range);
         }
-        let input = input(content.file)?;
+        let content = content(candidate.file)?;
         // Fits: inodes are counted in 32 bits.
         let i = i as u32;
-        if content.auto {
-            let choice = context.choose(content, &input, settings)?;
+        if candidate.auto {
+            let choice = context.choose(candidate, &content, settings)?;
             if choice != Choice::Default {
                 results.choices.push((i, choice));
             }
@@ -141,26 +143,33 @@ pub(crate) fn find_duplicates(
             return Ok(());
         }
         let chunker = request.chunks.then_some(chunker);
-        context.scan((i, content), input, &request, chunker, results, settings)
+        context.scan(
+            (i, candidate),
+            content,
+            &request,
+            chunker,
+            results,
+            settings,
+        )
     };
     let mut results = merge_results(parallel(contents.len(), settings, &scan)?);
     drop(sizes);
 
     let mut plan = DedupePlan::default();
     for (i, choice) in std::mem::take(&mut results.choices) {
-        let content = &mut contents[i as usize];
-        *content = with_choice(content, choice, settings);
-        plan.choices.insert(content.file, choice);
+        let candidate = &mut contents[i as usize];
+        *candidate = with_choice(candidate, choice, settings);
+        plan.choices.insert(candidate.file, choice);
     }
     let contents = &contents[..];
     // Contents stored elsewhere: in the base, or as duplicates.
     let mut is_shared = vec![false; contents.len()];
     for (i, nid, sum) in std::mem::take(&mut results.in_base) {
-        let content = &contents[i as usize];
-        let stored = content.algorithm.is_none();
+        let candidate = &contents[i as usize];
+        let stored = candidate.algorithm.is_none();
         let can = |base: &Bases| Ok::<_, Error>(base.data(nid, stored)?.is_some());
         if base.map_or(Ok(false), |base| can(base))? {
-            plan.in_base.insert(content.file, (nid, sum));
+            plan.in_base.insert(candidate.file, (nid, sum));
             is_shared[i as usize] = true;
         }
     }
@@ -187,20 +196,20 @@ pub(crate) fn find_duplicates(
         })
         .collect();
     let scan = |i: usize| {
-        let content = &contents[packed[i] as usize];
-        (content.name, content.size)
+        let candidate = &contents[packed[i] as usize];
+        (candidate.name, candidate.size)
     };
     let order = similarity::order(&sketches, &scan);
     drop(sketches);
     let packed_file = |p: similarity::OrderedFile| {
-        let content = &contents[packed[p.i as usize] as usize];
-        let from = match content.tail {
+        let candidate = &contents[packed[p.i as usize] as usize];
+        let from = match candidate.tail {
             // Fits: a segment is a few MiB.
-            true => tail_start(content.size, settings) as u32,
+            true => tail_start(candidate.size, settings) as u32,
             false => 0,
         };
         PackedFile {
-            file: content.file,
+            file: candidate.file,
             from,
             similar: p.similar,
         }
@@ -218,25 +227,25 @@ pub(crate) fn find_duplicates(
         tail_starts: &plan.tail_starts,
         known: known.as_ref(),
     }
-    .find_shared(settings, chunker, input)?;
+    .find_shared(settings, chunker, content)?;
     (plan.plans, plan.clusters) = (plans, clusters);
     Ok(plan)
 }
 
 /// Content with the storage decisions of `choice` applied.
 fn with_choice(
-    content: &DedupeCandidate,
+    candidate: &DedupeCandidate,
     choice: Choice,
     settings: &DedupeSettings<'_>,
 ) -> DedupeCandidate {
     match choice {
-        Choice::Default => *content,
+        Choice::Default => *candidate,
         Choice::Fast => DedupeCandidate {
             policy: PolicyId::FAST,
             algorithm: settings
                 .dense_and_fast
                 .map(|[_, fast]| fast.method.algorithm()),
-            ..*content
+            ..*candidate
         },
         Choice::Stored => DedupeCandidate {
             policy: PolicyId::STORED,
@@ -244,7 +253,7 @@ fn with_choice(
             tail: false,
             segment_bits: None,
             algorithm: None,
-            ..*content
+            ..*candidate
         },
     }
 }
@@ -325,8 +334,8 @@ impl Digests {
 impl WorkerContext {
     fn choose(
         &mut self,
-        content: &DedupeCandidate,
-        input: &Input,
+        candidate: &DedupeCandidate,
+        content: &FileContent,
         settings: &DedupeSettings<'_>,
     ) -> Result<Choice> {
         let chooser = match &mut self.chooser {
@@ -336,13 +345,13 @@ impl WorkerContext {
                 settings.entropy_coding,
             )?),
         };
-        chooser.choose(input, content.size, content.packed)
+        chooser.choose(content, candidate.size, candidate.packed)
     }
 
     fn scan(
         &mut self,
-        (i, content): (u32, &DedupeCandidate),
-        input: Input,
+        (i, candidate): (u32, &DedupeCandidate),
+        content: FileContent,
         request: &ScanRequest<'_>,
         chunker: Option<Chunker>,
         results: &mut ScanResults,
@@ -356,8 +365,8 @@ impl WorkerContext {
             let sampler = &mut self.sampler;
             let mut ratio = |bytes: &[u8]| sample(sampler, bytes);
             let chunks = shared_runs::chunks(
-                &input,
-                content.size,
+                &content,
+                candidate.size,
                 chunker,
                 &mut self.buf,
                 &mut |bytes| {
@@ -369,12 +378,12 @@ impl WorkerContext {
             results.chunks.push((i, chunks));
             if let Some(from) = request.sketch {
                 // Fits: a tail is shorter than a cluster.
-                let end = &mut self.buf[..(content.size - from) as usize];
-                input.open()?.read_exact(end, from)?;
+                let end = &mut self.buf[..(candidate.size - from) as usize];
+                content.open()?.read_exact(end, from)?;
                 results.sketches.push((i, chunking::sketch(end)));
             }
         } else {
-            read_through(&input, content.size, &mut self.buf, &mut |bytes| {
+            read_through(&content, candidate.size, &mut self.buf, &mut |bytes| {
                 digests.update(bytes);
                 if request.sketch.is_some() {
                     results.sketches.push((i, chunking::sketch(bytes)));
@@ -386,13 +395,13 @@ impl WorkerContext {
             return Ok(());
         };
         if let Some(known) = request.known
-            && let Some(nid) = known.get(content.size, &hasher)
+            && let Some(nid) = known.get(candidate.size, &hasher)
         {
             let sum = digests.sum.map(|sum| sum.digest());
             results.in_base.push((i, nid, sum));
         }
         if request.duplicate_key {
-            let key = content_key(content.size, content.policy, &mut hasher);
+            let key = content_key(candidate.size, candidate.policy, &mut hasher);
             results.keys.push((key, i));
         }
         Ok(())
@@ -436,7 +445,7 @@ mod tests {
             };
             let opened = |_: InodeId| {
                 progress.stop();
-                Ok(Input::Bytes(vec![0; 8 << 20].into()))
+                Ok(FileContent::Bytes(vec![0; 8 << 20].into()))
             };
             let found = find_duplicates(vec![content(1), content(2)], &settings, None, &opened);
             assert!(found.is_err());

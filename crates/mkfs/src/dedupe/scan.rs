@@ -4,7 +4,7 @@ use crate::auto::Chooser;
 use crate::options::Dedupe;
 use crate::order::PolicyId;
 use crate::pack::checksums::sum;
-use crate::pack::input::Input;
+use crate::pack::content::FileContent;
 use crate::progress::Progress;
 use crate::readahead::Readahead;
 use crate::tree::InodeId;
@@ -137,12 +137,12 @@ pub(crate) fn parallel<T: Send + Default>(
 pub(crate) fn sums(
     contents: &[(InodeId, u64)],
     settings: &DedupeSettings<'_>,
-    input: &(dyn Fn(InodeId) -> Result<Input> + Sync),
+    content: &(dyn Fn(InodeId) -> Result<FileContent> + Sync),
 ) -> Result<Vec<u64>> {
     let work = |i: usize, context: &mut WorkerContext, out: &mut Vec<(usize, u64)>| {
         let (inode, size) = contents[i];
         let mut sum = sum();
-        read_through(&input(inode)?, size, &mut context.buf, &mut |bytes| {
+        read_through(&content(inode)?, size, &mut context.buf, &mut |bytes| {
             sum.update(bytes);
             settings.progress.check()
         })?;
@@ -156,13 +156,13 @@ pub(crate) fn sums(
 
 /// Reads a whole content and passes it to `take` in parts of at most 1 MiB.
 pub(super) fn read_through(
-    input: &Input,
+    content: &FileContent,
     size: u64,
     buf: &mut Vec<u8>,
     take: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
     const PIECE: u64 = 1 << 20;
-    let reader = input.open()?;
+    let reader = content.open()?;
     let mut at = 0;
     while at < size {
         // Fits: at most 1 MiB.
@@ -177,9 +177,9 @@ pub(super) fn read_through(
     Ok(())
 }
 
-/// Returns an input that is required to exist. Contents of streams cannot be read before packing.
-pub(crate) fn readable(input: Option<Input>) -> Result<Input> {
-    input.ok_or_else(|| Error::usage("content that cannot be read twice"))
+/// Returns a content that is required to exist. Contents of streams cannot be read before packing.
+pub(crate) fn readable(content: Option<FileContent>) -> Result<FileContent> {
+    content.ok_or_else(|| Error::usage("content that cannot be read twice"))
 }
 
 /// File, or tail of a file, in the packed inode.

@@ -7,13 +7,13 @@ use super::shared_runs::{self, ChunkRun, Chunks, SegmentShape};
 use crate::Result;
 use crate::base::BaseClusters;
 use crate::order::PolicyId;
-use crate::pack::input::Input;
+use crate::pack::content::FileContent;
 use crate::pack::shared_clusters::{FilePlan, Owner};
 use crate::tree::InodeId;
 use hashbrown::HashMap;
 
-/// Function that opens a content.
-type OpenContent<'a> = &'a (dyn Fn(InodeId) -> Result<Input> + Sync);
+/// Function that returns the content of a file.
+type ContentOf<'a> = &'a (dyn Fn(InodeId) -> Result<FileContent> + Sync);
 
 /// Input of the search for shared parts.
 pub(super) struct PartMatcher<'a> {
@@ -36,7 +36,7 @@ impl PartMatcher<'_> {
         self,
         settings: &DedupeSettings<'_>,
         chunker: Chunker,
-        input: OpenContent<'_>,
+        content: ContentOf<'_>,
     ) -> Result<PlansAndClusters> {
         if self.chunks.is_empty() {
             return Ok(PlansAndClusters::default());
@@ -64,8 +64,8 @@ impl PartMatcher<'_> {
         let ratios: Vec<u32> = all.iter().map(|c| c.ratio).collect();
         drop(all);
         let of = |i: u32| match ((i as usize).checked_sub(old.len()), known) {
-            (Some(i), _) => Ok((input(new[i].file)?, new[i].size)),
-            (None, Some(known)) => Ok((known.input(i as usize), old[i as usize].size)),
+            (Some(i), _) => Ok((content(new[i].file)?, new[i].size)),
+            (None, Some(known)) => Ok((known.content(i as usize), old[i as usize].size)),
             (None, None) => unreachable!("only a base has old files"),
         };
         let confirmed = confirm(&found, settings, chunker, &of)?;
@@ -119,7 +119,7 @@ fn confirm(
     runs: &[ChunkRun],
     settings: &DedupeSettings<'_>,
     chunker: Chunker,
-    of: &(dyn Fn(u32) -> Result<(Input, u64)> + Sync),
+    of: &(dyn Fn(u32) -> Result<(FileContent, u64)> + Sync),
 ) -> Result<Vec<ChunkRun>> {
     let by_file: Vec<&[ChunkRun]> = runs.chunk_by(|a, b| a.file == b.file).collect();
     let compare =

@@ -18,7 +18,7 @@ use super::chunking::Chunker;
 use crate::Result;
 use crate::base::BaseClusters;
 use crate::order::PolicyId;
-use crate::pack::input::{Input, Reader};
+use crate::pack::content::{FileContent, OpenContent};
 use crate::pack::shared_clusters::{FilePlan, Owner, PlannedRun, Stop};
 use crate::tree::InodeId;
 use hashbrown::{HashMap, HashTable};
@@ -121,7 +121,7 @@ const WINDOW: usize = 128 << 10;
 pub(super) fn confirm(
     run: ChunkRun,
     sizes: (u64, u64),
-    (file, owner): (&Reader<'_>, &Reader<'_>),
+    (file, owner): (&OpenContent<'_>, &OpenContent<'_>),
     widen: u64,
     buffers: &mut [Vec<u8>; 2],
 ) -> Result<Option<ChunkRun>> {
@@ -432,7 +432,7 @@ fn plans(
 
 /// Splits a content into chunks. `ratio` is called once, with bytes from the middle.
 pub(super) fn chunks(
-    input: &Input,
+    content: &FileContent,
     size: u64,
     chunker: Chunker,
     buf: &mut Vec<u8>,
@@ -440,7 +440,7 @@ pub(super) fn chunks(
     ratio: &mut dyn FnMut(&[u8]) -> u32,
 ) -> Result<Chunks> {
     const READ: usize = 1 << 20;
-    let reader = input.open()?;
+    let reader = content.open()?;
     let mut found = Chunks {
         ratio: 16,
         ..Chunks::default()
@@ -552,8 +552,8 @@ mod tests {
 
     #[test]
     fn runs_are_compared_and_widened() {
-        let ours = Input::Bytes([&b"xx--"[..], &[7; 300_000], b"++A"].concat().into());
-        let theirs = Input::Bytes([&b"-y--"[..], &[7; 300_000], b"++B"].concat().into());
+        let ours = FileContent::Bytes([&b"xx--"[..], &[7; 300_000], b"++A"].concat().into());
+        let theirs = FileContent::Bytes([&b"-y--"[..], &[7; 300_000], b"++B"].concat().into());
         let readers = (&ours.open().unwrap(), &theirs.open().unwrap());
         let sizes = (300_007, 300_007);
         let mut buffers = Default::default();

@@ -6,6 +6,7 @@ use crate::progress::Progress;
 use crate::source::Content;
 use crate::source::cpio::CpioReader;
 use crate::source::error::SourceError;
+use crate::source::file::SourceFile;
 use crate::tree::Tree;
 use crate::{Error, Result};
 use std::fs::File;
@@ -77,9 +78,8 @@ impl Loader<'_> {
                 .map_err(|e| in_source(e, name))?;
         }
         self.providers.push(ContentProvider::Cpio {
-            file: file.map(Arc::new),
-            copy: copy.map(|copy| Arc::new(copy.file)),
-            name: name.into(),
+            file: file.map(|file| Arc::new(SourceFile::new(file, name))),
+            copy: copy.map(|copy| Arc::new(SourceFile::new(copy.file, name))),
         });
         Ok(())
     }

@@ -91,7 +91,7 @@ impl Loader<'_> {
             false => Vec::new(),
         };
         let sums = dedupe::sums(&contents, settings, &|inode| {
-            dedupe::readable(self.input(tree, inode)?.map(|(input, _)| input))
+            dedupe::readable(self.file_content(tree, inode)?)
         })?;
         for (i, (inode, there)) in files.into_iter().enumerate() {
             settings.progress.check()?;

@@ -78,12 +78,9 @@ impl Loader<'_> {
             &name,
             compression.map_err(|e| Error::from(e.in_source(&name)))?,
         )?;
-        self.load_tar(&name, file, None, tree, progress)?;
-        let Some(ContentProvider::Tar(file, _)) = self.providers.last() else {
-            unreachable!("a tar was loaded")
-        };
         let size = file.metadata().map(|m| m.len());
         let size = size.map_err(|e| Error::io(&name, "cannot examine", e))?;
+        self.load_tar(&name, file, None, tree, progress)?;
         packer.set_external(self.blocks(&name, size)?);
         Ok(())
     }

@@ -8,7 +8,7 @@ use super::stream::StoppableReader;
 use super::{BUDGET_STEP, ContentProvider, Loader, in_source};
 use crate::memory_budget::Budget;
 use crate::options::Dedupe;
-use crate::pack::input::Input;
+use crate::pack::content::FileContent;
 use crate::pack::worker::Policy;
 use crate::pack::{FileSharing, Packer, segment_size};
 use crate::progress::Progress;
@@ -16,6 +16,7 @@ use crate::source::compressed::{self, Compression, MAGIC_LEN};
 use crate::source::container::Digested;
 use crate::source::cpio::{self, HEADER_LEN};
 use crate::source::error::SourceError;
+use crate::source::file::SourceFile;
 use crate::source::tar::{self, TarReader};
 use crate::source::{Content, DataRun, Kind};
 use crate::tree::{InodeId, Tree};
@@ -122,8 +123,8 @@ impl Loader<'_> {
                 .map_err(|e| in_source(e, name))?;
         }
         self.warnings.extend(tar.warning());
-        self.providers
-            .push(ContentProvider::Tar(Arc::new(file), name.into()));
+        let file = Arc::new(SourceFile::new(file, name));
+        self.providers.push(ContentProvider::Tar(file));
         Ok(())
     }
 
@@ -219,8 +220,8 @@ impl Loader<'_> {
                         duplicate_key: (self.options.dedupe.mode != Dedupe::Off).then_some(number),
                         ..FileSharing::default()
                     };
-                    let input = Input::Bytes(bytes.into());
-                    packer.add_file(inode, size, input, &policy, &with)?;
+                    let content = FileContent::Bytes(bytes.into());
+                    packer.add_file(inode, size, content, &policy, &with)?;
                 }
                 None => packer.add_stream(inode, size, &mut tar.data(), &policy)?,
             }
@@ -281,15 +282,14 @@ impl Loader<'_> {
             run
         };
         let runs: Arc<[DataRun]> = runs.iter().map(placed).collect();
-        let input = Input::Runs {
-            file: Arc::new(file),
-            name: "sparse member".into(),
+        let content = FileContent::Runs {
+            file: Arc::new(SourceFile::new(file, "sparse member")),
             runs: Arc::clone(&runs),
         };
         if self.options.keeps_sparse(size, &runs) {
-            return packer.add_sparse(inode, size, input, self.sparse(size, &runs), policy);
+            return packer.add_sparse(inode, size, content, self.sparse(size, &runs), policy);
         }
-        packer.add_file(inode, size, input, policy, &FileSharing::default())
+        packer.add_file(inode, size, content, policy, &FileSharing::default())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tails of files and whole files of a stream: the last part of the packed inode.
 
 use super::address::{FragmentAddr, FragmentLocation};
-use super::input::Input;
+use super::content::FileContent;
 use super::packer::Packer;
 use super::worker::segment_size;
 use super::worker::{Job, Part};
@@ -58,7 +58,7 @@ impl Packer<'_> {
             let id = ENDS_TICKETS + ends.segments;
             let part = Part {
                 file: PACKED,
-                input: Input::Bytes(bytes),
+                content: FileContent::Bytes(bytes),
                 offset: 0,
                 len,
                 first: ends.segments == 0 && self.streamed == 0,

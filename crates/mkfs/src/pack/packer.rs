@@ -3,9 +3,9 @@
 use super::address::{DataBlock, FragmentAddr, FragmentLocation, GrainAddr};
 use super::adopted::AdoptedFragments;
 use super::checksums::ContentSums;
+use super::content::{FileContent, Item};
 use super::data::{Chunked, FileData, Table};
 use super::grain::Grain;
-use super::input::{Input, Item};
 use super::packed::{Packed, end_of};
 use super::pending::PendingBlocks;
 use super::pool::Pool;
@@ -185,12 +185,17 @@ impl<'a> Packer<'a> {
             from: 0,
             similar: false,
         };
-        self.add_packed(table, bytes.len() as u64, Input::Bytes(bytes.into()))
+        self.add_packed(table, bytes.len() as u64, FileContent::Bytes(bytes.into()))
     }
 
     /// Appends a file of `size` bytes, not empty, or the tail of one, to the packed inode. The bytes before the tail
     /// were added with [`add_file`](Self::add_file).
-    pub(crate) fn add_packed(&mut self, packed: PackedFile, size: u64, input: Input) -> Result<()> {
+    pub(crate) fn add_packed(
+        &mut self,
+        packed: PackedFile,
+        size: u64,
+        content: FileContent,
+    ) -> Result<()> {
         let PackedFile {
             file,
             from,
@@ -205,7 +210,7 @@ impl<'a> Packer<'a> {
             let len = room.min(size - offset) as usize;
             self.stream.0.push(Item {
                 file,
-                input: input.clone(),
+                content: content.clone(),
                 offset,
                 len,
                 first: offset == from,
@@ -233,7 +238,7 @@ impl<'a> Packer<'a> {
             .and_then(|spec| LargeClusters::new(spec, &items));
         let part = Part {
             file: PACKED,
-            input: Input::Packed(items.into()),
+            content: FileContent::Packed(items.into()),
             offset: 0,
             len,
             first: self.streamed == 0,
@@ -254,7 +259,7 @@ impl<'a> Packer<'a> {
         &mut self,
         file: InodeId,
         size: u64,
-        input: Input,
+        content: FileContent,
         policy: &Arc<Policy>,
         with: &FileSharing<'_>,
     ) -> Result<()> {
@@ -270,7 +275,7 @@ impl<'a> Packer<'a> {
             // Fits: a segment is a few MiB.
             let part = Part {
                 file,
-                input,
+                content,
                 offset: 0,
                 len: own as usize,
                 first: true,
@@ -291,10 +296,10 @@ impl<'a> Packer<'a> {
         }
         self.submit_batch()?;
         let store = match policy.spec {
-            Some(spec) => !self.probe.is_worth(&input, size, spec)?,
+            Some(spec) => !self.probe.is_worth(&content, size, spec)?,
             None => false,
         };
-        self.add_segments(file, size, &input, policy, store, plan)
+        self.add_segments(file, size, &content, policy, store, plan)
     }
 
     /// Adds a file of `size` bytes, which are read from `reader` at once.
@@ -314,15 +319,15 @@ impl<'a> Packer<'a> {
             reader
                 .read_exact(&mut bytes)
                 .map_err(|e| Error::from(SourceError::from(e)))?;
-            let input = Input::Bytes(bytes.into());
+            let content = FileContent::Bytes(bytes.into());
             if let (0, Some(spec)) = (at, policy.spec) {
-                store = !self.probe.is_worth(&input, len as u64, spec)?;
+                store = !self.probe.is_worth(&content, len as u64, spec)?;
             }
             let last = at + len as u64 == size;
             let policy = Arc::clone(policy);
             let part = Part {
                 file,
-                input,
+                content,
                 offset: 0,
                 len,
                 first: at == 0,
@@ -345,7 +350,7 @@ impl<'a> Packer<'a> {
         &mut self,
         file: InodeId,
         size: u64,
-        input: Input,
+        content: FileContent,
         sparse: Sparse,
         policy: &Arc<Policy>,
     ) -> Result<()> {
@@ -378,8 +383,8 @@ impl<'a> Packer<'a> {
         self.result.stats.sparse_files += 1;
         self.result.stats.hole_bytes += size - data;
         if data > 0 {
-            let whole = Box::new(input);
-            let input = Input::Sparse {
+            let whole = Box::new(content);
+            let content = FileContent::Chunks {
                 whole,
                 chunks: runs,
                 chunk_size,
@@ -391,7 +396,7 @@ impl<'a> Packer<'a> {
                 inline_max: 0,
                 ..(**policy).clone()
             });
-            self.add_segments(file, data, &input, &policy, true, None)?;
+            self.add_segments(file, data, &content, &policy, true, None)?;
         }
         Ok(())
     }
@@ -407,7 +412,7 @@ impl<'a> Packer<'a> {
         &mut self,
         file: InodeId,
         size: u64,
-        input: &Input,
+        content: &FileContent,
         policy: &Arc<Policy>,
         store: bool,
         plan: Option<&FilePlan>,
@@ -420,7 +425,7 @@ impl<'a> Packer<'a> {
             let last = offset + len == size;
             let part = Part {
                 file,
-                input: input.clone(),
+                content: content.clone(),
                 offset,
                 len: len as usize,
                 first: offset == 0,

@@ -1,8 +1,8 @@
 //! Placement of results in ticket order, by the collecting thread.
 
 use super::address::{DataBlock, FragmentAddr, FragmentLocation, GrainAddr};
+use super::content::Item;
 use super::data::{FileData, FileTail, Run};
-use super::input::Item;
 use super::packed::end_of;
 use super::packer::Packer;
 use super::piece::ShortPiece;

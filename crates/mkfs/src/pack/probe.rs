@@ -1,6 +1,6 @@
 //! Samples of a large file, to decide whether it shrinks.
 
-use super::input::Input;
+use super::content::FileContent;
 use crate::{Error, Result};
 use tuff_codec::{Encoder, EncoderSpec};
 
@@ -20,8 +20,13 @@ pub(super) struct Probe {
 impl Probe {
     /// Returns false if no sample of a file of `size` bytes, at least [`LEN`], shrinks under the file's encoder. LZ4
     /// would not do: without repetitions it finds nothing, where entropy coding saves much.
-    pub(super) fn is_worth(&mut self, input: &Input, size: u64, spec: EncoderSpec) -> Result<bool> {
-        let reader = input.open()?;
+    pub(super) fn is_worth(
+        &mut self,
+        content: &FileContent,
+        size: u64,
+        spec: EncoderSpec,
+    ) -> Result<bool> {
+        let reader = content.open()?;
         let spec = EncoderSpec {
             cluster: LEN,
             unit: 1,

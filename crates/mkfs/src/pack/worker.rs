@@ -2,8 +2,8 @@
 
 use super::block_buffer::BlockBuffer;
 use super::checksums::sum;
+use super::content::{FileContent, Item};
 use super::grain::Grain;
-use super::input::{Input, Item};
 use super::piece::{SegmentShape, ShortPiece, TailPolicy};
 use super::segment::{self, Encoders, Tail};
 use super::shared_clusters::{ClusterBoard, PartKey, PartPlan};
@@ -52,7 +52,7 @@ pub(crate) struct Part {
     /// File that the bytes belong to.
     pub(crate) file: InodeId,
     /// Content of the file.
-    pub(crate) input: Input,
+    pub(crate) content: FileContent,
     /// Position in the content in bytes.
     pub(crate) offset: u64,
     /// Length in bytes, at least 1.
@@ -141,7 +141,7 @@ impl Job {
         } else {
             &self.parts[..]
         };
-        let wanted = |part: &Part| PrefetchRange::new(part.input.clone(), part.offset, part.len);
+        let wanted = |part: &Part| PrefetchRange::new(part.content.clone(), part.offset, part.len);
         parts.iter().map(wanted)
     }
 }
@@ -280,16 +280,16 @@ pub(crate) struct Worker {
 }
 
 /// Returns the checksums of the items of a part, or of the part.
-fn sums_of(input: &Input, content: &[u8]) -> Vec<u64> {
+fn sums_of(content: &FileContent, bytes: &[u8]) -> Vec<u64> {
     let of = |bytes: &[u8]| {
         let mut sum = sum();
         sum.update(bytes);
         sum.digest()
     };
-    let Input::Packed(items) = input else {
-        return vec![of(content)];
+    let FileContent::Packed(items) = content else {
+        return vec![of(bytes)];
     };
-    let mut rest = content;
+    let mut rest = bytes;
     let next = |item: &Item| {
         let (now, later) = rest.split_at(item.len);
         rest = later;
@@ -352,7 +352,7 @@ impl Worker {
                 input.resize(part.len, 0);
             }
             let start = Instant::now();
-            let reader = part.input.open()?;
+            let reader = part.content.open()?;
             reader.read_exact(&mut input[..part.len], part.offset)?;
             self.ahead.record_read(part.len, start.elapsed());
             let content = &input[..part.len];
@@ -364,7 +364,7 @@ impl Worker {
                 )
             });
             let sums = if self.sums {
-                sums_of(&part.input, content)
+                sums_of(&part.content, content)
             } else {
                 Vec::new()
             };
@@ -376,8 +376,8 @@ impl Worker {
                 file: part.file,
                 first: part.first,
                 len: part.len,
-                items: match part.input {
-                    Input::Packed(items) => Some(items),
+                items: match part.content {
+                    FileContent::Packed(items) => Some(items),
                     _ => None,
                 },
                 key,

@@ -8,6 +8,7 @@ pub(crate) mod container;
 pub mod cpio;
 pub mod dir;
 pub mod error;
+pub(crate) mod file;
 pub(crate) mod image;
 pub mod manifest;
 mod member_path;

@@ -1,0 +1,116 @@
+//! Files that hold contents: archives that stay open, and files of the host that are opened when
+//! they are read.
+
+use super::dir::DirSource;
+use crate::{Error, Result};
+use std::ffi::OsStr;
+use std::fmt::{self, Display};
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Open file that holds the contents of many files: an archive, or a temporary copy of one.
+pub(crate) struct SourceFile {
+    file: File,
+    /// Name in messages.
+    name: String,
+}
+
+impl SourceFile {
+    /// Returns the source file with its name in messages.
+    pub(crate) fn new(file: File, name: impl Into<String>) -> Self {
+        let name = name.into();
+        Self { file, name }
+    }
+
+    /// Fills `buf` from byte `offset` of the file.
+    pub(crate) fn read_exact(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        read_exact(&self.file, &self.name, buf, offset)
+    }
+}
+
+/// File of the host whose content is read when it is packed.
+pub(crate) struct HostFile {
+    /// Source directory that contains the file. `None` for a file that a manifest names.
+    pub(crate) dir: Option<Arc<DirSource>>,
+    /// Path below `dir`, or path of the host.
+    pub(crate) path: Box<[u8]>,
+    /// Size when the source was read. Unit: bytes.
+    pub(crate) size: u64,
+    /// Modification time when the source was read: seconds and nanoseconds. `None` if any is valid.
+    pub(crate) mtime: Option<(i64, u32)>,
+}
+
+impl HostFile {
+    /// Opens the file and verifies that it is regular and unchanged since the source was read.
+    pub(crate) fn open(&self) -> Result<File> {
+        let file = self
+            .open_unverified()
+            .map_err(|e| Error::io(self, "cannot open", e))?;
+        let meta = tuff_store::retry(|| file.metadata());
+        let meta = meta.map_err(|e| Error::io(self, "cannot examine", e))?;
+        if !meta.is_file() {
+            return Err(changed(self, "it is no regular file any more"));
+        }
+        if meta.size() != self.size {
+            let (was, is) = (self.size, meta.size());
+            return Err(changed(
+                self,
+                format_args!("its size was {was} bytes and is {is}"),
+            ));
+        }
+        let is = (meta.mtime(), meta.mtime_nsec());
+        if self.mtime.is_some_and(|(s, ns)| is != (s, ns.into())) {
+            return Err(changed(self, "its modification time is another"));
+        }
+        Ok(file)
+    }
+
+    /// Opens whatever is at the path, without blocking.
+    pub(crate) fn open_unverified(&self) -> io::Result<File> {
+        match &self.dir {
+            Some(dir) => dir.open_file(&self.path),
+            None => {
+                let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+                let mut options = File::options();
+                options
+                    .read(true)
+                    .custom_flags(flags)
+                    .open(self.host_path())
+            }
+        }
+    }
+
+    /// Fills `buf` from byte `offset` of `file`, which [`open`](Self::open) returned.
+    pub(crate) fn read_exact(&self, file: &File, buf: &mut [u8], offset: u64) -> Result<()> {
+        read_exact(file, self, buf, offset)
+    }
+
+    fn host_path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.path))
+    }
+}
+
+impl Display for HostFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.dir {
+            Some(dir) => f.write_str(&dir.display(&self.path)),
+            None => self.host_path().display().fmt(f),
+        }
+    }
+}
+
+fn read_exact(file: &File, name: impl Display, buf: &mut [u8], offset: u64) -> Result<()> {
+    file.read_exact_at(buf, offset).map_err(|e| match e.kind() {
+        io::ErrorKind::UnexpectedEof => changed(name, "it became shorter"),
+        _ => Error::io(name, format_args!("cannot read at byte {offset}"), e),
+    })
+}
+
+fn changed(name: impl Display, how: impl Display) -> Error {
+    let e = io::Error::other(format!("the file changed while the image was built: {how}"));
+    Error::io(name, "cannot read", e)
+}
