@@ -1,5 +1,6 @@
 //! Formats names, modes and times for users and scripts.
 
+use jiff::Timestamp;
 use serde_json::{Map, Value};
 use tuff_erofs::read::FileType;
 
@@ -116,54 +117,27 @@ pub(crate) fn mode_string(mode: u16) -> String {
 
 /// Formats a time in UTC: `2024-01-02 03:04:05`.
 pub(crate) fn time(seconds: i64) -> String {
-    let t = civil(seconds);
-    format!(
-        "{:04}-{:02}-{:02} {:02}:{:02}:{:02}",
-        t[0], t[1], t[2], t[3], t[4], t[5]
-    )
+    format_time(seconds, "%Y-%m-%d %H:%M:%S").unwrap_or_else(|| format!("@{seconds}"))
 }
 
 /// Formats a time in UTC with nanoseconds: `2024-01-02T03:04:05.123456789Z`.
 pub(crate) fn full_time((seconds, nanos): (i64, u32)) -> String {
-    let t = civil(seconds);
-    format!(
-        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{nanos:09}Z",
-        t[0], t[1], t[2], t[3], t[4], t[5]
-    )
+    match format_time(seconds, "%Y-%m-%dT%H:%M:%S") {
+        Some(text) => format!("{text}.{nanos:09}Z"),
+        None => format!("@{seconds}.{nanos:09}"),
+    }
 }
 
 /// Formats a time in UTC like ctime(3): `Tue Jan  2 03:04:05 2024`.
 pub(crate) fn c_time(seconds: i64) -> String {
-    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    const MONTHS: [&str; 12] = [
-        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
-    ];
-    let t = civil(seconds);
-    // Fits: the remainder is below 7, and a month is 1 to 12. 1970 began on a Thursday.
-    let day = DAYS[seconds.div_euclid(86400).rem_euclid(7) as usize];
-    let month = MONTHS[(t[1] - 1) as usize];
-    format!(
-        "{day} {month} {:>2} {:02}:{:02}:{:02} {}",
-        t[2], t[3], t[4], t[5], t[0]
-    )
+    format_time(seconds, "%a %b %e %H:%M:%S %Y").unwrap_or_else(|| format!("@{seconds}"))
 }
 
-/// Converts a time to year, month, day, hour, minute and second of the Gregorian calendar, in UTC.
-fn civil(seconds: i64) -> [i64; 6] {
-    let (days, rest) = (seconds.div_euclid(86400), seconds.rem_euclid(86400));
-    // Years start in March here, so that the leap day is the last of a year; eras are 400 years, 146,097 days.
-    let from_march = days + 719_468;
-    let (era, day) = (
-        from_march.div_euclid(146_097),
-        from_march.rem_euclid(146_097),
-    );
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let date = day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year + era * 400 + i64::from(month <= 2);
-    [year, month, date, rest / 3600, rest / 60 % 60, rest % 60]
+/// Formats a time in UTC by a strftime(3) pattern. Returns `None` outside the years -9999 to 9999, which the calendar lacks and an
+/// image may contain. Callers then print the seconds since 1970, as `date --date=@SECONDS` takes them.
+fn format_time(seconds: i64, pattern: &str) -> Option<String> {
+    let time = Timestamp::from_second(seconds).ok()?;
+    Some(time.strftime(pattern).to_string())
 }
 
 #[cfg(test)]
@@ -200,10 +174,13 @@ mod tests {
         assert_eq!(c_time(951_782_400), "Tue Feb 29 00:00:00 2000");
         assert_eq!(c_time(1_704_164_645), "Tue Jan  2 03:04:05 2024");
         assert_eq!(c_time(-1), "Wed Dec 31 23:59:59 1969");
-        for extreme in [i64::MIN, i64::MAX] {
-            assert!(!time(extreme).is_empty(), "no overflow");
-            assert!(!c_time(extreme).is_empty(), "no overflow");
-        }
+    }
+
+    #[test]
+    fn times_outside_the_calendar_are_seconds_since_1970() {
+        assert_eq!(time(i64::MAX), "@9223372036854775807");
+        assert_eq!(c_time(i64::MIN), "@-9223372036854775808");
+        assert_eq!(full_time((i64::MAX, 7)), "@9223372036854775807.000000007");
     }
 
     #[test]
