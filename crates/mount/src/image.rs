@@ -31,7 +31,7 @@ pub struct ImageFs {
     show: OwnerOverride,
     log: Log,
     /// Number of blocks repaired by parity, if it is counted.
-    mended: Option<Arc<AtomicU64>>,
+    repaired: Option<Arc<AtomicU64>>,
 }
 
 /// Image and the session of one thread.
@@ -54,14 +54,14 @@ impl ImageFs {
             root,
             show,
             log,
-            mended: None,
+            repaired: None,
         })
     }
 
     /// Adds a counter of blocks that parity repaired.
     #[must_use]
-    pub fn with_mended(self, mended: Option<Arc<AtomicU64>>) -> Self {
-        Self { mended, ..self }
+    pub fn with_repaired(self, repaired: Option<Arc<AtomicU64>>) -> Self {
+        Self { repaired, ..self }
     }
 
     /// Returns the server of the image.
@@ -281,8 +281,8 @@ impl Filesystem for ImageFs {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = counters_of(&self.server);
-        let mended = self.mended.as_ref().map(|n| n.load(Ordering::Relaxed));
-        counters.extend(mended.map(|n| ("mended_blocks", n)));
+        let repaired = self.repaired.as_ref().map(|n| n.load(Ordering::Relaxed));
+        counters.extend(repaired.map(|n| ("repaired_blocks", n)));
         counters
     }
 }

@@ -131,7 +131,7 @@ fn report_json(report: &Report, seconds: f64) -> Value {
         .findings
         .iter()
         .map(|f| {
-            json!({"severity": f.severity.to_string(), "rule": f.rule.name(), "place": f.place, "what": f.what})
+            json!({"severity": f.severity.to_string(), "rule": f.rule.name(), "place": f.place, "message": f.what})
         })
         .collect();
     let t = &report.totals;

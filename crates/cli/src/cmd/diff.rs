@@ -138,8 +138,8 @@ fn change_json(path: &[u8], change: &Change) -> Value {
 fn difference_json(d: &Difference) -> Value {
     let time = |t: &(i64, u32)| json!([t.0, t.1]);
     let mut out = Map::new();
-    let mut put = |what: &str, a: Value, b: Value| {
-        out.insert("what".into(), what.into());
+    let mut put = |field: &str, a: Value, b: Value| {
+        out.insert("field".into(), field.into());
         out.insert("a".into(), a);
         out.insert("b".into(), b);
     };
@@ -153,7 +153,7 @@ fn difference_json(d: &Difference) -> Value {
         Difference::Size(a, b) => put("size", (*a).into(), (*b).into()),
         Difference::Device(a, b) => put("device", json!([a.0, a.1]), json!([b.0, b.1])),
         Difference::Content(at) => {
-            out.insert("what".into(), "content".into());
+            out.insert("field".into(), "content".into());
             out.insert("at".into(), (*at).into());
         }
         Difference::LinkTo(a, b) => put_both(&mut out, "link", a.as_deref(), b.as_deref()),
@@ -162,13 +162,13 @@ fn difference_json(d: &Difference) -> Value {
             put_both(&mut out, "xattr", a.as_deref(), b.as_deref());
             put_bytes(&mut out, "name", name);
         }
-        _ => _ = out.insert("what".into(), "something else".into()),
+        _ => _ = out.insert("field".into(), "other".into()),
     }
     Value::Object(out)
 }
 
-fn put_both(out: &mut Map<String, Value>, what: &str, a: Option<&[u8]>, b: Option<&[u8]>) {
-    out.insert("what".into(), what.into());
+fn put_both(out: &mut Map<String, Value>, field: &str, a: Option<&[u8]>, b: Option<&[u8]>) {
+    out.insert("field".into(), field.into());
     for (key, value) in [("a", a), ("b", b)] {
         match value {
             Some(value) => put_bytes(out, key, value),

@@ -181,7 +181,7 @@ fn fields_json(fields: &[(&'static str, Value)]) -> Map<String, Json> {
 
 fn item_json(item: &Item) -> Json {
     let mut object = json!({
-        "device": area_json(item.area), "start": item.start, "end": item.end, "what": item.name,
+        "device": area_json(item.area), "start": item.start, "end": item.end, "structure": item.name,
         "fields": fields_json(&item.fields),
     });
     if !item.rows.is_empty() {
@@ -227,5 +227,5 @@ fn table_json(table: &SpaceTable) -> Json {
         .iter()
         .map(|r| json!({"name": r.name, "bytes": r.bytes, "runs": r.count}))
         .collect();
-    json!({"what": "space", "device": area_json(table.area), "bytes": table.size, "rows": rows})
+    json!({"structure": "space", "device": area_json(table.area), "bytes": table.size, "rows": rows})
 }

@@ -220,7 +220,7 @@ fn summary_json(report: &Report, seconds: f64) -> Value {
         .map(|p| {
             let mut one = Map::new();
             put_bytes(&mut one, "path", &p.path);
-            one.insert("what".into(), p.what.clone().into());
+            one.insert("message".into(), p.what.clone().into());
             Value::Object(one)
         })
         .collect();

@@ -459,7 +459,7 @@ fn superblock_json(image: &Image) -> Map<String, Value> {
     put("features", features.into());
     put("lowest_kernel", sb.min_kernel().to_string().into());
     put("page_bytes_needed", sb.block_bits.size().max(4096).into());
-    let needs = needs(sb).map(|f| json!({"kernel": f.min_kernel.to_string(), "what": f.name}));
+    let needs = needs(sb).map(|f| json!({"kernel": f.min_kernel.to_string(), "feature": f.name}));
     put("needs", needs.collect());
     put("compression", records.into());
     put("devices", devices.into());

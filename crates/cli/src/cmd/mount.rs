@@ -58,8 +58,10 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     let log = background::log(args.log.as_deref(), in_background)?;
     let mut open = args.image.open.clone();
     mounting.apply(&mut open);
-    let mended = open.verity.map(|_| Arc::new(AtomicU64::new(0)));
-    open.on_mend = mended.clone().map(|mended| on_mend(mended, log.clone()));
+    let repaired = open.verity.map(|_| Arc::new(AtomicU64::new(0)));
+    open.on_mend = repaired
+        .clone()
+        .map(|repaired| on_mend(repaired, log.clone()));
     let image = open.open(&args.image.image)?;
     args.image.with_devices(&image)?;
     let show = OwnerOverride {
@@ -82,7 +84,7 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     let server = Server::new(image, options);
     let fs = ImageFs::new(server, show, log.clone())
         .map_err(|e| e.within(args.image.image.display()))?
-        .with_mended(mended);
+        .with_repaired(repaired);
     let threads = args
         .threads
         .map_or_else(tuff_fuse::session::default_threads, usize::from);
@@ -174,9 +176,9 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
 }
 
 /// Returns a callback that counts and logs blocks repaired from parity.
-fn on_mend(mended: Arc<AtomicU64>, log: Log) -> OnMend {
+fn on_mend(repaired: Arc<AtomicU64>, log: Log) -> OnMend {
     Arc::new(move |tree, at| {
-        mended.fetch_add(1, Ordering::Relaxed);
+        repaired.fetch_add(1, Ordering::Relaxed);
         let what = if tree { "hash tree" } else { "image" };
         // The log drops repeated lines.
         log.line(format_args!(

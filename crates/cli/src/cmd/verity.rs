@@ -282,9 +282,9 @@ fn repair(place: &Proof, work: &Work) -> Result<ExitCode> {
     };
     let files = (open(&place.image)?, open(tree)?);
     let watch = Watched::new(work, &verified);
-    let mut mended = 0;
+    let mut repaired = 0;
     let left = verified.repair(work.threads(), &|bytes| watch.step(bytes), &mut |block| {
-        mended += 1;
+        repaired += 1;
         match block {
             RepairedBlock::Data(at, bytes) => files.0.write_all_at(bytes, at),
             RepairedBlock::Tree(at, bytes) | RepairedBlock::Parity(at, bytes) => {
@@ -298,7 +298,7 @@ fn repair(place: &Proof, work: &Work) -> Result<ExitCode> {
     for file in [&files.0, &files.1] {
         file.sync_all().map_err(failed)?;
     }
-    report(place, work, &verified, &left, mended)
+    report(place, work, &verified, &left, repaired)
 }
 
 /// Progress bar and stop flag of a scan.
@@ -341,9 +341,9 @@ fn report(
     work: &Work,
     verified: &Verified,
     damage: &Damage,
-    mended: u64,
+    repaired: u64,
 ) -> Result<ExitCode> {
-    let mut report = Report::new(work, verified, mended);
+    let mut report = Report::new(work, verified, repaired);
     for (ranges, kind) in [
         (&damage.data, "damaged"),
         (&damage.unknown, "unknown"),
@@ -385,19 +385,19 @@ struct Report<'a> {
     out: Out,
     work: &'a Work,
     verified: &'a Verified,
-    mended: u64,
+    repaired: u64,
     stretches: Vec<Value>,
     hits: Vec<Value>,
     rest: Option<String>,
 }
 
 impl<'a> Report<'a> {
-    fn new(work: &'a Work, verified: &'a Verified, mended: u64) -> Self {
+    fn new(work: &'a Work, verified: &'a Verified, repaired: u64) -> Self {
         Self {
             out: Out::new(),
             work,
             verified,
-            mended,
+            repaired,
             stretches: Vec::new(),
             hits: Vec::new(),
             rest: None,
@@ -408,7 +408,7 @@ impl<'a> Report<'a> {
         let (at, len) = (range.start, range.end - range.start);
         if self.work.json {
             self.stretches
-                .push(json!({"offset": at, "length": len, "what": kind}));
+                .push(json!({"offset": at, "length": len, "kind": kind}));
             return Ok(());
         }
         let what = match kind {
@@ -463,20 +463,20 @@ impl<'a> Report<'a> {
         let total = self.verified.header().data_len();
         if self.work.json {
             self.out.line(json!({
-                "sound": sound, "bytes": total, "mended_blocks": self.mended, "fec_roots": self.verified.roots(),
+                "sound": sound, "bytes": total, "repaired_blocks": self.repaired, "fec_roots": self.verified.roots(),
                 "damaged": self.stretches, "affected": self.hits, "incomplete": self.rest,
             }))?;
         } else if !self.work.quiet {
-            if self.mended > 0 {
+            if self.repaired > 0 {
                 self.out
-                    .line(format_args!("blocks repaired: {}", self.mended))?;
+                    .line(format_args!("blocks repaired: {}", self.repaired))?;
             }
             if damage.is_content_sound() {
                 let all = size(total);
                 self.out
                     .line(format_args!("verified: {all} match the root hash"))?;
             }
-            let mendable = self.verified.roots().is_some() && self.mended == 0;
+            let mendable = self.verified.roots().is_some() && self.repaired == 0;
             if mendable && damage.is_content_sound() && !sound {
                 self.out
                     .line("the parity does not match: 'tuff verity repair' computes it again")?;

@@ -195,7 +195,7 @@ fn info_counts_algorithms_for_the_kernel() {
         place.image(method, &["-z", method, "--kernel", "6.18"]);
         let info = &place.json(&["info", "--json", "--brief", method])[0];
         let needs = info["needs"].as_array().unwrap();
-        let need = needs.iter().find(|n| n["what"] == method).unwrap();
+        let need = needs.iter().find(|n| n["feature"] == method).unwrap();
         assert_eq!(need["kernel"], kernel);
     }
 }
@@ -258,7 +258,7 @@ fn dump_accounts_for_every_byte() {
         }
         assert_eq!(at, size);
         assert_eq!(
-            (&table["what"], &table["bytes"]),
+            (&table["structure"], &table["bytes"]),
             (&"space".into(), &size.into())
         );
     }
@@ -299,7 +299,7 @@ fn images_of_all_forms_are_clean_and_fully_accounted() {
         place.text(&["check", "-q", "--errors-only", image]);
         let mut at = (serde_json::Value::Null, 0);
         for item in place.json(&["dump", "--json", image]) {
-            if item["what"] == "space" {
+            if item["structure"] == "space" {
                 let rows = item["rows"].as_array().unwrap();
                 let sum: u64 = rows.iter().map(|r| r["bytes"].as_u64().unwrap()).sum();
                 assert_eq!(item["bytes"], sum, "{image}");

@@ -292,7 +292,10 @@ fn the_output_of_a_comparison_does_not_depend_on_threads() {
         assert_eq!(paths, sorted);
         let of_big = found.iter().find(|f| f["path"] == "a/zz-big").unwrap();
         let differences = of_big["differences"].as_array().unwrap();
-        let content = differences.iter().find(|d| d["what"] == "content").unwrap();
+        let content = differences
+            .iter()
+            .find(|d| d["field"] == "content")
+            .unwrap();
         assert_eq!(content["at"], 9 << 20);
         assert!(total["content_bytes"].as_u64().unwrap() < 20 << 20);
     }

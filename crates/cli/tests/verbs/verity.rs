@@ -273,7 +273,7 @@ fn parity_repairs_reads_and_the_image() {
     let out = place.run(&["verity", "check", "--json", "i", &tree.root]);
     let said: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!(
-        (&said["sound"], &said["damaged"][0]["what"]),
+        (&said["sound"], &said["damaged"][0]["kind"]),
         (&false.into(), &"parity".into())
     );
     let said = place.text(&["verity", "repair", "i", &tree.root]);
@@ -451,11 +451,13 @@ fn a_mount_serves_only_data_that_matches_the_root_hash() {
     place.text(&["verity", "add", "-q", "--replace", "--fec", "2", "i"]);
     flip(&place.path("i"), at + 50);
     place.text(&["mount", "i", "mnt", "--verity", &tree.root, "--log", "log2"]);
-    let (mended, stats) = (read("dir/text"), place.run(&["stats", "mnt"]));
+    let (read_back, stats) = (read("dir/text"), place.run(&["stats", "mnt"]));
     place.text(&["umount", "mnt"]);
-    assert!(mended.unwrap() == text().into_bytes());
+    assert!(read_back.unwrap() == text().into_bytes());
     let stats = String::from_utf8_lossy(&stats.stdout).into_owned();
-    let count = stats.lines().find_map(|l| l.strip_prefix("mended_blocks "));
+    let count = stats
+        .lines()
+        .find_map(|l| l.strip_prefix("repaired_blocks "));
     assert!(count.is_some_and(|n| n.trim() != "0"), "{stats}");
     let log = fs::read_to_string(place.path("log2")).unwrap();
     assert_eq!(

@@ -90,7 +90,7 @@ fn mend(args: &Args) -> Result<ExitCode> {
         let done: Vec<Value> = repaired
             .done
             .iter()
-            .map(|f| json!({"place": f.place, "what": f.what}))
+            .map(|f| json!({"place": f.place, "message": f.what}))
             .collect();
         let mut report = report_json(&repaired.left);
         report["done"] = done.into();
@@ -156,7 +156,7 @@ fn report_json(report: &Report) -> Value {
     let findings: Vec<Value> = report
         .findings
         .iter()
-        .map(|f| json!({"place": f.place, "what": f.what}))
+        .map(|f| json!({"place": f.place, "message": f.what}))
         .collect();
     json!({
         "clean": report.findings.is_empty(), "findings": findings,
