@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn scheduler_statistics_are_parsed() {
-        let file = std::env::temp_dir().join(format!("tuff-lookout-{}", std::process::id()));
+        let file = std::env::temp_dir().join(format!("tuff-schedstat-{}", std::process::id()));
         let says = |text: &str| {
             std::fs::write(&file, text).unwrap();
             waited(&File::open(&file).unwrap())
