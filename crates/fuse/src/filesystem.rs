@@ -121,6 +121,8 @@ pub enum Parts<'a> {
     One(&'a [u8]),
     /// Bytes in up to 1000 buffers, none of them empty.
     Many(Vec<&'a [u8]>),
+    /// Bytes in a buffer of their own.
+    Owned(Vec<u8>),
 }
 
 impl Default for Parts<'_> {
@@ -134,6 +136,7 @@ impl Parts<'_> {
     pub fn len(&self) -> usize {
         match self {
             Self::One(bytes) => bytes.len(),
+            Self::Owned(bytes) => bytes.len(),
             Self::Many(runs) => runs.iter().map(|run| run.len()).sum(),
         }
     }

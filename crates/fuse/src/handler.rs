@@ -5,15 +5,19 @@
 //! * Nodes have no state here, so FORGET does nothing.
 
 use crate::counters::{Counters, ThreadCounters};
-use crate::filesystem::{Entry, Filesystem, LookupResult, Parts, PushRange, Reader, Result, Seek};
+use crate::filesystem::{Entry, Filesystem, LookupResult, Parts, Reader, Result, Seek};
 use crate::log::Log;
 use crate::negotiation::{MAX_PAGES, Negotiation, Offer};
 use crate::protocol::{self, init, op};
+use crate::service::{Background, Reply, Request, Service};
+use crate::transport::push::{self, PushQueue};
+use crate::transport::replies::ReplySender;
 use rustix::io::Errno;
+use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 /// Longest validity that the kernel accepts. Unit: seconds.
 const FOR_EVER: u64 = i64::MAX as u64;
@@ -40,47 +44,6 @@ pub const REPLY_MAX: usize = MAX_PAGES as usize * 4096;
 /// hides it.
 pub const STATS_XATTR: &[u8] = b"user.tuff.stats";
 
-/// Request, split into header and body.
-#[derive(Clone, Copy)]
-pub struct Request<'a> {
-    /// Common header of all requests.
-    pub header: protocol::InHeader,
-    /// Structure of the operation, if it has one, then names.
-    pub body: &'a [u8],
-}
-
-impl<'a> Request<'a> {
-    /// Splits the bytes of a request. Returns None if they are not exactly one request.
-    pub fn new(bytes: &'a [u8]) -> Option<Self> {
-        let (header, body) = protocol::InHeader::read_from_prefix(bytes).ok()?;
-        (header.len as usize == bytes.len()).then_some(Self { header, body })
-    }
-
-    /// Returns the structure of the operation and the bytes after it.
-    fn take<T: FromBytes>(&self) -> Result<(T, &'a [u8])> {
-        T::read_from_prefix(self.body).map_err(|_| Errno::INVAL)
-    }
-
-    /// Returns the name at the end of `body`, without its NUL.
-    fn name(body: &'a [u8]) -> Result<&'a [u8]> {
-        match body.iter().position(|b| *b == 0) {
-            Some(end) if end > 0 => Ok(&body[..end]),
-            _ => Err(Errno::INVAL),
-        }
-    }
-}
-
-/// Outcome of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply<'a> {
-    /// No reply is expected.
-    Nothing,
-    /// Body of a successful reply, without the header.
-    Body(Parts<'a>),
-    /// Error number of a failed request.
-    Error(Errno),
-}
-
 /// State of one serving thread.
 pub struct Worker {
     number: usize,
@@ -94,6 +57,7 @@ pub struct Handler {
     log: Log,
     counters: Counters,
     negotiation: Negotiation,
+    pushes: PushQueue,
 }
 
 impl Handler {
@@ -104,12 +68,8 @@ impl Handler {
             log,
             counters: Counters::new(threads),
             negotiation: Negotiation::default(),
+            pushes: PushQueue::default(),
         }
-    }
-
-    /// Returns the version and features that the kernel agreed on.
-    pub fn negotiation(&self) -> &Negotiation {
-        &self.negotiation
     }
 
     /// Returns the counters of all operations.
@@ -122,79 +82,6 @@ impl Handler {
         &*self.fs
     }
 
-    /// Returns the log of the session.
-    pub fn log(&self) -> &Log {
-        &self.log
-    }
-
-    /// Creates the state of thread `number`. With `lend` a reply may consist of several buffers.
-    pub fn worker(&self, number: usize, lend: bool) -> Worker {
-        Worker {
-            number,
-            reader: self.fs.reader(),
-            lend,
-        }
-    }
-
-    /// Answers one request. `out` receives the body: at least [`REPLY_MAX`] bytes unless the transport agreed on
-    /// less.
-    pub fn handle<'a>(
-        &self,
-        worker: &'a mut Worker,
-        request: &Request<'_>,
-        out: &'a mut [u8],
-    ) -> Reply<'a> {
-        let start = Instant::now();
-        let opcode = request.header.opcode;
-        let number = worker.number;
-        let answer = move || {
-            // Moved, not borrowed: the reply borrows from both.
-            let (worker, out) = (worker, out);
-            self.answer(worker, request, out)
-        };
-        let reply = catch_unwind(AssertUnwindSafe(answer));
-        let reply = reply.unwrap_or_else(|_| {
-            self.log.line(format_args!(
-                "bug: {} of node {} panicked; it got EIO",
-                op::name(opcode),
-                request.header.node
-            ));
-            Err(Errno::IO)
-        });
-        let reply = reply.unwrap_or_else(Reply::Error);
-        let thread: &ThreadCounters = self.counters.thread(number);
-        let outcome = match &reply {
-            Reply::Nothing => None,
-            Reply::Body(parts) => Some(Ok(parts.len())),
-            Reply::Error(e) => Some(Err(*e)),
-        };
-        thread.count(opcode, outcome, start.elapsed());
-        reply
-    }
-
-    /// Returns the range to push after the last reply of this worker, which must have been sent before.
-    pub fn take_push(&self, worker: &mut Worker) -> Option<PushRange> {
-        worker.reader.take_push()
-    }
-
-    /// Reads a range to push. Returns its offset in the file and its bytes.
-    ///
-    /// # Errors
-    /// The error of a READ of that range; EIO for a panic.
-    pub fn read_pushed<'a>(
-        &self,
-        worker: &mut Worker,
-        rest: &PushRange,
-        buf: &'a mut Vec<u8>,
-    ) -> Result<(u64, &'a [u8])> {
-        let read = move || {
-            // Moved, not borrowed: the bytes borrow from it.
-            let buf = buf;
-            worker.reader.read_pushed(rest, buf)
-        };
-        catch_unwind(AssertUnwindSafe(read)).unwrap_or(Err(Errno::IO))
-    }
-
     fn answer<'a>(
         &self,
         worker: &'a mut Worker,
@@ -202,16 +89,17 @@ impl Handler {
         out: &'a mut [u8],
     ) -> Result<Reply<'a>> {
         let node = request.header.node;
+        let mut fields = request.fields;
         match request.header.opcode {
             op::READ => {
-                let (read, _) = request.take::<protocol::ReadIn>()?;
+                let read: protocol::ReadIn = fields.structure()?;
                 let room = out.len().min(read.size as usize);
                 let out = &mut out[..room];
                 let parts = worker.reader.read(node, read.offset, out, worker.lend)?;
                 Ok(Reply::Body(parts))
             }
             op::LOOKUP => {
-                let found = self.fs.lookup(node, Request::name(request.body)?)?;
+                let found = self.fs.lookup(node, fields.name()?)?;
                 put(out, &entry_out(found))
             }
             op::GETATTR => {
@@ -227,14 +115,14 @@ impl Handler {
             op::READLINK => put_bytes(out, &self.fs.readlink(node)?),
             op::GETXATTR => self.getxattr(request, out),
             op::LISTXATTR => {
-                let (want, _) = request.take::<protocol::GetxattrIn>()?;
+                let want: protocol::GetxattrIn = fields.structure()?;
                 // The kernel shows "trusted." to processes with CAP_SYS_ADMIN. Only the user is known here.
                 let privileged = request.header.uid == 0;
                 put_xattr(out, want.size, &self.fs.listxattr(node, privileged)?)
             }
             op::STATFS => put(out, &self.fs.statfs()?),
             op::LSEEK => {
-                let (seek, _) = request.take::<protocol::LseekIn>()?;
+                let seek: protocol::LseekIn = fields.structure()?;
                 let what = match seek.whence {
                     protocol::SEEK_DATA => Seek::Data,
                     protocol::SEEK_HOLE => Seek::Hole,
@@ -255,7 +143,7 @@ impl Handler {
     fn init<'a>(&self, request: &Request<'_>, out: &'a mut [u8]) -> Result<Reply<'a>> {
         let reply = self
             .negotiation
-            .negotiate(request.body, &OFFER, &self.log)?;
+            .negotiate(request.fields.0, &OFFER, &self.log)?;
         put(out, &reply)
     }
 
@@ -265,7 +153,7 @@ impl Handler {
         out: &'a mut [u8],
         plus: bool,
     ) -> Result<Reply<'a>> {
-        let (read, _) = request.take::<protocol::ReadIn>()?;
+        let read: protocol::ReadIn = { request.fields }.structure()?;
         let room = out.len().min(read.size as usize);
         let out = &mut out[..room];
         let (mut at, mut full) = (0, false);
@@ -299,8 +187,9 @@ impl Handler {
     }
 
     fn getxattr<'a>(&self, request: &Request<'_>, out: &'a mut [u8]) -> Result<Reply<'a>> {
-        let (want, rest) = request.take::<protocol::GetxattrIn>()?;
-        let name = Request::name(rest)?;
+        let mut fields = request.fields;
+        let want: protocol::GetxattrIn = fields.structure()?;
+        let name = fields.name()?;
         let node = request.header.node;
         match self.fs.getxattr(node, name) {
             Err(Errno::NODATA) if node == protocol::ROOT && name == STATS_XATTR => {
@@ -317,6 +206,94 @@ impl Handler {
             text.push_str(&format!("{name} {value}\n"));
         }
         text
+    }
+}
+
+impl Service for Handler {
+    type Worker = Worker;
+    type Work = Infallible;
+    const WRITABLE: bool = false;
+
+    fn negotiation(&self) -> &Negotiation {
+        &self.negotiation
+    }
+
+    fn log(&self) -> &Log {
+        &self.log
+    }
+
+    fn worker(&self, number: usize, lend: bool) -> Worker {
+        Worker {
+            number,
+            reader: self.fs.reader(),
+            lend,
+        }
+    }
+
+    fn handle<'a>(
+        &self,
+        worker: &'a mut Worker,
+        request: &Request<'_>,
+        out: &'a mut [u8],
+    ) -> Reply<'a> {
+        let start = Instant::now();
+        let opcode = request.header.opcode;
+        let number = worker.number;
+        let answer = move || {
+            // Moved, not borrowed: the reply borrows from both.
+            let (worker, out) = (worker, out);
+            self.answer(worker, request, out)
+        };
+        let reply = catch_unwind(AssertUnwindSafe(answer));
+        let reply = reply.unwrap_or_else(|_| {
+            self.log.line(format_args!(
+                "bug: {} of node {} panicked; it got EIO",
+                op::name(opcode),
+                request.header.node
+            ));
+            Err(Errno::IO)
+        });
+        let reply = reply.unwrap_or_else(Reply::Error);
+        let thread: &ThreadCounters = self.counters.thread(number);
+        let outcome = match &reply {
+            Reply::Nothing | Reply::Later(_) => None,
+            Reply::Body(parts) => Some(Ok(parts.len())),
+            Reply::Error(e) => Some(Err(*e)),
+        };
+        thread.count(opcode, outcome, start.elapsed());
+        reply
+    }
+
+    fn replied(&self, worker: &mut Worker, send: impl FnOnce()) {
+        if let Some(rest) = worker.reader.take_push() {
+            send();
+            self.pushes.offer(rest);
+        }
+    }
+
+    fn run(&self, work: Infallible, _: &ReplySender<'_>) {
+        match work {}
+    }
+
+    fn background(self: &Arc<Self>) -> Vec<(&'static str, Background)> {
+        let (handler, rests) = (self.clone(), self.pushes.open());
+        let push = move |replies: &ReplySender<'_>| {
+            let mut reader = handler.fs.reader();
+            push::run(replies, &handler.log, &rests, |rest, buf| {
+                let reader = &mut reader;
+                let read = move || {
+                    // Moved, not borrowed: the bytes borrow from it.
+                    let buf = buf;
+                    reader.read_pushed(rest, buf)
+                };
+                catch_unwind(AssertUnwindSafe(read)).unwrap_or(Err(Errno::IO))
+            });
+        };
+        vec![("store", Box::new(push))]
+    }
+
+    fn end(&self) {
+        self.pushes.close();
     }
 }
 

@@ -2,15 +2,16 @@
 //!
 //! ```text
 //!  kernel ──► transport     io_uring or /dev/fuse                        transport/, schedule/
-//!               └► handler       bytes of a request → bytes of a reply   handler.rs, protocol.rs
-//!                    └► filesystem    typed operations                   filesystem.rs
+//!               └► service       bytes of a request → bytes of a reply   service.rs, protocol.rs
+//!                    └► filesystem    typed operations                   filesystem.rs, handler.rs
 //! ```
 //!
-//! A transport knows no operation, a handler no file descriptor and a filesystem no protocol: each is tested alone.
-//! [`Session`] connects them. [`mountpoint`] mounts a connection at a directory and unmounts it. [`counters`] hold
+//! A transport knows no operation and a [`Service`] no transport. [`Handler`] is the service of a read-only
+//! [`Filesystem`], which knows no protocol. [`Session`] connects them. [`mountpoint`] mounts a connection at a directory and unmounts it. [`counters`] hold
 //! the numbers that [`metrics`] exports, and [`schedule`] places threads on processors.
 
 pub mod counters;
+pub mod fields;
 pub mod filesystem;
 pub mod handler;
 pub mod log;
@@ -19,6 +20,7 @@ pub mod mountpoint;
 pub mod negotiation;
 pub mod protocol;
 pub mod schedule;
+pub mod service;
 pub mod session;
 pub mod transport;
 
@@ -26,4 +28,5 @@ pub use filesystem::Filesystem;
 pub use handler::Handler;
 pub use log::Log;
 pub use schedule::cpu_latency::CpuLatencyMode;
+pub use service::Service;
 pub use session::{Session, SessionOptions};

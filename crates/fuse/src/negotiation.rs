@@ -2,13 +2,15 @@
 
 use crate::log::Log;
 use crate::protocol::{self, InitIn, InitOut, init};
-use crate::transport::uring;
 use rustix::io::Errno;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use zerocopy::FromBytes;
 
 /// Maximum length of a request through `/dev/fuse`. Unit: pages of 4 KiB.
 pub const MAX_PAGES: u16 = 256;
+/// Maximum length of a request through io_uring. Each slot has memory for one. Shorter requests would split clusters,
+/// which are then decoded and copied in parts. Unit: pages of 4 KiB.
+pub const RING_MAX_PAGES: u16 = 128;
 /// Smallest `max_write` that the kernel accepts, for servers that serve no WRITE.
 const MIN_MAX_WRITE: u32 = 4096;
 
@@ -29,12 +31,19 @@ pub struct Negotiation {
     offers_io_uring: AtomicBool,
     features: AtomicU64,
     minor: AtomicU32,
+    threads: AtomicUsize,
 }
 
 impl Negotiation {
-    /// Offers io_uring to the kernel, or withdraws it. Takes effect for the next FUSE_INIT.
-    pub fn offer_io_uring(&self, offers: bool) {
-        self.offers_io_uring.store(offers, Relaxed);
+    /// Sets the number of serving threads, and whether io_uring is offered. Takes effect for the next FUSE_INIT.
+    pub fn begin(&self, threads: usize, offers_io_uring: bool) {
+        self.threads.store(threads, Relaxed);
+        self.offers_io_uring.store(offers_io_uring, Relaxed);
+    }
+
+    /// Returns the number of serving threads.
+    pub fn threads(&self) -> usize {
+        self.threads.load(Relaxed)
     }
 
     /// Returns the negotiated bits of [`init`], or 0 before FUSE_INIT.
@@ -87,7 +96,7 @@ impl Negotiation {
         self.minor.store(minor, Relaxed);
         let max_pages = match features & init::OVER_IO_URING {
             0 => MAX_PAGES,
-            _ => uring::MAX_PAGES,
+            _ => RING_MAX_PAGES,
         };
         Ok(InitOut {
             major: protocol::MAJOR,
@@ -140,7 +149,7 @@ mod tests {
         };
         assert_eq!(negotiate(&offer), (256, 1 << 20));
         assert_eq!(negotiation.features(), offer.features);
-        negotiation.offer_io_uring(true);
+        negotiation.begin(2, true);
         assert_eq!(negotiate(&offer), (128, 512 << 10));
         assert_eq!(negotiation.features(), offer.features | init::OVER_IO_URING);
         let read_only = Offer {

@@ -1,14 +1,13 @@
-//! Session: a handler, its connection and its threads.
+//! Session: a service, its connection and its threads.
 
-use crate::filesystem::Parts;
-use crate::handler::{Handler, Request, Worker};
-use crate::log::Log;
 use crate::mountpoint::{self, Mountpoint};
-use crate::protocol::{OutHeader, init};
+use crate::protocol::init;
 use crate::schedule::cpu_latency::{CpuLatency, CpuLatencyMode};
-use crate::transport::push::{self, PushQueue};
-use crate::transport::uring::{DEPTH, RingRequest, RingService, Rings};
-use crate::transport::{Transport, device, head};
+use crate::service::Service;
+use crate::transport::connection::Connection;
+use crate::transport::uring::rings::Rings;
+use crate::transport::uring::worker;
+use crate::transport::{Transport, device};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -35,95 +34,84 @@ impl Default for SessionOptions {
 }
 
 /// Running session of a mounted filesystem.
-pub struct Session {
-    handler: Arc<Handler>,
-    mountpoint: Arc<Mountpoint>,
-    threads: Vec<JoinHandle<()>>,
+pub struct Session<S: Service> {
+    service: Arc<S>,
+    connection: Arc<Connection>,
+    serving: Vec<JoinHandle<()>>,
+    background: Vec<JoinHandle<()>>,
     /// Description of the transport, version and settings, for the user.
     pub summary: String,
 }
 
-impl Session {
-    /// Serves `handler` at `mountpoint`. Returns when the mount is ready.
+impl<S: Service> Session<S> {
+    /// Serves `service` at `mountpoint`. Returns when the mount is ready.
     ///
     /// It sends no request to its own mount: see [`mountpoint::device_known`].
     ///
     /// # Errors
     /// Fails and unmounts if the kernel cannot be served or no thread can be started.
     pub fn start(
-        handler: Arc<Handler>,
+        service: Arc<S>,
         mountpoint: Mountpoint,
-        how: SessionOptions,
+        options: SessionOptions,
     ) -> io::Result<Self> {
-        let mut mount = Self {
-            handler,
-            mountpoint: Arc::new(mountpoint),
-            threads: Vec::new(),
-            summary: String::new(),
-        };
-        let started = mount.run(how);
-        if started.is_err() {
-            let _ = mountpoint::detach(&mount.mountpoint.dir, mountpoint::Detach::Lazily);
-        }
-        started.map(|()| mount)
+        let dir = mountpoint.dir.clone();
+        let started = connect(&*service, mountpoint, &options).and_then(|connection| {
+            let mut session = Self {
+                service: service.clone(),
+                connection: Arc::new(connection),
+                serving: Vec::new(),
+                background: Vec::new(),
+                summary: String::new(),
+            };
+            session.run(&options).map(|()| session)
+        });
+        started.inspect_err(|_| {
+            let _ = mountpoint::detach(&dir, mountpoint::Detach::Lazily);
+            service.end();
+        })
     }
 
-    fn run(&mut self, how: SessionOptions) -> io::Result<()> {
-        let SessionOptions {
-            threads, transport, ..
-        } = how;
-        let rings = match transport {
-            Transport::Dev => None,
-            Transport::Auto => Rings::probe().ok(),
-            Transport::Uring => Some(Rings::probe()?),
-        };
-        if rings.is_some() {
-            self.handler.negotiation().offer_io_uring(true);
-        }
-        device::start(&*self.mountpoint, &self.handler)?;
-        let agreed = self.handler.negotiation().features() & init::OVER_IO_URING != 0;
-        let rings = rings.filter(|_| agreed);
-        let cpu_latency = CpuLatency::start(how.cpu_latency);
-        let new = |queues| Rings::new(queues, threads, DEPTH, cpu_latency.clone());
-        let rings = rings.map(|queues| Arc::new(new(queues)));
+    /// Starts all threads and waits for the rings.
+    fn run(&mut self, options: &SessionOptions) -> io::Result<()> {
+        let connection = self.connection.clone();
+        let threads = options.threads.max(1);
         // Few requests bypass the rings.
-        let readers = if rings.is_some() { 1 } else { threads.max(1) };
-        let (pushes, rests) = PushQueue::new();
-        let mut workers = 0..;
-        for worker in workers.by_ref().take(readers) {
-            let (pushes, cpu_latency) = (pushes.clone(), cpu_latency.clone());
-            let serve = move |fuse: &_, handler: &_| {
-                device::serve(fuse, handler, worker, (&pushes, cpu_latency.as_deref()));
+        let (readers, ring_threads) = match &connection.rings {
+            Some(rings) => (1, rings.threads.len()),
+            None => (threads, 0),
+        };
+        for number in 0..readers {
+            let serve = move |service: &S, connection: &_| {
+                device::serve(connection, service, number);
             };
-            self.spawn(format!("fuse-{worker}"), serve)?;
+            self.spawn(format!("fuse-{number}"), serve)?;
         }
-        if let Some(rings) = &rings {
-            for (number, worker) in (0..rings.threads()).zip(workers) {
-                let (rings, pushes, cpu_latency) =
-                    (rings.clone(), pushes.clone(), cpu_latency.clone());
-                self.spawn(format!("ring-{number}"), move |fuse, handler| {
-                    let service = Served {
-                        handler,
-                        pushes: &pushes,
-                    };
-                    let _ = rings.serve(fuse, &service, (worker, number));
-                    // Ends with the mount. Without a ring this thread serves the device.
-                    device::serve(fuse, handler, worker, (&pushes, cpu_latency.as_deref()));
-                })?;
-            }
+        for number in 0..ring_threads {
+            let worker = readers + number;
+            self.spawn(format!("ring-{number}"), move |service, connection| {
+                if let Some(rings) = &connection.rings {
+                    worker::serve(connection, rings, service, (worker, number));
+                }
+                // Ends with the mount. Without a ring this thread serves the device.
+                device::serve(connection, service, worker);
+            })?;
         }
-        let serving = self.threads.len();
-        drop(pushes);
-        self.spawn("store".to_owned(), move |fuse, handler| {
-            push::run(fuse, handler, serving, &rests);
-        })?;
-        let ringing = rings.map_or(Ok(false), |rings| rings.wait_begun())?;
-        if transport == Transport::Uring && !ringing {
+        for (name, run) in self.service.background() {
+            let connection = connection.clone();
+            let run = move || run(&connection.replies());
+            let thread = std::thread::Builder::new().name(name.to_owned());
+            self.background.push(thread.spawn(run)?);
+        }
+        let rings = connection.rings.as_ref();
+        let ringing = rings.map_or(Ok(false), Rings::wait_started)?;
+        if options.transport == Transport::Uring && !ringing {
             return Err(io::Error::other(
                 "the kernel offers no FUSE over io_uring: it needs Linux 6.14 and Y in /sys/module/fuse/parameters/enable_uring",
             ));
         }
-        let device = mountpoint::device_known(&self.mountpoint.dir);
+        // Needs root. Reads are shorter without it.
+        let device = mountpoint::device_known(self.dir());
         let raised = device.and_then(|device| mountpoint::raise_read_ahead(device, ringing));
         let read_ahead = match raised {
             Ok(kb) => format!("reading ahead {kb} KiB"),
@@ -132,9 +120,12 @@ impl Session {
         self.summary = format!(
             "transport {}, protocol 7.{}, threads: {}, {read_ahead}{}",
             if ringing { "io_uring" } else { "/dev/fuse" },
-            self.handler.negotiation().minor(),
-            serving,
-            cpu_latency.map_or("", |_| ", keeping processors awake"),
+            self.service.negotiation().minor(),
+            self.serving.len(),
+            match connection.cpu_latency {
+                Some(_) => ", keeping processors awake",
+                None => "",
+            },
         );
         Ok(())
     }
@@ -142,75 +133,58 @@ impl Session {
     fn spawn(
         &mut self,
         name: String,
-        serve: impl FnOnce(&Mountpoint, &Handler) + Send + 'static,
+        serve: impl FnOnce(&S, &Connection) + Send + 'static,
     ) -> io::Result<()> {
-        let (handler, mountpoint) = (self.handler.clone(), self.mountpoint.clone());
-        let run = move || serve(&mountpoint, &handler);
+        let (service, connection) = (self.service.clone(), self.connection.clone());
+        let run = move || serve(&service, &connection);
         let thread = std::thread::Builder::new().name(name);
-        self.threads.push(thread.spawn(run)?);
+        self.serving.push(thread.spawn(run)?);
         Ok(())
     }
 
     /// Returns the directory of the mount.
     pub fn dir(&self) -> &std::path::Path {
-        &self.mountpoint.dir
+        &self.connection.mountpoint.dir
     }
 
-    /// Returns the handler that answers requests.
-    pub fn handler(&self) -> &Arc<Handler> {
-        &self.handler
+    /// Returns the service that answers requests.
+    pub fn service(&self) -> &Arc<S> {
+        &self.service
     }
 
-    /// Waits until the filesystem is unmounted.
-    pub fn wait(self) {
-        for thread in self.threads {
+    /// Waits until the filesystem is unmounted and all threads have ended. Returns the service.
+    pub fn wait(self) -> Arc<S> {
+        for thread in self.serving {
             let _ = thread.join();
         }
-    }
-}
-
-/// Handler as a service for io_uring.
-struct Served<'a> {
-    handler: &'a Handler,
-    pushes: &'a PushQueue,
-}
-
-/// State of a thread, and a copy of the request: the reply overwrites the request in its slot.
-type RingWorker = (Worker, Vec<u8>);
-
-impl RingService for Served<'_> {
-    type Worker = RingWorker;
-
-    fn worker(&self, worker: usize, _: usize) -> RingWorker {
-        (self.handler.worker(worker, false), Vec::new())
-    }
-
-    fn answer(&self, worker: &mut RingWorker, call: RingRequest<'_>) -> Option<(OutHeader, usize)> {
-        let (worker, body) = worker;
-        body.clear();
-        body.extend_from_slice(call.op);
-        body.extend_from_slice(&call.payload[..call.behind]);
-        let request = Request {
-            header: call.header,
-            body,
-        };
-        let reply = self.handler.handle(worker, &request, call.payload);
-        // Every request in a ring expects a reply.
-        let (out, body) = head(&request, reply).unwrap_or_default();
-        debug_assert!(!matches!(body, Parts::Many(_)), "nothing is lent here");
-        Some((out, body.len()))
-    }
-
-    fn after(&self, worker: &mut RingWorker, send: &mut dyn FnMut()) {
-        if let Some(rest) = self.handler.take_push(&mut worker.0) {
-            send();
-            self.pushes.offer(rest);
+        self.service.end();
+        for thread in self.background {
+            let _ = thread.join();
         }
+        self.service
     }
+}
 
-    fn log(&self) -> &Log {
-        self.handler.log()
-    }
+/// Agrees on a version and a transport with the kernel.
+fn connect<S: Service>(
+    service: &S,
+    mountpoint: Mountpoint,
+    options: &SessionOptions,
+) -> io::Result<Connection> {
+    let queues = match options.transport {
+        Transport::Dev => None,
+        Transport::Auto => Rings::probe().ok(),
+        Transport::Uring => Some(Rings::probe()?),
+    };
+    let negotiation = service.negotiation();
+    negotiation.begin(options.threads.max(1), queues.is_some());
+    device::start(&mountpoint, service)?;
+    let queues = queues.filter(|_| negotiation.features() & init::OVER_IO_URING != 0);
+    Ok(Connection {
+        mountpoint,
+        rings: queues.map(|queues| Rings::new(queues, options.threads, S::WRITABLE)),
+        cpu_latency: CpuLatency::start(options.cpu_latency),
+    })
 }
 
 /// Returns the number of processors, at least 1 and at most 16. More threads only cost memory.

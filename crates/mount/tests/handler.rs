@@ -6,9 +6,10 @@ use std::sync::Arc;
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_erofs::serve::{ServeOptions, Server};
 use tuff_fuse::filesystem::{Entry, Filesystem, LookupResult, Node, Parts, Reader, Result, Seek};
-use tuff_fuse::handler::{REPLY_MAX, Reply, Request, STATS_XATTR};
+use tuff_fuse::handler::{REPLY_MAX, STATS_XATTR};
 use tuff_fuse::protocol::{self, ROOT, StatfsOut, init, op};
-use tuff_fuse::{Handler, Log};
+use tuff_fuse::service::{Reply, Request};
+use tuff_fuse::{Handler, Log, Service};
 use tuff_mkfs::{CompressionOptions, LayoutOptions};
 use tuff_mkfs::{KernelVersion, Options, SparsePolicy};
 use tuff_mount::memory_pressure::relieve;
@@ -47,11 +48,11 @@ fn ask(handler: &Handler, opcode: u32, node: u64, body: &[u8]) -> Result<Vec<u8>
     let mut out = vec![0xEE; REPLY_MAX];
     let header = header(opcode, node);
     let mut worker = handler.worker(0, true);
-    match handler.handle(&mut worker, &Request { header, body }, &mut out) {
+    match handler.handle(&mut worker, &Request::of(header, body), &mut out) {
         Reply::Body(Parts::One(bytes)) => Ok(bytes.to_vec()),
         Reply::Body(Parts::Many(runs)) => Ok(runs.concat()),
         Reply::Error(e) => Err(e),
-        Reply::Nothing => panic!("no reply to {}", op::name(opcode)),
+        reply => panic!("reply to {}: {reply:?}", op::name(opcode)),
     }
 }
 
@@ -414,14 +415,7 @@ fn unneeded_operations_return_enosys() {
     for opcode in [op::FORGET, op::BATCH_FORGET] {
         let header = header(opcode, ROOT);
         let mut worker = handler.worker(0, false);
-        let reply = handler.handle(
-            &mut worker,
-            &Request {
-                header,
-                body: &[0; 16],
-            },
-            &mut out,
-        );
+        let reply = handler.handle(&mut worker, &Request::of(header, &[0; 16]), &mut out);
         assert_eq!(reply, Reply::Nothing);
     }
 }
@@ -463,14 +457,7 @@ fn arbitrary_requests_neither_panic_nor_overflow_the_reply() {
             let mut out = vec![0xEE; room + 64];
             let header = header(opcode, node);
             let mut worker = handler.worker(0, true);
-            let reply = handler.handle(
-                &mut worker,
-                &Request {
-                    header,
-                    body: &body,
-                },
-                &mut out[..room],
-            );
+            let reply = handler.handle(&mut worker, &Request::of(header, &body), &mut out[..room]);
             if let Reply::Body(parts) = reply {
                 let n = parts.len();
                 assert!(n <= room, "{opcode}: {n} bytes in {room}");

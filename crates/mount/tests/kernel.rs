@@ -20,7 +20,7 @@ use walk::{differences, parallel_readers};
 
 /// FUSE mount served by this process until the value is dropped.
 struct Ours {
-    mount: Option<Session>,
+    mount: Option<Session<Handler>>,
     said: Arc<std::sync::Mutex<Vec<String>>>,
 }
 
@@ -233,7 +233,7 @@ fn clusters_read_again_are_pushed_into_the_page_cache() {
     let dir = scratch.path().join("ours");
     for transport in transports() {
         let ours = Ours::new(&image, &dir, pushing(), transport);
-        let handler = ours.mount.as_ref().unwrap().handler().clone();
+        let handler = ours.mount.as_ref().unwrap().service().clone();
         let file = std::fs::File::open(dir.join("file")).unwrap();
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
         let mut random = tuff_testkit::Rng::new(7);
@@ -265,7 +265,7 @@ fn next_steps_of_a_strided_reader_are_pushed_into_the_page_cache() {
     let dir = scratch.path().join("ours");
     for transport in transports() {
         let ours = Ours::new(&image, &dir, pushing(), transport);
-        let handler = ours.mount.as_ref().unwrap().handler().clone();
+        let handler = ours.mount.as_ref().unwrap().service().clone();
         let file = std::fs::File::open(dir.join("file")).unwrap();
         let mut page = [0; 4096];
         // In the second pass the stored pages are cached, or requested.
@@ -301,7 +301,7 @@ fn a_server_sends_no_request_to_its_own_mount() {
     let dir = scratch.path().join("ours");
     for transport in transports() {
         let ours = Ours::new(&image, &dir, pushing(), transport);
-        let handler = ours.mount.as_ref().unwrap().handler().clone();
+        let handler = ours.mount.as_ref().unwrap().service().clone();
         let sums = handler.counters().sums();
         let asked: Vec<_> = sums.iter().filter(|sum| sum.requests > 0).collect();
         assert!(

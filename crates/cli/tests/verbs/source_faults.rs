@@ -159,7 +159,7 @@ impl Reader for OddReader {
 
 /// Mount of the filesystem, ended on drop.
 struct Served {
-    mount: Option<Session>,
+    mount: Option<Session<Handler>>,
     bound: Vec<PathBuf>,
 }
 

@@ -6,8 +6,8 @@
 //!
 //! Effect: the rows of `/dev/fuse` in `benchmarks/results/decoding.md`, "Cost of a request".
 
-use crate::handler::Request;
-use crate::protocol::op;
+use crate::protocol::{ReadIn, op};
+use crate::service::Request;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Consecutive requests of one process after which the thread follows it.
@@ -22,7 +22,7 @@ pub struct ClientAffinity {
     /// Allowed CPUs. None disables migration.
     anywhere: Option<CpuSet>,
     /// Process that sent the last request, and the number of its consecutive requests.
-    asker: u32,
+    client: u32,
     streak: u32,
     /// CPU that the thread is bound to.
     bound: Option<usize>,
@@ -34,7 +34,7 @@ impl Default for ClientAffinity {
         let anywhere = sched_getaffinity(None).ok().filter(|set| set.count() > 1);
         Self {
             anywhere,
-            asker: 0,
+            client: 0,
             streak: 0,
             bound: None,
         }
@@ -47,24 +47,22 @@ impl ClientAffinity {
         let Some(anywhere) = &self.anywhere else {
             return;
         };
-        // READ and WRITE have the length after a handle and an offset.
+        let mut fields = request.fields;
         let len = match request.header.opcode {
-            op::READ => request
-                .body
-                .get(16..20)
-                .and_then(|b| b.try_into().ok())
-                .map_or(0, u32::from_ne_bytes) as usize,
-            _ => request.body.len(),
+            op::READ => fields
+                .structure()
+                .map_or(0, |read: ReadIn| read.size as usize),
+            _ => fields.len(),
         };
-        let asker = request.header.pid;
-        if len > LARGE || asker != 0 && asker != self.asker {
-            (self.asker, self.streak) = (asker, 0);
+        let client = request.header.pid;
+        if len > LARGE || client != 0 && client != self.client {
+            (self.client, self.streak) = (client, 0);
             if self.bound.take().is_some() {
                 let _ = sched_setaffinity(None, anywhere);
             }
             return;
         }
-        if asker == 0 {
+        if client == 0 {
             // Requests of the kernel, such as write-back, tell nothing about a client.
             return;
         }
@@ -72,7 +70,7 @@ impl ClientAffinity {
         let look =
             self.streak == STREAK || self.streak > STREAK && self.streak.is_multiple_of(LOOK_AGAIN);
         if look
-            && let Some(processor) = processor_of(asker)
+            && let Some(processor) = processor_of(client)
             && anywhere.is_set(processor)
             && self.bound != Some(processor)
         {
@@ -82,6 +80,15 @@ impl ClientAffinity {
                 self.bound = Some(processor);
             }
         }
+    }
+}
+
+/// Binds this thread to one processor. If that is not permitted, it may run on all.
+pub(crate) fn stay_on(processor: usize) {
+    let mut set = CpuSet::new();
+    if processor < CpuSet::MAX_CPU {
+        set.set(processor);
+        let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 }
 
@@ -105,10 +112,7 @@ mod tests {
             pid,
             ..InHeader::default()
         };
-        affinity.choose(&Request {
-            header,
-            body: &body,
-        });
+        affinity.choose(&Request::of(header, &body));
     }
 
     #[test]

@@ -1,14 +1,12 @@
 //! Transports: `/dev/fuse` and io_uring.
 
-pub mod device;
-pub mod push;
-mod ring;
-pub mod uring;
+pub(crate) mod connection;
+pub(crate) mod device;
+pub(crate) mod push;
+pub mod replies;
+pub(crate) mod ring;
+pub(crate) mod uring;
 
-use crate::filesystem::Parts;
-use crate::handler::{Handler, Reply, Request};
-use crate::protocol;
-use rustix::io::Errno;
 use std::str::FromStr;
 
 /// Transport that carries requests.
@@ -34,48 +32,6 @@ impl FromStr for Transport {
             _ => Err(format!(
                 "{s:?} is no transport: expected auto, dev or uring"
             )),
-        }
-    }
-}
-
-/// Returns header and body of the reply to `request`. None if no reply is expected.
-pub(crate) fn head<'a>(
-    request: &Request<'_>,
-    reply: Reply<'a>,
-) -> Option<(protocol::OutHeader, Parts<'a>)> {
-    let (error, body) = match reply {
-        Reply::Nothing => return None,
-        Reply::Body(parts) => (0, parts),
-        Reply::Error(e) => (-e.raw_os_error(), Parts::One(&[])),
-    };
-    let header = protocol::OutHeader {
-        len: (size_of::<protocol::OutHeader>() + body.len()) as u32, // fits: at most a megabyte
-        error,
-        unique: request.header.unique,
-    };
-    Some((header, body))
-}
-
-/// Consequence of an error of the device.
-enum After {
-    /// The request is gone. The next one follows.
-    Next,
-    /// The mount is gone.
-    End,
-}
-
-fn after(error: Errno, handler: &Handler, doing: &str) -> After {
-    match error {
-        // A signal interrupted this thread or the client.
-        Errno::INTR | Errno::NOENT | Errno::AGAIN => After::Next,
-        Errno::NODEV | Errno::CONNABORTED | Errno::NOTCONN => After::End,
-        e => {
-            let log = handler.log();
-            log.line(format_args!("{doing} the FUSE device: {e}"));
-            match e {
-                Errno::INVAL | Errno::NOMEM => After::Next,
-                _ => After::End,
-            }
         }
     }
 }

@@ -14,12 +14,13 @@
 //! ```
 
 use crate::filesystem::{Node, PushRange};
-use crate::handler::Handler;
+use crate::log::Log;
 use crate::protocol::{NOTIFY_STORE, NotifyStore, OutHeader};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::io::IoSlice;
 use std::sync::mpsc::{Receiver, RecvError, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use zerocopy::IntoBytes;
 
 /// Maximum number of queued ranges.
@@ -29,25 +30,40 @@ const WAITING: usize = 8;
 const NOTICE_MAX: usize = 64 << 10;
 
 /// Queue of ranges to push, shared by all serving threads.
-#[derive(Clone)]
-pub struct PushQueue(SyncSender<PushRange>);
+#[derive(Default)]
+pub(crate) struct PushQueue(Mutex<Option<SyncSender<PushRange>>>);
 
 impl PushQueue {
-    /// Creates a queue and its receiver for [`run`], which ends when all clones of the queue are gone.
-    pub fn new() -> (Self, Receiver<PushRange>) {
+    fn sender(&self) -> MutexGuard<'_, Option<SyncSender<PushRange>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens the queue. Returns its receiver for [`run`], which ends after [`close`](Self::close).
+    pub(crate) fn open(&self) -> Receiver<PushRange> {
         let (sender, receiver) = sync_channel(WAITING);
-        (Self(sender), receiver)
+        *self.sender() = Some(sender);
+        receiver
     }
 
     /// Adds a range, or drops it if the queue is full.
-    pub fn offer(&self, rest: PushRange) {
-        let _ = self.0.try_send(rest);
+    pub(crate) fn offer(&self, rest: PushRange) {
+        if let Some(sender) = &*self.sender() {
+            let _ = sender.try_send(rest);
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        *self.sender() = None;
     }
 }
 
-/// Decodes and sends queued ranges until all senders are gone. `number` identifies the thread.
-pub fn run(fuse: impl AsFd, handler: &Handler, number: usize, rests: &Receiver<PushRange>) {
-    let mut worker = handler.worker(number, false);
+/// Reads with `read` and sends queued ranges until the queue is closed.
+pub(crate) fn run(
+    fuse: impl AsFd,
+    log: &Log,
+    rests: &Receiver<PushRange>,
+    mut read: impl for<'b> FnMut(&PushRange, &'b mut Vec<u8>) -> Result<(u64, &'b [u8]), Errno>,
+) {
     let mut buffer = Vec::new();
     let mut works = true;
     let mut ahead = Ahead::default();
@@ -72,7 +88,7 @@ pub fn run(fuse: impl AsFd, handler: &Handler, number: usize, rests: &Receiver<P
         if !works {
             continue;
         }
-        let Ok((offset, bytes)) = handler.read_pushed(&mut worker, &rest, &mut buffer) else {
+        let Ok((offset, bytes)) = read(&rest, &mut buffer) else {
             // A request for the range will report the error.
             ahead = Ahead::default();
             continue;
@@ -87,7 +103,7 @@ pub fn run(fuse: impl AsFd, handler: &Handler, number: usize, rests: &Receiver<P
             // Memory is short, or a signal arrived.
             Err(Errno::NOMEM | Errno::INTR | Errno::AGAIN) => true,
             Err(e) => {
-                handler.log().line(format_args!(
+                log.line(format_args!(
                     "the kernel takes no data that it did not ask for: {e}"
                 ));
                 false

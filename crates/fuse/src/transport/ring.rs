@@ -32,14 +32,14 @@ struct Span {
 }
 
 /// Memory of a request and its reply.
-pub(super) struct Buffers {
+pub(crate) struct Buffers {
     pub(super) header: Box<RingHeader>,
     /// Data after the operation's structure in a request; body of a reply.
     pub(super) payload: Box<[u8]>,
 }
 
 /// Slot of a queue, which holds one request at a time.
-pub(super) struct RequestSlot {
+pub(crate) struct RequestSlot {
     /// Queue: the processor whose requests arrive here.
     pub(super) queue: u16,
     buffers: Mutex<Buffers>,

@@ -14,7 +14,6 @@ use std::io;
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 use tuff_fuse::filesystem;
-use tuff_fuse::protocol::InHeader;
 use tuff_iplfs::{Error, Fsync, Nid, Result, Volume};
 
 /// Discards between two accesses to the volume and the clock.
@@ -74,10 +73,8 @@ impl VolumeServer {
     }
 
     /// Makes all changes durable.
-    pub(super) fn sync(&self, header: &InHeader) -> filesystem::Result<()> {
-        self.guarded(header.opcode, || {
-            self.checkpoint(&self.lock_checkpoint()).map_err(errno_of)
-        })
+    pub(super) fn sync(&self) -> filesystem::Result<()> {
+        self.checkpoint(&self.lock_checkpoint()).map_err(errno_of)
     }
 
     /// Discards blocks that the last checkpoints released. The rest follows after the next checkpoint.

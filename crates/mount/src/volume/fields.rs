@@ -1,64 +1,17 @@
-//! Decoding of request fields, and encoding of attributes.
+//! Encoding of attributes, and decoding of their changes.
 
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
+use tuff_fuse::fields::Fields;
 use tuff_fuse::filesystem::Result;
 use tuff_fuse::protocol::{Attr, AttrOut, EntryOut};
 use tuff_iplfs::{BLOCK_SIZE, Error, Nid, SetAttr, Time};
 use zerocopy::IntoBytes;
 
-/// Longest write through the device. Unit: bytes.
-pub(super) const WRITE_MAX: usize = 1 << 20;
 /// Names never change without the kernel's knowledge. Unit: seconds.
 pub(super) const FOR_EVER: u64 = i64::MAX as u64;
 /// Attributes change when dirty pages are written: the space used. Unit: seconds.
 const ATTR_VALID: u64 = 1;
-
-/// Fields of a request in order. Those of the operation's structure come first. Names and data follow in the same
-/// buffer or in a second one.
-#[derive(Clone, Copy)]
-pub(super) struct Fields<'a>(pub(super) &'a [u8], pub(super) &'a [u8]);
-
-impl<'a> Fields<'a> {
-    /// Returns the remaining bytes of the buffer with the next field.
-    fn rest(&mut self) -> &mut &'a [u8] {
-        if self.0.is_empty() {
-            &mut self.1
-        } else {
-            &mut self.0
-        }
-    }
-
-    pub(super) fn u32(&mut self) -> Result<u32> {
-        let rest = self.rest();
-        let (first, after) = rest.split_first_chunk().ok_or(Errno::INVAL)?;
-        *rest = after;
-        Ok(u32::from_ne_bytes(*first))
-    }
-
-    pub(super) fn u64(&mut self) -> Result<u64> {
-        let rest = self.rest();
-        let (first, after) = rest.split_first_chunk().ok_or(Errno::INVAL)?;
-        *rest = after;
-        Ok(u64::from_ne_bytes(*first))
-    }
-
-    /// Reads a name and the NUL after it.
-    pub(super) fn name(&mut self) -> Result<&'a [u8]> {
-        let rest = self.rest();
-        let end = rest.iter().position(|b| *b == 0).ok_or(Errno::INVAL)?;
-        let (name, after) = rest.split_at(end);
-        *rest = &after[1..];
-        Ok(name)
-    }
-
-    pub(super) fn bytes(&mut self, len: u32) -> Result<&'a [u8]> {
-        let rest = self.rest();
-        let (bytes, after) = rest.split_at_checked(len as usize).ok_or(Errno::INVAL)?;
-        *rest = after;
-        Ok(bytes)
-    }
-}
 
 pub(super) fn errno_of(e: Error) -> Errno {
     Errno::from_raw_os_error(e.errno())
@@ -178,26 +131,4 @@ pub(super) fn set_attr(f: &mut Fields<'_>) -> Result<Change> {
         drops_capabilities: has(1) || has(2) || has(3) || changes == TIME_OF_CHANGE,
         set,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fields_are_read_from_one_buffer_or_two() {
-        let numbers: Vec<u8> = [7u32.to_ne_bytes(), 3u32.to_ne_bytes()].concat();
-        let names = b"one\0two\0xyz";
-        let whole = [&numbers[..], names].concat();
-        for mut f in [Fields(&whole, &[]), Fields(&numbers, names)] {
-            assert_eq!((f.u32(), f.u32()), (Ok(7), Ok(3)));
-            assert_eq!((f.name(), f.name()), (Ok(&b"one"[..]), Ok(&b"two"[..])));
-            assert_eq!(f.bytes(4), Err(Errno::INVAL));
-            assert_eq!(f.bytes(3), Ok(&b"xyz"[..]));
-            assert_eq!((f.u32(), f.u64()), (Err(Errno::INVAL), Err(Errno::INVAL)));
-            assert_eq!(f.name(), Err(Errno::INVAL));
-        }
-        // No number spans both buffers.
-        assert_eq!(Fields(&numbers[..2], names).u32(), Err(Errno::INVAL));
-    }
 }

@@ -14,18 +14,16 @@
 //! unsupported, and every file counts as data. The same holds after a failed WRITE: the kernel keeps the page and
 //! treats it as written.
 
-use super::fields::Fields;
-use super::reply::{PendingReply, ReplySender};
 use super::seek::{PendingSeek, Seek, write_back};
 use super::server::VolumeServer;
-use rustix::fd::AsFd;
+use super::service::Work;
 use rustix::io::Errno;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender};
-use std::sync::{Arc, MutexGuard, PoisonError};
-use tuff_fuse::filesystem::Result;
-use tuff_fuse::protocol::{self, InHeader, LseekOut};
-use tuff_fuse::transport::uring::Rings;
+use std::sync::{MutexGuard, PoisonError};
+use tuff_fuse::filesystem::{Parts, Result};
+use tuff_fuse::protocol::{self, LseekOut};
+use tuff_fuse::service::{Reply, Request};
+use tuff_fuse::transport::replies::ReplySender;
 use zerocopy::IntoBytes;
 
 impl VolumeServer {
@@ -33,54 +31,47 @@ impl VolumeServer {
         self.seeks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers LSEEK. Returns None if the kernel has to write pages back first. [`finish_seeks`](Self::finish_seeks)
-    /// answers then.
-    pub(super) fn begin_seek(
+    /// Answers LSEEK at once, or in [`finish_seeks`](Self::finish_seeks) if the kernel has to write pages back first.
+    pub(super) fn begin_seek<'a>(
         &self,
-        header: &InHeader,
-        f: Fields<'_>,
-        pending: PendingReply,
-    ) -> Option<Result<LseekOut>> {
-        let begun = self.guarded(header.opcode, || {
-            if !self.reports_holes.load(Relaxed) {
+        request: &Request<'_>,
+        out: &'a mut [u8],
+    ) -> Result<Reply<'a, Work>> {
+        self.guarded(request.header.opcode, || {
+            if !self.reports_holes() {
                 return Err(Errno::NOSYS);
             }
-            let seek = Seek::new(header, f)?;
+            let seek = Seek::new(&request.header, request.fields)?;
             let found = seek.run(self.lock()?.volume()?);
             let unsure = seek.unsure(found)?;
             if unsure.is_empty() {
-                return Ok(Some(LseekOut { offset: found? }));
+                let out = out.get_mut(..size_of::<LseekOut>()).ok_or(Errno::IO)?;
+                out.copy_from_slice(LseekOut { offset: found? }.as_bytes());
+                return Ok(Reply::Body(Parts::One(out)));
             }
             let pending = PendingSeek {
                 seek,
                 unsure,
-                pending,
+                pending: request.pending(),
             };
             let seeks = self.seeks();
             let seeks = seeks.as_ref().ok_or(Errno::IO)?;
             seeks.send(pending).map_err(|_| Errno::IO)?;
-            Ok(None)
-        });
-        begun.transpose()
+            Ok(Reply::Later(None))
+        })
     }
 
-    /// Answers searches that wait for write-back, until the mount ends.
-    pub(super) fn finish_seeks(
-        &self,
-        fuse: impl AsFd,
-        rings: Option<&Arc<Rings>>,
-        pending: &Receiver<PendingSeek>,
-    ) {
-        let replies = ReplySender::new(fuse.as_fd(), rings);
+    /// Answers searches that wait for write-back, until the session ends.
+    pub(super) fn finish_seeks(&self, replies: &ReplySender<'_>, pending: &Receiver<PendingSeek>) {
         while let Ok(PendingSeek {
             seek,
             unsure,
             pending,
         }) = pending.recv()
         {
-            let found = write_back(&fuse, seek.node, unsure).and_then(|()| {
+            let found = write_back(replies, seek.node, unsure).and_then(|()| {
                 self.guarded(protocol::op::LSEEK, || {
-                    if !self.reports_holes.load(Relaxed) {
+                    if !self.reports_holes() {
                         return Err(Errno::NOSYS);
                     }
                     seek.run(self.lock()?.volume()?)
@@ -88,7 +79,7 @@ impl VolumeServer {
             });
             let found = found.map(|offset| LseekOut { offset });
             let body = found.as_ref().map(|out| out.as_bytes());
-            replies.send_body(pending, body.map_err(|e| *e));
+            replies.send(pending, body.map_err(|e| *e));
         }
     }
 }

@@ -2,15 +2,14 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `mount` | starts and joins the threads of a mount |
-//! | `session` | reads requests from io_uring or `/dev/fuse`, and sends replies |
+//! | `service` | answers at once, or later after a flush, a checkpoint or write-back |
 //! | `operations` | one function per request |
 //! | `durability` | fsync, checkpoints and discards |
 //! | `group_flush` | one device flush for all waiting requests |
 //! | `lseek`, `seek` | SEEK_DATA and SEEK_HOLE |
 //! | `project` | project identifiers through ioctl |
 //! | `server` | the shared state and its lock |
-//! | `reply`, `fields` | encoding of replies, decoding of requests |
+//! | `fields` | encoding of attributes, decoding of their changes |
 //!
 //! * The kernel caches names forever and writes its page cache back at any time, because this mount is the only writer.
 //! * An inode is held while the kernel knows its number. So open files without a name live on, and no OPEN is needed.
@@ -21,13 +20,10 @@ mod durability;
 mod fields;
 mod group_flush;
 mod lseek;
-mod mount;
 mod operations;
 mod project;
-mod reply;
 mod seek;
 mod server;
-mod session;
+mod service;
 
-pub use mount::VolumeMount;
 pub use server::{SYNC_EVERY, VolumeServer};

@@ -1,13 +1,17 @@
 //! Operations of a volume: one function per group of requests.
 
-use super::fields::{FOR_EVER, Fields, WRITE_MAX, attr_out, errno_of, nid, now, set_attr, sized};
+use super::fields::{FOR_EVER, attr_out, errno_of, nid, now, set_attr, sized};
+use super::project;
 use super::server::{ServerState, VolumeServer};
-use super::{project, seek};
+use super::service::Work;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::Relaxed;
-use tuff_fuse::filesystem::Result;
+use tuff_fuse::fields::Fields;
+use tuff_fuse::filesystem::{Parts, Result};
+use tuff_fuse::handler::REPLY_MAX;
 use tuff_fuse::negotiation::Offer;
 use tuff_fuse::protocol::{self, EntryOut, InHeader, init, op};
+use tuff_fuse::service::Reply;
 use tuff_iplfs::{
     Allocate, BLOCK_SIZE, Caller, Error, Nid, Rename, SetAttr, SetXattr, Volume, acl, mode,
 };
@@ -63,23 +67,14 @@ fn known_namespace(name: &[u8]) -> Result<()> {
     }
 }
 
-/// Body of a reply.
-pub(super) enum Reply {
-    /// No reply is expected.
-    Nothing,
-    Body(Vec<u8>),
-    /// Length of the body at the start of the reply buffer.
-    InPlace(usize),
-}
-
 impl VolumeServer {
     /// Answers one request, except for those that make data durable. `room` receives the data of a read.
-    pub(super) fn answer(
+    pub(super) fn answer<'a>(
         &self,
         header: &InHeader,
         mut f: Fields<'_>,
-        room: &mut [u8],
-    ) -> Result<Reply> {
+        room: &'a mut [u8],
+    ) -> Result<Reply<'a, Work>> {
         let f = &mut f;
         let caller = Caller {
             now: now(),
@@ -101,10 +96,10 @@ impl VolumeServer {
                 return Ok(Reply::Nothing);
             }
             op::INTERRUPT => return Ok(Reply::Nothing),
-            op::INIT => return self.init(f.0).map(Reply::Body),
+            op::INIT => return self.init(f.0).map(owned),
             // ENOSYS means: the kernel does not send this operation again, and treats it as successful.
             op::OPEN | op::OPENDIR | op::FLUSH | op::STATX => return Err(Errno::NOSYS),
-            op::RELEASE | op::RELEASEDIR => return Ok(Reply::Body(Vec::new())),
+            op::RELEASE | op::RELEASEDIR => return Ok(Reply::Body(Parts::default())),
             _ => {}
         }
         let node = match header.opcode {
@@ -112,7 +107,10 @@ impl VolumeServer {
             _ => nid(header.node)?,
         };
         let reply = match header.opcode {
-            op::READ => return self.read(node, f, room).map(Reply::InPlace),
+            op::READ => {
+                let len = self.read(node, f, room)?;
+                return Ok(Reply::Body(Parts::One(&room[..len])));
+            }
             op::LOOKUP
             | op::GETATTR
             | op::READLINK
@@ -129,20 +127,18 @@ impl VolumeServer {
             | op::IOCTL => self.change(node, header.opcode, f, &caller)?,
             _ => self.names(node, header.opcode, f, &caller)?,
         };
-        Ok(Reply::Body(reply))
+        Ok(owned(reply))
     }
 
     fn init(&self, body: &[u8]) -> Result<Vec<u8>> {
         // All threads have work, and other requests wait for few of these.
-        let background = self.threads.load(Relaxed).saturating_mul(IN_FLIGHT);
+        let background = self.negotiation.threads().saturating_mul(IN_FLIGHT);
         let offer = Offer {
             features: FEATURES,
             writable: true,
             max_background: u16::try_from(background).unwrap_or(u16::MAX),
         };
         let reply = self.negotiation.negotiate(body, &offer, &self.log)?;
-        let reports_holes = self.negotiation.minor() >= seek::MINOR_MIN;
-        self.reports_holes.store(reports_holes, Relaxed);
         Ok(reply.as_bytes().to_vec())
     }
 
@@ -222,7 +218,7 @@ impl VolumeServer {
             _ => {
                 let (_, cookie, size) = (f.u64()?, f.u64()?, f.u32()?);
                 let plus = header.opcode == op::READDIRPLUS;
-                list(&mut core, node, cookie, WRITE_MAX.min(size as usize), plus)
+                list(&mut core, node, cookie, REPLY_MAX.min(size as usize), plus)
             }
         }
     }
@@ -250,7 +246,7 @@ impl VolumeServer {
                 }
                 let n = volume
                     .write(node, offset, f.bytes(size)?, now())
-                    .inspect_err(|_| self.reports_holes.store(false, Relaxed))
+                    .inspect_err(|_| self.write_failed.store(true, Relaxed))
                     .map_err(errno_of)?;
                 self.notice_pressure(volume);
                 let appended: u64 = volume.stats().appended_blocks.iter().sum();
@@ -413,6 +409,10 @@ impl VolumeServer {
         let attr = attr.map_err(errno_of)?;
         Ok(core.tell(&attr)?.as_bytes().to_vec())
     }
+}
+
+fn owned<'a>(body: Vec<u8>) -> Reply<'a, Work> {
+    Reply::Body(Parts::Owned(body))
 }
 
 /// Returns the permissions of a new inode. A default access list of the directory replaces the umask.

@@ -11,8 +11,9 @@
 //!
 //! The kernel checks permissions: only the owner, and no user of another user namespace.
 
-use super::fields::{Fields, errno_of, now};
+use super::fields::{errno_of, now};
 use rustix::io::Errno;
+use tuff_fuse::fields::Fields;
 use tuff_fuse::filesystem::Result;
 use tuff_iplfs::{Attr, Nid, SetAttr, Volume, mode};
 use zerocopy::IntoBytes;

@@ -1,13 +1,14 @@
 //! Search for data and holes in the volume, and write-back of the kernel's pages over a range.
 
-use super::fields::{Fields, errno_of, nid};
-use super::reply::PendingReply;
+use super::fields::{errno_of, nid};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::io::IoSlice;
 use std::ops::Range;
+use tuff_fuse::fields::Fields;
 use tuff_fuse::filesystem::Result;
 use tuff_fuse::protocol::{self, InHeader, NotifyInvalInode, OutHeader};
+use tuff_fuse::transport::replies::PendingReply;
 use tuff_iplfs::{Nid, Volume};
 use zerocopy::IntoBytes;
 

@@ -2,12 +2,11 @@
 
 use super::fields::{entry_of, errno_of, nid};
 use super::group_flush::GroupFlush;
-use super::reply::PendingReply;
-use super::seek::PendingSeek;
+use super::seek::{self, PendingSeek};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,7 +14,8 @@ use tuff_fuse::filesystem::Result;
 use tuff_fuse::log::Log;
 use tuff_fuse::negotiation::Negotiation;
 use tuff_fuse::protocol::EntryOut;
-use tuff_iplfs::{BlockDevice, Nid, Volume};
+use tuff_fuse::transport::replies::PendingReply;
+use tuff_iplfs::{BlockDevice, Error, Nid, Volume};
 
 /// Default interval of checkpoints. `sync` relies on it, because the kernel does not send it to servers.
 pub const SYNC_EVERY: Duration = Duration::from_secs(5);
@@ -38,14 +38,10 @@ pub struct VolumeServer {
     pub(super) log: Log,
     /// Version and features that the kernel agreed on.
     pub(super) negotiation: Negotiation,
-    /// Number of serving threads.
-    pub(super) threads: AtomicUsize,
-    /// Holes are reported. Otherwise LSEEK is unsupported, and the kernel treats every file as data.
-    pub(super) reports_holes: AtomicBool,
+    /// A write failed: the kernel has data that no search finds.
+    pub(super) write_failed: AtomicBool,
     /// Queue of searches that wait for write-back. None when the mount ends.
     pub(super) seeks: Mutex<Option<Sender<PendingSeek>>>,
-    /// A thread is processing FORGETs.
-    pub(super) forgetting: AtomicBool,
     /// Held by the thread that writes a checkpoint.
     pub(super) turn: Mutex<()>,
     /// Held by the thread that sends discards.
@@ -119,10 +115,8 @@ impl VolumeServer {
             flushes: GroupFlush::default(),
             log,
             negotiation: Negotiation::default(),
-            threads: AtomicUsize::new(1),
-            reports_holes: AtomicBool::new(false),
+            write_failed: AtomicBool::new(false),
             seeks: Mutex::default(),
-            forgetting: AtomicBool::new(false),
             turn: Mutex::default(),
             giving: Mutex::default(),
             keep: Mutex::default(),
@@ -137,6 +131,33 @@ impl VolumeServer {
     #[must_use]
     pub fn every(self, every: Duration) -> Self {
         Self { every, ..self }
+    }
+
+    /// Unmounts the volume after the end of the session.
+    ///
+    /// # Errors
+    /// Fails if a change was lost.
+    pub fn unmount(&self) -> tuff_iplfs::Result<()> {
+        let poisoned = || Error::Limit("a bug ended the service early; mount again".to_owned());
+        let mut core = self.core.lock().map_err(|_| poisoned())?;
+        let known: Vec<Nid> = core.known.drain().map(|(ino, _)| ino).collect();
+        let Some(mut volume) = core.volume.take() else {
+            return Ok(());
+        };
+        known.into_iter().for_each(|ino| volume.release(ino));
+        // Blocks of recent deletions are discarded before the next mount. The checkpoint counts even if this fails.
+        if !volume.is_read_only()
+            && let Err(e) = volume.drain()
+        {
+            let log = &self.log;
+            log.line(format_args!("cannot give everything back: {e}"));
+        }
+        volume.unmount()
+    }
+
+    /// Returns true if holes are reported. Otherwise LSEEK is unsupported, and the kernel treats every file as data.
+    pub(super) fn reports_holes(&self) -> bool {
+        self.negotiation.minor() >= seek::MINOR_MIN && !self.write_failed.load(Relaxed)
     }
 
     pub(super) fn lock(&self) -> Result<MutexGuard<'_, ServerState>> {

@@ -13,13 +13,13 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
 use tuff_fuse::mountpoint::{self, Detach};
 use tuff_fuse::transport::Transport;
-use tuff_fuse::{Log, SessionOptions};
+use tuff_fuse::{Log, Session, SessionOptions};
 use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{
     BlockAddr, BlockDevice, CheckOptions, FormatOptions, Limit, MountOptions, Subject, Volume,
     check,
 };
-use tuff_mount::volume::{SYNC_EVERY, VolumeMount, VolumeServer};
+use tuff_mount::volume::{SYNC_EVERY, VolumeServer};
 
 /// Host device that fails on demand.
 #[derive(Default)]
@@ -87,7 +87,7 @@ impl BlockDevice for Host {
 struct Ours {
     dir: PathBuf,
     host: Arc<Host>,
-    mount: Option<VolumeMount>,
+    mount: Option<Session<VolumeServer>>,
     said: Arc<Mutex<Vec<String>>>,
     transport: Transport,
 }
@@ -139,8 +139,8 @@ impl Ours {
         let mountpoint = mountpoint::attach_writable(&self.dir, &options).unwrap();
         let server = VolumeServer::new(volume, log).every(every);
         self.mount = Some(
-            VolumeMount::start(
-                server,
+            Session::start(
+                Arc::new(server),
                 mountpoint,
                 SessionOptions {
                     threads: 2,
@@ -156,7 +156,7 @@ impl Ours {
     fn unmount(&mut self) -> tuff_iplfs::Result<()> {
         mountpoint::detach(&self.dir, Detach::Lazily).unwrap();
         // Hangs if a thread does not end.
-        self.mount.take().unwrap().wait()
+        self.mount.take().unwrap().wait().unmount()
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -9,13 +9,14 @@ use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 use tuff_erofs::THREADS_MAX;
 use tuff_fuse::mountpoint::{self, Detach, MountOptions};
 use tuff_fuse::transport::Transport;
-use tuff_fuse::{CpuLatencyMode, Log, SessionOptions};
+use tuff_fuse::{CpuLatencyMode, Log, Session, SessionOptions};
 use tuff_iplfs::{Error, Volume};
-use tuff_mount::volume::{SYNC_EVERY, VolumeMount, VolumeServer};
+use tuff_mount::volume::{SYNC_EVERY, VolumeServer};
 
 /// Dirty pages that are gathered into one write: 1 MiB. The write that completes them waits for all.
 const WRITE_BEHIND_PAGES: u64 = 256;
@@ -104,7 +105,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         transport: args.transport,
         cpu_latency: args.keep_awake,
     };
-    let served = VolumeMount::start(server, mountpoint, how).and_then(|served| {
+    let served = Session::start(Arc::new(server), mountpoint, how).and_then(|served| {
         let (dir, log) = (dir.clone(), log.clone());
         let watch = move || end_when_told(stop, &dir, &log);
         std::thread::Builder::new().spawn(watch).map(|_| served)
@@ -113,7 +114,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         .inspect_err(|_| drop(mountpoint::detach(&dir, Detach::Lazily)))
         .at(args.dir.display())?;
     background::ready(in_background)?;
-    if let Err(e) = served.wait() {
+    if let Err(e) = served.wait().unmount() {
         // In the background the exit code is lost, so the error is logged.
         if in_background {
             log.line(format_args!("{}: {e}", args.path.display()));

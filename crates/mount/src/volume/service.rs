@@ -1,0 +1,163 @@
+//! Volume as a service: answers at once, or later after a flush, a checkpoint or write-back.
+//!
+//! ```text
+//!  request ─► answered under the volume's lock
+//!     │ fsync, syncfs
+//!     └► thread that may block ─► flush or checkpoint ─► reply
+//! ```
+
+use super::fields::{errno_of, nid};
+use super::server::VolumeServer;
+use rustix::io::Errno;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, mpsc};
+use tuff_fuse::filesystem::{Parts, Result};
+use tuff_fuse::log::Log;
+use tuff_fuse::negotiation::Negotiation;
+use tuff_fuse::protocol::{InHeader, op};
+use tuff_fuse::service::{Background, Reply, Request, Service};
+use tuff_fuse::transport::replies::{PendingReply, ReplySender};
+use tuff_iplfs::Fsync;
+
+/// Part of a request that waits for the device.
+pub enum Work {
+    /// Requests wait for a flush, and none is running.
+    Flush,
+    /// An fsync needs a checkpoint.
+    Fsync(InHeader, PendingReply),
+    /// All changes have to become durable.
+    Sync(InHeader, PendingReply),
+}
+
+impl Service for VolumeServer {
+    type Worker = ();
+    type Work = Work;
+    const WRITABLE: bool = true;
+
+    fn negotiation(&self) -> &Negotiation {
+        &self.negotiation
+    }
+
+    fn log(&self) -> &Log {
+        &self.log
+    }
+
+    fn worker(&self, _: usize, _: bool) {}
+
+    fn handle<'a>(
+        &self,
+        (): &'a mut (),
+        request: &Request<'_>,
+        out: &'a mut [u8],
+    ) -> Reply<'a, Work> {
+        let (header, pending) = (request.header, request.pending());
+        let reply = match header.opcode {
+            op::FSYNC | op::FSYNCDIR => match self.begin_fsync(&header) {
+                Ok(Fsync::Durable) => Ok(Reply::Body(Parts::default())),
+                Ok(Fsync::Flush) => Ok(Reply::Later(
+                    self.flushes.enter(pending).then_some(Work::Flush),
+                )),
+                Ok(Fsync::Checkpoint) => Ok(Reply::Later(Some(Work::Fsync(header, pending)))),
+                Err(e) => Err(e),
+            },
+            // The kernel sends SYNCFS only to virtiofs and fuseblk.
+            op::SYNCFS | op::DESTROY => Ok(Reply::Later(Some(Work::Sync(header, pending)))),
+            op::LSEEK => self.begin_seek(request, out),
+            _ => self.guarded(header.opcode, || self.answer(&header, request.fields, out)),
+        };
+        reply.unwrap_or_else(Reply::Error)
+    }
+
+    fn run(&self, work: Work, replies: &ReplySender<'_>) {
+        match work {
+            Work::Flush => self.flush(replies),
+            Work::Fsync(header, pending) => self.fsync_by_checkpoint(&header, pending, replies),
+            Work::Sync(header, pending) => {
+                let done = self.guarded(header.opcode, || self.sync());
+                replies.send(pending, done.map(|()| &[][..]));
+            }
+        }
+    }
+
+    fn background(self: &Arc<Self>) -> Vec<(&'static str, Background)> {
+        let (seeks, pending) = mpsc::channel();
+        *self.seeks() = Some(seeks);
+        let [keeper, writer, seeker] = [self.clone(), self.clone(), self.clone()];
+        vec![
+            ("keeper", Box::new(move |_| keeper.keep())),
+            ("writer", Box::new(move |_| writer.begin_writing())),
+            (
+                "seeker",
+                Box::new(move |replies| seeker.finish_seeks(replies, &pending)),
+            ),
+        ]
+    }
+
+    fn end(&self) {
+        self.keep_state().ended = true;
+        self.wake.notify_all();
+        self.behind().ended = true;
+        self.much.notify_all();
+        *self.seeks() = None;
+    }
+}
+
+impl VolumeServer {
+    /// Runs a part of a request that may panic.
+    pub(super) fn guarded<T>(&self, opcode: u32, answer: impl FnOnce() -> Result<T>) -> Result<T> {
+        catch_unwind(AssertUnwindSafe(answer)).unwrap_or_else(|_| {
+            let what = op::name(opcode);
+            self.log.line(format_args!(
+                "bug: {what} panicked; all that follows is EIO"
+            ));
+            Err(Errno::IO)
+        })
+    }
+
+    /// Writes the changes of an fsync, if that does not block.
+    fn begin_fsync(&self, header: &InHeader) -> Result<Fsync> {
+        self.guarded(header.opcode, || {
+            let node = nid(header.node)?;
+            let mut core = self.lock()?;
+            let volume = core.volume()?;
+            if volume.is_read_only() {
+                return Ok(Fsync::Durable);
+            }
+            volume.begin_fsync(node).map_err(errno_of)
+        })
+    }
+
+    /// Answers an fsync that needs a checkpoint.
+    fn fsync_by_checkpoint(
+        &self,
+        header: &InHeader,
+        pending: PendingReply,
+        replies: &ReplySender<'_>,
+    ) {
+        match self.guarded(header.opcode, || {
+            self.fsync_with_checkpoint(nid(header.node)?)
+        }) {
+            Ok(true) if self.flushes.enter(pending) => self.flush(replies),
+            Ok(true) => {}
+            done => replies.send(pending, done.map(|_| &[][..])),
+        }
+        // Remaining discards follow after the next checkpoint.
+        let _ = self.send_discards();
+    }
+
+    /// Flushes until no request waits.
+    fn flush(&self, replies: &ReplySender<'_>) {
+        self.flushes.run(
+            || self.device.flush(),
+            |group, result| {
+                if let Err(e) = result {
+                    self.flush_failed(e);
+                }
+                for pending in group {
+                    let done = result.as_ref().map(|()| &[][..]);
+                    replies.send(*pending, done.map_err(|_| Errno::IO));
+                }
+            },
+        );
+    }
+}
