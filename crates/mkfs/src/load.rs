@@ -47,17 +47,25 @@ const TAIL_LEN_MIN: u64 = 16 << 10;
 /// Inodes between two updates of the memory budget while a source is packed during loading.
 const BUDGET_STEP: usize = 4096;
 
-/// Reader of the file contents of one source.
+/// Source of file contents, by which the locations of one layer are resolved.
 enum ContentProvider {
     Dir(Arc<DirSource>),
-    Tar(Arc<SourceFile>),
-    /// `file` holds plain members, `copy` those that were decompressed or read from a stream.
-    Cpio {
+    /// `file` holds the members of a tar and plain ones of a cpio archive, `copy` those that were
+    /// decompressed or read from a stream. Without both, all contents are elsewhere.
+    Archive {
         file: Option<Arc<SourceFile>>,
         copy: Option<Arc<SourceFile>>,
     },
     Image(Arc<ImageSource>),
-    Elsewhere,
+}
+
+impl Default for ContentProvider {
+    fn default() -> Self {
+        Self::Archive {
+            file: None,
+            copy: None,
+        }
+    }
 }
 
 /// Decisions of the deduplication analysis about one file.
@@ -264,71 +272,58 @@ impl<'a> Loader<'a> {
         if tree.file_type(inode) != FileType::File {
             return Ok(None);
         }
-        let provider = self
-            .providers
-            .get(usize::from(tree.layer(inode)))
-            .unwrap_or(&ContentProvider::Elsewhere);
-        let of_host = |path: &Path| {
+        let of_host = |dir, path, mtime| {
             FileContent::Host(Arc::new(HostFile {
-                dir: None,
-                path: path.as_os_str().as_bytes().into(),
+                dir,
+                path,
                 size: tree.size(inode),
-                mtime: None,
+                mtime,
             }))
         };
-        Ok(Some(match (tree.content(inode), provider) {
-            (Content::InSource | Content::Sparse(_), ContentProvider::Dir(dir)) => {
+        let content = tree.content(inode);
+        let (location, runs) = content.parts();
+        let provider = self.providers.get(usize::from(tree.layer(inode)));
+        Ok(Some(match (location, provider) {
+            (Content::None | Content::Stream, _) => return Ok(None),
+            (Content::Bytes(bytes), _) => FileContent::Bytes(Arc::clone(bytes)),
+            (Content::Path(path), _) => of_host(None, path.as_os_str().as_bytes().into(), None),
+            (Content::InSource, Some(ContentProvider::Dir(dir))) => {
                 let meta = tree.meta(inode);
-                FileContent::Host(Arc::new(HostFile {
-                    dir: Some(Arc::clone(dir)),
+                let mtime = (meta.mtime, meta.mtime_nsec);
+                of_host(Some(Arc::clone(dir)), tree.path(inode).into(), Some(mtime))
+            }
+            (Content::Range { offset: nid }, Some(ContentProvider::Image(source))) => {
+                FileContent::Image {
+                    source: Arc::clone(source),
+                    nid: Nid(*nid),
                     path: tree.path(inode).into(),
-                    size: tree.size(inode),
-                    mtime: Some((meta.mtime, meta.mtime_nsec)),
-                }))
+                }
             }
             (
                 Content::Range { offset },
-                ContentProvider::Tar(file)
-                | ContentProvider::Cpio {
+                Some(ContentProvider::Archive {
                     file: Some(file), ..
-                },
+                }),
             )
             | (
                 Content::Copied { offset },
-                ContentProvider::Cpio {
+                Some(ContentProvider::Archive {
                     copy: Some(file), ..
-                },
-            ) => FileContent::Range {
-                file: Arc::clone(file),
-                offset,
-            },
-            (Content::Sparse(runs), ContentProvider::Tar(file)) => FileContent::Runs {
-                file: Arc::clone(file),
-                runs,
-            },
-            (
-                Content::Range { offset: nid } | Content::SparseInode { nid, .. },
-                ContentProvider::Image(source),
-            ) => FileContent::Image {
-                source: Arc::clone(source),
-                nid: Nid(nid),
-                path: tree.path(inode).into(),
-            },
-            (Content::Path(path), _) => of_host(&path),
-            (Content::SparsePath(file), _) => of_host(&file.path),
-            (Content::Bytes(bytes), _) => FileContent::Bytes(bytes),
-            (Content::Stream | Content::SparseStream(_) | Content::None, _) => return Ok(None),
-            _ if self.options.dedupe.tar_index => {
-                return Err(Error::usage(format_args!(
-                    "{}: the tar of this index cannot be read a second time; give it as a file",
-                    lossy(&tree.path(inode))
-                )));
+                }),
+            ) => {
+                let (file, offset) = (Arc::clone(file), *offset);
+                match runs.cloned() {
+                    Some(runs) => FileContent::Runs { file, runs },
+                    None => FileContent::Range { file, offset },
+                }
             }
             _ => {
-                return Err(Error::usage(format_args!(
-                    "{}: content of another kind of source",
-                    lossy(&tree.path(inode))
-                )));
+                let path = tree.path(inode);
+                let what = match self.options.dedupe.tar_index {
+                    true => "the tar of this index cannot be read a second time; give it as a file",
+                    false => "content of another kind of source",
+                };
+                return Err(Error::usage(format_args!("{}: {what}", lossy(&path))));
             }
         }))
     }
@@ -562,13 +557,10 @@ impl<'a> Loader<'a> {
     }
 
     fn sparse_runs(&self, tree: &Tree, inode: InodeId) -> Option<Arc<[DataRun]>> {
-        let runs = match tree.content(inode) {
-            Content::Sparse(runs) | Content::SparseInode { runs, .. } => runs,
-            Content::SparsePath(file) => Arc::clone(&file.runs),
-            _ => return None,
-        };
-        let keeps = self.options.keeps_sparse(tree.size(inode), &runs);
-        keeps.then_some(runs)
+        let content = tree.content(inode);
+        let runs = content.parts().1?;
+        let keeps = self.options.keeps_sparse(tree.size(inode), runs);
+        keeps.then(|| Arc::clone(runs))
     }
 }
 

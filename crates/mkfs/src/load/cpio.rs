@@ -77,7 +77,7 @@ impl Loader<'_> {
             self.add(entry, tree, progress)
                 .map_err(|e| in_source(e, name))?;
         }
-        self.providers.push(ContentProvider::Cpio {
+        self.providers.push(ContentProvider::Archive {
             file: file.map(|file| Arc::new(SourceFile::new(file, name))),
             copy: copy.map(|copy| Arc::new(SourceFile::new(copy.file, name))),
         });

@@ -47,12 +47,9 @@ impl Loader<'_> {
 
     /// Number of bytes of a file that are read. Unit: bytes.
     fn read_len(&self, entry: &Entry) -> u64 {
-        match (&entry.kind, &entry.content) {
-            (Kind::File { size }, Content::SparseInode { runs, .. }) => {
-                match self.options.keeps_sparse(*size, runs) {
-                    true => runs.iter().map(|run| run.len).sum(),
-                    false => *size,
-                }
+        match (&entry.kind, entry.content.parts()) {
+            (Kind::File { size }, (_, Some(runs))) if self.options.keeps_sparse(*size, runs) => {
+                runs.iter().map(|run| run.len).sum()
             }
             (Kind::File { size }, _) => *size,
             _ => 0,
@@ -62,10 +59,10 @@ impl Loader<'_> {
     /// Base inode of a file whose source is a base.
     fn inode_in_place(&self, tree: &Tree, inode: InodeId) -> Option<BaseInode> {
         let base = (*self.in_place.get(usize::from(tree.layer(inode)))?)?;
-        match tree.content(inode) {
-            Content::Range { offset: nid } | Content::SparseInode { nid, .. } => Some(BaseInode {
+        match tree.content(inode).parts().0 {
+            Content::Range { offset: nid } => Some(BaseInode {
                 base,
-                nid: Nid(nid),
+                nid: Nid(*nid),
             }),
             _ => None,
         }

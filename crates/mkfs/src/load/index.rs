@@ -110,19 +110,17 @@ impl Loader<'_> {
                 _ => 0,
             };
             let mut copied = None;
-            entry.content = match entry.content {
-                Content::Stream => Content::Range {
-                    offset: tar.position(),
-                },
-                Content::SparseStream(runs) => {
-                    let runs = placed(&runs, tar.position());
+            if let (Content::Stream, runs) = entry.content.parts() {
+                let offset = tar.position();
+                let runs = runs.map(|runs| placed(runs, offset));
+                entry.content = Content::Range { offset };
+                if let Some(runs) = runs {
                     if self.referred(size, &runs).is_none() {
                         copied = Some(Arc::clone(&runs));
                     }
-                    Content::Sparse(runs)
+                    entry.content = entry.content.sparse(runs);
                 }
-                content => content,
-            };
+            }
             let added = self.add(entry, tree, progress);
             let added = added.map_err(|e| in_source(e, name))?;
             if let (Some(inode), Some(runs)) = (added, copied) {
@@ -134,7 +132,7 @@ impl Loader<'_> {
         let at = tar.position();
         let rest = tar.finish().map_err(Error::from)?;
         packer.set_external(self.blocks(name, at + rest)?);
-        self.providers.push(ContentProvider::Elsewhere);
+        self.providers.push(ContentProvider::default());
         Ok(())
     }
 
@@ -154,15 +152,15 @@ impl Loader<'_> {
             if tree.file_type(inode) != FileType::File || size == 0 {
                 continue;
             }
-            match tree.content(inode) {
-                Content::Range { offset } => {
-                    let block = self.block(tree, inode, offset, size, packer)?;
+            match tree.content(inode).parts() {
+                (Content::Range { offset }, None) => {
+                    let block = self.block(tree, inode, *offset, size, packer)?;
                     packer.add_external(inode, size, block);
                 }
-                Content::Sparse(runs) => {
+                (_, Some(runs)) => {
                     let stored: u64 = runs.iter().map(|r| r.len).sum();
                     let first = runs.first().map_or(0, |r| r.source_offset);
-                    match self.referred(size, &runs) {
+                    match self.referred(size, runs) {
                         Some(sparse) => {
                             let block = self.block(tree, inode, first, stored, packer)?;
                             packer.add_external_sparse(inode, size, size - stored, sparse, block);
@@ -173,7 +171,7 @@ impl Loader<'_> {
                 _ => {}
             }
         }
-        if let Some(ContentProvider::Tar(..)) = self.providers.last() {
+        if let Some(ContentProvider::Archive { file: Some(_), .. }) = self.providers.last() {
             // In the order of the stream.
             copied.sort_unstable();
             for (_, inode) in &copied {

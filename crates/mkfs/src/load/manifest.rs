@@ -4,13 +4,12 @@ use super::{ContentProvider, Loader, in_source};
 use crate::progress::Progress;
 use crate::source::dir::runs_of;
 use crate::source::manifest::ManifestReader;
-use crate::source::{Content, Entry, Kind, SparsePath};
+use crate::source::{Content, Entry, Kind};
 use crate::tree::Tree;
 use crate::{Error, Result};
 use hashbrown::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
 
 impl Loader<'_> {
     /// Loads all paths of a manifest.
@@ -44,7 +43,7 @@ impl Loader<'_> {
             tree.add_link(&link, &target)
                 .map_err(|e| in_source(e, place))?;
         }
-        self.providers.push(ContentProvider::Elsewhere);
+        self.providers.push(ContentProvider::default());
         Ok(())
     }
 }
@@ -105,10 +104,7 @@ fn find_holes(entry: &mut Entry) -> Result<()> {
     let file = tuff_store::open_regular(path).map_err(|e| fail("cannot open", e))?;
     let runs = runs_of(&file, *size).map_err(|e| fail("cannot read", e.into()))?;
     if runs.iter().map(|r| r.len).sum::<u64>() < *size {
-        entry.content = Content::SparsePath(Arc::new(SparsePath {
-            path: path.clone(),
-            runs: runs.into(),
-        }));
+        entry.content = Content::Path(path.clone()).sparse(runs);
     }
     Ok(())
 }

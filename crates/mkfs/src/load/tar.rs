@@ -123,8 +123,10 @@ impl Loader<'_> {
                 .map_err(|e| in_source(e, name))?;
         }
         self.warnings.extend(tar.warning());
-        let file = Arc::new(SourceFile::new(file, name));
-        self.providers.push(ContentProvider::Tar(file));
+        self.providers.push(ContentProvider::Archive {
+            file: Some(Arc::new(SourceFile::new(file, name))),
+            copy: None,
+        });
         Ok(())
     }
 
@@ -183,24 +185,18 @@ impl Loader<'_> {
         }
         self.packed = true;
         let mut tar = TarReader::new(name, reader);
-        while let Some(mut entry) = tar.next_entry().map_err(Error::from)? {
-            let runs = match &entry.content {
-                Content::SparseStream(runs) => Some(Arc::clone(runs)),
-                Content::Stream => None,
-                _ => {
-                    self.add(entry, tree, progress)
-                        .map_err(|e| in_source(e, name))?;
-                    continue;
-                }
+        while let Some(entry) = tar.next_entry().map_err(Error::from)? {
+            let (Content::Stream, runs) = entry.content.parts() else {
+                self.add(entry, tree, progress)
+                    .map_err(|e| in_source(e, name))?;
+                continue;
             };
+            let runs = runs.cloned();
             let Kind::File { size } = entry.kind else {
                 continue;
             };
             let (number, policy) = self.policies.of(|| entry.path.clone());
             let policy = Arc::clone(policy);
-            if let Some(runs) = &runs {
-                entry.content = Content::Sparse(Arc::clone(runs));
-            }
             let added = self.add(entry, tree, progress);
             let Some(inode) = added.map_err(|e| in_source(e, name))? else {
                 continue;
@@ -228,7 +224,7 @@ impl Loader<'_> {
         }
         self.warnings.extend(tar.warning());
         tar.finish().map_err(Error::from)?;
-        self.providers.push(ContentProvider::Elsewhere);
+        self.providers.push(ContentProvider::default());
         Ok(())
     }
 

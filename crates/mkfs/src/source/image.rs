@@ -176,9 +176,11 @@ fn entry(image: &Image, inode: &Inode, path: &[u8]) -> Result<Entry> {
 
 /// Location of a file's content: its nid, and the data runs if it has holes.
 fn content_of(image: &Image, inode: &Inode) -> Result<Content> {
-    let nid = inode.nid().0;
+    let location = Content::Range {
+        offset: inode.nid().0,
+    };
     if !image.may_have_holes(inode)? {
-        return Ok(Content::Range { offset: nid });
+        return Ok(location);
     }
     let mut runs: Vec<DataRun> = Vec::new();
     let mut holes = false;
@@ -195,9 +197,8 @@ fn content_of(image: &Image, inode: &Inode) -> Result<Content> {
             }),
         }
     }
-    let runs = Arc::from(runs);
     Ok(match holes {
-        true => Content::SparseInode { nid, runs },
-        false => Content::Range { offset: nid },
+        true => location.sparse(runs),
+        false => location,
     })
 }

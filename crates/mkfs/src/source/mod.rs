@@ -104,8 +104,6 @@ pub enum Content {
     Bytes(Arc<[u8]>),
     /// File of the host.
     Path(PathBuf),
-    /// File of the host with holes.
-    SparsePath(Arc<SparsePath>),
     /// File at the entry's own path below a source directory. Used by the directory walk.
     InSource,
     /// Range of the source's own file, an uncompressed tar that can be read at any position; or a
@@ -119,23 +117,29 @@ pub enum Content {
         /// Byte position in the copy.
         offset: u64,
     },
-    /// Like `Range` for a file with holes. The ascending runs hold data, and everything between
-    /// them is zero.
-    Sparse(Arc<[DataRun]>),
-    /// File of an image with holes.
-    SparseInode {
-        /// Nid of the inode in the image.
-        nid: u64,
-        /// Ascending data runs, as for `Sparse`.
-        runs: Arc<[DataRun]>,
-    },
     /// Next bytes of the stream that the entry came from; they must be read before the next entry.
     Stream,
-    /// Like `Stream` for a file with holes. The stream contains the runs back to back.
-    SparseStream(Arc<[DataRun]>),
+    /// File with holes. A tar stores only its data runs, back to back.
+    Sparse(Arc<SparseContent>),
 }
 
 impl Content {
+    /// Returns the content of a file with holes from its location and its data runs.
+    pub(crate) fn sparse(self, runs: impl Into<Arc<[DataRun]>>) -> Self {
+        Self::Sparse(Arc::new(SparseContent {
+            location: self,
+            runs: runs.into(),
+        }))
+    }
+
+    /// Returns the location, and the data runs of a file with holes.
+    pub(crate) fn parts(&self) -> (&Self, Option<&Arc<[DataRun]>>) {
+        match self {
+            Self::Sparse(sparse) => (&sparse.location, Some(&sparse.runs)),
+            location => (location, None),
+        }
+    }
+
     /// Shifts positions by `start` bytes, for a source that is a part of a file.
     pub(super) fn shifted_by(self, start: u64) -> Self {
         match self {
@@ -143,23 +147,24 @@ impl Content {
             Self::Range { offset } => Self::Range {
                 offset: offset + start,
             },
-            Self::Sparse(runs) => {
+            Self::Sparse(sparse) => {
                 let moved = |run: &DataRun| DataRun {
                     source_offset: run.source_offset + start,
                     ..*run
                 };
-                Self::Sparse(runs.iter().map(moved).collect())
+                let runs: Arc<[DataRun]> = sparse.runs.iter().map(moved).collect();
+                sparse.location.clone().shifted_by(start).sparse(runs)
             }
             other => other,
         }
     }
 }
 
-/// File of the host with holes.
+/// Content of a file with holes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SparsePath {
-    /// Path of the file.
-    pub path: PathBuf,
+pub struct SparseContent {
+    /// Location of the file or of its first data run, never sparse itself.
+    pub location: Content,
     /// Ascending data runs; everything between them is zero.
     pub runs: Arc<[DataRun]>,
 }
@@ -169,7 +174,7 @@ pub struct SparsePath {
 pub struct DataRun {
     /// Position in the file. Unit: bytes.
     pub file_offset: u64,
-    /// Position in the tar file, for [`Content::Sparse`]; 0 for a stream or an image.
+    /// Position in the tar file; 0 for a stream and for any other source.
     pub source_offset: u64,
     /// Length of the run. Unit: bytes.
     pub len: u64,

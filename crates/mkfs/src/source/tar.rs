@@ -67,8 +67,8 @@ impl<R: Read> TarReader<R> {
     /// Returns the next member, or `None` at the end of the archive. Skips unread data of the
     /// previous member.
     ///
-    /// Regular files come with [`Content::Stream`](super::Content::Stream) or
-    /// [`Content::SparseStream`](super::Content::SparseStream), empty ones with
+    /// Regular files come with [`Content::Stream`](super::Content::Stream), alone or within
+    /// [`Content::Sparse`](super::Content::Sparse), empty ones with
     /// [`Content::None`](super::Content::None).
     ///
     /// # Errors
@@ -132,7 +132,7 @@ impl<R: Read> Read for MemberData<'_, R> {
 
 /// Visits the headers of an uncompressed tar without reading data.
 ///
-/// Regular files come with [`Content::Range`](super::Content::Range) or
+/// Regular files come with [`Content::Range`](super::Content::Range), alone or within
 /// [`Content::Sparse`](super::Content::Sparse), empty ones with
 /// [`Content::None`](super::Content::None). `source` names the tar in messages.
 pub fn scan_file<S: ReadAt + ?Sized>(source: impl Into<String>, store: &S) -> TarScan<'_, S> {

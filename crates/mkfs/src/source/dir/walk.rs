@@ -552,7 +552,7 @@ impl Lister<'_> {
                 if (stat.st_blocks as u64).saturating_mul(512) < size {
                     let runs = data_runs(dir, name, size).map_err(|e| fail("cannot read", e))?;
                     if runs.iter().map(|r| r.len).sum::<u64>() < size {
-                        content = Content::Sparse(runs.into());
+                        content = content.sparse(runs);
                     }
                 }
                 content

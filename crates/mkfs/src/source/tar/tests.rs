@@ -32,10 +32,7 @@ const FILL_MAX: u64 = 64 << 20;
 
 impl ReadEntry {
     fn new(entry: Entry, stored: &[u8]) -> Self {
-        let runs = match &entry.content {
-            Content::Sparse(runs) | Content::SparseStream(runs) => Some(runs),
-            _ => None,
-        };
+        let (_, runs) = entry.content.parts();
         let bytes = match (&entry.kind, runs) {
             (Kind::File { size }, Some(runs)) if *size <= FILL_MAX => fill(*size, runs, stored),
             _ => stored.to_vec(),
@@ -78,7 +75,7 @@ fn by_stream(tar: &[u8]) -> (Vec<ReadEntry>, Option<SourceError>) {
             Err(error) => return (got, Some(error)),
         };
         assert!(
-            !matches!(entry.content, Content::Range { .. } | Content::Sparse(_)),
+            !matches!(entry.content.parts().0, Content::Range { .. }),
             "a stream has no positions"
         );
         let mut stored = Vec::new();
@@ -105,8 +102,8 @@ fn by_position(tar: &[u8]) -> (Vec<ReadEntry>, Option<SourceError>) {
             (Content::Range { offset }, Kind::File { size }) => {
                 stored.extend(&tar[*offset as usize..][..*size as usize]);
             }
-            (Content::Sparse(runs), _) => {
-                for run in runs.iter() {
+            (Content::Sparse(sparse), _) => {
+                for run in sparse.runs.iter() {
                     stored.extend(&tar[run.source_offset as usize..][..run.len as usize]);
                 }
             }
@@ -135,7 +132,8 @@ fn check(entry: &Entry, stored: u64) {
     };
     match &entry.content {
         Content::None => assert_eq!((size, stored), (0, 0)),
-        Content::Sparse(runs) | Content::SparseStream(runs) => {
+        Content::Sparse(sparse) => {
+            let runs = &sparse.runs;
             let mut end = 0;
             for run in runs.iter() {
                 assert!(run.len > 0 && run.file_offset >= end);

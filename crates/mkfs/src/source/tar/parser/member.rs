@@ -10,7 +10,6 @@ use super::super::pax::{ACL_ACCESS, ACL_DEFAULT, Field, Pax};
 use super::super::sparse::{MapText, SparseMap, SparseRun, checked, within_limit};
 use super::{Parser, PendingHeaders};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Type of a member, according to its type flag.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -85,12 +84,7 @@ impl<F: Feed> Parser<F> {
             }
             MemberType::File | MemberType::OldSparse => {
                 if stored > 0 {
-                    content = match self.feed.left() {
-                        Some(_) => Content::Range {
-                            offset: self.feed.position(),
-                        },
-                        None => Content::Stream,
-                    };
+                    content = self.location();
                 }
                 Kind::File { size: stored }
             }
@@ -328,9 +322,16 @@ impl<F: Feed> Parser<F> {
             // position.
             source_offset += run.len;
         }
-        match positional {
-            true => Content::Sparse(Arc::from(data)),
-            false => Content::SparseStream(Arc::from(data)),
+        self.location().sparse(data)
+    }
+
+    /// Location of the data that follows.
+    fn location(&self) -> Content {
+        match self.feed.left() {
+            Some(_) => Content::Range {
+                offset: self.feed.position(),
+            },
+            None => Content::Stream,
         }
     }
 
