@@ -4,7 +4,7 @@
 //! there, and no wake-up on another processor is needed. The thread may run on all processors again when another
 //! process sends requests, or when requests are large enough to overlap.
 //!
-//! Effect: the rows of `/dev/fuse` in `benchmarks/results/decoding.md`, "Cost of a request".
+//! Effect: "CPU placement, each mechanism alone" in `benchmarks/results/mounts.md`.
 
 use crate::protocol::{ReadIn, op};
 use crate::service::Request;

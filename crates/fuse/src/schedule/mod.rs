@@ -1,10 +1,11 @@
 //! Placement of serving threads on processors.
 //!
-//! A small request takes less time than waking a thread on an idle processor. Three mechanisms avoid wake-ups:
+//! A small request takes less time than waking a thread on an idle processor. A session avoids wake-ups in one of
+//! two ways:
 //!
-//! * [`affinity`]: `/dev/fuse`. The serving thread runs on the processor of a single client.
-//! * [`cpu_latency`]: both transports. Idle processors poll instead of halting while requests arrive.
-//! * `busy_poll`: io_uring, writable volumes. A thread polls for the next request before it blocks.
+//! * It keeps idle processors awake while requests arrive ([`cpu_latency`]). Threads of writable volumes on io_uring
+//!   then poll for the next request before they block (`busy_poll`).
+//! * Where that is not permitted, the thread that reads `/dev/fuse` follows a single client ([`affinity`]).
 
 pub mod affinity;
 pub(crate) mod busy_poll;

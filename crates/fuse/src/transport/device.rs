@@ -102,12 +102,10 @@ impl<'a, S: Service> DeviceReader<'a, S> {
         let opcode = request.header.opcode;
         match rings {
             Some(rings) => rings.forgetting.store(true, Ordering::Relaxed),
-            None => {
-                self.affinity.choose(&request);
-                if let Some(cpu_latency) = self.cpu_latency {
-                    cpu_latency.note_request();
-                }
-            }
+            None => match self.cpu_latency {
+                Some(cpu_latency) => cpu_latency.note_request(),
+                None => self.affinity.choose(&request),
+            },
         }
         let reply = self
             .service
