@@ -23,8 +23,10 @@ mod data;
 mod member;
 mod types;
 
+pub(crate) use member::is_compressed;
 pub(crate) use types::{
     BaseChunks, BaseClusters, BaseData, BaseFile, BaseFragment, BaseInode, BasePiece, BaseTail,
+    DataPosition,
 };
 
 use super::options::{BaseImage, Options};
@@ -33,7 +35,7 @@ use crate::{Error, Result};
 use member::Member;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tuff_erofs::read::Inode;
+use tuff_erofs::read::{Image, Inode};
 use tuff_format::config::Configs;
 use tuff_format::device::Slot;
 use tuff_store::ReadAt;
@@ -119,6 +121,20 @@ impl Bases {
     /// Returns true if the new image starts with the base.
     pub(crate) fn in_image(&self) -> bool {
         self.in_image
+    }
+
+    /// Returns the image that is patched.
+    pub(crate) fn patched(&self) -> Option<&Image> {
+        let first = self.members.first().filter(|_| self.in_image);
+        first.map(|member| &member.image)
+    }
+
+    /// Returns the position of a file's first byte, for reading files in the order of their data.
+    pub(crate) fn data_position(&self, inode: &Inode) -> Result<DataPosition> {
+        match self.members.first() {
+            Some(member) => member.data_position(inode),
+            None => Ok(DataPosition::Device(0)),
+        }
     }
 
     /// Returns the stores of all bases, in the order of [`slots`](Self::slots).

@@ -7,7 +7,7 @@ mod inode;
 pub(crate) use head::{Head, Prefixes, first_data_block};
 
 use super::layout::{Parts, Plan, SUPERBLOCK_END, hidden};
-use super::tree::{InodeId, NodeKind};
+use super::tree::{InodeId, NodeKind, ROOT};
 use crate::{Error, Result};
 use directory::dir_blocks;
 use head::make_head;
@@ -159,6 +159,7 @@ pub(crate) fn emit(
         write(&[0], u64::from(plan.len_blocks) * block - 1)?;
     }
     let order = parts.order.iter().copied();
+    let order = order.filter(|inode| !parts.is_unchanged(*inode));
     let with_blocks: Vec<InodeId> = order.filter(|i| plan.block_of.contains_key(i)).collect();
     let zone_at = u64::from(plan.zone_block) * block;
     let mut zone = Zone {
@@ -173,8 +174,11 @@ pub(crate) fn emit(
     let mut directories = 0;
     match parts.metabox {
         None => {
-            zone.area = Some((area, u64::from(plan.xattr_block) * block));
-            zone.inodes.extend_from_slice(parts.order);
+            let old_area = parts.unchanged.is_some();
+            zone.area = (!old_area).then(|| (area, u64::from(plan.xattr_block) * block));
+            let order = parts.order.iter().copied();
+            let placed = |i: &InodeId| !parts.is_unchanged(*i) && !parts.is_root_in_place(*i);
+            zone.inodes.extend(order.filter(placed));
         }
         // The metabox is between the directories and the inodes.
         Some(_) => {
@@ -188,11 +192,30 @@ pub(crate) fn emit(
         front = front_inodes(parts, plan, &std::mem::take(&mut zone.inodes))?;
     }
     let mut digest = emit_zone(&zone, &front, threads, &write)?;
+    let mut root = Vec::new();
+    if let Some(unchanged) = parts.unchanged {
+        if !parts.is_unchanged(ROOT) {
+            emit_inode(parts, plan, ROOT, &mut root)?;
+        }
+        // All else is as in the patched image.
+        let all = [
+            digest,
+            xxh3_128(&root),
+            u128::from_le_bytes(unchanged.superblock().uuid),
+        ];
+        digest = xxh3_128(all.map(u128::to_le_bytes).as_flattened());
+    }
     if let Some(metabox) = parts.metabox {
         let all = [directories, metabox.digest, digest].map(u128::to_le_bytes);
         digest = xxh3_128(all.as_flattened());
     }
-    make_head(parts, plan, prefixes, digest, &front, output)
+    let mut head = make_head(parts, plan, prefixes, digest, &front, output)?;
+    if let Some(unchanged) = parts.unchanged
+        && !parts.is_unchanged(ROOT)
+    {
+        head.set_root(unchanged.root_position(), root);
+    }
+    Ok(head)
 }
 
 /// Writes the whole blocks of directories and long links. Returns a digest of them.

@@ -32,16 +32,20 @@ mod parts;
 mod time;
 mod zone;
 
-pub(crate) use epoch::Epoch;
-pub(crate) use parts::{Metabox, Parts, Wanted, check_owners, dir_names};
+pub(crate) use epoch::{Epoch, old_epoch};
+pub(crate) use parts::{
+    Metabox, Parts, Wanted, check_owners, dir_names, dir_size, stored_owner, stored_time,
+};
 pub(crate) use zone::SUPERBLOCK_END;
 
 use super::base::Bases;
 use super::options::Metadata;
 use super::pack::address::{DataBlock, GrainAddr, Location};
 use super::pack::grain::Grain;
-use super::tree::{InodeId, METABOX, NodeKind, PACKED};
+use super::tree::{InodeId, METABOX, NodeKind, PACKED, ROOT};
+use super::unchanged::Unchanged;
 use crate::{Error, Result};
+use std::sync::Arc;
 use time::common_time;
 use tuff_format::inode::{ALIGN, Layout};
 use tuff_format::{BlockBits, Nid};
@@ -77,6 +81,8 @@ pub(crate) struct Plan {
     /// Some compact inodes have times of their own.
     pub(crate) has_delays: bool,
     serials: Vec<u32>,
+    /// Inodes of the patched image that stay in place.
+    unchanged: Option<Arc<Unchanged>>,
 }
 
 impl Plan {
@@ -85,7 +91,10 @@ impl Plan {
         let bits = parts.bits();
         let tree = parts.tree;
         let order = parts.order;
-        let epoch = common_time(parts);
+        let epoch = match parts.unchanged {
+            Some(unchanged) => old_epoch(unchanged.superblock(), parts.options),
+            None => common_time(parts),
+        };
         let boxed = parts.options.metadata.form == Metadata::Compressed;
         let front = !boxed && fits_in_front(parts, epoch, parts.order);
         let mut zone = match boxed {
@@ -107,14 +116,23 @@ impl Plan {
             epoch,
             has_delays: false,
             serials: vec![0; tree.len()],
+            unchanged: parts.unchanged.cloned(),
         };
+        let mut serial = 0;
+        if let Some(unchanged) = parts.unchanged {
+            serial = unchanged.last_serial();
+            plan.serials[ROOT as usize] = unchanged.root_serial();
+        }
         let mut next_packed = parts.packed.packed_size;
-        for (i, inode) in order.iter().enumerate() {
+        for inode in order.iter().filter(|inode| !parts.is_unchanged(**inode)) {
             let form = parts.form(*inode, epoch);
-            let position = zone.place(&form) / ALIGN;
-            plan.positions[*inode as usize] = u32::try_from(position)
-                .map_err(|_| Error::limit("image", "more than 128 GiB of inodes"))?;
-            plan.serials[*inode as usize] = i as u32 + 1;
+            if !parts.is_root_in_place(*inode) {
+                let position = zone.place(&form) / ALIGN;
+                plan.positions[*inode as usize] = u32::try_from(position)
+                    .map_err(|_| Error::limit("image", "more than 128 GiB of inodes"))?;
+                serial += 1;
+                plan.serials[*inode as usize] = serial;
+            }
             plan.has_delays |= !form.extended && epoch.delay(parts.time(*inode)) != Some(0);
             let has_names = matches!(tree.kind(*inode), NodeKind::Dir | NodeKind::Symlink(_));
             if has_names && form.layout == Layout::CompressedFull {
@@ -130,7 +148,10 @@ impl Plan {
             return Ok(plan);
         }
         plan.place_blocks(parts)?;
-        plan.xattr_block = plan.end_block;
+        plan.xattr_block = match parts.unchanged {
+            Some(unchanged) => block32(unchanged.superblock().xattr_blkaddr.0)?,
+            None => plan.end_block,
+        };
         let area = bits.count(parts.xattr_area);
         plan.end_block = block32(u64::from(plan.end_block) + area)?;
         plan.end_zone(parts, zone, front)?;
@@ -165,6 +186,7 @@ impl Plan {
             self.hidden[(PACKED - inode) as usize] = Some(position);
             self.inodes += 1;
         }
+        self.inodes += u64::from(self.old_packed().is_some());
         if !front {
             self.zone_block = self.end_block;
             let blocks = parts.bits().count(zone.end);
@@ -185,6 +207,9 @@ impl Plan {
 
     /// Returns the nid of an inode of the tree.
     pub(crate) fn nid(&self, inode: InodeId, bits: BlockBits) -> Nid {
+        if let Some(nid) = self.unchanged.as_ref().and_then(|u| u.old_nid(inode)) {
+            return nid;
+        }
         let position = self.position(inode);
         match self.metabox_size {
             Some(_) => Nid::in_the_metabox(position / ALIGN),
@@ -194,7 +219,13 @@ impl Plan {
 
     /// Returns the nid of the packed inode, if there is one.
     pub(crate) fn packed_nid(&self, bits: BlockBits) -> Option<Nid> {
-        self.hidden[0].map(|at| self.nid_at(at, bits))
+        let new = self.hidden[0].map(|at| self.nid_at(at, bits));
+        new.or(self.old_packed())
+    }
+
+    /// Returns the nid of the patched image's packed inode, if it stays.
+    fn old_packed(&self) -> Option<Nid> {
+        self.unchanged.as_ref()?.superblock().packed
     }
 
     /// Returns the nid of the metabox inode, if there is one.
@@ -204,10 +235,7 @@ impl Plan {
 
     /// Returns the nid of a position in the inode zone.
     fn nid_at(&self, position: u64, bits: BlockBits) -> Nid {
-        let before = match self.zone_block {
-            0 => 0,
-            _ => bits.size(),
-        };
+        let before = u64::from(self.zone_block - self.meta_blkaddr()) * bits.size();
         Nid((before + position) / ALIGN)
     }
 
@@ -232,7 +260,11 @@ impl Plan {
 
     /// Returns the block of nid 0: the one before the inodes, or that of the superblock.
     pub(crate) fn meta_blkaddr(&self) -> u32 {
-        self.zone_block.saturating_sub(1)
+        match &self.unchanged {
+            // Fits: below the end of the image.
+            Some(unchanged) => unchanged.superblock().meta_blkaddr.0 as u32,
+            None => self.zone_block.saturating_sub(1),
+        }
     }
 
     /// Returns the block address of data in the unified address space.

@@ -17,6 +17,7 @@ mod fingerprint;
 mod fs_config;
 mod layout;
 mod load;
+mod matching;
 mod memory_budget;
 mod metabox;
 pub mod options;
@@ -38,6 +39,7 @@ pub mod suggest;
 mod tally;
 mod targets;
 mod tree;
+mod unchanged;
 mod verify;
 mod verity;
 mod xattrs;
@@ -50,7 +52,7 @@ pub use options::{
     LayoutOptions, Metadata, MetadataOptions, Options, OutputOptions, ResourceOptions, Rule,
     SourceOptions, SparsePolicy, Verity,
 };
-pub use patch::{like, patch};
+pub use patch::{compact, like, patch};
 pub use paths::Paths;
 pub use pipeline::{Summary, build};
 pub use progress::Progress;

@@ -27,6 +27,7 @@ use super::source::spec::Source;
 use super::source::{Content, DataRun, Entry};
 use super::tally::AffectedPaths;
 use super::tree::{InodeId, Tree, lossy};
+use super::unchanged::Unchanged;
 use crate::paths::common_dir;
 use crate::{Error, Result};
 use hashbrown::HashMap;
@@ -98,6 +99,8 @@ pub(crate) struct Loader<'a> {
     deferred: Vec<InodeId>,
     /// The total content is smaller than the space that compression would save.
     tiny: bool,
+    /// Inodes of a patched image that stay in place.
+    unchanged: Option<Arc<Unchanged>>,
     /// Last directory that was found not to be excluded.
     kept_dir: Mutex<Vec<u8>>,
 }
@@ -126,12 +129,24 @@ impl<'a> Loader<'a> {
             chosen: Default::default(),
             deferred: Vec::new(),
             tiny: false,
+            unchanged: None,
             kept_dir: Mutex::default(),
         }
     }
 
+    /// Leaves unchanged files of a patched image in place and packs the others by these options.
+    pub(crate) fn keep(
+        &mut self,
+        unchanged: &Arc<Unchanged>,
+        options: &'a Options,
+        policies: &'a Policies,
+    ) {
+        self.unchanged = Some(Arc::clone(unchanged));
+        (self.options, self.policies) = (options, policies);
+    }
+
     /// Compression policy of a file, with its number.
-    fn policy(&self, tree: &Tree, inode: InodeId) -> (PolicyId, &Arc<Policy>) {
+    pub(crate) fn policy(&self, tree: &Tree, inode: InodeId) -> (PolicyId, &Arc<Policy>) {
         match self.tiny {
             true => (PolicyId::DEFAULT, &self.policies.stored),
             false => self.policies.of(|| tree.path(inode)),
@@ -363,6 +378,9 @@ impl<'a> Loader<'a> {
         let absent = absent.warning("listed in the data order, but not in the tree");
         self.warnings.extend(absent);
         order.retain(|inode| !duplicates_by_fingerprint.contains_key(inode));
+        if let Some(unchanged) = &self.unchanged {
+            order.retain(|inode| unchanged.nid(*inode).is_none());
+        }
         let sizes = order.iter().map(|i| tree.size(*i));
         let total = sizes.fold(0, u64::saturating_add);
         progress.set_total(total);

@@ -2,17 +2,20 @@
 //!
 //! ```text
 //! block 0       1 ..                       old end ..
-//! superblock │  data and metadata so far │ new data, then all metadata
+//! superblock │  data and metadata so far │ new data, then new metadata
 //!      └───────────────────────────────────────────────────────► root
 //! ```
 //!
 //! The old image is the base of the new one, in the same file. Data that both trees share is read for comparison only;
 //! it is neither encoded nor written. The superblock is written last, after a sync. Until then the file is the old
 //! image followed by unused data.
+//!
+//! If little has changed, unchanged inodes stay in place as well, and the root inode is overwritten after the
+//! superblock; see [`Unchanged`](super::unchanged::Unchanged).
 
 use super::base::Bases;
 use super::options::{Compression, FRAGMENT_CLUSTER, Fragments, Metadata, Options, Verity};
-use super::pipeline::{Summary, write};
+use super::pipeline::{Summary, build, write};
 use super::progress::Progress;
 use super::source::spec::Source;
 use super::targets::Targets;
@@ -23,7 +26,7 @@ use tuff_erofs::read::{ClusterCoding, Image, Location};
 use tuff_erofs::verity;
 use tuff_erofs::walk::Walk;
 use tuff_format::features::{Feature, KernelVersion, compat, flags_of, incompat, min_kernel};
-use tuff_store::Output;
+use tuff_store::{Output, Target};
 
 /// Length in bytes of the start of an image, which holds the superblock, compression records and device slots.
 const HEAD: usize = 4096;
@@ -70,6 +73,30 @@ pub fn patch(
         .finish(written.bytes, true)
         .map_err(|e| Error::io(&name, "cannot finish", e))?;
     Ok(written.summary(options, old_bytes))
+}
+
+/// Writes the tree of the image in the file `image` anew and replaces the file when the new image is complete. That gives
+/// back the space of data and metadata that nothing refers to.
+///
+/// # Errors
+/// As `build`; `Usage` for an image on a block device or with extra devices, `Io` if another process patches the image.
+/// The image is then unchanged.
+pub fn compact(options: &Options, image: &Path, progress: &Progress) -> Result<Summary> {
+    let name = image.display().to_string();
+    let failed = |e| Error::io(&name, "cannot replace the image", e);
+    // The lock excludes patches. Nothing is written through this file.
+    let old = Output::grow(image, HEAD).map_err(failed)?;
+    let meta = old.file().metadata().map_err(failed)?;
+    Bases::of_patch(image, options)?;
+    let source = Source::Image {
+        path: image.to_owned(),
+        devices: Vec::new(),
+    };
+    let target = Target::Path(image.to_owned());
+    let mut summary = build(&[source], options, &target, progress)?;
+    std::fs::set_permissions(image, meta.permissions()).map_err(failed)?;
+    summary.old_bytes = meta.len();
+    Ok(summary)
 }
 
 /// Returns options like those of an image: its block size and label, the algorithm and cluster size of most of its

@@ -3,6 +3,7 @@
 use crate::base::Bases;
 use crate::layout::{Plan, Wanted};
 use crate::load::Loader;
+use crate::matching::find_unchanged;
 use crate::options::{Fragments, Metadata, Options, available_threads};
 use crate::pack::{PackOptions, Packer};
 use crate::policies::Policies;
@@ -225,6 +226,7 @@ pub(crate) fn write(
         (None, Source::Tar(_) | Source::TarWithin { .. } | Source::TarStdin) => Whiteouts::Both,
         (None, Source::Dir(_) | Source::Manifest(_) | Source::Image { .. }) => Whiteouts::Overlay,
     };
+    let (small_options, small_policies);
     let policies = Policies::new(options);
     let base = base.map(Arc::new);
     let grown = base.as_ref().filter(|base| base.in_image());
@@ -320,6 +322,19 @@ pub(crate) fn write(
     if let Some(name) = &options.metadata.fingerprints {
         fingerprint::set_fingerprints(&mut tree, name, &loader, threads, progress)?;
     }
+    let mut options = options;
+    let mut unchanged = None;
+    if let Some(base) = grown {
+        progress.stage("match");
+        unchanged = find_unchanged(&tree, base, options, &loader, threads, progress)?.map(Arc::new);
+    }
+    if let Some(unchanged) = &unchanged {
+        small_options = unchanged.options(options);
+        small_policies = Policies::new(&small_options);
+        options = &small_options;
+        loader.keep(unchanged, options, &small_policies);
+        packer.keep_packed();
+    }
     loader.pack(&tree, &apart, &mut packer, progress)?;
     let mut packed = packer.finish(base.as_deref())?;
 
@@ -340,6 +355,7 @@ pub(crate) fn write(
         options,
         base: base.as_deref(),
         xattr_area: area.len() as u64,
+        unchanged: unchanged.as_ref(),
     };
     let mut plan = Plan::new(&wanted.with(&packed, None))?;
     let mut metabox = None;

@@ -13,6 +13,7 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// Destination of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +51,8 @@ enum Kind {
         head: Vec<u8>,
         /// Original length of a file. Unit: bytes.
         len: Option<u64>,
+        /// Other ranges that were overwritten: positions and original bytes.
+        overwritten: Mutex<Vec<(u64, Vec<u8>)>>,
     },
     /// Unnamed file that is copied to its destination at the end.
     Spool {
@@ -119,6 +122,11 @@ impl Output {
             }
             e => e.into(),
         })?;
+        // Between the two calls another process may have replaced the file.
+        if !is_device && file_id(path) != Some(id_of(&retry(|| file.metadata())?)) {
+            let what = "another process has replaced the file";
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, what));
+        }
         let len = if is_device {
             None
         } else {
@@ -128,8 +136,23 @@ impl Output {
         let head = len.map_or(head, |len| len.min(head as u64) as usize);
         let mut bytes = vec![0; head];
         file.read_exact_at(&mut bytes, 0)?;
-        let kind = Kind::Grown { head: bytes, len };
+        let kind = Kind::Grown {
+            head: bytes,
+            len,
+            overwritten: Mutex::default(),
+        };
         Ok(Self { file, kind })
+    }
+
+    /// Overwrites existing bytes of a file that grows. A value that is dropped before it is finished restores them.
+    pub fn overwrite(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if let Kind::Grown { overwritten, .. } = &self.kind {
+            let mut original = vec![0; bytes.len()];
+            self.file.read_exact_at(&mut original, offset)?;
+            let mut overwritten = overwritten.lock().unwrap_or_else(PoisonError::into_inner);
+            overwritten.push((offset, original));
+        }
+        self.write_at(bytes, offset)
     }
 
     /// Waits until all writes are on the disk, if they must precede the next ones.
@@ -234,11 +257,21 @@ impl Output {
 impl Drop for Output {
     fn drop(&mut self) {
         // Nothing to report errors to: the build has failed and reports its own error.
-        match &self.kind {
+        match &mut self.kind {
             Kind::Named { temporary, .. } => {
-                let _ = retry(|| std::fs::remove_file(temporary));
+                let _ = retry(|| std::fs::remove_file(&*temporary));
             }
-            Kind::Grown { head, len } => {
+            Kind::Grown {
+                head,
+                len,
+                overwritten,
+            } => {
+                let overwritten = overwritten
+                    .get_mut()
+                    .unwrap_or_else(PoisonError::into_inner);
+                for (offset, original) in overwritten.iter().rev() {
+                    let _ = self.file.write_all_at(original, *offset);
+                }
                 let mut now = vec![0; head.len()];
                 if self.file.read_exact_at(&mut now, 0).is_err() || now != *head {
                     let _ = self.file.write_all_at(head, 0);
@@ -257,7 +290,11 @@ impl Drop for Output {
 /// Device and inode number of the regular file at `path`. Follows symbolic links.
 pub fn file_id(path: &Path) -> Option<FileId> {
     let meta = retry(|| std::fs::metadata(path)).ok()?;
-    meta.is_file().then(|| (meta.dev(), meta.ino()))
+    meta.is_file().then(|| id_of(&meta))
+}
+
+fn id_of(meta: &Metadata) -> FileId {
+    (meta.dev(), meta.ino())
 }
 
 /// True if two paths refer to the same file or block device, or would after creation.

@@ -47,6 +47,14 @@ impl<'a> Image<'a> {
     }
 }
 
+impl Image<'_> {
+    /// Returns true if all old bytes but those of block 0 are in place, among them the root.
+    fn has_root_of_old(&self, found: &[u8]) -> bool {
+        let old = self.old.as_deref().unwrap_or_default();
+        old.len() > 4096 && found.get(4096..old.len()) == Some(&old[4096..])
+    }
+}
+
 impl Scene for Image<'_> {
     fn args(&self) -> Vec<&'static str> {
         self.args.to_vec()
@@ -72,8 +80,14 @@ impl Scene for Image<'_> {
     fn judge(&self, fault: &Fault, run: &Run) -> Result<(), String> {
         let found = fs::read(self.dir.path("out/image")).ok();
         let is_new = found.as_ref() == Some(&self.new);
-        // A failed truncation or write leaves a longer image, as valid as before.
+        // A failed truncation or write leaves a longer image, as valid as before. If block 0 cannot be restored either,
+        // it still has the old root.
         let is_old = found == self.old
+            || self.grows
+                && fault.lasting
+                && found
+                    .as_ref()
+                    .is_some_and(|found| self.has_root_of_old(found))
             || self.grows
                 && (fault.lasting || run.failed_call("ftruncate("))
                 && found

@@ -225,3 +225,162 @@ fn a_patch_that_fails_leaves_the_image_as_it_was() {
     assert_eq!(summary["image_bytes"], len(&place.path("i")));
     kernel_agrees(&place, "i", "new");
 }
+
+/// Creates a tree of many small files in directories of two levels, and a large file in another tree.
+fn wide_and_large(place: &Place) {
+    for i in 0..40 {
+        let dir = place.path(&format!("wide/{i:02}/below"));
+        fs::create_dir_all(&dir).unwrap();
+        for j in 0..25 {
+            let bytes = text(700 + 40 * j, (i * 100 + j) as u64);
+            fs::write(dir.join(format!("a file of the module {j}")), bytes).unwrap();
+        }
+    }
+    fs::create_dir(place.path("large")).unwrap();
+    fs::write(place.path("large/file"), text(16 << 20, 9)).unwrap();
+    fs::write(place.path("large/other"), text(9000, 8)).unwrap();
+}
+
+/// Changes eight bytes in the middle of a file.
+fn change(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at..at + 8].copy_from_slice(b"8 other!");
+    fs::write(path, bytes).unwrap();
+}
+
+/// Patches and returns the number of bytes that the image grows by.
+fn growth(place: &Place, tree: &str) -> usize {
+    let before = len(&place.path("i"));
+    let old = fs::read(place.path("i")).unwrap();
+    fs::write(place.path("again"), old).unwrap();
+    place.text(&["patch", "-q", "--verify", "-j", "3", tree, "i"]);
+    place.text(&["patch", "-q", "-j", "1", tree, "again"]);
+    assert!(fs::read(place.path("i")).unwrap() == fs::read(place.path("again")).unwrap());
+    assert_eq!(place.text(&["diff", "i", tree]), "");
+    let checked = place.run(&["check", "-q", "i"]);
+    assert_eq!(code(&checked), 0, "{}", stderr(&checked));
+    kernel_agrees(place, "i", tree);
+    len(&place.path("i")) - before
+}
+
+#[test]
+fn a_small_patch_appends_what_changed() {
+    let place = Place::new("patch-growth");
+    wide_and_large(&place);
+    place.text(&["build", "-q", "-z", "lz4", "-C", "8K", "wide", "i"]);
+    assert_eq!(growth(&place, "wide"), 0, "an equal tree");
+    for dir in ["07", "31"] {
+        change(&place.path(&format!("wide/{dir}/below/a file of the module 9")));
+        // Directories and inodes; the data is inline.
+        assert_eq!(growth(&place, "wide"), 2 * 4096, "{dir}");
+    }
+    // Names come and go, and a directory moves.
+    fs::write(place.path("wide/05/new"), "new").unwrap();
+    fs::remove_file(place.path("wide/06/below/a file of the module 1")).unwrap();
+    fs::rename(place.path("wide/08/below"), place.path("wide/09/moved")).unwrap();
+    assert!(growth(&place, "wide") < 64 << 10);
+    // The index of a changed file is written again: 8 bytes per block.
+    place.text(&["build", "-q", "-z", "lz4", "-C", "8K", "large", "i"]);
+    change(&place.path("large/file"));
+    let more = growth(&place, "large");
+    assert!(more <= (8 * 4096) + (24 << 10), "{more}");
+    change(&place.path("large/other"));
+    assert!(growth(&place, "large") <= 16 << 10);
+}
+
+#[test]
+fn a_patch_without_its_root_is_the_old_tree() {
+    let place = Place::new("patch-interrupted");
+    wide_and_large(&place);
+    place.text(&["build", "-q", "wide", "i"]);
+    let old = fs::read(place.path("i")).unwrap();
+    place.text(&["extract", "-q", "i", "before"]);
+    change(&place.path("wide/07/below/a file of the module 9"));
+    fs::write(place.path("wide/added"), "added").unwrap();
+    assert!(growth(&place, "wide") > 0);
+    let new = fs::read(place.path("i")).unwrap();
+    let differs: Vec<usize> = (4096..old.len()).filter(|i| old[*i] != new[*i]).collect();
+    let (first, last) = (differs[0], differs[differs.len() - 1]);
+    assert_eq!(first / 512, last / 512, "old bytes change in one sector");
+    // All was written but the root.
+    let mut torn = new.clone();
+    torn[4096..old.len()].copy_from_slice(&old[4096..]);
+    fs::write(place.path("i"), torn).unwrap();
+    assert_eq!(place.text(&["diff", "i", "before"]), "");
+    let checked = place.run(&["check", "-q", "i"]);
+    // The superblock has the new number of inodes, which is a warning.
+    assert_eq!(code(&checked), 1, "{}", stderr(&checked));
+    kernel_agrees(&place, "i", "before");
+    growth(&place, "wide");
+}
+
+#[test]
+fn a_kernel_mount_keeps_the_tree_that_a_patch_replaces() {
+    let place = Place::new("patch-mounted");
+    wide_and_large(&place);
+    place.text(&["build", "-q", "wide", "i"]);
+    place.text(&["extract", "-q", "i", "before"]);
+    fs::create_dir(place.path("mnt")).unwrap();
+    let mounted = Command::new("mount")
+        .args(["-t", "erofs", "-o", "loop,ro"])
+        .args([place.path("i"), place.path("mnt")])
+        .output();
+    if !mounted.is_ok_and(|out| out.status.success()) {
+        return skipped("no mount of an image by the kernel");
+    }
+    for i in 0..2 {
+        change(&place.path(&format!("wide/0{i}/below/a file of the module 9")));
+        fs::write(place.path(&format!("wide/added{i}")), "added").unwrap();
+        place.text(&["patch", "-q", "wide", "i"]);
+    }
+    let _ = fs::write("/proc/sys/vm/drop_caches", "3");
+    let out = Command::new("diff")
+        .args(["-r", "--no-dereference"])
+        .args([place.path("before"), place.path("mnt")])
+        .output();
+    let _ = Command::new("umount").arg(place.path("mnt")).status();
+    let out = out.unwrap();
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stdout)
+    );
+    kernel_agrees(&place, "i", "wide");
+}
+
+#[test]
+fn compaction_gives_back_the_space_of_patches() {
+    let place = Place::new("patch-compact");
+    wide_and_large(&place);
+    place.text(&["build", "-q", "-z", "lz4", "-C", "8K", "large", "i"]);
+    for _ in 0..3 {
+        fs::write(place.path("large/other"), text(400_000, 77)).unwrap();
+        change(&place.path("large/file"));
+        place.text(&["patch", "-q", "large", "i"]);
+        change(&place.path("large/other"));
+        place.text(&["patch", "-q", "large", "i"]);
+    }
+    place.text(&["build", "-q", "-z", "lz4", "-C", "8K", "large", "fresh"]);
+    let (patched, fresh) = (len(&place.path("i")), len(&place.path("fresh")));
+    assert!(patched > fresh + 100_000, "{patched} and {fresh}");
+    let summary = place.text(&["patch", "--compact", "i"]);
+    assert!(summary.contains(" less than "), "{summary}");
+    let compact = len(&place.path("i"));
+    assert!(compact <= fresh + fresh / 50, "{compact} and {fresh}");
+    assert_eq!(place.text(&["diff", "i", "large"]), "");
+    let checked = place.run(&["check", "-q", "i"]);
+    assert_eq!(code(&checked), 0, "{}", stderr(&checked));
+    kernel_agrees(&place, "i", "large");
+    // The image can be patched as before.
+    change(&place.path("large/other"));
+    growth(&place, "large");
+    for (args, what) in [
+        (&["--compact", "large", "i"][..], "no source"),
+        (&["--compact", "-o", "i", "large"], "no source"),
+    ] {
+        let out = place.run(&[&["patch", "-q"], args].concat());
+        assert_eq!(code(&out), 2, "{args:?}");
+        assert!(stderr(&out).contains(what), "{}", stderr(&out));
+    }
+}

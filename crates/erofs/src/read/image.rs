@@ -7,7 +7,7 @@ use super::fetch::{Bytes, Devices, Space, StorePosition, WINDOW, Windows};
 use super::inode::Inode;
 use super::limits::{Limits, WorkBudget};
 use crate::{Error, Remedy, Result};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tuff_format::config::Configs;
 use tuff_format::device::{SLOT_LEN, Slot};
 use tuff_format::features::{compat, incompat};
@@ -57,6 +57,8 @@ pub struct Image {
     pub(crate) workers: Workers,
     metabox: Option<(Inode, FileMap)>,
     packed: Option<(Inode, FileMap)>,
+    /// Root once it is read. A patch overwrites it in place, and an open image keeps its tree.
+    pub(super) root: OnceLock<Inode>,
 }
 
 impl Image {
@@ -109,6 +111,7 @@ impl Image {
             limits,
             metabox: None,
             packed: None,
+            root: OnceLock::new(),
             sb,
         };
         image.packed = image.hidden(image.sb.packed, "packed inode")?;
@@ -241,6 +244,7 @@ impl Image {
     /// As for [`inode`](Self::inode), and `Corrupt` if it is not a directory.
     pub fn root(&self) -> Result<Inode> {
         let root = self.inode(self.sb.root).map_err(|e| e.within("root"))?;
+        let root = *self.root.get_or_init(|| root);
         if !root.is_dir() {
             return Err(Error::corrupt(
                 root.place(),

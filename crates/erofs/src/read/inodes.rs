@@ -20,6 +20,9 @@ impl Image {
     /// `Corrupt` if it does not fit inside the image (or the metabox), or violates the format. `Unsupported`
     /// for an unknown inode format or data layout.
     pub fn inode(&self, nid: Nid) -> Result<Inode> {
+        if let Some(root) = self.root.get().filter(|root| root.nid() == nid) {
+            return Ok(*root);
+        }
         let (space, pos) = self.inode_position(nid)?;
         let bytes = self
             .bytes_up_to(space, pos, inode::EXTENDED_LEN)

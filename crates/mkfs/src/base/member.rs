@@ -254,7 +254,7 @@ impl Member {
     }
 
     /// Returns the position of the first byte of a file's data.
-    fn data_position(&self, inode: &Inode) -> Result<DataPosition> {
+    pub(super) fn data_position(&self, inode: &Inode) -> Result<DataPosition> {
         let first = self.image.extents(inode, 0..1)?.next().transpose()?;
         Ok(match first.map(|e| e.location) {
             Some(Location::Raw { pos, .. } | Location::Cluster(Cluster { pos, .. })) => {
@@ -345,7 +345,7 @@ fn span(image: &Image, stores: &[Arc<dyn ReadAt>]) -> Result<(u64, u64)> {
     Ok((own, end))
 }
 
-pub(super) fn is_compressed(inode: &Inode) -> bool {
+pub(crate) fn is_compressed(inode: &Inode) -> bool {
     matches!(
         inode.layout(),
         Layout::CompressedFull | Layout::CompressedCompact

@@ -15,7 +15,7 @@ pub(crate) struct BaseInode {
 
 /// Position of the first byte of a file's data, in bytes. Data in the packed inode follows all else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum DataPosition {
+pub(crate) enum DataPosition {
     /// In the unified address space of the base.
     Device(u64),
     /// In the packed inode of the base.

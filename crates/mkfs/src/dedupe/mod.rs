@@ -17,7 +17,10 @@ mod shared_parts;
 mod shared_runs;
 mod similarity;
 
-pub(crate) use scan::{DedupeCandidate, DedupeSettings, PackedFile, parallel, readable, sums};
+pub(crate) use scan::{
+    DedupeCandidate, DedupeSettings, PackedFile, WorkerContext, parallel, read_through, readable,
+    sums,
+};
 
 use crate::auto::{Choice, Chooser};
 use crate::base::{BaseClusters, BaseInode, Bases};
@@ -32,7 +35,7 @@ use crate::{Error, Result};
 use base_index::BaseIndex;
 use chunking::{Chunker, Sketch};
 use hashbrown::HashMap;
-use scan::{WorkerContext, read_through, sample};
+use scan::sample;
 use shared_parts::PartMatcher;
 use shared_runs::Chunks;
 use std::sync::Arc;

@@ -155,7 +155,7 @@ pub(crate) fn sums(
 }
 
 /// Reads a whole content and passes it to `take` in parts of at most 1 MiB.
-pub(super) fn read_through(
+pub(crate) fn read_through(
     content: &FileContent,
     size: u64,
     buf: &mut Vec<u8>,

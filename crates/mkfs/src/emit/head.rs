@@ -81,6 +81,16 @@ fn used(parts: &Parts<'_>, plan: &Plan) -> Used {
             }
         }
     }
+    if let Some(unchanged) = parts.unchanged {
+        let (sb, configs) = (unchanged.superblock(), unchanged.configs());
+        used.incompat |= sb.incompat;
+        used.algorithms |= sb.algorithms();
+        let largest = configs
+            .lz4
+            .as_ref()
+            .map_or(1, |lz4| lz4.max_pcluster_blocks);
+        used.largest[0] = used.largest[0].max(largest);
+    }
     if packed.is_some() {
         used.incompat |= incompat::FRAGMENTS | incompat::LZ4_0PADDING;
     }
@@ -145,6 +155,8 @@ fn configs(parts: &Parts<'_>, used: &Used) -> Configs {
 pub(crate) struct Head {
     /// Bytes from [`superblock::OFFSET`] on.
     bytes: Vec<u8>,
+    /// Root inode that overwrites the old one, with its position.
+    root: Option<(u64, Vec<u8>)>,
     pub(crate) uuid: [u8; 16],
 }
 
@@ -154,13 +166,23 @@ impl Head {
         (superblock::OFFSET, &self.bytes)
     }
 
+    /// Sets a root inode that is written after block 0 and makes the new tree visible.
+    pub(super) fn set_root(&mut self, at: u64, inode: Vec<u8>) {
+        self.root = Some((at, inode));
+    }
+
     /// Writes block 0 after everything before it is on stable storage.
     pub(crate) fn write(&self, output: &Output) -> Result<()> {
         let fail = |e| Error::io("image", "cannot write", e);
         output.settle().map_err(fail)?;
         output
             .write_at(&self.bytes, superblock::OFFSET)
-            .map_err(fail)
+            .map_err(fail)?;
+        if let Some((at, inode)) = &self.root {
+            output.settle().map_err(fail)?;
+            output.overwrite(inode, *at).map_err(fail)?;
+        }
+        Ok(())
     }
 }
 
@@ -302,6 +324,7 @@ pub(super) fn make_head(
     }
     Ok(Head {
         bytes: covered,
+        root: None,
         uuid: sb.uuid,
     })
 }

@@ -1,5 +1,8 @@
 //! Base time of compact inodes.
 
+use crate::options::{Metadata, Options};
+use tuff_format::superblock::Superblock;
+
 /// Base time of compact inodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Epoch {
@@ -9,6 +12,15 @@ pub(crate) struct Epoch {
     pub(crate) nanos: u32,
     /// Compact inodes store the number of seconds after the base time.
     pub(super) counts: bool,
+}
+
+/// Returns the base time of an image for further inodes.
+pub(crate) fn old_epoch(sb: &Superblock, options: &Options) -> Epoch {
+    Epoch {
+        seconds: sb.epoch,
+        nanos: sb.fixed_nsec,
+        counts: options.metadata.form != Metadata::Plain,
+    }
 }
 
 impl Epoch {

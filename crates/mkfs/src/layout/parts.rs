@@ -5,9 +5,11 @@ use crate::base::Bases;
 use crate::options::{Fragments, InodeForm, Metadata, Options};
 use crate::pack::{Encoded, FileData, FileTail, Packed};
 use crate::source::error::Quoted;
-use crate::tree::{InodeId, METABOX, NodeKind, PACKED, Tree, is_hidden};
+use crate::tree::{InodeId, METABOX, NodeKind, PACKED, ROOT, Tree, is_hidden};
+use crate::unchanged::Unchanged;
 use crate::xattrs::Xattrs;
 use crate::{Error, Result};
+use std::sync::Arc;
 use tuff_format::BlockBits;
 use tuff_format::cluster::extent;
 use tuff_format::cluster::write::{header_pos, index_len};
@@ -68,6 +70,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) base: Option<&'a Bases>,
     /// Length in bytes of the shared attributes and the prefix table.
     pub(crate) xattr_area: u64,
+    /// Inodes of the patched image that stay in place.
+    pub(crate) unchanged: Option<&'a Arc<Unchanged>>,
 }
 
 impl<'a> Wanted<'a> {
@@ -83,6 +87,7 @@ impl<'a> Wanted<'a> {
             options,
             base,
             xattr_area,
+            unchanged,
         } = self;
         Parts {
             tree,
@@ -92,6 +97,7 @@ impl<'a> Wanted<'a> {
             options,
             base,
             xattr_area,
+            unchanged,
             metabox,
         }
     }
@@ -107,6 +113,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) options: &'a Options,
     pub(crate) base: Option<&'a Bases>,
     pub(crate) xattr_area: u64,
+    /// Inodes of the patched image that stay in place.
+    pub(crate) unchanged: Option<&'a Arc<Unchanged>>,
     /// Metabox, once it is made.
     pub(crate) metabox: Option<&'a Metabox>,
 }
@@ -138,28 +146,32 @@ impl Parts<'_> {
     /// Returns the attributes that follow an inode.
     pub(crate) fn body(&self, inode: InodeId) -> &[u8] {
         if is_hidden(inode) {
-            &[]
-        } else {
-            &self.xattrs.bodies[self.tree.xattrs(inode) as usize]
+            return &[];
+        }
+        match self.unchanged {
+            Some(unchanged) if inode == ROOT => unchanged.root_body(),
+            _ => &self.xattrs.bodies[self.tree.xattrs(inode) as usize],
         }
     }
 
     /// Returns the time of an inode, after the options are applied.
     pub(crate) fn time(&self, inode: InodeId) -> (i64, u32) {
-        let meta = self.tree.meta(inode);
-        match (self.options.metadata.timestamp, self.options.metadata.clamp) {
-            (Some(t), _) => (t, 0),
-            (None, Some(t)) if meta.mtime >= t => (t, 0),
-            _ => (meta.mtime, meta.mtime_nsec),
-        }
+        stored_time(self.tree, self.options, inode)
+    }
+
+    /// Returns true if the inode and all that follows it are in the patched image.
+    pub(crate) fn is_unchanged(&self, inode: InodeId) -> bool {
+        self.unchanged.is_some_and(|u| u.nid(inode).is_some())
+    }
+
+    /// Returns true if the inode overwrites the old root.
+    pub(crate) fn is_root_in_place(&self, inode: InodeId) -> bool {
+        inode == ROOT && self.unchanged.is_some()
     }
 
     /// Returns owner and group of an inode, after the options are applied.
     pub(crate) fn owner(&self, inode: InodeId) -> (u32, u32) {
-        let o = self.options;
-        let [uid, gid] = owner(self.tree, o, inode);
-        // Fit: checked by `check_owners`.
-        (uid + o.metadata.uid_offset, gid + o.metadata.gid_offset)
+        stored_owner(self.tree, self.options, inode)
     }
 
     /// Returns the form of an inode.
@@ -192,6 +204,8 @@ impl Parts<'_> {
             Some(self.tree.kind(inode))
         };
         match kind {
+            // Its old inline data stays as it is.
+            Some(NodeKind::Dir) if self.is_root_in_place(inode) => flat(0),
             Some(NodeKind::Dir) => match self.inline_part(size, head) {
                 tail if tail < size && self.packs_directories() => whole_fragment(),
                 tail => flat(tail),
@@ -295,14 +309,19 @@ impl Parts<'_> {
     }
 
     fn dir_size(&self, dir: InodeId) -> u64 {
-        let mut fill = DirectorySize::new(self.bits().size_usize());
-        dir_names(self.tree, dir, &mut |name, _| _ = fill.add(name.len()));
-        fill.size()
+        dir_size(self.tree, dir, self.bits())
     }
 
     fn extended(&self, inode: InodeId, size: u64, epoch: Epoch) -> bool {
         if is_hidden(inode) {
             return size > u32::MAX.into() || self.options.metadata.inodes == InodeForm::Extended;
+        }
+        if let Some(unchanged) = self.unchanged.filter(|_| inode == ROOT) {
+            return unchanged.root_is_extended();
+        }
+        // A patch can change all properties of an extended root in place.
+        if inode == ROOT && self.base.is_some_and(Bases::in_image) {
+            return true;
         }
         let (uid, gid) = self.owner(inode);
         let nlink = self.tree.nlink(inode);
@@ -313,6 +332,26 @@ impl Parts<'_> {
             || nlink > 0xFFFF
             || epoch.delay(self.time(inode)).is_none()
     }
+}
+
+/// Returns the time of an inode, after the options are applied.
+pub(crate) fn stored_time(tree: &Tree, options: &Options, inode: InodeId) -> (i64, u32) {
+    let meta = tree.meta(inode);
+    match (options.metadata.timestamp, options.metadata.clamp) {
+        (Some(t), _) => (t, 0),
+        (None, Some(t)) if meta.mtime >= t => (t, 0),
+        _ => (meta.mtime, meta.mtime_nsec),
+    }
+}
+
+/// Returns owner and group of an inode, after the options are applied.
+pub(crate) fn stored_owner(tree: &Tree, options: &Options, inode: InodeId) -> (u32, u32) {
+    let [uid, gid] = owner(tree, options, inode);
+    // Fit: checked by `check_owners`.
+    (
+        uid + options.metadata.uid_offset,
+        gid + options.metadata.gid_offset,
+    )
 }
 
 /// Returns owner and group of an inode before offsets are added.
@@ -363,6 +402,13 @@ impl Encoded<'_> {
         }
         !matches!(self.tail, FileTail::Fragment(offset) if offset.offset() >> 32 != 0)
     }
+}
+
+/// Returns the size of a directory in bytes.
+pub(crate) fn dir_size(tree: &Tree, dir: InodeId, bits: BlockBits) -> u64 {
+    let mut fill = DirectorySize::new(bits.size_usize());
+    dir_names(tree, dir, &mut |name, _| _ = fill.add(name.len()));
+    fill.size()
 }
 
 /// Calls `each` for every name of a directory in order, "." and ".." included, with its inode.

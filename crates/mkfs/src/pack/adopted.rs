@@ -8,16 +8,28 @@ use std::collections::BTreeMap;
 
 /// Pieces of bases' packed inodes that files refer to, by position there.
 #[derive(Default)]
-pub(super) struct AdoptedFragments(BTreeMap<u64, BasePiece>);
+pub(super) struct AdoptedFragments {
+    pieces: BTreeMap<u64, BasePiece>,
+    /// The base's packed inode is that of the new image.
+    in_place: bool,
+}
 
 impl AdoptedFragments {
     /// Returns true if no file refers to a base's packed inode.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.pieces.is_empty()
+    }
+
+    /// Keeps the packed inode of the only base: fragments stay at their positions.
+    pub(super) fn stay(&mut self) {
+        self.in_place = true;
     }
 
     pub(super) fn add(&mut self, fragment: BaseFragment) -> FragmentAddr {
-        self.0.extend(fragment.pieces);
+        if self.in_place {
+            return FragmentAddr::new(FragmentLocation::Start(fragment.offset));
+        }
+        self.pieces.extend(fragment.pieces);
         FragmentAddr::new(FragmentLocation::Base(fragment.offset))
     }
 
@@ -28,10 +40,10 @@ impl AdoptedFragments {
             return;
         }
         // Old positions in ascending order, each with the new one.
-        let mut places: Vec<(u64, u64)> = Vec::with_capacity(self.0.len());
+        let mut places: Vec<(u64, u64)> = Vec::with_capacity(self.pieces.len());
         let (mut pieces, mut grains) = (Vec::new(), Vec::new());
         let mut at = packed.packed_size;
-        for (from, (place, piece)) in self.0 {
+        for (from, (place, piece)) in self.pieces {
             places.push((from, at));
             at += u64::from(piece.len);
             grains.push(place);

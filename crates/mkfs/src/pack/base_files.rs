@@ -16,6 +16,11 @@ impl Packer<'_> {
         self.shared.insert(key, clusters.places);
     }
 
+    /// Keeps the packed inode of the only base. No other data may go into a packed inode.
+    pub(crate) fn keep_packed(&mut self) {
+        self.adopted.stay();
+    }
+
     /// Adds a file whose `size` bytes, not 0, are in a base. `sum` is the checksum of the content, if checksums are
     /// taken.
     pub(crate) fn add_base_file(

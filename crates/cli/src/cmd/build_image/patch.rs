@@ -12,22 +12,36 @@ use tuff_store::{FileStore, Target};
 /// Update an image in place by appending changes
 ///
 /// IMAGE is an image in a file or on a block device. After the patch it contains the tree of the sources. Files, and parts
-/// of files, that it already contains are neither compressed nor written again. New data and all metadata are appended, and
-/// the superblock is written last: an interrupted patch leaves the image as it was.
+/// of files, that it already contains are neither compressed nor written again. New data and metadata are appended. Unless
+/// much has changed, unchanged inodes and directories stay in place as well. A single sector, written last, switches to the
+/// new tree: an interrupted patch leaves the old one.
 ///
 /// The options are those of `tuff build`. Label, algorithm, cluster size, fragments and metadata form default to those of
 /// the image. Its block size and the kernel it needs cannot change. An appended hash tree is replaced by a new one.
 #[derive(clap::Args)]
 #[command(
-    override_usage = "tuff patch [OPTIONS] <SOURCE>... <IMAGE>\n       tuff patch [OPTIONS] -o <IMAGE> <SOURCE>..."
+    override_usage = "tuff patch [OPTIONS] <SOURCE>... <IMAGE>\n       tuff patch [OPTIONS] -o <IMAGE> <SOURCE>...\n       tuff patch --compact [OPTIONS] <IMAGE>"
 )]
 pub(crate) struct PatchArgs {
+    /// Write the tree of IMAGE anew, without the data and metadata that earlier patches left behind, and replace the file
+    #[arg(long)]
+    compact: bool,
     #[command(flatten)]
     build: Args,
 }
 
 pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
-    let mut args = args.build;
+    let PatchArgs {
+        compact,
+        build: mut args,
+    } = args;
+    if compact {
+        // The image is the only path, and -o names it as well.
+        let (None, [image]) = (&args.output, &args.paths[..]) else {
+            return Err(Error::usage("--compact takes one image and no source"));
+        };
+        args.output = Some(image.clone());
+    }
     let paths::BuildPaths {
         sources,
         target,
@@ -55,7 +69,10 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
     }
     let archives = paths::archives(args.source_type, &sources);
     report(&args, false, |progress| {
-        let patched = tuff_mkfs::patch(&sources, &options, &path, progress);
+        let patched = match compact {
+            true => tuff_mkfs::compact(&options, &path, progress),
+            false => tuff_mkfs::patch(&sources, &options, &path, progress),
+        };
         patched.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)))
     })
 }

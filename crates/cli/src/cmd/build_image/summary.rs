@@ -47,11 +47,12 @@ pub(crate) fn text(
         format!("Linux {} and newer{pages}", summary.kernel),
     );
     if summary.old_bytes > 0 {
-        let new = summary.image_bytes - summary.old_bytes;
-        line(
-            "patch",
-            format!("{} appended to {}", size(new), size(summary.old_bytes)),
-        );
+        let (new, old) = (summary.image_bytes, summary.old_bytes);
+        let change = match new.checked_sub(old) {
+            Some(more) => format!("{} appended to {}", size(more), size(old)),
+            None => format!("{} less than {}", size(old - new), size(old)),
+        };
+        line("patch", change);
     }
     if let Some(preset) = summary.preset {
         line("settings", preset::arguments(&preset));
