@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_stretches_end_where_bytes_differ_or_the_limit_is() {
+    fn match_length_ends_at_the_first_difference_or_the_limit() {
         for len in 0..40 {
             for limit in 0..60 {
                 let mut data = vec![b'x'; 140];

@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_of_an_algorithm_that_is_left_out_are_unsupported() {
+    fn streams_of_a_disabled_algorithm_are_unsupported() {
         for algorithm in [
             Algorithm::Lz4,
             Algorithm::Lzma,

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_zeros_and_keeps_what_is_written() {
+    fn a_table_is_zeroed_and_keeps_written_values() {
         for len in [0, 1, 1000, HUGE / 4 - 1, HUGE / 4, HUGE + 5] {
             let mut table = HugeTable::zeros(len).unwrap();
             assert_eq!(table.len(), len);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_lie_side_by_side_and_are_zeros() {
+    fn fields_are_zeroed_and_independent() {
         struct Both([u16; 1000], [u32; 1000]);
         // SAFETY: arrays of numbers.
         unsafe impl Zeroable for Both {}

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_that_could_be_a_unit_shorter_is_tried_at_the_asked_level() {
+    fn the_requested_level_is_tried_if_it_can_save_a_unit() {
         // 8192 is nine tenths of 9102.
         assert_eq!(
             fixture(500, 460).fit(2 * 9102, 0),
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_expected_to_shrink_less() {
+    fn the_expected_gain_is_smaller_for_text() {
         // 8704 bytes: a tenth exceeds the part past two units, a twentieth does not.
         for (input, who) in [(b'a', FASTER), (0, REQUESTED)] {
             let mut fixture = fixture(500, 450);
@@ -341,13 +341,13 @@ mod tests {
     }
 
     #[test]
-    fn one_unit_is_never_tried_again() {
+    fn an_output_of_one_unit_is_not_retried() {
         assert_eq!(fixture(500, 100).fit(8192, 0), (FASTER, 4096, [1, 0]));
         assert_eq!(fixture(500, 100).fit(2, 0), (FASTER, 1, [1, 0]));
     }
 
     #[test]
-    fn the_fewest_units_that_were_found_are_kept() {
+    fn the_output_with_the_fewest_units_is_kept() {
         assert_eq!(fixture(500, 800).fit(2 * 8200, 0), (FASTER, 8200, [1, 1]));
         // The requested level needs more than the whole output.
         let mut fixture = fixture(300, 60_000);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_hold_all_that_is_left_is_of_the_asked_level() {
+    fn outputs_that_do_not_hold_the_rest_use_the_requested_level() {
         // 100,000 bytes are expected to take 33,333, more than the four units up to which the faster level is tried.
         let mut noise = fixture(1000, 999);
         let (who, _, requested) = noise.fit(100_000, 0);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_forgets_what_the_input_shrinks_to() {
+    fn a_reset_discards_the_measured_ratio() {
         let mut noise = fixture(1000, 1000);
         assert_eq!(noise.fit(100_000, 0).2, [0, 1]);
         assert_eq!(noise.fit(100_000, 80_000).2, [0, 1]);
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn every_quicker_level_exists_and_is_quicker() {
+    fn faster_levels_exist_and_are_ascending() {
         for method in Method::ALL {
             for level in method.levels().filter(|level| method.has_level(*level)) {
                 let mut before = 0;

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_length_that_fits_is_found_nearly() {
+    fn the_search_finds_nearly_the_largest_length_that_fits() {
         for ratio in [1, 2, 3, 50, 3000] {
             let (fit, count) = tries(1 << 24, 4096, |len| 20 + len.div_ceil(ratio));
             assert!(fit.written >= 4096 - 20, "ratio {ratio}: {fit:?}");
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_close_the_bracket() {
+    fn the_search_converges_on_a_step() {
         let (fit, count) = tries(1 << 24, 4096, |len| if len < 77_777 { 1000 } else { 5000 });
         assert!(
             (77_777 - 77_777 / 4000..77_777).contains(&fit.consumed),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn all_input_that_fits_is_taken() {
+    fn input_that_fits_entirely_is_consumed() {
         let (fit, _) = tries(1000, 4096, |len| 9 + len / 2);
         assert_eq!(
             fit,
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_fits_is_said() {
+    fn an_output_too_small_for_any_input_is_reported() {
         let (fit, _) = tries(1 << 20, 64, |_| 65);
         assert_eq!(fit, Fit::NOTHING);
     }

@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_are_in_range_and_announce_what_the_format_allows() {
+    fn defaults_are_valid_and_within_the_limits_of_the_format() {
         for method in Method::ALL {
             for cluster in [4096, 16384, 65536, 1 << 20] {
                 let spec = EncoderSpec::new(method, cluster);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_settings_are_named() {
+    fn invalid_settings_are_named_in_the_error() {
         let spec = EncoderSpec::new(Method::Zstd, 4096);
         let text = |spec: EncoderSpec| spec.check().unwrap_err().to_string();
         assert_eq!(text(spec.with_level(0)), "zstd level 0, expected 1 to 22");
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_back_to_methods() {
+    fn method_names_parse_back_to_the_method() {
         for method in Method::ALL {
             assert_eq!(Method::from_name(method.name()), Some(method));
         }

@@ -207,7 +207,7 @@ fn every_encoder_round_trips_on_data_of_every_kind() {
 /// If only blocks count, faster levels may write an output that holds all remaining input, in hardly more blocks and
 /// reproducibly.
 #[test]
-fn counted_in_units_outputs_take_hardly_more_of_them() {
+fn encoding_to_whole_units_needs_few_additional_units() {
     let mut decoder = Decoder::new();
     for method in Method::ALL {
         for &level in levels(method) {
@@ -308,7 +308,7 @@ fn every_output_size_is_respected() {
 
 /// A tail is trimmed if it exceeds a multiple of a block by little; all other outputs are unchanged.
 #[test]
-fn ends_are_trimmed_to_whole_blocks() {
+fn last_outputs_are_trimmed_to_whole_blocks() {
     let mut decoder = Decoder::new();
     for method in Method::ALL {
         for &level in levels(method) {
@@ -387,7 +387,7 @@ fn large_clusters_round_trip() {
 }
 
 #[test]
-fn the_window_bounds_what_is_consumed() {
+fn input_max_limits_the_consumed_bytes() {
     for method in Method::ALL {
         let spec = EncoderSpec {
             input_max: 10_000,
@@ -409,7 +409,7 @@ fn the_window_bounds_what_is_consumed() {
 }
 
 #[test]
-fn a_used_encoder_writes_the_same_as_a_fresh_one_after_reset() {
+fn a_reset_encoder_writes_the_same_as_a_new_one() {
     for method in Method::ALL {
         for &level in levels(method) {
             let spec = EncoderSpec::new(method, 4096).with_level(level);
@@ -425,7 +425,7 @@ fn a_used_encoder_writes_the_same_as_a_fresh_one_after_reset() {
 }
 
 #[test]
-fn outputs_are_full() {
+fn outputs_are_at_least_99_percent_full() {
     for method in Method::ALL {
         for &level in levels(method) {
             for (room, len) in [(4096, 100_000), (65536, 600_000)] {
@@ -503,7 +503,7 @@ fn prefixes_decode_to_the_first_bytes() {
 }
 
 #[test]
-fn parts_decode_to_the_same_bytes() {
+fn ranges_decode_to_the_same_bytes() {
     let mut decoder = Decoder::new();
     let mut all = streams();
     for method in Method::ALL {
@@ -550,7 +550,7 @@ fn parts_decode_to_the_same_bytes() {
 }
 
 #[test]
-fn in_place_equals_apart() {
+fn decoding_in_place_equals_decoding_to_another_buffer() {
     let mut decoder = Decoder::new();
     let mut tried = 0;
     for (algorithm, src, expected) in streams() {
@@ -631,7 +631,7 @@ fn every_truncation_is_rejected() {
 }
 
 #[test]
-fn flipped_bits_never_do_harm() {
+fn decoding_flipped_bits_stays_in_bounds() {
     let mut decoder = Decoder::new();
     for (algorithm, src, expected) in streams() {
         for bit in 0..src.len() * 8 {
@@ -678,7 +678,7 @@ fn noise_is_never_decoded_out_of_bounds() {
 }
 
 #[test]
-fn zstd_frames_are_what_an_image_may_hold() {
+fn zstd_frames_follow_the_rules_for_images() {
     for &level in levels(Method::Zstd) {
         for (cluster, room) in [(4096, 4096), (65536, 65536), (65536, 1000)] {
             let spec = EncoderSpec::new(Method::Zstd, cluster).with_level(level);
@@ -703,7 +703,7 @@ fn zstd_frames_are_what_an_image_may_hold() {
 }
 
 #[test]
-fn zstd_frames_that_an_image_must_not_hold_are_rejected() {
+fn zstd_frames_not_allowed_in_images_are_rejected() {
     let mut decoder = Decoder::new();
     let mut try_frame = |rest: &[u8]| {
         let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd];
@@ -750,7 +750,7 @@ fn zstd_frames_that_an_image_must_not_hold_are_rejected() {
 }
 
 #[test]
-fn lz4_offsets_never_exceed_what_is_announced() {
+fn lz4_distances_never_exceed_the_configured_maximum() {
     // 70001 is a period that a 16-bit offset cannot reach: nothing may match.
     for (method, level) in [
         (Method::Lz4, 1),

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_stream_decodes_to_a_prefix_and_is_nearly_full() {
+    fn a_truncated_stream_decodes_to_a_prefix_and_nearly_fills_the_output() {
         let (stream, input) = mixed_stream();
         let (mut literals, mut distances) = (HuffmanTable::new(), HuffmanTable::new());
         let mut decompressor = Decompressor::new().unwrap();

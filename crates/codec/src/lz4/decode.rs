@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn the_safe_twin_and_the_library_decode_to_the_same() {
+    fn safe_twin_and_library_decode_to_the_same_bytes() {
         let mut random = Random(1);
         for i in 0..3000 {
             let (block, len) = block(&mut random, i % 40);
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn every_prefix_is_what_the_safe_twin_says() {
+    fn every_prefix_equals_the_safe_twin() {
         let mut random = Random(2);
         for i in 0..60 {
             let (block, len) = block(&mut random, i % 12);
@@ -575,7 +575,7 @@ mod tests {
 
     /// For arbitrary bytes, the result is that of the safe reference.
     #[test]
-    fn damage_is_seen_as_the_safe_twin_sees_it() {
+    fn results_for_damaged_blocks_equal_the_safe_twin() {
         let mut random = Random(3);
         let (mut broken, mut whole) = (0, 0);
         for i in 0..20_000 {
@@ -604,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn every_truncation_is_refused() {
+    fn every_truncation_is_rejected() {
         let (block, len) = block(&mut Random(4), 30);
         for end in 0..block.len() {
             assert_eq!(fast(&block[..end], len, false, 0), None, "cut at {end}");
@@ -614,7 +614,7 @@ mod tests {
     /// Found by fuzzing: the library's decoder accepted a match at distance 0 and kept earlier bytes of the output
     /// buffer. A cluster read whole and in part then had different content.
     #[test]
-    fn a_match_at_distance_0_is_refused() {
+    fn a_match_at_distance_0_is_rejected() {
         let found = [
             &[0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x7e][..],
             &[0; 9],
@@ -648,7 +648,7 @@ mod tests {
 
     /// The margin is tight for a long run of literals after a match.
     #[test]
-    fn blocks_that_hardly_shrink_decode_in_place() {
+    fn nearly_incompressible_blocks_decode_in_place() {
         let mut random = Random(6);
         for literals in [0, 254, 255, 1000, 70_000, 1 << 20] {
             for matched in [4, 18, 30, 60] {
@@ -669,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_decodes_in_place() {
+    fn encoded_blocks_decode_in_place() {
         let mut random = Random(7);
         for method in [Method::Lz4, Method::Lz4hc] {
             let mut encoder = EncoderSpec::new(method, 1 << 16).build().unwrap();

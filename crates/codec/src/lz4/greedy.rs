@@ -466,7 +466,7 @@ mod tests {
     const ENTRIES: usize = 1 << 13;
 
     #[test]
-    fn the_shortest_match_behind_any_number_of_literals_leaves_what_the_end_rules_want() {
+    fn a_shortest_match_after_any_number_of_literals_respects_the_end_rules() {
         let mut seed = 1u64;
         let mut noise = |n: usize| -> Vec<u8> {
             let next = |_| {
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn every_machine_writes_the_same() {
+    fn accelerated_and_portable_code_write_the_same_block() {
         let mut seed = 1u32;
         // Recurring words with noise between them.
         let data: Vec<u8> = (0..200_000)

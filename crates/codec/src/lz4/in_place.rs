@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_run_overtakes_only_without_slack() {
+    fn a_long_match_decodes_in_place_only_with_enough_slack() {
         // The match ends 5 bytes before the end of the output; the last 6 bytes of the block are unread.
         assert!(!lz4_decodes_in_place(&zeros(), 8192));
         let mut longer = zeros();
@@ -89,14 +89,14 @@ mod tests {
     }
 
     #[test]
-    fn literals_only_can_be_decoded_in_place() {
+    fn a_block_of_literals_decodes_in_place() {
         let mut block = vec![0xf0, 5];
         block.extend([7; 20]);
         assert!(lz4_decodes_in_place(&block, 20));
     }
 
     #[test]
-    fn broken_blocks_and_wrong_lengths_are_refused() {
+    fn invalid_blocks_and_wrong_lengths_are_rejected() {
         let block = zeros();
         for end in 0..block.len() {
             assert!(!lz4_decodes_in_place(&block[..end], 8193), "cut at {end}");

@@ -420,7 +420,7 @@ mod tests {
     /// and read bytes before the input without. Counts restarted at 0, where an empty head was as near as the start
     /// of the input.
     #[test]
-    fn counts_that_begin_again_are_as_good_as_a_new_encoder() {
+    fn output_is_unchanged_after_the_position_counter_restarts() {
         let input = input(200_000);
         let spec = EncoderSpec::new(Method::Lz4hc, LARGE);
         let expected = all(OptimalEncoder::new(&spec, FEW_ATTEMPTS), &input, LARGE);
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn the_portable_version_writes_the_same() {
+    fn portable_code_writes_the_same_block() {
         let input = input(600_000);
         for room in [500, 4096, 65536] {
             let spec = EncoderSpec::new(Method::Lz4hc, 65536);
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_outlives_many_resets() {
+    fn output_is_unchanged_after_many_resets() {
         let spec = EncoderSpec::new(Method::Lz4hc, 4096);
         let input = input(20_000);
         let mut encoder = OptimalEncoder::new(&spec, 16);

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_all_lengths_are_accepted_however_many() {
+    fn blocks_of_all_lengths_are_accepted_in_any_number() {
         let good = block(1, 300, 20);
         for more in [0, 1, 254, 255, 256, 509, 510, 511, 70_000] {
             for last in [5, 6, 14, 15, 16, 269, 270, 271, 525] {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_blocks_and_wrong_lengths_are_refused() {
+    fn invalid_blocks_and_wrong_lengths_are_rejected() {
         let good = block(1, 300, 20);
         let refused = |src: &[u8], len: usize, what: &str| {
             for at in 0..5 {
@@ -241,7 +241,7 @@ mod tests {
 
     /// A walk that accepts more than the decoder would report a damaged image as sound.
     #[test]
-    fn what_is_accepted_decodes_whatever_was_damaged() {
+    fn accepted_blocks_decode_even_if_damaged() {
         let mut state = 1u64;
         let mut random = move |n: usize| {
             state = state

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_equals_the_library() {
+    fn every_range_equals_the_library() {
         let mut window = WindowDecoder::default();
         for seed in 0..6 {
             let content = content(400_000, seed);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_blocks_are_refused_or_decode_as_the_library_says() {
+    fn damaged_blocks_are_rejected_or_decode_like_the_library() {
         let content = content(90_000, 5);
         let (block, len) = block(&content);
         let mut window = WindowDecoder::default();

@@ -642,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_begin_anew_before_they_run_out() {
+    fn positions_restart_before_they_overflow() {
         let data = sample(2000, 5);
         let mut matches = [Vec::new(), Vec::new()];
         for (first, found) in [1, u32::MAX - 2500].into_iter().zip(&mut matches) {

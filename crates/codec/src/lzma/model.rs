@@ -435,7 +435,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_distance_is_its_slot_s_base_and_the_rest() {
+    fn slot_base_and_footer_encode_every_distance() {
         for dist in (0..5000).chain([1 << 20, (1 << 23) - 1, u32::MAX - 1]) {
             let slot = slot_of(dist);
             assert!(slot < SLOTS as u32);
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn words_have_the_usual_properties_and_text_has_others() {
+    fn lzma_properties_differ_between_binary_words_and_text() {
         let (words, text) = ([7, 0, 0, 0].repeat(2000), [b'x'; 8000]);
         assert_eq!(Props::of(&words, 65536).byte(), 93);
         assert_eq!(Props::of(&text, 65536).byte(), 3);

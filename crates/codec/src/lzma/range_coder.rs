@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prices_are_logarithms() {
+    fn bit_prices_are_logarithms_of_probabilities() {
         for prob in (8..2048).step_by(16) {
             let bits = -(f64::from(prob) / 2048.0).log2() * 16.0;
             let price = f64::from(price::bit(prob as Prob, 0));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_back_leaves_no_trace() {
+    fn restoring_the_range_coder_removes_speculative_output() {
         let code = |out: &mut [u8], detour: bool| {
             let mut probs = [EVEN; 64];
             let mut coder = RangeCoder::new(out);

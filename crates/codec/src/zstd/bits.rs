@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn logarithms_are_near() {
+    fn logarithms_have_an_error_below_8_units() {
         for n in 1..200_000u32 {
             let exact = f64::from(n).log2() * BIT as f64;
             assert!((log2(n) as f64 - exact).abs() < 8.0, "{n}");
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_lie_low_first() {
+    fn bits_are_written_from_the_lowest() {
         let mut out = [0; 16];
         let mut bits = BitWriter::new(&mut out, 1);
         bits.add(0b101, 3);

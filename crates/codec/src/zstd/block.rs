@@ -853,7 +853,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn newer_processors_write_the_same_block() {
+    fn instruction_set_extensions_do_not_change_the_block() {
         let mut seed = 9u64;
         let mut next = move |n: u32| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -413,7 +413,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn matches_are_of_equal_bytes_in_short_frames_and_longer_ones() {
+    fn matches_cover_equal_bytes_in_short_and_long_frames() {
         let mut data = Vec::new();
         for n in 0..16_000u32 {
             data.extend_from_slice(format!("{} of {};", n * n % 971, n % 13).as_bytes());

@@ -307,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_add_up_and_follow_the_counts() {
+    fn normalized_counts_sum_to_the_table_size_and_keep_every_symbol() {
         let mut seed = 1u32;
         for _ in 0..2000 {
             let mut counts = [0u32; SYMBOLS];

@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_make_a_full_code_whatever_the_counts() {
+    fn code_lengths_form_a_complete_code_for_any_counts() {
         let mut seed = 1u64;
         for round in 0..3000 {
             let symbols = 2 + round % 255;

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn positions_of_earlier_inputs_count_less() {
+    fn positions_increase_across_inputs() {
         let mut count = PositionCounter::new();
         assert_eq!(count.of(0), 1);
         assert!(!count.reset(700, 5));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn the_count_starts_over_before_it_overflows() {
+    fn position_counter_restarts_before_overflow() {
         let mut count = PositionCounter::new();
         assert!(!count.begin(2 * COUNT_MAX - 1));
         assert!(count.begin(2 * COUNT_MAX));

@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn the_search_for_newer_processors_finds_the_same() {
+    fn accelerated_search_finds_the_same_matches() {
         let data = input();
         let rows = || RowHash::for_cluster(65536, 1 << 17, 5, 2, true);
         let (mut a, mut b) = (rows(), rows());
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_in_the_middle_of_a_frame_reaches_back_to_its_start() {
+    fn resumed_search_finds_matches_from_the_start_of_the_frame() {
         let data = input();
         let twice = [&data[..3000], &data[..3000]].concat();
         let mut rows = RowHash::for_cluster(65536, 1 << 17, 5, 2, true);
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn the_portable_comparison_of_tags_says_the_same() {
+    fn portable_tag_comparison_equals_the_accelerated_one() {
         let mut seed = 3u32;
         for _ in 0..2000 {
             let mut tags = [0; ROW];
