@@ -29,6 +29,7 @@ mod position;
 mod row_hash;
 #[cfg(feature = "encode")]
 mod sequences;
+mod single_hash;
 
 pub(crate) use decode::Decompressor;
 #[cfg(feature = "encode")]

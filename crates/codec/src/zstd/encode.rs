@@ -23,6 +23,7 @@ use super::library::BLOCK_CONTENT_MAX;
 use super::library_finder::{LibraryFinder, TUNED_MAX};
 use super::row_hash::RowHash;
 use super::sequences::{MatchFinder, SequenceStore};
+use super::single_hash::SingleHash;
 use crate::encode::bounded_input;
 use crate::size_search::SizeSearch;
 use crate::{Encoder, EncoderSpec, Fit, TailFit, Trim};
@@ -95,6 +96,10 @@ impl ZstdEncoder {
         let tuned = unsafe { ZSTD_getCParams(spec.level, length as u64, 0) };
         let four = tuned.minMatch <= 4;
         let engine = match tuned.strategy {
+            // Small outputs hold little input to search: two tables find more in about the same time.
+            ZSTD_strategy::ZSTD_fast if spec.level <= 1 && spec.cluster >= SINGLE_MIN => {
+                FinderKind::Ours(Box::new(SingleHash::new(reach)?))
+            }
             ZSTD_strategy::ZSTD_fast | ZSTD_strategy::ZSTD_dfast => {
                 FinderKind::Ours(Box::new(DoubleHash::new(spec.cluster, reach, four)?))
             }
@@ -276,6 +281,9 @@ const SPARE: usize = 1024;
 
 /// Largest relative error of an estimate, as a fraction.
 const SLACK: u64 = 64;
+
+/// Output size from which on one hash table finds the matches of level 1. Unit: bytes.
+const SINGLE_MIN: usize = 16 << 10;
 
 /// Output size from which on row hashes find the matches. Unit: bytes.
 const ROWS_MIN: usize = 32 << 10;
