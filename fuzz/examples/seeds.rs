@@ -1,14 +1,8 @@
 //! Writes seed corpora: `cargo run --release --example seeds -- corpus`.
 //!
-//! Images come from the assembler of the reader's tests, and from the builder with various options; seeds of single
+//! Images come from the composer that tests share, and from the builder with various options; seeds of single
 //! structures are cut out of them.
 
-#[path = "../../crates/erofs/tests/assemble/mod.rs"]
-mod assemble;
-
-use assemble::{
-    EPOCH, Sheet, boxed, entry, extents, inode, len_word, place, record16, squeeze, xattrs,
-};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use tuff_codec::Method;
@@ -16,6 +10,9 @@ use tuff_format::features::incompat;
 use tuff_format::inode::{FileType, Layout};
 use tuff_mkfs::{Compression, Fragments, KernelVersion, Options, Progress, Source, build};
 use tuff_store::Target;
+use tuff_testkit::sheet::{
+    EPOCH, Sheet, boxed, entry, extents, inode, len_word, place, record16, squeeze, xattrs,
+};
 
 fn main() -> std::io::Result<()> {
     let out = PathBuf::from(std::env::args_os().nth(1).unwrap_or("corpus".into()));
