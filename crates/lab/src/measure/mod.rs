@@ -13,6 +13,7 @@
 //! recorded. It covers all processes, the page cache and data in tmpfs.
 
 pub mod machine;
+pub mod root;
 pub mod stats;
 pub mod stop;
 pub(crate) mod workspace;

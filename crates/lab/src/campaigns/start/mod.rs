@@ -20,4 +20,3 @@ pub mod record;
 pub mod report;
 pub mod rooted;
 pub mod run;
-pub mod tree;

@@ -5,13 +5,13 @@ use super::group::{self, Group};
 use super::inside::{Answer, Background, Order, Started};
 use super::record::{FailedLine, Header, ImageLine, Line, ProgramLine, SampleLine, WithoutLine};
 use super::rooted::Rooted;
-use super::tree::{self, Root};
 use crate::campaigns::serve::definition::Cache;
 use crate::campaigns::serve::run::{program, version};
 use crate::campaigns::serve::server::{Served, Server};
 use crate::engines::settings::Action;
 use crate::engines::{self, Places};
 use crate::measure::machine::Machine;
+use crate::measure::root::{self, Root};
 use crate::measure::stop;
 use crate::measure::workspace::{self, Work};
 use crate::measure::{self, Job};
@@ -92,8 +92,8 @@ pub fn run(
         None => make(definition, named, &work, &mut without)?,
     };
     let mut files = Vec::new();
-    tree::list(&tree, &mut files)?;
-    let background = tree::background(&tree)?;
+    root::list(&tree, &mut files)?;
+    let background = root::background(&tree)?;
     let cache = conditions.cache.unwrap_or(definition.cache);
     let mut able = Vec::new();
     let mut versions = Vec::new();
