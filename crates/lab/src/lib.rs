@@ -10,7 +10,7 @@
 //!
 //! Each kind of measurement is a module of [`campaigns`]: commands that build and read images,
 //! reads through mounts, program start-up from images, volumes compared with ext4, fio, power loss,
-//! experiments in virtual time, and stress tests.
+//! experiments in virtual time, stress tests, and measurements under another kernel ([`guest`]).
 //!
 //! Invariants:
 //!
@@ -24,6 +24,7 @@ pub mod campaigns;
 pub mod definition;
 pub mod engines;
 pub mod error;
+pub mod guest;
 pub mod measure;
 pub mod record;
 pub mod report;

@@ -46,6 +46,9 @@ enum Verb {
     Fio(cmd::fio::Args),
     PowerLoss(cmd::power_loss::Args),
     Experiment(cmd::experiment::Args),
+    Guest(cmd::guest::Args),
+    #[command(subcommand)]
+    Paper(cmd::paper::Verb),
     #[command(subcommand)]
     Campaign(cmd::stress::Verb),
     Report(cmd::report::Args),
@@ -54,6 +57,8 @@ enum Verb {
     Sample(cmd::sample::Args),
     #[command(hide = true)]
     Inside(cmd::inside::Args),
+    #[command(hide = true)]
+    Agent(cmd::agent::Args),
 }
 
 fn main() -> ExitCode {
@@ -63,6 +68,7 @@ fn main() -> ExitCode {
         cli.verb,
         Verb::Sample(_)
             | Verb::Inside(_)
+            | Verb::Agent(_)
             | Verb::Campaign(_)
             | Verb::Experiment(_)
             | Verb::Corpus(_)
@@ -81,6 +87,9 @@ fn main() -> ExitCode {
         Verb::Fio(args) => cmd::fio::run(&args),
         Verb::PowerLoss(args) => cmd::power_loss::run(&args),
         Verb::Experiment(args) => cmd::experiment::run(&args),
+        Verb::Guest(args) => cmd::guest::run(&args),
+        Verb::Paper(verb) => cmd::paper::run(&verb),
+        Verb::Agent(args) => cmd::agent::run(&args),
         Verb::Campaign(verb) => cmd::stress::run(&verb),
         Verb::Report(args) => cmd::report::run(&args),
         Verb::Corpus(args) => cmd::corpus::run(&args),

@@ -2,8 +2,10 @@
 
 pub mod commands;
 pub mod corpus;
+pub mod embedded;
 pub mod experiments;
 pub mod fio;
+pub mod kernel;
 pub mod power_loss;
 pub mod serve;
 pub mod start;

@@ -1,11 +1,14 @@
 //! Commands of `tuff-lab` and their options.
 
+pub(crate) mod agent;
 pub(crate) mod corpus;
 pub(crate) mod experiment;
 pub(crate) mod fio;
+pub(crate) mod guest;
 pub(crate) mod inside;
 pub(crate) mod one;
 pub(crate) mod options;
+pub(crate) mod paper;
 pub(crate) mod power_loss;
 pub(crate) mod record;
 pub(crate) mod report;

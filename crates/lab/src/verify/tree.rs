@@ -66,7 +66,7 @@ impl fmt::Display for Facet {
 }
 
 /// Path of a tree with its digests.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Path relative to the root, without a leading slash; empty for the root.
     pub path: Vec<u8>,
@@ -75,7 +75,7 @@ pub struct Entry {
 }
 
 /// List of a walked tree.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tree {
     /// Entries in bytewise order of their paths' components, the root first.
     pub entries: Vec<Entry>,

@@ -28,14 +28,14 @@ const PLAIN: u64 = 512 << 20;
 const BELIEVED: Duration = Duration::from_secs(3600);
 
 /// FUSE server of the disk. It stops when dropped; all loop devices must be detached before.
-pub(super) struct Device {
+pub(in crate::campaigns) struct Device {
     folder: PathBuf,
     session: Option<BackgroundSession>,
 }
 
 impl Device {
     /// Serves a disk in an existing folder.
-    pub(super) fn serve(disk: &Arc<Disk>, folder: &Path) -> Result<Self> {
+    pub(in crate::campaigns) fn serve(disk: &Arc<Disk>, folder: &Path) -> Result<Self> {
         let mut config = Config::default();
         config.mount_options = vec![MountOption::FSName("tuff-lab".to_owned())];
         let session = fuser::spawn_mount(Served(Arc::clone(disk)), folder, &config)
@@ -46,8 +46,13 @@ impl Device {
         })
     }
 
+    /// Returns the path of the file of 512 MiB.
+    pub(in crate::campaigns) fn plain(&self) -> PathBuf {
+        self.folder.join(FILES[0].0)
+    }
+
     /// Attaches a loop device of the size of the disk (`thin`) or of 512 MiB.
-    pub(super) fn attach(&self, thin: bool) -> Result<Attached> {
+    pub(in crate::campaigns) fn attach(&self, thin: bool) -> Result<Attached> {
         let output = Command::new("losetup")
             .args(["--find", "--show"])
             .arg(self.folder.join(FILES[usize::from(thin)].0))
@@ -74,11 +79,11 @@ impl Drop for Device {
 }
 
 /// Attached loop device. Detached when dropped.
-pub(super) struct Attached(PathBuf);
+pub(in crate::campaigns) struct Attached(PathBuf);
 
 impl Attached {
     /// Path of the loop device.
-    pub(super) fn path(&self) -> &Path {
+    pub(in crate::campaigns) fn path(&self) -> &Path {
         &self.0
     }
 }

@@ -12,23 +12,23 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tuff_testkit::Rng;
 
 /// Size of the disk: the minimum for a volume. Unit: bytes.
-pub(super) const SIZE: u64 = 1 << 44;
+pub(in crate::campaigns) const SIZE: u64 = 1 << 44;
 
 /// Unit of atomic writes. Unit: bytes.
-pub(super) const SECTOR: u64 = 512;
+pub(in crate::campaigns) const SECTOR: u64 = 512;
 /// Granularity of the storage in memory. Unit: bytes.
 const PAGE: usize = 4096;
 
 /// Content of a disk by page number. Absent pages are zero.
-pub(super) type Pages = HashMap<u64, Arc<[u8; PAGE]>>;
+pub(in crate::campaigns) type Pages = HashMap<u64, Arc<[u8; PAGE]>>;
 
 /// Error of a request that is out of range, unaligned, or arrives without power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refused;
+pub(in crate::campaigns) struct Refused;
 
 /// Fault of a disk. Writes are counted from the moment the fault is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(in crate::campaigns) enum Fault {
     /// The disk works without faults.
     None,
     /// Power cut at a write. With `lies`, the disk acknowledges flushes and ignores them.
@@ -38,7 +38,7 @@ pub(super) enum Fault {
 }
 
 /// Simulated disk, shared by the FUSE server and the test.
-pub(super) struct Disk {
+pub(in crate::campaigns) struct Disk {
     size: u64,
     inner: Mutex<Inner>,
 }
@@ -64,7 +64,7 @@ enum Change {
 
 impl Disk {
     /// Creates a disk of zeros. `size` is in bytes and a multiple of the page size.
-    pub(super) fn new(size: u64) -> Self {
+    pub(in crate::campaigns) fn new(size: u64) -> Self {
         assert_eq!(size % PAGE as u64, 0, "a size in whole pages");
         Self {
             size,
@@ -97,7 +97,7 @@ impl Disk {
     }
 
     /// Reads up to `size` bytes from any offset, fewer at the end of the disk.
-    pub(super) fn read(&self, offset: u64, size: usize) -> Result<Vec<u8>, Refused> {
+    pub(in crate::campaigns) fn read(&self, offset: u64, size: usize) -> Result<Vec<u8>, Refused> {
         let inner = self.inner();
         if !inner.power {
             return Err(Refused);
@@ -114,7 +114,7 @@ impl Disk {
     }
 
     /// Writes whole sectors to the cache.
-    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Refused> {
+    pub(in crate::campaigns) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Refused> {
         self.within(offset, bytes.len() as u64)?;
         let mut inner = self.inner();
         let bytes = inner.spoil(bytes.to_vec());
@@ -122,13 +122,13 @@ impl Disk {
     }
 
     /// Sets whole sectors to zero.
-    pub(super) fn discard(&self, offset: u64, size: u64) -> Result<(), Refused> {
+    pub(in crate::campaigns) fn discard(&self, offset: u64, size: u64) -> Result<(), Refused> {
         self.within(offset, size)?;
         self.inner().change(Change::Zeros(offset, size))
     }
 
     /// Makes all writes durable, unless the fault ignores flushes.
-    pub(super) fn flush(&self) -> Result<(), Refused> {
+    pub(in crate::campaigns) fn flush(&self) -> Result<(), Refused> {
         let mut inner = self.inner();
         if !inner.power {
             return Err(Refused);
@@ -144,7 +144,7 @@ impl Disk {
     }
 
     /// Sets the fault and resets the counters. `seed` decides which writes survive and which bits flip.
-    pub(super) fn set(&self, fault: Fault, seed: u64) {
+    pub(in crate::campaigns) fn set(&self, fault: Fault, seed: u64) {
         let mut inner = self.inner();
         inner.fault = fault;
         inner.rng = Rng::new(seed);
@@ -153,17 +153,17 @@ impl Disk {
     }
 
     /// Cuts the power. Does nothing without power.
-    pub(super) fn cut(&self) {
+    pub(in crate::campaigns) fn cut(&self) {
         self.inner().cut();
     }
 
     /// True if the disk has power.
-    pub(super) fn has_power(&self) -> bool {
+    pub(in crate::campaigns) fn has_power(&self) -> bool {
         self.inner().power
     }
 
     /// Restores the power and clears the fault.
-    pub(super) fn give_power(&self) {
+    pub(in crate::campaigns) fn give_power(&self) {
         let mut inner = self.inner();
         if !inner.power {
             inner.now = inner.flushed.clone();
@@ -173,12 +173,12 @@ impl Disk {
     }
 
     /// Returns the content that survives a power cut.
-    pub(super) fn flushed(&self) -> Pages {
+    pub(in crate::campaigns) fn flushed(&self) -> Pages {
         self.inner().flushed.clone()
     }
 
     /// Restores the power, clears the fault and replaces the content.
-    pub(super) fn reset(&self, pages: &Pages) {
+    pub(in crate::campaigns) fn reset(&self, pages: &Pages) {
         let mut inner = self.inner();
         inner.now = pages.clone();
         inner.flushed = pages.clone();
@@ -188,7 +188,7 @@ impl Disk {
     }
 
     /// Returns the number of writes and of wrong bits since the fault was set.
-    pub(super) fn counts(&self) -> (u64, u64) {
+    pub(in crate::campaigns) fn counts(&self) -> (u64, u64) {
         let inner = self.inner();
         (inner.writes, inner.wrong_bits)
     }

@@ -6,6 +6,7 @@
 //! holes, but never with bytes that were never written there.
 
 use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use tuff_testkit::Rng;
 
 /// Part of the messages about bytes that no operation wrote.
-pub(super) const NEVER_WRITTEN: &str = "never written";
+pub(in crate::campaigns) const NEVER_WRITTEN: &str = "never written";
 /// Files that are replaced and deleted.
 const FILES: usize = 48;
 /// Directories over which the files are spread.
@@ -27,16 +28,18 @@ const SECTOR: usize = super::disk::SECTOR as usize;
 const WAITS: usize = 24;
 
 /// Frequency of syncs during a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pace {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::campaigns) enum Pace {
     /// Syncs after every operation.
     Sync,
     /// Syncs after one operation in [`WAITS`].
     Async,
+    /// Never syncs. Operations that a power cut may have interrupted are replayed in this way.
+    Never,
 }
 
 /// States that may be found after a failure.
-pub(super) struct Promise {
+pub(in crate::campaigns) struct Promise {
     files: Vec<History>,
     /// Possible seeds of each page. The first one is promised.
     pages: Vec<Vec<u64>>,
@@ -65,16 +68,16 @@ struct Log {
 
 /// Deviations from the promised states.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(in crate::campaigns) struct Verdict {
     /// First error that a read returned.
-    pub(super) told: Option<String>,
+    pub(in crate::campaigns) told: Option<String>,
     /// First wrong or missing content that no error reported.
-    pub(super) silent: Option<String>,
+    pub(in crate::campaigns) silent: Option<String>,
 }
 
 impl Verdict {
     /// True if everything is as promised.
-    pub(super) fn right(&self) -> bool {
+    pub(in crate::campaigns) fn right(&self) -> bool {
         *self == Verdict::default()
     }
 
@@ -113,7 +116,7 @@ fn sync(path: &Path) -> io::Result<()> {
 }
 
 /// Creates the initial files of the load and syncs them.
-pub(super) fn prepare(top: &Path, rng: &mut Rng) -> Result<Promise> {
+pub(in crate::campaigns) fn prepare(top: &Path, rng: &mut Rng) -> Result<Promise> {
     let made = (|| {
         for number in 0..DIRECTORIES {
             fs::create_dir(directory(top, number))?;
@@ -150,7 +153,7 @@ pub(super) fn prepare(top: &Path, rng: &mut Rng) -> Result<Promise> {
 impl Promise {
     /// Runs operations until `go_on` returns false or an operation fails. Passes the number of finished
     /// operations to `go_on` before each one.
-    pub(super) fn load(
+    pub(in crate::campaigns) fn load(
         &mut self,
         top: &Path,
         pace: Pace,
@@ -160,7 +163,11 @@ impl Promise {
         let mut count = 0;
         while go_on(count) {
             count += 1;
-            let wait = pace == Pace::Sync || count % WAITS == 0;
+            let wait = match pace {
+                Pace::Sync => true,
+                Pace::Async => count % WAITS == 0,
+                Pace::Never => false,
+            };
             match rng.below(8) {
                 0..=2 => self.replace(top, wait, rng)?,
                 3 => self.delete(top, wait, rng)?,
@@ -172,7 +179,7 @@ impl Promise {
     }
 
     /// Promises all writes so far. To be called after an unmount without errors.
-    pub(super) fn settle(&mut self) {
+    pub(in crate::campaigns) fn settle(&mut self) {
         for history in &mut self.files {
             history.promised = history.states.len() - 1;
             if let Some(Some(version)) = history.states.last_mut() {
@@ -260,7 +267,7 @@ impl Promise {
     }
 
     /// Reads everything and compares it with the promised states.
-    pub(super) fn judge(&self, top: &Path) -> Verdict {
+    pub(in crate::campaigns) fn judge(&self, top: &Path) -> Verdict {
         let mut verdict = Verdict::default();
         for (number, history) in self.files.iter().enumerate() {
             let path = file(top, number);

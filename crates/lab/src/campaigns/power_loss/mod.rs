@@ -11,10 +11,10 @@
 //! content. All filesystems use the same disk, which has exactly the guarantees of a disk with a write cache.
 //! The failure [`Failure::CutLying`] ignores flushes: it proves that the test detects losses.
 
-mod device;
-mod disk;
+pub(super) mod device;
+pub(super) mod disk;
 pub mod kind;
-mod load;
+pub(super) mod load;
 pub mod record;
 pub mod report;
 

@@ -35,6 +35,18 @@ use std::path::Path;
 use std::time::Instant;
 use tuff_testkit::Rng;
 
+/// Creates a random tree in an empty folder.
+pub fn random_tree(rng: Rng, folder: &Path) -> Result<()> {
+    plant::Gardener::new(rng, folder).plant()
+}
+
+/// Draws arguments of `tuff build`, without paths and without those that need further files.
+pub fn random_settings(rng: &mut Rng) -> Vec<String> {
+    let mut settings = settings::draw(rng);
+    settings.retain(|argument| !argument.starts_with("--order="));
+    settings
+}
+
 /// Runs the campaign. Folders of cases with findings are kept in `out`. `tell` is called after each case.
 /// `tally` is valid even after an error.
 pub fn run(

@@ -1,0 +1,205 @@
+//! Filesystems on a device that fails: device-mapper's flakey target.
+
+use super::super::kind::Kind;
+use super::super::record::{Fault, Seen};
+use super::job::{Reason, forget};
+use crate::guest::inside::{self, POINT, command, detach};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use tuff_testkit::Rng;
+
+/// Number of files written before and during a fault.
+const FILES: u32 = 32;
+/// Length of each of these files. Unit: bytes.
+const LENGTH: usize = 48 << 10;
+/// Name of the mapped device.
+const NAME: &str = "faulty";
+
+/// Tests a filesystem with a fault of its device.
+pub(super) fn run(kind: Kind, device: &str, fault: Fault) -> Reason<Seen> {
+    let seen = match kind.is_image() {
+        true => image_fault(kind, device, fault),
+        false => files_fault(kind, device, fault),
+    };
+    if seen.is_err() {
+        // A test that failed half way leaves its device behind, mounted or not.
+        let _ = detach(POINT);
+        let _ = inside::unmap(NAME);
+    }
+    seen
+}
+
+/// Content of files by path, as digests.
+type Files = BTreeMap<PathBuf, blake3::Hash>;
+
+/// Reads all files below `top`, at most `most`.
+fn files(top: &Path, most: usize) -> Reason<Files> {
+    let mut found = Files::new();
+    let mut stack = vec![top.to_owned()];
+    while let Some(directory) = stack.pop() {
+        for entry in fs::read_dir(&directory)
+            .map_err(|e| e.to_string())?
+            .flatten()
+        {
+            let path = entry.path();
+            let kind = entry.file_type().map_err(|e| e.to_string())?;
+            if kind.is_dir() {
+                stack.push(path);
+            } else if kind.is_file() && found.len() < most {
+                let bytes = fs::read(&path).map_err(|e| e.to_string())?;
+                found.insert(path, blake3::hash(&bytes));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Counts the files that are lost and those with wrong content.
+fn compare(expected: &Files) -> (u32, u32) {
+    let (mut lost, mut wrong) = (0, 0);
+    for (path, digest) in expected {
+        match fs::read(path) {
+            Err(_) => lost += 1,
+            Ok(bytes) if blake3::hash(&bytes) != *digest => wrong += 1,
+            Ok(_) => {}
+        }
+    }
+    (lost, wrong)
+}
+
+/// Returns the table of a device with a fault, or of one without.
+fn table(device: &str, fault: Option<Fault>) -> Reason<String> {
+    let name = device.trim_start_matches("/dev/");
+    let size = fs::read_to_string(format!("/sys/block/{name}/size")).map_err(|e| e.to_string())?;
+    let size = size.trim();
+    Ok(match fault {
+        None => format!("0 {size} linear {device} 0"),
+        Some(fault) => {
+            let features = match fault {
+                Fault::WriteErrors => "1 error_writes",
+                Fault::WrongWrites => "5 corrupt_bio_byte 64 w 165 0",
+                Fault::ReadErrors => "0",
+                Fault::WrongReads => "5 corrupt_bio_byte 64 r 165 0",
+            };
+            // Never up, always down.
+            format!("0 {size} flakey {device} 0 0 60 {features}")
+        }
+    })
+}
+
+/// Replaces the table of the mapped device. Writes in progress are not waited for.
+fn set_table(text: &str) -> Reason<()> {
+    command(0, &["/sbin/dmsetup", "suspend", "--nolockfs", NAME])?;
+    command(0, &["/sbin/dmsetup", "load", NAME, "--table", text])?;
+    command(
+        0,
+        &[
+            "/sbin/dmsetup",
+            "resume",
+            "--noudevsync",
+            "--noudevrules",
+            NAME,
+        ],
+    )
+    .map(|_| ())
+}
+
+/// True if the filesystem at the mount point is read-only.
+fn is_read_only() -> bool {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let line = mounts
+        .lines()
+        .find(|line| line.split(' ').nth(1) == Some(POINT));
+    let options = line
+        .and_then(|line| line.split(' ').nth(3))
+        .unwrap_or_default();
+    options.split(',').any(|option| option == "ro")
+}
+
+/// Writes a file of random content and syncs it and the directory.
+fn write_synced(path: &Path, seed: u64) -> std::io::Result<blake3::Hash> {
+    let mut rng = Rng::new(seed);
+    let bytes: Vec<u8> = (0..LENGTH / 8)
+        .flat_map(|_| rng.draw().to_le_bytes())
+        .collect();
+    let mut file = File::create(path)?;
+    file.write_all(&bytes)?;
+    file.sync_all()?;
+    File::open(POINT)?.sync_all()?;
+    Ok(blake3::hash(&bytes))
+}
+
+/// Tests a faulty device under a filesystem that can be written.
+fn files_fault(kind: Kind, device: &str, fault: Fault) -> Reason<Seen> {
+    kind.format(device)?;
+    let mapped = inside::map(NAME, &table(device, None)?, false)?;
+    kind.mount(&mapped, POINT)?;
+    let mut expected = Files::new();
+    let write = |prefix: &str, expected: &mut Files| {
+        let mut errors = 0;
+        for number in 0..FILES {
+            let path = Path::new(POINT).join(format!("{prefix}{number}"));
+            match write_synced(&path, u64::from(number)) {
+                Ok(digest) => _ = expected.insert(path, digest),
+                Err(_) => errors += 1,
+            }
+        }
+        errors
+    };
+    if write("before", &mut expected) > 0 {
+        return Err("files cannot be written before the fault".to_owned());
+    }
+    forget()?;
+    set_table(&table(device, Some(fault))?)?;
+    let mut errors = 0;
+    let mut counts = None;
+    match fault.is_of_writes() {
+        true => errors = write("during", &mut expected),
+        false => counts = Some(compare(&expected)),
+    }
+    let read_only = is_read_only();
+    set_table(&table(device, None)?)?;
+    let unmounted = kind.unmount(&mapped, POINT);
+    let mut mount_error = unmounted.err();
+    if counts.is_none() && mount_error.is_none() {
+        forget()?;
+        mount_error = kind.mount(&mapped, POINT).err();
+        if mount_error.is_none() {
+            counts = Some(compare(&expected));
+            mount_error = kind.unmount(&mapped, POINT).err();
+        }
+    }
+    inside::unmap(NAME)?;
+    let files = u32::try_from(expected.len()).unwrap_or(u32::MAX);
+    let (lost, wrong) = counts.unwrap_or((files, 0));
+    Ok(Seen {
+        files,
+        errors,
+        read_only,
+        mount_error,
+        lost,
+        wrong,
+    })
+}
+
+/// Tests a faulty device under an image.
+fn image_fault(kind: Kind, device: &str, fault: Fault) -> Reason<Seen> {
+    let mapped = inside::map(NAME, &table(device, None)?, false)?;
+    kind.mount(&mapped, POINT)?;
+    let expected = files(Path::new(POINT), FILES as usize)?;
+    forget()?;
+    set_table(&table(device, Some(fault))?)?;
+    let (lost, wrong) = compare(&expected);
+    kind.unmount(&mapped, POINT)?;
+    inside::unmap(NAME)?;
+    Ok(Seen {
+        files: u32::try_from(expected.len()).unwrap_or(u32::MAX),
+        errors: 0,
+        read_only: true,
+        mount_error: None,
+        lost,
+        wrong,
+    })
+}

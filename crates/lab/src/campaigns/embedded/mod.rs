@@ -1,0 +1,385 @@
+//! Filesystems for embedded systems, compared in a guest: the measurements of Lelong, "Filesystem considerations for
+//! embedded devices" (Embedded Linux Conference 2015).
+//!
+//! ```text
+//!  measure   one guest per filesystem: small root, large partition, fio, check, dm-flakey
+//!  cut       guest: load ──► disk or flash ──► power cut by the host ──► second guest: judgement
+//! ```
+//!
+//! Block filesystems lie on virtio disks. For power cuts, such a disk is the simulated one of
+//! [`power_loss`](super::power_loss), which loses unflushed writes. JFFS2 and UBIFS lie on nandsim for figures. For
+//! power cuts they lie on phram: memory of the host, which keeps all stores of the killed guest.
+
+pub mod inside;
+pub mod kind;
+pub mod record;
+pub mod report;
+
+use super::power_loss::device::Device;
+use super::power_loss::disk::{self, Disk, Fault as DiskFault, Pages};
+use crate::guest::{Guest, Hardware, Initramfs, Message, Plan};
+use crate::measure::machine::Machine;
+use crate::measure::root::{self, Root};
+use crate::measure::workspace::Work;
+use crate::{Error, Result};
+use inside::{Answer, Job};
+use kind::{KINDS, Kind};
+use record::{Cut, FAULTS, FaultRound, Figure, Header, Line, Without};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tuff_testkit::Rng;
+
+/// Share of the large partition that files fill, in percent.
+const FILLED: u64 = 60;
+/// Partitions on nandsim, which has 256 MiB and erase blocks of 128 KiB: 64 MiB, and the rest.
+const NANDSIM: &str = "nandsim first_id_byte=0x20 second_id_byte=0xaa third_id_byte=0x00 fourth_id_byte=0x15 parts=512";
+const FLASH_MIB: u64 = 192;
+/// Size of a partition for the small root filesystem in MiB. mkfs.nilfs2 needs more than 128.
+const ROOT_MIB: u64 = 160;
+/// Size of the flash for power cuts in MiB.
+const REGION_MIB: usize = 64;
+/// Programs of the small root filesystem.
+const ROOT_PROGRAMS: [&str; 9] = [
+    "/bin/sh",
+    "/bin/bash",
+    "/bin/ls",
+    "/bin/cat",
+    "/bin/sed",
+    "/bin/grep",
+    "/bin/tar",
+    "/usr/bin/find",
+    "/usr/bin/awk",
+];
+/// Upper bound of the write at which the power is cut.
+const CUT_WITHIN: usize = 400;
+/// Upper bound of the time after which the power of a flash is cut, in milliseconds.
+const CUT_FLASH_MS: usize = 2000;
+/// Time after which the power is cut if that write was not reached.
+const CUT_AFTER: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(900);
+
+/// Selection and settings of a test.
+#[derive(Debug)]
+pub struct Conditions {
+    /// Path of the program `tuff`.
+    pub tuff: PathBuf,
+    /// Kernel of the guest.
+    pub guest: Guest,
+    /// Selects filesystems whose name contains this text. None selects all.
+    pub only: Option<String>,
+    /// Size of the large partition on a block device in MiB.
+    pub partition_mib: u64,
+    /// Rounds with a power cut for each filesystem and pace.
+    pub rounds: u32,
+    /// Seed of all random decisions.
+    pub seed: u64,
+    /// Folder for images and mount points.
+    pub work: PathBuf,
+}
+
+impl Conditions {
+    /// Returns the selected filesystems.
+    ///
+    /// # Errors
+    /// `Usage` if no filesystem is selected or the user is not root.
+    pub fn plan(&self) -> Result<Vec<Kind>> {
+        let only = self.only.as_deref().unwrap_or_default().to_lowercase();
+        let is_chosen = |kind: &Kind| kind.name().to_lowercase().contains(&only);
+        let kinds: Vec<Kind> = KINDS.into_iter().filter(is_chosen).collect();
+        if kinds.is_empty() {
+            let names = KINDS.map(Kind::name).join(", ");
+            let text = format!("--only matches no filesystem; available: {names}");
+            return Err(Error::Usage(text));
+        }
+        if !rustix::process::geteuid().is_root() {
+            let text = "the simulated disk needs root".to_owned();
+            return Err(Error::Usage(text));
+        }
+        Ok(kinds)
+    }
+}
+
+/// Measures all filesystems, then cuts the power of those that can be written.
+pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<()> {
+    let kinds = conditions.plan()?;
+    let work = Work::create(&conditions.work)?;
+    let mut root = Root::create(&work.path("root"))?;
+    for program in ROOT_PROGRAMS {
+        root.add(Path::new(program))?;
+    }
+    let mut list = Vec::new();
+    root::list(root.folder(), &mut list)?;
+    emit(&Line::Header(Header {
+        format: crate::record::FORMAT,
+        machine: Machine::inspect()?,
+        guest: conditions.guest.release().to_owned(),
+        partition_mib: conditions.partition_mib,
+        flash_mib: FLASH_MIB,
+        root_bytes: list.iter().map(|(_, length)| length).sum(),
+        rounds: conditions.rounds,
+        seed: conditions.seed,
+    }))?;
+    let mut bench = Bench { conditions, work };
+    let root_image = bench.image(Kind::Erofs, "root")?;
+    for &kind in &kinds {
+        if let Err(e) = bench.measure(kind, &root_image, emit) {
+            bench.failed(kind, "figures", e, emit)?;
+        }
+    }
+    for kind in kinds.into_iter().filter(|kind| !kind.is_image()) {
+        if let Err(e) = bench.cuts(kind, emit) {
+            bench.failed(kind, "power cuts", e, emit)?;
+        }
+    }
+    Ok(())
+}
+
+type Emit<'a> = &'a mut dyn FnMut(&Line) -> Result<()>;
+
+struct Bench<'a> {
+    conditions: &'a Conditions,
+    work: Work,
+}
+
+impl Bench<'_> {
+    /// Records a failed part. A request to stop ends the test.
+    fn failed(&self, filesystem: Kind, part: &str, error: Error, emit: Emit<'_>) -> Result<()> {
+        if let Error::Stopped = error {
+            return Err(error);
+        }
+        emit(&Line::Without(Without {
+            filesystem,
+            part: part.to_owned(),
+            reason: error.to_string(),
+        }))
+    }
+
+    /// Writes the initramfs for a filesystem.
+    fn initramfs(&self, kind: Kind, flash: &str) -> Result<Initramfs> {
+        let mut modules = vec![
+            "crc32c_generic",
+            "crc32_generic",
+            "erofs",
+            "dm_mod",
+            "dm_flakey",
+        ];
+        modules.extend(kind.modules());
+        if kind.is_flash() {
+            modules.push(flash);
+        }
+        let mut programs: Vec<PathBuf> = ["/usr/bin/fio", "/sbin/dmsetup", "/usr/sbin/chroot"]
+            .map(PathBuf::from)
+            .into();
+        programs.extend(kind.programs());
+        if kind == Kind::Erofs {
+            programs.push(self.conditions.tuff.clone());
+        }
+        let plan = Plan {
+            modules: &modules,
+            programs: &programs,
+        };
+        self.conditions.guest.initramfs(&plan, self.work.folder())
+    }
+
+    /// Builds an image of a folder of the work directory.
+    fn image(&self, kind: Kind, folder: &str) -> Result<PathBuf> {
+        let (source, image) = (
+            self.work.path(folder),
+            self.work.path(&format!("{folder}.{kind:?}")),
+        );
+        let mut command = match kind {
+            Kind::Squashfs => {
+                let mut command = Command::new("mksquashfs");
+                command
+                    .args([&source, &image])
+                    .args(["-quiet", "-no-progress", "-noappend"]);
+                command
+            }
+            _ => {
+                let mut command = Command::new(&self.conditions.tuff);
+                command.args(["build", "--quiet"]).args([&source, &image]);
+                command
+            }
+        };
+        let output = command.stdin(Stdio::null()).output();
+        let output = output.map_err(|e| Error::Io("build an image".to_owned(), e))?;
+        match output.status.success() {
+            true => Ok(image),
+            false => {
+                let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                Err(Error::Command(format!("cannot build an image: {text}")))
+            }
+        }
+    }
+
+    /// Measures a filesystem in one guest.
+    fn measure(&mut self, kind: Kind, root_image: &Path, emit: Emit<'_>) -> Result<()> {
+        let mib = match kind.is_flash() {
+            true => FLASH_MIB,
+            false => self.conditions.partition_mib,
+        };
+        let fill = (mib << 20) * FILLED / 100;
+        let mut disks = vec![root_image.to_owned()];
+        if kind.is_image() {
+            let files = self.work.path("files");
+            if !files.exists() {
+                let made =
+                    std::fs::create_dir(&files).and_then(|()| inside::fill_directory(&files, fill));
+                made.map_err(|e| Error::io("fill", &files, e))?;
+            }
+            disks.extend([self.image(kind, "root")?, self.image(kind, "files")?]);
+        } else if !kind.is_flash() {
+            for (name, mib) in [("small", ROOT_MIB), ("large", mib)] {
+                let path = self.work.path(name);
+                let file = File::create(&path).and_then(|file| file.set_len(mib << 20));
+                file.map_err(|e| Error::io("create", &path, e))?;
+                disks.push(path);
+            }
+        }
+        let job = Job::Measure {
+            kind,
+            fill,
+            tuff: self.conditions.tuff.display().to_string(),
+            faults: FAULTS
+                .into_iter()
+                .filter(|fault| !(kind.is_flash() || kind.is_image() && fault.is_of_writes()))
+                .collect(),
+        };
+        let initramfs = self.initramfs(kind, NANDSIM)?;
+        let hardware = self.hardware(disks, None);
+        let mut guest =
+            self.conditions
+                .guest
+                .boot(&initramfs, &hardware, self.work.folder(), &job)?;
+        while let Some(answer) = guest.receive()? {
+            let line = match answer {
+                Answer::Figure(figure, samples) => Line::Figure(Figure {
+                    filesystem: kind,
+                    figure,
+                    samples,
+                }),
+                Answer::Without(part, reason) => Line::Without(Without {
+                    filesystem: kind,
+                    part,
+                    reason,
+                }),
+                Answer::Fault(fault, seen) => Line::Fault(FaultRound {
+                    filesystem: kind,
+                    fault,
+                    seen,
+                }),
+                Answer::Prepared | Answer::Done(_) | Answer::Judged(..) => continue,
+            };
+            emit(&line)?;
+        }
+        Ok(())
+    }
+
+    fn hardware(&self, disks: Vec<PathBuf>, region: Option<PathBuf>) -> Hardware {
+        Hardware {
+            disks,
+            region,
+            memory_mib: 1024,
+            patience: PATIENCE,
+        }
+    }
+
+    /// Runs all rounds with a power cut on a filesystem.
+    fn cuts(&mut self, kind: Kind, emit: Emit<'_>) -> Result<()> {
+        let initramfs = self.initramfs(kind, "phram")?;
+        let mut seeds = Rng::new(self.conditions.seed);
+        for round in 1..=self.conditions.rounds {
+            for synced in [true, false] {
+                // All filesystems of a round get the same seed and therefore the same load.
+                let seed = seeds.draw();
+                let (operations, outcome, found) = self.cut(kind, &initramfs, seed, synced)?;
+                emit(&Line::Cut(Cut {
+                    round,
+                    filesystem: kind,
+                    synced,
+                    seed,
+                    operations,
+                    outcome,
+                    found,
+                }))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a round. Returns the number of reported operations, the outcome and the first deviation.
+    fn cut(
+        &self,
+        kind: Kind,
+        initramfs: &Initramfs,
+        seed: u64,
+        synced: bool,
+    ) -> Result<(usize, super::power_loss::record::Outcome, Option<String>)> {
+        let folder = self.work.path("disk");
+        std::fs::create_dir_all(&folder).map_err(|e| Error::io("create", &folder, e))?;
+        let disk = Arc::new(Disk::new(disk::SIZE));
+        disk.reset(&Pages::new());
+        let device = Device::serve(&disk, &folder)?;
+        let hardware = match kind.is_flash() {
+            false => self.hardware(vec![device.plain()], None),
+            true => {
+                let region = self.work.path("region");
+                // Erased flash holds ones.
+                let written = std::fs::write(&region, vec![0xFF; REGION_MIB << 20]);
+                written.map_err(|e| Error::io("write", &region, e))?;
+                self.hardware(Vec::new(), Some(region))
+            }
+        };
+        let (guest, work) = (&self.conditions.guest, self.work.folder());
+        let mut rng = Rng::new(!seed);
+        let mut running = guest.boot(
+            initramfs,
+            &hardware,
+            work,
+            &Job::Load { kind, seed, synced },
+        )?;
+        let mut operations = 0;
+        let mut end = None;
+        let delay = match kind.is_flash() {
+            true => Duration::from_millis(rng.below(CUT_FLASH_MS) as u64),
+            false => CUT_AFTER,
+        };
+        while disk.has_power() && end.is_none_or(|end| Instant::now() < end) {
+            match running.poll() {
+                Ok(Some(Message::Result(Answer::Prepared))) => {
+                    let write = 1 + rng.below(CUT_WITHIN) as u64;
+                    disk.set(DiskFault::Cut { write, lies: false }, rng.draw());
+                    end = Some(Instant::now() + delay);
+                }
+                Ok(Some(Message::Result(Answer::Done(done)))) => operations = done,
+                // A load fails when its disk has lost power, and not before.
+                Ok(Some(Message::Failed(reason))) if disk.has_power() => {
+                    return Err(Error::Command(reason));
+                }
+                Err(e) => return Err(e),
+                _ => {}
+            }
+        }
+        disk.cut();
+        // Reports from before the cut may still be on their way.
+        while let Ok(Some(Message::Result(Answer::Done(done)))) = running.poll() {
+            operations = done;
+        }
+        drop(running);
+        disk.give_power();
+        let job = Job::Judge {
+            kind,
+            seed,
+            synced,
+            operations,
+        };
+        let judged = guest.boot(initramfs, &hardware, work, &job)?.results()?;
+        match judged.into_iter().next() {
+            Some(Answer::Judged(outcome, found)) => Ok((operations, outcome, found)),
+            _ => Err(Error::Command("the guest did not judge".to_owned())),
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! `tuff-lab agent`: runs a job as the first process of a guest.
+
+use serde::Deserialize;
+use tuff_lab::Result;
+use tuff_lab::campaigns::{embedded, kernel};
+use tuff_lab::guest::inside;
+
+/// Run the job of a guest as its first process
+#[derive(clap::Args)]
+pub(crate) struct Args {}
+
+/// Jobs of all campaigns. Their fields tell them apart.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Job {
+    Embedded(embedded::inside::Job),
+    Kernel(kernel::Job),
+}
+
+pub(crate) fn run(_: &Args) -> Result<bool> {
+    inside::run(|job, port| match job {
+        Job::Embedded(job) => embedded::inside::run(&job, port),
+        Job::Kernel(job) => kernel::inside(&job, port),
+    })?;
+    Ok(true)
+}
