@@ -384,10 +384,18 @@ fn groups_text(s: &LayoutStats, out: &mut Out) -> Result<()> {
             percent(g.stored_bytes, g.bytes)
         )
     };
+    let sum = |groups: &mut dyn Iterator<Item = &GroupStats>| {
+        groups.fold(GroupStats::default(), |sum, g| GroupStats {
+            inodes: sum.inodes + g.inodes,
+            bytes: sum.bytes.saturating_add(g.bytes),
+            stored_bytes: sum.stored_bytes + g.stored_bytes,
+        })
+    };
     out.line("by type")?;
     for (name, group) in &s.by_type {
         out.line(row(name, group))?;
     }
+    out.line(row("all", &sum(&mut s.by_type.values())))?;
     out.line("by extension")?;
     let mut groups: Vec<_> = s.by_extension.iter().collect();
     groups.sort_by(|a, b| b.1.bytes.cmp(&a.1.bytes).then(a.0.cmp(b.0)));
@@ -401,12 +409,7 @@ fn groups_text(s: &LayoutStats, out: &mut Out) -> Result<()> {
         out.line(row(&name, group))?;
     }
     if !others.is_empty() {
-        let mut rest = GroupStats::default();
-        for (_, g) in others {
-            rest.inodes += g.inodes;
-            rest.bytes += g.bytes;
-            rest.stored_bytes += g.stored_bytes;
-        }
+        let rest = sum(&mut others.iter().map(|(_, g)| *g));
         out.line(row(&format!("{} others", others.len()), &rest))?;
     }
     Ok(())

@@ -189,6 +189,59 @@ fn info_counts_every_byte_once() {
 }
 
 #[test]
+fn info_divides_clusters_by_the_bytes_of_each_file() {
+    let place = Place::new("shares");
+    let source = place.path("s");
+    std::fs::create_dir(&source).unwrap();
+    let write = |name: &str, bytes: &[u8]| std::fs::write(source.join(name), bytes).unwrap();
+    // One cluster of 4096 bytes holds the fragments of 10,000 and 2 * 15,000 bytes.
+    write("a.log", &b"a line of a log\n".repeat(625));
+    write("b.txt", &b"one line of text\n\0\0\0".repeat(750));
+    write("c.TXT", &b"a second line of it\n".repeat(750));
+    // Two files without a smaller form share 32 blocks.
+    let noise: Vec<u8> = (0..131_072u32)
+        .map(|i| (i.wrapping_mul(i).wrapping_mul(0x9E37_79B1) >> 24) as u8)
+        .collect();
+    write("d.bin", &noise);
+    write("e.dat", &noise);
+    place.text(&[
+        "build",
+        "-q",
+        "-zlz4",
+        "-C64K",
+        "--fragments=small",
+        "--fragment-cluster=64K",
+        "-o",
+        "i",
+        "s",
+    ]);
+    let info = &place.json(&["info", "--json", "--files", "i"])[0];
+    let group = |by: &str, name: &str| {
+        let group = &info[by][name];
+        ["inodes", "bytes", "stored_bytes"].map(|key| group[key].as_u64().unwrap())
+    };
+    assert_eq!(group("by_extension", "log"), [1, 10_000, 1024]);
+    assert_eq!(group("by_extension", "txt"), [2, 30_000, 3072]);
+    assert_eq!(group("by_extension", "bin"), [1, 131_072, 65_536]);
+    assert_eq!(group("by_extension", "dat"), [1, 131_072, 65_536]);
+    assert_eq!(group("by_type", "file"), [5, 302_144, 135_168]);
+}
+
+/// Sum of the rows of the table of space that count data.
+fn data_bytes(info: &serde_json::Value) -> u64 {
+    let rows = info["space"].as_array().unwrap().iter();
+    rows.flat_map(|table| table["rows"].as_array().unwrap())
+        .filter(|row| {
+            let name = row["name"].as_str().unwrap();
+            ["data", "packed", "inline", "directories"]
+                .iter()
+                .any(|start| name.starts_with(start))
+        })
+        .map(|row| row["bytes"].as_u64().unwrap())
+        .sum()
+}
+
+#[test]
 fn info_counts_algorithms_for_the_kernel() {
     let place = Place::new("kernels");
     for (method, kernel) in [("lzma", "5.16"), ("deflate", "6.6"), ("zstd", "6.10")] {
@@ -313,7 +366,14 @@ fn images_of_all_forms_are_clean_and_fully_accounted() {
             assert!(item.get("error").is_none(), "{image}: {item}");
             at.1 = at.1.max(item["end"].as_u64().unwrap());
         }
-        place.text(&["info", "--files", image]);
+        let info = &place.json(&["info", "--json", "--files", image])[0];
+        let sum = |by: &str| -> u64 {
+            let groups = info[by].as_object().unwrap().values();
+            groups.map(|g| g["stored_bytes"].as_u64().unwrap()).sum()
+        };
+        assert_eq!(sum("by_type"), data_bytes(info), "{image}");
+        let files = &info["by_type"]["file"]["stored_bytes"];
+        assert_eq!(*files, sum("by_extension"), "{image}");
         place.text(&["ls", "-lR", image]);
         // Its tar contains the same tree.
         place.text(&["tar", image, "t.tar"]);

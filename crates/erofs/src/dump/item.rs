@@ -1,6 +1,7 @@
 //! Fields of one region, or of one gap between regions.
 
-use super::regions::{Area, Kind, Region, Regions, area_size};
+use super::area::{Area, area_size};
+use super::regions::{Kind, Region, Regions};
 use crate::read::decode::strip;
 use crate::read::dir::type_of;
 use crate::read::{FileType, Image, Location, Nid, Space};

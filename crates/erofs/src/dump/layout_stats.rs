@@ -1,7 +1,9 @@
 //! Statistics of the layout of an image.
 
+use super::area::Area;
+use super::attribution::{GroupId, Uses};
 use super::item::layout_name;
-use super::regions::{Area, Collector, InodeSizes, Kind, Region};
+use super::regions::{Collector, InodeSizes, Kind, Member, Region};
 use super::space::SpaceTable;
 use crate::Error;
 use crate::read::decode::strip;
@@ -37,8 +39,8 @@ pub struct GroupStats {
     pub inodes: u64,
     /// Total file size, in bytes.
     pub bytes: u64,
-    /// Total size of their data in the image, in bytes. A shared cluster counts for each file that uses it. Packed data
-    /// counts with its share of the packed inode.
+    /// Total size of their data in the image, in bytes. The bytes of a cluster with data of several files are divided
+    /// among them in proportion to the uncompressed bytes that each has in it.
     pub stored_bytes: u64,
 }
 
@@ -84,9 +86,11 @@ pub struct LayoutStats {
     pub shared_saved_bytes: u64,
     /// Number of LZ4 clusters examined, and of those that support in-place decoding. `None` unless requested.
     pub in_place: Option<(u64, u64)>,
-    /// Statistics by file type, if requested.
+    /// Statistics by file type, if requested. The stored bytes add up to all data of the image: `packed` is data of the
+    /// packed inode that no file uses, `metabox` the data of the metabox inode.
     pub by_type: BTreeMap<&'static str, GroupStats>,
-    /// Statistics of regular files by name extension, if requested. The key is empty for names without one.
+    /// Statistics of regular files by name extension, if requested. The key is empty for names without one. The sums
+    /// are those of regular files in `by_type`.
     pub by_extension: BTreeMap<Vec<u8>, GroupStats>,
     /// Space by purpose, one table per area.
     pub space: Vec<SpaceTable>,
@@ -117,19 +121,17 @@ impl LayoutStats {
         };
         let mut collector = Collector::new(image);
         collector.tables();
-        // Hidden inodes come first, so the stored size of the packed inode is available before the first file
-        // is visited.
-        let packed_stored = image.packed().map_or(0, |packed| {
-            let mut alone = Collector::new(image);
-            alone.inode(packed, || "packed inode".to_owned()).stored
-        });
-        let packed_ratio = (packed_stored, out.packed_bytes);
-        collector.tree(|path, inode, found, first| {
+        let mut groups = Groups::default();
+        let group_of = |member: Member<'_>| options.files.then(|| groups.id_of(member));
+        collector.tree(group_of, |path, inode, found, first| {
             out.names += u64::from(!path.is_empty());
             if first {
-                out.inode(path, inode, found, packed_ratio, options.files);
+                out.inode(path, inode, found, options.files);
             }
         });
+        if let Some(uses) = collector.take_uses() {
+            out.stored(groups, uses);
+        }
         let regions = collector.finish();
         for region in &regions.list {
             out.region(image, region);
@@ -153,14 +155,7 @@ impl LayoutStats {
         (self.names + 1).saturating_sub(self.inodes())
     }
 
-    fn inode(
-        &mut self,
-        path: &[u8],
-        inode: &Inode,
-        found: &InodeSizes,
-        (packed_stored, packed_bytes): (u64, u64),
-        files: bool,
-    ) {
+    fn inode(&mut self, path: &[u8], inode: &Inode, found: &InodeSizes, files: bool) {
         let kind = inode.file_type();
         for (count, of) in self.types.iter_mut().zip(Self::TYPES) {
             *count += u64::from(of == kind);
@@ -180,16 +175,27 @@ impl LayoutStats {
         if !files {
             return;
         }
-        let share = u128::from(found.fragment_bytes) * u128::from(packed_stored)
-            / u128::from(packed_bytes.max(1));
         let add = |group: &mut GroupStats| {
             group.inodes += 1;
             group.bytes += if inode.has_data() { inode.size() } else { 0 };
-            group.stored_bytes += found.stored + share as u64;
         };
         add(self.by_type.entry(kind.name()).or_default());
         if kind == FileType::File {
             add(self.by_extension.entry(extension(path)).or_default());
+        }
+    }
+
+    /// Adds the bytes that the groups use in the image.
+    fn stored(&mut self, groups: Groups, uses: Uses) {
+        let stored = uses.stored_bytes(groups.ids.len());
+        for ((kind, extension), id) in groups.ids {
+            let bytes = stored[id as usize];
+            if bytes > 0 {
+                self.by_type.entry(kind).or_default().stored_bytes += bytes;
+            }
+            if let (Some(extension), true) = (extension, bytes > 0) {
+                self.by_extension.entry(extension).or_default().stored_bytes += bytes;
+            }
         }
     }
 
@@ -221,6 +227,26 @@ impl LayoutStats {
             self.shared_runs += 1;
             self.shared_saved_bytes += len * u64::from(region.refs - 1);
         }
+    }
+}
+
+/// Groups of inodes by type, and of regular files by extension as well.
+#[derive(Default)]
+struct Groups {
+    ids: BTreeMap<(&'static str, Option<Vec<u8>>), GroupId>,
+}
+
+impl Groups {
+    fn id_of(&mut self, member: Member<'_>) -> GroupId {
+        let key = match member {
+            Member::Packed => ("packed", None),
+            Member::Metabox => ("metabox", None),
+            Member::Named(path, FileType::File) => (FileType::File.name(), Some(extension(path))),
+            Member::Named(_, kind) => (kind.name(), None),
+        };
+        // Fits: a group has at least one inode in memory.
+        let next = self.ids.len() as GroupId;
+        *self.ids.entry(key).or_insert(next)
     }
 }
 

@@ -11,12 +11,15 @@
 //! * An item represents all of its bytes: as fields that encode to the same bytes, in hexadecimal where they do not, or
 //!   as a digest for data.
 
+mod area;
+mod attribution;
 mod item;
 mod layout_stats;
 mod regions;
 mod space;
 
+pub use area::Area;
 pub use item::{Fields, Item, Items, Value};
 pub use layout_stats::{AlgorithmStats, GroupStats, LayoutStats, LayoutStatsOptions};
-pub use regions::{Area, Kind, Region, Regions};
+pub use regions::{Kind, Region, Regions};
 pub use space::{Row, SpaceTable};

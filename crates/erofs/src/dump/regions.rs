@@ -1,7 +1,10 @@
 //! Ranges of bytes that belong to a structure, collected by a walk over everything reachable.
 
+use super::area::{Area, area_of, area_size};
+use super::attribution::{GroupId, Use, Uses};
+use crate::read::limits::WorkBudget;
 use crate::read::map::{Extents, FileMap};
-use crate::read::{ClusterCoding, Extent, Image, Inode, Location, Nid, Space};
+use crate::read::{ClusterCoding, Extent, FileType, Image, Inode, Location, Nid};
 use crate::walk::{Walk, shown};
 use crate::{Error, Result};
 use std::collections::HashSet;
@@ -12,15 +15,6 @@ use tuff_format::inode::Layout;
 use tuff_format::superblock::OFFSET;
 use tuff_format::units::round_up;
 use tuff_format::xattr::{Body, Entry};
-
-/// Address space that contains bytes of the image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Area {
-    /// Primary store (0) or the n-th extra device (n).
-    Store(u16),
-    /// Data of the metabox inode.
-    Metabox,
-}
 
 /// Kind of structure or data in a range of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -145,12 +139,8 @@ pub struct Regions {
 /// Sizes of the data of an inode, collected along with its regions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InodeSizes {
-    /// Size of the inode's data in the image, in bytes, excluding packed data.
-    pub(super) stored: u64,
     pub(super) hole_bytes: u64,
     pub(super) fragment_bytes: u64,
-    /// Bytes of extents in clusters, by algorithm. The last entry counts uncompressed clusters.
-    pub(super) cluster_bytes: [u64; 5],
 }
 
 impl Regions {
@@ -158,7 +148,7 @@ impl Regions {
     pub fn of(image: &Image) -> Self {
         let mut collector = Collector::new(image);
         collector.tables();
-        collector.tree(|_, _, _, _| {});
+        collector.tree(|_| None, |_, _, _, _| {});
         collector.finish()
     }
 
@@ -178,6 +168,27 @@ pub(super) struct Collector<'a> {
     shared: HashSet<u32>,
     /// Length of the list at which it is merged next.
     merge_at: usize,
+    attribution: Option<Attribution>,
+}
+
+/// Inode that a walk visits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Member<'a> {
+    Packed,
+    Metabox,
+    /// Inode in the tree, with its path and type.
+    Named(&'a [u8], FileType),
+}
+
+/// Attribution of data to groups of files.
+struct Attribution {
+    uses: Uses,
+    /// Group of the current inode.
+    group: GroupId,
+    /// The current inode is the packed inode.
+    is_packed: bool,
+    /// Remaining bytes of fragments that are looked up. Bounds files that share a large fragment.
+    fragments: WorkBudget,
 }
 
 /// Maximum number of directory blocks in one region. It limits the rows of an item.
@@ -193,7 +204,25 @@ impl<'a> Collector<'a> {
             errors: Vec::new(),
             shared: HashSet::new(),
             merge_at: MERGE_AT,
+            attribution: None,
         }
+    }
+
+    /// Attributes the data of the next inode to `group`. The packed inode receives only what no file uses.
+    fn attribute_to(&mut self, group: Option<GroupId>, is_packed: bool) {
+        let Some(group) = group else { return };
+        let attribution = self.attribution.get_or_insert_with(|| Attribution {
+            uses: Uses::new(),
+            group,
+            is_packed,
+            fragments: self.image.content_budget(),
+        });
+        (attribution.group, attribution.is_packed) = (group, is_packed);
+    }
+
+    /// Returns the attributed uses of data.
+    pub(super) fn take_uses(&mut self) -> Option<Uses> {
+        self.attribution.take().map(|a| a.uses)
     }
 
     pub(super) fn finish(mut self) -> Regions {
@@ -265,13 +294,18 @@ impl<'a> Collector<'a> {
     }
 
     /// Visits each inode once, and all names. `visit` receives the path, the inode, its collected sizes, and whether
-    /// this is the first name of the inode.
-    pub(super) fn tree(&mut self, mut visit: impl FnMut(&[u8], &Inode, &InodeSizes, bool)) {
-        for (inode, name) in [
-            (self.image.packed(), "packed inode"),
-            (self.image.metabox(), "metabox inode"),
+    /// this is the first name of the inode. Data is attributed to the group that `group_of` returns, if any.
+    pub(super) fn tree(
+        &mut self,
+        mut group_of: impl FnMut(Member<'_>) -> Option<GroupId>,
+        mut visit: impl FnMut(&[u8], &Inode, &InodeSizes, bool),
+    ) {
+        for (inode, name, member) in [
+            (self.image.packed(), "packed inode", Member::Packed),
+            (self.image.metabox(), "metabox inode", Member::Metabox),
         ] {
             if let Some(inode) = inode.copied() {
+                self.attribute_to(group_of(member), member == Member::Packed);
                 self.inode(&inode, || name.to_owned());
             }
         }
@@ -287,6 +321,8 @@ impl<'a> Collector<'a> {
                     let several = !entry.inode.is_dir() && entry.inode.nlink() != 1;
                     let first = !several || seen.insert(entry.inode.nid());
                     let found = if first {
+                        let member = Member::Named(&entry.path, entry.inode.file_type());
+                        self.attribute_to(group_of(member), false);
                         self.inode(&entry.inode, || shown(&entry.path))
                     } else {
                         InodeSizes::default()
@@ -338,7 +374,11 @@ impl<'a> Collector<'a> {
             _ => {}
         }
         for extent in Extents::new(self.image, inode.nid(), map, 0..inode.size()) {
-            self.extent(inode, &extent?, found)?;
+            let extent = extent?;
+            self.extent(inode, &extent, found)?;
+            if let Some(attribution) = &mut self.attribution {
+                attribution.extent(self.image, &extent)?;
+            }
         }
         xattrs
     }
@@ -367,7 +407,6 @@ impl<'a> Collector<'a> {
                     Region::new(area_of(space), pos, pos.saturating_add(len.into()), kind);
                 region.nid = Some(inode.nid());
                 (region.offset, region.len) = (extent.offset, extent.len);
-                found.stored += u64::from(len);
                 self.push(region);
                 return Ok(());
             }
@@ -380,15 +419,13 @@ impl<'a> Collector<'a> {
                 (device, pos, extent.len, kind, false)
             }
             Location::Cluster(cluster) => {
-                let (kind, i) = match cluster.coding {
-                    ClusterCoding::Compressed(id) => (Kind::Cluster(id), usize::from(id.min(3))),
-                    _ => (Kind::Stored, 4),
+                let kind = match cluster.coding {
+                    ClusterCoding::Compressed(id) => Kind::Cluster(id),
+                    _ => Kind::Stored,
                 };
-                found.cluster_bytes[i] += extent.len;
                 (0, cluster.pos, cluster.len.into(), kind, cluster.partial)
             }
         };
-        found.stored += len;
         let piece = match kind {
             Kind::Directory => DIR_BLOCKS << self.image.superblock().block_bits.get(),
             _ => u64::MAX,
@@ -457,17 +494,67 @@ impl<'a> Collector<'a> {
     }
 }
 
-pub(super) fn area_of(space: Space) -> Area {
-    match space {
-        Space::Image => Area::Store(0),
-        Space::Metabox => Area::Metabox,
+impl Attribution {
+    /// Attributes the data of an extent to the current group. A fragment uses extents of the packed inode.
+    fn extent(&mut self, image: &Image, extent: &Extent) -> Result<()> {
+        let Location::Fragment { offset } = extent.location else {
+            return self.data(image, extent, extent.offset, extent.end());
+        };
+        self.fragments.take(extent.len)?;
+        let (packed, map) = image.packed_map()?;
+        let (from, to) = (offset, offset.saturating_add(extent.len));
+        for extent in Extents::new(image, packed.nid(), map.clone(), from..to) {
+            let extent = extent?;
+            let (from, to) = (from.max(extent.offset), to.min(extent.end()));
+            self.data(image, &extent, from, to)?;
+        }
+        Ok(())
     }
-}
 
-/// Returns the size of an area, in bytes.
-pub(super) fn area_size(image: &Image, area: Area) -> u64 {
-    match area {
-        Area::Store(n) => image.devices.size(n),
-        Area::Metabox => image.metabox().map_or(0, Inode::size),
+    /// Attributes the bytes `from` to `to` of an extent that has a place in the image.
+    fn data(&mut self, image: &Image, extent: &Extent, from: u64, to: u64) -> Result<()> {
+        let used = to - from;
+        let (device, mut at, mut left) = match extent.location {
+            Location::Hole | Location::Fragment { .. } => return Ok(()),
+            Location::Inline {
+                space, pos, len, ..
+            } => {
+                self.push(area_of(space), pos, len.into(), used);
+                return Ok(());
+            }
+            // Only uncompressed data has a place for each byte.
+            Location::Raw { device, pos } => {
+                (device, pos.saturating_add(from - extent.offset), used)
+            }
+            Location::Cluster(cluster) => (0, cluster.pos, cluster.len.into()),
+        };
+        let whole = u128::from(left);
+        while left > 0 {
+            let (spot, run) = image.devices.locate(device, at)?;
+            let area = Area::Store(spot.store);
+            let n = left.min(run.max(1));
+            // Bytes claimed past the end of the area take no space.
+            let there = n.min(area_size(image, area).saturating_sub(spot.pos));
+            // Fits: at most `used`. A cluster on two devices is rare, and its parts are not independent.
+            let bytes = (u128::from(used) * u128::from(n) / whole) as u64;
+            self.push(area, spot.pos, there, bytes);
+            at = at.saturating_add(n);
+            left -= n;
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, area: Area, start: u64, len: u64, bytes: u64) {
+        if len == 0 {
+            return;
+        }
+        self.uses.push(Use {
+            area,
+            start,
+            end: start.saturating_add(len),
+            group: self.group,
+            bytes: if self.is_packed { 0 } else { bytes.max(1) },
+            refs: 1,
+        });
     }
 }

@@ -1,6 +1,7 @@
 //! Table of the space in an image by purpose.
 
-use super::regions::{Area, Kind, Region, area_size};
+use super::area::{Area, area_size};
+use super::regions::{Kind, Region};
 use crate::read::Image;
 
 /// Row of the table: the space of one purpose.
