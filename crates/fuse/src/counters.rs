@@ -34,11 +34,30 @@ pub const LATENCY_US: [u64; 12] = [
     2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000, 1_000_000,
 ];
 
+/// Upper bounds of the size classes of reads: powers of two. The last class has none. Unit: bytes.
+pub const READ_SIZES: [u64; 12] = [
+    512,
+    1 << 10,
+    2 << 10,
+    4 << 10,
+    8 << 10,
+    16 << 10,
+    32 << 10,
+    64 << 10,
+    128 << 10,
+    256 << 10,
+    512 << 10,
+    1 << 20,
+];
+
 /// Counters of one thread.
 #[derive(Default)]
 #[repr(align(128))]
 pub struct ThreadCounters {
     ops: [Op; OPS.len()],
+    /// Read requests by size class.
+    read_sizes: [AtomicU64; READ_SIZES.len() + 1],
+    requested_bytes: AtomicU64,
 }
 
 #[derive(Default)]
@@ -51,6 +70,14 @@ struct Op {
 }
 
 impl ThreadCounters {
+    /// Counts the size of a read request, whatever its outcome.
+    pub fn count_read(&self, size: u32) {
+        let size = u64::from(size);
+        let class = READ_SIZES.partition_point(|max| *max < size);
+        self.read_sizes[class].fetch_add(1, Relaxed);
+        self.requested_bytes.fetch_add(size, Relaxed);
+    }
+
     /// Counts an answered request.
     ///
     /// `outcome` is the length of the reply in bytes without its header. None means that no reply was expected.
@@ -86,6 +113,15 @@ pub struct OperationTotals {
     pub nanoseconds: u64,
     /// Requests by latency class, see [`LATENCY_US`].
     pub classes: [u64; LATENCY_US.len() + 1],
+}
+
+/// Sizes of read requests over all threads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadSizes {
+    /// Requests by size class, see [`READ_SIZES`].
+    pub classes: [u64; READ_SIZES.len() + 1],
+    /// Sum of the sizes. Unit: bytes.
+    pub requested_bytes: u64,
 }
 
 /// Counters of all threads.
@@ -139,6 +175,18 @@ impl Counters {
         out
     }
 
+    /// Returns the sizes of read requests.
+    pub fn read_sizes(&self) -> ReadSizes {
+        let mut out = ReadSizes::default();
+        for slot in &self.slots {
+            for (to, from) in out.classes.iter_mut().zip(&slot.read_sizes) {
+                *to += from.load(Relaxed);
+            }
+            out.requested_bytes += slot.requested_bytes.load(Relaxed);
+        }
+        out
+    }
+
     /// Returns all counters, a name and a number per line.
     pub fn text(&self) -> String {
         let mut out = format!("uptime_seconds {}\n", self.seconds());
@@ -158,6 +206,49 @@ impl Counters {
                 line(sum.name, &class, *n);
             }
         }
+        let sizes = self.read_sizes();
+        if sizes.requested_bytes > 0 {
+            line("read", "requested_bytes", sizes.requested_bytes);
+        }
+        let classes = sizes.classes.iter().enumerate();
+        for (i, n) in classes.filter(|(_, n)| **n > 0) {
+            let class = match READ_SIZES.get(i) {
+                Some(max) => format!("up_to_{max}_bytes"),
+                None => "longer".to_owned(),
+            };
+            line("read", &class, *n);
+        }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn read_sizes_are_counted_by_power_of_two() {
+        let counters = Counters::new(2);
+        for size in [512, 4096, 4097, 8192, 1 << 20] {
+            counters.thread(0).count_read(size);
+        }
+        counters.thread(1).count_read(4096);
+        counters.thread(1).count_read((1 << 20) + 1);
+        let sizes = counters.read_sizes();
+        assert_eq!(sizes.classes, [1, 0, 0, 2, 2, 0, 0, 0, 0, 0, 0, 1, 1]);
+        assert_eq!(sizes.requested_bytes, 2_118_146);
+        let text = counters.text();
+        let (_, sizes) = text.split_once('\n').unwrap();
+        assert_eq!(
+            sizes,
+            "\
+read.requested_bytes 2118146
+read.up_to_512_bytes 1
+read.up_to_4096_bytes 2
+read.up_to_8192_bytes 2
+read.up_to_1048576_bytes 1
+read.longer 1
+"
+        );
     }
 }

@@ -93,6 +93,7 @@ impl Handler {
         match request.header.opcode {
             op::READ => {
                 let read: protocol::ReadIn = fields.structure()?;
+                self.counters.thread(worker.number).count_read(read.size);
                 let room = out.len().min(read.size as usize);
                 let out = &mut out[..room];
                 let parts = worker.reader.read(node, read.offset, out, worker.lend)?;

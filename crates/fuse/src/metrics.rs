@@ -1,6 +1,6 @@
 //! Prometheus exporter: the counters over HTTP on a loopback address.
 
-use crate::counters::LATENCY_US;
+use crate::counters::{LATENCY_US, READ_SIZES, ReadSizes};
 use crate::handler::Handler;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -171,6 +171,7 @@ pub fn text(handler: &Handler) -> String {
         let _ = writeln!(out, "{name}_sum{{op=\"{op}\"}} {seconds}");
         let _ = writeln!(out, "{name}_count{{op=\"{op}\"}} {all}");
     }
+    put_read_sizes(&mut out, &handler.counters().read_sizes());
     let uptime = handler.counters().seconds();
     let _ = writeln!(
         out,
@@ -183,4 +184,58 @@ pub fn text(handler: &Handler) -> String {
         );
     }
     out
+}
+
+/// Appends the histogram of the sizes of read requests.
+fn put_read_sizes(out: &mut String, sizes: &ReadSizes) {
+    let name = "tuff_read_size_bytes";
+    let _ = writeln!(out, "# TYPE {name} histogram");
+    let mut up_to = 0;
+    for (n, max) in sizes.classes.iter().zip(READ_SIZES) {
+        up_to += n;
+        let _ = writeln!(out, "{name}_bucket{{le=\"{max}\"}} {up_to}");
+    }
+    let all: u64 = sizes.classes.iter().sum();
+    let sum = sizes.requested_bytes;
+    let _ = writeln!(
+        out,
+        "{name}_bucket{{le=\"+Inf\"}} {all}\n{name}_sum {sum}\n{name}_count {all}"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::Counters;
+
+    #[test]
+    fn read_sizes_are_a_cumulative_histogram() {
+        let counters = Counters::new(1);
+        for size in [4096, 4096, 8192, 2 << 20] {
+            counters.thread(0).count_read(size);
+        }
+        let mut out = String::new();
+        put_read_sizes(&mut out, &counters.read_sizes());
+        assert_eq!(
+            out,
+            "\
+# TYPE tuff_read_size_bytes histogram
+tuff_read_size_bytes_bucket{le=\"512\"} 0
+tuff_read_size_bytes_bucket{le=\"1024\"} 0
+tuff_read_size_bytes_bucket{le=\"2048\"} 0
+tuff_read_size_bytes_bucket{le=\"4096\"} 2
+tuff_read_size_bytes_bucket{le=\"8192\"} 3
+tuff_read_size_bytes_bucket{le=\"16384\"} 3
+tuff_read_size_bytes_bucket{le=\"32768\"} 3
+tuff_read_size_bytes_bucket{le=\"65536\"} 3
+tuff_read_size_bytes_bucket{le=\"131072\"} 3
+tuff_read_size_bytes_bucket{le=\"262144\"} 3
+tuff_read_size_bytes_bucket{le=\"524288\"} 3
+tuff_read_size_bytes_bucket{le=\"1048576\"} 3
+tuff_read_size_bytes_bucket{le=\"+Inf\"} 4
+tuff_read_size_bytes_sum 2113536
+tuff_read_size_bytes_count 4
+"
+        );
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::umount::mounted;
 use crate::out::Out;
+use crate::units::{percent, size};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,8 +11,8 @@ use tuff_fuse::handler::STATS_XATTR;
 
 /// Show the counters of a FUSE mount
 ///
-/// Prints a name and a number per line: requests, errors, bytes and time by operation, a histogram of latencies, and the
-/// bytes fetched and decoded. The counters are read from the attribute user.tuff.stats of the root directory, so every user
+/// Prints a name and a number per line: requests, errors, bytes and time by operation, histograms of latencies and of the
+/// sizes of reads, and the bytes fetched and decoded. A table of the sizes of reads with their shares follows. The counters are read from the attribute user.tuff.stats of the root directory, so every user
 /// who can read that directory can read them.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -45,7 +46,64 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         out.line(Value::Object(pairs.collect::<Map<_, _>>()))?;
     } else {
         out.bytes(text.as_bytes())?;
+        let rows = read_sizes(&text);
+        if !rows.is_empty() {
+            out.line("\nreads by size")?;
+        }
+        for row in rows {
+            out.line(row)?;
+        }
     }
     out.finish()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns a row per size class of reads that occurred: its upper bound, number and share of requests.
+fn read_sizes(counters: &str) -> Vec<String> {
+    let classes: Vec<(String, u64)> = counters
+        .lines()
+        .filter_map(|line| {
+            let (name, number) = line.strip_prefix("read.")?.split_once(' ')?;
+            let number = number.parse().ok()?;
+            if name == "longer" {
+                return Some((name.to_owned(), number));
+            }
+            let max = name.strip_prefix("up_to_")?.strip_suffix("_bytes")?;
+            Some((format!("up to {}", size(max.parse().ok()?)), number))
+        })
+        .collect();
+    let all = classes.iter().map(|(_, number)| number).sum();
+    let row = |(name, number): (String, u64)| {
+        let share = percent(number, all);
+        format!("  {name:<16} {number:>12} {share:>8}")
+    };
+    classes.into_iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_by_size_are_shares_of_all_reads() {
+        let counters = "\
+uptime_seconds 5
+read.requests 200
+read.below_10_us 200
+read.up_to_512_bytes 10
+read.up_to_4096_bytes 90
+read.up_to_131072_bytes 99
+read.longer 1
+";
+        assert_eq!(
+            read_sizes(counters),
+            [
+                "  up to 512 B                10    5.0 %",
+                "  up to 4.0 KiB              90   45.0 %",
+                "  up to 128.0 KiB            99   49.5 %",
+                "  longer                      1    0.5 %",
+            ]
+        );
+        assert!(read_sizes("uptime_seconds 5\n").is_empty());
+    }
 }

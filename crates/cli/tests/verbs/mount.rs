@@ -132,6 +132,11 @@ fn a_mount_is_ready_when_the_command_returns_and_gone_after_umount() {
         json["returned_bytes"].as_u64() >= Some(text().len() as u64),
         "{json}"
     );
+    assert!(stats.contains("\nreads by size\n  up to "), "{stats}");
+    let sizes = json.as_object().unwrap().iter();
+    let sizes = sizes.filter(|(name, _)| name.starts_with("read.up_to_"));
+    let reads: u64 = sizes.map(|(_, n)| n.as_u64().unwrap()).sum();
+    assert_eq!(json["read.requests"], reads);
     stage.unmount();
     assert!(!stage.mounted());
     assert_eq!(fs::read_dir(stage.m("")).unwrap().count(), 0);
