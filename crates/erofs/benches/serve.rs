@@ -1,4 +1,4 @@
-//! In-process benchmark of the server on a single thread: each strategy and the policy, over
+//! In-process benchmark of the server on a single thread: each policy, over
 //! sequential, random and strided reads and small files.
 //!
 //! ```text
@@ -7,19 +7,19 @@
 //!
 //! Uses the largest file of each image, and its files of at most 64 KiB. A separate pass verifies
 //! each request against the plain reader. Timed passes use fresh servers, alternate between the
-//! strategies and measure the CPU time of the thread; the fastest pass counts. "raw" is the decoder
+//! policies and measure the CPU time of the thread; the fastest pass counts. "raw" is the decoder
 //! alone: it decodes each cluster of the file once, from memory into one buffer.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::path::Path;
 use tuff_codec::{Algorithm, Decoder};
 use tuff_erofs::read::{ClusterCoding, FileType, Image, Inode, Location, OpenOptions};
-use tuff_erofs::serve::{Counters, ServeOptions, Server, Strategy};
+use tuff_erofs::serve::{Counters, Policy, ServeOptions, Server};
 use tuff_store::{FileStore, ReadAt};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Number of timed passes.
-const PASSES: usize = 3;
+const PASSES: usize = 7;
 
 /// Number of random and strided requests of 4 KiB.
 const REQUESTS: u64 = 4096;
@@ -79,34 +79,33 @@ fn bench(path: &Path) -> Result<(), Error> {
         raw.decoded as f64 / raw.seconds / 1e9,
     );
     println!(
-        "{:<12} {:<9} {:>9} {:>9} {:>7} {:>9} {:>9} {:>7} {:>9}",
-        "work", "strategy", "us each", "MB/s", "of raw", "fetched", "decoded", "hits", "decodes"
+        "{:<12} {:<10} {:>9} {:>9} {:>7} {:>9} {:>9} {:>7} {:>9}",
+        "work", "policy", "us each", "MB/s", "of raw", "fetched", "decoded", "hits", "decodes"
     );
     println!(
-        "{:<12} {:<9} {:>9} {:>9} {:>7} {:>9} {:>9}",
+        "{:<12} {:<10} {:>9} {:>9} {:>7} {:>9} {:>9}",
         "", "", "", "", "", "per 16MiB", "/returned"
     );
     for work in works(&inodes) {
-        let all: Vec<Option<Strategy>> =
-            [None].into_iter().chain(Strategy::ALL.map(Some)).collect();
+        let all = Policy::ALL;
         let mut best = vec![(f64::MAX, Counters::default()); all.len()];
-        for strategy in &all {
-            run(path, &inodes, &work, *strategy, Some(&truth))?;
+        for policy in all {
+            run(path, &inodes, &work, policy, Some(&truth))?;
         }
         for _ in 0..PASSES {
-            for (best, strategy) in best.iter_mut().zip(&all) {
-                let (seconds, counters) = run(path, &inodes, &work, *strategy, None)?;
+            for (best, policy) in best.iter_mut().zip(all) {
+                let (seconds, counters) = run(path, &inodes, &work, policy, None)?;
                 if seconds < best.0 {
                     *best = (seconds, counters);
                 }
             }
         }
-        for ((seconds, c), strategy) in best.iter().zip(&all) {
+        for ((seconds, c), policy) in best.iter().zip(all) {
             let bytes = c.returned_bytes as f64;
             println!(
-                "{:<12} {:<9} {:>9.2} {:>9.0} {:>6.0}% {:>9.2} {:>9.2} {:>7} {:>9}",
+                "{:<12} {:<10} {:>9.2} {:>9.0} {:>6.0}% {:>9.2} {:>9.2} {:>7} {:>9}",
                 work.name,
-                strategy.map_or("policy", Strategy::name),
+                policy.name(),
                 seconds * 1e6 / work.requests.len() as f64,
                 bytes / seconds / 1e6,
                 100.0 * bytes / seconds / (raw.decoded as f64 / raw.seconds),
@@ -267,11 +266,11 @@ fn run(
     path: &Path,
     inodes: &[Inode],
     work: &Work,
-    strategy: Option<Strategy>,
+    policy: Policy,
     truth: Option<&[Vec<u64>]>,
 ) -> Result<(f64, Counters), Error> {
     let options = ServeOptions {
-        strategy,
+        policy,
         ..ServeOptions::default()
     };
     let server = Server::new(open(path)?, options);
@@ -291,7 +290,7 @@ fn run(
                 assert_eq!(
                     xxh3_64(page),
                     *hash,
-                    "wrong bytes at {offset} with {strategy:?}"
+                    "wrong bytes at {offset} with {policy}"
                 );
             }
         } else {

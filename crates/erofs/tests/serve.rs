@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tuff_erofs::read::{ClusterCoding, Extent, FileType, Image, Inode, Location, OpenOptions};
-use tuff_erofs::serve::{PushRange, ServeOptions, Server, Session, Strategy};
+use tuff_erofs::serve::{Policy, PushRange, ServeOptions, Server, Session, Strategy};
 use tuff_mkfs::{Compression, Fragments, KernelVersion, Method, Options, Progress, Source, build};
 use tuff_store::fault::Faulty;
 use tuff_store::{MemStore, ReadAt, Target};
@@ -22,13 +22,9 @@ use tuff_testkit::variants::mkfs;
 
 const THREADS: u64 = 8;
 
-fn forced() -> impl Iterator<Item = Option<Strategy>> {
-    [None].into_iter().chain(Strategy::ALL.map(Some))
-}
-
-fn server(image: Image, strategy: Option<Strategy>, budget: usize) -> Server {
+fn server(image: Image, policy: Policy, budget: usize) -> Server {
     let mut options = ServeOptions::default();
-    (options.strategy, options.budget) = (strategy, budget);
+    (options.policy, options.budget) = (policy, budget);
     Server::new(image, options)
 }
 
@@ -163,14 +159,14 @@ fn hammer(server: &Server, files: &[(Inode, Vec<u8>)], requests: u64, seed: u64)
 
 fn try_all(name: &str, bytes: &[u8], requests: u64) {
     let files = contents(&sample::open(bytes));
-    for (i, strategy) in forced().enumerate() {
+    for (i, policy) in Policy::ALL.into_iter().enumerate() {
         for budget in [48 << 20, 4 << 20, 1 << 20] {
-            eprintln!("{name}: {strategy:?} with {} KiB", budget >> 10);
-            let server = server(sample::open(bytes), strategy, budget);
+            eprintln!("{name}: {policy} with {} KiB", budget >> 10);
+            let server = server(sample::open(bytes), policy, budget);
             hammer(&server, &files, requests, i as u64 + budget as u64);
             let counters = server.counters();
             assert!(counters.reads > 0 && counters.errors == 0, "{counters:?}");
-            if let Some(strategy) = strategy {
+            if let Policy::Only(strategy) = policy {
                 let i = Strategy::ALL.iter().position(|s| *s == strategy).unwrap();
                 let all: u64 = counters.decodes.iter().sum();
                 // Samples with inline data decode few clusters.
@@ -273,8 +269,8 @@ fn damage_fails_only_requests_for_its_range() {
         let bad = extents[3];
         let (pos, len) = cluster_of(&bad);
         bytes[pos as usize..(pos + len) as usize].fill(0xFF);
-        for strategy in forced() {
-            let server = server(sample::open(&bytes), strategy, 4 << 20);
+        for policy in Policy::ALL {
+            let server = server(sample::open(&bytes), policy, 4 << 20);
             let mut session = server.session();
             let mut failed = 0;
             for _ in 0..2 {
@@ -300,7 +296,7 @@ fn damage_fails_only_requests_for_its_range() {
                 }
             }
             assert!(failed > 0);
-            assert_eq!(server.counters().errors, failed, "{strategy:?}");
+            assert_eq!(server.counters().errors, failed, "{policy}");
         }
     }
 }
@@ -318,7 +314,7 @@ fn a_bad_range_of_the_store_fails_only_requests_for_it() {
         OpenOptions::default(),
     )
     .unwrap();
-    let server = server(image, None, 4 << 20);
+    let server = server(image, Policy::Adaptive, 4 << 20);
     let mut session = server.session();
     for _ in 0..3 {
         compare(&server, &mut session, &good, 0, 4096);
@@ -336,7 +332,11 @@ fn concurrent_requests_decode_a_cluster_once() {
     let (bytes, extents) = one_file(Method::Zstd, 3);
     let files = contents(&sample::open(&bytes));
     for round in 0..20 {
-        let server = server(sample::open(&bytes), Some(Strategy::Gathered), 4 << 20);
+        let server = server(
+            sample::open(&bytes),
+            Policy::Only(Strategy::Gathered),
+            4 << 20,
+        );
         let barrier = Barrier::new(THREADS as usize);
         let (server, barrier) = (&server, &barrier);
         let extent = &extents[round % extents.len()];
@@ -384,13 +384,13 @@ fn a_panic_while_decoding_does_not_block_other_threads() {
     let (bytes, extents) = one_file(Method::Lz4hc, 9);
     let files = contents(&sample::open(&bytes));
     let extent = extents[2];
-    for strategy in forced() {
+    for policy in Policy::ALL {
         let store = Panics {
             inner: MemStore::new(bytes.clone()),
             armed: AtomicBool::new(true),
         };
         let image = Image::open(store, OpenOptions::default()).unwrap();
-        let server = server(image, strategy, 4 << 20);
+        let server = server(image, policy, 4 << 20);
         let (server, files) = (&server, &files);
         let died: usize = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..THREADS)
@@ -409,7 +409,7 @@ fn a_panic_while_decoding_does_not_block_other_threads() {
                 .collect();
             threads.into_iter().map(|t| t.join().unwrap()).sum()
         });
-        assert_eq!(died, 1, "{strategy:?}");
+        assert_eq!(died, 1, "{policy}");
     }
 }
 
@@ -418,7 +418,7 @@ fn memory_stays_within_the_budget_and_can_be_released() {
     let (bytes, _) = one_file(Method::Zstd, 3);
     let files = contents(&sample::open(&bytes));
     let budget = 2 << 20;
-    let server = server(sample::open(&bytes), None, budget);
+    let server = server(sample::open(&bytes), Policy::Adaptive, budget);
     let mut session = server.session();
     let mut random = Rng::new(4);
     for _ in 0..2000 {
@@ -448,7 +448,7 @@ fn a_sequential_reader_decodes_each_cluster_once() {
         let decoded: u64 = extents.iter().map(|e| e.len).sum();
         let file = contents(&sample::open(&bytes)).remove(0);
         for step in [4096, 50_000, 131_072] {
-            let server = server(sample::open(&bytes), None, 4 << 20);
+            let server = server(sample::open(&bytes), Policy::Adaptive, 4 << 20);
             let mut session = server.session();
             let mut at = 0;
             while at < file.0.size() {
@@ -648,7 +648,7 @@ fn a_recorded_profile_is_pinned_by_another_server() {
         ]
     );
     // A second server pins everything.
-    let second = server(image(), None, 48 << 20);
+    let second = server(image(), Policy::Adaptive, 48 << 20);
     let mut session = second.session();
     let pinned = second.pin(&mut session, &profile, 8 << 20);
     assert!(pinned.clusters > 0 && pinned.missing == 0 && pinned.left_out == 0);
@@ -664,7 +664,7 @@ fn a_recorded_profile_is_pinned_by_another_server() {
     // The small file is stored uncompressed and is not pinned.
     assert!(counters.fetched_bytes <= 4096, "{counters:?}");
     // A small budget pins what fits. A missing path is counted.
-    let third = server(image(), None, 48 << 20);
+    let third = server(image(), Policy::Adaptive, 48 << 20);
     let mut other = profile.clone();
     other.uses[0].path = b"/gone".to_vec();
     let budget = pinned.bytes / 3;

@@ -8,6 +8,7 @@
 //! Protocol, sessions and transports are in `tuff-fuse`.
 
 pub mod errno;
+mod hand_off;
 pub mod image;
 pub mod memory_pressure;
 pub mod volume;

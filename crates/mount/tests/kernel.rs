@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use tuff_erofs::serve::{ServeOptions, Server, Strategy};
+use tuff_erofs::serve::{Policy, ServeOptions, Server};
 use tuff_fuse::mountpoint::{self, Detach, MountOptions};
 use tuff_fuse::transport::Transport;
 use tuff_fuse::{Handler, Log, Session, SessionOptions};
@@ -198,10 +198,10 @@ fn small_caches_and_all_strategies_give_equal_results() {
     for (name, options) in few {
         let image = scratch.path().join("image");
         build_dir(&source, &image, &options);
-        for strategy in [None].into_iter().chain(Strategy::ALL.map(Some)) {
+        for policy in Policy::ALL {
             let mut options = pushing();
-            (options.budget, options.strategy) = (4 << 20, strategy);
-            let name = format!("{name}, 4 MiB, {strategy:?}");
+            (options.budget, options.policy) = (4 << 20, policy);
+            let name = format!("{name}, 4 MiB, {policy}");
             compare(&name, &image, scratch.path(), options);
         }
     }

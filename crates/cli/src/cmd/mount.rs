@@ -70,7 +70,7 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     };
     let mut options = ServeOptions::default();
     let cache = || default_cache(options.budget, memory_limit());
-    (options.budget, options.strategy) = (args.cache.unwrap_or_else(cache), args.decode);
+    (options.budget, options.policy) = (args.cache.unwrap_or_else(cache), args.decode);
     options.record = args.record.is_some();
     // Reads from the page cache would not be recorded.
     options.push = !args.no_push && !options.record;
@@ -84,7 +84,8 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     let server = Server::new(image, options);
     let fs = ImageFs::new(server, show, log.clone())
         .map_err(|e| e.within(args.image.image.display()))?
-        .with_repaired(repaired);
+        .with_repaired(repaired)
+        .with_hand_off(args.hand_off);
     let threads = args
         .threads
         .map_or_else(tuff_fuse::session::default_threads, usize::from);

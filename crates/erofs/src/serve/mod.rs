@@ -74,7 +74,7 @@ mod stream;
 pub use counters::{Counters, Latency};
 pub use memory_pressure::{MemoryPressure, memory_limit};
 pub use pinned::PinStatistics;
-pub use policy::Strategy;
+pub use policy::{Policy, Strategy};
 pub use profile::Profile;
 pub use record::RecordedUse;
 pub use reply::{PushRange, Reply};

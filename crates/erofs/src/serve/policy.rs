@@ -41,16 +41,70 @@ impl fmt::Display for Strategy {
     }
 }
 
-impl FromStr for Strategy {
+/// Policy that chooses a strategy and a destination for each cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Policy {
+    /// Chooses by algorithm, access pattern and state of the cache.
+    #[default]
+    Adaptive,
+    /// Policy of the commercial kernel in the ATC 2019 paper: short prefixes through the buffer of the thread, all else
+    /// gathered.
+    Commercial,
+    /// Policy of the latest kernel in the ATC 2019 paper: in place where the margin allows, short prefixes through the
+    /// buffer of the thread, all else rolling.
+    Latest,
+    /// One strategy for all clusters that support it.
+    Only(Strategy),
+}
+
+impl Policy {
+    /// All policies.
+    pub const ALL: [Self; 7] = [
+        Self::Adaptive,
+        Self::Commercial,
+        Self::Latest,
+        Self::Only(Strategy::Gathered),
+        Self::Only(Strategy::Buffer),
+        Self::Only(Strategy::Rolling),
+        Self::Only(Strategy::InPlace),
+    ];
+
+    /// Name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Adaptive => "adaptive",
+            Self::Commercial => "commercial",
+            Self::Latest => "latest",
+            Self::Only(strategy) => strategy.name(),
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Policy {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|strategy| strategy.name() == s);
+        let found = Self::ALL.into_iter().find(|policy| policy.name() == s);
         found.ok_or_else(|| {
-            format!("unknown strategy {s:?}: expected gathered, buffer, rolling or in-place")
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("unknown policy {s:?}: expected one of {names}")
         })
     }
 }
+
+/// Maximum length of a prefix that the policies of the paper decode into the thread's buffer: four blocks. Unit: bytes.
+const SHORT_PREFIX_MAX: usize = 4 * 4096;
+
+/// Minimum length on disk of a cluster that is read by itself although the request needs adjacent ones. One read for
+/// several shorter clusters costs less than the copies that in-place decoding saves. Unit: bytes.
+const IN_PLACE_MIN: usize = 64 << 10;
 
 /// Maximum length of a prefix that is decoded into the thread's buffer. Unit: bytes.
 pub(crate) const BUFFER_MAX: usize = 1 << 20;
@@ -127,6 +181,8 @@ pub(crate) struct PolicyInput {
     pub(crate) seen: bool,
     /// A decoded cluster of this length may be cached.
     pub(crate) fits: bool,
+    /// Its compressed bytes are in memory, or one read gets them together with those of adjacent clusters.
+    pub(crate) run: bool,
 }
 
 /// Decision of the policy.
@@ -145,52 +201,45 @@ pub(crate) enum Destination {
     CachedCluster,
 }
 
-/// Chooses a strategy and a destination. A `forced` strategy that is not applicable is replaced.
-pub(crate) fn choose(s: &PolicyInput, forced: Option<Strategy>) -> Plan {
+/// Chooses a strategy and a destination. A strategy that is not applicable is replaced.
+pub(crate) fn choose(s: &PolicyInput, policy: Policy) -> Plan {
     let whole = s.skip == 0 && s.take == s.decoded;
+    let end = s.skip + s.take;
     let plan = |strategy, destination| Plan {
         strategy,
         destination,
     };
+    let to_caller = |strategy| plan(strategy, Destination::Caller);
+    // The margin is a bound from the two lengths, so nothing is simulated or recorded.
     let in_place = s.algorithm == Algorithm::Lz4
         && s.exact
         && (!whole || Decoder::in_place_len(s.compressed, s.decoded) <= s.decoded + s.slack);
-    let part = if s.skip + s.take <= BUFFER_MAX {
+    let part = if end <= BUFFER_MAX {
         Strategy::Buffer
     } else {
         Strategy::Rolling
     };
-    match forced {
-        Some(Strategy::Buffer) => return plan(part, Destination::Caller),
-        Some(Strategy::Rolling) => return plan(Strategy::Rolling, Destination::Caller),
-        Some(Strategy::Gathered) if whole => return plan(Strategy::Gathered, Destination::Caller),
-        Some(Strategy::InPlace) if whole && in_place => {
-            return plan(Strategy::InPlace, Destination::Caller);
+    let complete = match policy {
+        Policy::Adaptive if in_place && whole && (!s.run || s.compressed >= IN_PLACE_MIN) => {
+            Strategy::InPlace
         }
-        Some(Strategy::InPlace) if whole => return plan(Strategy::Gathered, Destination::Caller),
-        Some(Strategy::Gathered) if s.fits => {
-            return plan(Strategy::Gathered, Destination::CachedCluster);
+        Policy::Latest | Policy::Only(Strategy::InPlace) if in_place => Strategy::InPlace,
+        _ => Strategy::Gathered,
+    };
+    match policy {
+        Policy::Only(Strategy::Buffer) => to_caller(part),
+        Policy::Only(Strategy::Rolling) => to_caller(Strategy::Rolling),
+        Policy::Commercial | Policy::Latest if !whole && end <= SHORT_PREFIX_MAX => {
+            to_caller(Strategy::Buffer)
         }
-        Some(Strategy::InPlace) if s.fits && in_place => {
-            return plan(Strategy::InPlace, Destination::CachedCluster);
-        }
-        Some(Strategy::InPlace) if s.fits => {
-            return plan(Strategy::Gathered, Destination::CachedCluster);
-        }
-        _ => {}
+        Policy::Latest if !in_place => to_caller(Strategy::Rolling),
+        _ if whole => to_caller(complete),
+        _ if !s.fits => to_caller(part),
+        // The first use of a cluster decodes no more than it needs, and a later one decodes all of it.
+        // No cluster costs more than twice as much as with knowledge of the future.
+        Policy::Adaptive if !s.clustered && !s.seen => to_caller(part),
+        _ => plan(complete, Destination::CachedCluster),
     }
-    if whole {
-        return plan(Strategy::Gathered, Destination::Caller);
-    }
-    if !s.fits {
-        return plan(part, Destination::Caller);
-    }
-    // The first use of a cluster decodes no more than it needs, and a later one decodes all of it.
-    // No cluster costs more than twice as much as with knowledge of the future.
-    if !s.clustered && !s.seen {
-        return plan(part, Destination::Caller);
-    }
-    plan(Strategy::Gathered, Destination::CachedCluster)
 }
 
 #[cfg(test)]
@@ -209,18 +258,28 @@ mod tests {
             clustered: false,
             seen: false,
             fits: true,
+            run: false,
         }
     }
 
     #[test]
     fn a_first_use_decodes_a_part_and_a_second_use_everything() {
         let mut s = input();
-        assert_eq!(choose(&s, None).destination, Destination::Caller);
+        assert_eq!(
+            choose(&s, Policy::Adaptive).destination,
+            Destination::Caller
+        );
         s.seen = true;
-        assert_eq!(choose(&s, None).destination, Destination::CachedCluster);
+        assert_eq!(
+            choose(&s, Policy::Adaptive).destination,
+            Destination::CachedCluster
+        );
         s.seen = false;
         s.clustered = true;
-        assert_eq!(choose(&s, None).destination, Destination::CachedCluster);
+        assert_eq!(
+            choose(&s, Policy::Adaptive).destination,
+            Destination::CachedCluster
+        );
     }
 
     #[test]
@@ -239,9 +298,9 @@ mod tests {
         let mut s = input();
         (s.fits, s.seen) = (false, true);
         (s.decoded, s.skip) = (12 << 20, 11 << 20);
-        for forced in [None].into_iter().chain(Strategy::ALL.map(Some)) {
-            let plan = choose(&s, forced);
-            assert_eq!(plan.strategy, Strategy::Rolling, "{forced:?}");
+        for policy in Policy::ALL {
+            let plan = choose(&s, policy);
+            assert_eq!(plan.strategy, Strategy::Rolling, "{policy}");
             assert_eq!(plan.destination, Destination::Caller);
         }
     }
@@ -250,7 +309,7 @@ mod tests {
     fn in_place_decoding_needs_slack_or_a_cache_buffer() {
         let mut s = input();
         s.take = s.decoded;
-        let pick = |s: &PolicyInput| choose(s, Some(Strategy::InPlace)).strategy;
+        let pick = |s: &PolicyInput| choose(s, Policy::Only(Strategy::InPlace)).strategy;
         assert_eq!(pick(&s), Strategy::Gathered);
         let room = Decoder::in_place_len(s.compressed, s.decoded) - s.decoded;
         s.slack = room - 1;
@@ -264,10 +323,44 @@ mod tests {
     }
 
     #[test]
-    fn strategies_parse_from_their_names() {
-        for strategy in Strategy::ALL {
-            assert_eq!(strategy.name().parse(), Ok(strategy));
+    fn whole_clusters_are_decoded_in_place_unless_one_read_gets_several_short_ones() {
+        let mut s = input();
+        (s.take, s.slack) = (s.decoded, 4096);
+        let pick = |s: &PolicyInput| choose(s, Policy::Adaptive).strategy;
+        assert_eq!(pick(&s), Strategy::InPlace);
+        s.run = true;
+        assert_eq!(pick(&s), Strategy::InPlace);
+        s.compressed = 4096;
+        assert_eq!(pick(&s), Strategy::Gathered);
+        s.run = false;
+        assert_eq!(pick(&s), Strategy::InPlace);
+        s.slack = 0;
+        assert_eq!(pick(&s), Strategy::Gathered);
+    }
+
+    #[test]
+    fn the_policies_of_the_paper_differ_in_long_parts() {
+        let mut s = input();
+        let pick = |s: &PolicyInput, policy| {
+            let plan = choose(s, policy);
+            (plan.strategy, plan.destination)
+        };
+        let (caller, cached) = (Destination::Caller, Destination::CachedCluster);
+        for policy in [Policy::Commercial, Policy::Latest] {
+            assert_eq!(pick(&s, policy), (Strategy::Buffer, caller));
         }
-        assert!("vmap".parse::<Strategy>().is_err());
+        s.skip = 12_289;
+        assert_eq!(pick(&s, Policy::Commercial), (Strategy::Gathered, cached));
+        assert_eq!(pick(&s, Policy::Latest), (Strategy::InPlace, cached));
+        s.algorithm = Algorithm::Zstd;
+        assert_eq!(pick(&s, Policy::Latest), (Strategy::Rolling, caller));
+    }
+
+    #[test]
+    fn policies_parse_from_their_names() {
+        for policy in Policy::ALL {
+            assert_eq!(policy.name().parse(), Ok(policy));
+        }
+        assert!("vmap".parse::<Policy>().is_err());
     }
 }

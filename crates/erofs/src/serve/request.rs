@@ -329,8 +329,14 @@ impl Server {
             clustered: out.clustered,
             seen,
             fits: self.decoded.fits(len + IN_PLACE_ROOM),
+            run: part.is_whole()
+                && (contiguous_len(cluster, cursor) > cluster.len.into()
+                    || session
+                        .worker
+                        .fetched
+                        .holds(0, cluster.pos, cluster.len as usize)),
         };
-        let mut plan = policy::choose(&input, self.options.strategy);
+        let mut plan = policy::choose(&input, self.options.policy);
         let mut slab = None;
         if plan.destination == Destination::CachedCluster {
             slab = self.decoded.slab(match plan.strategy {
@@ -339,7 +345,7 @@ impl Server {
             });
             if slab.is_none() {
                 input.fits = false;
-                plan = policy::choose(&input, self.options.strategy);
+                plan = policy::choose(&input, self.options.policy);
             }
         }
         let scope = if cluster.partial {

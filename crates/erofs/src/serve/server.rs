@@ -5,7 +5,7 @@ use super::cluster_cache::ClusterCache;
 use super::counters::{Count, Counters, Totals};
 use super::index::ExtentIndex;
 use super::out::OutputBuffer;
-use super::policy::Strategy;
+use super::policy::Policy;
 use super::record::Recorder;
 use super::reply::{PushRange, Reply};
 use super::session::Session;
@@ -24,9 +24,8 @@ pub struct ServeOptions {
     /// Maximum memory of all caches: decoded and compressed clusters, extents, inodes, directories.
     /// Sessions need additional memory. Unit: bytes, at least 1 MiB. Default: 48 MiB.
     pub budget: usize,
-    /// Decoding strategy for all clusters that support it, for measurements. Default: chosen by the
-    /// policy.
-    pub strategy: Option<Strategy>,
+    /// Policy that chooses a decoding strategy. All but the default are for measurements.
+    pub policy: Policy,
     /// Sends hints to devices: readahead for sequential readers, and drop hints after long
     /// sequential runs. The client's cache has the decoded bytes, so the host need not keep the
     /// compressed ones. Default: true.
@@ -42,7 +41,7 @@ impl Default for ServeOptions {
     fn default() -> Self {
         Self {
             budget: 48 << 20,
-            strategy: None,
+            policy: Policy::Adaptive,
             read_ahead: true,
             push: false,
             record: false,

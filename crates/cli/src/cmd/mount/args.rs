@@ -6,7 +6,7 @@ use crate::units::parse_size;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use tuff_erofs::THREADS_MAX;
-use tuff_erofs::serve::Strategy;
+use tuff_erofs::serve::Policy;
 use tuff_fuse::CpuLatencyMode;
 use tuff_fuse::transport::Transport;
 
@@ -38,9 +38,13 @@ pub(crate) struct Args {
     /// Memory for decoded clusters and indexes [default: 48M, at most a quarter of the control group's limit]
     #[arg(long, value_parser = parse_cache, value_name = "BYTES")]
     pub(super) cache: Option<usize>,
-    /// Force one decoding strategy, for measurements [default: the best one for each request]
-    #[arg(long, value_name = "STRATEGY")]
-    pub(super) decode: Option<Strategy>,
+    /// Policy for decoding, for measurements: adaptive; commercial or latest, as in the EROFS paper; or one strategy for all
+    /// clusters: gathered, buffer, rolling or in-place
+    #[arg(long, default_value = "adaptive", value_name = "POLICY")]
+    pub(super) decode: Policy,
+    /// Decode in a second thread instead of the one that receives the request, to measure the hand-off
+    #[arg(long, hide = true)]
+    pub(super) hand_off: bool,
     /// Transport of FUSE requests: dev (/dev/fuse), uring (io_uring), or auto (io_uring if the kernel supports it)
     #[arg(long, default_value = "auto", value_name = "HOW")]
     pub(super) transport: Transport,
