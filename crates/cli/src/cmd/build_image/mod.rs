@@ -78,7 +78,13 @@ pub(crate) fn run(args: BuildArgs) -> Result<ExitCode> {
     // The summary must not be mixed into an image on standard output.
     let to_stdout = target == Target::Stdout;
     let archives = paths::archives(args.source_type, &sources);
-    report(&args, to_stdout, |progress| {
+    let is_default = args.compress.is_none()
+        && args.auto.is_none()
+        && args.size_budget.is_none()
+        && options.dedupe.bases.is_empty()
+        && options.compression.default.is_some();
+    let hint = is_default.then_some(DEFAULT_COMPRESSION);
+    report(&args, to_stdout, hint, |progress| {
         let built = tuff_mkfs::build(&sources, &options, &target, progress);
         built.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)))
     })
@@ -97,10 +103,16 @@ pub(crate) fn watched(
     Ok((result?, start.elapsed().as_secs_f64()))
 }
 
-/// Runs `work` while it shows progress, then prints the summary: to standard error if `aside`.
+/// Last line of the summary of a build without a choice of compression.
+const DEFAULT_COMPRESSION: &str = "default      lz4hc:9 for fast reads from Linux 6.1 on; zstd:3 is smaller and builds faster \
+     (6.10), lz4 builds fastest";
+
+/// Runs `work` while it shows progress, then prints the summary with `hint` as its last line: to standard error if
+/// `aside`.
 fn report(
     args: &Args,
     aside: bool,
+    hint: Option<&str>,
     work: impl FnOnce(&Progress) -> Result<Summary>,
 ) -> Result<ExitCode> {
     let show = if args.json {
@@ -124,7 +136,11 @@ fn report(
     let image = image.filter(|_| !aside);
     let said = match show {
         Show::Json => format!("{}\n", summary::json(&summary, seconds, &stages)),
-        Show::Auto => summary::text(&summary, seconds, &stages, image),
+        Show::Auto => {
+            let mut text = summary::text(&summary, seconds, &stages, image);
+            text.extend(hint.into_iter().flat_map(|hint| [hint, "\n"]));
+            text
+        }
         Show::Quiet => String::new(),
     };
     if aside {

@@ -68,7 +68,7 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
         options.raise_kernel();
     }
     let archives = paths::archives(args.source_type, &sources);
-    report(&args, false, |progress| {
+    report(&args, false, None, |progress| {
         let patched = match compact {
             true => tuff_mkfs::compact(&options, &path, progress),
             false => tuff_mkfs::patch(&sources, &options, &path, progress),
