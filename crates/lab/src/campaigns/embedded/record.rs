@@ -117,7 +117,7 @@ pub struct Cut {
     pub found: Option<String>,
 }
 
-/// Fault of a device, injected by dm-flakey.
+/// Fault of a device, injected below the filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
@@ -127,7 +127,7 @@ pub enum Fault {
     WrongWrites,
     /// Every read and write returns an error.
     ReadErrors,
-    /// One byte of every read is wrong.
+    /// One byte in every 32 KiB of the device is wrong.
     WrongReads,
 }
 
@@ -146,7 +146,7 @@ impl Fault {
             Fault::WriteErrors => "writes fail",
             Fault::WrongWrites => "writes store a wrong byte",
             Fault::ReadErrors => "reads fail",
-            Fault::WrongReads => "reads return a wrong byte",
+            Fault::WrongReads => "reads return wrong bytes",
         }
     }
 

@@ -178,7 +178,7 @@ fn faults(lines: &[Line], out: &mut String) {
     if !rows.is_empty() {
         let _ = write!(
             out,
-            "\n| fault (dm-flakey) | filesystem | failed operations | turned read-only | synced files | lost or unreadable | silently wrong | next mount |\n|---|---|--:|---|--:|--:|--:|---|\n{rows}"
+            "\n| fault of the device | filesystem | failed operations | turned read-only | synced files | lost or unreadable | silently wrong | next mount |\n|---|---|--:|---|--:|--:|--:|---|\n{rows}"
         );
     }
 }

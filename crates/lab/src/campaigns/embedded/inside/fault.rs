@@ -1,4 +1,4 @@
-//! Filesystems on a device that fails: device-mapper's flakey target.
+//! Filesystems on a device that fails: device-mapper's flakey target, or changed bytes below a linear mapping.
 
 use super::super::kind::Kind;
 use super::super::record::{Fault, Seen};
@@ -7,6 +7,7 @@ use crate::guest::inside::{self, POINT, command, detach};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use tuff_testkit::Rng;
 
@@ -14,6 +15,9 @@ use tuff_testkit::Rng;
 const FILES: u32 = 32;
 /// Length of each of these files. Unit: bytes.
 const LENGTH: usize = 48 << 10;
+/// Distance between two changed bytes of the device, and the place of the first one. Unit: bytes.
+const STRIDE: u64 = 32 << 10;
+const FIRST: u64 = 16 << 10;
 /// Name of the mapped device.
 const NAME: &str = "faulty";
 
@@ -69,41 +73,57 @@ fn compare(expected: &Files) -> (u32, u32) {
     (lost, wrong)
 }
 
-/// Returns the table of a device with a fault, or of one without.
-fn table(device: &str, fault: Option<Fault>) -> Reason<String> {
-    let name = device.trim_start_matches("/dev/");
-    let size = fs::read_to_string(format!("/sys/block/{name}/size")).map_err(|e| e.to_string())?;
-    let size = size.trim();
-    Ok(match fault {
-        None => format!("0 {size} linear {device} 0"),
-        Some(fault) => {
-            let features = match fault {
-                Fault::WriteErrors => "1 error_writes",
-                Fault::WrongWrites => "5 corrupt_bio_byte 64 w 165 0",
-                Fault::ReadErrors => "0",
-                Fault::WrongReads => "5 corrupt_bio_byte 64 r 165 0",
-            };
-            // Never up, always down.
-            format!("0 {size} flakey {device} 0 0 60 {features}")
-        }
-    })
+/// Maps a device without a fault. Returns the path of the mapped device.
+fn map(device: &str) -> Reason<String> {
+    inside::map(
+        NAME,
+        &format!("0 {} linear {device} 0", sectors(device)?),
+        false,
+    )
 }
 
-/// Replaces the table of the mapped device. Writes in progress are not waited for.
-fn set_table(text: &str) -> Reason<()> {
-    command(0, &["/sbin/dmsetup", "suspend", "--nolockfs", NAME])?;
-    command(0, &["/sbin/dmsetup", "load", NAME, "--table", text])?;
-    command(
-        0,
-        &[
-            "/sbin/dmsetup",
-            "resume",
-            "--noudevsync",
-            "--noudevrules",
-            NAME,
-        ],
-    )
-    .map(|_| ())
+/// Returns the length of a device in sectors.
+fn sectors(device: &str) -> Reason<u64> {
+    let path = format!("/sys/block/{}/size", device.trim_start_matches("/dev/"));
+    let text = fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
+    text.trim().parse().map_err(|e| format!("{path}: {e}"))
+}
+
+/// Begins a fault of the mapped device, or ends it.
+fn set(device: &str, fault: Fault, begins: bool) -> Reason<()> {
+    let sectors = sectors(device)?;
+    let features = match fault {
+        Fault::WriteErrors => "1 error_writes",
+        Fault::WrongWrites => "5 corrupt_bio_byte 64 w 165 0",
+        Fault::ReadErrors => "0",
+        // The flakey target of Linux 6.1 does not change data that is read.
+        Fault::WrongReads => {
+            return invert(device, sectors * 512).map_err(|e| format!("{device}: {e}"));
+        }
+    };
+    let table = match begins {
+        // Never up, always down.
+        true => format!("0 {sectors} flakey {device} 0 0 60 {features}"),
+        false => format!("0 {sectors} linear {device} 0"),
+    };
+    let dmsetup = |words: &[&str]| command(0, &[&["/sbin/dmsetup"], words].concat());
+    dmsetup(&["suspend", "--nolockfs", NAME])?;
+    dmsetup(&["load", NAME, "--table", &table])?;
+    dmsetup(&["resume", "--noudevsync", "--noudevrules", NAME]).map(|_| ())
+}
+
+/// Inverts one byte in each [`STRIDE`] below the mapping. A second call restores the content.
+fn invert(device: &str, length: u64) -> std::io::Result<()> {
+    let file = File::options().read(true).write(true).open(device)?;
+    for offset in (FIRST..length).step_by(STRIDE as usize) {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, offset)?;
+        file.write_all_at(&[!byte[0]], offset)?;
+    }
+    file.sync_all()?;
+    // The cache of the device below the mapping would be stale at the second call.
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    Ok(())
 }
 
 /// True if the filesystem at the mount point is read-only.
@@ -134,7 +154,7 @@ fn write_synced(path: &Path, seed: u64) -> std::io::Result<blake3::Hash> {
 /// Tests a faulty device under a filesystem that can be written.
 fn files_fault(kind: Kind, device: &str, fault: Fault) -> Reason<Seen> {
     kind.format(device)?;
-    let mapped = inside::map(NAME, &table(device, None)?, false)?;
+    let mapped = map(device)?;
     kind.mount(&mapped, POINT)?;
     let mut expected = Files::new();
     let write = |prefix: &str, expected: &mut Files| {
@@ -152,15 +172,20 @@ fn files_fault(kind: Kind, device: &str, fault: Fault) -> Reason<Seen> {
         return Err("files cannot be written before the fault".to_owned());
     }
     forget()?;
-    set_table(&table(device, Some(fault))?)?;
+    set(device, fault, true)?;
     let mut errors = 0;
     let mut counts = None;
     match fault.is_of_writes() {
-        true => errors = write("during", &mut expected),
+        true => {
+            errors = write("during", &mut expected);
+            // Writes the metadata, too. Its errors show in the files after it.
+            rustix::fs::sync();
+            errors += write("later", &mut expected);
+        }
         false => counts = Some(compare(&expected)),
     }
     let read_only = is_read_only();
-    set_table(&table(device, None)?)?;
+    set(device, fault, false)?;
     let unmounted = kind.unmount(&mapped, POINT);
     let mut mount_error = unmounted.err();
     if counts.is_none() && mount_error.is_none() {
@@ -186,13 +211,14 @@ fn files_fault(kind: Kind, device: &str, fault: Fault) -> Reason<Seen> {
 
 /// Tests a faulty device under an image.
 fn image_fault(kind: Kind, device: &str, fault: Fault) -> Reason<Seen> {
-    let mapped = inside::map(NAME, &table(device, None)?, false)?;
+    let mapped = map(device)?;
     kind.mount(&mapped, POINT)?;
     let expected = files(Path::new(POINT), FILES as usize)?;
     forget()?;
-    set_table(&table(device, Some(fault))?)?;
+    set(device, fault, true)?;
     let (lost, wrong) = compare(&expected);
     kind.unmount(&mapped, POINT)?;
+    set(device, fault, false)?;
     inside::unmap(NAME)?;
     Ok(Seen {
         files: u32::try_from(expected.len()).unwrap_or(u32::MAX),
