@@ -58,8 +58,8 @@ impl FormatOptions {
 pub enum DiscardMode {
     /// Issue all discards as soon as the rules allow.
     Eager,
-    /// Issue at most this many discards after each checkpoint.
-    Polite(usize),
+    /// Leave discards to the caller, except where a drain needs the space.
+    Deferred,
     /// Issue none: only a trim reclaims space.
     Never,
 }

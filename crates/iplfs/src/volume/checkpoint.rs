@@ -18,6 +18,7 @@ use crate::disk::checkpoint::{CheckpointBody, LogMarks, Phase, SEALS, Seal};
 use crate::error::{Error, Result};
 use crate::log::dead_blocks::DeadBlocks;
 use crate::log::discard_log::to_entries;
+use crate::options::DiscardMode;
 use crate::volume::state::{Volume, WriteState};
 use std::ops::Range;
 
@@ -197,6 +198,7 @@ impl Volume {
         self.complete_checkpoint()?;
         match phase {
             Phase::Clean | Phase::Receiving => Ok(()),
+            _ if self.options.discard == DiscardMode::Deferred => Ok(()),
             Phase::Mounted | Phase::Recovering => self.issue_discards(),
         }
     }
@@ -497,6 +499,9 @@ impl Volume {
         self.discard_prepared();
         for _ in 0..DRAIN_ROUNDS {
             self.checkpoint()?;
+            if self.options.discard == DiscardMode::Deferred {
+                self.issue_discards()?;
+            }
             self.flush()?;
             self.discard_log.forget_issued();
             let now = self.dead.blocks() + self.discard_log.blocks();

@@ -83,8 +83,7 @@ impl Volume {
     /// Returns the discards that the rules allow.
     pub fn discards(&mut self) -> Discards {
         let max = match self.options.discard {
-            DiscardMode::Eager => usize::MAX,
-            DiscardMode::Polite(max) => max,
+            DiscardMode::Eager | DiscardMode::Deferred => usize::MAX,
             DiscardMode::Never => 0,
         };
         let rules = self.options.rules;

@@ -11,13 +11,55 @@
 use super::fields::errno_of;
 use super::server::{KeeperState, VolumeServer};
 use std::io;
+use std::str::FromStr;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{MutexGuard, PoisonError, TryLockError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tuff_fuse::filesystem;
-use tuff_iplfs::{Error, Fsync, Nid, Result, Volume};
+use tuff_iplfs::{Discards, Error, Fsync, Nid, Result, Volume};
 
 /// Discards between two accesses to the volume and the clock.
-const DISCARD_BATCH: usize = 64;
+const EAGER_BATCH: usize = 64;
+/// Time between two rounds of discards, and without requests after which the device counts as idle.
+const DISCARD_ROUND: Duration = Duration::from_millis(50);
+
+/// Time at which a mount issues the discards that its checkpoints allow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DiscardPolicy {
+    /// All of them after each checkpoint.
+    #[default]
+    Eager,
+    /// At most 8 per round, and only if there was no request for 50 ms, as F2FS.
+    Polite,
+    /// At most 16 per round of 50 ms, whether or not there are requests, as the published IPLFS.
+    Dispatch,
+}
+
+impl DiscardPolicy {
+    /// Maximum number of discards in a round, and whether it waits for an idle device. None without rounds.
+    fn round(self) -> Option<(usize, bool)> {
+        match self {
+            Self::Eager => None,
+            Self::Polite => Some((8, true)),
+            Self::Dispatch => Some((16, false)),
+        }
+    }
+}
+
+impl FromStr for DiscardPolicy {
+    type Err = String;
+
+    fn from_str(s: &str) -> std::result::Result<Self, String> {
+        match s {
+            "eager" => Ok(Self::Eager),
+            "polite" => Ok(Self::Polite),
+            "dispatch" => Ok(Self::Dispatch),
+            _ => Err(format!(
+                "{s:?} is no discard policy: expected eager, polite or dispatch"
+            )),
+        }
+    }
+}
 
 /// Held by the thread that writes a checkpoint.
 pub(super) struct CheckpointGuard<'a>(#[expect(dead_code, reason = "held")] MutexGuard<'a, ()>);
@@ -77,27 +119,44 @@ impl VolumeServer {
         self.checkpoint(&self.lock_checkpoint()).map_err(errno_of)
     }
 
-    /// Discards blocks that the last checkpoints released. The rest follows after the next checkpoint.
+    /// Discards blocks that the last checkpoints released, or wakes the thread that does. Remaining discards follow
+    /// after the next checkpoint.
     pub(super) fn send_discards(&self) -> Result<()> {
+        if self.discards != DiscardPolicy::Eager {
+            self.keep_state().may_discard = true;
+            self.wake.notify_all();
+            return Ok(());
+        }
         let _only = match self.giving.try_lock() {
             Ok(only) => only,
             Err(TryLockError::Poisoned(e)) => e.into_inner(),
             Err(TryLockError::WouldBlock) => return Ok(()),
         };
-        let discards =
-            |volume: &mut Volume| Ok((!volume.is_read_only()).then(|| volume.discards()));
-        let Some(mut discards) = self.with(discards)? else {
+        let Some(mut discards) = self.allowed_discards()? else {
             return Ok(());
         };
         let begun = Instant::now();
-        while begun.elapsed() < self.every
-            && let Some(done) = discards.issue(DISCARD_BATCH)
-        {
-            self.with(|volume| {
-                volume.discarded(done);
-                Ok(())
-            })?;
-        }
+        while begun.elapsed() < self.every && self.issue(&mut discards, EAGER_BATCH)? {}
+        self.release_zones(discards)
+    }
+
+    /// Returns the discards that the volume allows. None if it is read-only.
+    fn allowed_discards(&self) -> Result<Option<Discards>> {
+        self.with(|volume| Ok((!volume.is_read_only()).then(|| volume.discards())))
+    }
+
+    /// Issues at most `max` discards. Returns false after the last.
+    fn issue(&self, discards: &mut Discards, max: usize) -> Result<bool> {
+        let Some(done) = discards.issue(max) else {
+            return Ok(false);
+        };
+        self.with(|volume| {
+            volume.discarded(done);
+            Ok(true)
+        })
+    }
+
+    fn release_zones(&self, discards: Discards) -> Result<()> {
         let released = discards.release_zones()?;
         self.with(|volume| {
             volume.discarded(released);
@@ -105,11 +164,47 @@ impl VolumeServer {
         })
     }
 
+    /// Issues discards in rounds, until the mount ends.
+    pub(super) fn dispatch_discards(&self) {
+        let Some((batch, only_idle)) = self.discards.round() else {
+            return;
+        };
+        let mut discards: Option<Discards> = None;
+        loop {
+            let mut keep = self.keep_state();
+            if discards.is_none() {
+                let nothing = |keep: &mut KeeperState| !keep.may_discard && !keep.ended;
+                let waited = self.wake.wait_while(keep, nothing);
+                keep = waited.unwrap_or_else(PoisonError::into_inner);
+                keep.may_discard = false;
+                drop(keep);
+                discards = self.allowed_discards().ok().flatten();
+                keep = self.keep_state();
+            }
+            let seen = self.requests.load(Relaxed);
+            let waited = self
+                .wake
+                .wait_timeout_while(keep, DISCARD_ROUND, |keep| !keep.ended);
+            if waited.unwrap_or_else(PoisonError::into_inner).0.ended {
+                return;
+            }
+            let is_busy = only_idle && self.requests.load(Relaxed) != seen;
+            let Some(mut round) = discards.take_if(|_| !is_busy) else {
+                continue;
+            };
+            match self.issue(&mut round, batch) {
+                Ok(true) => discards = Some(round),
+                // What fails here is left to the next checkpoint, or to a trim.
+                _ => _ = self.release_zones(round),
+            }
+        }
+    }
+
     /// Notifies the keeper thread if the volume needs a checkpoint.
     pub(super) fn notice_pressure(&self, volume: &Volume) {
         if volume.wants_checkpoint() {
             self.keep_state().much = true;
-            self.wake.notify_one();
+            self.wake.notify_all();
         }
     }
 

@@ -26,4 +26,5 @@ mod seek;
 mod server;
 mod service;
 
+pub use durability::DiscardPolicy;
 pub use server::{SYNC_EVERY, VolumeServer};

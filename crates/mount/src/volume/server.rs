@@ -1,12 +1,13 @@
 //! Shared state of a mounted volume.
 
+use super::durability::DiscardPolicy;
 use super::fields::{entry_of, errno_of, nid};
 use super::group_flush::GroupFlush;
 use super::seek::{self, PendingSeek};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -50,6 +51,10 @@ pub struct VolumeServer {
     pub(super) wake: Condvar,
     /// Interval between two checkpoints.
     pub(super) every: Duration,
+    /// Time at which discards are issued.
+    pub(super) discards: DiscardPolicy,
+    /// Number of accesses to the volume.
+    pub(super) requests: AtomicU64,
     /// State of the thread that starts early flushes.
     pub(super) behind: Mutex<WriteBehindState>,
     pub(super) much: Condvar,
@@ -66,6 +71,8 @@ pub(super) struct WriteBehindState {
 pub(super) struct KeeperState {
     /// The volume is so full of changes that an operation may soon need a checkpoint.
     pub(super) much: bool,
+    /// Checkpoints may have allowed discards.
+    pub(super) may_discard: bool,
     /// The filesystem is unmounted.
     pub(super) ended: bool,
 }
@@ -122,6 +129,8 @@ impl VolumeServer {
             keep: Mutex::default(),
             wake: Condvar::new(),
             every: SYNC_EVERY,
+            discards: DiscardPolicy::default(),
+            requests: AtomicU64::new(0),
             behind: Mutex::default(),
             much: Condvar::new(),
         }
@@ -131,6 +140,13 @@ impl VolumeServer {
     #[must_use]
     pub fn every(self, every: Duration) -> Self {
         Self { every, ..self }
+    }
+
+    /// Sets the time at which discards are issued. The volume must be mounted with a matching
+    /// [`DiscardMode`](tuff_iplfs::DiscardMode).
+    #[must_use]
+    pub fn discarding(self, discards: DiscardPolicy) -> Self {
+        Self { discards, ..self }
     }
 
     /// Unmounts the volume after the end of the session.
@@ -161,6 +177,7 @@ impl VolumeServer {
     }
 
     pub(super) fn lock(&self) -> Result<MutexGuard<'_, ServerState>> {
+        self.requests.fetch_add(1, Relaxed);
         // Poisoned: a panic interrupted a change.
         self.core.lock().map_err(|_| Errno::IO)
     }

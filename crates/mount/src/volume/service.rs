@@ -82,9 +82,10 @@ impl Service for VolumeServer {
     fn background(self: &Arc<Self>) -> Vec<(&'static str, Background)> {
         let (seeks, pending) = mpsc::channel();
         *self.seeks() = Some(seeks);
-        let [keeper, writer, seeker] = [self.clone(), self.clone(), self.clone()];
+        let [keeper, discarder, writer, seeker] = std::array::from_fn(|_| self.clone());
         vec![
             ("keeper", Box::new(move |_| keeper.keep())),
+            ("discards", Box::new(move |_| discarder.dispatch_discards())),
             ("writer", Box::new(move |_| writer.begin_writing())),
             (
                 "seeker",

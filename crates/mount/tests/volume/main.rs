@@ -16,10 +16,10 @@ use tuff_fuse::transport::Transport;
 use tuff_fuse::{Log, Session, SessionOptions};
 use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{
-    BlockAddr, BlockDevice, CheckOptions, FormatOptions, Limit, MountOptions, Subject, Volume,
-    check,
+    BlockAddr, BlockDevice, CheckOptions, DiscardMode, FormatOptions, Limit, MountOptions, Subject,
+    Volume, check,
 };
-use tuff_mount::volume::{SYNC_EVERY, VolumeServer};
+use tuff_mount::volume::{DiscardPolicy, SYNC_EVERY, VolumeServer};
 
 /// Host device that fails on demand.
 #[derive(Default)]
@@ -120,12 +120,16 @@ impl Ours {
     }
 
     fn mount(&mut self) {
-        self.mount_with(SYNC_EVERY);
+        self.mount_with(SYNC_EVERY, DiscardPolicy::Eager);
     }
 
-    fn mount_with(&mut self, every: Duration) {
+    fn mount_with(&mut self, every: Duration, discards: DiscardPolicy) {
         let options = MountOptions {
             write_behind_pages: 1024,
+            discard: match discards {
+                DiscardPolicy::Eager => DiscardMode::Eager,
+                _ => DiscardMode::Deferred,
+            },
             ..MountOptions::default()
         };
         let volume = Volume::mount(self.host.clone(), options).unwrap();
@@ -137,7 +141,9 @@ impl Ours {
             flags: rustix::mount::MountFlags::empty(),
         };
         let mountpoint = mountpoint::attach_writable(&self.dir, &options).unwrap();
-        let server = VolumeServer::new(volume, log).every(every);
+        let server = VolumeServer::new(volume, log)
+            .every(every)
+            .discarding(discards);
         self.mount = Some(
             Session::start(
                 Arc::new(server),
@@ -523,7 +529,7 @@ fn changes_beside_a_checkpoint(transport: Transport) {
         return;
     };
     ours.unmount().unwrap();
-    ours.mount_with(Duration::from_millis(20));
+    ours.mount_with(Duration::from_millis(20), DiscardPolicy::Eager);
     ours.put("kept", &[3; 100_000]).unwrap();
     let host = ours.host.clone();
     host.gate.lock().unwrap().1 = true;
@@ -561,12 +567,27 @@ fn changes_beside_a_checkpoint(transport: Transport) {
 
 #[test]
 fn deleted_blocks_are_discarded_without_further_operations() {
+    for policy in [
+        DiscardPolicy::Eager,
+        DiscardPolicy::Polite,
+        DiscardPolicy::Dispatch,
+    ] {
+        deleted_blocks_return(policy);
+    }
+}
+
+fn deleted_blocks_return(policy: DiscardPolicy) {
     let Some(mut ours) = Ours::new("idle") else {
         return;
     };
     ours.unmount().unwrap();
     let empty = ours.host.inner.blocks().len();
-    ours.mount_with(Duration::from_millis(20));
+    // A busy mount is never idle for a round.
+    let every = match policy {
+        DiscardPolicy::Polite => Duration::from_millis(200),
+        _ => Duration::from_millis(20),
+    };
+    ours.mount_with(every, policy);
     ours.put("large", &[3; 4 << 20]).unwrap();
     assert!(ours.host.inner.blocks().len() > empty + 1024);
     fs::remove_file(ours.path("large")).unwrap();

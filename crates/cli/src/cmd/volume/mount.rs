@@ -15,8 +15,8 @@ use tuff_erofs::THREADS_MAX;
 use tuff_fuse::mountpoint::{self, Detach, MountOptions};
 use tuff_fuse::transport::Transport;
 use tuff_fuse::{CpuLatencyMode, Log, Session, SessionOptions};
-use tuff_iplfs::{Error, Volume};
-use tuff_mount::volume::{SYNC_EVERY, VolumeServer};
+use tuff_iplfs::{DiscardMode, Error, Volume};
+use tuff_mount::volume::{DiscardPolicy, SYNC_EVERY, VolumeServer};
 
 /// Dirty pages that are gathered into one write: 1 MiB. The write that completes them waits for all.
 const WRITE_BEHIND_PAGES: u64 = 256;
@@ -56,6 +56,10 @@ pub(crate) struct Args {
     /// Interval of checkpoints and discards, in seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600), default_value_t = SYNC_EVERY.as_secs() as u32)]
     commit: u32,
+    /// Dispatch of discards: eager (all after each checkpoint), polite (at most 8 at a time, when no request came for 50
+    /// ms), or dispatch (at most 16 every 50 ms)
+    #[arg(long, value_name = "WHEN", default_value = "eager")]
+    discard: DiscardPolicy,
     /// Serving threads [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
     threads: Option<u16>,
@@ -80,6 +84,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         write_behind_pages: WRITE_BEHIND_PAGES,
         dirty_nodes_max: DIRTY_NODES,
         prepare_blocks: PREPARE_BLOCKS,
+        discard: match args.discard {
+            DiscardPolicy::Eager => DiscardMode::Eager,
+            DiscardPolicy::Polite | DiscardPolicy::Dispatch => DiscardMode::Deferred,
+        },
         ..tuff_iplfs::MountOptions::default()
     };
     let volume = open(args, how, &log)?;
@@ -97,7 +105,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         false => mountpoint::attach_writable,
     };
     let every = Duration::from_secs(args.commit.into());
-    let server = VolumeServer::new(volume, log.clone()).every(every);
+    let server = VolumeServer::new(volume, log.clone())
+        .every(every)
+        .discarding(args.discard);
     let mountpoint = attach(&args.dir, &options).at("cannot mount")?;
     let dir = mountpoint.dir.clone();
     let how = SessionOptions {
