@@ -12,7 +12,7 @@ use crate::model::{Model, ObjectId, Tree, difference, tree_of};
 use crate::states::states;
 use crate::workload::{Op, PERSISTS, Persist, Step, alphabet, at, base, dependent};
 use std::sync::Arc;
-use tuff_iplfs::backend::Blocks;
+use tuff_iplfs::backend::{Blocks, MappedDevice};
 use tuff_iplfs::{
     BlockDevice, CheckOptions, Checkpoint, Discards, Error, FormatOptions, Geometry, MountOptions,
     Result as VolumeResult, Rules, Volume, check, mode,
@@ -39,6 +39,7 @@ pub struct Campaign {
     model: Model,
     geometry: Geometry,
     options: MountOptions,
+    is_mapped: bool,
     /// Number of sampled states per flush epoch.
     pub samples: usize,
     /// One in this many states also gets crashes during its recovery; 0 for none.
@@ -47,6 +48,9 @@ pub struct Campaign {
     pub tally: Tally,
     rng: Rng,
 }
+
+/// Size of the medium of a block map. Its journal restarts often.
+const MEDIUM_BLOCKS: u64 = 2048;
 
 /// Description of a failure, sufficient to reproduce it.
 pub type Failure = String;
@@ -78,14 +82,11 @@ struct ConcurrentCheckpoint {
 
 impl ConcurrentCheckpoint {
     /// Performs the next part. Returns the number of steps that it made durable.
-    fn advance(
-        &mut self,
-        volume: &mut Volume,
-        disk: &CrashDisk,
-        step: usize,
-    ) -> VolumeResult<usize> {
+    fn advance(&mut self, volume: &mut Volume, step: usize) -> VolumeResult<usize> {
+        let device = volume.device();
         let flush = || {
-            disk.flush()
+            device
+                .flush()
                 .map_err(|e| Error::Io(e, "flushing".to_owned()))
         };
         let Some((checkpoint, steps)) = self.checkpoint else {
@@ -131,26 +132,33 @@ impl ConcurrentCheckpoint {
 impl Campaign {
     /// Creates a campaign on a small volume, with the given rules in force.
     pub fn new(rules: Rules, seed: u64) -> Result<Self, Failure> {
-        Self::on_volume(rules, seed, 6, 0, false)
+        Self::on_volume(rules, seed, 6, 0, false, None)
+    }
+
+    /// Creates a campaign on a small volume over a block map. Events are those of the medium.
+    pub fn with_block_map(seed: u64) -> Result<Self, Failure> {
+        Self::on_volume(Rules::default(), seed, 6, 0, false, Some(MEDIUM_BLOCKS))
     }
 
     /// Creates a campaign on a volume whose discard log does not fit its pack.
     pub fn with_long_log(rules: Rules, seed: u64) -> Result<Self, Failure> {
-        Self::on_volume(rules, seed, 5, 820, false)
+        Self::on_volume(rules, seed, 5, 820, false, None)
     }
 
     /// Creates a campaign on a volume with a snapshot that differs from its current state.
     pub fn with_snapshot(rules: Rules, seed: u64) -> Result<Self, Failure> {
-        Self::on_volume(rules, seed, 6, 0, true)
+        Self::on_volume(rules, seed, 6, 0, true, None)
     }
 
-    /// Creates a campaign. `holes` is the number of separate dead blocks in the discard log at the start.
+    /// Creates a campaign. `holes` is the number of separate dead blocks in the discard log at the start. With
+    /// `medium_blocks`, the volume lies on a block map.
     fn on_volume(
         rules: Rules,
         seed: u64,
         pack_blocks: u32,
         holes: u64,
         snapshot: bool,
+        medium_blocks: Option<u64>,
     ) -> Result<Self, Failure> {
         let geometry = Geometry {
             area_bits: 29,
@@ -161,13 +169,23 @@ impl Campaign {
         let format = FormatOptions {
             geometry,
             reserve_blocks: 256,
-            ..FormatOptions::new([3; 16], [5; 16], 4096)
+            ..FormatOptions::new(
+                [3; 16],
+                [5; 16],
+                medium_blocks.map_or(4096, |blocks| blocks / 2),
+            )
         };
+        let is_mapped = medium_blocks.is_some();
         let disk = Arc::new(CrashDisk::new(
             Blocks::new(),
             Arc::default(),
-            geometry.fixed_end(),
+            overwritten_end(&geometry, is_mapped),
         ));
+        if let Some(blocks) = medium_blocks {
+            MappedDevice::create(disk.clone(), blocks, [9; 16], &geometry)
+                .map_err(|e| format!("making the block map: {e}"))?;
+        }
+        let dev = device_on(&disk, is_mapped)?;
         let window_blocks = 256 + 4 * holes;
         let options = MountOptions {
             window_blocks,
@@ -178,12 +196,12 @@ impl Campaign {
         };
         let mut model = Model::default();
         let mut run = || {
-            Volume::format(disk.clone(), &format)?;
+            Volume::format(dev.clone(), &format)?;
             let sound = MountOptions {
                 rules: Rules::default(),
                 ..options.clone()
             };
-            let mut volume = Volume::mount(disk.clone(), sound)?;
+            let mut volume = Volume::mount(dev.clone(), sound)?;
             let mut ops = base();
             if snapshot {
                 ops.insert(ops.len() - 2, Op::Snapshot("old"));
@@ -210,6 +228,7 @@ impl Campaign {
             model,
             geometry,
             options,
+            is_mapped,
             samples: 6,
             nested_every: 16,
             tally: Tally::default(),
@@ -261,8 +280,9 @@ impl Campaign {
         let disk = Arc::new(CrashDisk::new(
             self.blocks.clone(),
             self.written.clone(),
-            self.geometry.fixed_end(),
+            overwritten_end(&self.geometry, self.is_mapped),
         ));
+        let dev = device_on(&disk, self.is_mapped)?;
         let failed = |e: Error| format!("running it: {e}");
         let mut options = self.options.clone();
         if steps.iter().any(|(_, p)| *p == Persist::Background)
@@ -271,7 +291,7 @@ impl Campaign {
             // Without this, nothing is appended during a checkpoint.
             options.write_behind_pages = 0;
         }
-        let mut volume = Volume::mount(disk.clone(), options).map_err(failed)?;
+        let mut volume = Volume::mount(dev, options).map_err(failed)?;
         let (mut marks, mut files, mut kept) = (Vec::new(), Vec::new(), Vec::new());
         let mut concurrent = ConcurrentCheckpoint::default();
         for (i, (op, persist)) in steps.iter().enumerate() {
@@ -303,9 +323,7 @@ impl Campaign {
                     }
                 }
                 Persist::Background => {
-                    durable = concurrent
-                        .advance(&mut volume, &disk, i + 1)
-                        .map_err(failed)?;
+                    durable = concurrent.advance(&mut volume, i + 1).map_err(failed)?;
                 }
             }
             // Creating or deleting a snapshot includes a checkpoint.
@@ -320,7 +338,7 @@ impl Campaign {
         let begun = concurrent.checkpoint.is_some() || concurrent.ended > 0;
         while begun && (concurrent.checkpoint.is_some() || concurrent.ended < 2) {
             let durable = concurrent
-                .advance(&mut volume, &disk, steps.len())
+                .advance(&mut volume, steps.len())
                 .map_err(failed)?;
             kept.push((disk.position(), durable));
             if concurrent.checkpoint.is_none() && !volume.checkpoint_frees_blocks() {
@@ -383,9 +401,9 @@ impl Campaign {
         let disk = Arc::new(CrashDisk::new(
             blocks,
             written.clone(),
-            self.geometry.fixed_end(),
+            overwritten_end(&self.geometry, self.is_mapped),
         ));
-        let dev: Arc<dyn BlockDevice> = disk.clone();
+        let dev = device_on(&disk, self.is_mapped)?;
         let mut volume = Volume::mount(dev.clone(), self.options.clone())
             .map_err(|e| format!("does not mount: {e}"))?;
         let events = disk.events();
@@ -405,6 +423,10 @@ impl Campaign {
         drop(volume);
         if let Some(what) = disk.violations().first() {
             return Err(what.clone());
+        }
+        if self.is_mapped {
+            let again = device_on(&disk, true)?;
+            self.verify_consistency(&again, written, "after opening it again", true)?;
         }
         Ok(events)
     }
@@ -442,7 +464,8 @@ impl Campaign {
                 .collect();
             let extra = difference_of(&held, &report.reachable);
             let mut lost = difference_of(&report.reachable, &held);
-            lost.retain(|addr| !written.only_zeros(*addr));
+            // The check has compared the checksums of these blocks, which a block map reads as zeros.
+            lost.retain(|addr| !self.is_mapped && !written.only_zeros(*addr));
             if !(extra.is_empty() && lost.is_empty()) {
                 return Err(format!(
                     "{when}: the device holds {extra:x?}, which cannot be reached, and not {lost:x?}, which can, of {} reachable blocks",
@@ -546,6 +569,27 @@ impl Campaign {
             self.workload(&steps)?;
         }
         Ok(())
+    }
+}
+
+/// End of the addresses that may be written twice. A block map reuses all of them.
+fn overwritten_end(geometry: &Geometry, is_mapped: bool) -> u64 {
+    if is_mapped {
+        u64::MAX
+    } else {
+        geometry.fixed_end()
+    }
+}
+
+/// Opens the device of the volume on a disk.
+fn device_on(disk: &Arc<CrashDisk>, is_mapped: bool) -> Result<Arc<dyn BlockDevice>, Failure> {
+    if !is_mapped {
+        return Ok(disk.clone());
+    }
+    match MappedDevice::open(disk.clone(), MEDIUM_BLOCKS) {
+        Ok(Some(device)) => Ok(Arc::new(device)),
+        Ok(None) => Err("the block map has no header".to_owned()),
+        Err(e) => Err(format!("the block map does not open: {e}")),
     }
 }
 

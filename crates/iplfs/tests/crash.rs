@@ -75,6 +75,18 @@ fn snapshots_survive_every_crash() {
 }
 
 #[test]
+fn a_volume_on_a_block_map_survives_every_crash() {
+    let mut campaign = Campaign::with_block_map(11).unwrap();
+    campaign.samples = 2;
+    campaign.nested_every = 256;
+    run(campaign, |c| {
+        c.single_operations()
+            .and_then(|()| c.pairs_during_checkpoint(201, 7))
+            .and_then(|()| c.sampled(12, 12))
+    });
+}
+
+#[test]
 #[ignore = "every pair: about seven million states, twenty minutes of one core in a release build"]
 fn every_pair_of_operations_survives_every_crash() {
     run(Campaign::new(Rules::default(), 2).unwrap(), |c| {

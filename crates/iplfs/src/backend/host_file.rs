@@ -1,8 +1,8 @@
-//! One sparse file, or one thin block device, as the whole address space.
+//! One file or block device: the whole address space if it is sparse, or the medium of a block map.
 //!
-//! A file must be able to reach 7 · 2^area_bits blocks: with 29 bits that is 14 TiB, which even ext4 can. A block
-//! device must have as many addresses, so it is thinly provisioned. Its discards are hole punches, which Linux passes
-//! on as discards.
+//! As the whole address space, it must reach 7 · 2^area_bits blocks: with 29 bits that is 14 TiB, which even ext4 can.
+//! A block device with as many addresses is thinly provisioned. Its discards are hole punches, which Linux passes on
+//! as discards.
 
 use super::host::{
     self, BS, data_runs, lock, punch, read_sparse, reserve, retry, write_in_place, write_zeros,
@@ -71,6 +71,14 @@ impl FileDevice {
             size,
             failed: AtomicBool::new(false),
         })
+    }
+
+    /// Size of the block device, or length of the file. Unit: blocks.
+    pub fn blocks(&self) -> io::Result<u64> {
+        match self.size {
+            Some(size) => Ok(size),
+            None => Ok(retry(|| self.file.metadata())?.len() / BS),
+        }
     }
 
     /// Maximum number of area bits that fit here, at most 48. A volume needs at least 29: a block device must be

@@ -1,14 +1,17 @@
-//! Devices that store a volume: a directory of sparse zone files, one sparse file or thin block device, or memory.
+//! Devices that store a volume: a directory of sparse zone files, one sparse file or thin block device, a block map on
+//! a file or block device of ordinary size, or memory.
 //!
 //! The devices on a host hold an exclusive lock while they are open, so that a volume is never mounted twice.
 
 mod host;
 mod host_file;
+mod mapped;
 mod memory;
 mod open;
 mod zone_dir;
 
 pub use host_file::FileDevice;
+pub use mapped::MappedDevice;
 pub use memory::{Blocks, MemDevice};
 pub use open::open;
 pub use zone_dir::ZoneDir;
