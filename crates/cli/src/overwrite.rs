@@ -132,6 +132,22 @@ pub(crate) fn check_device(path: &Path, offset: u64) -> Result<()> {
     }
 }
 
+/// Fails if a file or block device begins with data, which a volume would replace.
+///
+/// # Errors
+/// `Usage` for such a file or device; `Io` for one that cannot be read.
+pub(crate) fn check_blank(path: &Path) -> Result<()> {
+    let head = head(path, 0, HEAD)?;
+    if head.iter().all(|b| *b == 0) {
+        return Ok(());
+    }
+    Err(Error::usage(format_args!(
+        "{}: holds {}; --force creates a volume on it and destroys its content",
+        path.display(),
+        FileKind::of(&head).map_or("data", FileKind::name)
+    )))
+}
+
 fn terminal(place: &str, format: Format) -> Error {
     Error::usage(format_args!(
         "{place} is a terminal, and {} is binary: redirect it, or write it there with --force",

@@ -489,6 +489,10 @@ pub(super) const TOPICS: &[Topic] = &[
                 "Create a volume in one sparse file",
                 "tuff volume create --size 1G --file new.img",
             ),
+            (
+                "Create a volume on a block device",
+                "tuff volume create /dev/sdb",
+            ),
         ],
         related: &["volume mount", "volume import"],
         ..NONE

@@ -298,3 +298,39 @@ fn exports_and_streams_replace_only_their_own_format_without_force() {
         good(dir, args);
     }
 }
+
+#[test]
+fn an_existing_file_of_ordinary_size_becomes_a_volume() {
+    let place = Place::new("medium");
+    let dir = &place.0;
+    let file = |name: &str, len: u64| fs::File::create(dir.join(name)).unwrap().set_len(len);
+    file("disk", 64 << 20).unwrap();
+    let created = json(&good(dir, &["create", "disk", "--json"]));
+    let quota = created["quota_bytes"].as_u64().unwrap();
+    assert!((60 << 20..64 << 20).contains(&quota), "{quota}");
+    assert_eq!(created["area_bits"], 48);
+    good(dir, &["import", "disk", "src"]);
+    good(dir, &["export", "disk", "disk.tar"]);
+    good(dir, &["snapshot", "create", "disk", "now"]);
+    let report = json(&good(dir, &["check", "--data", "--json", "disk"]));
+    assert_eq!(report["leaked_bytes"], 0);
+    let stat = json(&good(dir, &["stat", "disk", "--json"]));
+    assert!(stat["allocated_bytes"].is_u64());
+    assert_eq!(dir.join("disk").metadata().unwrap().len(), 64 << 20);
+    // An error leaves the file as it is.
+    let (code, said) = bad(dir, &["create", "disk"]);
+    assert_eq!((code, said.contains("--force")), (2, true), "{said}");
+    file("small", 8 << 20).unwrap();
+    let (code, said) = bad(dir, &["create", "small"]);
+    assert_eq!((code, said.contains("20.0 MiB")), (2, true), "{said}");
+    let (code, said) = bad(dir, &["create", "--size", "65M", "--force", "disk"]);
+    assert_eq!((code, said.contains("space for")), (2, true), "{said}");
+    good(dir, &["check", "disk"]);
+    good(dir, &["create", "--force", "--size", "32M", "disk"]);
+    let (code, said) = bad(dir, &["create", "new"]);
+    assert_eq!((code, said.contains("--size")), (2, true), "{said}");
+    let sections = ["create", "new", "-s", "64M", "--section"];
+    let (code, said) = bad(dir, &[&sections[..], &["3M"]].concat());
+    assert_eq!((code, said.contains("power of two")), (2, true), "{said}");
+    good(dir, &[&sections[..], &["4M"]].concat());
+}

@@ -1,8 +1,9 @@
 //! `tuff volume create`: creates an empty volume.
 
 use super::failure::{At, Failure, Result};
-use super::open::{now, random, uuid};
+use super::open::{bytes, now, random, uuid};
 use crate::out::Out;
+use crate::overwrite::check_blank;
 use crate::text::hex;
 use crate::units::{parse_size, size};
 use serde_json::json;
@@ -10,30 +11,36 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use tuff_iplfs::backend::{FileDevice, ZoneDir};
-use tuff_iplfs::{BLOCK_SIZE, BlockDevice, Caller, FormatOptions, Geometry, Volume};
+use tuff_iplfs::backend::{FileDevice, MappedDevice, ZoneDir};
+use tuff_iplfs::{BLOCK_SIZE, BlockDevice, Caller, FormatOptions, Volume};
 use tuff_store::retry;
 
 /// Smallest quota: two checkpoint packs, the reserve and some data.
 const SIZE_MIN: u64 = 16 << 20;
+/// Size of a device or file that certainly holds the smallest volume and its block map.
+const MEDIUM_MIN: u64 = 20 << 20;
 
 /// Create an empty volume
 ///
 /// The default is a directory with one sparse file per zone: it works on every filesystem, and a dead zone is freed by
-/// deleting its file.
+/// deleting its file. On a block device or an existing file of at least 20 MiB, a block map provides the address space of
+/// the volume.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory to create, or a file with --file, or an existing thin block device
+    /// Directory to create, or a file with --file; or an existing block device or file
     path: PathBuf,
-    /// Largest size of the volume on its host, such as 10G
+    /// Largest size of the volume, such as 10G [default: all of an existing device or file]
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
-    size: u64,
+    size: Option<u64>,
     /// Create one sparse file instead of a directory
     #[arg(long)]
     file: bool,
     /// Size of a zone file, a power of two
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
     zone: u64,
+    /// Size of a section, the unit of dead-block bitmaps, a power of two from 256K to 64G
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
+    section: u64,
     /// Address bits of each log area, 29 to 58 (default: 48, or fewer if the host file cannot be so long)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(29..=58))]
     area_bits: Option<u8>,
@@ -46,7 +53,7 @@ pub(crate) struct Args {
     /// Group of the root directory
     #[arg(long, default_value_t = 0, value_name = "N")]
     gid: u32,
-    /// Overwrite a block device whatever it contains
+    /// Overwrite a block device or file whatever it contains
     #[arg(long)]
     force: bool,
     /// Print one JSON object
@@ -55,93 +62,133 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    if args.size < SIZE_MIN {
-        let what = format!(
-            "a volume of {} is too small, at least {} is needed",
-            size(args.size),
-            size(SIZE_MIN)
-        );
-        return Err(Failure::Usage(what));
-    }
     let zone_blocks = zone_blocks(args.zone)?;
+    let mut options = FormatOptions::new(
+        uuid().at("/dev/urandom")?,
+        random().at("/dev/urandom")?,
+        args.size.unwrap_or(SIZE_MIN) / BLOCK_SIZE as u64,
+    );
+    options.geometry.section_bits = section_bits(args.section)?;
+    options.geometry.area_bits = args.area_bits.unwrap_or(options.geometry.area_bits);
+    options.label.clone_from(&args.label);
+    options.caller = Caller {
+        now: now(),
+        uid: args.uid,
+        gid: args.gid,
+    };
     let was_there = retry(|| args.path.metadata()).is_ok();
-    let uuid = uuid().at("/dev/urandom")?;
-    let hash_key = random().at("/dev/urandom")?;
-    let made = make(args, zone_blocks);
-    let (device, reach) = made.inspect_err(|_| {
-        if !was_there {
-            // Removes only an empty directory.
-            let _ = std::fs::remove_dir(&args.path);
-        }
-    })?;
-    let area_bits = args.area_bits.unwrap_or(reach.min(48));
-    if area_bits > reach || area_bits < 29 {
-        if args.file && !is_block(&args.path) {
-            let _ = std::fs::remove_file(&args.path);
-        }
-        let what = format!(
-            "{}: addresses of {} bits do not fit: the device supports {reach}, and at least 29 are needed",
-            args.path.display(),
-            args.area_bits.unwrap_or(29)
-        );
-        return Err(Failure::Usage(what));
-    }
-    let options = FormatOptions::new(uuid, hash_key, args.size / BLOCK_SIZE as u64);
-    let options = FormatOptions {
-        geometry: Geometry {
-            area_bits,
-            ..options.geometry
-        },
-        label: args.label.clone(),
-        caller: Caller {
-            now: now(),
-            uid: args.uid,
-            gid: args.gid,
-        },
-        ..options
+    let (device, options) = if is_medium(&args.path) && !args.file {
+        on_medium(args, options)?
+    } else {
+        sparse(args, zone_blocks, options).inspect_err(|_| {
+            if !was_there {
+                // Removes only an empty directory.
+                let _ = std::fs::remove_dir(&args.path);
+            }
+        })?
     };
     let made = Volume::format(device, &options).at(args.path.display());
     made.inspect_err(|_| unmake(&args.path, was_there))?;
+    let quota = bytes(options.quota_blocks);
     let mut out = Out::new();
     if args.json {
         out.line(json!({
-            "path": args.path.display().to_string(), "uuid": hex(&uuid),
-            "quota_bytes": args.size, "area_bits": area_bits, "label": args.label,
+            "path": args.path.display().to_string(), "uuid": hex(&options.uuid),
+            "quota_bytes": quota, "area_bits": options.geometry.area_bits, "label": args.label,
         }))?;
     } else {
         out.line(format_args!(
             "{}: a volume of {}",
             args.path.display(),
-            size(args.size)
+            size(quota)
         ))?;
     }
     out.finish()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Creates the backing device. Returns it with its largest number of address bits per area.
-fn make(args: &Args, zone_blocks: u64) -> Result<(Arc<dyn BlockDevice>, u8)> {
+type Created = (Arc<dyn BlockDevice>, FormatOptions);
+
+/// Creates a block map on an existing block device or file.
+fn on_medium(args: &Args, mut options: FormatOptions) -> Result<Created> {
     let place = args.path.display();
-    if is_block(&args.path) {
-        if !args.force {
-            let what = format!(
-                "{place}: is a block device; --force creates a volume on it and destroys its content"
-            );
-            return Err(Failure::Usage(what));
-        }
-        let device = FileDevice::open(&args.path, false).at(&place)?;
-        let reach = device.area_bits_max().at(&place)?;
-        Ok((Arc::new(device), reach))
-    } else if args.file {
-        let device = FileDevice::create(&args.path).at(&place)?;
-        let reach = device.area_bits_max().at(&place)?;
-        Ok((Arc::new(device), reach))
-    } else {
-        Ok((
-            Arc::new(ZoneDir::create(&args.path, zone_blocks).at(&place)?),
-            58,
-        ))
+    if !args.force {
+        check_blank(&args.path)?;
     }
+    let medium = FileDevice::open(&args.path, false).at(&place)?;
+    let blocks = medium.blocks().at(&place)?;
+    let capacity = MappedDevice::capacity_on(blocks, &options.geometry);
+    if bytes(capacity) < SIZE_MIN {
+        return Err(Failure::Usage(format!(
+            "{place}: {} are too small for a volume, at least {} are needed",
+            size(bytes(blocks)),
+            size(MEDIUM_MIN)
+        )));
+    }
+    let quota = args.size.map_or(capacity, |size| size / BLOCK_SIZE as u64);
+    if quota > capacity {
+        return Err(Failure::Usage(format!(
+            "{place}: has space for a volume of {}",
+            size(bytes(capacity))
+        )));
+    }
+    require_size(bytes(quota))?;
+    options = FormatOptions {
+        quota_blocks: quota,
+        reserve_blocks: FormatOptions::new(options.uuid, options.hash_key, quota).reserve_blocks,
+        ..options
+    };
+    let device = MappedDevice::create(Arc::new(medium), blocks, options.uuid, &options.geometry);
+    Ok((Arc::new(device.at(&place)?), options))
+}
+
+/// Creates a directory of zone files, or a sparse file with `--file`.
+fn sparse(args: &Args, zone_blocks: u64, mut options: FormatOptions) -> Result<Created> {
+    let place = args.path.display();
+    let Some(size) = args.size else {
+        let what = format!("{place}: a new directory or file needs --size");
+        return Err(Failure::Usage(what));
+    };
+    require_size(size)?;
+    if !args.file {
+        let device = ZoneDir::create(&args.path, zone_blocks).at(&place)?;
+        return Ok((Arc::new(device), options));
+    }
+    let device = FileDevice::create(&args.path).at(&place)?;
+    let reach = device.area_bits_max().at(&place)?;
+    if args.area_bits.is_none() {
+        options.geometry.area_bits = reach.min(48);
+    }
+    let area_bits = options.geometry.area_bits;
+    if area_bits > reach || area_bits < 29 {
+        let _ = std::fs::remove_file(&args.path);
+        return Err(Failure::Usage(format!(
+            "{place}: addresses of {} bits do not fit: the file supports {reach}, and at least 29 are needed",
+            area_bits.max(29)
+        )));
+    }
+    Ok((Arc::new(device), options))
+}
+
+fn require_size(bytes: u64) -> Result<()> {
+    if bytes >= SIZE_MIN {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "a volume of {} is too small, at least {} is needed",
+        size(bytes),
+        size(SIZE_MIN)
+    )))
+}
+
+/// Bits of an offset in a section of `bytes` bytes.
+fn section_bits(bytes: u64) -> Result<u8> {
+    let bits = (bytes / BLOCK_SIZE as u64).checked_ilog2().unwrap_or(0);
+    if !bytes.is_power_of_two() || !(6..=24).contains(&bits) {
+        let what = format!("sections of {bytes} bytes, expected a power of two from 256K to 64G");
+        return Err(Failure::Usage(what));
+    }
+    Ok(bits as u8) // fits: at most 24
 }
 
 /// Number of blocks in a zone of `bytes` bytes.
@@ -161,11 +208,17 @@ pub(super) fn unmake(path: &Path, was_there: bool) {
         if !was_there {
             let _ = std::fs::remove_dir(path);
         }
-    } else if !is_block(path) {
+    } else if !was_there {
         let _ = std::fs::remove_file(path);
     }
 }
 
+/// Returns whether the path is a block device.
 pub(super) fn is_block(path: &Path) -> bool {
     retry(|| path.metadata()).is_ok_and(|m| m.file_type().is_block_device())
+}
+
+/// Returns whether the path can store a block map.
+fn is_medium(path: &Path) -> bool {
+    is_block(path) || retry(|| path.metadata()).is_ok_and(|m| m.is_file())
 }

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 /// Create, mount, check and replicate writable IPLFS volumes
 ///
 /// A volume is a log-structured filesystem that returns free space to its host. It lies in a directory of sparse zone files,
-/// in one sparse file, or on a thin block device. A verb locks the volume while it runs.
+/// in one sparse file, or on a block device. A verb locks the volume while it runs.
 #[derive(clap::Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct Args {

@@ -3,13 +3,14 @@
 use super::create::{is_block, unmake, zone_blocks};
 use super::failure::{At, Failure, Result};
 use super::open::{bytes, device};
+use crate::overwrite::check_blank;
 use crate::units::{parse_size, size};
 use std::fs::File;
 use std::io::{self, BufReader, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use tuff_iplfs::backend::{FileDevice, ZoneDir};
+use tuff_iplfs::backend::{FileDevice, MappedDevice, ZoneDir};
 use tuff_iplfs::{BlockDevice, Error, Stream};
 use tuff_store::{open_text, retry};
 
@@ -108,24 +109,23 @@ fn make(args: &Args, stream: &Stream<'_>) -> Result<Arc<dyn BlockDevice>> {
             ZoneDir::create(&args.path, zone_blocks).at(&place)?,
         ));
     }
-    let device = if args.file {
-        FileDevice::create(&args.path).at(&place)?
-    } else if args.force {
-        FileDevice::open(&args.path, false).at(&place)?
-    } else {
-        let what = format!(
-            "{place}: is a block device; --force creates a volume on it and destroys its content"
-        );
-        return Err(Failure::Usage(what));
-    };
-    if let Err(e) = reaches(args, stream, &device) {
-        drop(device);
-        if args.file {
+    if args.file {
+        let device = FileDevice::create(&args.path).at(&place)?;
+        if let Err(e) = reaches(args, stream, &device) {
+            drop(device);
             let _ = std::fs::remove_file(&args.path);
+            return Err(e);
         }
-        return Err(e);
+        return Ok(Arc::new(device));
     }
-    Ok(Arc::new(device))
+    if !args.force {
+        check_blank(&args.path)?;
+    }
+    let medium = FileDevice::open(&args.path, false).at(&place)?;
+    let blocks = medium.blocks().at(&place)?;
+    let sb = stream.superblock();
+    let device = MappedDevice::create(Arc::new(medium), blocks, sb.uuid, &sb.geometry);
+    Ok(Arc::new(device.at(&place)?))
 }
 
 /// Uses an existing file for a new volume, if it is empty or `--force` is given.

@@ -17,13 +17,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Served files by name, inode and size in bytes. Each maps the start of the same disk.
-const FILES: [(&str, INodeNo, u64); 2] = [
-    ("plain", INodeNo(2), PLAIN),
-    ("thin", INodeNo(3), super::disk::SIZE),
-];
-/// Size for filesystems that use the whole device; mkfs.xfs needs at least 300 MiB. Unit: bytes.
-const PLAIN: u64 = 512 << 20;
+/// Name and inode of the served file, which maps the disk.
+const NAME: &str = "disk";
+const FILE: INodeNo = INodeNo(2);
 /// Lifetime of entries and attributes in the kernel's cache. They never change.
 const BELIEVED: Duration = Duration::from_secs(3600);
 
@@ -46,16 +42,16 @@ impl Device {
         })
     }
 
-    /// Returns the path of the file of 512 MiB.
+    /// Returns the path of the file.
     pub(in crate::campaigns) fn plain(&self) -> PathBuf {
-        self.folder.join(FILES[0].0)
+        self.folder.join(NAME)
     }
 
-    /// Attaches a loop device of the size of the disk (`thin`) or of 512 MiB.
-    pub(in crate::campaigns) fn attach(&self, thin: bool) -> Result<Attached> {
+    /// Attaches a loop device.
+    pub(in crate::campaigns) fn attach(&self) -> Result<Attached> {
         let output = Command::new("losetup")
             .args(["--find", "--show"])
-            .arg(self.folder.join(FILES[usize::from(thin)].0))
+            .arg(self.folder.join(NAME))
             .stdin(Stdio::null())
             .output()
             .map_err(|e| Error::Io("run losetup".to_owned(), e))?;
@@ -104,10 +100,9 @@ struct Served(Arc<Disk>);
 
 impl Served {
     fn attributes(inode: INodeNo) -> FileAttr {
-        let file = FILES.iter().find(|(_, number, _)| *number == inode);
-        let (kind, size, nlink) = match file {
-            Some((_, _, size)) => (FileType::RegularFile, *size, 1),
-            None => (FileType::Directory, 0, 2),
+        let (kind, size, nlink) = match inode {
+            FILE => (FileType::RegularFile, super::disk::SIZE, 1),
+            _ => (FileType::Directory, 0, 2),
         };
         FileAttr {
             ino: inode,
@@ -131,12 +126,10 @@ impl Served {
 
 impl Filesystem for Served {
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let file = FILES.iter().find(|(known, _, _)| name == *known);
-        match file.filter(|_| parent == INodeNo::ROOT) {
-            Some((_, inode, _)) => {
-                reply.entry(&BELIEVED, &Self::attributes(*inode), Generation(0));
-            }
-            None => reply.error(Errno::ENOENT),
+        if parent == INodeNo::ROOT && name == NAME {
+            reply.entry(&BELIEVED, &Self::attributes(FILE), Generation(0));
+        } else {
+            reply.error(Errno::ENOENT);
         }
     }
 

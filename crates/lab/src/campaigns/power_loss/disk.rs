@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tuff_testkit::Rng;
 
-/// Size of the disk: the minimum for a volume. Unit: bytes.
-pub(in crate::campaigns) const SIZE: u64 = 1 << 44;
+/// Size of the disk. mkfs.xfs needs at least 300 MiB. Unit: bytes.
+pub(in crate::campaigns) const SIZE: u64 = 512 << 20;
 
 /// Unit of atomic writes. Unit: bytes.
 pub(in crate::campaigns) const SECTOR: u64 = 512;

@@ -79,17 +79,12 @@ impl Kind {
         text.lines().next().map(|line| line.trim().to_owned())
     }
 
-    /// True if it needs a device with a much larger address space than its capacity.
-    pub(super) fn is_thin(self) -> bool {
-        self == Kind::Volume
-    }
-
     /// Creates the filesystem on a device.
     pub(super) fn make(self, tuff: &Path, device: &Path) -> Result<()> {
         let device = device.as_os_str();
         let said = match self {
             Kind::Volume => {
-                let create = ["volume", "create", "--force", "--size", "512M"].map(OsStr::new);
+                let create = ["volume", "create", "--force"].map(OsStr::new);
                 run(tuff.as_os_str(), create.into_iter().chain([device]))?
             }
             Kind::Ext4 => run("mkfs.ext4", ["-q".as_ref(), "-F".as_ref(), device])?,

@@ -194,7 +194,7 @@ impl<'a> Bench<'a> {
             return Ok(());
         }
         self.disk.reset(&Pages::new());
-        let device = self.device.attach(kind.is_thin())?;
+        let device = self.device.attach()?;
         kind.make(&self.conditions.tuff, device.path())?;
         drop(device);
         self.flush();
@@ -214,7 +214,7 @@ impl<'a> Bench<'a> {
     fn fail(&self, kind: Kind, failure: Failure, seed: u64) -> Result<Promise> {
         let (tuff, point) = (&self.conditions.tuff, &self.point);
         let mut rng = Rng::new(seed);
-        let device = self.device.attach(kind.is_thin())?;
+        let device = self.device.attach()?;
         if let Said::Wrong(what) = kind.mount(tuff, device.path(), point)? {
             return Err(Error::Command(format!(
                 "a fresh {} does not mount: {what}",
@@ -256,7 +256,7 @@ impl<'a> Bench<'a> {
         let tuff = &self.conditions.tuff;
         let first = match self.look(kind, promise)? {
             Ok(verdict) if verdict.right() => {
-                let device = self.device.attach(kind.is_thin())?;
+                let device = self.device.attach()?;
                 let Said::Wrong(found) = kind.check(tuff, device.path())? else {
                     return Ok((Outcome::Clean, None));
                 };
@@ -281,7 +281,7 @@ impl<'a> Bench<'a> {
             Ok(Verdict { told, .. }) => told.unwrap_or_default(),
             Err(refused) => refused,
         };
-        let device = self.device.attach(kind.is_thin())?;
+        let device = self.device.attach()?;
         let repaired = kind.repair(tuff, device.path())?;
         drop(device);
         // The result of a failed repair is not trusted, even if the content is right.
@@ -311,7 +311,7 @@ impl<'a> Bench<'a> {
     /// mount.
     fn look(&self, kind: Kind, promise: &Promise) -> Result<Result<Verdict, String>> {
         let (tuff, point) = (&self.conditions.tuff, &self.point);
-        let device = self.device.attach(kind.is_thin())?;
+        let device = self.device.attach()?;
         if let Said::Wrong(what) = kind.mount(tuff, device.path(), point)? {
             return Ok(Err(what));
         }
