@@ -345,7 +345,7 @@ fn after_every_crash_an_address_reads_as_the_contract_of_a_device_says() {
                     found.push((used.addr, used.fill));
                 }
             }
-            // What one opening finds, the next one finds too.
+            // The next opening finds the same blocks.
             device.rewrite_damaged_files().unwrap();
             device.flush().unwrap();
             let again = open();

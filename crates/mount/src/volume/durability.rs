@@ -8,10 +8,10 @@
 //!
 //! During a checkpoint an fsync waits for its end. All other operations continue.
 
+use super::discard_policy::DiscardPolicy;
 use super::fields::errno_of;
 use super::server::{KeeperState, VolumeServer};
 use std::io;
-use std::str::FromStr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -22,44 +22,6 @@ use tuff_iplfs::{Discards, Error, Fsync, Nid, Result, Volume};
 const EAGER_BATCH: usize = 64;
 /// Time between two rounds of discards, and without requests after which the device counts as idle.
 const DISCARD_ROUND: Duration = Duration::from_millis(50);
-
-/// Time at which a mount issues the discards that its checkpoints allow.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum DiscardPolicy {
-    /// All of them after each checkpoint.
-    #[default]
-    Eager,
-    /// At most 8 per round, and only if there was no request for 50 ms, as F2FS.
-    Polite,
-    /// At most 16 per round of 50 ms, whether or not there are requests, as the published IPLFS.
-    Dispatch,
-}
-
-impl DiscardPolicy {
-    /// Maximum number of discards in a round, and whether it waits for an idle device. None without rounds.
-    fn round(self) -> Option<(usize, bool)> {
-        match self {
-            Self::Eager => None,
-            Self::Polite => Some((8, true)),
-            Self::Dispatch => Some((16, false)),
-        }
-    }
-}
-
-impl FromStr for DiscardPolicy {
-    type Err = String;
-
-    fn from_str(s: &str) -> std::result::Result<Self, String> {
-        match s {
-            "eager" => Ok(Self::Eager),
-            "polite" => Ok(Self::Polite),
-            "dispatch" => Ok(Self::Dispatch),
-            _ => Err(format!(
-                "{s:?} is no discard policy: expected eager, polite or dispatch"
-            )),
-        }
-    }
-}
 
 /// Held by the thread that writes a checkpoint.
 pub(super) struct CheckpointGuard<'a>(#[expect(dead_code, reason = "held")] MutexGuard<'a, ()>);
@@ -194,7 +156,7 @@ impl VolumeServer {
             };
             match self.issue(&mut round, batch) {
                 Ok(true) => discards = Some(round),
-                // What fails here is left to the next checkpoint, or to a trim.
+                // The next checkpoint, or a trim, issues discards that fail here.
                 _ => _ = self.release_zones(round),
             }
         }

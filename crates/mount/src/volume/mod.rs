@@ -9,6 +9,7 @@
 //! | `lseek`, `seek` | SEEK_DATA and SEEK_HOLE |
 //! | `project` | project identifiers through ioctl |
 //! | `server` | the shared state and its lock |
+//! | `discard_policy` | the time at which discards are issued |
 //! | `fields` | encoding of attributes, decoding of their changes |
 //!
 //! * The kernel caches names forever and writes its page cache back at any time, because this mount is the only writer.
@@ -16,6 +17,7 @@
 //! * One lock guards the volume. Reads of data, flushes and discards run outside it.
 //! * A panic ends as EIO, and so does every later request: the state in memory is not trustworthy then.
 
+mod discard_policy;
 mod durability;
 mod fields;
 mod group_flush;
@@ -26,5 +28,5 @@ mod seek;
 mod server;
 mod service;
 
-pub use durability::DiscardPolicy;
+pub use discard_policy::DiscardPolicy;
 pub use server::{SYNC_EVERY, VolumeServer};

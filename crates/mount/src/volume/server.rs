@@ -1,6 +1,6 @@
 //! Shared state of a mounted volume.
 
-use super::durability::DiscardPolicy;
+use super::discard_policy::DiscardPolicy;
 use super::fields::{entry_of, errno_of, nid};
 use super::group_flush::GroupFlush;
 use super::seek::{self, PendingSeek};
