@@ -6,7 +6,7 @@
 //!        └ its end          └ the hash offset
 //! ```
 
-use crate::read::{Image, Inode, Location, OpenOptions, Space};
+use crate::read::{DeviceId, Image, Inode, Location, OpenOptions, Space};
 use crate::walk::Walk;
 use crate::{Error, Result};
 use std::ops::Range;
@@ -290,9 +290,8 @@ fn content(
         let extent = extent?;
         let bad = match extent.location {
             Location::Hole => false,
-            Location::Raw { device: 0, pos } => is_hit(pos, extent.len),
             // This tree does not cover other devices.
-            Location::Raw { .. } => false,
+            Location::Raw { device, pos } => device == DeviceId::PRIMARY && is_hit(pos, extent.len),
             Location::Cluster(cluster) => is_hit(cluster.pos, cluster.len.into()),
             Location::Inline {
                 space, pos, len, ..

@@ -53,7 +53,8 @@ impl fmt::Display for ByteLen {
 pub struct DeviceId(pub u16);
 
 impl DeviceId {
-    /// Device with the superblock. Data on it may also have an address in the space of another device.
+    /// Device with the superblock. Its addresses are those of the unified address space, which also contains each device
+    /// with a unified address.
     pub const PRIMARY: Self = Self(0);
 
     /// Index in the device table. `None` for the primary device.

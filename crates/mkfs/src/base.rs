@@ -36,6 +36,7 @@ use member::Member;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_erofs::read::{Image, Inode};
+use tuff_format::DeviceId;
 use tuff_format::config::Configs;
 use tuff_format::device::Slot;
 use tuff_store::ReadAt;
@@ -224,7 +225,7 @@ impl Bases {
     }
 
     /// Returns the device that holds a grain of a base, 1 being the first, and the grain's number there.
-    pub(crate) fn on_device(&self, grain: u32, per_block: u32) -> (u16, u32) {
+    pub(crate) fn on_device(&self, grain: u32, per_block: u32) -> (DeviceId, u32) {
         let member = self.member_at(grain, per_block);
         let before: usize = (self.members.iter())
             .take_while(|m| m.origin() < member.origin())
@@ -232,6 +233,6 @@ impl Bases {
             .sum();
         let (device, at) = member.on_device(grain);
         // Fits: a device table has room for fewer slots.
-        (device + before as u16, at)
+        (DeviceId(device.0 + before as u16), at)
     }
 }

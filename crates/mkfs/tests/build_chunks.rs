@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use tuff_erofs::Error;
-use tuff_erofs::read::Location;
+use tuff_erofs::read::{DeviceId, Location};
 use tuff_mkfs::{
     CompressionOptions, DedupeOptions, LayoutOptions, MetadataOptions, OutputOptions,
     ResourceOptions,
@@ -177,7 +177,8 @@ fn equal_chunks_are_stored_once_and_zeros_not_at_all() {
             .map(|e| (e.len, e.location))
             .collect()
     };
-    let data = |pos| Location::Raw { device: 1, pos };
+    let device = DeviceId(1);
+    let data = |pos| Location::Raw { device, pos };
     assert_eq!(places("a"), [(40_000, data(0))]);
     assert_eq!(places("b"), [(40_000, data(0))]);
     assert_eq!(places("c"), [(36_864, data(0)), (3140, data(40_960))]);

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
+use tuff_erofs::read::{DeviceId, Location};
 use tuff_format::features::incompat;
 use tuff_mkfs::{KernelVersion, Metadata, Options, Progress, Source, Whiteouts, build};
 use tuff_mkfs::{LayoutOptions, MetadataOptions, ResourceOptions, SourceOptions};
@@ -255,9 +256,7 @@ fn sparse_members_keep_their_holes_or_are_copied() {
             .unwrap()
             .map(|e| e.unwrap().location)
             .collect();
-        let external = |s: &tuff_erofs::read::Location| {
-            !matches!(s, tuff_erofs::read::Location::Raw { device: 0, .. })
-        };
+        let external = |s: &Location| !matches!(s, Location::Raw { device, .. } if *device == DeviceId::PRIMARY);
         assert_eq!(places.iter().all(external), *referred, "{name}: {places:?}");
         see(name, &|_, offset, buf| {
             assert_eq!(image.read_at(&inode, buf, offset).unwrap(), buf.len());

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use tuff_erofs::Result;
-use tuff_erofs::read::{Extent, Image, Inode, Location};
+use tuff_erofs::read::{DeviceId, Extent, Image, Inode, Location};
 use tuff_format::cluster::Coding;
 
 /// List the extents of files: where their data lies in the image
@@ -89,7 +89,7 @@ impl Line {
         let (physical, coding) = match extent.location {
             Location::Hole => (None, "hole"),
             Location::Raw { device, pos } => {
-                if device != 0 {
+                if device != DeviceId::PRIMARY {
                     flags.push(format!("device={device}"));
                 }
                 (Some((pos, extent.len)), "plain")

@@ -10,7 +10,7 @@ use crate::Result;
 use crate::read::fetch::StorePosition;
 use crate::read::file::cluster_place;
 use crate::read::map::{Cluster, Extent, Location};
-use crate::read::{Image, Inode, Nid};
+use crate::read::{DeviceId, Image, Inode, Nid};
 use crate::threads;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -138,7 +138,7 @@ impl<'a> Jobs<'a> {
         }
     }
 
-    fn raw(&mut self, nid: Nid, extent: Extent, device: u16, pos: u64, last: bool) {
+    fn raw(&mut self, nid: Nid, extent: Extent, device: DeviceId, pos: u64, last: bool) {
         let bits = self.image.superblock().block_bits;
         let mut done = 0;
         while done < extent.len {
@@ -218,8 +218,8 @@ impl<'a> Jobs<'a> {
         let inside = self
             .image
             .devices
-            .has(0, cluster.pos, cluster.len.into())
-            .and_then(|()| self.image.devices.locate(0, cluster.pos));
+            .has(DeviceId::PRIMARY, cluster.pos, cluster.len.into())
+            .and_then(|()| self.image.devices.locate(DeviceId::PRIMARY, cluster.pos));
         let spot = match inside {
             Ok((spot, _)) => spot,
             Err(e) => return self.shared.failed(Rule::DataRange, &place(), &e),
@@ -333,7 +333,7 @@ impl<'a> Jobs<'a> {
                 continue;
             };
             let bits = self.image.superblock().block_bits;
-            let owner = match self.image.devices.locate(0, cluster.pos) {
+            let owner = match self.image.devices.locate(DeviceId::PRIMARY, cluster.pos) {
                 Ok((spot, _)) if bits.within(cluster.pos) == 0 => {
                     self.map.get(spot.store, spot.pos >> bits.get())
                 }
@@ -366,7 +366,7 @@ impl<'a> Jobs<'a> {
 /// Returns the sort key of an extent's bytes.
 fn place_of(extent: &Extent) -> (u8, u16, u64) {
     match extent.location {
-        Location::Raw { device, pos } => (0, device, pos),
+        Location::Raw { device, pos } => (0, device.0, pos),
         Location::Cluster(cluster) => (0, 0, cluster.pos),
         Location::Inline { space, pos, .. } => (1, space as u16, pos),
         Location::Hole | Location::Fragment { .. } => (2, 0, 0),

@@ -4,7 +4,7 @@ use super::finding::Rule;
 use super::walk::Walk;
 use crate::Error;
 use crate::read::map::{ClusterCoding, Extents, FileMap, Location};
-use crate::read::{FileType, Inode, Space};
+use crate::read::{DeviceId, FileType, Inode, Space};
 use tuff_format::cluster::header::{BIG_1, BIG_2};
 use tuff_format::cluster::{Form, HeadKind, Lcluster};
 use tuff_format::inode::Layout;
@@ -123,7 +123,7 @@ impl Walk<'_, '_> {
                         );
                     }
                 }
-                Location::Raw { device, .. } => used.device |= device > 0,
+                Location::Raw { device, .. } => used.device |= device != DeviceId::PRIMARY,
                 Location::Inline { .. } | Location::Hole => {}
             }
             self.jobs.add(inode.nid(), extent, next == inode.size());

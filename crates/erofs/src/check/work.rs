@@ -11,7 +11,7 @@ use crate::read::decode::{self, DecodeScope, Worker};
 use crate::read::fetch::FETCH_MAX;
 use crate::read::file::cluster_place;
 use crate::read::map::{Cluster, ClusterCoding, Extent, Location};
-use crate::read::{Image, Nid, Space};
+use crate::read::{DeviceId, Image, Nid, Space};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Receiver;
@@ -52,7 +52,7 @@ pub(super) struct Work<'a> {
     worker: Worker,
     out: Vec<u8>,
     /// Range that was touched last: device, start and end.
-    touched: (u16, u64, u64),
+    touched: (DeviceId, u64, u64),
     /// Counters that are not yet added to the shared ones.
     totals: Totals,
 }
@@ -65,7 +65,7 @@ impl<'a> Work<'a> {
             in_place,
             worker: Worker::default(),
             out: Vec::new(),
-            touched: (0, 0, 0),
+            touched: (DeviceId::PRIMARY, 0, 0),
             totals: Totals::default(),
         }
     }
@@ -145,7 +145,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn raw(&mut self, job: &Job, device: u16, pos: u64, later: &[Job]) -> Result<(), Error> {
+    fn raw(&mut self, job: &Job, device: DeviceId, pos: u64, later: &[Job]) -> Result<(), Error> {
         let devices = &self.image.devices;
         let len = job.extent.len;
         let both = len + u64::from(job.padding);
@@ -178,7 +178,7 @@ impl<'a> Work<'a> {
     }
 
     /// Reads bytes without inspecting their values, together with the following jobs of the same kind.
-    fn touch(&mut self, device: u16, pos: u64, len: u64, later: &[Job]) -> Result<(), Error> {
+    fn touch(&mut self, device: DeviceId, pos: u64, len: u64, later: &[Job]) -> Result<(), Error> {
         let (on, start, end) = self.touched;
         if on == device && start <= pos && pos + len <= end {
             return Ok(());
@@ -203,7 +203,8 @@ impl<'a> Work<'a> {
         let pos = clusters().next().map_or(0, |c| c.pos);
         let len = clusters().map(|c| c.len as usize).sum();
         let devices = &self.image.devices;
-        let Ok(mut src) = self.worker.fetched.get(devices, 0, pos, len, || 0) else {
+        let fetched = &mut self.worker.fetched;
+        let Ok(mut src) = fetched.get(devices, DeviceId::PRIMARY, pos, len, || 0) else {
             return false;
         };
         let mut blocks = [(&[][..], 0); SEVERAL];
@@ -238,7 +239,7 @@ impl<'a> Work<'a> {
         let (image, extent) = (self.image, &job.extent);
         if is_plain(job) {
             let place = |e: Error| e.within(cluster_place(extent, cluster));
-            self.touch(0, cluster.pos, cluster.len.into(), later)
+            self.touch(DeviceId::PRIMARY, cluster.pos, cluster.len.into(), later)
                 .map_err(place)?;
             self.count(job, cluster);
             return Ok(());
@@ -256,7 +257,7 @@ impl<'a> Work<'a> {
         let src = self
             .worker
             .fetched
-            .get(devices, 0, cluster.pos, len, || 0)?;
+            .get(devices, DeviceId::PRIMARY, cluster.pos, len, || 0)?;
         let Ok(stream) = decode::strip(src, image.form().bits) else {
             return Ok(());
         };
@@ -310,14 +311,16 @@ fn is_plain(job: &Job) -> bool {
 }
 
 /// Returns the number of bytes from `pos` on, over this job and the following ones, that are only touched.
-fn plain_from(device: u16, pos: u64, len: u64, later: &[Job]) -> u64 {
+fn plain_from(device: DeviceId, pos: u64, len: u64, later: &[Job]) -> u64 {
     let mut end = pos + len;
     for job in later {
         let (at, len) = match job.extent.location {
             Location::Raw { device: d, pos } if d == device && job.extent.len > SMALL => {
                 (pos, job.extent.len)
             }
-            Location::Cluster(c) if device == 0 && is_plain(job) => (c.pos, c.len.into()),
+            Location::Cluster(c) if device == DeviceId::PRIMARY && is_plain(job) => {
+                (c.pos, c.len.into())
+            }
             _ => break,
         };
         // The padding of a last block may be between two ranges.
@@ -331,7 +334,7 @@ fn plain_from(device: u16, pos: u64, len: u64, later: &[Job]) -> u64 {
 
 /// Returns the number of bytes from `pos` on to fetch in one read: contiguous short raw data, including
 /// padding.
-fn raw_from(device: u16, pos: u64, len: u64, later: &[Job]) -> u64 {
+fn raw_from(device: DeviceId, pos: u64, len: u64, later: &[Job]) -> u64 {
     let mut end = pos + len;
     for job in later {
         let len = job.extent.len + u64::from(job.padding);

@@ -4,7 +4,7 @@ use super::area::{Area, area_size};
 use super::regions::{Kind, Region, Regions};
 use crate::read::decode::strip;
 use crate::read::dir::type_of;
-use crate::read::{FileType, Image, Location, Nid, Space};
+use crate::read::{DeviceId, FileType, Image, Location, Nid, Space};
 use crate::{Error, Result};
 use tuff_format::cluster::MapHeader;
 use tuff_format::dirent::{Block, Dirent};
@@ -473,8 +473,8 @@ fn extent_fields(extent: &crate::read::Extent) -> Fields {
         Location::Hole => fields.push(("in", text("hole"))),
         Location::Raw { device, pos } => {
             fields.push(("in", text("data")));
-            if device != 0 {
-                fields.push(("device", Value::Number(device.into())));
+            if device != DeviceId::PRIMARY {
+                fields.push(("device", Value::Number(device.0.into())));
             }
             fields.push(("at", Value::Hex(pos)));
         }

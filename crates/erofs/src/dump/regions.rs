@@ -4,7 +4,7 @@ use super::area::{Area, area_of, area_size};
 use super::attribution::{GroupId, Use, Uses};
 use crate::read::limits::WorkBudget;
 use crate::read::map::{Extents, FileMap};
-use crate::read::{ClusterCoding, Extent, FileType, Image, Inode, Location, Nid};
+use crate::read::{ClusterCoding, DeviceId, Extent, FileType, Image, Inode, Location, Nid};
 use crate::walk::{Walk, shown};
 use crate::{Error, Result};
 use std::collections::HashSet;
@@ -423,7 +423,8 @@ impl<'a> Collector<'a> {
                     ClusterCoding::Compressed(id) => Kind::Cluster(id),
                     _ => Kind::Stored,
                 };
-                (0, cluster.pos, cluster.len.into(), kind, cluster.partial)
+                let (device, len) = (DeviceId::PRIMARY, cluster.len.into());
+                (device, cluster.pos, len, kind, cluster.partial)
             }
         };
         let piece = match kind {
@@ -526,7 +527,7 @@ impl Attribution {
             Location::Raw { device, pos } => {
                 (device, pos.saturating_add(from - extent.offset), used)
             }
-            Location::Cluster(cluster) => (0, cluster.pos, cluster.len.into()),
+            Location::Cluster(cluster) => (DeviceId::PRIMARY, cluster.pos, cluster.len.into()),
         };
         let whole = u128::from(left);
         while left > 0 {

@@ -3,7 +3,7 @@
 use super::target::{Dir, stage_name};
 use crate::read::fetch::Space;
 use crate::read::map::Cluster;
-use crate::read::{Inode, Nid};
+use crate::read::{DeviceId, Inode, Nid};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -55,7 +55,7 @@ pub(super) enum PieceSource {
     /// No data: the piece only creates the file.
     Nothing,
     /// Uncompressed data on a device.
-    Raw { device: u16, pos: u64 },
+    Raw { device: DeviceId, pos: u64 },
     /// Data stored inline after an inode.
     Inline {
         space: Space,
@@ -82,7 +82,7 @@ impl Piece {
     pub(super) fn key(&self) -> (u16, u64, u64) {
         match self.source {
             PieceSource::Nothing => (0, 0, 0),
-            PieceSource::Raw { device, pos } => (device, pos, 0),
+            PieceSource::Raw { device, pos } => (device.0, pos, 0),
             PieceSource::Cluster { cluster, skip, .. } => (0, cluster.pos, skip),
             PieceSource::Inline { space, pos, .. } => match space {
                 Space::Image => (0, pos, 0),

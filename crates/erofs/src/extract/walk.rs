@@ -11,7 +11,7 @@ use crate::check::marks::SlotMap;
 use crate::read::decode;
 use crate::read::limits::WorkBudget;
 use crate::read::map::{ClusterCoding, Extent, Extents, FileMap, Location};
-use crate::read::{FileType, Image, Inode, Nid, Space};
+use crate::read::{DeviceId, FileType, Image, Inode, Nid, Space};
 use crate::walk::{path_fits, shortened};
 use crate::{Error, Result};
 use rustix::fs::{self, AtFlags, Mode};
@@ -580,7 +580,8 @@ impl<'a, 'q> Walk<'a, 'q> {
             }
             Location::Cluster(cluster) => match cluster.coding {
                 ClusterCoding::Stored => {
-                    self.raw(task, 0, cluster.pos.saturating_add(skip), len, to)
+                    let pos = cluster.pos.saturating_add(skip);
+                    self.raw(task, DeviceId::PRIMARY, pos, len, to)
                 }
                 ClusterCoding::Interlaced => {
                     let bits = self.image.superblock().block_bits;
@@ -588,7 +589,8 @@ impl<'a, 'q> Walk<'a, 'q> {
                     let plen = cluster.len.into();
                     for (from, at) in decode::interlaced(bits, la, whole, plen, skip, len) {
                         let pos = cluster.pos.saturating_add(from.start);
-                        self.raw(task, 0, pos, at.end - at.start, to + at.start)?;
+                        let (len, to) = (at.end - at.start, to + at.start);
+                        self.raw(task, DeviceId::PRIMARY, pos, len, to)?;
                     }
                     Ok(())
                 }
@@ -607,7 +609,14 @@ impl<'a, 'q> Walk<'a, 'q> {
 
     /// Adds uncompressed data as pieces. Data past the end of the device becomes a single piece that fails to
     /// read, so that a false length costs nothing.
-    fn raw(&mut self, task: &Arc<Task>, device: u16, pos: u64, len: u64, to: u64) -> Result<()> {
+    fn raw(
+        &mut self,
+        task: &Arc<Task>,
+        device: DeviceId,
+        pos: u64,
+        len: u64,
+        to: u64,
+    ) -> Result<()> {
         let there = self.image.devices.there(device, pos, len);
         let mut done = 0;
         while done < len {

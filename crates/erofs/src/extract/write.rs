@@ -3,6 +3,7 @@
 use super::piece::{FileState, Piece, PieceSource, Task};
 use super::shared::Shared;
 use super::target::{Handles, create_file, give_name, remove_file, reopen_file, stage_file};
+use crate::read::DeviceId;
 use crate::read::decode::{DecodeScope, Worker};
 use crate::read::fetch::FETCH_MAX;
 use crate::read::map::{Cluster, Extent, Location};
@@ -161,7 +162,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn raw(&mut self, piece: &Piece, device: u16, pos: u64) -> Result<()> {
+    fn raw(&mut self, piece: &Piece, device: DeviceId, pos: u64) -> Result<()> {
         let mut done = 0;
         while done < piece.len {
             let n = (piece.len - done).min(READ);

@@ -3,7 +3,7 @@
 use super::fetch::{Bytes, Space};
 use std::sync::Arc;
 use tuff_format::cluster::{self, Coding};
-use tuff_format::{BlockBits, chunk};
+use tuff_format::{BlockBits, DeviceId, chunk};
 
 /// Contiguous range of a file's bytes and its location. Self-contained: fetching and decoding need no inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub enum Location {
     Hole,
     /// Stored uncompressed on a device.
     Raw {
-        /// Slot of the device table; 0 is the unified address space.
-        device: u16,
+        /// Device; the primary device stands for the unified address space.
+        device: DeviceId,
         /// Position on the device. Unit: bytes.
         pos: u64,
     },

@@ -5,7 +5,7 @@ use crate::{Error, Remedy, Result};
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use tuff_format::device::Slot;
-use tuff_format::{BlockAddr, BlockBits};
+use tuff_format::{BlockAddr, BlockBits, DeviceId};
 use tuff_store::ReadAt;
 
 /// Length of the aligned windows in which metadata is read and cached. Small, because some writers store file
@@ -14,7 +14,7 @@ pub(crate) const WINDOW: u64 = 16 << 10;
 
 /// Primary and extra devices, and the translation of addresses to them.
 ///
-/// With extra devices, slot n of the device table is `extra[n - 1]`. An address of device 0 inside the range
+/// With extra devices, slot n of the device table is `extra[n - 1]`. An address of the primary device inside the range
 /// of a slot belongs to that slot. Without extra devices ("flat" mode), everything is on the primary device.
 pub(crate) struct Devices {
     primary: Arc<dyn ReadAt>,
@@ -66,12 +66,12 @@ impl Devices {
         self.store(store).map_or(0, |s| s.size())
     }
 
-    /// Translates the stored device id of a chunk to a slot number.
-    pub(crate) fn device_id(&self, raw: u16) -> Result<u16> {
+    /// Translates the stored device id of a chunk to a device.
+    pub(crate) fn device_id(&self, raw: DeviceId) -> Result<DeviceId> {
         let count = self.slots.len() as u32;
-        let id = u32::from(raw) & ((count + 1).next_power_of_two() - 1);
+        let id = u32::from(raw.0) & ((count + 1).next_power_of_two() - 1);
         match u16::try_from(id) {
-            Ok(id) if u32::from(id) <= count => Ok(id),
+            Ok(id) if u32::from(id) <= count => Ok(DeviceId(id)),
             _ => Err(Error::corrupt(
                 "",
                 format_args!("device id {id}, expected at most {count}"),
@@ -81,18 +81,18 @@ impl Devices {
 
     /// Translates byte `pos` of a device to a store. Also returns the number of bytes from there that are on
     /// the same store.
-    pub(crate) fn locate(&self, device: u16, pos: u64) -> Result<(StorePosition, u64)> {
+    pub(crate) fn locate(&self, device: DeviceId, pos: u64) -> Result<(StorePosition, u64)> {
         let base = |slot: &Slot| slot.uniaddr.position(self.bits);
         let range = |slot: &Slot| Some((base(slot)?, self.bits.len_of(slot.blocks)?.0));
         if self.extra.is_empty() {
-            let slot = self.slots.get(usize::from(device).wrapping_sub(1));
+            let slot = device.slot().and_then(|slot| self.slots.get(slot));
             if slot.is_some_and(|slot| slot.uniaddr == BlockAddr(0)) {
                 return Err(Error::usage(format_args!(
                     "data is on device {device}, which was not given"
                 )));
             }
             let shift = match device {
-                0 => Some(0),
+                DeviceId::PRIMARY => Some(0),
                 _ => slot.and_then(base),
             };
             let pos = shift.and_then(|s| s.checked_add(pos)).ok_or_else(|| {
@@ -103,8 +103,9 @@ impl Devices {
             })?;
             return Ok((StorePosition { store: 0, pos }, u64::MAX - pos));
         }
-        if device > 0 {
-            return Ok((StorePosition { store: device, pos }, u64::MAX - pos));
+        if device != DeviceId::PRIMARY {
+            let store = device.0;
+            return Ok((StorePosition { store, pos }, u64::MAX - pos));
         }
         let mut left = u64::MAX - pos;
         for (slot, store) in self.slots.iter().zip(1u16..) {
@@ -125,7 +126,7 @@ impl Devices {
     }
 
     /// Fills `buf` from byte `pos` of a device.
-    pub(crate) fn read(&self, device: u16, mut pos: u64, mut buf: &mut [u8]) -> Result<()> {
+    pub(crate) fn read(&self, device: DeviceId, mut pos: u64, mut buf: &mut [u8]) -> Result<()> {
         while !buf.is_empty() {
             let (spot, left) = self.locate(device, pos)?;
             let n = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -138,7 +139,7 @@ impl Devices {
     }
 
     /// Makes the stores read a range without returning its bytes. Fails where [`read`](Self::read) fails.
-    pub(crate) fn touch(&self, device: u16, mut pos: u64, mut len: u64) -> Result<()> {
+    pub(crate) fn touch(&self, device: DeviceId, mut pos: u64, mut len: u64) -> Result<()> {
         while len > 0 {
             let (spot, left) = self.locate(device, pos)?;
             let n = len.min(left);
@@ -154,7 +155,7 @@ impl Devices {
     }
 
     /// Checks that `len` bytes at `pos` of a device exist, before memory is allocated for them.
-    pub(crate) fn has(&self, device: u16, pos: u64, len: u64) -> Result<()> {
+    pub(crate) fn has(&self, device: DeviceId, pos: u64, len: u64) -> Result<()> {
         // An inode whose data is all inline may have no address.
         if len == 0 {
             return Ok(());
@@ -164,7 +165,7 @@ impl Devices {
     }
 
     /// Returns the number of contiguous bytes available at `pos`, at most `len`.
-    pub(crate) fn there(&self, device: u16, pos: u64, len: u64) -> u64 {
+    pub(crate) fn there(&self, device: DeviceId, pos: u64, len: u64) -> u64 {
         let mut there = 0;
         while there < len {
             let Ok((spot, left)) = self.locate(device, pos.saturating_add(there)) else {
@@ -181,7 +182,7 @@ impl Devices {
     }
 
     /// Hints the stores that these bytes will be read soon.
-    pub(crate) fn will_need(&self, device: u16, pos: u64, len: u64) {
+    pub(crate) fn will_need(&self, device: DeviceId, pos: u64, len: u64) {
         if let Ok((spot, left)) = self.locate(device, pos)
             && let Ok(store) = self.store(spot.store)
         {
@@ -190,7 +191,7 @@ impl Devices {
     }
 
     /// Hints the stores that these bytes are not needed soon.
-    pub(crate) fn done_with(&self, device: u16, pos: u64, len: u64) {
+    pub(crate) fn done_with(&self, device: DeviceId, pos: u64, len: u64) {
         if let Ok((spot, left)) = self.locate(device, pos)
             && let Ok(store) = self.store(spot.store)
         {
@@ -308,7 +309,7 @@ pub(crate) type Windows = Cache<(Space, u64), Arc<Vec<u8>>>;
 /// Buffer of the last read for clusters. Adjacent clusters are fetched with one read.
 #[derive(Default)]
 pub(crate) struct Fetched {
-    device: u16,
+    device: DeviceId,
     pos: u64,
     len: usize,
     bytes: Vec<u8>,
@@ -326,7 +327,7 @@ impl Fetched {
     }
 
     /// Returns true if the buffer holds the range.
-    pub(crate) fn holds(&self, device: u16, pos: u64, len: usize) -> bool {
+    pub(crate) fn holds(&self, device: DeviceId, pos: u64, len: usize) -> bool {
         device == self.device
             && pos >= self.pos
             && pos.saturating_add(len as u64) <= self.pos.saturating_add(self.len as u64)
@@ -337,7 +338,7 @@ impl Fetched {
     pub(crate) fn get(
         &mut self,
         devices: &Devices,
-        device: u16,
+        device: DeviceId,
         pos: u64,
         len: usize,
         run: impl FnOnce() -> u64,

@@ -9,6 +9,7 @@ use super::map::{Cluster, ClusterCoding, Extent, Extents, FileMap, Location};
 use crate::{Error, Result};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
+use tuff_format::DeviceId;
 use tuff_format::cluster::Coding;
 
 /// Request for bytes `[skip, skip + dst.len())` of one extent.
@@ -148,7 +149,7 @@ impl Image {
             Location::Cluster(cluster) => match cluster.coding {
                 ClusterCoding::Stored => {
                     let pos = cluster.pos.saturating_add(skip);
-                    self.devices.read(0, pos, dst)
+                    self.devices.read(DeviceId::PRIMARY, pos, dst)
                 }
                 ClusterCoding::Interlaced => {
                     let bits = self.superblock().block_bits;
@@ -157,8 +158,8 @@ impl Image {
                     for (from, to) in decode::interlaced(bits, la, len, plen, skip, n) {
                         // Fits: inside `dst`.
                         let dst = &mut dst[to.start as usize..to.end as usize];
-                        self.devices
-                            .read(0, cluster.pos.saturating_add(from.start), dst)?;
+                        let pos = cluster.pos.saturating_add(from.start);
+                        self.devices.read(DeviceId::PRIMARY, pos, dst)?;
                     }
                     Ok(())
                 }
@@ -271,9 +272,9 @@ impl Image {
     ) -> Result<()> {
         let Worker { decoder, fetched } = worker;
         let place = |e: Error| e.within(cluster_place(extent, cluster));
-        let src = fetched
-            .get(&self.devices, 0, cluster.pos, cluster.len as usize, run)
-            .map_err(place)?;
+        let (devices, len) = (&self.devices, cluster.len as usize);
+        let src = fetched.get(devices, DeviceId::PRIMARY, cluster.pos, len, run);
+        let src = src.map_err(place)?;
         let scope = if cluster.partial {
             DecodeScope::Prefix
         } else {

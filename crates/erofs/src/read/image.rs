@@ -14,7 +14,7 @@ use tuff_format::features::{compat, incompat};
 use tuff_format::inode::FileType;
 use tuff_format::superblock::{self, Superblock};
 use tuff_format::xattr::LongPrefix;
-use tuff_format::{Nid, cluster};
+use tuff_format::{DeviceId, Nid, cluster};
 use tuff_store::ReadAt;
 
 /// Options for opening an image with [`Image::open`].
@@ -199,11 +199,11 @@ impl Image {
         self.devices.total_size()
     }
 
-    /// Fills `buf` from byte `pos` of a device; device 0 is the unified address space.
+    /// Fills `buf` from byte `pos` of a device; the primary device stands for the unified address space.
     ///
     /// # Errors
     /// `Corrupt` for a position that no device has, `Io` for a failed read.
-    pub fn read_device(&self, device: u16, pos: u64, buf: &mut [u8]) -> Result<()> {
+    pub fn read_device(&self, device: DeviceId, pos: u64, buf: &mut [u8]) -> Result<()> {
         self.devices.read(device, pos, buf)
     }
 
@@ -211,7 +211,7 @@ impl Image {
     ///
     /// # Errors
     /// `Corrupt` for a position that no device has.
-    pub fn locate(&self, device: u16, pos: u64) -> Result<(StorePosition, u64)> {
+    pub fn locate(&self, device: DeviceId, pos: u64) -> Result<(StorePosition, u64)> {
         self.devices.locate(device, pos)
     }
 
@@ -450,7 +450,8 @@ impl Image {
                 return self.bytes(*space, tail_pos.saturating_add(offset - in_blocks), len);
             }
             if let (Some(start), true) = (start, offset + len as u64 <= *in_blocks) {
-                let (spot, left) = self.devices.locate(0, start.saturating_add(offset))?;
+                let pos = start.saturating_add(offset);
+                let (spot, left) = self.devices.locate(DeviceId::PRIMARY, pos)?;
                 if spot.store == 0 && left >= len as u64 {
                     return self.bytes(Space::Image, spot.pos, len);
                 }

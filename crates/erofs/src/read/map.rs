@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tuff_format::cluster::{self, Coding, Data};
 use tuff_format::inode::Layout;
 use tuff_format::units::round_up;
-use tuff_format::{BlockAddr, Nid, chunk};
+use tuff_format::{BlockAddr, DeviceId, Nid, chunk};
 
 impl Image {
     /// Returns the extents that overlap `range` of an inode's data, in order and without gaps. The first and
@@ -205,7 +205,7 @@ impl FileMap {
                 let source = match start {
                     None => Location::Hole,
                     Some(pos) => Location::Raw {
-                        device: 0,
+                        device: DeviceId::PRIMARY,
                         pos: *pos,
                     },
                 };
@@ -286,7 +286,7 @@ impl Chunks {
         match entry.map_err(|e| place(Error::format("", e)))? {
             chunk::Chunk::Hole => Ok(Location::Hole),
             chunk::Chunk::Data { device, block } => {
-                let device = image.devices.device_id(device.0).map_err(place)?;
+                let device = image.devices.device_id(device).map_err(place)?;
                 let pos = block.position(self.bits);
                 let pos = pos.ok_or_else(|| place(Error::corrupt("block address", block)))?;
                 Ok(Location::Raw { device, pos })
@@ -433,7 +433,7 @@ impl Image {
                     in_blocks,
                     ..
                 } => {
-                    let there = self.devices.has(0, start, in_blocks);
+                    let there = self.devices.has(DeviceId::PRIMARY, start, in_blocks);
                     there.map_err(|e| e.within(inode.place()))?;
                     false
                 }

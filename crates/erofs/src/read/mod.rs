@@ -72,5 +72,5 @@ pub use limits::{Limits, WorkBudget};
 pub use map::{Extents, Run, Runs};
 pub use xattr::Xattr;
 
-pub use tuff_format::Nid;
 pub use tuff_format::inode::{FileType, Layout};
+pub use tuff_format::{DeviceId, Nid};

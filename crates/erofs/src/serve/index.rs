@@ -13,7 +13,7 @@
 
 use crate::read::cache::Cache;
 use crate::read::map::FileMap;
-use crate::read::{Cluster, ClusterCoding, Extent, Image, Inode, Location, Nid, Space};
+use crate::read::{Cluster, ClusterCoding, DeviceId, Extent, Image, Inode, Location, Nid, Space};
 use crate::{Error, Result};
 use std::sync::Arc;
 use tuff_format::cluster::Coding;
@@ -69,7 +69,7 @@ impl Record {
         let len = |len: u32| (len >> (32 - LEN_SHIFT) == 0).then_some(len << LEN_SHIFT);
         let (word, pos) = match extent.location {
             Location::Hole => (HOLE, 0),
-            Location::Raw { device, pos } => (RAW | u32::from(device) << LEN_SHIFT, pos),
+            Location::Raw { device, pos } => (RAW | u32::from(device.0) << LEN_SHIFT, pos),
             Location::Fragment { offset } => (FRAGMENT, offset),
             Location::Cluster(c) => {
                 let partial = if c.partial { PARTIAL } else { 0 };
@@ -116,7 +116,7 @@ impl Record {
         match self.word & KIND {
             HOLE => Location::Hole,
             RAW => Location::Raw {
-                device: len as u16,
+                device: DeviceId(len as u16),
                 pos,
             },
             FRAGMENT => Location::Fragment { offset: pos },
@@ -333,7 +333,7 @@ mod tests {
         let mut all = vec![
             Location::Hole,
             Location::Raw {
-                device: u16::MAX,
+                device: DeviceId(u16::MAX),
                 pos: u64::MAX,
             },
             Location::Fragment { offset: 1 << 60 },

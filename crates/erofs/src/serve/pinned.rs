@@ -6,7 +6,7 @@ use super::profile::Profile;
 use super::server::Server;
 use super::session::Session;
 use crate::read::decode::{self, DecodeScope};
-use crate::read::{Cluster, ClusterCoding, Extent, Inode, Location};
+use crate::read::{Cluster, ClusterCoding, DeviceId, Extent, Inode, Location};
 use crate::{Error, Result};
 
 /// Result of pinning a profile.
@@ -122,10 +122,9 @@ impl Server {
             return Ok(false);
         }
         let worker = &mut session.worker;
-        let devices = &self.image.devices;
-        let src = worker
-            .fetched
-            .get(devices, 0, cluster.pos, cluster.len as usize, || 0)?;
+        let (devices, fetched) = (&self.image.devices, &mut worker.fetched);
+        let stored = cluster.len as usize;
+        let src = fetched.get(devices, DeviceId::PRIMARY, cluster.pos, stored, || 0)?;
         let scope = if cluster.partial {
             DecodeScope::Prefix
         } else {

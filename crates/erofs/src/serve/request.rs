@@ -12,7 +12,7 @@ use super::session::Session;
 use crate::read::decode::{self, Broken, DecodeScope};
 use crate::read::fetch::FETCH_MAX;
 use crate::read::file::cluster_place;
-use crate::read::{Cluster, ClusterCoding, Extent, Inode, Location, StorePosition};
+use crate::read::{Cluster, ClusterCoding, DeviceId, Extent, Inode, Location, StorePosition};
 use crate::{Error, Result};
 use std::sync::Arc;
 use tuff_codec::{Algorithm, Decoder};
@@ -146,7 +146,7 @@ impl Server {
                             _ => break,
                         }
                     }
-                    self.fetch_into(session, 0, pos, &mut out.buf[at..at + n])?;
+                    self.fetch_into(session, DeviceId::PRIMARY, pos, &mut out.buf[at..at + n])?;
                     return Ok(Some(n));
                 }
                 ClusterCoding::Interlaced => {
@@ -156,7 +156,7 @@ impl Server {
                         // Fits: inside the part.
                         let dst = &mut out.buf[at + to.start as usize..at + to.end as usize];
                         let pos = cluster.pos.saturating_add(from.start);
-                        self.fetch_into(session, 0, pos, dst)?;
+                        self.fetch_into(session, DeviceId::PRIMARY, pos, dst)?;
                     }
                 }
                 ClusterCoding::Compressed(id) => {
@@ -283,7 +283,7 @@ impl Server {
         };
         let form = self.image.form();
         let algorithm = decode::algorithm(id).map_err(|e| e.at(""))?;
-        let (position, _) = self.image.devices.locate(0, cluster.pos)?;
+        let (position, _) = self.image.devices.locate(DeviceId::PRIMARY, cluster.pos)?;
         let name = (position, cluster.len);
         let compressed = if part.is_whole() {
             None
@@ -331,10 +331,11 @@ impl Server {
             fits: self.decoded.fits(len + IN_PLACE_ROOM),
             run: part.is_whole()
                 && (contiguous_len(cluster, cursor) > cluster.len.into()
-                    || session
-                        .worker
-                        .fetched
-                        .holds(0, cluster.pos, cluster.len as usize)),
+                    || session.worker.fetched.holds(
+                        DeviceId::PRIMARY,
+                        cluster.pos,
+                        cluster.len as usize,
+                    )),
         };
         let mut plan = policy::choose(&input, self.options.policy);
         let mut slab = None;
@@ -380,7 +381,10 @@ impl Server {
                         session.tally.add(Count::CompressedHits, 1);
                         buf[src_at..].copy_from_slice(&slab[..cluster.len as usize]);
                     }
-                    None => self.fetch_into(session, 0, cluster.pos, &mut buf[src_at..])?,
+                    None => {
+                        let dst = &mut buf[src_at..];
+                        self.fetch_into(session, DeviceId::PRIMARY, cluster.pos, dst)?;
+                    }
                 }
                 let stream = decode::strip(&buf[src_at..], form.bits)
                     .map_err(corrupt)?
@@ -474,11 +478,9 @@ impl Server {
             tally.add(Count::CompressedHits, 1);
             return Ok((&slab[..cluster.len as usize], &mut worker.decoder));
         }
-        let devices = &self.image.devices;
-        let run = || contiguous_len(cluster, cursor);
-        let src = worker
-            .fetched
-            .get(devices, 0, cluster.pos, cluster.len as usize, run)?;
+        let (devices, fetched) = (&self.image.devices, &mut worker.fetched);
+        let (len, run) = (cluster.len as usize, || contiguous_len(cluster, cursor));
+        let src = fetched.get(devices, DeviceId::PRIMARY, cluster.pos, len, run)?;
         Ok((src, &mut worker.decoder))
     }
 
@@ -495,8 +497,8 @@ impl Server {
         let whole = cluster.len as usize;
         let worker = &mut session.worker;
         loop {
-            let devices = &self.image.devices;
-            let src = worker.fetched.get(devices, 0, cluster.pos, guess, || 0)?;
+            let (devices, fetched) = (&self.image.devices, &mut worker.fetched);
+            let src = fetched.get(devices, DeviceId::PRIMARY, cluster.pos, guess, || 0)?;
             match decode(&mut worker.decoder, src, scratch(&mut session.buffer, end)) {
                 Err(_) if guess < whole => guess = whole,
                 done => return done.map_err(|e| Error::corrupt("", e)),
@@ -512,15 +514,15 @@ impl Server {
         name: (StorePosition, u32),
     ) -> Result<Arc<PoolBuffer>> {
         let len = cluster.len as usize;
-        self.image.devices.has(0, cluster.pos, len as u64)?;
-        let mut slab = self.decoded.slab_for_input(len);
         let devices = &self.image.devices;
+        devices.has(DeviceId::PRIMARY, cluster.pos, len as u64)?;
+        let mut slab = self.decoded.slab_for_input(len);
         let fetched = &mut session.worker.fetched;
-        if fetched.holds(0, cluster.pos, len) {
-            let bytes = fetched.get(devices, 0, cluster.pos, len, || 0)?;
+        if fetched.holds(DeviceId::PRIMARY, cluster.pos, len) {
+            let bytes = fetched.get(devices, DeviceId::PRIMARY, cluster.pos, len, || 0)?;
             slab[..len].copy_from_slice(bytes);
         } else {
-            self.fetch_into(session, 0, cluster.pos, &mut slab[..len])?;
+            self.fetch_into(session, DeviceId::PRIMARY, cluster.pos, &mut slab[..len])?;
         }
         let slab = Arc::new(slab);
         self.compressed.put(name, slab.clone(), slab.len());
@@ -531,7 +533,7 @@ impl Server {
     fn fetch_into(
         &self,
         session: &mut Session,
-        device: u16,
+        device: DeviceId,
         pos: u64,
         dst: &mut [u8],
     ) -> Result<()> {

@@ -12,7 +12,7 @@ use super::session::Session;
 use super::stream::Streams;
 use crate::Result;
 use crate::read::cache::Cache;
-use crate::read::{FileType, Image, Inode, Location, Nid, StorePosition, Xattr};
+use crate::read::{DeviceId, FileType, Image, Inode, Location, Nid, StorePosition, Xattr};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -394,14 +394,14 @@ impl Server {
         &self,
         inode: &Inode,
         (from, to): (u64, u64),
-        hint: impl Fn(u16, u64, u64),
+        hint: impl Fn(DeviceId, u64, u64),
     ) -> u64 {
         let Ok(mut cursor) = self.index.cursor(&self.image, inode, to) else {
             return 0;
         };
         // Clusters are mostly adjacent, so that few hints cover the range.
-        let (mut at, mut run, mut told) = (from, None::<(u16, u64, u64)>, 0);
-        let mut tell = |run: Option<(u16, u64, u64)>| {
+        let (mut at, mut run, mut told) = (from, None::<(DeviceId, u64, u64)>, 0);
+        let mut tell = |run: Option<(DeviceId, u64, u64)>| {
             if let Some((device, pos, len)) = run {
                 hint(device, pos, len);
                 told += len;
@@ -415,7 +415,7 @@ impl Server {
                     pos.saturating_add(at - extent.offset),
                     extent.end().min(to) - at,
                 ),
-                Location::Cluster(c) => (0, c.pos, u64::from(c.len)),
+                Location::Cluster(c) => (DeviceId::PRIMARY, c.pos, u64::from(c.len)),
                 _ => {
                     at = extent.end();
                     continue;

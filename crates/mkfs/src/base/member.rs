@@ -14,7 +14,7 @@ use tuff_format::config::Configs;
 use tuff_format::device::Slot;
 use tuff_format::features::KernelVersion;
 use tuff_format::inode::Layout;
-use tuff_format::{BlockAddr, BlockBits, Nid};
+use tuff_format::{BlockAddr, BlockBits, DeviceId, Nid};
 use tuff_store::{FileStore, ReadAt};
 
 /// Base with its open stores.
@@ -266,8 +266,8 @@ impl Member {
     }
 
     /// Converts byte `pos` of a device to a position in the unified address space of the base.
-    pub(super) fn unified(&self, device: u16, pos: u64) -> Option<u64> {
-        let Some(slot) = usize::from(device).checked_sub(1) else {
+    pub(super) fn unified(&self, device: DeviceId, pos: u64) -> Option<u64> {
+        let Some(slot) = device.slot() else {
             return Some(pos);
         };
         let slot = self.image.slots().get(slot)?;
@@ -279,17 +279,21 @@ impl Member {
     /// Reads `count` grains from `grain` on.
     pub(super) fn grains_from(&self, grain: u32, count: u16) -> Result<Vec<u8>> {
         let mut bytes = vec![0; usize::from(count) * self.grain.size()];
-        let read = self.image.read_device(0, self.position(grain), &mut bytes);
+        let pos = self.position(grain);
+        let read = self.image.read_device(DeviceId::PRIMARY, pos, &mut bytes);
         read.map_err(|e| e.within(&self.name))?;
         Ok(bytes)
     }
 
     /// Returns the device that holds a grain, 1 being the base itself, and the grain's number there.
-    pub(super) fn on_device(&self, grain: u32) -> (u16, u32) {
+    pub(super) fn on_device(&self, grain: u32) -> (DeviceId, u32) {
         let pos = self.position(grain);
-        match self.image.locate(0, pos) {
+        match self.image.locate(DeviceId::PRIMARY, pos) {
             // Fits: it was converted from 32 bits.
-            Ok((spot, _)) => (spot.store + 1, (spot.pos / self.grain.size() as u64) as u32),
+            Ok((spot, _)) => (
+                DeviceId(spot.store + 1),
+                (spot.pos / self.grain.size() as u64) as u32,
+            ),
             Err(_) => unreachable!("it was found before"),
         }
     }
@@ -306,7 +310,7 @@ impl Member {
         let end = pos.checked_add(len)?;
         let whole = pos.is_multiple_of(size) && len.is_multiple_of(size);
         let inside = len > 0 && end <= u64::from(self.blocks) * self.bits.size();
-        if !whole || !inside || self.image.locate(0, pos).ok()?.1 < len {
+        if !whole || !inside || self.image.locate(DeviceId::PRIMARY, pos).ok()?.1 < len {
             return None;
         }
         let origin = u64::from(self.origin) * self.bits.size();

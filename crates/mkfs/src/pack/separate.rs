@@ -14,6 +14,7 @@ use super::piece::ShortPiece;
 use crate::Result;
 use crate::base::Bases;
 use hashbrown::HashMap;
+use tuff_format::DeviceId;
 
 impl Packer<'_> {
     /// Separates the files that have clusters in several images.
@@ -29,7 +30,7 @@ impl Packer<'_> {
                 runs.iter().flat_map(Run::placed).unzip();
             drop(runs);
             let on_device = |cluster: GrainAddr| match cluster.location() {
-                Location::Image(grain) => (0, grain),
+                Location::Image(grain) => (DeviceId::PRIMARY, grain),
                 Location::Base(grain) => base.on_device(grain, per_block),
             };
             untangle(&mut places, &pieces, &on_device, &mut |grain, count| {
@@ -48,11 +49,12 @@ impl Packer<'_> {
 }
 
 /// Moves clusters of bases to the places that `copy` returns, until none starts or ends where a cluster on another
-/// device ends or starts. `places` has the first grain of each piece; `on_device` returns its device, 0 for the image.
+/// device ends or starts. `places` has the first grain of each piece; `on_device` returns its device, the primary one
+/// for the image.
 fn untangle(
     places: &mut [GrainAddr],
     pieces: &[ShortPiece],
-    on_device: &dyn Fn(GrainAddr) -> (u16, u32),
+    on_device: &dyn Fn(GrainAddr) -> (DeviceId, u32),
     copy: &mut dyn FnMut(u32, u16) -> Result<u32>,
 ) -> Result<()> {
     let (mut starts, mut ends) = (Edges::default(), Edges::default());
@@ -84,8 +86,8 @@ fn untangle(
             let grains = u32::from(piece.grains);
             starts.remove(device, there);
             ends.remove(device, there + grains);
-            starts.add(0, at);
-            ends.add(0, at + grains);
+            starts.add(DeviceId::PRIMARY, at);
+            ends.add(DeviceId::PRIMARY, at + grains);
             *place = GrainAddr::image(at);
         }
         if copies.len() == before {
@@ -96,14 +98,14 @@ fn untangle(
 
 /// Grains at which clusters start or end, with the device of each cluster.
 #[derive(Default)]
-struct Edges(HashMap<u32, Vec<u16>>);
+struct Edges(HashMap<u32, Vec<DeviceId>>);
 
 impl Edges {
-    fn add(&mut self, device: u16, at: u32) {
+    fn add(&mut self, device: DeviceId, at: u32) {
         self.0.entry(at).or_default().push(device);
     }
 
-    fn remove(&mut self, device: u16, at: u32) {
+    fn remove(&mut self, device: DeviceId, at: u32) {
         if let Some(devices) = self.0.get_mut(&at)
             && let Some(i) = devices.iter().position(|d| *d == device)
         {
@@ -112,7 +114,7 @@ impl Edges {
     }
 
     /// Returns true if a cluster on another device has this edge.
-    fn has_other(&self, device: u16, at: u32) -> bool {
+    fn has_other(&self, device: DeviceId, at: u32) -> bool {
         (self.0.get(&at)).is_some_and(|devices| devices.iter().any(|d| *d != device))
     }
 }
@@ -128,9 +130,9 @@ mod tests {
         let (mut blocks, mut end) = (blocks.to_vec(), 900);
         // The second base starts at block 1000 of all bases.
         let on_device = |block: GrainAddr| match block.location() {
-            Location::Image(block) => (0, block),
-            Location::Base(block @ 1000..) => (2, block - 1000),
-            Location::Base(block) => (1, block),
+            Location::Image(block) => (DeviceId::PRIMARY, block),
+            Location::Base(block @ 1000..) => (DeviceId(2), block - 1000),
+            Location::Base(block) => (DeviceId(1), block),
         };
         untangle(&mut blocks, &pieces, &on_device, &mut |_, count| {
             assert_eq!(count, 2);

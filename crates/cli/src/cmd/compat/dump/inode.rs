@@ -5,7 +5,7 @@ use crate::cmd::cat::copy;
 use crate::cmd::stat::{has_data, storage};
 use crate::text::{mode_string, time};
 use std::ops::Range;
-use tuff_erofs::read::{Extent, FileType, Image, Inode, Layout, Location};
+use tuff_erofs::read::{DeviceId, Extent, FileType, Image, Inode, Layout, Location};
 use tuff_erofs::walk::{Entry, Walk, shown};
 use tuff_erofs::{Error, Result};
 use tuff_format::chunk;
@@ -139,13 +139,13 @@ fn line(extent: &Extent, inode: &Inode, image: &Image) -> String {
         _ => extent.len,
     };
     let (device, start, stored) = match extent.location {
-        Location::Hole | Location::Fragment { .. } => (0, 0, 0),
+        Location::Hole | Location::Fragment { .. } => (DeviceId::PRIMARY, 0, 0),
         Location::Raw { device, pos } => (device, pos, whole),
-        Location::Cluster(cluster) => (0, cluster.pos, cluster.len.into()),
-        Location::Inline { pos, len, .. } => (0, pos, len.into()),
+        Location::Cluster(cluster) => (DeviceId::PRIMARY, cluster.pos, cluster.len.into()),
+        Location::Inline { pos, len, .. } => (DeviceId::PRIMARY, pos, len.into()),
     };
     let device = match device {
-        0 => String::new(),
+        DeviceId::PRIMARY => String::new(),
         n => format!("  # device {n}"),
     };
     format!(

@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::Path;
 use tuff_erofs::Result;
-use tuff_erofs::read::{FileType, Image, Inode, Location};
+use tuff_erofs::read::{DeviceId, FileType, Image, Inode, Location};
 use tuff_erofs::walk::Walk;
 
 /// Writes the list of the image at `offset` of `file` to `path`. Returns the number of omitted files: the format cannot
@@ -76,7 +76,7 @@ fn runs(image: &Image, inode: &Inode) -> Result<Vec<(u64, u64)>> {
     for extent in image.extents(inode, 0..inode.size())? {
         let extent = extent?;
         let (pos, len) = match extent.location {
-            Location::Raw { device: 0, pos } => (pos, extent.len),
+            Location::Raw { device, pos } if device == DeviceId::PRIMARY => (pos, extent.len),
             Location::Cluster(cluster) => (cluster.pos, cluster.len.into()),
             _ => continue,
         };
