@@ -1,6 +1,7 @@
 //! Arguments shared by the verbs that read an image, and opening of that image.
 
 use crate::advice;
+use crate::remote::{self, RemoteArgs};
 use crate::text::unhex;
 use crate::units::parse_size;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use tuff_store::{FileStore, ReadAt, Window};
 /// Path of an image, and the options to open it.
 #[derive(clap::Args)]
 pub(crate) struct ImageArgs {
-    /// Image: a file or a block device
+    /// Image: a file, a block device, or a URL (https://, http://, s3://, oci://, file://)
     #[arg(value_name = "IMAGE")]
     pub(crate) image: PathBuf,
     #[command(flatten)]
@@ -33,11 +34,13 @@ pub(crate) struct OpenArgs {
     #[arg(long, help_heading = "Image")]
     pub(crate) no_checksum: bool,
     /// Verify every read against the dm-verity hash tree with this root hash
-    #[arg(long, value_parser = parse_root, value_name = "ROOT-HASH", help_heading = "Image")]
+    #[arg(long, visible_alias = "root-hash", value_parser = parse_root, value_name = "ROOT-HASH", help_heading = "Image")]
     pub(crate) verity: Option<Root>,
     /// Hash tree, if it is not appended to the image
     #[arg(long, requires = "verity", value_name = "FILE", help_heading = "Image")]
     pub(crate) verity_tree: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) remote: RemoteArgs,
     /// Callback for blocks repaired from parity.
     #[arg(skip)]
     pub(crate) on_mend: Option<OnMend>,
@@ -71,7 +74,7 @@ impl ImageArgs {
     /// Fails if some of the image's data is on a device that was not given.
     pub(crate) fn with_devices(&self, image: &Image) -> Result<()> {
         let missing = image.has_devices();
-        missing.map_err(|e| e.within(self.image.display()))
+        missing.map_err(|e| e.within(remote::shown(&self.image).display()))
     }
 }
 
@@ -91,23 +94,37 @@ impl OpenArgs {
 
     /// Opens the file or device at `path` from the offset of the image.
     pub(crate) fn store(&self, path: &Path) -> Result<Arc<dyn ReadAt>> {
-        let store = file(path)?;
+        let store: Arc<dyn ReadAt> = match remote::is_url(path) {
+            true => remote::open(path, &self.remote, self.verified_remotely())?,
+            false => Arc::new(file(path)?),
+        };
         if self.offset > store.size() {
             return Err(Error::usage(format_args!(
                 "{}: --offset {} is past its end, byte {}",
-                path.display(),
+                remote::shown(path).display(),
                 self.offset,
                 store.size()
             )));
         }
         Ok(match self.offset {
-            0 => Arc::new(store),
+            0 => store,
             offset => Arc::new(Window::from(store, offset)),
         })
     }
 
+    /// Root hash by which a remote store verifies what it fetches. It looks for the hash tree after the image.
+    fn verified_remotely(&self) -> Option<Root> {
+        self.verity
+            .filter(|_| self.offset == 0 && self.verity_tree.is_none())
+    }
+
     fn open_with(&self, path: &Path, verify_checksum: bool) -> Result<Image> {
         let store = self.store(path)?;
+        let shown = remote::shown(path);
+        let is_verified = remote::is_remote(path) && self.verified_remotely().is_some();
+        if is_verified && !self.device.is_empty() {
+            return Err(devices_not_covered());
+        }
         let devices: Result<Vec<Arc<dyn ReadAt>>> = self
             .device
             .iter()
@@ -119,13 +136,13 @@ impl OpenArgs {
             ..OpenOptions::default()
         };
         let store = match self.verity {
-            Some(root) => Arc::new(self.verified(store, root, path)?),
-            None => store,
+            Some(root) if !is_verified => Arc::new(self.verified(store, root, &shown)?),
+            _ => store,
         };
         let image = Image::open_shared(Arc::clone(&store), options);
         image.map_err(|e| match e {
-            Error::Corrupt(_) => advice::not_opened(e, path, &*store),
-            e => e.within(path.display()),
+            Error::Corrupt(_) => advice::not_opened(e, &shown, &*store),
+            e => e.within(shown.display()),
         })
     }
 
@@ -137,9 +154,7 @@ impl OpenArgs {
         path: &Path,
     ) -> Result<Verified> {
         if !self.device.is_empty() {
-            return Err(Error::usage(
-                "--verity: the hash tree of an image does not cover extra devices",
-            ));
+            return Err(devices_not_covered());
         }
         let (tree, at, place) = self.tree(&store, path)?;
         let verified = verity::open(store, tree, at, root);
@@ -164,6 +179,10 @@ impl OpenArgs {
             }
         }
     }
+}
+
+fn devices_not_covered() -> Error {
+    Error::usage("--verity: the hash tree of an image does not cover extra devices")
 }
 
 fn file(path: &Path) -> Result<FileStore> {

@@ -40,6 +40,7 @@ mod image;
 mod out;
 mod overwrite;
 mod progress;
+mod remote;
 mod select;
 mod sink;
 mod text;

@@ -10,7 +10,11 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use tuff_testkit::http::{Answer, Server};
 use tuff_testkit::{note, skipped};
+
+/// Server that pages name, which the tests replace by one of their own.
+const EXAMPLE_SERVER: &str = "https://images.example.org";
 
 /// Root directory of the project.
 fn project() -> PathBuf {
@@ -57,6 +61,7 @@ impl Playground {
         let path = format!("{}:{path}", self.0.join("bin").display());
         let mut sh = Command::new("sh");
         sh.args(["-eux", "-c", script]).env("PATH", path);
+        sh.env("XDG_CACHE_HOME", self.0.join("cache"));
         sh.current_dir(&self.0).output().unwrap()
     }
 
@@ -183,6 +188,15 @@ fn run(page: &str) -> Vec<String> {
         !script.is_empty() || !lacks.is_empty(),
         "{page} has no commands"
     );
+    // The server that a page names offers what its commands have made.
+    let dir = place.0.clone();
+    let server = Server::start(move |request| {
+        let bytes = fs::read(dir.join(request.path.trim_start_matches('/')));
+        bytes.map_or(Answer::status(404), |bytes| {
+            Answer::object(request, &bytes, "\"v1\"")
+        })
+    });
+    let script = script.replace(EXAMPLE_SERVER, &server.url(""));
     let out = place.sh(&script);
     assert!(
         out.status.success(),

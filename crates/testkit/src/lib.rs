@@ -1,6 +1,7 @@
 //! Helpers that the tests of all crates share. Development only: no product crate links it.
 //!
 //! * [`skipped`] and [`note`] report what a test could not do on this host.
+//! * [`http`] is a web server whose answers a test chooses.
 //! * [`Rng`] is the random number generator of tests, crash campaigns and generated workloads.
 //! * [`content`] generates the bytes of files.
 //!
@@ -17,6 +18,7 @@
 #[cfg(feature = "images")]
 pub mod assemble;
 pub mod content;
+pub mod http;
 #[cfg(feature = "images")]
 pub mod kernel;
 mod rng;

@@ -118,6 +118,47 @@ impl Verified {
         }
     }
 
+    /// Verifies all blocks of the tree, from its top down. Corrects none.
+    ///
+    /// # Errors
+    /// `InvalidData` for a block that does not match, and errors of reading the tree.
+    pub fn verify_tree(&self) -> io::Result<()> {
+        for (level, place) in self.shape.levels.iter().enumerate().rev() {
+            for number in 0..place.blocks {
+                self.hash_block(level, number, false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Verifies data that the caller has read from `offset` on. A short last block is padded with zeros.
+    ///
+    /// # Errors
+    /// `InvalidInput` if `offset` is inside a block, `InvalidData` for a block that does not match, and errors of
+    /// reading the tree.
+    pub fn verify(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let size = self.header.data_block as usize;
+        if !offset.is_multiple_of(size as u64) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let first = offset / size as u64;
+        for (number, block) in (first..).zip(data.chunks(size)) {
+            let digest = match block.len() == size {
+                true => self.hasher.digest(block),
+                false => {
+                    let mut padded = block.to_vec();
+                    padded.resize(size, 0);
+                    self.hasher.digest(&padded)
+                }
+            };
+            if !self.is_expected(0, number, &digest, false)? {
+                let at = number * size as u64;
+                return Err(mismatch(format_args!("block {number}, at byte {at},")));
+            }
+        }
+        Ok(())
+    }
+
     /// Parameters of the tree.
     pub fn header(&self) -> &Header {
         &self.header

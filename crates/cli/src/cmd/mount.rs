@@ -7,6 +7,7 @@ mod options;
 mod profile;
 
 use crate::image::OnMend;
+use crate::remote;
 use crate::sink::keep;
 use background::Role;
 use options::Mounting;
@@ -83,7 +84,7 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     let pin = pin.transpose()?;
     let server = Server::new(image, options);
     let fs = ImageFs::new(server, show, log.clone())
-        .map_err(|e| e.within(args.image.image.display()))?
+        .map_err(|e| e.within(remote::shown(&args.image.image).display()))?
         .with_repaired(repaired)
         .with_hand_off(args.hand_off);
     let threads = args
@@ -102,12 +103,16 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     let stop = signals(&[SIGTERM, SIGINT, SIGHUP])?;
     let show_stats = signals(&[SIGUSR1])?;
     let failed = |e| Error::io(args.dir.display(), "cannot mount", e);
-    let absolute = || std::path::absolute(&args.image.image).ok();
-    let source = mounting.source.clone().or_else(absolute);
+    let shown = remote::shown(&args.image.image);
+    let name = || match remote::is_url(&args.image.image) {
+        true => None,
+        false => std::path::absolute(&shown).ok(),
+    };
+    let source = mounting.source.clone().or_else(name);
     let mountpoint = mountpoint::attach(
         &args.dir,
         &MountOptions {
-            source: source.unwrap_or_else(|| args.image.image.clone()),
+            source: source.unwrap_or(shown),
             allow_other: mounting.allow_other,
             flags: mounting.flags,
         },

@@ -12,6 +12,8 @@ mod judge;
 mod mount;
 mod outputs;
 mod patch;
+#[cfg(feature = "remote")]
+mod remote;
 mod show;
 mod source_archives;
 mod source_cpio;

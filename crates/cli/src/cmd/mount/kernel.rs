@@ -3,6 +3,7 @@
 use super::args::Args;
 use super::options::Mounting;
 use crate::image::OpenArgs;
+use crate::remote;
 use rustix::mount::MountFlags;
 use std::ffi::CString;
 use std::os::unix::fs::FileTypeExt;
@@ -23,6 +24,9 @@ pub(super) fn mount(args: &Args, mounting: &Mounting) -> Result<&'static str, St
         return Err("it verifies devices, not files: veritysetup open makes one".to_owned());
     }
     let image = &args.image.image;
+    if remote::is_url(image) {
+        return Err("it reads no URLs".to_owned());
+    }
     let mut data: Vec<String> = Vec::new();
     let is_block = std::fs::metadata(image)
         .map_err(|e| format!("{}: {e}", image.display()))?

@@ -1,0 +1,132 @@
+//! Images behind URLs, where the command takes a file. Without the cargo feature `remote` they are refused.
+
+use crate::units::parse_size;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tuff_erofs::verity::Root;
+use tuff_erofs::{Error, Result};
+use tuff_store::ReadAt;
+
+/// Options for images behind URLs.
+#[derive(Clone, Default, clap::Args)]
+pub(crate) struct RemoteArgs {
+    /// Directory that keeps what was fetched from URLs [default: $XDG_CACHE_HOME/tuff or ~/.cache/tuff]
+    #[arg(long, value_name = "DIR", help_heading = "Image")]
+    pub(crate) cache_dir: Option<PathBuf>,
+    /// Largest size of that directory; what was not read for longest is removed first [default: 8G]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Image")]
+    pub(crate) cache_max: Option<u64>,
+    /// Time after which a part that cannot be fetched is an I/O error [default: 60]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=3600), help_heading = "Image")]
+    pub(crate) fetch_timeout: Option<u16>,
+}
+
+/// Returns true if an image is named by a URL rather than by a path.
+pub(crate) fn is_url(path: &Path) -> bool {
+    let scheme = path.to_str().and_then(|text| text.split_once("://"));
+    scheme.is_some_and(|(scheme, _)| {
+        !scheme.is_empty()
+            && scheme
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
+    })
+}
+
+/// Returns true if an image is read over a network: `file://` is not.
+pub(crate) fn is_remote(path: &Path) -> bool {
+    is_url(path)
+        && !path
+            .to_str()
+            .is_some_and(|text| text.starts_with("file://"))
+}
+
+#[cfg(feature = "remote")]
+mod with_clients {
+    use super::*;
+    use std::time::Duration;
+    use tuff_remote::{Kind, Location, Options};
+
+    /// Name of an image for messages: a URL without credentials, or its path.
+    pub(crate) fn shown(path: &Path) -> PathBuf {
+        let location = path.to_str().filter(|_| is_url(path)).map(Location::parse);
+        match location {
+            Some(Ok(location)) => location.to_string().into(),
+            // A URL that cannot be parsed may hold a password anywhere.
+            Some(Err(_)) => "the URL of the image".into(),
+            None => path.to_owned(),
+        }
+    }
+
+    /// Opens the image at a URL. With a root hash, the store has only bytes that match it.
+    pub(crate) fn open(
+        url: &Path,
+        args: &RemoteArgs,
+        root: Option<Root>,
+    ) -> Result<Arc<dyn ReadAt>> {
+        let text = url.to_str().unwrap_or_default();
+        let location = Location::parse(text).map_err(error)?;
+        let cache = args.cache_dir.clone().or_else(tuff_remote::default_cache);
+        let cache = cache.ok_or_else(|| {
+            Error::usage("there is no home directory for the cache: give one with --cache-dir DIR")
+        })?;
+        let mut options = Options::new(cache);
+        options.root_hash = root;
+        options.cache_max = args.cache_max.unwrap_or(options.cache_max);
+        if let Some(seconds) = args.fetch_timeout {
+            options.retry.deadline = Duration::from_secs(seconds.into());
+        }
+        tuff_remote::open(&location, &options).map_err(error)
+    }
+
+    fn error(e: tuff_remote::Error) -> Error {
+        match e.kind() {
+            Kind::Usage => Error::usage(e),
+            Kind::Corrupt => Error::corrupt(e.place(), e.what()),
+            Kind::Unsupported => Error::unsupported(e.place(), e.what()),
+            Kind::Unavailable | Kind::Changed => Error::io(
+                e.place(),
+                "cannot open",
+                std::io::Error::other(e.what().to_owned()),
+            ),
+        }
+    }
+}
+
+#[cfg(not(feature = "remote"))]
+mod without_clients {
+    use super::*;
+
+    /// Name of an image for messages.
+    pub(crate) fn shown(path: &Path) -> PathBuf {
+        match is_url(path) {
+            true => "the URL of the image".into(),
+            false => path.to_owned(),
+        }
+    }
+
+    /// Refuses a URL.
+    pub(crate) fn open(_: &Path, _: &RemoteArgs, _: Option<Root>) -> Result<Arc<dyn ReadAt>> {
+        let what = "this tuff reads no URLs: it was built without the cargo feature 'remote'";
+        Err(Error::usage(what))
+    }
+}
+
+#[cfg(feature = "remote")]
+pub(crate) use with_clients::{open, shown};
+#[cfg(not(feature = "remote"))]
+pub(crate) use without_clients::{open, shown};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_not_urls() {
+        for path in ["a.erofs", "/a", "oci:dir", "://", "A://b", "./a://b"] {
+            assert!(!is_url(Path::new(path)), "{path}");
+        }
+        for url in ["s3://b/k", "https://h/i", "file:///a"] {
+            assert!(is_url(Path::new(url)), "{url}");
+        }
+    }
+}

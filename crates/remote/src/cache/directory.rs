@@ -1,0 +1,267 @@
+//! Directory of cached images, and the bound on its size.
+
+use super::{CHUNK, ImageCache};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+/// Directory that several processes share.
+pub(crate) struct Directory {
+    path: PathBuf,
+    /// Largest size of all files. Unit: bytes.
+    max: u64,
+    /// Bytes stored since the size was last compared with `max`.
+    stored: AtomicU64,
+}
+
+/// Image in the directory, as the search for something to evict sees it.
+struct Found {
+    key: String,
+    used: SystemTime,
+    size: u64,
+}
+
+impl Directory {
+    /// Opens a directory, and creates it for this user alone.
+    pub(crate) fn open(path: &Path, max: u64) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        Ok(Self {
+            // A server in the background changes its working directory.
+            path: std::path::absolute(path)?,
+            max,
+            stored: AtomicU64::new(0),
+        })
+    }
+
+    fn file(&self, key: &str, kind: &str) -> PathBuf {
+        self.path.join(format!("{key}.{kind}"))
+    }
+
+    /// Opens the image `key` of `size` bytes, and keeps other processes from removing it.
+    pub(crate) fn image(&self, key: &str, size: u64) -> io::Result<ImageCache> {
+        loop {
+            let state = open(&self.file(key, "state"))?;
+            state.lock_shared()?;
+            // Whoever removed the file held its lock.
+            if state.metadata()?.nlink() == 0 {
+                continue;
+            }
+            state.set_modified(SystemTime::now())?;
+            let data = open(&self.file(key, "image"))?;
+            return ImageCache::new(data, state, size);
+        }
+    }
+
+    /// Path of the hash tree of an image.
+    pub(crate) fn tree(&self, key: &str) -> PathBuf {
+        self.file(key, "tree")
+    }
+
+    /// Stores the hash tree of an image under its final name once it is complete.
+    pub(crate) fn store_tree(&self, key: &str, bytes: &[u8]) -> io::Result<()> {
+        let path = self.file(key, &format!("tree-{}", std::process::id()));
+        let file = open(&path)?;
+        let write = file
+            .set_len(0)
+            .and_then(|()| io::Write::write_all(&mut &file, bytes));
+        let done = write.and_then(|()| fs::rename(&path, self.tree(key)));
+        if done.is_err() {
+            let _ = fs::remove_file(&path);
+        }
+        done
+    }
+
+    /// Counts bytes that were stored for `image`, and evicts others if the directory grows beyond its bound.
+    pub(crate) fn charge(&self, bytes: u64, image: &ImageCache) -> io::Result<()> {
+        let step = self.step();
+        let before = self.stored.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes >= step {
+            self.stored.store(0, Ordering::Relaxed);
+            self.shrink(step, image)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes between two comparisons with the bound.
+    fn step(&self) -> u64 {
+        (self.max / 16).clamp(CHUNK, 64 << 20)
+    }
+
+    /// Evicts until another `room` bytes fit: unused images, then chunks of `image`, then of images in use elsewhere.
+    pub(crate) fn shrink(&self, room: u64, image: &ImageCache) -> io::Result<()> {
+        let lock = open(&self.path.join("lock"))?;
+        if lock.try_lock().is_err() {
+            // Another process is at it.
+            return Ok(());
+        }
+        let mut found = self.found()?;
+        let mut total: u64 = found.iter().map(|f| f.size).sum();
+        if total + room <= self.max {
+            return Ok(());
+        }
+        let target = self.max.saturating_sub(room).saturating_sub(self.max / 8);
+        found.sort_by_key(|f| f.used);
+        let mut in_use = Vec::new();
+        for old in found {
+            if total <= target {
+                return Ok(());
+            }
+            match self.remove(&old.key)? {
+                true => total -= old.size,
+                false => in_use.push(old),
+            }
+        }
+        if total > target {
+            total -= image.evict(total - target)?.min(total);
+        }
+        for other in in_use {
+            if total <= target {
+                break;
+            }
+            let data = open(&self.file(&other.key, "image"))?;
+            let state = open(&self.file(&other.key, "state"))?;
+            let size = data.metadata()?.len();
+            if size > 0 && state.metadata()?.len() > 0 {
+                let other = ImageCache::new(data, state, size)?;
+                total -= other.evict(total - target)?.min(total);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes an image that no process uses. Returns false if one does.
+    fn remove(&self, key: &str) -> io::Result<bool> {
+        let state = open(&self.file(key, "state"))?;
+        if state.try_lock().is_err() {
+            return Ok(false);
+        }
+        // The state comes last: without it the others would not be found again.
+        for kind in ["image", "tree", "state"] {
+            match fs::remove_file(self.file(key, kind)) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(true)
+    }
+
+    fn found(&self) -> io::Result<Vec<Found>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let name = entry?.file_name();
+            let Some(key) = name.to_str().and_then(|name| name.strip_suffix(".state")) else {
+                continue;
+            };
+            let meta = |kind: &str| fs::metadata(self.file(key, kind)).ok();
+            let Some(state) = meta("state") else {
+                continue;
+            };
+            let files = [Some(&state), meta("image").as_ref(), meta("tree").as_ref()]
+                .map(|m| m.map_or(0, |m| m.blocks() * 512));
+            found.push(Found {
+                key: key.to_owned(),
+                used: state.modified()?,
+                size: files.iter().sum(),
+            });
+        }
+        Ok(found)
+    }
+
+    /// Size of all images in the directory. Unit: bytes.
+    #[cfg(test)]
+    pub(crate) fn size(&self) -> u64 {
+        self.found().unwrap().iter().map(|f| f.size).sum()
+    }
+}
+
+/// Opens a file of the cache, and creates it for this user alone.
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Self {
+            let path =
+                std::env::temp_dir().join(format!("tuff-cache-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            Self(path)
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn files_are_for_this_user_alone() {
+        let dir = Dir::new("mode");
+        let cache = Directory::open(&dir.0, 1 << 30).unwrap();
+        let image = cache.image("k", CHUNK).unwrap();
+        image.store(0, &vec![1; CHUNK as usize]).unwrap();
+        cache.store_tree("k", b"tree").unwrap();
+        cache.shrink(0, &image).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&dir.0), 0o700);
+        for entry in fs::read_dir(&dir.0).unwrap() {
+            assert_eq!(mode(&entry.unwrap().path()), 0o600);
+        }
+    }
+
+    #[test]
+    fn unused_images_go_first_and_the_bound_holds() {
+        let dir = Dir::new("bound");
+        let max = CHUNK * 16;
+        let cache = Directory::open(&dir.0, max).unwrap();
+        let chunk = vec![1; CHUNK as usize];
+        let old = cache.image("old", CHUNK * 4).unwrap();
+        for n in 0..4 {
+            old.store(n, &chunk).unwrap();
+        }
+        drop(old);
+        let image = cache.image("new", CHUNK * 64).unwrap();
+        for n in 0..64 {
+            let bytes = image.store(n, &chunk).unwrap();
+            cache.charge(bytes, &image).unwrap();
+            assert!(cache.size() <= max + CHUNK, "{n}: {}", cache.size());
+        }
+        assert!(!cache.file("old", "image").exists());
+        assert!(image.is_present(63));
+    }
+
+    #[test]
+    fn an_image_in_use_is_not_removed() {
+        let dir = Dir::new("use");
+        let cache = Directory::open(&dir.0, CHUNK * 4).unwrap();
+        let other = cache.image("other", CHUNK * 8).unwrap();
+        other.store(0, &vec![1; CHUNK as usize * 8]).unwrap();
+        let image = cache.image("mine", CHUNK).unwrap();
+        cache.shrink(0, &image).unwrap();
+        assert!(cache.file("other", "state").exists());
+        assert!(cache.size() <= CHUNK * 4);
+        // What is left is read, the rest is absent.
+        let mut buf = [0; 4096];
+        for n in 0..8 {
+            if other.read(n, 0, &mut buf, |_| true) {
+                assert!(buf.iter().all(|b| *b == 1));
+            }
+        }
+    }
+}

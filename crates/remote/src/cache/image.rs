@@ -1,0 +1,304 @@
+//! Cached chunks of one image.
+
+use super::CHUNK;
+use super::state::{Entry, StateFile};
+use rustix::fs::{FallocateFlags, fallocate};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Chunks of an image in its sparse file. Many threads and processes read and write them at once.
+pub(crate) struct ImageCache {
+    data: File,
+    state: StateFile,
+    size: u64,
+    chunks: Box<[Chunk]>,
+    /// Serializes changes within this process; a lock of `data` does so between processes.
+    change: Mutex<()>,
+    /// Next chunk that [`evict`](Self::evict) looks at.
+    hand: AtomicU64,
+}
+
+/// Knowledge of this process about a chunk.
+#[derive(Default)]
+struct Chunk {
+    /// Generation that this process has verified.
+    verified: AtomicU64,
+    /// Set by each read, cleared by the clock that selects chunks to evict.
+    used: AtomicBool,
+}
+
+impl ImageCache {
+    /// Wraps the open files of an image of `size` bytes.
+    pub(crate) fn new(data: File, state: File, size: u64) -> io::Result<Self> {
+        data.lock()?;
+        let state = StateFile::new(state, size, CHUNK);
+        data.unlock()?;
+        let state = state?;
+        if data.metadata()?.len() != size {
+            data.set_len(size)?;
+        }
+        Ok(Self {
+            data,
+            state,
+            size,
+            chunks: (0..size.div_ceil(CHUNK))
+                .map(|_| Chunk::default())
+                .collect(),
+            change: Mutex::default(),
+            hand: AtomicU64::new(0),
+        })
+    }
+
+    /// Number of chunks of the image.
+    pub(crate) fn len(&self) -> u64 {
+        self.chunks.len() as u64
+    }
+
+    /// Length of a chunk. The last one may be short. Unit: bytes.
+    fn chunk_len(&self, chunk: u64) -> usize {
+        // Fits: at most CHUNK.
+        self.size.saturating_sub(chunk * CHUNK).min(CHUNK) as usize
+    }
+
+    /// Returns true if the chunk is in the cache. Its bytes are not verified.
+    pub(crate) fn is_present(&self, chunk: u64) -> bool {
+        self.state.entry(chunk).is_ok_and(Entry::is_present)
+    }
+
+    /// Reads a part of a chunk. Returns false if the chunk is not in the cache, or damaged there.
+    ///
+    /// The first read of a chunk by this process compares its checksum and calls `verify` with all its bytes.
+    pub(crate) fn read(
+        &self,
+        chunk: u64,
+        skip: usize,
+        buf: &mut [u8],
+        verify: impl FnOnce(&[u8]) -> bool,
+    ) -> bool {
+        // A cache that cannot be read is as good as an empty one.
+        self.try_read(chunk, skip, buf, verify).unwrap_or(false)
+    }
+
+    fn try_read(
+        &self,
+        chunk: u64,
+        skip: usize,
+        buf: &mut [u8],
+        verify: impl FnOnce(&[u8]) -> bool,
+    ) -> io::Result<bool> {
+        let entry = self.state.entry(chunk)?;
+        // Fits: there are as many as this process could allocate.
+        let known = &self.chunks[chunk as usize];
+        if !entry.is_present() {
+            return Ok(false);
+        }
+        let at = chunk * CHUNK;
+        let is_verified = known.verified.load(Ordering::Acquire) == entry.generation;
+        if is_verified {
+            self.data.read_exact_at(buf, at + skip as u64)?;
+        } else {
+            let mut whole = vec![0; self.chunk_len(chunk)];
+            self.data.read_exact_at(&mut whole, at)?;
+            if xxh3_64(&whole) != entry.checksum || !verify(&whole) {
+                self.discard(chunk, entry)?;
+                return Ok(false);
+            }
+            buf.copy_from_slice(&whole[skip..skip + buf.len()]);
+        }
+        // Another process may have evicted the chunk meanwhile, which leaves zeros.
+        if self.state.entry(chunk)? != entry {
+            return Ok(false);
+        }
+        known.verified.store(entry.generation, Ordering::Release);
+        known.used.store(true, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Runs `f` while no other thread or process changes chunks of this image.
+    fn changing<T>(&self, f: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let _guard = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        self.data.lock()?;
+        let result = f();
+        self.data.unlock()?;
+        result
+    }
+
+    /// Stores verified bytes that begin with chunk `first`: whole chunks, or the end of the image. Returns the number
+    /// of bytes written.
+    pub(crate) fn store(&self, first: u64, bytes: &[u8]) -> io::Result<u64> {
+        self.changing(|| {
+            let mut written = 0;
+            // Fits: CHUNK is small.
+            for (chunk, bytes) in (first..).zip(bytes.chunks(CHUNK as usize)) {
+                debug_assert_eq!(bytes.len(), self.chunk_len(chunk));
+                let entry = self.state.entry(chunk)?;
+                if entry.is_present() {
+                    continue;
+                }
+                self.data.write_all_at(bytes, chunk * CHUNK)?;
+                let generation = entry.generation + 1;
+                let checksum = xxh3_64(bytes);
+                self.state.set(
+                    chunk,
+                    Entry {
+                        checksum,
+                        generation,
+                    },
+                )?;
+                let known = &self.chunks[chunk as usize];
+                known.verified.store(generation, Ordering::Release);
+                written += bytes.len() as u64;
+            }
+            Ok(written)
+        })
+    }
+
+    /// Marks a damaged chunk as absent, unless it was replaced meanwhile.
+    fn discard(&self, chunk: u64, damaged: Entry) -> io::Result<()> {
+        self.changing(|| {
+            if self.state.entry(chunk)? == damaged {
+                let generation = damaged.generation + 1;
+                self.state.set(
+                    chunk,
+                    Entry {
+                        checksum: 0,
+                        generation,
+                    },
+                )?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Evicts chunks that were not read for longest, about `wanted` bytes. Returns the number of bytes freed.
+    pub(crate) fn evict(&self, wanted: u64) -> io::Result<u64> {
+        let mut freed = 0;
+        // After one round every chunk is marked as unused.
+        for _ in 0..self.len() * 2 {
+            if freed >= wanted {
+                break;
+            }
+            let chunk = self.hand.fetch_add(1, Ordering::Relaxed) % self.len();
+            let known = &self.chunks[chunk as usize];
+            if known.used.swap(false, Ordering::Relaxed) || !self.is_present(chunk) {
+                continue;
+            }
+            freed += self.evict_chunk(chunk)?;
+        }
+        Ok(freed)
+    }
+
+    fn evict_chunk(&self, chunk: u64) -> io::Result<u64> {
+        self.changing(|| {
+            let entry = self.state.entry(chunk)?;
+            if !entry.is_present() {
+                return Ok(0);
+            }
+            // Readers must see the entry before they can see the hole.
+            let generation = entry.generation + 1;
+            self.state.set(
+                chunk,
+                Entry {
+                    checksum: 0,
+                    generation,
+                },
+            )?;
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(&self.data, flags, chunk * CHUNK, CHUNK)?;
+            Ok(CHUNK)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files() -> (File, File) {
+        let file = || tuff_store::anonymous(&std::env::temp_dir()).unwrap();
+        (file(), file())
+    }
+
+    fn again(file: &File) -> File {
+        file.try_clone().unwrap()
+    }
+
+    #[test]
+    fn chunks_are_read_as_they_were_stored() {
+        let (data, state) = files();
+        let size = CHUNK * 2 + 5;
+        let cache = ImageCache::new(data, state, size).unwrap();
+        let bytes: Vec<u8> = (0..size).map(|n| (n % 251) as u8).collect();
+        let mut buf = [0; 5];
+        assert!(!cache.read(2, 0, &mut buf, |_| true));
+        let tail = &bytes[CHUNK as usize..];
+        assert_eq!(cache.store(1, tail).unwrap(), CHUNK + 5);
+        assert_eq!(cache.store(1, tail).unwrap(), 0);
+        assert!(cache.read(2, 0, &mut buf, |_| true));
+        assert_eq!(buf, bytes[bytes.len() - 5..]);
+        assert!(!cache.is_present(0) && cache.is_present(1));
+    }
+
+    #[test]
+    fn a_damaged_chunk_is_absent() {
+        let (data, state) = files();
+        let cache = ImageCache::new(again(&data), again(&state), CHUNK).unwrap();
+        cache.store(0, &vec![7; CHUNK as usize]).unwrap();
+        data.write_all_at(&[8], 100).unwrap();
+        // The process that stored the chunk has verified it. Another one has not.
+        let other = ImageCache::new(data, state, CHUNK).unwrap();
+        let mut buf = [0; 10];
+        assert!(!other.read(0, 0, &mut buf, |_| true));
+        assert!(!cache.read(0, 0, &mut buf, |_| true));
+    }
+
+    #[test]
+    fn a_chunk_that_the_verifier_refuses_is_absent() {
+        let (data, state) = files();
+        let cache = ImageCache::new(again(&data), again(&state), CHUNK).unwrap();
+        cache.store(0, &vec![7; CHUNK as usize]).unwrap();
+        let other = ImageCache::new(data, state, CHUNK).unwrap();
+        assert!(!other.read(0, 0, &mut [0; 10], |_| false));
+        assert!(!other.is_present(0));
+    }
+
+    #[test]
+    fn state_of_another_size_is_not_used() {
+        let (data, state) = files();
+        let cache = ImageCache::new(again(&data), again(&state), CHUNK).unwrap();
+        cache.store(0, &vec![7; CHUNK as usize]).unwrap();
+        let other = ImageCache::new(data, state, CHUNK * 2).unwrap();
+        assert!(!other.is_present(0) && !other.is_present(1));
+    }
+
+    #[test]
+    fn readers_never_see_the_hole_of_an_evicted_chunk() {
+        let (data, state) = files();
+        let size = CHUNK * 4;
+        let mine = ImageCache::new(again(&data), again(&state), size).unwrap();
+        let other = ImageCache::new(data, state, size).unwrap();
+        let bytes = vec![7; size as usize];
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..300 {
+                    other.evict(size).unwrap();
+                    other.store(0, &bytes).unwrap();
+                }
+                done.store(true, Ordering::Relaxed);
+            });
+            let mut buf = vec![0; 4096];
+            while !done.load(Ordering::Relaxed) {
+                for chunk in 0..4 {
+                    if mine.read(chunk, 8192, &mut buf, |_| true) {
+                        assert!(buf.iter().all(|b| *b == 7));
+                    }
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,81 @@
+//! State of the chunks of an image: a header and an entry of 16 bytes per chunk.
+//!
+//! An entry holds the checksum of the chunk and a generation. An odd generation means that the chunk is present. Every
+//! change adds 1, so a reader that finds the same entry before and after it read a chunk has read that chunk.
+//!
+//! Nothing is flushed. After a power failure an entry may belong to bytes that were never written; the checksum finds
+//! them on first use.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+const MAGIC: &[u8; 8] = b"TUFFCHK1";
+
+/// Length of the header, which is followed by the entries. Unit: bytes.
+const HEADER_LEN: u64 = 32;
+
+/// Length of an entry. Unit: bytes.
+const ENTRY_LEN: u64 = 16;
+
+/// State of one chunk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// XXH3 of the bytes of the chunk.
+    pub(crate) checksum: u64,
+    /// Number of changes of the entry.
+    pub(crate) generation: u64,
+}
+
+impl Entry {
+    /// Returns true if the chunk is in the cache.
+    pub(crate) fn is_present(self) -> bool {
+        self.generation % 2 == 1
+    }
+}
+
+/// File with the state of all chunks.
+pub(crate) struct StateFile(File);
+
+impl StateFile {
+    /// Wraps an open file. A file with another header becomes empty.
+    pub(crate) fn new(file: File, size: u64, chunk: u64) -> io::Result<Self> {
+        let mut wanted = [0; HEADER_LEN as usize];
+        wanted[..8].copy_from_slice(MAGIC);
+        wanted[8..16].copy_from_slice(&size.to_le_bytes());
+        wanted[16..24].copy_from_slice(&chunk.to_le_bytes());
+        let mut found = [0; HEADER_LEN as usize];
+        let is_known = match file.read_exact_at(&mut found, 0) {
+            Ok(()) => found == wanted,
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => false,
+            Err(e) => return Err(e),
+        };
+        if !is_known {
+            file.set_len(0)?;
+            file.write_all_at(&wanted, 0)?;
+        }
+        file.set_len(HEADER_LEN + size.div_ceil(chunk) * ENTRY_LEN)?;
+        Ok(Self(file))
+    }
+
+    /// Reads the entry of a chunk.
+    pub(crate) fn entry(&self, chunk: u64) -> io::Result<Entry> {
+        let mut bytes = [0; ENTRY_LEN as usize];
+        self.0
+            .read_exact_at(&mut bytes, HEADER_LEN + chunk * ENTRY_LEN)?;
+        let (checksum, generation) = bytes.split_at(8);
+        let number = |half: &[u8]| half.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
+        Ok(Entry {
+            checksum: number(checksum),
+            generation: number(generation),
+        })
+    }
+
+    /// Writes the entry of a chunk.
+    pub(crate) fn set(&self, chunk: u64, entry: Entry) -> io::Result<()> {
+        let mut bytes = [0; ENTRY_LEN as usize];
+        bytes[..8].copy_from_slice(&entry.checksum.to_le_bytes());
+        bytes[8..].copy_from_slice(&entry.generation.to_le_bytes());
+        self.0.write_all_at(&bytes, HEADER_LEN + chunk * ENTRY_LEN)
+    }
+}

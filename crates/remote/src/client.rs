@@ -1,0 +1,221 @@
+//! HTTP client: one request and its redirects, without the credentials of the first host.
+
+use crate::error::{Error, Kind, Result};
+use crate::retry::{Failure, retry_after};
+use reqwest::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, DATE, HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER,
+};
+use reqwest::redirect::Policy;
+use reqwest::{Method, StatusCode, Url};
+use std::error::Error as _;
+use std::fmt::Write as _;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// Time to connect to a server, TLS included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time without a byte after which a request is repeated.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Number of redirects that are followed.
+const REDIRECTS_MAX: usize = 5;
+
+/// Clients for plain HTTP and for TLS, built on first use.
+#[derive(Default)]
+pub(crate) struct Client {
+    plain: OnceLock<Result<reqwest::Client, String>>,
+    tls: OnceLock<Result<reqwest::Client, String>>,
+}
+
+/// Request to a server.
+pub(crate) struct Request<'a> {
+    pub(crate) url: Url,
+    /// Headers that every host may see.
+    pub(crate) headers: &'a [(HeaderName, String)],
+    /// Value of the header `Authorization`, for the host of `url` only.
+    pub(crate) authorization: Option<String>,
+    /// Body of a form, which makes the request a POST.
+    pub(crate) form: Option<String>,
+}
+
+/// Answer of a server, whose body is not read yet.
+pub(crate) struct Reply {
+    inner: reqwest::Response,
+    /// URL that the answer came from, after redirects.
+    pub(crate) url: Url,
+}
+
+impl Client {
+    /// Client for a URL. Only TLS reads the certificates of the host.
+    fn of(&self, url: &Url, place: &str) -> Result<&reqwest::Client> {
+        let tls = url.scheme() == "https";
+        let slot = if tls { &self.tls } else { &self.plain };
+        let client = slot.get_or_init(|| build(tls));
+        client
+            .as_ref()
+            .map_err(|e| Error::new(Kind::Unavailable, place, e))
+    }
+
+    /// Sends a request and follows its redirects. Errors name `place`.
+    ///
+    /// Any status is a reply; [`Reply::refused`] turns it into a failure.
+    pub(crate) async fn send(&self, request: Request<'_>, place: &str) -> Result<Reply, Failure> {
+        let mut url = request.url;
+        let mut authorization = request.authorization;
+        for _ in 0..=REDIRECTS_MAX {
+            let method = if request.form.is_some() {
+                Method::POST
+            } else {
+                Method::GET
+            };
+            let mut headers = HeaderMap::new();
+            for (name, value) in request.headers {
+                headers.insert(name, header(value, place)?);
+            }
+            // A compressed body has other ranges.
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            if let Some(value) = &authorization {
+                let mut value = header(value, place)?;
+                value.set_sensitive(true);
+                headers.insert(AUTHORIZATION, value);
+            }
+            let mut builder = self
+                .of(&url, place)?
+                .request(method, url.clone())
+                .headers(headers);
+            if let Some(form) = &request.form {
+                builder = builder
+                    .header("content-type", "application/x-www-form-urlencoded")
+                    .body(form.clone());
+            }
+            let inner = builder.send().await.map_err(|e| broken(e, place))?;
+            if !inner.status().is_redirection() || inner.status() == StatusCode::NOT_MODIFIED {
+                return Ok(Reply { inner, url });
+            }
+            let next = inner.headers().get(LOCATION).and_then(|v| v.to_str().ok());
+            let next = next.and_then(|next| url.join(next).ok());
+            let next = next.ok_or_else(|| refuse(place, "the server redirects to nowhere"))?;
+            if url.scheme() == "https" && next.scheme() != "https" {
+                return Err(refuse(place, "the server redirects from https to http").into());
+            }
+            if next.origin() != url.origin() {
+                authorization = None;
+            }
+            url = next;
+        }
+        Err(refuse(place, "the server redirects more than 5 times").into())
+    }
+}
+
+impl Reply {
+    /// Status of the answer.
+    pub(crate) fn status(&self) -> StatusCode {
+        self.inner.status()
+    }
+
+    /// Value of a header, if it is text.
+    pub(crate) fn header(&self, name: HeaderName) -> Option<&str> {
+        self.inner.headers().get(name)?.to_str().ok()
+    }
+
+    /// Values of a header that may occur several times.
+    pub(crate) fn headers(&self, name: HeaderName) -> impl Iterator<Item = &str> {
+        let values = self.inner.headers().get_all(name).into_iter();
+        values.filter_map(|value| value.to_str().ok())
+    }
+
+    /// Length of the body that the server states. Unit: bytes.
+    pub(crate) fn stated_len(&self) -> Option<u64> {
+        self.inner.content_length()
+    }
+
+    /// Failure for a status that is not a success.
+    pub(crate) fn refused(&self, place: &str) -> Failure {
+        let status = self.status();
+        let what = format!("the server answers {status}");
+        match status.as_u16() {
+            408 | 425 | 429 | 500 | 502 | 503 | 504 => Failure::Transient {
+                what,
+                pause: self
+                    .header(RETRY_AFTER)
+                    .map(|value| retry_after(value, self.header(DATE))),
+            },
+            401 | 403 => refuse(place, format_args!("access denied: {what}")).into(),
+            404 | 410 => refuse(place, format_args!("not found: {what}")).into(),
+            _ => refuse(place, what).into(),
+        }
+    }
+
+    /// Reads the body, which has at most `limit` bytes.
+    pub(crate) async fn body(mut self, limit: usize, place: &str) -> Result<Vec<u8>, Failure> {
+        let mut body = Vec::new();
+        while let Some(part) = self.inner.chunk().await.map_err(|e| broken(e, place))? {
+            if body.len() + part.len() > limit {
+                return Err(Failure::transient(
+                    "the server sends more than was asked for",
+                ));
+            }
+            body.extend_from_slice(&part);
+        }
+        Ok(body)
+    }
+}
+
+fn header(value: &str, place: &str) -> Result<HeaderValue> {
+    HeaderValue::from_str(value).map_err(|_| {
+        Error::new(
+            Kind::Usage,
+            place,
+            "a credential or header holds control characters",
+        )
+    })
+}
+
+fn refuse(place: &str, what: impl std::fmt::Display) -> Error {
+    Error::new(Kind::Unavailable, place, what)
+}
+
+fn build(tls: bool) -> Result<reqwest::Client, String> {
+    // Fails if the program has chosen a provider already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut builder = reqwest::Client::builder()
+        .user_agent(concat!("tuff/", env!("CARGO_PKG_VERSION")))
+        .redirect(Policy::none())
+        // One connection per request in flight: ranges share no window of HTTP/2.
+        .http1_only()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .read_timeout(IDLE_TIMEOUT);
+    if !tls {
+        builder = builder.tls_certs_only([]);
+    }
+    builder.build().map_err(|e| chain(&e))
+}
+
+/// Failure of the connection. Certificates that are not trusted stay so.
+fn broken(e: reqwest::Error, place: &str) -> Failure {
+    let what = chain(&e);
+    match what.contains("certificate") {
+        true => refuse(place, what).into(),
+        false => Failure::transient(what),
+    }
+}
+
+/// An error of the client with its causes, without the URL.
+fn chain(e: &reqwest::Error) -> String {
+    let mut text = match () {
+        () if e.is_timeout() => "the server does not answer in time".to_owned(),
+        () if e.is_connect() => "cannot connect".to_owned(),
+        () => "the connection broke".to_owned(),
+    };
+    let mut cause = e.source();
+    let mut last = String::new();
+    while let Some(e) = cause {
+        last = e.to_string();
+        cause = e.source();
+    }
+    if !last.is_empty() {
+        let _ = write!(text, ": {last}");
+    }
+    text
+}

@@ -1,0 +1,76 @@
+//! Errors of remote images: a kind, the image without credentials, and one sentence.
+
+use std::fmt;
+use std::io;
+
+/// Result type of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Kind of a failure, which decides the exit code of the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The URL or an option makes no sense.
+    Usage,
+    /// The server, the network or the cache directory failed, or access was refused.
+    Unavailable,
+    /// The object was replaced or removed since it was opened.
+    Changed,
+    /// The server or the object has a form that cannot be read in ranges.
+    Unsupported,
+    /// Bytes of the object do not match the root hash.
+    Corrupt,
+}
+
+/// Failure of an operation on a remote image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    kind: Kind,
+    place: String,
+    what: String,
+}
+
+impl Error {
+    /// Creates an error about `place`, which must not contain credentials.
+    pub(crate) fn new(kind: Kind, place: impl fmt::Display, what: impl fmt::Display) -> Self {
+        Self {
+            kind,
+            place: place.to_string(),
+            what: what.to_string(),
+        }
+    }
+
+    /// Kind of the failure.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// URL of the image without credentials, or the path in the cache.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// Description without the place.
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.what)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Error> for io::Error {
+    fn from(e: Error) -> Self {
+        let kind = match e.kind {
+            Kind::Usage => io::ErrorKind::InvalidInput,
+            Kind::Corrupt => io::ErrorKind::InvalidData,
+            Kind::Unsupported => io::ErrorKind::Unsupported,
+            Kind::Unavailable | Kind::Changed => io::ErrorKind::Other,
+        };
+        Self::new(kind, e)
+    }
+}

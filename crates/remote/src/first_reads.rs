@@ -1,0 +1,157 @@
+//! First requests for an image: its first bytes, then its metadata and hash tree.
+
+use crate::cache::{CHUNK, Directory, ImageCache};
+use crate::error::{Error, Kind, Result};
+use crate::runtime::runtime;
+use crate::source::Object;
+use crate::verifier::{TreePlace, Verifier, header_place, metadata};
+use std::sync::Arc;
+use tuff_store::{FileStore, MemStore, ReadAt, Window};
+use tuff_verity::Root;
+
+/// Bytes of the first request: the superblock, and the whole of a small image.
+pub(crate) const HEAD: u64 = CHUNK;
+
+/// Longest metadata that is fetched before the first read. Unit: bytes.
+const METADATA_MAX: u64 = 16 << 20;
+
+/// Bytes of the request for the header of a hash tree. Unit: bytes.
+const HEADER_READ: u64 = 4096;
+
+/// Longest of the first requests, so that each can end before its deadline. Unit: bytes.
+const REQUEST_MAX: u64 = 4 << 20;
+
+/// Bytes before the tree in its file of the cache, which begin with its position in the object. Unit: bytes.
+const TREE_FILE_HEAD: u64 = 4096;
+
+/// First requests for an image: its first bytes, then its metadata and hash tree.
+pub(crate) struct FirstReads<'a> {
+    /// Location of the image, for errors.
+    pub(crate) place: &'a str,
+    pub(crate) object: &'a Arc<dyn Object>,
+    /// First bytes of the object, if they came with its identity.
+    pub(crate) head: Vec<u8>,
+}
+
+impl FirstReads<'_> {
+    /// Reads a range, in one request unless it is long.
+    fn read(&self, start: u64, end: u64) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let mut at = start;
+        while at < end {
+            let next = (at + REQUEST_MAX).min(end);
+            bytes.extend_from_slice(&runtime()?.block_on(self.object.read(at..next))?);
+            at = next;
+        }
+        Ok(bytes)
+    }
+
+    /// Opens the hash tree, if there is a root hash, and stores what was read in the cache.
+    pub(crate) fn run(
+        mut self,
+        root: Option<Root>,
+        directory: &Directory,
+        key: &str,
+        cache: &ImageCache,
+    ) -> Result<Option<Arc<Verifier>>> {
+        let size = self.object.identity().size;
+        let known = root.and_then(|root| cached_tree(directory, key, root));
+        if let (Some(tree), true) = (&known, cache.is_present(0)) {
+            return Ok(Some(Arc::clone(tree)));
+        }
+        if root.is_none() && cache.is_present(0) {
+            return Ok(None);
+        }
+        if self.head.is_empty() {
+            self.head = self.read(0, HEAD.min(size))?;
+        }
+        let (meta, end) = metadata(&self.head).unwrap_or((size, size));
+        // Whole chunks from the first one with metadata on, if that is not most of a large image.
+        let from = meta.min(size) / CHUNK * CHUNK;
+        let from = if size - from <= METADATA_MAX {
+            from.max(CHUNK)
+        } else {
+            size
+        };
+        let tail = match from < size {
+            true => self.read(from, size)?,
+            false => Vec::new(),
+        };
+        let verifier = match (root, known) {
+            (Some(_), Some(tree)) => Some(tree),
+            (Some(root), None) => {
+                let known = [(0, &self.head[..]), (from, &tail[..])];
+                Some(self.tree(root, end, known, directory, key)?)
+            }
+            (None, _) => None,
+        };
+        let parts = [(0, &self.head), (from, &tail)];
+        for (at, bytes) in parts.into_iter().filter(|(_, bytes)| !bytes.is_empty()) {
+            if let Some(verifier) = &verifier {
+                let verified = verifier.verify(at, bytes);
+                // Left to the reads, which repeat the request and report what remains.
+                if verified.is_err() {
+                    continue;
+                }
+            }
+            // A full disk does not keep readers from an image.
+            let stored = cache.store(at / CHUNK, bytes);
+            let _ = stored.and_then(|stored| directory.charge(stored, cache));
+        }
+        Ok(verifier)
+    }
+
+    /// Reads the hash tree after an image of `end` bytes, and stores it in the cache. `known`: parts of the object that
+    /// were read already, and their positions.
+    fn tree(
+        &self,
+        root: Root,
+        end: u64,
+        known: [(u64, &[u8]); 2],
+        directory: &Directory,
+        key: &str,
+    ) -> Result<Arc<Verifier>> {
+        let size = self.object.identity().size;
+        let start = header_place(end);
+        let wrong = |what: String| Error::new(Kind::Unsupported, self.place, what);
+        if start >= size {
+            return Err(wrong(
+                "there is a root hash, but no hash tree after the image".to_owned(),
+            ));
+        }
+        let read = |from: u64, to: u64, is_fresh: bool| -> Result<Vec<u8>> {
+            let known = known.iter().filter(|_| !is_fresh).find_map(|(at, bytes)| {
+                // Fits: the bytes are in memory.
+                let skip = from.checked_sub(*at)? as usize;
+                bytes.get(skip..skip + (to - from) as usize)
+            });
+            known.map_or_else(|| self.read(from, to), |bytes| Ok(bytes.to_vec()))
+        };
+        let load = |is_fresh: bool| -> Result<(Vec<u8>, Verifier)> {
+            let header = read(start, (start + HEADER_READ).min(size), is_fresh)?;
+            let place = TreePlace::new(&header, start, size).map_err(wrong)?;
+            let tree = read(place.start, place.end, is_fresh)?;
+            let verifier = Verifier::new(Arc::new(MemStore::new(tree.clone())), start, root);
+            let failed = |e| Error::new(Kind::Corrupt, self.place, format_args!("hash tree: {e}"));
+            Ok((tree, verifier.map_err(failed)?))
+        };
+        let (tree, verifier) = load(false).or_else(|_| load(true))?;
+        let mut file = vec![0; TREE_FILE_HEAD as usize];
+        file[..8].copy_from_slice(&start.to_le_bytes());
+        file.extend_from_slice(&tree);
+        let stored = directory.store_tree(key, &file);
+        // The file, unlike memory, costs nothing for a large image.
+        let from_file = stored.ok().and_then(|()| cached_tree(directory, key, root));
+        Ok(from_file.unwrap_or_else(|| Arc::new(verifier)))
+    }
+}
+
+/// Opens and verifies the hash tree in the cache.
+fn cached_tree(directory: &Directory, key: &str, root: Root) -> Option<Arc<Verifier>> {
+    let store = FileStore::open(&directory.tree(key)).ok()?;
+    let mut start = [0; 8];
+    store.read_exact_at(&mut start, 0).ok()?;
+    let tree = Window::from(store, TREE_FILE_HEAD);
+    let verifier = Verifier::new(Arc::new(tree), u64::from_le_bytes(start), root);
+    verifier.ok().map(Arc::new)
+}

@@ -1,0 +1,247 @@
+//! URLs of images, and how they are shown without credentials.
+
+use crate::error::{Error, Kind, Result};
+use reqwest::Url;
+use std::fmt;
+use std::path::PathBuf;
+
+/// Address of an image, parsed from a URL.
+#[derive(Clone)]
+pub struct Location {
+    pub(crate) address: Address,
+    shown: String,
+}
+
+impl fmt::Debug for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.shown, f)
+    }
+}
+
+/// Parsed parts of a URL, by scheme.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Address {
+    /// Object of a web server: `https://` or `http://`.
+    Http(Url),
+    /// Object in a bucket: `s3://BUCKET/KEY`.
+    S3 { bucket: String, key: String },
+    /// Layer of an image in a registry: `oci://REGISTRY/NAME[:TAG|@DIGEST]`.
+    Oci(Reference),
+    /// Local file: `file:///PATH`.
+    File(PathBuf),
+}
+
+/// Name of an image in a registry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reference {
+    /// Host, with a port if the URL has one.
+    pub(crate) registry: String,
+    /// Name of the repository.
+    pub(crate) name: String,
+    /// Tag, or digest of a manifest.
+    pub(crate) version: String,
+}
+
+impl Location {
+    /// Parses a URL.
+    ///
+    /// # Errors
+    /// `Usage` for a URL that names no object.
+    pub fn parse(text: &str) -> Result<Self> {
+        let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+        match scheme {
+            "http" | "https" => http(text),
+            "s3" => s3(rest),
+            "oci" => oci(rest),
+            "file" => file(rest),
+            _ => Err(usage(
+                "a URL",
+                "expected https://, http://, s3://, oci:// or file://",
+            )),
+        }
+    }
+
+    /// Path of a `file://` URL.
+    pub fn local_path(&self) -> Option<&std::path::Path> {
+        match &self.address {
+            Address::File(path) => Some(path),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+fn usage(place: impl fmt::Display, what: impl fmt::Display) -> Error {
+    Error::new(Kind::Usage, place, what)
+}
+
+fn http(text: &str) -> Result<Location> {
+    // The text may hold a password, so the error does not repeat it.
+    let url = Url::parse(text).map_err(|e| usage("the URL of the image", e))?;
+    let shown = shown(&url);
+    if url.host_str().is_none_or(str::is_empty) {
+        return Err(usage(shown, "the URL names no host"));
+    }
+    Ok(Location {
+        address: Address::Http(url),
+        shown,
+    })
+}
+
+/// A URL without user name, password, query and fragment. A query may hold a signature.
+pub(crate) fn shown(url: &Url) -> String {
+    let mut plain = url.clone();
+    // Fails only for URLs without a host.
+    let _ = plain.set_username("");
+    let _ = plain.set_password(None);
+    plain.set_fragment(None);
+    let query = plain.query().map_or("", |_| "?...");
+    plain.set_query(None);
+    format!("{plain}{query}")
+}
+
+fn s3(rest: &str) -> Result<Location> {
+    let shown = format!("s3://{rest}");
+    match rest.split_once('/') {
+        Some((bucket, key)) if !bucket.is_empty() && !key.is_empty() && !bucket.contains('@') => {
+            Ok(Location {
+                address: Address::S3 {
+                    bucket: bucket.to_owned(),
+                    key: key.to_owned(),
+                },
+                shown,
+            })
+        }
+        _ => Err(usage("the URL of the image", "expected s3://BUCKET/KEY")),
+    }
+}
+
+fn oci(rest: &str) -> Result<Location> {
+    let wrong = |what: &str| {
+        let form = "expected oci://REGISTRY/NAME[:TAG|@DIGEST]";
+        usage("the URL of the image", format_args!("{form}: {what}"))
+    };
+    let (registry, path) = rest.split_once('/').ok_or_else(|| wrong("no name"))?;
+    if registry.is_empty() || registry.contains('@') {
+        return Err(wrong("no registry"));
+    }
+    let (name, version) = match path.split_once('@') {
+        Some((name, digest)) => {
+            // A tag before a digest has no effect.
+            let name = name.split_once(':').map_or(name, |(name, _)| name);
+            if sha256_hex(digest).is_none() {
+                return Err(wrong("a digest is sha256: and 64 hexadecimal digits"));
+            }
+            (name, digest)
+        }
+        None => path.split_once(':').unwrap_or((path, "latest")),
+    };
+    let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-/".contains(c);
+    if name.is_empty()
+        || !name.chars().all(is_name)
+        || name.split('/').any(|p| p.is_empty() || p == "..")
+    {
+        return Err(wrong(
+            "a name has lower-case letters, digits, '.', '_', '-' and '/'",
+        ));
+    }
+    let is_tag = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if version.is_empty() || !(version.chars().all(is_tag) || version.contains(':')) {
+        return Err(wrong("a tag has letters, digits, '.', '_' and '-'"));
+    }
+    let sign = if version.contains(':') { '@' } else { ':' };
+    let shown = format!("oci://{registry}/{name}{sign}{version}");
+    let library = registry == "docker.io" && !name.contains('/');
+    let reference = Reference {
+        registry: registry.to_owned(),
+        name: if library {
+            format!("library/{name}")
+        } else {
+            name.to_owned()
+        },
+        version: version.to_owned(),
+    };
+    Ok(Location {
+        address: Address::Oci(reference),
+        shown,
+    })
+}
+
+/// The 64 hexadecimal digits of a digest `sha256:...`, in lower case.
+pub(crate) fn sha256_hex(digest: &str) -> Option<&str> {
+    let hex = digest.strip_prefix("sha256:")?;
+    let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    (hex.len() == 64 && hex.bytes().all(is_hex)).then_some(hex)
+}
+
+fn file(rest: &str) -> Result<Location> {
+    let url = Url::parse(&format!("file://{rest}"));
+    let path = url.ok().and_then(|url| url.to_file_path().ok());
+    let path = path.ok_or_else(|| usage(format_args!("file://{rest}"), "expected file:///PATH"))?;
+    Ok(Location {
+        shown: format!("file://{}", path.display()),
+        address: Address::File(path),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_not_shown() {
+        for (url, shown) in [
+            ("https://u:secret@h/i", "https://h/i"),
+            ("https://h/i?X-Amz-Signature=secret#f", "https://h/i?..."),
+            ("s3://b/k/l", "s3://b/k/l"),
+            ("oci://r:5000/a/b", "oci://r:5000/a/b:latest"),
+            ("file:///a%20b", "file:///a b"),
+        ] {
+            assert_eq!(Location::parse(url).unwrap().to_string(), shown);
+        }
+        for url in [
+            "https://u:secret@",
+            "s3://u:secret@b/k",
+            "oci://u:secret@r/n",
+        ] {
+            let e = Location::parse(url).unwrap_err();
+            assert_eq!(e.kind(), Kind::Usage);
+            assert!(!e.to_string().contains("secret"), "{e}");
+        }
+    }
+
+    #[test]
+    fn registry_names_are_taken_apart() {
+        let hex = "0123456789abcdef".repeat(4);
+        let oci = |text: &str| match Location::parse(text).unwrap().address {
+            Address::Oci(r) => (r.registry, r.name, r.version),
+            other => panic!("{other:?}"),
+        };
+        let parts = |r: &str, n: &str, v: &str| (r.to_owned(), n.to_owned(), v.to_owned());
+        assert_eq!(oci("oci://r/n"), parts("r", "n", "latest"));
+        assert_eq!(oci("oci://r:5/a/b:v1"), parts("r:5", "a/b", "v1"));
+        let digest = format!("sha256:{hex}");
+        assert_eq!(
+            oci(&format!("oci://r/n:t@{digest}")),
+            parts("r", "n", &digest)
+        );
+        assert_eq!(oci("oci://docker.io/n").1, "library/n");
+        for bad in [
+            "oci://r",
+            "oci:///n",
+            "oci://r/",
+            "oci://r/N",
+            "oci://r/n:",
+            "oci://r/n@sha256:00",
+            "oci://r/../n",
+            "oci://r/n:a b",
+        ] {
+            assert!(Location::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Repetition of failed requests: exponential backoff with jitter, within one deadline.
+
+use crate::error::{Error, Kind, Result};
+use std::hash::{BuildHasher, RandomState};
+use std::time::{Duration, Instant};
+
+/// Limits of repeated requests.
+#[derive(Clone, Copy, Debug)]
+pub struct RetryPolicy {
+    /// Time after which a read fails, with all its repetitions.
+    pub deadline: Duration,
+    /// Longest pause before the first repetition. It doubles with each one.
+    pub first_pause: Duration,
+    /// Longest pause between two requests that the server did not ask for.
+    pub longest_pause: Duration,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self {
+            deadline: Duration::from_secs(60),
+            first_pause: Duration::from_millis(100),
+            longest_pause: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Failure of one attempt.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// A repetition cannot succeed.
+    Final(Error),
+    /// A repetition may succeed, after the pause that the server asked for.
+    Transient {
+        what: String,
+        pause: Option<Duration>,
+    },
+}
+
+impl Failure {
+    /// Failure that may pass.
+    pub(crate) fn transient(what: impl ToString) -> Self {
+        Self::Transient {
+            what: what.to_string(),
+            pause: None,
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Self {
+        Self::Final(e)
+    }
+}
+
+impl RetryPolicy {
+    /// Starts an operation whose errors name `place`.
+    pub(crate) fn start<'a>(&self, place: &'a str) -> Retries<'a> {
+        Retries {
+            policy: *self,
+            place,
+            start: Instant::now(),
+            longest: self.first_pause,
+            last: "no answer".to_owned(),
+        }
+    }
+}
+
+/// Attempts of one operation.
+pub(crate) struct Retries<'a> {
+    policy: RetryPolicy,
+    place: &'a str,
+    start: Instant,
+    /// Longest pause before the next attempt.
+    longest: Duration,
+    /// Failure of the last attempt.
+    last: String,
+}
+
+impl Retries<'_> {
+    /// Makes an attempt. Returns `None` after the pause that follows a failure which may pass.
+    ///
+    /// # Errors
+    /// A final failure, or the last one when the deadline has passed.
+    pub(crate) async fn attempt<T>(
+        &mut self,
+        attempt: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<Option<T>> {
+        let wanted = match tokio::time::timeout(self.left(), attempt).await {
+            Err(_) => return Err(self.expired()),
+            Ok(Ok(value)) => return Ok(Some(value)),
+            Ok(Err(Failure::Final(e))) => return Err(e),
+            Ok(Err(Failure::Transient { what, pause })) => {
+                self.last = what;
+                pause
+            }
+        };
+        let pause = wanted.unwrap_or_else(|| jitter(self.longest));
+        self.longest = (self.longest * 2).min(self.policy.longest_pause);
+        if pause >= self.left() {
+            return Err(self.expired());
+        }
+        tokio::time::sleep(pause).await;
+        Ok(None)
+    }
+
+    fn left(&self) -> Duration {
+        self.policy.deadline.saturating_sub(self.start.elapsed())
+    }
+
+    fn expired(&self) -> Error {
+        let seconds = self.policy.deadline.as_secs_f32();
+        let what = format_args!("{}; given up after {seconds} s", self.last);
+        Error::new(Kind::Unavailable, self.place, what)
+    }
+}
+
+/// Random time between half of `limit` and `limit`, so that clients do not return together.
+fn jitter(limit: Duration) -> Duration {
+    let random = RandomState::new().hash_one(0) as u32; // any 32 bits
+    limit / 2 + limit.mul_f64(f64::from(random) / f64::from(u32::MAX) / 2.0)
+}
+
+/// Pause in a `Retry-After` header: seconds, or a date. `now` is the `Date` of the answer, because clocks differ. A pause
+/// that cannot be read is one second.
+pub(crate) fn retry_after(value: &str, now: Option<&str>) -> Duration {
+    let seconds = value.trim().parse::<u64>().ok();
+    let until = || Some(http_date(value)?.saturating_sub(http_date(now?)?));
+    Duration::from_secs(seconds.or_else(until).unwrap_or(1))
+}
+
+/// Seconds since 1970 of a date such as `Wed, 21 Oct 2026 07:28:00 GMT`.
+fn http_date(text: &str) -> Option<u64> {
+    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    let mut parts = text.trim().split([' ', ':']).skip(1);
+    let number = |parts: &mut dyn Iterator<Item = &str>| parts.next()?.parse::<u64>().ok();
+    let day = number(&mut parts)?;
+    let month = MONTHS.find(parts.next()?)? as u64 / 3 + 1;
+    let year = number(&mut parts)?;
+    let (hour, minute, second) = (
+        number(&mut parts)?,
+        number(&mut parts)?,
+        number(&mut parts)?,
+    );
+    // Days since 0000-03-01, by Gregorian years that begin in March.
+    let shifted = year.checked_sub(u64::from(month < 3))?;
+    let days = shifted * 365 + shifted / 4 - shifted / 100 + shifted / 400;
+    let days = days + ((month + 9) % 12 * 153 + 2) / 5 + day;
+    let days = days.checked_sub(719_469)?;
+    Some(((days * 24 + hour) * 60 + minute) * 60 + second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_at_most_their_limit() {
+        let limit = Duration::from_millis(100);
+        for _ in 0..1000 {
+            let pause = jitter(limit);
+            assert!(pause >= limit / 2 && pause <= limit, "{pause:?}");
+        }
+    }
+
+    #[test]
+    fn servers_ask_for_seconds_or_a_date() {
+        assert_eq!(retry_after(" 7 ", None), Duration::from_secs(7));
+        let date = "Sun, 06 Nov 1994 08:49:37 GMT";
+        assert_eq!(http_date(date), Some(784_111_777));
+        assert_eq!(
+            http_date("Thu, 29 Feb 2024 00:00:00 GMT"),
+            Some(1_709_164_800)
+        );
+        let earlier = Some("Sun, 06 Nov 1994 08:49:00 GMT");
+        assert_eq!(retry_after(date, earlier), Duration::from_secs(37));
+        assert_eq!(retry_after(date, None), Duration::from_secs(1));
+        assert_eq!(retry_after("soon", earlier), Duration::from_secs(1));
+    }
+}

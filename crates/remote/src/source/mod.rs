@@ -1,0 +1,81 @@
+//! Sources of images: objects that are read in ranges, and whose identity is pinned.
+
+mod aws_profile;
+mod http;
+mod oci;
+mod registry_auth;
+mod s3;
+
+use crate::client::Client;
+use crate::error::Result;
+use crate::location::{Address, Location};
+use crate::retry::RetryPolicy;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// Future of a method of a trait object.
+pub(crate) type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Identity of an immutable object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Validator: a digest, an ETag or a time of modification, with its kind.
+    pub(crate) validator: String,
+    /// Name that the validator belongs to. Empty for a digest, which needs none.
+    pub(crate) name: String,
+    /// Size of the object. Unit: bytes.
+    pub(crate) size: u64,
+}
+
+/// Ranges of one immutable object.
+pub(crate) trait Object: Send + Sync {
+    /// Identity, which is the same for the life of this value.
+    fn identity(&self) -> &Identity;
+
+    /// Reads all bytes of a range. Fails with `Changed` if the object is another one.
+    fn read(&self, range: Range<u64>) -> Later<'_, Result<Vec<u8>>>;
+}
+
+/// Object with what was learned when it was opened.
+pub(crate) struct Opened {
+    pub(crate) object: Arc<dyn Object>,
+    /// First bytes of the object, if they came with its identity.
+    pub(crate) head: Vec<u8>,
+    /// Root hash that the reference names, in hexadecimal digits.
+    pub(crate) root_hash: Option<String>,
+}
+
+/// Opens the object at a location and pins its identity. The first request asks for `head` bytes.
+pub(crate) async fn open(
+    location: &Location,
+    head: u64,
+    has_root: bool,
+    retry: RetryPolicy,
+) -> Result<Opened> {
+    let client = Arc::new(Client::default());
+    let place = location.to_string();
+    let (address, root_hash): (Box<dyn http::Address>, _) = match &location.address {
+        Address::Http(url) => (Box::new(http::Plain::new(url)), None),
+        Address::S3 { bucket, key } => (Box::new(s3::Object::new(bucket, key, &place)?), None),
+        Address::Oci(reference) => {
+            let layer = oci::find(client, reference, &place, retry).await?;
+            let object = http::HttpObject::pinned(layer.blob, layer.identity, place, retry);
+            return Ok(Opened {
+                object: Arc::new(object),
+                head: Vec::new(),
+                root_hash: layer.root_hash,
+            });
+        }
+        Address::File(_) => {
+            let what = "a local file needs no client";
+            return Err(crate::Error::new(crate::Kind::Usage, place, what));
+        }
+    };
+    let opened = http::HttpObject::open(client, address, place, head, has_root, retry).await?;
+    Ok(Opened {
+        object: Arc::new(opened.0),
+        head: opened.1,
+        root_hash,
+    })
+}

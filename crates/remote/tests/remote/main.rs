@@ -1,0 +1,8 @@
+//! Remote images against a server in this process: every byte equals the local image, or there is an error.
+
+mod common;
+mod faults;
+mod http;
+mod registry;
+mod s3;
+mod verified;

@@ -1,0 +1,250 @@
+//! Web server for tests: answers come from a closure, so that a test can make any fault.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Request as the server received it. Names of headers are in lower case.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Method, such as GET.
+    pub method: String,
+    /// Path with its query.
+    pub path: String,
+    /// Headers by name.
+    pub headers: HashMap<String, String>,
+    /// Body of a request that has one.
+    pub body: Vec<u8>,
+}
+
+impl Request {
+    /// Requested range of an object of `size` bytes, clamped to its end. `None` without a usable header.
+    pub fn range(&self, size: u64) -> Option<Range<u64>> {
+        let (start, last) = self
+            .headers
+            .get("range")?
+            .strip_prefix("bytes=")?
+            .split_once('-')?;
+        let start: u64 = start.parse().ok()?;
+        let end = last.parse::<u64>().map_or(size, |last| last + 1).min(size);
+        (start < end).then_some(start..end)
+    }
+}
+
+/// Answer of the server.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    /// Status. 0 closes the connection without an answer.
+    pub status: u16,
+    /// Headers besides `Content-Length`.
+    pub headers: Vec<(String, String)>,
+    /// Body of the answer.
+    pub body: Vec<u8>,
+    /// Number of bytes of the body after which the connection is closed.
+    pub cut: Option<usize>,
+    /// Time before the first byte of the answer.
+    pub delay: Duration,
+}
+
+impl Answer {
+    /// Answer without a body.
+    pub fn status(status: u16) -> Self {
+        Self {
+            status,
+            ..Self::default()
+        }
+    }
+
+    /// Adds a header.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl ToString) -> Self {
+        self.headers.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    /// Answers a request for an object: a range of it with 206, or all of it with 200. An empty `etag` is left out.
+    pub fn object(request: &Request, bytes: &[u8], etag: &str) -> Self {
+        let size = bytes.len() as u64;
+        if request
+            .headers
+            .get("if-match")
+            .is_some_and(|wanted| wanted != etag)
+        {
+            return Self::status(412);
+        }
+        let mut answer = match request.range(size) {
+            Some(range) => {
+                let stated = format!("bytes {}-{}/{size}", range.start, range.end - 1);
+                let mut answer = Self::status(206).with("Content-Range", stated);
+                answer.body = bytes[range.start as usize..range.end as usize].to_vec();
+                answer
+            }
+            None if request.headers.contains_key("range") => Self::status(416),
+            None => Self {
+                status: 200,
+                body: bytes.to_vec(),
+                ..Self::default()
+            },
+        };
+        if !etag.is_empty() {
+            answer = answer.with("ETag", etag);
+        }
+        answer
+    }
+}
+
+/// Server on a port of the loopback interface, until it is dropped.
+pub struct Server {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    answer: Box<dyn Fn(&Request) -> Answer + Send + Sync>,
+    requests: Mutex<Vec<Request>>,
+    connections: Mutex<Vec<TcpStream>>,
+    is_stopped: AtomicBool,
+}
+
+impl Server {
+    /// Starts a server that answers by `answer`.
+    ///
+    /// # Panics
+    /// If no port can be had.
+    pub fn start(answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port of the loopback interface");
+        let address = listener.local_addr().expect("the address of a listener");
+        let shared = Arc::new(Shared {
+            answer: Box::new(answer),
+            requests: Mutex::default(),
+            connections: Mutex::default(),
+            is_stopped: AtomicBool::new(false),
+        });
+        let accepting = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if accepting.is_stopped.load(Ordering::SeqCst) {
+                    return;
+                }
+                let (Ok(stream), shared) = (stream, Arc::clone(&accepting)) else {
+                    return;
+                };
+                if let Ok(stream) = stream.try_clone() {
+                    lock(&shared.connections).push(stream);
+                }
+                std::thread::spawn(move || shared.serve(stream));
+            }
+        });
+        Self { address, shared }
+    }
+
+    /// Host and port of the server.
+    pub fn host(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// URL of a path, which begins with a slash.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Requests since the start or the last call.
+    pub fn take_requests(&self) -> Vec<Request> {
+        std::mem::take(&mut lock(&self.shared.requests))
+    }
+
+    /// Closes all connections and refuses new ones.
+    pub fn stop(&self) {
+        if self.shared.is_stopped.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        for stream in lock(&self.shared.connections).drain(..) {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+        // The thread that accepts connections sees the flag with the next one.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// Answers the requests of a connection. Broken connections end it.
+    fn serve(&self, stream: TcpStream) {
+        let _ = stream.set_nodelay(true);
+        let Ok(input) = stream.try_clone() else {
+            return;
+        };
+        let mut input = BufReader::new(input);
+        let mut output = stream;
+        while let Some(request) = read(&mut input) {
+            lock(&self.requests).push(request.clone());
+            let answer = (self.answer)(&request);
+            std::thread::sleep(answer.delay);
+            if self.is_stopped.load(Ordering::SeqCst) || write(&mut output, &answer).is_none() {
+                break;
+            }
+        }
+        let _ = output.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+fn read(input: &mut impl BufRead) -> Option<Request> {
+    let mut line = || {
+        let mut line = String::new();
+        (input.read_line(&mut line).ok()? > 0).then(|| line.trim_end().to_owned())
+    };
+    let first = line()?;
+    let (method, rest) = first.split_once(' ')?;
+    let (path, _) = rest.split_once(' ')?;
+    let mut headers = HashMap::new();
+    loop {
+        let line = line()?;
+        let Some((name, value)) = line.split_once(':') else {
+            break;
+        };
+        headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
+    }
+    let len = headers
+        .get("content-length")
+        .and_then(|len| len.parse().ok());
+    let mut body = vec![0; len.unwrap_or(0)];
+    input.read_exact(&mut body).ok()?;
+    Some(Request {
+        method: method.to_owned(),
+        path: path.to_owned(),
+        headers,
+        body,
+    })
+}
+
+/// Writes an answer. Returns `None` if the connection is to be closed.
+fn write(output: &mut impl Write, answer: &Answer) -> Option<()> {
+    if answer.status == 0 {
+        return None;
+    }
+    let mut head = format!("HTTP/1.1 {} Status\r\n", answer.status);
+    for (name, value) in &answer.headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    head += &format!("Content-Length: {}\r\n\r\n", answer.body.len());
+    output.write_all(head.as_bytes()).ok()?;
+    let sent = answer
+        .cut
+        .unwrap_or(answer.body.len())
+        .min(answer.body.len());
+    output.write_all(&answer.body[..sent]).ok()?;
+    answer.cut.is_none().then_some(())
+}
