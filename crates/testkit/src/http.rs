@@ -15,7 +15,7 @@ pub struct Request {
     pub method: String,
     /// Path with its query.
     pub path: String,
-    /// Headers by name.
+    /// Headers of the request, by their names.
     pub headers: HashMap<String, String>,
     /// Body of a request that has one.
     pub body: Vec<u8>,
@@ -51,7 +51,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Answer without a body.
+    /// Answer that has a status and no body.
     pub fn status(status: u16) -> Self {
         Self {
             status,
@@ -59,7 +59,7 @@ impl Answer {
         }
     }
 
-    /// Adds a header.
+    /// Adds a header to the answer.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl ToString) -> Self {
         self.headers.push((name.to_owned(), value.to_string()));

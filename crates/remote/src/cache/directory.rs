@@ -256,7 +256,7 @@ mod tests {
         cache.shrink(0, &image).unwrap();
         assert!(cache.file("other", "state").exists());
         assert!(cache.size() <= CHUNK * 4);
-        // What is left is read, the rest is absent.
+        // The chunks that are left are read, the rest is absent.
         let mut buf = [0; 4096];
         for n in 0..8 {
             if other.read(n, 0, &mut buf, |_| true) {

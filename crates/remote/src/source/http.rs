@@ -1,6 +1,6 @@
 //! Objects behind HTTP: range requests whose answers must all come from one version of the object.
 
-use super::{Identity, Later, Object};
+use super::object::{Identity, Later, Object};
 use crate::client::{Client, Reply, Request};
 use crate::error::{Error, Kind, Result};
 use crate::location::shown;

@@ -2,6 +2,7 @@
 
 mod aws_profile;
 mod http;
+mod object;
 mod oci;
 mod registry_auth;
 mod s3;
@@ -10,32 +11,9 @@ use crate::client::Client;
 use crate::error::Result;
 use crate::location::{Address, Location};
 use crate::retry::RetryPolicy;
-use std::ops::Range;
-use std::pin::Pin;
 use std::sync::Arc;
 
-/// Future of a method of a trait object.
-pub(crate) type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// Identity of an immutable object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
-    /// Validator: a digest, an ETag or a time of modification, with its kind.
-    pub(crate) validator: String,
-    /// Name that the validator belongs to. Empty for a digest, which needs none.
-    pub(crate) name: String,
-    /// Size of the object. Unit: bytes.
-    pub(crate) size: u64,
-}
-
-/// Ranges of one immutable object.
-pub(crate) trait Object: Send + Sync {
-    /// Identity, which is the same for the life of this value.
-    fn identity(&self) -> &Identity;
-
-    /// Reads all bytes of a range. Fails with `Changed` if the object is another one.
-    fn read(&self, range: Range<u64>) -> Later<'_, Result<Vec<u8>>>;
-}
+pub(crate) use object::{Identity, Object};
 
 /// Object with what was learned when it was opened.
 pub(crate) struct Opened {

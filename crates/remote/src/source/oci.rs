@@ -1,8 +1,8 @@
 //! Images in registries: the layer of a manifest that is an EROFS image.
 
 use super::http::{Address, RENEWALS_MAX, Target};
+use super::object::{Identity, Later};
 use super::registry_auth::Session;
-use super::{Identity, Later};
 use crate::client::{Client, Reply, Request};
 use crate::error::{Error, Kind, Result};
 use crate::location::{Reference, sha256_hex};

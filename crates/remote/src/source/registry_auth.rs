@@ -43,7 +43,7 @@ struct State {
     authorization: Option<String>,
 }
 
-/// What a registry asks for.
+/// Authentication that a registry asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Challenge {
     Basic,

@@ -1,7 +1,8 @@
 //! Objects in buckets: each request has a fresh signature in its URL.
 
+use super::aws_profile;
 use super::http::{Address, Target};
-use super::{Later, aws_profile};
+use super::object::Later;
 use crate::client::Reply;
 use crate::error::{Error, Kind, Result};
 use crate::retry::Failure;

@@ -110,7 +110,7 @@ fn a_dead_server_is_an_error_within_the_deadline() {
         assert!(said.starts_with(&server.url("/i")), "{said}");
         assert!(said.contains("given up after 0.3 s"), "{said}");
     }
-    // What is in the cache needs no server.
+    // A cached chunk needs no server.
     store.read_exact_at(&mut [0; 4096], 0).unwrap();
 }
 

@@ -61,7 +61,8 @@ fn neighbours_come_in_one_request_and_only_once() {
         store.read_exact_at(&mut [0; 10], at as u64).unwrap();
     }
     let got = ranges(&server.take_requests(), bytes.len());
-    assert_eq!(got, [16 * CHUNK as u64..24 * CHUNK as u64]);
+    assert_eq!(got.len(), 1);
+    assert_eq!(got[0], 16 * CHUNK as u64..24 * CHUNK as u64);
 }
 
 #[test]
@@ -111,7 +112,7 @@ fn a_replaced_object_is_an_error() {
     let said = read_error(&*store, 9 * CHUNK);
     assert!(said.contains("was replaced since it was opened"), "{said}");
     assert!(said.starts_with(&server.url("/i")), "{said}");
-    // What was opened again is the new one, beside the old one in the cache.
+    // Opened again, it is the new one, beside the old one in the cache.
     let store = open(&server.url("/i"), &options(&dir)).unwrap();
     assert_same(&*store, &image(2000, 7));
 }

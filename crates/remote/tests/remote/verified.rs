@@ -72,10 +72,9 @@ fn a_byte_that_stays_wrong_is_an_error_and_is_not_stored() {
     store.read_exact_at(&mut buf, 40 * CHUNK as u64).unwrap();
     assert!(buf == bytes[40 * CHUNK..40 * CHUNK + 4096]);
     // The cache has no byte of the part that failed.
-    let files = fs::read_dir(&dir.0).unwrap().map(|e| e.unwrap().path());
+    let mut files = fs::read_dir(&dir.0).unwrap().map(|e| e.unwrap().path());
     let image = files
-        .filter(|p| p.extension().is_some_and(|e| e == "image"))
-        .next()
+        .find(|p| p.extension().is_some_and(|e| e == "image"))
         .unwrap();
     let cached = fs::read(image).unwrap();
     assert!(cached[8 * CHUNK..16 * CHUNK].iter().all(|b| *b == 0));

@@ -1,0 +1,28 @@
+//! Objects that are read in ranges, and their pinned identity.
+
+use crate::error::Result;
+use std::ops::Range;
+use std::pin::Pin;
+
+/// Future of a method of a trait object.
+pub(crate) type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Identity of an immutable object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Validator: a digest, an ETag or a time of modification, with its kind.
+    pub(crate) validator: String,
+    /// Name that the validator belongs to. Empty for a digest, which needs none.
+    pub(crate) name: String,
+    /// Size of the object. Unit: bytes.
+    pub(crate) size: u64,
+}
+
+/// Ranges of one immutable object.
+pub(crate) trait Object: Send + Sync {
+    /// Identity, which is the same for the life of this value.
+    fn identity(&self) -> &Identity;
+
+    /// Reads all bytes of a range. Fails with `Changed` if the object is another one.
+    fn read(&self, range: Range<u64>) -> Later<'_, Result<Vec<u8>>>;
+}
