@@ -47,7 +47,7 @@ impl Opening<'_> {
     }
 
     fn cache_error(&self, e: io::Error) -> Error {
-        let place = format_args!("cache {}", self.options.cache.display());
+        let place = format!("cache {}", self.options.cache.display());
         Error::new(Kind::Unavailable, place, e)
     }
 
