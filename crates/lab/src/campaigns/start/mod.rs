@@ -6,7 +6,7 @@
 //!                        server A:  mount, start, compare, unmount;  B;  C
 //! ```
 //!
-//! The tree is given, or assembled from local programs and the files they need ([`tree`]). A program runs
+//! The tree is given, or assembled from local programs and the files they need (`tree`). A program runs
 //! with the mounted image as its root directory ([`rooted`]). Its output must equal the output with the
 //! source tree as its root; otherwise the server drops out for this program and condition.
 //!
