@@ -3,14 +3,14 @@
 //! * [`skipped`] and [`note`] report what a test could not do on this host.
 //! * [`http`] is a web server whose answers a test chooses.
 //! * [`Rng`] is the random number generator of tests, crash campaigns and generated workloads.
-//! * [`content`] generates the bytes of files.
+//! * `content` generates the bytes of files.
 //!
 //! The feature `images` adds helpers for tests of EROFS images:
 //!
-//! * [`tree`] creates source trees, records trees of the host and of images, and compares the records.
-//! * [`variants`] and [`sample`] build images with many combinations of options.
-//! * [`assemble`], [`sheet`] and [`shapes`] compose images that no builder writes, valid or invalid.
-//! * [`kernel`] mounts images by the kernel.
+//! * `tree` creates source trees, records trees of the host and of images, and compares the records.
+//! * `variants` and `sample` build images with many combinations of options.
+//! * `assemble`, `sheet` and `shapes` compose images that no builder writes, valid or invalid.
+//! * `kernel` mounts images by the kernel.
 //!
 //! Unit tests inside `tuff-erofs` and `tuff-mkfs` use only what the crate offers without that feature: the types of the library
 //! under test and of the library linked here differ.
