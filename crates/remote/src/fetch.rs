@@ -192,7 +192,7 @@ impl Fetcher {
         queue.requests -= 1;
         for chunk in run {
             if let Some(slot) = queue.slots.remove(&chunk) {
-                // Nobody else has this chunk.
+                // No other task sets the result of this chunk.
                 let _ = slot.set(result.clone());
             }
         }

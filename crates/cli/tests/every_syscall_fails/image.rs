@@ -48,10 +48,20 @@ impl<'a> Image<'a> {
 }
 
 impl Image<'_> {
-    /// Returns true if all old bytes but those of block 0 are in place, among them the root.
-    fn has_root_of_old(&self, found: &[u8]) -> bool {
+    /// Returns true if all old bytes but those of block 0 are in place, among them the root, and the image in `out` has
+    /// the tree of the old one.
+    fn has_tree_of_old(&self, found: &[u8]) -> bool {
         let old = self.old.as_deref().unwrap_or_default();
-        old.len() > 4096 && found.get(4096..old.len()) == Some(&old[4096..])
+        if old.len() <= 4096 || found.get(4096..old.len()) != Some(&old[4096..]) {
+            return false;
+        }
+        fs::write(self.dir.path("before"), old).unwrap();
+        let out = Command::new(env!("CARGO_BIN_EXE_tuff"))
+            .current_dir(&self.dir.0)
+            .args(["diff", "out/image", "before"])
+            .output()
+            .unwrap();
+        out.status.success() && out.stdout.is_empty()
     }
 }
 
@@ -81,13 +91,13 @@ impl Scene for Image<'_> {
         let found = fs::read(self.dir.path("out/image")).ok();
         let is_new = found.as_ref() == Some(&self.new);
         // A failed truncation or write leaves a longer image, as valid as before. If block 0 cannot be restored either,
-        // it still has the old root.
+        // the image still has the old tree.
         let is_old = found == self.old
             || self.grows
                 && fault.lasting
                 && found
                     .as_ref()
-                    .is_some_and(|found| self.has_root_of_old(found))
+                    .is_some_and(|found| self.has_tree_of_old(found))
             || self.grows
                 && (fault.lasting || run.failed_call("ftruncate("))
                 && found

@@ -56,6 +56,11 @@ fn len(path: &Path) -> usize {
 
 /// Checks that a kernel mount of the image has the content of the tree.
 fn kernel_agrees(place: &Place, image: &str, tree: &str) {
+    kernel_agrees_after(place, image, tree, || ());
+}
+
+/// Checks that a kernel mount of the image has the content of the tree after `change`, which runs while it is mounted.
+fn kernel_agrees_after(place: &Place, image: &str, tree: &str, change: impl FnOnce()) {
     fs::create_dir_all(place.path("mnt")).unwrap();
     let mounted = Command::new("mount")
         .args(["-t", "erofs", "-o", "loop,ro"])
@@ -64,6 +69,7 @@ fn kernel_agrees(place: &Place, image: &str, tree: &str) {
     if !mounted.is_ok_and(|out| out.status.success()) {
         return skipped("no mount of an image by the kernel");
     }
+    change();
     let out = Command::new("diff")
         .args(["-r", "--no-dereference"])
         .args([place.path(tree), place.path("mnt")])
@@ -321,31 +327,14 @@ fn a_kernel_mount_keeps_the_tree_that_a_patch_replaces() {
     wide_and_large(&place);
     place.text(&["build", "-q", "wide", "i"]);
     place.text(&["extract", "-q", "i", "before"]);
-    fs::create_dir(place.path("mnt")).unwrap();
-    let mounted = Command::new("mount")
-        .args(["-t", "erofs", "-o", "loop,ro"])
-        .args([place.path("i"), place.path("mnt")])
-        .output();
-    if !mounted.is_ok_and(|out| out.status.success()) {
-        return skipped("no mount of an image by the kernel");
-    }
-    for i in 0..2 {
-        change(&place.path(&format!("wide/0{i}/below/a file of the module 9")));
-        fs::write(place.path(&format!("wide/added{i}")), "added").unwrap();
-        place.text(&["patch", "-q", "wide", "i"]);
-    }
-    let _ = fs::write("/proc/sys/vm/drop_caches", "3");
-    let out = Command::new("diff")
-        .args(["-r", "--no-dereference"])
-        .args([place.path("before"), place.path("mnt")])
-        .output();
-    let _ = Command::new("umount").arg(place.path("mnt")).status();
-    let out = out.unwrap();
-    assert!(
-        out.status.success(),
-        "{}",
-        String::from_utf8_lossy(&out.stdout)
-    );
+    kernel_agrees_after(&place, "i", "before", || {
+        for i in 0..2 {
+            change(&place.path(&format!("wide/0{i}/below/a file of the module 9")));
+            fs::write(place.path(&format!("wide/added{i}")), "added").unwrap();
+            place.text(&["patch", "-q", "wide", "i"]);
+        }
+        let _ = fs::write("/proc/sys/vm/drop_caches", "3");
+    });
     kernel_agrees(&place, "i", "wide");
 }
 

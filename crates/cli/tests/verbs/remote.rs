@@ -197,19 +197,13 @@ impl Drop for Mounted<'_> {
     }
 }
 
-#[test]
-fn a_mount_reads_what_the_file_has_and_fails_without_its_server() {
-    if !can_mount() {
-        return;
-    }
-    let place = Place::with_image("remote-mount");
+/// Mounts the image at `url` on `mnt`, with an option of the cache.
+fn mount<'a>(place: &'a Place, url: &str, [option, value]: [&str; 2]) -> Mounted<'a> {
     fs::create_dir(place.path("mnt")).unwrap();
-    let server = serve(&place);
-    let url = format!("http://user:secret@{}/i", server.host());
     let args = [
         "mount",
-        "--cache-dir",
-        "kept",
+        option,
+        value,
         "--log",
         "log",
         "--fetch-timeout",
@@ -218,9 +212,20 @@ fn a_mount_reads_what_the_file_has_and_fails_without_its_server() {
         "mnt",
     ];
     // The command waits for the end of standard output, which the server in the background closes.
-    let out = run(&place, &url, &args);
+    let out = run(place, url, &args);
     assert_eq!(code(&out), 0, "{}", stderr(&out));
-    let mounted = Mounted(&place);
+    Mounted(place)
+}
+
+#[test]
+fn a_mount_reads_what_the_file_has_and_ends_without_its_server() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_image("remote-mount");
+    let server = serve(&place);
+    let url = format!("http://user:secret@{}/i", server.host());
+    let mounted = mount(&place, &url, ["--cache-dir", "kept"]);
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     assert!(
         mounts.contains(&server.url("/i")) && !mounts.contains("secret"),
@@ -245,23 +250,8 @@ fn a_part_that_cannot_be_fetched_is_an_io_error() {
     }
     let place = Place::new("remote-eio");
     random_image(&place);
-    // The metadata is small, but the whole image would come with it.
-    fs::create_dir(place.path("mnt")).unwrap();
     let server = serve(&place);
-    let args = [
-        "mount",
-        "--cache-max",
-        "256K",
-        "--log",
-        "log",
-        "--fetch-timeout",
-        "1",
-        "IMAGE",
-        "mnt",
-    ];
-    let out = run(&place, &server.url("/i"), &args);
-    assert_eq!(code(&out), 0, "{}", stderr(&out));
-    let mounted = Mounted(&place);
+    let mounted = mount(&place, &server.url("/i"), ["--cache-max", "256K"]);
     server.stop();
     let read = |name: &str| fs::read(place.path("mnt").join(name));
     let failed: Vec<_> = ["a", "b"]

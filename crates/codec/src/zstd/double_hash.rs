@@ -7,10 +7,9 @@
 
 use std::hint::{black_box, select_unpredictable};
 
-use super::block::Sequence;
-use super::position::{PositionCounter, SearchState};
+use super::position::{PositionCounter, Search, SearchState};
 use super::sequences::{MatchFinder, SequenceStore};
-use crate::bytes::{byte, load4, load8, match_len, prefetch};
+use crate::bytes::{load4, load8, match_len, prefetch};
 use crate::huge_pages::{HugeBox, Zeroable};
 
 /// Largest sizes of the two tables, and the smallest size. Unit: log2 of entries.
@@ -308,11 +307,15 @@ fn find<const FOUR: bool>(
     (data, stop): (&[u8], usize),
     store: &mut SequenceStore,
 ) {
-    let start = state.start;
     let end = data.len() - END;
-    let (mut at, mut anchor) = (state.at - start, state.anchor - start);
-    let [mut near, mut far] = state.distances;
-    'matches: while at < stop {
+    let mut search = Search::new(state);
+    'matches: while search.at < stop {
+        let Search {
+            mut at,
+            anchor,
+            near,
+            ..
+        } = search;
         let (from, mut place, mut matched);
         loop {
             let bytes = load8(data, at);
@@ -356,6 +359,7 @@ fn find<const FOUR: bool>(
             }
             at += 1 + ((at - anchor) >> SKIP_LOG);
             if at >= stop {
+                search.at = at;
                 break 'matches;
             }
         }
@@ -363,22 +367,8 @@ fn find<const FOUR: bool>(
         if at + matched < end {
             places.fetch::<FOUR>(load8(data, at + matched));
         }
-        let distance = at - place;
-        let most = (at - anchor).min(place);
-        let mut before = 0;
-        while before < most && byte(data, at - 1 - before) == byte(data, place - 1 - before) {
-            before += 1;
-        }
-        at -= before;
-        matched += before;
-        if distance != near {
-            (near, far) = (distance, near);
-        }
-        // fits: a window has at most 12 MiB
-        let seq = Sequence::new((at - anchor) as u32, matched as u32, distance as u32);
-        store.take(data, anchor, seq);
-        at += matched;
-        anchor = at;
+        search.take(data, (at, place), matched, store);
+        let at = search.at;
         if at < end {
             // Indexes one position after the first and two before the next, so that the next match is longer.
             let bytes = load8(data, from + 2);
@@ -386,71 +376,28 @@ fn find<const FOUR: bool>(
             places.short::<FOUR>(bytes, from + 2);
             places.long(load8(data, at - 2), at - 2);
             places.short::<FOUR>(load8(data, at - 1), at - 1);
-            // A match has ended, so that the frame has more than its initial distances here.
-            while at < end && load4(data, at) == load4(data, at - far) {
-                matched = 4 + match_len(data, at + 4, at + 4 - far, data.len());
-                std::mem::swap(&mut near, &mut far);
+            search.take_repeats(data, end, store, |at| {
                 let bytes = load8(data, at);
                 places.long(bytes, at);
                 places.short::<FOUR>(bytes, at);
-                store.take(data, anchor, Sequence::new(0, matched as u32, near as u32));
-                at += matched;
-                anchor = at;
-            }
+            });
         }
     }
-    // A long step may lead past the end.
-    *state = SearchState {
-        start,
-        at: start + at.min(data.len()),
-        anchor: start + anchor,
-        distances: [near, far],
-    };
+    search.end(state, data.len());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::zstd::sequences::tests::check_matches;
 
     #[test]
-    fn matches_cover_equal_bytes_in_short_and_long_frames() {
-        let mut data = Vec::new();
-        for n in 0..16_000u32 {
-            data.extend_from_slice(format!("{} of {};", n * n % 971, n % 13).as_bytes());
-        }
+    fn matches_are_of_equal_bytes_in_short_frames_and_longer_ones() {
         for (cluster, reach) in [(65536, 1 << 19), (4096, 1 << 15)] {
             let mut pairs = DoubleHash::new(cluster, reach, true).unwrap();
-            let near_max = pairs.near_max();
-            for start in [0, 777] {
-                for len in [
-                    8,
-                    9,
-                    300,
-                    near_max - 1,
-                    near_max,
-                    near_max + 1,
-                    2 * near_max,
-                ] {
-                    let data = &data[..start + len];
-                    pairs.reset();
-                    pairs.begin(start);
-                    let mut store = SequenceStore::default();
-                    store.clear(1 << 17);
-                    for until in [len / 3, len / 2, len] {
-                        pairs.find(data, start + until, &mut store);
-                    }
-                    let mut at = start;
-                    for seq in &store.seqs {
-                        at += seq.literals as usize;
-                        let (from, matched) = (at - seq.offset as usize, seq.matched as usize);
-                        assert!(from >= start && at - from <= reach);
-                        assert!(data[from..from + matched] == data[at..at + matched]);
-                        at += matched;
-                    }
-                    assert!(len < 300 || !store.seqs.is_empty());
-                    assert!(at <= data.len() && pairs.position().0 == at);
-                }
-            }
+            let most = pairs.near_max();
+            let lengths = [8, 9, 300, most - 1, most, most + 1, 2 * most];
+            check_matches(&mut pairs, reach, &lengths);
         }
     }
 }

@@ -216,3 +216,43 @@ impl SequenceStore {
 
 /// Shortest distance that a finder advances at a time. Unit: bytes.
 const STRIDE: usize = 256;
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Checks that all matches of `finder` are of equal bytes, within the frame and within `reach`, in frames of
+    /// these lengths.
+    pub(in crate::zstd) fn check_matches(
+        finder: &mut dyn MatchFinder,
+        reach: usize,
+        lengths: &[usize],
+    ) {
+        let mut all = Vec::new();
+        for n in 0..16_000u32 {
+            all.extend_from_slice(format!("{} of {};", n * n % 971, n % 13).as_bytes());
+        }
+        for start in [0, 777] {
+            for &len in lengths {
+                let data = &all[..start + len];
+                finder.reset();
+                finder.begin(start);
+                let mut store = SequenceStore::default();
+                store.clear(1 << 17);
+                for until in [len / 3, len / 2, len] {
+                    finder.find(data, start + until, &mut store);
+                }
+                let mut at = start;
+                for seq in &store.seqs {
+                    at += seq.literals as usize;
+                    let (from, matched) = (at - seq.offset as usize, seq.matched as usize);
+                    assert!(from >= start && at - from <= reach);
+                    assert!(data[from..from + matched] == data[at..at + matched]);
+                    at += matched;
+                }
+                assert!(len < 300 || !store.seqs.is_empty());
+                assert!(at <= data.len() && finder.position().0 == at);
+            }
+        }
+    }
+}

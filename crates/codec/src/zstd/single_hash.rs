@@ -5,10 +5,9 @@
 
 use std::hint::{black_box, select_unpredictable};
 
-use super::block::Sequence;
-use super::position::{PositionCounter, SearchState};
+use super::position::{PositionCounter, Search, SearchState};
 use super::sequences::{MatchFinder, SequenceStore};
-use crate::bytes::{byte, load4, load8, match_len, prefetch};
+use crate::bytes::{load4, load8, match_len, prefetch};
 use crate::huge_pages::{HugeBox, Zeroable};
 
 /// Largest and smallest size of the table. Unit: log2 of entries.
@@ -134,12 +133,16 @@ impl Index<'_> {
         (data, stop): (&[u8], usize),
         store: &mut SequenceStore,
     ) {
-        let start = state.start;
         let end = data.len() - END;
-        let (mut at, mut anchor) = (state.at - start, state.anchor - start);
-        let [mut near, mut far] = state.distances;
-        'matches: while at < stop {
-            let (from, mut place, mut matched);
+        let mut search = Search::new(state);
+        'matches: while search.at < stop {
+            let Search {
+                mut at,
+                anchor,
+                near,
+                ..
+            } = search;
+            let (from, place, matched);
             loop {
                 let bytes = load8(data, at);
                 let found = self.replace(bytes, at);
@@ -163,6 +166,7 @@ impl Index<'_> {
                 }
                 at += 1 + ((at - anchor) >> SKIP_LOG);
                 if at >= stop {
+                    search.at = at;
                     break 'matches;
                 }
             }
@@ -170,78 +174,30 @@ impl Index<'_> {
             if at + matched < end {
                 prefetch(&self.table[self.hash(load8(data, at + matched))]);
             }
-            let distance = at - place;
-            while at > anchor && place > 0 && byte(data, at - 1) == byte(data, place - 1) {
-                at -= 1;
-                place -= 1;
-                matched += 1;
-            }
-            if distance != near {
-                (near, far) = (distance, near);
-            }
-            // fits: a window has at most 12 MiB
-            let seq = Sequence::new((at - anchor) as u32, matched as u32, distance as u32);
-            store.take(data, anchor, seq);
-            at += matched;
-            anchor = at;
+            search.take(data, (at, place), matched, store);
+            let at = search.at;
             if at < end {
                 self.replace(load8(data, from + 2), from + 2);
                 self.replace(load8(data, at - 2), at - 2);
-                // A match has ended, so that the frame has more than its initial distances here.
-                while at < end && load4(data, at) == load4(data, at - far) {
-                    matched = 4 + match_len(data, at + 4, at + 4 - far, data.len());
-                    std::mem::swap(&mut near, &mut far);
+                search.take_repeats(data, end, store, |at| {
                     self.replace(load8(data, at), at);
-                    store.take(data, anchor, Sequence::new(0, matched as u32, near as u32));
-                    at += matched;
-                    anchor = at;
-                }
+                });
             }
         }
-        // A long step may lead past the end.
-        *state = SearchState {
-            start,
-            at: start + at.min(data.len()),
-            anchor: start + anchor,
-            distances: [near, far],
-        };
+        search.end(state, data.len());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::zstd::sequences::tests::check_matches;
 
     #[test]
     fn matches_are_of_equal_bytes_within_the_frame_and_reach() {
-        let mut data = Vec::new();
-        for n in 0..16_000u32 {
-            data.extend_from_slice(format!("{} of {};", n * n % 971, n % 13).as_bytes());
-        }
         for reach in [1 << 19, 1 << 15] {
             let mut finder = SingleHash::new(reach).unwrap();
-            for start in [0, 777] {
-                for len in [8, 9, 300, 65_535, 140_000] {
-                    let data = &data[..start + len];
-                    finder.reset();
-                    finder.begin(start);
-                    let mut store = SequenceStore::default();
-                    store.clear(1 << 17);
-                    for until in [len / 3, len / 2, len] {
-                        finder.find(data, start + until, &mut store);
-                    }
-                    let mut at = start;
-                    for seq in &store.seqs {
-                        at += seq.literals as usize;
-                        let (from, matched) = (at - seq.offset as usize, seq.matched as usize);
-                        assert!(from >= start && at - from <= reach);
-                        assert!(data[from..from + matched] == data[at..at + matched]);
-                        at += matched;
-                    }
-                    assert!(len < 300 || !store.seqs.is_empty());
-                    assert!(at <= data.len() && finder.position().0 == at);
-                }
-            }
+            check_matches(&mut finder, reach, &[8, 9, 300, 65_535, 140_000]);
         }
     }
 }

@@ -61,13 +61,9 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         None => measure(args)?,
     };
     let lines = tuff_lab::record::read(&path)?;
-    let table = report::render(&lines);
-    if args.block.is_requested() {
-        args.block.fill("guest", &[path], &table)?;
+    if !record::show(&args.block, "guest", &path, &report::render(&lines))? {
         return Ok(true);
     }
-    print!("{table}");
-    record::write_beside(&path, "md", &table)?;
     let mut is_right = true;
     for image in report::wrong(&lines) {
         is_right = false;

@@ -54,13 +54,12 @@ pub(crate) fn run(verb: &Verb) -> Result<bool> {
         None => measure(args)?,
     };
     let lines = tuff_lab::record::read(&path)?;
-    let tables = report::render(&lines);
-    if args.block.is_requested() {
-        args.block.fill("paper embedded", &[path], &tables)?;
-        return Ok(true);
-    }
-    print!("{tables}");
-    record::write_beside(&path, "md", &tables)?;
+    record::show(
+        &args.block,
+        "paper embedded",
+        &path,
+        &report::render(&lines),
+    )?;
     Ok(true)
 }
 

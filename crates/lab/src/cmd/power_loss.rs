@@ -54,13 +54,9 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         None => measure(args)?,
     };
     let lines = tuff_lab::record::read(&path)?;
-    let tables = report::render(&lines);
-    if args.block.is_requested() {
-        args.block.fill("power-loss", &[path], &tables)?;
+    if !record::show(&args.block, "power-loss", &path, &report::render(&lines))? {
         return Ok(true);
     }
-    print!("{tables}");
-    record::write_beside(&path, "md", &tables)?;
     let failed = report::failed(&lines);
     if let Some(round) = failed {
         eprintln!(

@@ -161,14 +161,7 @@ impl ImageCache {
     fn discard(&self, chunk: u64, damaged: Entry) -> io::Result<()> {
         self.changing(|| {
             if self.state.entry(chunk)? == damaged {
-                let generation = damaged.generation + 1;
-                self.state.set(
-                    chunk,
-                    Entry {
-                        checksum: 0,
-                        generation,
-                    },
-                )?;
+                self.state.set(chunk, damaged.removed())?;
             }
             Ok(())
         })
@@ -199,14 +192,7 @@ impl ImageCache {
                 return Ok(0);
             }
             // Readers must see the entry before they can see the hole.
-            let generation = entry.generation + 1;
-            self.state.set(
-                chunk,
-                Entry {
-                    checksum: 0,
-                    generation,
-                },
-            )?;
+            self.state.set(chunk, entry.removed())?;
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             fallocate(&self.data, flags, chunk * CHUNK, CHUNK)?;
             Ok(CHUNK)

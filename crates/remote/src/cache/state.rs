@@ -28,6 +28,14 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// Returns the entry after the chunk of this one is removed.
+    pub(crate) fn removed(self) -> Self {
+        Self {
+            checksum: 0,
+            generation: self.generation + 1,
+        }
+    }
+
     /// Returns true if the chunk is in the cache.
     pub(crate) fn is_present(self) -> bool {
         self.generation % 2 == 1

@@ -23,7 +23,7 @@ use tuff_store::{FileStore, Target};
     override_usage = "tuff patch [OPTIONS] <SOURCE>... <IMAGE>\n       tuff patch [OPTIONS] -o <IMAGE> <SOURCE>...\n       tuff patch --compact [OPTIONS] <IMAGE>"
 )]
 pub(crate) struct PatchArgs {
-    /// Write the tree of IMAGE anew, without the data and metadata that earlier patches left behind, and replace the file
+    /// Write the tree of IMAGE anew, without data and metadata that earlier patches made unused, and replace the file
     #[arg(long)]
     compact: bool,
     #[command(flatten)]

@@ -108,11 +108,11 @@ impl Session<'_> {
                     Format::Squashfs => Tool::Unsquashfs,
                 };
                 let judge = Judge::ExtractedBy(reader);
-                let nobody = |why: String| {
+                let unread = |why: String| {
                     unreadable(judge.clone(), &format!("no mount ({reason}) and {why}"))
                 };
                 let Some(found) = self.find(reader) else {
-                    return Ok(nobody(format!("{} was not found", reader.name())));
+                    return Ok(unread(format!("{} was not found", reader.name())));
                 };
                 let plan = engines::plan(reader, Action::Extract, &Settings::default(), &[])
                     .map_err(Error::Usage)?;
@@ -124,12 +124,12 @@ impl Session<'_> {
                         let tree = Tree::read(self.work.target())?;
                         Verdict::on_tree(judge, maker, source.tree.differences(&tree))
                     }
-                    Some((_, said)) => nobody(format!(
+                    Some((_, said)) => unread(format!(
                         "{} failed: {}",
                         reader.name(),
                         self.scrub(&said, &found, source)
                     )),
-                    None => nobody(format!("{} timed out", reader.name())),
+                    None => unread(format!("{} timed out", reader.name())),
                 };
                 self.work.clear_results(Action::Extract)?;
                 Ok(verdict)

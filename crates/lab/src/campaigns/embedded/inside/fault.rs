@@ -28,7 +28,7 @@ pub(super) fn run(kind: Kind, device: &str, fault: Fault) -> Reason<Seen> {
         false => files_fault(kind, device, fault),
     };
     if seen.is_err() {
-        // A test that failed half way leaves its device behind, mounted or not.
+        // An earlier test that failed may have left its device, mounted or not.
         let _ = detach(POINT);
         let _ = inside::unmap(NAME);
     }
