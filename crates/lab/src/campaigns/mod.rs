@@ -11,3 +11,22 @@ pub mod serve;
 pub mod start;
 pub mod stress;
 pub mod volumes;
+
+use crate::record::Record;
+use crate::{Error, Result};
+
+/// Renders the tables of a record, as its campaign defines them.
+pub fn report(record: &Record) -> Result<String> {
+    match record.campaign() {
+        "volumes" => Ok(volumes::report::render(record)),
+        other => Err(Error::Usage(format!("no campaign is called '{other}'"))),
+    }
+}
+
+/// Draws the chart of a record as an SVG document.
+pub fn plot(record: &Record) -> Result<String> {
+    match record.campaign() {
+        "volumes" => volumes::report::plot(record),
+        other => Err(Error::Usage(format!("campaign '{other}' has no chart"))),
+    }
+}

@@ -2,7 +2,7 @@
 //! document.
 
 use std::path::{Path, PathBuf};
-use tuff_lab::record::{RecordLine, RecordWriter};
+use tuff_lab::record::{Record, RecordLine, RecordWriter};
 use tuff_lab::report::document;
 use tuff_lab::{Error, Result};
 
@@ -70,4 +70,13 @@ pub(crate) fn show(block: &Block, verb: &str, record: &Path, tables: &str) -> Re
 pub(crate) fn write_beside(record: &Path, extension: &str, text: &str) -> Result<()> {
     let path = record.with_extension(extension);
     std::fs::write(&path, text).map_err(|e| Error::io("write", &path, e))
+}
+
+/// Prints the tables of a record.
+pub(crate) fn report(record: &Path) -> Result<()> {
+    print!(
+        "{}",
+        tuff_lab::campaigns::report(&Record::read(&[record])?)?
+    );
+    Ok(())
 }

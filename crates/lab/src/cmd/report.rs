@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use std::path::PathBuf;
+use tuff_lab::campaigns;
 use tuff_lab::campaigns::commands::record::Line;
 use tuff_lab::campaigns::commands::report::{self, Style};
 use tuff_lab::engines::settings::Action;
@@ -27,6 +28,9 @@ pub(crate) struct Args {
     /// Name of the block in the document
     #[arg(long, value_name = "BLOCK", requires = "readme")]
     block: Option<String>,
+    /// Draw the chart of the campaign into this SVG file
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
     /// Do not write; exit with 1 if the block is outdated
     #[arg(long, requires = "readme")]
     check: bool,
@@ -51,6 +55,9 @@ pub(crate) enum ActionArg {
 
 /// Runs the command. With `--check`, returns false if the block is outdated.
 pub(crate) fn run(args: &Args) -> Result<bool> {
+    if let Ok(record) = record::Record::read(&args.records) {
+        return campaign(args, &record);
+    }
     let mut records = Vec::new();
     for path in &args.records {
         records.extend(record::read_all::<Line>(path)?);
@@ -66,13 +73,27 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         StyleArg::Bars => Style::Bars,
     };
     let table = report::render(&report::gather(&records, action)?, style);
+    show(args, &table)
+}
+
+/// Prints the tables of a record of any campaign, or fills a block with them, and draws its chart if requested.
+fn campaign(args: &Args, record: &record::Record) -> Result<bool> {
+    if let Some(path) = &args.plot {
+        let svg = campaigns::plot(record)?;
+        std::fs::write(path, svg).map_err(|e| Error::io("write", path, e))?;
+    }
+    show(args, &campaigns::report(record)?)
+}
+
+fn show(args: &Args, table: &str) -> Result<bool> {
     let (Some(readme), Some(block)) = (&args.readme, &args.block) else {
         print!("{table}");
         return Ok(true);
     };
     let word = |value: Option<clap::builder::PossibleValue>| value.map(|v| v.get_name().to_owned());
     let mut options = Vec::new();
-    options.extend(word(args.style.to_possible_value()).map(|s| format!("--style {s}")));
+    let style = word(args.style.to_possible_value()).filter(|s| s != "full");
+    options.extend(style.map(|s| format!("--style {s}")));
     options.extend(
         args.action
             .and_then(|a| word(a.to_possible_value()))

@@ -7,6 +7,10 @@
 //! Invariants: a file is written once, never appended to or replaced; every attempt adds a line; no
 //! line contains a path of the machine, a time of day, or the name of a person.
 
+mod rows;
+
+pub use rows::{Bar, Header, Labels, Line, Note, Record, Sample, labels};
+
 use crate::{Error, Result};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fs::File;
@@ -18,6 +22,9 @@ pub const FORMAT: u32 = 1;
 
 /// Line of a campaign's record.
 pub trait RecordLine: Serialize + DeserializeOwned {
+    /// Version of the format of these lines.
+    const FORMAT: u32 = FORMAT;
+
     /// Returns the version that a header states, or `None` for another line.
     fn format(&self) -> Option<u32>;
 
@@ -102,8 +109,11 @@ pub fn decode<L: RecordLine>(text: &str) -> Result<Vec<L>> {
         }
     }
     match lines.first().map(L::format) {
-        Some(Some(FORMAT)) => Ok(lines),
-        Some(Some(found)) => Err(corrupt(1, format!("format {found}, expected {FORMAT}"))),
+        Some(Some(found)) if found == L::FORMAT => Ok(lines),
+        Some(Some(found)) => {
+            let expected = L::FORMAT;
+            Err(corrupt(1, format!("format {found}, expected {expected}")))
+        }
         _ => Err(corrupt(1, "not a header".to_owned())),
     }
 }

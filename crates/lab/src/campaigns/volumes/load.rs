@@ -3,7 +3,6 @@
 use crate::measure::stats;
 use crate::{Error, Result};
 use rustix::fs::{Advice, fadvise};
-use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -30,8 +29,7 @@ const SYNCS: usize = 400;
 const BESIDE: Duration = Duration::from_secs(10);
 
 /// Operation that a figure measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     /// Creation and write of a small file.
     Make,
@@ -52,19 +50,6 @@ pub enum Load {
     /// Longest time of [`Load::Beside`].
     BesideLongest,
 }
-
-/// All loads in the order of tables.
-pub const LOADS: [Load; 9] = [
-    Load::Make,
-    Load::Delete,
-    Load::Write,
-    Load::Read,
-    Load::Overwrite,
-    Load::Fdatasync,
-    Load::Beside,
-    Load::BesideTail,
-    Load::BesideLongest,
-];
 
 impl Load {
     /// Name of the table row, with the operation and the unit.

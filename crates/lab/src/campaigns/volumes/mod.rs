@@ -10,16 +10,14 @@
 
 pub mod load;
 pub mod place;
-pub mod record;
-pub mod report;
+pub(crate) mod report;
 
-use crate::measure::machine::Machine;
 use crate::measure::stop;
 use crate::measure::workspace::{self, Work};
+use crate::record::{Header, Line, Sample, labels};
 use crate::{Error, Result};
 use load::{GROUPS, Group};
 use place::{PLACES, Place};
-use record::{Header, Line, Sample};
 use std::path::PathBuf;
 
 /// Program, selection and number of rounds of a measurement.
@@ -64,12 +62,14 @@ impl Conditions {
 pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<()> {
     let plan = conditions.plan()?;
     let work = Work::create(&conditions.work)?;
-    emit(&Line::Header(Header {
-        format: crate::record::FORMAT,
-        machine: Machine::inspect()?,
-        host: workspace::filesystem(work.folder())?,
-        rounds: conditions.rounds,
-    }))?;
+    let settings = [
+        ("host", workspace::filesystem(work.folder())?),
+        ("rounds", conditions.rounds.to_string()),
+    ];
+    emit(&Line::Header(Header::here("volumes", settings)?))?;
+    for bar in report::bars() {
+        emit(&Line::Bar(bar))?;
+    }
     for round in 1..=conditions.rounds {
         for kind in PLACES {
             let place = Place::make(kind, &work, &conditions.tuff)?;
@@ -77,10 +77,9 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
                 stop::check()?;
                 for (load, cost) in group(place.point())? {
                     emit(&Line::Sample(Sample {
+                        cell: labels([("load", load.name()), ("place", kind.name())]),
                         round,
-                        place: kind,
-                        load,
-                        cost,
+                        values: [("cost_ns".to_owned(), cost)].into(),
                     }))?;
                 }
             }

@@ -1,0 +1,505 @@
+//! Tables of a record as Markdown: medians with spread and ratio, counts, and bars.
+
+use super::plot;
+use crate::Result;
+use crate::measure::stats::{Spread, median};
+use crate::record::{Bar, Labels, Note, Record, Sample};
+use std::fmt::Write as _;
+
+/// Value of samples and its presentation.
+#[derive(Clone, Copy, Debug)]
+pub struct Figure {
+    /// Name of the value in samples.
+    pub value: &'static str,
+    /// Name and unit in tables.
+    pub title: &'static str,
+    /// Number by which values are divided.
+    pub divisor: f64,
+}
+
+/// Content of the cells of a table.
+#[derive(Clone, Copy, Debug)]
+pub enum Columns {
+    /// A column for each value of the label, with the figure's medians.
+    Label(&'static str, Figure),
+    /// A column for each figure.
+    Figures(&'static [Figure]),
+    /// A row for each figure, and a column for each value of the label.
+    FigureRows(&'static str, &'static [Figure]),
+    /// A column for each value of the label, with the number of samples.
+    Count(&'static str),
+}
+
+/// Description of a table.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    /// Title in the first cell of the heading.
+    pub title: &'static str,
+    /// Labels that samples must have. Others are left out.
+    pub only: &'static [(&'static str, &'static str)],
+    /// Labels of a row.
+    pub rows: &'static [&'static str],
+    /// Content of the columns.
+    pub columns: Columns,
+    /// Label, and its values in order of preference, at the base of ratios. Empty shows no ratios.
+    pub base: (&'static str, &'static [&'static str]),
+    /// True to show the smallest and largest sample.
+    pub spread: bool,
+}
+
+impl Table {
+    /// Renders the table. Returns an empty text if no sample belongs to it.
+    pub fn render(&self, record: &Record) -> String {
+        let samples: Vec<&Sample> = record
+            .samples
+            .iter()
+            .filter(|s| self.only.iter().all(|(l, v)| label(&s.cell, l) == *v))
+            .filter(|s| self.rows.iter().all(|l| s.cell.contains_key(*l)))
+            .filter(|s| self.has_figure(s))
+            .collect();
+        if samples.is_empty() {
+            return String::new();
+        }
+        let heads = self.heads(&samples);
+        let first = if self.title.is_empty() {
+            self.rows.join(", ")
+        } else {
+            self.title.to_owned()
+        };
+        let rest = self.rows.len().saturating_sub(1);
+        let mut out = format!(
+            "\n| {first} |{} {} |\n|---|{}{}\n",
+            self.rows
+                .iter()
+                .skip(1)
+                .map(|r| format!(" {r} |"))
+                .collect::<String>(),
+            heads.join(" | "),
+            "---|".repeat(rest),
+            "--:|".repeat(heads.len())
+        );
+        let key = |s: &&&Sample| -> Vec<String> {
+            self.rows
+                .iter()
+                .map(|l| label(&s.cell, l).to_owned())
+                .collect()
+        };
+        for row in distinct(samples.iter().map(|s| key(&s))) {
+            let of: Vec<&Sample> = samples.iter().filter(|s| key(s) == row).copied().collect();
+            let name = row.join(" | ");
+            match self.columns {
+                Columns::FigureRows(column, figures) => {
+                    for figure in figures {
+                        let cell =
+                            |head: &String| self.cell(&samples, &with(&of, column, head), figure);
+                        let cells: Vec<String> = heads.iter().map(cell).collect();
+                        if cells.iter().all(|c| c == "–") {
+                            continue;
+                        }
+                        let name = if row.is_empty() {
+                            String::new()
+                        } else {
+                            format!("{name} | ")
+                        };
+                        let _ = writeln!(out, "| {name}{} | {} |", figure.title, cells.join(" | "));
+                    }
+                }
+                Columns::Label(column, figure) => {
+                    let cell =
+                        |head: &String| self.cell(&samples, &with(&of, column, head), &figure);
+                    let cells: Vec<String> = heads.iter().map(cell).collect();
+                    let _ = writeln!(out, "| {name} | {} |", cells.join(" | "));
+                }
+                Columns::Figures(figures) => {
+                    let shown = figures
+                        .iter()
+                        .filter(|f| heads.iter().any(|h| h == f.title));
+                    let cells: Vec<String> = shown.map(|f| self.cell(&samples, &of, f)).collect();
+                    let _ = writeln!(out, "| {name} | {} |", cells.join(" | "));
+                }
+                Columns::Count(column) => {
+                    let cells = heads
+                        .iter()
+                        .map(|head| with(&of, column, head).len().to_string());
+                    let _ = writeln!(
+                        out,
+                        "| {name} | {} |",
+                        cells.collect::<Vec<_>>().join(" | ")
+                    );
+                }
+            }
+        }
+        out
+    }
+
+    fn has_figure(&self, sample: &Sample) -> bool {
+        let has = |f: &Figure| sample.values.contains_key(f.value);
+        match self.columns {
+            Columns::Label(column, figure) => sample.cell.contains_key(column) && has(&figure),
+            Columns::FigureRows(column, figures) => {
+                sample.cell.contains_key(column) && figures.iter().any(has)
+            }
+            Columns::Figures(figures) => figures.iter().any(has),
+            Columns::Count(column) => sample.cell.contains_key(column),
+        }
+    }
+
+    /// Returns the headings of the columns that have samples.
+    fn heads(&self, samples: &[&Sample]) -> Vec<String> {
+        match self.columns {
+            Columns::Label(column, _) | Columns::FigureRows(column, _) | Columns::Count(column) => {
+                distinct(samples.iter().map(|s| label(&s.cell, column).to_owned()))
+            }
+            Columns::Figures(figures) => {
+                let is_measured =
+                    |f: &&Figure| samples.iter().any(|s| s.values.contains_key(f.value));
+                figures
+                    .iter()
+                    .filter(is_measured)
+                    .map(|f| f.title.to_owned())
+                    .collect()
+            }
+        }
+    }
+
+    /// Formats the median of the samples `of`, with spread and ratio as requested.
+    fn cell(&self, all: &[&Sample], of: &[&Sample], figure: &Figure) -> String {
+        let values = |samples: &[&Sample]| -> Vec<f64> {
+            let values = samples.iter().filter_map(|s| s.values.get(figure.value));
+            values.map(|v| v / figure.divisor).collect()
+        };
+        let Some(spread) = Spread::of(&values(of)) else {
+            return "–".to_owned();
+        };
+        let mut out = number(spread.median);
+        if self.spread && spread.count > 1 {
+            let _ = write!(out, " [{}..{}]", number(spread.min), number(spread.max));
+        }
+        let (base_label, bases) = self.base;
+        let base = bases.iter().find_map(|base| {
+            let mut cell = of[0].cell.clone();
+            cell.insert(base_label.to_owned(), (*base).to_owned());
+            let of: Vec<&Sample> = all.iter().filter(|s| s.cell == cell).copied().collect();
+            median(&values(&of))
+        });
+        if let Some(base) = base.filter(|base| *base != 0.0) {
+            let _ = write!(out, " ({:.2})", spread.median / base);
+        }
+        out
+    }
+}
+
+/// Renders the machine and conditions of a record as a paragraph for each header, without repetition.
+pub fn heading(record: &Record) -> String {
+    let text = record.headers.iter().map(|header| {
+        let m = &header.machine;
+        let mut text = format!(
+            "{}, {} processors, {}, {}.",
+            m.cpu, m.cpus_allowed, m.kernel, m.system
+        );
+        for (name, value) in &header.conditions {
+            let _ = write!(text, " {name}: {value}.");
+        }
+        text
+    });
+    distinct(text).join("\n\n") + "\n"
+}
+
+/// Renders a list of the notes and failures of a record, without repetition.
+pub fn notes(record: &Record) -> String {
+    let list = |title: &str, notes: &[Note]| {
+        let lines = notes
+            .iter()
+            .map(|note| format!("* {}: {}\n", name(&note.cell), note.text));
+        let lines = distinct(lines);
+        if lines.is_empty() {
+            String::new()
+        } else {
+            format!("\n{title}:\n\n{}", lines.concat())
+        }
+    };
+    list("Without a result", &record.failures) + &list("Notes", &record.notes)
+}
+
+/// Renders a row for each bar and cell: limit, measured value and whether the limit is met. `figures` are the titles of
+/// the values.
+pub fn bars(record: &Record, figures: &[Figure]) -> String {
+    let mut out = String::new();
+    for bar in &record.bars {
+        let matches = |s: &&Sample| bar.cell.iter().all(|(l, v)| label(&s.cell, l) == v);
+        let has_value = |s: &&Sample| s.values.contains_key(&bar.value);
+        let samples = record.samples.iter().filter(matches).filter(has_value);
+        for cell in distinct(samples.map(|s| s.cell.clone())) {
+            bar_row(&mut out, record, bar, &cell, figures);
+        }
+    }
+    if out.is_empty() {
+        return out;
+    }
+    format!("\n| bar | figure | limit | measured | |\n|---|---|--:|--:|---|\n{out}")
+}
+
+fn bar_row(out: &mut String, record: &Record, bar: &Bar, cell: &Labels, figures: &[Figure]) {
+    let title = figures
+        .iter()
+        .find(|f| f.value == bar.value)
+        .map_or(&*bar.value, |f| f.title);
+    let of = bar
+        .against
+        .as_ref()
+        .map_or(String::new(), |a| format!(", of {}", name(a)));
+    let limit = match (bar.at_least, bar.at_most) {
+        (Some(least), _) => format!("≥ {}", number(least)),
+        (None, Some(most)) => format!("≤ {}", number(most)),
+        (None, None) => String::new(),
+    };
+    let Some(measured) = measured(record, bar, cell) else {
+        let _ = writeln!(
+            out,
+            "| {} | {title}{of} | {limit} | – | not measured |",
+            name(cell)
+        );
+        return;
+    };
+    let verdict = if is_met(bar, measured) {
+        "reached"
+    } else {
+        "**missed**"
+    };
+    let _ = writeln!(
+        out,
+        "| {} | {title}{of} | {limit} | {measured:.2} | {verdict} |",
+        name(cell)
+    );
+}
+
+/// Returns the median, or ratio of medians, that a bar limits.
+fn measured(record: &Record, bar: &Bar, cell: &Labels) -> Option<f64> {
+    let median_of = |cell: &Labels| {
+        let samples = record.samples.iter().filter(|s| s.cell == *cell);
+        median(
+            &samples
+                .filter_map(|s| s.values.get(&bar.value).copied())
+                .collect::<Vec<_>>(),
+        )
+    };
+    let own = median_of(cell)?;
+    let Some(against) = &bar.against else {
+        return Some(own);
+    };
+    let mut base = cell.clone();
+    base.extend(against.clone());
+    Some(own / median_of(&base).filter(|base| *base != 0.0)?)
+}
+
+fn is_met(bar: &Bar, measured: f64) -> bool {
+    bar.at_most.is_none_or(|most| measured <= most)
+        && bar.at_least.is_none_or(|least| measured >= least)
+}
+
+/// Draws the medians of a figure as horizontal bars: a group for each combination of the labels `groups`, a bar for each value
+/// of the label `series`.
+pub fn bar_plot(
+    record: &Record,
+    groups: &[&str],
+    series: &str,
+    figure: &Figure,
+    unit: &str,
+) -> Result<String> {
+    let has_figure =
+        |s: &&Sample| s.values.contains_key(figure.value) && s.cell.contains_key(series);
+    let samples: Vec<&Sample> = record.samples.iter().filter(has_figure).collect();
+    let names = distinct(samples.iter().map(|s| label(&s.cell, series).to_owned()));
+    let key = |s: &Sample| {
+        groups
+            .iter()
+            .map(|l| label(&s.cell, l))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let groups: Vec<plot::BarGroup> = distinct(samples.iter().map(|s| key(s)))
+        .into_iter()
+        .map(|group| {
+            let value = |name: &String| {
+                let of = samples
+                    .iter()
+                    .filter(|s| key(s) == group && label(&s.cell, series) == name);
+                median(
+                    &of.map(|s| s.values[figure.value] / figure.divisor)
+                        .collect::<Vec<_>>(),
+                )
+            };
+            let bars = names.iter().enumerate();
+            let bars = bars
+                .filter_map(|(i, name)| Some((i, value(name)?)))
+                .collect();
+            plot::BarGroup { label: group, bars }
+        })
+        .collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    plot::bars(&names, &groups, unit)
+}
+
+/// Returns the samples whose label has a value.
+fn with<'a>(samples: &[&'a Sample], name: &str, value: &str) -> Vec<&'a Sample> {
+    samples
+        .iter()
+        .filter(|s| label(&s.cell, name) == value)
+        .copied()
+        .collect()
+}
+
+fn label<'a>(cell: &'a Labels, name: &str) -> &'a str {
+    cell.get(name).map_or("", String::as_str)
+}
+
+/// Returns the values of labels as a text.
+fn name(cell: &Labels) -> String {
+    cell.values()
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// Returns the values in the order of their first occurrence.
+fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut out = Vec::new();
+    for value in values {
+        if !out.contains(&value) {
+            out.push(value);
+        }
+    }
+    out
+}
+
+/// Formats a number with three significant digits.
+pub fn number(value: f64) -> String {
+    match value.abs() {
+        a if a >= 100.0 || value == value.round() => format!("{value:.0}"),
+        a if a >= 10.0 => format!("{value:.1}"),
+        a if a >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Header, Line, labels};
+
+    const COLD: Figure = Figure {
+        value: "cold_ns",
+        title: "cold, ms",
+        divisor: 1e6,
+    };
+    const TABLE: Table = Table {
+        title: "",
+        only: &[],
+        rows: &["image"],
+        columns: Columns::Label("server", COLD),
+        base: ("server", &["kernel"]),
+        spread: true,
+    };
+
+    fn record() -> Record {
+        let sample = |image: &str, server: &str, round, cold: f64| {
+            Line::Sample(Sample {
+                cell: labels([("image", image), ("server", server)]),
+                round,
+                values: [("cold_ns".to_owned(), cold)].into(),
+            })
+        };
+        let bar = |at_most| {
+            Line::Bar(Bar {
+                cell: labels([("server", "tuff")]),
+                value: "cold_ns".to_owned(),
+                against: Some(labels([("server", "kernel")])),
+                at_most: Some(at_most),
+                at_least: None,
+            })
+        };
+        let failure = Note {
+            cell: labels([("server", "squashfuse")]),
+            text: "not installed".to_owned(),
+        };
+        let header = Header::here("test", [("seed", "1".to_owned())]).unwrap();
+        Record::collect([
+            Line::Header(header),
+            bar(0.9),
+            bar(0.5),
+            sample("a", "tuff", 1, 8e6),
+            sample("a", "kernel", 1, 10e6),
+            sample("a", "tuff", 2, 9e6),
+            sample("a", "tuff", 3, 7e6),
+            sample("b", "tuff", 1, 1e6),
+            Line::Failure(failure),
+        ])
+        .unwrap()
+    }
+
+    #[test]
+    fn a_table_has_medians_with_spread_and_ratio() {
+        let expected = "\n| image | tuff | kernel |\n|---|--:|--:|\n\
+                        | a | 8 [7..9] (0.80) | 10 (1.00) |\n| b | 1 | – |\n";
+        assert_eq!(TABLE.render(&record()), expected);
+    }
+
+    #[test]
+    fn figures_and_counts_can_be_columns_or_rows() {
+        let render = |rows, columns| {
+            let table = Table {
+                title: "cost",
+                rows,
+                columns,
+                base: ("", &[]),
+                spread: false,
+                ..TABLE
+            };
+            table.render(&record())
+        };
+        assert_eq!(
+            render(&["image", "server"], Columns::Figures(&[COLD])),
+            "\n| cost | server | cold, ms |\n|---|---|--:|\n| a | tuff | 8 |\n| a | kernel | 10 |\n| b | tuff | 1 |\n"
+        );
+        assert_eq!(
+            render(&[], Columns::FigureRows("server", &[COLD])),
+            "\n| cost | tuff | kernel |\n|---|--:|--:|\n| cold, ms | 7.50 | 10 |\n"
+        );
+        assert_eq!(
+            render(&["image"], Columns::Count("server")),
+            "\n| cost | tuff | kernel |\n|---|--:|--:|\n| a | 3 | 1 |\n| b | 1 | 0 |\n"
+        );
+        assert_eq!(render(&["program"], Columns::Count("server")), "");
+    }
+
+    #[test]
+    fn bars_are_judged_for_every_cell_and_failures_are_listed() {
+        let expected = "\n| bar | figure | limit | measured | |\n|---|---|--:|--:|---|\n\
+                        | a, tuff | cold, ms, of kernel | ≤ 0.900 | 0.80 | reached |\n\
+                        | b, tuff | cold, ms, of kernel | ≤ 0.900 | – | not measured |\n\
+                        | a, tuff | cold, ms, of kernel | ≤ 0.500 | 0.80 | **missed** |\n\
+                        | b, tuff | cold, ms, of kernel | ≤ 0.500 | – | not measured |\n";
+        assert_eq!(bars(&record(), &[COLD]), expected);
+        assert_eq!(
+            notes(&record()),
+            "\nWithout a result:\n\n* squashfuse: not installed\n"
+        );
+        assert!(
+            heading(&record()).ends_with("seed: 1.\n"),
+            "{}",
+            heading(&record())
+        );
+    }
+
+    #[test]
+    fn a_plot_has_a_bar_for_each_cell() {
+        let svg = bar_plot(&record(), &["image"], "server", &COLD, "ms").unwrap();
+        assert_eq!(svg.matches(" ms\n").count(), 3, "{svg}");
+    }
+
+    #[test]
+    fn numbers_have_three_digits() {
+        let text = [0.0, 0.1234, 1.234, 56.78, 789.4, 12_345.6].map(number);
+        assert_eq!(text, ["0", "0.123", "1.23", "56.8", "789", "12346"]);
+    }
+}
