@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tuff_lab::campaigns::commands::record::Line;
-use tuff_lab::campaigns::power_loss::record as power_loss;
+use tuff_lab::campaigns::power_loss::outcome::FAILURES;
 use tuff_lab::record;
 use tuff_lab::verify::Judge;
 
@@ -537,25 +537,18 @@ fn volumes_are_clean_after_power_cuts_and_never_silently_wrong() {
     ];
     let output = lab.command(&arguments);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let lines = record::read(&lab.path("records/power-loss.jsonl")).unwrap();
-    let (mut rounds, mut left_out) = (0, 0);
-    for line in &lines {
-        match line {
-            power_loss::Line::Round(round) => {
-                rounds += 1;
-                // Rounds without writes or bit errors would test nothing.
-                assert!(round.writes > 0, "{round:?}");
-                assert_eq!(round.wrong_bits == 0, round.failure.is_cut(), "{round:?}");
-            }
-            power_loss::Line::Without(without) => {
-                left_out += 1;
-                let (name, reason) = (without.filesystem.name(), &without.reason);
-                tuff_testkit::skipped(format_args!("power cuts on {name}: {reason}"));
-            }
-            power_loss::Line::Header(_) => {}
-        }
+    let record = record::Record::read(&[lab.path("records/power-loss.jsonl")]).unwrap();
+    for sample in &record.samples {
+        // Rounds without writes or bit errors would test nothing.
+        assert!(sample.values["writes"] > 0.0, "{sample:?}");
+        let is_cut = sample.cell["failure"].starts_with("power cut");
+        assert_eq!(sample.values["wrong_bits"] == 0.0, is_cut, "{sample:?}");
     }
-    assert_eq!(rounds, 2 * power_loss::FAILURES.len() * (4 - left_out));
+    for left_out in &record.failures {
+        tuff_testkit::skipped(format_args!("power cuts: {left_out:?}"));
+    }
+    let filesystems = 4 - record.failures.len();
+    assert_eq!(record.samples.len(), 2 * FAILURES.len() * filesystems);
     let left = std::fs::read_dir(lab.path("work")).unwrap();
     assert_eq!(left.count(), 0);
 }

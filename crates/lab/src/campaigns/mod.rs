@@ -18,6 +18,8 @@ use crate::{Error, Result};
 /// Renders the tables of a record, as its campaign defines them.
 pub fn report(record: &Record) -> Result<String> {
     match record.campaign() {
+        "embedded" => Ok(embedded::report::render(record)),
+        "power-loss" => Ok(power_loss::report::render(record)),
         "volumes" => Ok(volumes::report::render(record)),
         other => Err(Error::Usage(format!("no campaign is called '{other}'"))),
     }
@@ -26,6 +28,7 @@ pub fn report(record: &Record) -> Result<String> {
 /// Draws the chart of a record as an SVG document.
 pub fn plot(record: &Record) -> Result<String> {
     match record.campaign() {
+        "power-loss" => power_loss::report::plot(record),
         "volumes" => volumes::report::plot(record),
         other => Err(Error::Usage(format!("campaign '{other}' has no chart"))),
     }

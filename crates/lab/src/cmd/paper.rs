@@ -2,10 +2,10 @@
 
 use super::guest::Machine;
 use super::options::Programs;
-use super::record::{self, Block};
+use super::record;
 use std::path::PathBuf;
 use tuff_lab::Result;
-use tuff_lab::campaigns::embedded::{self, report};
+use tuff_lab::campaigns::embedded;
 
 /// Repeat the measurements of publications
 #[derive(clap::Subcommand)]
@@ -16,15 +16,10 @@ pub(crate) enum Verb {
 /// Compare filesystems for embedded systems in a guest (Lelong, ELC 2015)
 ///
 /// Start, mount, fio, kernel threads, overhead, check, power cuts and faulty devices, for EROFS, SquashFS,
-/// ext4, F2FS, NILFS2, JFFS2 and UBIFS. Writes NAME.jsonl (record) and NAME.md (tables). Requires root.
+/// ext4, F2FS, NILFS2, JFFS2 and UBIFS. Writes a record and prints its tables. Requires root.
 /// benchmarks/guest-packages installs QEMU, the kernel and the tools.
 #[derive(clap::Args)]
 pub(crate) struct Embedded {
-    /// Render the tables of an existing record instead of measuring
-    #[arg(long, value_name = "RECORD")]
-    from: Option<PathBuf>,
-    #[command(flatten)]
-    block: Block,
     /// Test only filesystems whose name contains TEXT
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -49,22 +44,6 @@ pub(crate) struct Embedded {
 /// Runs the command.
 pub(crate) fn run(verb: &Verb) -> Result<bool> {
     let Verb::Embedded(args) = verb;
-    let path = match &args.from {
-        Some(path) => path.clone(),
-        None => measure(args)?,
-    };
-    let lines = tuff_lab::record::read(&path)?;
-    record::show(
-        &args.block,
-        "paper embedded",
-        &path,
-        &report::render(&lines),
-    )?;
-    Ok(true)
-}
-
-/// Runs the test. Returns the path of the record.
-fn measure(args: &Embedded) -> Result<PathBuf> {
     let conditions = embedded::Conditions {
         tuff: args.programs.tuff()?,
         guest: args.machine.guest()?,
@@ -75,8 +54,9 @@ fn measure(args: &Embedded) -> Result<PathBuf> {
         work: args.machine.work.clone(),
     };
     conditions.plan()?;
-    let write = record::write(&args.records, "embedded", |emit| {
+    let (path, ()) = record::write(&args.records, "embedded", |emit| {
         embedded::run(&conditions, emit)
-    });
-    write.map(|(path, ())| path)
+    })?;
+    record::report(&path)?;
+    Ok(true)
 }

@@ -1,26 +1,19 @@
 //! `tuff-lab power-loss`: tests filesystems under power cuts and bit errors.
 
 use super::options::Programs;
-use super::record::{self, Block};
+use super::record;
 use std::path::PathBuf;
 use tuff_lab::Result;
-use tuff_lab::campaigns::power_loss::record::Failure;
-use tuff_lab::campaigns::power_loss::{self, report};
+use tuff_lab::campaigns::power_loss::{self, outcome::Failure};
 
 /// Simulate power cuts and bit errors during writes: volumes compared with ext4, XFS and Btrfs
 ///
 /// Each round creates a filesystem on a simulated disk that loses unflushed writes or flips bits.
 /// The filesystem is then mounted, compared with the data that must have survived, checked, and
-/// repaired if necessary. Writes NAME.jsonl (record) and NAME.md (tables). Exit code 1 if a volume
-/// is not clean after a cut, or returns wrong data without an error. Requires root for the loop
-/// device.
+/// repaired if necessary. Writes a record and prints its table. Exit code 1 if a volume is not clean
+/// after a cut, or returns wrong data without an error. Requires root for the loop device.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Render the tables of an existing record instead of testing
-    #[arg(long, value_name = "RECORD")]
-    from: Option<PathBuf>,
-    #[command(flatten)]
-    block: Block,
     /// Number of rounds for each failure and filesystem
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), default_value_t = 20)]
     rounds: u32,
@@ -49,30 +42,6 @@ pub(crate) struct Args {
 
 /// Runs the command. Returns false if a volume lost or corrupted data.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    let path = match &args.from {
-        Some(path) => path.clone(),
-        None => measure(args)?,
-    };
-    let lines = tuff_lab::record::read(&path)?;
-    if !record::show(&args.block, "power-loss", &path, &report::render(&lines))? {
-        return Ok(true);
-    }
-    let failed = report::failed(&lines);
-    if let Some(round) = failed {
-        eprintln!(
-            "tuff-lab: a volume failed: round {}, {}, seed {}: {}, {}",
-            round.round,
-            round.failure.name(),
-            round.seed,
-            round.outcome.name(),
-            round.found.as_deref().unwrap_or_default()
-        );
-    }
-    Ok(failed.is_none())
-}
-
-/// Runs the rounds. Returns the path of the record.
-fn measure(args: &Args) -> Result<PathBuf> {
     let conditions = power_loss::Conditions {
         tuff: args.programs.tuff()?,
         rounds: args.rounds,
@@ -82,8 +51,12 @@ fn measure(args: &Args) -> Result<PathBuf> {
         work: args.work.clone(),
     };
     conditions.plan()?;
-    let write = record::write(&args.records, "power-loss", |emit| {
+    let (path, failed) = record::write(&args.records, "power-loss", |emit| {
         power_loss::run(&conditions, emit)
-    });
-    write.map(|(path, ())| path)
+    })?;
+    record::report(&path)?;
+    if let Some(failed) = &failed {
+        eprintln!("tuff-lab: a volume failed: {failed}");
+    }
+    Ok(failed.is_none())
 }

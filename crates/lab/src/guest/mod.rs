@@ -236,11 +236,7 @@ impl Guest {
         let kernel = self.folder.join(format!("boot/vmlinuz-{}", self.release));
         command
             .args(["-machine", "q35", "-cpu", "max", "-smp", "1", "-nodefaults"])
-            .args([
-                "-accel",
-                if has_kvm() { "kvm" } else { "tcg" },
-                "-no-reboot",
-            ])
+            .args(["-accel", accelerator(), "-no-reboot"])
             .args(["-display", "none", "-m", &hardware.memory_mib.to_string()])
             .arg("-kernel")
             .arg(kernel)
@@ -288,6 +284,11 @@ impl Guest {
             work: work.to_owned(),
         })
     }
+}
+
+/// Returns the name of QEMU's accelerator: `kvm`, or `tcg`, which emulates the CPU.
+pub fn accelerator() -> &'static str {
+    if has_kvm() { "kvm" } else { "tcg" }
 }
 
 /// True if guests run on the CPU of the host. Without the CPU's flag, /dev/kvm may exist and not work.

@@ -3,22 +3,29 @@
 use crate::{Error, Result};
 use plotters::prelude::*;
 
-const COLOURS: [RGBColor; 6] = [
+const COLOURS: [RGBColor; 9] = [
     RGBColor(0xd1, 0x49, 0x5b),
     RGBColor(0x30, 0x63, 0x8e),
     RGBColor(0xed, 0xae, 0x49),
     RGBColor(0x66, 0xa1, 0x82),
     RGBColor(0x8d, 0x96, 0xa3),
     RGBColor(0x2e, 0x40, 0x57),
+    RGBColor(0xb5, 0x65, 0xa7),
+    RGBColor(0x5b, 0x8c, 0x2a),
+    RGBColor(0x00, 0x9b, 0x9e),
 ];
 const FONT: (&str, u32) = ("sans-serif", 11);
 /// Width and height of a line chart in pixels.
 const CHART_SIZE: (u32, u32) = (740, 334);
 /// Width of the labels to the left of the bars in pixels.
 const LABEL_WIDTH: i32 = 280;
+/// Average width of a character.
+const CHARACTER_WIDTH: i32 = 6;
 /// Length of the longest bar of a group in pixels.
 const BAR_LENGTH: f64 = 480.0;
 const ROW_HEIGHT: i32 = 14;
+/// Number of names in a row of a legend.
+const LEGEND_COLUMNS: usize = 5;
 
 /// Name of a line and its points.
 pub type Series = (String, Vec<(f64, f64)>);
@@ -65,18 +72,25 @@ pub fn line_charts(rows: &[Vec<LineChart>]) -> Result<String> {
 /// Draws groups of horizontal bars with a legend of `series`; the longest bar of each group has the full length.
 pub fn bars(series: &[&str], groups: &[BarGroup], unit: &str) -> Result<String> {
     let rows: usize = groups.iter().map(|g| g.bars.len()).sum();
-    let height = 30 + ROW_HEIGHT as u32 * rows as u32 + 8 * groups.len() as u32;
-    document((860, height), |root| {
+    let legend = 12 + ROW_HEIGHT * series.len().div_ceil(LEGEND_COLUMNS) as i32;
+    let height = legend as u32 + ROW_HEIGHT as u32 * rows as u32 + 8 * groups.len() as u32;
+    let longest_label = groups.iter().map(|g| g.label.chars().count()).max();
+    let label_width = LABEL_WIDTH.max(20 + CHARACTER_WIDTH * longest_label.unwrap_or(0) as i32);
+    document((label_width as u32 + 580, height), |root| {
         for (i, name) in series.iter().enumerate() {
-            let x = 10 + 130 * i as i32;
-            root.draw(&Rectangle::new([(x, 8), (x + 10, 18)], colour(i).filled()))?;
+            let x = 10 + 170 * (i % LEGEND_COLUMNS) as i32;
+            let y = 8 + ROW_HEIGHT * (i / LEGEND_COLUMNS) as i32;
+            root.draw(&Rectangle::new(
+                [(x, y), (x + 10, y + 10)],
+                colour(i).filled(),
+            ))?;
             root.draw(&Text::new(
                 (*name).to_owned(),
-                (x + 14, 8),
+                (x + 14, y),
                 FONT.into_font(),
             ))?;
         }
-        let mut y = 30;
+        let mut y = legend;
         for group in groups {
             let longest = group
                 .bars
@@ -85,10 +99,10 @@ pub fn bars(series: &[&str], groups: &[BarGroup], unit: &str) -> Result<String> 
                 .fold(f64::MIN_POSITIVE, f64::max);
             root.draw(&Text::new(group.label.clone(), (10, y), FONT.into_font()))?;
             for &(i, value) in &group.bars {
-                let end = LABEL_WIDTH + (value / longest * BAR_LENGTH) as i32;
-                let bar = [(LABEL_WIDTH, y), (end, y + ROW_HEIGHT - 2)];
+                let end = label_width + (value / longest * BAR_LENGTH) as i32;
+                let bar = [(label_width, y), (end, y + ROW_HEIGHT - 2)];
                 root.draw(&Rectangle::new(bar, colour(i).filled()))?;
-                let text = format!("{value:.1} {unit}");
+                let text = format!("{} {unit}", short(value));
                 root.draw(&Text::new(text, (end + 4, y), FONT.into_font()))?;
                 y += ROW_HEIGHT;
             }
@@ -228,7 +242,7 @@ mod tests {
             svg.contains(r#"width="480""#) && svg.contains(r#"width="120""#),
             "{svg}"
         );
-        assert!(svg.contains("4.0 ms") && svg.contains("a &amp; b"), "{svg}");
+        assert!(svg.contains("4 ms") && svg.contains("a &amp; b"), "{svg}");
     }
 
     #[test]

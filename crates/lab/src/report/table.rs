@@ -26,8 +26,8 @@ pub enum Columns {
     Figures(&'static [Figure]),
     /// A row for each figure, and a column for each value of the label.
     FigureRows(&'static str, &'static [Figure]),
-    /// A column for each value of the label, with the number of samples.
-    Count(&'static str),
+    /// A column for each of these values of the label, with the number of samples.
+    Count(&'static str, &'static [&'static str]),
 }
 
 /// Description of a table.
@@ -117,7 +117,7 @@ impl Table {
                     let cells: Vec<String> = shown.map(|f| self.cell(&samples, &of, f)).collect();
                     let _ = writeln!(out, "| {name} | {} |", cells.join(" | "));
                 }
-                Columns::Count(column) => {
+                Columns::Count(column, _) => {
                     let cells = heads
                         .iter()
                         .map(|head| with(&of, column, head).len().to_string());
@@ -140,16 +140,17 @@ impl Table {
                 sample.cell.contains_key(column) && figures.iter().any(has)
             }
             Columns::Figures(figures) => figures.iter().any(has),
-            Columns::Count(column) => sample.cell.contains_key(column),
+            Columns::Count(column, values) => values.contains(&label(&sample.cell, column)),
         }
     }
 
     /// Returns the headings of the columns that have samples.
     fn heads(&self, samples: &[&Sample]) -> Vec<String> {
         match self.columns {
-            Columns::Label(column, _) | Columns::FigureRows(column, _) | Columns::Count(column) => {
+            Columns::Label(column, _) | Columns::FigureRows(column, _) => {
                 distinct(samples.iter().map(|s| label(&s.cell, column).to_owned()))
             }
+            Columns::Count(_, values) => values.iter().map(|v| (*v).to_owned()).collect(),
             Columns::Figures(figures) => {
                 let is_measured =
                     |f: &&Figure| samples.iter().any(|s| s.values.contains_key(f.value));
@@ -207,18 +208,23 @@ pub fn heading(record: &Record) -> String {
 
 /// Renders a list of the notes and failures of a record, without repetition.
 pub fn notes(record: &Record) -> String {
-    let list = |title: &str, notes: &[Note]| {
-        let lines = notes
-            .iter()
-            .map(|note| format!("* {}: {}\n", name(&note.cell), note.text));
-        let lines = distinct(lines);
-        if lines.is_empty() {
-            String::new()
-        } else {
-            format!("\n{title}:\n\n{}", lines.concat())
-        }
-    };
-    list("Without a result", &record.failures) + &list("Notes", &record.notes)
+    failures(record) + &list("Notes", &record.notes)
+}
+
+/// Renders a list of the failures of a record, without repetition.
+pub fn failures(record: &Record) -> String {
+    list("Without a result", &record.failures)
+}
+
+fn list(title: &str, notes: &[Note]) -> String {
+    let lines = notes
+        .iter()
+        .map(|note| format!("* {}: {}\n", name(&note.cell), note.text));
+    let lines = distinct(lines);
+    match lines.is_empty() {
+        true => String::new(),
+        false => format!("\n{title}:\n\n{}", lines.concat()),
+    }
 }
 
 /// Renders a row for each bar and cell: limit, measured value and whether the limit is met. `figures` are the titles of
@@ -297,18 +303,21 @@ fn is_met(bar: &Bar, measured: f64) -> bool {
         && bar.at_least.is_none_or(|least| measured >= least)
 }
 
-/// Draws the medians of a figure as horizontal bars: a group for each combination of the labels `groups`, a bar for each value
-/// of the label `series`.
+/// Draws the medians of a figure, or without one the numbers of samples, as horizontal bars: a group for each combination
+/// of the labels `groups`, a bar for each value of the label `series`.
 pub fn bar_plot(
     record: &Record,
     groups: &[&str],
     series: &str,
-    figure: &Figure,
+    figure: Option<&Figure>,
     unit: &str,
 ) -> Result<String> {
-    let has_figure =
-        |s: &&Sample| s.values.contains_key(figure.value) && s.cell.contains_key(series);
-    let samples: Vec<&Sample> = record.samples.iter().filter(has_figure).collect();
+    let samples: Vec<&Sample> = record
+        .samples
+        .iter()
+        .filter(|s| s.cell.contains_key(series))
+        .filter(|s| figure.is_none_or(|f| s.values.contains_key(f.value)))
+        .collect();
     let names = distinct(samples.iter().map(|s| label(&s.cell, series).to_owned()));
     let key = |s: &Sample| {
         groups
@@ -324,10 +333,13 @@ pub fn bar_plot(
                 let of = samples
                     .iter()
                     .filter(|s| key(s) == group && label(&s.cell, series) == name);
-                median(
-                    &of.map(|s| s.values[figure.value] / figure.divisor)
-                        .collect::<Vec<_>>(),
-                )
+                match figure {
+                    Some(f) => median(
+                        &of.map(|s| s.values[f.value] / f.divisor)
+                            .collect::<Vec<_>>(),
+                    ),
+                    None => Some(of.count() as f64).filter(|count| *count > 0.0),
+                }
             };
             let bars = names.iter().enumerate();
             let bars = bars
@@ -466,10 +478,16 @@ mod tests {
             "\n| cost | tuff | kernel |\n|---|--:|--:|\n| cold, ms | 7.50 | 10 |\n"
         );
         assert_eq!(
-            render(&["image"], Columns::Count("server")),
-            "\n| cost | tuff | kernel |\n|---|--:|--:|\n| a | 3 | 1 |\n| b | 1 | 0 |\n"
+            render(
+                &["image"],
+                Columns::Count("server", &["kernel", "fuse", "tuff"])
+            ),
+            "\n| cost | kernel | fuse | tuff |\n|---|--:|--:|--:|\n| a | 1 | 0 | 3 |\n| b | 0 | 0 | 1 |\n"
         );
-        assert_eq!(render(&["program"], Columns::Count("server")), "");
+        assert_eq!(
+            render(&["program"], Columns::Count("server", &["tuff"])),
+            ""
+        );
     }
 
     #[test]
@@ -493,8 +511,13 @@ mod tests {
 
     #[test]
     fn a_plot_has_a_bar_for_each_cell() {
-        let svg = bar_plot(&record(), &["image"], "server", &COLD, "ms").unwrap();
+        let svg = bar_plot(&record(), &["image"], "server", Some(&COLD), "ms").unwrap();
         assert_eq!(svg.matches(" ms\n").count(), 3, "{svg}");
+        let svg = bar_plot(&record(), &["image"], "server", None, "samples").unwrap();
+        assert!(
+            svg.contains("3 samples") && svg.contains("1 samples"),
+            "{svg}"
+        );
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!  measure   one guest per filesystem: small root, large partition, fio, check, dm-flakey
-//!  cut       guest: load ──► disk or flash ──► power cut by the host ──► second guest: judgement
+//!  cut       guest: load ──► disk ──► power cut by the host ──► unmount, power, judgement, next load
+//!            guest: load ──► flash ──► killed by the host ──► next guest: judgement, next load
 //! ```
 //!
 //! Block filesystems lie on virtio disks. For power cuts, such a disk is the simulated one of
@@ -12,19 +13,17 @@
 
 pub mod inside;
 pub mod kind;
-pub mod record;
-pub mod report;
+pub(crate) mod report;
 
 use super::power_loss::device::Device;
 use super::power_loss::disk::{self, Disk, Fault as DiskFault, Pages};
-use crate::guest::{Guest, Hardware, Initramfs, Message, Plan};
-use crate::measure::machine::Machine;
+use crate::guest::{Guest, Hardware, Initramfs, Message, Plan, Running};
 use crate::measure::root::{self, Root};
 use crate::measure::workspace::Work;
+use crate::record::{Header, Line, Note, labels};
 use crate::{Error, Result};
-use inside::{Answer, Job};
+use inside::{Answer, FAULTS, Job, Round};
 use kind::{KINDS, Kind};
-use record::{Cut, FAULTS, FaultRound, Figure, Header, Line, Without};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -59,6 +58,8 @@ const CUT_WITHIN: usize = 400;
 const CUT_FLASH_MS: usize = 2000;
 /// Time after which the power is cut if that write was not reached.
 const CUT_AFTER: Duration = Duration::from_secs(20);
+/// Time after a power cut within which the filesystem has to be unmounted. The guest is killed otherwise.
+const DOWN_WITHIN: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(900);
 
 /// Selection and settings of a test.
@@ -112,16 +113,17 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
     }
     let mut list = Vec::new();
     root::list(root.folder(), &mut list)?;
-    emit(&Line::Header(Header {
-        format: crate::record::FORMAT,
-        machine: Machine::inspect()?,
-        guest: conditions.guest.release().to_owned(),
-        partition_mib: conditions.partition_mib,
-        flash_mib: FLASH_MIB,
-        root_bytes: list.iter().map(|(_, length)| length).sum(),
-        rounds: conditions.rounds,
-        seed: conditions.seed,
-    }))?;
+    let root_bytes: u64 = list.iter().map(|(_, length)| length).sum();
+    let settings = [
+        ("guest kernel", conditions.guest.release().to_owned()),
+        ("accelerator", crate::guest::accelerator().to_owned()),
+        ("small root, KiB", (root_bytes / 1024).to_string()),
+        ("large partition, MiB", conditions.partition_mib.to_string()),
+        ("large partition on flash, MiB", FLASH_MIB.to_string()),
+        ("rounds with a power cut", conditions.rounds.to_string()),
+        ("seed", conditions.seed.to_string()),
+    ];
+    emit(&Line::Header(Header::here("embedded", settings)?))?;
     let mut bench = Bench { conditions, work };
     let root_image = bench.image(Kind::Erofs, "root")?;
     for &kind in &kinds {
@@ -150,10 +152,9 @@ impl Bench<'_> {
         if let Error::Stopped = error {
             return Err(error);
         }
-        emit(&Line::Without(Without {
-            filesystem,
-            part: part.to_owned(),
-            reason: error.to_string(),
+        emit(&Line::Failure(Note {
+            cell: labels([("filesystem", filesystem.name()), ("part", part)]),
+            text: error.to_string(),
         }))
     }
 
@@ -255,25 +256,9 @@ impl Bench<'_> {
                 .guest
                 .boot(&initramfs, &hardware, self.work.folder(), &job)?;
         while let Some(answer) = guest.receive()? {
-            let line = match answer {
-                Answer::Figure(figure, samples) => Line::Figure(Figure {
-                    filesystem: kind,
-                    figure,
-                    samples,
-                }),
-                Answer::Without(part, reason) => Line::Without(Without {
-                    filesystem: kind,
-                    part,
-                    reason,
-                }),
-                Answer::Fault(fault, seen) => Line::Fault(FaultRound {
-                    filesystem: kind,
-                    fault,
-                    seen,
-                }),
-                Answer::Prepared | Answer::Done(_) | Answer::Judged(..) => continue,
-            };
-            emit(&line)?;
+            if let Answer::Line(line) = answer {
+                emit(&line)?;
+            }
         }
         Ok(())
     }
@@ -290,34 +275,6 @@ impl Bench<'_> {
     /// Runs all rounds with a power cut on a filesystem.
     fn cuts(&mut self, kind: Kind, emit: Emit<'_>) -> Result<()> {
         let initramfs = self.initramfs(kind, "phram")?;
-        let mut seeds = Rng::new(self.conditions.seed);
-        for round in 1..=self.conditions.rounds {
-            for synced in [true, false] {
-                // All filesystems of a round get the same seed and therefore the same load.
-                let seed = seeds.draw();
-                let (operations, outcome, found) = self.cut(kind, &initramfs, seed, synced)?;
-                emit(&Line::Cut(Cut {
-                    round,
-                    filesystem: kind,
-                    synced,
-                    seed,
-                    operations,
-                    outcome,
-                    found,
-                }))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Runs a round. Returns the number of reported operations, the outcome and the first deviation.
-    fn cut(
-        &self,
-        kind: Kind,
-        initramfs: &Initramfs,
-        seed: u64,
-        synced: bool,
-    ) -> Result<(usize, super::power_loss::record::Outcome, Option<String>)> {
         let folder = self.work.path("disk");
         std::fs::create_dir_all(&folder).map_err(|e| Error::io("create", &folder, e))?;
         let disk = Arc::new(Disk::new(disk::SIZE));
@@ -334,52 +291,78 @@ impl Bench<'_> {
             }
         };
         let (guest, work) = (&self.conditions.guest, self.work.folder());
-        let mut rng = Rng::new(!seed);
-        let mut running = guest.boot(
-            initramfs,
-            &hardware,
-            work,
-            &Job::Load { kind, seed, synced },
-        )?;
-        let mut operations = 0;
-        let mut end = None;
-        let delay = match kind.is_flash() {
-            true => Duration::from_millis(rng.below(CUT_FLASH_MS) as u64),
-            false => CUT_AFTER,
-        };
-        while disk.has_power() && end.is_none_or(|end| Instant::now() < end) {
-            match running.poll() {
-                Ok(Some(Message::Result(Answer::Prepared))) => {
-                    let write = 1 + rng.below(CUT_WITHIN) as u64;
-                    disk.set(DiskFault::Cut { write, lies: false }, rng.draw());
-                    end = Some(Instant::now() + delay);
-                }
-                Ok(Some(Message::Result(Answer::Done(done)))) => operations = done,
-                // A load fails when its disk has lost power, and not before.
-                Ok(Some(Message::Failed(reason))) if disk.has_power() => {
-                    return Err(Error::Command(reason));
-                }
-                Err(e) => return Err(e),
-                _ => {}
+        // All filesystems get the same seeds and therefore the same loads.
+        let mut seeds = Rng::new(self.conditions.seed);
+        let numbers = (1..=self.conditions.rounds).flat_map(|n| [(n, true), (n, false)]);
+        let mut rounds: Vec<Round> = numbers
+            .map(|(number, synced)| Round {
+                number,
+                seed: seeds.draw(),
+                synced,
+            })
+            .collect();
+        let mut begun = None;
+        while begun.is_some() || !rounds.is_empty() {
+            let job = Job::Cut {
+                kind,
+                begun: begun.take(),
+                rounds: rounds.clone(),
+            };
+            let mut running = guest.boot(&initramfs, &hardware, work, &job)?;
+            let limit = kind.is_flash().then_some(CUT_FLASH_MS);
+            begun = cut_rounds(&mut running, &disk, limit, &mut rounds, emit)?;
+            drop(running);
+            disk.give_power();
+        }
+        Ok(())
+    }
+}
+
+/// Cuts the power in each round of a guest, and removes the rounds that it began. Returns the round in which the guest
+/// has to be killed, with the number of operations that it reported. `flash_ms` limits the time to the cut if the power
+/// of the disk does not stop the guest.
+fn cut_rounds(
+    running: &mut Running,
+    disk: &Disk,
+    flash_ms: Option<usize>,
+    rounds: &mut Vec<Round>,
+    emit: Emit<'_>,
+) -> Result<Option<(Round, usize)>> {
+    let mut round = None;
+    let mut operations = 0;
+    let mut cut_at = None;
+    let mut down_by = None;
+    loop {
+        match running.poll()? {
+            Some(Message::Result(Answer::Line(line))) => emit(&line)?,
+            Some(Message::Result(Answer::Prepared)) => {
+                let current = rounds.remove(0);
+                let mut rng = Rng::new(!current.seed);
+                let write = 1 + rng.below(CUT_WITHIN) as u64;
+                disk.set(DiskFault::Cut { write, lies: false }, rng.draw());
+                let delay = flash_ms.map(|ms| Duration::from_millis(rng.below(ms) as u64));
+                cut_at = Some(Instant::now() + delay.unwrap_or(CUT_AFTER));
+                (round, operations) = (Some(current), 0);
             }
+            Some(Message::Result(Answer::Done(done))) => operations = done,
+            Some(Message::Result(Answer::Down)) => {
+                (round, cut_at, down_by) = (None, None, None);
+                disk.give_power();
+            }
+            Some(Message::Failed(reason)) => return Err(Error::Command(reason)),
+            Some(Message::End) => return Ok(None),
+            None => {}
         }
-        disk.cut();
-        // Reports from before the cut may still be on their way.
-        while let Ok(Some(Message::Result(Answer::Done(done)))) = running.poll() {
-            operations = done;
+        let is_past = |end: Option<Instant>| end.is_some_and(|end| Instant::now() > end);
+        if is_past(cut_at) {
+            disk.cut();
         }
-        drop(running);
-        disk.give_power();
-        let job = Job::Judge {
-            kind,
-            seed,
-            synced,
-            operations,
-        };
-        let judged = guest.boot(initramfs, &hardware, work, &job)?.results()?;
-        match judged.into_iter().next() {
-            Some(Answer::Judged(outcome, found)) => Ok((operations, outcome, found)),
-            _ => Err(Error::Command("the guest did not judge".to_owned())),
+        if !disk.has_power() && down_by.is_none() {
+            let patience = flash_ms.map_or(DOWN_WITHIN, |_| Duration::ZERO);
+            down_by = Some(Instant::now() + patience);
+        }
+        if is_past(down_by) {
+            return Ok(round.map(|round| (round, operations)));
         }
     }
 }

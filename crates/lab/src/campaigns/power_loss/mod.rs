@@ -15,18 +15,18 @@ pub(super) mod device;
 pub(super) mod disk;
 pub mod kind;
 pub(super) mod load;
-pub mod record;
-pub mod report;
+pub mod outcome;
+pub(crate) mod report;
 
-use crate::measure::machine::Machine;
 use crate::measure::stop;
 use crate::measure::workspace::Work;
+use crate::record::{Header, Line, Note, Sample, labels};
 use crate::{Error, Result};
 use device::Device;
 use disk::{Disk, Fault, Pages, SIZE};
 use kind::{KINDS, Kind, Said};
 use load::{NEVER_WRITTEN, Pace, Promise, Verdict};
-use record::{FAILURES, Failure, Header, Line, Outcome, Round, Without};
+use outcome::{FAILURES, Failure, Outcome};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -91,53 +91,69 @@ impl Conditions {
     }
 }
 
-/// Runs all rounds. A filesystem whose program is missing is left out and recorded as such.
-pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<()> {
+/// Runs all rounds. A filesystem whose program is missing is left out and recorded as such. Returns a description
+/// of the first round in which a volume failed.
+pub fn run(
+    conditions: &Conditions,
+    emit: &mut dyn FnMut(&Line) -> Result<()>,
+) -> Result<Option<String>> {
     let (kinds, failures) = conditions.plan()?;
     let mut bench = Bench::set_up(conditions)?;
     let (mut there, mut missing) = (Vec::new(), Vec::new());
     for kind in kinds {
         match kind.version(&conditions.tuff) {
             Some(version) => there.push((kind, version)),
-            None => missing.push(Without {
-                filesystem: kind,
-                reason: format!("{} is not found", kind.program().0),
-            }),
+            None => missing.push(Line::Failure(Note {
+                cell: labels([("filesystem", kind.name())]),
+                text: format!("{} is not found", kind.program().0),
+            })),
         }
     }
-    emit(&Line::Header(Header {
-        format: crate::record::FORMAT,
-        machine: Machine::inspect()?,
-        filesystems: there.clone(),
-        rounds: conditions.rounds,
-        seed: conditions.seed,
-    }))?;
-    for without in missing {
-        emit(&Line::Without(without))?;
-    }
+    let versions: Vec<&str> = there.iter().map(|(_, version)| version.as_str()).collect();
+    let settings = [
+        ("programs", versions.join("; ")),
+        ("rounds", conditions.rounds.to_string()),
+        ("seed", conditions.seed.to_string()),
+    ];
+    emit(&Line::Header(Header::here("power-loss", settings)?))?;
+    missing.iter().try_for_each(&mut *emit)?;
     let mut seeds = Rng::new(conditions.seed);
+    let mut failed = None;
     for round in 1..=conditions.rounds {
         for &failure in &failures {
             // All filesystems of a round get the same seed and therefore the same load.
             let seed = seeds.draw();
-            for &(filesystem, _) in &there {
+            for (filesystem, _) in &there {
                 stop::check()?;
-                let (outcome, found) = bench.round(filesystem, failure, seed)?;
+                let (outcome, found) = bench.round(*filesystem, failure, seed)?;
                 let (writes, wrong_bits) = bench.counts;
-                emit(&Line::Round(Round {
+                let cell = labels([
+                    ("failure", failure.name()),
+                    ("filesystem", filesystem.name()),
+                    ("outcome", outcome.name()),
+                ]);
+                let values = [("writes", writes), ("wrong_bits", wrong_bits)];
+                emit(&Line::Sample(Sample {
+                    cell: cell.clone(),
                     round,
-                    filesystem,
-                    failure,
-                    seed,
-                    writes,
-                    wrong_bits,
-                    outcome,
-                    found,
+                    // Counts are far below the limit of exact numbers.
+                    values: values.map(|(name, v)| (name.to_owned(), v as f64)).into(),
                 }))?;
+                let text = format!(
+                    "round {round}, seed {seed}: {}",
+                    found.as_deref().unwrap_or("no deviation")
+                );
+                if *filesystem == Kind::Volume && !failure.permits(outcome) {
+                    let (failure, outcome) = (failure.name(), outcome.name());
+                    failed.get_or_insert(format!("{failure}: {outcome}, {text}"));
+                }
+                if found.is_some() {
+                    emit(&Line::Note(Note { cell, text }))?;
+                }
             }
         }
     }
-    Ok(())
+    Ok(failed)
 }
 
 /// Disk that holds the filesystem under test, one after another.

@@ -47,5 +47,5 @@ pub(crate) fn render(record: &Record) -> String {
 
 /// Draws the costs of each load as bars.
 pub(crate) fn plot(record: &Record) -> Result<String> {
-    table::bar_plot(record, &["load"], "place", &COST, "us")
+    table::bar_plot(record, &["load"], "place", Some(&COST), "us")
 }

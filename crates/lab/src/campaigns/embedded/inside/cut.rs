@@ -1,13 +1,16 @@
-//! Load before a power cut, and the judgement after it.
+//! Loads with a power cut, and the judgement after it.
 
 use super::super::kind::Kind;
-use super::job::{Answer, Reason};
+use super::job::{Answer, Reason, Round};
 use crate::campaigns::power_loss::load::{self as workload, NEVER_WRITTEN, Pace, Promise};
-use crate::campaigns::power_loss::record::Outcome;
+use crate::campaigns::power_loss::outcome::{Failure, Outcome};
 use crate::guest::inside::{self, POINT, Port, detach, disk};
+use crate::record::{Line, Note, Sample, labels};
 use crate::{Error, Result};
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::Path;
+use std::time::Duration;
 use tuff_testkit::Rng;
 
 /// Mount point on which a load is replayed in memory.
@@ -15,30 +18,89 @@ const REPLAY: &str = "/replay";
 /// Operations after the last reported one that may have begun before a power cut.
 const UNREPORTED: usize = 256;
 
-/// Formats the device and runs a load until the power is cut.
-pub(super) fn load(kind: Kind, seed: u64, synced: bool, port: &mut Port) -> Result<()> {
+/// Interval at which the guest looks for the power.
+const POLL: Duration = Duration::from_millis(10);
+
+/// Judges the round that another guest began, then runs the other rounds.
+pub(super) fn run(
+    kind: Kind,
+    begun: Option<(Round, usize)>,
+    rounds: &[Round],
+    port: &mut Port,
+) -> Result<()> {
     let device = first_device(kind).map_err(Error::Command)?;
-    let mounted = kind
-        .format(&device)
-        .and_then(|()| kind.mount(&device, POINT));
-    mounted.map_err(Error::Command)?;
-    let mut rng = Rng::new(seed);
-    let mut promise = workload::prepare(Path::new(POINT), &mut rng)?;
-    port.send(&Answer::Prepared)?;
-    let mut lost = None;
-    let ended = promise.load(Path::new(POINT), pace(synced), &mut rng, |done| {
-        lost = port.send(&Answer::Done(done)).err();
-        lost.is_none()
-    });
-    // The disk without power returns errors. The host ends this guest.
-    ended.map_err(|e| Error::Io("write after the power cut".to_owned(), e))
+    if let Some((round, operations)) = begun {
+        let promise = replay(round, operations)?;
+        judge(kind, &device, round, operations, &promise, port)?;
+    }
+    for &round in rounds {
+        let (promise, operations) = load(kind, &device, round, port)?;
+        judge(kind, &device, round, operations, &promise, port)?;
+    }
+    Ok(())
 }
 
-fn pace(synced: bool) -> Pace {
-    match synced {
-        true => Pace::Sync,
-        false => Pace::Async,
+/// Formats the device, runs a load until the power is cut, unmounts the filesystem and waits for the power. Returns
+/// the promise of the load and the number of its operations.
+fn load(kind: Kind, device: &str, round: Round, port: &mut Port) -> Result<(Promise, usize)> {
+    let mounted = kind.format(device).and_then(|()| kind.mount(device, POINT));
+    mounted.map_err(Error::Command)?;
+    let mut rng = Rng::new(round.seed);
+    let mut promise = workload::prepare(Path::new(POINT), &mut rng)?;
+    port.send(&Answer::Prepared)?;
+    let mut operations = 0;
+    // The disk without power returns errors, which end the load.
+    let _ = promise.load(Path::new(POINT), round.pace(), &mut rng, |done| {
+        operations = done;
+        port.send(&Answer::Done(done)).is_ok()
+    });
+    kind.unmount(device, POINT).map_err(Error::Command)?;
+    port.send(&Answer::Down)?;
+    let has_power = || File::open(device)?.read_exact(&mut [0; 4096]);
+    while has_power().is_err() {
+        std::thread::sleep(POLL);
     }
+    Ok((promise, operations))
+}
+
+impl Round {
+    fn pace(self) -> Pace {
+        match self.synced {
+            true => Pace::Sync,
+            false => Pace::Async,
+        }
+    }
+}
+
+/// Determines the outcome of a power cut and sends it.
+fn judge(
+    kind: Kind,
+    device: &str,
+    round: Round,
+    operations: usize,
+    promise: &Promise,
+    port: &mut Port,
+) -> Result<()> {
+    let (outcome, found) = outcome(kind, device, promise);
+    let failure = match round.synced {
+        true => Failure::CutSync,
+        false => Failure::CutAsync,
+    };
+    let cell = labels([
+        ("failure", failure.name()),
+        ("filesystem", kind.name()),
+        ("outcome", outcome.name()),
+    ]);
+    if let Some(found) = found {
+        let (cell, text) = (cell.clone(), format!("seed {}: {found}", round.seed));
+        port.send(&Answer::Line(Line::Note(Note { cell, text })))?;
+    }
+    port.send(&Answer::Line(Line::Sample(Sample {
+        cell,
+        round: round.number,
+        // A count is far below the limit of exact numbers.
+        values: [("operations".to_owned(), operations as f64)].into(),
+    })))
 }
 
 /// Returns the device of a load: the first disk, or an MTD partition on the memory region.
@@ -73,55 +135,46 @@ fn first_device(kind: Kind) -> Reason<String> {
     Err("the memory region is missing".to_owned())
 }
 
-/// Determines the outcome of a power cut.
-pub(super) fn judge(
-    kind: Kind,
-    seed: u64,
-    synced: bool,
-    operations: usize,
-) -> Result<(Outcome, Option<String>)> {
-    let device = first_device(kind).map_err(Error::Command)?;
-    let promise = replay(seed, synced, operations)?;
-    let found = match look(kind, &device, &promise) {
-        Ok((None, None)) => match kind.check(&device, "") {
-            None | Some(Ok(())) => return Ok((Outcome::Clean, None)),
+/// Determines the outcome of a power cut, and the first deviation.
+fn outcome(kind: Kind, device: &str, promise: &Promise) -> (Outcome, Option<String>) {
+    let found = match look(kind, device, promise) {
+        Ok((None, None)) => match kind.check(device, "") {
+            None | Some(Ok(())) => return (Outcome::Clean, None),
             Some(Err(found)) => {
-                let repaired = kind.repair(&device, false).is_some_and(|r| r.is_ok());
-                if repaired && matches!(look(kind, &device, &promise), Ok((None, None))) {
-                    return Ok((Outcome::AutoFixed, Some(found)));
+                let repaired = kind.repair(device, false).is_some_and(|r| r.is_ok());
+                if repaired && matches!(look(kind, device, promise), Ok((None, None))) {
+                    return (Outcome::AutoFixed, Some(found));
                 }
                 found
             }
         },
         Ok((None, Some(silent))) if silent.contains(NEVER_WRITTEN) => {
-            return Ok((Outcome::Silent, Some(silent)));
+            return (Outcome::Silent, Some(silent));
         }
         Ok((told, silent)) => told.or(silent).unwrap_or_default(),
         Err(refused) => refused,
     };
-    let repaired = kind.repair(&device, true);
-    let after = match (&repaired, look(kind, &device, &promise)) {
-        (Some(Ok(())), Ok((None, None))) => return Ok((Outcome::NeedsFsck, Some(found))),
-        (_, Ok((None, Some(_)))) => return Ok((Outcome::Silent, Some(found))),
+    let repaired = kind.repair(device, true);
+    let after = match (&repaired, look(kind, device, promise)) {
+        (Some(Ok(())), Ok((None, None))) => return (Outcome::NeedsFsck, Some(found)),
+        (_, Ok((None, Some(_)))) => return (Outcome::Silent, Some(found)),
         (_, Ok((told, _))) => told.unwrap_or_default(),
         (_, Err(refused)) => refused,
     };
-    Ok((
-        Outcome::Fatal,
-        Some(format!("{found}; after repair {after}")),
-    ))
+    let found = format!("{found}; after repair {after}");
+    (Outcome::Fatal, Some(found))
 }
 
 /// Repeats a load in memory to learn what it promised. Operations that may have begun promise nothing.
-fn replay(seed: u64, synced: bool, operations: usize) -> Result<Promise> {
+fn replay(round: Round, operations: usize) -> Result<Promise> {
     fs::create_dir_all(REPLAY).map_err(|e| Error::io("create", Path::new(REPLAY), e))?;
     inside::attach("tmpfs", "tmpfs", REPLAY, "", false).map_err(Error::Command)?;
     let top = Path::new(REPLAY);
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng::new(round.seed);
     let mut promise = workload::prepare(top, &mut rng)?;
     let failed = |e| Error::io("replay the load in", top, e);
     promise
-        .load(top, pace(synced), &mut rng, |done| done < operations)
+        .load(top, round.pace(), &mut rng, |done| done < operations)
         .map_err(failed)?;
     promise
         .load(top, Pace::Never, &mut rng, |done| done < UNREPORTED)

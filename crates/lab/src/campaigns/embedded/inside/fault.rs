@@ -1,9 +1,9 @@
 //! Filesystems on a device that fails: device-mapper's flakey target, or changed bytes below a linear mapping.
 
 use super::super::kind::Kind;
-use super::super::record::{Fault, Seen};
-use super::job::{Reason, forget};
+use super::job::{Fault, Reason, forget};
 use crate::guest::inside::{self, POINT, command, detach};
+use crate::record::{Sample, labels};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
@@ -20,6 +20,46 @@ const STRIDE: u64 = 32 << 10;
 const FIRST: u64 = 16 << 10;
 /// Name of the mapped device.
 const NAME: &str = "faulty";
+
+/// Result of a fault. Files are those that were synced without an error.
+pub(super) struct Seen {
+    /// Files read.
+    files: usize,
+    /// Operations during the fault that returned an error.
+    errors: u32,
+    /// Error of creating, writing and syncing a file after the fault, if any.
+    write_error: Option<String>,
+    /// Error of the mount after the fault, if any.
+    mount_error: Option<String>,
+    /// Files that return an error or are missing. After faults of writes: after a mount without the fault.
+    lost: usize,
+    /// Files with wrong content and no error.
+    wrong: usize,
+}
+
+impl Seen {
+    pub(super) fn sample(&self, kind: Kind, fault: Fault) -> Sample {
+        let result = |error: &Option<String>| error.as_deref().unwrap_or("succeeds").to_owned();
+        let cell = labels([
+            ("fault", fault.name()),
+            ("filesystem", kind.name()),
+            ("write after the fault", &result(&self.write_error)),
+            ("next mount", &result(&self.mount_error)),
+        ]);
+        let values = [
+            ("failed_operations", self.errors as usize),
+            ("files", self.files),
+            ("lost", self.lost),
+            ("wrong", self.wrong),
+        ];
+        Sample {
+            cell,
+            round: 1,
+            // Counts are far below the limit of exact numbers.
+            values: values.map(|(name, v)| (name.to_owned(), v as f64)).into(),
+        }
+    }
+}
 
 /// Tests a filesystem with a fault of its device.
 pub(super) fn run(kind: Kind, device: &str, fault: Fault) -> Reason<Seen> {
@@ -61,7 +101,7 @@ fn files(top: &Path, most: usize) -> Reason<Files> {
 }
 
 /// Counts the files that are lost and those with wrong content.
-fn compare(expected: &Files) -> (u32, u32) {
+fn compare(expected: &Files) -> (usize, usize) {
     let (mut lost, mut wrong) = (0, 0);
     for (path, digest) in expected {
         match fs::read(path) {
@@ -126,16 +166,10 @@ fn invert(device: &str, length: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-/// True if the filesystem at the mount point is read-only.
-fn is_read_only() -> bool {
-    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-    let line = mounts
-        .lines()
-        .find(|line| line.split(' ').nth(1) == Some(POINT));
-    let options = line
-        .and_then(|line| line.split(' ').nth(3))
-        .unwrap_or_default();
-    options.split(',').any(|option| option == "ro")
+/// Creates, writes and syncs a file. Returns the error of the first step that fails.
+fn write_error() -> Option<String> {
+    let written = write_synced(&Path::new(POINT).join("after"), 0);
+    written.err().map(|e| e.to_string())
 }
 
 /// Writes a file of random content and syncs it and the directory.
@@ -184,8 +218,8 @@ fn files_fault(kind: Kind, device: &str, fault: Fault) -> Reason<Seen> {
         }
         false => counts = Some(compare(&expected)),
     }
-    let read_only = is_read_only();
     set(device, fault, false)?;
+    let write_error = write_error();
     let unmounted = kind.unmount(&mapped, POINT);
     let mut mount_error = unmounted.err();
     if counts.is_none() && mount_error.is_none() {
@@ -197,12 +231,11 @@ fn files_fault(kind: Kind, device: &str, fault: Fault) -> Reason<Seen> {
         }
     }
     inside::unmap(NAME)?;
-    let files = u32::try_from(expected.len()).unwrap_or(u32::MAX);
-    let (lost, wrong) = counts.unwrap_or((files, 0));
+    let (lost, wrong) = counts.unwrap_or((expected.len(), 0));
     Ok(Seen {
-        files,
+        files: expected.len(),
         errors,
-        read_only,
+        write_error,
         mount_error,
         lost,
         wrong,
@@ -217,13 +250,14 @@ fn image_fault(kind: Kind, device: &str, fault: Fault) -> Reason<Seen> {
     forget()?;
     set(device, fault, true)?;
     let (lost, wrong) = compare(&expected);
-    kind.unmount(&mapped, POINT)?;
     set(device, fault, false)?;
+    let write_error = write_error();
+    kind.unmount(&mapped, POINT)?;
     inside::unmap(NAME)?;
     Ok(Seen {
-        files: u32::try_from(expected.len()).unwrap_or(u32::MAX),
+        files: expected.len(),
         errors: 0,
-        read_only: true,
+        write_error,
         mount_error: None,
         lost,
         wrong,

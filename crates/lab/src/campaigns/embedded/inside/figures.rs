@@ -1,11 +1,16 @@
 //! Figures of a filesystem: small root, large partition, fio and check.
 
 use super::super::kind::Kind;
-use super::super::record::{Fault, Quantity};
+use super::super::report::{
+    CHECK, KERNEL_BOOT, MOUNT, OVERHEAD, RANDOM_READ, RANDOM_WRITE, READ, ROOT_MOUNT, ROOT_START,
+    SYNC_WRITE, THREADS_BUSY, THREADS_IDLE, WRITE,
+};
 use super::fault;
-use super::job::{Answer, Reason, forget};
+use super::job::{Answer, Fault, Reason, forget};
 use crate::Result;
 use crate::guest::inside::{self, POINT, Port, command, detach, disk};
+use crate::record::{Line, Note, Sample, labels};
+use crate::report::table::Figure;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -34,43 +39,56 @@ pub(super) struct Test<'a> {
 }
 
 impl Test<'_> {
-    fn figure(&mut self, quantity: Quantity, samples: Vec<u64>) -> Result<()> {
-        self.port.send(&Answer::Figure(quantity, samples))
+    fn figure(&mut self, figure: &Figure, samples: &[u64]) -> Result<()> {
+        for (round, sample) in (1..).zip(samples) {
+            let line = Line::Sample(Sample {
+                cell: labels([("filesystem", self.kind.name())]),
+                round,
+                // Microseconds and KiB/s are exact in this type.
+                values: [(figure.value.to_owned(), *sample as f64)].into(),
+            });
+            self.port.send(&Answer::Line(line))?;
+        }
+        Ok(())
     }
 
     /// Sends the figure of a part, or the reason why there is none.
-    fn part(&mut self, quantity: Quantity, samples: Reason<Vec<u64>>) -> Result<()> {
-        match samples {
-            Ok(samples) => self.figure(quantity, samples),
-            Err(reason) => self
-                .port
-                .send(&Answer::Without(format!("{quantity:?}"), reason)),
+    fn part(&mut self, figure: &Figure, sample: Reason<u64>) -> Result<()> {
+        match sample {
+            Ok(sample) => self.figure(figure, &[sample]),
+            Err(reason) => self.without(figure.title, reason),
         }
+    }
+
+    /// Sends the reason why a part has no result.
+    fn without(&mut self, part: &str, text: String) -> Result<()> {
+        let cell = labels([("filesystem", self.kind.name()), ("part", part)]);
+        let line = Line::Failure(Note { cell, text });
+        self.port.send(&Answer::Line(line))
     }
 
     /// Measures everything that exists for the filesystem.
     pub(super) fn run(&mut self, fill: u64, tuff: &str, faults: &[Fault]) -> Result<()> {
         let kind = self.kind;
-        self.figure(Quantity::KernelBoot, vec![uptime()])?;
+        self.figure(&KERNEL_BOOT, &[uptime()])?;
         let (root, large) = match kind.is_flash() {
             true => ("0".to_owned(), "1".to_owned()),
             false => (disk(1), disk(2)),
         };
-        let prepared = self.root(&root);
-        if let Err(reason) = prepared {
-            self.port
-                .send(&Answer::Without("small root".to_owned(), reason))?;
+        if let Err(reason) = self.root(&root) {
+            self.without("small root", reason)?;
         }
         if let Err(reason) = self.large(&large, fill, tuff)? {
-            self.port
-                .send(&Answer::Without("large partition".to_owned(), reason))?;
+            self.without("large partition", reason)?;
         }
         for &fault in faults {
-            let seen = fault::run(kind, &large, fault);
-            self.port.send(&match seen {
-                Ok(seen) => Answer::Fault(fault, seen),
-                Err(reason) => Answer::Without(fault.name().to_owned(), reason),
-            })?;
+            match fault::run(kind, &large, fault) {
+                Ok(seen) => {
+                    let line = Line::Sample(seen.sample(kind, fault));
+                    self.port.send(&Answer::Line(line))?;
+                }
+                Err(reason) => self.without(fault.name(), reason)?,
+            }
         }
         Ok(())
     }
@@ -98,8 +116,8 @@ impl Test<'_> {
             starts.push(micros(begin));
             kind.unmount(device, POINT)?;
         }
-        let sent = self.figure(Quantity::RootMount, mounts);
-        sent.and_then(|()| self.figure(Quantity::RootStart, starts))
+        let sent = self.figure(&ROOT_MOUNT, &mounts);
+        sent.and_then(|()| self.figure(&ROOT_START, &starts))
             .map_err(|e| e.to_string())
     }
 
@@ -113,10 +131,10 @@ impl Test<'_> {
                 let filled =
                     fill_directory(Path::new(POINT), fill).map_err(|e| format!("fill: {e}"));
                 let unmounted = kind.unmount(device, POINT);
-                filled.and(unmounted).map(|()| vec![share])
+                filled.and(unmounted).map(|()| share)
             });
             let is_filled = overhead.is_ok();
-            self.part(Quantity::Overhead, overhead)?;
+            self.part(&OVERHEAD, overhead)?;
             if !is_filled {
                 return Ok(Err("the partition could not be filled".to_owned()));
             }
@@ -133,7 +151,7 @@ impl Test<'_> {
                 return Ok(mounted);
             }
         }
-        self.figure(Quantity::Mount, mounts)?;
+        self.figure(&MOUNT, &mounts)?;
         if let Err(reason) = kind.mount(device, POINT) {
             return Ok(Err(reason));
         }
@@ -144,8 +162,8 @@ impl Test<'_> {
         let begin = Instant::now();
         match forget().and_then(|()| kind.check(device, tuff).transpose()) {
             Ok(None) => {}
-            Ok(Some(())) => self.figure(Quantity::Check, vec![micros(begin)])?,
-            Err(reason) => self.part(Quantity::Check, Err(reason))?,
+            Ok(Some(())) => self.figure(&CHECK, &[micros(begin)])?,
+            Err(reason) => self.part(&CHECK, Err(reason))?,
         }
         Ok(Ok(()))
     }
@@ -154,10 +172,7 @@ impl Test<'_> {
     fn fio(&mut self) -> Result<()> {
         let before = threads();
         let file = format!("{POINT}/{BIG}");
-        for (quantity, how, block) in [
-            (Quantity::FioRead, "read", "128k"),
-            (Quantity::FioRandomRead, "randread", "4k"),
-        ] {
+        for (figure, how, block) in [(READ, "read", "128k"), (RANDOM_READ, "randread", "4k")] {
             let speed = forget().and_then(|()| {
                 fio(
                     &[
@@ -172,14 +187,14 @@ impl Test<'_> {
                     "read",
                 )
             });
-            self.part(quantity, speed.map(|s| vec![s]))?;
+            self.part(&figure, speed)?;
         }
         if !self.kind.is_image() {
             let file = format!("{POINT}/written");
-            for (quantity, how, block, sync) in [
-                (Quantity::FioWrite, "write", "128k", "0"),
-                (Quantity::FioRandomWrite, "randwrite", "4k", "0"),
-                (Quantity::FioSyncWrite, "randwrite", "4k", "1"),
+            for (figure, how, block, sync) in [
+                (WRITE, "write", "128k", "0"),
+                (RANDOM_WRITE, "randwrite", "4k", "0"),
+                (SYNC_WRITE, "randwrite", "4k", "1"),
             ] {
                 let speed = fio(
                     &[
@@ -196,13 +211,13 @@ impl Test<'_> {
                     ],
                     "write",
                 );
-                self.part(quantity, speed.map(|s| vec![s]))?;
+                self.part(&figure, speed)?;
             }
         }
         let busy = threads();
-        self.figure(Quantity::ThreadsBusy, vec![busy.saturating_sub(before)])?;
+        self.figure(&THREADS_BUSY, &[busy.saturating_sub(before)])?;
         std::thread::sleep(IDLE);
-        self.figure(Quantity::ThreadsIdle, vec![threads().saturating_sub(busy)])
+        self.figure(&THREADS_IDLE, &[threads().saturating_sub(busy)])
     }
 }
 

@@ -1,8 +1,7 @@
 //! Jobs of the guest and their results.
 
 use super::super::kind::Kind;
-use super::super::record::{Fault, Quantity, Seen};
-use crate::campaigns::power_loss::record::Outcome;
+use crate::record::Line;
 use serde::{Deserialize, Serialize};
 
 /// Job of a guest.
@@ -20,44 +19,79 @@ pub enum Job {
         /// Faults of the device to test.
         faults: Vec<Fault>,
     },
-    /// Formats the first disk or flash and runs a load on it until the host cuts the power.
-    Load {
+    /// Runs rounds with a power cut of the first disk or flash.
+    Cut {
         /// Filesystem that is tested.
         kind: Kind,
-        /// Seed of the load.
-        seed: u64,
-        /// True if every operation is synced.
-        synced: bool,
+        /// Round that another guest began, with the number of operations that it reported. It is judged first.
+        begun: Option<(Round, usize)>,
+        /// Rounds to run.
+        rounds: Vec<Round>,
     },
-    /// Judges the first disk or flash after a power cut.
-    Judge {
-        /// Filesystem that is tested.
-        kind: Kind,
-        /// Seed of the load.
-        seed: u64,
-        /// True if every operation is synced.
-        synced: bool,
-        /// Operations that were reported before the cut.
-        operations: usize,
-    },
+}
+
+/// Round with a power cut.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Round {
+    /// Number of the round, starting at 1.
+    pub number: u32,
+    /// Seed of the load.
+    pub seed: u64,
+    /// True if every operation is synced.
+    pub synced: bool,
+}
+
+/// Fault of a device, injected below the filesystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// Every write returns an error.
+    WriteErrors,
+    /// One byte of every write is wrong.
+    WrongWrites,
+    /// Every read and write returns an error.
+    ReadErrors,
+    /// One byte in every 32 KiB of the device is wrong.
+    WrongReads,
+}
+
+/// All faults in the order of a test.
+pub const FAULTS: [Fault; 4] = [
+    Fault::WriteErrors,
+    Fault::WrongWrites,
+    Fault::ReadErrors,
+    Fault::WrongReads,
+];
+
+impl Fault {
+    /// Name of the table row.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fault::WriteErrors => "writes fail",
+            Fault::WrongWrites => "writes store a wrong byte",
+            Fault::ReadErrors => "reads fail",
+            Fault::WrongReads => "reads return wrong bytes",
+        }
+    }
+
+    /// True if files are written during the fault.
+    pub fn is_of_writes(self) -> bool {
+        matches!(self, Fault::WriteErrors | Fault::WrongWrites)
+    }
 }
 
 /// Result that the guest sends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// Samples of a quantity.
-    Figure(Quantity, Vec<u64>),
-    /// A part has no result: its name and the reason.
-    Without(String, String),
-    /// Result of a faulty device.
-    Fault(Fault, Seen),
+    /// Line of the record.
+    Line(Line),
     /// The initial files of a load are synced.
     Prepared,
     /// Number of finished operations of a load.
     Done(usize),
-    /// Outcome after a power cut, with the first deviation.
-    Judged(Outcome, Option<String>),
+    /// The power is off, and the filesystem is unmounted.
+    Down,
 }
 
 /// Result whose error is a reason for people.

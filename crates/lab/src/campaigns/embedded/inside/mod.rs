@@ -6,7 +6,7 @@ mod figures;
 mod job;
 
 pub(super) use figures::fill_directory;
-pub use job::{Answer, Job};
+pub use job::{Answer, FAULTS, Fault, Job, Round};
 
 use crate::Result;
 use crate::guest::inside::Port;
@@ -23,15 +23,10 @@ pub fn run(job: &Job, port: &mut Port) -> Result<()> {
             let mut test = figures::Test { kind: *kind, port };
             test.run(*fill, tuff, faults)
         }
-        Job::Load { kind, seed, synced } => cut::load(*kind, *seed, *synced, port),
-        Job::Judge {
+        Job::Cut {
             kind,
-            seed,
-            synced,
-            operations,
-        } => {
-            let (outcome, found) = cut::judge(*kind, *seed, *synced, *operations)?;
-            port.send(&Answer::Judged(outcome, found))
-        }
+            begun,
+            rounds,
+        } => cut::run(*kind, *begun, rounds, port),
     }
 }
