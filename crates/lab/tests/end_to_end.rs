@@ -8,10 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use tuff_lab::campaigns::commands::record::Line;
 use tuff_lab::campaigns::power_loss::outcome::FAILURES;
-use tuff_lab::record;
-use tuff_lab::verify::Judge;
+use tuff_lab::record::{self, Line};
 
 struct Lab {
     folder: tempfile::TempDir,
@@ -90,16 +88,22 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn kept(lines: &[Line], label: &str) -> usize {
-    let counts = |l: &&Line| matches!(l, Line::Sample(s) if s.kept && s.label == label);
+    let counts = |l: &&Line| matches!(l, Line::Sample(s) if s.cell["tool"] == label);
     lines.iter().filter(counts).count()
 }
 
 fn failures(lines: &[Line], label: &str) -> Vec<String> {
     let reason = |l: &Line| match l {
-        Line::Failed(f) if f.label == label => Some(f.reason.clone()),
+        Line::Failure(f) if f.cell["tool"] == label => Some(f.text.clone()),
         _ => None,
     };
     lines.iter().filter_map(reason).collect()
+}
+
+/// Returns the number of notes that contain a text.
+fn notes(lines: &[Line], text: &str) -> usize {
+    let has = |l: &&Line| matches!(l, Line::Note(n) if n.text.contains(text));
+    lines.iter().filter(has).count()
 }
 
 #[test]
@@ -113,20 +117,17 @@ fn squashfs_is_measured_from_definition_to_document() {
         [[task]]
         name = "small"
         action = "build"
-        run = [{ tool = "mksquashfs", incumbent = true }]
+        run = [{ tool = "mksquashfs" }]
         [[task]]
         name = "small"
         action = "extract"
-        run = [{ tool = "unsquashfs", incumbent = true }]
+        run = [{ tool = "unsquashfs" }]
     "#;
     let (output, lines) = lab.run(definition, &["--seed", "1"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(kept(&lines, "mksquashfs"), 2);
     assert_eq!(kept(&lines, "unsquashfs"), 2);
-    let judged = lines
-        .iter()
-        .filter(|l| matches!(l, Line::Verdict(v) if v.verdict.wrong.is_none()));
-    assert_eq!(judged.count(), 2);
+    assert_eq!(notes(&lines, "compared with the source"), 3);
     let raw = std::fs::read_to_string(lab.path("records/2001-02-03-m/d.jsonl")).unwrap();
     assert!(
         !raw.contains(&*lab.folder.path().to_string_lossy()),
@@ -158,10 +159,8 @@ fn squashfs_is_measured_from_definition_to_document() {
     assert!(lab.command(&report).status.success());
     assert!(lab.command(&check).status.success());
     let readme = std::fs::read_to_string(lab.path("README.md")).unwrap();
-    assert!(readme.contains("| small | mksquashfs "), "{readme}");
-    assert!(readme.contains(
-        "`tuff-lab report --style full --readme README.md --block x records/2001-02-03-m`"
-    ));
+    assert!(readme.contains("| tree | small | mksquashfs |"), "{readme}");
+    assert!(readme.contains("`tuff-lab report --readme README.md --block x records/2001-02-03-m`"));
     assert!(readme.ends_with("<!-- lab:end x -->\nrest\n"));
     std::fs::write(
         lab.path("README.md"),
@@ -196,15 +195,10 @@ fn erofs_images_are_built_checked_and_extracted() {
         run = [{ tool = "fsck.erofs" }]
     "#;
     let (output, lines) = lab.run(definition, &[]);
-    let unmounted = |l: &Line| match l {
-        Line::Made(m) => m
-            .verdict
-            .wrong
-            .as_ref()
-            .is_some_and(|w| w.starts_with("no mount")),
-        _ => false,
-    };
-    if lines.iter().any(unmounted) {
+    if failures(&lines, "fsck.erofs")
+        .iter()
+        .any(|f| f.contains("no mount"))
+    {
         tuff_testkit::skipped(
             "erofs_images_are_built_checked_and_extracted: no mount, and no reader of ours",
         );
@@ -320,9 +314,8 @@ fn an_image_of_another_tree_is_rejected() {
     assert_eq!(kept(&lines, "tuff"), 0);
     let [reason] = failures(&lines, "tuff").try_into().unwrap();
     assert!(reason.contains("names differ in 25 entries"), "{reason}");
-    let judged = |l: &Line| matches!(l, Line::Verdict(v) if v.verdict.judge == Judge::ExtractedBy(tuff_lab::engines::Tool::Tuff));
     assert!(
-        lines.iter().any(judged),
+        notes(&lines, "not mounted; extracted by tuff") > 0,
         "an image that cannot be mounted is extracted, and recorded as such"
     );
 }
@@ -390,6 +383,37 @@ fn is_mountable() -> bool {
         tuff_testkit::skipped("what needs a mount: not root, or no loop devices");
     }
     root && loops
+}
+
+#[test]
+fn trees_are_copied_out_of_mounted_images() {
+    let tuff = Path::new(env!("CARGO_BIN_EXE_tuff-lab")).with_file_name("tuff");
+    if !is_mountable() || !is_there("mksquashfs") || !is_there("mkfs.erofs") || !is_there("rsync") {
+        return;
+    }
+    if !tuff.exists() || !Path::new("/dev/fuse").exists() {
+        return tuff_testkit::skipped("copies: no program tuff beside tuff-lab, or no /dev/fuse");
+    }
+    let lab = Lab::new();
+    let options = ["--tree", "tree", "--work", "work", "--records", "records"];
+    let only = ["paper", "backup", "--only", "LZ4 64K"];
+    let out = lab.command(&[&only[..], &options].concat());
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let lines: Vec<Line> = record::read(&lab.path("records/backup.jsonl")).unwrap();
+    for label in [
+        "tuff",
+        "tuff, kernel",
+        "tuff, tuff mount",
+        "mkfs.erofs, kernel",
+        "mksquashfs, kernel",
+    ] {
+        assert_eq!(kept(&lines, label), 1, "{label}: {}", text(&out.stdout));
+    }
+    // Every n-th file is used of a tree that is larger than requested.
+    let out = lab.command(&[&only[..], &options, &["--size", "1"]].concat());
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let left = std::fs::read_dir(lab.path("work")).unwrap().count();
+    assert_eq!(left, 0, "a run leaves nothing");
 }
 
 #[test]

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 use std::process::Command;
-use tuff_lab::campaigns::kernel::record::{Line, Outcome};
 use tuff_lab::guest::{Guest, KERNEL_FOLDER};
-use tuff_lab::record;
+use tuff_lab::record::Record;
 
 #[test]
 fn images_are_the_same_in_the_kernel_of_a_guest() {
@@ -28,7 +27,8 @@ fn images_are_the_same_in_the_kernel_of_a_guest() {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
-    let lines: Vec<Line> = record::read(&folder.path().join("guest.jsonl")).unwrap();
-    let is_same = |line: &&Line| matches!(line, Line::Image(i) if i.outcome == Outcome::Same);
-    assert!(lines.iter().filter(is_same).count() > 10, "{text}");
+    let record = Record::read(&[folder.path()]).unwrap();
+    let is_same = |s: &&tuff_lab::record::Sample| s.cell["outcome"] == "identical";
+    let same = record.samples.iter().filter(is_same);
+    assert!(same.count() > 10, "{text}");
 }

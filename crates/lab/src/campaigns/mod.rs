@@ -18,7 +18,9 @@ use crate::{Error, Result};
 /// Renders the tables of a record, as its campaign defines them.
 pub fn report(record: &Record) -> Result<String> {
     match record.campaign() {
+        "backup" | "commands" => Ok(commands::report::render(record)),
         "embedded" => Ok(embedded::report::render(record)),
+        "guest" => Ok(kernel::render(record)),
         "power-loss" => Ok(power_loss::report::render(record)),
         "volumes" => Ok(volumes::report::render(record)),
         other => Err(Error::Usage(format!("no campaign is called '{other}'"))),

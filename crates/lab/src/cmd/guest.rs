@@ -1,26 +1,21 @@
 //! `tuff-lab guest`: mounts images in the kernel of a guest.
 
 use super::options::{self, Programs};
-use super::record::{self, Block};
+use super::record;
 use std::path::PathBuf;
 use tuff_lab::Result;
-use tuff_lab::campaigns::kernel::{self, report};
+use tuff_lab::campaigns::kernel;
 use tuff_lab::guest::{Guest, KERNEL_FOLDER};
 
 /// Mount images in an older kernel, in a virtual machine, and compare every file
 ///
 /// Builds images of random trees: with settings for each feature, and with random settings. A guest
 /// mounts them with its own EROFS. Names, content, metadata and attributes of all files must match
-/// the source; an image that needs a newer kernel may also be refused. Writes NAME.jsonl (record) and
-/// NAME.md (table). Exit code 1 if an outcome is not the expected one. benchmarks/guest-packages
+/// the source; an image that needs a newer kernel may also be refused. Writes a record and
+/// prints its table. Exit code 1 if an outcome is not the expected one. benchmarks/guest-packages
 /// installs QEMU and the kernel.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Render the table of an existing record instead of testing
-    #[arg(long, value_name = "RECORD")]
-    from: Option<PathBuf>,
-    #[command(flatten)]
-    block: Block,
     /// Number of images with random settings
     #[arg(long, value_name = "N", default_value_t = 48)]
     random: u32,
@@ -56,26 +51,6 @@ impl Machine {
 
 /// Runs the command. Returns false if an image is mounted wrongly, or not as promised.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    let path = match &args.from {
-        Some(path) => path.clone(),
-        None => measure(args)?,
-    };
-    let lines = tuff_lab::record::read(&path)?;
-    if !record::show(&args.block, "guest", &path, &report::render(&lines))? {
-        return Ok(true);
-    }
-    let mut is_right = true;
-    for image in report::wrong(&lines) {
-        is_right = false;
-        let (name, settings) = (&image.name, image.settings.join(" "));
-        let (expected, outcome) = (image.expected, &image.outcome);
-        eprintln!("tuff-lab: {name} ({settings}): expected {expected:?}, found {outcome:?}");
-    }
-    Ok(is_right)
-}
-
-/// Runs the test. Returns the path of the record.
-fn measure(args: &Args) -> Result<PathBuf> {
     let conditions = kernel::Conditions {
         tuff: args.programs.tuff()?,
         guest: args.machine.guest()?,
@@ -83,8 +58,9 @@ fn measure(args: &Args) -> Result<PathBuf> {
         seed: args.seed,
         work: args.machine.work.clone(),
     };
-    let write = record::write(&args.records, "guest", |emit| {
+    let (path, is_right) = record::write(&args.records, "guest", |emit| {
         kernel::run(&conditions, emit)
-    });
-    write.map(|(path, ())| path)
+    })?;
+    record::report(&path)?;
+    Ok(is_right)
 }

@@ -1,6 +1,7 @@
 //! Commands of `tuff-lab` and their options.
 
 pub(crate) mod agent;
+pub(crate) mod backup;
 pub(crate) mod corpus;
 pub(crate) mod experiment;
 pub(crate) mod fio;

@@ -2,12 +2,12 @@
 
 use super::options::MeasureOptions;
 use tuff_lab::Result;
+use tuff_lab::campaigns;
 use tuff_lab::campaigns::commands::definition::Definition;
-use tuff_lab::campaigns::commands::record::Line;
-use tuff_lab::campaigns::commands::report::{self, Style};
 use tuff_lab::campaigns::commands::run;
 use tuff_lab::definition::Definition as _;
 use tuff_lab::engines::settings::{Action, Size};
+use tuff_lab::record::{Line, Record};
 
 /// Measure one action with the given settings, and print the table
 #[derive(clap::Args)]
@@ -31,12 +31,12 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, action: Action) -> Result<bool> {
     let definition = one_task(&args.compress, args.cluster, action)?;
     let mut lines: Vec<Line> = Vec::new();
-    let fine = run::run(&definition, &args.options.conditions()?, &mut |line| {
+    let conditions = args.options.conditions()?;
+    let fine = run::run("commands", &definition, &conditions, &mut |line| {
         lines.push(line.clone());
         Ok(())
     })?;
-    let gathered = report::gather(&[lines], None)?;
-    print!("{}", report::render(&gathered, Style::Full));
+    print!("{}", campaigns::report(&Record::collect(lines)?)?);
     Ok(fine)
 }
 
@@ -54,11 +54,10 @@ fn one_task(compress: &str, cluster: Size, action: Action) -> Result<Definition>
         Action::Extract => ["tuff", "fsck.erofs", "unsquashfs"].as_slice(),
         Action::Check => ["tuff", "fsck.erofs"].as_slice(),
     };
-    let run = |name: &&str| {
-        let incumbent = name.ends_with(".erofs");
-        format!("{{ tool = '{name}', incumbent = {incumbent} }}")
-    };
-    let runs: Vec<String> = runs.iter().map(run).collect();
+    let runs: Vec<String> = runs
+        .iter()
+        .map(|name| format!("{{ tool = '{name}' }}"))
+        .collect();
     let text = format!(
         "[[task]]\nname = '{compress} {cluster}'\naction = '{action}'\nsettings = {settings}\nrun = [{}]\n",
         runs.join(", ")

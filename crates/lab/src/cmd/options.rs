@@ -84,7 +84,7 @@ impl MeasureOptions {
     }
 }
 
-fn tool_at(text: &str) -> Result<(Tool, PathBuf)> {
+pub(crate) fn tool_at(text: &str) -> Result<(Tool, PathBuf)> {
     let parsed = program_at(text).ok();
     let Some((tool, path)) = parsed.and_then(|(n, p)| Some((Tool::from_name(&n)?, p))) else {
         let names: Vec<&str> = TOOLS.iter().map(|t| t.name()).collect();

@@ -1,5 +1,6 @@
 //! `tuff-lab paper`: repeats measurements of publications.
 
+use super::backup::{self, Backup};
 use super::guest::Machine;
 use super::options::Programs;
 use super::record;
@@ -11,6 +12,7 @@ use tuff_lab::campaigns::embedded;
 #[derive(clap::Subcommand)]
 pub(crate) enum Verb {
     Embedded(Embedded),
+    Backup(Backup),
 }
 
 /// Compare filesystems for embedded systems in a guest (Lelong, ELC 2015)
@@ -43,7 +45,10 @@ pub(crate) struct Embedded {
 
 /// Runs the command.
 pub(crate) fn run(verb: &Verb) -> Result<bool> {
-    let Verb::Embedded(args) = verb;
+    let args = match verb {
+        Verb::Embedded(args) => args,
+        Verb::Backup(args) => return backup::run(args),
+    };
     let conditions = embedded::Conditions {
         tuff: args.programs.tuff()?,
         guest: args.machine.guest()?,

@@ -54,18 +54,6 @@ pub(crate) fn write<L: RecordLine, T>(
     Ok((path, result))
 }
 
-/// Prints the tables of a record and writes them beside it. Returns false if a block was requested, which is filled
-/// instead.
-pub(crate) fn show(block: &Block, verb: &str, record: &Path, tables: &str) -> Result<bool> {
-    if block.is_requested() {
-        block.fill(verb, &[record.to_owned()], tables)?;
-        return Ok(false);
-    }
-    print!("{tables}");
-    write_beside(record, "md", tables)?;
-    Ok(true)
-}
-
 /// Writes `text` to a file with the name of the record and another extension.
 pub(crate) fn write_beside(record: &Path, extension: &str, text: &str) -> Result<()> {
     let path = record.with_extension(extension);

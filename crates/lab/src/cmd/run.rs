@@ -4,10 +4,10 @@ use super::options::MeasureOptions;
 use super::record;
 use std::path::PathBuf;
 use tuff_lab::campaigns::commands::definition::Definition;
-use tuff_lab::campaigns::commands::record::Line;
 use tuff_lab::campaigns::commands::run;
 use tuff_lab::definition::Definition as _;
 use tuff_lab::measure::machine;
+use tuff_lab::record::Line;
 use tuff_lab::{Error, Result};
 
 /// Measure the tasks of definitions, and write the samples to records
@@ -51,8 +51,9 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     }
     let mut fine = true;
     for definition in definitions.iter().filter(|d| conditions.want_any(d)) {
-        let campaign =
-            |emit: &mut dyn FnMut(&Line) -> Result<()>| run::run(definition, &conditions, emit);
+        let campaign = |emit: &mut dyn FnMut(&Line) -> Result<()>| {
+            run::run("commands", definition, &conditions, emit)
+        };
         fine &= record::write(&folder, &definition.name, campaign)?.1;
     }
     Ok(fine)

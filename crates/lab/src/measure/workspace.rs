@@ -24,8 +24,15 @@ impl Work {
             .canonicalize()
             .map_err(|e| Error::io("find", parent, e))?;
         sweep(&parent);
-        let folder = parent.join(format!("{PREFIX}{}", std::process::id()));
-        std::fs::create_dir(&folder).map_err(|e| Error::io("create", &folder, e))?;
+        let mut number = 1;
+        let folder = loop {
+            let folder = parent.join(format!("{PREFIX}{}-{number}", std::process::id()));
+            match std::fs::create_dir(&folder) {
+                Ok(()) => break folder,
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
+                Err(e) => return Err(Error::io("create", &folder, e)),
+            }
+        };
         let lock = folder.join("lock");
         let file = File::create(&lock).map_err(|e| Error::io("create", &lock, e))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)

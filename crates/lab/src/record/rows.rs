@@ -27,6 +27,8 @@ pub enum Line {
     Header(Header),
     /// Verified measurement.
     Sample(Sample),
+    /// Measurement that does not count, such as one beside other work. A counted sample or a failure follows.
+    Rejected(Sample),
     /// Description of a cell, such as a command line, a size or a version.
     Note(Note),
     /// Reason for which a cell has no samples.
@@ -123,6 +125,8 @@ pub struct Record {
     pub headers: Vec<Header>,
     /// Samples in the order of their measurement.
     pub samples: Vec<Sample>,
+    /// Samples that do not count.
+    pub rejected: Vec<Sample>,
     /// Descriptions of cells.
     pub notes: Vec<Note>,
     /// Reasons for cells without samples.
@@ -146,6 +150,7 @@ impl Record {
         let mut record = Record {
             headers: Vec::new(),
             samples: Vec::new(),
+            rejected: Vec::new(),
             notes: Vec::new(),
             failures: Vec::new(),
             bars: Vec::new(),
@@ -154,6 +159,7 @@ impl Record {
             match line {
                 Line::Header(header) => record.headers.push(header),
                 Line::Sample(sample) => record.samples.push(sample),
+                Line::Rejected(sample) => record.rejected.push(sample),
                 Line::Note(note) => record.notes.push(note),
                 Line::Failure(note) => record.failures.push(note),
                 Line::Bar(bar) if !record.bars.contains(&bar) => record.bars.push(bar),

@@ -58,12 +58,7 @@ fn marker(document: &str, marker: &str) -> Result<std::ops::Range<usize>> {
 /// Returns the command that generates a block. Paths are relative to the root of the project, or to
 /// the innermost folder that contains the document and all records. The text is thus independent of
 /// the location of the project.
-pub fn block_command(
-    document: &Path,
-    records: &[PathBuf],
-    name: &str,
-    options: &[String],
-) -> String {
+pub fn block_command(document: &Path, records: &[PathBuf], name: &str) -> String {
     let document = absolute(document);
     let records: Vec<PathBuf> = records.iter().map(|r| absolute(r)).collect();
     let holds_all = |folder: &&Path| records.iter().all(|r| r.starts_with(folder));
@@ -77,7 +72,6 @@ pub fn block_command(
         inside.display().to_string()
     };
     let mut words = vec!["tuff-lab report".to_owned()];
-    words.extend_from_slice(options);
     words.push(format!("--readme {} --block {name}", relative(&document)));
     words.extend(records.iter().map(|r| relative(r)));
     words.join(" ")
@@ -140,17 +134,15 @@ mod tests {
             Path::new("/p/README.md"),
             &["/p/benchmarks/record/a".into(), "/p/./b.jsonl".into()],
             "images",
-            &["--style brief".to_owned()],
         );
         assert_eq!(
             command,
-            "tuff-lab report --style brief --readme README.md --block images benchmarks/record/a b.jsonl"
+            "tuff-lab report --readme README.md --block images benchmarks/record/a b.jsonl"
         );
         let command = block_command(
             Path::new("/p/docs/figures.md"),
             &["/p/benchmarks/record/a".into()],
             "images",
-            &[],
         );
         assert_eq!(
             command,

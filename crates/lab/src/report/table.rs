@@ -61,10 +61,9 @@ impl Table {
             return String::new();
         }
         let heads = self.heads(&samples);
-        let first = if self.title.is_empty() {
-            self.rows.join(", ")
-        } else {
-            self.title.to_owned()
+        let first = match self.title {
+            "" => self.rows.first().copied().unwrap_or_default(),
+            title => title,
         };
         let rest = self.rows.len().saturating_sub(1);
         let mut out = format!(
@@ -173,8 +172,9 @@ impl Table {
             return "–".to_owned();
         };
         let mut out = number(spread.median);
-        if self.spread && spread.count > 1 {
-            let _ = write!(out, " [{}..{}]", number(spread.min), number(spread.max));
+        let (min, max) = (number(spread.min), number(spread.max));
+        if self.spread && min != max {
+            let _ = write!(out, " [{min}..{max}]");
         }
         let (base_label, bases) = self.base;
         let base = bases.iter().find_map(|base| {
@@ -206,9 +206,14 @@ pub fn heading(record: &Record) -> String {
     distinct(text).join("\n\n") + "\n"
 }
 
-/// Renders a list of the notes and failures of a record, without repetition.
+/// Renders a list of the notes and failures of a record, without repetition, and the number of rejected samples.
 pub fn notes(record: &Record) -> String {
-    failures(record) + &list("Notes", &record.notes)
+    let mut out = failures(record) + &list("Notes", &record.notes);
+    if !record.rejected.is_empty() {
+        let (rejected, counted) = (record.rejected.len(), record.samples.len());
+        let _ = writeln!(out, "\nSamples rejected: {rejected}, counted: {counted}.");
+    }
+    out
 }
 
 /// Renders a list of the failures of a record, without repetition.
@@ -246,36 +251,34 @@ pub fn bars(record: &Record, figures: &[Figure]) -> String {
 }
 
 fn bar_row(out: &mut String, record: &Record, bar: &Bar, cell: &Labels, figures: &[Figure]) {
-    let title = figures
-        .iter()
-        .find(|f| f.value == bar.value)
-        .map_or(&*bar.value, |f| f.title);
-    let of = bar
-        .against
-        .as_ref()
-        .map_or(String::new(), |a| format!(", of {}", name(a)));
+    let figure = figures.iter().find(|f| f.value == bar.value);
+    let title = figure.map_or(&*bar.value, |f| f.title);
+    let (of, divisor) = match &bar.against {
+        Some(against) => (format!(", of {}", name(against)), 1.0),
+        None => (String::new(), figure.map_or(1.0, |f| f.divisor)),
+    };
     let limit = match (bar.at_least, bar.at_most) {
-        (Some(least), _) => format!("≥ {}", number(least)),
-        (None, Some(most)) => format!("≤ {}", number(most)),
+        (Some(least), _) => format!("≥ {}", number(least / divisor)),
+        (None, Some(most)) => format!("≤ {}", number(most / divisor)),
         (None, None) => String::new(),
     };
-    let Some(measured) = measured(record, bar, cell) else {
-        let _ = writeln!(
-            out,
-            "| {} | {title}{of} | {limit} | – | not measured |",
-            name(cell)
-        );
-        return;
+    let (measured, verdict) = match measured(record, bar, cell) {
+        None => ("–".to_owned(), "not measured"),
+        Some(measured) => (
+            match bar.against {
+                Some(_) => format!("{measured:.3}"),
+                None => number(measured / divisor),
+            },
+            match is_met(bar, measured) {
+                true => "reached",
+                false => "**missed**",
+            },
+        ),
     };
-    let verdict = if is_met(bar, measured) {
-        "reached"
-    } else {
-        "**missed**"
-    };
+    let name = name(cell);
     let _ = writeln!(
         out,
-        "| {} | {title}{of} | {limit} | {measured:.2} | {verdict} |",
-        name(cell)
+        "| {name} | {title}{of} | {limit} | {measured} | {verdict} |"
     );
 }
 
@@ -493,9 +496,9 @@ mod tests {
     #[test]
     fn bars_are_judged_for_every_cell_and_failures_are_listed() {
         let expected = "\n| bar | figure | limit | measured | |\n|---|---|--:|--:|---|\n\
-                        | a, tuff | cold, ms, of kernel | ≤ 0.900 | 0.80 | reached |\n\
+                        | a, tuff | cold, ms, of kernel | ≤ 0.900 | 0.800 | reached |\n\
                         | b, tuff | cold, ms, of kernel | ≤ 0.900 | – | not measured |\n\
-                        | a, tuff | cold, ms, of kernel | ≤ 0.500 | 0.80 | **missed** |\n\
+                        | a, tuff | cold, ms, of kernel | ≤ 0.500 | 0.800 | **missed** |\n\
                         | b, tuff | cold, ms, of kernel | ≤ 0.500 | – | not measured |\n";
         assert_eq!(bars(&record(), &[COLD]), expected);
         assert_eq!(

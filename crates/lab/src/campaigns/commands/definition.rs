@@ -11,21 +11,19 @@
 //! name = "LZ4 4K"
 //! action = "build"
 //! settings = { algorithm = "lz4", cluster = "4K", fragments = "off" }
-//! run = [{ tool = "tuff" }, { tool = "mkfs.erofs", incumbent = true }]
+//! run = [{ tool = "tuff" }, { tool = "mkfs.erofs" }]
 //! bars = [{ measure = "wall", against = "mkfs.erofs", at_most = 1.0 }]
 //! ```
 //!
 //! Invariants, checked when a definition is parsed:
 //!
 //! * Task names are unique for each action. Labels are unique in a task.
-//! * At most one run is the incumbent.
 //! * Bars refer to existing runs.
 //! * The tool of each run supports the action and the settings.
 
 use crate::engines::settings::{Action, Settings, Size};
 use crate::engines::{self, Tool};
-use serde::{Deserialize, Serialize};
-use std::fmt;
+use serde::Deserialize;
 
 /// Definition: a list of tasks.
 #[derive(Clone, Debug, Deserialize)]
@@ -76,6 +74,9 @@ pub struct Task {
     /// Whether caches are dropped before each sample.
     #[serde(default)]
     pub cold: bool,
+    /// Whether the whole tree is copied out of a mount of each built image, with rsync.
+    #[serde(default)]
+    pub copy: bool,
 }
 
 fn default_maker() -> Tool {
@@ -95,9 +96,6 @@ pub struct Run {
     /// Arguments appended verbatim to those of the settings.
     #[serde(default)]
     pub extra: Vec<String>,
-    /// Whether ratios are relative to this run.
-    #[serde(default)]
-    pub incumbent: bool,
 }
 
 impl Run {
@@ -113,7 +111,7 @@ impl Run {
 }
 
 /// Upper limit for a run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bar {
     /// Measure to which the limit applies.
@@ -122,13 +120,24 @@ pub struct Bar {
     #[serde(default = "default_held")]
     pub run: String,
     /// Label of the base of a ratio. None for a limit in bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub against: Option<String>,
     /// Limit: a ratio of medians (number), or bytes in the worst sample (size).
     pub at_most: Limit,
     /// Names of the trees of this bar. None selects all trees.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub trees: Option<Vec<String>>,
+}
+
+impl Bar {
+    /// Returns whether the bar applies to the tree `tree`.
+    pub fn is_for(&self, tree: &str) -> bool {
+        is_listed(&self.trees, tree)
+    }
+}
+
+fn is_listed(trees: &Option<Vec<String>>, tree: &str) -> bool {
+    trees
+        .as_ref()
+        .is_none_or(|t| t.iter().any(|name| name == tree))
 }
 
 fn default_held() -> String {
@@ -136,7 +145,7 @@ fn default_held() -> String {
 }
 
 /// Measure of a bar.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Measure {
     /// Elapsed time, as measured by a wall clock.
@@ -149,19 +158,8 @@ pub enum Measure {
     Size,
 }
 
-impl fmt::Display for Measure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Measure::Wall => "wall time",
-            Measure::Cpu => "CPU time",
-            Measure::Memory => "peak memory",
-            Measure::Size => "image size",
-        })
-    }
-}
-
 /// Limit of a bar.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub enum Limit {
     /// Ratio to the median of another run.
@@ -195,8 +193,8 @@ impl crate::definition::Definition for Definition {
 
 impl Task {
     fn check(&self) -> Result<(), String> {
-        if self.cold && self.action != Action::Build {
-            return Err("only build tasks can be cold".to_owned());
+        if (self.cold || self.copy) && self.action != Action::Build {
+            return Err("only build tasks can be cold or copy the tree".to_owned());
         }
         let labels: Vec<&str> = self.runs.iter().map(Run::label).collect();
         for (i, run) in self.runs.iter().enumerate() {
@@ -208,9 +206,6 @@ impl Task {
                 let maker = run.tool.maker(self.image_by);
                 engines::plan(maker, Action::Build, run.settings(self), &[])?;
             }
-        }
-        if self.runs.iter().filter(|r| r.incumbent).count() > 1 {
-            return Err("two runs are marked as incumbent".to_owned());
         }
         for bar in &self.bars {
             for name in std::iter::once(&bar.run).chain(&bar.against) {
@@ -232,9 +227,7 @@ impl Task {
 
     /// Returns whether the task runs on the tree `tree`.
     pub fn is_for(&self, tree: &str) -> bool {
-        self.trees
-            .as_ref()
-            .is_none_or(|t| t.iter().any(|n| n == tree))
+        is_listed(&self.trees, tree)
     }
 }
 
@@ -253,7 +246,7 @@ mod tests {
         settings = { algorithm = "lz4", cluster = "64K" }
         run = [
           { tool = "tuff" },
-          { tool = "mkfs.erofs", incumbent = true },
+          { tool = "mkfs.erofs" },
           { tool = "mksquashfs", label = "squashfs 128K", settings = { algorithm = "lz4", cluster = "128K" } },
         ]
         bars = [
@@ -295,11 +288,6 @@ mod tests {
                 "label = \"squashfs 128K\"",
                 "label = \"tuff\"",
                 "two runs are called 'tuff'",
-            ),
-            (
-                "tool = \"tuff\" }",
-                "tool = \"tuff\", incumbent = true }",
-                "two runs are marked as incumbent",
             ),
             (
                 "against = \"mkfs.erofs\"",

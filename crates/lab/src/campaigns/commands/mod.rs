@@ -1,6 +1,6 @@
-//! Commands that build, extract and check images: definition, run, record and tables.
+//! Commands that build, extract and check images: definition, run and tables.
 
+pub mod backup;
 pub mod definition;
-pub mod record;
-pub mod report;
+pub(crate) mod report;
 pub mod run;

@@ -7,16 +7,13 @@
 //!    └──► digests ──► compared ◄───────────── messages ──────────────┘
 //! ```
 
-pub mod record;
-pub mod report;
-
 use crate::guest::inside::{self, POINT, Port};
 use crate::guest::{Guest, Hardware, Plan};
-use crate::measure::machine::Machine;
 use crate::measure::workspace::{self, Work};
-use crate::verify::tree::Tree;
+use crate::record::{Header, Line, Note, Record, Sample, labels};
+use crate::report::table::{self, Columns, Table};
+use crate::verify::tree::{Difference, Tree};
 use crate::{Error, Result};
-use record::{Expected, Header, Image, Line, Outcome};
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -25,7 +22,7 @@ use std::time::Duration;
 use tuff_testkit::Rng;
 
 /// Name of images with drawn settings.
-pub(crate) const RANDOM: &str = "random";
+const RANDOM: &str = "random";
 /// Name of the image with a block that does not match its hash.
 const DAMAGED: &str = "dm-verity, a damaged block";
 /// Images of one guest. Each is a disk on the PCI bus.
@@ -101,26 +98,84 @@ enum Mapping {
 #[derive(Debug, Serialize, Deserialize)]
 struct Seen(usize, Result<Tree, Outcome>);
 
+/// Outcome that a mounted image has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Outcome {
+    /// All facets of all files match the source.
+    Same,
+    /// It mounts, and these facets differ.
+    Different(Vec<Difference>),
+    /// The kernel refuses to mount it, with this error.
+    Refused(String),
+    /// It mounts, and a read returns this error.
+    ReadError(String),
+}
+
+/// Outcome that the table of features promises for this kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    /// The kernel supports all features.
+    Same,
+    /// The kernel is older than a feature, or built without it.
+    Refused,
+    /// A block does not match its hash.
+    ReadError,
+}
+
+impl Expected {
+    /// Returns the name of an outcome in tables. Distributions and stable kernels take over features from newer
+    /// kernels, so an image that need not mount may also be read correctly.
+    fn judge(self, outcome: &Outcome) -> &'static str {
+        match (self, outcome) {
+            (Expected::Same | Expected::Refused, Outcome::Same) => "identical",
+            (Expected::Refused, Outcome::Refused(_)) => "refused",
+            (Expected::ReadError, Outcome::ReadError(_)) => "read error",
+            _ => WRONG,
+        }
+    }
+}
+
+/// Name of an outcome that is not the promised one.
+const WRONG: &str = "wrong";
+
+const OUTCOMES: Table = Table {
+    title: "",
+    only: &[],
+    rows: &["image", "lowest kernel"],
+    columns: Columns::Count("outcome", &["identical", "refused", "read error", WRONG]),
+    base: ("", &[]),
+    spread: false,
+};
+
+/// Renders the number of images with each outcome as Markdown.
+pub(crate) fn render(record: &Record) -> String {
+    table::heading(record) + &OUTCOMES.render(record) + &table::notes(record)
+}
+
 /// Image that a guest will mount.
 struct Prepared {
+    name: String,
+    /// Arguments of `tuff build`, without paths.
+    settings: String,
+    lowest_kernel: String,
+    bytes: u64,
     path: PathBuf,
     mapping: Mapping,
     tree: Tree,
-    image: Image,
+    expected: Expected,
+    outcome: Outcome,
 }
 
-/// Builds the images, mounts them in guests and compares them.
-pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<()> {
+/// Builds the images, mounts them in guests and compares them. Returns false if an outcome is not the promised one.
+pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<bool> {
     let work = Work::create(&conditions.work)?;
-    emit(&Line::Header(Header {
-        format: crate::record::FORMAT,
-        machine: Machine::inspect()?,
-        guest: conditions.guest.release().to_owned(),
-        tuff: output(&conditions.tuff, &["--version".to_owned()])?
-            .trim()
-            .to_owned(),
-        seed: conditions.seed,
-    }))?;
+    let version = output(&conditions.tuff, &["--version".to_owned()])?;
+    let settings = [
+        ("guest", conditions.guest.release().to_owned()),
+        ("version", version.trim().to_owned()),
+        ("seed", conditions.seed.to_string()),
+    ];
+    emit(&Line::Header(Header::here("guest", settings)?))?;
     let plan = Plan {
         modules: &["crc32c_generic", "sha256_generic", "erofs", "dm_verity"],
         programs: &["/sbin/dmsetup".into()],
@@ -135,7 +190,7 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
         let settings = crate::campaigns::stress::images::random_settings(&mut seeds);
         wanted.push((RANDOM, settings));
     }
-    let mut number = 0;
+    let (mut number, mut is_right) = (0, true);
     for batch in wanted.chunks(BATCH) {
         let mut images = Vec::new();
         for (name, settings) in batch {
@@ -159,7 +214,7 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
             let prepared = images
                 .get_mut(at)
                 .ok_or_else(|| Error::Command("the guest reports an unknown image".to_owned()))?;
-            prepared.image.outcome = match seen {
+            prepared.outcome = match seen {
                 Ok(tree) => match prepared.tree.differences(&tree) {
                     none if none.is_empty() => Outcome::Same,
                     some => Outcome::Different(some),
@@ -168,11 +223,40 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
             };
         }
         for prepared in images {
-            emit(&Line::Image(prepared.image))?;
+            is_right &= report(&prepared, emit)?;
             workspace::remove(&prepared.path)?;
         }
     }
-    Ok(())
+    Ok(is_right)
+}
+
+/// Records an image. Returns false if its outcome is not the promised one.
+fn report(prepared: &Prepared, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<bool> {
+    let (expected, outcome) = (prepared.expected, &prepared.outcome);
+    let judged = expected.judge(outcome);
+    let cell = labels([
+        ("image", &prepared.name),
+        ("lowest kernel", &prepared.lowest_kernel),
+        ("settings", &prepared.settings),
+        ("outcome", judged),
+    ]);
+    if judged == WRONG {
+        let text = format!("expected {expected:?}, found {outcome:?}");
+        eprintln!(
+            "tuff-lab: {} ({}): {text}",
+            prepared.name, prepared.settings
+        );
+        let cell = cell.clone();
+        emit(&Line::Note(Note { cell, text }))?;
+    }
+    let value = |name: &str, value: u64| (name.to_owned(), value as f64);
+    let entries = prepared.tree.size.entries;
+    emit(&Line::Sample(Sample {
+        cell,
+        round: 1,
+        values: [value("entries", entries), value("bytes", prepared.bytes)].into(),
+    }))?;
+    Ok(judged != WRONG)
 }
 
 /// Creates a tree and an image of it. Returns `None` if `tuff build` refuses drawn settings.
@@ -221,21 +305,16 @@ fn prepare(
     }
     pad(&path)?;
     let tree = Tree::read(&source)?;
-    let image = Image {
-        name: name.to_owned(),
-        tree: number,
-        settings: settings.to_vec(),
-        lowest_kernel,
-        entries: tree.size.entries,
-        bytes,
-        expected,
-        outcome: Outcome::Refused("the guest did not report it".to_owned()),
-    };
     Ok(Some(Prepared {
+        name: name.to_owned(),
+        settings: settings.join(" "),
+        lowest_kernel,
+        bytes,
         path,
         mapping,
         tree,
-        image,
+        expected,
+        outcome: Outcome::Refused("the guest did not report it".to_owned()),
     }))
 }
 

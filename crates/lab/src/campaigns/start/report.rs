@@ -363,7 +363,7 @@ mod tests {
             Line::Header(Header {
                 format: crate::record::FORMAT,
                 definition: "x".to_owned(),
-                machine: crate::campaigns::commands::record::tests::header().machine,
+                machine: crate::measure::machine::Machine::inspect().unwrap(),
                 cache: Default::default(),
                 work_filesystem: "ext4".to_owned(),
                 servers: vec![

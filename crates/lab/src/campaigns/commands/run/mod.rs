@@ -12,20 +12,21 @@
 //! A tool that fails or whose result is wrong drops out of the task with a record line that states the
 //! reason. The other tools continue.
 
+mod copy;
 mod judge;
 
 use crate::campaigns::commands::definition::{Definition, Task};
-use crate::campaigns::commands::record::{
-    FailedLine, Header, Line, MadeLine, SampleLine, SubjectLine, TaskLine, TreeLine, VerdictLine,
-};
+use crate::campaigns::commands::report;
 use crate::engines::settings::{Action, Settings};
 use crate::engines::{self, Found, Places, Plan, TOOLS, Tool};
-use crate::measure::machine::{self, Machine};
 use crate::measure::stop;
 use crate::measure::workspace::{self, Work};
-use crate::measure::{self, Job};
+use crate::measure::{self, Job, Usage, machine};
+use crate::record::{Header, Labels, Line, Note, Sample, labels};
 use crate::verify::tree::{Tree, TreeSize};
+use crate::verify::{Judge, Verdict};
 use crate::{Error, Result};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -72,25 +73,38 @@ impl Conditions {
 /// Callback that receives each line of the record.
 pub type Emit<'a> = &'a mut dyn FnMut(&Line) -> Result<()>;
 
-/// Runs `definition`. Returns true if `tuff` succeeded with correct results in all of its runs.
-pub fn run(definition: &Definition, conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
+/// Runs `definition` and writes a record of the campaign `campaign`. Returns true if `tuff` succeeded with correct
+/// results in all of its runs.
+pub fn run(
+    campaign: &str,
+    definition: &Definition,
+    conditions: &Conditions,
+    emit: Emit<'_>,
+) -> Result<bool> {
     let work = Work::create(&conditions.work)?;
     let found: Vec<Found> = TOOLS
         .iter()
         .filter_map(|t| engines::find(*t, &conditions.tools).transpose())
         .collect::<Result<_>>()?;
-    emit(&Line::Header(Header {
-        format: crate::record::FORMAT,
-        definition: definition.name.clone(),
-        machine: Machine::inspect()?,
-        tools: found.iter().map(|f| f.receipt.clone()).collect(),
-        cache: "warm: each tree and image is read once before the first round".to_owned(),
-        work_filesystem: workspace::filesystem(work.folder())?,
-        seed: conditions.seed,
-        max_foreign: conditions.max_foreign,
-        retries: conditions.retries,
-        verify_every_round: conditions.verify_every_round,
-    }))?;
+    let mut header = Header::here(
+        campaign,
+        [
+            ("definition", definition.name.clone()),
+            ("results on", workspace::filesystem(work.folder())?),
+            (report::NOISE_LIMIT, conditions.max_foreign.to_string()),
+            ("retries", conditions.retries.to_string()),
+        ],
+    )?;
+    if let Some(seed) = conditions.seed {
+        header
+            .conditions
+            .insert("seed".to_owned(), seed.to_string());
+    }
+    for Found { tool, receipt, .. } in &found {
+        let text = format!("{} ({})", receipt.number(), receipt.program_digest);
+        header.conditions.insert(tool.name().to_owned(), text);
+    }
+    emit(&Line::Header(header))?;
     let mut session = Session {
         conditions,
         found,
@@ -133,6 +147,13 @@ struct Subject<'a> {
     alive: bool,
 }
 
+/// Measured values of one attempt.
+struct Attempt {
+    values: BTreeMap<String, f64>,
+    /// Share of the CPU time of other processes, if it is above the limit.
+    loud: Option<f64>,
+}
+
 /// Summary of a command's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Made {
@@ -166,11 +187,11 @@ impl Session<'_> {
                 "tuff-lab: warning: {name} and its images may not fit in memory; caches may not stay warm"
             );
         }
-        (self.emit)(&Line::Tree(TreeLine {
-            tree: name.to_owned(),
-            size,
-            digest: source.tree.digest(),
-            filesystem: workspace::filesystem(&source.path)?,
+        let (mib, filesystem) = (size.bytes >> 20, workspace::filesystem(&source.path)?);
+        let (entries, digest) = (size.entries, source.tree.digest());
+        (self.emit)(&Line::Note(Note {
+            cell: labels([("tree", name)]),
+            text: format!("{entries} entries, {mib} MiB, digest {digest}, on {filesystem}"),
         }))?;
         for task in tasks {
             self.task(definition, task, &source)?;
@@ -189,29 +210,15 @@ impl Session<'_> {
             .rounds
             .or(task.rounds)
             .unwrap_or(definition.rounds);
-        let incumbent = task
-            .runs
-            .iter()
-            .find(|r| r.incumbent)
-            .map(|r| r.label().to_owned());
-        let for_tree = |t: &Option<Vec<String>>| {
-            t.as_ref()
-                .is_none_or(|t| t.iter().any(|n| n == source.name))
-        };
-        (self.emit)(&Line::Task(TaskLine {
-            tree: source.name.to_owned(),
-            task: task.name.clone(),
-            action: task.action,
-            rounds,
-            incumbent,
-            bars: task
-                .bars
-                .iter()
-                .filter(|b| for_tree(&b.trees))
-                .cloned()
-                .collect(),
-            cold: task.cold,
-        }))?;
+        for bar in task.bars.iter().filter(|b| b.is_for(source.name)) {
+            (self.emit)(&Line::Bar(report::bar(task, source.name, bar)))?;
+        }
+        if task.cold {
+            (self.emit)(&Line::Note(Note {
+                cell: labels([("task", &task.name)]),
+                text: "caches dropped before each sample".to_owned(),
+            }))?;
+        }
         self.work.clear()?;
         let mut subjects = self.subjects(task, source)?;
         for round in 1..=rounds {
@@ -233,15 +240,11 @@ impl Session<'_> {
             let settings = run.settings(task);
             let plan =
                 engines::plan(run.tool, task.action, settings, &run.extra).map_err(Error::Usage)?;
-            (self.emit)(&Line::Subject(SubjectLine {
-                tree: source.name.to_owned(),
-                task: task.name.clone(),
-                label: run.label().to_owned(),
-                tool: run.tool,
-                settings: settings.clone(),
-                command: plan.shown(),
-                notes: plan.notes.clone(),
-            }))?;
+            let mut command = plan.shown();
+            for note in &plan.notes {
+                command = format!("{command} ({note})");
+            }
+            self.note(task, run.label(), command)?;
             let Some(found) = self.find(run.tool) else {
                 let reason = format!("{} was not found", run.tool.name());
                 self.failed(task, source, run.label(), run.tool, reason)?;
@@ -293,11 +296,38 @@ impl Session<'_> {
         if tool == Tool::Tuff {
             self.ours_fine = false;
         }
-        (self.emit)(&Line::Failed(FailedLine {
-            tree: source.name.to_owned(),
-            task: task.name.clone(),
-            label: label.to_owned(),
-            reason,
+        (self.emit)(&Line::Failure(Note {
+            cell: cell(task, source.name, label),
+            text: reason,
+        }))
+    }
+
+    /// Records a text about a run of the task.
+    fn note(&mut self, task: &Task, label: &str, text: String) -> Result<()> {
+        let action = task.action.to_string();
+        (self.emit)(&Line::Note(Note {
+            cell: labels([("action", &action), ("task", &task.name), ("tool", label)]),
+            text,
+        }))
+    }
+
+    /// Records how a result was verified, and which metadata a tool did not preserve.
+    fn verified(&mut self, label: &str, verdict: &Verdict) -> Result<()> {
+        let by = match &verdict.judge {
+            Judge::KernelMount => "mounted by the kernel and compared with the source".to_owned(),
+            Judge::ExtractedBy(tool) => {
+                format!("not mounted; extracted by {} and compared", tool.name())
+            }
+            Judge::Walk => "compared with the source".to_owned(),
+            Judge::Damage => "rejects a damaged copy".to_owned(),
+        };
+        let lost = verdict
+            .differ
+            .iter()
+            .map(|d| format!("; some {} differ", d.facet));
+        (self.emit)(&Line::Note(Note {
+            cell: labels([("tool", label)]),
+            text: by + &lost.collect::<String>(),
         }))
     }
 
@@ -350,14 +380,12 @@ impl Session<'_> {
         }
         let verdict = self.judge_image(source, maker, &image)?;
         let wrong = verdict.wrong.clone();
-        (self.emit)(&Line::Made(MadeLine {
-            tree: source.name.to_owned(),
-            task: task.name.clone(),
-            tool: maker,
-            command: plan.shown(),
-            image_bytes: workspace::length(&image)?,
-            verdict,
-        }))?;
+        self.note(
+            task,
+            maker.name(),
+            format!("{} (input image)", plan.shown()),
+        )?;
+        self.verified(maker.name(), &verdict)?;
         // Reading the image also brings it into the page cache.
         workspace::digest(&image)?;
         Ok(match wrong {
@@ -394,9 +422,9 @@ impl Session<'_> {
         subject: &mut Subject<'_>,
         round: u32,
     ) -> Result<()> {
-        let mut samples: Vec<SampleLine> = Vec::new();
+        let mut attempts = Vec::new();
         let mut failure = None;
-        for attempt in 1..=self.conditions.retries + 1 {
+        for _ in 0..=self.conditions.retries {
             stop::check()?;
             self.work.clear_results(task.action)?;
             if task.cold {
@@ -404,64 +432,50 @@ impl Session<'_> {
             }
             let arguments = subject.plan.arguments(self.places(source, &subject.image));
             let outcome = measure::sample(&self.job(&subject.found.path, &arguments))?;
-            let loud = outcome.usage.is_loud(self.conditions.max_foreign);
-            let exit = outcome.usage.exit;
-            let mut sample = SampleLine {
-                tree: source.name.to_owned(),
-                task: task.name.clone(),
-                label: subject.label.to_owned(),
-                round,
-                attempt,
-                kept: false,
-                loud,
-                usage: outcome.usage,
-                image_bytes: 0,
-                image_digest: None,
-            };
-            if exit != Some(0) {
+            let mut attempt = self.attempt(&outcome.usage, source.tree.size);
+            let is_quiet = attempt.loud.is_none();
+            if outcome.usage.exit != Some(0) {
+                let exit = outcome.usage.exit;
                 let code = exit.map_or("a signal".to_owned(), |c| format!("exit code {c}"));
                 let said = self.scrub(&outcome.said, &subject.found, source);
                 failure = Some(format!("{code}: {said}"));
-                samples.push(sample);
+            } else {
+                match self.examine(task, source, subject, round)? {
+                    Ok((made, verdict)) => {
+                        let bytes = made.image_bytes as f64;
+                        attempt.values.insert("image_bytes".to_owned(), bytes);
+                        subject.known.get_or_insert(made);
+                        if let Some(verdict) = verdict {
+                            self.verified(subject.label, &verdict)?;
+                            failure = verdict.wrong.map(|wrong| format!("wrong result: {wrong}"));
+                        }
+                    }
+                    Err(reason) => failure = Some(reason),
+                }
+            }
+            show(&cell(task, source.name, subject.label), round, &attempt);
+            attempts.push(attempt);
+            if failure.is_some() || is_quiet {
                 break;
             }
-            let examined = self.examine(task, source, subject, round)?;
-            let (sample_made, verdict) = match examined {
-                Ok(pair) => pair,
-                Err(reason) => {
-                    failure = Some(reason);
-                    samples.push(sample);
-                    break;
-                }
+        }
+        let counts = match failure {
+            None => quietest(&attempts),
+            Some(_) => None,
+        };
+        for (at, attempt) in attempts.into_iter().enumerate() {
+            let sample = Sample {
+                cell: cell(task, source.name, subject.label),
+                round,
+                values: attempt.values,
             };
-            sample.image_bytes = sample_made.image_bytes;
-            sample.image_digest = sample_made.image_digest.clone();
-            show(task.action, &sample);
-            samples.push(sample);
-            if let Some(verdict) = verdict {
-                let wrong = verdict.wrong.clone();
-                (self.emit)(&Line::Verdict(VerdictLine {
-                    tree: source.name.to_owned(),
-                    task: task.name.clone(),
-                    label: subject.label.to_owned(),
-                    round,
-                    verdict,
-                }))?;
-                if let Some(wrong) = wrong {
-                    failure = Some(format!("wrong result: {wrong}"));
-                    break;
-                }
-            }
-            subject.known.get_or_insert(sample_made);
-            if !loud {
-                break;
-            }
+            (self.emit)(&match counts == Some(at) {
+                true => Line::Sample(sample),
+                false => Line::Rejected(sample),
+            })?;
         }
-        if failure.is_none() {
-            keep_one(&mut samples);
-        }
-        for sample in samples {
-            (self.emit)(&Line::Sample(sample))?;
+        if failure.is_none() && task.copy {
+            failure = self.copy(task, source, subject, round)?;
         }
         if let Some(reason) = failure {
             subject.alive = false;
@@ -469,51 +483,69 @@ impl Session<'_> {
         }
         Ok(())
     }
+
+    /// Returns the values of a measured command that handled a tree of the given size.
+    fn attempt(&self, usage: &Usage, size: TreeSize) -> Attempt {
+        let mut values = BTreeMap::new();
+        let mut put = |name: &str, value: f64| values.insert(name.to_owned(), value);
+        put("wall_ns", usage.wall_ns as f64);
+        put("cpu_us", (usage.user_us + usage.system_us) as f64);
+        put("max_rss_bytes", usage.max_rss_bytes as f64);
+        put("foreign_us", usage.foreign_us as f64);
+        put("steal_us", usage.steal_us as f64);
+        put("read_bytes", usage.read_bytes as f64);
+        put("mb_per_s", size.bytes as f64 / 1e6 / usage.wall_s());
+        if let Some(bytes) = usage.cgroup_peak_bytes {
+            put("cgroup_peak_bytes", bytes as f64);
+        }
+        let loud = usage.is_loud(self.conditions.max_foreign);
+        if loud {
+            put(report::NOISE, usage.foreign_share());
+        }
+        Attempt {
+            values,
+            loud: loud.then(|| usage.foreign_share()),
+        }
+    }
+}
+
+/// Returns the cell of a run.
+fn cell(task: &Task, tree: &str, label: &str) -> Labels {
+    let action = task.action.to_string();
+    labels([
+        ("action", &action),
+        ("tree", tree),
+        ("task", &task.name),
+        ("tool", label),
+    ])
 }
 
 /// Prints the progress of a run to standard error.
-fn show(action: Action, sample: &SampleLine) {
-    let SampleLine {
-        tree,
-        task,
-        label,
-        round,
-        usage,
-        ..
-    } = sample;
+fn show(cell: &Labels, round: u32, attempt: &Attempt) {
+    let name: Vec<&str> = cell.values().map(String::as_str).collect();
+    let value = |name: &str| attempt.values[name];
+    let (wall, cpu) = (value("wall_ns") / 1e9, value("cpu_us") / 1e6);
     let mut warning = String::new();
-    if sample.loud {
-        warning = format!(
-            ", warning: other processes used {:.0} % of the CPU",
-            usage.foreign_share() * 100.0
+    if let Some(share) = attempt.loud {
+        let percent = share * 100.0;
+        warning = format!(", warning: other processes used {percent:.0} % of the CPU");
+    }
+    if value("read_bytes") > 0.0 {
+        warning += &format!(
+            ", warning: {} bytes came from a device",
+            value("read_bytes")
         );
     }
-    if usage.read_bytes > 0 {
-        warning += &format!(", warning: {} bytes came from a device", usage.read_bytes);
-    }
     eprintln!(
-        "{tree}: {action} {task}: round {round}: {label} {:.3} s, CPU {:.3} s, {} MiB{warning}",
-        usage.wall_s(),
-        usage.cpu_s(),
-        usage.max_rss_bytes >> 20
+        "{}: round {round}: {wall:.3} s, CPU {cpu:.3} s{warning}",
+        name.join(", ")
     );
 }
 
-/// Marks the sample that counts: the last if it is quiet, otherwise the quietest.
-fn keep_one(samples: &mut [SampleLine]) {
-    let share = |s: &SampleLine| {
-        if s.loud {
-            s.usage.foreign_share()
-        } else {
-            -1.0
-        }
-    };
-    let best = samples
-        .iter_mut()
-        .min_by(|a, b| share(a).total_cmp(&share(b)));
-    if let Some(best) = best {
-        best.kept = true;
-    }
+/// Returns the index of the attempt that counts: the last if it is quiet, otherwise the quietest.
+fn quietest(attempts: &[Attempt]) -> Option<usize> {
+    let share = |at: &usize| attempts[*at].loud.unwrap_or(-1.0);
+    (0..attempts.len()).min_by(|a, b| share(a).total_cmp(&share(b)))
 }
 
 /// Shuffles with the Fisher-Yates algorithm.
@@ -526,53 +558,20 @@ fn shuffle(random: &mut Rng, items: &mut [usize]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Usage;
 
-    fn sample(attempt: u32, foreign_us: u64, loud: bool) -> SampleLine {
-        SampleLine {
-            tree: String::new(),
-            task: String::new(),
-            label: String::new(),
-            round: 1,
-            attempt,
-            kept: false,
-            loud,
-            usage: Usage {
-                wall_ns: 1_000_000_000,
-                cpus: 1,
-                foreign_us,
-                ..Usage::default()
-            },
-            image_bytes: 0,
-            image_digest: None,
-        }
-    }
-
-    fn kept(mut samples: Vec<SampleLine>) -> Vec<u32> {
-        keep_one(&mut samples);
-        samples
-            .iter()
-            .filter(|s| s.kept)
-            .map(|s| s.attempt)
-            .collect()
+    fn counted(shares: &[Option<f64>]) -> Option<usize> {
+        let attempt = |loud: &Option<f64>| Attempt {
+            values: BTreeMap::new(),
+            loud: *loud,
+        };
+        quietest(&shares.iter().map(attempt).collect::<Vec<_>>())
     }
 
     #[test]
-    fn a_quiet_attempt_is_kept() {
-        assert_eq!(
-            kept(vec![sample(1, 500_000, true), sample(2, 90_000, false)]),
-            [2]
-        );
-    }
-
-    #[test]
-    fn without_a_quiet_attempt_the_quietest_is_kept() {
-        let loud = vec![
-            sample(1, 500_000, true),
-            sample(2, 300_000, true),
-            sample(3, 400_000, true),
-        ];
-        assert_eq!(kept(loud), [2]);
+    fn a_quiet_attempt_counts_and_otherwise_the_quietest() {
+        assert_eq!(counted(&[Some(0.5), None]), Some(1));
+        assert_eq!(counted(&[Some(0.5), Some(0.3), Some(0.4)]), Some(1));
+        assert_eq!(counted(&[]), None);
     }
 
     #[test]

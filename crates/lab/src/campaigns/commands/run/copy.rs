@@ -1,0 +1,111 @@
+//! Copies of the whole tree out of mounted images with rsync, compared with the source.
+
+use super::{Session, Source, Subject, cell, show};
+use crate::campaigns::commands::definition::Task;
+use crate::campaigns::serve::server::{Served, Server};
+use crate::engines::settings::Action;
+use crate::engines::{self, Format, Tool};
+use crate::record::{Line, Sample};
+use crate::verify::tree::Tree;
+use crate::verify::{Judge, Verdict};
+use crate::{Result, measure};
+use std::ffi::OsString;
+use std::path::Path;
+
+/// Servers of an image, with their names in tables.
+///
+/// The kernel cannot mount EROFS from a file on tmpfs, so all its mounts have a loop device.
+const SERVERS: [(Server, &str); 2] = [(Server::KernelLoop, "kernel"), (Server::Tuff, "tuff mount")];
+
+impl Session<'_> {
+    /// Copies the tree out of a new mount of the image, once for each server. The inner value is the reason for a
+    /// failure.
+    pub(super) fn copy(
+        &mut self,
+        task: &Task,
+        source: &Source<'_>,
+        subject: &Subject<'_>,
+        round: u32,
+    ) -> Result<Option<String>> {
+        let format = subject.found.tool.format();
+        for (server, name) in SERVERS.iter().filter(|(s, _)| s.serves(format)) {
+            let label = format!("{}, {name}", subject.label);
+            if let Some(reason) = self.copy_from(*server, &label, task, source, subject, round)? {
+                return Ok(Some(format!("{name}: {reason}")));
+            }
+        }
+        Ok(None)
+    }
+
+    fn copy_from(
+        &mut self,
+        server: Server,
+        label: &str,
+        task: &Task,
+        source: &Source<'_>,
+        subject: &Subject<'_>,
+        round: u32,
+    ) -> Result<Option<String>> {
+        let Some(rsync) = engines::search("rsync") else {
+            return Ok(Some("rsync was not found".to_owned()));
+        };
+        let tuff = self.find(Tool::Tuff).map(|f| f.path);
+        let program = match server {
+            Server::KernelLoop => None,
+            _ if tuff.is_none() => return Ok(Some("tuff was not found".to_owned())),
+            _ => tuff.as_deref(),
+        };
+        self.work.clear_results(Action::Extract)?;
+        let point = self.work.path("mount");
+        let format: Format = subject.found.tool.format();
+        let image = (subject.image.as_path(), format.name());
+        let served = match Served::start(server, program, &[], image, &point)? {
+            Ok(served) => served,
+            Err(reason) => return Ok(Some(reason)),
+        };
+        let slashed = |path: &Path| {
+            let mut text = OsString::from(path);
+            text.push("/");
+            text
+        };
+        let target = self.work.target().to_owned();
+        // Without the window, rsync keeps times that are equal in whole seconds.
+        let arguments = [
+            "-aHAX".into(),
+            "--modify-window=-1".into(),
+            slashed(served.point()),
+            slashed(&target),
+        ];
+        let outcome = measure::sample(&self.job(&rsync, &arguments))?;
+        if outcome.usage.exit != Some(0) {
+            let said = self.scrub(&outcome.said, &subject.found, source);
+            return Ok(Some(format!("rsync failed: {said}")));
+        }
+        let used = served.used();
+        drop(served);
+        let differ = source.tree.differences(&Tree::read(&target)?);
+        let verdict = Verdict::on_tree(Judge::Walk, subject.found.tool, differ);
+        self.work.clear_results(Action::Extract)?;
+        if round == 1 {
+            self.verified(label, &verdict)?;
+        }
+        if let Some(wrong) = verdict.wrong {
+            return Ok(Some(format!("wrong copy: {wrong}")));
+        }
+        let mut attempt = self.attempt(&outcome.usage, source.tree.size);
+        if let Some(cpu) = used.cpu_us {
+            let value = attempt.values.entry("cpu_us".to_owned()).or_default();
+            *value += cpu as f64;
+        }
+        let mut cell = cell(task, source.name, label);
+        cell.insert("action".to_owned(), "copy".to_owned());
+        show(&cell, round, &attempt);
+        let values = attempt.values;
+        (self.emit)(&Line::Sample(Sample {
+            cell,
+            round,
+            values,
+        }))?;
+        Ok(None)
+    }
+}
