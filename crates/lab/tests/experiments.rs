@@ -2,52 +2,60 @@
 //! deterministic. The published results are checked at larger scales.
 
 use tempfile::TempDir;
-use tuff_flash_sim::experiment::outcome::Outcome;
-use tuff_lab::campaigns::experiments::{PUBLISHED, parse, run};
+use tuff_lab::campaigns::experiments::{Conditions, PUBLISHED, parse, run};
+use tuff_lab::campaigns::{plot, report};
+use tuff_lab::record::{Line, Record};
 
-fn tiny(id: &str) -> (TempDir, Outcome) {
-    let definition = parse("published", PUBLISHED).unwrap();
-    let dir = TempDir::new().unwrap();
-    let out = dir.path().join("out");
-    let ids = [id.to_owned()];
-    let mut outcomes = run(
-        &definition,
-        &ids,
-        "tiny",
-        &out,
-        &dir.path().join("work"),
-        &mut |_| (),
-    )
-    .unwrap();
-    assert_eq!(outcomes.len(), 1);
-    let report = std::fs::read_to_string(out.join("report.md")).unwrap();
-    let outcome = outcomes.remove(0);
-    assert!(report.contains(&outcome.experiment.title) && report.contains("| here | published |"));
-    for figure in &outcome.figures {
-        assert!(
-            figure.ours.is_finite(),
-            "{id}: {} is {}",
-            figure.what,
-            figure.ours
-        );
+fn conditions(id: &str, scale: &str, work: &TempDir) -> Conditions {
+    Conditions {
+        definition: parse("published", PUBLISHED).unwrap(),
+        only: vec![id.to_owned()],
+        scale: scale.to_owned(),
+        work: work.path().to_owned(),
     }
-    for (name, samples) in &outcome.samples {
-        assert!(!samples.is_empty(), "{id}: no samples of {name}");
-        assert!(out.join(format!("{id}.jsonl")).exists());
-    }
-    (dir, outcome)
 }
 
-fn figure(outcome: &Outcome, what: &str) -> f64 {
-    let names: Vec<&str> = outcome.figures.iter().map(|f| f.what.as_str()).collect();
-    outcome
-        .figure(what)
-        .unwrap_or_else(|| panic!("no '{what}' in {names:#?}"))
+/// Record of one experiment, and true if it kept its limits.
+struct Tiny(Record, bool);
+
+impl Tiny {
+    fn of(&self, label: &str) -> impl Iterator<Item = &tuff_lab::record::Sample> {
+        self.0
+            .samples
+            .iter()
+            .filter(move |s| s.cell.contains_key(label))
+    }
+}
+
+fn tiny(id: &str) -> Tiny {
+    let work = TempDir::new().unwrap();
+    let mut lines: Vec<Line> = Vec::new();
+    let passed = run(&conditions(id, "tiny", &work), &mut |line| {
+        lines.push(line.clone());
+        Ok(())
+    });
+    let tiny = Tiny(Record::collect(lines).unwrap(), passed.unwrap());
+    let text = report(&tiny.0).unwrap();
+    let is_shown = |figure: &str| text.contains(&format!("| {figure} |"));
+    for figure in tiny.of("figure") {
+        assert!(is_shown(&figure.cell["figure"]), "{text}");
+        assert!(figure.values["here"].is_finite(), "{figure:?}");
+    }
+    assert_eq!(text.contains("**missed**"), !tiny.1, "{text}");
+    let svg = plot(&tiny.0).unwrap();
+    let title = |s: &tuff_lab::record::Sample| s.cell["chart"].replace('&', "&amp;");
+    assert!(tiny.of("chart").all(|s| svg.contains(&title(s))));
+    tiny
+}
+
+fn figure(tiny: &Tiny, what: &str) -> f64 {
+    let found = tiny.of("figure").find(|s| s.cell["figure"] == what);
+    found.unwrap_or_else(|| panic!("no '{what}'")).values["here"]
 }
 
 #[test]
 fn e1_iplfs_moves_no_block_and_the_baseline_slows_down() {
-    let (_dir, o) = tiny("E1");
+    let o = tiny("E1");
     assert_eq!(
         figure(&o, "IPLFS: blocks moved by the filesystem or the device"),
         0.0
@@ -59,10 +67,9 @@ fn e1_iplfs_moves_no_block_and_the_baseline_slows_down() {
 #[test]
 fn e1_is_deterministic() {
     let figures = || {
-        let (_dir, o) = tiny("E1");
-        o.figures
-            .iter()
-            .map(|f| (f.what.clone(), f.ours.to_bits()))
+        let o = tiny("E1");
+        o.of("figure")
+            .map(|f| (f.cell.clone(), f.values["here"].to_bits()))
             .collect::<Vec<_>>()
     };
     assert_eq!(figures(), figures());
@@ -70,7 +77,7 @@ fn e1_is_deterministic() {
 
 #[test]
 fn e2_the_device_cleans_for_both_but_only_the_baseline_cleans_itself() {
-    let (_dir, o) = tiny("E2");
+    let o = tiny("E2");
     assert!(figure(&o, "IPLFS: write amplification of the device at the end") > 1.5);
     assert_eq!(
         figure(
@@ -89,21 +96,24 @@ fn e2_the_device_cleans_for_both_but_only_the_baseline_cleans_itself() {
 
 #[test]
 fn e3_completes() {
-    let (_dir, o) = tiny("E3");
+    let o = tiny("E3");
     assert!(figure(&o, "throughput of IPLFS / F2FS") > 0.1);
 }
 
 #[test]
 fn e4_eager_discards_reduce_write_amplification() {
-    let (_dir, o) = tiny("E4");
+    let o = tiny("E4");
     for percent in [50, 90] {
         assert_eq!(figure(&o, &format!("{percent} %: eager is lower")), 1.0);
+        for policy in ["eager", "idle only", "polite", "dispatch"] {
+            assert!(figure(&o, &format!("{percent} %: write amplification, {policy}")) >= 1.0);
+        }
     }
 }
 
 #[test]
 fn e5_compaction_saves_memory() {
-    let (_dir, o) = tiny("E5");
+    let o = tiny("E5");
     for unit in ["16 KiB", "4 KiB"] {
         assert!(figure(&o, &format!("{unit}: saved by compaction")) > 0.3);
     }
@@ -111,13 +121,13 @@ fn e5_compaction_saves_memory() {
 
 #[test]
 fn e6_both_maps_have_the_same_read_latency() {
-    let (_dir, o) = tiny("E6");
+    let o = tiny("E6");
     assert!(figure(&o, "direct read: difference") < 0.02);
 }
 
 #[test]
 fn e7_incremental_maintenance_does_not_stall_the_device() {
-    let (_dir, o) = tiny("E7");
+    let o = tiny("E7");
     assert!(figure(&o, "longest stop by one piece of upkeep, incremental, ms") < 0.1);
     assert!(
         figure(
@@ -130,41 +140,30 @@ fn e7_incremental_maintenance_does_not_stall_the_device() {
 
 #[test]
 fn e8_runs_all_nine_combinations() {
-    let (_dir, o) = tiny("E8");
-    assert_eq!(o.samples.len(), 9);
+    let o = tiny("E8");
+    let runs: std::collections::HashSet<_> = o.of("run").map(|s| &s.cell["run"]).collect();
+    assert_eq!(runs.len(), 9);
 }
 
 #[test]
 fn e9_allocation_follows_the_harmonic_numbers() {
-    let (_dir, o) = tiny("E9");
-    assert!(o.passed(), "{:#?}", o.figures);
+    let o = tiny("E9");
+    assert!(o.1, "{}", report(&o.0).unwrap());
 }
 
 #[test]
 fn e10_allocated_space_on_the_host_is_bounded() {
-    let (_dir, o) = tiny("E10");
-    assert!(o.passed(), "{:#?}", o.figures);
+    let o = tiny("E10");
+    assert!(o.1, "{}", report(&o.0).unwrap());
 }
 
 #[test]
 fn unknown_experiments_and_scales_are_rejected() {
-    let definition = parse("published", PUBLISHED).unwrap();
-    let dir = TempDir::new().unwrap();
-    let go = |id: &str, scale| {
-        run(
-            &definition,
-            &[id.to_owned()],
-            scale,
-            dir.path(),
-            dir.path(),
-            &mut |_| (),
-        )
+    let work = TempDir::new().unwrap();
+    let error = |id: &str, scale: &str| {
+        let conditions = conditions(id, scale, &work);
+        conditions.plan().unwrap_err().to_string()
     };
-    assert!(go("E11", "tiny").unwrap_err().to_string().contains("E11"));
-    assert!(
-        go("E9", "huge")
-            .unwrap_err()
-            .to_string()
-            .contains("full, large, quick, tiny")
-    );
+    assert!(error("E11", "tiny").contains("E11"));
+    assert!(error("E9", "huge").contains("full, large, quick, tiny"));
 }

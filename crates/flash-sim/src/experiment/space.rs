@@ -62,23 +62,26 @@ fn serve(fs: &mut dyn Fs, live: u64, partition_blocks: u64, seed: u64) -> Result
     })
 }
 
-/// Runs E4: eager and idle-only discards on the same filesystem.
+/// Runs E4: eager, paced and idle-only discards on the same filesystem.
 pub fn e4(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
     let mut out = Outcome::new(e);
     let divisor = scale.fileserver_divisor;
     let shape = shape(230.4, divisor, scale.dirty_max);
     let slow = |ns: u64| Nanos(ns / u64::from(divisor));
-    let idle = Discards::Idle {
-        round: 8,
+    let batches = |round, idle| Discards::Idle {
+        round,
         interval: slow(50_000_000),
-        idle: slow(5_000_000_000),
+        idle,
         // The device must not become full of blocks that the volume has already discarded.
         forced_above: shape.partition_blocks - shape.partition_blocks / 50 - 2 * shape.dirty_max,
     };
-    let mut lines: Vec<(String, Vec<(f64, f64)>)> = vec![
-        ("eager".to_owned(), Vec::new()),
-        ("idle only".to_owned(), Vec::new()),
-    ];
+    let idle = batches(8, slow(5_000_000_000));
+    // `tuff volume mount --discard polite` and `--discard dispatch`.
+    let polite = batches(8, slow(50_000_000));
+    let dispatch = batches(16, Nanos(0));
+    let names = ["eager", "idle only", "polite", "dispatch"];
+    let mut lines: Vec<(String, Vec<(f64, f64)>)> =
+        names.map(|name| (name.to_owned(), Vec::new())).into();
     for &percent in &scale.utilisations {
         // Freed blocks wait for two checkpoints, so a volume at 95 % has no room for more dirty
         // blocks.
@@ -89,7 +92,10 @@ pub fn e4(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
                 0
             };
         let mut found = Vec::new();
-        for (i, policy) in [Discards::Eager, idle].into_iter().enumerate() {
+        for (i, policy) in [Discards::Eager, idle, polite, dispatch]
+            .into_iter()
+            .enumerate()
+        {
             let mut fs = System::Iplfs.make(Preset::Openssd, divisor, shape, policy)?;
             let served = serve(&mut *fs, live, shape.partition_blocks, seed)?;
             lines[i].1.push((percent as f64, served.wa));
@@ -97,7 +103,7 @@ pub fn e4(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
             out.samples.push((name, served.samples.clone()));
             found.push(served);
         }
-        let (eager, polite) = (&found[0], &found[1]);
+        let (eager, idle_only) = (&found[0], &found[1]);
         let below = |a: f64, b: f64| {
             if a < b || (a == 1.0 && b == 1.0) {
                 1.0
@@ -105,23 +111,21 @@ pub fn e4(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
                 0.0
             }
         };
-        out.say(
-            format!("{percent} %: write amplification, eager"),
-            eager.wa,
-            "",
-        );
-        out.say(
-            format!("{percent} %: write amplification, idle only"),
-            polite.wa,
-            "",
-        );
+        for (name, served) in names.iter().zip(&found) {
+            let what = format!("{percent} %: write amplification, {name}");
+            out.say(what, served.wa, "");
+        }
+        for (name, served) in names.iter().zip(&found).skip(2) {
+            let what = format!("{percent} %: throughput, eager / {name}");
+            out.say(what, eager.rate / served.rate, "");
+        }
         out.at_least(
             format!("{percent} %: eager is lower"),
-            below(eager.wa, polite.wa),
+            below(eager.wa, idle_only.wa),
             1.0,
             "yes",
         );
-        let gain = eager.rate / polite.rate;
+        let gain = eager.rate / idle_only.rate;
         if percent == 90 {
             out.at_least(
                 format!("{percent} %: throughput, eager / idle only"),
@@ -154,7 +158,7 @@ pub fn e4(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
         }
         out.note(format!(
             "{percent} %: {} discards found the device idle; drift {:.2} and {:.2}.",
-            polite.idle_discards, eager.drift, polite.drift
+            idle_only.idle_discards, eager.drift, idle_only.drift
         ));
     }
     out.note("The second of two partition fills after filling counts. Idle-only discards are forced when the device is 98 % mapped, because a volume never writes an address again.");

@@ -1,9 +1,19 @@
-//! Runs the published experiments of `tuff-flash-sim` and writes their report, charts and raw samples.
+//! Runs the published experiments of `tuff-flash-sim`. Every experiment adds its figures, limits, charts and raw samples
+//! to the record when it ends.
+//!
+//! | samples with the label | content |
+//! |---|---|
+//! | `figure` | figure beside the published one |
+//! | `chart` | point of a line chart |
+//! | `run` | raw sample of a run |
 
-use crate::report::plot::{LineChart, line_charts, short};
+use crate::measure::stop;
+use crate::record::{Bar, Header, Labels, Line, Note, Record, Sample, labels};
+use crate::report::plot::{LineChart, Series, line_charts};
+use crate::report::table::{self, distinct};
 use crate::{Error, Result};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::PathBuf;
 use tuff_flash_sim::experiment;
 use tuff_flash_sim::experiment::definition::{Definition, Experiment};
 use tuff_flash_sim::experiment::outcome::{Limit, Outcome};
@@ -11,143 +21,217 @@ use tuff_flash_sim::experiment::outcome::{Limit, Outcome};
 /// Text of the definition in `benchmarks/definitions/experiment`.
 pub const PUBLISHED: &str =
     include_str!("../../../../benchmarks/definitions/experiment/published.toml");
+/// Name of a figure's value.
+const HERE: &str = "here";
+/// Number of charts beside each other.
+const CHART_COLUMNS: usize = 2;
 
 /// Parses the text of a definition.
 pub fn parse(name: &str, text: &str) -> Result<Definition> {
     toml::from_str(text).map_err(|e| Error::Usage(format!("{name}: {e}")))
 }
 
-/// Runs the experiments in `only`, or all if it is empty, and writes `report.md`, charts and raw samples into the folder `out`.
-///
-/// Calls `progress` after each experiment. Returns the outcomes in the order of the definition.
-pub fn run(
-    definition: &Definition,
-    only: &[String],
-    scale: &str,
-    out: &Path,
-    work: &Path,
-    progress: &mut dyn FnMut(&Outcome),
-) -> Result<Vec<Outcome>> {
-    let known = |id: &String| definition.experiment.iter().any(|e| e.id == *id);
-    if let Some(id) = only.iter().find(|id| !known(id)) {
-        return Err(Error::Usage(format!("experiment '{id}' does not exist")));
-    }
-    let sizes = definition.scale(scale)?;
-    for folder in [out, work] {
-        std::fs::create_dir_all(folder).map_err(|e| Error::io("create", folder, e))?;
-    }
-    let mut outcomes = Vec::new();
-    let selected = |e: &&Experiment| only.is_empty() || only.contains(&e.id);
-    for e in definition.experiment.iter().filter(selected) {
-        let outcome = experiment::run(e, &sizes, definition.seed, work)?;
-        write(&outcome, out)?;
-        progress(&outcome);
-        outcomes.push(outcome);
-    }
-    let path = out.join("report.md");
-    let text = report(definition, scale, &outcomes);
-    std::fs::write(&path, text).map_err(|e| Error::io("write", &path, e))?;
-    Ok(outcomes)
+/// Selection and conditions of experiments.
+#[derive(Clone, Debug)]
+pub struct Conditions {
+    /// Definition with the seed.
+    pub definition: Definition,
+    /// Identifiers of experiments. Empty selects all.
+    pub only: Vec<String>,
+    /// Name of the scale.
+    pub scale: String,
+    /// Folder for the volumes of E10.
+    pub work: PathBuf,
 }
 
-/// Returns the report: a table with a row for each experiment, then their sections.
-fn report(definition: &Definition, scale: &str, outcomes: &[Outcome]) -> String {
-    let divisor = definition.scale.get(scale).map_or(1, |s| s.divisor);
-    let mut text = format!(
-        "# Experiments\n\nScale `{scale}` (1/{divisor} of the published sizes), seed {}. Time is virtual: it is moved by the flash model \
-         alone, so the figures are the same on every machine, those of E6 in nanoseconds excepted.\n\n| | | |\n|---|---|---|\n",
-        definition.seed
-    );
-    for o in outcomes {
-        let verdict = if o.passed() { "pass" } else { "**FAIL**" };
-        text.push_str(&format!(
-            "| {} | {} | {verdict} |\n",
-            o.experiment.id, o.experiment.title
-        ));
-    }
-    text.push('\n');
-    outcomes.iter().for_each(|o| text.push_str(&markdown(o)));
-    text.truncate(text.trim_end().len());
-    text.push('\n');
-    text
-}
-
-/// Returns the file names of an outcome's charts.
-fn chart_names(outcome: &Outcome) -> Vec<String> {
-    let id = &outcome.experiment.id;
-    match outcome.charts.len() {
-        1 => vec![format!("{id}.svg")],
-        n => (1..=n).map(|i| format!("{id}-{i}.svg")).collect(),
+impl Conditions {
+    /// Returns the selected experiments.
+    ///
+    /// # Errors
+    /// `Usage` if an experiment or the scale does not exist.
+    pub fn plan(&self) -> Result<Vec<&Experiment>> {
+        let all = &self.definition.experiment;
+        if let Some(id) = self
+            .only
+            .iter()
+            .find(|id| !all.iter().any(|e| e.id == **id))
+        {
+            return Err(Error::Usage(format!("experiment '{id}' does not exist")));
+        }
+        self.definition.scale(&self.scale)?;
+        let selected = |e: &&Experiment| self.only.is_empty() || self.only.contains(&e.id);
+        Ok(all.iter().filter(selected).collect())
     }
 }
 
-fn limit_text(limit: Limit) -> String {
-    match limit {
-        Limit::AtMost(max) => format!("≤ {}", short(max)),
-        Limit::AtLeast(min) => format!("≥ {}", short(min)),
-        Limit::Between(min, max) => format!("{} to {}", short(min), short(max)),
+/// Runs the selected experiments. Returns true if all limits are kept.
+pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<bool> {
+    let (definition, work) = (&conditions.definition, &conditions.work);
+    let plan = conditions.plan()?;
+    let scale = definition.scale(&conditions.scale)?;
+    std::fs::create_dir_all(work).map_err(|e| Error::io("create", work, e))?;
+    let divisor = definition
+        .scale
+        .get(&conditions.scale)
+        .map_or(1, |s| s.divisor);
+    let settings = [
+        (
+            "scale",
+            format!("{}, 1/{divisor} of the published sizes", conditions.scale),
+        ),
+        ("seed", definition.seed.to_string()),
+    ];
+    emit(&Line::Header(Header::here("experiment", settings)?))?;
+    let mut passed = true;
+    for e in plan {
+        stop::check()?;
+        let outcome = experiment::run(e, &scale, definition.seed, work)?;
+        passed &= outcome.passed();
+        lines(&outcome)?.iter().try_for_each(&mut *emit)?;
     }
+    Ok(passed)
 }
 
-/// Returns the section of one experiment in Markdown.
-pub fn markdown(outcome: &Outcome) -> String {
+/// Returns the lines of an outcome.
+fn lines(outcome: &Outcome) -> Result<Vec<Line>> {
     let e = &outcome.experiment;
-    let verdict = if outcome.passed() {
-        "as published"
-    } else {
-        "**not as published**"
+    let note = |text: String| {
+        let cell = labels([("experiment", &e.id)]);
+        Line::Note(Note { cell, text })
     };
-    let mut out = format!(
-        "## {}: {}\n\nPublished: {}. Here: {verdict}.\n\n",
-        e.id, e.title, e.published
+    let mut lines = vec![note(format!("{}. Published: {}", e.title, e.published))];
+    lines.extend(outcome.notes.iter().cloned().map(note));
+    for figure in &outcome.figures {
+        let mut cell = labels([("experiment", &e.id), ("figure", &figure.what)]);
+        if let Some(limit) = figure.limit {
+            let (at_least, at_most) = match limit {
+                Limit::AtMost(max) => (None, Some(max)),
+                Limit::AtLeast(min) => (Some(min), None),
+                Limit::Between(min, max) => (Some(min), Some(max)),
+            };
+            lines.push(Line::Bar(Bar {
+                cell: cell.clone(),
+                value: HERE.to_owned(),
+                against: None,
+                at_most,
+                at_least,
+            }));
+        }
+        cell.insert("published".to_owned(), figure.published.clone());
+        lines.push(sample(cell, 1, [(HERE.to_owned(), figure.ours)]));
+    }
+    for chart in &outcome.charts {
+        for (series, points) in &chart.series {
+            let cell = labels([
+                ("experiment", &e.id),
+                ("chart", &chart.title),
+                ("x", &chart.x),
+                ("y", &chart.y),
+                ("series", series),
+            ]);
+            for (round, (x, y)) in (1..).zip(points) {
+                let values = [("x".to_owned(), *x), ("y".to_owned(), *y)];
+                lines.push(sample(cell.clone(), round, values));
+            }
+        }
+    }
+    for (run, samples) in &outcome.samples {
+        for (round, raw) in (1..).zip(samples) {
+            let value = serde_json::to_value(raw)
+                .map_err(|e| Error::Command(format!("cannot encode a sample: {e}")))?;
+            let fields = value.as_object().into_iter().flatten();
+            let numbers = fields.filter_map(|(name, v)| Some((name.clone(), v.as_f64()?)));
+            let cell = labels([("experiment", e.id.as_str()), ("run", run)]);
+            lines.push(sample(cell, round, numbers));
+        }
+    }
+    Ok(lines)
+}
+
+fn sample(cell: Labels, round: u32, values: impl IntoIterator<Item = (String, f64)>) -> Line {
+    Line::Sample(Sample {
+        cell,
+        round,
+        values: values.into_iter().collect(),
+    })
+}
+
+/// Renders a section for each experiment: figures beside the published ones, limits, and notes.
+pub(super) fn render(record: &Record) -> String {
+    let mut out = table::heading(record);
+    out.push_str(
+        "\nTime is virtual: the flash model alone moves it, so the figures are the same on every machine, \
+         those of E6 in nanoseconds excepted.\n",
     );
-    out.push_str("| | here | published | bar | |\n|---|--:|--:|--:|---|\n");
-    for f in &outcome.figures {
-        let bar = f.limit.map(limit_text).unwrap_or_default();
-        let kept = match f.limit {
-            Some(limit) if limit.is_met(f.ours) => "pass",
-            Some(_) => "**FAIL**",
-            None => "",
-        };
-        let (what, ours, published) = (&f.what, short(f.ours), &f.published);
-        // Writing to a String cannot fail.
-        let _ = writeln!(out, "| {what} | {ours} | {published} | {bar} | {kept} |");
-    }
-    out.push('\n');
-    for note in &outcome.notes {
-        let _ = writeln!(out, "* {note}");
-    }
-    out.push('\n');
-    for (chart, name) in outcome.charts.iter().zip(chart_names(outcome)) {
-        let _ = writeln!(out, "![{}]({name})\n", chart.title);
+    let figures = || {
+        record
+            .samples
+            .iter()
+            .filter(|s| s.cell.contains_key("figure"))
+    };
+    for id in distinct(figures().map(|s| &s.cell["experiment"])) {
+        let of = |cell: &Labels| cell.get("experiment") == Some(id);
+        let notes = record.notes.iter().filter(|n| of(&n.cell));
+        let mut notes = notes.map(|n| n.text.as_str());
+        // The first note is the title. Writing to a String cannot fail.
+        let _ = writeln!(out, "\n### {id}: {}.\n", notes.next().unwrap_or_default());
+        out.push_str("| | here | published | bar | |\n|---|--:|--:|--:|---|\n");
+        for figure in figures().filter(|s| of(&s.cell)) {
+            let (what, here) = (&figure.cell["figure"], figure.values[HERE]);
+            let is_of = |bar: &&Bar| bar.cell.iter().all(|(l, v)| figure.cell.get(l) == Some(v));
+            let bar = record.bars.iter().find(is_of);
+            let (limit, verdict) = match bar {
+                None => (String::new(), ""),
+                Some(bar) => (table::limit(bar, 1.0), table::verdict(bar, here)),
+            };
+            let (here, published) = (table::number(here), &figure.cell["published"]);
+            let _ = writeln!(
+                out,
+                "| {what} | {here} | {published} | {limit} | {verdict} |"
+            );
+        }
+        out.push('\n');
+        for note in notes {
+            let _ = writeln!(out, "* {note}");
+        }
     }
     out
 }
 
-/// Writes the charts and raw samples of an outcome into a folder.
-fn write(outcome: &Outcome, folder: &Path) -> Result<()> {
-    let put = |name: &str, text: &str| {
-        let path = folder.join(name);
-        std::fs::write(&path, text).map_err(|e| Error::io("write", &path, e))
-    };
-    for (chart, name) in outcome.charts.iter().zip(chart_names(outcome)) {
-        let chart = LineChart {
-            title: chart.title.clone(),
-            x: chart.x.clone(),
-            y: chart.y.clone(),
-            series: chart.series.clone(),
-        };
-        put(&name, &line_charts(&[vec![chart]])?)?;
-    }
-    let mut lines = String::new();
-    for (run, samples) in &outcome.samples {
-        for sample in samples {
-            let line = serde_json::json!({ "run": run, "sample": sample });
-            let _ = writeln!(lines, "{line}");
+/// Draws the line charts of all experiments.
+pub(super) fn plot(record: &Record) -> Result<String> {
+    let points: Vec<&Sample> = record
+        .samples
+        .iter()
+        .filter(|s| s.cell.contains_key("chart"))
+        .collect();
+    let key = |s: &Sample| ["experiment", "chart", "x", "y"].map(|l| s.cell[l].clone());
+    let charts: Vec<LineChart> = distinct(points.iter().map(|s| key(s)))
+        .into_iter()
+        .map(|chart| {
+            let of: Vec<&&Sample> = points.iter().filter(|s| key(s) == chart).collect();
+            let series = distinct(of.iter().map(|s| &s.cell["series"]));
+            let line = |name: &String| -> Series {
+                let of = of.iter().filter(|s| s.cell["series"] == *name);
+                let points = of.map(|s| (s.values["x"], s.values["y"])).collect();
+                (name.clone(), points)
+            };
+            let series = series.into_iter().map(line).collect();
+            let [id, title, x, y] = chart;
+            LineChart {
+                title: format!("{id}: {title}"),
+                x,
+                y,
+                series,
+            }
+        })
+        .collect();
+    let mut rows: Vec<Vec<LineChart>> = Vec::new();
+    for chart in charts {
+        match rows.last_mut().filter(|row| row.len() < CHART_COLUMNS) {
+            Some(row) => row.push(chart),
+            None => rows.push(vec![chart]),
         }
     }
-    if lines.is_empty() {
-        return Ok(());
-    }
-    put(&format!("{}.jsonl", outcome.experiment.id), &lines)
+    line_charts(&rows)
 }

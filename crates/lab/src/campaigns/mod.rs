@@ -1,5 +1,6 @@
 //! Measurement campaigns. Each runs a set of workloads and writes a record or a report.
 
+pub mod cleaning;
 pub mod commands;
 pub mod corpus;
 pub mod embedded;
@@ -19,7 +20,9 @@ use crate::{Error, Result};
 pub fn report(record: &Record) -> Result<String> {
     match record.campaign() {
         "backup" | "commands" => Ok(commands::report::render(record)),
+        "cleaning" => Ok(cleaning::report::render(record)),
         "embedded" => Ok(embedded::report::render(record)),
+        "experiment" => Ok(experiments::render(record)),
         "guest" => Ok(kernel::render(record)),
         "power-loss" => Ok(power_loss::report::render(record)),
         "volumes" => Ok(volumes::report::render(record)),
@@ -30,6 +33,8 @@ pub fn report(record: &Record) -> Result<String> {
 /// Draws the chart of a record as an SVG document.
 pub fn plot(record: &Record) -> Result<String> {
     match record.campaign() {
+        "cleaning" => cleaning::report::plot(record),
+        "experiment" => experiments::plot(record),
         "power-loss" => power_loss::report::plot(record),
         "volumes" => volumes::report::plot(record),
         other => Err(Error::Usage(format!("campaign '{other}' has no chart"))),

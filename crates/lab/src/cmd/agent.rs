@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use tuff_lab::Result;
-use tuff_lab::campaigns::{embedded, kernel};
+use tuff_lab::campaigns::{cleaning, embedded, kernel};
 use tuff_lab::guest::inside;
 
 /// Run the job of a guest as its first process
@@ -13,12 +13,14 @@ pub(crate) struct Args {}
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Job {
+    Cleaning(cleaning::inside::Job),
     Embedded(embedded::inside::Job),
     Kernel(kernel::Job),
 }
 
 pub(crate) fn run(_: &Args) -> Result<bool> {
     inside::run(|job, port| match job {
+        Job::Cleaning(job) => cleaning::inside::run(&job, port),
         Job::Embedded(job) => embedded::inside::run(&job, port),
         Job::Kernel(job) => kernel::inside(&job, port),
     })?;

@@ -20,6 +20,9 @@ pub(crate) struct Args {
     /// beside
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// Compare dispatches of discards and sizes of sections instead of filesystems
+    #[arg(long)]
+    discards: bool,
     #[command(flatten)]
     programs: Programs,
     /// Folder on the host for the volumes
@@ -35,6 +38,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let conditions = volumes::Conditions {
         tuff: args.programs.tuff()?,
         rounds: args.rounds,
+        discards: args.discards,
         only: args.only.clone(),
         work: args.work.clone(),
     };

@@ -81,6 +81,9 @@ pub struct Initramfs(PathBuf);
 pub struct Hardware {
     /// Images of disks. They are /dev/vdb, /dev/vdc and so on in the guest.
     pub disks: Vec<PathBuf>,
+    /// True to open the images without the page cache of the host, so that a disk may fail and recover: after a failed flush
+    /// of a cached image, QEMU fails all others.
+    pub direct: bool,
     /// File that the guest sees as a PCI memory region. It keeps its content when the guest dies.
     pub region: Option<PathBuf>,
     /// Main memory in MiB.
@@ -251,10 +254,12 @@ impl Guest {
             .args(["-device", "virtio-serial-pci", "-chardev"])
             .arg(format!("file,id=messages,path={}", quoted(&messages)))
             .args(["-device", "virtserialport,chardev=messages,name=messages"]);
-        for disk in std::iter::once(&order).chain(&hardware.disks) {
+        let cache = if hardware.direct { "none" } else { "writeback" };
+        let disks = hardware.disks.iter().map(|disk| (disk, cache));
+        for (disk, cache) in std::iter::once((&order, "writeback")).chain(disks) {
             // A flush of the guest is a flush of the file, and a lock is not needed.
             command.arg("-drive").arg(format!(
-                "if=virtio,format=raw,cache=writeback,discard=unmap,file.locking=off,file={}",
+                "if=virtio,format=raw,cache={cache},discard=unmap,file.locking=off,file={}",
                 quoted(disk)
             ));
         }

@@ -257,11 +257,7 @@ fn bar_row(out: &mut String, record: &Record, bar: &Bar, cell: &Labels, figures:
         Some(against) => (format!(", of {}", name(against)), 1.0),
         None => (String::new(), figure.map_or(1.0, |f| f.divisor)),
     };
-    let limit = match (bar.at_least, bar.at_most) {
-        (Some(least), _) => format!("≥ {}", number(least / divisor)),
-        (None, Some(most)) => format!("≤ {}", number(most / divisor)),
-        (None, None) => String::new(),
-    };
+    let limit = limit(bar, divisor);
     let (measured, verdict) = match measured(record, bar, cell) {
         None => ("–".to_owned(), "not measured"),
         Some(measured) => (
@@ -269,10 +265,7 @@ fn bar_row(out: &mut String, record: &Record, bar: &Bar, cell: &Labels, figures:
                 Some(_) => format!("{measured:.3}"),
                 None => number(measured / divisor),
             },
-            match is_met(bar, measured) {
-                true => "reached",
-                false => "**missed**",
-            },
+            verdict(bar, measured),
         ),
     };
     let name = name(cell);
@@ -301,9 +294,22 @@ fn measured(record: &Record, bar: &Bar, cell: &Labels) -> Option<f64> {
     Some(own / median_of(&base).filter(|base| *base != 0.0)?)
 }
 
-fn is_met(bar: &Bar, measured: f64) -> bool {
-    bar.at_most.is_none_or(|most| measured <= most)
-        && bar.at_least.is_none_or(|least| measured >= least)
+/// Formats the limits of a bar, divided by `divisor`.
+pub(crate) fn limit(bar: &Bar, divisor: f64) -> String {
+    let number = |limit: f64| number(limit / divisor);
+    match (bar.at_least, bar.at_most) {
+        (Some(least), Some(most)) => format!("{} to {}", number(least), number(most)),
+        (Some(least), None) => format!("≥ {}", number(least)),
+        (None, Some(most)) => format!("≤ {}", number(most)),
+        (None, None) => String::new(),
+    }
+}
+
+/// Returns the word for a measured value that keeps the limits of a bar or not.
+pub(crate) fn verdict(bar: &Bar, measured: f64) -> &'static str {
+    let is_met = bar.at_most.is_none_or(|most| measured <= most)
+        && bar.at_least.is_none_or(|least| measured >= least);
+    if is_met { "reached" } else { "**missed**" }
 }
 
 /// Draws the medians of a figure, or without one the numbers of samples, as horizontal bars: a group for each combination
@@ -377,7 +383,7 @@ fn name(cell: &Labels) -> String {
 }
 
 /// Returns the values in the order of their first occurrence.
-fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
+pub(crate) fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut out = Vec::new();
     for value in values {
         if !out.contains(&value) {

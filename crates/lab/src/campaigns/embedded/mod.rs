@@ -62,6 +62,15 @@ const CUT_AFTER: Duration = Duration::from_secs(20);
 const DOWN_WITHIN: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(900);
 
+/// Part of the test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// Times and speeds, which need a machine without other load, and faulty devices
+    Figures,
+    /// Power cuts
+    Cuts,
+}
+
 /// Selection and settings of a test.
 #[derive(Debug)]
 pub struct Conditions {
@@ -71,6 +80,8 @@ pub struct Conditions {
     pub guest: Guest,
     /// Selects filesystems whose name contains this text. None selects all.
     pub only: Option<String>,
+    /// Part to run. None runs all.
+    pub part: Option<Part>,
     /// Size of the large partition on a block device in MiB.
     pub partition_mib: u64,
     /// Rounds with a power cut for each filesystem and pace.
@@ -126,12 +137,14 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
     emit(&Line::Header(Header::here("embedded", settings)?))?;
     let mut bench = Bench { conditions, work };
     let root_image = bench.image(Kind::Erofs, "root")?;
-    for &kind in &kinds {
+    let is_chosen = |part| conditions.part.is_none_or(|only| only == part);
+    for &kind in kinds.iter().filter(|_| is_chosen(Part::Figures)) {
         if let Err(e) = bench.measure(kind, &root_image, emit) {
             bench.failed(kind, "figures", e, emit)?;
         }
     }
-    for kind in kinds.into_iter().filter(|kind| !kind.is_image()) {
+    let written = kinds.into_iter().filter(|kind| !kind.is_image());
+    for kind in written.filter(|_| is_chosen(Part::Cuts)) {
         if let Err(e) = bench.cuts(kind, emit) {
             bench.failed(kind, "power cuts", e, emit)?;
         }
@@ -266,6 +279,7 @@ impl Bench<'_> {
     fn hardware(&self, disks: Vec<PathBuf>, region: Option<PathBuf>) -> Hardware {
         Hardware {
             disks,
+            direct: false,
             region,
             memory_mib: 1024,
             patience: PATIENCE,
@@ -281,7 +295,10 @@ impl Bench<'_> {
         disk.reset(&Pages::new());
         let device = Device::serve(&disk, &folder)?;
         let hardware = match kind.is_flash() {
-            false => self.hardware(vec![device.plain()], None),
+            false => Hardware {
+                direct: true,
+                ..self.hardware(vec![device.plain()], None)
+            },
             true => {
                 let region = self.work.path("region");
                 // Erased flash holds ones.

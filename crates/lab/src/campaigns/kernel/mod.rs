@@ -203,6 +203,7 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
         };
         let hardware = Hardware {
             disks: images.iter().map(|p| p.path.clone()).collect(),
+            direct: false,
             region: None,
             memory_mib: 768,
             patience: PATIENCE,

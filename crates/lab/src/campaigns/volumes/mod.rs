@@ -17,8 +17,12 @@ use crate::measure::workspace::{self, Work};
 use crate::record::{Header, Line, Sample, labels};
 use crate::{Error, Result};
 use load::{GROUPS, Group};
-use place::{PLACES, Place};
+use place::{DISCARDS, PLACES, Place};
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// Time after which discarded space has returned to the host.
+const SETTLED: Duration = Duration::from_secs(10);
 
 /// Program, selection and number of rounds of a measurement.
 #[derive(Clone, Debug)]
@@ -27,6 +31,8 @@ pub struct Conditions {
     pub tuff: PathBuf,
     /// Number of rounds over all places.
     pub rounds: u32,
+    /// True to compare dispatches of discards and sizes of sections instead of filesystems.
+    pub discards: bool,
     /// Selects groups of loads whose name contains this text. None selects all.
     pub only: Option<String>,
     /// Folder on the measured host for volumes and mount points.
@@ -67,21 +73,40 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
         ("rounds", conditions.rounds.to_string()),
     ];
     emit(&Line::Header(Header::here("volumes", settings)?))?;
-    for bar in report::bars() {
-        emit(&Line::Bar(bar))?;
+    if !conditions.discards {
+        for bar in report::bars() {
+            emit(&Line::Bar(bar))?;
+        }
     }
+    let places = if conditions.discards {
+        DISCARDS
+    } else {
+        PLACES
+    };
     for round in 1..=conditions.rounds {
-        for kind in PLACES {
-            let place = Place::make(kind, &work, &conditions.tuff)?;
+        for kind in places {
+            let mut place = Place::make(kind, &work, &conditions.tuff)?;
+            let mut sample = |label: &str, text: &str, value: &str, number: f64| {
+                emit(&Line::Sample(Sample {
+                    cell: labels([(label, text), ("place", kind.name())]),
+                    round,
+                    values: [(value.to_owned(), number)].into(),
+                }))
+            };
             for group in &plan {
                 stop::check()?;
                 for (load, cost) in group(place.point())? {
-                    emit(&Line::Sample(Sample {
-                        cell: labels([("load", load.name()), ("place", kind.name())]),
-                        round,
-                        values: [("cost_ns".to_owned(), cost)].into(),
-                    }))?;
+                    sample("load", load.name(), "cost_ns", cost)?;
                 }
+            }
+            if conditions.discards {
+                // Sizes are exact in this type.
+                let held = |place: &Place| place.held_bytes().map(|bytes| bytes as f64);
+                sample("time", "after the loads", "held_bytes", held(&place)?)?;
+                std::thread::sleep(SETTLED);
+                sample("time", "ten seconds later", "held_bytes", held(&place)?)?;
+                place.unmount()?;
+                sample("time", "after the unmount", "held_bytes", held(&place)?)?;
             }
             place.end()?;
         }

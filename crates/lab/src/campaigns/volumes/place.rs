@@ -17,6 +17,12 @@ pub(crate) const SIZE: u64 = 4 << 30;
 pub enum Kind {
     /// A volume in zone files.
     Zones,
+    /// The same, mounted with `--discard polite`.
+    Polite,
+    /// The same, mounted with `--discard dispatch`.
+    Dispatch,
+    /// The same with sections of 1 MiB instead of 1 GiB.
+    Sections,
     /// A volume in one file.
     File,
     /// ext4 in a file, through a loop device.
@@ -32,11 +38,17 @@ pub enum Kind {
 /// Places of this measurement in the order of a round.
 pub const PLACES: [Kind; 4] = [Kind::Zones, Kind::File, Kind::Ext4, Kind::Host];
 
+/// Places that compare dispatches of discards and sizes of sections.
+pub const DISCARDS: [Kind; 4] = [Kind::Zones, Kind::Polite, Kind::Dispatch, Kind::Sections];
+
 impl Kind {
     /// Name of the table column.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Kind::Zones => "volume, zone files",
+            Kind::Polite => "volume, polite discards",
+            Kind::Dispatch => "volume, dispatched discards",
+            Kind::Sections => "volume, sections of 1 MiB",
             Kind::File => "volume, one file",
             Kind::Ext4 => "ext4, loop device",
             Kind::Xfs => "XFS, loop device",
@@ -71,8 +83,12 @@ impl Place {
         std::fs::create_dir(&place.point).map_err(|e| Error::io("create", &place.point, e))?;
         let size = SIZE.to_string();
         match kind {
-            Kind::Zones | Kind::File => {
-                let how: &[&str] = if kind == Kind::File { &["--file"] } else { &[] };
+            Kind::Zones | Kind::Polite | Kind::Dispatch | Kind::Sections | Kind::File => {
+                let how: &[&str] = match kind {
+                    Kind::File => &["--file"],
+                    Kind::Sections => &["--section", "1M"],
+                    _ => &[],
+                };
                 let create = ["volume", "create", "--size", &size];
                 let create = create.iter().chain(how).map(OsStr::new);
                 command(tuff, create.chain([store]))?;
@@ -98,9 +114,14 @@ impl Place {
     pub(crate) fn mount(&mut self) -> Result<()> {
         let (store, point) = (self.store.as_os_str(), self.point.as_os_str());
         match self.kind {
-            Kind::Zones | Kind::File => {
-                let mount = ["volume", "mount"].map(OsStr::new);
-                command(&self.tuff, mount.into_iter().chain([store, point]))?;
+            Kind::Zones | Kind::Polite | Kind::Dispatch | Kind::Sections | Kind::File => {
+                let how: &[&str] = match self.kind {
+                    Kind::Polite => &["--discard", "polite"],
+                    Kind::Dispatch => &["--discard", "dispatch"],
+                    _ => &[],
+                };
+                let mount = ["volume", "mount"].iter().chain(how).map(OsStr::new);
+                command(&self.tuff, mount.chain([store, point]))?;
             }
             Kind::Ext4 | Kind::Xfs | Kind::Btrfs => {
                 command("mount", ["-o".as_ref(), "loop".as_ref(), store, point])?;
@@ -115,7 +136,7 @@ impl Place {
     pub(crate) fn unmount(&mut self) -> Result<()> {
         if std::mem::replace(&mut self.mounted, false) {
             match self.kind {
-                Kind::Zones | Kind::File => {
+                Kind::Zones | Kind::Polite | Kind::Dispatch | Kind::Sections | Kind::File => {
                     command(&self.tuff, ["umount".as_ref(), self.point.as_os_str()])?;
                 }
                 Kind::Ext4 | Kind::Xfs | Kind::Btrfs => command("umount", [&self.point])?,
@@ -132,7 +153,9 @@ impl Place {
             command(program, args.iter().map(OsStr::new).chain([store]))
         };
         match self.kind {
-            Kind::Zones | Kind::File => with(self.tuff.as_os_str(), &["volume", "check"]),
+            Kind::Zones | Kind::Polite | Kind::Dispatch | Kind::Sections | Kind::File => {
+                with(self.tuff.as_os_str(), &["volume", "check"])
+            }
             Kind::Ext4 => with("e2fsck".as_ref(), &["-f", "-n"]),
             Kind::Xfs => with("xfs_repair".as_ref(), &["-n", "-f"]),
             Kind::Btrfs => with("btrfs".as_ref(), &["check", "--readonly"]),
@@ -142,18 +165,18 @@ impl Place {
 
     /// Returns the allocated space on the host. Unit: bytes.
     pub(crate) fn held_bytes(&self) -> Result<u64> {
-        use std::os::unix::fs::MetadataExt;
-        let of = |path: &Path| {
-            let found = std::fs::symlink_metadata(path);
-            found.map(|found| found.blocks() * 512)
-        };
-        let sum = || match self.store.is_dir() {
-            true => std::fs::read_dir(&self.store)?
-                .map(|entry| of(&entry?.path()))
-                .sum(),
-            false => of(&self.store),
-        };
-        sum().map_err(|e| Error::io("stat", &self.store, e))
+        fn of(path: &Path) -> std::io::Result<u64> {
+            use std::os::unix::fs::MetadataExt;
+            let found = std::fs::symlink_metadata(path)?;
+            let mut bytes = found.blocks() * 512;
+            if found.is_dir() {
+                for entry in std::fs::read_dir(path)? {
+                    bytes += of(&entry?.path())?;
+                }
+            }
+            Ok(bytes)
+        }
+        of(&self.store).map_err(|e| Error::io("stat", &self.store, e))
     }
 
     /// Path of its mount point.

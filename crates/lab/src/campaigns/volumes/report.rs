@@ -17,8 +17,22 @@ const COSTS: Table = Table {
     only: &[],
     rows: &["load"],
     columns: Columns::Label("place", COST),
-    base: ("place", &["ext4, loop device"]),
+    base: ("place", &["ext4, loop device", Kind::Zones.name()]),
     spread: true,
+};
+
+const HELD: Table = Table {
+    title: "space on the host, MiB",
+    rows: &["time"],
+    columns: Columns::Label(
+        "place",
+        Figure {
+            value: "held_bytes",
+            title: "",
+            divisor: 1_048_576.0,
+        },
+    ),
+    ..COSTS
 };
 
 /// Returns the bars: the longest permitted cost of a load in zone files, as a multiple of another place's.
@@ -42,7 +56,10 @@ pub(super) fn bars() -> Vec<Bar> {
 
 /// Renders the tables of a record as Markdown.
 pub(crate) fn render(record: &Record) -> String {
-    table::heading(record) + &COSTS.render(record) + &table::bars(record, &[COST])
+    table::heading(record)
+        + &COSTS.render(record)
+        + &HELD.render(record)
+        + &table::bars(record, &[COST])
 }
 
 /// Draws the costs of each load as bars.
