@@ -9,18 +9,27 @@ use std::ptr::NonNull;
 use rustix::mm::{Advice, madvise};
 
 /// Size of a huge page on most machines. On others the advice has less effect. Unit: bytes.
-const HUGE: usize = 2 << 20;
+pub(crate) const HUGE: usize = 2 << 20;
 
-/// Heap table of at least one number, initially zero.
-pub(crate) struct HugeTable {
-    start: NonNull<u32>,
+/// Types for which all bytes zero is a valid value.
+///
+/// # Safety
+/// All bytes of a value may be zero, and dropping it does nothing.
+pub(crate) unsafe trait Zeroable {}
+
+// SAFETY: a number.
+unsafe impl Zeroable for u32 {}
+
+/// Heap table of values, initially zero.
+pub(crate) struct HugeTable<T: Zeroable = u32> {
+    start: NonNull<T>,
     len: usize,
 }
 
 // SAFETY: a table owns its memory, like a vector.
-unsafe impl Send for HugeTable {}
+unsafe impl<T: Zeroable + Send> Send for HugeTable<T> {}
 
-impl HugeTable {
+impl<T: Zeroable> HugeTable<T> {
     /// Allocates `len` zeros. `None` if memory is short. Pages that are never touched take no memory.
     pub(crate) fn zeros(len: usize) -> Option<Self> {
         let layout = Self::layout(len)?;
@@ -38,13 +47,14 @@ impl HugeTable {
     }
 
     fn layout(len: usize) -> Option<Layout> {
-        let size = len.max(1).checked_mul(size_of::<u32>())?;
+        const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 64) };
+        let size = len.max(1).checked_mul(size_of::<T>())?;
         let align = if size >= HUGE { HUGE } else { 64 };
         Layout::from_size_align(size, align).ok()
     }
 }
 
-impl Drop for HugeTable {
+impl<T: Zeroable> Drop for HugeTable<T> {
     fn drop(&mut self) {
         if let Some(layout) = Self::layout(self.len) {
             // SAFETY: allocated with the same layout, which depends on the length alone.
@@ -53,27 +63,21 @@ impl Drop for HugeTable {
     }
 }
 
-impl Deref for HugeTable {
-    type Target = [u32];
+impl<T: Zeroable> Deref for HugeTable<T> {
+    type Target = [T];
 
-    fn deref(&self) -> &[u32] {
-        // SAFETY: `len` initialised numbers from `start` on are owned by the table.
+    fn deref(&self) -> &[T] {
+        // SAFETY: `len` initialised values from `start` on are owned by the table.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
-impl DerefMut for HugeTable {
-    fn deref_mut(&mut self) -> &mut [u32] {
+impl<T: Zeroable> DerefMut for HugeTable<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above; `&mut self` is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
-
-/// Types for which all bytes zero is a valid value.
-///
-/// # Safety
-/// All bytes of a value may be zero, and dropping it does nothing.
-pub(crate) unsafe trait Zeroable {}
 
 /// A value in huge pages of its own, initially zero: the adjacent tables of one match finder.
 pub(crate) struct HugeBox<T: Zeroable> {
@@ -116,13 +120,13 @@ mod tests {
     #[test]
     fn a_table_is_zeroed_and_keeps_written_values() {
         for len in [0, 1, 1000, HUGE / 4 - 1, HUGE / 4, HUGE + 5] {
-            let mut table = HugeTable::zeros(len).unwrap();
+            let mut table = HugeTable::<u32>::zeros(len).unwrap();
             assert_eq!(table.len(), len);
             assert!(table.iter().all(|n| *n == 0));
             table.fill(7);
             assert!(table.iter().all(|n| *n == 7));
         }
-        assert!(HugeTable::zeros(usize::MAX / 2).is_none());
+        assert!(HugeTable::<u32>::zeros(usize::MAX / 2).is_none());
     }
 
     #[test]

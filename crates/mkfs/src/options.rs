@@ -12,8 +12,8 @@ use tuff_codec::{EncoderSpec, Method};
 use tuff_format::BlockBits;
 use tuff_format::features::{Feature, KernelVersion, min_kernel};
 
-/// Default cluster size of the packed inode in bytes: the amount that a read of a small file decodes.
-pub const FRAGMENT_CLUSTER: usize = 16 << 10;
+/// Cluster size of the packed inode in bytes beside clusters of 16 to 64 KiB: the amount that a read of a small file decodes.
+const FRAGMENT_CLUSTER: usize = 16 << 10;
 
 /// Default cluster size in bytes of the parts of the packed inode that hold similar files.
 pub const SIMILAR_CLUSTER: usize = 64 << 10;
@@ -496,11 +496,19 @@ impl Options {
         }
     }
 
-    /// Sets the cluster size of files in bytes, and limits that of fragments and metadata by it.
+    /// Returns the default cluster size in bytes of the packed inode beside clusters of `cluster` bytes: a quarter, because a
+    /// user of large clusters trades the speed of small reads for size.
+    pub fn fragment_cluster(&self, cluster: usize) -> usize {
+        let block = self.block.size_usize();
+        let quarter = cluster / 4 / block * block;
+        quarter.max(cluster.min(FRAGMENT_CLUSTER)).max(block)
+    }
+
+    /// Sets the cluster size of files in bytes, and adapts those of fragments and metadata.
     pub fn set_cluster(&mut self, cluster: usize) {
         let block = self.block.size_usize();
         self.compression.cluster = cluster;
-        self.layout.fragment_cluster = cluster.min(FRAGMENT_CLUSTER).max(block);
+        self.layout.fragment_cluster = self.fragment_cluster(cluster);
         self.metadata.cluster = cluster.min(METADATA_CLUSTER).max(block);
     }
 

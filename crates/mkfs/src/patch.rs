@@ -14,7 +14,7 @@
 //! superblock; see [`Unchanged`](super::unchanged::Unchanged).
 
 use super::base::Bases;
-use super::options::{Compression, FRAGMENT_CLUSTER, Fragments, Metadata, Options, Verity};
+use super::options::{Compression, Fragments, Metadata, Options, Verity};
 use super::pipeline::{Summary, build, write};
 use super::progress::Progress;
 use super::source::spec::Source;
@@ -150,7 +150,7 @@ pub fn like(image: &Image, kernel: KernelVersion) -> Result<Options> {
         }
         (own, packed) => {
             options.compression.cluster = own;
-            options.layout.fragment_cluster = own.min(FRAGMENT_CLUSTER);
+            options.layout.fragment_cluster = options.fragment_cluster(own);
             if packed == 0 {
                 options.layout.fragments = Fragments::Off;
             }

@@ -76,7 +76,7 @@ impl Preset {
                 dict: None,
             });
             options.compression.cluster = cluster;
-            options.layout.fragment_cluster = cluster.min(super::options::FRAGMENT_CLUSTER);
+            options.layout.fragment_cluster = options.fragment_cluster(cluster);
         };
         match self.settings {
             Settings::Plain(method, level, cluster) => plain(method, level, cluster),

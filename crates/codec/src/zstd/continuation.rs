@@ -35,12 +35,13 @@ pub(super) struct Continuation {
 impl Continuation {
     /// Creates a finder for match distances of up to `reach`. `slow`: the library is so slow that an estimate with
     /// LZ4 pays.
-    pub(super) fn new(spec: &EncoderSpec, reach: usize, slow: bool) -> Self {
-        Self {
-            rows: RowHash::for_cluster(spec.cluster, reach, SEARCH, DEPTH, true),
+    /// `None` if memory is short.
+    pub(super) fn new(spec: &EncoderSpec, reach: usize, slow: bool) -> Option<Self> {
+        Some(Self {
+            rows: RowHash::for_cluster(spec.cluster, reach, SEARCH, DEPTH, true)?,
             waiting: None,
             probe: slow.then(|| InputEstimator::new(WORTH)),
-        }
+        })
     }
 
     /// Returns how much of `src` the library should search for an output of `room` bytes; `ratio` is that of the last

@@ -108,7 +108,7 @@ impl ZstdEncoder {
                 if spec.cluster >= ROWS_MIN =>
             {
                 let depth = tuned.strategy as u32 - ZSTD_strategy::ZSTD_greedy as u32;
-                let rows = RowHash::for_cluster(spec.cluster, reach, tuned.searchLog, depth, four);
+                let rows = RowHash::for_cluster(spec.cluster, reach, tuned.searchLog, depth, four)?;
                 FinderKind::Ours(Box::new(rows))
             }
             _ => FinderKind::Library(Box::new(LibraryFinder::new(spec, window_log, &tuned)?)),

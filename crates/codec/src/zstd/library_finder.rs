@@ -75,7 +75,7 @@ impl LibraryFinder {
             } else {
                 usize::MAX
             },
-            tail: Continuation::new(spec, 1 << window_log, slow),
+            tail: Continuation::new(spec, 1 << window_log, slow)?,
         })
     }
 

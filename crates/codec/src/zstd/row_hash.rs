@@ -16,6 +16,7 @@ use super::block::Sequence;
 use super::position::{PositionCounter, SearchState};
 use super::sequences::{MatchFinder, SequenceStore};
 use crate::bytes::{load4, load8, match_len, prefetch};
+use crate::huge_pages::{HUGE, HugeTable, Zeroable};
 
 /// Number of positions of a row.
 const ROW: usize = 32;
@@ -27,30 +28,30 @@ const END: usize = 8;
 const SKIP_LOG: usize = 8;
 
 /// Length of matches of which only the first and last positions are indexed, and how many. Unit: bytes.
-const GAP: usize = 384;
-const GAP_FIRST: usize = 96;
-const GAP_LAST: usize = 32;
+const GAP: usize = 64;
+const GAP_FIRST: usize = 32;
+const GAP_LAST: usize = 16;
 
 /// Distance ahead at which rows are prefetched. Unit: bytes.
 const AHEAD: usize = 8;
 
-/// Tags of a row, of the hashed bytes and of the bytes after them. One cache line.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Tags {
+/// Row of the index. Three cache lines.
+#[repr(C, align(64))]
+struct Row {
+    /// Tags of the hashed bytes.
     hashed: [u8; ROW],
+    /// Tags of the two bytes after them.
     behind: [u8; ROW],
+    /// Positions, as counted by the index; 0 for none.
+    positions: [u32; ROW],
 }
 
-/// Positions of a row, as counted by the index; 0 for none. Two cache lines.
-#[derive(Clone, Copy)]
-#[repr(align(128))]
-struct Positions([u32; ROW]);
+// SAFETY: arrays of numbers.
+unsafe impl Zeroable for Row {}
 
 /// Match finder with its rows.
 pub(super) struct RowHash {
-    tags: Vec<Tags>,
-    positions: Vec<Positions>,
+    rows: HugeTable<Row>,
     /// Latest entry of each row.
     heads: Vec<u8>,
     count: PositionCounter,
@@ -105,23 +106,20 @@ impl RowHash {
         search: u32,
         depth: u32,
         four: bool,
-    ) -> Self {
-        Self::new((2 + cluster.ilog2()).min(20), reach, search, depth, four)
+    ) -> Option<Self> {
+        // A quick search gains less from more positions than it loses by their cache misses.
+        let most = (15 + search).min(20);
+        Self::new((2 + cluster.ilog2()).min(most), reach, search, depth, four)
     }
 
     /// Creates a finder with 2^`log` positions for match distances of up to `reach`. A search visits 2^`search`
     /// positions, and lazy matching covers `depth` positions. `four`: matches are found by four bytes, or by five.
-    fn new(log: u32, reach: usize, search: u32, depth: u32, four: bool) -> Self {
+    /// `None` if memory is short.
+    fn new(log: u32, reach: usize, search: u32, depth: u32, four: bool) -> Option<Self> {
         let rows = (1 << log) / ROW;
-        Self {
-            tags: vec![
-                Tags {
-                    hashed: [0; ROW],
-                    behind: [0; ROW]
-                };
-                rows
-            ],
-            positions: vec![Positions([0; ROW]); rows],
+        Some(Self {
+            // Rows that are never used complete a huge page.
+            rows: HugeTable::zeros(rows.max(HUGE.div_ceil(size_of::<Row>())))?,
             heads: vec![0; rows],
             count: PositionCounter::new(),
             next: 0,
@@ -132,13 +130,13 @@ impl RowHash {
             depth,
             hashed: if four { 32 } else { 24 },
             shorten: 0,
-        }
+        })
     }
 
     /// Empties all rows of the index.
     fn clear(&mut self) {
-        for row in &mut self.positions {
-            row.0.fill(0);
+        for row in self.rows.iter_mut() {
+            row.positions.fill(0);
         }
     }
 
@@ -158,10 +156,10 @@ impl RowHash {
         if at <= end {
             let hash = self.hash(data, at);
             self.ahead[at % AHEAD] = hash;
-            prefetch(&self.tags[row_of(hash)]);
-            let positions = &self.positions[row_of(hash)].0;
-            prefetch(&positions[0]);
-            prefetch(&positions[ROW / 2]);
+            let row = &self.rows[row_of(hash)];
+            prefetch(row);
+            prefetch(&row.positions[0]);
+            prefetch(&row.positions[ROW / 2]);
         }
     }
 
@@ -172,10 +170,10 @@ impl RowHash {
         let row = row_of(hash);
         let head = self.heads[row].wrapping_sub(1) % ROW as u8;
         self.heads[row] = head;
-        let tags = &mut self.tags[row];
-        tags.hashed[usize::from(head)] = hash as u8;
-        tags.behind[usize::from(head)] = (hash >> 24) as u8;
-        self.positions[row].0[usize::from(head)] = self.count.of(at);
+        let row = &mut self.rows[row];
+        row.hashed[usize::from(head)] = hash as u8;
+        row.behind[usize::from(head)] = (hash >> 24) as u8;
+        row.positions[usize::from(head)] = self.count.of(at);
         hash
     }
 
@@ -218,7 +216,7 @@ impl RowHash {
         (len, enough): (usize, usize),
     ) -> Found {
         let head = u32::from(self.heads[row]);
-        let positions = &self.positions[row].0;
+        let positions = &self.rows[row].positions;
         let here = self.count.of(at);
         let most = (at - self.state.start).min(self.reach);
         let mut found = Found { len, distance: 0 };
@@ -266,7 +264,7 @@ impl RowHash {
         };
         let row = row_of(hash);
         let head = u32::from(self.heads[row]);
-        let tags = &self.tags[row];
+        let tags = &self.rows[row];
         let equal = equal_tags(&tags.hashed, hash as u8).rotate_right(head);
         let both = equal & equal_tags(&tags.behind, (hash >> 24) as u8).rotate_right(head);
         // Longer matches have both bytes after the hashed ones in common.
@@ -334,7 +332,7 @@ impl RowHash {
             let rows = (data.len() - self.state.start)
                 .ilog2()
                 .saturating_sub(ROW.ilog2() - 1);
-            self.shorten = 64 - 8 - rows.clamp(4, self.tags.len().ilog2());
+            self.shorten = 64 - 8 - rows.clamp(4, self.heads.len().ilog2());
         }
         if self.next <= end {
             self.announce_all(data, end);
@@ -538,7 +536,7 @@ mod tests {
     #[test]
     fn accelerated_search_finds_the_same_matches() {
         let data = input();
-        let rows = || RowHash::for_cluster(65536, 1 << 17, 5, 2, true);
+        let rows = || RowHash::for_cluster(65536, 1 << 17, 5, 2, true).unwrap();
         let (mut a, mut b) = (rows(), rows());
         let (mut with, mut without) = (SequenceStore::default(), SequenceStore::default());
         for start in [0, 70_001] {
@@ -558,7 +556,7 @@ mod tests {
     fn resumed_search_finds_matches_from_the_start_of_the_frame() {
         let data = input();
         let twice = [&data[..3000], &data[..3000]].concat();
-        let mut rows = RowHash::for_cluster(65536, 1 << 17, 5, 2, true);
+        let mut rows = RowHash::for_cluster(65536, 1 << 17, 5, 2, true).unwrap();
         let mut store = SequenceStore::default();
         store.clear(1 << 17);
         rows.resume(&twice, 0, 3000, 3000);

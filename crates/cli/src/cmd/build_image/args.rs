@@ -81,7 +81,7 @@ pub(crate) struct Args {
     /// (default: tails from Linux 6.1)
     #[arg(long, value_parser = choices(FRAGMENTS), value_name = "WHAT", help_heading = "Layout")]
     pub(super) fragments: Option<Fragments>,
-    /// Cluster size of fragments (default: 16K, at most the cluster size; up to 64K where files are similar)
+    /// Cluster size of fragments (default: 16K, or a quarter of clusters above 64K; up to 64K where files are similar)
     #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Layout")]
     pub(super) fragment_cluster: Option<u64>,
     /// Store once: identical files (files), or also equal parts of large files (content) (default: content from Linux 6.1)
