@@ -500,36 +500,82 @@ fn programs_start_from_images_and_a_wrong_output_is_rejected() {
     assert_eq!(count(r#""condition":"idle""#), 2, "{record}");
     assert_eq!(count(r#""condition":"background""#), 2, "{record}");
     let pressed = count(r#""condition":"pressure""#);
-    if count(r#""what":"pressure""#) == 1 {
+    if pressed == 1 {
         tuff_testkit::skipped(format_args!("starts under memory pressure: {record}"));
     } else {
         assert_eq!(pressed, 2, "{record}");
     }
     assert!(!record.contains(&*lab.folder.path().to_string_lossy()));
-    let again = lab.command(&["start", "--from", "records/start.jsonl"]);
+    let again = lab.command(&["report", "--plot", "start.svg", "records/start.jsonl"]);
     assert_eq!(text(&again.stdout), text(&out.stdout));
-    let plot = std::fs::read_to_string(lab.path("records/start.svg")).unwrap();
+    let plot = std::fs::read_to_string(lab.path("start.svg")).unwrap();
     assert!(plot.contains("honest, background"), "{plot}");
-    std::fs::write(
-        lab.path("d.md"),
-        "<!-- lab:begin x -->\n<!-- lab:end x -->\n",
-    )
-    .unwrap();
-    let from = ["start", "--from", "records/start.jsonl"];
-    let spliced = lab.command(&[&from[..], &["--readme", "d.md", "--block", "x"]].concat());
-    assert!(spliced.status.success(), "{}", text(&spliced.stderr));
-    let document = std::fs::read_to_string(lab.path("d.md")).unwrap();
-    assert!(document.contains("| honest | idle | "), "{document}");
 
     let lying = start(&["--only", "liar", "--condition", "idle"]);
     assert_eq!(lying.status.code(), Some(1), "{}", text(&lying.stderr));
     let said = text(&lying.stdout);
-    assert!(said.contains("tuff dropped out of liar, idle: "), "{said}");
-    assert!(!said.contains("**idle**"), "no time of it counts: {said}");
+    assert!(
+        said.contains("* idle, liar, tuff: the program exits"),
+        "{said}"
+    );
+    assert!(
+        !said.contains("from fork to exit"),
+        "no time of it counts: {said}"
+    );
 
     let absent = start(&["--only", "absent"]);
     assert_eq!(absent.status.code(), Some(2), "{}", text(&absent.stderr));
-    assert!(text(&absent.stderr).contains("without absent: not installed on this machine"));
+    assert!(text(&absent.stderr).contains("not installed on this machine"));
+    let left = std::fs::read_dir(lab.path("work")).unwrap().count();
+    assert_eq!(left, 0, "a run leaves nothing");
+}
+
+#[test]
+fn reads_of_the_erofs_paper_count_the_bytes_of_the_device() {
+    let tuff = Path::new(env!("CARGO_BIN_EXE_tuff-lab")).with_file_name("tuff");
+    if !is_mountable() || !is_there("mksquashfs") {
+        return;
+    }
+    if !tuff.exists() || !Path::new("/dev/fuse").exists() {
+        tuff_testkit::skipped(
+            "reads_of_the_erofs_paper: no program tuff beside tuff-lab, or no /dev/fuse",
+        );
+        return;
+    }
+    let lab = Lab::new();
+    for corpus in ["text", "mixed"] {
+        let tree = lab.path("trees").join(format!("paper-{corpus}"));
+        std::fs::create_dir_all(&tree).unwrap();
+        let lines: Vec<String> = (0..40_000)
+            .map(|n| format!("line {}\n", n * 7919))
+            .collect();
+        std::fs::write(tree.join("file"), lines.concat()).unwrap();
+    }
+    let tool = format!("tuff={}", tuff.display());
+    let paper = |more: &[&str]| {
+        let common = ["paper", "erofs", "--tool", &tool, "--work", "work"];
+        lab.command(&[&common[..], &["--records", "records"], more].concat())
+    };
+    let out = paper(&["--part", "reads", "--rounds", "1", "--image", "lz4 4K"]);
+    if text(&out.stderr).contains("no direct I/O") {
+        tuff_testkit::skipped("reads_of_the_erofs_paper: no direct I/O in the temporary folder");
+        return;
+    }
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let table = text(&out.stdout);
+    for row in ["EROFS lz4 4K", "EROFS lz4 4K, tuff", "SquashFS lz4 4K"] {
+        // Throughput of two corpora, memory, bytes, and throughput by space.
+        let rows = table.matches(&format!("\n| {row} |")).count();
+        assert!(rows >= 5, "{row}: {rows} in {table}");
+    }
+    let record = record::Record::read(&[lab.path("records/erofs.jsonl")]).unwrap();
+    let read = |s: &&record::Sample| s.cell.get("read").is_some_and(|r| r == "stride");
+    for sample in record.samples.iter().filter(read) {
+        let bytes = sample.values["device_bytes"];
+        assert!(bytes >= 4096.0, "nothing was cached: {sample:?}");
+    }
+    let wrong = paper(&["--part", "all"]);
+    assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong.stderr));
     let left = std::fs::read_dir(lab.path("work")).unwrap().count();
     assert_eq!(left, 0, "a run leaves nothing");
 }

@@ -89,6 +89,9 @@ pub struct Cut {
     pub file: PathBuf,
     /// Source: a file, or a directory whose regular files are concatenated in path order.
     pub from: PathBuf,
+    /// Ends of the names of the files that belong to the source. Empty for all files.
+    #[serde(default)]
+    pub endings: Vec<String>,
     /// Offset of the range in the source.
     #[serde(default)]
     pub skip: Size,
@@ -110,6 +113,26 @@ pub struct Generated {
 }
 
 impl Corpora {
+    /// Creates a corpus of the shipped file in `folder`, and those it is cut from, unless they exist.
+    pub fn provide(name: &str, folder: &Path) -> Result<PathBuf> {
+        let tree = folder.join(name);
+        if tree.exists() {
+            return Ok(tree);
+        }
+        let corpora = Corpora::parse(SHIPPED)?;
+        let corpus = corpora.list.iter().find(|c| c.name == name);
+        let corpus = corpus.ok_or_else(|| Error::Usage(format!("no corpus is called '{name}'")))?;
+        if let Recipe::Parts { folders, cuts } = &corpus.recipe {
+            let sources = folders.iter().chain(cuts.iter().map(|c| &c.from));
+            for source in sources.filter_map(|path| path.iter().next()) {
+                Corpora::provide(&source.to_string_lossy(), folder)?;
+            }
+        }
+        eprintln!("{}: {}", corpus.name, corpus.about);
+        corpus.make(folder)?;
+        Ok(tree)
+    }
+
     /// Parses the text of a corpora file.
     pub fn parse(text: &str) -> Result<Corpora> {
         toml::from_str(text).map_err(|e| Error::Usage(format!("corpora: {}", e.to_string().trim())))
@@ -188,7 +211,12 @@ impl Cut {
         }
         let mut file = File::create_new(&path).map_err(|e| Error::io("create", &path, e))?;
         let (mut skip, mut left) = (self.skip.0, self.length.0);
-        for source in files_in_order(&from)? {
+        let mut sources = files_in_order(&from)?;
+        sources.retain(|source| {
+            let name = source.to_string_lossy();
+            self.endings.is_empty() || self.endings.iter().any(|e| name.ends_with(e.as_str()))
+        });
+        for source in sources {
             let failed = |e| Error::io("copy", &source, e);
             let mut content = File::open(&source).map_err(failed)?;
             let length = content.metadata().map_err(failed)?.len();
@@ -423,7 +451,18 @@ mod tests {
         let names: Vec<&str> = corpora.list.iter().map(|c| c.name.as_str()).collect();
         assert_eq!(
             names,
-            ["root", "linux", "million", "releases", "reading", "bigtext"]
+            [
+                "root",
+                "linux",
+                "million",
+                "releases",
+                "reading",
+                "bigtext",
+                "documents",
+                "assortment",
+                "paper-text",
+                "paper-mixed"
+            ]
         );
         let Recipe::Releases { tags, .. } = &corpora.list[3].recipe else {
             panic!("releases")
@@ -442,6 +481,7 @@ mod tests {
         let cut = |skip, length| Cut {
             file: "sub/cut".into(),
             from: "s".into(),
+            endings: Vec::new(),
             skip: Size(skip),
             length: Size(length),
         };
@@ -461,6 +501,12 @@ mod tests {
             ("4567".to_owned(), "5678".to_owned())
         );
         assert!(corpus("u", cut(5, 6)).make(folder.path()).is_err());
+        let ending = Cut {
+            endings: vec!["c".to_owned()],
+            ..cut(0, 2)
+        };
+        corpus("v", ending).make(folder.path()).unwrap();
+        assert_eq!(text("v/sub/cut"), "89");
     }
 
     #[test]

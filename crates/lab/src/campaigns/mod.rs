@@ -7,6 +7,7 @@ pub mod embedded;
 pub mod experiments;
 pub mod fio;
 pub mod kernel;
+pub mod paper_erofs;
 pub mod power_loss;
 pub mod serve;
 pub mod start;
@@ -25,6 +26,9 @@ pub fn report(record: &Record) -> Result<String> {
         "experiment" => Ok(experiments::render(record)),
         "guest" => Ok(kernel::render(record)),
         "power-loss" => Ok(power_loss::report::render(record)),
+        "paper erofs" => Ok(paper_erofs::report::render(record)),
+        "serve" => Ok(serve::report::render(record)),
+        "start" => Ok(start::report::render(record)),
         "volumes" => Ok(volumes::report::render(record)),
         other => Err(Error::Usage(format!("no campaign is called '{other}'"))),
     }
@@ -36,6 +40,9 @@ pub fn plot(record: &Record) -> Result<String> {
         "cleaning" => cleaning::report::plot(record),
         "experiment" => experiments::plot(record),
         "power-loss" => power_loss::report::plot(record),
+        "paper erofs" => paper_erofs::report::plot(record),
+        "serve" => serve::report::plot(record),
+        "start" => start::report::plot(record),
         "volumes" => volumes::report::plot(record),
         other => Err(Error::Usage(format!("campaign '{other}' has no chart"))),
     }

@@ -5,7 +5,7 @@ use super::record::{self, Block};
 use std::path::PathBuf;
 use tuff_lab::Result;
 use tuff_lab::campaigns::fio::{self, report};
-use tuff_lab::campaigns::serve::run::program;
+use tuff_lab::campaigns::serve::program::program;
 
 /// Programs used by the campaign.
 const PROGRAMS: [&str; 5] = ["tuff", "fio", "erofsfuse", "mksquashfs", "fsck.erofs"];

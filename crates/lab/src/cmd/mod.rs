@@ -10,6 +10,7 @@ pub(crate) mod inside;
 pub(crate) mod one;
 pub(crate) mod options;
 pub(crate) mod paper;
+pub(crate) mod paper_erofs;
 pub(crate) mod power_loss;
 pub(crate) mod record;
 pub(crate) mod report;

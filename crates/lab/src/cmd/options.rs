@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use tuff_lab::campaigns::commands::run::Conditions;
-use tuff_lab::campaigns::serve::run::program;
+use tuff_lab::campaigns::serve::program::program;
 use tuff_lab::engines::{TOOLS, Tool};
 use tuff_lab::{Error, Result};
 

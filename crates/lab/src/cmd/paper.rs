@@ -3,6 +3,7 @@
 use super::backup::{self, Backup};
 use super::guest::Machine;
 use super::options::Programs;
+use super::paper_erofs;
 use super::record;
 use std::path::PathBuf;
 use tuff_lab::Result;
@@ -11,6 +12,7 @@ use tuff_lab::campaigns::{cleaning, embedded};
 /// Repeat the measurements of publications
 #[derive(clap::Subcommand)]
 pub(crate) enum Verb {
+    Erofs(paper_erofs::Args),
     Embedded(Embedded),
     Backup(Backup),
     Cleaning(Cleaning),
@@ -92,9 +94,10 @@ fn clean(args: &Cleaning) -> Result<bool> {
     Ok(true)
 }
 
-/// Runs the command.
+/// Runs the measurement of a publication.
 pub(crate) fn run(verb: &Verb) -> Result<bool> {
     let args = match verb {
+        Verb::Erofs(args) => return paper_erofs::run(args),
         Verb::Embedded(args) => args,
         Verb::Backup(args) => return backup::run(args),
         Verb::Cleaning(args) => return clean(args),

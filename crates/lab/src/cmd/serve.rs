@@ -1,31 +1,25 @@
 //! `tuff-lab serve`: measures reads through mounts.
 
 use super::options::Programs;
-use super::record::{self, Block};
-use std::path::{Path, PathBuf};
+use super::record;
+use std::path::PathBuf;
 use tuff_lab::Result;
 use tuff_lab::campaigns::serve::definition::Definition;
-use tuff_lab::campaigns::serve::report;
 use tuff_lab::campaigns::serve::run::{self as serve, Conditions};
 use tuff_lab::definition::Definition as _;
+use tuff_lab::record::Line;
 
 /// Measure reads through mounts: our FUSE server, the kernel, and other FUSE servers
 ///
-/// Writes NAME.jsonl (record), NAME.md (table) and NAME.svg (plot).
+/// Writes a record and prints its tables.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Definition file to run
-    #[arg(value_name = "DEFINITION", required_unless_present = "from")]
-    definition: Option<PathBuf>,
+    #[arg(value_name = "DEFINITION")]
+    definition: PathBuf,
     /// Source tree of the images
-    #[arg(long, value_name = "DIR", required_unless_present = "from")]
-    tree: Option<PathBuf>,
-    /// Render table and plot of an existing record instead of measuring, or one table of several
-    /// records
-    #[arg(long, value_name = "RECORD", conflicts_with_all = ["definition", "tree"])]
-    from: Vec<PathBuf>,
-    #[command(flatten)]
-    block: Block,
+    #[arg(long, value_name = "DIR")]
+    tree: PathBuf,
     /// Measure only workloads whose name contains TEXT
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -47,44 +41,23 @@ pub(crate) struct Args {
 
 /// Runs the command. Returns false if our own tool failed or gave a wrong result.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    let (records, fine) = match (&args.definition, &args.tree) {
-        (Some(definition), Some(tree)) => {
-            let (path, fine) = measure(args, &Definition::read(definition)?, tree)?;
-            (vec![path], fine)
-        }
-        _ => (args.from.clone(), true),
-    };
-    let mut lines = Vec::new();
-    for path in &records {
-        lines.extend(tuff_lab::record::read(path)?);
-    }
-    let gathered = report::gather(&lines);
-    if args.block.is_requested() {
-        args.block
-            .fill("serve", &records, &report::brief(&gathered))?;
-        return Ok(fine);
-    }
-    let table = report::render(&gathered);
-    print!("{table}");
-    if let [path] = records.as_slice() {
-        record::write_beside(path, "md", &table)?;
-        record::write_beside(path, "svg", &report::plot(&gathered)?)?;
-    }
-    Ok(fine)
-}
-
-/// Runs the campaign. Returns the path of the record, and false if our own tool failed or gave a
-/// wrong result.
-fn measure(args: &Args, definition: &Definition, tree: &Path) -> Result<(PathBuf, bool)> {
+    let definition = Definition::read(&args.definition)?;
     let conditions = Conditions {
-        tree: tree.to_owned(),
+        tree: args.tree.clone(),
         tools: args.programs.given()?,
         rounds: args.rounds,
         only: args.only.clone(),
         image: args.image.clone(),
         work: args.work.clone(),
     };
-    record::write(&args.records, &definition.name, |emit| {
-        serve::run(definition, &conditions, emit)
-    })
+    let (path, fine) = record::write(&args.records, &definition.name, |emit| {
+        emit(&Line::Header(serve::header(
+            "serve",
+            &definition,
+            &args.work,
+        )?))?;
+        serve::run(&definition, &conditions, emit)
+    })?;
+    record::report(&path)?;
+    Ok(fine)
 }

@@ -33,7 +33,7 @@ pub(crate) struct Args {
     records: PathBuf,
 }
 
-/// Runs the command.
+/// Runs the measurement, and prints its tables.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let conditions = volumes::Conditions {
         tuff: args.programs.tuff()?,

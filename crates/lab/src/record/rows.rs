@@ -23,9 +23,9 @@ pub fn labels<const N: usize>(pairs: [(&str, &str); N]) -> Labels {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Line {
-    /// First line, exactly once.
+    /// Machine and conditions: the first line, exactly once.
     Header(Header),
-    /// Verified measurement.
+    /// Measurement of a cell, verified against the source.
     Sample(Sample),
     /// Measurement that does not count, such as one beside other work. A counted sample or a failure follows.
     Rejected(Sample),
@@ -95,10 +95,10 @@ pub struct Bar {
     /// Labels that lead from a cell to the base of the ratio. None compares the median itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub against: Option<Labels>,
-    /// Upper limit.
+    /// Upper limit, in the unit of the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_most: Option<f64>,
-    /// Lower limit.
+    /// Lower limit, in the unit of the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<f64>,
 }
@@ -125,13 +125,13 @@ pub struct Record {
     pub headers: Vec<Header>,
     /// Samples in the order of their measurement.
     pub samples: Vec<Sample>,
-    /// Samples that do not count.
+    /// Samples that do not count, in the same order.
     pub rejected: Vec<Sample>,
-    /// Descriptions of cells.
+    /// Descriptions of cells, in the order of the record.
     pub notes: Vec<Note>,
     /// Reasons for cells without samples.
     pub failures: Vec<Note>,
-    /// Requirements.
+    /// Requirements, without repetition.
     pub bars: Vec<Bar>,
 }
 

@@ -2,7 +2,7 @@
 
 use super::plot;
 use crate::Result;
-use crate::measure::stats::{Spread, median};
+use crate::measure::stats::{Spread, median, quantile};
 use crate::record::{Bar, Labels, Note, Record, Sample};
 use std::fmt::Write as _;
 
@@ -17,6 +17,17 @@ pub struct Figure {
     pub divisor: f64,
 }
 
+impl Figure {
+    /// Returns the presentation of a value: its title with the unit, and the divisor that leads to that unit.
+    pub const fn new(value: &'static str, title: &'static str, divisor: f64) -> Figure {
+        Figure {
+            value,
+            title,
+            divisor,
+        }
+    }
+}
+
 /// Content of the cells of a table.
 #[derive(Clone, Copy, Debug)]
 pub enum Columns {
@@ -28,6 +39,8 @@ pub enum Columns {
     FigureRows(&'static str, &'static [Figure]),
     /// A column for each of these values of the label, with the number of samples.
     Count(&'static str, &'static [&'static str]),
+    /// A column for each share, from 0 to 1, with the smallest value that is at least as large as that share of all.
+    Quantiles(Figure, &'static [f64]),
 }
 
 /// Description of a table.
@@ -116,6 +129,22 @@ impl Table {
                     let cells: Vec<String> = shown.map(|f| self.cell(&samples, &of, f)).collect();
                     let _ = writeln!(out, "| {name} | {} |", cells.join(" | "));
                 }
+                Columns::Quantiles(figure, shares) => {
+                    let values: Vec<f64> = of
+                        .iter()
+                        .filter_map(|s| s.values.get(figure.value))
+                        .map(|v| v / figure.divisor)
+                        .collect();
+                    let cells = shares
+                        .iter()
+                        .filter_map(|share| quantile(&values, *share))
+                        .map(number);
+                    let _ = writeln!(
+                        out,
+                        "| {name} | {} |",
+                        cells.collect::<Vec<_>>().join(" | ")
+                    );
+                }
                 Columns::Count(column, _) => {
                     let cells = heads
                         .iter()
@@ -140,6 +169,7 @@ impl Table {
             }
             Columns::Figures(figures) => figures.iter().any(has),
             Columns::Count(column, values) => values.contains(&label(&sample.cell, column)),
+            Columns::Quantiles(figure, _) => has(&figure),
         }
     }
 
@@ -150,6 +180,10 @@ impl Table {
                 distinct(samples.iter().map(|s| label(&s.cell, column).to_owned()))
             }
             Columns::Count(_, values) => values.iter().map(|v| (*v).to_owned()).collect(),
+            Columns::Quantiles(_, shares) => {
+                let percent = |share| format!("{} %", number(share * 100.0));
+                shares.iter().map(percent).collect()
+            }
             Columns::Figures(figures) => {
                 let is_measured =
                     |f: &&Figure| samples.iter().any(|s| s.values.contains_key(f.value));
@@ -361,6 +395,69 @@ pub fn bar_plot(
     plot::bars(&names, &groups, unit)
 }
 
+/// Returns charts of the cumulative distribution of a figure for each value of the labels `row` and `column`, with a line for
+/// each value of the label `series`.
+pub fn distributions(
+    record: &Record,
+    row: &str,
+    column: &str,
+    series: &str,
+    figure: &Figure,
+    unit: &str,
+) -> Vec<Vec<plot::LineChart>> {
+    let has_figure = |s: &&Sample| s.values.contains_key(figure.value);
+    let samples: Vec<&Sample> = record.samples.iter().filter(has_figure).collect();
+    let values = |label_name: &str| {
+        distinct(
+            samples
+                .iter()
+                .map(|s| label(&s.cell, label_name).to_owned()),
+        )
+    };
+    let (columns, names) = (values(column), values(series));
+    let chart = |row_value: &str, column_value: &str| {
+        let of = with(&with(&samples, row, row_value), column, column_value);
+        let lines: Vec<(&String, Vec<f64>)> = names
+            .iter()
+            .map(|name| {
+                let of = with(&of, series, name);
+                let values = of.iter().map(|s| s.values[figure.value] / figure.divisor);
+                (name, values.collect())
+            })
+            .collect();
+        // Cutting at 95 % keeps single outliers from compressing the other lines.
+        let slowest = lines
+            .iter()
+            .filter_map(|(_, values)| quantile(values, 0.95));
+        let end = slowest.map(|value| value * 1.1).reduce(f64::max)?;
+        let lines = lines.into_iter();
+        Some(plot::LineChart {
+            title: format!("{row_value}, {column_value}"),
+            x: format!("{unit}, up to {}", number(end)),
+            y: "share".to_owned(),
+            series: lines
+                .map(|(name, values)| (name.clone(), shares(values, end)))
+                .collect(),
+        })
+    };
+    let charts = |row: &String| -> Vec<plot::LineChart> {
+        columns.iter().filter_map(|c| chart(row, c)).collect()
+    };
+    values(row).iter().map(charts).collect()
+}
+
+/// Returns the points of the cumulative distribution up to `end`.
+fn shares(mut values: Vec<f64>, end: f64) -> Vec<(f64, f64)> {
+    values.sort_by(f64::total_cmp);
+    let count = values.len() as f64;
+    let mut points = Vec::new();
+    for (before, value) in values.iter().enumerate().filter(|(_, v)| **v <= end) {
+        points.push((*value, before as f64 / count));
+        points.push((*value, (before as f64 + 1.0) / count));
+    }
+    points
+}
+
 /// Returns the samples whose label has a value.
 fn with<'a>(samples: &[&'a Sample], name: &str, value: &str) -> Vec<&'a Sample> {
     samples
@@ -516,6 +613,30 @@ mod tests {
             "{}",
             heading(&record())
         );
+    }
+
+    #[test]
+    fn quantiles_can_be_columns() {
+        let table = Table {
+            rows: &["server"],
+            columns: Columns::Quantiles(COLD, &[0.5, 1.0]),
+            ..TABLE
+        };
+        assert_eq!(
+            table.render(&record()),
+            "\n| server | 50 % | 100 % |\n|---|--:|--:|\n| tuff | 7 | 9 |\n| kernel | 10 | 10 |\n"
+        );
+    }
+
+    #[test]
+    fn a_distribution_ends_at_one() {
+        let expected = vec![(1.0, 0.0), (1.0, 0.5), (3.0, 0.5), (3.0, 1.0)];
+        assert_eq!(shares(vec![3.0, 1.0], 3.0), expected);
+        assert_eq!(shares(vec![3.0, 1.0], 2.0), expected[..2]);
+        let charts = distributions(&record(), "image", "", "server", &COLD, "ms");
+        assert_eq!(charts.len(), 2, "a row for each image");
+        let lines = &charts[0][0].series;
+        assert_eq!(lines.iter().map(|l| l.1.len()).collect::<Vec<_>>(), [6, 2]);
     }
 
     #[test]

@@ -19,7 +19,7 @@ mod place;
 pub mod record;
 pub mod report;
 
-use crate::campaigns::serve::run::version;
+use crate::campaigns::serve::program::version;
 use crate::measure::machine::Machine;
 use crate::measure::stop;
 use crate::measure::workspace::{self, Work};

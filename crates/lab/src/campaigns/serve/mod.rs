@@ -13,11 +13,14 @@
 //! the source tree drops out of the workload.
 //!
 //! *Cold* is the first pass after mounting, *warm* the second on the same mount. The image file is in the
-//! page cache (`cache = "image"`) or has been evicted (`cache = "none"`).
+//! page cache (`cache = "image"`), or is a device that counts the bytes read and of which nothing is cached
+//! (`cache = "device"`).
 
 pub mod definition;
-pub mod record;
-pub mod report;
+pub mod device;
+pub mod image;
+pub mod program;
+pub(crate) mod report;
 pub mod run;
 pub mod server;
 pub mod soak;

@@ -1,11 +1,13 @@
 //! Servers of images, running for the lifetime of a [`Served`] value.
 
+use super::device::Device;
 use crate::engines::Format;
 use crate::{Error, Result};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -21,8 +23,6 @@ pub enum Server {
     Tuff,
     /// The kernel's filesystem, on the image file for EROFS and on a loop device for others.
     Kernel,
-    /// The kernel's filesystem on a loop device, which counts the sectors read.
-    KernelLoop,
     /// FUSE server of erofs-utils for EROFS images.
     Erofsfuse,
     /// FUSE server of SquashFS images with one thread.
@@ -39,19 +39,19 @@ impl Server {
     pub fn program(self) -> Option<&'static str> {
         match self {
             Server::Tuff => Some("tuff"),
-            Server::Kernel | Server::KernelLoop | Server::Tree => None,
+            Server::Kernel | Server::Tree => None,
             Server::Erofsfuse => Some("erofsfuse"),
             Server::Squashfuse => Some("squashfuse"),
             Server::SquashfuseLl => Some("squashfuse_ll"),
         }
     }
 
-    /// Returns whether the server supports images of this format.
-    pub fn serves(self, format: Format) -> bool {
+    /// Returns whether the server supports images of this filesystem type, as named by mount(8).
+    pub fn serves(self, filesystem: &str) -> bool {
         match self {
-            Server::Tuff | Server::Erofsfuse => format == Format::Erofs,
-            Server::Squashfuse | Server::SquashfuseLl => format == Format::Squashfs,
-            Server::Kernel | Server::KernelLoop | Server::Tree => true,
+            Server::Tuff | Server::Erofsfuse => filesystem == Format::Erofs.name(),
+            Server::Squashfuse | Server::SquashfuseLl => filesystem == Format::Squashfs.name(),
+            Server::Kernel | Server::Tree => true,
         }
     }
 
@@ -69,40 +69,17 @@ impl Server {
 pub struct Served {
     point: PathBuf,
     child: Option<Child>,
-    device: Option<PathBuf>,
-    /// Sectors read from the loop device before it was attached to the image. The counters of a device
-    /// persist across attachments.
-    sectors_before: u64,
+    /// Device that was attached because the kernel cannot mount the file.
+    device: Option<Device>,
     mounted: bool,
-}
-
-/// Resources used by a server. A figure is None if it is not available.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Used {
-    /// Bytes read from the image by a daemon, or from a loop device.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub fetched_bytes: Option<u64>,
-    /// CPU time of a daemon, user and system, in microseconds.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub cpu_us: Option<u64>,
-    /// Largest resident memory of a daemon in bytes.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub memory_bytes: Option<u64>,
-    /// Growth of the memory in use on the whole machine, caches included, in bytes. Available only if caches
-    /// were dropped before.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub system_bytes: Option<u64>,
-    /// Page cache of the files read and of the image, plus resident memory of a daemon, in bytes. Available
-    /// only if caches were dropped before.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub held_bytes: Option<u64>,
 }
 
 impl Served {
     /// Starts `server` for `image` at the empty directory `point` and waits until it is mounted.
     ///
     /// `program` is the path of a server process; it is started with the arguments in `extra`. `filesystem`
-    /// is the type of the image as named by mount(8). The inner error is the reason for a failure.
+    /// is the type of the image as named by mount(8). The image is a file or a block device. For the kernel, `extra`
+    /// contains settings of the form `NAME=VALUE` in /sys/fs. The inner error is the reason for a failure.
     pub fn start(
         server: Server,
         program: Option<&Path>,
@@ -116,26 +93,26 @@ impl Served {
             point: point.to_owned(),
             child: None,
             device: None,
-            sectors_before: 0,
             mounted: false,
         };
         let Some(program) = program else {
-            let direct = server == Server::Kernel && filesystem == Format::Erofs.name();
-            let source = if direct {
-                image.to_owned()
-            } else {
-                let device = attach(image)?;
-                served.device = Some(device.clone());
-                served.sectors_before = sectors(&device).unwrap_or(0);
-                device
+            let direct = filesystem == Format::Erofs.name() || is_block_device(image);
+            let source = match direct {
+                true => image,
+                false => served.device.insert(Device::attach(image, false)?).path(),
             };
-            return match mount(&source, point, filesystem, MountFlags::RDONLY, None) {
-                Ok(()) => {
-                    served.mounted = true;
-                    Ok(Ok(served))
+            if let Err(e) = mount(source, point, filesystem, MountFlags::RDONLY, None) {
+                return Ok(Err(format!("the kernel cannot mount it: {e}")));
+            }
+            let name = source.file_name().unwrap_or_default().to_owned();
+            served.mounted = true;
+            let folder = Path::new("/sys/fs").join(filesystem).join(name);
+            for (name, value) in extra.iter().filter_map(|e| e.split_once('=')) {
+                if let Err(e) = std::fs::write(folder.join(name), value) {
+                    return Ok(Err(format!("the kernel has no setting {name}: {e}")));
                 }
-                Err(e) => Ok(Err(format!("the kernel cannot mount it: {e}"))),
-            };
+            }
+            return Ok(Ok(served));
         };
         let before = device_of(point)?;
         let mut command = Command::new(program);
@@ -176,7 +153,6 @@ impl Served {
             point: tree.to_owned(),
             child: None,
             device: None,
-            sectors_before: 0,
             mounted: false,
         }
     }
@@ -193,30 +169,36 @@ impl Served {
 
     /// Returns the current resident memory of the daemon in bytes. None without a daemon.
     pub fn resident_bytes(&self) -> Option<u64> {
-        let path = format!("/proc/{}/status", self.child.as_ref()?.id());
-        let text = std::fs::read_to_string(path).ok()?;
-        field(&text, "VmRSS:").map(|kib| kib << 10)
+        self.status("VmRSS:")
     }
 
-    /// Returns the resources used since the start.
-    pub fn used(&self) -> Used {
-        if let Some(child) = &self.child {
-            let read = |name: &str| {
-                std::fs::read_to_string(format!("/proc/{}/{name}", child.id())).unwrap_or_default()
-            };
-            return Used {
-                fetched_bytes: field(&read("io"), "rchar:"),
-                cpu_us: cpu_us(&read("stat"), rustix::param::clock_ticks_per_second()),
-                memory_bytes: field(&read("status"), "VmHWM:").map(|kib| kib << 10),
-                ..Used::default()
-            };
-        }
-        let now = self.device.as_deref().and_then(sectors);
-        let sectors = now.map(|now| now.saturating_sub(self.sectors_before));
-        Used {
-            fetched_bytes: sectors.map(|s| s * 512),
-            ..Used::default()
-        }
+    /// Returns the current memory of the daemon in bytes without pages of files, which the page cache holds. None
+    /// without a daemon.
+    pub fn anonymous_bytes(&self) -> Option<u64> {
+        self.status("RssAnon:")
+    }
+
+    fn status(&self, name: &str) -> Option<u64> {
+        field(&self.proc("status")?, name).map(|kib| kib << 10)
+    }
+
+    fn proc(&self, name: &str) -> Option<String> {
+        let id = self.child.as_ref()?.id();
+        std::fs::read_to_string(format!("/proc/{id}/{name}")).ok()
+    }
+
+    /// Returns the resources that the daemon used since its start, as values of a sample. Empty without a daemon.
+    pub fn used(&self) -> BTreeMap<String, f64> {
+        let ticks = rustix::param::clock_ticks_per_second();
+        let cpu = self.proc("stat").and_then(|stat| cpu_us(&stat, ticks));
+        let values = [
+            ("daemon_cpu_us", cpu),
+            ("daemon_peak_bytes", self.status("VmHWM:")),
+        ];
+        let known = values.into_iter();
+        known
+            .filter_map(|(name, value)| Some((name.to_owned(), value? as f64)))
+            .collect()
     }
 }
 
@@ -249,40 +231,12 @@ impl Drop for Served {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        if let Some(device) = self.device.take() {
-            let done = Command::new("losetup").arg("-d").arg(&device).status();
-            if !done.is_ok_and(|s| s.success()) {
-                eprintln!("tuff-lab: warning: {} stays attached", device.display());
-            }
-        }
     }
 }
 
-fn attach(image: &Path) -> Result<PathBuf> {
-    let output = Command::new("losetup")
-        .args(["--find", "--show", "--read-only"])
-        .arg(image)
-        .output()
-        .map_err(|e| Error::io("run", Path::new("losetup"), e))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(Error::Command(said));
-    }
-    Ok(PathBuf::from(
-        String::from_utf8_lossy(&output.stdout).trim(),
-    ))
-}
-
-/// Returns the sectors read from a block device since its creation.
-fn sectors(device: &Path) -> Option<u64> {
-    let name = device.file_name()?.to_str()?;
-    let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).ok()?;
-    sectors_read(&text)
-}
-
-/// Parses the third field of /sys/block/NAME/stat.
-fn sectors_read(stat: &str) -> Option<u64> {
-    stat.split_whitespace().nth(2)?.parse().ok()
+fn is_block_device(path: &Path) -> bool {
+    path.metadata()
+        .is_ok_and(|m| m.file_type().is_block_device())
 }
 
 fn device_of(point: &Path) -> Result<u64> {
@@ -318,8 +272,6 @@ mod tests {
         assert_eq!(field("rchar: 123\nwchar: 4\n", "wchar:"), Some(4));
         assert_eq!(field("VmHWM:\t  88 kB\n", "VmHWM:"), Some(88));
         assert_eq!(field("", "rchar:"), None);
-        assert_eq!(sectors_read("   12  3 4567 8 0 0"), Some(4567));
-        assert_eq!(sectors_read("12 3"), None);
     }
 
     #[test]

@@ -29,6 +29,11 @@ pub enum Kind {
         /// Path below the tree.
         file: PathBuf,
     },
+    /// Sequential reads of single pages of a file.
+    Pages {
+        /// Path below the tree.
+        file: PathBuf,
+    },
     /// Reads of single pages of a file at random offsets, with `POSIX_FADV_RANDOM`.
     Random {
         /// Path below the tree.
@@ -111,6 +116,10 @@ impl Script {
         };
         let threads = match kind {
             Kind::Sequential { file } => vec![vec![Job::Whole(file.clone())]],
+            Kind::Pages { file } => {
+                let offsets = (0..size(tree, file)?).step_by(PAGE).collect();
+                vec![vec![pages(file, offsets, false)]]
+            }
             Kind::Random { file, count } => {
                 let offsets = random_offsets(size(tree, file)?, *count, seed);
                 vec![vec![pages(file, offsets, true)]]
@@ -374,6 +383,7 @@ mod tests {
         let text = || PathBuf::from("text");
         vec![
             Kind::Sequential { file: text() },
+            Kind::Pages { file: text() },
             Kind::Random {
                 file: text(),
                 count: 50,
@@ -405,6 +415,7 @@ mod tests {
             .collect();
         let expected = [
             (16, 2_000_000),
+            (489, 2_000_000),
             (50, 50 * 4096),
             (16, 16 * 4096),
             (12, 0),

@@ -1,5 +1,5 @@
 //! Child process of a start. It joins a control group, changes its root directory, and starts the background
-//! readers. Then it measures the time from fork to exit of the program.
+//! threads. Then it measures the time from fork to exit of the program.
 
 use super::group::{self, Hits};
 use crate::campaigns::serve::run::nanos;
@@ -16,15 +16,15 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use tuff_flash_sim::experiment::random::Rng;
 
-/// Number of threads that read in the background.
+/// Number of threads that read and write in the background.
 const READERS: u32 = 4;
-/// Bytes read in a second by all threads together.
+/// Bytes read in a second by all threads together, and bytes written.
 const RATE: u64 = 256 << 10;
-/// Size of a single read in bytes.
+/// Size of a single read or write in bytes.
 const PAGE: usize = 4096;
-/// Interval between two reads, all threads taken together: 64 reads a second.
+/// Interval between two reads, all threads taken together: 64 reads a second. Each is followed by a write.
 const STEP: Duration = Duration::from_nanos(1_000_000_000 / (RATE / PAGE as u64));
-/// Minimum time of background reads before the program starts. A random part of [`STEP`] is added.
+/// Minimum time of background I/O before the program starts. A random part of [`STEP`] is added.
 const AHEAD: Duration = Duration::from_millis(100);
 
 /// Parameters of a start, passed to the child process as JSON.
@@ -34,20 +34,22 @@ pub struct Order {
     pub root: PathBuf,
     /// Path of the program and its arguments, below the new root.
     pub command: Vec<String>,
-    /// File for the background readers, below the new root. None for no background reads.
+    /// Files for the background threads. None for no background I/O.
     pub background: Option<Background>,
     /// Control group, and number of bytes to read from the background file so that the group is full.
     pub group: Option<(PathBuf, u64)>,
 }
 
-/// File that is read in the background.
+/// Files that are read and written in the background.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Background {
-    /// Path below the new root.
+    /// Path of the file to read, below the new root.
     pub path: PathBuf,
-    /// Length of the file in bytes.
+    /// Length of that file in bytes. The other one does not grow longer.
     pub length: u64,
-    /// Seed of the offsets of the reads.
+    /// Path of the file to write, outside the new root.
+    pub written: PathBuf,
+    /// Seed of the offsets.
     pub seed: u64,
 }
 
@@ -81,6 +83,12 @@ pub fn start(order: &Order) -> Result<Started> {
         .command
         .split_first()
         .ok_or_else(|| Error::Usage("a command is needed".to_owned()))?;
+    let written = match &order.background {
+        Some(Background { written, .. }) => {
+            Some(File::create(written).map_err(|e| Error::io("create", written, e))?)
+        }
+        None => None,
+    };
     let mut hits = None;
     if let Some((group, _)) = &order.group {
         hits = Some(Hits::open(group)?);
@@ -128,7 +136,7 @@ pub fn start(order: &Order) -> Result<Started> {
             said: beginning(&[output.stderr, output.stdout].concat()),
         })
     };
-    let Some(background) = &order.background else {
+    let (Some(background), Some(written)) = (&order.background, written) else {
         return run();
     };
     let file = File::open(&background.path).map_err(|e| Error::io("open", &background.path, e))?;
@@ -137,7 +145,7 @@ pub fn start(order: &Order) -> Result<Started> {
     }
     fadvise(&file, 0, None, Advice::Random)
         .map_err(|e| Error::io("advise random reads of", &background.path, e.into()))?;
-    beside(&file, background, run)
+    beside(&file, &written, background, run)
 }
 
 /// Reads `left` bytes of a file, starting over at its end.
@@ -162,8 +170,13 @@ fn fill_memory(path: &Path, mut left: u64) -> Result<()> {
     Ok(())
 }
 
-/// Calls `run` while threads read random pages of the file. A failed read is an error.
-fn beside<T>(file: &File, background: &Background, run: impl FnOnce() -> Result<T>) -> Result<T> {
+/// Calls `run` while threads read random pages of `file` and copy them into `written`. A failed read or write is an error.
+fn beside<T>(
+    file: &File,
+    written: &File,
+    background: &Background,
+    run: impl FnOnce() -> Result<T>,
+) -> Result<T> {
     let pages = (background.length / PAGE as u64).max(1);
     let mut rng = Rng::new(background.seed);
     let phase = Duration::from_nanos(rng.below(nanos(STEP)));
@@ -184,7 +197,9 @@ fn beside<T>(file: &File, background: &Background, run: impl FnOnce() -> Result<
                         Err(RecvTimeoutError::Timeout) => {}
                         _ => return Ok(()),
                     }
-                    file.read_at(&mut page, rng.below(pages) * PAGE as u64)?;
+                    let offset = rng.below(pages) * PAGE as u64;
+                    file.read_at(&mut page, offset)?;
+                    written.write_all_at(&page, offset)?;
                     due += STEP * READERS;
                 }
             }));
@@ -194,7 +209,7 @@ fn beside<T>(file: &File, background: &Background, run: impl FnOnce() -> Result<
         drop(ends);
         for reader in readers {
             match reader.join() {
-                Ok(read) => read.map_err(|e| Error::io("read", &background.path, e))?,
+                Ok(done) => done.map_err(|e| Error::io("read or write", &background.path, e))?,
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
@@ -224,21 +239,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readers_in_the_background_end_with_what_they_are_beside() {
+    fn background_threads_end_with_the_program_and_write_what_they_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, [7; 3 * PAGE]).unwrap();
         let background = Background {
             path: path.clone(),
             length: 3 * PAGE as u64,
+            written: folder.path().join("written"),
             seed: 1,
         };
         let file = File::open(&path).unwrap();
-        assert_eq!(beside(&file, &background, || Ok(5)).unwrap(), 5);
+        let written = File::create(&background.written).unwrap();
+        assert_eq!(beside(&file, &written, &background, || Ok(5)).unwrap(), 5);
+        let copy = std::fs::read(&background.written).unwrap();
+        assert!(copy.contains(&7), "pages are written, too");
         // A file that cannot be read causes an error.
         let folder = File::open(folder.path()).unwrap();
-        let error = beside(&folder, &background, || Ok(5)).unwrap_err();
-        assert!(error.to_string().contains("read"), "{error}");
+        let error = beside(&folder, &written, &background, || Ok(5)).unwrap_err();
+        assert!(error.to_string().contains("read or write"), "{error}");
         fill_memory(&path, 8 * PAGE as u64).unwrap();
     }
 

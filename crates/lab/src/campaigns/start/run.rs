@@ -1,28 +1,22 @@
 //! Execution of a definition of the start campaign.
 
-use super::definition::{CONDITIONS, Condition, Definition, ImageSpec, Program, ServerSpec};
+use super::definition::{CONDITIONS, Condition, Definition, Program, ServerSpec};
 use super::group::{self, Group};
 use super::inside::{Answer, Background, Order, Started};
-use super::record::{FailedLine, Header, ImageLine, Line, ProgramLine, SampleLine, WithoutLine};
 use super::rooted::Rooted;
 use crate::campaigns::serve::definition::Cache;
-use crate::campaigns::serve::run::{program, version};
+use crate::campaigns::serve::device::Device;
+use crate::campaigns::serve::image::Build;
+use crate::campaigns::serve::program::{program, version};
 use crate::campaigns::serve::server::{Served, Server};
-use crate::engines::settings::Action;
-use crate::engines::{self, Places};
-use crate::measure::machine::Machine;
 use crate::measure::root::{self, Root};
 use crate::measure::stop;
 use crate::measure::workspace::{self, Work};
-use crate::measure::{self, Job};
+use crate::record::{Header, Labels, Line, Note, Sample, labels};
 use crate::{Error, Result};
-use rustix::fs::{Advice, fadvise};
 use rustix::process::{Pid, Signal, kill_process_group};
-use std::collections::BTreeSet;
-use std::ffi::OsString;
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -54,13 +48,33 @@ pub struct Conditions {
 const SEED: u64 = 1;
 /// Minimum size of the background file in bytes. It is at least as large as the largest memory limit.
 const BACKGROUND_LENGTH: u64 = 16 << 20;
-/// Time limit of an image build.
-const MAKING: Duration = Duration::from_secs(3600);
 /// Time limit of a start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Returns the header of a record of the definition.
+pub fn header(campaign: &str, definition: &Definition, conditions: &Conditions) -> Result<Header> {
+    let starts = conditions.starts.unwrap_or(definition.starts);
+    let cache = conditions.cache.unwrap_or(definition.cache);
+    let tree = match conditions.tree {
+        Some(_) => "given",
+        None => "made of programs of this machine",
+    };
+    let settings = [
+        ("definition", definition.name.clone()),
+        ("cache", cache.describe().to_owned()),
+        (
+            "images",
+            format!("on {}", workspace::filesystem(&conditions.work)?),
+        ),
+        ("starts", starts.to_string()),
+        ("tree", tree.to_owned()),
+        ("seed", SEED.to_string()),
+    ];
+    Header::here(campaign, settings)
+}
+
 /// Runs `definition`. Returns true if `tuff` took part wherever it was requested, with the expected output of
-/// all programs.
+/// all programs. The caller writes the header.
 pub fn run(
     definition: &Definition,
     conditions: &Conditions,
@@ -74,7 +88,7 @@ pub fn run(
     let work = Work::create(&conditions.work)?;
     let only = conditions.only.as_deref().unwrap_or_default();
     let named = definition.programs.iter().filter(|p| p.name.contains(only));
-    let mut without = Vec::new();
+    let mut without: Vec<(Labels, String)> = Vec::new();
     let (tree, programs) = match &conditions.tree {
         Some(tree) => {
             let found = tree.canonicalize();
@@ -91,73 +105,63 @@ pub fn run(
         }
         None => make(definition, named, &work, &mut without)?,
     };
-    let mut files = Vec::new();
-    root::list(&tree, &mut files)?;
     let background = root::background(&tree)?;
     let cache = conditions.cache.unwrap_or(definition.cache);
     let mut able = Vec::new();
-    let mut versions = Vec::new();
     for server in &definition.servers {
-        let program = server.kind.program();
-        let place = program.map(|name| program_at(name, conditions));
-        let version = match &place {
-            None => "the running kernel".to_owned(),
-            Some(None) => "not found".to_owned(),
-            Some(Some(path)) => version(path),
+        let cell = labels([("server", &server.name)]);
+        let Some(name) = server.kind.program() else {
+            able.push((server, None));
+            continue;
         };
-        versions.push((server.name.clone(), version));
-        match place {
-            Some(None) => without.push((server.name.clone(), "not found".to_owned())),
-            Some(Some(path)) => able.push((server, Some(path))),
-            None => able.push((server, None)),
+        match program(name, &conditions.tools) {
+            Some(path) => {
+                let text = version(&path);
+                emit(&Line::Note(Note { cell, text }))?;
+                able.push((server, Some(path)));
+            }
+            None => without.push((cell, format!("the program {name} was not found"))),
         }
     }
-    emit(&Line::Header(Header {
-        format: crate::record::FORMAT,
-        definition: definition.name.clone(),
-        machine: Machine::inspect()?,
-        cache,
-        work_filesystem: workspace::filesystem(work.folder())?,
-        servers: versions,
-        starts: conditions.starts.unwrap_or(definition.starts),
-        tree: (
-            files.len() as u64,
-            files.iter().map(|(_, length)| length).sum(),
-        ),
-        tree_made: conditions.tree.is_none(),
-        seed: SEED,
-    }))?;
     let mut session = Session {
         tree,
         work,
         cache,
         background,
         group: None,
-        tools: conditions,
         emit,
         ours_fine: true,
     };
-    for (what, reason) in without {
-        session.without(&what, &reason)?;
+    for (cell, reason) in without {
+        session.without(cell, reason)?;
     }
     let chosen = session.choose(conditions)?;
     let mut answered = Vec::new();
     for program in programs {
         match session.answer(program)? {
             Ok(answer) => answered.push((program, answer)),
-            Err(reason) => session.without(&program.name, &reason)?,
+            Err(reason) => session.without(labels([("program", &program.name)]), reason)?,
         }
+    }
+    if answered.is_empty() {
+        return Err(Error::Usage("no program can be started".to_owned()));
     }
     let asked: BTreeSet<&str> = able.iter().map(|(s, _)| &*s.image).collect();
     let mut images = Vec::new();
     for spec in &definition.images {
-        if !asked.contains(&*spec.name) || answered.is_empty() {
+        if !asked.contains(&*spec.name) {
             continue;
         }
-        match session.make(spec, images.len(), &files)? {
-            Ok(image) => images.push((&*spec.name, image, spec.by.filesystem())),
+        let image = session.work.path(&format!("image{}", images.len()));
+        let build = Build {
+            tree: &session.tree,
+            work: &session.work,
+            tools: &conditions.tools,
+        };
+        match build.run(spec, &image, session.emit)? {
+            Ok(()) => images.push((&*spec.name, image, spec.by.filesystem())),
             Err(reason) => {
-                session.without(&spec.name, &reason)?;
+                session.without(labels([("image", &spec.name)]), reason)?;
                 let ours = |s: &&ServerSpec| s.image == spec.name && s.kind == Server::Tuff;
                 session.ours_fine &= !able.iter().any(|(s, _)| ours(s));
             }
@@ -185,7 +189,7 @@ fn make<'a>(
     definition: &'a Definition,
     programs: impl Iterator<Item = &'a Program>,
     work: &Work,
-    without: &mut Vec<(String, String)>,
+    without: &mut Vec<(Labels, String)>,
 ) -> Result<(PathBuf, Vec<&'a Program>)> {
     let mut root = Root::create(&work.path("root"))?;
     for need in &definition.needs {
@@ -196,10 +200,8 @@ fn make<'a>(
         stop::check()?;
         let command = program.command.first().map(String::as_str);
         if !root.add(Path::new(command.unwrap_or_default()))? {
-            without.push((
-                program.name.clone(),
-                "not installed on this machine".to_owned(),
-            ));
+            let reason = "not installed on this machine".to_owned();
+            without.push((labels([("program", &program.name)]), reason));
             continue;
         }
         for need in &program.needs {
@@ -225,18 +227,15 @@ fn make<'a>(
         }
         match failed {
             None => there.push(program),
-            Some(said) => {
-                without.push((program.name.clone(), format!("preparation failed: {said}")))
-            }
+            Some(said) => without.push((
+                labels([("program", &program.name)]),
+                format!("preparation failed: {said}"),
+            )),
         }
     }
     let limits = there.iter().filter_map(|p| p.limit).map(|l| l.0);
     root.write_background(limits.max().unwrap_or(0).max(BACKGROUND_LENGTH))?;
     Ok((root.folder().to_owned(), there))
-}
-
-fn program_at(name: &str, conditions: &Conditions) -> Option<PathBuf> {
-    program(name, &conditions.tools)
 }
 
 /// Server with its program and image.
@@ -254,7 +253,6 @@ struct Session<'a> {
     background: Option<(PathBuf, u64)>,
     /// Parent of the control group that is created for each start under pressure.
     group: Option<PathBuf>,
-    tools: &'a Conditions,
     emit: &'a mut dyn FnMut(&Line) -> Result<()>,
     ours_fine: bool,
 }
@@ -283,7 +281,7 @@ impl Session<'_> {
             }
             match lacks {
                 None => chosen.push(condition),
-                Some(reason) => self.without(condition.name(), &reason)?,
+                Some(reason) => self.without(labels([("condition", condition.name())]), reason)?,
             }
         }
         Ok(chosen)
@@ -315,85 +313,14 @@ impl Session<'_> {
             return Ok(Err("its output differs between runs".to_owned()));
         }
         let answer = answers.remove(0);
-        (self.emit)(&Line::Program(ProgramLine {
-            program: program.name.clone(),
-            command: program.command.clone(),
-            answer: answer.clone(),
-            limit: program.limit.map(|l| l.0),
+        let limit = program
+            .limit
+            .map_or(String::new(), |l| format!(", limit {l}"));
+        (self.emit)(&Line::Note(Note {
+            cell: labels([("program", &program.name)]),
+            text: format!("`{}`{limit}", program.command.join(" ")),
         }))?;
         Ok(Ok(answer))
-    }
-
-    /// Builds an image. The inner error is the reason for a failure.
-    fn make(
-        &mut self,
-        spec: &ImageSpec,
-        number: usize,
-        files: &[(PathBuf, u64)],
-    ) -> Result<Result<PathBuf, String>> {
-        let name = spec.by.program();
-        let Some(program) = program_at(name, self.tools) else {
-            return Ok(Err(format!(
-                "{name}, which builds the image, was not found"
-            )));
-        };
-        let image = self.work.path(&format!("image{number}"));
-        let (arguments, shown) = match spec.by.tool() {
-            Some(tool) => {
-                let plan = engines::plan(tool, Action::Build, &spec.settings, &[])
-                    .map_err(Error::Usage)?;
-                let arguments = plan.arguments(Places {
-                    tree: &self.tree,
-                    image: &image,
-                    target: self.work.target(),
-                });
-                (arguments, plan.shown())
-            }
-            None => {
-                // Estimated from whole blocks, with 25 % and 128 MiB for inodes, directories and the journal.
-                let blocks: u64 = files
-                    .iter()
-                    .map(|(_, length)| length.div_ceil(4096) + 1)
-                    .sum();
-                let mib = ((blocks * 4096 * 5 / 4) >> 20) + 128;
-                let size = format!("{mib}M");
-                let words = ["-q", "-F", "-d"].map(OsString::from);
-                let tree = self.tree.clone().into_os_string();
-                let places = [tree, image.clone().into_os_string(), size.clone().into()];
-                (
-                    words.into_iter().chain(places).collect(),
-                    format!("mkfs.ext4 -q -F -d TREE IMAGE {size}"),
-                )
-            }
-        };
-        eprintln!("{}: {shown}", spec.name);
-        let job = Job {
-            program: &program,
-            arguments: &arguments,
-            folder: self.work.folder(),
-            cgroup: None,
-        };
-        match measure::run_within(&job, MAKING)? {
-            Some((Some(0), _)) => {}
-            Some((_, said)) => return Ok(Err(format!("{name} failed to build the image: {said}"))),
-            None => return Ok(Err(format!("{name} timed out while building the image"))),
-        }
-        // Only clean pages can be evicted.
-        let file = File::open(&image).and_then(|f| f.sync_all().map(|()| f));
-        let attributes = file
-            .and_then(|f| f.metadata())
-            .map_err(|e| Error::io("sync", &image, e))?;
-        (self.emit)(&Line::Image(ImageLine {
-            image: spec.name.clone(),
-            command: shown,
-            version: match spec.by.tool() {
-                Some(tool) => engines::find(tool, &[(tool, program.clone())])?
-                    .map_or_else(String::new, |found| found.receipt.version),
-                None => ext4_version(&program),
-            },
-            image_bytes: attributes.blocks() * 512,
-        }))?;
-        Ok(Ok(image))
     }
 
     fn rounds(
@@ -416,14 +343,15 @@ impl Session<'_> {
                     }
                     Some(_) => continue,
                 };
-                self.without(&format!("pressure on {}", program.name), reason)?;
+                let cell = [("condition", "pressure"), ("program", &program.name)];
+                self.without(labels(cell), reason.to_owned())?;
             }
         }
         let under_pressure = |p: &Program| p.limit.is_some_and(|limit| limit.0 <= filled);
         for round in 1..=starts {
             if self.cache == Cache::Image {
                 for (_, image, _) in images {
-                    read_through(image)?;
+                    workspace::digest(image)?;
                 }
             }
             for (p, (program, answer)) in programs.iter().enumerate() {
@@ -442,30 +370,28 @@ impl Session<'_> {
                         stop::check()?;
                         let subject = &subjects[s];
                         let done = self.sample(program, answer, *condition, subject, seed)?;
-                        let server = subject.spec.name.clone();
+                        let cell = labels([
+                            ("program", &program.name),
+                            ("condition", condition.name()),
+                            ("server", &subject.spec.name),
+                        ]);
                         match done {
-                            Ok(done) => (self.emit)(&Line::Sample(SampleLine {
-                                program: program.name.clone(),
-                                condition: *condition,
-                                server,
-                                round,
-                                ns: done.ns,
-                                limit_hits: done.limit_hits,
-                            }))?,
+                            Ok(done) => {
+                                let mut values =
+                                    BTreeMap::from([("start_ns".to_owned(), done.ns as f64)]);
+                                if let Some(hits) = done.limit_hits {
+                                    values.insert("limit_hits".to_owned(), hits as f64);
+                                }
+                                (self.emit)(&Line::Sample(Sample {
+                                    cell,
+                                    round,
+                                    values,
+                                }))?;
+                            }
                             Err(reason) => {
                                 out.insert((p, c, s));
-                                let name = &program.name;
-                                eprintln!(
-                                    "{name}: {}: {server} drops out: {reason}",
-                                    condition.name()
-                                );
                                 self.ours_fine &= subject.spec.kind != Server::Tuff;
-                                (self.emit)(&Line::Failed(FailedLine {
-                                    program: name.clone(),
-                                    condition: *condition,
-                                    server,
-                                    reason,
-                                }))?;
+                                self.without(cell, reason)?;
                             }
                         }
                     }
@@ -486,12 +412,10 @@ impl Session<'_> {
         seed: u64,
     ) -> Result<Result<Started, String>> {
         let point = self.work.path("mount");
-        if self.cache == Cache::None {
-            let file =
-                File::open(subject.image).map_err(|e| Error::io("open", subject.image, e))?;
-            fadvise(&file, 0, None, Advice::DontNeed)
-                .map_err(|e| Error::io("evict", subject.image, e.into()))?;
-        }
+        let device = match self.cache {
+            Cache::Image => None,
+            Cache::Device => Some(Device::attach(subject.image, true)?),
+        };
         let group = match (condition, &self.group, program.limit) {
             (Condition::Pressure, Some(parent), Some(limit)) => {
                 Some((Group::create(parent, limit.0)?, limit.0))
@@ -502,7 +426,10 @@ impl Session<'_> {
             subject.spec.kind,
             subject.program,
             &subject.spec.extra,
-            (subject.image, subject.filesystem),
+            (
+                device.as_ref().map_or(subject.image, Device::path),
+                subject.filesystem,
+            ),
             &point,
         )?;
         let rooted = match served {
@@ -535,6 +462,7 @@ impl Session<'_> {
             Some((_, seed)) => self.background.as_ref().map(|(path, length)| Background {
                 path: path.clone(),
                 length: *length,
+                written: self.work.path("written"),
                 seed,
             }),
         };
@@ -546,33 +474,10 @@ impl Session<'_> {
         }
     }
 
-    fn without(&mut self, what: &str, reason: &str) -> Result<()> {
-        eprintln!("without {what}: {reason}");
-        (self.emit)(&Line::Without(WithoutLine {
-            what: what.to_owned(),
-            reason: reason.to_owned(),
-        }))
+    fn without(&mut self, cell: Labels, text: String) -> Result<()> {
+        eprintln!("{cell:?}: {text}");
+        (self.emit)(&Line::Failure(Note { cell, text }))
     }
-}
-
-/// Returns the version of mkfs.ext4: the first line of its standard error.
-fn ext4_version(program: &Path) -> String {
-    let output = Command::new(program).arg("-V").output();
-    let text = output.map(|o| o.stderr).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    text.lines().next().unwrap_or("unknown version").to_owned()
-}
-
-/// Reads a file to bring it into the page cache.
-fn read_through(path: &Path) -> Result<()> {
-    let mut file = File::open(path).map_err(|e| Error::io("open", path, e))?;
-    let mut buffer = vec![0; 1 << 20];
-    while file
-        .read(&mut buffer)
-        .map_err(|e| Error::io("read", path, e))?
-        > 0
-    {}
-    Ok(())
 }
 
 /// Performs a start in a child process. The inner error is the message of a child that failed.

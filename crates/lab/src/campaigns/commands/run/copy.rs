@@ -2,6 +2,7 @@
 
 use super::{Session, Source, Subject, cell, show};
 use crate::campaigns::commands::definition::Task;
+use crate::campaigns::serve::device::Device;
 use crate::campaigns::serve::server::{Served, Server};
 use crate::engines::settings::Action;
 use crate::engines::{self, Format, Tool};
@@ -13,9 +14,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 /// Servers of an image, with their names in tables.
-///
-/// The kernel cannot mount EROFS from a file on tmpfs, so all its mounts have a loop device.
-const SERVERS: [(Server, &str); 2] = [(Server::KernelLoop, "kernel"), (Server::Tuff, "tuff mount")];
+const SERVERS: [(Server, &str); 2] = [(Server::Kernel, "kernel"), (Server::Tuff, "tuff mount")];
 
 impl Session<'_> {
     /// Copies the tree out of a new mount of the image, once for each server. The inner value is the reason for a
@@ -28,7 +27,7 @@ impl Session<'_> {
         round: u32,
     ) -> Result<Option<String>> {
         let format = subject.found.tool.format();
-        for (server, name) in SERVERS.iter().filter(|(s, _)| s.serves(format)) {
+        for (server, name) in SERVERS.iter().filter(|(s, _)| s.serves(format.name())) {
             let label = format!("{}, {name}", subject.label);
             if let Some(reason) = self.copy_from(*server, &label, task, source, subject, round)? {
                 return Ok(Some(format!("{name}: {reason}")));
@@ -51,14 +50,20 @@ impl Session<'_> {
         };
         let tuff = self.find(Tool::Tuff).map(|f| f.path);
         let program = match server {
-            Server::KernelLoop => None,
+            Server::Kernel => None,
             _ if tuff.is_none() => return Ok(Some("tuff was not found".to_owned())),
             _ => tuff.as_deref(),
         };
         self.work.clear_results(Action::Extract)?;
         let point = self.work.path("mount");
         let format: Format = subject.found.tool.format();
-        let image = (subject.image.as_path(), format.name());
+        // The kernel cannot mount EROFS from a file on tmpfs, so all its mounts have a loop device.
+        let device = match server {
+            Server::Kernel => Some(Device::attach(&subject.image, false)?),
+            _ => None,
+        };
+        let image = device.as_ref().map_or(&*subject.image, Device::path);
+        let image = (image, format.name());
         let served = match Served::start(server, program, &[], image, &point)? {
             Ok(served) => served,
             Err(reason) => return Ok(Some(reason)),
@@ -93,9 +98,8 @@ impl Session<'_> {
             return Ok(Some(format!("wrong copy: {wrong}")));
         }
         let mut attempt = self.attempt(&outcome.usage, source.tree.size);
-        if let Some(cpu) = used.cpu_us {
-            let value = attempt.values.entry("cpu_us".to_owned()).or_default();
-            *value += cpu as f64;
+        if let Some(cpu) = used.get("daemon_cpu_us") {
+            *attempt.values.entry("cpu_us".to_owned()).or_default() += cpu;
         }
         let mut cell = cell(task, source.name, label);
         cell.insert("action".to_owned(), "copy".to_owned());
