@@ -655,7 +655,7 @@ fn fio_measures_volumes_and_images_and_rejects_corrupted_data() {
         let out = run(&["--place", place]);
         assert!(out.status.success(), "{}", text(&out.stderr));
         let table = text(&out.stdout);
-        assert!(!table.contains("Not measured"), "{table}");
+        assert!(!table.contains("Without a result"), "{table}");
         let rows = table.lines().filter(|line| line.contains(" KiB, "));
         let rows = rows.chain(table.lines().filter(|line| line.contains(" MiB, direct")));
         let rows = rows.chain(table.lines().filter(|line| line.contains(" MiB, buffered")));

@@ -24,6 +24,7 @@ pub fn report(record: &Record) -> Result<String> {
         "cleaning" => Ok(cleaning::report::render(record)),
         "embedded" => Ok(embedded::report::render(record)),
         "experiment" => Ok(experiments::render(record)),
+        "fio" => Ok(fio::report::render(record)),
         "guest" => Ok(kernel::render(record)),
         "power-loss" => Ok(power_loss::report::render(record)),
         "paper erofs" => Ok(paper_erofs::report::render(record)),
@@ -39,6 +40,7 @@ pub fn plot(record: &Record) -> Result<String> {
     match record.campaign() {
         "cleaning" => cleaning::report::plot(record),
         "experiment" => experiments::plot(record),
+        "fio" => fio::report::plot(record),
         "power-loss" => power_loss::report::plot(record),
         "paper erofs" => paper_erofs::report::plot(record),
         "serve" => serve::report::plot(record),

@@ -1,10 +1,10 @@
 //! `tuff-lab fio`: measures a matrix of fio workloads.
 
 use super::options::Programs;
-use super::record::{self, Block};
+use super::record;
 use std::path::PathBuf;
 use tuff_lab::Result;
-use tuff_lab::campaigns::fio::{self, report};
+use tuff_lab::campaigns::fio;
 use tuff_lab::campaigns::serve::program::program;
 
 /// Programs used by the campaign.
@@ -14,15 +14,10 @@ const PROGRAMS: [&str; 5] = ["tuff", "fio", "erofsfuse", "mksquashfs", "fsck.ero
 ///
 /// Workloads are sequential and random, with small and large requests, direct and buffered,
 /// reading, writing and mixed. Also measures request latency, CPU time of the machine, the duration
-/// of mounts and checks, and the size of an empty filesystem. Writes NAME.jsonl (record) and
-/// NAME.md (tables). Requires root for the loop devices.
+/// of mounts and checks, and the size of an empty filesystem. Writes a record and prints its tables.
+/// Requires root for the loop devices.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Render the tables of an existing record instead of measuring
-    #[arg(long, value_name = "RECORD")]
-    from: Option<PathBuf>,
-    #[command(flatten)]
-    block: Block,
     /// Number of rounds of each measurement
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), default_value_t = 5)]
     rounds: u32,
@@ -47,24 +42,6 @@ pub(crate) struct Args {
 
 /// Runs the command. Returns false if our own tool failed or gave a wrong result.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    let (path, fine) = match &args.from {
-        Some(path) => (path.clone(), true),
-        None => measure(args)?,
-    };
-    let lines = tuff_lab::record::read(&path)?;
-    if args.block.is_requested() {
-        args.block.fill("fio", &[path], &report::brief(&lines))?;
-        return Ok(fine);
-    }
-    let tables = report::render(&lines);
-    print!("{tables}");
-    record::write_beside(&path, "md", &tables)?;
-    Ok(fine)
-}
-
-/// Runs the campaign. Returns the path of the record, and false if our own tool failed or gave a
-/// wrong result.
-fn measure(args: &Args) -> Result<(PathBuf, bool)> {
     let given = args.programs.given()?;
     let programs = PROGRAMS.iter();
     let conditions = fio::Conditions {
@@ -78,5 +55,7 @@ fn measure(args: &Args) -> Result<(PathBuf, bool)> {
         work: args.work.clone(),
     };
     conditions.plan()?;
-    record::write(&args.records, "fio", |emit| fio::run(&conditions, emit))
+    let (path, fine) = record::write(&args.records, "fio", |emit| fio::run(&conditions, emit))?;
+    record::report(&path)?;
+    Ok(fine)
 }

@@ -145,6 +145,18 @@ pub fn command(fine: i32, words: &[&str]) -> Result<String, String> {
     }
 }
 
+/// Runs a command that may leave a process behind, which would hold a pipe open. Its output is lost.
+pub fn run_apart(words: &[&str]) -> Result<(), String> {
+    let (program, arguments) = words.split_first().ok_or("no command")?;
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null());
+    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    match status.map_err(|e| format!("{program}: {e}"))? {
+        status if status.success() => Ok(()),
+        status => Err(format!("{program}: {status}")),
+    }
+}
+
 /// Returns the path of a disk by its number in the hardware of the guest.
 pub fn disk(number: usize) -> String {
     // The first disk holds the job. A guest has fewer than 26 disks.

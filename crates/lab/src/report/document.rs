@@ -12,14 +12,6 @@ pub struct Spliced {
     pub changed: bool,
 }
 
-/// Fills a block of the document at `path` with a table and the command that makes it.
-pub fn fill(path: &Path, name: &str, table: &str, command: &str) -> Result<()> {
-    let document = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
-    let text = format!("\n{table}\nMade by `{command}`.\n");
-    let spliced = splice(&document, name, &text)?;
-    std::fs::write(path, spliced.text).map_err(|e| Error::io("write", path, e))
-}
-
 /// Replaces the text between `<!-- lab:begin NAME -->` and `<!-- lab:end NAME -->`. Both markers
 /// must occur exactly once, each on its own line, in this order.
 pub fn splice(document: &str, name: &str, block: &str) -> Result<Spliced> {

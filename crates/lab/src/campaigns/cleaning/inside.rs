@@ -1,6 +1,6 @@
 //! Part of the measurement that runs inside the guest.
 
-use crate::guest::inside::{POINT, Port, attach, command, detach, disk};
+use crate::guest::inside::{POINT, Port, attach, command, detach, disk, run_apart};
 use crate::record::{Line, Sample, labels};
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,6 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Instant;
 use tuff_testkit::Rng;
 
@@ -16,7 +15,7 @@ use tuff_testkit::Rng;
 const PAGE: u64 = 4096;
 /// Number of overwrites between two fdatasync calls.
 const GROUP: u64 = 256;
-/// Number of samples.
+/// Number of samples in a run of one system.
 const SAMPLES: u64 = 40;
 /// Names of the quarters of a run.
 const QUARTERS: [&str; 4] = ["1st quarter", "2nd quarter", "3rd quarter", "4th quarter"];
@@ -37,7 +36,7 @@ pub enum System {
 pub const SYSTEMS: [System; 3] = [System::F2fs, System::F2fsLogs, System::Volume];
 
 impl System {
-    /// Name in tables.
+    /// Returns the name of the system in tables.
     pub fn name(self) -> &'static str {
         match self {
             System::F2fs => "F2FS",
@@ -50,8 +49,8 @@ impl System {
     fn make(self, device: &str, tuff: &str) -> std::result::Result<(), String> {
         let options = match self {
             System::Volume => {
-                server(&[tuff, "volume", "create", "--force", device])?;
-                return server(&[tuff, "volume", "mount", device, POINT]);
+                run_apart(&[tuff, "volume", "create", "--force", device])?;
+                return run_apart(&[tuff, "volume", "mount", device, POINT]);
             }
             System::F2fs => "",
             System::F2fsLogs => "mode=lfs",
@@ -62,20 +61,9 @@ impl System {
 
     fn unmount(self, tuff: &str) -> std::result::Result<(), String> {
         match self {
-            System::Volume => server(&[tuff, "umount", POINT]),
+            System::Volume => run_apart(&[tuff, "umount", POINT]),
             System::F2fs | System::F2fsLogs => detach(POINT),
         }
-    }
-}
-
-/// Runs a command that may leave a process behind, which would hold a pipe open.
-fn server(words: &[&str]) -> std::result::Result<(), String> {
-    let mut command = Command::new(words[0]);
-    command.args(&words[1..]).stdin(Stdio::null());
-    let status = command.stdout(Stdio::null()).status();
-    match status.map_err(|e| e.to_string())?.success() {
-        true => Ok(()),
-        false => Err(format!("tuff {} failed", words[1..].join(" "))),
     }
 }
 
@@ -110,7 +98,7 @@ struct Counters {
     moved: u64,
 }
 
-/// Runs a job.
+/// Runs a job and sends a line of the record after each part of the overwrites.
 pub fn run(job: &Job, port: &mut Port) -> Result<()> {
     let Job::Overwrite {
         system,

@@ -5,21 +5,17 @@ use crate::record::Record;
 use crate::report::plot::{LineChart, Series, line_charts};
 use crate::report::table::{self, Columns, Figure, Table, distinct};
 
-const SPEED: Figure = Figure {
-    value: "bytes_s",
-    title: "MiB/s",
-    divisor: 1_048_576.0,
-};
-const AMPLIFICATION: Figure = Figure {
-    value: "amplification",
-    title: "bytes written to the disk / bytes overwritten",
-    divisor: 1.0,
-};
-const MOVED: Figure = Figure {
-    value: "moved_share",
-    title: "blocks moved by F2FS / blocks overwritten",
-    divisor: 1.0,
-};
+const SPEED: Figure = Figure::new("bytes_s", "MiB/s", 1_048_576.0);
+const AMPLIFICATION: Figure = Figure::new(
+    "amplification",
+    "bytes written to the disk / bytes overwritten",
+    1.0,
+);
+const MOVED: Figure = Figure::new(
+    "moved_share",
+    "blocks moved by F2FS / blocks overwritten",
+    1.0,
+);
 
 const fn quarters(figure: Figure, base: &'static [&'static str]) -> Table {
     Table {

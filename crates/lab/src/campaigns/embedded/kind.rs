@@ -1,8 +1,13 @@
 //! Filesystems under test: their commands inside the guest.
 
-use crate::guest::inside::{attach, command, detach};
+use crate::guest::inside::{attach, command, detach, run_apart};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+
+/// Cleaner of NILFS2, a process beside the mount.
+const CLEANER: &str = "/usr/sbin/nilfs_cleanerd";
+/// Age in seconds from which the cleaner may remove a checkpoint. Its default of an hour is longer than the test.
+const CLEANED_AFTER: &str = "1";
 
 /// Filesystem in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -16,7 +21,7 @@ pub enum Kind {
     Ext4,
     /// F2FS with the defaults of mkfs.f2fs.
     F2fs,
-    /// NILFS2 with the defaults of mkfs.nilfs2, without its cleaner.
+    /// NILFS2 with the defaults of mkfs.nilfs2. Its cleaner runs beside fio.
     Nilfs2,
     /// JFFS2 on raw flash.
     Jffs2,
@@ -99,7 +104,7 @@ impl Kind {
             Kind::Erofs | Kind::Squashfs => &[],
             Kind::Ext4 => &["/sbin/mkfs.ext4", "/sbin/e2fsck", "/etc/mke2fs.conf"],
             Kind::F2fs => &["/sbin/mkfs.f2fs", "/sbin/fsck.f2fs"],
-            Kind::Nilfs2 => &["/sbin/mkfs.nilfs2"],
+            Kind::Nilfs2 => &["/sbin/mkfs.nilfs2", CLEANER, "/etc/nilfs_cleanerd.conf"],
             Kind::Jffs2 => &["/usr/sbin/flash_erase"],
             Kind::Ubifs => &[
                 "/usr/sbin/ubiformat",
@@ -153,6 +158,43 @@ impl Kind {
     pub(super) fn unmount(self, device: &str, point: &str) -> Result<(), String> {
         detach(point)?;
         self.detach_flash(device)
+    }
+
+    /// Starts the cleaner of a mounted filesystem that has one.
+    pub(super) fn start_cleaner(self, device: &str) -> Result<(), String> {
+        match self {
+            // The cleaner leaves a process behind, which would hold a pipe open.
+            Kind::Nilfs2 => run_apart(&[CLEANER, "-p", CLEANED_AFTER, device]),
+            _ => Ok(()),
+        }
+    }
+
+    /// Stops the cleaner, which keeps the filesystem busy, and waits for its end.
+    pub(super) fn stop_cleaner(self) {
+        let processes = || {
+            let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+            entries.filter_map(|entry| {
+                let name = std::fs::read_to_string(entry.path().join("comm")).ok()?;
+                let is_cleaner = name.trim() == "nilfs_cleanerd";
+                entry
+                    .file_name()
+                    .to_str()?
+                    .parse()
+                    .ok()
+                    .filter(|_| is_cleaner)
+            })
+        };
+        for _ in 0..100 {
+            let pids: Vec<i32> = processes().collect();
+            if pids.is_empty() {
+                return;
+            }
+            for pid in pids.into_iter().filter_map(rustix::process::Pid::from_raw) {
+                // It may have ended by itself.
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
     }
 
     fn attach_flash(self, device: &str) -> Result<(), String> {

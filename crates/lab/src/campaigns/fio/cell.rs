@@ -2,8 +2,8 @@
 
 use crate::measure::workspace::Work;
 use crate::measure::{self, Job};
+use crate::report::table::Figure;
 use crate::{Error, Result};
-use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
@@ -17,8 +17,7 @@ const SMALL_TOTAL_MIB: u64 = 64;
 const BLOCK: usize = 4096;
 
 /// Order of the offsets of requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Sequential: each request follows the previous one.
     Row,
@@ -27,8 +26,7 @@ pub enum Order {
 }
 
 /// Direction of requests: reads, writes or both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// All requests are reads.
     Read,
@@ -39,7 +37,7 @@ pub enum Way {
 }
 
 /// Parameters of one run of fio.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
     /// Direction of the requests.
     pub way: Way,
@@ -112,21 +110,17 @@ impl Cell {
     }
 }
 
+/// Bytes read and written in the time from the first request to the end of the last one, fsync included.
+pub(super) const SPEED: Figure = Figure::new("bytes_s", "MB/s, higher is better", 1e6);
+/// Median latency of requests; in mixed cells that of reads.
+pub(super) const MEDIAN: Figure = Figure::new("median_ns", "median latency, us", 1e3);
+/// 99th percentile of the same latency.
+pub(super) const TAIL: Figure = Figure::new("tail_ns", "99th percentile latency, us", 1e3);
+/// CPU time of the whole machine during the cell, including servers and kernel threads, without the start of fio.
+pub(super) const CPU: Figure = Figure::new("cpu_us_mib", "CPU time, us per MiB", 1.0);
+
 /// Measured figures of a cell.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Figures {
-    /// Sum of bytes read and written.
-    pub bytes: u64,
-    /// Time from the first request to the end of the last one, fsync included. Unit: nanoseconds.
-    pub ns: u64,
-    /// Median latency of requests; in mixed cells that of reads. Unit: nanoseconds.
-    pub median_ns: f64,
-    /// 99th percentile of the same latency. Unit: nanoseconds.
-    pub tail_ns: f64,
-    /// CPU time of the whole machine during the cell, including servers and kernel threads, without the start
-    /// of fio. Unit: microseconds.
-    pub cpu_us: u64,
-}
+pub(super) type Figures = [(Figure, f64); 4];
 
 /// fio program and the settings that all runs share.
 pub(super) struct Fio<'a> {
@@ -319,13 +313,15 @@ impl Answer {
         };
         // fio reports CPU usage in percent of the run time.
         let own_us = (user + system) / 100.0 * ms * 1000.0;
-        Ok(Figures {
-            bytes: (self.of("read", "io_bytes") + self.of("write", "io_bytes")) as u64,
-            ns: (ms * 1e6) as u64,
-            median_ns,
-            tail_ns,
-            cpu_us: self.others_us + own_us as u64,
-        })
+        // Microseconds are exact in this type.
+        let cpu_us = self.others_us as f64 + own_us;
+        let bytes = self.of("read", "io_bytes") + self.of("write", "io_bytes");
+        Ok([
+            (SPEED, bytes / ms * 1e3),
+            (MEDIAN, median_ns),
+            (TAIL, tail_ns),
+            (CPU, cpu_us / (bytes / 1_048_576.0)),
+        ])
     }
 }
 
@@ -345,8 +341,8 @@ mod tests {
     fn figures_are_read_from_the_json_output() {
         let value = serde_json::json!({ "jobs": [{
             "job_runtime": 200, "usr_cpu": 10.0, "sys_cpu": 40.0,
-            "read": { "io_bytes": 7_000_000, "clat_ns": { "percentile": { "50.000000": 5, "99.000000": 9 } } },
-            "write": { "io_bytes": 3_000_000, "clat_ns": {} },
+            "read": { "io_bytes": 7 << 20, "clat_ns": { "percentile": { "50.000000": 5, "99.000000": 9 } } },
+            "write": { "io_bytes": 3 << 20, "clat_ns": {} },
         }] });
         let answer = Answer {
             value,
@@ -358,14 +354,9 @@ mod tests {
             request_kib: 4,
             direct: true,
         };
-        let expected = Figures {
-            bytes: 10_000_000,
-            ns: 200_000_000,
-            median_ns: 5.0,
-            tail_ns: 9.0,
-            cpu_us: 101_000,
-        };
-        assert_eq!(answer.figures(&cell(Way::Mixed)).unwrap(), expected);
+        let expected = [52_428_800.0, 5.0, 9.0, 10_100.0];
+        let figures = answer.figures(&cell(Way::Mixed)).unwrap();
+        assert_eq!(figures.map(|(_, value)| value), expected);
         assert!(answer.figures(&cell(Way::Write)).is_err());
     }
 }

@@ -16,21 +16,20 @@
 pub mod cell;
 mod conditions;
 mod place;
-pub mod record;
-pub mod report;
+pub(crate) mod report;
 
 use crate::campaigns::serve::program::version;
-use crate::measure::machine::Machine;
 use crate::measure::stop;
 use crate::measure::workspace::{self, Work};
+use crate::record::{Header, Labels, Line, Note, Sample, labels};
+use crate::report::table::Figure;
 use crate::{Error, Result};
 use cell::{Cell, Fio};
 use place::Setting;
-use record::{Costs, Failed, Header, Line, Sample};
 use std::path::PathBuf;
 
 pub use conditions::Conditions;
-pub use place::{Cost, PLACES, Where};
+pub use place::{PLACES, Where};
 
 impl Conditions {
     /// Returns the selected places and cells.
@@ -81,36 +80,26 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
     };
     let (tuff, fio) = (need("tuff")?, need("fio")?);
     let work = Work::create(&conditions.work)?;
-    let programs = conditions.programs.iter();
-    emit(&Line::Header(Header {
-        format: crate::record::FORMAT,
-        machine: Machine::inspect()?,
-        host: workspace::filesystem(work.folder())?,
-        programs: programs
-            .map(|(name, path)| (name.clone(), version(path)))
-            .collect(),
-        file_mib: conditions.file_mib,
-        rounds: conditions.rounds,
-    }))?;
+    let programs = conditions.programs.iter().map(|(_, path)| version(path));
+    let settings = [
+        ("host", workspace::filesystem(work.folder())?),
+        ("programs", programs.collect::<Vec<_>>().join("; ")),
+        ("file, MiB", conditions.file_mib.to_string()),
+        ("rounds", conditions.rounds.to_string()),
+    ];
+    emit(&Line::Header(Header::here("fio", settings)?))?;
     let fio = Fio::new(fio, &work, conditions.file_mib);
     let setting = Setting::new(conditions, tuff, &work, &fio);
     let mut ours_fine = true;
     for round in 1..=conditions.rounds {
         for &place in &places {
             stop::check()?;
-            let failed = |cell: Option<String>, reason: String| {
-                Line::Failed(Failed {
-                    round,
-                    place,
-                    cell,
-                    reason,
-                })
-            };
+            let alone = labels([("place", place.name())]);
             let made = match setting.make(place)? {
                 Ok(made) => made,
                 Err(reason) => {
                     ours_fine &= !place.is_ours();
-                    emit(&failed(None, reason))?;
+                    emit(&failure(alone, reason))?;
                     continue;
                 }
             };
@@ -119,34 +108,52 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
                 if cell.writes() && !place.is_writable() {
                     continue;
                 }
+                let name = cell.name();
+                let group = match place.is_writable() {
+                    true => report::DISKS,
+                    false => report::IMAGES,
+                };
+                let cell_of = labels([
+                    ("group", group),
+                    ("place", place.name()),
+                    ("workload", &name),
+                ]);
                 // Each cell writes bytes that no other cell writes.
                 let seed = u64::from(round) * 1000 + number as u64 + 1;
                 match fio.measure(cell, &made.point(), seed)? {
-                    Ok(figures) => emit(&Line::Sample(Sample {
-                        round,
-                        place,
-                        cell: cell.clone(),
-                        figures,
-                    }))?,
+                    Ok(figures) => emit(&sample(cell_of, round, &figures))?,
                     Err(reason) => {
                         ours_fine &= !place.is_ours();
-                        emit(&failed(Some(cell.name()), reason))?;
+                        let cell = labels([("place", place.name()), ("workload", &name)]);
+                        emit(&failure(cell, reason))?;
                     }
                 }
             }
             let (costs, complaint) = made.finish()?;
             if let Some(reason) = complaint {
                 ours_fine &= !place.is_ours();
-                emit(&failed(None, reason))?;
+                emit(&failure(alone.clone(), reason))?;
             }
-            emit(&Line::Costs(Costs {
-                round,
-                place,
-                costs,
-            }))?;
+            emit(&sample(alone, round, &costs))?;
         }
     }
     Ok(ours_fine)
+}
+
+fn sample(cell: Labels, round: u32, figures: &[(Figure, f64)]) -> Line {
+    let values = figures
+        .iter()
+        .map(|(f, value)| (f.value.to_owned(), *value));
+    let values = values.collect();
+    Line::Sample(Sample {
+        cell,
+        round,
+        values,
+    })
+}
+
+fn failure(cell: Labels, text: String) -> Line {
+    Line::Failure(Note { cell, text })
 }
 
 impl Where {

@@ -6,16 +6,15 @@ use super::conditions::Conditions;
 use crate::campaigns::serve::server::{Served, Server};
 use crate::campaigns::volumes::place::{self, Kind};
 use crate::measure::workspace::{self, Work};
+use crate::report::table::Figure;
 use crate::{Error, Result};
 use rustix::fs::statvfs;
-use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// Implementation that serves the requests of a cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Where {
     /// A volume in zone files.
     Zones,
@@ -52,7 +51,7 @@ pub const PLACES: [Where; 9] = [
 
 impl Where {
     /// Name in tables, which `--place` matches.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Where::Zones => "volume, zone files",
             Where::File => "volume, one file",
@@ -83,21 +82,16 @@ impl Where {
     }
 }
 
-/// Cost of a place that is measured outside of cells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Cost {
-    /// Time to mount it with the file in it. Unit: ms.
-    Mount,
-    /// Time of its checker with the file in it. Unit: ms.
-    Check,
-    /// Space on the host when it is empty. Unit: KiB.
-    Empty,
-    /// Space of the 4 GiB that is unavailable when it is empty. Unit: KiB.
-    Withheld,
-    /// Ratio of the image's size to the file's size.
-    Image,
-}
+/// Time to mount a place with the file in it.
+pub(super) const MOUNT: Figure = Figure::new("mount_ms", "mount, ms", 1.0);
+/// Time of the checker with the file in the place.
+pub(super) const CHECK: Figure = Figure::new("check_ms", "check, ms", 1.0);
+/// Space on the host when a place is empty.
+pub(super) const EMPTY: Figure = Figure::new("empty_kib", "KiB on the host when empty", 1.0);
+/// Space of the 4 GiB that is unavailable when a place is empty.
+pub(super) const WITHHELD: Figure = Figure::new("withheld_kib", "KiB of 4 GiB unavailable", 1.0);
+/// Ratio of an image's size to the file's size.
+pub(super) const IMAGE: Figure = Figure::new("image_ratio", "image size / file size", 1.0);
 
 /// Paths and settings that all places share.
 pub(super) struct Setting<'a> {
@@ -115,8 +109,8 @@ pub(super) struct Place<'a> {
     costs: Costs,
 }
 
-/// Costs with their values. The unit is that of the [`Cost`].
-pub(super) type Costs = Vec<(Cost, f64)>;
+/// Costs of a place that are measured outside of cells.
+pub(super) type Costs = Vec<(Figure, f64)>;
 
 enum Held {
     Disk(place::Place),
@@ -162,9 +156,9 @@ impl<'a> Setting<'a> {
         let offered = room.f_bavail * room.f_frsize;
         rustix::fs::sync();
         let costs = vec![
-            (Cost::Empty, disk.held_bytes()? as f64 / 1024.0),
+            (EMPTY, disk.held_bytes()? as f64 / 1024.0),
             (
-                Cost::Withheld,
+                WITHHELD,
                 place::SIZE.saturating_sub(offered) as f64 / 1024.0,
             ),
         ];
@@ -208,9 +202,9 @@ impl<'a> Setting<'a> {
         };
         let file = workspace::length(&point.join(FILE))?;
         let costs = vec![
-            (Cost::Mount, mounted),
+            (MOUNT, mounted),
             (
-                Cost::Image,
+                IMAGE,
                 workspace::length(&image)? as f64 / file.max(1) as f64,
             ),
         ];
@@ -282,10 +276,10 @@ impl Place<'_> {
                 disk.unmount()?;
                 let begun = Instant::now();
                 let checked = disk.check();
-                costs.push((Cost::Check, ms(begun)));
+                costs.push((CHECK, ms(begun)));
                 let begun = Instant::now();
                 disk.mount()?;
-                costs.push((Cost::Mount, ms(begun)));
+                costs.push((MOUNT, ms(begun)));
                 disk.end()?;
                 Ok((costs, checked.err().map(|e| e.to_string())))
             }
@@ -310,7 +304,7 @@ impl Place<'_> {
                     .status();
                 let complaint = match status {
                     Ok(status) if status.success() => {
-                        costs.push((Cost::Check, ms(begun)));
+                        costs.push((CHECK, ms(begun)));
                         None
                     }
                     Ok(status) => Some(format!("its checker failed: {status}")),

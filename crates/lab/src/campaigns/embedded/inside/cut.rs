@@ -10,7 +10,7 @@ use crate::{Error, Result};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tuff_testkit::Rng;
 
 /// Mount point on which a load is replayed in memory.
@@ -18,6 +18,11 @@ const REPLAY: &str = "/replay";
 /// Operations after the last reported one that may have begun before a power cut.
 const UNREPORTED: usize = 256;
 
+/// File that starts the power cut emulation of UBIFS on the first volume of the first device. It cuts after a random
+/// number of writes or a random time, and stores a part of the last write.
+const UBIFS_CUT: &str = "/sys/kernel/debug/ubifs/ubi0_0/tst_recovery";
+/// Time after which a load ends although UBIFS has not cut the power.
+const UBIFS_PATIENCE: Duration = Duration::from_secs(75);
 /// Interval at which the guest looks for the power.
 const POLL: Duration = Duration::from_millis(10);
 
@@ -33,8 +38,15 @@ pub(super) fn run(
         let promise = replay(round, operations)?;
         judge(kind, &device, round, operations, &promise, port)?;
     }
+    if kind == Kind::Ubifs {
+        let debug = "/sys/kernel/debug";
+        inside::attach("debugfs", "debugfs", debug, "", false).map_err(Error::Command)?;
+    }
     for &round in rounds {
-        let (promise, operations) = load(kind, &device, round, port)?;
+        let (promise, operations) = match kind {
+            Kind::Ubifs => ubifs_load(&device, round)?,
+            _ => load(kind, &device, round, port)?,
+        };
         judge(kind, &device, round, operations, &promise, port)?;
     }
     Ok(())
@@ -61,6 +73,30 @@ fn load(kind: Kind, device: &str, round: Round, port: &mut Port) -> Result<(Prom
         std::thread::sleep(POLL);
     }
     Ok((promise, operations))
+}
+
+/// Formats the flash and runs a load until UBIFS emulates a power cut, after which it refuses writes. Returns the promise of
+/// the load and the number of its operations.
+fn ubifs_load(device: &str, round: Round) -> Result<(Promise, usize)> {
+    let kind = Kind::Ubifs;
+    let mounted = kind.format(device).and_then(|()| kind.mount(device, POINT));
+    mounted.map_err(Error::Command)?;
+    let mut rng = Rng::new(round.seed);
+    let mut promise = workload::prepare(Path::new(POINT), &mut rng)?;
+    fs::write(UBIFS_CUT, "1").map_err(|e| Error::io("write", Path::new(UBIFS_CUT), e))?;
+    let begun = Instant::now();
+    let mut operations = 0;
+    let loaded = promise.load(Path::new(POINT), round.pace(), &mut rng, |done| {
+        operations = done;
+        begun.elapsed() < UBIFS_PATIENCE
+    });
+    kind.unmount(device, POINT).map_err(Error::Command)?;
+    match loaded {
+        Err(_) => Ok((promise, operations)),
+        Ok(()) => Err(Error::Command(
+            "UBIFS emulated no power cut in time".to_owned(),
+        )),
+    }
 }
 
 impl Round {
@@ -105,8 +141,10 @@ fn judge(
 
 /// Returns the device of a load: the first disk, or an MTD partition on the memory region.
 fn first_device(kind: Kind) -> Reason<String> {
-    if !kind.is_flash() {
-        return Ok(disk(0));
+    match kind {
+        Kind::Ubifs => return Ok("0".to_owned()),
+        Kind::Jffs2 => {}
+        _ => return Ok(disk(0)),
     }
     for entry in fs::read_dir("/sys/bus/pci/devices")
         .map_err(|e| e.to_string())?

@@ -23,7 +23,7 @@ const NAME: &str = "faulty";
 
 /// Result of a fault. Files are those that were synced without an error.
 pub(super) struct Seen {
-    /// Files read.
+    /// Files that were synced, and are read again.
     files: usize,
     /// Operations during the fault that returned an error.
     errors: u32,
@@ -63,9 +63,10 @@ impl Seen {
 
 /// Tests a filesystem with a fault of its device.
 pub(super) fn run(kind: Kind, device: &str, fault: Fault) -> Reason<Seen> {
-    let seen = match kind.is_image() {
-        true => image_fault(kind, device, fault),
-        false => files_fault(kind, device, fault),
+    let seen = match (kind.is_image(), kind.is_flash()) {
+        (true, _) => image_fault(kind, device, fault),
+        (_, true) => flash_fault(kind, device),
+        _ => files_fault(kind, device, fault),
     };
     if seen.is_err() {
         // An earlier test that failed may have left its device, mounted or not.
@@ -140,6 +141,7 @@ fn set(device: &str, fault: Fault, begins: bool) -> Reason<()> {
         Fault::WrongReads => {
             return invert(device, sectors * 512).map_err(|e| format!("{device}: {e}"));
         }
+        _ => return Err("a fault of flash is a parameter of nandsim".to_owned()),
     };
     let table = match begins {
         // Never up, always down.
@@ -185,23 +187,50 @@ fn write_synced(path: &Path, seed: u64) -> std::io::Result<blake3::Hash> {
     Ok(blake3::hash(&bytes))
 }
 
+/// Writes and syncs files. Adds those without an error to `expected` and returns the number of others.
+fn write(prefix: &str, expected: &mut Files) -> u32 {
+    let mut errors = 0;
+    for number in 0..FILES {
+        let path = Path::new(POINT).join(format!("{prefix}{number}"));
+        match write_synced(&path, u64::from(number)) {
+            Ok(digest) => _ = expected.insert(path, digest),
+            Err(_) => errors += 1,
+        }
+    }
+    errors
+}
+
+/// Tests a filesystem on flash whose fault was there from the beginning.
+fn flash_fault(kind: Kind, device: &str) -> Reason<Seen> {
+    kind.format(device)?;
+    kind.mount(device, POINT)?;
+    let mut expected = Files::new();
+    let errors = ["first", "second", "third"].map(|prefix| write(prefix, &mut expected));
+    let write_error = write_error();
+    kind.unmount(device, POINT)?;
+    forget()?;
+    let mut mount_error = kind.mount(device, POINT).err();
+    let mut counts = (expected.len(), 0);
+    if mount_error.is_none() {
+        counts = compare(&expected);
+        mount_error = kind.unmount(device, POINT).err();
+    }
+    Ok(Seen {
+        files: expected.len(),
+        errors: errors.iter().sum(),
+        write_error,
+        mount_error,
+        lost: counts.0,
+        wrong: counts.1,
+    })
+}
+
 /// Tests a faulty device under a filesystem that can be written.
 fn files_fault(kind: Kind, device: &str, fault: Fault) -> Reason<Seen> {
     kind.format(device)?;
     let mapped = map(device)?;
     kind.mount(&mapped, POINT)?;
     let mut expected = Files::new();
-    let write = |prefix: &str, expected: &mut Files| {
-        let mut errors = 0;
-        for number in 0..FILES {
-            let path = Path::new(POINT).join(format!("{prefix}{number}"));
-            match write_synced(&path, u64::from(number)) {
-                Ok(digest) => _ = expected.insert(path, digest),
-                Err(_) => errors += 1,
-            }
-        }
-        errors
-    };
     if write("before", &mut expected) > 0 {
         return Err("files cannot be written before the fault".to_owned());
     }

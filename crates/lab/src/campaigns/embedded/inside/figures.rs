@@ -81,8 +81,14 @@ impl Test<'_> {
         if let Err(reason) = self.large(&large, fill, tuff)? {
             self.without("large partition", reason)?;
         }
+        self.faults(&large, faults)
+    }
+
+    /// Tests the filesystem with each of the faults.
+    pub(super) fn faults(&mut self, device: &str, faults: &[Fault]) -> Result<()> {
+        let kind = self.kind;
         for &fault in faults {
-            match fault::run(kind, &large, fault) {
+            match fault::run(kind, device, fault) {
                 Ok(seen) => {
                     let line = Line::Sample(seen.sample(kind, fault));
                     self.port.send(&Answer::Line(line))?;
@@ -155,7 +161,11 @@ impl Test<'_> {
         if let Err(reason) = kind.mount(device, POINT) {
             return Ok(Err(reason));
         }
+        if let Err(reason) = kind.start_cleaner(device) {
+            self.without("cleaner", reason)?;
+        }
         self.fio()?;
+        kind.stop_cleaner();
         if let Err(reason) = kind.unmount(device, POINT) {
             return Ok(Err(reason));
         }

@@ -19,6 +19,13 @@ pub enum Job {
         /// Faults of the device to test.
         faults: Vec<Fault>,
     },
+    /// Tests a filesystem on nandsim, which has a fault.
+    Flash {
+        /// Filesystem that is tested.
+        kind: Kind,
+        /// Fault of the flash.
+        fault: Fault,
+    },
     /// Runs rounds with a power cut of the first disk or flash.
     Cut {
         /// Filesystem that is tested.
@@ -33,7 +40,7 @@ pub enum Job {
 /// Round with a power cut.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Round {
-    /// Number of the round, starting at 1.
+    /// Number of the round, which starts at 1.
     pub number: u32,
     /// Seed of the load.
     pub seed: u64,
@@ -53,9 +60,38 @@ pub enum Fault {
     ReadErrors,
     /// One byte in every 32 KiB of the device is wrong.
     WrongReads,
+    /// Flash: one bit of a page is wrong in one of 1024 reads.
+    FlippedBit,
+    /// Flash: up to 16 bits of a page are wrong in one of 1024 reads.
+    FlippedBits,
+    /// Flash: blocks are marked bad from the beginning.
+    BadBlocks,
+    /// Flash: blocks cannot be erased.
+    WeakBlocks,
+    /// Flash: pages cannot be written.
+    WeakPages,
+    /// Flash: pages cannot be read after three reads.
+    GravePages,
 }
 
-/// All faults in the order of a test.
+/// All faults of raw flash.
+pub const FLASH_FAULTS: [Fault; 6] = [
+    Fault::FlippedBit,
+    Fault::FlippedBits,
+    Fault::BadBlocks,
+    Fault::WeakBlocks,
+    Fault::WeakPages,
+    Fault::GravePages,
+];
+
+/// Distance of blocks with a fault, and their number. Kernels take at most 1024 characters for a parameter.
+const FLASH_STRIDE: u32 = 5;
+const FLASH_BLOCKS: u32 = 100;
+/// Number of pages in a block, and the page of a block that has a fault.
+const BLOCK_PAGES: u32 = 64;
+const FAULTY_PAGE: u32 = 20;
+
+/// All faults of block devices in the order of a test.
 pub const FAULTS: [Fault; 4] = [
     Fault::WriteErrors,
     Fault::WrongWrites,
@@ -71,6 +107,30 @@ impl Fault {
             Fault::WrongWrites => "writes store a wrong byte",
             Fault::ReadErrors => "reads fail",
             Fault::WrongReads => "reads return wrong bytes",
+            Fault::FlippedBit => "one bit flips in one of 1024 page reads",
+            Fault::FlippedBits => "up to 16 bits flip in one of 1024 page reads",
+            Fault::BadBlocks => "one block in 5 is bad from the beginning",
+            Fault::WeakBlocks => "one block in 5 cannot be erased",
+            Fault::WeakPages => "one block in 5 has a page that cannot be written",
+            Fault::GravePages => "one block in 5 has a page that is lost after 3 reads",
+        }
+    }
+
+    /// Returns the parameter of nandsim that causes the fault. Empty for a fault of a block device.
+    pub fn nandsim(self) -> String {
+        let blocks = (0..FLASH_BLOCKS).map(|n| n * FLASH_STRIDE + 1);
+        let list = |name: &str, number: fn(u32) -> String| {
+            let numbers: Vec<String> = blocks.map(number).collect();
+            format!("{name}={}", numbers.join(","))
+        };
+        match self {
+            Fault::FlippedBit => "bitflips=1".to_owned(),
+            Fault::FlippedBits => "bitflips=16".to_owned(),
+            Fault::BadBlocks => list("badblocks", |block| block.to_string()),
+            Fault::WeakBlocks => list("weakblocks", |block| format!("{block}:0")),
+            Fault::WeakPages => list("weakpages", |block| format!("{}:0", page(block))),
+            Fault::GravePages => list("gravepages", |block| format!("{}:3", page(block))),
+            _ => String::new(),
         }
     }
 
@@ -78,6 +138,11 @@ impl Fault {
     pub fn is_of_writes(self) -> bool {
         matches!(self, Fault::WriteErrors | Fault::WrongWrites)
     }
+}
+
+/// Returns the number of the faulty page of a block.
+fn page(block: u32) -> u32 {
+    block * BLOCK_PAGES + FAULTY_PAGE
 }
 
 /// Result that the guest sends.

@@ -6,12 +6,12 @@ mod figures;
 mod job;
 
 pub(super) use figures::fill_directory;
-pub use job::{Answer, FAULTS, Fault, Job, Round};
+pub use job::{Answer, FAULTS, FLASH_FAULTS, Fault, Job, Round};
 
 use crate::Result;
 use crate::guest::inside::Port;
 
-/// Runs a job.
+/// Runs a job and sends its answers.
 pub fn run(job: &Job, port: &mut Port) -> Result<()> {
     match job {
         Job::Measure {
@@ -22,6 +22,10 @@ pub fn run(job: &Job, port: &mut Port) -> Result<()> {
         } => {
             let mut test = figures::Test { kind: *kind, port };
             test.run(*fill, tuff, faults)
+        }
+        Job::Flash { kind, fault } => {
+            let mut test = figures::Test { kind: *kind, port };
+            test.faults("0", &[*fault])
         }
         Job::Cut {
             kind,
