@@ -21,8 +21,9 @@ const UNREPORTED: usize = 256;
 /// File that starts the power cut emulation of UBIFS on the first volume of the first device. It cuts after a random
 /// number of writes or a random time, and stores a part of the last write.
 const UBIFS_CUT: &str = "/sys/kernel/debug/ubifs/ubi0_0/tst_recovery";
-/// Time after which a load ends although UBIFS has not cut the power.
-const UBIFS_PATIENCE: Duration = Duration::from_secs(75);
+/// Time after which a load begins again because UBIFS has not cut the power, and the largest number of loads.
+const UBIFS_PATIENCE: Duration = Duration::from_secs(15);
+const UBIFS_LOADS: usize = 12;
 /// Interval at which the guest looks for the power.
 const POLL: Duration = Duration::from_millis(10);
 
@@ -72,6 +73,8 @@ fn load(kind: Kind, device: &str, round: Round, port: &mut Port) -> Result<(Prom
     while has_power().is_err() {
         std::thread::sleep(POLL);
     }
+    // The kernel reports an error of writeback to the next fsync, even after the power is back.
+    let _ = File::open(device).and_then(|file| file.sync_all());
     Ok((promise, operations))
 }
 
@@ -79,24 +82,25 @@ fn load(kind: Kind, device: &str, round: Round, port: &mut Port) -> Result<(Prom
 /// the load and the number of its operations.
 fn ubifs_load(device: &str, round: Round) -> Result<(Promise, usize)> {
     let kind = Kind::Ubifs;
-    let mounted = kind.format(device).and_then(|()| kind.mount(device, POINT));
-    mounted.map_err(Error::Command)?;
-    let mut rng = Rng::new(round.seed);
-    let mut promise = workload::prepare(Path::new(POINT), &mut rng)?;
-    fs::write(UBIFS_CUT, "1").map_err(|e| Error::io("write", Path::new(UBIFS_CUT), e))?;
-    let begun = Instant::now();
-    let mut operations = 0;
-    let loaded = promise.load(Path::new(POINT), round.pace(), &mut rng, |done| {
-        operations = done;
-        begun.elapsed() < UBIFS_PATIENCE
-    });
-    kind.unmount(device, POINT).map_err(Error::Command)?;
-    match loaded {
-        Err(_) => Ok((promise, operations)),
-        Ok(()) => Err(Error::Command(
-            "UBIFS emulated no power cut in time".to_owned(),
-        )),
+    for _ in 0..UBIFS_LOADS {
+        let mounted = kind.format(device).and_then(|()| kind.mount(device, POINT));
+        mounted.map_err(Error::Command)?;
+        let mut rng = Rng::new(round.seed);
+        let mut promise = workload::prepare(Path::new(POINT), &mut rng)?;
+        fs::write(UBIFS_CUT, "1").map_err(|e| Error::io("write", Path::new(UBIFS_CUT), e))?;
+        let begun = Instant::now();
+        let mut operations = 0;
+        let loaded = promise.load(Path::new(POINT), round.pace(), &mut rng, |done| {
+            operations = done;
+            begun.elapsed() < UBIFS_PATIENCE
+        });
+        kind.unmount(device, POINT).map_err(Error::Command)?;
+        if loaded.is_err() {
+            return Ok((promise, operations));
+        }
     }
+    let text = "UBIFS emulated no power cut in time".to_owned();
+    Err(Error::Command(text))
 }
 
 impl Round {
