@@ -52,6 +52,7 @@ enum Verb {
     #[command(subcommand)]
     Campaign(cmd::stress::Verb),
     Report(cmd::report::Args),
+    Page(cmd::page::Args),
     Corpus(cmd::corpus::Args),
     #[command(hide = true)]
     Sample(cmd::sample::Args),
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
             | Verb::Campaign(_)
             | Verb::Experiment(_)
             | Verb::Corpus(_)
+            | Verb::Page(_)
     ) {
         tuff_lab::measure::stop::watch();
     }
@@ -92,6 +94,7 @@ fn main() -> ExitCode {
         Verb::Agent(args) => cmd::agent::run(&args),
         Verb::Campaign(verb) => cmd::stress::run(&verb),
         Verb::Report(args) => cmd::report::run(&args),
+        Verb::Page(args) => cmd::page::run(&args),
         Verb::Corpus(args) => cmd::corpus::run(&args),
         Verb::Sample(args) => cmd::sample::run(&args),
         Verb::Inside(args) => cmd::inside::run(&args),

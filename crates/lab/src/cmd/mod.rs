@@ -9,6 +9,7 @@ pub(crate) mod guest;
 pub(crate) mod inside;
 pub(crate) mod one;
 pub(crate) mod options;
+pub(crate) mod page;
 pub(crate) mod paper;
 pub(crate) mod paper_erofs;
 pub(crate) mod power_loss;

@@ -1,5 +1,6 @@
 //! Tables, charts and generated document blocks, used by all reports.
 
 pub mod document;
+pub mod page;
 pub mod plot;
 pub mod table;
