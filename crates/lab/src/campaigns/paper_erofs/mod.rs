@@ -154,14 +154,33 @@ fn provide(
 ) -> Result<PathBuf> {
     std::fs::create_dir_all(trees).map_err(|e| Error::io("create", trees, e))?;
     let tree = Corpora::provide(&format!("paper-{corpus}"), trees)?;
+    let source = match corpus {
+        "text" => "documents",
+        _ => "assortment",
+    };
     let file = tree.join("file");
     let text = format!(
         "one file of {} bytes, BLAKE3 {}",
         workspace::length(&file)?,
         workspace::digest(&file)?
     );
-    let cell = labels([("corpus", corpus)]);
-    emit(&Line::Note(Note { cell, text }))?;
+    let note = |text| {
+        Line::Note(Note {
+            cell: labels([("corpus", corpus)]),
+            text,
+        })
+    };
+    emit(&note(text))?;
+    // Written when the corpus is made.
+    let packages = trees.join(format!("{source}.packages"));
+    if let Ok(list) = std::fs::read_to_string(packages) {
+        let package = |line: &str| {
+            let (digest, name) = line.split_once(' ')?;
+            Some(format!("{name} (BLAKE3 {})", digest.get(..16)?))
+        };
+        let packages: Vec<String> = list.lines().filter_map(package).collect();
+        emit(&note(packages.join(", ")))?;
+    }
     Ok(tree)
 }
 

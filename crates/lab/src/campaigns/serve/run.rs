@@ -155,7 +155,10 @@ impl Session<'_> {
         }
         let mut alive = vec![true; servers.len()];
         for round in 1..=rounds {
-            for ((server, program), alive) in servers.iter().zip(&mut alive) {
+            for turn in 0..servers.len() {
+                // Rotates the order in every round, so that no server always runs first.
+                let at = (turn + round as usize) % servers.len();
+                let ((server, program), alive) = (servers[at], &mut alive[at]);
                 if !*alive {
                     continue;
                 }
