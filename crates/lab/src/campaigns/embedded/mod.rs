@@ -59,7 +59,7 @@ const CUT_FLASH_MS: usize = 2000;
 /// Time after which the power is cut if that write was not reached.
 const CUT_AFTER: Duration = Duration::from_secs(20);
 /// Time after a power cut within which the filesystem has to be unmounted. The guest is killed otherwise.
-const DOWN_WITHIN: Duration = Duration::from_secs(30);
+const DOWN_WITHIN: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(900);
 
 /// Part of the test.
