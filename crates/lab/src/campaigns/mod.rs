@@ -38,6 +38,7 @@ pub fn report(record: &Record) -> Result<String> {
 /// Draws the chart of a record as an SVG document.
 pub fn plot(record: &Record) -> Result<String> {
     match record.campaign() {
+        "backup" | "commands" => commands::report::plot(record),
         "cleaning" => cleaning::report::plot(record),
         "experiment" => experiments::plot(record),
         "fio" => fio::report::plot(record),

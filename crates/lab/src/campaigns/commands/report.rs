@@ -1,6 +1,7 @@
 //! Tables of the campaign: a row for each tool in each task, and the ratio to a common tool.
 
 use super::definition::{self, Limit, Measure, Task};
+use crate::Result;
 use crate::record::{Bar, Record, labels};
 use crate::report::table::{self, Columns, Figure, Table};
 use std::fmt::Write as _;
@@ -154,4 +155,15 @@ pub(crate) fn render(record: &Record) -> String {
         "\nSamples: {all}. The records hold the command lines. Other processes used more CPU time than permitted in {loud}; data was read from a device in {read}."
     );
     out
+}
+
+/// Draws the time of each tool in each task as bars.
+pub(crate) fn plot(record: &Record) -> Result<String> {
+    table::bar_plot(
+        record,
+        &["action", "tree", "task"],
+        "tool",
+        Some(&WALL),
+        "s",
+    )
 }
