@@ -70,33 +70,6 @@ pub fn memory_available() -> Option<u64> {
     )
 }
 
-/// Memory in use by the kernel and unused memory, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
-    /// Unused memory without caches.
-    pub free: u64,
-    /// Page cache of files, and of block devices.
-    pub cached: u64,
-    /// Objects of the kernel, such as inodes and directory entries.
-    pub slab: u64,
-}
-
-impl Memory {
-    /// Reads the current figures. `None` if the kernel does not report them.
-    pub fn now() -> Option<Memory> {
-        Memory::parse(&std::fs::read_to_string("/proc/meminfo").ok()?)
-    }
-
-    fn parse(meminfo: &str) -> Option<Memory> {
-        let field = |name| memory_field(meminfo, name);
-        Some(Memory {
-            free: field("MemFree")?,
-            cached: field("Cached")? + field("Buffers")?,
-            slab: field("Slab")?,
-        })
-    }
-}
-
 /// Returns the number of bytes of the given files in the page cache.
 pub fn cached_bytes<P: AsRef<OsStr>>(files: impl IntoIterator<Item = P>) -> Result<u64> {
     let output = Command::new("fincore")
@@ -168,13 +141,6 @@ mod tests {
             Some(2_097_152)
         );
         assert_eq!(memory_field("MemTotal: x kB\n", "MemTotal"), None);
-        let memory = Memory {
-            free: 4096,
-            cached: 3072,
-            slab: 8192,
-        };
-        let text = "MemFree: 4 kB\nBuffers: 1 kB\nCached: 2 kB\nSlab: 8 kB\n";
-        assert_eq!(Memory::parse(text), Some(memory));
         assert_eq!(pretty_name("A=1\nPRETTY_NAME=\"Debian\"\n"), Some("Debian"));
     }
 }

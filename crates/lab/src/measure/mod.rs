@@ -12,6 +12,7 @@
 //! measured tools are a single process. With a control group, the peak of the group is also
 //! recorded. It covers all processes, the page cache and data in tmpfs.
 
+pub mod cgroup;
 pub mod machine;
 pub mod root;
 pub mod stats;

@@ -6,7 +6,8 @@ use super::image::{Build, ImageSpec};
 use super::program::{program, version};
 use super::server::{Served, Server};
 use super::workload::{Answer, Script};
-use crate::measure::machine::{self, Memory};
+use crate::measure::cgroup::{self, Membership};
+use crate::measure::machine;
 use crate::measure::stop;
 use crate::measure::workspace::{self, Work};
 use crate::record::{Bar, Header, Labels, Line, Note, Sample, labels};
@@ -199,6 +200,8 @@ impl Session<'_> {
         program: Option<&Path>,
     ) -> Result<Result<BTreeMap<String, f64>, String>> {
         let point = self.work.path("mount");
+        // Dropped last: a group must be empty when it is removed.
+        let mut charges = None;
         let device = match self.cache {
             Cache::Image => {
                 workspace::digest(image)?;
@@ -209,10 +212,11 @@ impl Session<'_> {
                     // Its pages must not count as pages of the image.
                     workspace::digest(program)?;
                 }
+                let parent = cgroup::parent();
+                charges = parent.map(|parent| Membership::join(&parent)).transpose()?;
                 Some(Device::attach(image, true)?)
             }
         };
-        let before = device.as_ref().and_then(|_| Memory::now());
         let source = device.as_ref().map_or(image, Device::path);
         let served = match server.kind {
             Server::Tree => Served::tree(&self.tree),
@@ -250,7 +254,7 @@ impl Session<'_> {
                     let mib = expected.bytes as f64 / f64::from(1 << 20);
                     let speed = mib / took.wall.as_secs_f64().max(1e-9);
                     values.insert("mib_per_s".to_owned(), speed);
-                    values.extend(costs(script, &served, device, before, expected));
+                    values.extend(costs(script, &served, device, charges.as_ref(), expected));
                 }
             }
         }
@@ -264,12 +268,12 @@ impl Session<'_> {
     }
 }
 
-/// Returns the bytes read from the device, and the memory in use for it since `before`, in bytes.
+/// Returns the bytes read from the device, and the memory charged to this process and the server, in bytes.
 fn costs(
     script: &Script,
     served: &Served,
     device: &Device,
-    before: Option<Memory>,
+    charges: Option<&Membership>,
     answer: Answer,
 ) -> BTreeMap<String, f64> {
     let mut values = BTreeMap::new();
@@ -279,25 +283,18 @@ fn costs(
         insert("device_ratio", read as f64 / answer.bytes.max(1) as f64);
     }
     let files: BTreeSet<PathBuf> = script.files().map(|f| served.point().join(f)).collect();
-    let (Some(before), Some(after)) = (before, Memory::now()) else {
+    let charged = charges.and_then(Membership::charged);
+    let (Some(charged), Ok(content)) = (charged, machine::cached_bytes(&files)) else {
         return values;
     };
-    let Ok(content) = machine::cached_bytes(&files) else {
-        return values;
-    };
+    let other = charged.cache.saturating_sub(content);
     let daemon = served.anonymous_bytes().unwrap_or(0);
-    let cached = after.cached.saturating_sub(before.cached);
-    let other = cached.saturating_sub(content);
-    let kernel = after.slab.saturating_sub(before.slab);
+    let sum = content + other + charged.kernel + daemon;
     insert("content_bytes", content as f64);
     insert("other_cache_bytes", other as f64);
-    insert("kernel_bytes", kernel as f64);
+    insert("kernel_bytes", charged.kernel as f64);
     insert("daemon_bytes", daemon as f64);
-    insert("memory_bytes", (content + other + kernel + daemon) as f64);
-    insert(
-        "machine_bytes",
-        before.free.saturating_sub(after.free) as f64,
-    );
+    insert("memory_bytes", sum as f64);
     values
 }
 

@@ -1,8 +1,8 @@
 //! Child process of a start. It joins a control group, changes its root directory, and starts the background
 //! threads. Then it measures the time from fork to exit of the program.
 
-use super::group::{self, Hits};
 use crate::campaigns::serve::run::nanos;
+use crate::measure::cgroup::{self, Hits};
 use crate::{Error, Result};
 use rustix::fs::{Advice, fadvise};
 use serde::{Deserialize, Serialize};
@@ -92,7 +92,7 @@ pub fn start(order: &Order) -> Result<Started> {
     let mut hits = None;
     if let Some((group, _)) = &order.group {
         hits = Some(Hits::open(group)?);
-        group::enter(group, std::process::id())?;
+        cgroup::enter(group, std::process::id())?;
     }
     rustix::process::chroot(&order.root)
         .map_err(|e| Error::io("change the root to", &order.root, e.into()))?;

@@ -14,7 +14,6 @@
 //! device with direct I/O and nothing of it is cached (`cache = "device"`). A child process in the new root measures the time from fork to exit ([`inside`]).
 
 pub mod definition;
-pub mod group;
 pub mod inside;
 pub(crate) mod report;
 pub mod rooted;

@@ -1,7 +1,6 @@
 //! Execution of a definition of the start campaign.
 
 use super::definition::{CONDITIONS, Condition, Definition, Program, ServerSpec};
-use super::group::{self, Group};
 use super::inside::{Answer, Background, Order, Started};
 use super::rooted::Rooted;
 use crate::campaigns::serve::definition::Cache;
@@ -9,6 +8,7 @@ use crate::campaigns::serve::device::Device;
 use crate::campaigns::serve::image::Build;
 use crate::campaigns::serve::program::{program, version};
 use crate::campaigns::serve::server::{Served, Server};
+use crate::measure::cgroup::{self, Group};
 use crate::measure::root::{self, Root};
 use crate::measure::stop;
 use crate::measure::workspace::{self, Work};
@@ -38,7 +38,7 @@ pub struct Conditions {
     pub conditions: Vec<Condition>,
     /// State of the image's pages, in place of the definition's.
     pub cache: Option<Cache>,
-    /// Parent of the control groups that are created. None selects the default of [`group::parent`].
+    /// Parent of the control groups that are created. None selects the default of [`cgroup::parent`].
     pub cgroup: Option<PathBuf>,
     /// Directory for the tree, images and mount points.
     pub work: PathBuf,
@@ -268,7 +268,7 @@ impl Session<'_> {
             if condition != Condition::Idle && self.background.is_none() {
                 lacks = Some("the tree has no file with content".to_owned());
             } else if condition == Condition::Pressure {
-                let parent = conditions.cgroup.clone().or_else(group::parent);
+                let parent = conditions.cgroup.clone().or_else(cgroup::parent);
                 match parent {
                     None => {
                         lacks = Some("no control group with a memory limit is available".to_owned())
@@ -439,7 +439,7 @@ impl Session<'_> {
         let mut order = self.order(rooted.point(), program, Some((condition, seed)));
         if let Some((group, limit)) = &group {
             if let Some(daemon) = rooted.served().and_then(Served::process) {
-                group::enter(group.path(), daemon)?;
+                cgroup::enter(group.path(), daemon)?;
             }
             order.group = Some((group.path().to_owned(), *limit));
         }
