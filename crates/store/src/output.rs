@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -142,6 +142,28 @@ impl Output {
             overwritten: Mutex::default(),
         };
         Ok(Self { file, kind })
+    }
+
+    /// Creates an output that replaces the file at `path`, which is open as `self`, and starts as a copy of it. The copy
+    /// shares the blocks of the file where the filesystem can do that. Owner and permissions are those of the file.
+    pub fn copy(&self, path: &Path) -> io::Result<Self> {
+        let copy = Self::create(&Target::Path(path.to_owned()))?;
+        retry(|| io::copy(&mut &self.file, &mut &copy.file))?;
+        let meta = retry(|| self.file.metadata())?;
+        // Only root may give a file away.
+        let _ = retry(|| fchown(&copy.file, Some(meta.uid()), Some(meta.gid())));
+        retry(|| copy.file.set_permissions(meta.permissions()))?;
+        Ok(copy)
+    }
+
+    /// Returns true if the output is a block device.
+    pub fn is_device(&self) -> bool {
+        matches!(self.kind, Kind::Device | Kind::Grown { len: None, .. })
+    }
+
+    /// Returns true if all writes take effect at once when the output is finished.
+    pub fn is_atomic(&self) -> bool {
+        matches!(self.kind, Kind::Unnamed { .. } | Kind::Named { .. })
     }
 
     /// Overwrites existing bytes of a file that grows. A value that is dropped before it is finished restores them.

@@ -400,6 +400,30 @@ impl Image {
         Ok(matches!(form, Some(cluster::Form::Extents(_))))
     }
 
+    /// Returns the length in bytes of an inode with its attributes, index and inline tail.
+    ///
+    /// # Errors
+    /// As for [`extents`](Self::extents).
+    pub fn stored_len(&self, inode: &Inode) -> Result<u64> {
+        let after = inode.payload_position();
+        let end = match (self.map(inode)?, inode.layout()) {
+            (FileMap::Chunks(chunks), _) => {
+                let entry = chunks.format.entry_len() as u64;
+                round_up(after, entry) + chunks.table.len() as u64
+            }
+            (FileMap::Clusters(clusters), _) => match clusters.map.form {
+                // Builders reserve the place of an empty index.
+                cluster::Form::WholeFragment { .. } => round_up(after, 8) + 16,
+                _ => clusters.map.inline_pos() + u64::from(clusters.map.inline_len()),
+            },
+            (FileMap::Flat { .. }, Layout::FlatInline) => {
+                after + self.superblock().block_bits.within(inode.size())
+            }
+            _ => after,
+        };
+        Ok(end - inode.position())
+    }
+
     /// Returns the data and holes of `range` of an inode's data, in order, without gaps, clipped to `range`.
     ///
     /// # Errors

@@ -15,6 +15,7 @@
 use super::{CBLKCNT, DISTANCE_MAX, HeadKind, Lcluster, check_head};
 use crate::{Error, Result};
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// Layout of an index, derived from its position and the number of lclusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +112,13 @@ impl Geometry {
             slots: if wide { 16 } else { 2 },
             width: if wide { 14 } else { 16 },
         })
+    }
+
+    /// Returns the lclusters in the pack of lcluster `n`. Their clusters are consecutive.
+    pub fn pack(&self, n: u64) -> Result<Range<u64>> {
+        let slot = self.position(n)?;
+        let start = n - slot.i as u64;
+        Ok(start..(start + slot.slots as u64).min(self.total))
     }
 
     /// Decodes the index entry of lcluster `n`.
