@@ -206,7 +206,13 @@ impl Bases {
     /// Returns the places of a file's data. `None` if the new image cannot express them, or if the file is to be
     /// `stored` and the base has it compressed.
     pub(crate) fn data(&self, inode: BaseInode, stored: bool) -> Result<Option<BaseData>> {
-        self.member(inode).data(inode.nid, stored)
+        self.member(inode).data(inode.nid, stored, false)
+    }
+
+    /// Returns the places of the data of a file of the patched image, whose packed inode stays. `None` if the new image
+    /// cannot express them.
+    pub(crate) fn patched_data(&self, inode: BaseInode) -> Result<Option<BaseData>> {
+        self.member(inode).data(inode.nid, false, true)
     }
 
     /// Returns the algorithm of the first compressed cluster of a file. `None` if all clusters are stored.

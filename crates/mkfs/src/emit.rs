@@ -4,10 +4,12 @@ mod directory;
 mod head;
 mod inode;
 
-pub(crate) use head::{Head, Prefixes, first_data_block};
+pub(crate) use head::{Head, Overwrites, Prefixes, first_data_block};
 
+use super::base::Bases;
 use super::layout::{Parts, Plan, SUPERBLOCK_END, hidden};
-use super::tree::{InodeId, NodeKind, ROOT};
+use super::tree::{InodeId, NodeKind};
+use super::unchanged::Unchanged;
 use crate::{Error, Result};
 use directory::dir_blocks;
 use head::make_head;
@@ -160,7 +162,11 @@ pub(crate) fn emit(
     }
     let order = parts.order.iter().copied();
     let order = order.filter(|inode| !parts.is_unchanged(*inode));
-    let with_blocks: Vec<InodeId> = order.filter(|i| plan.block_of.contains_key(i)).collect();
+    let has_new_blocks = |i: &InodeId| {
+        let old = || parts.old_block(*i, &parts.form(*i, plan.epoch));
+        plan.block_of.contains_key(i) && old().is_none()
+    };
+    let with_blocks: Vec<InodeId> = order.filter(has_new_blocks).collect();
     let zone_at = u64::from(plan.zone_block) * block;
     let mut zone = Zone {
         parts,
@@ -177,7 +183,7 @@ pub(crate) fn emit(
             let old_area = parts.unchanged.is_some();
             zone.area = (!old_area).then(|| (area, u64::from(plan.xattr_block) * block));
             let order = parts.order.iter().copied();
-            let placed = |i: &InodeId| !parts.is_unchanged(*i) && !parts.is_root_in_place(*i);
+            let placed = |i: &InodeId| !parts.is_unchanged(*i) && parts.place(*i).is_none();
             zone.inodes.extend(order.filter(placed));
         }
         // The metabox is between the directories and the inodes.
@@ -192,15 +198,13 @@ pub(crate) fn emit(
         front = front_inodes(parts, plan, &std::mem::take(&mut zone.inodes))?;
     }
     let mut digest = emit_zone(&zone, &front, threads, &write)?;
-    let mut root = Vec::new();
+    let mut overwrites = Overwrites::default();
     if let Some(unchanged) = parts.unchanged {
-        if !parts.is_unchanged(ROOT) {
-            emit_inode(parts, plan, ROOT, &mut root)?;
-        }
+        overwrites = overwritten(parts, plan, unchanged, output)?;
         // All else is as in the patched image.
         let all = [
             digest,
-            xxh3_128(&root),
+            overwrites.digest(),
             u128::from_le_bytes(unchanged.superblock().uuid),
         ];
         digest = xxh3_128(all.map(u128::to_le_bytes).as_flattened());
@@ -209,13 +213,42 @@ pub(crate) fn emit(
         let all = [directories, metabox.digest, digest].map(u128::to_le_bytes);
         digest = xxh3_128(all.as_flattened());
     }
-    let mut head = make_head(parts, plan, prefixes, digest, &front, output)?;
-    if let Some(unchanged) = parts.unchanged
-        && !parts.is_unchanged(ROOT)
-    {
-        head.set_root(unchanged.root_position(), root);
-    }
+    let uuid = (parts.unchanged)
+        .filter(|_| overwrites.is_empty() && Some(plan.end_block) == parts.base.map(Bases::behind))
+        .map(|unchanged| unchanged.superblock().uuid);
+    let mut head = make_head(parts, plan, prefixes, (uuid, digest), &front, output)?;
+    head.set_overwrites(overwrites);
     Ok(head)
+}
+
+/// Returns the parts of old inodes and directories that change.
+fn overwritten(
+    parts: &Parts<'_>,
+    plan: &Plan,
+    unchanged: &Unchanged,
+    output: &Output,
+) -> Result<Overwrites> {
+    let bits = parts.options.block;
+    let mut all = Overwrites::default();
+    let mut add = |bytes: &[u8], at| {
+        let added = all.add(bytes, at, bits, output);
+        added.map_err(|e| Error::io("image", "cannot read", e))
+    };
+    let mut out = Vec::new();
+    for (inode, place) in unchanged.overwritten() {
+        out.clear();
+        emit_inode(parts, plan, inode, &mut out)?;
+        add(&out, place.inode.position())?;
+        let form = parts.form(inode, plan.epoch);
+        if let Some(block) = parts.old_block(inode, &form) {
+            out.clear();
+            emit_blocks(parts, plan, inode, &mut out)?;
+            // Readers of a directory take what follows the last name as a part of it, unless it is 0.
+            out.resize(out.len().next_multiple_of(bits.size_usize()), 0);
+            add(&out, u64::from(block) * bits.size())?;
+        }
+    }
+    Ok(all)
 }
 
 /// Writes the whole blocks of directories and long links. Returns a digest of them.

@@ -34,7 +34,7 @@ mod zone;
 
 pub(crate) use epoch::{Epoch, old_epoch};
 pub(crate) use parts::{
-    Metabox, Parts, Wanted, check_owners, dir_names, dir_size, stored_owner, stored_time,
+    Metabox, Parts, Wanted, check_owners, dir_names, dir_size, index, stored_owner, stored_time,
 };
 pub(crate) use zone::SUPERBLOCK_END;
 
@@ -42,7 +42,7 @@ use super::base::Bases;
 use super::options::Metadata;
 use super::pack::address::{DataBlock, GrainAddr, Location};
 use super::pack::grain::Grain;
-use super::tree::{InodeId, METABOX, NodeKind, PACKED, ROOT};
+use super::tree::{InodeId, METABOX, NodeKind, PACKED};
 use super::unchanged::Unchanged;
 use crate::{Error, Result};
 use std::sync::Arc;
@@ -121,12 +121,14 @@ impl Plan {
         let mut serial = 0;
         if let Some(unchanged) = parts.unchanged {
             serial = unchanged.last_serial();
-            plan.serials[ROOT as usize] = unchanged.root_serial();
         }
+        let mut old_blocks = Vec::new();
         let mut next_packed = parts.packed.packed_size;
         for inode in order.iter().filter(|inode| !parts.is_unchanged(**inode)) {
             let form = parts.form(*inode, epoch);
-            if !parts.is_root_in_place(*inode) {
+            if let Some(place) = parts.place(*inode) {
+                plan.serials[*inode as usize] = place.inode.raw().ino;
+            } else {
                 let position = zone.place(&form) / ALIGN;
                 plan.positions[*inode as usize] = u32::try_from(position)
                     .map_err(|_| Error::limit("image", "more than 128 GiB of inodes"))?;
@@ -138,6 +140,8 @@ impl Plan {
             if has_names && form.layout == Layout::CompressedFull {
                 plan.packed_dirs.push((*inode, next_packed));
                 next_packed += form.size;
+            } else if let Some(block) = parts.old_block(*inode, &form) {
+                old_blocks.push((*inode, block));
             } else if has_names && form.size > form.tail {
                 let blocks = bits.count(form.size - form.tail);
                 plan.block_of.insert(*inode, block32(blocks)?);
@@ -148,6 +152,7 @@ impl Plan {
             return Ok(plan);
         }
         plan.place_blocks(parts)?;
+        plan.block_of.extend(old_blocks);
         plan.xattr_block = match parts.unchanged {
             Some(unchanged) => block32(unchanged.superblock().xattr_blkaddr.0)?,
             None => plan.end_block,
@@ -270,11 +275,6 @@ impl Plan {
     /// Returns the block address of data in the unified address space.
     pub(crate) fn block_address(&self, block: DataBlock) -> u32 {
         self.address(block.location())
-    }
-
-    /// Returns the block address of a cluster whose grains are blocks.
-    pub(crate) fn cluster_block(&self, cluster: GrainAddr) -> u32 {
-        self.address(cluster.location())
     }
 
     fn address(&self, block: Location) -> u32 {

@@ -15,6 +15,7 @@ mod emit;
 mod file_contexts;
 mod fingerprint;
 mod fs_config;
+mod kept_clusters;
 mod layout;
 mod load;
 mod matching;

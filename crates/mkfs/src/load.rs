@@ -409,9 +409,10 @@ impl<'a> Loader<'a> {
         };
         let in_place = self.leave_in_place(tree, &order, &settings, packer)?;
         order.retain(|inode| !in_place.contains(inode));
+        let mut kept = self.kept_clusters(tree, &order)?;
         let contents: Vec<dedupe::DedupeCandidate> = order
             .iter()
-            .filter(|i| !self.is_sparse(tree, **i))
+            .filter(|i| !self.is_sparse(tree, **i) && !kept.contains_key(*i))
             .map(|i| self.content(tree, *i))
             .collect();
         let of_others = self.in_place.iter().any(Option::is_none);
@@ -446,12 +447,30 @@ impl<'a> Loader<'a> {
                 packer.add_base_file(inode, size, data, *sum)?;
                 continue;
             }
+            if let Some(kept) = kept.remove(&inode) {
+                let kept_tail = kept.tail.as_ref().map(|(at, _)| *at);
+                packer.add_clusters(kept.number, kept.clusters);
+                if let Some((_, tail)) = kept.tail {
+                    packer.keep_tail(inode, tail);
+                }
+                let decision = FileDecision {
+                    sharing: FileSharing {
+                        plan: Some(&kept.plan),
+                        kept_tail,
+                        ..FileSharing::default()
+                    },
+                    choice: Choice::Default,
+                };
+                self.pack_file(tree, inode, decision, packer)?;
+                continue;
+            }
             // Files of the packed inode follow at the end, in the order of the plan.
             let decision = FileDecision {
                 sharing: FileSharing {
                     duplicate_key: None,
                     plan: plan.plans.get(&inode),
                     end: plan.tail_starts.get(&inode).copied(),
+                    kept_tail: None,
                 },
                 choice: plan.choices.get(&inode).copied().unwrap_or_default(),
             };

@@ -8,14 +8,15 @@ use super::memory_budget;
 use super::options::{Dedupe, InodeForm, Metadata, Options};
 use super::progress::Progress;
 use super::tree::{self, InodeId, NodeKind, ROOT, Tree, XattrSet};
-use super::unchanged::Unchanged;
+use super::unchanged::{Content, Place, Unchanged};
 use crate::Result;
 use hashbrown::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 use tuff_erofs::read::{self, Image, Inode};
 use tuff_format::Nid;
 use tuff_format::features::{compat, incompat};
-use tuff_format::inode::FileType;
+use tuff_format::inode::{FileType, Layout};
 
 /// Length in bytes that a disk writes as a whole.
 const SECTOR: u64 = 512;
@@ -28,7 +29,8 @@ const ATTRIBUTES_MAX: usize = 2048;
 /// Files that a worker takes at once. Neighbours share clusters of the packed inode.
 const FILES: usize = 16;
 
-/// Finds the inodes that stay in place. `None` if the patch has to write all metadata.
+/// Finds the inodes that keep their nid. `None` if the patch has to write all metadata. `overwrites` is set if old bytes
+/// may change because the image takes effect as a whole.
 ///
 /// # Errors
 /// Errors of reading the old image and the sources.
@@ -36,6 +38,7 @@ pub(crate) fn find_unchanged(
     tree: &Tree,
     base: &Arc<Bases>,
     options: &Options,
+    overwrites: bool,
     loader: &Loader<'_>,
     threads: usize,
     progress: &Progress,
@@ -43,40 +46,95 @@ pub(crate) fn find_unchanged(
     let Some(image) = base.patched().filter(|image| supports(image, options)) else {
         return Ok(None);
     };
-    let sb = image.superblock();
     let root = image.root()?;
-    if !attributes_fit(tree) || !keeps_place(tree, image, &root, options)? {
+    let root_stays = can_overwrite(tree, image, options, ROOT, &root)?
+        && (overwrites || is_in_one_sector(&root));
+    if !root_stays || !attributes_fit(tree) {
         return Ok(None);
     }
-    let mut pairs = Pairs::of(tree, image, root)?;
+    let mut pairs = Pairs::of(tree, image, root, overwrites)?;
     let order = tree.inode_order();
     pairs.drop_different(tree, image, options, loader, &order)?;
-    let others = |i: &&InodeId| tree.file_type(**i) != FileType::Dir;
-    let new = order
-        .iter()
-        .filter(others)
-        .filter(|i| !pairs.old.contains_key(*i));
     let most = NEW_INODES_MIN.max(order.len() / NEW_INODES_SHARE);
-    if new.count() > most {
+    if pairs.new_contents(tree, &order) > most {
         return Ok(None);
     }
-    pairs.drop_other_contents(tree, base, options, loader, threads, progress)?;
-    pairs.drop_moved(tree, &order);
-    let new = order
-        .iter()
-        .filter(others)
-        .filter(|i| !pairs.old.contains_key(*i));
-    if new.count() > most {
+    pairs.compare_contents(tree, base, options, loader, threads, progress)?;
+    if pairs.new_contents(tree, &order) > most {
         return Ok(None);
     }
+    match overwrites {
+        true => pairs.alter_directories(tree, &order),
+        false => pairs.drop_moved(tree, &order),
+    }
+    let mut places = HashMap::new();
+    for (inode, content) in pairs.altered {
+        // Dropped ones have no pair.
+        if let Some(old) = pairs.old.remove(&inode) {
+            let place = place(image, old, content, overwrites)?;
+            places.insert(inode, place);
+        }
+    }
+    give_up_shared_blocks(&mut places);
     Ok(Some(Unchanged {
         nids: pairs.old.iter().map(|(id, old)| (*id, old.nid())).collect(),
-        superblock: sb.clone(),
+        places,
+        superblock: image.superblock().clone(),
         configs: image.configs().clone(),
-        root_body: image.xattr_body(&root)?.to_vec(),
-        root,
         last_serial: pairs.last_serial,
     }))
+}
+
+/// Returns the place of an old inode that is overwritten. Without `whole` it is that of the inode alone.
+fn place(image: &Image, inode: Inode, content: Content, whole: bool) -> Result<Place> {
+    let raw = inode.raw();
+    let bits = image.superblock().block_bits;
+    let count = match raw.layout {
+        Layout::FlatPlain => bits.count(inode.size()),
+        Layout::FlatInline => inode.size() >> bits.get(),
+        _ => 0,
+    };
+    let end = raw
+        .u
+        .checked_add(count)
+        .and_then(|end| u32::try_from(end).ok());
+    let blocks = match end {
+        // Fits: before the end. Block 0 holds the superblock.
+        Some(end) if whole && inode.is_dir() && count > 0 && raw.u > 0 => raw.u as u32..end,
+        _ => 0..0,
+    };
+    Ok(Place {
+        inode,
+        body: image.xattr_body(&inode)?.to_vec(),
+        len: match whole {
+            true => image.stored_len(&inode)?,
+            false => (raw.len() + raw.xattr_len()) as u64,
+        },
+        blocks,
+        content,
+    })
+}
+
+/// Lets directories that share blocks have new ones.
+fn give_up_shared_blocks(places: &mut HashMap<InodeId, Place>) {
+    let blocks = |(inode, place): (&InodeId, &Place)| (place.blocks.clone(), *inode);
+    let mut all: Vec<_> = places.iter().map(blocks).collect();
+    all.retain(|(blocks, _)| !blocks.is_empty());
+    all.sort_unstable_by_key(|(blocks, inode)| (blocks.start, *inode));
+    let mut end = 0;
+    let mut last = None;
+    for (blocks, inode) in all {
+        if blocks.start < end {
+            for inode in [Some(inode), last].into_iter().flatten() {
+                if let Some(place) = places.get_mut(&inode) {
+                    place.blocks = 0..0;
+                }
+            }
+        }
+        if blocks.end > end {
+            (end, last) = (blocks.end, Some(inode));
+        }
+    }
 }
 
 /// Returns true if the metadata of the image can stay in place under these options.
@@ -96,20 +154,34 @@ fn supports(image: &Image, options: &Options) -> bool {
         && options.sources.hard_links
 }
 
-/// Returns true if the new root inode can overwrite the old one in one sector.
-fn keeps_place(tree: &Tree, image: &Image, old: &Inode, options: &Options) -> Result<bool> {
-    let epoch = old_epoch(image.superblock(), options);
-    let raw = old.raw();
-    let at = old.position();
+/// Returns true if a disk writes the inode, with its attributes, as a whole.
+fn is_in_one_sector(inode: &Inode) -> bool {
+    let (raw, at) = (inode.raw(), inode.position());
     let len = (raw.len() + raw.xattr_len()) as u64;
-    let (uid, gid) = stored_owner(tree, options, ROOT);
-    let fits = raw.extended
+    at / SECTOR == (at + len - 1) / SECTOR
+}
+
+/// Returns true if an old inode, with its attributes, has room for the properties of a new one.
+fn can_overwrite(
+    tree: &Tree,
+    image: &Image,
+    options: &Options,
+    inode: InodeId,
+    old: &Inode,
+) -> Result<bool> {
+    let epoch = old_epoch(image.superblock(), options);
+    let (uid, gid) = stored_owner(tree, options, inode);
+    let size = match tree.kind(inode) {
+        NodeKind::Dir => dir_size(tree, inode, options.block),
+        _ => tree.size(inode),
+    };
+    let fits = old.raw().extended
         || uid <= 0xFFFF
             && gid <= 0xFFFF
-            && tree.nlink(ROOT) <= 0xFFFF
-            && dir_size(tree, ROOT, options.block) <= u32::MAX.into()
-            && epoch.delay(stored_time(tree, options, ROOT)).is_some();
-    Ok(fits && at / SECTOR == (at + len - 1) / SECTOR && has_attributes(tree, image, ROOT, old)?)
+            && tree.nlink(inode) <= 0xFFFF
+            && size <= u32::MAX.into()
+            && epoch.delay(stored_time(tree, options, inode)).is_some();
+    Ok(fits && has_attributes(tree, image, inode, old)?)
 }
 
 /// Returns true if an old inode has the attributes of a new one.
@@ -155,15 +227,21 @@ fn is_alike(
 /// New inodes and the old ones with the same path.
 struct Pairs {
     old: HashMap<InodeId, Inode>,
+    /// Those of them that are overwritten, with their content.
+    altered: HashMap<InodeId, Content>,
+    /// Any old inode may be overwritten, not only the root.
+    overwrites: bool,
     /// Directories with other names than before.
     renamed: HashSet<InodeId>,
     last_serial: u32,
 }
 
 impl Pairs {
-    fn of(tree: &Tree, image: &Image, root: Inode) -> Result<Self> {
+    fn of(tree: &Tree, image: &Image, root: Inode, overwrites: bool) -> Result<Self> {
         let mut this = Self {
             old: HashMap::new(),
+            altered: HashMap::new(),
+            overwrites,
             renamed: HashSet::new(),
             last_serial: root.raw().ino,
         };
@@ -206,7 +284,8 @@ impl Pairs {
         Ok(this)
     }
 
-    /// Drops pairs with other properties, or with data in a form that the options exclude.
+    /// Drops pairs with other properties, unless the old inode can be overwritten, and pairs with data in a form that
+    /// the options exclude.
     fn drop_different(
         &mut self,
         tree: &Tree,
@@ -220,19 +299,38 @@ impl Pairs {
                 continue;
             };
             let recoded = is_compressed(old) && loader.policy(tree, *inode).1.spec.is_none();
-            // The root may change in place.
-            let stays = !recoded && is_alike(tree, image, options, *inode, old)?;
-            if !stays && *inode == ROOT {
-                self.renamed.insert(ROOT);
-            } else if !stays {
+            if !recoded && is_alike(tree, image, options, *inode, old)? {
+                continue;
+            }
+            // That of the root was seen to fit.
+            let fits = *inode == ROOT
+                || self.overwrites && !recoded && can_overwrite(tree, image, options, *inode, old)?;
+            if fits {
+                let content = match tree.kind(*inode) {
+                    NodeKind::File { size } if size != old.size() => Content::Other,
+                    _ => Content::Same,
+                };
+                self.altered.insert(*inode, content);
+            } else {
                 self.old.remove(inode);
             }
         }
         Ok(())
     }
 
-    /// Drops pairs of files with different contents.
-    fn drop_other_contents(
+    /// Returns the number of inodes other than directories that are new or have another content.
+    fn new_contents(&self, tree: &Tree, order: &[InodeId]) -> usize {
+        let is_new = |inode: &&InodeId| {
+            tree.file_type(**inode) != FileType::Dir
+                && (!self.old.contains_key(*inode)
+                    || (self.altered.get(*inode)).is_some_and(|c| !matches!(c, Content::Same)))
+        };
+        order.iter().filter(is_new).count()
+    }
+
+    /// Compares the contents of files. Pairs of files with different contents are altered, or dropped if the old inode
+    /// cannot be overwritten.
+    fn compare_contents(
         &mut self,
         tree: &Tree,
         base: &Arc<Bases>,
@@ -246,7 +344,7 @@ impl Pairs {
         };
         let mut files = Vec::new();
         for (inode, old) in &self.old {
-            if tree.size(*inode) > 0 {
+            if tree.size(*inode) > 0 && tree.size(*inode) == old.size() {
                 files.push((base.data_position(old)?, *inode, *old));
             }
         }
@@ -265,7 +363,7 @@ impl Pairs {
             entropy_coding: false,
             dense_and_fast: None,
         };
-        let compare = |i: usize, context: &mut WorkerContext, different: &mut Vec<InodeId>| {
+        let compare = |i: usize, context: &mut WorkerContext, different: &mut Vec<_>| {
             let mut there = Vec::new();
             for (_, inode, old) in groups[i] {
                 let size = tree.size(*inode);
@@ -273,36 +371,65 @@ impl Pairs {
                     // Content with holes is compared by the deduplication.
                     Some(content) if !loader.is_sparse(tree, *inode) => content,
                     _ => {
-                        different.push(*inode);
+                        different.push((*inode, Content::Other));
                         continue;
                     }
                 };
-                let (mut at, mut same) = (0, true);
+                let mut at = 0;
+                let mut ranges: Vec<Range<u64>> = Vec::new();
                 read_through(&content, size, &mut context.buf, &mut |bytes| {
                     progress.check()?;
                     progress.add_bytes(bytes.len() as u64);
-                    if same {
+                    // Where no old inode is overwritten, the first difference decides.
+                    if self.overwrites || ranges.is_empty() {
                         there.resize(bytes.len(), 0);
                         let read = image.read_at(old, &mut there, at)?;
-                        same = read == bytes.len() && there == bytes;
+                        there.truncate(read);
+                        add_differences(bytes, &there, at, &mut ranges);
                         at += bytes.len() as u64;
                     }
                     Ok(())
                 })?;
-                if !same {
-                    different.push(*inode);
+                if !ranges.is_empty() {
+                    different.push((*inode, Content::Edited(ranges)));
                 }
             }
             Ok(())
         };
         let different = dedupe::parallel(groups.len(), &settings, &compare)?;
-        for inode in different.iter().flatten() {
-            self.old.remove(inode);
+        for (inode, content) in different.into_iter().flatten() {
+            let old = self.old.get(&inode);
+            let fits = old.map(|old| can_overwrite(tree, image, options, inode, old));
+            if self.overwrites && fits.transpose()?.unwrap_or(false) {
+                self.altered.insert(inode, content);
+            } else {
+                self.old.remove(&inode);
+            }
         }
         Ok(())
     }
 
-    /// Drops directories that name an inode at another place.
+    /// Alters directories that name an inode at another place, or that may do so. The nids of files with another
+    /// content are known when the files are encoded.
+    fn alter_directories(&mut self, tree: &Tree, order: &[InodeId]) {
+        let keeps_nid = |inode: InodeId| {
+            self.old.contains_key(&inode)
+                && (tree.file_type(inode) == FileType::Dir || !self.altered.contains_key(&inode))
+        };
+        let changes = |dir: &&InodeId| {
+            tree.file_type(**dir) == FileType::Dir
+                && self.old.contains_key(*dir)
+                && (self.renamed.contains(*dir)
+                    || !keeps_nid(tree.parent(**dir))
+                    || !tree.children(**dir).iter().all(|d| keeps_nid(d.inode)))
+        };
+        let dirs: Vec<InodeId> = order.iter().filter(changes).copied().collect();
+        for dir in dirs {
+            self.altered.entry(dir).or_insert(Content::Same);
+        }
+    }
+
+    /// Drops directories that name an inode at another place. The root is altered instead.
     fn drop_moved(&mut self, tree: &Tree, order: &[InodeId]) {
         let is_dir = |inode: &&InodeId| tree.file_type(**inode) == FileType::Dir;
         // A child follows its parent.
@@ -310,15 +437,36 @@ impl Pairs {
             let children = tree.children(*dir);
             let stays = !self.renamed.contains(dir)
                 && children.iter().all(|d| self.old.contains_key(&d.inode));
-            if !stays {
+            if !stays && *dir == ROOT {
+                self.altered.insert(ROOT, Content::Same);
+            } else if !stays {
                 self.old.remove(dir);
             }
         }
         for dir in order.iter().filter(is_dir).filter(|dir| **dir != ROOT) {
             let parent = tree.parent(*dir);
-            if parent != ROOT && !self.old.contains_key(&parent) {
+            if !self.old.contains_key(&parent) {
                 self.old.remove(dir);
             }
+        }
+    }
+}
+
+/// Appends the ranges in which bytes differ from those that are `there`, in units of 4 KiB. Both start at `at`.
+fn add_differences(bytes: &[u8], there: &[u8], at: u64, ranges: &mut Vec<Range<u64>>) {
+    const UNIT: usize = 4096;
+    if bytes == there {
+        return;
+    }
+    for (i, unit) in bytes.chunks(UNIT).enumerate() {
+        let from = i * UNIT;
+        if there.get(from..from + unit.len()) == Some(unit) {
+            continue;
+        }
+        let (start, end) = (at + from as u64, at + (from + unit.len()) as u64);
+        match ranges.last_mut() {
+            Some(range) if range.end == start => range.end = end,
+            _ => ranges.push(start..end),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Patching: an existing image receives another tree; its data stays in place.
 //!
+//! A file is copied, and the patched copy replaces it. A block device is patched itself.
+//!
 //! ```text
 //! block 0       1 ..                       old end ..
 //! superblock │  data and metadata so far │ new data, then new metadata
@@ -7,11 +9,11 @@
 //! ```
 //!
 //! The old image is the base of the new one, in the same file. Data that both trees share is read for comparison only;
-//! it is neither encoded nor written. The superblock is written last, after a sync. Until then the file is the old
+//! it is neither encoded nor written. The superblock is written last, after a sync. Until then a device holds the old
 //! image followed by unused data.
 //!
-//! If little has changed, unchanged inodes stay in place as well, and the root inode is overwritten after the
-//! superblock; see [`Unchanged`](super::unchanged::Unchanged).
+//! If little has changed, inodes stay in place as well, and some are overwritten after the superblock; see
+//! [`Unchanged`](super::unchanged::Unchanged).
 
 use super::base::Bases;
 use super::options::{Compression, Fragments, Metadata, Options, Verity};
@@ -55,12 +57,16 @@ pub fn patch(
     }
     let name = image.display().to_string();
     let failed = |e| Error::io(&name, "cannot write behind the image", e);
-    let output = Output::grow(image, HEAD).map_err(failed)?;
+    // The lock excludes other patches.
+    let old = Output::grow(image, HEAD).map_err(failed)?;
+    let copy = (!old.is_device()).then(|| old.copy(image)).transpose();
+    let copy = copy.map_err(|e| Error::io(&name, "cannot copy the image", e))?;
+    let output = copy.as_ref().unwrap_or(&old);
     // Under the lock: another patch may just have ended.
     let base = Bases::of_patch(image, options)?;
     let old_bytes = options.block.size() * u64::from(base.behind());
     let places = Targets {
-        image: &output,
+        image: output,
         blob: None,
     };
     let written = write(sources, options, Some(base), places, progress, &|| ())
@@ -69,9 +75,11 @@ pub fn patch(
     progress
         .check()
         .map_err(|e| e.rename_place("image", &name))?;
-    output
-        .finish(written.bytes, true)
-        .map_err(|e| Error::io(&name, "cannot finish", e))?;
+    let (finished, _lock) = match copy {
+        Some(copy) => (copy.finish(written.bytes, true), Some(old)),
+        None => (old.finish(written.bytes, true), None),
+    };
+    finished.map_err(|e| Error::io(&name, "cannot finish", e))?;
     Ok(written.summary(options, old_bytes))
 }
 

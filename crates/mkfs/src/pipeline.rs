@@ -326,8 +326,17 @@ pub(crate) fn write(
     let mut unchanged = None;
     if let Some(base) = grown {
         progress.stage("match");
-        unchanged = find_unchanged(&tree, base, options, &loader, threads, progress)?.map(Arc::new);
+        unchanged = find_unchanged(
+            &tree,
+            base,
+            options,
+            output.is_atomic(),
+            &loader,
+            threads,
+            progress,
+        )?;
     }
+    let unchanged = unchanged.map(Arc::new);
     if let Some(unchanged) = &unchanged {
         small_options = unchanged.options(options);
         small_policies = Policies::new(&small_options);
@@ -348,7 +357,8 @@ pub(crate) fn write(
         area.extend_from_slice(&table);
     }
     count(&tree, &order, &mut packed.stats);
-    let wanted = Wanted {
+    let settled;
+    let mut wanted = Wanted {
         tree: &tree,
         order: &order,
         xattrs: &xattrs,
@@ -357,6 +367,12 @@ pub(crate) fn write(
         xattr_area: area.len() as u64,
         unchanged: unchanged.as_ref(),
     };
+    if let Some(unchanged) = &unchanged {
+        let epoch = layout::old_epoch(unchanged.superblock(), options);
+        let misfits = wanted.with(&packed, None).misfits(epoch);
+        settled = Arc::new(unchanged.without(&misfits));
+        wanted.unchanged = Some(&settled);
+    }
     let mut plan = Plan::new(&wanted.with(&packed, None))?;
     let mut metabox = None;
     if let Some(size) = plan.metabox_size {

@@ -125,13 +125,13 @@ impl Stats {
                 self.inline_bytes += bytes.len() as u64;
             }
             Tail::Fragment(bytes) => self.fragment_bytes += bytes.len() as u64,
-            Tail::Later(_) => {}
+            Tail::Later(_) | Tail::Kept(_) => {}
         }
         let Some(of) = self.algorithms.get_mut(usize::from(algorithm)) else {
             return;
         };
         let mut homes = homes.iter();
-        let fragment = matches!(tail, Tail::Fragment(_) | Tail::Later(_));
+        let fragment = matches!(tail, Tail::Fragment(_) | Tail::Later(_) | Tail::Kept(_));
         for (i, p) in pieces.iter().enumerate() {
             if fragment && i + 1 == pieces.len() {
                 continue;

@@ -14,13 +14,13 @@ use tuff_format::features::{Feature, incompat};
 
 impl Member {
     /// Returns the places of a file's data. `None` if the new image cannot express them, or if the file is to be
-    /// `stored` and the base has it compressed.
-    pub(super) fn data(&self, nid: Nid, stored: bool) -> Result<Option<BaseData>> {
+    /// `stored` and the base has it compressed. `stays` is set if the packed inode of the base is that of the new image.
+    pub(super) fn data(&self, nid: Nid, stored: bool, stays: bool) -> Result<Option<BaseData>> {
         let data = || {
             let inode = self.image.inode(nid)?;
             match is_compressed(&inode) {
                 true if stored => Ok(None),
-                true => self.encoded(&inode),
+                true => self.encoded(&inode, stays),
                 false => self.flat(&inode),
             }
         };
@@ -148,7 +148,7 @@ impl Member {
         })
     }
 
-    fn encoded(&self, inode: &Inode) -> Result<Option<BaseData>> {
+    fn encoded(&self, inode: &Inode, stays: bool) -> Result<Option<BaseData>> {
         if !self.can_share_clusters() {
             return Ok(None);
         }
@@ -185,7 +185,14 @@ impl Member {
                     tail = BaseTail::Inline(self.image.bytes(space, pos, len as usize)?.to_vec());
                 }
                 Location::Fragment { offset } if last => {
-                    let Some(fragment) = self.fragment(offset, extent.len)? else {
+                    let fragment = match stays {
+                        true => Some(BaseFragment {
+                            offset,
+                            pieces: Vec::new(),
+                        }),
+                        false => self.fragment(offset, extent.len)?,
+                    };
+                    let Some(fragment) = fragment else {
                         return Ok(None);
                     };
                     if extent.offset == 0 {

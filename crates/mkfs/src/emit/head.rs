@@ -3,14 +3,16 @@
 use crate::base::Bases;
 use crate::layout::{Parts, Plan, SUPERBLOCK_END};
 use crate::pack::{FileData, FileTail};
-use crate::tree;
+use crate::tree::{self, METABOX, PACKED};
 use crate::{Error, Result};
+use std::io;
 use std::os::unix::fs::FileExt;
 use tuff_codec::{EncoderSpec, Method};
 use tuff_format::cluster::HeadKind;
 use tuff_format::config::{Configs, Lz4};
 use tuff_format::device::{SLOT_LEN, Slot};
 use tuff_format::features::{compat, incompat};
+use tuff_format::inode::Layout;
 use tuff_format::superblock::{self, Superblock};
 use tuff_format::{BlockAddr, BlockBits};
 use tuff_store::Output;
@@ -44,7 +46,12 @@ fn used(parts: &Parts<'_>, plan: &Plan) -> Used {
     let (bits, grain) = (parts.options.block, parts.options.grain());
     let packed = (parts.packed.packed_size > 0).then_some(&parts.packed.packed);
     let metabox = parts.metabox.map(|metabox| &metabox.data);
-    for data in parts.packed.files.iter().chain(packed).chain(metabox) {
+    let files = (0..).zip(&parts.packed.files);
+    let hidden = [(PACKED, packed), (METABOX, metabox)];
+    let hidden = hidden
+        .into_iter()
+        .filter_map(|(id, data)| Some((id, data?)));
+    for (id, data) in files.chain(hidden) {
         match data {
             FileData::None | FileData::Flat { .. } | FileData::Same(_) => {}
             FileData::Chunked(_) | FileData::OneChunk { .. } | FileData::Table(_) => {
@@ -57,8 +64,10 @@ fn used(parts: &Parts<'_>, plan: &Plan) -> Used {
                 if let FileTail::Inline(_) = data.tail {
                     used.incompat |= incompat::ZTAILPACKING;
                 }
-                // The bits of fragments and of shared clusters are the same.
-                if data.shares() {
+                // The bits of fragments and of shared clusters are the same. A COMPACT index that stays has the
+                // clusters of the old file.
+                let stays = parts.place(id).map(|place| place.inode.layout());
+                if data.shares() && stays != Some(Layout::CompressedCompact) {
                     used.incompat |= incompat::FRAGMENTS;
                 }
                 used.algorithms |= 1 << data.algorithm;
@@ -151,12 +160,56 @@ fn configs(parts: &Parts<'_>, used: &Used) -> Configs {
     }
 }
 
+/// Changes of old bytes: positions and new bytes, each in one block.
+#[derive(Default)]
+pub(crate) struct Overwrites(Vec<(u64, Vec<u8>)>);
+
+impl Overwrites {
+    /// Adds the blocks in which `bytes` differ from those that the output has at `at`.
+    pub(super) fn add(
+        &mut self,
+        bytes: &[u8],
+        at: u64,
+        bits: BlockBits,
+        output: &Output,
+    ) -> io::Result<()> {
+        let mut old = vec![0; bytes.len()];
+        output.file().read_exact_at(&mut old, at)?;
+        let mut from = 0;
+        while from < bytes.len() {
+            let room = bits.size() - bits.within(at + from as u64);
+            // Fits: at most a block.
+            let to = bytes.len().min(from + room as usize);
+            if bytes[from..to] != old[from..to] {
+                self.0.push((at + from as u64, bytes[from..to].to_vec()));
+            }
+            from = to;
+        }
+        Ok(())
+    }
+
+    /// Returns true if nothing changes.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns a digest of the changes.
+    pub(super) fn digest(&self) -> u128 {
+        let mut digest = Xxh3::new();
+        for (at, bytes) in &self.0 {
+            digest.update(&at.to_le_bytes());
+            digest.update(bytes);
+        }
+        digest.digest128()
+    }
+}
+
 /// Block 0. It is written last and makes the image valid.
 pub(crate) struct Head {
     /// Bytes from [`superblock::OFFSET`] on.
     bytes: Vec<u8>,
-    /// Root inode that overwrites the old one, with its position.
-    root: Option<(u64, Vec<u8>)>,
+    /// Changes of old inodes and directories.
+    overwrites: Overwrites,
     pub(crate) uuid: [u8; 16],
 }
 
@@ -166,9 +219,9 @@ impl Head {
         (superblock::OFFSET, &self.bytes)
     }
 
-    /// Sets a root inode that is written after block 0 and makes the new tree visible.
-    pub(super) fn set_root(&mut self, at: u64, inode: Vec<u8>) {
-        self.root = Some((at, inode));
+    /// Sets changes of old bytes that are written after block 0 and make the new tree visible.
+    pub(super) fn set_overwrites(&mut self, overwrites: Overwrites) {
+        self.overwrites = overwrites;
     }
 
     /// Writes block 0 after everything before it is on stable storage.
@@ -178,20 +231,22 @@ impl Head {
         output
             .write_at(&self.bytes, superblock::OFFSET)
             .map_err(fail)?;
-        if let Some((at, inode)) = &self.root {
+        if !self.overwrites.0.is_empty() {
             output.settle().map_err(fail)?;
-            output.overwrite(inode, *at).map_err(fail)?;
+        }
+        for (at, bytes) in &self.overwrites.0 {
+            output.overwrite(bytes, *at).map_err(fail)?;
         }
         Ok(())
     }
 }
 
-/// Builds block 0 from the plan.
+/// Builds block 0 from the plan. The UUID is derived from the digest of the metadata, unless there is an old one.
 pub(super) fn make_head(
     parts: &Parts<'_>,
     plan: &Plan,
     prefixes: Option<Prefixes>,
-    meta_digest: u128,
+    (old_uuid, meta_digest): (Option<[u8; 16]>, u128),
     front: &[u8],
     output: &Output,
 ) -> Result<Head> {
@@ -288,6 +343,7 @@ pub(super) fn make_head(
     sb.uuid = o
         .metadata
         .uuid
+        .or(old_uuid)
         .unwrap_or_else(|| derived_uuid(&sb, &records, parts.packed.digest, meta_digest));
     let summed = superblock::checksum_len(bits);
     let mut covered = sb.encode();
@@ -324,7 +380,7 @@ pub(super) fn make_head(
     }
     Ok(Head {
         bytes: covered,
-        root: None,
+        overwrites: Overwrites::default(),
         uuid: sb.uuid,
     })
 }

@@ -2,13 +2,13 @@
 
 use super::directory::dir_blocks;
 use crate::Result;
-use crate::layout::{Parts, Plan};
+use crate::layout::{self, Parts, Plan};
 use crate::pack::address::GrainAddr;
 use crate::pack::piece::ShortPiece;
 use crate::pack::{Encoded, FileData, FileTail};
 use crate::tree::{InodeId, NodeKind, is_hidden};
 use tuff_format::cluster::header::MapHeader;
-use tuff_format::cluster::write::{self, Piece, Tail, header_pos};
+use tuff_format::cluster::write::header_pos;
 use tuff_format::cluster::{Coding, Data, Extent, HeadKind, extent};
 use tuff_format::inode::{FileType, Inode, Layout, encode_device};
 use tuff_format::{BlockAddr, DeviceId, chunk, xattr};
@@ -182,7 +182,13 @@ fn emit_file(
             let index = if parts.options.layout.unaligned {
                 extent::encode(&extents(parts, plan, &data), header, bits)
             } else {
-                index_of_blocks(parts, plan, &data, header)
+                let compact = parts.has_compact_index(id, &data, header);
+                let index = layout::index(&data, plan.base_block, header, bits, compact);
+                assert_eq!(
+                    index.compact, compact,
+                    "contiguous clusters have a compact index"
+                );
+                index.bytes
             };
             out.extend_from_slice(&index);
             if let FileTail::Inline(t) = data.tail {
@@ -191,37 +197,6 @@ fn emit_file(
         }
     }
     Ok(())
-}
-
-/// Returns the index of a compressed file whose clusters are whole blocks. `header` is the position of the map header.
-fn index_of_blocks(parts: &Parts<'_>, plan: &Plan, data: &Encoded<'_>, header: u64) -> Vec<u8> {
-    let place = |(cluster, p): (GrainAddr, ShortPiece)| Piece {
-        len: p.len.into(),
-        kind: p.kind,
-        // A tail elsewhere has no block.
-        block: if p.grains > 0 {
-            plan.cluster_block(cluster)
-        } else {
-            0
-        },
-        blocks: p.grains,
-        partial: p.partial,
-    };
-    let pieces: Vec<Piece> = data.pieces().map(place).collect();
-    let tail = match data.tail {
-        FileTail::Cluster => Tail::Cluster,
-        // Fits: shorter than a block.
-        FileTail::Inline(t) => Tail::Inline(t.len() as u16),
-        FileTail::Fragment(offset) => Tail::Fragment(offset.offset()),
-    };
-    let compact = parts.has_compact_index(data);
-    let bits = parts.options.block;
-    let index = write::index(&pieces, tail, data.algorithm, header, bits, compact);
-    assert_eq!(
-        index.compact, compact,
-        "contiguous clusters have a compact index"
-    );
-    index.bytes
 }
 
 /// Returns the extents of a compressed file whose clusters start anywhere.

@@ -3,19 +3,23 @@
 use super::epoch::Epoch;
 use crate::base::Bases;
 use crate::options::{Fragments, InodeForm, Metadata, Options};
+use crate::pack::address::Location;
 use crate::pack::{Encoded, FileData, FileTail, Packed};
 use crate::source::error::Quoted;
 use crate::tree::{InodeId, METABOX, NodeKind, PACKED, ROOT, Tree, is_hidden};
-use crate::unchanged::Unchanged;
+use crate::unchanged::{Place, Unchanged};
 use crate::xattrs::Xattrs;
 use crate::{Error, Result};
 use std::sync::Arc;
 use tuff_format::BlockBits;
 use tuff_format::cluster::extent;
-use tuff_format::cluster::write::{header_pos, index_len};
+use tuff_format::cluster::write::{self, Index, Piece, Tail, header_pos, index_len};
 use tuff_format::dirent::DirectorySize;
 use tuff_format::inode::{ALIGN, COMPACT_LEN, EXTENDED_LEN, Layout};
 use tuff_format::units::round_up;
+
+/// Size in bytes from which a file has an extended inode.
+const LONG_FILE: u64 = 4 << 20;
 
 /// Metabox inode after it is placed.
 pub(crate) struct Metabox {
@@ -148,9 +152,9 @@ impl Parts<'_> {
         if is_hidden(inode) {
             return &[];
         }
-        match self.unchanged {
-            Some(unchanged) if inode == ROOT => unchanged.root_body(),
-            _ => &self.xattrs.bodies[self.tree.xattrs(inode) as usize],
+        match self.place(inode) {
+            Some(place) => &place.body,
+            None => &self.xattrs.bodies[self.tree.xattrs(inode) as usize],
         }
     }
 
@@ -164,9 +168,30 @@ impl Parts<'_> {
         self.unchanged.is_some_and(|u| u.nid(inode).is_some())
     }
 
-    /// Returns true if the inode overwrites the old root.
-    pub(crate) fn is_root_in_place(&self, inode: InodeId) -> bool {
-        inode == ROOT && self.unchanged.is_some()
+    /// Returns the place of an inode that overwrites an old one.
+    pub(crate) fn place(&self, inode: InodeId) -> Option<&Place> {
+        self.unchanged?.place(inode)
+    }
+
+    /// Returns the first block of a directory that overwrites an old one, if its blocks suffice.
+    pub(crate) fn old_block(&self, dir: InodeId, form: &Form) -> Option<u32> {
+        let blocks = &self.place(dir)?.blocks;
+        let count = self.bits().count(form.size - form.tail);
+        (count > 0 && count <= blocks.len() as u64).then_some(blocks.start)
+    }
+
+    /// Returns the inodes that do not fit where old ones were.
+    pub(crate) fn misfits(&self, epoch: Epoch) -> Vec<InodeId> {
+        let block = self.bits().size();
+        let overwritten = self.unchanged.into_iter().flat_map(|u| u.overwritten());
+        let misfits = overwritten.filter(|(inode, place)| {
+            let form = self.form(*inode, epoch);
+            let tail_at = (place.inode.position() + form.before_tail) % block;
+            form.before_tail + form.tail > place.len
+                || form.tail > 0 && tail_at + form.tail > block
+                || form.has_encoded_tail() && tail_at == 0
+        });
+        misfits.map(|(inode, _)| inode).collect()
     }
 
     /// Returns owner and group of an inode, after the options are applied.
@@ -204,11 +229,15 @@ impl Parts<'_> {
             Some(self.tree.kind(inode))
         };
         match kind {
-            // Its old inline data stays as it is.
-            Some(NodeKind::Dir) if self.is_root_in_place(inode) => flat(0),
-            Some(NodeKind::Dir) => match self.inline_part(size, head) {
-                tail if tail < size && self.packs_directories() => whole_fragment(),
-                tail => flat(tail),
+            Some(NodeKind::Dir) => match (self.place(inode), self.inline_part(size, head)) {
+                (Some(place), _) => {
+                    let tail = self.bits().within(size);
+                    let full = size >> self.bits().get();
+                    let fits = head + tail <= place.len && full <= place.blocks.len() as u64;
+                    flat(if fits { tail } else { 0 })
+                }
+                (None, tail) if tail < size && self.packs_directories() => whole_fragment(),
+                (None, tail) => flat(tail),
             },
             Some(NodeKind::Symlink(_)) => flat(self.inline_part(size, head)),
             Some(NodeKind::Char(_) | NodeKind::Block(_) | NodeKind::Fifo | NodeKind::Socket) => {
@@ -234,7 +263,7 @@ impl Parts<'_> {
                 data => {
                     let data = data.compressed().expect("all others were matched");
                     let header = header_pos(head);
-                    let compact = self.has_compact_index(&data);
+                    let compact = self.has_compact_index(inode, &data, header);
                     let index = if self.options.layout.unaligned {
                         let fragment = matches!(data.tail, FileTail::Fragment(_));
                         let count = data.pieces().count();
@@ -264,9 +293,20 @@ impl Parts<'_> {
         }
     }
 
-    /// Returns true if a compressed file has a COMPACT index.
-    pub(crate) fn has_compact_index(&self, data: &Encoded<'_>) -> bool {
+    /// Returns true if a compressed file has a COMPACT index. `header` is the position of its map header.
+    pub(crate) fn has_compact_index(
+        &self,
+        inode: InodeId,
+        data: &Encoded<'_>,
+        header: u64,
+    ) -> bool {
         let o = self.options;
+        if let Some(place) = self.place(inode) {
+            // An index of the old form changes least. Clusters are consecutive in each of its packs.
+            return place.inode.layout() == Layout::CompressedCompact
+                && !o.layout.unaligned
+                && index(data, 0, header, self.bits(), true).compact;
+        }
         // With blocks over 4 KiB COMPACT entries are larger, and over 16 KiB there are none
         // (docs/reference/format/cluster.md). FULL works for all.
         o.layout.compact_index
@@ -316,11 +356,12 @@ impl Parts<'_> {
         if is_hidden(inode) {
             return size > u32::MAX.into() || self.options.metadata.inodes == InodeForm::Extended;
         }
-        if let Some(unchanged) = self.unchanged.filter(|_| inode == ROOT) {
-            return unchanged.root_is_extended();
+        if let Some(place) = self.place(inode) {
+            return place.inode.raw().extended;
         }
-        // A patch can change all properties of an extended root in place.
-        if inode == ROOT && self.base.is_some_and(Bases::in_image) {
+        // A patch can change all properties of an extended inode in place. The root and long indexes cannot move.
+        let is_file = matches!(self.tree.kind(inode), NodeKind::File { .. });
+        if inode == ROOT && self.base.is_some_and(Bases::in_image) || is_file && size >= LONG_FILE {
             return true;
         }
         let (uid, gid) = self.owner(inode);
@@ -402,6 +443,38 @@ impl Encoded<'_> {
         }
         !matches!(self.tail, FileTail::Fragment(offset) if offset.offset() >> 32 != 0)
     }
+}
+
+/// Returns the index of a compressed file whose clusters are whole blocks. `base_block` is the first block of the bases,
+/// and `header` the position of the map header.
+pub(crate) fn index(
+    data: &Encoded<'_>,
+    base_block: u32,
+    header: u64,
+    bits: BlockBits,
+    compact: bool,
+) -> Index {
+    let pieces = data.pieces().map(|(cluster, p)| Piece {
+        len: p.len.into(),
+        kind: p.kind,
+        block: match cluster.location() {
+            // A tail elsewhere has no block.
+            _ if p.grains == 0 => 0,
+            Location::Image(block) => block,
+            // Fits: the base ends below 2^31 blocks.
+            Location::Base(block) => base_block + block,
+        },
+        blocks: p.grains,
+        partial: p.partial,
+    });
+    let pieces: Vec<Piece> = pieces.collect();
+    let tail = match data.tail {
+        FileTail::Cluster => Tail::Cluster,
+        // Fits: shorter than a block.
+        FileTail::Inline(t) => Tail::Inline(t.len() as u16),
+        FileTail::Fragment(offset) => Tail::Fragment(offset.offset()),
+    };
+    write::index(&pieces, tail, data.algorithm, header, bits, compact)
 }
 
 /// Returns the size of a directory in bytes.

@@ -4,17 +4,22 @@ use super::{ContentProvider, Loader, in_source};
 use crate::Result;
 use crate::base::BaseInode;
 use crate::dedupe;
+use crate::kept_clusters::{self, KeptClusters, NewForm};
 use crate::memory_budget;
-use crate::pack::Packer;
+use crate::options::Dedupe;
+use crate::pack::{Packer, segment_size};
 use crate::progress::Progress;
 use crate::source::image::ImageSource;
 use crate::source::{Content, Entry, Kind};
 use crate::tree::{InodeId, Tree};
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_erofs::walk::shown;
 use tuff_format::Nid;
+use tuff_format::cluster::compact::Geometry;
+use tuff_format::cluster::write::header_pos;
+use tuff_format::inode::Layout;
 
 impl Loader<'_> {
     /// Registers the next source as this base, whose data stays in place. `None` for other sources.
@@ -68,6 +73,57 @@ impl Loader<'_> {
         }
     }
 
+    /// Selects the clusters that edited files of a patched image keep.
+    pub(super) fn kept_clusters(
+        &self,
+        tree: &Tree,
+        order: &[InodeId],
+    ) -> Result<HashMap<InodeId, KeptClusters>> {
+        let mut all = HashMap::new();
+        let (Some(bases), Some(unchanged)) = (self.base, &self.unchanged) else {
+            return Ok(all);
+        };
+        if self.options.dedupe.mode != Dedupe::Content {
+            return Ok(all);
+        }
+        let bits = self.options.block;
+        for inode in order {
+            let Some((place, edits)) = unchanged.edited(*inode) else {
+                continue;
+            };
+            let (size, policy) = (tree.size(*inode), self.policy(tree, *inode).1);
+            let there = BaseInode {
+                base: 0,
+                nid: place.inode.nid(),
+            };
+            let (Some(spec), Some(data)) = (policy.spec, bases.patched_data(there)?) else {
+                continue;
+            };
+            let header = header_pos((place.inode.raw().len() + place.body.len()) as u64);
+            let geometry = Geometry::new(
+                header + 8,
+                bits.count(size),
+                bits.get() <= 12,
+                bits.get(),
+                false,
+            );
+            let is_compact = place.inode.layout() == Layout::CompressedCompact;
+            let form = NewForm {
+                size,
+                algorithm: spec.method.algorithm() as u8,
+                segment: segment_size(policy),
+                block: bits.size(),
+                compact: geometry.ok().filter(|_| is_compact),
+            };
+            // Files of the deduplication are numbered from 0.
+            let number = u32::MAX - all.len() as u32;
+            if let Some(kept) = kept_clusters::keep(data, edits, number, &form) {
+                all.insert(*inode, kept);
+            }
+        }
+        Ok(all)
+    }
+
     /// Lets files of base sources refer to their data in place, where possible. Returns these
     /// files.
     pub(super) fn leave_in_place(
@@ -81,7 +137,16 @@ impl Loader<'_> {
         let Some(bases) = self.base else {
             return Ok(done);
         };
-        let there = |inode: &InodeId| Some((*inode, self.inode_in_place(tree, *inode)?));
+        let unchanged = self.unchanged.as_deref();
+        let there = |inode: &InodeId| {
+            let same = || {
+                unchanged?
+                    .same_content(*inode)
+                    .filter(|_| tree.size(*inode) > 0)
+            };
+            let there = self.inode_in_place(tree, *inode).or_else(same);
+            Some((*inode, there?))
+        };
         let files: Vec<(InodeId, BaseInode)> = order.iter().filter_map(there).collect();
         let contents: Vec<(InodeId, u64)> = match self.options.output.verify {
             true => files.iter().map(|(i, _)| (*i, tree.size(*i))).collect(),
@@ -92,7 +157,11 @@ impl Loader<'_> {
         })?;
         for (i, (inode, there)) in files.into_iter().enumerate() {
             settings.progress.check()?;
-            if let Some(data) = bases.data(there, false)? {
+            let data = match unchanged {
+                Some(_) => bases.patched_data(there)?,
+                None => bases.data(there, false)?,
+            };
+            if let Some(data) = data {
                 let size = tree.size(inode);
                 settings.progress.add_bytes(size);
                 packer.add_base_file(inode, size, data, sums.get(i).copied())?;

@@ -21,6 +21,20 @@ impl Packer<'_> {
         self.adopted.stay();
     }
 
+    /// Lets a file have its tail where the patched image has it.
+    pub(crate) fn keep_tail(&mut self, file: InodeId, tail: BaseTail) {
+        self.kept_tails.insert(file, tail);
+    }
+
+    /// Returns the place of a tail in a base. An inline tail is copied.
+    pub(super) fn base_tail(&mut self, tail: BaseTail) -> Result<FileTail> {
+        Ok(match tail {
+            BaseTail::Cluster => FileTail::Cluster,
+            BaseTail::Inline(bytes) => FileTail::Inline(self.result.spill.put(&bytes)?),
+            BaseTail::Fragment(fragment) => FileTail::Fragment(self.adopted.add(fragment)),
+        })
+    }
+
     /// Adds a file whose `size` bytes, not 0, are in a base. `sum` is the checksum of the content, if checksums are
     /// taken.
     pub(crate) fn add_base_file(
@@ -46,11 +60,7 @@ impl Packer<'_> {
                 pieces,
                 tail,
             } => {
-                let tail = match tail {
-                    BaseTail::Cluster => FileTail::Cluster,
-                    BaseTail::Inline(bytes) => FileTail::Inline(self.result.spill.put(&bytes)?),
-                    BaseTail::Fragment(fragment) => FileTail::Fragment(self.adopted.add(fragment)),
-                };
+                let tail = self.base_tail(tail)?;
                 let (places, pieces): (Vec<GrainAddr>, Vec<_>) = pieces.into_iter().unzip();
                 FileData::encoded(Run::of(pieces, &places), tail, algorithm)
             }

@@ -68,6 +68,7 @@ impl Packer<'_> {
                 duplicate_key: None,
                 plan: None,
                 end_len: 0,
+                kept_tail: None,
                 large: None,
             };
             ends.pending.push_back(id);

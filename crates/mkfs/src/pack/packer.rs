@@ -15,7 +15,7 @@ use super::sparse::Sparse;
 use super::tail_fragments::TailFragments;
 use super::worker::{Job, LargeClusters, Part, Policy};
 use super::worker::{job_cost, segment_size};
-use crate::base::Bases;
+use crate::base::{BaseTail, Bases};
 use crate::dedupe::PackedFile;
 use crate::order::{ContentKey, PolicyId};
 use crate::progress::Progress;
@@ -78,6 +78,8 @@ pub(crate) struct FileSharing<'a> {
     pub(crate) plan: Option<&'a FilePlan>,
     /// Byte at which the tail starts that is added later with [`Packer::add_packed`]. The file then has one segment.
     pub(crate) end: Option<u32>,
+    /// Byte at which the tail starts that was added with [`Packer::keep_tail`], in the last segment.
+    pub(crate) kept_tail: Option<u64>,
 }
 
 /// State of the packer.
@@ -103,6 +105,8 @@ pub(crate) struct Packer<'a> {
     pub(super) ends: TailFragments,
     /// Fragments of bases that files refer to.
     pub(super) adopted: AdoptedFragments,
+    /// Tails that stay where the patched image has them.
+    pub(super) kept_tails: HashMap<InodeId, BaseTail>,
     /// Files with clusters of a base among their own.
     pub(super) mixed: BTreeSet<InodeId>,
     /// First file of each content that a later file may have.
@@ -161,6 +165,7 @@ impl<'a> Packer<'a> {
             stream_placed: 0,
             ends: TailFragments::new(held),
             adopted: AdoptedFragments::default(),
+            kept_tails: HashMap::new(),
             mixed: BTreeSet::new(),
             known: HashMap::new(),
             shared: HashMap::new(),
@@ -248,6 +253,7 @@ impl<'a> Packer<'a> {
             duplicate_key: None,
             plan: None,
             end_len: 0,
+            kept_tail: None,
             large: large.map(Box::new),
         };
         self.streamed += len as u64;
@@ -267,6 +273,7 @@ impl<'a> Packer<'a> {
             duplicate_key,
             plan,
             end,
+            kept_tail,
         } = *with;
         let segment = segment_size(policy);
         debug_assert!(end.is_none() || size <= segment);
@@ -285,6 +292,8 @@ impl<'a> Packer<'a> {
                 duplicate_key,
                 plan: plan.map(|p| Box::new(p.part(file, 0, own, segment))),
                 end_len: (size - own) as usize,
+                // Fits: inside the part.
+                kept_tail: kept_tail.map(|at| at as usize),
                 large: None,
             };
             self.batch.push(part);
@@ -299,7 +308,7 @@ impl<'a> Packer<'a> {
             Some(spec) => !self.probe.is_worth(&content, size, spec)?,
             None => false,
         };
-        self.add_segments(file, size, &content, policy, store, plan)
+        self.add_segments(file, size, &content, policy, store, with)
     }
 
     /// Adds a file of `size` bytes, which are read from `reader` at once.
@@ -337,6 +346,7 @@ impl<'a> Packer<'a> {
                 duplicate_key: None,
                 plan: None,
                 end_len: 0,
+                kept_tail: None,
                 large: None,
             };
             self.submit(vec![part], len as u64)?;
@@ -396,7 +406,8 @@ impl<'a> Packer<'a> {
                 inline_max: 0,
                 ..(**policy).clone()
             });
-            self.add_segments(file, data, &content, &policy, true, None)?;
+            let with = FileSharing::default();
+            self.add_segments(file, data, &content, &policy, true, &with)?;
         }
         Ok(())
     }
@@ -415,7 +426,7 @@ impl<'a> Packer<'a> {
         content: &FileContent,
         policy: &Arc<Policy>,
         store: bool,
-        plan: Option<&FilePlan>,
+        with: &FileSharing<'_>,
     ) -> Result<()> {
         let segment = segment_size(policy);
         let mut offset = 0;
@@ -433,8 +444,10 @@ impl<'a> Packer<'a> {
                 store,
                 policy,
                 duplicate_key: None,
-                plan: plan.map(|p| Box::new(p.part(file, offset, len, segment))),
+                plan: (with.plan).map(|p| Box::new(p.part(file, offset, len, segment))),
                 end_len: 0,
+                // Fits: inside the part.
+                kept_tail: (with.kept_tail.filter(|_| last)).map(|at| (at - offset) as usize),
                 large: None,
             };
             self.submit(vec![part], len)?;

@@ -178,6 +178,10 @@ impl Packer<'_> {
                     Tail::Later(_) => {
                         FileTail::Fragment(FragmentAddr::new(FragmentLocation::Start(0)))
                     }
+                    Tail::Kept(_) => {
+                        let tail = self.kept_tails.remove(&file);
+                        self.base_tail(tail.expect("it was added before the file"))?
+                    }
                     Tail::Fragment(bytes) => {
                         FileTail::Fragment(self.add_fragment(&bytes, first && pieces.len() == 1))
                     }

@@ -25,6 +25,8 @@ pub(crate) enum Tail {
     Fragment(Vec<u8>),
     /// Length in bytes of the last piece, which is added to the packed inode later.
     Later(usize),
+    /// Length in bytes of the last piece, which stays where the patched image has it.
+    Kept(usize),
 }
 
 /// Result of an empty encoding.
@@ -32,6 +34,14 @@ const NOTHING: Fit = Fit {
     consumed: 0,
     written: 0,
 };
+
+impl Segment {
+    /// Returns true if another piece can start at byte `end`, which is the end of the segment.
+    pub(crate) fn can_continue(&self, end: usize, shape: &SegmentShape) -> bool {
+        let last = self.pieces.last().map_or(0, |p| p.len as usize);
+        shape.unaligned() || last == 0 || end / shape.block > (end - last) / shape.block
+    }
+}
 
 /// Encoder of any algorithm.
 type DynEncoder = dyn Encoder;

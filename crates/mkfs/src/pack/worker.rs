@@ -71,6 +71,8 @@ pub(crate) struct Part {
     pub(crate) plan: Option<Box<PartPlan>>,
     /// Bytes that follow and are added to the packed inode later.
     pub(crate) end_len: usize,
+    /// Start in the part of a tail that stays where the patched image has it.
+    pub(crate) kept_tail: Option<usize>,
     /// Ranges with larger clusters.
     pub(crate) large: Option<Box<LargeClusters>>,
 }
@@ -165,7 +167,7 @@ impl JobOut {
             Body::Chunks(chunks) => size_of_val(&chunks[..]),
             Body::Encoded { pieces, tail, .. } => {
                 let tail = match tail {
-                    Tail::Cluster | Tail::Later(_) => 0,
+                    Tail::Cluster | Tail::Later(_) | Tail::Kept(_) => 0,
                     Tail::Inline(bytes) | Tail::Fragment(bytes) => bytes.len(),
                 };
                 size_of_val(&pieces[..]) + tail
@@ -428,13 +430,34 @@ impl Worker {
         };
         let none = PartPlan::default();
         let plan = part.plan.as_deref().unwrap_or(&none);
-        let large = large_encoder.as_mut().zip(part.large.as_ref());
-        let encoders = Encoders {
-            usual: encoder.as_mut(),
-            large: large.map(|(e, w)| (e.as_mut(), w.spec.cluster, &w.stretches[..])),
+        let board = &*self.board;
+        let mut encode = |input: &[u8], shape: &SegmentShape, data: &mut BlockBuffer| {
+            let large = large_encoder.as_mut().zip(part.large.as_ref());
+            let encoders = Encoders {
+                usual: encoder.as_mut(),
+                large: large.map(|(e, w)| (e.as_mut(), w.spec.cluster, &w.stretches[..])),
+            };
+            segment::encode(input, part.last, encoders, shape, (plan, board), data)
         };
-        let plan_and_board = (plan, &*self.board);
-        let mut segment = segment::encode(input, part.last, encoders, &shape, plan_and_board, data);
+        let mut front = None;
+        if let Some(at) = part.kept_tail {
+            let clusters = SegmentShape {
+                tail: TailPolicy::Cluster,
+                ..shape
+            };
+            let mut segment = encode(&input[..at], &clusters, data);
+            if segment.can_continue(at, &shape) {
+                let len = input.len() - at;
+                segment
+                    .pieces
+                    .push(ShortPiece::own(len, 0, HeadKind::Head1));
+                segment.tail = Tail::Kept(len);
+                front = Some(segment);
+            } else {
+                data.truncate(start);
+            }
+        }
+        let mut segment = front.unwrap_or_else(|| encode(input, &shape, data));
         self.encoders.insert(spec, encoder);
         self.encoders.extend(large_spec.zip(large_encoder));
         if part.end_len > 0 {
@@ -487,7 +510,7 @@ impl Worker {
             Tail::Cluster => (0, 0),
             Tail::Inline(bytes) => (0, bytes.len()),
             Tail::Fragment(raw) => (raw.len(), 0),
-            Tail::Later(len) => (*len, 0),
+            Tail::Later(len) | Tail::Kept(len) => (*len, 0),
         };
         if skipped == part.len {
             return true;

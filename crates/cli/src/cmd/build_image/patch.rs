@@ -1,4 +1,4 @@
-//! `tuff patch`: updates an image in place.
+//! `tuff patch`: updates an image.
 
 use super::args::Args;
 use super::{options, paths, report};
@@ -9,12 +9,12 @@ use tuff_erofs::{Error, Result};
 use tuff_mkfs::Options;
 use tuff_store::{FileStore, Target};
 
-/// Update an image in place by appending changes
+/// Update an image by appending changes
 ///
 /// IMAGE is an image in a file or on a block device. After the patch it contains the tree of the sources. Files, and parts
-/// of files, that it already contains are neither compressed nor written again. New data and metadata are appended. Unless
-/// much has changed, unchanged inodes and directories stay in place as well. A single sector, written last, switches to the
-/// new tree: an interrupted patch leaves the old one.
+/// of files, that it already contains keep their data. New data and metadata are appended. Unless much has changed, only
+/// few blocks of the old metadata change. A file is replaced by its patched copy; on a block device, a single sector,
+/// written last, switches to the new tree. An interrupted patch leaves the old tree.
 ///
 /// The options are those of `tuff build`. Label, algorithm, cluster size, fragments and metadata form default to those of
 /// the image. Its block size and the kernel it needs cannot change. An appended hash tree is replaced by a new one.
