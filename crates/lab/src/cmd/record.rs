@@ -1,15 +1,15 @@
 //! Steps common to all commands with a record: write it and print its tables.
 
 use std::path::{Path, PathBuf};
-use tuff_lab::record::{Record, RecordLine, RecordWriter};
+use tuff_lab::record::{Line, Record, RecordWriter};
 use tuff_lab::{Error, Result};
 
 /// Runs a campaign and writes its record. Returns the path of the record and the result of the
 /// campaign.
-pub(crate) fn write<L: RecordLine, T>(
+pub(crate) fn write<T>(
     folder: &Path,
     name: &str,
-    campaign: impl FnOnce(&mut dyn FnMut(&L) -> Result<()>) -> Result<T>,
+    campaign: impl FnOnce(&mut dyn FnMut(&Line) -> Result<()>) -> Result<T>,
 ) -> Result<(PathBuf, T)> {
     let mut writer = RecordWriter::create(folder, name)?;
     eprintln!("record: {}", writer.path().display());

@@ -2,35 +2,19 @@
 //!
 //! The first line is a header with the version of the format and the machine. Every other line is
 //! self-contained: a result, a failure, or the description of an item that results refer to by
-//! name. Each campaign defines its lines as one enum.
+//! name.
 //!
 //! Invariants: a file is written once, never appended to or replaced; every attempt adds a line; no
 //! line contains a path of the machine, a time of day, or the name of a person.
 
 mod rows;
 
-pub use rows::{Bar, Header, Labels, Line, Note, Record, Sample, labels};
+pub use rows::{Bar, FORMAT, Header, Labels, Line, Note, Record, Sample, labels};
 
 use crate::{Error, Result};
-use serde::{Serialize, de::DeserializeOwned};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-
-/// Version of the record format, increased by incompatible changes.
-pub const FORMAT: u32 = 1;
-
-/// Line of a campaign's record.
-pub trait RecordLine: Serialize + DeserializeOwned {
-    /// Version of the format of these lines.
-    const FORMAT: u32 = FORMAT;
-
-    /// Returns the version that a header states, or `None` for another line.
-    fn format(&self) -> Option<u32>;
-
-    /// Returns true for a measurement or a failure. A record without one is removed.
-    fn is_result(&self) -> bool;
-}
 
 /// Writes a record line by line, so that an interrupted campaign keeps its results.
 #[derive(Debug)]
@@ -72,7 +56,7 @@ impl RecordWriter {
     }
 
     /// Appends a line to the record.
-    pub fn write(&mut self, line: &impl RecordLine) -> Result<()> {
+    pub fn write(&mut self, line: &Line) -> Result<()> {
         self.has_results |= line.is_result();
         let written = writeln!(self.file, "{}", encode(line)).and_then(|()| self.file.flush());
         written.map_err(|e| Error::io("write", &self.path, e))
@@ -93,33 +77,44 @@ impl RecordWriter {
 }
 
 /// Returns a line as JSON, without a line feed.
-pub fn encode(line: &impl RecordLine) -> String {
+pub fn encode(line: &Line) -> String {
     serde_json::to_string(line)
         .expect("cannot fail: keys are strings and writing to memory is infallible")
 }
 
 /// Parses the text of a record. Errors name the line.
-pub fn decode<L: RecordLine>(text: &str) -> Result<Vec<L>> {
+pub fn decode(text: &str) -> Result<Vec<Line>> {
     let corrupt =
         |number: usize, reason: String| Error::Corrupt(format!("line {number}: {reason}"));
-    let mut lines: Vec<L> = Vec::new();
+    let mut lines: Vec<Line> = Vec::new();
     for (i, line) in text.lines().enumerate() {
         if !line.trim().is_empty() {
             lines.push(serde_json::from_str(line).map_err(|e| corrupt(i + 1, e.to_string()))?);
         }
     }
-    match lines.first().map(L::format) {
-        Some(Some(found)) if found == L::FORMAT => Ok(lines),
-        Some(Some(found)) => {
-            let expected = L::FORMAT;
-            Err(corrupt(1, format!("format {found}, expected {expected}")))
+    match lines.first() {
+        Some(Line::Header(header)) if header.format == FORMAT => Ok(lines),
+        Some(Line::Header(header)) => {
+            let found = header.format;
+            Err(corrupt(1, format!("format {found}, expected {FORMAT}")))
         }
         _ => Err(corrupt(1, "not a header".to_owned())),
     }
 }
 
+impl Record {
+    /// Reads record files, or folders of them, all of one campaign.
+    pub fn read<P: AsRef<Path>>(paths: &[P]) -> Result<Record> {
+        let mut lines = Vec::new();
+        for path in paths {
+            lines.extend(read_all(path.as_ref())?.into_iter().flatten());
+        }
+        Record::collect(lines)
+    }
+}
+
 /// Reads a record file. Errors name the file and the line.
-pub fn read<L: RecordLine>(path: &Path) -> Result<Vec<L>> {
+pub fn read(path: &Path) -> Result<Vec<Line>> {
     let text = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
     decode(&text).map_err(|e| match e {
         Error::Corrupt(reason) => Error::Corrupt(format!("{}: {reason}", path.display())),
@@ -128,7 +123,7 @@ pub fn read<L: RecordLine>(path: &Path) -> Result<Vec<L>> {
 }
 
 /// Reads a record file, or all record files of a folder in order of their names.
-pub fn read_all<L: RecordLine>(path: &Path) -> Result<Vec<Vec<L>>> {
+fn read_all(path: &Path) -> Result<Vec<Vec<Line>>> {
     if !path.is_dir() {
         return Ok(vec![read(path)?]);
     }
@@ -147,4 +142,78 @@ pub fn read_all<L: RecordLine>(path: &Path) -> Result<Vec<Vec<L>>> {
         )));
     }
     files.iter().map(|file| read(file)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines() -> Vec<Line> {
+        let note = || Note {
+            cell: labels([("tool", "tuff")]),
+            text: "a note".to_owned(),
+        };
+        let sample = || Sample {
+            cell: labels([("tool", "tuff")]),
+            round: 1,
+            values: [("wall_ns".to_owned(), 1.5)].into(),
+        };
+        let bar = |against| Bar {
+            cell: labels([("tool", "tuff")]),
+            value: "wall_ns".to_owned(),
+            against,
+            at_most: Some(1.0),
+            at_least: None,
+        };
+        vec![
+            Line::Header(Header::here("test", [("seed", "1".to_owned())]).unwrap()),
+            Line::Bar(bar(Some(labels([("tool", "mkfs.erofs")])))),
+            Line::Bar(bar(None)),
+            Line::Note(note()),
+            Line::Rejected(sample()),
+            Line::Sample(sample()),
+            Line::Failure(note()),
+        ]
+    }
+
+    #[test]
+    fn every_kind_of_line_survives_the_round_trip() {
+        let text: String = lines().iter().map(|l| encode(l) + "\n").collect();
+        assert_eq!(decode(&text).unwrap(), lines());
+        assert_eq!(
+            encode(&lines()[5]),
+            r#"{"kind":"sample","cell":{"tool":"tuff"},"round":1,"values":{"wall_ns":1.5}}"#
+        );
+    }
+
+    #[test]
+    fn a_broken_record_is_named_by_its_line() {
+        let header = encode(&lines()[0]);
+        let error = |text: &str| decode(text).unwrap_err().to_string();
+        assert!(
+            error(&format!("{header}\n{{\"kind\":\"sampl")).starts_with("corrupt record: line 2:")
+        );
+        assert_eq!(error(""), "corrupt record: line 1: not a header");
+        let other = header.replacen("\"format\":2", "\"format\":9", 1);
+        assert_eq!(
+            error(&other),
+            "corrupt record: line 1: format 9, expected 2"
+        );
+    }
+
+    #[test]
+    fn a_record_never_replaces_another_and_stays_only_with_results() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["build.jsonl", "build-2.jsonl"] {
+            let mut writer = RecordWriter::create(folder.path(), "build").unwrap();
+            writer.write(&lines()[0]).unwrap();
+            writer.write(&lines()[5]).unwrap();
+            assert_eq!(writer.finish(), Some(folder.path().join(name)));
+        }
+        let mut writer = RecordWriter::create(folder.path(), "build").unwrap();
+        writer.write(&lines()[0]).unwrap();
+        assert_eq!(writer.finish(), None);
+        let record = Record::read(&[folder.path()]).unwrap();
+        assert_eq!((record.headers.len(), record.samples.len()), (2, 2));
+    }
 }

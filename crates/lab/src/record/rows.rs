@@ -3,12 +3,13 @@
 //! A sample belongs to a cell: a set of labels, such as `{"image": "lz4 64K", "server": "kernel"}`. It has one or
 //! more values, whose names contain their units, such as `cold_ms`.
 
-use super::RecordLine;
 use crate::measure::machine::Machine;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::Path;
+
+/// Version of the record format, increased by incompatible changes.
+pub const FORMAT: u32 = 2;
 
 /// Names of dimensions, such as `image`, and their values.
 pub type Labels = BTreeMap<String, String>;
@@ -40,7 +41,7 @@ pub enum Line {
 /// Machine and conditions of a record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
-    /// Version of the record format: [`Line::FORMAT`](RecordLine::FORMAT).
+    /// Version of the record format: [`FORMAT`].
     pub format: u32,
     /// Name of the campaign, which selects the report.
     pub campaign: String,
@@ -55,7 +56,7 @@ impl Header {
     /// Returns the header of a record that this machine makes.
     pub fn here<const N: usize>(campaign: &str, conditions: [(&str, String); N]) -> Result<Header> {
         Ok(Header {
-            format: Line::FORMAT,
+            format: FORMAT,
             campaign: campaign.to_owned(),
             machine: Machine::inspect()?,
             conditions: conditions
@@ -103,17 +104,9 @@ pub struct Bar {
     pub at_least: Option<f64>,
 }
 
-impl RecordLine for Line {
-    const FORMAT: u32 = 2;
-
-    fn format(&self) -> Option<u32> {
-        match self {
-            Line::Header(header) => Some(header.format),
-            _ => None,
-        }
-    }
-
-    fn is_result(&self) -> bool {
+impl Line {
+    /// Returns true for a measurement or a failure. A record without one is removed.
+    pub(super) fn is_result(&self) -> bool {
         matches!(self, Line::Sample(_) | Line::Failure(_))
     }
 }
@@ -136,15 +129,6 @@ pub struct Record {
 }
 
 impl Record {
-    /// Reads record files, or folders of them, all of one campaign.
-    pub fn read<P: AsRef<Path>>(paths: &[P]) -> Result<Record> {
-        let mut lines = Vec::new();
-        for path in paths {
-            lines.extend(super::read_all(path.as_ref())?.into_iter().flatten());
-        }
-        Record::collect(lines)
-    }
-
     /// Collects the lines of one or more records of a campaign.
     pub fn collect(lines: impl IntoIterator<Item = Line>) -> Result<Record> {
         let mut record = Record {

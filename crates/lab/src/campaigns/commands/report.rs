@@ -152,7 +152,8 @@ pub(crate) fn render(record: &Record) -> String {
     let (loud, read, all) = (count(NOISE), count("read_bytes"), record.samples.len());
     let _ = writeln!(
         out,
-        "\nSamples: {all}. The records hold the command lines. Other processes used more CPU time than permitted in {loud}; data was read from a device in {read}."
+        "\nOf {all} samples, {loud} ran beside more work of other processes than permitted, and {read} read data from a device. The records hold \
+         the command lines."
     );
     out
 }
