@@ -28,24 +28,22 @@ pub fn parent() -> Option<PathBuf> {
 }
 
 impl Group {
-    /// Creates a group below `parent` with a memory limit in bytes.
-    pub fn create(parent: &Path, limit: u64) -> Result<Group> {
-        let group = Group::unlimited(parent)?;
-        let names = ["memory.max", "memory.limit_in_bytes"].map(|n| group.path.join(n));
-        let Some(file) = names.into_iter().find(|p| p.exists()) else {
-            return Err(Error::Usage(format!(
-                "control group {}: no memory limit is available",
-                parent.display()
-            )));
-        };
-        std::fs::write(&file, limit.to_string()).map_err(|e| Error::io("write", &file, e))?;
-        Ok(group)
-    }
-
-    fn unlimited(parent: &Path) -> Result<Group> {
+    /// Creates a group below `parent`, with a memory limit in bytes if one is given.
+    pub fn create(parent: &Path, limit: Option<u64>) -> Result<Group> {
         let path = parent.join(format!("tuff-lab-memory-{}", std::process::id()));
         std::fs::create_dir(&path).map_err(|e| Error::io("create", &path, e))?;
-        Ok(Group { path })
+        let group = Group { path };
+        if let Some(limit) = limit {
+            let names = ["memory.max", "memory.limit_in_bytes"].map(|n| group.path.join(n));
+            let Some(file) = names.into_iter().find(|p| p.exists()) else {
+                return Err(Error::Usage(format!(
+                    "control group {}: no memory limit is available",
+                    parent.display()
+                )));
+            };
+            std::fs::write(&file, limit.to_string()).map_err(|e| Error::io("write", &file, e))?;
+        }
+        Ok(group)
     }
 
     /// Returns the memory that is charged to the group. None if it cannot be read.
@@ -93,11 +91,11 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Joins a group below `parent`, without a limit.
-    pub fn join(parent: &Path) -> Result<Membership> {
+    /// Joins a group below `parent`, with a memory limit in bytes if one is given.
+    pub fn join(parent: &Path, limit: Option<u64>) -> Result<Membership> {
         let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let home = parent.join(own(&text).unwrap_or_default());
-        let group = Group::unlimited(parent)?;
+        let group = Group::create(parent, limit)?;
         enter(group.path(), std::process::id())?;
         Ok(Membership { group, home })
     }

@@ -213,7 +213,9 @@ impl Session<'_> {
                     workspace::digest(program)?;
                 }
                 let parent = cgroup::parent();
-                charges = parent.map(|parent| Membership::join(&parent)).transpose()?;
+                charges = parent
+                    .map(|parent| Membership::join(&parent, None))
+                    .transpose()?;
                 Some(Device::attach(image, true)?)
             }
         };

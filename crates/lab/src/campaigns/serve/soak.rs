@@ -7,6 +7,7 @@
 use super::server::{Served, Server};
 use super::workload::{Answer, Kind, Script};
 use crate::engines::Format;
+use crate::measure::cgroup::Membership;
 use crate::measure::stats::{Spread, median};
 use crate::{Error, Result};
 use serde::Serialize;
@@ -88,7 +89,7 @@ pub fn run(soak: &Soak) -> Result<Outcome> {
             scripts.push((name.as_str(), script, answer));
         }
     }
-    let group = Group::join(&soak.cgroup, soak.limit)?;
+    let group = Membership::join(&soak.cgroup, Some(soak.limit))?;
     let name = format!("tuff-lab-soak-{}", std::process::id());
     let point = Point(soak.work.join(name));
     let image = (soak.image.as_path(), Format::Erofs.name());
@@ -284,52 +285,6 @@ fn judge(
         memory_peak: memory.iter().map(|m| m.1).max().unwrap_or(0),
         times,
         findings,
-    }
-}
-
-/// Control group of this process. Dropping it moves the process back to the parent and removes the group.
-struct Group {
-    parent: PathBuf,
-    path: PathBuf,
-}
-
-impl Group {
-    fn join(parent: &Path, limit: u64) -> Result<Group> {
-        let path = parent.join(format!("tuff-lab-soak-{}", std::process::id()));
-        std::fs::create_dir(&path).map_err(|e| Error::io("create", &path, e))?;
-        let group = Group {
-            parent: parent.to_owned(),
-            path,
-        };
-        // Names of the limit in version 2 and version 1 of control groups.
-        let names = ["memory.max", "memory.limit_in_bytes"];
-        let Some(file) = names
-            .iter()
-            .map(|n| group.path.join(n))
-            .find(|p| p.exists())
-        else {
-            return Err(Error::Usage(format!(
-                "control group {}: no memory limit is available",
-                parent.display()
-            )));
-        };
-        std::fs::write(&file, limit.to_string()).map_err(|e| Error::io("write", &file, e))?;
-        enter(&group.path)?;
-        Ok(group)
-    }
-}
-
-fn enter(group: &Path) -> Result<()> {
-    let file = group.join("cgroup.procs");
-    std::fs::write(&file, std::process::id().to_string()).map_err(|e| Error::io("join", &file, e))
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let done = enter(&self.parent).map(|()| std::fs::remove_dir(&self.path));
-        if !matches!(done, Ok(Ok(()))) {
-            eprintln!("tuff-lab: warning: {} stays", self.path.display());
-        }
     }
 }
 

@@ -273,7 +273,7 @@ impl Session<'_> {
                     None => {
                         lacks = Some("no control group with a memory limit is available".to_owned())
                     }
-                    Some(parent) => match Group::create(&parent, 1 << 30) {
+                    Some(parent) => match Group::create(&parent, Some(1 << 30)) {
                         Ok(_) => self.group = Some(parent),
                         Err(e) => lacks = Some(e.to_string()),
                     },
@@ -418,7 +418,7 @@ impl Session<'_> {
         };
         let group = match (condition, &self.group, program.limit) {
             (Condition::Pressure, Some(parent), Some(limit)) => {
-                Some((Group::create(parent, limit.0)?, limit.0))
+                Some((Group::create(parent, Some(limit.0))?, limit.0))
             }
             _ => None,
         };
