@@ -442,6 +442,28 @@ fn memory_stays_within_the_budget_and_can_be_released() {
 }
 
 #[test]
+fn a_page_takes_one_read_of_at_most_two_clusters() {
+    let scratch = Scratch::new("serve-page");
+    let source = scratch.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    let line = |n: u64| format!("{:016x} of a page\n", n.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let text: String = (0..8000).map(line).collect();
+    std::fs::write(source.join("file"), text).unwrap();
+    let bytes = built(&source, compress(Method::Lz4, 1, 4096));
+    let file = contents(&sample::open(&bytes)).remove(0);
+    let mut both = 0;
+    for at in (0..file.0.size() - 4096).step_by(4096) {
+        let server = server(sample::open(&bytes), Policy::Adaptive, 4 << 20);
+        compare(&server, &mut server.session(), &file, at, 4096);
+        let counters = server.counters();
+        assert_eq!(counters.fetches, 1, "page at {at}");
+        assert!(counters.fetched_bytes <= 8192, "page at {at}");
+        both += u32::from(counters.fetched_bytes == 8192);
+    }
+    assert!(both > 10, "{both} pages are in two clusters");
+}
+
+#[test]
 fn a_sequential_reader_decodes_each_cluster_once() {
     for (method, level) in [(Method::Lz4hc, 9), (Method::Zstd, 3)] {
         let (bytes, extents) = one_file(method, level);

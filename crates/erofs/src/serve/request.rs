@@ -434,7 +434,9 @@ impl Server {
                         _ => cluster.len as usize,
                     };
                     let coding = cluster.coding.into();
-                    self.decode_uncached(session, cluster, guess, end, |decoder, src, buffer| {
+                    let run = contiguous_len(cluster, cursor);
+                    let fetch = (guess, run);
+                    self.decode_uncached(session, cluster, fetch, end, |decoder, src, buffer| {
                         decode::decode(decoder, coding, src, form, at, scope, buffer)
                     })?;
                     out.buf[part.at..part.at + part.take]
@@ -446,7 +448,7 @@ impl Server {
                         session.tally.add(Count::CompressedHits, 1);
                         slab
                     }
-                    None => self.cache_compressed(session, cluster, name)?,
+                    None => self.cache_compressed(session, cluster, cursor, name)?,
                 };
                 let src = &compressed[..cluster.len as usize];
                 let dst = &mut out.buf[part.at..part.at + part.take];
@@ -485,12 +487,13 @@ impl Server {
     }
 
     /// Decodes the first `end` bytes of a cluster into the thread's buffer and caches nothing.
-    /// First uses `guess` compressed bytes, then all of them if these were too few.
+    /// First uses `guess` compressed bytes, then all of them if these were too few. All of them are read together with
+    /// the `run` bytes that the request needs.
     fn decode_uncached(
         &self,
         session: &mut Session,
         cluster: Cluster,
-        mut guess: usize,
+        (mut guess, run): (usize, u64),
         end: usize,
         decode: impl Fn(&mut Decoder, &[u8], &mut [u8]) -> Result<(), Broken>,
     ) -> Result<()> {
@@ -498,7 +501,8 @@ impl Server {
         let worker = &mut session.worker;
         loop {
             let (devices, fetched) = (&self.image.devices, &mut worker.fetched);
-            let src = fetched.get(devices, DeviceId::PRIMARY, cluster.pos, guess, || 0)?;
+            let run = || if guess < whole { 0 } else { run };
+            let src = fetched.get(devices, DeviceId::PRIMARY, cluster.pos, guess, run)?;
             match decode(&mut worker.decoder, src, scratch(&mut session.buffer, end)) {
                 Err(_) if guess < whole => guess = whole,
                 done => return done.map_err(|e| Error::corrupt("", e)),
@@ -506,11 +510,13 @@ impl Server {
         }
     }
 
-    /// Reads a cluster that is likely to be requested again into the cache of compressed clusters.
+    /// Reads a cluster that is likely to be requested again into the cache of compressed clusters. Adjacent clusters that
+    /// the request needs are read with it: a second read would look sequential, and start readahead.
     fn cache_compressed(
         &self,
         session: &mut Session,
         cluster: Cluster,
+        cursor: &Cursor<'_>,
         name: (StorePosition, u32),
     ) -> Result<Arc<PoolBuffer>> {
         let len = cluster.len as usize;
@@ -518,8 +524,9 @@ impl Server {
         devices.has(DeviceId::PRIMARY, cluster.pos, len as u64)?;
         let mut slab = self.decoded.slab_for_input(len);
         let fetched = &mut session.worker.fetched;
-        if fetched.holds(DeviceId::PRIMARY, cluster.pos, len) {
-            let bytes = fetched.get(devices, DeviceId::PRIMARY, cluster.pos, len, || 0)?;
+        let run = contiguous_len(cluster, cursor);
+        if run > len as u64 || fetched.holds(DeviceId::PRIMARY, cluster.pos, len) {
+            let bytes = fetched.get(devices, DeviceId::PRIMARY, cluster.pos, len, || run)?;
             slab[..len].copy_from_slice(bytes);
         } else {
             self.fetch_into(session, DeviceId::PRIMARY, cluster.pos, &mut slab[..len])?;
