@@ -239,6 +239,7 @@ pub fn run(claims: &Claims, project: &Path, only: &str) -> Result<()> {
     let mut known = outputs(project)?;
     known.retain(|command, _| claims.claim.iter().any(|c| c.command == *command));
     let mut done: Vec<&str> = Vec::new();
+    let mut programs: Option<Vec<serde_json::Value>> = None;
     let mut failed = 0;
     let wanted = |row: &str| {
         only.is_empty() || row == only || row.trim_end_matches(char::is_numeric) == only
@@ -252,7 +253,16 @@ pub fn run(claims: &Claims, project: &Path, only: &str) -> Result<()> {
         }
         done.push(&claim.command);
         eprintln!("{}: {}", claim.row, claim.command);
-        match output(&claim.command, prints, project) {
+        let process = match claim.command.strip_prefix("cargo test -p ") {
+            None => Ok(shell(&claim.command, project)),
+            Some(test) => {
+                if programs.is_none() {
+                    programs = Some(test_programs(project)?);
+                }
+                test_program(programs.as_deref().unwrap_or_default(), test)
+            }
+        };
+        match process.and_then(|process| output(process, &claim.command, prints)) {
             Ok(output) => known.insert(claim.command.clone(), output),
             Err(e) => {
                 eprintln!("tuff-lab: {}: {e}", claim.row);
@@ -280,8 +290,8 @@ pub fn run(claims: &Claims, project: &Path, only: &str) -> Result<()> {
     }
 }
 
-/// Runs a command of the shell and returns the lines of its output that contain `prints`. The program's folder is in PATH.
-fn output(command: &str, prints: &str, project: &Path) -> Result<String> {
+/// Returns the process of a command of the shell. The program's folder is in PATH.
+fn shell(command: &str, project: &Path) -> Command {
     let mut path = std::env::current_exe()
         .ok()
         .and_then(|exe| Some(exe.parent()?.as_os_str().to_owned()))
@@ -293,8 +303,62 @@ fn output(command: &str, prints: &str, project: &Path) -> Result<String> {
         .args(["-c", command])
         .current_dir(project)
         .env("PATH", path);
-    let run = shell.stdin(Stdio::null()).output();
-    let run = run.map_err(|e| Error::io("run", Path::new("sh"), e))?;
+    shell
+}
+
+/// Compiles the tests of all crates in one run of cargo and returns its messages about them. Crates compiled one by one would each
+/// have other features, and be compiled again for each other.
+fn test_programs(project: &Path) -> Result<Vec<serde_json::Value>> {
+    let arguments = "test --workspace --no-run --message-format json-render-diagnostics";
+    let mut cargo = Command::new("cargo");
+    cargo.args(arguments.split(' ')).current_dir(project);
+    let run = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let run = run.map_err(|e| Error::io("run", Path::new("cargo"), e))?;
+    if !run.status.success() {
+        return Err(Error::Command(format!("`cargo {arguments}` failed")));
+    }
+    let text = String::from_utf8_lossy(&run.stdout);
+    let messages = text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    Ok(messages
+        .filter(|m: &serde_json::Value| m["profile"]["test"] == true)
+        .collect())
+}
+
+/// Returns the process of a test, given by the arguments of `cargo test -p`.
+fn test_program(programs: &[serde_json::Value], test: &str) -> Result<Command> {
+    let unknown = || Error::Usage(format!("there is no test `cargo test -p {test}`"));
+    let (package, test) = test.split_once(' ').ok_or_else(unknown)?;
+    let (kind, name, filters) = match test.split_once(' ').unwrap_or((test, "")) {
+        ("--test", rest) => {
+            let (name, filters) = rest.split_once(' ').unwrap_or((rest, ""));
+            ("test", name.to_owned(), filters)
+        }
+        ("--lib", filters) => ("lib", package.replace('-', "_"), filters),
+        _ => return Err(unknown()),
+    };
+    let package = format!("#{package}@");
+    let is_it = |message: &&serde_json::Value| {
+        let id = message["package_id"].as_str().unwrap_or_default();
+        let target = &message["target"];
+        id.contains(&package) && target["name"] == name && target["kind"][0] == kind
+    };
+    let message = programs.iter().find(is_it).ok_or_else(unknown)?;
+    let path = |key: &str| message[key].as_str().map(Path::new);
+    let program = path("executable").ok_or_else(unknown)?;
+    let folder = path("manifest_path").and_then(Path::parent);
+    let mut process = Command::new(program);
+    process
+        .args(filters.split_whitespace())
+        .current_dir(folder.ok_or_else(unknown)?);
+    Ok(process)
+}
+
+/// Runs a process and returns the lines of its output that contain `prints`.
+fn output(mut process: Command, command: &str, prints: &str) -> Result<String> {
+    let run = process.stdin(Stdio::null()).output();
+    let run = run.map_err(|e| Error::io("run", Path::new(command), e))?;
     let text =
         String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
     let lines: Vec<&str> = text
