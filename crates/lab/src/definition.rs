@@ -1,33 +1,34 @@
 //! Definitions: TOML files under `benchmarks/definitions` that state what a campaign measures.
 
-use crate::{Error, Result};
+use crate::{At, Error, Result};
 use serde::de::DeserializeOwned;
 use std::path::Path;
 
-/// Definition of a campaign. Its name is that of its file, without the extension, and becomes the name of the record.
+/// Definition of a campaign.
 pub trait Definition: DeserializeOwned {
-    /// Stores the name of the definition.
-    fn set_name(&mut self, name: &str);
-
     /// Checks references between entries and other constraints that the types do not express. The
     /// error is the reason.
     fn check(&self) -> Result<(), String>;
 
     /// Reads and checks a definition file.
     fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
-        let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        Self::parse(&name, &text)
+        let text = std::fs::read_to_string(path).at("read", path)?;
+        Self::parse(&name(path), &text)
     }
 
     /// Parses and checks the text of a definition.
     fn parse(name: &str, text: &str) -> Result<Self> {
         let wrong = |reason: &str| Error::Usage(format!("definition '{name}': {reason}"));
-        let mut definition: Self = toml::from_str(text).map_err(|e| wrong(e.to_string().trim()))?;
-        definition.set_name(name);
+        let definition: Self = toml::from_str(text).map_err(|e| wrong(e.to_string().trim()))?;
         definition.check().map_err(|reason| wrong(&reason))?;
         Ok(definition)
     }
+}
+
+/// Returns the name of a definition: that of its file, without the extension.
+pub fn name(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or_default();
+    stem.to_string_lossy().into_owned()
 }
 
 /// Checks that names are unique among entries of one kind, such as "server".

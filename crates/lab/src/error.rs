@@ -21,6 +21,18 @@ pub enum Error {
 /// Result of an operation of the lab.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// Adds the attempted operation and its path to an error of the host.
+pub trait At<T> {
+    /// Returns an I/O error about a path in place of an error.
+    fn at(self, what: &str, path: &Path) -> Result<T>;
+}
+
+impl<T, E: Into<std::io::Error>> At<T> for Result<T, E> {
+    fn at(self, what: &str, path: &Path) -> Result<T> {
+        self.map_err(|e| Error::io(what, path, e.into()))
+    }
+}
+
 impl Error {
     /// Returns an I/O error about a path.
     pub fn io(what: &str, path: &Path, error: std::io::Error) -> Self {

@@ -26,8 +26,9 @@ pub mod engines;
 pub mod error;
 pub mod guest;
 pub mod measure;
+pub mod options;
 pub mod record;
 pub mod report;
 pub mod verify;
 
-pub use error::{Error, Result};
+pub use error::{At, Error, Result};

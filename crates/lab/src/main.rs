@@ -12,8 +12,15 @@
 //! | 130 | interrupted by a signal |
 
 use clap::{Parser, Subcommand};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use tuff_lab::engines::settings::Action;
+use tuff_lab::campaigns::{
+    cleaning, commands, corpus, embedded, experiments, fio, kernel, measure, paper_erofs,
+    power_loss, serve, start, stress, volumes,
+};
+use tuff_lab::definition::{self, Definition as _};
+use tuff_lab::measure::stop;
+use tuff_lab::{Error, Result};
 
 mod cmd;
 
@@ -30,36 +37,167 @@ struct Cli {
     verb: Verb,
 }
 
+// The variants are parsed once.
+#[allow(clippy::large_enum_variant)]
 #[derive(Subcommand)]
 enum Verb {
-    Run(cmd::run::Args),
-    /// Measure building images from trees with the given settings
-    Build(cmd::one::Args),
-    /// Measure extracting images with the given settings
-    Extract(cmd::one::Args),
-    /// Measure checking images with the given settings
-    Check(cmd::one::Args),
-    Serve(cmd::serve::Args),
-    Soak(cmd::soak::Args),
-    Start(cmd::start::Args),
-    Volumes(cmd::volumes::Args),
-    Fio(cmd::fio::Args),
-    PowerLoss(cmd::power_loss::Args),
-    Experiment(cmd::experiment::Args),
-    Guest(cmd::guest::Args),
+    /// Measure the tasks of definitions, and write the samples to records
+    Run {
+        /// Definition files to run
+        #[arg(required = true, value_name = "DEFINITION")]
+        definitions: Vec<PathBuf>,
+        #[command(flatten)]
+        conditions: commands::run::Conditions,
+    },
+    Build(cmd::build::Args),
+    /// Measure reads through mounts: our FUSE server, the kernel, and other FUSE servers
+    ///
+    /// Writes a record and prints its tables.
+    Serve {
+        /// Definition file to run
+        definition: PathBuf,
+        #[command(flatten)]
+        conditions: serve::run::Conditions,
+    },
+    Soak(serve::soak::Soak),
+    /// Measure the start-up time of programs in images: idle, with concurrent reads and writes, under memory pressure
+    ///
+    /// Writes a record and prints its tables. Requires root, because programs run with the mount as their root directory.
+    Start {
+        /// Definition file to run
+        definition: PathBuf,
+        #[command(flatten)]
+        conditions: start::run::Conditions,
+    },
+    Volumes(volumes::Conditions),
+    Fio(fio::Conditions),
+    PowerLoss(power_loss::Conditions),
+    Experiment(experiments::Conditions),
+    Guest(kernel::Conditions),
+    /// Repeat the measurements of publications
     #[command(subcommand)]
-    Paper(cmd::paper::Verb),
+    Paper(Paper),
+    /// Stress-test images and volumes
     #[command(subcommand)]
-    Campaign(cmd::stress::Verb),
+    Campaign(Stress),
     Report(cmd::report::Args),
     Page(cmd::page::Args),
-    Corpus(cmd::corpus::Args),
+    Corpus(corpus::Options),
+    /// Run one command and print its resource usage
     #[command(hide = true)]
-    Sample(cmd::sample::Args),
+    Sample {
+        /// Command with its arguments
+        #[arg(last = true, required = true)]
+        command: Vec<std::ffi::OsString>,
+    },
+    /// Start one program as described by a job on standard input, and print the result
     #[command(hide = true)]
-    Inside(cmd::inside::Args),
+    Inside,
+    /// Run the job of a guest as its first process
     #[command(hide = true)]
-    Agent(cmd::agent::Args),
+    Agent,
+}
+
+#[derive(Subcommand)]
+enum Paper {
+    Erofs(paper_erofs::Conditions),
+    Embedded(embedded::Conditions),
+    Backup(commands::backup::Conditions),
+    Cleaning(cleaning::Conditions),
+}
+
+#[derive(Subcommand)]
+enum Stress {
+    Crash(stress::crash::Options),
+    Files(stress::files::Options),
+    Images(stress::images::Options),
+}
+
+/// Runs a command. Returns false if our own tool failed or gave a wrong result.
+fn run(verb: &Verb) -> Result<bool> {
+    match verb {
+        Verb::Run {
+            definitions,
+            conditions: c,
+        } => cmd::build::run_all(definitions, c),
+        Verb::Build(args) => cmd::build::run(args),
+        Verb::Serve {
+            definition: path,
+            conditions: c,
+        } => {
+            let (name, definition) = (
+                definition::name(path),
+                serve::definition::Definition::read(path)?,
+            );
+            measure(&c.options, "serve", &name, |emit| {
+                serve::run::run_alone(&name, &definition, c, emit)
+            })
+        }
+        Verb::Soak(soak) => {
+            let outcome = serve::soak::run(soak)?;
+            print_json(&outcome)?;
+            Ok(outcome.findings.is_empty())
+        }
+        Verb::Start {
+            definition: path,
+            conditions: c,
+        } => {
+            let (name, definition) = (
+                definition::name(path),
+                start::definition::Definition::read(path)?,
+            );
+            measure(&c.options, "start", &name, |emit| {
+                start::run::run_alone(&name, &definition, c, emit)
+            })
+        }
+        Verb::Volumes(c) => measure(&c.options, "volumes", "volumes", |e| volumes::run(c, e)),
+        Verb::Fio(c) => measure(&c.options, "fio", "fio", |e| fio::run(c, e)),
+        Verb::PowerLoss(c) => measure(&c.options, "power-loss", "power-loss", |e| {
+            power_loss::run(c, e)
+        }),
+        Verb::Experiment(c) => measure(&c.options, "experiment", "experiment", |e| {
+            experiments::run(c, e)
+        }),
+        Verb::Guest(c) => measure(&c.options, "guest", "guest", |e| kernel::run(c, e)),
+        Verb::Paper(Paper::Erofs(c)) => measure(&c.options, "paper-erofs", "erofs", |e| {
+            paper_erofs::run(c, e)
+        }),
+        Verb::Paper(Paper::Embedded(c)) => {
+            measure(&c.options, "embedded", "embedded", |e| embedded::run(c, e))
+        }
+        Verb::Paper(Paper::Backup(c)) => measure(&c.options, "backup", "backup", |e| {
+            commands::backup::run(c, e)
+        }),
+        Verb::Paper(Paper::Cleaning(c)) => {
+            measure(&c.options, "cleaning", "cleaning", |e| cleaning::run(c, e))
+        }
+        Verb::Campaign(Stress::Crash(options)) => cmd::stress::crash(options),
+        Verb::Campaign(Stress::Files(options)) => cmd::stress::files(options),
+        Verb::Campaign(Stress::Images(options)) => cmd::stress::images(options),
+        Verb::Report(args) => cmd::report::run(args),
+        Verb::Page(args) => cmd::page::run(args),
+        Verb::Corpus(options) => corpus::run(options).map(|()| true),
+        Verb::Sample { command } => {
+            let (program, arguments) = command
+                .split_first()
+                .ok_or_else(|| Error::Usage("no command given".to_owned()))?;
+            print_json(&tuff_lab::measure::take(program, arguments)?)
+        }
+        Verb::Inside => {
+            let order = serde_json::from_reader(std::io::stdin())
+                .map_err(|e| Error::Usage(format!("cannot parse the job: {e}")))?;
+            print_json(&start::inside::start(&order)?)
+        }
+        Verb::Agent => cmd::agent::run(),
+    }
+}
+
+/// Prints a value as JSON.
+fn print_json(value: &impl serde::Serialize) -> Result<bool> {
+    let text = serde_json::to_string(value)
+        .map_err(|e| Error::Command(format!("cannot encode the result: {e}")))?;
+    println!("{text}");
+    Ok(true)
 }
 
 fn main() -> ExitCode {
@@ -67,39 +205,17 @@ fn main() -> ExitCode {
     // These commands end immediately on a signal; the others stop between two samples.
     if !matches!(
         cli.verb,
-        Verb::Sample(_)
-            | Verb::Inside(_)
-            | Verb::Agent(_)
-            | Verb::Campaign(_)
+        Verb::Sample { .. }
+            | Verb::Inside
+            | Verb::Agent
+            | Verb::Campaign(Stress::Crash(_) | Stress::Files(_))
             | Verb::Experiment(_)
             | Verb::Corpus(_)
             | Verb::Page(_)
     ) {
-        tuff_lab::measure::stop::watch();
+        stop::watch();
     }
-    let result = match cli.verb {
-        Verb::Run(args) => cmd::run::run(&args),
-        Verb::Build(args) => cmd::one::run(&args, Action::Build),
-        Verb::Extract(args) => cmd::one::run(&args, Action::Extract),
-        Verb::Check(args) => cmd::one::run(&args, Action::Check),
-        Verb::Serve(args) => cmd::serve::run(&args),
-        Verb::Soak(args) => cmd::soak::run(&args),
-        Verb::Start(args) => cmd::start::run(&args),
-        Verb::Volumes(args) => cmd::volumes::run(&args),
-        Verb::Fio(args) => cmd::fio::run(&args),
-        Verb::PowerLoss(args) => cmd::power_loss::run(&args),
-        Verb::Experiment(args) => cmd::experiment::run(&args),
-        Verb::Guest(args) => cmd::guest::run(&args),
-        Verb::Paper(verb) => cmd::paper::run(&verb),
-        Verb::Agent(args) => cmd::agent::run(&args),
-        Verb::Campaign(verb) => cmd::stress::run(&verb),
-        Verb::Report(args) => cmd::report::run(&args),
-        Verb::Page(args) => cmd::page::run(&args),
-        Verb::Corpus(args) => cmd::corpus::run(&args),
-        Verb::Sample(args) => cmd::sample::run(&args),
-        Verb::Inside(args) => cmd::inside::run(&args),
-    };
-    match result {
+    match run(&cli.verb) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(e) => {

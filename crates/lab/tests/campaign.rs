@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tuff_lab::campaigns::stress::files;
-use tuff_lab::campaigns::stress::images::{self, JUDGES, Judge, Options, Tally};
-use tuff_lab::engines::{self, Tool};
+use tuff_lab::campaigns::stress::images::{self, Judge, Options, Tally};
+use tuff_lab::options;
 
 /// Path of `tuff` beside `tuff-lab`. It exists if the whole workspace was built.
 fn tuff() -> Option<PathBuf> {
@@ -17,17 +17,20 @@ fn tuff() -> Option<PathBuf> {
     Some(tuff)
 }
 
-fn run(tuff: PathBuf, judges: Vec<Judge>, cases: u64, out: &Path) -> Tally {
+fn run(tuff: PathBuf, only: Vec<Judge>, cases: u64, out: &Path) -> Tally {
     let options = Options {
+        out: out.to_owned(),
         seed: 1,
         cases: Some(cases),
-        time: None,
-        judges,
-        tuff,
-        fsck: engines::find(Tool::FsckErofs, &[]).unwrap(),
+        minutes: None,
+        only,
+        options: options::Options {
+            tool: vec![("tuff".to_owned(), tuff)],
+            ..options::Options::default()
+        },
     };
     let mut tally = Tally::default();
-    images::run(&options, out, &mut tally, &mut |_| ()).unwrap();
+    images::run(&options, &mut tally, &mut |_| ()).unwrap();
     tally
 }
 
@@ -35,8 +38,7 @@ fn run(tuff: PathBuf, judges: Vec<Judge>, cases: u64, out: &Path) -> Tally {
 fn images_of_random_trees_and_settings_match_their_trees() {
     let Some(tuff) = tuff() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let judges = JUDGES.map(|(_, judge)| judge).to_vec();
-    let tally = run(tuff, judges, 30, folder.path());
+    let tally = run(tuff, Vec::new(), 30, folder.path());
     for (why, count) in &tally.skipped {
         tuff_testkit::note(format_args!("not verified: {why} ({count} images)"));
     }
@@ -87,19 +89,16 @@ fn copies_of_open_files_on_a_volume_are_exact() {
         );
     };
     let options = files::Options {
+        dir: folder.path().join("m"),
         seed: 3,
         operations: 6000,
-        files: 4,
-        size_max: 1 << 20,
-        len_max: 64 << 10,
-        mapped: true,
         copy_every: 30,
     };
     std::fs::create_dir(folder.path().join("m")).unwrap();
     run(&["volume", "create", "v", "-s", "1G"]);
     for transport in ["dev", "auto"] {
         run(&["volume", "mount", "--transport", transport, "v", "m"]);
-        let found = files::run(&options, &folder.path().join("m"));
+        let found = files::run(&options);
         run(&["umount", "m"]);
         let tally = found.unwrap().unwrap();
         assert!(tally.copies > 150 && tally.seeks > 500, "{tally:?}");

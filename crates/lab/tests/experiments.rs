@@ -2,16 +2,20 @@
 //! deterministic. The published results are checked at larger scales.
 
 use tempfile::TempDir;
-use tuff_lab::campaigns::experiments::{Conditions, PUBLISHED, parse, run};
+use tuff_lab::campaigns::experiments::{Conditions, run};
 use tuff_lab::campaigns::{plot, report};
+use tuff_lab::options::Options;
 use tuff_lab::record::{Line, Record};
 
 fn conditions(id: &str, scale: &str, work: &TempDir) -> Conditions {
     Conditions {
-        definition: parse("published", PUBLISHED).unwrap(),
-        only: vec![id.to_owned()],
+        ids: vec![id.to_owned()],
         scale: scale.to_owned(),
-        work: work.path().to_owned(),
+        seed: None,
+        options: Options {
+            work: Some(work.path().to_owned()),
+            ..Options::default()
+        },
     }
 }
 
@@ -162,7 +166,7 @@ fn unknown_experiments_and_scales_are_rejected() {
     let work = TempDir::new().unwrap();
     let error = |id: &str, scale: &str| {
         let conditions = conditions(id, scale, &work);
-        conditions.plan().unwrap_err().to_string()
+        run(&conditions, &mut |_| Ok(())).unwrap_err().to_string()
     };
     assert!(error("E11", "tiny").contains("E11"));
     assert!(error("E9", "huge").contains("full, large, quick, tiny"));

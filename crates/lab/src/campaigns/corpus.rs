@@ -2,21 +2,23 @@
 //!
 //! * `packages`: Debian packages, unpacked into one tree and not configured. `closure` adds all dependencies,
 //!   alternatives included. apt selects the versions; `NAME.packages` lists them.
-//! * `archive`: the content of a tar file inside a package.
-//! * `generated`: small files generated from a seed.
-//! * `releases`: tags of a git repository, one directory each.
+//!   `archive` names a tar file in them, whose content is the tree.
+//! * `script`: a shell script that runs in the tree.
 //! * `parts`: directories and byte ranges of other corpora in the same directory.
 
 use crate::engines::settings::Size;
-use crate::{Error, Result};
+use crate::measure::{helper, root, workspace};
+use crate::{At, Error, Result};
 use serde::Deserialize;
 use std::ffi::OsStr;
-use std::fs::{File, FileTimes};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, UNIX_EPOCH};
+use std::process::Command;
+use std::time::Duration;
 
+/// Time limit of a command, such as a download.
+const LIMIT: Duration = Duration::from_secs(3600);
 /// Text of the shipped `benchmarks/corpora.toml`.
 pub const SHIPPED: &str = include_str!("../../../../benchmarks/corpora.toml");
 
@@ -55,22 +57,13 @@ pub enum Recipe {
         /// Whether the dependencies of the packages are unpacked, too.
         #[serde(default)]
         closure: bool,
+        /// Path of a tar file in the packages. Its content is the tree.
+        archive: Option<PathBuf>,
     },
-    /// Content of a tar file inside a Debian package.
-    Archive {
-        /// Name of the Debian package.
-        package: String,
-        /// Path of the tar file in the package.
-        archive: PathBuf,
-    },
-    /// Small files generated from a seed.
-    Generated(Generated),
-    /// Tags of a git repository, each in a directory named after the tag.
-    Releases {
-        /// Repository URL or path, as accepted by `git fetch`.
-        repository: String,
-        /// Names of the tags.
-        tags: Vec<String>,
+    /// Tree that a script makes.
+    Script {
+        /// Script of sh, which ends at the first error.
+        script: String,
     },
     /// Parts of other corpora in the same directory.
     Parts {
@@ -99,17 +92,31 @@ pub struct Cut {
     pub length: Size,
 }
 
-/// Parameters of generated small files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub struct Generated {
-    /// Total number of files.
-    pub files: u64,
-    /// Number of files in each directory.
-    pub files_per_folder: u64,
-    /// Largest file size in bytes. Sizes are distributed uniformly from 0.
-    pub bytes_max: u64,
-    /// Seed of the random generator.
-    pub seed: u64,
+/// Create trees to measure on, from packages of the running Debian release
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Folder for the trees
+    pub dir: PathBuf,
+    /// Create only these trees (default: those marked as usual)
+    #[arg(long, value_name = "NAME")]
+    pub only: Vec<String>,
+    /// List the available trees and exit
+    #[arg(long)]
+    pub list: bool,
+}
+
+/// Creates the selected trees.
+pub fn run(options: &Options) -> Result<()> {
+    let corpora = Corpora::parse(SHIPPED)?;
+    for corpus in &corpora.list {
+        if options.list {
+            println!("{:<10} {}", corpus.name, corpus.about);
+        } else if corpus.usual && options.only.is_empty() {
+            Corpora::provide(&corpus.name, &options.dir)?;
+        }
+    }
+    let mut only = options.only.iter().filter(|_| !options.list);
+    only.try_for_each(|name| Corpora::provide(name, &options.dir).map(|_| ()))
 }
 
 impl Corpora {
@@ -147,16 +154,23 @@ impl Corpus {
             return Err(Error::Usage(format!("{} already exists", tree.display())));
         }
         let scratch = folder.join(format!("{}.part", self.name));
-        remove(&scratch)?;
+        workspace::remove(&scratch)?;
         create(&scratch)?;
         // Commands run in other working directories, so paths must be absolute.
-        let scratch = scratch
-            .canonicalize()
-            .map_err(|e| Error::io("find", &scratch, e))?;
+        let scratch = scratch.canonicalize().at("find", &scratch)?;
         let part = scratch.join("tree");
         create(&part)?;
         match &self.recipe {
-            Recipe::Packages { packages, closure } => {
+            Recipe::Packages {
+                packages,
+                closure,
+                archive,
+            } => {
+                let unpacked = match archive {
+                    Some(_) => scratch.join("packages"),
+                    None => part.clone(),
+                };
+                create(&unpacked)?;
                 let packages = if *closure {
                     self::closure(packages)?
                 } else {
@@ -164,29 +178,18 @@ impl Corpus {
                 };
                 let debs = download(&packages, &scratch)?;
                 for deb in &debs {
-                    unpack(deb, &part)?;
+                    done(Command::new("dpkg").arg("-x").args([deb, &unpacked]))?;
+                }
+                if let Some(archive) = archive {
+                    let tar = unpacked.join(archive);
+                    done(Command::new("tar").arg("-xf").arg(tar).arg("-C").arg(&part))?;
                 }
                 list(&debs, &folder.join(format!("{}.packages", self.name)))?;
             }
-            Recipe::Archive { package, archive } => {
-                let debs = download(std::slice::from_ref(package), &scratch)?;
-                let package = scratch.join("package");
-                create(&package)?;
-                for deb in &debs {
-                    unpack(deb, &package)?;
-                }
-                let tar = package.join(archive);
-                done(
-                    Command::new("tar")
-                        .arg("-xf")
-                        .arg(&tar)
-                        .arg("-C")
-                        .arg(&part),
-                )?;
-                list(&debs, &folder.join(format!("{}.packages", self.name)))?;
+            Recipe::Script { script } => {
+                let mut shell = Command::new("sh");
+                done(shell.args(["-e", "-c", script]).current_dir(&part))?;
             }
-            Recipe::Generated(generated) => generated.make(&part)?,
-            Recipe::Releases { repository, tags } => releases(repository, tags, &scratch, &part)?,
             Recipe::Parts { folders, cuts } => {
                 for name in folders {
                     let mut copy = Command::new("cp");
@@ -197,8 +200,8 @@ impl Corpus {
                 }
             }
         }
-        std::fs::rename(&part, &tree).map_err(|e| Error::io("rename", &part, e))?;
-        remove(&scratch)
+        std::fs::rename(&part, &tree).at("rename", &part)?;
+        workspace::remove(&scratch)
     }
 }
 
@@ -209,7 +212,7 @@ impl Cut {
         if let Some(parent) = path.parent() {
             create(parent)?;
         }
-        let mut file = File::create_new(&path).map_err(|e| Error::io("create", &path, e))?;
+        let mut file = File::create_new(&path).at("create", &path)?;
         let (mut skip, mut left) = (self.skip.0, self.length.0);
         let mut sources = files_in_order(&from)?;
         sources.retain(|source| {
@@ -217,16 +220,15 @@ impl Cut {
             self.endings.is_empty() || self.endings.iter().any(|e| name.ends_with(e.as_str()))
         });
         for source in sources {
-            let failed = |e| Error::io("copy", &source, e);
-            let mut content = File::open(&source).map_err(failed)?;
-            let length = content.metadata().map_err(failed)?.len();
+            let mut content = File::open(&source).at("copy", &source)?;
+            let length = content.metadata().at("copy", &source)?.len();
             if skip >= length {
                 skip -= length;
                 continue;
             }
-            content.seek(SeekFrom::Start(skip)).map_err(failed)?;
+            content.seek(SeekFrom::Start(skip)).at("copy", &source)?;
             skip = 0;
-            left -= std::io::copy(&mut content.take(left), &mut file).map_err(failed)?;
+            left -= std::io::copy(&mut content.take(left), &mut file).at("copy", &source)?;
             if left == 0 {
                 return Ok(());
             }
@@ -241,52 +243,23 @@ impl Cut {
 
 /// Returns `path` itself if it is a file, or the regular files below it, sorted by path.
 fn files_in_order(path: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    let mut open = vec![path.to_owned()];
-    while let Some(path) = open.pop() {
-        let kind = path
-            .symlink_metadata()
-            .map_err(|e| Error::io("stat", &path, e))?;
-        if kind.is_dir() {
-            for entry in std::fs::read_dir(&path).map_err(|e| Error::io("list", &path, e))? {
-                open.push(entry.map_err(|e| Error::io("list", &path, e))?.path());
-            }
-        } else if kind.is_file() {
-            files.push(path);
-        }
+    if path.is_file() {
+        return Ok(vec![path.to_owned()]);
     }
+    let mut files = Vec::new();
+    root::list(path, &mut files)?;
+    let mut files: Vec<PathBuf> = files.into_iter().map(|(path, _)| path).collect();
     files.sort();
     Ok(files)
 }
 
 fn create(folder: &Path) -> Result<()> {
-    std::fs::create_dir_all(folder).map_err(|e| Error::io("create", folder, e))
+    std::fs::create_dir_all(folder).at("create", folder)
 }
 
-fn remove(folder: &Path) -> Result<()> {
-    match std::fs::remove_dir_all(folder) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", folder, e)),
-        _ => Ok(()),
-    }
-}
-
-/// Runs a command and returns its standard output. The error holds the last line of its standard error.
-fn done(command: &mut Command) -> Result<Vec<u8>> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .stdin(Stdio::null())
-        .env("LC_ALL", "C")
-        .output()
-        .map_err(|e| Error::Io(format!("run {name}"), e))?;
-    if output.status.success() {
-        return Ok(output.stdout);
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let line = said
-        .lines()
-        .rfind(|l| !l.trim().is_empty())
-        .unwrap_or("no message");
-    Err(Error::Command(format!("{name} failed: {}", line.trim())))
+/// Runs a command and returns its standard output.
+fn done(command: &mut Command) -> Result<String> {
+    helper::run(command, 0, LIMIT).map_err(Error::Command)
 }
 
 /// Returns `packages` and their dependencies, without recommended and suggested packages.
@@ -302,7 +275,7 @@ fn closure(packages: &[String]) -> Result<Vec<String>> {
     command
         .args(["--no-breaks", "--no-replaces", "--no-enhances"])
         .args(packages);
-    Ok(names(&String::from_utf8_lossy(&done(&mut command)?)))
+    Ok(names(&done(&mut command)?))
 }
 
 /// Parses the output of `apt-cache depends`: unindented lines are packages. Virtual packages (in angle
@@ -332,7 +305,7 @@ fn download(packages: &[String], scratch: &Path) -> Result<Vec<PathBuf>> {
             .args(packages)
             .current_dir(&folder),
     )?;
-    let listing = std::fs::read_dir(&folder).map_err(|e| Error::io("list", &folder, e))?;
+    let listing = std::fs::read_dir(&folder).at("list", &folder)?;
     let mut debs: Vec<PathBuf> = listing
         .flatten()
         .map(|e| e.path())
@@ -342,132 +315,27 @@ fn download(packages: &[String], scratch: &Path) -> Result<Vec<PathBuf>> {
     Ok(debs)
 }
 
-fn unpack(deb: &Path, tree: &Path) -> Result<()> {
-    done(Command::new("dpkg").arg("-x").args([deb, tree])).map(|_| ())
-}
-
 /// Writes the list of packages of a tree: digest and file name, which contains the version.
 fn list(debs: &[PathBuf], file: &Path) -> Result<()> {
     let mut text = String::new();
     for deb in debs {
-        let bytes = std::fs::read(deb).map_err(|e| Error::io("read", deb, e))?;
+        let bytes = std::fs::read(deb).at("read", deb)?;
         let name = deb.file_name().unwrap_or_default().to_string_lossy();
         text += &format!("{} {name}\n", blake3::hash(&bytes).to_hex());
     }
-    std::fs::write(file, text).map_err(|e| Error::io("write", file, e))
-}
-
-fn releases(repository: &str, tags: &[String], scratch: &Path, tree: &Path) -> Result<()> {
-    let clone = scratch.join("clone");
-    let git = || {
-        let mut command = Command::new("git");
-        command.arg("--git-dir").arg(&clone);
-        command
-    };
-    done(git().args(["init", "--quiet", "--bare"]))?;
-    for tag in tags {
-        let reference = format!("refs/tags/{tag}");
-        done(
-            git()
-                .args(["fetch", "--quiet", "--depth=1", repository])
-                .arg(format!("{reference}:{reference}")),
-        )?;
-        let tar = scratch.join("release.tar");
-        let prefix = format!("--prefix={tag}/");
-        done(
-            git()
-                .args(["archive", "--format=tar", &prefix, "-o"])
-                .arg(&tar)
-                .arg(&reference),
-        )?;
-        done(Command::new("tar").arg("-xf").arg(&tar).arg("-C").arg(tree))?;
-    }
-    Ok(())
-}
-
-/// Vocabulary of generated files.
-const WORDS: [&str; 16] = [
-    "image", "block", "inode", "cluster", "extent", "offset", "length", "write", "read", "mount",
-    "tree", "path", "name", "time", "owner", "\n",
-];
-
-impl Generated {
-    /// Writes the files below `tree`. All of them have the same timestamps.
-    pub fn make(&self, tree: &Path) -> Result<()> {
-        let time = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-        let times = FileTimes::new().set_accessed(time).set_modified(time);
-        let stamp = |path: &Path| {
-            let file = File::open(path).and_then(|f| f.set_times(times));
-            file.map_err(|e| Error::io("set the times of", path, e))
-        };
-        let mut state = self.seed;
-        let mut text = Vec::new();
-        let mut folder = tree.to_owned();
-        for number in 0..self.files {
-            if number % self.files_per_folder.max(1) == 0 {
-                folder = tree.join(format!("d{:06}", number / self.files_per_folder.max(1)));
-                create(&folder)?;
-            }
-            // fits: sizes of small files
-            let size = (next(&mut state) % (self.bytes_max + 1)) as usize;
-            text.clear();
-            while text.len() < size {
-                let word = WORDS[(next(&mut state) % WORDS.len() as u64) as usize];
-                text.extend_from_slice(word.as_bytes());
-                text.push(b' ');
-            }
-            let path = folder.join(format!("f{number:07}"));
-            let mut file = File::create_new(&path).map_err(|e| Error::io("create", &path, e))?;
-            file.write_all(&text[..size])
-                .map_err(|e| Error::io("write", &path, e))?;
-            file.set_times(times)
-                .map_err(|e| Error::io("set the times of", &path, e))?;
-            if (number + 1) % self.files_per_folder.max(1) == 0 || number + 1 == self.files {
-                stamp(&folder)?;
-            }
-        }
-        stamp(tree)
-    }
-}
-
-/// Returns the next number of Xorshift64*, the same on every platform.
-fn next(state: &mut u64) -> u64 {
-    let mut x = state.wrapping_add(0x9E37_79B9_7F4A_7C15).max(1);
-    x ^= x >> 12;
-    x ^= x << 25;
-    x ^= x >> 27;
-    *state = x;
-    x.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
+    std::fs::write(file, text).at("write", file)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verify::tree::Tree;
 
     #[test]
     fn the_shipped_file_lists_the_measured_trees() {
         let corpora = Corpora::parse(SHIPPED).unwrap();
-        let names: Vec<&str> = corpora.list.iter().map(|c| c.name.as_str()).collect();
-        assert_eq!(
-            names,
-            [
-                "root",
-                "linux",
-                "million",
-                "releases",
-                "reading",
-                "bigtext",
-                "documents",
-                "assortment",
-                "paper-text",
-                "paper-mixed"
-            ]
-        );
-        let Recipe::Releases { tags, .. } = &corpora.list[3].recipe else {
-            panic!("releases")
-        };
-        assert_eq!(tags.len(), 20);
+        let usual = corpora.list.iter().filter(|c| c.usual).map(|c| &*c.name);
+        assert_eq!(usual.collect::<Vec<_>>(), ["root", "linux"]);
+        assert_eq!(corpora.list.len(), 10);
     }
 
     #[test]
@@ -526,63 +394,22 @@ gcc
     }
 
     #[test]
-    fn the_same_seed_makes_the_same_tree() {
+    fn a_script_makes_a_tree_or_fails() {
         let folder = tempfile::tempdir().unwrap();
-        let generated = Generated {
-            files: 25,
-            files_per_folder: 10,
-            bytes_max: 300,
-            seed: 1,
-        };
-        let trees = ["one", "two"].map(|name| {
-            let root = folder.path().join(name);
-            create(&root).unwrap();
-            generated.make(&root).unwrap();
-            Tree::read(&root).unwrap()
-        });
-        assert_eq!(trees[0].differences(&trees[1]), []);
-        assert_eq!((trees[0].size.files, trees[0].size.entries), (25, 29));
-    }
-
-    #[test]
-    fn each_release_has_its_own_folder() {
-        let folder = tempfile::tempdir().unwrap();
-        let repository = folder.path().join("repository");
-        let git = |arguments: &[&str]| {
-            let mut command = Command::new("git");
-            command
-                .args(["-c", "user.name=A", "-c", "user.email=a@example.org", "-C"])
-                .arg(&repository);
-            done(command.args(arguments)).unwrap();
-        };
-        let made = Command::new("git")
-            .args(["init", "--quiet"])
-            .arg(&repository)
-            .status();
-        if !made.is_ok_and(|s| s.success()) {
-            tuff_testkit::skipped("each_release_has_its_own_folder: git was not found");
-            return;
-        }
-        for tag in ["v1", "v2"] {
-            std::fs::write(repository.join("file"), tag).unwrap();
-            git(&["add", "file"]);
-            git(&["commit", "--quiet", "-m", tag]);
-            git(&["tag", tag]);
-        }
-        let corpus = Corpus {
-            name: "r".to_owned(),
+        let corpus = |name: &str, script: &str| Corpus {
+            name: name.to_owned(),
             about: String::new(),
             usual: false,
-            recipe: Recipe::Releases {
-                repository: repository.to_string_lossy().into_owned(),
-                tags: vec!["v1".to_owned(), "v2".to_owned()],
+            recipe: Recipe::Script {
+                script: script.to_owned(),
             },
         };
-        corpus.make(folder.path()).unwrap();
-        for tag in ["v1", "v2"] {
-            let file = folder.path().join("r").join(tag).join("file");
-            assert_eq!(std::fs::read_to_string(file).unwrap(), tag);
-        }
-        assert!(corpus.make(folder.path()).is_err());
+        corpus("s", "echo a > b").make(folder.path()).unwrap();
+        assert_eq!(
+            std::fs::read_to_string(folder.path().join("s/b")).unwrap(),
+            "a\n"
+        );
+        assert!(corpus("s", "").make(folder.path()).is_err());
+        assert!(corpus("t", "false\ntrue").make(folder.path()).is_err());
     }
 }

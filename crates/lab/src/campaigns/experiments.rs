@@ -8,84 +8,75 @@
 //! | `run` | raw sample of a run |
 
 use crate::measure::stop;
-use crate::record::{Bar, Header, Labels, Line, Note, Record, Sample, labels};
+use crate::options::{Emit, Options};
+use crate::record::{Bar, Header, Labels, Line, Record, Sample, labels};
 use crate::report::plot::{LineChart, Series, line_charts};
 use crate::report::table::{self, distinct};
-use crate::{Error, Result};
+use crate::{At, Error, Result};
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use tuff_flash_sim::experiment;
 use tuff_flash_sim::experiment::definition::{Definition, Experiment};
 use tuff_flash_sim::experiment::outcome::{Limit, Outcome};
 
 /// Text of the definition in `benchmarks/definitions/experiment`.
-pub const PUBLISHED: &str =
+const PUBLISHED: &str =
     include_str!("../../../../benchmarks/definitions/experiment/published.toml");
 /// Name of a figure's value.
 const HERE: &str = "here";
 /// Number of charts beside each other.
 const CHART_COLUMNS: usize = 2;
 
-/// Parses the text of a definition.
-pub fn parse(name: &str, text: &str) -> Result<Definition> {
-    toml::from_str(text).map_err(|e| Error::Usage(format!("{name}: {e}")))
-}
-
-/// Selection and conditions of experiments.
-#[derive(Clone, Debug)]
+/// Run the published experiments on the flash model, in virtual time
+///
+/// Each experiment adds its figures, charts and raw samples to a record when it ends, so an interrupted run keeps those before.
+/// Prints the record's tables. Exit code 1 if a result violates its limit.
+#[derive(Clone, Debug, clap::Args)]
 pub struct Conditions {
-    /// Definition with the seed.
-    pub definition: Definition,
-    /// Identifiers of experiments. Empty selects all.
-    pub only: Vec<String>,
-    /// Name of the scale.
+    /// Experiments, E1 to E10 (default: all)
+    #[arg(value_name = "ID")]
+    pub ids: Vec<String>,
+    /// Scale of the experiments: tiny, quick, full, large
+    #[arg(long, default_value = "quick", value_name = "NAME")]
     pub scale: String,
-    /// Folder for the volumes of E10.
-    pub work: PathBuf,
-}
-
-impl Conditions {
-    /// Returns the selected experiments.
-    ///
-    /// # Errors
-    /// `Usage` if an experiment or the scale does not exist.
-    pub fn plan(&self) -> Result<Vec<&Experiment>> {
-        let all = &self.definition.experiment;
-        if let Some(id) = self
-            .only
-            .iter()
-            .find(|id| !all.iter().any(|e| e.id == **id))
-        {
-            return Err(Error::Usage(format!("experiment '{id}' does not exist")));
-        }
-        self.definition.scale(&self.scale)?;
-        let selected = |e: &&Experiment| self.only.is_empty() || self.only.contains(&e.id);
-        Ok(all.iter().filter(selected).collect())
-    }
+    /// Seed of the random numbers (default: that of the definition)
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Paths of programs, and folders of images and records.
+    #[command(flatten)]
+    pub options: Options,
 }
 
 /// Runs the selected experiments. Returns true if all limits are kept.
-pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<bool> {
-    let (definition, work) = (&conditions.definition, &conditions.work);
-    let plan = conditions.plan()?;
+///
+/// # Errors
+/// `Usage` if an experiment or the scale does not exist.
+pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
+    let definition: Definition = toml::from_str(PUBLISHED)
+        .map_err(|e| Error::Usage(format!("the definition of the experiments: {e}")))?;
+    let work = conditions.options.work();
+    let ids: Vec<String> = conditions.ids.iter().map(|id| id.to_uppercase()).collect();
+    let all = &definition.experiment;
+    if let Some(id) = ids.iter().find(|id| !all.iter().any(|e| e.id == **id)) {
+        return Err(Error::Usage(format!("experiment '{id}' does not exist")));
+    }
+    let selected = |e: &&Experiment| ids.is_empty() || ids.contains(&e.id);
     let scale = definition.scale(&conditions.scale)?;
-    std::fs::create_dir_all(work).map_err(|e| Error::io("create", work, e))?;
-    let divisor = definition
-        .scale
-        .get(&conditions.scale)
-        .map_or(1, |s| s.divisor);
+    let seed = conditions.seed.unwrap_or(definition.seed);
+    std::fs::create_dir_all(work).at("create", work)?;
+    let divisor = definition.scale.get(&conditions.scale);
+    let divisor = divisor.map_or(1, |s| s.divisor);
     let settings = [
         (
             "scale",
             format!("{}, 1/{divisor} of the published sizes", conditions.scale),
         ),
-        ("seed", definition.seed.to_string()),
+        ("seed", seed.to_string()),
     ];
     emit(&Line::Header(Header::here("experiment", settings)?))?;
     let mut passed = true;
-    for e in plan {
+    for e in all.iter().filter(selected) {
         stop::check()?;
-        let outcome = experiment::run(e, &scale, definition.seed, work)?;
+        let outcome = experiment::run(e, &scale, seed, work)?;
         passed &= outcome.passed();
         lines(&outcome)?.iter().try_for_each(&mut *emit)?;
     }
@@ -95,10 +86,7 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
 /// Returns the lines of an outcome.
 fn lines(outcome: &Outcome) -> Result<Vec<Line>> {
     let e = &outcome.experiment;
-    let note = |text: String| {
-        let cell = labels([("experiment", &e.id)]);
-        Line::Note(Note { cell, text })
-    };
+    let note = |text: String| Line::note(labels([("experiment", &e.id)]), text);
     let mut lines = vec![note(format!("{}. Published: {}", e.title, e.published))];
     lines.extend(outcome.notes.iter().cloned().map(note));
     for figure in &outcome.figures {
@@ -118,7 +106,7 @@ fn lines(outcome: &Outcome) -> Result<Vec<Line>> {
             }));
         }
         cell.insert("published".to_owned(), figure.published.clone());
-        lines.push(sample(cell, 1, [(HERE.to_owned(), figure.ours)]));
+        lines.push(Line::sample(cell, 1, [(HERE, figure.ours)]));
     }
     for chart in &outcome.charts {
         for (series, points) in &chart.series {
@@ -130,8 +118,7 @@ fn lines(outcome: &Outcome) -> Result<Vec<Line>> {
                 ("series", series),
             ]);
             for (round, (x, y)) in (1..).zip(points) {
-                let values = [("x".to_owned(), *x), ("y".to_owned(), *y)];
-                lines.push(sample(cell.clone(), round, values));
+                lines.push(Line::sample(cell.clone(), round, [("x", *x), ("y", *y)]));
             }
         }
     }
@@ -142,18 +129,10 @@ fn lines(outcome: &Outcome) -> Result<Vec<Line>> {
             let fields = value.as_object().into_iter().flatten();
             let numbers = fields.filter_map(|(name, v)| Some((name.clone(), v.as_f64()?)));
             let cell = labels([("experiment", e.id.as_str()), ("run", run)]);
-            lines.push(sample(cell, round, numbers));
+            lines.push(Line::sample(cell, round, numbers));
         }
     }
     Ok(lines)
-}
-
-fn sample(cell: Labels, round: u32, values: impl IntoIterator<Item = (String, f64)>) -> Line {
-    Line::Sample(Sample {
-        cell,
-        round,
-        values: values.into_iter().collect(),
-    })
 }
 
 /// Renders a section for each experiment: figures beside the published ones, limits, and notes.

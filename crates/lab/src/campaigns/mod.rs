@@ -14,14 +14,36 @@ pub mod start;
 pub mod stress;
 pub mod volumes;
 
-use crate::record::Record;
+use crate::options::{Emit, Options};
+use crate::record::{Record, RecordWriter};
 use crate::{Error, Result};
+use std::path::Path;
+
+/// Runs a campaign, writes its record `name` and prints its tables. `folder` is the default folder of its records, below
+/// benchmarks/record. Returns false if our own tool failed or gave a wrong result.
+pub fn measure(
+    options: &Options,
+    folder: &str,
+    name: &str,
+    campaign: impl FnOnce(Emit<'_>) -> Result<bool>,
+) -> Result<bool> {
+    let default = || Path::new("benchmarks/record").join(folder);
+    let folder = options.records.clone().unwrap_or_else(default);
+    let mut writer = RecordWriter::new(&folder, name);
+    let fine = campaign(&mut |line| writer.write(line))?;
+    let path = writer.path().ok_or_else(|| {
+        Error::Usage("nothing to do: no measurement matches the given filters".to_owned())
+    })?;
+    print!("{}", report(&Record::read(&[path])?)?);
+    Ok(fine)
+}
 
 /// Renders the tables of a record, as its campaign defines them.
 pub fn report(record: &Record) -> Result<String> {
     match record.campaign() {
         "backup" | "commands" => Ok(commands::report::render(record)),
         "cleaning" => Ok(cleaning::report::render(record)),
+        "crash" => Ok(stress::crash::render(record)),
         "embedded" => Ok(embedded::report::render(record)),
         "experiment" => Ok(experiments::render(record)),
         "fio" => Ok(fio::report::render(record)),

@@ -5,10 +5,6 @@ use tuff_lab::Result;
 use tuff_lab::campaigns::{cleaning, embedded, kernel};
 use tuff_lab::guest::inside;
 
-/// Run the job of a guest as its first process
-#[derive(clap::Args)]
-pub(crate) struct Args {}
-
 /// Jobs of all campaigns. Their fields tell them apart.
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -18,7 +14,7 @@ enum Job {
     Kernel(kernel::Job),
 }
 
-pub(crate) fn run(_: &Args) -> Result<bool> {
+pub(crate) fn run() -> Result<bool> {
     inside::run(|job, port| match job {
         Job::Cleaning(job) => cleaning::inside::run(&job, port),
         Job::Embedded(job) => embedded::inside::run(&job, port),

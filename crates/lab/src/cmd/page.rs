@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use tuff_lab::definition::Definition as _;
 use tuff_lab::report::document;
 use tuff_lab::report::page::{self, Claims};
-use tuff_lab::{Error, Result};
+use tuff_lab::{At, Result};
 
 /// Fill benchmarks/README.md with a row for each requirement: published figure, ours, ratio, command
 ///
@@ -20,12 +20,9 @@ pub(crate) struct Args {
     /// Folder of the project
     #[arg(long, default_value = ".", value_name = "DIR")]
     project: PathBuf,
-    /// Do not write; exit with 1 if the page is outdated
-    #[arg(long, conflicts_with = "run")]
-    check: bool,
 }
 
-/// Runs the command. With `--check`, returns false if the page is outdated.
+/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let project: &Path = &args.project;
     let claims = Claims::read(&project.join("benchmarks/claims.toml"))?;
@@ -33,11 +30,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         page::run(&claims, project, &args.only)?;
     }
     let path = project.join("benchmarks/README.md");
-    let text = std::fs::read_to_string(&path).map_err(|e| Error::io("read", &path, e))?;
+    let text = std::fs::read_to_string(&path).at("read", &path)?;
     let spliced = document::splice(&text, "requirements", &page::render(&claims, project)?)?;
-    if spliced.changed && !args.check {
-        std::fs::write(&path, spliced.text).map_err(|e| Error::io("write", &path, e))?;
-        return Ok(true);
-    }
-    Ok(!spliced.changed)
+    std::fs::write(&path, spliced.text).at("write", &path)?;
+    Ok(true)
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use tuff_lab::record::Record;
 use tuff_lab::report::document;
-use tuff_lab::{Error, Result, campaigns};
+use tuff_lab::{At, Result, campaigns};
 
 /// Render tables from records
 #[derive(clap::Args)]
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let record = Record::read(&args.records)?;
     if let Some(path) = &args.plot {
         let svg = campaigns::plot(&record)?;
-        std::fs::write(path, svg).map_err(|e| Error::io("write", path, e))?;
+        std::fs::write(path, svg).at("write", path)?;
     }
     let table = campaigns::report(&record)?;
     let (Some(readme), Some(block)) = (&args.readme, &args.block) else {
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         return Ok(true);
     };
     let command = document::block_command(readme, &args.records, block);
-    let document = std::fs::read_to_string(readme).map_err(|e| Error::io("read", readme, e))?;
+    let document = std::fs::read_to_string(readme).at("read", readme)?;
     let text = format!("\n{table}\nMade by `{command}`.\n");
     let spliced = document::splice(&document, block, &text)?;
     if args.check {
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         return Ok(!spliced.changed);
     }
     if spliced.changed {
-        std::fs::write(readme, spliced.text).map_err(|e| Error::io("write", readme, e))?;
+        std::fs::write(readme, spliced.text).at("write", readme)?;
     }
     Ok(true)
 }

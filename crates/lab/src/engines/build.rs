@@ -3,6 +3,30 @@
 use super::tool::{Plan, Tool};
 use crate::engines::settings::{Algorithm, Dedupe, Fragments, Settings};
 
+/// Returns the name of an algorithm in the options of `tuff build`, mkfs.erofs and mksquashfs.
+fn names(algorithm: Algorithm) -> [Option<&'static str>; 3] {
+    match algorithm {
+        Algorithm::Lz4 => ["lz4"; 3].map(Some),
+        Algorithm::Lz4hc => ["lz4hc", "lz4hc", "lz4"].map(Some),
+        Algorithm::Deflate => ["deflate", "deflate", "gzip"].map(Some),
+        Algorithm::Libdeflate => [None, Some("libdeflate"), None],
+        Algorithm::Lzma => ["lzma", "lzma", "xz"].map(Some),
+        Algorithm::Zstd => ["zstd"; 3].map(Some),
+    }
+}
+
+/// Returns the name of the algorithm of the settings. `at` selects the tool in [`names`].
+fn name(tool: Tool, s: &Settings, at: usize) -> Result<Option<&'static str>, String> {
+    match s.algorithm {
+        None if s.level.is_some() => Err("a level needs an algorithm".to_owned()),
+        None => Ok(None),
+        Some(algorithm) => match names(algorithm)[at] {
+            None => Err(format!("{} has no algorithm {algorithm:?}", tool.name())),
+            name => Ok(name),
+        },
+    }
+}
+
 pub(super) fn tuff_build(plan: &mut Plan, s: &Settings) -> Result<(), String> {
     plan.words(["build", "--quiet"]);
     // Only Tuff rejects algorithms that its default kernel cannot mount.
@@ -12,65 +36,37 @@ pub(super) fn tuff_build(plan: &mut Plan, s: &Settings) -> Result<(), String> {
         (None, Some(Algorithm::Zstd)) => plan.word("--kernel=6.12"),
         _ => {}
     }
-    if let Some(algorithm) = s.algorithm {
-        let name = match algorithm {
-            Algorithm::None => "none",
-            Algorithm::Lz4 => "lz4",
-            Algorithm::Lz4hc => "lz4hc",
-            Algorithm::Deflate => "deflate",
-            Algorithm::Libdeflate => {
-                return Err("libdeflate is an encoder of mkfs.erofs".to_owned());
-            }
-            Algorithm::Lzma => "lzma",
-            Algorithm::Zstd => "zstd",
-        };
-        plan.word("-z");
-        plan.word(match s.level {
-            Some(level) => format!("{name}:{level}"),
-            None => name.to_owned(),
-        });
-    } else if s.level.is_some() {
-        return Err("a level needs an algorithm".to_owned());
+    if let Some(name) = name(plan.tool, s, 0)? {
+        let level = s.level.map_or(String::new(), |level| format!(":{level}"));
+        plan.words(["-z", &(name.to_owned() + &level)]);
     }
     if let Some(cluster) = s.cluster {
-        plan.word("-C");
-        plan.word(cluster.to_string());
+        plan.words(["-C", &cluster.to_string()]);
     }
-    if let Some(dict) = s.dict {
-        plan.word(format!("--dict={dict}"));
-    }
-    if let Some(on) = s.inline_tails {
-        plan.word(if on {
-            "--tail-packing=on"
-        } else {
-            "--tail-packing=off"
-        });
-    }
-    if let Some(fragments) = s.fragments {
-        plan.word(match fragments {
-            Fragments::Off => "--fragments=off",
-            Fragments::Tails => "--fragments=on",
-            Fragments::All => "--fragments=all",
-        });
-    }
-    if let Some(cluster) = s.fragment_cluster {
-        plan.word(format!("--fragment-cluster={cluster}"));
-    }
-    if let Some(dedupe) = s.dedupe {
-        plan.word(match dedupe {
-            Dedupe::Off => "--dedupe=off",
-            Dedupe::Files => "--dedupe=on",
-            Dedupe::Content => "--dedupe=content",
-        });
+    let switch = |on: bool| if on { "on" } else { "off" };
+    let fragments = s.fragments.map(|fragments| match fragments {
+        Fragments::Off => "off",
+        Fragments::Tails => "on",
+        Fragments::All => "all",
+    });
+    let dedupe = s.dedupe.map(|dedupe| match dedupe {
+        Dedupe::Off => "off",
+        Dedupe::Content => "content",
+    });
+    let cluster = s.fragment_cluster.map(|cluster| cluster.to_string());
+    for (option, value) in [
+        ("tail-packing", s.inline_tails.map(switch)),
+        ("fragments", fragments),
+        ("fragment-cluster", cluster.as_deref()),
+        ("dedupe", dedupe),
+        ("auto", s.auto.as_deref()),
+    ] {
+        if let Some(value) = value {
+            plan.word(format!("--{option}={value}"));
+        }
     }
     if s.unaligned == Some(true) {
         plan.word("--unaligned");
-    }
-    if let Some(goal) = &s.auto {
-        plan.word(format!("--auto={goal}"));
-    }
-    if let Some(n) = s.threads {
-        plan.word(format!("--threads={n}"));
     }
     Ok(())
 }
@@ -78,28 +74,12 @@ pub(super) fn tuff_build(plan: &mut Plan, s: &Settings) -> Result<(), String> {
 pub(super) fn mkfs_erofs(plan: &mut Plan, s: &Settings) -> Result<(), String> {
     not_ours(plan.tool, s)?;
     plan.word("--quiet");
-    let name = match s.algorithm {
-        None | Some(Algorithm::None) => None,
-        Some(Algorithm::Lz4) => Some("lz4"),
-        Some(Algorithm::Lz4hc) => Some("lz4hc"),
-        Some(Algorithm::Deflate) => Some("deflate"),
-        Some(Algorithm::Libdeflate) => Some("libdeflate"),
-        Some(Algorithm::Lzma) => Some("lzma"),
-        Some(Algorithm::Zstd) => Some("zstd"),
-    };
-    match (name, s.level, s.dict) {
-        (None, None, None) => {}
-        (None, ..) => return Err("a level or dictionary needs an algorithm".to_owned()),
-        (Some("lz4"), Some(_), _) => return Err("mkfs.erofs has no level for lz4".to_owned()),
+    match (name(plan.tool, s, 1)?, s.level) {
+        (None, _) => {}
+        (Some("lz4"), Some(_)) => return Err("mkfs.erofs has no level for lz4".to_owned()),
         // mkfs.erofs before 1.7 does not support `level=`; all versions accept the short form.
-        (Some(name), level, None) => {
-            let level = level.map_or(String::new(), |l| format!(",{l}"));
-            plan.word(format!("-z{name}{level}"));
-        }
-        (Some(name), level, Some(dict)) => {
-            let level = level.map_or(String::new(), |l| format!(",level={l}"));
-            plan.word(format!("-z{name}{level},dictsize={}", dict.0));
-        }
+        (Some(name), Some(level)) => plan.word(format!("-z{name},{level}")),
+        (Some(name), None) => plan.word(format!("-z{name}")),
     }
     if let Some(cluster) = s.cluster {
         plan.word(format!("-C{}", cluster.0));
@@ -108,26 +88,18 @@ pub(super) fn mkfs_erofs(plan: &mut Plan, s: &Settings) -> Result<(), String> {
     if s.inline_tails == Some(true) {
         extended.push("ztailpacking".to_owned());
     }
-    let cluster = s
-        .fragment_cluster
-        .map_or(String::new(), |c| format!("={}", c.0));
+    let cluster = s.fragment_cluster;
+    let cluster = cluster.map_or(String::new(), |c| format!("={}", c.0));
     match s.fragments {
         None | Some(Fragments::Off) => {}
         Some(Fragments::Tails) => extended.push(format!("fragments{cluster}")),
         Some(Fragments::All) => extended.push(format!("all-fragments{cluster}")),
     }
-    match s.dedupe {
-        None | Some(Dedupe::Off) => {}
-        Some(Dedupe::Files) => {
-            return Err("mkfs.erofs cannot deduplicate whole files only".to_owned());
-        }
-        Some(Dedupe::Content) => extended.push("dedupe".to_owned()),
+    if s.dedupe == Some(Dedupe::Content) {
+        extended.push("dedupe".to_owned());
     }
     if !extended.is_empty() {
         plan.word(format!("-E{}", extended.join(",")));
-    }
-    if let Some(n) = s.threads {
-        plan.word(format!("--workers={n}"));
     }
     Ok(())
 }
@@ -138,22 +110,8 @@ pub(super) fn mksquashfs(plan: &mut Plan, s: &Settings) -> Result<(), String> {
         return Err("mksquashfs packs fragments in blocks of the common size".to_owned());
     }
     plan.words(["-noappend", "-no-progress", "-quiet"]);
-    let comp = match s.algorithm {
-        None => None,
-        Some(Algorithm::None) => {
-            plan.words(["-noI", "-noD", "-noF", "-noX"]);
-            None
-        }
-        Some(Algorithm::Lz4 | Algorithm::Lz4hc) => Some("lz4"),
-        Some(Algorithm::Deflate) => Some("gzip"),
-        Some(Algorithm::Libdeflate) => {
-            return Err("libdeflate is an encoder of mkfs.erofs".to_owned());
-        }
-        Some(Algorithm::Lzma) => Some("xz"),
-        Some(Algorithm::Zstd) => Some("zstd"),
-    };
-    if let Some(comp) = comp {
-        plan.words(["-comp", comp]);
+    if let Some(name) = name(plan.tool, s, 2)? {
+        plan.words(["-comp", name]);
     }
     match (s.algorithm, s.level) {
         (Some(Algorithm::Lz4), Some(_)) => return Err("mksquashfs has no level for lz4".to_owned()),
@@ -168,26 +126,11 @@ pub(super) fn mksquashfs(plan: &mut Plan, s: &Settings) -> Result<(), String> {
             plan.notes
                 .push("mksquashfs takes no level for xz".to_owned());
         }
-        (Some(Algorithm::Deflate | Algorithm::Zstd), Some(level)) => {
-            plan.word("-Xcompression-level");
-            plan.word(level.to_string());
-        }
-        (None | Some(Algorithm::None), Some(_)) => {
-            return Err("a level needs an algorithm".to_owned());
-        }
-        _ => {}
-    }
-    match (s.algorithm, s.dict) {
+        (_, Some(level)) => plan.words(["-Xcompression-level", &level.to_string()]),
         (_, None) => {}
-        (Some(Algorithm::Lzma), Some(dict)) => {
-            plan.word("-Xdict-size");
-            plan.word(dict.0.to_string());
-        }
-        _ => return Err("mksquashfs takes a dictionary size for xz only".to_owned()),
     }
     if let Some(cluster) = s.cluster {
-        plan.word("-b");
-        plan.word(cluster.0.to_string());
+        plan.words(["-b", &cluster.0.to_string()]);
     }
     match s.fragments {
         None => {}
@@ -198,17 +141,13 @@ pub(super) fn mksquashfs(plan: &mut Plan, s: &Settings) -> Result<(), String> {
         }
     }
     match s.dedupe {
-        None | Some(Dedupe::Files) => {}
-        Some(Dedupe::Off) => plan.word("-no-duplicates"),
-        Some(Dedupe::Content) => {
-            return Err("mksquashfs deduplicates whole files only".to_owned());
+        None => Ok(()),
+        Some(Dedupe::Off) => {
+            plan.word("-no-duplicates");
+            Ok(())
         }
+        Some(Dedupe::Content) => Err("mksquashfs deduplicates whole files only".to_owned()),
     }
-    if let Some(n) = s.threads {
-        plan.word("-processors");
-        plan.word(n.to_string());
-    }
-    Ok(())
 }
 
 /// Rejects settings that only Tuff supports.

@@ -1,10 +1,10 @@
 //! Settings of builds and extractions that are independent of a tool.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::fmt;
 
 /// Action that is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
     /// Builds an image from a tree.
@@ -26,56 +26,35 @@ impl fmt::Display for Action {
 }
 
 /// Settings of a build, independent of the tool. An absent value means the default of the tool and adds no argument.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// Compression algorithm of file data.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub algorithm: Option<Algorithm>,
     /// Compression level on the scale of the algorithm.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<u32>,
     /// Size of a physical cluster of EROFS (compressed) or of a block of SquashFS (uncompressed).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<Size>,
-    /// Size of the LZMA dictionary or Zstandard window.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dict: Option<Size>,
     /// Tail packing of compressed files (EROFS).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub inline_tails: Option<bool>,
     /// Selection of files that are packed together as fragments.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub fragments: Option<Fragments>,
     /// Cluster size of the packed inode (EROFS).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub fragment_cluster: Option<Size>,
     /// Scope of deduplication: none, whole files or any equal data.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub dedupe: Option<Dedupe>,
     /// Allow clusters that are not aligned to blocks (Tuff).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub unaligned: Option<bool>,
     /// Choose settings per file for this goal (Tuff).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub auto: Option<String>,
     /// Oldest kernel that must be able to mount the image (Tuff).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
-    /// Restore extended attributes on extraction.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub xattrs: Option<bool>,
-    /// Number of worker threads.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub threads: Option<u32>,
 }
 
 /// Compression algorithms, independent of the names used by the tools.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
-    /// Files are stored uncompressed.
-    None,
     /// LZ4 with the fast parser.
     Lz4,
     /// LZ4 with the high-compression match finder.
@@ -91,7 +70,7 @@ pub enum Algorithm {
 }
 
 /// Selection of files that are packed together as fragments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fragments {
     /// No files are packed.
@@ -103,13 +82,11 @@ pub enum Fragments {
 }
 
 /// Scope of deduplication: none, whole files or any equal data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dedupe {
     /// Equal data is stored repeatedly.
     Off,
-    /// Files with equal content share their data.
-    Files,
     /// Equal data is shared at any position, including parts of files.
     Content,
 }
@@ -142,12 +119,6 @@ impl fmt::Display for Size {
             }
         }
         write!(f, "{}", self.0)
-    }
-}
-
-impl Serialize for Size {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

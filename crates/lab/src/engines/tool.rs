@@ -66,11 +66,6 @@ impl Tool {
         }
     }
 
-    /// Returns the tool with the given program name.
-    pub fn from_name(name: &str) -> Option<Tool> {
-        TOOLS.into_iter().find(|t| t.name() == name)
-    }
-
     /// Format of the images that the tool builds or reads.
     pub fn format(self) -> Format {
         match self {
@@ -90,14 +85,6 @@ impl Tool {
     /// Returns true if equal inputs must give images of equal bytes.
     pub fn is_deterministic(self) -> bool {
         self == Tool::Tuff
-    }
-
-    pub(super) fn version_argument(self) -> &'static str {
-        match self {
-            Tool::Tuff => "--version",
-            Tool::MkfsErofs | Tool::FsckErofs => "-V",
-            Tool::Mksquashfs | Tool::Unsquashfs => "-version",
-        }
     }
 }
 

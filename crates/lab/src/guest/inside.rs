@@ -1,15 +1,17 @@
 //! Process 1 of a guest: loads the modules, runs the job, sends the results and turns the machine off.
 
 use super::Message;
-use crate::{Error, Result};
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use crate::engines::filesystem::attach;
+use crate::measure::helper;
+use crate::{At, Error, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 /// Mount point of the filesystem under test.
 pub const POINT: &str = "/mnt";
@@ -61,7 +63,7 @@ fn start() -> Result<Port> {
         attach(kind, kind, point, "", false).map_err(Error::Command)?;
     }
     let read = |path: &str| -> Result<Vec<PathBuf>> {
-        let entries = std::fs::read_dir(path).map_err(|e| Error::io("list", Path::new(path), e))?;
+        let entries = std::fs::read_dir(path).at("list", Path::new(path))?;
         let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
         paths.sort();
         Ok(paths)
@@ -77,7 +79,7 @@ fn start() -> Result<Port> {
         if name.trim() == "messages" {
             let path = Path::new("/dev").join(port.file_name().unwrap_or_default());
             let file = File::options().write(true).open(&path);
-            return Ok(Port(file.map_err(|e| Error::io("open", &path, e))?));
+            return Ok(Port(file.at("open", &path)?));
         }
     }
     Err(Error::Command(
@@ -87,73 +89,17 @@ fn start() -> Result<Port> {
 
 fn job<J: DeserializeOwned>() -> Result<J> {
     let path = Path::new("/dev/vda");
-    let text = std::fs::read(path).map_err(|e| Error::io("read", path, e))?;
+    let text = std::fs::read(path).at("read", path)?;
     serde_json::from_slice(&text).map_err(|e| Error::Command(format!("cannot parse the job: {e}")))
 }
 
 /// Loads a module with parameters.
 fn load_module(path: &Path, parameters: &str) -> Result<()> {
-    let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
+    let file = File::open(path).at("open", path)?;
     let parameters = CString::new(parameters).unwrap_or_default();
     match rustix::system::finit_module(&file, &parameters, 0) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
         Err(e) => Err(Error::io("load", path, e.into())),
-    }
-}
-
-/// Mounts a filesystem. The error is a reason without a trailing period.
-pub fn attach(
-    kind: &str,
-    source: &str,
-    point: &str,
-    options: &str,
-    read_only: bool,
-) -> Result<(), String> {
-    let flags = match read_only {
-        true => MountFlags::RDONLY,
-        false => MountFlags::empty(),
-    };
-    let options = CString::new(options).map_err(|e| e.to_string())?;
-    let mounted = mount(source, point, kind, flags, &*options);
-    mounted.map_err(|e| std::io::Error::from(e).to_string())
-}
-
-/// Unmounts the filesystem at `point`.
-pub fn detach(point: &str) -> Result<(), String> {
-    let done = unmount(point, UnmountFlags::empty());
-    done.map_err(|e| std::io::Error::from(e).to_string())
-}
-
-/// Runs a command. Returns its standard output if its exit code is at most `fine`, or else a reason.
-pub fn command(fine: i32, words: &[&str]) -> Result<String, String> {
-    let (program, arguments) = words.split_first().ok_or("no command")?;
-    let output = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-        .output()
-        .map_err(|e| format!("{program}: {e}"))?;
-    match output.status.code() {
-        Some(code) if code <= fine => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        _ => {
-            let text = String::from_utf8_lossy(&output.stderr).into_owned();
-            let mut lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
-            let error = lines.clone().find(|l| l.to_lowercase().contains("error"));
-            let line = error.or(lines.next_back()).unwrap_or_default();
-            Err(format!("{program}: {}: {}", output.status, line))
-        }
-    }
-}
-
-/// Runs a command that may leave a process behind, which would hold a pipe open. Its output is lost.
-pub fn run_apart(words: &[&str]) -> Result<(), String> {
-    let (program, arguments) = words.split_first().ok_or("no command")?;
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null());
-    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
-    match status.map_err(|e| format!("{program}: {e}"))? {
-        status if status.success() => Ok(()),
-        status => Err(format!("{program}: {status}")),
     }
 }
 
@@ -164,18 +110,21 @@ pub fn disk(number: usize) -> String {
     format!("/dev/vd{letter}")
 }
 
+/// Time limit of dmsetup.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs dmsetup. Without udev, nobody else makes or awaits its nodes.
+pub fn dmsetup(words: &[&str]) -> Result<(), String> {
+    let mut command = Command::new("/sbin/dmsetup");
+    command.args(words).args(["--noudevsync", "--noudevrules"]);
+    helper::run(&mut command, 0, PATIENCE).map(|_| ())
+}
+
 /// Creates a device-mapper device. Returns its path.
 pub fn map(name: &str, table: &str, read_only: bool) -> Result<String, String> {
-    let mut words = vec![
-        "/sbin/dmsetup",
-        "create",
-        name,
-        "--noudevsync",
-        "--noudevrules",
-    ];
-    words.extend(["--table", table]);
+    let mut words = vec!["create", name, "--table", table];
     words.extend(read_only.then_some("--readonly"));
-    command(0, &words)?;
+    dmsetup(&words)?;
     // Without udev there is no node with the name, only the one of the kernel.
     let blocks = std::fs::read_dir("/sys/block").map_err(|e| e.to_string())?;
     let is_named = |path: &PathBuf| {
@@ -191,16 +140,5 @@ pub fn map(name: &str, table: &str, read_only: bool) -> Result<String, String> {
 
 /// Removes a device-mapper device.
 pub fn unmap(name: &str) -> Result<(), String> {
-    command(
-        0,
-        &[
-            "/sbin/dmsetup",
-            "remove",
-            "--noudevsync",
-            "--noudevrules",
-            "--retry",
-            name,
-        ],
-    )
-    .map(|_| ())
+    dmsetup(&["remove", "--retry", name])
 }

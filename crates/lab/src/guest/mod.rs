@@ -17,12 +17,12 @@ pub mod inside;
 use crate::measure::root::Root;
 use crate::measure::stop;
 use crate::measure::workspace;
-use crate::{Error, Result};
+use crate::{At, Error, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -48,6 +48,22 @@ pub(crate) enum Message<T> {
     Failed(String),
     /// The job is complete. Nothing follows.
     End,
+}
+
+/// Option for the kernel of a guest.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Machine {
+    /// Folder with the unpacked package of the guest's kernel
+    #[arg(long, default_value = KERNEL_FOLDER, value_name = "DIR")]
+    pub kernel: PathBuf,
+}
+
+impl Machine {
+    /// Returns the kernel.
+    pub fn guest(&self) -> Result<Guest> {
+        let folder = std::path::absolute(&self.kernel);
+        Guest::find(&folder.at("find", &self.kernel)?)
+    }
 }
 
 /// Kernel for guests.
@@ -108,7 +124,7 @@ impl Guest {
         let names = listing.flatten().map(|entry| entry.file_name());
         let release = names.max().ok_or_else(|| missing("the guest's kernel"))?;
         let list = kernels.join(&release).join("modules.dep");
-        let text = std::fs::read_to_string(&list).map_err(|e| Error::io("read", &list, e))?;
+        let text = std::fs::read_to_string(&list).at("read", &list)?;
         let builtin = std::fs::read_to_string(list.with_extension("builtin")).unwrap_or_default();
         let mut modules = HashMap::new();
         let mut dependencies = HashMap::new();
@@ -166,24 +182,23 @@ impl Guest {
             &folder.join("mnt"),
             &folder.join("etc"),
         ] {
-            std::fs::create_dir_all(path).map_err(|e| Error::io("create", path, e))?;
+            std::fs::create_dir_all(path).at("create", path)?;
         }
         for (target, link) in [
             (program.as_path(), "init"),
             (Path::new("/proc/mounts"), "etc/mtab"),
         ] {
-            std::os::unix::fs::symlink(target, folder.join(link))
-                .map_err(|e| Error::io("create a link to", target, e))?;
+            std::os::unix::fs::symlink(target, folder.join(link)).at("create a link to", target)?;
         }
         let from = self.folder.join("lib/modules").join(&self.release);
         for (number, (module, parameters)) in self.ordered(plan.modules)?.iter().enumerate() {
             let (from, to) = (from.join(module), modules.join(format!("{number:03}.ko")));
-            let copied = std::fs::copy(&from, &to)
-                .and_then(|_| std::fs::write(to.with_extension("parameters"), parameters));
-            copied.map_err(|e| Error::io("copy", &from, e))?;
+            std::fs::copy(&from, &to)
+                .and_then(|_| std::fs::write(to.with_extension("parameters"), parameters))
+                .at("copy", &from)?;
         }
         let archive = work.join("initramfs.cpio");
-        let file = File::create(&archive).map_err(|e| Error::io("create", &archive, e))?;
+        let file = File::create(&archive).at("create", &archive)?;
         let pack = "find . -print0 | cpio --null --create --format=newc --quiet";
         let mut command = Command::new("sh");
         command.args(["-c", pack]).current_dir(folder).stdout(file);
@@ -232,9 +247,9 @@ impl Guest {
         let mut text = serde_json::to_vec(job)
             .map_err(|e| Error::Command(format!("cannot encode the job: {e}")))?;
         text.resize(text.len().next_multiple_of(512), b' ');
-        std::fs::write(&order, text).map_err(|e| Error::io("write", &order, e))?;
-        let errors = File::create(&errors).map_err(|e| Error::io("create", &errors, e))?;
-        File::create(&messages).map_err(|e| Error::io("create", &messages, e))?;
+        std::fs::write(&order, text).at("write", &order)?;
+        let errors = File::create(&errors).at("create", &errors)?;
+        File::create(&messages).at("create", &messages)?;
         let mut command = Command::new(QEMU);
         let kernel = self.folder.join(format!("boot/vmlinuz-{}", self.release));
         command
@@ -279,11 +294,10 @@ impl Guest {
             .stderr(errors)
             .spawn()
             .map_err(|e| Error::Io(format!("run {QEMU}"), e))?;
-        let messages = File::open(&messages).map_err(|e| Error::io("open", &messages, e))?;
+        let messages = File::open(&messages).at("open", &messages)?;
         Ok(Running {
             child,
-            messages,
-            read: 0,
+            messages: BufReader::new(messages),
             rest: Vec::new(),
             end: Instant::now() + hardware.patience,
             work: work.to_owned(),
@@ -317,9 +331,7 @@ fn quoted(path: &Path) -> String {
 #[derive(Debug)]
 pub struct Running {
     child: Child,
-    messages: File,
-    /// Number of bytes read from the file of messages.
-    read: u64,
+    messages: BufReader<File>,
     /// Beginning of a line that is not complete.
     rest: Vec<u8>,
     end: Instant,
@@ -384,22 +396,10 @@ impl Running {
 
     /// Returns a complete line of the messages, if one has arrived.
     fn line(&mut self) -> Result<Option<Vec<u8>>> {
-        let mut buffer = vec![0; 1 << 16];
-        loop {
-            if let Some(end) = self.rest.iter().position(|b| *b == b'\n') {
-                let mut line: Vec<u8> = self.rest.drain(..=end).collect();
-                line.pop();
-                return Ok(Some(line));
-            }
-            let read = self.messages.read_at(&mut buffer, self.read);
-            let read =
-                read.map_err(|e| Error::Io("read the messages of the guest".to_owned(), e))?;
-            if read == 0 {
-                return Ok(None);
-            }
-            self.read += read as u64;
-            self.rest.extend_from_slice(&buffer[..read]);
-        }
+        let read = self.messages.read_until(b'\n', &mut self.rest);
+        read.map_err(|e| Error::Io("read the messages of the guest".to_owned(), e))?;
+        let is_complete = self.rest.ends_with(b"\n");
+        Ok(is_complete.then(|| std::mem::take(&mut self.rest)))
     }
 
     fn said(&self, name: &str) -> String {

@@ -1,6 +1,7 @@
 //! Control groups that limit or count memory, versions 2 and 1.
 
-use crate::{Error, Result};
+use super::machine::field;
+use crate::{At, Error, Result};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -31,7 +32,7 @@ impl Group {
     /// Creates a group below `parent`, with a memory limit in bytes if one is given.
     pub fn create(parent: &Path, limit: Option<u64>) -> Result<Group> {
         let path = parent.join(format!("tuff-lab-memory-{}", std::process::id()));
-        std::fs::create_dir(&path).map_err(|e| Error::io("create", &path, e))?;
+        std::fs::create_dir(&path).at("create", &path)?;
         let group = Group { path };
         if let Some(limit) = limit {
             let names = ["memory.max", "memory.limit_in_bytes"].map(|n| group.path.join(n));
@@ -41,7 +42,7 @@ impl Group {
                     parent.display()
                 )));
             };
-            std::fs::write(&file, limit.to_string()).map_err(|e| Error::io("write", &file, e))?;
+            std::fs::write(&file, limit.to_string()).at("write", &file)?;
         }
         Ok(group)
     }
@@ -127,16 +128,10 @@ fn own(text: &str) -> Option<&str> {
     found.get(2).map(|path| path.trim_start_matches('/'))
 }
 
-/// Returns the number after a name in memory.stat.
-fn field(stat: &str, name: &str) -> Option<u64> {
-    let number = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
-    stat.lines().find_map(number)
-}
-
 /// Moves a process into a group.
 pub fn enter(group: &Path, process: u32) -> Result<()> {
     let file = group.join("cgroup.procs");
-    std::fs::write(&file, process.to_string()).map_err(|e| Error::io("join", &file, e))
+    std::fs::write(&file, process.to_string()).at("join", &file)
 }
 
 /// Open file with the number of times that a group reached its limit. It can be read after a change of the
@@ -153,7 +148,7 @@ impl Hits {
         } else {
             group.join("memory.failcnt")
         };
-        let file = File::open(&path).map_err(|e| Error::io("open", &path, e))?;
+        let file = File::open(&path).at("open", &path)?;
         Ok(Hits(file))
     }
 
@@ -173,7 +168,7 @@ fn count(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{count, field, own};
+    use super::{count, own};
 
     #[test]
     fn both_versions_count() {
@@ -187,7 +182,5 @@ mod tests {
         assert_eq!(own("4:cpu,memory:/a/b\n0::/c\n"), Some("a/b"));
         assert_eq!(own("0::/c:d\n"), Some("c:d"));
         assert_eq!(own("3:cpu:/a\n"), None);
-        assert_eq!(field("filemapped 7\nfile 8\n", "file"), Some(8));
-        assert_eq!(field("file 8\n", "kernel"), None);
     }
 }

@@ -1,6 +1,6 @@
 //! Properties of the machine that affect results, without identifying its owner.
 
-use crate::{Error, Result};
+use crate::{At, Error, Result};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::path::Path;
@@ -30,9 +30,7 @@ pub struct Machine {
 impl Machine {
     /// Reads the properties of the running system.
     pub fn inspect() -> Result<Machine> {
-        let read = |path: &str| {
-            std::fs::read_to_string(path).map_err(|e| Error::io("read", Path::new(path), e))
-        };
+        let read = |path: &str| std::fs::read_to_string(path).at("read", Path::new(path));
         let cpuinfo = read("/proc/cpuinfo")?;
         let uname = rustix::system::uname();
         let allowed = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -76,7 +74,7 @@ pub fn cached_bytes<P: AsRef<OsStr>>(files: impl IntoIterator<Item = P>) -> Resu
         .args(["--bytes", "--noheadings", "--output", "RES", "--"])
         .args(files)
         .output()
-        .map_err(|e| Error::io("run", Path::new("fincore"), e))?;
+        .at("run", Path::new("fincore"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let sizes: Option<Vec<u64>> = text.lines().map(|line| line.trim().parse().ok()).collect();
     match sizes {
@@ -91,7 +89,7 @@ pub fn cached_bytes<P: AsRef<OsStr>>(files: impl IntoIterator<Item = P>) -> Resu
 /// Returns the number of online CPUs.
 pub fn online_cpus() -> Result<u32> {
     let path = Path::new("/proc/stat");
-    let stat = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
+    let stat = std::fs::read_to_string(path).at("read", path)?;
     let is_cpu = |l: &&str| l.starts_with("cpu") && !l.starts_with("cpu ");
     Ok(u32::try_from(stat.lines().filter(is_cpu).count())
         .unwrap_or(u32::MAX)
@@ -113,12 +111,18 @@ fn cpu_field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
     Some(line.split_once(':')?.1.trim())
 }
 
+/// Returns the number in the line `name number` or `name: number` of a text.
+pub(crate) fn field(text: &str, name: &str) -> Option<u64> {
+    let number = |line: &str| {
+        let rest = line.strip_prefix(name)?.strip_prefix([':', ' '])?;
+        rest.split_whitespace().next()?.parse().ok()
+    };
+    text.lines().find_map(number)
+}
+
+/// Returns the bytes of a line of /proc/meminfo, which is in KiB.
 fn memory_field(meminfo: &str, name: &str) -> Option<u64> {
-    let value = meminfo
-        .lines()
-        .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
-    let kib: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
+    field(meminfo, name)?.checked_mul(1024)
 }
 
 fn pretty_name(release: &str) -> Option<&str> {
@@ -140,7 +144,8 @@ mod tests {
             memory_field("MemTotal:       2048 kB\n", "MemTotal"),
             Some(2_097_152)
         );
-        assert_eq!(memory_field("MemTotal: x kB\n", "MemTotal"), None);
+        assert_eq!(field("MemTotal: x kB\n", "MemTotal"), None);
+        assert_eq!(field("filemapped 7\nfile 8\n", "file"), Some(8));
         assert_eq!(pretty_name("A=1\nPRETTY_NAME=\"Debian\"\n"), Some("Debian"));
     }
 }

@@ -9,26 +9,26 @@
 //!   must be small.
 //!
 //! Peak memory is that of the largest process of the tree, including pages of mapped files; all
-//! measured tools are a single process. With a control group, the peak of the group is also
-//! recorded. It covers all processes, the page cache and data in tmpfs.
+//! measured tools are a single process.
 
 pub mod cgroup;
+pub mod device;
+pub mod helper;
 pub mod machine;
 pub mod root;
 pub mod stats;
 pub mod stop;
 pub(crate) mod workspace;
 
-use crate::{Error, Result};
+use crate::{At, Error, Result};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Smallest foreign CPU time that is significant. The kernel counts ticks of 10 ms on each CPU.
 pub const FOREIGN_GRAIN_US: u64 = 40_000;
@@ -44,9 +44,6 @@ pub struct Usage {
     pub system_us: u64,
     /// Peak resident memory of the largest process.
     pub max_rss_bytes: u64,
-    /// Peak memory of the control group. `None` without a control group.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub cgroup_peak_bytes: Option<u64>,
     /// CPU time of all other processes during the command, including stolen time.
     pub foreign_us: u64,
     /// CPU time during the command that the hypervisor gave to other guests.
@@ -63,11 +60,6 @@ impl Usage {
     /// Elapsed time. Unit: seconds.
     pub fn wall_s(&self) -> f64 {
         self.wall_ns as f64 / 1e9
-    }
-
-    /// CPU time. Unit: seconds.
-    pub fn cpu_s(&self) -> f64 {
-        (self.user_us + self.system_us) as f64 / 1e6
     }
 
     /// Fraction of the machine's CPU time used by other processes, 0 to 1.
@@ -97,12 +89,10 @@ pub struct Job<'a> {
     /// Working directory, which also receives temporary files (TMPDIR) and the output of the
     /// command.
     pub folder: &'a Path,
-    /// Control group in which a child group is created for the command.
-    pub cgroup: Option<&'a Path>,
 }
 
 /// Result of a command.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
     /// Resource usage of the command.
     pub usage: Usage,
@@ -113,18 +103,19 @@ pub struct Outcome {
 /// Measures one command in a fresh process.
 pub fn sample(job: &Job<'_>) -> Result<Outcome> {
     let lab = std::env::current_exe().map_err(|e| Error::Io("find this program".to_owned(), e))?;
-    let log = job.folder.join("said");
-    let group = job.cgroup.map(Group::create).transpose()?;
     let mut command = Command::new(&lab);
-    command.arg("sample").arg("--said").arg(&log);
-    if let Some(group) = &group {
-        command.arg("--cgroup").arg(&group.path);
-    }
-    command.arg("--").arg(job.program).args(job.arguments);
-    quiet(&mut command, job.folder)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let output = command.output().map_err(|e| Error::io("run", &lab, e))?;
+    command
+        .args(["sample", "--"])
+        .arg(job.program)
+        .args(job.arguments);
+    // The same environment for every tool: no variables that affect images, the C locale, and one folder for temporary files.
+    command
+        .current_dir(job.folder)
+        .stdin(Stdio::null())
+        .env_remove("SOURCE_DATE_EPOCH")
+        .env("LC_ALL", "C")
+        .env("TMPDIR", job.folder);
+    let output = command.output().at("run", &lab)?;
     // A terminal sends the signal of ^C to all processes of the group.
     if output.status.signal().is_some_and(stop::is_request) {
         return Err(Error::Stopped);
@@ -135,103 +126,24 @@ pub fn sample(job: &Job<'_>) -> Result<Outcome> {
             text.trim().trim_start_matches("tuff-lab: ").to_owned(),
         ));
     }
-    let usage = serde_json::from_slice(&output.stdout)
-        .map_err(|e| Error::Command(format!("cannot parse the sample: {e}")))?;
-    Ok(Outcome {
-        usage,
-        said: telling_lines(&log),
-    })
-}
-
-/// Runs a command without measuring it. Returns `None` if it was killed after `limit`.
-pub fn run_within(job: &Job<'_>, limit: Duration) -> Result<Option<(Option<i32>, String)>> {
-    let log = job.folder.join("said");
-    let mut command = Command::new(job.program);
-    command.args(job.arguments);
-    said_to(quiet(&mut command, job.folder), &log)?;
-    let mut child = command
-        .spawn()
-        .map_err(|e| Error::io("run", job.program, e))?;
-    let waiting = |e| Error::io("wait for", job.program, e);
-    let end = Instant::now() + limit;
-    loop {
-        if let Some(status) = child.try_wait().map_err(waiting)? {
-            return Ok(Some((status.code(), telling_lines(&log))));
-        }
-        if Instant::now() > end {
-            // The command may have ended already; it is waited for in either case.
-            let _ = child.kill();
-            child.wait().map_err(waiting)?;
-            return Ok(None);
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Sets the same environment for every tool: no variables that affect images, the C locale, and one
-/// folder for temporary files.
-fn quiet<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
-    command
-        .current_dir(folder)
-        .stdin(Stdio::null())
-        .env_remove("SOURCE_DATE_EPOCH")
-        .env("LC_ALL", "C")
-        .env("TMPDIR", folder)
-}
-
-fn said_to(command: &mut Command, log: &Path) -> Result<()> {
-    let file = File::create(log).map_err(|e| Error::io("create", log, e))?;
-    let twin = file
-        .try_clone()
-        .map_err(|e| Error::io("duplicate the handle of", log, e))?;
-    command.stdout(file).stderr(twin);
-    Ok(())
-}
-
-/// Selects the lines of a command's output that explain a failure: from the first line that mentions an error, else the
-/// last lines.
-fn telling_lines(log: &Path) -> String {
-    const LINES: usize = 2;
-    let text = std::fs::read(log).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let lines: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .filter(|l| !l.is_empty())
-        .collect();
-    let speaks = |l: &&str| {
-        let l = l.to_ascii_lowercase();
-        ["error", "fatal", "fail", "<e>", "panicked"]
-            .iter()
-            .any(|w| l.contains(w))
-    };
-    let telling: Vec<&str> = lines.iter().copied().filter(speaks).take(LINES).collect();
-    if telling.is_empty() {
-        return lines[lines.len().saturating_sub(LINES)..].join("; ");
-    }
-    telling.join("; ")
+    serde_json::from_slice(&output.stdout)
+        .map_err(|e| Error::Command(format!("cannot parse the sample: {e}")))
 }
 
 /// Implements `tuff-lab sample`: runs the command and returns its resource usage.
-pub fn take(
-    program: &OsStr,
-    arguments: &[OsString],
-    said: &Path,
-    cgroup: Option<&Path>,
-) -> Result<Usage> {
-    if let Some(group) = cgroup {
-        let file = group.join("cgroup.procs");
-        std::fs::write(&file, std::process::id().to_string())
-            .map_err(|e| Error::io("join", &file, e))?;
-    }
+pub fn take(program: &OsStr, arguments: &[OsString]) -> Result<Outcome> {
     let mut command = Command::new(program);
-    said_to(command.args(arguments).stdin(Stdio::null()), said)?;
+    let failed = |e| Error::Io("handle the output".to_owned(), e);
+    let said = helper::output_file().map_err(failed)?;
+    command.args(arguments).stdin(Stdio::null());
+    command.stdout(said.try_clone().map_err(failed)?);
+    command.stderr(said.try_clone().map_err(failed)?);
     let path = Path::new(program);
     let own_before_us = own_cpu_us()?;
     let before = Ticks::now()?;
     let start = Instant::now();
-    let mut child = command.spawn().map_err(|e| Error::io("run", path, e))?;
-    let status = child.wait().map_err(|e| Error::io("wait for", path, e))?;
+    let mut child = command.spawn().at("run", path)?;
+    let status = child.wait().at("wait for", path)?;
     let wall = start.elapsed();
     let after = Ticks::now()?;
     let used = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(rusage_error)?;
@@ -240,20 +152,21 @@ pub fn take(
     if let Some(signal) = status.signal() {
         eprintln!("tuff-lab: ended by signal {signal}");
     }
-    Ok(Usage {
+    let usage = Usage {
         wall_ns: u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX),
         user_us,
         system_us,
         // The kernel reports KiB.
         max_rss_bytes: unsigned(used.max_rss()).saturating_mul(1024),
-        cgroup_peak_bytes: cgroup.and_then(Group::peak_bytes),
         foreign_us: (after.busy_us.saturating_sub(before.busy_us)).saturating_sub(own_us),
         steal_us: after.steal_us.saturating_sub(before.steal_us),
         cpus: machine::online_cpus()?,
         // The kernel reports units of 512 bytes.
         read_bytes: unsigned(used.block_reads()).saturating_mul(512),
         exit: status.code(),
-    })
+    };
+    let said = helper::telling_lines(&helper::text(&said).map_err(failed)?);
+    Ok(Outcome { usage, said })
 }
 
 fn own_cpu_us() -> Result<u64> {
@@ -283,7 +196,7 @@ struct Ticks {
 impl Ticks {
     fn now() -> Result<Ticks> {
         let path = Path::new("/proc/stat");
-        let text = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
+        let text = std::fs::read_to_string(path).at("read", path)?;
         let parsed = Ticks::parse(&text, rustix::param::clock_ticks_per_second());
         parsed.ok_or_else(|| Error::Command("/proc/stat has no total of the CPU times".to_owned()))
     }
@@ -308,40 +221,6 @@ impl Ticks {
     }
 }
 
-/// Control group of one command, removed on drop.
-struct Group {
-    path: PathBuf,
-}
-
-impl Group {
-    fn create(parent: &Path) -> Result<Group> {
-        let path = parent.join(format!("tuff-lab-{}", std::process::id()));
-        std::fs::create_dir(&path).map_err(|e| Error::io("create", &path, e))?;
-        let group = Group { path };
-        if Group::peak_bytes(&group.path).is_none() {
-            return Err(Error::Usage(format!(
-                "control group {}: no memory accounting",
-                parent.display()
-            )));
-        }
-        Ok(group)
-    }
-
-    /// Reads the peak memory from control groups version 2 or version 1.
-    fn peak_bytes(path: &Path) -> Option<u64> {
-        let read = |name: &str| std::fs::read_to_string(path.join(name)).ok();
-        let text = read("memory.peak").or_else(|| read("memory.max_usage_in_bytes"))?;
-        text.trim().parse().ok()
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // Removal fails if the command left processes in the group.
-        let _ = std::fs::remove_dir(&self.path);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -359,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_share_is_relative_to_all_cpus() {
+    fn foreign_share_is_relative_to_all_cpus_and_counts_above_the_grain() {
         let usage = Usage {
             wall_ns: 1_000_000_000,
             cpus: 2,
@@ -369,58 +248,13 @@ mod tests {
         assert_eq!(usage.foreign_share(), 0.25);
         assert!(usage.is_loud(0.2));
         assert!(!usage.is_loud(0.3));
-    }
-
-    #[test]
-    fn rounding_errors_of_a_short_sample_are_ignored() {
+        // Rounding errors of a short sample are ignored.
         let usage = Usage {
             wall_ns: 10_000_000,
-            cpus: 2,
             foreign_us: 20_000,
-            ..Usage::default()
+            ..usage
         };
         assert_eq!(usage.foreign_share(), 1.0);
         assert!(!usage.is_loud(0.1));
-    }
-
-    #[test]
-    fn the_peak_of_a_control_group_is_read_in_versions_1_and_2() {
-        let folder = tempfile::tempdir().unwrap();
-        assert_eq!(Group::peak_bytes(folder.path()), None);
-        std::fs::write(folder.path().join("memory.max_usage_in_bytes"), "1234\n").unwrap();
-        assert_eq!(Group::peak_bytes(folder.path()), Some(1234));
-        std::fs::write(folder.path().join("memory.peak"), "4321\n").unwrap();
-        assert_eq!(Group::peak_bytes(folder.path()), Some(4321));
-    }
-
-    #[test]
-    fn error_lines_are_preferred_to_the_last_lines() {
-        let folder = tempfile::tempdir().unwrap();
-        let log = folder.path().join("said");
-        std::fs::write(
-            &log,
-            "hello\nerror: no such option\n\n  usage: x\nFor more, try --help\n",
-        )
-        .unwrap();
-        assert_eq!(telling_lines(&log), "error: no such option");
-        std::fs::write(&log, "one\ntwo\nthree\n").unwrap();
-        assert_eq!(telling_lines(&log), "two; three");
-        assert_eq!(telling_lines(&folder.path().join("missing")), "");
-    }
-
-    #[test]
-    fn a_hanging_command_is_killed() {
-        let folder = tempfile::tempdir().unwrap();
-        let job = Job {
-            program: Path::new("/bin/sleep"),
-            arguments: &["60".into()],
-            folder: folder.path(),
-            cgroup: None,
-        };
-        assert!(
-            run_within(&job, Duration::from_millis(50))
-                .unwrap()
-                .is_none()
-        );
     }
 }

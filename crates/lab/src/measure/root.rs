@@ -2,7 +2,7 @@
 //! further paths, in their local places. Symbolic links are preserved.
 
 use crate::measure::workspace;
-use crate::{Error, Result};
+use crate::{At, Result};
 use std::collections::BTreeSet;
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -31,7 +31,7 @@ impl Root {
     pub fn create(folder: &Path) -> Result<Root> {
         for name in ["", "proc", "dev", "tmp", "root"] {
             let path = folder.join(name);
-            std::fs::create_dir_all(&path).map_err(|e| Error::io("create", &path, e))?;
+            std::fs::create_dir_all(&path).at("create", &path)?;
         }
         Ok(Root {
             folder: folder.to_owned(),
@@ -58,27 +58,26 @@ impl Root {
     pub fn write(&mut self, path: &Path, text: &str) -> Result<()> {
         let place = self.place(path);
         let parent = place.parent().unwrap_or(&place);
-        std::fs::create_dir_all(parent).map_err(|e| Error::io("create", parent, e))?;
-        std::fs::write(&place, text).map_err(|e| Error::io("write", &place, e))
+        std::fs::create_dir_all(parent).at("create", parent)?;
+        std::fs::write(&place, text).at("write", &place)
     }
 
     /// Creates the file for background reads with a given length in bytes. It repeats the tree's own files,
     /// so that it compresses like them.
     pub fn write_background(&self, length: u64) -> Result<()> {
         let path = self.folder.join(BACKGROUND);
-        let mut file = File::create(&path).map_err(|e| Error::io("create", &path, e))?;
+        let mut file = File::create(&path).at("create", &path)?;
         let mut files = Vec::new();
         list(&self.folder, &mut files)?;
         files.retain(|(f, length)| *f != path && *length > 0);
         let mut left = length;
         while left > 0 && !files.is_empty() {
             for (from, _) in &files {
-                let source = File::open(from).map_err(|e| Error::io("open", from, e))?;
-                left -= std::io::copy(&mut source.take(left), &mut file)
-                    .map_err(|e| Error::io("write", &path, e))?;
+                let source = File::open(from).at("open", from)?;
+                left -= std::io::copy(&mut source.take(left), &mut file).at("write", &path)?;
             }
         }
-        file.flush().map_err(|e| Error::io("write", &path, e))
+        file.flush().at("write", &path)
     }
 
     /// Returns the path in the root for a local path.
@@ -103,10 +102,10 @@ impl Root {
                 return Ok(());
             };
             if attributes.is_symlink() {
-                let target = std::fs::read_link(&next).map_err(|e| Error::io("read", &next, e))?;
+                let target = std::fs::read_link(&next).at("read", &next)?;
                 let place = self.place(&next);
                 if std::fs::symlink_metadata(&place).is_err() {
-                    symlink(&target, &place).map_err(|e| Error::io("create", &place, e))?;
+                    symlink(&target, &place).at("create", &place)?;
                 }
                 links += 1;
                 if links > LINKS_MAX {
@@ -119,7 +118,7 @@ impl Root {
             } else if attributes.is_dir() {
                 let place = self.place(&next);
                 if !place.is_dir() {
-                    std::fs::create_dir(&place).map_err(|e| Error::io("create", &place, e))?;
+                    std::fs::create_dir(&place).at("create", &place)?;
                 }
                 here = next;
             } else {
@@ -132,9 +131,9 @@ impl Root {
         if here == Path::new("/") || !self.added.insert(here.clone()) {
             return Ok(());
         }
-        let listing = std::fs::read_dir(&here).map_err(|e| Error::io("list", &here, e))?;
+        let listing = std::fs::read_dir(&here).at("list", &here)?;
         for entry in listing {
-            let entry = entry.map_err(|e| Error::io("list", &here, e))?;
+            let entry = entry.at("list", &here)?;
             self.add_path(&entry.path())?;
         }
         Ok(())
@@ -147,11 +146,11 @@ impl Root {
             return Ok(());
         }
         let place = self.place(path);
-        std::fs::copy(path, &place).map_err(|e| Error::io("copy", path, e))?;
+        std::fs::copy(path, &place).at("copy", path)?;
         let modified = std::fs::metadata(path).and_then(|m| m.modified());
         let file = File::options().write(true).open(&place);
         file.and_then(|f| f.set_times(FileTimes::new().set_modified(modified?)))
-            .map_err(|e| Error::io("set the times of", &place, e))?;
+            .at("set the times of", &place)?;
         if has_libraries(path) {
             for library in libraries(path) {
                 self.add_path(&library)?;
@@ -228,15 +227,14 @@ fn libraries(path: &Path) -> Vec<PathBuf> {
 
 /// Appends the regular files below a directory with their lengths in bytes, sorted by name.
 pub fn list(folder: &Path, files: &mut Vec<(PathBuf, u64)>) -> Result<()> {
-    let listing = std::fs::read_dir(folder).map_err(|e| Error::io("list", folder, e))?;
+    let listing = std::fs::read_dir(folder).at("list", folder)?;
     let mut paths = Vec::new();
     for entry in listing {
-        paths.push(entry.map_err(|e| Error::io("list", folder, e))?.path());
+        paths.push(entry.at("list", folder)?.path());
     }
     paths.sort();
     for path in paths {
-        let attributes =
-            std::fs::symlink_metadata(&path).map_err(|e| Error::io("stat", &path, e))?;
+        let attributes = std::fs::symlink_metadata(&path).at("stat", &path)?;
         if attributes.is_dir() {
             list(&path, files)?;
         } else if attributes.is_file() {

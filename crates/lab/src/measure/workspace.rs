@@ -1,7 +1,6 @@
 //! Work directory for images and extracted trees.
 
-use crate::engines::settings::Action;
-use crate::{Error, Result};
+use crate::{At, Error, Result};
 use rustix::fs::{FlockOperation, flock, statfs};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -20,9 +19,7 @@ const PREFIX: &str = "tuff-lab-";
 
 impl Work {
     pub(crate) fn create(parent: &Path) -> Result<Work> {
-        let parent = parent
-            .canonicalize()
-            .map_err(|e| Error::io("find", parent, e))?;
+        let parent = parent.canonicalize().at("find", parent)?;
         sweep(&parent);
         let mut number = 1;
         let folder = loop {
@@ -34,9 +31,8 @@ impl Work {
             }
         };
         let lock = folder.join("lock");
-        let file = File::create(&lock).map_err(|e| Error::io("create", &lock, e))?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|e| Error::io("lock", &lock, e.into()))?;
+        let file = File::create(&lock).at("create", &lock)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).at("lock", &lock)?;
         let target = folder.join("target");
         Ok(Work {
             folder,
@@ -60,12 +56,9 @@ impl Work {
 
     /// Removes the result of the last sample, and writes back dirty data unless the directory is on
     /// tmpfs.
-    pub(crate) fn clear_results(&self, action: Action) -> Result<()> {
-        match action {
-            Action::Build => remove(&self.path("image"))?,
-            Action::Extract => remove(&self.target)?,
-            Action::Check => {}
-        }
+    pub(crate) fn clear_results(&self) -> Result<()> {
+        remove(&self.path("image"))?;
+        remove(&self.target)?;
         if filesystem(&self.folder)? != "tmpfs" {
             rustix::fs::sync();
         }
@@ -74,12 +67,9 @@ impl Work {
 
     /// Removes all content except the lock.
     pub(crate) fn clear(&self) -> Result<()> {
-        let listing =
-            std::fs::read_dir(&self.folder).map_err(|e| Error::io("list", &self.folder, e))?;
+        let listing = std::fs::read_dir(&self.folder).at("list", &self.folder)?;
         for entry in listing {
-            let path = entry
-                .map_err(|e| Error::io("list", &self.folder, e))?
-                .path();
+            let path = entry.at("list", &self.folder)?.path();
             if path.file_name().is_some_and(|n| n != "lock") {
                 remove(&path)?;
             }
@@ -136,27 +126,21 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
 
 /// Returns the length of a file in bytes.
 pub(crate) fn length(path: &Path) -> Result<u64> {
-    Ok(std::fs::metadata(path)
-        .map_err(|e| Error::io("stat", path, e))?
-        .len())
+    Ok(std::fs::metadata(path).at("stat", path)?.len())
 }
 
 /// Returns the digest of a file's content as 16 hexadecimal digits.
 pub(crate) fn digest(path: &Path) -> Result<String> {
-    let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
+    let file = File::open(path).at("open", path)?;
     let mut hasher = blake3::Hasher::new();
-    hasher
-        .update_reader(file)
-        .map_err(|e| Error::io("read", path, e))?;
+    hasher.update_reader(file).at("read", path)?;
     Ok(hasher.finalize().to_hex()[..16].to_owned())
 }
 
 /// Returns the type of the filesystem that contains `path`. The magic numbers are from
 /// linux/magic.h.
 pub(crate) fn filesystem(path: &Path) -> Result<String> {
-    let number = statfs(path)
-        .map_err(|e| Error::io("stat", path, e.into()))?
-        .f_type;
+    let number = statfs(path).at("stat", path)?.f_type;
     let name = match number & 0xFFFF_FFFF {
         0x0102_1994 => "tmpfs",
         0xEF53 => "ext4",
@@ -177,9 +161,9 @@ pub(crate) fn filesystem(path: &Path) -> Result<String> {
 pub(crate) fn forget_caches(program: &Path) -> Result<()> {
     const DROP: &str = "/proc/sys/vm/drop_caches";
     rustix::fs::sync();
-    std::fs::write(DROP, "3\n").map_err(|e| Error::io("write", Path::new(DROP), e))?;
-    let mut file = File::open(program).map_err(|e| Error::io("open", program, e))?;
-    std::io::copy(&mut file, &mut std::io::sink()).map_err(|e| Error::io("read", program, e))?;
+    std::fs::write(DROP, "3\n").at("write", Path::new(DROP))?;
+    let mut file = File::open(program).at("open", program)?;
+    std::io::copy(&mut file, &mut std::io::sink()).at("read", program)?;
     Ok(())
 }
 

@@ -11,68 +11,69 @@ mod rows;
 
 pub use rows::{Bar, FORMAT, Header, Labels, Line, Note, Record, Sample, labels};
 
-use crate::{Error, Result};
+use crate::{At, Error, Result};
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Writes a record line by line, so that an interrupted campaign keeps its results.
+/// Writes a record line by line, so that an interrupted campaign keeps its results. The file is created with the first result.
 #[derive(Debug)]
 pub struct RecordWriter {
-    path: PathBuf,
-    file: BufWriter<File>,
-    has_results: bool,
+    folder: PathBuf,
+    name: String,
+    /// Lines before the first result.
+    pending: String,
+    file: Option<(PathBuf, File)>,
 }
 
 impl RecordWriter {
-    /// Creates `folder/NAME.jsonl`, or the first free name of `NAME-2.jsonl`, `NAME-3.jsonl` and so on.
-    pub fn create(folder: &Path, name: &str) -> Result<RecordWriter> {
-        std::fs::create_dir_all(folder).map_err(|e| Error::io("create", folder, e))?;
+    /// Returns a writer of `folder/NAME.jsonl`, or the first free name of `NAME-2.jsonl`, `NAME-3.jsonl` and so on.
+    pub fn new(folder: &Path, name: &str) -> RecordWriter {
+        RecordWriter {
+            folder: folder.to_owned(),
+            name: name.to_owned(),
+            pending: String::new(),
+            file: None,
+        }
+    }
+
+    /// Returns the path of the record. None if it has no result.
+    pub fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(|(path, _)| path.as_path())
+    }
+
+    /// Appends a line to the record.
+    pub fn write(&mut self, line: &Line) -> Result<()> {
+        self.pending += &(encode(line) + "\n");
+        if self.file.is_none() && line.is_result() {
+            self.file = Some(self.create()?);
+        }
+        let Some((path, file)) = &mut self.file else {
+            return Ok(());
+        };
+        let text = std::mem::take(&mut self.pending);
+        file.write_all(text.as_bytes()).at("write", path)
+    }
+
+    fn create(&self) -> Result<(PathBuf, File)> {
+        let folder = &self.folder;
+        std::fs::create_dir_all(folder).at("create", folder)?;
         let mut number = 1;
         loop {
             let suffix = match number {
                 1 => String::new(),
                 _ => format!("-{number}"),
             };
-            let path = folder.join(format!("{name}{suffix}.jsonl"));
+            let path = folder.join(format!("{}{suffix}.jsonl", self.name));
             match File::create_new(&path) {
                 Ok(file) => {
-                    let (file, has_results) = (BufWriter::new(file), false);
-                    return Ok(RecordWriter {
-                        path,
-                        file,
-                        has_results,
-                    });
+                    eprintln!("record: {}", path.display());
+                    return Ok((path, file));
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
                 Err(e) => return Err(Error::io("create", &path, e)),
             }
         }
-    }
-
-    /// Returns the path of the record.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Appends a line to the record.
-    pub fn write(&mut self, line: &Line) -> Result<()> {
-        self.has_results |= line.is_result();
-        let written = writeln!(self.file, "{}", encode(line)).and_then(|()| self.file.flush());
-        written.map_err(|e| Error::io("write", &self.path, e))
-    }
-
-    /// Closes the record and returns its path. Removes a record without results, and its folder if that becomes empty, and returns `None`.
-    pub fn finish(self) -> Option<PathBuf> {
-        if self.has_results {
-            return Some(self.path);
-        }
-        // A file that cannot be removed is harmless: it has no samples.
-        let _ = std::fs::remove_file(&self.path);
-        if let Some(folder) = self.path.parent() {
-            let _ = std::fs::remove_dir(folder);
-        }
-        None
     }
 }
 
@@ -115,7 +116,7 @@ impl Record {
 
 /// Reads a record file. Errors name the file and the line.
 pub fn read(path: &Path) -> Result<Vec<Line>> {
-    let text = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
+    let text = std::fs::read_to_string(path).at("read", path)?;
     decode(&text).map_err(|e| match e {
         Error::Corrupt(reason) => Error::Corrupt(format!("{}: {reason}", path.display())),
         other => other,
@@ -128,8 +129,8 @@ fn read_all(path: &Path) -> Result<Vec<Vec<Line>>> {
         return Ok(vec![read(path)?]);
     }
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(|e| Error::io("list", path, e))? {
-        let entry = entry.map_err(|e| Error::io("list", path, e))?.path();
+    for entry in std::fs::read_dir(path).at("list", path)? {
+        let entry = entry.at("list", path)?.path();
         if entry.extension().is_some_and(|e| e == "jsonl") {
             files.push(entry);
         }
@@ -202,17 +203,15 @@ mod tests {
     }
 
     #[test]
-    fn a_record_never_replaces_another_and_stays_only_with_results() {
+    fn a_record_never_replaces_another_and_exists_only_with_results() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["build.jsonl", "build-2.jsonl"] {
-            let mut writer = RecordWriter::create(folder.path(), "build").unwrap();
+            let mut writer = RecordWriter::new(folder.path(), "build");
             writer.write(&lines()[0]).unwrap();
+            assert_eq!(writer.path(), None);
             writer.write(&lines()[5]).unwrap();
-            assert_eq!(writer.finish(), Some(folder.path().join(name)));
+            assert_eq!(writer.path(), Some(&*folder.path().join(name)));
         }
-        let mut writer = RecordWriter::create(folder.path(), "build").unwrap();
-        writer.write(&lines()[0]).unwrap();
-        assert_eq!(writer.finish(), None);
         let record = Record::read(&[folder.path()]).unwrap();
         assert_eq!((record.headers.len(), record.samples.len()), (2, 2));
     }

@@ -90,6 +90,7 @@ pub struct Note {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bar {
     /// Labels of the cells to which the bar applies.
+    #[serde(default)]
     pub cell: Labels,
     /// Name of the value.
     pub value: String,
@@ -105,6 +106,32 @@ pub struct Bar {
 }
 
 impl Line {
+    /// Returns a sample of a cell from pairs of a name and a value.
+    pub fn sample<N: Into<String>>(
+        cell: Labels,
+        round: u32,
+        values: impl IntoIterator<Item = (N, f64)>,
+    ) -> Line {
+        let values = values.into_iter().map(|(name, value)| (name.into(), value));
+        Line::Sample(Sample {
+            cell,
+            round,
+            values: values.collect(),
+        })
+    }
+
+    /// Returns the reason for which a cell has no samples.
+    pub fn failure(cell: Labels, text: impl Into<String>) -> Line {
+        let text = text.into();
+        Line::Failure(Note { cell, text })
+    }
+
+    /// Returns a description of a cell.
+    pub fn note(cell: Labels, text: impl Into<String>) -> Line {
+        let text = text.into();
+        Line::Note(Note { cell, text })
+    }
+
     /// Returns true for a measurement or a failure. A record without one is removed.
     pub(super) fn is_result(&self) -> bool {
         matches!(self, Line::Sample(_) | Line::Failure(_))

@@ -10,7 +10,7 @@
 use crate::definition::Definition;
 use crate::measure::stats::median;
 use crate::record::{Header, Labels, Line, Note, Record, encode, labels};
-use crate::{Error, Result};
+use crate::{At, Error, Result};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -89,8 +89,6 @@ fn one() -> f64 {
 }
 
 impl Definition for Claims {
-    fn set_name(&mut self, _: &str) {}
-
     fn check(&self) -> Result<(), String> {
         for claim in &self.claim {
             let wrong = |reason: &str| Err(format!("row {}: {reason}", claim.row));
@@ -282,7 +280,7 @@ pub fn run(claims: &Claims, project: &Path, only: &str) -> Result<()> {
             text.push('\n');
         }
         let path = project.join(OUTPUTS);
-        std::fs::write(&path, text).map_err(|e| Error::io("write", &path, e))?;
+        std::fs::write(&path, text).at("write", &path)?;
     }
     match failed {
         0 => Ok(()),
@@ -312,8 +310,11 @@ fn test_programs(project: &Path) -> Result<Vec<serde_json::Value>> {
     let arguments = "test --workspace --no-run --message-format json-render-diagnostics";
     let mut cargo = Command::new("cargo");
     cargo.args(arguments.split(' ')).current_dir(project);
-    let run = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-    let run = run.map_err(|e| Error::io("run", Path::new("cargo"), e))?;
+    let run = cargo
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .at("run", Path::new("cargo"))?;
     if !run.status.success() {
         return Err(Error::Command(format!("`cargo {arguments}` failed")));
     }
@@ -357,8 +358,10 @@ fn test_program(programs: &[serde_json::Value], test: &str) -> Result<Command> {
 
 /// Runs a process and returns the lines of its output that contain `prints`.
 fn output(mut process: Command, command: &str, prints: &str) -> Result<String> {
-    let run = process.stdin(Stdio::null()).output();
-    let run = run.map_err(|e| Error::io("run", Path::new(command), e))?;
+    let run = process
+        .stdin(Stdio::null())
+        .output()
+        .at("run", Path::new(command))?;
     let text =
         String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
     let lines: Vec<&str> = text

@@ -1,6 +1,7 @@
 //! Tables of a record as Markdown: medians with spread and ratio, counts, and bars.
 
 use super::plot;
+pub use super::plot::number;
 use crate::Result;
 use crate::measure::stats::{Spread, median, quantile};
 use crate::record::{Bar, Labels, Note, Record, Sample};
@@ -35,6 +36,8 @@ pub enum Columns {
     Label(&'static str, Figure),
     /// A column for each figure.
     Figures(&'static [Figure]),
+    /// A column for each figure, with sums.
+    Sums(&'static [Figure]),
     /// A row for each figure, and a column for each value of the label.
     FigureRows(&'static str, &'static [Figure]),
     /// A column for each of these values of the label, with the number of samples.
@@ -59,6 +62,16 @@ pub struct Table {
     /// True to show the smallest and largest sample.
     pub spread: bool,
 }
+
+/// Table of all samples, without ratios and spread.
+pub const PLAIN: Table = Table {
+    title: "",
+    only: &[],
+    rows: &[],
+    columns: Columns::Figures(&[]),
+    base: ("", &[]),
+    spread: false,
+};
 
 impl Table {
     /// Renders the table. Returns an empty text if no sample belongs to it.
@@ -96,64 +109,47 @@ impl Table {
                 .map(|l| label(&s.cell, l).to_owned())
                 .collect()
         };
+        let mut line = |names: &[&str], cells: Vec<String>| {
+            let cells = cells.iter().map(String::as_str);
+            let all: Vec<&str> = names.iter().copied().chain(cells).collect();
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "| {} |", all.join(" | "));
+        };
         for row in distinct(samples.iter().map(|s| key(&s))) {
             let of: Vec<&Sample> = samples.iter().filter(|s| key(s) == row).copied().collect();
-            let name = row.join(" | ");
+            let names: Vec<&str> = row.iter().map(String::as_str).collect();
+            let by_label = |column: &str, figure: &Figure| -> Vec<String> {
+                let cell = |head| self.cell(&samples, &with(&of, column, head), figure);
+                heads.iter().map(|head| cell(head)).collect()
+            };
+            let is_shown = |f: &&Figure| heads.iter().any(|head| head == f.title);
             match self.columns {
                 Columns::FigureRows(column, figures) => {
                     for figure in figures {
-                        let cell =
-                            |head: &String| self.cell(&samples, &with(&of, column, head), figure);
-                        let cells: Vec<String> = heads.iter().map(cell).collect();
-                        if cells.iter().all(|c| c == "–") {
-                            continue;
+                        let cells = by_label(column, figure);
+                        if cells.iter().any(|cell| cell != "–") {
+                            line(&[&names[..], &[figure.title]].concat(), cells);
                         }
-                        let name = if row.is_empty() {
-                            String::new()
-                        } else {
-                            format!("{name} | ")
-                        };
-                        let _ = writeln!(out, "| {name}{} | {} |", figure.title, cells.join(" | "));
                     }
                 }
-                Columns::Label(column, figure) => {
-                    let cell =
-                        |head: &String| self.cell(&samples, &with(&of, column, head), &figure);
-                    let cells: Vec<String> = heads.iter().map(cell).collect();
-                    let _ = writeln!(out, "| {name} | {} |", cells.join(" | "));
-                }
+                Columns::Label(column, figure) => line(&names, by_label(column, &figure)),
                 Columns::Figures(figures) => {
-                    let shown = figures
-                        .iter()
-                        .filter(|f| heads.iter().any(|h| h == f.title));
-                    let cells: Vec<String> = shown.map(|f| self.cell(&samples, &of, f)).collect();
-                    let _ = writeln!(out, "| {name} | {} |", cells.join(" | "));
+                    let shown = figures.iter().filter(is_shown);
+                    line(&names, shown.map(|f| self.cell(&samples, &of, f)).collect());
+                }
+                Columns::Sums(figures) => {
+                    let shown = figures.iter().filter(is_shown);
+                    let sum = |f: &Figure| number(values(&of, f).iter().sum());
+                    line(&names, shown.map(sum).collect());
                 }
                 Columns::Quantiles(figure, shares) => {
-                    let values: Vec<f64> = of
-                        .iter()
-                        .filter_map(|s| s.values.get(figure.value))
-                        .map(|v| v / figure.divisor)
-                        .collect();
-                    let cells = shares
-                        .iter()
-                        .filter_map(|share| quantile(&values, *share))
-                        .map(number);
-                    let _ = writeln!(
-                        out,
-                        "| {name} | {} |",
-                        cells.collect::<Vec<_>>().join(" | ")
-                    );
+                    let values = values(&of, &figure);
+                    let cells = shares.iter().filter_map(|share| quantile(&values, *share));
+                    line(&names, cells.map(number).collect());
                 }
                 Columns::Count(column, _) => {
-                    let cells = heads
-                        .iter()
-                        .map(|head| with(&of, column, head).len().to_string());
-                    let _ = writeln!(
-                        out,
-                        "| {name} | {} |",
-                        cells.collect::<Vec<_>>().join(" | ")
-                    );
+                    let count = |head: &String| with(&of, column, head).len().to_string();
+                    line(&names, heads.iter().map(count).collect());
                 }
             }
         }
@@ -167,7 +163,7 @@ impl Table {
             Columns::FigureRows(column, figures) => {
                 sample.cell.contains_key(column) && figures.iter().any(has)
             }
-            Columns::Figures(figures) => figures.iter().any(has),
+            Columns::Figures(figures) | Columns::Sums(figures) => figures.iter().any(has),
             Columns::Count(column, values) => values.contains(&label(&sample.cell, column)),
             Columns::Quantiles(figure, _) => has(&figure),
         }
@@ -184,7 +180,7 @@ impl Table {
                 let percent = |share| format!("{} %", number(share * 100.0));
                 shares.iter().map(percent).collect()
             }
-            Columns::Figures(figures) => {
+            Columns::Figures(figures) | Columns::Sums(figures) => {
                 let is_measured =
                     |f: &&Figure| samples.iter().any(|s| s.values.contains_key(f.value));
                 figures
@@ -198,11 +194,7 @@ impl Table {
 
     /// Formats the median of the samples `of`, with spread and ratio as requested.
     fn cell(&self, all: &[&Sample], of: &[&Sample], figure: &Figure) -> String {
-        let values = |samples: &[&Sample]| -> Vec<f64> {
-            let values = samples.iter().filter_map(|s| s.values.get(figure.value));
-            values.map(|v| v / figure.divisor).collect()
-        };
-        let Some(spread) = Spread::of(&values(of)) else {
+        let Some(spread) = Spread::of(&values(of, figure)) else {
             return "–".to_owned();
         };
         let mut out = number(spread.median);
@@ -215,7 +207,7 @@ impl Table {
             let mut cell = of[0].cell.clone();
             cell.insert(base_label.to_owned(), (*base).to_owned());
             let of: Vec<&Sample> = all.iter().filter(|s| s.cell == cell).copied().collect();
-            median(&values(&of))
+            median(&values(&of, figure))
         });
         if let Some(base) = base.filter(|base| *base != 0.0) {
             let _ = write!(out, " ({:.2})", spread.median / base);
@@ -373,15 +365,11 @@ pub fn bar_plot(
         .into_iter()
         .map(|group| {
             let value = |name: &String| {
-                let of = samples
-                    .iter()
-                    .filter(|s| key(s) == group && label(&s.cell, series) == name);
+                let mut of = with(&samples, series, name);
+                of.retain(|s| key(s) == group);
                 match figure {
-                    Some(f) => median(
-                        &of.map(|s| s.values[f.value] / f.divisor)
-                            .collect::<Vec<_>>(),
-                    ),
-                    None => Some(of.count() as f64).filter(|count| *count > 0.0),
+                    Some(f) => median(&values(&of, f)),
+                    None => Some(of.len() as f64).filter(|count| *count > 0.0),
                 }
             };
             let bars = names.iter().enumerate();
@@ -421,8 +409,7 @@ pub fn distributions(
             .iter()
             .map(|name| {
                 let of = with(&of, series, name);
-                let values = of.iter().map(|s| s.values[figure.value] / figure.divisor);
-                (name, values.collect())
+                (name, self::values(&of, figure))
             })
             .collect();
         // Cutting at 95 % keeps single outliers from compressing the other lines.
@@ -458,6 +445,12 @@ fn shares(mut values: Vec<f64>, end: f64) -> Vec<(f64, f64)> {
     points
 }
 
+/// Returns the values of a figure in its unit.
+fn values(samples: &[&Sample], figure: &Figure) -> Vec<f64> {
+    let values = samples.iter().filter_map(|s| s.values.get(figure.value));
+    values.map(|v| v / figure.divisor).collect()
+}
+
 /// Returns the samples whose label has a value.
 fn with<'a>(samples: &[&'a Sample], name: &str, value: &str) -> Vec<&'a Sample> {
     samples
@@ -488,16 +481,6 @@ pub(crate) fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec
         }
     }
     out
-}
-
-/// Formats a number with three significant digits.
-pub fn number(value: f64) -> String {
-    match value.abs() {
-        a if a >= 100.0 || value == value.round() => format!("{value:.0}"),
-        a if a >= 10.0 => format!("{value:.1}"),
-        a if a >= 1.0 => format!("{value:.2}"),
-        _ => format!("{value:.3}"),
-    }
 }
 
 #[cfg(test)]
@@ -648,11 +631,5 @@ mod tests {
             svg.contains("3 samples") && svg.contains("1 samples"),
             "{svg}"
         );
-    }
-
-    #[test]
-    fn numbers_have_three_digits() {
-        let text = [0.0, 0.1234, 1.234, 56.78, 789.4, 12_345.6].map(number);
-        assert_eq!(text, ["0", "0.123", "1.23", "56.8", "789", "12346"]);
     }
 }

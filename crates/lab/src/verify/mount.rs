@@ -1,12 +1,11 @@
 //! Read-only mounts of images by the kernel.
 
-use crate::engines::Format;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// Reason for which an image could not be mounted.
 #[derive(Debug)]
@@ -24,33 +23,6 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts `image` at `point`, which is created if necessary. The error is a reason without a
-    /// trailing period. Missing privileges, loop devices, or kernel support are not faults of the
-    /// image.
-    pub fn new(image: &Path, format: Format, point: &Path) -> Result<Mount, String> {
-        std::fs::create_dir_all(point)
-            .map_err(|e| format!("cannot create the mount point: {e}"))?;
-        let output = Command::new("mount")
-            .args(["-t", format.name(), "-o", "ro,loop"])
-            .args([image, point])
-            .stdin(Stdio::null())
-            .env("LC_ALL", "C")
-            .output()
-            .map_err(|e| format!("cannot run mount: {e}"))?;
-        if !output.status.success() {
-            let text = String::from_utf8_lossy(&output.stderr);
-            let line = text
-                .lines()
-                .find(|l| !l.trim().is_empty())
-                .unwrap_or("mount failed");
-            let reason = line.rsplit(": ").next().unwrap_or(line);
-            return Err(reason.trim().trim_end_matches('.').to_owned());
-        }
-        Ok(Mount {
-            point: point.to_owned(),
-        })
-    }
-
     /// Mounts an EROFS image directly from its file, with its additional devices.
     pub fn erofs(image: &Path, devices: &[PathBuf], point: &Path) -> Result<Mount, Refusal> {
         let refused = |unable, text: String| Refusal { unable, text };

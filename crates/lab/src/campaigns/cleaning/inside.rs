@@ -1,8 +1,10 @@
 //! Part of the measurement that runs inside the guest.
 
-use crate::guest::inside::{POINT, Port, attach, command, detach, disk, run_apart};
-use crate::record::{Line, Sample, labels};
-use crate::{Error, Result};
+use crate::engines::filesystem::{Filesystem, Place};
+use crate::guest::inside::{POINT, Port, disk};
+use crate::measure::helper::noise;
+use crate::record::{Line, labels};
+use crate::{At, Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Write;
@@ -45,26 +47,29 @@ impl System {
         }
     }
 
-    /// Creates the filesystem on the disk and mounts it.
-    fn make(self, device: &str, tuff: &str) -> std::result::Result<(), String> {
-        let options = match self {
-            System::Volume => {
-                run_apart(&[tuff, "volume", "create", "--force", device])?;
-                return run_apart(&[tuff, "volume", "mount", device, POINT]);
-            }
-            System::F2fs => "",
-            System::F2fsLogs => "mode=lfs",
-        };
-        command(0, &["mkfs.f2fs", "-q", "-f", device])?;
-        attach("f2fs", device, POINT, options, false)
-    }
-
-    fn unmount(self, tuff: &str) -> std::result::Result<(), String> {
+    fn filesystem(self) -> Filesystem {
         match self {
-            System::Volume => run_apart(&[tuff, "umount", POINT]),
-            System::F2fs | System::F2fsLogs => detach(POINT),
+            System::Volume => Filesystem::Volume,
+            System::F2fs | System::F2fsLogs => Filesystem::F2fs,
         }
     }
+}
+
+/// Load of the disk.
+#[derive(Clone, Debug, Serialize, Deserialize, clap::Args)]
+pub struct Load {
+    /// Size of the disk in MiB
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(128..=8192), default_value_t = 512)]
+    pub disk: u64,
+    /// Share of the disk that the file fills, in percent
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(1..=90), default_value_t = 70)]
+    pub fill: u64,
+    /// Bytes to overwrite, as a multiple of the size of the disk
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100), default_value_t = 1)]
+    pub times: u64,
+    /// Seed of the overwritten places
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
 }
 
 /// Job of a guest.
@@ -77,14 +82,8 @@ pub enum Job {
         system: System,
         /// Path of `tuff` in the guest.
         tuff: String,
-        /// Size of the disk in MiB.
-        disk_mib: u64,
-        /// Share of the disk that the file fills, in percent.
-        fill_percent: u64,
-        /// Bytes that are overwritten, as a multiple of the size of the disk.
-        times: u64,
-        /// Seed of the overwritten places.
-        seed: u64,
+        /// Load of the disk.
+        load: Load,
     },
 }
 
@@ -100,40 +99,45 @@ struct Counters {
 
 /// Runs a job and sends a line of the record after each part of the overwrites.
 pub fn run(job: &Job, port: &mut Port) -> Result<()> {
-    let Job::Overwrite {
-        system,
-        tuff,
-        disk_mib,
-        fill_percent,
-        times,
-        seed,
-    } = job;
+    let Job::Overwrite { system, tuff, load } = job;
     let device = disk(0);
-    system.make(&device, tuff).map_err(Error::Command)?;
+    let place = Place {
+        kind: system.filesystem(),
+        tuff: Path::new(tuff),
+        device: &device,
+        point: POINT,
+    };
+    let options = match system {
+        System::F2fsLogs => "mode=lfs",
+        _ => "",
+    };
+    let made = place.make().and_then(|()| place.mount(options));
+    made.map_err(Error::Command)?;
     let path = Path::new(POINT).join("file");
-    let failed = |e| Error::io("overwrite", &path, e);
-    let pages = (disk_mib << 20) * fill_percent / 100 / PAGE;
+    let pages = (load.disk << 20) * load.fill / 100 / PAGE;
     let mut file = File::options()
         .read(true)
         .write(true)
         .create_new(true)
         .open(&path)
-        .map_err(failed)?;
-    let mut rng = Rng::new(*seed);
+        .at("overwrite", &path)?;
+    let mut rng = Rng::new(load.seed);
     for _ in 0..pages {
-        file.write_all(&page(&mut rng)).map_err(failed)?;
+        file.write_all(&noise(&mut rng, PAGE as usize))
+            .at("overwrite", &path)?;
     }
-    file.sync_all().map_err(failed)?;
-    let groups = (times * (disk_mib << 20) / PAGE / SAMPLES / GROUP).max(1);
+    file.sync_all().at("overwrite", &path)?;
+    let groups = (load.times * (load.disk << 20) / PAGE / SAMPLES / GROUP).max(1);
     let mut last = counters(&device)?;
     for number in 0..SAMPLES {
         for _ in 0..groups {
             for _ in 0..GROUP {
                 // Fits: the file is much smaller than the limit of the type.
                 let at = rng.below(pages as usize) as u64 * PAGE;
-                file.write_all_at(&page(&mut rng), at).map_err(failed)?;
+                file.write_all_at(&noise(&mut rng, PAGE as usize), at)
+                    .at("overwrite", &path)?;
             }
-            file.sync_data().map_err(failed)?;
+            file.sync_data().at("overwrite", &path)?;
         }
         let now = counters(&device)?;
         let written = (groups * GROUP * PAGE) as f64;
@@ -150,30 +154,19 @@ pub fn run(job: &Job, port: &mut Port) -> Result<()> {
                 ((now.moved - last.moved) * PAGE) as f64 / written,
             ),
         ];
-        let sample = Sample {
-            cell: labels([("system", system.name()), ("time", quarter)]),
-            // Fits: there are few samples.
-            round: number as u32 + 1,
-            values: values.map(|(name, v)| (name.to_owned(), v)).into(),
-        };
-        port.send(&Line::Sample(sample))?;
+        let cell = labels([("system", system.name()), ("time", quarter)]);
+        // Fits: there are few samples.
+        port.send(&Line::sample(cell, number as u32 + 1, values))?;
         last = now;
     }
     drop(file);
-    system.unmount(tuff).map_err(Error::Command)
-}
-
-/// Returns a page that does not compress.
-fn page(rng: &mut Rng) -> Vec<u8> {
-    let words = (0..PAGE / 8).flat_map(|_| rng.draw().to_le_bytes());
-    words.collect()
+    place.unmount().map_err(Error::Command)
 }
 
 fn counters(device: &str) -> Result<Counters> {
     let name = device.trim_start_matches("/dev/");
     let path = format!("/sys/block/{name}/stat");
-    let text =
-        std::fs::read_to_string(&path).map_err(|e| Error::io("read", Path::new(&path), e))?;
+    let text = std::fs::read_to_string(&path).at("read", Path::new(&path))?;
     // The seventh field is the number of sectors written.
     let sectors: u64 = text
         .split_whitespace()

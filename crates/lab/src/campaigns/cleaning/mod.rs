@@ -12,79 +12,87 @@
 pub mod inside;
 pub(crate) mod report;
 
-use crate::guest::{Guest, Hardware, Plan};
+use crate::guest::{Guest, Hardware, Machine, Plan};
 use crate::measure::workspace::Work;
-use crate::record::{Header, Line, Note, labels};
-use crate::{Error, Result};
-use inside::{Job, SYSTEMS, System};
+use crate::options::{Emit, Options};
+use crate::record::{Header, Line, labels};
+use crate::{At, Error, Result};
+use inside::{Job, Load, SYSTEMS, System};
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(1800);
 
-/// Settings of a measurement.
-#[derive(Debug)]
+/// Measure F2FS's cleaning in a guest, beside a volume (IPLFS, ATC 2022)
+///
+/// A file fills most of the disk, and its pages are overwritten at random. Speed and bytes written to the disk are sampled while
+/// F2FS begins to clean. Writes a record and prints its tables. benchmarks/guest-packages installs QEMU, the kernel and the
+/// tools.
+#[derive(Debug, clap::Args)]
 pub struct Conditions {
-    /// Path of the program `tuff`.
-    pub tuff: PathBuf,
+    /// Load of the disk.
+    #[command(flatten)]
+    pub load: Load,
     /// Kernel of the guest.
-    pub guest: Guest,
-    /// Size of the disk in MiB.
-    pub disk_mib: u64,
-    /// Share of the disk that the file fills, in percent.
-    pub fill_percent: u64,
-    /// Bytes that are overwritten, as a multiple of the size of the disk.
-    pub times: u64,
-    /// Seed of the overwritten places.
-    pub seed: u64,
-    /// Folder for the disk and the initramfs.
-    pub work: PathBuf,
+    #[command(flatten)]
+    pub machine: Machine,
+    /// Paths of programs, and folders of images and records.
+    #[command(flatten)]
+    pub options: Options,
 }
 
 /// Measures each system in a guest of its own. A system that fails is recorded as such.
-pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<()> {
-    let work = Work::create(&conditions.work)?;
+pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
+    let (guest, tuff) = (
+        conditions.machine.guest()?,
+        conditions.options.need("tuff")?,
+    );
+    let work = Work::create(conditions.options.work())?;
+    let load = &conditions.load;
     let settings = [
-        ("guest kernel", conditions.guest.release().to_owned()),
+        ("guest kernel", guest.release().to_owned()),
         ("accelerator", crate::guest::accelerator().to_owned()),
-        ("disk, MiB", conditions.disk_mib.to_string()),
-        ("file, % of the disk", conditions.fill_percent.to_string()),
-        ("overwritten, times the disk", conditions.times.to_string()),
-        ("seed", conditions.seed.to_string()),
+        ("disk, MiB", load.disk.to_string()),
+        ("file, % of the disk", load.fill.to_string()),
+        ("overwritten, times the disk", load.times.to_string()),
+        ("seed", load.seed.to_string()),
     ];
     emit(&Line::Header(Header::here("cleaning", settings)?))?;
     for system in SYSTEMS {
-        match measure(conditions, &work, system, emit) {
+        match measure(&guest, &tuff, load, &work, system, emit) {
             Err(Error::Stopped) => return Err(Error::Stopped),
-            Err(e) => emit(&Line::Failure(Note {
-                cell: labels([("system", system.name())]),
-                text: e.to_string(),
-            }))?,
+            Err(e) => {
+                let cell = labels([("system", system.name())]);
+                emit(&Line::failure(cell, e.to_string()))?;
+            }
             Ok(()) => {}
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 fn measure(
-    conditions: &Conditions,
+    guest: &Guest,
+    tuff: &Path,
+    load: &Load,
     work: &Work,
     system: System,
-    emit: &mut dyn FnMut(&Line) -> Result<()>,
+    emit: Emit<'_>,
 ) -> Result<()> {
     let disk = work.path("disk");
-    let made = File::create(&disk).and_then(|file| file.set_len(conditions.disk_mib << 20));
-    made.map_err(|e| Error::io("create", &disk, e))?;
+    File::create(&disk)
+        .and_then(|file| file.set_len(load.disk << 20))
+        .at("create", &disk)?;
     let programs = match system {
-        System::Volume => conditions.tuff.clone(),
+        System::Volume => tuff.to_owned(),
         System::F2fs | System::F2fsLogs => PathBuf::from("/sbin/mkfs.f2fs"),
     };
     let plan = Plan {
         modules: &["crc32_generic", "crc32c_generic", "f2fs", "fuse"],
         programs: &[programs],
     };
-    let initramfs = conditions.guest.initramfs(&plan, work.folder())?;
+    let initramfs = guest.initramfs(&plan, work.folder())?;
     let hardware = Hardware {
         disks: vec![disk],
         direct: false,
@@ -94,13 +102,9 @@ fn measure(
     };
     let job = Job::Overwrite {
         system,
-        tuff: conditions.tuff.display().to_string(),
-        disk_mib: conditions.disk_mib,
-        fill_percent: conditions.fill_percent,
-        times: conditions.times,
-        seed: conditions.seed,
+        tuff: tuff.display().to_string(),
+        load: load.clone(),
     };
-    let guest = &conditions.guest;
     let mut running = guest.boot(&initramfs, &hardware, work.folder(), &job)?;
     while let Some(line) = running.receive()? {
         emit(&line)?;

@@ -20,11 +20,10 @@ const MOVED: Figure = Figure::new(
 const fn quarters(figure: Figure, base: &'static [&'static str]) -> Table {
     Table {
         title: figure.title,
-        only: &[],
         rows: &["system"],
         columns: Columns::Label("time", figure),
         base: ("time", base),
-        spread: false,
+        ..table::PLAIN
     }
 }
 

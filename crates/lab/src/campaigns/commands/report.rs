@@ -1,8 +1,7 @@
 //! Tables of the campaign: a row for each tool in each task, and the ratio to a common tool.
 
-use super::definition::{self, Limit, Measure, Task};
 use crate::Result;
-use crate::record::{Bar, Record, labels};
+use crate::record::Record;
 use crate::report::table::{self, Columns, Figure, Table};
 use std::fmt::Write as _;
 
@@ -11,32 +10,11 @@ pub(super) const NOISE_LIMIT: &str = "noise limit";
 /// Value of a loud sample: share of the CPU time of other processes.
 pub(super) const NOISE: &str = "foreign_share";
 
-const WALL: Figure = Figure {
-    value: "wall_ns",
-    title: "wall, s",
-    divisor: 1e9,
-};
-const CPU: Figure = Figure {
-    value: "cpu_us",
-    title: "CPU, s",
-    divisor: 1e6,
-};
-const RATE: Figure = Figure {
-    value: "mb_per_s",
-    title: "MB/s",
-    divisor: 1.0,
-};
-const MEMORY: Figure = Figure {
-    value: "max_rss_bytes",
-    title: "memory, MiB",
-    divisor: 1048576.0,
-};
-const IMAGE: Figure = Figure {
-    value: "image_bytes",
-    title: "image, MiB",
-    divisor: 1048576.0,
-};
-
+const WALL: Figure = Figure::new("wall_ns", "wall, s", 1e9);
+const CPU: Figure = Figure::new("cpu_us", "CPU, s", 1e6);
+const RATE: Figure = Figure::new("mb_per_s", "MB/s", 1.0);
+const MEMORY: Figure = Figure::new("max_rss_bytes", "memory, MiB", 1_048_576.0);
+const IMAGE: Figure = Figure::new("image_bytes", "image, MiB", 1_048_576.0);
 /// Tools at the base of ratios, in order of preference.
 const BASES: (&str, &[&str]) = (
     "tool",
@@ -52,74 +30,26 @@ const BASES: (&str, &[&str]) = (
 const SQUASHFS: (&str, &[&str]) = ("tool", &["mksquashfs", "mksquashfs, kernel"]);
 
 const TABLE: Table = Table {
-    title: "",
-    only: &[],
     rows: &["tree", "task", "tool"],
-    columns: Columns::Figures(&[WALL, RATE, CPU, MEMORY, IMAGE]),
-    base: ("", &[]),
+    columns: Columns::Figures(ALL),
     spread: true,
+    ..table::PLAIN
 };
 
-/// Tables with the values of the label `action`.
-const ACTIONS: [(&str, Table); 4] = [
-    (
-        "Build",
-        Table {
-            only: &[("action", "build")],
-            ..TABLE
-        },
-    ),
+type Only = &'static [(&'static str, &'static str)];
+
+/// Values of the label `action`, with the titles and figures of their tables.
+const ACTIONS: [(&str, Only, &[Figure]); 4] = [
+    ("Build", &[("action", "build")], ALL),
     (
         "Copy of the whole tree by rsync, from a new mount",
-        Table {
-            only: &[("action", "copy")],
-            columns: Columns::Figures(&[WALL, RATE, CPU]),
-            ..TABLE
-        },
+        &[("action", "copy")],
+        &[WALL, RATE, CPU],
     ),
-    (
-        "Extract",
-        Table {
-            only: &[("action", "extract")],
-            ..TABLE
-        },
-    ),
-    (
-        "Check",
-        Table {
-            only: &[("action", "check")],
-            ..TABLE
-        },
-    ),
+    ("Extract", &[("action", "extract")], ALL),
+    ("Check", &[("action", "check")], ALL),
 ];
-
-/// Returns the bar of a task on a tree.
-pub(super) fn bar(task: &Task, tree: &str, bar: &definition::Bar) -> Bar {
-    let figure = match bar.measure {
-        Measure::Wall => WALL,
-        Measure::Cpu => CPU,
-        Measure::Memory => MEMORY,
-        Measure::Size => IMAGE,
-    };
-    let at_most = match bar.at_most {
-        Limit::Ratio(ratio) => ratio,
-        // Exact: sizes are far below 2^53.
-        Limit::Bytes(size) => size.0 as f64,
-    };
-    let action = task.action.to_string();
-    Bar {
-        cell: labels([
-            ("action", &action),
-            ("tree", tree),
-            ("task", &task.name),
-            ("tool", &bar.run),
-        ]),
-        value: figure.value.to_owned(),
-        against: bar.against.as_ref().map(|tool| labels([("tool", tool)])),
-        at_most: Some(at_most),
-        at_least: None,
-    }
-}
+const ALL: &[Figure] = &[WALL, RATE, CPU, MEMORY, IMAGE];
 
 /// Renders the tables of a record as Markdown.
 pub(crate) fn render(record: &Record) -> String {
@@ -134,8 +64,14 @@ pub(crate) fn render(record: &Record) -> String {
         "\nMedians [smallest..largest], and in parentheses the ratio to the first of these tools in the task: {}.",
         base.1.join("; ")
     );
-    for (title, table) in ACTIONS {
-        let text = Table { base, ..table }.render(record);
+    for (title, only, figures) in ACTIONS {
+        let text = Table {
+            base,
+            only,
+            columns: Columns::Figures(figures),
+            ..TABLE
+        }
+        .render(record);
         if !text.is_empty() {
             let _ = writeln!(out, "\n**{title}**\n{}", text.trim_end());
         }

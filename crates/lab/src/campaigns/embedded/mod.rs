@@ -15,18 +15,21 @@ pub mod inside;
 pub mod kind;
 pub(crate) mod report;
 
-use super::power_loss::device::Device;
 use super::power_loss::disk::{self, Disk, Fault as DiskFault, Pages};
-use crate::guest::{Guest, Hardware, Initramfs, Message, Plan, Running};
+use super::power_loss::disk_file::DiskFile;
+use crate::engines::filesystem::Filesystem;
+use crate::guest::{Guest, Hardware, Initramfs, Machine, Message, Plan, Running};
+use crate::measure::helper;
 use crate::measure::root::{self, Root};
 use crate::measure::workspace::Work;
-use crate::record::{Header, Line, Note, labels};
-use crate::{Error, Result};
+use crate::options::{Emit, Options, need_root, select};
+use crate::record::{Header, Line, labels};
+use crate::{At, Error, Result};
 use inside::{Answer, FAULTS, FLASH_FAULTS, Job, Round};
-use kind::{KINDS, Kind};
+use kind::KINDS;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tuff_testkit::Rng;
@@ -71,53 +74,46 @@ pub enum Part {
     Cuts,
 }
 
-/// Selection and settings of a test.
-#[derive(Debug)]
+/// Compare filesystems for embedded systems in a guest (Lelong, ELC 2015)
+///
+/// Start, mount, fio, kernel threads, overhead, check, power cuts and faulty devices, for EROFS, SquashFS, ext4, F2FS, NILFS2,
+/// JFFS2 and UBIFS. Writes a record and prints its tables. Requires root. benchmarks/guest-packages installs QEMU, the kernel
+/// and the tools.
+#[derive(Debug, clap::Args)]
 pub struct Conditions {
-    /// Path of the program `tuff`.
-    pub tuff: PathBuf,
-    /// Kernel of the guest.
-    pub guest: Guest,
-    /// Selects filesystems whose name contains this text. None selects all.
+    /// Test only filesystems whose name contains TEXT
+    #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
-    /// Part to run. None runs all.
+    /// Run only this part
+    #[arg(long, value_name = "NAME")]
     pub part: Option<Part>,
-    /// Size of the large partition on a block device in MiB.
-    pub partition_mib: u64,
-    /// Rounds with a power cut for each filesystem and pace.
+    /// Size of the large partition on a block device in MiB
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(64..=8192), default_value_t = 512)]
+    pub partition: u64,
+    /// Rounds with a power cut for each filesystem and pace
+    #[arg(long, value_name = "N", default_value_t = 10)]
     pub rounds: u32,
-    /// Seed of all random decisions.
+    /// Seed of the random numbers
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Folder for images and mount points.
-    pub work: PathBuf,
-}
-
-impl Conditions {
-    /// Returns the selected filesystems.
-    ///
-    /// # Errors
-    /// `Usage` if no filesystem is selected or the user is not root.
-    pub fn plan(&self) -> Result<Vec<Kind>> {
-        let only = self.only.as_deref().unwrap_or_default().to_lowercase();
-        let is_chosen = |kind: &Kind| kind.name().to_lowercase().contains(&only);
-        let kinds: Vec<Kind> = KINDS.into_iter().filter(is_chosen).collect();
-        if kinds.is_empty() {
-            let names = KINDS.map(Kind::name).join(", ");
-            let text = format!("--only matches no filesystem; available: {names}");
-            return Err(Error::Usage(text));
-        }
-        if !rustix::process::geteuid().is_root() {
-            let text = "the simulated disk needs root".to_owned();
-            return Err(Error::Usage(text));
-        }
-        Ok(kinds)
-    }
+    /// Kernel of the guest.
+    #[command(flatten)]
+    pub machine: Machine,
+    /// Paths of programs, and folders of images and records.
+    #[command(flatten)]
+    pub options: Options,
 }
 
 /// Measures all filesystems, then cuts the power of those that can be written.
-pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<()> {
-    let kinds = conditions.plan()?;
-    let work = Work::create(&conditions.work)?;
+pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
+    let only = conditions.only.as_ref();
+    let kinds = select(&KINDS, |kind| kind.name().to_owned(), "--only", only)?;
+    need_root("the simulated disk")?;
+    let (guest, tuff) = (
+        conditions.machine.guest()?,
+        conditions.options.need("tuff")?,
+    );
+    let work = Work::create(conditions.options.work())?;
     let mut root = Root::create(&work.path("root"))?;
     for program in ROOT_PROGRAMS {
         root.add(Path::new(program))?;
@@ -126,17 +122,22 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
     root::list(root.folder(), &mut list)?;
     let root_bytes: u64 = list.iter().map(|(_, length)| length).sum();
     let settings = [
-        ("guest kernel", conditions.guest.release().to_owned()),
+        ("guest kernel", guest.release().to_owned()),
         ("accelerator", crate::guest::accelerator().to_owned()),
         ("small root, KiB", (root_bytes / 1024).to_string()),
-        ("large partition, MiB", conditions.partition_mib.to_string()),
+        ("large partition, MiB", conditions.partition.to_string()),
         ("large partition on flash, MiB", FLASH_MIB.to_string()),
         ("rounds with a power cut", conditions.rounds.to_string()),
         ("seed", conditions.seed.to_string()),
     ];
     emit(&Line::Header(Header::here("embedded", settings)?))?;
-    let mut bench = Bench { conditions, work };
-    let root_image = bench.image(Kind::Erofs, "root")?;
+    let mut bench = Bench {
+        conditions,
+        guest,
+        tuff,
+        work,
+    };
+    let root_image = bench.image(Filesystem::Erofs, "root")?;
     let is_chosen = |part| conditions.part.is_none_or(|only| only == part);
     for &kind in kinds.iter().filter(|_| is_chosen(Part::Figures)) {
         if let Err(e) = bench.measure(kind, &root_image, emit) {
@@ -149,30 +150,34 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
             bench.failed(kind, "power cuts", e, emit)?;
         }
     }
-    Ok(())
+    Ok(true)
 }
-
-type Emit<'a> = &'a mut dyn FnMut(&Line) -> Result<()>;
 
 struct Bench<'a> {
     conditions: &'a Conditions,
+    guest: Guest,
+    tuff: PathBuf,
     work: Work,
 }
 
 impl Bench<'_> {
     /// Records a failed part. A request to stop ends the test.
-    fn failed(&self, filesystem: Kind, part: &str, error: Error, emit: Emit<'_>) -> Result<()> {
+    fn failed(
+        &self,
+        filesystem: Filesystem,
+        part: &str,
+        error: Error,
+        emit: Emit<'_>,
+    ) -> Result<()> {
         if let Error::Stopped = error {
             return Err(error);
         }
-        emit(&Line::Failure(Note {
-            cell: labels([("filesystem", filesystem.name()), ("part", part)]),
-            text: error.to_string(),
-        }))
+        let cell = labels([("filesystem", filesystem.name()), ("part", part)]);
+        emit(&Line::failure(cell, error.to_string()))
     }
 
     /// Writes the initramfs for a filesystem.
-    fn initramfs(&self, kind: Kind, flash: &str) -> Result<Initramfs> {
+    fn initramfs(&self, kind: Filesystem, flash: &str) -> Result<Initramfs> {
         let mut modules = vec![
             "crc32c_generic",
             "crc32_generic",
@@ -180,60 +185,47 @@ impl Bench<'_> {
             "dm_mod",
             "dm_flakey",
         ];
-        modules.extend(kind.modules());
+        modules.extend(kind::modules(kind));
         if kind.is_flash() {
             modules.push(flash);
         }
         let mut programs: Vec<PathBuf> = ["/usr/bin/fio", "/sbin/dmsetup", "/usr/sbin/chroot"]
             .map(PathBuf::from)
             .into();
-        programs.extend(kind.programs());
-        if kind == Kind::Erofs {
-            programs.push(self.conditions.tuff.clone());
+        programs.extend(kind::programs(kind));
+        if kind == Filesystem::Erofs {
+            programs.push(self.tuff.clone());
         }
         let plan = Plan {
             modules: &modules,
             programs: &programs,
         };
-        self.conditions.guest.initramfs(&plan, self.work.folder())
+        self.guest.initramfs(&plan, self.work.folder())
     }
 
     /// Builds an image of a folder of the work directory.
-    fn image(&self, kind: Kind, folder: &str) -> Result<PathBuf> {
+    fn image(&self, kind: Filesystem, folder: &str) -> Result<PathBuf> {
         let (source, image) = (
             self.work.path(folder),
             self.work.path(&format!("{folder}.{kind:?}")),
         );
-        let mut command = match kind {
-            Kind::Squashfs => {
-                let mut command = Command::new("mksquashfs");
-                command
-                    .args([&source, &image])
-                    .args(["-quiet", "-no-progress", "-noappend"]);
-                command
+        let paths = [source.as_os_str(), image.as_os_str()];
+        let words = |words: &'static [&str]| words.iter().map(OsStr::new);
+        match kind {
+            Filesystem::Squashfs => {
+                let options = words(&["-quiet", "-no-progress", "-noappend"]);
+                helper::output("mksquashfs", paths.into_iter().chain(options))?
             }
-            _ => {
-                let mut command = Command::new(&self.conditions.tuff);
-                command.args(["build", "--quiet"]).args([&source, &image]);
-                command
-            }
+            _ => helper::output(&self.tuff, words(&["build", "--quiet"]).chain(paths))?,
         };
-        let output = command.stdin(Stdio::null()).output();
-        let output = output.map_err(|e| Error::Io("build an image".to_owned(), e))?;
-        match output.status.success() {
-            true => Ok(image),
-            false => {
-                let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-                Err(Error::Command(format!("cannot build an image: {text}")))
-            }
-        }
+        Ok(image)
     }
 
     /// Measures a filesystem in one guest.
-    fn measure(&mut self, kind: Kind, root_image: &Path, emit: Emit<'_>) -> Result<()> {
+    fn measure(&mut self, kind: Filesystem, root_image: &Path, emit: Emit<'_>) -> Result<()> {
         let mib = match kind.is_flash() {
             true => FLASH_MIB,
-            false => self.conditions.partition_mib,
+            false => self.conditions.partition,
         };
         let fill = (mib << 20) * FILLED / 100;
         let mut disks = vec![root_image.to_owned()];
@@ -242,21 +234,22 @@ impl Bench<'_> {
             if !files.exists() {
                 let made =
                     std::fs::create_dir(&files).and_then(|()| inside::fill_directory(&files, fill));
-                made.map_err(|e| Error::io("fill", &files, e))?;
+                made.at("fill", &files)?;
             }
             disks.extend([self.image(kind, "root")?, self.image(kind, "files")?]);
         } else if !kind.is_flash() {
             for (name, mib) in [("small", ROOT_MIB), ("large", mib)] {
                 let path = self.work.path(name);
-                let file = File::create(&path).and_then(|file| file.set_len(mib << 20));
-                file.map_err(|e| Error::io("create", &path, e))?;
+                File::create(&path)
+                    .and_then(|file| file.set_len(mib << 20))
+                    .at("create", &path)?;
                 disks.push(path);
             }
         }
         let job = Job::Measure {
             kind,
             fill,
-            tuff: self.conditions.tuff.display().to_string(),
+            tuff: self.tuff.display().to_string(),
             faults: FAULTS
                 .into_iter()
                 .filter(|fault| !(kind.is_flash() || kind.is_image() && fault.is_of_writes()))
@@ -274,15 +267,16 @@ impl Bench<'_> {
     /// Runs a job in a guest with the module `flash`, and emits the lines that it sends.
     fn boot(
         &self,
-        kind: Kind,
+        kind: Filesystem,
         flash: &str,
         hardware: &Hardware,
         job: &Job,
         emit: Emit<'_>,
     ) -> Result<()> {
         let initramfs = self.initramfs(kind, flash)?;
-        let guest = &self.conditions.guest;
-        let mut running = guest.boot(&initramfs, hardware, self.work.folder(), job)?;
+        let mut running = self
+            .guest
+            .boot(&initramfs, hardware, self.work.folder(), job)?;
         while let Some(answer) = running.receive()? {
             if let Answer::Line(line) = answer {
                 emit(&line)?;
@@ -302,31 +296,31 @@ impl Bench<'_> {
     }
 
     /// Runs all rounds with a power cut on a filesystem.
-    fn cuts(&mut self, kind: Kind, emit: Emit<'_>) -> Result<()> {
+    fn cuts(&mut self, kind: Filesystem, emit: Emit<'_>) -> Result<()> {
         // UBI of Linux 6.1 does not attach to phram, so UBIFS emulates the cuts in the running guest.
-        let is_emulated = kind == Kind::Ubifs;
+        let is_emulated = kind == Filesystem::Ubifs;
         let flash = if is_emulated { NANDSIM } else { "phram" };
         let initramfs = self.initramfs(kind, flash)?;
         let folder = self.work.path("disk");
-        std::fs::create_dir_all(&folder).map_err(|e| Error::io("create", &folder, e))?;
+        std::fs::create_dir_all(&folder).at("create", &folder)?;
         let disk = Arc::new(Disk::new(disk::SIZE));
         disk.reset(&Pages::new());
-        let device = Device::serve(&disk, &folder)?;
+        let file = DiskFile::serve(&disk, &folder)?;
         let hardware = match kind.is_flash() {
             false => Hardware {
                 direct: true,
-                ..self.hardware(vec![device.plain()], None)
+                ..self.hardware(vec![file.path()], None)
             },
             true if is_emulated => self.hardware(Vec::new(), None),
             true => {
                 let region = self.work.path("region");
                 // Erased flash holds ones.
                 let written = std::fs::write(&region, vec![0xFF; REGION_MIB << 20]);
-                written.map_err(|e| Error::io("write", &region, e))?;
+                written.at("write", &region)?;
                 self.hardware(Vec::new(), Some(region))
             }
         };
-        let (guest, work) = (&self.conditions.guest, self.work.folder());
+        let (guest, work) = (&self.guest, self.work.folder());
         // All filesystems get the same seeds and therefore the same loads.
         let mut seeds = Rng::new(self.conditions.seed);
         let numbers = (1..=self.conditions.rounds).flat_map(|n| [(n, true), (n, false)]);

@@ -39,9 +39,6 @@ pub(super) const THREADS_IDLE: Figure =
 pub(super) const CHECK: Figure = Figure::new("check_us", "60 % full: check, ms", 1e3);
 
 const FIGURES: Table = Table {
-    title: "",
-    only: &[],
-    rows: &[],
     columns: Columns::FigureRows(
         "filesystem",
         &[
@@ -60,13 +57,11 @@ const FIGURES: Table = Table {
             CHECK,
         ],
     ),
-    base: ("", &[]),
-    spread: false,
+    ..table::PLAIN
 };
 
 const FAULTS: Table = Table {
     title: "fault of the device",
-    only: &[],
     rows: &["fault", "filesystem", "write after the fault", "next mount"],
     columns: Columns::Figures(&[
         Figure::new("failed_operations", "failed operations", 1.0),
@@ -74,8 +69,7 @@ const FAULTS: Table = Table {
         Figure::new("lost", "lost or unreadable", 1.0),
         Figure::new("wrong", "silently wrong", 1.0),
     ]),
-    base: ("", &[]),
-    spread: false,
+    ..table::PLAIN
 };
 
 /// Renders the tables as Markdown, after the conditions. Deviations of single cuts are in the record only.

@@ -3,10 +3,10 @@
 use crate::measure::workspace::Work;
 use crate::measure::{self, Job};
 use crate::report::table::Figure;
-use crate::{Error, Result};
+use crate::{At, Error, Result};
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Read;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 /// Name of the test file in every place.
@@ -37,7 +37,7 @@ pub enum Way {
 }
 
 /// Parameters of one run of fio.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
     /// Direction of the requests.
     pub way: Way,
@@ -232,7 +232,6 @@ impl<'a> Fio<'a> {
             program: self.program,
             arguments: &arguments,
             folder: self.folder,
-            cgroup: None,
         };
         let outcome = measure::sample(&job)?;
         if outcome.usage.exit != Some(0) {
@@ -240,8 +239,7 @@ impl<'a> Fio<'a> {
             let said = outcome.said.replace(&*point.to_string_lossy(), "");
             return Ok(Err(format!("fio failed: {said}")));
         }
-        let text = std::fs::read_to_string(&self.answer)
-            .map_err(|e| Error::io("read", &self.answer, e))?;
+        let text = std::fs::read_to_string(&self.answer).at("read", &self.answer)?;
         let value = serde_json::from_str(text.get(text.find('{').unwrap_or(0)..).unwrap_or(""))
             .map_err(|e| Error::Command(format!("fio printed invalid JSON: {e}")))?;
         Ok(Ok(Answer {
@@ -256,28 +254,19 @@ impl<'a> Fio<'a> {
     /// Returns a digest of each block of the file.
     fn blocks(&self, point: &Path) -> Result<Vec<u64>> {
         let path = point.join(FILE);
-        let wrong = |e| Error::io("read", &path, e);
-        let mut file = File::open(&path).map_err(wrong)?;
-        let mut bytes = vec![0; 256 * BLOCK];
+        let file = File::open(&path).at("read", &path)?;
+        let mut bytes = vec![0; BLOCK];
         let mut digests = Vec::new();
-        loop {
-            let mut filled = 0;
-            while filled < bytes.len() {
-                match file.read(&mut bytes[filled..]).map_err(wrong)? {
-                    0 => break,
-                    more => filled += more,
-                }
-            }
-            if filled == 0 {
-                return Ok(digests);
-            }
-            digests.extend(bytes[..filled].chunks(BLOCK).map(|block| {
-                let digest = blake3::hash(block);
-                let (head, _) = digest.as_bytes().split_at(8);
-                // fits: eight of 32 bytes
-                u64::from_le_bytes(head.try_into().expect("eight bytes"))
-            }));
+        let length = file.metadata().at("read", &path)?.len();
+        let mut file = BufReader::with_capacity(1 << 20, file);
+        for _ in 0..length / BLOCK as u64 {
+            file.read_exact(&mut bytes).at("read", &path)?;
+            let digest = blake3::hash(&bytes);
+            let (head, _) = digest.as_bytes().split_at(8);
+            // fits: eight of 32 bytes
+            digests.push(u64::from_le_bytes(head.try_into().expect("eight bytes")));
         }
+        Ok(digests)
     }
 }
 

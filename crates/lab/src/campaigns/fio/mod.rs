@@ -14,82 +14,72 @@
 //! checksum, and the number of changed blocks must equal the number of written ones.
 
 pub mod cell;
-mod conditions;
 mod place;
 pub(crate) mod report;
 
-use crate::campaigns::serve::program::version;
+use crate::Result;
+use crate::engines::version;
 use crate::measure::stop;
 use crate::measure::workspace::{self, Work};
-use crate::record::{Header, Labels, Line, Note, Sample, labels};
-use crate::report::table::Figure;
-use crate::{Error, Result};
+use crate::options::{Emit, Options, need_root, select};
+use crate::record::{Header, Line, labels};
 use cell::{Cell, Fio};
 use place::Setting;
-use std::path::PathBuf;
 
-pub use conditions::Conditions;
 pub use place::{PLACES, Where};
 
-impl Conditions {
-    /// Returns the selected places and cells.
-    ///
-    /// # Errors
-    /// `Usage` if nothing is selected or the user is not root.
-    pub fn plan(&self) -> Result<(Vec<Where>, Vec<Cell>)> {
-        let wanted = |only: &Option<String>, name: &str| {
-            let only = only.as_deref().unwrap_or_default();
-            name.to_lowercase().contains(&only.to_lowercase())
-        };
-        let places = PLACES
-            .into_iter()
-            .filter(|place| wanted(&self.place, place.name()));
-        let cells = cell::all()
-            .into_iter()
-            .filter(|cell| wanted(&self.only, &cell.name()));
-        let (places, cells): (Vec<Where>, Vec<Cell>) = (places.collect(), cells.collect());
-        if places.is_empty() || cells.is_empty() {
-            return Err(Error::Usage(format!(
-                "--place or --only matches nothing; places: {}; example of a cell: '{}'",
-                PLACES.map(Where::name).join("; "),
-                cell::all()[0].name()
-            )));
-        }
-        if !rustix::process::geteuid().is_root() {
-            return Err(Error::Usage("loop devices and mounts need root".to_owned()));
-        }
-        Ok((places, cells))
-    }
+/// Programs of the campaign.
+const PROGRAMS: [&str; 5] = ["tuff", "fio", "erofsfuse", "mksquashfs", "fsck.erofs"];
 
-    fn program(&self, name: &str) -> Option<&PathBuf> {
-        let found = self.programs.iter().find(|(known, _)| known == name);
-        found.map(|(_, path)| path)
-    }
+/// Measure with fio: volumes compared with ext4, XFS and Btrfs, images compared with SquashFS
+///
+/// Workloads are sequential and random, with small and large requests, direct and buffered, reading, writing and mixed. Also
+/// measures request latency, CPU time of the machine, the duration of mounts and checks, and the size of an empty filesystem.
+/// Writes a record and prints its tables. Requires root for the loop devices.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Conditions {
+    /// Number of rounds of each measurement
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), default_value_t = 5)]
+    pub rounds: u32,
+    /// Measure only targets whose name contains TEXT, such as volume, ext4 or image
+    #[arg(long, value_name = "TEXT")]
+    pub place: Option<String>,
+    /// Measure only workloads whose name contains TEXT, such as random or direct
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// Size of the file, in MiB
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=2048), default_value_t = 256)]
+    pub file: u64,
+    /// Paths of programs, and folders of images and records.
+    #[command(flatten)]
+    pub options: Options,
 }
 
 /// Runs all rounds. Returns true if no cell of a volume or of `tuff mount` failed. Another filesystem that
 /// fails is left out of that cell.
-pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<bool> {
-    let (places, cells) = conditions.plan()?;
-    let need = |name: &str| {
-        conditions.program(name).ok_or_else(|| {
-            Error::Usage(format!(
-                "program {name} is not found; pass its path as --tool {name}=PATH"
-            ))
-        })
-    };
-    let (tuff, fio) = (need("tuff")?, need("fio")?);
-    let work = Work::create(&conditions.work)?;
-    let programs = conditions.programs.iter().map(|(_, path)| version(path));
+pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
+    let (place, only) = (conditions.place.as_ref(), conditions.only.as_ref());
+    let places = select(&PLACES, |place| place.name().to_owned(), "--place", place)?;
+    let cells = select(&cell::all(), |cell: Cell| cell.name(), "--only", only)?;
+    need_root("loop devices and mounts")?;
+    let options = &conditions.options;
+    let (tuff, fio) = (options.need("tuff")?, options.need("fio")?);
+    let work = Work::create(options.work())?;
+    let programs = PROGRAMS.iter().filter_map(|name| options.program(name));
+    let programs: Vec<String> = programs.map(|path| version(&path)).collect();
     let settings = [
         ("host", workspace::filesystem(work.folder())?),
-        ("programs", programs.collect::<Vec<_>>().join("; ")),
-        ("file, MiB", conditions.file_mib.to_string()),
+        ("programs", programs.join("; ")),
+        ("file, MiB", conditions.file.to_string()),
         ("rounds", conditions.rounds.to_string()),
     ];
     emit(&Line::Header(Header::here("fio", settings)?))?;
-    let fio = Fio::new(fio, &work, conditions.file_mib);
-    let setting = Setting::new(conditions, tuff, &work, &fio);
+    let setting = Setting {
+        options,
+        tuff: &tuff,
+        work: &work,
+        fio: &Fio::new(&fio, &work, conditions.file),
+    };
     let mut ours_fine = true;
     for round in 1..=conditions.rounds {
         for &place in &places {
@@ -99,7 +89,7 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
                 Ok(made) => made,
                 Err(reason) => {
                     ours_fine &= !place.is_ours();
-                    emit(&failure(alone, reason))?;
+                    emit(&Line::failure(alone, reason))?;
                     continue;
                 }
             };
@@ -109,56 +99,39 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
                     continue;
                 }
                 let name = cell.name();
-                let group = match place.is_writable() {
-                    true => report::DISKS,
-                    false => report::IMAGES,
-                };
-                let cell_of = labels([
-                    ("group", group),
-                    ("place", place.name()),
-                    ("workload", &name),
-                ]);
                 // Each cell writes bytes that no other cell writes.
                 let seed = u64::from(round) * 1000 + number as u64 + 1;
-                match fio.measure(cell, &made.point(), seed)? {
-                    Ok(figures) => emit(&sample(cell_of, round, &figures))?,
+                match setting.fio.measure(cell, &made.point(), seed)? {
+                    Ok(figures) => {
+                        let group = match place.is_writable() {
+                            true => report::DISKS,
+                            false => report::IMAGES,
+                        };
+                        let cell = labels([
+                            ("group", group),
+                            ("place", place.name()),
+                            ("workload", &name),
+                        ]);
+                        let values = figures.map(|(figure, value)| (figure.value, value));
+                        emit(&Line::sample(cell, round, values))?;
+                    }
                     Err(reason) => {
                         ours_fine &= !place.is_ours();
                         let cell = labels([("place", place.name()), ("workload", &name)]);
-                        emit(&failure(cell, reason))?;
+                        emit(&Line::failure(cell, reason))?;
                     }
                 }
             }
             let (costs, complaint) = made.finish()?;
             if let Some(reason) = complaint {
                 ours_fine &= !place.is_ours();
-                emit(&failure(alone.clone(), reason))?;
+                emit(&Line::failure(alone.clone(), reason))?;
             }
-            emit(&sample(alone, round, &costs))?;
+            let values = costs
+                .into_iter()
+                .map(|(figure, value)| (figure.value, value));
+            emit(&Line::sample(alone, round, values))?;
         }
     }
     Ok(ours_fine)
-}
-
-fn sample(cell: Labels, round: u32, figures: &[(Figure, f64)]) -> Line {
-    let values = figures
-        .iter()
-        .map(|(f, value)| (f.value.to_owned(), *value));
-    let values = values.collect();
-    Line::Sample(Sample {
-        cell,
-        round,
-        values,
-    })
-}
-
-fn failure(cell: Labels, text: String) -> Line {
-    Line::Failure(Note { cell, text })
-}
-
-impl Where {
-    /// True if this project implements the place.
-    pub fn is_ours(self) -> bool {
-        matches!(self, Where::Zones | Where::File | Where::Tuff)
-    }
 }

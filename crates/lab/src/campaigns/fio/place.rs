@@ -2,15 +2,17 @@
 //! served.
 
 use super::cell::{FILE, Fio};
-use super::conditions::Conditions;
 use crate::campaigns::serve::server::{Served, Server};
 use crate::campaigns::volumes::place::{self, Kind};
+use crate::engines::Format;
+use crate::measure::helper;
 use crate::measure::workspace::{self, Work};
+use crate::options::Options;
 use crate::report::table::Figure;
-use crate::{Error, Result};
+use crate::{At, Error, Result};
 use rustix::fs::statvfs;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// Implementation that serves the requests of a cell.
@@ -65,6 +67,11 @@ impl Where {
         }
     }
 
+    /// True if this project implements the place.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Where::Zones | Where::File | Where::Tuff)
+    }
+
     /// True if the place supports writes.
     pub fn is_writable(self) -> bool {
         self.kind().is_some()
@@ -95,10 +102,10 @@ pub(super) const IMAGE: Figure = Figure::new("image_ratio", "image size / file s
 
 /// Paths and settings that all places share.
 pub(super) struct Setting<'a> {
-    conditions: &'a Conditions,
-    tuff: &'a Path,
-    work: &'a Work,
-    fio: &'a Fio<'a>,
+    pub(super) options: &'a Options,
+    pub(super) tuff: &'a Path,
+    pub(super) work: &'a Work,
+    pub(super) fio: &'a Fio<'a>,
 }
 
 /// Mounted place with its costs so far.
@@ -121,21 +128,7 @@ fn ms(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
-impl<'a> Setting<'a> {
-    pub(super) fn new(
-        conditions: &'a Conditions,
-        tuff: &'a Path,
-        work: &'a Work,
-        fio: &'a Fio<'a>,
-    ) -> Self {
-        Self {
-            conditions,
-            tuff,
-            work,
-            fio,
-        }
-    }
-
+impl Setting<'_> {
     /// Creates a place with the file in it. The inner error is the reason why the place is not available.
     pub(super) fn make(&self, place: Where) -> Result<Result<Place<'_>, String>> {
         match place.kind() {
@@ -151,8 +144,7 @@ impl<'a> Setting<'a> {
             Err(e @ (Error::Io(..) | Error::Command(_))) => return Ok(Err(e.to_string())),
             Err(e) => return Err(e),
         };
-        let room =
-            statvfs(disk.point()).map_err(|e| Error::io("statfs", disk.point(), e.into()))?;
+        let room = statvfs(disk.point()).at("statfs", disk.point())?;
         let offered = room.f_bavail * room.f_frsize;
         rustix::fs::sync();
         let costs = vec![
@@ -176,38 +168,35 @@ impl<'a> Setting<'a> {
 
     fn make_image(&self, place: Where) -> Result<Result<Place<'_>, String>> {
         let (image, format) = match place {
-            Where::Squashfs => (self.work.path("squashfs"), "squashfs"),
-            _ => (self.work.path("erofs"), "erofs"),
+            Where::Squashfs => (self.work.path("squashfs"), Format::Squashfs),
+            _ => (self.work.path("erofs"), Format::Erofs),
         };
-        if !image.exists()
-            && let Err(reason) = self.build(&image, place == Where::Squashfs)?
-        {
-            return Ok(Err(reason));
-        }
+        let options = self.options;
         let (server, program) = match place {
-            Where::Tuff => (Server::Tuff, Some(self.tuff)),
-            Where::Erofsfuse => match self.conditions.program("erofsfuse") {
-                Some(program) => (Server::Erofsfuse, Some(program.as_path())),
+            Where::Tuff => (Server::Tuff, Some(self.tuff.to_owned())),
+            Where::Erofsfuse => match options.program("erofsfuse") {
+                Some(program) => (Server::Erofsfuse, Some(program)),
                 None => return Ok(Err("erofsfuse is not found".to_owned())),
             },
             _ => (Server::Kernel, None),
         };
+        if !image.exists()
+            && let Err(reason) = self.build(&image, format)?
+        {
+            return Ok(Err(reason));
+        }
         let point = self.work.path("mount");
         let begun = Instant::now();
-        let started = Served::start(server, program, &[], (&image, format), &point)?;
+        let source = (&*image, format.name());
+        let started = Served::start(server, program.as_deref(), &[], source, &point)?;
         let mounted = ms(begun);
         let served = match started {
             Ok(served) => served,
             Err(reason) => return Ok(Err(reason)),
         };
         let file = workspace::length(&point.join(FILE))?;
-        let costs = vec![
-            (MOUNT, mounted),
-            (
-                IMAGE,
-                workspace::length(&image)? as f64 / file.max(1) as f64,
-            ),
-        ];
+        let ratio = workspace::length(&image)? as f64 / file.max(1) as f64;
+        let costs = vec![(MOUNT, mounted), (IMAGE, ratio)];
         // Cells must read the bytes that fio wrote.
         if let Err(reason) = self.fio.verify(&point)? {
             return Ok(Err(reason));
@@ -223,42 +212,29 @@ impl<'a> Setting<'a> {
 
     /// Builds an image of a folder with the file: LZ4 with 64 KiB clusters or blocks. The inner error is a
     /// failure of the builder.
-    fn build(&self, image: &Path, squashfs: bool) -> Result<Result<(), String>> {
+    fn build(&self, image: &Path, format: Format) -> Result<Result<(), String>> {
         let tree = self.work.path("tree");
         if !tree.exists() {
-            std::fs::create_dir(&tree).map_err(|e| Error::io("create", &tree, e))?;
+            std::fs::create_dir(&tree).at("create", &tree)?;
             if let Err(reason) = self.fio.lay_out(&tree)? {
                 return Ok(Err(reason));
             }
         }
-        let mut command = match (squashfs, self.conditions.program("mksquashfs")) {
-            (false, _) => Command::new(self.tuff),
-            (true, Some(program)) => Command::new(program),
-            (true, None) => return Ok(Err("mksquashfs is not found".to_owned())),
+        let paths = [tree.as_os_str(), image.as_os_str()];
+        let words = |line: &'static str| line.split(' ').map(OsStr::new);
+        let built = match format {
+            Format::Erofs => {
+                let options = words("build -q -z lz4 -C 64K");
+                helper::output(self.tuff, options.chain(paths))
+            }
+            Format::Squashfs => {
+                let options = words("-comp lz4 -b 64K -quiet -no-progress");
+                let program = self.options.program("mksquashfs");
+                let program = program.unwrap_or_else(|| "mksquashfs".into());
+                helper::output(program, paths.into_iter().chain(options))
+            }
         };
-        match squashfs {
-            true => command.args([&tree, image]).args([
-                "-comp",
-                "lz4",
-                "-b",
-                "64K",
-                "-quiet",
-                "-no-progress",
-            ]),
-            false => command
-                .args(["build", "-q", "-z", "lz4", "-C", "64K"])
-                .args([&tree, image]),
-        };
-        let status = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status();
-        Ok(match status {
-            Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(format!("the image build failed: {status}")),
-            Err(e) => Err(format!("the image build failed: {e}")),
-        })
+        Ok(built.map(|_| ()).map_err(|e| e.to_string()))
     }
 }
 
@@ -286,31 +262,24 @@ impl Place<'_> {
             Held::Image(served, image) => {
                 drop(served);
                 workspace::remove(&self.setting.work.path("mount"))?;
-                let fsck = self.setting.conditions.program("fsck.erofs");
-                let mut command = match (self.place, fsck) {
-                    (Where::Tuff, _) => Command::new(self.setting.tuff),
-                    (Where::Erofsfuse, Some(fsck)) => Command::new(fsck),
-                    _ => return Ok((costs, None)),
+                let options = self.setting.options;
+                let checker = match self.place {
+                    Where::Tuff => Some((self.setting.tuff.to_owned(), &["check", "-q"][..])),
+                    Where::Erofsfuse => options.program("fsck.erofs").map(|fsck| (fsck, &[][..])),
+                    _ => None,
                 };
-                if self.place == Where::Tuff {
-                    command.args(["check", "-q"]);
-                }
+                let Some((program, words)) = checker else {
+                    return Ok((costs, None));
+                };
                 let begun = Instant::now();
-                let status = command
-                    .arg(&image)
-                    .stdin(Stdio::null())
-                    .stdout(Stdio::null())
-                    .stderr(Stdio::null())
-                    .status();
-                let complaint = match status {
-                    Ok(status) if status.success() => {
+                let words = words.iter().map(OsStr::new);
+                match helper::output(program, words.chain([image.as_os_str()])) {
+                    Ok(_) => {
                         costs.push((CHECK, ms(begun)));
-                        None
+                        Ok((costs, None))
                     }
-                    Ok(status) => Some(format!("its checker failed: {status}")),
-                    Err(e) => Some(format!("its checker did not start: {e}")),
-                };
-                Ok((costs, complaint))
+                    Err(e) => Ok((costs, Some(e.to_string()))),
+                }
             }
         }
     }

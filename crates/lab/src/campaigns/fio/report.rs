@@ -20,17 +20,15 @@ const fn cells(group: &'static [(&'static str, &'static str)], figure: Figure) -
         rows: &["workload"],
         columns: Columns::Label("place", figure),
         base: ("place", &BASES),
-        spread: false,
+        ..table::PLAIN
     }
 }
 
 const COSTS: Table = Table {
     title: "place",
-    only: &[],
     rows: &["place"],
     columns: Columns::Figures(&[MOUNT, CHECK, EMPTY, WITHHELD, IMAGE]),
-    base: ("", &[]),
-    spread: false,
+    ..table::PLAIN
 };
 
 /// Renders all tables of a record as Markdown.

@@ -7,17 +7,21 @@
 //!    └──► digests ──► compared ◄───────────── messages ──────────────┘
 //! ```
 
+use crate::engines::filesystem::{attach, detach};
+use crate::engines::numbers;
 use crate::guest::inside::{self, POINT, Port};
-use crate::guest::{Guest, Hardware, Plan};
+use crate::guest::{Guest, Hardware, Machine, Plan};
+use crate::measure::helper;
 use crate::measure::workspace::{self, Work};
-use crate::record::{Header, Line, Note, Record, Sample, labels};
+use crate::options::{Emit, Options};
+use crate::record::{Header, Line, Record, labels};
 use crate::report::table::{self, Columns, Table};
-use crate::verify::tree::{Difference, Tree};
-use crate::{Error, Result};
+use crate::verify::tree::Tree;
+use crate::{At, Error, Result};
 use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 use tuff_testkit::Rng;
 
@@ -63,88 +67,50 @@ const SETTINGS: [(&str, &[&str]); 21] = [
     ("compressed metadata", &["--metadata=compressed"]),
 ];
 
-/// Selection and settings of a test.
-#[derive(Debug)]
+/// Mount images in an older kernel, in a virtual machine, and compare every file
+///
+/// Builds images of random trees: with settings for each feature, and with random settings. A guest mounts them with its own
+/// EROFS. Names, content, metadata and attributes of all files must match the source; an image that needs a newer kernel may
+/// also be refused. Writes a record and prints its table. Exit code 1 if an outcome is not the expected one.
+/// benchmarks/guest-packages installs QEMU and the kernel.
+#[derive(Debug, clap::Args)]
 pub struct Conditions {
-    /// Path of the program `tuff`.
-    pub tuff: PathBuf,
-    /// Kernel of the guest.
-    pub guest: Guest,
-    /// Number of images with drawn settings, each of a tree of its own.
+    /// Number of images with random settings, each of a tree of its own
+    #[arg(long, value_name = "N", default_value_t = 48)]
     pub random: u32,
-    /// Seed of trees and settings.
+    /// Seed of trees and settings
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Folder for trees and images.
-    pub work: PathBuf,
+    /// Kernel of the guest.
+    #[command(flatten)]
+    pub machine: Machine,
+    /// Paths of programs, and folders of images and records.
+    #[command(flatten)]
+    pub options: Options,
 }
 
-/// Job of a guest.
+/// Job of a guest: images in the order of their disks, each with the table of its dm-verity device, if it has one. DISK stands
+/// for the path of the disk.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// Images in the order of their disks.
-    images: Vec<Mapping>,
-}
-
-/// Device of an image, apart from its disk.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-enum Mapping {
-    /// The disk itself.
-    Plain,
-    /// A dm-verity device: the table, with DISK for the path of the disk.
-    Verity(String),
+    images: Vec<Option<String>>,
 }
 
 /// Result of the guest: number of the image, and its tree or the outcome without one.
 #[derive(Debug, Serialize, Deserialize)]
-struct Seen(usize, Result<Tree, Outcome>);
+struct Seen(usize, Result<Tree, (String, String)>);
 
-/// Outcome that a mounted image has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Outcome {
-    /// All facets of all files match the source.
-    Same,
-    /// It mounts, and these facets differ.
-    Different(Vec<Difference>),
-    /// The kernel refuses to mount it, with this error.
-    Refused(String),
-    /// It mounts, and a read returns this error.
-    ReadError(String),
-}
-
-/// Outcome that the table of features promises for this kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Expected {
-    /// The kernel supports all features.
-    Same,
-    /// The kernel is older than a feature, or built without it.
-    Refused,
-    /// A block does not match its hash.
-    ReadError,
-}
-
-impl Expected {
-    /// Returns the name of an outcome in tables. Distributions and stable kernels take over features from newer
-    /// kernels, so an image that need not mount may also be read correctly.
-    fn judge(self, outcome: &Outcome) -> &'static str {
-        match (self, outcome) {
-            (Expected::Same | Expected::Refused, Outcome::Same) => "identical",
-            (Expected::Refused, Outcome::Refused(_)) => "refused",
-            (Expected::ReadError, Outcome::ReadError(_)) => "read error",
-            _ => WRONG,
-        }
-    }
-}
-
+/// Outcomes of images: all files match the source, the kernel refuses to mount the image, a read returns an error.
+const IDENTICAL: &str = "identical";
+const REFUSED: &str = "refused";
+const READ_ERROR: &str = "read error";
 /// Name of an outcome that is not the promised one.
 const WRONG: &str = "wrong";
 
 const OUTCOMES: Table = Table {
-    title: "",
-    only: &[],
     rows: &["image", "lowest kernel"],
-    columns: Columns::Count("outcome", &["identical", "refused", "read error", WRONG]),
-    base: ("", &[]),
-    spread: false,
+    columns: Columns::Count("outcome", &[IDENTICAL, REFUSED, READ_ERROR, WRONG]),
+    ..table::PLAIN
 };
 
 /// Renders the number of images with each outcome as Markdown.
@@ -160,18 +126,24 @@ struct Prepared {
     lowest_kernel: String,
     bytes: u64,
     path: PathBuf,
-    mapping: Mapping,
+    mapping: Option<String>,
     tree: Tree,
-    expected: Expected,
-    outcome: Outcome,
+    /// Outcomes that the table of features promises for this kernel.
+    expected: &'static [&'static str],
+    /// Name and description of the outcome.
+    outcome: (String, String),
 }
 
 /// Builds the images, mounts them in guests and compares them. Returns false if an outcome is not the promised one.
-pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<bool> {
-    let work = Work::create(&conditions.work)?;
-    let version = output(&conditions.tuff, &["--version".to_owned()])?;
+pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
+    let (guest, tuff) = (
+        conditions.machine.guest()?,
+        conditions.options.need("tuff")?,
+    );
+    let work = Work::create(conditions.options.work())?;
+    let version = helper::output(&tuff, ["--version"])?;
     let settings = [
-        ("guest", conditions.guest.release().to_owned()),
+        ("guest", guest.release().to_owned()),
         ("version", version.trim().to_owned()),
         ("seed", conditions.seed.to_string()),
     ];
@@ -180,7 +152,7 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
         modules: &["crc32c_generic", "sha256_generic", "erofs", "dm_verity"],
         programs: &["/sbin/dmsetup".into()],
     };
-    let initramfs = conditions.guest.initramfs(&plan, work.folder())?;
+    let initramfs = guest.initramfs(&plan, work.folder())?;
     let fixed = SETTINGS
         .iter()
         .map(|(name, settings)| (*name, settings.iter().map(|s| (*s).to_owned()).collect()));
@@ -196,7 +168,7 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
         for (name, settings) in batch {
             number += 1;
             let seed = Rng::new(conditions.seed ^ u64::from(number) << 32);
-            images.extend(prepare(conditions, &work, number, seed, name, settings)?);
+            images.extend(prepare(&guest, &tuff, &work, number, seed, name, settings)?);
         }
         let job = Job {
             images: images.iter().map(|p| p.mapping.clone()).collect(),
@@ -208,18 +180,17 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
             memory_mib: 768,
             patience: PATIENCE,
         };
-        let guest = conditions
-            .guest
-            .boot(&initramfs, &hardware, work.folder(), &job)?;
-        for Seen(at, seen) in guest.results()? {
+        let running = guest.boot(&initramfs, &hardware, work.folder(), &job)?;
+        for Seen(at, seen) in running.results()? {
             let prepared = images
                 .get_mut(at)
                 .ok_or_else(|| Error::Command("the guest reports an unknown image".to_owned()))?;
             prepared.outcome = match seen {
-                Ok(tree) => match prepared.tree.differences(&tree) {
-                    none if none.is_empty() => Outcome::Same,
-                    some => Outcome::Different(some),
-                },
+                Ok(tree) => {
+                    let differ = prepared.tree.differences(&tree);
+                    let name = if differ.is_empty() { IDENTICAL } else { WRONG };
+                    (name.to_owned(), format!("{differ:?}"))
+                }
                 Err(outcome) => outcome,
             };
         }
@@ -232,9 +203,10 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
 }
 
 /// Records an image. Returns false if its outcome is not the promised one.
-fn report(prepared: &Prepared, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<bool> {
+fn report(prepared: &Prepared, emit: Emit<'_>) -> Result<bool> {
     let (expected, outcome) = (prepared.expected, &prepared.outcome);
-    let judged = expected.judge(outcome);
+    let judged = expected.iter().find(|name| **name == outcome.0);
+    let judged = *judged.unwrap_or(&WRONG);
     let cell = labels([
         ("image", &prepared.name),
         ("lowest kernel", &prepared.lowest_kernel),
@@ -247,22 +219,21 @@ fn report(prepared: &Prepared, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Res
             "tuff-lab: {} ({}): {text}",
             prepared.name, prepared.settings
         );
-        let cell = cell.clone();
-        emit(&Line::Note(Note { cell, text }))?;
+        emit(&Line::note(cell.clone(), text))?;
     }
-    let value = |name: &str, value: u64| (name.to_owned(), value as f64);
-    let entries = prepared.tree.size.entries;
-    emit(&Line::Sample(Sample {
+    let (entries, bytes) = (prepared.tree.size.entries as f64, prepared.bytes as f64);
+    emit(&Line::sample(
         cell,
-        round: 1,
-        values: [value("entries", entries), value("bytes", prepared.bytes)].into(),
-    }))?;
+        1,
+        [("entries", entries), ("bytes", bytes)],
+    ))?;
     Ok(judged != WRONG)
 }
 
 /// Creates a tree and an image of it. Returns `None` if `tuff build` refuses drawn settings.
 fn prepare(
-    conditions: &Conditions,
+    guest: &Guest,
+    tuff: &Path,
     work: &Work,
     number: u32,
     seed: Rng,
@@ -271,36 +242,38 @@ fn prepare(
 ) -> Result<Option<Prepared>> {
     let source = work.path("tree");
     workspace::remove(&source)?;
-    std::fs::create_dir(&source).map_err(|e| Error::io("create", &source, e))?;
+    std::fs::create_dir(&source).at("create", &source)?;
     crate::campaigns::stress::images::random_tree(seed, &source)?;
     let path = work.path(&format!("image-{number}"));
     let mut arguments = vec!["build".to_owned(), "--quiet".to_owned()];
     arguments.extend_from_slice(settings);
     arguments.extend([&source, &path].map(|p| p.display().to_string()));
-    match output(&conditions.tuff, &arguments) {
+    match helper::output(tuff, &arguments) {
         Ok(_) => {}
         Err(_) if name == RANDOM => return Ok(None),
         Err(e) => return Err(e),
     }
-    let info = json(&conditions.tuff, &["info", "--json"], &path)?;
+    let info = json(tuff, &["info", "--json"], &path)?;
     let text = |key: &str| info[key].as_str().unwrap_or_default().to_owned();
     let lowest_kernel = text("lowest_kernel");
     let algorithms = info["algorithms"].as_object();
     let lacks_lzma = algorithms.is_some_and(|a| a.contains_key("lzma"))
-        && !conditions.guest.is_configured("EROFS_FS_ZIP_LZMA");
+        && !guest.is_configured("EROFS_FS_ZIP_LZMA");
     let bytes = workspace::length(&path)?;
-    let mut mapping = Mapping::Plain;
+    let mut mapping = None;
     if name.starts_with("dm-verity") {
-        let tree = json(&conditions.tuff, &["verity", "show", "--json"], &path)?;
-        mapping = Mapping::Verity(table(&tree));
+        let tree = json(tuff, &["verity", "show", "--json"], &path)?;
+        mapping = Some(table(&tree));
     }
-    let mut expected =
-        match lacks_lzma || number_of(&lowest_kernel) > number_of(conditions.guest.release()) {
-            true => Expected::Refused,
-            false => Expected::Same,
+    // Distributions and stable kernels take over features from newer kernels, so an image that need not mount may also be read
+    // correctly.
+    let mut expected: &[&str] =
+        match lacks_lzma || numbers(&lowest_kernel) > numbers(guest.release()) {
+            true => &[IDENTICAL, REFUSED],
+            false => &[IDENTICAL],
         };
     if name == DAMAGED {
-        expected = Expected::ReadError;
+        expected = &[READ_ERROR];
         let blocks = info["blocks"].as_u64().unwrap_or(1);
         damage(&path, blocks / 2 * 4096)?;
     }
@@ -315,14 +288,8 @@ fn prepare(
         mapping,
         tree,
         expected,
-        outcome: Outcome::Refused("the guest did not report it".to_owned()),
+        outcome: (WRONG.to_owned(), "the guest did not report it".to_owned()),
     }))
-}
-
-/// Returns the two leading numbers of a kernel release.
-fn number_of(release: &str) -> (u32, u32) {
-    let mut numbers = release.split(['.', '-']).flat_map(str::parse);
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// Returns the table of a dm-verity device, from the JSON of `tuff verity show`.
@@ -356,7 +323,7 @@ fn damage(path: &Path, offset: u64) -> Result<()> {
         file.read_exact_at(&mut byte, offset)?;
         file.write_all_at(&[!byte[0]], offset)
     });
-    done.map_err(|e| Error::io("damage", path, e))
+    done.at("damage", path)
 }
 
 /// Extends an image to whole sectors.
@@ -364,31 +331,12 @@ fn pad(path: &Path) -> Result<()> {
     let length = workspace::length(path)?.next_multiple_of(4096);
     let file = std::fs::File::options().write(true).open(path);
     file.and_then(|file| file.set_len(length))
-        .map_err(|e| Error::io("extend", path, e))
+        .at("extend", path)
 }
 
 fn json(tuff: &Path, words: &[&str], image: &Path) -> Result<serde_json::Value> {
-    let mut arguments: Vec<String> = words.iter().map(|w| (*w).to_owned()).collect();
-    arguments.push(image.display().to_string());
-    let text = output(tuff, &arguments)?;
-    serde_json::from_str(&text).map_err(|e| Error::Command(format!("tuff {}: {e}", words[0])))
-}
-
-/// Runs `tuff` and returns its standard output.
-fn output(tuff: &Path, arguments: &[String]) -> Result<String> {
-    let output = Command::new(tuff)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output();
-    let output = output.map_err(|e| Error::io("run", tuff, e))?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(Error::Command(format!(
-            "tuff {}: {}",
-            arguments.join(" "),
-            String::from_utf8_lossy(&output.stderr).trim()
-        ))),
-    }
+    let words = words.iter().map(OsStr::new);
+    helper::json(tuff, words.chain([image.as_os_str()]))
 }
 
 /// Mounts each image in the guest and sends its tree.
@@ -400,26 +348,23 @@ pub fn inside(job: &Job, port: &mut Port) -> Result<()> {
 }
 
 /// Returns the tree of an image. The inner error is the outcome without one.
-fn look(at: usize, mapping: &Mapping) -> Result<Result<Tree, Outcome>> {
+fn look(at: usize, mapping: &Option<String>) -> Result<Result<Tree, (String, String)>> {
     let disk = inside::disk(at);
     let device = match mapping {
-        Mapping::Plain => disk,
-        Mapping::Verity(table) => {
+        None => disk,
+        Some(table) => {
             inside::map("verity", &table.replace("DISK", &disk), true).map_err(Error::Command)?
         }
     };
-    let seen = match inside::attach("erofs", &device, POINT, "", true) {
-        Err(reason) => Err(Outcome::Refused(reason)),
+    let seen = match attach("erofs", &device, POINT, "", true) {
+        Err(reason) => Err((REFUSED.to_owned(), reason)),
         Ok(()) => {
             let tree = Tree::read(Path::new(POINT));
-            inside::detach(POINT).map_err(Error::Command)?;
-            tree.map_err(|e| match e {
-                Error::Io(_, error) => Outcome::ReadError(error.to_string()),
-                other => Outcome::ReadError(other.to_string()),
-            })
+            detach(POINT).map_err(Error::Command)?;
+            tree.map_err(|e| (READ_ERROR.to_owned(), e.to_string()))
         }
     };
-    if let Mapping::Verity(_) = mapping {
+    if mapping.is_some() {
         inside::unmap("verity").map_err(Error::Command)?;
     }
     Ok(seen)
@@ -428,13 +373,6 @@ fn look(at: usize, mapping: &Mapping) -> Result<Result<Tree, Outcome>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn releases_are_compared_by_their_leading_numbers() {
-        assert!(number_of("6.10") > number_of("6.1.0-56-amd64"));
-        assert!(number_of("5.16") < number_of("6.1"));
-        assert_eq!(number_of("6.1"), number_of("6.1.0-56-amd64"));
-    }
 
     #[test]
     fn the_hash_tree_of_a_table_starts_after_its_header() {

@@ -19,8 +19,9 @@ use crate::campaigns::corpus::Corpora;
 use crate::campaigns::{serve, start};
 use crate::definition::Definition as _;
 use crate::measure::workspace;
-use crate::record::{Header, Labels, Line, Note, labels};
-use crate::{Error, Result};
+use crate::options::{Emit, Options, need_root};
+use crate::record::{Header, Labels, Line, labels};
+use crate::{At, Result};
 use std::path::{Path, PathBuf};
 
 /// Parts that read files, with their definitions and corpora.
@@ -51,49 +52,48 @@ const START_PART: &str = "start";
 /// Space that an image saves, in percent of its content: value of the image, and of the reads from it.
 const SAVING: (&str, &str) = ("saving_percent", "image_saving_percent");
 
-/// Parameters of a run that the definitions leave open.
-#[derive(Clone, Debug)]
+/// Compare EROFS with SquashFS and writable filesystems (Gao et al., USENIX ATC 2019)
+///
+/// Throughput and bytes read from a device for sequential, random and strided reads; memory; space; decode strategies;
+/// scheduling; start of programs, idle, beside threads that read and write, and with little memory. Writes a record
+/// and prints its tables. Requires root, and packages of Debian for the corpora.
+#[derive(Clone, Debug, clap::Args)]
 pub struct Conditions {
-    /// Directory of the corpora. Missing ones are created.
+    /// Folder of the corpora paper-text and paper-mixed; missing ones are created
+    #[arg(long, default_value = "trees", value_name = "DIR")]
     pub trees: PathBuf,
-    /// Names and paths of programs. Programs not listed are searched for.
-    pub tools: Vec<(String, PathBuf)>,
-    /// Selected parts. Empty selects all of them.
-    pub parts: Vec<String>,
-    /// Number of rounds of reads, in place of the definitions'.
+    /// Measure only this part; may be repeated
+    #[arg(long, value_name = "NAME", value_parser = ["reads", "strategies", "scheduling", "start"])]
+    pub part: Vec<String>,
+    /// Number of rounds of reads (default: those of the definitions)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: Option<u32>,
-    /// Number of starts of each program, in place of the definition's.
+    /// Number of starts of each program (default: that of the definition)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub starts: Option<u32>,
-    /// Substring of image names. Only matching images are read.
+    /// Read only images whose name contains TEXT
+    #[arg(long, value_name = "TEXT")]
     pub image: Option<String>,
-    /// Directory for images and mount points.
-    pub work: PathBuf,
+    /// Paths of programs, and folders of images and records.
+    #[command(flatten)]
+    pub options: Options,
 }
 
 /// Runs all parts. Returns true if `tuff` took part everywhere with correct answers.
 ///
 /// # Errors
-/// `Usage` for an unknown part, and if the user is not root.
-pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<bool> {
-    let names: Vec<&str> = READS.iter().map(|p| p.0).chain([START_PART]).collect();
-    if let Some(part) = conditions.parts.iter().find(|p| !names.contains(&&***p)) {
-        return Err(Error::Usage(format!(
-            "no part is called '{part}'; available: {}",
-            names.join(", ")
-        )));
-    }
-    if !rustix::process::geteuid().is_root() {
-        return Err(Error::Usage("mounts and loop devices need root".to_owned()));
-    }
+/// `Usage` if the user is not root.
+pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
+    need_root("mounts and loop devices")?;
     let is_chosen = |part: &str| {
-        let parts = &conditions.parts;
+        let parts = &conditions.part;
         parts.is_empty() || parts.iter().any(|p| p == part)
     };
     let settings = [(
         "images",
         format!(
             "on {}, through a loop device with direct I/O, not cached",
-            workspace::filesystem(&conditions.work)?
+            workspace::filesystem(conditions.options.work())?
         ),
     )];
     emit(&Line::Header(Header::here("paper erofs", settings)?))?;
@@ -104,11 +104,10 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
             let tree = provide(corpus, &conditions.trees, emit)?;
             let conditions = serve::run::Conditions {
                 tree,
-                tools: conditions.tools.clone(),
                 rounds: conditions.rounds,
                 only: None,
                 image: conditions.image.clone(),
-                work: conditions.work.clone(),
+                options: conditions.options.clone(),
             };
             let place = labels([("part", part), ("corpus", corpus)]);
             let mut saving = None;
@@ -129,14 +128,9 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
     if is_chosen(START_PART) {
         let definition = start::definition::Definition::parse(START_PART, START)?;
         let conditions = start::run::Conditions {
-            tree: None,
-            tools: conditions.tools.clone(),
             starts: conditions.starts,
-            only: None,
-            conditions: Vec::new(),
-            cache: None,
-            cgroup: None,
-            work: conditions.work.clone(),
+            options: conditions.options.clone(),
+            ..start::run::Conditions::default()
         };
         let place = labels([("part", START_PART)]);
         fine &= start::run::run(&definition, &conditions, &mut |line| {
@@ -147,12 +141,8 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
 }
 
 /// Returns the tree of a corpus, and records its digest and its packages.
-fn provide(
-    corpus: &str,
-    trees: &Path,
-    emit: &mut dyn FnMut(&Line) -> Result<()>,
-) -> Result<PathBuf> {
-    std::fs::create_dir_all(trees).map_err(|e| Error::io("create", trees, e))?;
+fn provide(corpus: &str, trees: &Path, emit: Emit<'_>) -> Result<PathBuf> {
+    std::fs::create_dir_all(trees).at("create", trees)?;
     let tree = Corpora::provide(&format!("paper-{corpus}"), trees)?;
     let source = match corpus {
         "text" => "documents",
@@ -164,12 +154,7 @@ fn provide(
         workspace::length(&file)?,
         workspace::digest(&file)?
     );
-    let note = |text| {
-        Line::Note(Note {
-            cell: labels([("corpus", corpus)]),
-            text,
-        })
-    };
+    let note = |text: String| Line::note(labels([("corpus", corpus)]), text);
     emit(&note(text))?;
     // Written when the corpus is made.
     let packages = trees.join(format!("{source}.packages"));
@@ -223,7 +208,7 @@ fn named(cell: &Labels) -> Labels {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Bar, Record, Sample};
+    use crate::record::{Bar, Record};
 
     #[test]
     fn the_definitions_make_sense() {
@@ -241,11 +226,7 @@ mod tests {
         let sample = |image: &str, server: &str, bytes: f64| {
             let mut cell = cell(image, server);
             cell.insert("read".to_owned(), "sequential".to_owned());
-            Line::Sample(Sample {
-                cell,
-                round: 1,
-                values: [("memory_bytes".to_owned(), bytes)].into(),
-            })
+            Line::sample(cell, 1, [("memory_bytes", bytes)])
         };
         let mut bar = Bar {
             cell: cell("EROFS", "tuff"),

@@ -27,12 +27,11 @@ const MIXED: (&str, &str) = ("corpus", "mixed");
 const READS: (&str, &str) = ("part", "reads");
 
 const SPEEDS: Table = Table {
-    title: "",
-    only: &[],
     rows: &["filesystem"],
     columns: Columns::Label("read", SPEED),
     base: ("filesystem", &["ext4"]),
     spread: true,
+    ..table::PLAIN
 };
 
 const TABLES: [Table; 10] = [

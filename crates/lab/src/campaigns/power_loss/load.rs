@@ -5,7 +5,8 @@
 //! returned. Afterwards this state or a later one must be found. Later states may be found in part or with
 //! holes, but never with bytes that were never written there.
 
-use crate::{Error, Result};
+use crate::measure::helper::noise;
+use crate::{At, Result};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -94,13 +95,7 @@ impl Verdict {
 
 /// Returns pseudorandom bytes that depend on the seed alone.
 fn content(seed: u64, size: usize) -> Vec<u8> {
-    let mut rng = Rng::new(seed);
-    let mut bytes = Vec::with_capacity(size + 8);
-    while bytes.len() < size {
-        bytes.extend_from_slice(&rng.draw().to_le_bytes());
-    }
-    bytes.truncate(size);
-    bytes
+    noise(&mut Rng::new(seed), size)
 }
 
 fn directory(top: &Path, number: usize) -> PathBuf {
@@ -117,7 +112,7 @@ fn sync(path: &Path) -> io::Result<()> {
 
 /// Creates the initial files of the load and syncs them.
 pub(in crate::campaigns) fn prepare(top: &Path, rng: &mut Rng) -> Result<Promise> {
-    let made = (|| {
+    let made = (|| -> io::Result<Vec<Vec<u64>>> {
         for number in 0..DIRECTORIES {
             fs::create_dir(directory(top, number))?;
         }
@@ -134,7 +129,7 @@ pub(in crate::campaigns) fn prepare(top: &Path, rng: &mut Rng) -> Result<Promise
         sync(top)?;
         Ok(pages)
     })();
-    let pages = made.map_err(|e| Error::io("prepare", top, e))?;
+    let pages = made.at("prepare", top)?;
     let absent = || History {
         states: vec![None],
         promised: 0,

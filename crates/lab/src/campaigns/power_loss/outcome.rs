@@ -1,5 +1,9 @@
 //! Failures that rounds inject, and outcomes of rounds.
 
+use super::load::{NEVER_WRITTEN, Promise, Verdict};
+use crate::engines::filesystem::Place;
+use std::path::Path;
+
 /// Failure that a round injects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Failure {
@@ -38,10 +42,7 @@ impl Failure {
 
     /// True if the failure is a power cut.
     pub fn is_cut(self) -> bool {
-        matches!(
-            self,
-            Failure::CutSync | Failure::CutAsync | Failure::CutLying
-        )
+        !matches!(self, Failure::BitsForever | Failure::BitsBurst)
     }
 
     /// True if a volume may have this outcome. It must be clean after every power cut on a disk that honours
@@ -90,6 +91,62 @@ impl Outcome {
             Outcome::Silent => "silent",
         }
     }
+
+    /// Determines the outcome of a round after the power is back, and the first deviation.
+    pub(in crate::campaigns) fn of(
+        place: &Place<'_>,
+        promise: &Promise,
+    ) -> (Outcome, Option<String>) {
+        let is_right = || look(place, promise).is_ok_and(|verdict| verdict.right());
+        let found = match look(place, promise) {
+            Ok(verdict) if verdict.right() => {
+                let Some(Err(found)) = place.check() else {
+                    return (Outcome::Clean, None);
+                };
+                let is_mended = place.mend().is_ok() && place.check().is_none_or(|c| c.is_ok());
+                if is_mended && is_right() {
+                    return (Outcome::AutoFixed, Some(found));
+                }
+                found
+            }
+            Ok(Verdict {
+                told,
+                silent: Some(what),
+            }) if told.is_none() || what.contains(NEVER_WRITTEN) => {
+                // Wrong bytes count even if other files return errors.
+                return (Outcome::Silent, Some(what));
+            }
+            Ok(Verdict { told, .. }) => told.unwrap_or_default(),
+            Err(refused) => refused,
+        };
+        // The result of a failed repair is not trusted, even if the content is right.
+        let after = match (place.repair(), look(place, promise)) {
+            (Ok(()), Ok(verdict)) if verdict.right() => return (Outcome::NeedsFsck, Some(found)),
+            (Err(what), _) => what,
+            (_, Ok(Verdict { told, silent })) => {
+                let is_silent = told.is_none();
+                let what = told.or(silent).unwrap_or_default();
+                if is_silent && what.contains(NEVER_WRITTEN) {
+                    let found = format!("{found}; after repair {what}");
+                    return (Outcome::Silent, Some(found));
+                }
+                what
+            }
+            (_, Err(refused)) => refused,
+        };
+        let found = format!("{found}; after repair {after}");
+        (Outcome::Fatal, Some(found))
+    }
+}
+
+/// Mounts the filesystem, verifies everything and unmounts it. The error is the reason of a failed mount.
+fn look(place: &Place<'_>, promise: &Promise) -> Result<Verdict, String> {
+    place.mount("")?;
+    let mut verdict = promise.judge(Path::new(place.point));
+    if let Err(what) = place.unmount() {
+        verdict.told.get_or_insert(what);
+    }
+    Ok(verdict)
 }
 
 #[cfg(test)]

@@ -8,11 +8,9 @@ use crate::report::table::{self, Columns, Table};
 /// Rounds by outcome. Samples have the labels `failure`, `filesystem` and `outcome`.
 pub(in crate::campaigns) const ROUNDS: Table = Table {
     title: "rounds by outcome",
-    only: &[],
     rows: &["failure", "filesystem"],
     columns: Columns::Count("outcome", &OUTCOMES),
-    base: ("", &[]),
-    spread: false,
+    ..table::PLAIN
 };
 
 /// Renders the table as Markdown, after the conditions. Deviations of single rounds are in the record only.

@@ -26,7 +26,7 @@
 //! workload or bar refers to an existing item, and every builder supports its settings.
 
 use super::image::ImageSpec;
-use super::server::Server;
+use super::server::ServerSpec;
 use super::workload::Kind;
 use crate::definition::{check_known, check_unique};
 use crate::record::Bar;
@@ -36,9 +36,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Definition {
-    /// Name of the definition, taken from the file name; also the name of the record.
-    #[serde(skip)]
-    pub name: String,
     /// Purpose of the definition, as a sentence.
     pub about: String,
     /// Number of rounds of every workload.
@@ -79,19 +76,6 @@ impl Cache {
     }
 }
 
-/// Server under test, with its arguments.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ServerSpec {
-    /// Name in tables, unique among the servers.
-    pub name: String,
-    /// Implementation of the server.
-    pub kind: Server,
-    /// Arguments appended verbatim to those of the server. For the kernel, settings `NAME=VALUE` in /sys/fs.
-    #[serde(default)]
-    pub extra: Vec<String>,
-}
-
 /// Sequence of reads with bars for its results.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -102,18 +86,12 @@ pub struct Workload {
     pub reads: Kind,
     /// Names of the images of this workload. None selects all images.
     pub images: Option<Vec<String>>,
-    /// Names of the servers of this workload. None selects all servers.
-    pub servers: Option<Vec<String>>,
     /// Bars for the results. The name of the workload is added to their cells.
     #[serde(default)]
     pub bars: Vec<Bar>,
 }
 
 impl crate::definition::Definition for Definition {
-    fn set_name(&mut self, name: &str) {
-        name.clone_into(&mut self.name);
-    }
-
     fn check(&self) -> Result<(), String> {
         let servers: Vec<&str> = self.servers.iter().map(|s| &*s.name).collect();
         let images: Vec<&str> = self.images.iter().map(|i| &*i.name).collect();
@@ -128,9 +106,6 @@ impl crate::definition::Definition for Definition {
         for workload in &self.workloads {
             for image in workload.images.iter().flatten() {
                 check_known("image", &images, image)?;
-            }
-            for server in workload.servers.iter().flatten() {
-                check_known("server", &servers, server)?;
             }
             for bar in &workload.bars {
                 for (label, name) in bar.cell.iter().chain(bar.against.iter().flatten()) {
@@ -149,24 +124,15 @@ impl crate::definition::Definition for Definition {
 impl Workload {
     /// Returns whether the workload runs on the image `image`.
     pub fn is_for(&self, image: &str) -> bool {
-        selects(self.images.as_ref(), image)
+        let images = self.images.as_ref();
+        images.is_none_or(|images| images.iter().any(|name| name == image))
     }
-
-    /// Returns whether the server `server` takes part.
-    pub fn has(&self, server: &str) -> bool {
-        selects(self.servers.as_ref(), server)
-    }
-}
-
-fn selects(names: Option<&Vec<String>>, name: &str) -> bool {
-    names.is_none_or(|names| names.iter().any(|n| n == name))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::definition::Definition as _;
-    use std::path::Path;
 
     const GOOD: &str = r#"
         about = "x"
@@ -180,18 +146,6 @@ mod tests {
         reads = { kind = "walk", folder = "" }
         bars = [{ cell = { server = "tuff" }, value = "warm_ns", against = { server = "kernel" }, at_most = 1.1 }]
     "#;
-
-    #[test]
-    fn every_definition_that_ships_makes_sense() {
-        let folder =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks/definitions/serve");
-        let mut count = 0;
-        for entry in std::fs::read_dir(folder).unwrap() {
-            Definition::read(&entry.unwrap().path()).unwrap();
-            count += 1;
-        }
-        assert!(count >= 2, "{count} definitions");
-    }
 
     #[test]
     fn names_that_are_twice_or_nowhere_and_wrong_settings_are_refused() {

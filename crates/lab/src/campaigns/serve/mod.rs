@@ -17,9 +17,7 @@
 //! (`cache = "device"`).
 
 pub mod definition;
-pub mod device;
 pub mod image;
-pub mod program;
 pub(crate) mod report;
 pub mod run;
 pub mod server;

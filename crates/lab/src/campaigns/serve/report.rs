@@ -27,11 +27,11 @@ pub(crate) fn render(record: &Record) -> String {
         let is_time = [COLD.value, WARM.value].contains(&figure.value);
         let table = Table {
             title: figure.title,
-            only: &[],
             rows: &["read", "image"],
             columns: Columns::Label("server", *figure),
             base: ("server", if is_time { &["kernel"] } else { &[] }),
             spread: is_time,
+            ..table::PLAIN
         };
         table.render(record)
     };

@@ -1,70 +1,79 @@
 //! Execution of a definition of the serve campaign.
 
-use super::definition::{Cache, Definition, ServerSpec, Workload};
-use super::device::Device;
+use super::definition::{Cache, Definition, Workload};
 use super::image::{Build, ImageSpec};
-use super::program::{program, version};
-use super::server::{Served, Server};
+use super::server::{Able, Served, Server, ServerSpec, available};
 use super::workload::{Answer, Script};
 use crate::measure::cgroup::{self, Membership};
+use crate::measure::device::{DIRECT, Device, READ_ONLY};
 use crate::measure::machine;
 use crate::measure::stop;
 use crate::measure::workspace::{self, Work};
-use crate::record::{Bar, Header, Labels, Line, Note, Sample, labels};
-use crate::{Error, Result};
+use crate::options::{Emit, Options};
+use crate::record::{Bar, Header, Labels, Line, labels};
+use crate::{At, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Parameters of a run that the definition leaves open.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Conditions {
-    /// Source tree, from which the images are built and the answers are taken.
+    /// Source tree of the images, from which the expected answers are taken
+    #[arg(long, value_name = "DIR")]
     pub tree: PathBuf,
-    /// Names and paths of programs. Programs not listed are searched for.
-    pub tools: Vec<(String, PathBuf)>,
-    /// Number of rounds, in place of the definition's.
+    /// Number of rounds for each workload (default: that of the definition)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: Option<u32>,
-    /// Substring of workload names. Only matching workloads run.
+    /// Measure only workloads whose name contains TEXT
+    #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
-    /// Substring of image names. Only matching images are used.
+    /// Measure only images whose name contains TEXT
+    #[arg(long, value_name = "TEXT")]
     pub image: Option<String>,
-    /// Directory for images and mount points.
-    pub work: PathBuf,
+    /// Paths of programs, and folders of images and records.
+    #[command(flatten)]
+    pub options: Options,
 }
 
 /// Seed of the random offsets.
 const SEED: u64 = 1;
 
-/// Returns the header of a record of the definition.
-pub fn header(campaign: &str, definition: &Definition, work: &Path) -> Result<Header> {
-    let conditions = [
-        ("definition", definition.name.clone()),
+/// Runs a definition, with a header before its lines.
+pub fn run_alone(
+    name: &str,
+    definition: &Definition,
+    conditions: &Conditions,
+    emit: Emit<'_>,
+) -> Result<bool> {
+    let filesystem = workspace::filesystem(conditions.options.work())?;
+    let settings = [
+        ("definition", name.to_owned()),
         ("cache", definition.cache.describe().to_owned()),
-        ("images", format!("on {}", workspace::filesystem(work)?)),
+        ("images", format!("on {filesystem}")),
         ("seed", SEED.to_string()),
     ];
-    Header::here(campaign, conditions)
+    emit(&Line::Header(Header::here("serve", settings)?))?;
+    run(definition, conditions, emit)
 }
 
 /// Runs `definition`. Returns true if `tuff` took part in all workloads for its images with correct answers. The
 /// caller writes the header.
-pub fn run(
-    definition: &Definition,
-    conditions: &Conditions,
-    emit: &mut dyn FnMut(&Line) -> Result<()>,
-) -> Result<bool> {
-    let tree = conditions.tree.canonicalize();
-    let tree = tree.map_err(|e| Error::io("find", &conditions.tree, e))?;
+pub fn run(definition: &Definition, conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
+    let tree = conditions
+        .tree
+        .canonicalize()
+        .at("find", &conditions.tree)?;
+    let work = Work::create(conditions.options.work())?;
+    let (servers, ours_fine) = available(&definition.servers, &conditions.options, emit)?;
     let mut session = Session {
         tree,
-        work: Work::create(&conditions.work)?,
+        work,
         cache: definition.cache,
         emit,
-        ours_fine: true,
+        ours_fine,
     };
     let rounds = conditions.rounds.unwrap_or(definition.rounds);
-    let servers = session.servers(&definition.servers, &conditions.tools)?;
     let wanted = |only: &Option<String>, name: &str| {
         only.as_ref()
             .is_none_or(|only| name.contains(only.as_str()))
@@ -82,7 +91,7 @@ pub fn run(
         let build = Build {
             tree: &session.tree,
             work: &session.work,
-            tools: &conditions.tools,
+            options: &conditions.options,
         };
         if let Err(reason) = build.run(spec, &image, session.emit)? {
             session.failed(labels([("image", &spec.name)]), true, reason)?;
@@ -91,7 +100,7 @@ pub fn run(
         for workload in workloads {
             let able = servers
                 .iter()
-                .filter(|(s, _)| workload.has(&s.name) && s.kind.serves(spec.by.filesystem()));
+                .filter(|(s, _)| s.kind.serves(spec.filesystem()));
             session.workload(workload, spec, &image, &able.collect::<Vec<_>>(), rounds)?;
         }
         workspace::remove(&image)?;
@@ -99,46 +108,15 @@ pub fn run(
     Ok(session.ours_fine)
 }
 
-/// Server and the path of its program, which the kernel does not have.
-type Able<'a> = (&'a ServerSpec, Option<PathBuf>);
-
 struct Session<'a> {
     tree: PathBuf,
     work: Work,
     cache: Cache,
-    emit: &'a mut dyn FnMut(&Line) -> Result<()>,
+    emit: Emit<'a>,
     ours_fine: bool,
 }
 
 impl Session<'_> {
-    /// Returns the servers whose program exists, and records their versions.
-    fn servers<'d>(
-        &mut self,
-        servers: &'d [ServerSpec],
-        tools: &[(String, PathBuf)],
-    ) -> Result<Vec<Able<'d>>> {
-        let mut able = Vec::new();
-        for server in servers {
-            let cell = labels([("server", &server.name)]);
-            let Some(name) = server.kind.program() else {
-                able.push((server, None));
-                continue;
-            };
-            match program(name, tools) {
-                Some(path) => {
-                    let text = version(&path);
-                    (self.emit)(&Line::Note(Note { cell, text }))?;
-                    able.push((server, Some(path)));
-                }
-                None => {
-                    let ours = server.kind == Server::Tuff;
-                    self.failed(cell, ours, format!("the program {name} was not found"))?;
-                }
-            }
-        }
-        Ok(able)
-    }
-
     fn workload(
         &mut self,
         workload: &Workload,
@@ -169,16 +147,12 @@ impl Session<'_> {
                     ("read", &workload.name),
                     ("server", &server.name),
                 ]);
-                let image = (image, spec.by.filesystem());
+                let image = (image, spec.filesystem());
                 match self.sample(&script, answer, image, server, program.as_deref())? {
                     Ok(values) => {
                         let name = (&spec.name, &workload.name, &server.name);
                         eprintln!("{name:?}: round {round}: {:.2} ms", values["cold_ns"] / 1e6);
-                        (self.emit)(&Line::Sample(Sample {
-                            cell,
-                            round,
-                            values,
-                        }))?;
+                        (self.emit)(&Line::sample(cell, round, values))?;
                     }
                     Err(reason) => {
                         *alive = false;
@@ -216,19 +190,14 @@ impl Session<'_> {
                 charges = parent
                     .map(|parent| Membership::join(&parent, None))
                     .transpose()?;
-                Some(Device::attach(image, true)?)
+                Some(Device::attach(image, &[READ_ONLY, DIRECT])?)
             }
         };
         let source = device.as_ref().map_or(image, Device::path);
-        let served = match server.kind {
-            Server::Tree => Served::tree(&self.tree),
-            kind => {
-                let source = (source, filesystem);
-                match Served::start(kind, program, &server.extra, source, &point)? {
-                    Ok(served) => served,
-                    Err(reason) => return Ok(Err(reason)),
-                }
-            }
+        let source = (source, filesystem);
+        let served = match Served::start(server.kind, program, &server.extra, source, &point)? {
+            Ok(served) => served,
+            Err(reason) => return Ok(Err(reason)),
         };
         let mut values = BTreeMap::new();
         let passes: &[&str] = match device {
@@ -266,7 +235,7 @@ impl Session<'_> {
     fn failed(&mut self, cell: Labels, ours: bool, text: String) -> Result<()> {
         eprintln!("{cell:?}: {text}");
         self.ours_fine &= !ours;
-        (self.emit)(&Line::Failure(Note { cell, text }))
+        (self.emit)(&Line::failure(cell, text))
     }
 }
 

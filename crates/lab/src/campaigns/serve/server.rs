@@ -1,8 +1,11 @@
 //! Servers of images, running for the lifetime of a [`Served`] value.
 
-use super::device::Device;
-use crate::engines::Format;
-use crate::{Error, Result};
+use crate::engines::{Format, version};
+use crate::measure::device::{Device, READ_ONLY};
+use crate::measure::machine::field;
+use crate::options::{Emit, Options};
+use crate::record::{Line, labels};
+use crate::{At, Result};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -30,16 +33,14 @@ pub enum Server {
     /// FUSE server of SquashFS images with the low-level interface.
     #[serde(rename = "squashfuse_ll")]
     SquashfuseLl,
-    /// No server: the source tree on its own filesystem.
-    Tree,
 }
 
 impl Server {
-    /// Returns the name of the program. None for the kernel and the source tree.
+    /// Returns the name of the program. None for the kernel.
     pub fn program(self) -> Option<&'static str> {
         match self {
             Server::Tuff => Some("tuff"),
-            Server::Kernel | Server::Tree => None,
+            Server::Kernel => None,
             Server::Erofsfuse => Some("erofsfuse"),
             Server::Squashfuse => Some("squashfuse"),
             Server::SquashfuseLl => Some("squashfuse_ll"),
@@ -51,7 +52,7 @@ impl Server {
         match self {
             Server::Tuff | Server::Erofsfuse => filesystem == Format::Erofs.name(),
             Server::Squashfuse | Server::SquashfuseLl => filesystem == Format::Squashfs.name(),
-            Server::Kernel | Server::Tree => true,
+            Server::Kernel => true,
         }
     }
 
@@ -62,6 +63,54 @@ impl Server {
             _ => &["-f"],
         }
     }
+}
+
+/// Server under test, with its arguments.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerSpec {
+    /// Name in tables, unique among the servers.
+    pub name: String,
+    /// Implementation of the server.
+    pub kind: Server,
+    /// Name of the image it serves in the start campaign.
+    #[serde(default)]
+    pub image: String,
+    /// Arguments appended verbatim to those of the server. For the kernel, settings `NAME=VALUE` in /sys/fs.
+    #[serde(default)]
+    pub extra: Vec<String>,
+}
+
+/// Server and the path of its program, which the kernel does not have.
+pub(crate) type Able<'a> = (&'a ServerSpec, Option<PathBuf>);
+
+/// Returns the servers whose program exists, and records their versions. False if ours is missing.
+pub(crate) fn available<'d>(
+    servers: &'d [ServerSpec],
+    options: &Options,
+    emit: Emit<'_>,
+) -> Result<(Vec<Able<'d>>, bool)> {
+    let (mut able, mut fine) = (Vec::new(), true);
+    for server in servers {
+        let cell = labels([("server", &server.name)]);
+        let name = server.kind.program();
+        let program = name.and_then(|name| options.program(name));
+        match (name, program) {
+            (None, _) => able.push((server, None)),
+            (Some(_), Some(path)) => {
+                emit(&Line::note(cell, version(&path)))?;
+                able.push((server, Some(path)));
+            }
+            (Some(name), None) => {
+                fine &= server.kind != Server::Tuff;
+                emit(&Line::failure(
+                    cell,
+                    format!("the program {name} was not found"),
+                ))?;
+            }
+        }
+    }
+    Ok((able, fine))
 }
 
 /// Mounted image. Dropping it unmounts the image and ends the server.
@@ -87,8 +136,7 @@ impl Served {
         (image, filesystem): (&Path, &str),
         point: &Path,
     ) -> Result<Result<Served, String>> {
-        debug_assert_ne!(server, Server::Tree, "the tree needs no server");
-        std::fs::create_dir_all(point).map_err(|e| Error::io("create", point, e))?;
+        std::fs::create_dir_all(point).at("create", point)?;
         let mut served = Served {
             point: point.to_owned(),
             child: None,
@@ -99,7 +147,10 @@ impl Served {
             let direct = filesystem == Format::Erofs.name() || is_block_device(image);
             let source = match direct {
                 true => image,
-                false => served.device.insert(Device::attach(image, false)?).path(),
+                false => served
+                    .device
+                    .insert(Device::attach(image, &[READ_ONLY])?)
+                    .path(),
             };
             if let Err(e) = mount(source, point, filesystem, MountFlags::RDONLY, None) {
                 return Ok(Err(format!("the kernel cannot mount it: {e}")));
@@ -124,7 +175,7 @@ impl Served {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        let child = command.spawn().map_err(|e| Error::io("run", program, e))?;
+        let child = command.spawn().at("run", program)?;
         let child = served.child.insert(child);
         let end = Instant::now() + PATIENCE;
         loop {
@@ -133,10 +184,7 @@ impl Served {
                 served.mounted = true;
                 return Ok(Ok(served));
             }
-            if let Some(status) = child
-                .try_wait()
-                .map_err(|e| Error::io("wait for", program, e))?
-            {
+            if let Some(status) = child.try_wait().at("wait for", program)? {
                 served.child = None;
                 return Ok(Err(format!("the server exited: {status}")));
             }
@@ -147,17 +195,7 @@ impl Served {
         }
     }
 
-    /// Returns the source tree, which needs no server.
-    pub fn tree(tree: &Path) -> Served {
-        Served {
-            point: tree.to_owned(),
-            child: None,
-            device: None,
-            mounted: false,
-        }
-    }
-
-    /// Returns the process id of the daemon. None for the kernel and the source tree.
+    /// Returns the process id of the daemon. None for the kernel.
     pub fn process(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
@@ -169,13 +207,13 @@ impl Served {
 
     /// Returns the current resident memory of the daemon in bytes. None without a daemon.
     pub fn resident_bytes(&self) -> Option<u64> {
-        self.status("VmRSS:")
+        self.status("VmRSS")
     }
 
     /// Returns the current memory of the daemon in bytes without pages of files, which the page cache holds. None
     /// without a daemon.
     pub fn anonymous_bytes(&self) -> Option<u64> {
-        self.status("RssAnon:")
+        self.status("RssAnon")
     }
 
     fn status(&self, name: &str) -> Option<u64> {
@@ -193,7 +231,7 @@ impl Served {
         let cpu = self.proc("stat").and_then(|stat| cpu_us(&stat, ticks));
         let values = [
             ("daemon_cpu_us", cpu),
-            ("daemon_peak_bytes", self.status("VmHWM:")),
+            ("daemon_peak_bytes", self.status("VmHWM")),
         ];
         let known = values.into_iter();
         known
@@ -242,14 +280,8 @@ fn is_block_device(path: &Path) -> bool {
 fn device_of(point: &Path) -> Result<u64> {
     let attributes = File::open(point)
         .and_then(|f| f.metadata())
-        .map_err(|e| Error::io("stat", point, e))?;
+        .at("stat", point)?;
     Ok(attributes.dev())
-}
-
-/// Returns the number in the line `name number` of a text.
-fn field(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|l| l.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
 }
 
 /// Parses user and system time in microseconds from /proc/PID/stat. The name in parentheses can contain any
@@ -269,9 +301,6 @@ mod tests {
         let stat = "77 (a b) (c)) S 1 2 3 4 5 6 7 8 9 10 150 50 13 14";
         assert_eq!(cpu_us(stat, 100), Some(2_000_000));
         assert_eq!(cpu_us("77 (x", 100), None);
-        assert_eq!(field("rchar: 123\nwchar: 4\n", "wchar:"), Some(4));
-        assert_eq!(field("VmHWM:\t  88 kB\n", "VmHWM:"), Some(88));
-        assert_eq!(field("", "rchar:"), None);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! A script is derived from the source tree, so that every server receives the same requests. Offsets are
 //! generated from a seed.
 
-use crate::{Error, Result};
+use crate::measure::root;
+use crate::{At, Error, Result};
 use rustix::fs::{Advice, fadvise};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -232,11 +233,10 @@ fn run_jobs(jobs: &[Job], root: &Path) -> Result<Answer> {
             Job::Walk(folder) => walk(&root.join(folder), &mut answer)?,
             Job::Whole(file) => {
                 let path = root.join(file);
-                let failed = |e| Error::io("read", &path, e);
-                let file = File::open(&path).map_err(failed)?;
+                let file = File::open(&path).at("read", &path)?;
                 let mut offset = 0;
                 loop {
-                    let n = file.read_at(&mut buffer, offset).map_err(failed)?;
+                    let n = file.read_at(&mut buffer, offset).at("read", &path)?;
                     if n == 0 {
                         break;
                     }
@@ -250,13 +250,14 @@ fn run_jobs(jobs: &[Job], root: &Path) -> Result<Answer> {
                 announced,
             } => {
                 let path = root.join(file);
-                let failed = |e| Error::io("read", &path, e);
-                let file = File::open(&path).map_err(failed)?;
+                let file = File::open(&path).at("read", &path)?;
                 if *announced {
-                    fadvise(&file, 0, None, Advice::Random).map_err(|e| failed(e.into()))?;
+                    fadvise(&file, 0, None, Advice::Random).at("read", &path)?;
                 }
                 for offset in offsets {
-                    let n = file.read_at(&mut buffer[..PAGE], *offset).map_err(failed)?;
+                    let n = file
+                        .read_at(&mut buffer[..PAGE], *offset)
+                        .at("read", &path)?;
                     answer.add(&buffer[..n]);
                 }
             }
@@ -269,10 +270,9 @@ fn run_jobs(jobs: &[Job], root: &Path) -> Result<Answer> {
 fn walk(folder: &Path, answer: &mut Answer) -> Result<()> {
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
-        let failed = |e| Error::io("list", &folder, e);
-        for entry in std::fs::read_dir(&folder).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let attributes = entry.metadata().map_err(failed)?;
+        for entry in std::fs::read_dir(&folder).at("list", &folder)? {
+            let entry = entry.at("list", &folder)?;
+            let attributes = entry.metadata().at("list", &folder)?;
             let size = if attributes.is_dir() {
                 0
             } else {
@@ -323,7 +323,7 @@ fn checksum(bytes: &[u8]) -> u64 {
 
 fn size(tree: &Path, file: &Path) -> Result<u64> {
     let path = tree.join(file);
-    let attributes = path.metadata().map_err(|e| Error::io("stat", &path, e))?;
+    let attributes = path.metadata().at("stat", &path)?;
     Ok(attributes.len())
 }
 
@@ -341,20 +341,9 @@ fn random_offsets(size: u64, count: u64, seed: u64) -> Vec<u64> {
 /// `tree`.
 fn files_below(tree: &Path, folder: &Path) -> Result<Vec<(PathBuf, u64)>> {
     let mut files = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let path = tree.join(&folder);
-        let failed = |e| Error::io("list", &path, e);
-        for entry in std::fs::read_dir(&path).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let attributes = entry.metadata().map_err(failed)?;
-            let name = folder.join(entry.file_name());
-            if attributes.is_dir() {
-                folders.push(name);
-            } else if attributes.is_file() {
-                files.push((name, attributes.len()));
-            }
-        }
+    root::list(&tree.join(folder), &mut files)?;
+    for (path, _) in &mut files {
+        *path = path.strip_prefix(tree).unwrap_or(path).to_owned();
     }
     files.sort();
     Ok(files)

@@ -3,7 +3,7 @@
 
 use crate::campaigns::serve::run::nanos;
 use crate::measure::cgroup::{self, Hits};
-use crate::{Error, Result};
+use crate::{At, Error, Result};
 use rustix::fs::{Advice, fadvise};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -38,6 +38,18 @@ pub struct Order {
     pub background: Option<Background>,
     /// Control group, and number of bytes to read from the background file so that the group is full.
     pub group: Option<(PathBuf, u64)>,
+}
+
+impl Order {
+    /// Returns the start of a command without background threads.
+    pub fn new(root: &Path, command: &[String]) -> Order {
+        Order {
+            root: root.to_owned(),
+            command: command.to_owned(),
+            background: None,
+            group: None,
+        }
+    }
 }
 
 /// Files that are read and written in the background.
@@ -84,9 +96,7 @@ pub fn start(order: &Order) -> Result<Started> {
         .split_first()
         .ok_or_else(|| Error::Usage("a command is needed".to_owned()))?;
     let written = match &order.background {
-        Some(Background { written, .. }) => {
-            Some(File::create(written).map_err(|e| Error::io("create", written, e))?)
-        }
+        Some(Background { written, .. }) => Some(File::create(written).at("create", written)?),
         None => None,
     };
     let mut hits = None;
@@ -94,9 +104,8 @@ pub fn start(order: &Order) -> Result<Started> {
         hits = Some(Hits::open(group)?);
         cgroup::enter(group, std::process::id())?;
     }
-    rustix::process::chroot(&order.root)
-        .map_err(|e| Error::io("change the root to", &order.root, e.into()))?;
-    std::env::set_current_dir("/").map_err(|e| Error::io("enter", Path::new("/"), e))?;
+    rustix::process::chroot(&order.root).at("change the root to", &order.root)?;
+    std::env::set_current_dir("/").at("enter", Path::new("/"))?;
     let mut command = Command::new(program);
     command
         .args(arguments)
@@ -117,7 +126,7 @@ pub fn start(order: &Order) -> Result<Started> {
         let output = command.output();
         let time = start.elapsed();
         let after = hits.as_ref().and_then(Hits::count);
-        let output = output.map_err(|e| Error::io("run", Path::new(program), e))?;
+        let output = output.at("run", Path::new(program))?;
         let limit_hits = before.zip(after).map(|(b, a)| a.saturating_sub(b));
         let mut hasher = blake3::Hasher::new();
         for bytes in [&output.stdout, &output.stderr] {
@@ -139,24 +148,22 @@ pub fn start(order: &Order) -> Result<Started> {
     let (Some(background), Some(written)) = (&order.background, written) else {
         return run();
     };
-    let file = File::open(&background.path).map_err(|e| Error::io("open", &background.path, e))?;
+    let file = File::open(&background.path).at("open", &background.path)?;
     if let Some((_, fill)) = order.group {
         fill_memory(&background.path, fill)?;
     }
-    fadvise(&file, 0, None, Advice::Random)
-        .map_err(|e| Error::io("advise random reads of", &background.path, e.into()))?;
+    fadvise(&file, 0, None, Advice::Random).at("advise random reads of", &background.path)?;
     beside(&file, &written, background, run)
 }
 
 /// Reads `left` bytes of a file, starting over at its end.
 fn fill_memory(path: &Path, mut left: u64) -> Result<()> {
     let mut buffer = vec![0; 128 << 10];
-    let reading = |e| Error::io("read", path, e);
     while left > 0 {
-        let mut file = File::open(path).map_err(reading)?;
+        let mut file = File::open(path).at("read", path)?;
         let mut length = 0;
         loop {
-            let read = file.read(&mut buffer).map_err(reading)? as u64;
+            let read = file.read(&mut buffer).at("read", path)? as u64;
             length += read;
             left = left.saturating_sub(read);
             if read == 0 || left == 0 {
@@ -209,7 +216,7 @@ fn beside<T>(
         drop(ends);
         for reader in readers {
             match reader.join() {
-                Ok(done) => done.map_err(|e| Error::io("read or write", &background.path, e))?,
+                Ok(done) => done.at("read or write", &background.path)?,
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }

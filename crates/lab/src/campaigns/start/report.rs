@@ -10,11 +10,11 @@ const START: Figure = Figure::new("start_ns", "from fork to exit, ms", 1e6);
 /// Table of the medians.
 pub(crate) const STARTS: Table = Table {
     title: "from fork to exit, ms",
-    only: &[],
     rows: &["program", "condition"],
     columns: Columns::Label("server", START),
     base: ("server", &["kernel EROFS", "kernel"]),
     spread: true,
+    ..table::PLAIN
 };
 
 /// Table of the distributions, with a row for each server.

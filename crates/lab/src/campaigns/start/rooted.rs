@@ -1,7 +1,7 @@
 //! Mounted tree as a root directory for programs, with `/proc` and its own `/dev` and `/tmp`.
 
 use crate::campaigns::serve::server::Served;
-use crate::{Error, Result};
+use crate::{At, Result};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change,
@@ -51,19 +51,18 @@ impl Rooted {
     }
 
     fn bind(tree: &Path, point: &Path, read_only: bool) -> Result<Rooted> {
-        std::fs::create_dir_all(point).map_err(|e| Error::io("create", point, e))?;
-        let mounting = |e: rustix::io::Errno| Error::io("mount", point, e.into());
-        mount_bind(tree, point).map_err(mounting)?;
+        std::fs::create_dir_all(point).at("create", point)?;
+        mount_bind(tree, point).at("mount", point)?;
         let mut rooted = Rooted {
             point: point.to_owned(),
             inner: vec![point.to_owned()],
             served: None,
         };
         // Prevents inner mounts from propagating to the tree.
-        mount_change(point, MountPropagationFlags::PRIVATE).map_err(mounting)?;
+        mount_change(point, MountPropagationFlags::PRIVATE).at("mount", point)?;
         if read_only {
             let flags = MountFlags::BIND | MountFlags::RDONLY;
-            mount_remount(point, flags, c"").map_err(mounting)?;
+            mount_remount(point, flags, c"").at("mount", point)?;
         }
         rooted.furnish()?;
         Ok(rooted)
@@ -87,16 +86,14 @@ impl Rooted {
             ("tmp", "tmpfs", MountFlags::NOSUID | MountFlags::NODEV),
         ] {
             let place = self.point.join(name);
-            mount(filesystem, &place, filesystem, flags, None)
-                .map_err(|e| Error::io("mount", &place, e.into()))?;
+            mount(filesystem, &place, filesystem, flags, None).at("mount", &place)?;
             self.inner.push(place);
         }
         for (name, major, minor) in DEVICES {
             let place = self.point.join("dev").join(name);
             let mode = Mode::from_raw_mode(0o666);
             let device = makedev(major, minor);
-            mknodat(CWD, &place, FileType::CharacterDevice, mode, device)
-                .map_err(|e| Error::io("create", &place, e.into()))?;
+            mknodat(CWD, &place, FileType::CharacterDevice, mode, device).at("create", &place)?;
         }
         Ok(())
     }

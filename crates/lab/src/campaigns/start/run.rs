@@ -1,21 +1,21 @@
 //! Execution of a definition of the start campaign.
 
-use super::definition::{CONDITIONS, Condition, Definition, Program, ServerSpec};
+use super::definition::{CONDITIONS, Condition, Definition, Program};
 use super::inside::{Answer, Background, Order, Started};
 use super::rooted::Rooted;
 use crate::campaigns::serve::definition::Cache;
-use crate::campaigns::serve::device::Device;
 use crate::campaigns::serve::image::Build;
-use crate::campaigns::serve::program::{program, version};
-use crate::campaigns::serve::server::{Served, Server};
+use crate::campaigns::serve::server::{Served, Server, ServerSpec, available};
 use crate::measure::cgroup::{self, Group};
+use crate::measure::device::{DIRECT, Device, READ_ONLY};
 use crate::measure::root::{self, Root};
 use crate::measure::stop;
 use crate::measure::workspace::{self, Work};
-use crate::record::{Header, Labels, Line, Note, Sample, labels};
-use crate::{Error, Result};
+use crate::options::{Emit, Options, need_root};
+use crate::record::{Header, Labels, Line, labels};
+use crate::{At, Error, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -24,24 +24,35 @@ use std::time::{Duration, Instant};
 use tuff_flash_sim::experiment::random::Rng;
 
 /// Parameters of a run that the definition leaves open.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct Conditions {
-    /// Tree with the programs. None assembles one from local programs.
+    /// Root tree that contains the programs (default: built from this machine's programs and their dependencies)
+    #[arg(long, value_name = "DIR")]
     pub tree: Option<PathBuf>,
-    /// Names and paths of programs. Programs not listed are searched for.
-    pub tools: Vec<(String, PathBuf)>,
-    /// Number of starts, in place of the definition's.
+    /// Number of starts of each program (default: that of the definition)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub starts: Option<u32>,
-    /// Substring of program names. Only matching programs are started.
+    /// Start only programs whose name contains TEXT
+    #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
-    /// Selected conditions. Empty selects all of them.
-    pub conditions: Vec<Condition>,
-    /// State of the image's pages, in place of the definition's.
-    pub cache: Option<Cache>,
-    /// Parent of the control groups that are created. None selects the default of [`cgroup::parent`].
-    pub cgroup: Option<PathBuf>,
-    /// Directory for the tree, images and mount points.
-    pub work: PathBuf,
+    /// Measure only this condition; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub condition: Vec<Condition>,
+    /// Mount a loop device with direct I/O, so that the image is read from the disk
+    #[arg(long)]
+    pub evict: bool,
+    /// Paths of programs, and folders of images and records.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+impl Conditions {
+    fn cache(&self, definition: &Definition) -> Cache {
+        match self.evict {
+            true => Cache::Device,
+            false => definition.cache,
+        }
+    }
 }
 
 /// Seed of the background reads.
@@ -51,48 +62,42 @@ const BACKGROUND_LENGTH: u64 = 16 << 20;
 /// Time limit of a start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Returns the header of a record of the definition.
-pub fn header(campaign: &str, definition: &Definition, conditions: &Conditions) -> Result<Header> {
+/// Runs a definition, with a header before its lines.
+pub fn run_alone(
+    name: &str,
+    definition: &Definition,
+    conditions: &Conditions,
+    emit: Emit<'_>,
+) -> Result<bool> {
     let starts = conditions.starts.unwrap_or(definition.starts);
-    let cache = conditions.cache.unwrap_or(definition.cache);
+    let filesystem = workspace::filesystem(conditions.options.work())?;
     let tree = match conditions.tree {
         Some(_) => "given",
         None => "made of programs of this machine",
     };
     let settings = [
-        ("definition", definition.name.clone()),
-        ("cache", cache.describe().to_owned()),
-        (
-            "images",
-            format!("on {}", workspace::filesystem(&conditions.work)?),
-        ),
+        ("definition", name.to_owned()),
+        ("cache", conditions.cache(definition).describe().to_owned()),
+        ("images", format!("on {filesystem}")),
         ("starts", starts.to_string()),
         ("tree", tree.to_owned()),
         ("seed", SEED.to_string()),
     ];
-    Header::here(campaign, settings)
+    emit(&Line::Header(Header::here("start", settings)?))?;
+    run(definition, conditions, emit)
 }
 
 /// Runs `definition`. Returns true if `tuff` took part wherever it was requested, with the expected output of
 /// all programs. The caller writes the header.
-pub fn run(
-    definition: &Definition,
-    conditions: &Conditions,
-    emit: &mut dyn FnMut(&Line) -> Result<()>,
-) -> Result<bool> {
-    if !rustix::process::geteuid().is_root() {
-        return Err(Error::Usage(
-            "changing the root directory of programs requires root".to_owned(),
-        ));
-    }
-    let work = Work::create(&conditions.work)?;
+pub fn run(definition: &Definition, conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
+    need_root("changing the root directory of programs")?;
+    let work = Work::create(conditions.options.work())?;
     let only = conditions.only.as_deref().unwrap_or_default();
     let named = definition.programs.iter().filter(|p| p.name.contains(only));
     let mut without: Vec<(Labels, String)> = Vec::new();
     let (tree, programs) = match &conditions.tree {
         Some(tree) => {
-            let found = tree.canonicalize();
-            let found = found.map_err(|e| Error::io("find", tree, e))?;
+            let found = tree.canonicalize().at("find", tree)?;
             for name in ["proc", "dev", "tmp"] {
                 if !found.join(name).is_dir() {
                     return Err(Error::Usage(format!(
@@ -106,31 +111,15 @@ pub fn run(
         None => make(definition, named, &work, &mut without)?,
     };
     let background = root::background(&tree)?;
-    let cache = conditions.cache.unwrap_or(definition.cache);
-    let mut able = Vec::new();
-    for server in &definition.servers {
-        let cell = labels([("server", &server.name)]);
-        let Some(name) = server.kind.program() else {
-            able.push((server, None));
-            continue;
-        };
-        match program(name, &conditions.tools) {
-            Some(path) => {
-                let text = version(&path);
-                emit(&Line::Note(Note { cell, text }))?;
-                able.push((server, Some(path)));
-            }
-            None => without.push((cell, format!("the program {name} was not found"))),
-        }
-    }
+    let (able, ours_fine) = available(&definition.servers, &conditions.options, emit)?;
     let mut session = Session {
         tree,
         work,
-        cache,
+        cache: conditions.cache(definition),
         background,
         group: None,
         emit,
-        ours_fine: true,
+        ours_fine,
     };
     for (cell, reason) in without {
         session.without(cell, reason)?;
@@ -156,10 +145,10 @@ pub fn run(
         let build = Build {
             tree: &session.tree,
             work: &session.work,
-            tools: &conditions.tools,
+            options: &conditions.options,
         };
         match build.run(spec, &image, session.emit)? {
-            Ok(()) => images.push((&*spec.name, image, spec.by.filesystem())),
+            Ok(()) => images.push((&*spec.name, image, spec.filesystem())),
             Err(reason) => {
                 session.without(labels([("image", &spec.name)]), reason)?;
                 let ours = |s: &&ServerSpec| s.image == spec.name && s.kind == Server::Tuff;
@@ -185,7 +174,7 @@ pub fn run(
 }
 
 /// Assembles a tree from local programs. Returns it with the programs that could be prepared.
-fn make<'a>(
+pub(in crate::campaigns) fn make<'a>(
     definition: &'a Definition,
     programs: impl Iterator<Item = &'a Program>,
     work: &Work,
@@ -213,13 +202,7 @@ fn make<'a>(
         let mut failed = None;
         let prepared = Rooted::to_prepare(root.folder(), &work.path("mount"))?;
         for command in &program.prepare {
-            let order = Order {
-                root: prepared.point().to_owned(),
-                command: command.clone(),
-                background: None,
-                group: None,
-            };
-            match start(&order)? {
+            match start(&Order::new(prepared.point(), command))? {
                 Ok(done) if done.answer.exit == 0 => {}
                 Ok(done) => failed = Some(done.said),
                 Err(reason) => failed = Some(reason),
@@ -253,7 +236,7 @@ struct Session<'a> {
     background: Option<(PathBuf, u64)>,
     /// Parent of the control group that is created for each start under pressure.
     group: Option<PathBuf>,
-    emit: &'a mut dyn FnMut(&Line) -> Result<()>,
+    emit: Emit<'a>,
     ours_fine: bool,
 }
 
@@ -261,15 +244,14 @@ impl Session<'_> {
     /// Returns those of the requested conditions that this machine supports.
     fn choose(&mut self, conditions: &Conditions) -> Result<Vec<Condition>> {
         let asked =
-            |c: &Condition| conditions.conditions.is_empty() || conditions.conditions.contains(c);
+            |c: &Condition| conditions.condition.is_empty() || conditions.condition.contains(c);
         let mut chosen = Vec::new();
         for condition in CONDITIONS.into_iter().filter(asked) {
             let mut lacks = None;
             if condition != Condition::Idle && self.background.is_none() {
                 lacks = Some("the tree has no file with content".to_owned());
             } else if condition == Condition::Pressure {
-                let parent = conditions.cgroup.clone().or_else(cgroup::parent);
-                match parent {
+                match cgroup::parent() {
                     None => {
                         lacks = Some("no control group with a memory limit is available".to_owned())
                     }
@@ -316,10 +298,8 @@ impl Session<'_> {
         let limit = program
             .limit
             .map_or(String::new(), |l| format!(", limit {l}"));
-        (self.emit)(&Line::Note(Note {
-            cell: labels([("program", &program.name)]),
-            text: format!("`{}`{limit}", program.command.join(" ")),
-        }))?;
+        let text = format!("`{}`{limit}", program.command.join(" "));
+        (self.emit)(&Line::note(labels([("program", &program.name)]), text))?;
         Ok(Ok(answer))
     }
 
@@ -377,16 +357,9 @@ impl Session<'_> {
                         ]);
                         match done {
                             Ok(done) => {
-                                let mut values =
-                                    BTreeMap::from([("start_ns".to_owned(), done.ns as f64)]);
-                                if let Some(hits) = done.limit_hits {
-                                    values.insert("limit_hits".to_owned(), hits as f64);
-                                }
-                                (self.emit)(&Line::Sample(Sample {
-                                    cell,
-                                    round,
-                                    values,
-                                }))?;
+                                let hits = done.limit_hits.map(|hits| ("limit_hits", hits as f64));
+                                let values = [("start_ns", done.ns as f64)].into_iter().chain(hits);
+                                (self.emit)(&Line::sample(cell, round, values))?;
                             }
                             Err(reason) => {
                                 out.insert((p, c, s));
@@ -414,7 +387,7 @@ impl Session<'_> {
         let point = self.work.path("mount");
         let device = match self.cache {
             Cache::Image => None,
-            Cache::Device => Some(Device::attach(subject.image, true)?),
+            Cache::Device => Some(Device::attach(subject.image, &[READ_ONLY, DIRECT])?),
         };
         let group = match (condition, &self.group, program.limit) {
             (Condition::Pressure, Some(parent), Some(limit)) => {
@@ -467,21 +440,19 @@ impl Session<'_> {
             }),
         };
         Order {
-            root: root.to_owned(),
-            command: program.command.clone(),
             background,
-            group: None,
+            ..Order::new(root, &program.command)
         }
     }
 
     fn without(&mut self, cell: Labels, text: String) -> Result<()> {
         eprintln!("{cell:?}: {text}");
-        (self.emit)(&Line::Failure(Note { cell, text }))
+        (self.emit)(&Line::failure(cell, text))
     }
 }
 
 /// Performs a start in a child process. The inner error is the message of a child that failed.
-fn start(order: &Order) -> Result<Result<Started, String>> {
+pub(in crate::campaigns) fn start(order: &Order) -> Result<Result<Started, String>> {
     let lab = std::env::current_exe().map_err(|e| Error::Io("find this program".to_owned(), e))?;
     let text = serde_json::to_string(order);
     let text = text.map_err(|e| Error::Command(format!("cannot encode the request: {e}")))?;
@@ -493,24 +464,23 @@ fn start(order: &Order) -> Result<Result<Started, String>> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|e| Error::io("run", &lab, e))?;
+        .at("run", &lab)?;
     let group = Pid::from_child(&child);
-    let waiting = |e| Error::io("wait for", &lab, e);
     if let Some(mut pipe) = child.stdin.take() {
         // A write error means that the child has exited, and its status gives the reason.
         let _ = pipe.write_all(text.as_bytes());
     }
     let end = Instant::now() + PATIENCE;
     // The child's reply is shorter than a pipe's buffer, so the child cannot block while it is not read.
-    while child.try_wait().map_err(waiting)?.is_none() {
+    while child.try_wait().at("wait for", &lab)?.is_none() {
         if Instant::now() > end {
             let _ = kill_process_group(group, Signal::KILL);
-            child.wait().map_err(waiting)?;
+            child.wait().at("wait for", &lab)?;
             return Ok(Err("it timed out".to_owned()));
         }
         std::thread::sleep(Duration::from_micros(500));
     }
-    let output = child.wait_with_output().map_err(waiting)?;
+    let output = child.wait_with_output().at("wait for", &lab)?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         let said = said.trim().trim_start_matches("tuff-lab: ");

@@ -3,20 +3,19 @@
 //!
 //! ```text
 //!  plan: ones │ tricky │ pairs 1 of 256 … │ beside 1 of 256 … │ threes, twelves, snapshots, long logs, by seed │ each rule off
-//!  done:  progress.jsonl, a line for each unit      report.md, from all lines
+//!  done:  records crash.jsonl, crash-2.jsonl …, with a sample for each unit ──► tables of all records of the folder
 //! ```
 //!
 //! A unit gives the same result at any time and on any machine, because its random numbers depend only on the
 //! campaign's seed and the unit's name. So an interrupted campaign gives the same result as an uninterrupted
 //! one.
 
-use crate::{Error, Result};
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::fs::{self, OpenOptions};
-use std::io::Write as _;
-use std::path::Path;
+use crate::options::{Emit, minutes};
+use crate::record::{Header, Line, Record, labels};
+use crate::report::table::{self, Columns, Figure, Table};
+use crate::{At, Error, Result};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tuff_iplfs::Rules;
@@ -27,34 +26,37 @@ const PAIR_PARTS: usize = 256;
 /// Rules that workloads test; scenarios test the remaining ones.
 const BY_WORKLOADS: [u8; 3] = [1, 3, 4];
 
-/// Extent and selection of a campaign.
-#[derive(Clone, Debug)]
+/// Test volumes after simulated power losses: all pairs of operations, random sequences, and each safety rule disabled
+///
+/// Writes records, and prints the tables of all records in the folder; a repeated run with the same folder resumes. Exit code 1
+/// if there are findings.
+#[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Seed of the campaign.
+    /// Folder for records
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Time limit; random sequences are added until it is reached (default: run the plan once)
+    #[arg(long, value_name = "N", value_parser = minutes)]
+    pub minutes: Option<Duration>,
+    /// Number of rounds of random sequences in the plan
+    #[arg(long, default_value_t = 40, value_name = "N")]
+    pub rounds: usize,
+    /// Seed of the random numbers
+    #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
-    /// Time after which no unit starts. Until then the campaign continues with more seeds. None ends it with
-    /// the plan.
-    pub minutes: Option<f64>,
-    /// Number of rounds of sampled workloads in the plan.
-    pub rounds: u32,
-    /// Number of units that run in parallel.
+    /// Number of parallel test units
+    #[arg(long, default_value_t = 1, value_name = "N")]
     pub threads: usize,
-    /// Names of the groups to run. Empty selects all.
-    pub groups: Vec<String>,
+    /// Run only this group; may be repeated
+    #[arg(long, value_name = "GROUP", value_parser = GROUPS.map(|(name, _)| name))]
+    pub only: Vec<String>,
 }
 
-/// Unit of a campaign.
+/// Unit of a campaign: a part of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum What {
-    Ones,
-    Tricky,
-    Pairs(usize),
-    Beside(usize),
-    Threes(u32),
-    Twelves(u32),
-    Snapshots(u32),
-    LongLogs(u32),
-    WithoutRule(u8),
+struct Unit {
+    group: &'static str,
+    number: usize,
 }
 
 /// Names and descriptions of the groups in the order of the report.
@@ -88,58 +90,36 @@ pub const GROUPS: [(&str, &str); 9] = [
     ),
 ];
 
-impl What {
-    fn group(self) -> &'static str {
-        GROUPS[match self {
-            What::Ones => 0,
-            What::Tricky => 1,
-            What::Pairs(_) => 2,
-            What::Beside(_) => 3,
-            What::Threes(_) => 4,
-            What::Twelves(_) => 5,
-            What::Snapshots(_) => 6,
-            What::LongLogs(_) => 7,
-            What::WithoutRule(_) => 8,
-        }]
-        .0
-    }
-
+impl Unit {
     fn name(self) -> String {
-        match self {
-            What::Ones | What::Tricky => self.group().to_owned(),
-            What::Pairs(n) | What::Beside(n) => format!("{} {n}", self.group()),
-            What::Threes(n) | What::Twelves(n) | What::Snapshots(n) | What::LongLogs(n) => {
-                format!("{} {n}", self.group())
-            }
-            What::WithoutRule(n) => format!("without rule {n}"),
-        }
+        format!("{} {}", self.group, self.number)
     }
 
     /// Runs the unit. The tally is valid even if the unit fails.
     fn run(self, seed: u64) -> (Tally, Result<(), String>) {
-        let made = match self {
-            What::Snapshots(_) => Campaign::with_snapshot(Rules::default(), seed),
-            What::LongLogs(_) => Campaign::with_long_log(Rules::default(), seed),
-            What::WithoutRule(n) => return without_rule(n, seed),
-            _ => Campaign::new(Rules::default(), seed),
+        let rules = Rules::default();
+        let made = match self.group {
+            "rules" => return without_rule(self.number as u8, seed),
+            "snapshots" => Campaign::with_snapshot(rules, seed),
+            "long logs" => Campaign::with_long_log(rules, seed),
+            _ => Campaign::new(rules, seed),
         };
         let mut c = match made {
             Ok(c) => c,
             Err(e) => return (Tally::default(), Err(e)),
         };
-        let found = match self {
-            What::Ones => c.single_operations(),
-            What::Tricky => c.dependent_sequences(),
-            What::Pairs(n) => c.pairs_of_operations(PAIR_PARTS, n),
-            What::Beside(n) => c.pairs_during_checkpoint(PAIR_PARTS, n),
-            What::Threes(_) => c.sampled(3, 50),
-            What::Twelves(_) => c.sampled(12, 15),
-            What::Snapshots(_) => c.sampled(3, 25).and_then(|()| c.sampled(12, 10)),
-            What::LongLogs(_) => {
+        let found = match self.group {
+            "ones" => c.single_operations(),
+            "tricky" => c.dependent_sequences(),
+            "pairs" => c.pairs_of_operations(PAIR_PARTS, self.number),
+            "beside" => c.pairs_during_checkpoint(PAIR_PARTS, self.number),
+            "threes" => c.sampled(3, 50),
+            "twelves" => c.sampled(12, 15),
+            "snapshots" => c.sampled(3, 25).and_then(|()| c.sampled(12, 10)),
+            _ => {
                 c.samples = 1;
                 c.sampled(2, 4)
             }
-            What::WithoutRule(_) => Ok(()),
         };
         (c.tally, found)
     }
@@ -175,307 +155,181 @@ fn without_rule(rule: u8, seed: u64) -> (Tally, Result<(), String>) {
     }
 }
 
-/// Line of the progress file: the result of a unit.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-struct Line {
-    unit: String,
-    group: String,
-    workloads: u64,
-    states: u64,
-    nested: u64,
-    adopted: u64,
-    seconds: f64,
-    found: Option<String>,
-}
-
-/// First line of the progress file. Identifies the campaign that it belongs to.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
-struct Head {
-    campaign: String,
-    seed: u64,
-    build: String,
-}
-
-/// Runs the remaining units of a campaign and writes its report into the folder `out`. `build` is a digest of
-/// the program; a campaign of another build is not continued. Returns true if no unit failed.
-pub fn run(
-    options: &Options,
-    out: &Path,
-    build: &str,
-    told: &mut (dyn FnMut(&str) + Send),
-) -> Result<bool> {
-    if let Some(group) = options
-        .groups
-        .iter()
-        .find(|g| !GROUPS.iter().any(|(name, _)| name == g))
-    {
-        return Err(Error::Usage(format!("group '{group}' does not exist")));
-    }
-    let limit = options
-        .minutes
-        .map(|m| Duration::try_from_secs_f64(m * 60.0))
-        .transpose()
-        .map_err(|e| Error::Usage(format!("duration of a campaign: {e}")))?;
-    fs::create_dir_all(out).map_err(|e| Error::io("create", out, e))?;
-    let path = out.join("progress.jsonl");
-    let head = Head {
-        campaign: "crash".to_owned(),
-        seed: options.seed,
-        build: build.to_owned(),
-    };
-    let mut done = read(&path, &head)?;
-    if fs::metadata(&path).map_or(0, |m| m.len()) == 0 {
-        append(&path, &head)?;
-    }
+/// Runs the remaining units of a campaign: those without a sample in the records of its folder.
+///
+/// # Errors
+/// `Usage` if a record is of another seed, or of another build of this program.
+pub fn run(options: &Options, emit: Emit<'_>) -> Result<()> {
+    let program = std::env::current_exe()
+        .and_then(std::fs::read)
+        .at("read", Path::new("this program"))?;
+    let build = blake3::hash(&program).to_hex()[..16].to_owned();
+    let settings = [("seed", options.seed.to_string()), ("build", build)];
+    let header = Header::here("crash", settings)?;
+    let done = done(&options.out, &header)?;
+    emit(&Line::Header(header))?;
     let begin = Instant::now();
-    let mut todo = plan(options).filter(|w| !done.contains_key(&w.name()));
-    let (todo, fresh) = (
-        Mutex::new(std::iter::from_fn(move || {
-            limit
-                .is_none_or(|limit| begin.elapsed() < limit)
-                .then(|| todo.next())?
-        })),
-        Mutex::new((Vec::new(), Ok(()), told)),
-    );
+    let is_open = || options.minutes.is_none_or(|limit| begin.elapsed() < limit);
+    let todo = Mutex::new(plan(options).filter(|unit| !done.contains(&unit.name())));
+    let (lines, results) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         for _ in 0..options.threads.max(1) {
-            scope.spawn(|| {
-                loop {
+            let lines = lines.clone();
+            let (todo, is_open) = (&todo, &is_open);
+            scope.spawn(move || {
+                while is_open() {
                     let next = todo.lock().unwrap_or_else(|e| e.into_inner()).next();
-                    let Some(what) = next else { break };
-                    let line = one(what, options.seed);
-                    let mut state = fresh.lock().unwrap_or_else(|e| e.into_inner());
-                    if let Err(e) = append(&path, &line) {
-                        state.1 = Err(e);
+                    // A closed channel means that the record cannot be written.
+                    if next.is_none_or(|unit| lines.send(one(unit, options.seed)).is_err()) {
                         break;
                     }
-                    let text = match &line.found {
-                        Some(found) => format!("{}: FAILED: {found}", line.unit),
-                        None => format!("{}: {} + {} states", line.unit, line.states, line.nested),
-                    };
-                    (state.2)(&text);
-                    state.0.push(line);
                 }
             });
         }
-    });
-    let (lines, result, _) = fresh.into_inner().unwrap_or_else(|e| e.into_inner());
-    result?;
-    done.extend(lines.into_iter().map(|line| (line.unit.clone(), line)));
-    let text = report(options, &done);
-    let path = out.join("report.md");
-    fs::write(&path, &text).map_err(|e| Error::io("write", &path, e))?;
-    Ok(done.values().all(|line| line.found.is_none()))
+        drop(lines);
+        for unit in results {
+            unit.iter().try_for_each(&mut *emit)?;
+        }
+        Ok(())
+    })
 }
 
-fn one(what: What, seed: u64) -> Line {
-    let begin = Instant::now();
-    let name = what.name();
-    let seed = seed
-        ^ u64::from_le_bytes(
-            blake3::hash(name.as_bytes()).as_bytes()[..8]
-                .try_into()
-                .unwrap_or_default(),
-        );
-    let (tally, found) = what.run(seed);
-    Line {
-        group: what.group().to_owned(),
-        unit: name,
-        workloads: tally.workloads,
-        states: tally.states,
-        nested: tally.nested,
-        adopted: tally.adopted,
-        seconds: (begin.elapsed().as_secs_f64() * 10.0).round() / 10.0,
-        found: found.err(),
+/// Returns the names of the units that the records of a folder have.
+fn done(folder: &Path, header: &Header) -> Result<BTreeSet<String>> {
+    let is_record =
+        |entry: std::fs::DirEntry| entry.path().extension().is_some_and(|e| e == "jsonl");
+    let mut entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    if !entries.any(is_record) {
+        return Ok(BTreeSet::new());
     }
+    let record = Record::read(&[folder])?;
+    if record
+        .headers
+        .iter()
+        .any(|h| h.conditions != header.conditions)
+    {
+        return Err(Error::Usage(format!(
+            "{} has records of another seed or build; use another folder",
+            folder.display()
+        )));
+    }
+    let units = record.samples.into_iter();
+    Ok(units.filter_map(|mut s| s.cell.remove("unit")).collect())
+}
+
+/// Returns a sample of a unit, and its failure.
+fn one(unit: Unit, seed: u64) -> Vec<Line> {
+    let begin = Instant::now();
+    let name = unit.name();
+    let digest = blake3::hash(name.as_bytes());
+    let (first, _) = digest.as_bytes().split_at(8);
+    let seed = seed ^ u64::from_le_bytes(first.try_into().unwrap_or_default());
+    let (tally, found) = unit.run(seed);
+    let cell = labels([("group", unit.group), ("unit", &name)]);
+    // Counts are far below the limit of exact numbers.
+    let values = [
+        ("units", 1.0),
+        ("workloads", tally.workloads as f64),
+        ("states", tally.states as f64),
+        ("nested", tally.nested as f64),
+        ("adopted", tally.adopted as f64),
+        ("minutes", begin.elapsed().as_secs_f64() / 60.0),
+        ("failed", f64::from(u8::from(found.is_err()))),
+    ];
+    let mut lines = vec![Line::sample(cell.clone(), 1, values)];
+    lines.extend(found.err().map(|found| Line::failure(cell, found)));
+    lines
 }
 
 /// Returns the units of a campaign: exhaustive groups first, then sampled ones. With a time limit the sampled
 /// units are endless.
-fn plan(options: &Options) -> impl Iterator<Item = What> + use<> {
-    let groups = options.groups.clone();
-    let rounds = if options.minutes.is_some() {
-        u32::MAX
-    } else {
-        options.rounds
+fn plan(options: &Options) -> impl Iterator<Item = Unit> + use<> {
+    let groups = options.only.clone();
+    let rounds = match options.minutes {
+        Some(_) => usize::MAX,
+        None => options.rounds,
     };
-    let sampled = (0..rounds).flat_map(|n| {
-        [
-            What::Threes(n),
-            What::Twelves(n),
-            What::Snapshots(n),
-            What::LongLogs(n),
-        ]
+    let part =
+        |group, numbers: std::ops::Range<usize>| numbers.map(move |number| Unit { group, number });
+    let sampled = (0..rounds).flat_map(|number| {
+        ["threes", "twelves", "snapshots", "long logs"].map(|group| Unit { group, number })
     });
-    [What::Ones, What::Tricky]
-        .into_iter()
-        .chain((1..=9).map(What::WithoutRule))
-        .chain((0..PAIR_PARTS).map(What::Pairs))
-        .chain((0..PAIR_PARTS).map(What::Beside))
+    part("ones", 0..1)
+        .chain(part("tricky", 0..1))
+        .chain(part("rules", 1..10))
+        .chain(part("pairs", 0..PAIR_PARTS))
+        .chain(part("beside", 0..PAIR_PARTS))
         .chain(sampled)
-        .filter(move |w| groups.is_empty() || groups.iter().any(|g| g == w.group()))
+        .filter(move |unit| groups.is_empty() || groups.iter().any(|g| g == unit.group))
 }
 
-fn append(path: &Path, line: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string(line)
-        .map_err(|e| Error::Command(format!("cannot serialize a line: {e}")))?;
-    let file = OpenOptions::new().append(true).create(true).open(path);
-    file.and_then(|mut file| file.write_all(format!("{text}\n").as_bytes()))
-        .map_err(|e| Error::io("write", path, e))
-}
+/// Table of the sums of all units of a group.
+const SUMS: Table = Table {
+    rows: &["group"],
+    columns: Columns::Sums(&[
+        Figure::new("units", "units", 1.0),
+        Figure::new("workloads", "sequences", 1.0),
+        Figure::new("states", "states", 1.0),
+        Figure::new("nested", "nested", 1.0),
+        Figure::new("minutes", "minutes", 1.0),
+        Figure::new("failed", "failed units", 1.0),
+    ]),
+    ..table::PLAIN
+};
 
-fn read(path: &Path, head: &Head) -> Result<BTreeMap<String, Line>> {
-    let text = match fs::read_to_string(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        other => other.map_err(|e| Error::io("read", path, e))?,
-    };
-    // A killed campaign may have left an incomplete line.
-    let whole = text.rfind('\n').map_or(0, |at| at + 1);
-    if whole < text.len() {
-        let cut = OpenOptions::new().write(true).open(path);
-        cut.and_then(|file| file.set_len(whole as u64))
-            .map_err(|e| Error::io("write", path, e))?;
-    }
-    let text = &text[..whole];
-    if text.is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    let mut lines = text.lines();
-    let bad = |n: usize, e: serde_json::Error| {
-        Error::Corrupt(format!("{}, line {}: {e}", path.display(), n + 1))
-    };
-    let found: Head =
-        serde_json::from_str(lines.next().unwrap_or_default()).map_err(|e| bad(0, e))?;
-    if found != *head {
-        return Err(Error::Usage(format!(
-            "{} belongs to another campaign: its seed is {} or it was written by another build; use another folder",
-            path.display(),
-            found.seed
-        )));
-    }
-    let mut done = BTreeMap::new();
-    for (n, line) in text.lines().enumerate().skip(1) {
-        match serde_json::from_str::<Line>(line) {
-            Ok(line) => _ = done.insert(line.unit.clone(), line),
-            Err(e) => return Err(bad(n, e)),
-        }
-    }
-    Ok(done)
-}
-
-fn report(options: &Options, done: &BTreeMap<String, Line>) -> String {
-    let mut text = format!(
-        "# Crash campaign\n\nSeed {}. A state is a possible content of the device after a power loss. Nested states follow a second power loss during recovery.\n\n\
-         | | units | sequences | states | nested | minutes | failed units |\n|---|--:|--:|--:|--:|--:|--:|\n",
-        options.seed
-    );
-    let mut total = Tally::default();
-    for (group, about) in GROUPS {
-        let lines: Vec<&Line> = done.values().filter(|l| l.group == group).collect();
-        let sum = |of: fn(&Line) -> u64| lines.iter().map(|l| of(l)).sum::<u64>();
-        let (workloads, states, nested) =
-            (sum(|l| l.workloads), sum(|l| l.states), sum(|l| l.nested));
-        let minutes = lines.iter().fold(0.0, |sum, l| sum + l.seconds) / 60.0;
-        let found = lines.iter().filter(|l| l.found.is_some()).count();
-        let of = match group {
-            "ones" | "tricky" => " of 1".to_owned(),
-            "pairs" => format!(" of {PAIR_PARTS}"),
-            "rules" => " of 9".to_owned(),
-            _ => String::new(),
-        };
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "| {group}: {about} | {}{of} | {workloads} | {states} | {nested} | {minutes:.1} | {found} |",
-            lines.len()
-        );
-        total.workloads += workloads;
-        total.states += states;
-        total.nested += nested;
-    }
-    let _ = writeln!(
-        text,
-        "| all | {} | {} | {} | {} | | {} |",
-        done.len(),
-        total.workloads,
-        total.states,
-        total.nested,
-        done.values().filter(|l| l.found.is_some()).count()
-    );
-    for line in done.values() {
-        if let Some(found) = &line.found {
-            let _ = writeln!(text, "\n* **{}**: {found}", line.unit);
-        }
-    }
-    text
+/// Renders the sums of each group, and the failed units.
+pub(crate) fn render(record: &Record) -> String {
+    let about = GROUPS.map(|(group, about)| format!("* {group}: {about}\n"));
+    table::heading(record)
+        + "\nA state is a possible content of the device after a power loss. Nested states follow a second power loss during \
+           recovery.\n\n"
+        + &about.concat()
+        + &SUMS.render(record)
+        + &table::failures(record)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn options(minutes: Option<f64>) -> Options {
-        Options {
-            seed: 3,
-            minutes,
-            rounds: 1,
-            threads: 2,
-            groups: vec!["long logs".to_owned(), "rules".to_owned()],
-        }
-    }
+    use crate::record::RecordWriter;
 
     #[test]
-    fn an_interrupted_campaign_is_resumed() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut units = Vec::new();
-        assert!(
-            run(&options(Some(0.0)), dir.path(), "b", &mut |u| units
-                .push(u.to_owned()))
-            .unwrap()
-        );
-        assert_eq!(units, [] as [String; 0]);
-        assert!(
-            run(&options(None), dir.path(), "b", &mut |u| units
-                .push(u.to_owned()))
-            .unwrap()
-        );
-        assert_eq!(units.len(), 10, "{units:?}");
-        let report = fs::read_to_string(dir.path().join("report.md")).unwrap();
-        assert!(report.contains("| 9 of 9 |"), "{report}");
-        // The last line is incomplete.
-        let path = dir.path().join("progress.jsonl");
-        let text = fs::read_to_string(&path).unwrap();
-        fs::write(&path, &text[..text.len() - 5]).unwrap();
-        units.clear();
-        assert!(
-            run(&options(None), dir.path(), "b", &mut |u| units
-                .push(u.to_owned()))
-            .unwrap()
-        );
-        assert_eq!(units.len(), 1, "{units:?}");
-        let again = fs::read_to_string(dir.path().join("report.md")).unwrap();
-        let counts = |text: &str| -> Vec<String> {
-            let lines = text.lines().filter(|l| l.starts_with("| "));
-            lines
-                .map(|l| l.split('|').take(6).collect::<String>())
-                .collect()
+    fn an_interrupted_campaign_is_resumed_and_another_build_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = |minutes, seed| Options {
+            out: folder.path().to_owned(),
+            minutes,
+            rounds: 1,
+            seed,
+            threads: 2,
+            only: vec!["long logs".to_owned(), "rules".to_owned()],
         };
-        assert_eq!(counts(&again), counts(&report));
-        // The first line is missing or incomplete.
-        for len in [0, 5] {
-            fs::write(&path, &text[..len]).unwrap();
-            assert!(run(&options(Some(0.0)), dir.path(), "b", &mut |_| {}).unwrap());
-            let head = fs::read_to_string(&path).unwrap();
-            assert_eq!(head, text[..=text.find('\n').unwrap()]);
-        }
-        for minutes in [f64::NAN, f64::INFINITY, -1.0] {
-            let found = run(&options(Some(minutes)), dir.path(), "b", &mut |_| {});
-            assert!(matches!(found, Err(Error::Usage(_))));
-        }
-        // Another build is refused.
-        assert!(matches!(
-            run(&options(None), dir.path(), "c", &mut |_| {}),
-            Err(Error::Usage(_))
-        ));
+        let run = |minutes| {
+            let mut writer = RecordWriter::new(folder.path(), "crash");
+            let mut units = 0;
+            run(&options(minutes, 3), &mut |line| {
+                units += usize::from(matches!(line, Line::Sample(_)));
+                // The last unit is not recorded, as if the campaign were interrupted.
+                if units < 10 {
+                    writer.write(line)
+                } else {
+                    Ok(())
+                }
+            })
+            .unwrap();
+            units
+        };
+        assert_eq!(run(Some(Duration::ZERO)), 0);
+        assert_eq!(run(None), 10);
+        assert_eq!(run(None), 1);
+        assert_eq!(run(None), 0);
+        let text = render(&Record::read(&[folder.path()]).unwrap());
+        assert!(
+            text.contains("\n| rules | 9 |") && text.contains("\n| long logs | 1 |"),
+            "{text}"
+        );
+        let refused = super::run(&options(None, 4), &mut |_| Ok(()));
+        assert!(matches!(refused, Err(Error::Usage(_))));
+        assert!(minutes("-1").is_err() && minutes("inf").is_err());
     }
 }

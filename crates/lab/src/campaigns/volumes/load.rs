@@ -1,7 +1,7 @@
 //! Loads of the measurement. Each verifies its result before it returns a time.
 
 use crate::measure::stats;
-use crate::{Error, Result};
+use crate::{At, Error, Result};
 use rustix::fs::{Advice, fadvise};
 use std::fs::{self, File};
 use std::io;
@@ -81,7 +81,7 @@ pub const GROUPS: [(&str, Group); 5] = [
 ];
 
 fn done<T>(result: io::Result<T>, what: &str, path: &Path) -> Result<T> {
-    result.map_err(|e| Error::io(what, path, e))
+    result.at(what, path)
 }
 
 fn wrong(path: &Path, what: &str) -> Error {
@@ -219,43 +219,41 @@ fn compare(path: &Path, file: &File, seeds: &[u64]) -> Result<()> {
     done(fs::remove_file(path), "delete", path)
 }
 
-fn overwrite(place: &Path) -> Result<Vec<(Load, f64)>> {
-    let (path, file) = pages(place, PAGES)?;
-    let mut seeds: Vec<u64> = (0..PAGES as u64).collect();
+/// Overwrites random pages of a file of `pages` pages, `count` times, and compares them. `synced` calls fdatasync after each.
+/// Returns the time of each overwrite, and the time of the fsync at the end in nanoseconds.
+fn rewrite(place: &Path, count: usize, pages: usize, synced: bool) -> Result<(Vec<f64>, f64)> {
+    let (path, file) = self::pages(place, pages)?;
+    let mut seeds: Vec<u64> = (0..pages as u64).collect();
     let (mut rng, mut page) = (Rng::new(1), vec![0; PAGE]);
-    let mut time = Duration::ZERO;
-    for n in 0..OVERWRITES {
-        let at = rng.below(PAGES);
-        seeds[at] = (PAGES + n) as u64;
+    let mut times = Vec::new();
+    for n in 0..count {
+        let at = rng.below(pages);
+        seeds[at] = (pages + n) as u64;
         fill(seeds[at], &mut page);
         let begun = Instant::now();
         done(file.write_all_at(&page, (at * PAGE) as u64), "write", &path)?;
-        time += begun.elapsed();
+        if synced {
+            done(file.sync_data(), "sync", &path)?;
+        }
+        times.push(begun.elapsed().as_nanos() as f64);
     }
     let begun = Instant::now();
     done(file.sync_all(), "sync", &path)?;
-    time += begun.elapsed();
+    let end = begun.elapsed().as_nanos() as f64;
     compare(&path, &file, &seeds)?;
-    Ok(vec![(Load::Overwrite, each(time, OVERWRITES))])
+    Ok((times, end))
+}
+
+fn overwrite(place: &Path) -> Result<Vec<(Load, f64)>> {
+    let (times, end) = rewrite(place, OVERWRITES, PAGES, false)?;
+    let cost = (times.iter().sum::<f64>() + end) / OVERWRITES as f64;
+    Ok(vec![(Load::Overwrite, cost)])
 }
 
 fn fdatasync(place: &Path) -> Result<Vec<(Load, f64)>> {
-    const PAGES: usize = 256;
-    let (path, file) = pages(place, PAGES)?;
-    let mut seeds: Vec<u64> = (0..PAGES as u64).collect();
-    let (mut rng, mut page) = (Rng::new(2), vec![0; PAGE]);
-    let mut times = Vec::new();
-    for n in 0..SYNCS {
-        let at = rng.below(PAGES);
-        seeds[at] = (PAGES + n) as u64;
-        fill(seeds[at], &mut page);
-        let begun = Instant::now();
-        done(file.write_all_at(&page, (at * PAGE) as u64), "write", &path)?;
-        done(file.sync_data(), "sync", &path)?;
-        times.push(begun.elapsed().as_nanos() as f64);
-    }
-    compare(&path, &file, &seeds)?;
-    Ok(stats::median(&times)
+    let (times, _) = rewrite(place, SYNCS, 256, true)?;
+    let cost = stats::median(&times);
+    Ok(cost
         .map(|cost| (Load::Fdatasync, cost))
         .into_iter()
         .collect())

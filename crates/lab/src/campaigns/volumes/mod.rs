@@ -12,62 +12,46 @@ pub mod load;
 pub mod place;
 pub(crate) mod report;
 
+use crate::Result;
 use crate::measure::stop;
 use crate::measure::workspace::{self, Work};
-use crate::record::{Header, Line, Sample, labels};
-use crate::{Error, Result};
-use load::{GROUPS, Group};
+use crate::options::{Emit, Options, need_root, select};
+use crate::record::{Header, Line, labels};
+use load::GROUPS;
 use place::{DISCARDS, PLACES, Place};
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Time after which discarded space has returned to the host.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// Program, selection and number of rounds of a measurement.
-#[derive(Clone, Debug)]
+/// Measure volumes, compared with ext4 on a loop device and the filesystem of the host
+///
+/// Workloads create and delete small files, write and read a large file, overwrite pages with fdatasync, and measure latency with
+/// concurrent writers. Writes a record and prints its table. Requires root for the loop device.
+#[derive(Clone, Debug, clap::Args)]
 pub struct Conditions {
-    /// Path of the program `tuff`.
-    pub tuff: PathBuf,
-    /// Number of rounds over all places.
+    /// Number of rounds of each measurement
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), default_value_t = 5)]
     pub rounds: u32,
-    /// True to compare dispatches of discards and sizes of sections instead of filesystems.
-    pub discards: bool,
-    /// Selects groups of loads whose name contains this text. None selects all.
+    /// Run only workloads of groups whose name contains TEXT: files, stream, overwrite, fdatasync, beside
+    #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
-    /// Folder on the measured host for volumes and mount points.
-    pub work: PathBuf,
-}
-
-impl Conditions {
-    /// Returns the selected groups of loads.
-    ///
-    /// # Errors
-    /// `Usage` if nothing is selected or the user is not root.
-    pub fn plan(&self) -> Result<Vec<Group>> {
-        let only = self.only.as_deref().unwrap_or_default();
-        let chosen = GROUPS.iter().filter(|(name, _)| name.contains(only));
-        let plan: Vec<Group> = chosen.map(|(_, group)| *group).collect();
-        if plan.is_empty() {
-            let names = GROUPS.map(|(name, _)| name).join(", ");
-            return Err(Error::Usage(format!(
-                "--only matches no group of loads; available: {names}"
-            )));
-        }
-        if !rustix::process::geteuid().is_root() {
-            return Err(Error::Usage(
-                "the loop device for ext4 needs root".to_owned(),
-            ));
-        }
-        Ok(plan)
-    }
+    /// Compare dispatches of discards and sizes of sections instead of filesystems
+    #[arg(long)]
+    pub discards: bool,
+    /// Paths of programs, and folders of images and records.
+    #[command(flatten)]
+    pub options: Options,
 }
 
 /// Runs all rounds. Wrong content is an error in every place, because without ext4 and the host there is no
 /// comparison.
-pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -> Result<()> {
-    let plan = conditions.plan()?;
-    let work = Work::create(&conditions.work)?;
+pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
+    let only = conditions.only.as_ref();
+    let plan = select(&GROUPS, |(name, _)| name.to_owned(), "--only", only)?;
+    need_root("the loop device for ext4")?;
+    let tuff = conditions.options.need("tuff")?;
+    let work = Work::create(conditions.options.work())?;
     let settings = [
         ("host", workspace::filesystem(work.folder())?),
         ("rounds", conditions.rounds.to_string()),
@@ -85,15 +69,12 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
     };
     for round in 1..=conditions.rounds {
         for kind in places {
-            let mut place = Place::make(kind, &work, &conditions.tuff)?;
+            let mut place = Place::make(kind, &work, &tuff)?;
             let mut sample = |label: &str, text: &str, value: &str, number: f64| {
-                emit(&Line::Sample(Sample {
-                    cell: labels([(label, text), ("place", kind.name())]),
-                    round,
-                    values: [(value.to_owned(), number)].into(),
-                }))
+                let cell = labels([(label, text), ("place", kind.name())]);
+                emit(&Line::sample(cell, round, [(value, number)]))
             };
-            for group in &plan {
+            for (_, group) in &plan {
                 stop::check()?;
                 for (load, cost) in group(place.point())? {
                     sample("load", load.name(), "cost_ns", cost)?;
@@ -111,5 +92,5 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
             place.end()?;
         }
     }
-    Ok(())
+    Ok(true)
 }

@@ -1,19 +1,19 @@
 //! Places in which loads run: filesystems that are created for one round.
 
+use crate::engines::filesystem::{self, Filesystem};
+use crate::measure::device::Device;
+use crate::measure::helper;
 use crate::measure::workspace::{self, Work};
-use crate::{Error, Result};
-use serde::{Deserialize, Serialize};
+use crate::{At, Error, Result};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 /// Capacity of each filesystem. Unit: bytes.
 pub(crate) const SIZE: u64 = 4 << 30;
 
 /// Type of filesystem and of its backing store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A volume in zone files.
     Zones,
@@ -37,7 +37,6 @@ pub enum Kind {
 
 /// Places of this measurement in the order of a round.
 pub const PLACES: [Kind; 4] = [Kind::Zones, Kind::File, Kind::Ext4, Kind::Host];
-
 /// Places that compare dispatches of discards and sizes of sections.
 pub const DISCARDS: [Kind; 4] = [Kind::Zones, Kind::Polite, Kind::Dispatch, Kind::Sections];
 
@@ -56,6 +55,28 @@ impl Kind {
             Kind::Host => "host",
         }
     }
+
+    /// Returns the filesystem. None for that of the host.
+    fn filesystem(self) -> Option<Filesystem> {
+        match self {
+            Kind::Ext4 => Some(Filesystem::Ext4),
+            Kind::Xfs => Some(Filesystem::Xfs),
+            Kind::Btrfs => Some(Filesystem::Btrfs),
+            Kind::Host => None,
+            _ => Some(Filesystem::Volume),
+        }
+    }
+
+    /// Returns the options that create a volume and mount it.
+    fn options(self) -> [&'static [&'static str]; 2] {
+        match self {
+            Kind::File => [&["--file"], &[]],
+            Kind::Sections => [&["--section", "1M"], &[]],
+            Kind::Polite => [&[], &["--discard", "polite"]],
+            Kind::Dispatch => [&[], &["--discard", "dispatch"]],
+            _ => [&[], &[]],
+        }
+    }
 }
 
 /// Mounted filesystem. Unmounted and removed by `Place::end` or when dropped.
@@ -64,6 +85,8 @@ pub struct Place {
     tuff: PathBuf,
     store: PathBuf,
     point: PathBuf,
+    /// Loop device of a filesystem of the kernel.
+    device: Option<Device>,
     mounted: bool,
     ended: bool,
 }
@@ -76,57 +99,59 @@ impl Place {
             tuff: tuff.to_owned(),
             store: work.path("store"),
             point: work.path("mount"),
+            device: None,
             mounted: false,
             ended: false,
         };
-        let store = place.store.as_os_str();
-        std::fs::create_dir(&place.point).map_err(|e| Error::io("create", &place.point, e))?;
-        let size = SIZE.to_string();
-        match kind {
-            Kind::Zones | Kind::Polite | Kind::Dispatch | Kind::Sections | Kind::File => {
-                let how: &[&str] = match kind {
-                    Kind::File => &["--file"],
-                    Kind::Sections => &["--section", "1M"],
-                    _ => &[],
-                };
-                let create = ["volume", "create", "--size", &size];
-                let create = create.iter().chain(how).map(OsStr::new);
-                command(tuff, create.chain([store]))?;
+        std::fs::create_dir(&place.point).at("create", &place.point)?;
+        match kind.filesystem() {
+            Some(Filesystem::Volume) => {
+                let create = ["volume", "create", "--size", &SIZE.to_string()];
+                place.volume(&create, kind.options()[0], &[&place.store])?;
             }
-            Kind::Ext4 | Kind::Xfs | Kind::Btrfs => {
+            Some(_) => {
                 let file = File::create_new(&place.store);
                 file.and_then(|file| file.set_len(SIZE))
-                    .map_err(|e| Error::io("create", &place.store, e))?;
-                let (maker, force) = match kind {
-                    Kind::Ext4 => ("mkfs.ext4", "-F"),
-                    Kind::Xfs => ("mkfs.xfs", "-f"),
-                    _ => ("mkfs.btrfs", "-f"),
-                };
-                command(maker, ["-q".as_ref(), force.as_ref(), store])?;
+                    .at("create", &place.store)?;
+                place.device = Some(Device::attach(&place.store, &[])?);
+                place.on(|on| on.make())?;
             }
-            Kind::Host => {}
+            None => {}
         }
         place.mount()?;
         Ok(place)
     }
 
+    /// Runs a command of `tuff`.
+    fn volume(&self, verb: &[&str], options: &[&str], paths: &[&Path]) -> Result<()> {
+        let words = verb.iter().chain(options).map(OsStr::new);
+        let paths = paths.iter().map(|path| path.as_os_str());
+        helper::output(&self.tuff, words.chain(paths)).map(|_| ())
+    }
+
+    /// Calls `what` with the filesystem on its device.
+    fn on(&self, what: impl FnOnce(&filesystem::Place<'_>) -> Result<(), String>) -> Result<()> {
+        let Some(kind) = self.kind.filesystem() else {
+            return Ok(());
+        };
+        let device = self.device.as_ref().map_or(&*self.store, Device::path);
+        let done = what(&filesystem::Place {
+            kind,
+            tuff: &self.tuff,
+            device: &device.to_string_lossy(),
+            point: &self.point.to_string_lossy(),
+        });
+        done.map_err(Error::Command)
+    }
+
     /// Mounts it again after [`Place::unmount`]. [`Place::make`] returns a mounted place.
     pub(crate) fn mount(&mut self) -> Result<()> {
-        let (store, point) = (self.store.as_os_str(), self.point.as_os_str());
-        match self.kind {
-            Kind::Zones | Kind::Polite | Kind::Dispatch | Kind::Sections | Kind::File => {
-                let how: &[&str] = match self.kind {
-                    Kind::Polite => &["--discard", "polite"],
-                    Kind::Dispatch => &["--discard", "dispatch"],
-                    _ => &[],
-                };
-                let mount = ["volume", "mount"].iter().chain(how).map(OsStr::new);
-                command(&self.tuff, mount.chain([store, point]))?;
+        match self.kind.filesystem() {
+            Some(Filesystem::Volume) => {
+                let paths: [&Path; 2] = [&self.store, &self.point];
+                self.volume(&["volume", "mount"], self.kind.options()[1], &paths)?;
             }
-            Kind::Ext4 | Kind::Xfs | Kind::Btrfs => {
-                command("mount", ["-o".as_ref(), "loop".as_ref(), store, point])?;
-            }
-            Kind::Host => {}
+            _ => self.on(|on| on.mount(""))?,
         }
         self.mounted = true;
         Ok(())
@@ -134,33 +159,15 @@ impl Place {
 
     /// Unmounts it and keeps its content. Does nothing if it is not mounted.
     pub(crate) fn unmount(&mut self) -> Result<()> {
-        if std::mem::replace(&mut self.mounted, false) {
-            match self.kind {
-                Kind::Zones | Kind::Polite | Kind::Dispatch | Kind::Sections | Kind::File => {
-                    command(&self.tuff, ["umount".as_ref(), self.point.as_os_str()])?;
-                }
-                Kind::Ext4 | Kind::Xfs | Kind::Btrfs => command("umount", [&self.point])?,
-                Kind::Host => {}
-            }
+        match std::mem::replace(&mut self.mounted, false) {
+            true => self.on(|on| on.unmount()),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Runs the checker of the filesystem, which must be unmounted. Returns an error if the checker fails.
     pub(crate) fn check(&self) -> Result<()> {
-        let store = self.store.as_os_str();
-        let with = |program: &OsStr, args: &[&str]| {
-            command(program, args.iter().map(OsStr::new).chain([store]))
-        };
-        match self.kind {
-            Kind::Zones | Kind::Polite | Kind::Dispatch | Kind::Sections | Kind::File => {
-                with(self.tuff.as_os_str(), &["volume", "check"])
-            }
-            Kind::Ext4 => with("e2fsck".as_ref(), &["-f", "-n"]),
-            Kind::Xfs => with("xfs_repair".as_ref(), &["-n", "-f"]),
-            Kind::Btrfs => with("btrfs".as_ref(), &["check", "--readonly"]),
-            Kind::Host => Ok(()),
-        }
+        self.on(|on| on.check().unwrap_or(Ok(())))
     }
 
     /// Returns the allocated space on the host. Unit: bytes.
@@ -176,7 +183,7 @@ impl Place {
             }
             Ok(bytes)
         }
-        of(&self.store).map_err(|e| Error::io("stat", &self.store, e))
+        of(&self.store).at("stat", &self.store)
     }
 
     /// Path of its mount point.
@@ -194,6 +201,7 @@ impl Place {
             return Ok(());
         }
         self.unmount()?;
+        self.device = None;
         workspace::remove(&self.store)?;
         workspace::remove(&self.point)?;
         // Writeback of this place must not delay the next one.
@@ -207,25 +215,5 @@ impl Drop for Place {
         if let Err(e) = self.take_away() {
             eprintln!("tuff-lab: warning: {e}");
         }
-    }
-}
-
-fn command<A: AsRef<OsStr>>(
-    program: impl AsRef<OsStr>,
-    args: impl IntoIterator<Item = A>,
-) -> Result<()> {
-    let mut command = Command::new(program);
-    command
-        .args(args)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
-    let shown = Path::new(command.get_program()).display().to_string();
-    // Background processes inherit standard error, so a pipe would never reach its end.
-    let status = command
-        .status()
-        .map_err(|e| Error::Io(format!("run {shown}"), e))?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(Error::Command(format!("{shown} failed: {status}"))),
     }
 }

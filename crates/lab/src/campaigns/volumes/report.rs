@@ -14,11 +14,11 @@ const COST: Figure = Figure {
 
 const COSTS: Table = Table {
     title: "cost of an operation, us",
-    only: &[],
     rows: &["load"],
     columns: Columns::Label("place", COST),
     base: ("place", &["ext4, loop device", Kind::Zones.name()]),
     spread: true,
+    ..table::PLAIN
 };
 
 const HELD: Table = Table {

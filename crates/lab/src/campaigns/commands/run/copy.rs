@@ -2,11 +2,11 @@
 
 use super::{Session, Source, Subject, cell, show};
 use crate::campaigns::commands::definition::Task;
-use crate::campaigns::serve::device::Device;
 use crate::campaigns::serve::server::{Served, Server};
-use crate::engines::settings::Action;
-use crate::engines::{self, Format, Tool};
-use crate::record::{Line, Sample};
+use crate::engines::{Format, Tool};
+use crate::measure::device::{Device, READ_ONLY};
+use crate::measure::workspace;
+use crate::record::Line;
 use crate::verify::tree::Tree;
 use crate::verify::{Judge, Verdict};
 use crate::{Result, measure};
@@ -45,7 +45,7 @@ impl Session<'_> {
         subject: &Subject<'_>,
         round: u32,
     ) -> Result<Option<String>> {
-        let Some(rsync) = engines::search("rsync") else {
+        let Some(rsync) = self.conditions.options.program("rsync") else {
             return Ok(Some("rsync was not found".to_owned()));
         };
         let tuff = self.find(Tool::Tuff).map(|f| f.path);
@@ -54,12 +54,12 @@ impl Session<'_> {
             _ if tuff.is_none() => return Ok(Some("tuff was not found".to_owned())),
             _ => tuff.as_deref(),
         };
-        self.work.clear_results(Action::Extract)?;
+        workspace::remove(self.work.target())?;
         let point = self.work.path("mount");
         let format: Format = subject.found.tool.format();
         // The kernel cannot mount EROFS from a file on tmpfs, so all its mounts have a loop device.
         let device = match server {
-            Server::Kernel => Some(Device::attach(&subject.image, false)?),
+            Server::Kernel => Some(Device::attach(&subject.image, &[READ_ONLY])?),
             _ => None,
         };
         let image = device.as_ref().map_or(&*subject.image, Device::path);
@@ -90,7 +90,7 @@ impl Session<'_> {
         drop(served);
         let differ = source.tree.differences(&Tree::read(&target)?);
         let verdict = Verdict::on_tree(Judge::Walk, subject.found.tool, differ);
-        self.work.clear_results(Action::Extract)?;
+        workspace::remove(self.work.target())?;
         if round == 1 {
             self.verified(label, &verdict)?;
         }
@@ -104,12 +104,7 @@ impl Session<'_> {
         let mut cell = cell(task, source.name, label);
         cell.insert("action".to_owned(), "copy".to_owned());
         show(&cell, round, &attempt);
-        let values = attempt.values;
-        (self.emit)(&Line::Sample(Sample {
-            cell,
-            round,
-            values,
-        }))?;
+        (self.emit)(&Line::sample(cell, round, attempt.values))?;
         Ok(None)
     }
 }

@@ -2,13 +2,14 @@
 
 use super::{Made, Session, Source, Subject};
 use crate::campaigns::commands::definition::Task;
+use crate::campaigns::serve::server::{Served, Server};
 use crate::engines::settings::{Action, Settings};
 use crate::engines::{self, Format, Found, Tool};
+use crate::measure::device::{Device, READ_ONLY};
 use crate::measure::workspace;
-use crate::verify::mount::Mount;
 use crate::verify::tree::Tree;
 use crate::verify::{Judge, Verdict, damage};
-use crate::{Error, Result, measure};
+use crate::{At, Error, Result};
 use std::path::Path;
 use std::time::Duration;
 
@@ -23,33 +24,29 @@ impl Session<'_> {
         task: &Task,
         source: &Source<'_>,
         subject: &Subject<'_>,
-        round: u32,
     ) -> Result<Result<(Made, Option<Verdict>), String>> {
         let tool = subject.found.tool;
         let first = subject.known.is_none();
-        let in_full = first || (self.conditions.verify_every_round && round > 1);
         if !subject.image.exists() {
             return Ok(Err("no image was written".to_owned()));
         }
         let mut made = Made {
             image_bytes: workspace::length(&subject.image)?,
             image_digest: None,
-            tree: None,
         };
         let mut verdict = None;
         match task.action {
             Action::Build => {
                 let digest = workspace::digest(&subject.image)?;
-                if let Some(known) = &subject.known {
-                    let same = known.image_digest.as_ref() == Some(&digest);
-                    if tool.is_deterministic() && !same {
-                        return Ok(Err(
-                            "the image differs from that of the first round".to_owned()
-                        ));
-                    }
+                if let Some(known) = &subject.known
+                    && tool.is_deterministic()
+                    && known.image_digest.as_ref() != Some(&digest)
+                {
+                    let text = "the image differs from that of the first round";
+                    return Ok(Err(text.to_owned()));
                 }
                 made.image_digest = Some(digest);
-                if in_full {
+                if first {
                     verdict = Some(self.judge_image(source, tool, &subject.image)?);
                 }
             }
@@ -58,20 +55,8 @@ impl Session<'_> {
                 if !target.is_dir() {
                     return Ok(Err("nothing was extracted".to_owned()));
                 }
-                if in_full {
-                    let tree = Tree::read(target)?;
-                    made.tree = Some(tree.size);
-                    let differ = source.tree.differences(&tree);
-                    verdict = Some(Verdict::on_tree(Judge::Walk, tool, differ));
-                } else {
-                    made.tree = Some(Tree::measure(target)?);
-                }
-                let known = subject.known.as_ref().and_then(|k| k.tree);
-                if known.is_some_and(|k| Some(k) != made.tree) {
-                    return Ok(Err(
-                        "the tree differs from that of the first round".to_owned()
-                    ));
-                }
+                let differ = source.tree.differences(&Tree::read(target)?);
+                verdict = Some(Verdict::on_tree(Judge::Walk, tool, differ));
             }
             // The image does not change, so one check is enough.
             Action::Check if first => verdict = Some(self.judge_check(source, subject)?),
@@ -88,9 +73,14 @@ impl Session<'_> {
         image: &Path,
     ) -> Result<Verdict> {
         let format = maker.format();
-        match Mount::new(image, format, &self.work.path("mount")) {
-            Ok(mount) => {
-                let differ = match Tree::read(mount.point()) {
+        let device = Device::attach(image, &[READ_ONLY]);
+        let device = device.map_err(|e| e.to_string());
+        let path = device.as_ref().map_or(image, Device::path);
+        let point = self.work.path("mount");
+        let served = Served::start(Server::Kernel, None, &[], (path, format.name()), &point)?;
+        match device.as_ref().map_err(Clone::clone).and(served) {
+            Ok(served) => {
+                let differ = match Tree::read(served.point()) {
                     Ok(tree) => source.tree.differences(&tree),
                     // A read error of the kernel is a defect of the image, not of the host.
                     Err(e) => {
@@ -116,22 +106,16 @@ impl Session<'_> {
                 };
                 let plan = engines::plan(reader, Action::Extract, &Settings::default(), &[])
                     .map_err(Error::Usage)?;
-                self.work.clear_results(Action::Extract)?;
+                workspace::remove(self.work.target())?;
                 let arguments = plan.arguments(self.places(source, image));
-                let done = measure::run_within(&self.job(&found.path, &arguments), DAMAGE_LIMIT)?;
-                let verdict = match done {
-                    Some((Some(0), _)) => {
+                let verdict = match self.run_unmeasured(&found.path, &arguments, DAMAGE_LIMIT) {
+                    Ok(_) => {
                         let tree = Tree::read(self.work.target())?;
                         Verdict::on_tree(judge, maker, source.tree.differences(&tree))
                     }
-                    Some((_, said)) => unread(format!(
-                        "{} failed: {}",
-                        reader.name(),
-                        self.scrub(&said, &found, source)
-                    )),
-                    None => unread(format!("{} timed out", reader.name())),
+                    Err(said) => unread(self.scrub(&said, &found, source)),
                 };
-                self.work.clear_results(Action::Extract)?;
+                workspace::remove(self.work.target())?;
                 Ok(verdict)
             }
         }
@@ -141,15 +125,14 @@ impl Session<'_> {
     /// passed.
     fn judge_check(&self, source: &Source<'_>, subject: &Subject<'_>) -> Result<Verdict> {
         let copy = self.work.path("damaged");
-        damage(&subject.image, &copy).map_err(|e| Error::io("write", &copy, e))?;
+        damage(&subject.image, &copy).at("write", &copy)?;
         let arguments = subject.plan.arguments(self.places(source, &copy));
-        let done = measure::run_within(&self.job(&subject.found.path, &arguments), DAMAGE_LIMIT)?;
+        let done = self.run_unmeasured(&subject.found.path, &arguments, DAMAGE_LIMIT);
         workspace::remove(&copy)?;
         let wrong = match done {
-            Some((Some(0), _)) => Some("a damaged image was not detected".to_owned()),
-            Some((Some(_), _)) => None,
-            Some((None, _)) => Some("it crashed on a damaged image".to_owned()),
-            None => Some("it timed out on a damaged image".to_owned()),
+            Ok(_) => Some("a damaged image was not detected".to_owned()),
+            Err(said) if said.contains(" exited with code ") => None,
+            Err(said) => Some(format!("on a damaged image, {said}")),
         };
         Ok(Verdict {
             judge: Judge::Damage,

@@ -4,7 +4,7 @@
 //!  for each tree:  read it (digest, warm cache)
 //!    for each task:  build and verify the input images
 //!      round 1: A  B  C      results verified in full
-//!      round 2: A  B  C      sizes compared (in full with verify_every_round)
+//!      round 2: A  B  C      digests of images compared, extracted trees in full
 //!      ...
 //!    read the tree again: it must not have changed
 //! ```
@@ -17,44 +17,63 @@ mod judge;
 
 use crate::campaigns::commands::definition::{Definition, Task};
 use crate::campaigns::commands::report;
+use crate::definition::check_unique;
 use crate::engines::settings::{Action, Settings};
 use crate::engines::{self, Found, Places, Plan, TOOLS, Tool};
 use crate::measure::stop;
 use crate::measure::workspace::{self, Work};
-use crate::measure::{self, Job, Usage, machine};
-use crate::record::{Header, Labels, Line, Note, Sample, labels};
+use crate::measure::{self, Job, Usage, helper, machine};
+use crate::options::{Emit, Options};
+use crate::record::{Header, Labels, Line, Sample, labels};
 use crate::verify::tree::{Tree, TreeSize};
 use crate::verify::{Judge, Verdict};
-use crate::{Error, Result};
+use crate::{At, Error, Result};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 use tuff_testkit::Rng;
 
 /// Parameters of a run that the definition leaves open.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Conditions {
-    /// Names and paths of the trees.
+    /// Tree to measure on (default for NAME: the last component of the path)
+    #[arg(long = "tree", required = true, value_name = "[NAME=]DIR", value_parser = tree_at)]
     pub trees: Vec<(String, PathBuf)>,
-    /// Paths of tools. Tools not listed are searched for.
-    pub tools: Vec<(Tool, PathBuf)>,
-    /// Number of rounds of every task, in place of the definition's.
+    /// Number of rounds (default: that of the definition)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: Option<u32>,
-    /// Substring of task names. Only matching tasks run.
+    /// Run only tasks whose name contains TEXT
+    #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
-    /// Seed of the order in each round. None selects the order of the definition.
+    /// Shuffle the order of tools in each round with this seed (default: the order of the definition)
+    #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// Directory for images and extracted trees.
-    pub work: PathBuf,
-    /// Share of CPU time of other processes above which a sample is loud.
+    /// Reject a sample if other processes used more than this fraction of the CPU time
+    #[arg(long, default_value_t = 0.1, value_name = "SHARE")]
     pub max_foreign: f64,
-    /// Maximum number of repetitions of a loud sample.
+    /// Repeat a rejected sample up to N times
+    #[arg(long, default_value_t = 0, value_name = "N")]
     pub retries: u32,
-    /// Whether results are compared in full in every round.
-    pub verify_every_round: bool,
-    /// Parent of the control group that is created for each command.
-    pub cgroup: Option<PathBuf>,
+    /// Paths of programs, and folders of images and records.
+    #[command(flatten)]
+    pub options: Options,
+}
+
+/// Parses `[NAME=]DIR`.
+fn tree_at(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, path) = match text.split_once('=') {
+        Some((name, path)) => (name.to_owned(), PathBuf::from(path)),
+        None => {
+            let name = Path::new(text).file_name().unwrap_or(OsStr::new("tree"));
+            (name.to_string_lossy().into_owned(), PathBuf::from(text))
+        }
+    };
+    match path.is_dir() {
+        true => Ok((name, path)),
+        false => Err("not a directory".to_owned()),
+    }
 }
 
 impl Conditions {
@@ -68,28 +87,39 @@ impl Conditions {
         let mut trees = self.trees.iter();
         trees.any(|(tree, _)| definition.tasks.iter().any(|task| self.wants(task, tree)))
     }
-}
 
-/// Callback that receives each line of the record.
-pub type Emit<'a> = &'a mut dyn FnMut(&Line) -> Result<()>;
+    /// Returns the folder for images and extracted trees.
+    pub fn work(&self) -> &Path {
+        let work = self.options.work.as_deref();
+        work.unwrap_or(Path::new("/dev/shm"))
+    }
+}
 
 /// Runs `definition` and writes a record of the campaign `campaign`. Returns true if `tuff` succeeded with correct
 /// results in all of its runs.
 pub fn run(
     campaign: &str,
+    name: &str,
     definition: &Definition,
     conditions: &Conditions,
     emit: Emit<'_>,
 ) -> Result<bool> {
-    let work = Work::create(&conditions.work)?;
-    let found: Vec<Found> = TOOLS
-        .iter()
-        .filter_map(|t| engines::find(*t, &conditions.tools).transpose())
-        .collect::<Result<_>>()?;
+    let trees: Vec<&str> = conditions.trees.iter().map(|(name, _)| &**name).collect();
+    check_unique("tree", &trees).map_err(Error::Usage)?;
+    if !conditions.want_any(definition) {
+        return Err(Error::Usage("--only matches no task".to_owned()));
+    }
+    let work = Work::create(conditions.work())?;
+    let mut found = Vec::new();
+    for tool in TOOLS {
+        if let Some(path) = conditions.options.program(tool.name()) {
+            found.push(Found::at(tool, path)?);
+        }
+    }
     let mut header = Header::here(
         campaign,
         [
-            ("definition", definition.name.clone()),
+            ("definition", name.to_owned()),
             ("results on", workspace::filesystem(work.folder())?),
             (report::NOISE_LIMIT, conditions.max_foreign.to_string()),
             ("retries", conditions.retries.to_string()),
@@ -100,9 +130,9 @@ pub fn run(
             .conditions
             .insert("seed".to_owned(), seed.to_string());
     }
-    for Found { tool, receipt, .. } in &found {
-        let text = format!("{} ({})", receipt.number(), receipt.program_digest);
-        header.conditions.insert(tool.name().to_owned(), text);
+    for found in &found {
+        let text = format!("{} ({})", found.number(), found.digest);
+        header.conditions.insert(found.tool.name().to_owned(), text);
     }
     emit(&Line::Header(header))?;
     let mut session = Session {
@@ -159,7 +189,6 @@ struct Attempt {
 struct Made {
     image_bytes: u64,
     image_digest: Option<String>,
-    tree: Option<TreeSize>,
 }
 
 impl Session<'_> {
@@ -172,9 +201,7 @@ impl Session<'_> {
         if tasks.is_empty() {
             return Ok(());
         }
-        let path = path
-            .canonicalize()
-            .map_err(|e| Error::io("find", path, e))?;
+        let path = path.canonicalize().at("find", path)?;
         eprintln!("{name}: reading the tree");
         let source = Source {
             name,
@@ -189,10 +216,8 @@ impl Session<'_> {
         }
         let (mib, filesystem) = (size.bytes >> 20, workspace::filesystem(&source.path)?);
         let (entries, digest) = (size.entries, source.tree.digest());
-        (self.emit)(&Line::Note(Note {
-            cell: labels([("tree", name)]),
-            text: format!("{entries} entries, {mib} MiB, digest {digest}, on {filesystem}"),
-        }))?;
+        let text = format!("{entries} entries, {mib} MiB, digest {digest}, on {filesystem}");
+        (self.emit)(&Line::note(labels([("tree", name)]), text))?;
         for task in tasks {
             self.task(definition, task, &source)?;
         }
@@ -210,14 +235,19 @@ impl Session<'_> {
             .rounds
             .or(task.rounds)
             .unwrap_or(definition.rounds);
-        for bar in task.bars.iter().filter(|b| b.is_for(source.name)) {
-            (self.emit)(&Line::Bar(report::bar(task, source.name, bar)))?;
+        for bar in &task.bars {
+            let mut bar = bar.clone();
+            if bar.cell.get("tree").is_some_and(|tree| tree != source.name) {
+                continue;
+            }
+            let tool = bar.cell.remove("tool");
+            let tool = tool.unwrap_or_else(|| Tool::Tuff.name().to_owned());
+            bar.cell.extend(cell(task, source.name, &tool));
+            (self.emit)(&Line::Bar(bar))?;
         }
         if task.cold {
-            (self.emit)(&Line::Note(Note {
-                cell: labels([("task", &task.name)]),
-                text: "caches dropped before each sample".to_owned(),
-            }))?;
+            let text = "caches dropped before each sample";
+            (self.emit)(&Line::note(labels([("task", &task.name)]), text))?;
         }
         self.work.clear()?;
         let mut subjects = self.subjects(task, source)?;
@@ -296,19 +326,14 @@ impl Session<'_> {
         if tool == Tool::Tuff {
             self.ours_fine = false;
         }
-        (self.emit)(&Line::Failure(Note {
-            cell: cell(task, source.name, label),
-            text: reason,
-        }))
+        (self.emit)(&Line::failure(cell(task, source.name, label), reason))
     }
 
     /// Records a text about a run of the task.
     fn note(&mut self, task: &Task, label: &str, text: String) -> Result<()> {
         let action = task.action.to_string();
-        (self.emit)(&Line::Note(Note {
-            cell: labels([("action", &action), ("task", &task.name), ("tool", label)]),
-            text,
-        }))
+        let cell = labels([("action", &action), ("task", &task.name), ("tool", label)]);
+        (self.emit)(&Line::note(cell, text))
     }
 
     /// Records how a result was verified, and which metadata a tool did not preserve.
@@ -325,10 +350,8 @@ impl Session<'_> {
             .differ
             .iter()
             .map(|d| format!("; some {} differ", d.facet));
-        (self.emit)(&Line::Note(Note {
-            cell: labels([("tool", label)]),
-            text: by + &lost.collect::<String>(),
-        }))
+        let text = by + &lost.collect::<String>();
+        (self.emit)(&Line::note(labels([("tool", label)]), text))
     }
 
     fn find(&self, tool: Tool) -> Option<Found> {
@@ -361,22 +384,9 @@ impl Session<'_> {
         let plan = engines::plan(maker, Action::Build, settings, &[]).map_err(Error::Usage)?;
         let image = self.work.path(name);
         let arguments = plan.arguments(self.places(source, &image));
-        let job = self.job(&found.path, &arguments);
-        match measure::run_within(&job, Duration::MAX / 4)? {
-            Some((Some(0), _)) => {}
-            Some((_, said)) => {
-                let said = self.scrub(&said, &found, source);
-                return Ok(Err(format!(
-                    "{} failed to build the image: {said}",
-                    maker.name()
-                )));
-            }
-            None => {
-                return Ok(Err(format!(
-                    "{} timed out while building the image",
-                    maker.name()
-                )));
-            }
+        if let Err(said) = self.run_unmeasured(&found.path, &arguments, Duration::MAX / 4) {
+            let said = self.scrub(&said, &found, source);
+            return Ok(Err(format!("no image to read: {said}")));
         }
         let verdict = self.judge_image(source, maker, &image)?;
         let wrong = verdict.wrong.clone();
@@ -410,8 +420,20 @@ impl Session<'_> {
             program,
             arguments,
             folder: self.work.folder(),
-            cgroup: self.conditions.cgroup.as_deref(),
         }
+    }
+
+    /// Runs a command without measuring it. The error is the reason for its failure.
+    fn run_unmeasured(
+        &self,
+        program: &Path,
+        arguments: &[OsString],
+        limit: Duration,
+    ) -> Result<String, String> {
+        let mut command = Command::new(program);
+        let folder = self.work.folder();
+        command.args(arguments).current_dir(folder);
+        helper::run(command.env("TMPDIR", folder), 0, limit)
     }
 
     /// Runs one round of a tool, with attempts until a sample is quiet.
@@ -426,7 +448,7 @@ impl Session<'_> {
         let mut failure = None;
         for _ in 0..=self.conditions.retries {
             stop::check()?;
-            self.work.clear_results(task.action)?;
+            self.work.clear_results()?;
             if task.cold {
                 workspace::forget_caches(&subject.found.path)?;
             }
@@ -440,13 +462,15 @@ impl Session<'_> {
                 let said = self.scrub(&outcome.said, &subject.found, source);
                 failure = Some(format!("{code}: {said}"));
             } else {
-                match self.examine(task, source, subject, round)? {
+                match self.examine(task, source, subject)? {
                     Ok((made, verdict)) => {
                         let bytes = made.image_bytes as f64;
                         attempt.values.insert("image_bytes".to_owned(), bytes);
                         subject.known.get_or_insert(made);
                         if let Some(verdict) = verdict {
-                            self.verified(subject.label, &verdict)?;
+                            if round == 1 {
+                                self.verified(subject.label, &verdict)?;
+                            }
                             failure = verdict.wrong.map(|wrong| format!("wrong result: {wrong}"));
                         }
                     }
@@ -495,9 +519,6 @@ impl Session<'_> {
         put("steal_us", usage.steal_us as f64);
         put("read_bytes", usage.read_bytes as f64);
         put("mb_per_s", size.bytes as f64 / 1e6 / usage.wall_s());
-        if let Some(bytes) = usage.cgroup_peak_bytes {
-            put("cgroup_peak_bytes", bytes as f64);
-        }
         let loud = usage.is_loud(self.conditions.max_foreign);
         if loud {
             put(report::NOISE, usage.foreign_share());

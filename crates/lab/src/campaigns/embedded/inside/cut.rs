@@ -1,12 +1,12 @@
 //! Loads with a power cut, and the judgement after it.
 
-use super::super::kind::Kind;
 use super::job::{Answer, Reason, Round};
-use crate::campaigns::power_loss::load::{self as workload, NEVER_WRITTEN, Pace, Promise};
+use crate::campaigns::power_loss::load::{self as workload, Pace, Promise};
 use crate::campaigns::power_loss::outcome::{Failure, Outcome};
-use crate::guest::inside::{self, POINT, Port, detach, disk};
-use crate::record::{Line, Note, Sample, labels};
-use crate::{Error, Result};
+use crate::engines::filesystem::{Filesystem, Place, attach, detach};
+use crate::guest::inside::{POINT, Port, disk};
+use crate::record::{Line, labels};
+use crate::{At, Error, Result};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
@@ -29,34 +29,40 @@ const POLL: Duration = Duration::from_millis(10);
 
 /// Judges the round that another guest began, then runs the other rounds.
 pub(super) fn run(
-    kind: Kind,
+    kind: Filesystem,
     begun: Option<(Round, usize)>,
     rounds: &[Round],
     port: &mut Port,
 ) -> Result<()> {
-    let device = first_device(kind).map_err(Error::Command)?;
+    let place = Place {
+        kind,
+        tuff: Path::new(""),
+        device: &first_device(kind).map_err(Error::Command)?,
+        point: POINT,
+    };
     if let Some((round, operations)) = begun {
         let promise = replay(round, operations)?;
-        judge(kind, &device, round, operations, &promise, port)?;
+        judge(&place, round, operations, &promise, port)?;
     }
-    if kind == Kind::Ubifs {
+    if kind == Filesystem::Ubifs {
         let debug = "/sys/kernel/debug";
-        inside::attach("debugfs", "debugfs", debug, "", false).map_err(Error::Command)?;
+        attach("debugfs", "debugfs", debug, "", false).map_err(Error::Command)?;
     }
     for &round in rounds {
         let (promise, operations) = match kind {
-            Kind::Ubifs => ubifs_load(&device, round)?,
-            _ => load(kind, &device, round, port)?,
+            Filesystem::Ubifs => ubifs_load(&place, round)?,
+            _ => load(&place, round, port)?,
         };
-        judge(kind, &device, round, operations, &promise, port)?;
+        judge(&place, round, operations, &promise, port)?;
     }
     Ok(())
 }
 
 /// Formats the device, runs a load until the power is cut, unmounts the filesystem and waits for the power. Returns
 /// the promise of the load and the number of its operations.
-fn load(kind: Kind, device: &str, round: Round, port: &mut Port) -> Result<(Promise, usize)> {
-    let mounted = kind.format(device).and_then(|()| kind.mount(device, POINT));
+fn load(place: &Place<'_>, round: Round, port: &mut Port) -> Result<(Promise, usize)> {
+    let device = place.device;
+    let mounted = place.make().and_then(|()| place.mount(""));
     mounted.map_err(Error::Command)?;
     let mut rng = Rng::new(round.seed);
     let mut promise = workload::prepare(Path::new(POINT), &mut rng)?;
@@ -67,7 +73,7 @@ fn load(kind: Kind, device: &str, round: Round, port: &mut Port) -> Result<(Prom
         operations = done;
         port.send(&Answer::Done(done)).is_ok()
     });
-    kind.unmount(device, POINT).map_err(Error::Command)?;
+    place.unmount().map_err(Error::Command)?;
     port.send(&Answer::Down)?;
     let has_power = || File::open(device)?.read_exact(&mut [0; 4096]);
     while has_power().is_err() {
@@ -80,21 +86,20 @@ fn load(kind: Kind, device: &str, round: Round, port: &mut Port) -> Result<(Prom
 
 /// Formats the flash and runs a load until UBIFS emulates a power cut, after which it refuses writes. Returns the promise of
 /// the load and the number of its operations.
-fn ubifs_load(device: &str, round: Round) -> Result<(Promise, usize)> {
-    let kind = Kind::Ubifs;
+fn ubifs_load(place: &Place<'_>, round: Round) -> Result<(Promise, usize)> {
     for _ in 0..UBIFS_LOADS {
-        let mounted = kind.format(device).and_then(|()| kind.mount(device, POINT));
+        let mounted = place.make().and_then(|()| place.mount(""));
         mounted.map_err(Error::Command)?;
         let mut rng = Rng::new(round.seed);
         let mut promise = workload::prepare(Path::new(POINT), &mut rng)?;
-        fs::write(UBIFS_CUT, "1").map_err(|e| Error::io("write", Path::new(UBIFS_CUT), e))?;
+        fs::write(UBIFS_CUT, "1").at("write", Path::new(UBIFS_CUT))?;
         let begun = Instant::now();
         let mut operations = 0;
         let loaded = promise.load(Path::new(POINT), round.pace(), &mut rng, |done| {
             operations = done;
             begun.elapsed() < UBIFS_PATIENCE
         });
-        kind.unmount(device, POINT).map_err(Error::Command)?;
+        place.unmount().map_err(Error::Command)?;
         if loaded.is_err() {
             return Ok((promise, operations));
         }
@@ -114,40 +119,36 @@ impl Round {
 
 /// Determines the outcome of a power cut and sends it.
 fn judge(
-    kind: Kind,
-    device: &str,
+    place: &Place<'_>,
     round: Round,
     operations: usize,
     promise: &Promise,
     port: &mut Port,
 ) -> Result<()> {
-    let (outcome, found) = outcome(kind, device, promise);
+    let (outcome, found) = Outcome::of(place, promise);
     let failure = match round.synced {
         true => Failure::CutSync,
         false => Failure::CutAsync,
     };
     let cell = labels([
         ("failure", failure.name()),
-        ("filesystem", kind.name()),
+        ("filesystem", place.kind.name()),
         ("outcome", outcome.name()),
     ]);
     if let Some(found) = found {
-        let (cell, text) = (cell.clone(), format!("seed {}: {found}", round.seed));
-        port.send(&Answer::Line(Line::Note(Note { cell, text })))?;
+        let text = format!("seed {}: {found}", round.seed);
+        port.send(&Answer::Line(Line::note(cell.clone(), text)))?;
     }
-    port.send(&Answer::Line(Line::Sample(Sample {
-        cell,
-        round: round.number,
-        // A count is far below the limit of exact numbers.
-        values: [("operations".to_owned(), operations as f64)].into(),
-    })))
+    // A count is far below the limit of exact numbers.
+    let values = [("operations", operations as f64)];
+    port.send(&Answer::Line(Line::sample(cell, round.number, values)))
 }
 
 /// Returns the device of a load: the first disk, or an MTD partition on the memory region.
-fn first_device(kind: Kind) -> Reason<String> {
+fn first_device(kind: Filesystem) -> Reason<String> {
     match kind {
-        Kind::Ubifs => return Ok("0".to_owned()),
-        Kind::Jffs2 => {}
+        Filesystem::Ubifs => return Ok("0".to_owned()),
+        Filesystem::Jffs2 => {}
         _ => return Ok(disk(0)),
     }
     for entry in fs::read_dir("/sys/bus/pci/devices")
@@ -177,59 +178,19 @@ fn first_device(kind: Kind) -> Reason<String> {
     Err("the memory region is missing".to_owned())
 }
 
-/// Determines the outcome of a power cut, and the first deviation.
-fn outcome(kind: Kind, device: &str, promise: &Promise) -> (Outcome, Option<String>) {
-    let found = match look(kind, device, promise) {
-        Ok((None, None)) => match kind.check(device, "") {
-            None | Some(Ok(())) => return (Outcome::Clean, None),
-            Some(Err(found)) => {
-                let repaired = kind.repair(device, false).is_some_and(|r| r.is_ok());
-                if repaired && matches!(look(kind, device, promise), Ok((None, None))) {
-                    return (Outcome::AutoFixed, Some(found));
-                }
-                found
-            }
-        },
-        Ok((None, Some(silent))) if silent.contains(NEVER_WRITTEN) => {
-            return (Outcome::Silent, Some(silent));
-        }
-        Ok((told, silent)) => told.or(silent).unwrap_or_default(),
-        Err(refused) => refused,
-    };
-    let repaired = kind.repair(device, true);
-    let after = match (&repaired, look(kind, device, promise)) {
-        (Some(Ok(())), Ok((None, None))) => return (Outcome::NeedsFsck, Some(found)),
-        (_, Ok((None, Some(_)))) => return (Outcome::Silent, Some(found)),
-        (_, Ok((told, _))) => told.unwrap_or_default(),
-        (_, Err(refused)) => refused,
-    };
-    let found = format!("{found}; after repair {after}");
-    (Outcome::Fatal, Some(found))
-}
-
 /// Repeats a load in memory to learn what it promised. Operations that may have begun promise nothing.
 fn replay(round: Round, operations: usize) -> Result<Promise> {
-    fs::create_dir_all(REPLAY).map_err(|e| Error::io("create", Path::new(REPLAY), e))?;
-    inside::attach("tmpfs", "tmpfs", REPLAY, "", false).map_err(Error::Command)?;
+    fs::create_dir_all(REPLAY).at("create", Path::new(REPLAY))?;
+    attach("tmpfs", "tmpfs", REPLAY, "", false).map_err(Error::Command)?;
     let top = Path::new(REPLAY);
     let mut rng = Rng::new(round.seed);
     let mut promise = workload::prepare(top, &mut rng)?;
-    let failed = |e| Error::io("replay the load in", top, e);
     promise
         .load(top, round.pace(), &mut rng, |done| done < operations)
-        .map_err(failed)?;
+        .at("replay the load in", top)?;
     promise
         .load(top, Pace::Never, &mut rng, |done| done < UNREPORTED)
-        .map_err(failed)?;
+        .at("replay the load in", top)?;
     detach(REPLAY).map_err(Error::Command)?;
     Ok(promise)
-}
-
-/// Mounts the filesystem and compares it with the promise. Returns the first reported and the first silent
-/// deviation.
-fn look(kind: Kind, device: &str, promise: &Promise) -> Reason<(Option<String>, Option<String>)> {
-    kind.mount(device, POINT)?;
-    let verdict = promise.judge(Path::new(POINT));
-    let unmounted = kind.unmount(device, POINT);
-    Ok((verdict.told.or(unmounted.err()), verdict.silent))
 }

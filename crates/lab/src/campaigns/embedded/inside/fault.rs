@@ -1,9 +1,11 @@
 //! Filesystems on a device that fails: device-mapper's flakey target, or changed bytes below a linear mapping.
 
-use super::super::kind::Kind;
 use super::job::{Fault, Reason, forget};
-use crate::guest::inside::{self, POINT, command, detach};
-use crate::record::{Sample, labels};
+use crate::engines::filesystem::{Place, detach};
+use crate::guest::inside::{self, POINT, dmsetup};
+use crate::measure::helper::noise;
+use crate::measure::root;
+use crate::record::{Line, labels};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
@@ -22,6 +24,7 @@ const FIRST: u64 = 16 << 10;
 const NAME: &str = "faulty";
 
 /// Result of a fault. Files are those that were synced without an error.
+#[derive(Default)]
 pub(super) struct Seen {
     /// Files that were synced, and are read again.
     files: usize,
@@ -38,35 +41,55 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    pub(super) fn sample(&self, kind: Kind, fault: Fault) -> Sample {
+    pub(super) fn sample(&self, filesystem: &str, fault: Fault) -> Line {
         let result = |error: &Option<String>| error.as_deref().unwrap_or("succeeds").to_owned();
         let cell = labels([
             ("fault", fault.name()),
-            ("filesystem", kind.name()),
+            ("filesystem", filesystem),
             ("write after the fault", &result(&self.write_error)),
             ("next mount", &result(&self.mount_error)),
         ]);
+        // Counts are far below the limit of exact numbers.
         let values = [
-            ("failed_operations", self.errors as usize),
-            ("files", self.files),
-            ("lost", self.lost),
-            ("wrong", self.wrong),
+            ("failed_operations", f64::from(self.errors)),
+            ("files", self.files as f64),
+            ("lost", self.lost as f64),
+            ("wrong", self.wrong as f64),
         ];
-        Sample {
-            cell,
-            round: 1,
-            // Counts are far below the limit of exact numbers.
-            values: values.map(|(name, v)| (name.to_owned(), v as f64)).into(),
+        Line::sample(cell, 1, values)
+    }
+
+    /// Compares the files with their expected content.
+    fn compare(&mut self, expected: &Files) {
+        (self.lost, self.wrong) = (0, 0);
+        for (path, digest) in expected {
+            match fs::read(path) {
+                Err(_) => self.lost += 1,
+                Ok(bytes) if blake3::hash(&bytes) != *digest => self.wrong += 1,
+                Ok(_) => {}
+            }
         }
+    }
+
+    /// Compares the files after another mount.
+    fn remount(&mut self, place: &Place<'_>, expected: &Files) -> Reason<()> {
+        self.lost = expected.len();
+        forget()?;
+        self.mount_error = place.mount("").err();
+        if self.mount_error.is_none() {
+            self.compare(expected);
+            self.mount_error = place.unmount().err();
+        }
+        Ok(())
     }
 }
 
 /// Tests a filesystem with a fault of its device.
-pub(super) fn run(kind: Kind, device: &str, fault: Fault) -> Reason<Seen> {
-    let seen = match (kind.is_image(), kind.is_flash()) {
-        (true, _) => image_fault(kind, device, fault),
-        (_, true) => flash_fault(kind, device),
-        _ => files_fault(kind, device, fault),
+pub(super) fn run(place: &Place<'_>, fault: Fault) -> Reason<Seen> {
+    let seen = match (place.kind.is_image(), place.kind.is_flash()) {
+        (true, _) => image_fault(place, fault),
+        (_, true) => flash_fault(place),
+        _ => files_fault(place, fault),
     };
     if seen.is_err() {
         // An earlier test that failed may have left its device, mounted or not.
@@ -79,39 +102,15 @@ pub(super) fn run(kind: Kind, device: &str, fault: Fault) -> Reason<Seen> {
 /// Content of files by path, as digests.
 type Files = BTreeMap<PathBuf, blake3::Hash>;
 
-/// Reads all files below `top`, at most `most`.
+/// Reads the first files below `top`, at most `most`.
 fn files(top: &Path, most: usize) -> Reason<Files> {
-    let mut found = Files::new();
-    let mut stack = vec![top.to_owned()];
-    while let Some(directory) = stack.pop() {
-        for entry in fs::read_dir(&directory)
-            .map_err(|e| e.to_string())?
-            .flatten()
-        {
-            let path = entry.path();
-            let kind = entry.file_type().map_err(|e| e.to_string())?;
-            if kind.is_dir() {
-                stack.push(path);
-            } else if kind.is_file() && found.len() < most {
-                let bytes = fs::read(&path).map_err(|e| e.to_string())?;
-                found.insert(path, blake3::hash(&bytes));
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// Counts the files that are lost and those with wrong content.
-fn compare(expected: &Files) -> (usize, usize) {
-    let (mut lost, mut wrong) = (0, 0);
-    for (path, digest) in expected {
-        match fs::read(path) {
-            Err(_) => lost += 1,
-            Ok(bytes) if blake3::hash(&bytes) != *digest => wrong += 1,
-            Ok(_) => {}
-        }
-    }
-    (lost, wrong)
+    let mut found = Vec::new();
+    root::list(top, &mut found).map_err(|e| e.to_string())?;
+    let read = |(path, _): (PathBuf, u64)| {
+        let bytes = fs::read(&path).map_err(|e| e.to_string())?;
+        Ok((path, blake3::hash(&bytes)))
+    };
+    found.into_iter().take(most).map(read).collect()
 }
 
 /// Maps a device without a fault. Returns the path of the mapped device.
@@ -148,10 +147,9 @@ fn set(device: &str, fault: Fault, begins: bool) -> Reason<()> {
         true => format!("0 {sectors} flakey {device} 0 0 60 {features}"),
         false => format!("0 {sectors} linear {device} 0"),
     };
-    let dmsetup = |words: &[&str]| command(0, &[&["/sbin/dmsetup"], words].concat());
     dmsetup(&["suspend", "--nolockfs", NAME])?;
     dmsetup(&["load", NAME, "--table", &table])?;
-    dmsetup(&["resume", "--noudevsync", "--noudevrules", NAME]).map(|_| ())
+    dmsetup(&["resume", NAME])
 }
 
 /// Inverts one byte in each [`STRIDE`] below the mapping. A second call restores the content.
@@ -177,9 +175,7 @@ fn write_error() -> Option<String> {
 /// Writes a file of random content and syncs it and the directory.
 fn write_synced(path: &Path, seed: u64) -> std::io::Result<blake3::Hash> {
     let mut rng = Rng::new(seed);
-    let bytes: Vec<u8> = (0..LENGTH / 8)
-        .flat_map(|_| rng.draw().to_le_bytes())
-        .collect();
+    let bytes = noise(&mut rng, LENGTH);
     let mut file = File::create(path)?;
     file.write_all(&bytes)?;
     file.sync_all()?;
@@ -201,94 +197,75 @@ fn write(prefix: &str, expected: &mut Files) -> u32 {
 }
 
 /// Tests a filesystem on flash whose fault was there from the beginning.
-fn flash_fault(kind: Kind, device: &str) -> Reason<Seen> {
-    kind.format(device)?;
-    kind.mount(device, POINT)?;
+fn flash_fault(place: &Place<'_>) -> Reason<Seen> {
+    let mut seen = Seen::default();
+    place.make()?;
+    place.mount("")?;
     let mut expected = Files::new();
-    let errors = ["first", "second", "third"].map(|prefix| write(prefix, &mut expected));
-    let write_error = write_error();
-    kind.unmount(device, POINT)?;
-    forget()?;
-    let mut mount_error = kind.mount(device, POINT).err();
-    let mut counts = (expected.len(), 0);
-    if mount_error.is_none() {
-        counts = compare(&expected);
-        mount_error = kind.unmount(device, POINT).err();
+    for prefix in ["first", "second", "third"] {
+        seen.errors += write(prefix, &mut expected);
     }
-    Ok(Seen {
-        files: expected.len(),
-        errors: errors.iter().sum(),
-        write_error,
-        mount_error,
-        lost: counts.0,
-        wrong: counts.1,
-    })
+    seen.files = expected.len();
+    seen.write_error = write_error();
+    place.unmount()?;
+    seen.remount(place, &expected)?;
+    Ok(seen)
 }
 
 /// Tests a faulty device under a filesystem that can be written.
-fn files_fault(kind: Kind, device: &str, fault: Fault) -> Reason<Seen> {
-    kind.format(device)?;
-    let mapped = map(device)?;
-    kind.mount(&mapped, POINT)?;
+fn files_fault(place: &Place<'_>, fault: Fault) -> Reason<Seen> {
+    let mut seen = Seen::default();
+    let device = place.device;
+    place.make()?;
+    let place = &Place {
+        device: &map(device)?,
+        ..*place
+    };
+    place.mount("")?;
     let mut expected = Files::new();
     if write("before", &mut expected) > 0 {
         return Err("files cannot be written before the fault".to_owned());
     }
     forget()?;
     set(device, fault, true)?;
-    let mut errors = 0;
-    let mut counts = None;
     match fault.is_of_writes() {
         true => {
-            errors = write("during", &mut expected);
+            seen.errors = write("during", &mut expected);
             // Writes the metadata, too. Its errors show in the files after it.
             rustix::fs::sync();
-            errors += write("later", &mut expected);
+            seen.errors += write("later", &mut expected);
+            seen.lost = expected.len();
         }
-        false => counts = Some(compare(&expected)),
+        false => seen.compare(&expected),
     }
+    seen.files = expected.len();
     set(device, fault, false)?;
-    let write_error = write_error();
-    let unmounted = kind.unmount(&mapped, POINT);
-    let mut mount_error = unmounted.err();
-    if counts.is_none() && mount_error.is_none() {
-        forget()?;
-        mount_error = kind.mount(&mapped, POINT).err();
-        if mount_error.is_none() {
-            counts = Some(compare(&expected));
-            mount_error = kind.unmount(&mapped, POINT).err();
-        }
+    seen.write_error = write_error();
+    seen.mount_error = place.unmount().err();
+    if fault.is_of_writes() && seen.mount_error.is_none() {
+        seen.remount(place, &expected)?;
     }
     inside::unmap(NAME)?;
-    let (lost, wrong) = counts.unwrap_or((expected.len(), 0));
-    Ok(Seen {
-        files: expected.len(),
-        errors,
-        write_error,
-        mount_error,
-        lost,
-        wrong,
-    })
+    Ok(seen)
 }
 
 /// Tests a faulty device under an image.
-fn image_fault(kind: Kind, device: &str, fault: Fault) -> Reason<Seen> {
-    let mapped = map(device)?;
-    kind.mount(&mapped, POINT)?;
+fn image_fault(place: &Place<'_>, fault: Fault) -> Reason<Seen> {
+    let mut seen = Seen::default();
+    let device = place.device;
+    let place = &Place {
+        device: &map(device)?,
+        ..*place
+    };
+    place.mount("")?;
     let expected = files(Path::new(POINT), FILES as usize)?;
+    seen.files = expected.len();
     forget()?;
     set(device, fault, true)?;
-    let (lost, wrong) = compare(&expected);
+    seen.compare(&expected);
     set(device, fault, false)?;
-    let write_error = write_error();
-    kind.unmount(&mapped, POINT)?;
+    seen.write_error = write_error();
+    place.unmount()?;
     inside::unmap(NAME)?;
-    Ok(Seen {
-        files: expected.len(),
-        errors: 0,
-        write_error,
-        mount_error: None,
-        lost,
-        wrong,
-    })
+    Ok(seen)
 }

@@ -1,15 +1,16 @@
 //! Figures of a filesystem: small root, large partition, fio and check.
 
-use super::super::kind::Kind;
+use super::super::kind;
 use super::super::report::{
     CHECK, KERNEL_BOOT, MOUNT, OVERHEAD, RANDOM_READ, RANDOM_WRITE, READ, ROOT_MOUNT, ROOT_START,
     SYNC_WRITE, THREADS_BUSY, THREADS_IDLE, WRITE,
 };
 use super::fault;
 use super::job::{Answer, Fault, Reason, forget};
-use crate::Result;
-use crate::guest::inside::{self, POINT, Port, command, detach, disk};
-use crate::record::{Line, Note, Sample, labels};
+use crate::engines::filesystem::{Place, attach, detach};
+use crate::guest::inside::{POINT, Port, disk};
+use crate::measure::helper::{self, noise};
+use crate::record::{Line, labels};
 use crate::report::table::Figure;
 use std::fs::{self, File};
 use std::io::Write;
@@ -34,26 +35,27 @@ const PER_DIRECTORY: usize = 64;
 
 /// Test of one filesystem.
 pub(super) struct Test<'a> {
-    pub(super) kind: Kind,
+    pub(super) place: Place<'a>,
     pub(super) port: &'a mut Port,
 }
 
 impl Test<'_> {
-    fn figure(&mut self, figure: &Figure, samples: &[u64]) -> Result<()> {
+    fn send(&mut self, line: Line) -> Reason<()> {
+        let sent = self.port.send(&Answer::Line(line));
+        sent.map_err(|e| e.to_string())
+    }
+
+    fn figure(&mut self, figure: &Figure, samples: &[u64]) -> Reason<()> {
         for (round, sample) in (1..).zip(samples) {
-            let line = Line::Sample(Sample {
-                cell: labels([("filesystem", self.kind.name())]),
-                round,
-                // Microseconds and KiB/s are exact in this type.
-                values: [(figure.value.to_owned(), *sample as f64)].into(),
-            });
-            self.port.send(&Answer::Line(line))?;
+            let cell = labels([("filesystem", self.place.kind.name())]);
+            // Microseconds and KiB/s are exact in this type.
+            self.send(Line::sample(cell, round, [(figure.value, *sample as f64)]))?;
         }
         Ok(())
     }
 
     /// Sends the figure of a part, or the reason why there is none.
-    fn part(&mut self, figure: &Figure, sample: Reason<u64>) -> Result<()> {
+    fn part(&mut self, figure: &Figure, sample: Reason<u64>) -> Reason<()> {
         match sample {
             Ok(sample) => self.figure(figure, &[sample]),
             Err(reason) => self.without(figure.title, reason),
@@ -61,38 +63,32 @@ impl Test<'_> {
     }
 
     /// Sends the reason why a part has no result.
-    fn without(&mut self, part: &str, text: String) -> Result<()> {
-        let cell = labels([("filesystem", self.kind.name()), ("part", part)]);
-        let line = Line::Failure(Note { cell, text });
-        self.port.send(&Answer::Line(line))
+    fn without(&mut self, part: &str, text: String) -> Reason<()> {
+        let cell = labels([("filesystem", self.place.kind.name()), ("part", part)]);
+        self.send(Line::failure(cell, text))
     }
 
-    /// Measures everything that exists for the filesystem.
-    pub(super) fn run(&mut self, fill: u64, tuff: &str, faults: &[Fault]) -> Result<()> {
-        let kind = self.kind;
+    /// Measures everything that exists for the filesystem. The place is the large partition.
+    pub(super) fn run(&mut self, root: &str, fill: u64, faults: &[Fault]) -> Reason<()> {
         self.figure(&KERNEL_BOOT, &[uptime()])?;
-        let (root, large) = match kind.is_flash() {
-            true => ("0".to_owned(), "1".to_owned()),
-            false => (disk(1), disk(2)),
+        let small = Place {
+            device: root,
+            ..self.place
         };
-        if let Err(reason) = self.root(&root) {
+        if let Err(reason) = self.root(&small) {
             self.without("small root", reason)?;
         }
-        if let Err(reason) = self.large(&large, fill, tuff)? {
+        if let Err(reason) = self.large(fill) {
             self.without("large partition", reason)?;
         }
-        self.faults(&large, faults)
+        self.faults(faults)
     }
 
     /// Tests the filesystem with each of the faults.
-    pub(super) fn faults(&mut self, device: &str, faults: &[Fault]) -> Result<()> {
-        let kind = self.kind;
+    pub(super) fn faults(&mut self, faults: &[Fault]) -> Reason<()> {
         for &fault in faults {
-            match fault::run(kind, device, fault) {
-                Ok(seen) => {
-                    let line = Line::Sample(seen.sample(kind, fault));
-                    self.port.send(&Answer::Line(line))?;
-                }
+            match fault::run(&self.place, fault) {
+                Ok(seen) => self.send(seen.sample(self.place.kind.name(), fault))?,
                 Err(reason) => self.without(fault.name(), reason)?,
             }
         }
@@ -100,128 +96,89 @@ impl Test<'_> {
     }
 
     /// Measures the small root filesystem.
-    fn root(&mut self, device: &str) -> Reason<()> {
-        let kind = self.kind;
-        if !kind.is_image() {
-            kind.format(device)?;
-            kind.mount(device, POINT)?;
+    fn root(&mut self, place: &Place<'_>) -> Reason<()> {
+        if !place.kind.is_image() {
+            place.make()?;
+            place.mount("")?;
             fs::create_dir_all(SOURCE).map_err(|e| e.to_string())?;
-            inside::attach("erofs", &disk(0), SOURCE, "", true)?;
+            attach("erofs", &disk(0), SOURCE, "", true)?;
             copy(Path::new(SOURCE), Path::new(POINT)).map_err(|e| format!("copy the root: {e}"))?;
             detach(SOURCE)?;
-            kind.unmount(device, POINT)?;
+            place.unmount()?;
         }
         let (mut mounts, mut starts) = (Vec::new(), Vec::new());
         for _ in 0..SAMPLES {
             forget()?;
             let begin = Instant::now();
-            kind.mount(device, POINT)?;
+            place.mount("")?;
             mounts.push(micros(begin));
             let begin = Instant::now();
-            command(0, &["chroot", POINT, "/bin/sh", "-c", "ls -lR /usr /lib"])?;
+            let list = [POINT, "/bin/sh", "-c", "ls -lR /usr /lib"];
+            helper::output("chroot", list).map_err(|e| e.to_string())?;
             starts.push(micros(begin));
-            kind.unmount(device, POINT)?;
+            place.unmount()?;
         }
-        let sent = self.figure(&ROOT_MOUNT, &mounts);
-        sent.and_then(|()| self.figure(&ROOT_START, &starts))
-            .map_err(|e| e.to_string())
+        self.figure(&ROOT_MOUNT, &mounts)?;
+        self.figure(&ROOT_START, &starts)
     }
 
-    /// Measures the large partition. The inner error is the reason for which the rest is missing.
-    fn large(&mut self, device: &str, fill: u64, tuff: &str) -> Result<Reason<()>> {
-        let kind = self.kind;
-        if !kind.is_image() {
-            let overhead = kind.format(device).and_then(|()| {
-                kind.mount(device, POINT)?;
-                let share = unusable(device)?;
-                let filled =
-                    fill_directory(Path::new(POINT), fill).map_err(|e| format!("fill: {e}"));
-                let unmounted = kind.unmount(device, POINT);
-                filled.and(unmounted).map(|()| share)
-            });
-            let is_filled = overhead.is_ok();
-            self.part(&OVERHEAD, overhead)?;
-            if !is_filled {
-                return Ok(Err("the partition could not be filled".to_owned()));
-            }
+    /// Measures the large partition. The error is the reason for which the rest is missing.
+    fn large(&mut self, fill: u64) -> Reason<()> {
+        let place = self.place;
+        if !place.kind.is_image() {
+            place.make()?;
+            place.mount("")?;
+            self.part(&OVERHEAD, unusable(place.device))?;
+            let filled = fill_directory(Path::new(POINT), fill).map_err(|e| format!("fill: {e}"));
+            place.unmount()?;
+            filled?;
         }
         let mut mounts = Vec::new();
         for _ in 0..SAMPLES {
-            let mounted = forget().and_then(|()| {
-                let begin = Instant::now();
-                kind.mount(device, POINT)?;
-                mounts.push(micros(begin));
-                kind.unmount(device, POINT)
-            });
-            if mounted.is_err() {
-                return Ok(mounted);
-            }
+            forget()?;
+            let begin = Instant::now();
+            place.mount("")?;
+            mounts.push(micros(begin));
+            place.unmount()?;
         }
         self.figure(&MOUNT, &mounts)?;
-        if let Err(reason) = kind.mount(device, POINT) {
-            return Ok(Err(reason));
-        }
-        if let Err(reason) = kind.start_cleaner(device) {
+        place.mount("")?;
+        if let Err(reason) = kind::start_cleaner(place.kind, place.device) {
             self.without("cleaner", reason)?;
         }
         self.fio()?;
-        kind.stop_cleaner();
-        if let Err(reason) = kind.unmount(device, POINT) {
-            return Ok(Err(reason));
-        }
+        kind::stop_cleaner();
+        place.unmount()?;
+        forget()?;
         let begin = Instant::now();
-        match forget().and_then(|()| kind.check(device, tuff).transpose()) {
-            Ok(None) => {}
-            Ok(Some(())) => self.figure(&CHECK, &[micros(begin)])?,
-            Err(reason) => self.part(&CHECK, Err(reason))?,
+        match place.check() {
+            None => Ok(()),
+            Some(checked) => self.part(&CHECK, checked.map(|()| micros(begin))),
         }
-        Ok(Ok(()))
     }
 
     /// Runs fio in the mounted partition.
-    fn fio(&mut self) -> Result<()> {
+    fn fio(&mut self) -> Reason<()> {
         let before = threads();
         let file = format!("{POINT}/{BIG}");
-        for (figure, how, block) in [(READ, "read", "128k"), (RANDOM_READ, "randread", "4k")] {
-            let speed = forget().and_then(|()| {
-                fio(
-                    &[
-                        "--readonly",
-                        "--filename",
-                        &file,
-                        "--rw",
-                        how,
-                        "--bs",
-                        block,
-                    ],
-                    "read",
-                )
-            });
-            self.part(&figure, speed)?;
+        for (figure, how) in [
+            (READ, "--rw=read --bs=128k"),
+            (RANDOM_READ, "--rw=randread --bs=4k"),
+        ] {
+            forget()?;
+            self.part(&figure, fio(&file, &format!("--readonly {how}"), "read"))?;
         }
-        if !self.kind.is_image() {
+        if !self.place.kind.is_image() {
             let file = format!("{POINT}/written");
-            for (figure, how, block, sync) in [
-                (WRITE, "write", "128k", "0"),
-                (RANDOM_WRITE, "randwrite", "4k", "0"),
-                (SYNC_WRITE, "randwrite", "4k", "1"),
+            for (figure, how) in [
+                (WRITE, "--rw=write --bs=128k --fsync=0"),
+                (RANDOM_WRITE, "--rw=randwrite --bs=4k --fsync=0"),
+                (SYNC_WRITE, "--rw=randwrite --bs=4k --fsync=1"),
             ] {
-                let speed = fio(
-                    &[
-                        "--end_fsync",
-                        "1",
-                        "--fsync",
-                        sync,
-                        "--filename",
-                        &file,
-                        "--rw",
-                        how,
-                        "--bs",
-                        block,
-                    ],
-                    "write",
-                );
-                self.part(&figure, speed)?;
+                self.part(
+                    &figure,
+                    fio(&file, &format!("--end_fsync=1 {how}"), "write"),
+                )?;
             }
         }
         let busy = threads();
@@ -300,12 +257,8 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
 /// Writes incompressible files until they have `bytes` bytes together, the file for fio first.
 pub(in super::super) fn fill_directory(top: &Path, bytes: u64) -> std::io::Result<()> {
     let mut rng = Rng::new(1);
-    let mut content = |length: usize| -> Vec<u8> {
-        let words = (0..length.div_ceil(8)).flat_map(|_| rng.draw().to_le_bytes());
-        words.take(length).collect()
-    };
     let mut big = File::create(top.join(BIG))?;
-    big.write_all(&content(BIG_LENGTH))?;
+    big.write_all(&noise(&mut rng, BIG_LENGTH))?;
     let mut left = bytes.saturating_sub(BIG_LENGTH as u64);
     let mut number = 0;
     while left > 0 {
@@ -315,32 +268,24 @@ pub(in super::super) fn fill_directory(top: &Path, bytes: u64) -> std::io::Resul
         if number % PER_DIRECTORY == 0 {
             fs::create_dir(&directory)?;
         }
-        fs::write(directory.join(format!("file{number}")), content(length))?;
+        fs::write(
+            directory.join(format!("file{number}")),
+            noise(&mut rng, length),
+        )?;
         number += 1;
         left -= length as u64;
     }
     Ok(())
 }
 
-/// Runs fio and returns the speed in KiB/s.
-fn fio(arguments: &[&str], direction: &str) -> Reason<u64> {
-    let size = BIG_LENGTH.to_string();
-    let mut words = vec![
-        "fio",
-        "--name",
-        "job",
-        "--output-format",
-        "json",
-        "--ioengine",
-        "psync",
-        "--thread",
-    ];
-    words.extend(["--runtime", "5", "--size", &size, "--randseed", "1"]);
-    words.extend(arguments);
-    let text = command(0, &words)?;
-    let from = text.find('{').unwrap_or(0);
-    let value: serde_json::Value =
-        serde_json::from_str(&text[from..]).map_err(|e| format!("fio: {e}"))?;
+/// Runs fio on a file and returns the speed in KiB/s.
+fn fio(file: &str, how: &str, direction: &str) -> Reason<u64> {
+    let words = format!(
+        "--name=job --output-format=json --ioengine=psync --thread --runtime=5 --size={BIG_LENGTH} --randseed=1 {how}"
+    );
+    let file = format!("--filename={file}");
+    let value = helper::json(Path::new("fio"), words.split(' ').chain([&*file]));
+    let value = value.map_err(|e| e.to_string())?;
     value["jobs"][0][direction]["bw"]
         .as_u64()
         .ok_or_else(|| "fio reports no speed".to_owned())

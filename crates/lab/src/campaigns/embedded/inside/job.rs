@@ -1,6 +1,6 @@
 //! Jobs of the guest and their results.
 
-use super::super::kind::Kind;
+use crate::engines::filesystem::Filesystem;
 use crate::record::Line;
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ pub enum Job {
     /// Measures a filesystem. Disks: root files, tested root, large partition.
     Measure {
         /// Filesystem that is tested.
-        kind: Kind,
+        kind: Filesystem,
         /// Bytes of the files that fill the large partition.
         fill: u64,
         /// Path of `tuff` in the guest.
@@ -22,14 +22,14 @@ pub enum Job {
     /// Tests a filesystem on nandsim, which has a fault.
     Flash {
         /// Filesystem that is tested.
-        kind: Kind,
+        kind: Filesystem,
         /// Fault of the flash.
         fault: Fault,
     },
     /// Runs rounds with a power cut of the first disk or flash.
     Cut {
         /// Filesystem that is tested.
-        kind: Kind,
+        kind: Filesystem,
         /// Round that another guest began, with the number of operations that it reported. It is judged first.
         begun: Option<(Round, usize)>,
         /// Rounds to run.

@@ -10,7 +10,7 @@ mod subject;
 
 pub use subject::Tally;
 
-use crate::{Error, Result};
+use crate::{At, Result};
 use copies::Copier;
 use rustix::fs::{Advice, FallocateFlags, SeekFrom, fadvise, fallocate, seek};
 use rustix::io::Errno;
@@ -19,7 +19,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use subject::{Subject, differs};
 use tuff_testkit::Rng;
 use vmap::{Flush, Map, MapMut};
@@ -27,23 +27,30 @@ use vmap::{Flush, Map, MapMut};
 /// Number of preceding operations that the report of a difference shows.
 const TOLD: usize = 24;
 
-/// Extent of a run.
-#[derive(Clone, Copy, Debug)]
+/// Number of files that are used at once.
+const FILES: usize = 4;
+/// Maximum size of a file. Unit: bytes.
+const SIZE_MAX: u64 = 1 << 20;
+/// Maximum length of an operation. Unit: bytes.
+const LEN_MAX: u64 = 64 << 10;
+
+/// Compare files on a mounted filesystem with a model: writes, mappings, holes, truncation, copies by other processes
+///
+/// On a wrong byte, prints the operations that led to it and exits with 1.
+#[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Seed of all operations.
-    pub seed: u64,
-    /// Number of operations over all files.
+    /// Folder on the filesystem under test
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Number of operations on the files
+    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
     pub operations: u64,
-    /// Number of files that are used at once.
-    pub files: usize,
-    /// Maximum size of a file. Unit: bytes.
-    pub size_max: u64,
-    /// Maximum length of an operation. Unit: bytes.
-    pub len_max: u64,
-    /// True if files are also read and written through mappings.
-    pub mapped: bool,
-    /// Operations per copy of a file by another process. Half of the copies are made while the file grows. 0
-    /// disables copies.
+    /// Seed of the sequence of operations
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// Operations between copies of an open file by another process (cp, tar -S, rsync -S, ...), half of them while the file
+    /// grows; 0 disables copies
+    #[arg(long, default_value_t = 100, value_name = "N")]
     pub copy_every: u64,
 }
 
@@ -66,58 +73,33 @@ enum What {
     Copy,
 }
 
-/// Operations to draw from. Repetition is the weight.
-const MIX: [What; 36] = {
-    use What::*;
-    [
-        Read,
-        Read,
-        Read,
-        Read,
-        Read,
-        Write,
-        Write,
-        Write,
-        Write,
-        Write,
-        Write,
-        Append,
-        Append,
-        MappedRead,
-        MappedRead,
-        MappedRead,
-        MappedRead,
-        MappedWrite,
-        MappedWrite,
-        MappedWrite,
-        MappedWrite,
-        Truncate,
-        Truncate,
-        Punch,
-        Punch,
-        Zero,
-        Reserve,
-        Sync,
-        Reopen,
-        Evict,
-        Evict,
-        Compare,
-        Seek,
-        Seek,
-        Seek,
-        Seek,
-    ]
-};
+/// Operations to draw from, with their weights.
+const MIX: [(What, usize); 14] = [
+    (What::Read, 5),
+    (What::Write, 6),
+    (What::Append, 2),
+    (What::MappedRead, 4),
+    (What::MappedWrite, 4),
+    (What::Truncate, 2),
+    (What::Punch, 2),
+    (What::Zero, 1),
+    (What::Reserve, 1),
+    (What::Sync, 1),
+    (What::Reopen, 1),
+    (What::Evict, 2),
+    (What::Compare, 1),
+    (What::Seek, 4),
+];
 
 /// Runs the operations on files in a folder. The files are removed at the end, or kept after a difference.
 /// The inner error describes the difference.
-pub fn run(options: &Options, dir: &Path) -> Result<std::result::Result<Tally, String>> {
-    let host = |e: io::Error| Error::io("test files in", dir, e);
+pub fn run(options: &Options) -> Result<std::result::Result<Tally, String>> {
+    let dir = &options.dir;
     let mut rng = Rng::new(options.seed);
     let mut subjects = Vec::new();
-    for n in 0..options.files.max(1) {
+    for n in 0..FILES {
         let path = dir.join(format!("exercised {n}"));
-        let file = open(&path, true).map_err(host)?;
+        let file = open(&path, true).at("test files in", dir)?;
         subjects.push(Subject {
             path,
             file,
@@ -127,21 +109,25 @@ pub fn run(options: &Options, dir: &Path) -> Result<std::result::Result<Tally, S
     }
     let mut tally = Tally::default();
     let copiers = copies::available();
+    let mix = MIX
+        .into_iter()
+        .flat_map(|(what, weight)| vec![what; weight]);
+    let mix: Vec<What> = mix.collect();
     for number in 0..options.operations {
         let at = rng.below(subjects.len());
         let what = match rng.below(options.copy_every.max(1) as usize) {
             0 if options.copy_every > 0 => What::Copy,
-            _ => MIX[rng.below(MIX.len())],
+            _ => mix[rng.below(mix.len())],
         };
         let wrong = step(
             &mut subjects[at],
             what,
             number,
-            (options, &copiers),
+            &copiers,
             &mut rng,
             &mut tally,
         )
-        .map_err(host)?;
+        .at("test files in", dir)?;
         tally.operations += 1;
         if let Some(wrong) = wrong {
             let s = &subjects[at];
@@ -154,10 +140,10 @@ pub fn run(options: &Options, dir: &Path) -> Result<std::result::Result<Tally, S
         }
     }
     for mut s in subjects {
-        if let Some(wrong) = compare(&mut s, &mut tally).map_err(host)? {
+        if let Some(wrong) = compare(&mut s, &mut tally).at("test files in", dir)? {
             return Ok(Err(format!("{}: at the end: {wrong}", s.path.display())));
         }
-        std::fs::remove_file(&s.path).map_err(host)?;
+        std::fs::remove_file(&s.path).at("test files in", dir)?;
     }
     Ok(Ok(tally))
 }
@@ -176,7 +162,7 @@ fn step(
     s: &mut Subject,
     what: What,
     number: u64,
-    (options, copiers): (&Options, &[Copier]),
+    copiers: &[Copier],
     rng: &mut Rng,
     tally: &mut Tally,
 ) -> io::Result<Option<String>> {
@@ -188,11 +174,7 @@ fn step(
         if rng.below(3) == 0 { at & !4095 } else { at }
     };
     let length = |rng: &mut Rng| {
-        let most = if rng.below(4) == 0 {
-            16
-        } else {
-            options.len_max
-        };
+        let most = if rng.below(4) == 0 { 16 } else { LEN_MAX };
         1 + below(rng, most)
     };
     let inside = |rng: &mut Rng| {
@@ -209,7 +191,7 @@ fn step(
             format!("read {len} at {at}")
         }
         What::Write | What::Append => {
-            let most = options.size_max - 1;
+            let most = SIZE_MAX - 1;
             let at = match what {
                 What::Append => (size
                     + if rng.below(3) == 0 {
@@ -220,13 +202,13 @@ fn step(
                 .min(most),
                 _ => offset(rng, size + 1).min(most),
             };
-            let len = length(rng).min(options.size_max - at);
+            let len = length(rng).min(SIZE_MAX - at);
             let bytes = pattern(number, at, len);
             s.file.write_all_at(&bytes, at)?;
             put(&mut s.want, at, &bytes);
             format!("write {len} at {at}")
         }
-        What::MappedRead if options.mapped && size > 0 => {
+        What::MappedRead if size > 0 => {
             let (at, len) = inside(rng);
             let map = Map::with_options()
                 .offset(at as usize)
@@ -237,7 +219,7 @@ fn step(
             tally.mapped += 1;
             format!("mapped read {len} at {at}")
         }
-        What::MappedWrite if options.mapped && size > 0 => {
+        What::MappedWrite if size > 0 => {
             let (at, len) = inside(rng);
             let bytes = pattern(number, at, len);
             let mut map = MapMut::with_options()
@@ -254,7 +236,7 @@ fn step(
             format!("mapped write {len} at {at}")
         }
         What::Truncate => {
-            let to = offset(rng, options.size_max);
+            let to = offset(rng, SIZE_MAX);
             s.file.set_len(to)?;
             s.want.resize(to as usize, 0);
             format!("truncate to {to}")
@@ -278,8 +260,8 @@ fn step(
             format!("{what:?} {len} at {at}")
         }
         What::Reserve => {
-            let at = offset(rng, options.size_max);
-            let len = length(rng).min(options.size_max - at).max(1);
+            let at = offset(rng, SIZE_MAX);
+            let len = length(rng).min(SIZE_MAX - at).max(1);
             match fallocate(&s.file, FallocateFlags::empty(), at, len) {
                 Ok(()) => s.want.resize(s.want.len().max((at + len) as usize), 0),
                 Err(rustix::io::Errno::OPNOTSUPP) => {}
@@ -312,7 +294,7 @@ fn step(
             let copier = &copiers[rng.below(copiers.len())];
             let growth = match rng.below(2) {
                 0 if copier.allows_growth() => {
-                    pattern(number, size, length(rng).min(options.size_max - size))
+                    pattern(number, size, length(rng).min(SIZE_MAX - size))
                 }
                 _ => Vec::new(),
             };
@@ -405,15 +387,12 @@ mod tests {
     fn an_intact_filesystem_passes_and_a_wrong_byte_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let options = Options {
+            dir: dir.path().to_owned(),
             seed: 5,
             operations: 3000,
-            files: 3,
-            size_max: 100_000,
-            len_max: 20_000,
-            mapped: true,
             copy_every: 100,
         };
-        let tally = run(&options, dir.path()).unwrap().unwrap();
+        let tally = run(&options).unwrap().unwrap();
         assert!(
             tally.mapped > 300 && tally.compared_bytes > 1 << 20,
             "{tally:?}"

@@ -1,6 +1,7 @@
 //! File under test with its expected content.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::fs::File;
 use std::path::PathBuf;
 
@@ -25,6 +26,16 @@ pub struct Tally {
     pub seeks: u64,
     /// Number of copies by other processes and system calls.
     pub copies: u64,
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} operations, {} of them through mappings, {} searches for holes, {} copies, {} bytes compared",
+            self.operations, self.mapped, self.seeks, self.copies, self.compared_bytes
+        )
+    }
 }
 
 pub(super) fn differs(want: &[u8], at: u64, found: &[u8], tally: &mut Tally) -> Option<String> {

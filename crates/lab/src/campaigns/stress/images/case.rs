@@ -1,12 +1,12 @@
 //! Case of a campaign: the images of one seed, in a separate folder.
 
-use super::options::{Judge, Options};
+use super::options::{Judge, Options, Programs};
 use super::plant::Gardener;
 use super::planted::Planted;
 use super::settings;
 use super::tally::Tally;
-use crate::measure::stop;
-use crate::{Error, Result};
+use crate::measure::{stop, workspace};
+use crate::{At, Error, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
@@ -42,6 +42,7 @@ pub(super) fn found<T>(what: impl Into<String>) -> Outcome<T> {
 /// A tree and its images.
 pub(super) struct Case<'a> {
     pub(super) options: &'a Options,
+    pub(super) programs: &'a Programs,
     pub(super) tally: &'a mut Tally,
     /// Command lines that were run.
     pub(super) commands: Vec<String>,
@@ -63,9 +64,15 @@ pub(super) struct Image {
 
 impl<'a> Case<'a> {
     /// Creates a case in an empty folder.
-    pub(super) fn new(options: &'a Options, folder: &'a Path, tally: &'a mut Tally) -> Self {
+    pub(super) fn new(
+        options: &'a Options,
+        programs: &'a Programs,
+        folder: &'a Path,
+        tally: &'a mut Tally,
+    ) -> Self {
         Self {
             options,
+            programs,
             tally,
             commands: Vec::new(),
             folder,
@@ -75,7 +82,7 @@ impl<'a> Case<'a> {
     /// Builds the images and verifies them.
     pub(super) fn run(&mut self, rng: &mut Rng) -> Outcome {
         let root = self.path("tree");
-        fs::create_dir(&root).map_err(|e| Error::io("create", &root, e))?;
+        fs::create_dir(&root).at("create", &root)?;
         // Each part has a separate generator, so that draws of one part do not affect another one.
         let [tree, mut options, mut steps, mut judges] =
             std::array::from_fn(|_| Rng::new(rng.draw()));
@@ -111,7 +118,7 @@ impl<'a> Case<'a> {
                 // Fits: below 1000.
                 let stop = (steps.below(2) == 0).then(|| steps.below(1000) as u32);
                 let start = Instant::now();
-                if let Some(patched) = self.patch(&last, &image, name, &mut steps)? {
+                if let Some(patched) = self.patch(&last, &image, &name, &mut steps)? {
                     let took = start.elapsed();
                     self.judge(&patched, &planted)?;
                     if let Some(stop) = stop {
@@ -156,7 +163,7 @@ impl<'a> Case<'a> {
             order.push(b'\n');
         }
         let path = self.path("order");
-        fs::write(&path, order).map_err(|e| Error::io("write", &path, e))
+        fs::write(&path, order).at("write", &path)
     }
 
     /// Builds an image from sources that are equivalent to the tree. With the judge `Threads`, builds it
@@ -168,27 +175,11 @@ impl<'a> Case<'a> {
         image: &str,
         rng: &mut Rng,
     ) -> Outcome<Option<Image>> {
-        let [one, more] = threads(rng);
-        let line = |threads: String, image: &str| {
+        self.twice(image, rng, |case, threads, image| {
             let head = ["build", "--json", &threads].map(str::to_owned);
-            [&head[..], settings, &words(sources), &words(&[image])].concat()
-        };
-        let Some(kernel) = self.made(&line(one, image))? else {
-            return Ok(None);
-        };
-        if self.is_judge(Judge::Threads) {
-            if self.made(&line(more, "again"))?.is_none() {
-                return found("the build with more threads was refused");
-            }
-            self.saw(Judge::Threads);
-            self.same(image, "again")?;
-        }
-        Ok(Some(Image {
-            name: image.to_owned(),
-            devices: Vec::new(),
-            by_address: false,
-            kernel,
-        }))
+            let line = [&head[..], settings, &words(sources), &words(&[image])].concat();
+            case.made(&line)
+        })
     }
 
     /// Patches a copy of an image. With the judge `Threads`, patches another copy with more threads and
@@ -197,41 +188,42 @@ impl<'a> Case<'a> {
         &mut self,
         settings: &[String],
         image: &Image,
-        name: String,
+        name: &str,
         rng: &mut Rng,
     ) -> Outcome<Option<Image>> {
+        self.twice(name, rng, |case, threads, name| {
+            case.copy(&image.name, name)?;
+            let head = ["patch", "--json", &threads].map(str::to_owned);
+            case.made(&[&head[..], settings, &words(&["tree", name])].concat())
+        })
+    }
+
+    /// Makes an image with one thread, and with more threads if that is a judge. The bytes must be the same.
+    fn twice(
+        &mut self,
+        name: &str,
+        rng: &mut Rng,
+        make: impl Fn(&mut Self, String, &str) -> Outcome<Option<String>>,
+    ) -> Outcome<Option<Image>> {
         let [one, more] = threads(rng);
-        let Some(kernel) = self.patch_once(settings, one, image, &name)? else {
+        let Some(kernel) = make(self, one, name)? else {
             return Ok(None);
         };
         if self.is_judge(Judge::Threads) {
-            if self.patch_once(settings, more, image, "again")?.is_none() {
+            if make(self, more, "again")?.is_none() {
                 return found("the build with more threads was refused");
             }
             self.saw(Judge::Threads);
-            self.same(&name, "again")?;
+            self.same(name, "again")?;
         }
-        let devices = Vec::new();
-        Ok(Some(Image {
-            name,
-            devices,
-            by_address: false,
-            kernel,
-        }))
+        Ok(Some(Image::new(name, kernel)))
     }
 
-    fn patch_once(
-        &mut self,
-        settings: &[String],
-        threads: String,
-        image: &Image,
-        name: &str,
-    ) -> Outcome<Option<String>> {
-        let from = self.path(&image.name);
-        fs::copy(&from, self.path(name)).map_err(|e| Error::io("copy", &from, e))?;
-        self.commands.push(format!("cp {} {name}", image.name));
-        let head = ["patch", "--json", &threads].map(str::to_owned);
-        self.made(&[&head[..], settings, &words(&["tree", name])].concat())
+    fn copy(&mut self, image: &str, name: &str) -> Result<()> {
+        let from = self.path(image);
+        fs::copy(&from, self.path(name)).at("copy", &from)?;
+        self.commands.push(format!("cp {image} {name}"));
+        Ok(())
     }
 
     /// Interrupts a patch of a copy of an image by a signal. The copy must contain either the old or the new
@@ -245,16 +237,13 @@ impl<'a> Case<'a> {
     ) -> Outcome {
         stop::check()?;
         let stopped = "stopped";
-        let from = self.path(&image.name);
-        fs::copy(&from, self.path(stopped)).map_err(|e| Error::io("copy", &from, e))?;
-        self.commands.push(format!("cp {} {stopped}", image.name));
+        self.copy(&image.name, stopped)?;
         let line = [words(&["patch", "--quiet"]), settings.to_vec()].concat();
         let line = [line, words(&["tree", stopped])].concat();
         let (number, seconds) = (signal.as_raw(), after.as_secs_f64());
         let shown = format!("timeout -s {number} {seconds:.4} tuff {}", line.join(" "));
         self.commands.push(shown);
-        let tuff = &self.options.tuff;
-        let failed = |e| Error::io("run", tuff, e);
+        let tuff = &self.programs.tuff;
         let mut patch = Command::new(tuff)
             .args(&line)
             .current_dir(self.folder)
@@ -263,18 +252,13 @@ impl<'a> Case<'a> {
             .stderr(Stdio::null())
             .env_remove("SOURCE_DATE_EPOCH")
             .spawn()
-            .map_err(failed)?;
+            .at("run", tuff)?;
         std::thread::sleep(after);
         // The process was not reaped yet, so no other process has its id.
         _ = kill_process(Pid::from_child(&patch), signal);
-        patch.wait().map_err(failed)?;
+        patch.wait().at("run", tuff)?;
 
-        let mut copy = Image {
-            name: stopped.to_owned(),
-            devices: Vec::new(),
-            by_address: false,
-            kernel: image.kernel.clone(),
-        };
+        let mut copy = Image::new(stopped, image.kernel.clone());
         let is_old = self.superblock(&image.name)? == self.superblock(stopped)?;
         self.tally.stopped += 1;
         self.judge(&copy, if is_old { before } else { planted })?;
@@ -292,7 +276,7 @@ impl<'a> Case<'a> {
         let mut bytes = [0; 128];
         File::open(&path)
             .and_then(|file| file.read_exact_at(&mut bytes, 1024))
-            .map_err(|e| Error::io("read", &path, e))?;
+            .at("read", &path)?;
         Ok(bytes)
     }
 
@@ -350,13 +334,7 @@ impl<'a> Case<'a> {
             return self.same("image", "again");
         }
         // Data is packed in the order of the stream, so the bytes differ but the tree is the same.
-        let image = Image {
-            name: "streamed".to_owned(),
-            devices: Vec::new(),
-            by_address: false,
-            kernel,
-        };
-        self.judge(&image, planted)
+        self.judge(&Image::new("streamed", kernel), planted)
     }
 
     /// Builds images whose data is on an extra device: a blob of chunks, or a tar.
@@ -383,12 +361,8 @@ impl<'a> Case<'a> {
                 let paths = words(&["image.tar", "index"]);
                 let line = [head, settings::of_index(settings), paths].concat();
                 if let Some(kernel) = self.made(&line)? {
-                    let image = Image {
-                        name: "index".to_owned(),
-                        devices: vec!["image.tar".to_owned()],
-                        by_address: false,
-                        kernel,
-                    };
+                    let mut image = Image::new("index", kernel);
+                    image.devices.push("image.tar".to_owned());
                     self.judge(&image, planted)?;
                 }
             }
@@ -416,14 +390,7 @@ impl<'a> Case<'a> {
         let Some(kernel) = self.made(&line)? else {
             return Ok(());
         };
-        let devices = Vec::new();
-        let name = "upper".to_owned();
-        let upper = Image {
-            name,
-            devices,
-            by_address: false,
-            kernel,
-        };
+        let upper = Image::new("upper", kernel);
         let layers = match rng.below(4) {
             0 => vec![image.clone()],
             _ => vec![image.clone(), upper],
@@ -442,7 +409,7 @@ impl<'a> Case<'a> {
     }
 
     fn same(&self, one: &str, other: &str) -> Outcome {
-        let read = |path: PathBuf| fs::read(&path).map_err(|e| Error::io("read", &path, e));
+        let read = |path: PathBuf| fs::read(&path).at("read", &path);
         match read(self.path(one))? == read(self.path(other))? {
             true => Ok(()),
             false => found(format!("the bytes of {other} differ from {one}")),
@@ -459,16 +426,15 @@ impl<'a> Case<'a> {
     /// Runs a command that writes an image from a stream on standard input.
     fn made_from(&mut self, stream: &str, arguments: &[String]) -> Outcome<Option<String>> {
         let path = self.path(stream);
-        let failed = |e| Error::io("open", &path, e);
         let mut cat = Command::new("cat")
             .arg(&path)
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(failed)?;
+            .at("open", &path)?;
         // Always present: the output is piped.
         let pipe = cat.stdout.take().map_or(Stdio::null(), Stdio::from);
-        let output = self.command_from(&self.options.tuff, arguments, pipe);
-        cat.wait().map_err(failed)?;
+        let output = self.command_from(&self.programs.tuff, arguments, pipe);
+        cat.wait().at("open", &path)?;
         if let Some(last) = self.commands.last_mut() {
             *last = format!("cat {stream} | {last}");
         }
@@ -502,7 +468,7 @@ impl<'a> Case<'a> {
     }
 
     pub(super) fn tuff(&mut self, arguments: &[String]) -> Result<Output> {
-        self.command(&self.options.tuff, arguments)
+        self.command(&self.programs.tuff, arguments)
     }
 
     /// Runs a program in the folder of the case.
@@ -529,18 +495,28 @@ impl<'a> Case<'a> {
             .env("LC_ALL", "C")
             .env_remove("SOURCE_DATE_EPOCH")
             .output()
-            .map_err(|e| Error::io("run", Path::new("timeout"), e))
+            .at("run", Path::new("timeout"))
     }
 
     /// Returns a path in the folder of the case, after removing a folder of that name.
     pub(super) fn cleared(&self, name: &str) -> Result<PathBuf> {
         let path = self.path(name);
-        clear(&path)?;
+        workspace::remove(&path)?;
         Ok(path)
     }
 }
 
 impl Image {
+    /// Returns an image without extra devices.
+    fn new(name: &str, kernel: String) -> Image {
+        Image {
+            name: name.to_owned(),
+            devices: Vec::new(),
+            by_address: false,
+            kernel,
+        }
+    }
+
     fn refers_to(&mut self, others: Vec<Image>) {
         self.devices = others.into_iter().flat_map(Image::files).collect();
         self.by_address = true;
@@ -580,11 +556,4 @@ pub(super) fn failed(what: &str, output: &Output) -> Failure {
         None => "was killed by a signal".to_owned(),
     };
     Failure::Found(format!("{what} {code}: {}", said.trim()))
-}
-
-pub(super) fn clear(folder: &Path) -> Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", folder, e)),
-        _ => Ok(()),
-    }
 }

@@ -6,16 +6,14 @@
 use super::case::{Case, Failure, Image, Outcome, failed, found, words};
 use super::options::Judge;
 use super::planted::{Planted, Probe};
-use crate::engines::Tool;
+use crate::engines::{Tool, numbers};
 use crate::verify::mount::Mount;
 use crate::verify::required;
 use crate::verify::tree::{FACETS, Facet, Tree, path_of};
-use crate::{Error, Result};
-use std::fmt;
+use crate::{At, Result};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use tuff_testkit::Rng;
 
 /// Number of byte ranges that are read from a mount before it is walked.
@@ -24,34 +22,10 @@ const PROBED: usize = 8;
 /// Oldest usable version of fsck.erofs. Older ones lack features and are not always right.
 const OLDEST_FSCK: [u32; 2] = [1, 9];
 
-/// All judges with their names on the command line.
-pub const JUDGES: [(&str, Judge); 7] = [
-    ("threads", Judge::Threads),
-    ("sources", Judge::Sources),
-    ("check", Judge::Check),
-    ("extract", Judge::Extract),
-    ("mount", Judge::Mount),
-    ("kernel", Judge::Kernel),
-    ("fsck", Judge::Fsck),
-];
-
-impl fmt::Display for Judge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Judge::Threads => "other thread counts",
-            Judge::Sources => "other sources",
-            Judge::Check => "tuff check",
-            Judge::Extract => "tuff extract",
-            Judge::Mount => "tuff mount",
-            Judge::Kernel => "the kernel",
-            Judge::Fsck => "fsck.erofs",
-        })
-    }
-}
-
 impl Case<'_> {
     pub(super) fn is_judge(&self, judge: Judge) -> bool {
-        self.options.judges.contains(&judge)
+        let only = &self.options.only;
+        only.is_empty() || only.contains(&judge)
     }
 
     pub(super) fn saw(&mut self, judge: Judge) {
@@ -122,18 +96,13 @@ impl Case<'_> {
             return Ok(());
         }
         let point = self.path("mnt");
-        fs::create_dir_all(&point).map_err(|e| Error::io("create", &point, e))?;
+        fs::create_dir_all(&point).at("create", &point)?;
         self.done(mount)?;
-        let served = Served {
-            tuff: &self.options.tuff,
-            point,
-        };
-        let same = probe(probes, &served.point, Judge::Mount)
-            .and_then(|()| compare(source, &served.point, Judge::Mount, &FACETS));
-        let ended = served.end();
+        let same = probe(probes, &point, Judge::Mount)
+            .and_then(|()| compare(source, &point, Judge::Mount, &FACETS));
+        let ended = self.done(&words(&["umount", "mnt"]));
         self.saw(Judge::Mount);
-        same?;
-        ended.or_else(found)
+        same.and(ended)
     }
 
     fn by_kernel(&mut self, source: &Tree, probes: &[Probe], image: &Image) -> Outcome {
@@ -143,7 +112,7 @@ impl Case<'_> {
         }
         let running = rustix::system::uname();
         let running = running.release().to_string_lossy().into_owned();
-        if version(&image.kernel) > version(&running) {
+        if numbers(&image.kernel) > numbers(&running) {
             self.skip(
                 Judge::Kernel,
                 &format!("the running kernel is older than {}", image.kernel),
@@ -166,12 +135,12 @@ impl Case<'_> {
     }
 
     fn by_fsck(&mut self, source: &Tree, image: &Image, arguments: &[String]) -> Outcome {
-        let Some(fsck) = self.options.fsck.clone() else {
+        let Some(fsck) = self.programs.fsck.clone() else {
             self.skip(Judge::Fsck, "the program is not found");
             return Ok(());
         };
-        let number = fsck.receipt.number();
-        if version(number) < OLDEST_FSCK {
+        let number = fsck.number();
+        if numbers(number) < OLDEST_FSCK {
             self.skip(Judge::Fsck, &format!("{number} is older than 1.9"));
             return Ok(());
         }
@@ -188,7 +157,7 @@ impl Case<'_> {
         let mut output = self.command(&fsck.path, &into)?;
         // Version 1.9.3 writes the packed inode to the path of the target.
         if target.is_file() {
-            fs::remove_file(&target).map_err(|e| Error::io("remove", &target, e))?;
+            fs::remove_file(&target).at("remove", &target)?;
             let nowhere = [arguments, &words(&["--extract"])].concat();
             output = self.command(&fsck.path, &nowhere)?;
             extracted = false;
@@ -238,8 +207,7 @@ impl Case<'_> {
         let mut files = Vec::new();
         for entry in &source.entries {
             let path = path_of(entry);
-            let metadata = fs::symlink_metadata(root.join(&path));
-            let metadata = metadata.map_err(|e| Error::io("stat", &path, e))?;
+            let metadata = fs::symlink_metadata(root.join(&path)).at("stat", &path)?;
             if metadata.is_file() && metadata.len() > 0 {
                 files.push((path, metadata.len()));
             }
@@ -248,14 +216,13 @@ impl Case<'_> {
         for _ in 0..PROBED.min(files.len()) {
             let (path, length) = files[rng.below(files.len())].clone();
             let full = root.join(&path);
-            let failed = |e| Error::io("read", &full, e);
-            let file = File::open(&full).map_err(failed)?;
+            let file = File::open(&full).at("read", &full)?;
             // Fits: the files are short.
             let offset = rng.below(length as usize);
             let most = [1, 4096, 70_000, 400_000][rng.below(4)];
             let mut bytes = vec![0; (1 + rng.below(most)).min(length as usize - offset)];
             let offset = offset as u64;
-            file.read_exact_at(&mut bytes, offset).map_err(failed)?;
+            file.read_exact_at(&mut bytes, offset).at("read", &full)?;
             probes.push(Probe {
                 path,
                 offset,
@@ -295,53 +262,6 @@ fn probe(probes: &[Probe], shown: &Path, judge: Judge) -> Outcome {
     Ok(())
 }
 
-/// Mount by `tuff mount`. Unmounted when dropped.
-struct Served<'a> {
-    tuff: &'a Path,
-    point: PathBuf,
-}
-
-impl Served<'_> {
-    /// Unmounts the image and returns the error of `tuff umount`.
-    fn end(self) -> std::result::Result<(), String> {
-        let done = self.unmount();
-        std::mem::forget(self);
-        done
-    }
-
-    fn unmount(&self) -> std::result::Result<(), String> {
-        let output = Command::new(self.tuff)
-            .arg("umount")
-            .arg(&self.point)
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|e| format!("cannot run tuff umount: {e}"))?;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(format!(
-                "tuff umount failed: {}",
-                String::from_utf8_lossy(&output.stderr).trim()
-            )),
-        }
-    }
-}
-
-impl Drop for Served<'_> {
-    fn drop(&mut self) {
-        if let Err(e) = self.unmount() {
-            eprintln!("tuff-lab: warning: {}: {e}", self.point.display());
-        }
-    }
-}
-
-/// Returns the first two numbers of a version.
-fn version(text: &str) -> [u32; 2] {
-    let mut numbers = text
-        .split(|c: char| !c.is_ascii_digit())
-        .map(|number| number.parse().unwrap_or(0));
-    std::array::from_fn(|_| numbers.next().unwrap_or(0))
-}
-
 /// Compares the tree that a judge presents with the source tree, in the facets that the judge preserves.
 fn compare(source: &Tree, shown: &Path, judge: Judge, facets: &[Facet]) -> Outcome {
     let tree = Tree::read(shown);
@@ -350,17 +270,5 @@ fn compare(source: &Tree, shown: &Path, judge: Judge, facets: &[Facet]) -> Outco
     match found_at.iter().find(|d| facets.contains(&d.facet)) {
         None => Ok(()),
         Some(difference) => found(format!("by {judge}: {difference}")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_are_compared_by_number() {
-        assert_eq!(version("6.18.44-fc-v595"), [6, 18]);
-        assert_eq!(version("5.4"), [5, 4]);
-        assert!(version("6.9.1") < version("6.10"));
     }
 }

@@ -24,12 +24,13 @@ mod planted;
 mod settings;
 mod tally;
 
-pub use judge::JUDGES;
-pub use options::{Judge, Options};
+pub use options::{Judge, Options, Programs};
 pub use tally::{Finding, Tally};
 
-use crate::{Error, Result};
-use case::{Case, Failure, clear};
+use crate::engines::{Found, Tool};
+use crate::measure::workspace;
+use crate::{At, Result};
+use case::{Case, Failure};
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
@@ -47,30 +48,33 @@ pub fn random_settings(rng: &mut Rng) -> Vec<String> {
     settings
 }
 
-/// Runs the campaign. Folders of cases with findings are kept in `out`. `tell` is called after each case.
-/// `tally` is valid even after an error.
-pub fn run(
-    options: &Options,
-    out: &Path,
-    tally: &mut Tally,
-    tell: &mut dyn FnMut(&Tally),
-) -> Result<()> {
-    fs::create_dir_all(out).map_err(|e| Error::io("create", out, e))?;
-    let out = out.canonicalize().map_err(|e| Error::io("find", out, e))?;
+/// Runs the campaign. `tell` is called after each case. `tally` is valid even after an error.
+pub fn run(options: &Options, tally: &mut Tally, tell: &mut dyn FnMut(&Tally)) -> Result<()> {
+    let programs = &Programs {
+        tuff: options.options.need("tuff")?,
+        fsck: match options.options.program(Tool::FsckErofs.name()) {
+            Some(path) => Some(Found::at(Tool::FsckErofs, path)?),
+            None => None,
+        },
+    };
+    let out = &options.out;
+    fs::create_dir_all(out).at("create", out)?;
+    let out = out.canonicalize().at("find", out)?;
     let start = Instant::now();
+    let most = options.cases.or(options.minutes.is_none().then_some(200));
     let over = |cases: u64| {
-        options.cases.is_some_and(|most| cases >= most)
-            || options.time.is_some_and(|most| start.elapsed() >= most)
+        most.is_some_and(|most| cases >= most)
+            || options.minutes.is_some_and(|most| start.elapsed() >= most)
     };
     while !over(tally.cases) {
         let seed = options.seed + tally.cases;
         tally.cases += 1;
         let folder = out.join(format!("case-{seed}"));
-        clear(&folder)?;
-        fs::create_dir(&folder).map_err(|e| Error::io("create", &folder, e))?;
-        let mut case = Case::new(options, &folder, tally);
+        workspace::remove(&folder)?;
+        fs::create_dir(&folder).at("create", &folder)?;
+        let mut case = Case::new(options, programs, &folder, tally);
         match case.run(&mut Rng::new(seed)) {
-            Ok(()) => clear(&folder)?,
+            Ok(()) => workspace::remove(&folder)?,
             Err(Failure::Found(what)) => {
                 let commands = case.commands;
                 tally.findings.push(Finding {
@@ -80,7 +84,7 @@ pub fn run(
                 });
             }
             Err(Failure::Lab(e)) => {
-                clear(&folder)?;
+                workspace::remove(&folder)?;
                 return Err(e);
             }
         }

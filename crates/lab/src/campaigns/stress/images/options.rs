@@ -1,20 +1,41 @@
-//! Options of a campaign over images.
+//! Options of a campaign over images, and its judges.
 
 use crate::engines::Found;
+use crate::options::minutes;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Extent, judges and programs of a campaign.
-#[derive(Clone, Debug)]
+/// Build images of random trees with random settings, and verify each with several judges
+///
+/// Judges are the kernel, our own reader, fsck.erofs, and builds with other numbers of threads. Most trees are then changed up to
+/// three times, and get a patch or an image based on the first. On a wrong result, prints the seed and the commands, keeps tree
+/// and images, and exits with 1.
+#[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Seed of the first case. Each case uses the next seed.
+    /// Folder for test cases; those with findings are kept
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Seed of the first case; each following case uses the next number
+    #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
-    /// Number of cases. None means that only `time` limits them.
+    /// Number of cases (default: 200, or unlimited with --minutes)
+    #[arg(long, value_name = "N")]
     pub cases: Option<u64>,
-    /// Time after which no case starts. None means no limit.
-    pub time: Option<Duration>,
-    /// Judges that verify each image.
-    pub judges: Vec<Judge>,
+    /// Time after which no case is started
+    #[arg(long, value_name = "N", value_parser = minutes)]
+    pub minutes: Option<Duration>,
+    /// Use only these judges. Trees and settings are unaffected
+    #[arg(long, value_name = "JUDGE")]
+    pub only: Vec<Judge>,
+    /// Paths of programs, and folders of images and records.
+    #[command(flatten)]
+    pub options: crate::options::Options,
+}
+
+/// Programs of a campaign.
+#[derive(Clone, Debug)]
+pub struct Programs {
     /// Path of the program `tuff`, which is tested.
     pub tuff: PathBuf,
     /// Program for [`Judge::Fsck`]. None skips that judge.
@@ -22,20 +43,34 @@ pub struct Options {
 }
 
 /// Method that verifies an image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Judge {
-    /// Build with another number of threads, which must give the same bytes.
+    /// Build with another number of threads, which must give the same bytes
     Threads,
-    /// Build from sources that are equivalent to the tree: the image itself, a tar, or several sources.
+    /// Build from sources that are equivalent to the tree: the image itself, a tar, or several sources
     Sources,
-    /// Check by `tuff check`.
+    /// Check by `tuff check`
     Check,
-    /// Extraction by `tuff extract`.
+    /// Extraction by `tuff extract`
     Extract,
-    /// Mount by `tuff mount`.
+    /// Mount by `tuff mount`
     Mount,
-    /// Mount by the running kernel.
+    /// Mount by the running kernel
     Kernel,
-    /// Check and extraction by `fsck.erofs`.
+    /// Check and extraction by `fsck.erofs`
     Fsck,
+}
+
+impl fmt::Display for Judge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Judge::Threads => "other thread counts",
+            Judge::Sources => "other sources",
+            Judge::Check => "tuff check",
+            Judge::Extract => "tuff extract",
+            Judge::Mount => "tuff mount",
+            Judge::Kernel => "the kernel",
+            Judge::Fsck => "fsck.erofs",
+        })
+    }
 }

@@ -1,7 +1,7 @@
 //! Random small trees that depend on a seed. File sizes are near limits of builders. Content is shared,
 //! repeated, sparse or incompressible.
 
-use crate::{Error, Result};
+use crate::{At, Error, Result};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chownat, lsetxattr,
     makedev, mknodat, utimensat,
@@ -137,7 +137,7 @@ impl<'a> Gardener<'a> {
                 true => format!("{} {}", i % 90, "and so on ".repeat(i % 50)),
                 false => String::new(),
             };
-            fs::write(&path, content).map_err(|e| Error::io("write", &path, e))?;
+            fs::write(&path, content).at("write", &path)?;
         }
         Ok(())
     }
@@ -148,7 +148,7 @@ impl<'a> Gardener<'a> {
         for _ in 0..20 + self.rng.below(60) {
             path.push("deeper");
         }
-        fs::create_dir_all(&path).map_err(|e| Error::io("create", &path, e))?;
+        fs::create_dir_all(&path).at("create", &path)?;
         self.dirs.push(path);
         self.add()
     }
@@ -189,7 +189,7 @@ impl<'a> Gardener<'a> {
 
     fn new_dir(&mut self) -> Result<PathBuf> {
         let path = self.place();
-        fs::create_dir(&path).map_err(|e| Error::io("create", &path, e))?;
+        fs::create_dir(&path).at("create", &path)?;
         self.dirs.push(path.clone());
         Ok(path)
     }
@@ -206,7 +206,7 @@ impl<'a> Gardener<'a> {
                 };
                 let target = OsString::from_vec(vec![b't'; length]);
                 let path = self.place();
-                symlink(target, &path).map_err(|e| Error::io("link", &path, e))?;
+                symlink(target, &path).at("link", &path)?;
                 self.others.push(path);
             }
             3 if !self.files.is_empty() => {
@@ -218,12 +218,12 @@ impl<'a> Gardener<'a> {
                 self.links = true;
                 self.beyond_tar |= at >= self.files.len() && !old.is_symlink();
                 let path = self.place();
-                fs::hard_link(&old, path).map_err(|e| Error::io("link", &old, e))?;
+                fs::hard_link(&old, path).at("link", &old)?;
             }
             4 if !self.files.is_empty() => {
                 let old = self.files[self.rng.below(self.files.len())].clone();
                 let path = self.place();
-                fs::copy(&old, &path).map_err(|e| Error::io("copy", &old, e))?;
+                fs::copy(&old, &path).at("copy", &old)?;
                 self.files.push(path.clone());
                 if self.one_in(2) {
                     self.edit(&path)?;
@@ -253,25 +253,24 @@ impl<'a> Gardener<'a> {
         };
         self.beyond_tar |= kind == FileType::Socket;
         let path = self.place();
-        mknodat(CWD, &path, kind, Mode::from_raw_mode(0o640), device)
-            .map_err(|e| Error::io("create", &path, e.into()))?;
+        mknodat(CWD, &path, kind, Mode::from_raw_mode(0o640), device).at("create", &path)?;
         self.others.push(path);
         Ok(())
     }
 
     /// Writes content. In sparse trees, zero blocks of some files become holes.
     fn write(&mut self, path: &Path, content: &[u8]) -> Result<()> {
-        let failed = |e| Error::io("write", path, e);
         if !self.sparse || !self.one_in(3) {
-            return fs::write(path, content).map_err(failed);
+            return fs::write(path, content).at("write", path);
         }
-        let file = File::create(path).map_err(failed)?;
+        let file = File::create(path).at("write", path)?;
         for (i, block) in content.chunks(4096).enumerate() {
             if block.iter().any(|b| *b != 0) {
-                file.write_all_at(block, i as u64 * 4096).map_err(failed)?;
+                file.write_all_at(block, i as u64 * 4096)
+                    .at("write", path)?;
             }
         }
-        file.set_len(content.len() as u64).map_err(failed)
+        file.set_len(content.len() as u64).at("write", path)
     }
 
     /// Returns a length near a limit, or a random short one.
@@ -363,7 +362,7 @@ impl<'a> Gardener<'a> {
             true => fs::remove_dir_all(&gone),
             false => fs::remove_file(&gone),
         }
-        .map_err(|e| Error::io("remove", &gone, e))?;
+        .at("remove", &gone)?;
         for list in [&mut self.dirs, &mut self.files, &mut self.others] {
             list.retain(|path| !path.starts_with(&gone));
         }
@@ -378,7 +377,7 @@ impl<'a> Gardener<'a> {
         if self.dirs.contains(&from) && self.depth(&to) > PATH_MAX / 4 {
             return Ok(());
         }
-        fs::rename(&from, &to).map_err(|e| Error::io("rename", &from, e))?;
+        fs::rename(&from, &to).at("rename", &from)?;
         for list in [&mut self.dirs, &mut self.files, &mut self.others] {
             for path in list {
                 if *path == from {
@@ -393,18 +392,17 @@ impl<'a> Gardener<'a> {
 
     /// Overwrites a part of a file, appends to it or truncates it.
     fn edit(&mut self, path: &Path) -> Result<()> {
-        let failed = |e| Error::io("write", path, e);
-        let file = File::options().write(true).open(path).map_err(failed)?;
-        let length = file.metadata().map_err(failed)?.len();
+        let file = File::options().write(true).open(path).at("write", path)?;
+        let length = file.metadata().at("write", path)?.len();
         // Fits: the files are short.
         let at = self.rng.below(length as usize + 1) as u64;
         let mut piece = Vec::new();
         let n = 1 + self.rng.below(5000);
         self.piece(n, &mut piece);
         match self.rng.below(4) {
-            0 => file.write_all_at(&piece, length).map_err(failed),
-            1 => file.set_len(at).map_err(failed),
-            _ => file.write_all_at(&piece, at).map_err(failed),
+            0 => file.write_all_at(&piece, length).at("write", path),
+            1 => file.set_len(at).at("write", path),
+            _ => file.write_all_at(&piece, at).at("write", path),
         }
     }
 
@@ -422,9 +420,7 @@ impl<'a> Gardener<'a> {
     }
 
     fn settle_one(&self, path: &Path, rng: &mut Rng) -> Result<()> {
-        let kind = fs::symlink_metadata(path)
-            .map_err(|e| Error::io("stat", path, e))?
-            .file_type();
+        let kind = fs::symlink_metadata(path).at("stat", path)?.file_type();
         time(path, rng)?;
         if self.privileged {
             let id = |rng: &mut Rng| match rng.below(9) {
@@ -434,7 +430,7 @@ impl<'a> Gardener<'a> {
             };
             let (uid, gid) = (Uid::from_raw(id(rng)), Gid::from_raw(id(rng)));
             chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
-                .map_err(|e| Error::io("change the owner of", path, e.into()))?;
+                .at("change the owner of", path)?;
         }
         if !kind.is_symlink() {
             let mode = match rng.below(3) {
@@ -443,8 +439,7 @@ impl<'a> Gardener<'a> {
                 _ => 0o644,
             };
             let mode = if kind.is_dir() { mode | 0o700 } else { mode };
-            fs::set_permissions(path, Permissions::from_mode(mode))
-                .map_err(|e| Error::io("set the mode of", path, e))?;
+            fs::set_permissions(path, Permissions::from_mode(mode)).at("set the mode of", path)?;
         }
         attributes(path, &kind, self.privileged, rng)
     }
@@ -532,17 +527,15 @@ fn time(path: &Path, rng: &mut Rng) -> Result<()> {
         last_access: time,
         last_modification: time,
     };
-    utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
-        .map_err(|e| Error::io("set the time of", path, e.into()))
+    utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).at("set the time of", path)
 }
 
 /// Lists a folder and everything below it in the order of names. Children precede their folder, so that
 /// setting times in this order is stable.
 fn below(dir: &Path, all: &mut Vec<PathBuf>) -> Result<()> {
-    let failed = |e| Error::io("list", dir, e);
     let mut inside: Vec<PathBuf> = Vec::new();
-    for entry in fs::read_dir(dir).map_err(failed)? {
-        inside.push(entry.map_err(failed)?.path());
+    for entry in fs::read_dir(dir).at("list", dir)? {
+        inside.push(entry.at("list", dir)?.path());
     }
     inside.sort_unstable();
     for path in inside {

@@ -43,3 +43,24 @@ impl fmt::Display for Finding {
         Ok(())
     }
 }
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} cases, {} images, {} settings rejected, {} patches interrupted, {} findings",
+            self.cases,
+            self.images,
+            self.refused,
+            self.stopped,
+            self.findings.len()
+        )?;
+        for (judge, images) in &self.judged {
+            writeln!(f, "{judge}: {images} images")?;
+        }
+        for (why, images) in &self.skipped {
+            writeln!(f, "not verified: {why} ({images} images)")?;
+        }
+        Ok(())
+    }
+}

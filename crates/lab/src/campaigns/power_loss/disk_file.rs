@@ -1,21 +1,19 @@
-//! Block device of the kernel for the simulated disk: a file that this process serves through FUSE, and a
-//! loop device on that file.
+//! File that this process serves through FUSE: the simulated disk, for a loop device of the kernel or a guest.
 //!
 //! Flushes of the loop device arrive as fsync, discards as fallocate with hole punching. The file is opened
 //! with direct I/O, so no cache is in between.
 
 use super::disk::Disk;
-use crate::{Error, Result};
+use crate::{At, Result};
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
     Generation, INodeNo, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    ReplyEntry, ReplyOpen, ReplyWrite, Request, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Name and inode of the served file, which maps the disk.
 const NAME: &str = "disk";
@@ -24,18 +22,18 @@ const FILE: INodeNo = INodeNo(2);
 const BELIEVED: Duration = Duration::from_secs(3600);
 
 /// FUSE server of the disk. It stops when dropped; all loop devices must be detached before.
-pub(in crate::campaigns) struct Device {
+pub(in crate::campaigns) struct DiskFile {
     folder: PathBuf,
     session: Option<BackgroundSession>,
 }
 
-impl Device {
+impl DiskFile {
     /// Serves a disk in an existing folder.
     pub(in crate::campaigns) fn serve(disk: &Arc<Disk>, folder: &Path) -> Result<Self> {
         let mut config = Config::default();
         config.mount_options = vec![MountOption::FSName("tuff-lab".to_owned())];
         let session = fuser::spawn_mount(Served(Arc::clone(disk)), folder, &config)
-            .map_err(|e| Error::io("serve a disk in", folder, e))?;
+            .at("serve a disk in", folder)?;
         Ok(Self {
             folder: folder.to_owned(),
             session: Some(session),
@@ -43,55 +41,15 @@ impl Device {
     }
 
     /// Returns the path of the file.
-    pub(in crate::campaigns) fn plain(&self) -> PathBuf {
+    pub(in crate::campaigns) fn path(&self) -> PathBuf {
         self.folder.join(NAME)
-    }
-
-    /// Attaches a loop device.
-    pub(in crate::campaigns) fn attach(&self) -> Result<Attached> {
-        let output = Command::new("losetup")
-            .args(["--find", "--show"])
-            .arg(self.folder.join(NAME))
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|e| Error::Io("run losetup".to_owned(), e))?;
-        let path = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        match output.status.success() && path.starts_with("/dev/") {
-            true => Ok(Attached(path.into())),
-            false => Err(Error::Command(format!(
-                "losetup: {}",
-                String::from_utf8_lossy(&output.stderr).trim()
-            ))),
-        }
     }
 }
 
-impl Drop for Device {
+impl Drop for DiskFile {
     fn drop(&mut self) {
         if let Some(Err(e)) = self.session.take().map(BackgroundSession::umount_and_join) {
             eprintln!("tuff-lab: warning: cannot unmount the disk: {e}");
-        }
-    }
-}
-
-/// Attached loop device. Detached when dropped.
-pub(in crate::campaigns) struct Attached(PathBuf);
-
-impl Attached {
-    /// Path of the loop device.
-    pub(in crate::campaigns) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Attached {
-    fn drop(&mut self) {
-        let done = Command::new("losetup")
-            .arg("--detach")
-            .arg(&self.0)
-            .status();
-        if !done.is_ok_and(|status| status.success()) {
-            eprintln!("tuff-lab: warning: cannot detach {}", self.0.display());
         }
     }
 }
@@ -137,31 +95,6 @@ impl Filesystem for Served {
         reply.attr(&BELIEVED, &Self::attributes(ino));
     }
 
-    /// Accepts and ignores changes except of the size, which is refused.
-    fn setattr(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _mode: Option<u32>,
-        _uid: Option<u32>,
-        _gid: Option<u32>,
-        size: Option<u64>,
-        _atime: Option<TimeOrNow>,
-        _mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<fuser::BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        match size {
-            Some(_) => reply.error(Errno::EPERM),
-            None => reply.attr(&BELIEVED, &Self::attributes(ino)),
-        }
-    }
-
     fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         match ino {
             INodeNo::ROOT => reply.error(Errno::EISDIR),
@@ -203,17 +136,6 @@ impl Filesystem for Served {
             Ok(()) => reply.written(data.len() as u32),
             Err(_) => reply.error(Errno::EIO),
         }
-    }
-
-    fn flush(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _lock_owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        reply.ok();
     }
 
     fn fsync(

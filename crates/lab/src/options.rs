@@ -1,0 +1,135 @@
+//! Options that all campaigns with a record share.
+
+use crate::engines::{is_program, search};
+use crate::record::Line;
+use crate::{Error, Result};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Programs whose path can be given.
+const PROGRAMS: [&str; 10] = [
+    "tuff",
+    "mkfs.erofs",
+    "fsck.erofs",
+    "erofsfuse",
+    "mksquashfs",
+    "unsquashfs",
+    "squashfuse",
+    "squashfuse_ll",
+    "fio",
+    "rsync",
+];
+
+/// Callback that receives each line of a record.
+pub type Emit<'a> = &'a mut dyn FnMut(&Line) -> Result<()>;
+
+/// Options of campaigns with a record.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[group(skip)]
+pub struct Options {
+    /// Path of a program (default: search beside this program and in PATH)
+    #[arg(long, value_name = "NAME=PATH", value_parser = program_at)]
+    pub tool: Vec<(String, PathBuf)>,
+    /// Folder for images, filesystems and mount points (default: /var/tmp; for commands, /dev/shm)
+    #[arg(long, value_name = "DIR")]
+    pub work: Option<PathBuf>,
+    /// Folder for the record (default: one in benchmarks/record)
+    #[arg(long, value_name = "DIR")]
+    pub records: Option<PathBuf>,
+}
+
+impl Options {
+    /// Returns the folder for images, filesystems and mount points on a disk.
+    pub fn work(&self) -> &Path {
+        self.work.as_deref().unwrap_or(Path::new("/var/tmp"))
+    }
+
+    /// Returns the path of a program, if it is given or found.
+    pub fn program(&self, name: &str) -> Option<PathBuf> {
+        let given = self.tool.iter().rev().find(|(known, _)| known == name);
+        given.map_or_else(|| search(name), |(_, path)| Some(path.clone()))
+    }
+
+    /// Returns the path of a program.
+    ///
+    /// # Errors
+    /// `Usage` if it is not found.
+    pub fn need(&self, name: &str) -> Result<PathBuf> {
+        self.program(name).ok_or_else(|| {
+            Error::Usage(format!(
+                "the program {name} was not found; give its path with --tool {name}=PATH"
+            ))
+        })
+    }
+}
+
+/// Parses `NAME=PATH`. The path becomes absolute, because commands run in another folder.
+fn program_at(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, path) = text.split_once('=').ok_or("expected NAME=PATH")?;
+    if !PROGRAMS.contains(&name) {
+        return Err(format!(
+            "no program is called '{name}'; names are {}",
+            PROGRAMS.join(", ")
+        ));
+    }
+    let path = std::path::absolute(path).map_err(|e| e.to_string())?;
+    match is_program(&path) {
+        true => Ok((name.to_owned(), path)),
+        false => Err("not an executable file".to_owned()),
+    }
+}
+
+/// Parses a number of minutes.
+pub fn minutes(text: &str) -> Result<Duration, String> {
+    let minutes: f64 = text
+        .parse()
+        .map_err(|_| "expected a number of minutes".to_owned())?;
+    Duration::try_from_secs_f64(minutes * 60.0).map_err(|e| e.to_string())
+}
+
+/// Fails for users other than root. `what` needs root.
+pub fn need_root(what: &str) -> Result<()> {
+    match rustix::process::geteuid().is_root() {
+        true => Ok(()),
+        false => Err(Error::Usage(format!("{what} needs root"))),
+    }
+}
+
+/// Returns the items whose name contains `only`, in any case.
+///
+/// # Errors
+/// `Usage` names all items if none matches.
+pub fn select<T: Copy>(
+    items: &[T],
+    name: impl Fn(T) -> String,
+    option: &str,
+    only: Option<&String>,
+) -> Result<Vec<T>> {
+    let only = only.map_or(String::new(), |text| text.to_lowercase());
+    let is_chosen = |item: &T| name(*item).to_lowercase().contains(&only);
+    let chosen: Vec<T> = items.iter().copied().filter(is_chosen).collect();
+    if chosen.is_empty() {
+        let names: Vec<String> = items.iter().map(|item| name(*item)).collect();
+        let names = names.join("; ");
+        return Err(Error::Usage(format!(
+            "{option} matches nothing; available: {names}"
+        )));
+    }
+    Ok(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_parsed_as_name_and_path() {
+        assert_eq!(
+            program_at("fio=/bin/sh").unwrap(),
+            ("fio".to_owned(), "/bin/sh".into())
+        );
+        for wrong in ["mkfs.none=/bin/sh", "fio", "fio=/none"] {
+            assert!(program_at(wrong).is_err(), "{wrong}");
+        }
+    }
+}
