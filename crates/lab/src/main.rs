@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tuff_lab::campaigns::{
     cleaning, commands, corpus, embedded, experiments, fio, kernel, measure, paper_erofs,
-    power_loss, serve, start, stress, volumes,
+    power_loss, remote, serve, start, stress, volumes,
 };
 use tuff_lab::definition::{self, Definition as _};
 use tuff_lab::measure::stop;
@@ -69,6 +69,7 @@ enum Verb {
         #[command(flatten)]
         conditions: start::run::Conditions,
     },
+    Remote(remote::Conditions),
     Volumes(volumes::Conditions),
     Fio(fio::Conditions),
     PowerLoss(power_loss::Conditions),
@@ -150,6 +151,7 @@ fn run(verb: &Verb) -> Result<bool> {
                 start::run::run_alone(&name, &definition, c, emit)
             })
         }
+        Verb::Remote(c) => measure(&c.options, "remote", "remote", |e| remote::run(c, e)),
         Verb::Volumes(c) => measure(&c.options, "volumes", "volumes", |e| volumes::run(c, e)),
         Verb::Fio(c) => measure(&c.options, "fio", "fio", |e| fio::run(c, e)),
         Verb::PowerLoss(c) => measure(&c.options, "power-loss", "power-loss", |e| {

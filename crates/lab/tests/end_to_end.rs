@@ -456,6 +456,32 @@ fn programs_start_from_images_and_a_wrong_output_is_rejected() {
 }
 
 #[test]
+fn programs_start_from_an_image_behind_a_url() {
+    let Some(lab) = Lab::with(&["python3", "curl"]) else {
+        return;
+    };
+    let link = ["--latency", "0", "--bandwidth", "10000"];
+    let only = ["remote", "--starts", "1", "--only", "json and ssl"];
+    let places = ["--work", "work", "--records", "records"];
+    lab.command(&[&only[..], &link, &places].concat());
+    let record = record::Record::read(&[lab.path("records/remote.jsonl")]).unwrap();
+    for way in ["plain tree", "download first", "no profile"] {
+        let sample = record
+            .samples
+            .iter()
+            .find(|s| s.cell.get("way").is_some_and(|w| w == way));
+        let sample = sample.unwrap_or_else(|| panic!("{way}: {:?}", record.failures));
+        let requests = sample.values.get("requests").copied();
+        assert_eq!(
+            requests.is_some_and(|n| n > 0.0),
+            way != "plain tree",
+            "{sample:?}"
+        );
+    }
+    lab.assert_clean();
+}
+
+#[test]
 fn reads_of_the_erofs_paper_count_the_bytes_of_the_device() {
     let Some(lab) = Lab::with(&["mksquashfs"]) else {
         return;
