@@ -46,7 +46,6 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
         rounds: Some(conditions.rounds),
         only: conditions.only.clone(),
         seed: None,
-        max_foreign: 0.1,
         retries: 1,
         options: conditions.options.clone(),
     };

@@ -59,7 +59,7 @@ pub struct Conditions {
 /// fails is left out of that cell.
 pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
     let (place, only) = (conditions.place.as_ref(), conditions.only.as_ref());
-    let places = select(&PLACES, |place| place.name().to_owned(), "--place", place)?;
+    let places = select(&PLACES, |place| place.name.to_owned(), "--place", place)?;
     let cells = select(&cell::all(), |cell: Cell| cell.name(), "--only", only)?;
     need_root("loop devices and mounts")?;
     let options = &conditions.options;
@@ -84,7 +84,7 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
     for round in 1..=conditions.rounds {
         for &place in &places {
             stop::check()?;
-            let alone = labels([("place", place.name())]);
+            let alone = labels([("place", place.name)]);
             let made = match setting.make(place)? {
                 Ok(made) => made,
                 Err(reason) => {
@@ -107,17 +107,14 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
                             true => report::DISKS,
                             false => report::IMAGES,
                         };
-                        let cell = labels([
-                            ("group", group),
-                            ("place", place.name()),
-                            ("workload", &name),
-                        ]);
+                        let cell =
+                            labels([("group", group), ("place", place.name), ("workload", &name)]);
                         let values = figures.map(|(figure, value)| (figure.value, value));
                         emit(&Line::sample(cell, round, values))?;
                     }
                     Err(reason) => {
                         ours_fine &= !place.is_ours();
-                        let cell = labels([("place", place.name()), ("workload", &name)]);
+                        let cell = labels([("place", place.name), ("workload", &name)]);
                         emit(&Line::failure(cell, reason))?;
                     }
                 }

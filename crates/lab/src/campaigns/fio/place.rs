@@ -16,76 +16,57 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Implementation that serves the requests of a cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Where {
-    /// A volume in zone files.
-    Zones,
-    /// A volume in one file.
-    File,
-    /// ext4 through a loop device.
-    Ext4,
-    /// XFS through a loop device.
-    Xfs,
-    /// Btrfs through a loop device.
-    Btrfs,
-    /// An EROFS image through `tuff mount`.
-    Tuff,
-    /// The same image through the kernel.
-    Kernel,
-    /// The same image through erofsfuse.
-    Erofsfuse,
-    /// A SquashFS image through the kernel.
-    Squashfs,
+#[derive(Clone, Copy, Debug)]
+pub struct Where {
+    /// Name in tables, which `--place` matches.
+    pub name: &'static str,
+    target: Target,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    /// A filesystem of its own.
+    Disk(Kind),
+    /// An image through a server.
+    Image(Server, Format),
 }
 
 /// All places in the order of a round.
 pub const PLACES: [Where; 9] = [
-    Where::Zones,
-    Where::File,
-    Where::Ext4,
-    Where::Xfs,
-    Where::Btrfs,
-    Where::Tuff,
-    Where::Kernel,
-    Where::Erofsfuse,
-    Where::Squashfs,
+    disk("volume, zone files", Kind::Zones),
+    disk("volume, one file", Kind::File),
+    disk("ext4", Kind::Ext4),
+    disk("XFS", Kind::Xfs),
+    disk("Btrfs", Kind::Btrfs),
+    image("image, tuff mount", Server::Tuff, Format::Erofs),
+    image("image, kernel EROFS", Server::Kernel, Format::Erofs),
+    image("image, erofsfuse", Server::Erofsfuse, Format::Erofs),
+    image("image, kernel SquashFS", Server::Kernel, Format::Squashfs),
 ];
 
-impl Where {
-    /// Name in tables, which `--place` matches.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Where::Zones => "volume, zone files",
-            Where::File => "volume, one file",
-            Where::Ext4 => "ext4",
-            Where::Xfs => "XFS",
-            Where::Btrfs => "Btrfs",
-            Where::Tuff => "image, tuff mount",
-            Where::Kernel => "image, kernel EROFS",
-            Where::Erofsfuse => "image, erofsfuse",
-            Where::Squashfs => "image, kernel SquashFS",
-        }
-    }
+const fn disk(name: &'static str, kind: Kind) -> Where {
+    let target = Target::Disk(kind);
+    Where { name, target }
+}
 
+const fn image(name: &'static str, server: Server, format: Format) -> Where {
+    let target = Target::Image(server, format);
+    Where { name, target }
+}
+
+impl Where {
     /// True if this project implements the place.
     pub fn is_ours(self) -> bool {
-        matches!(self, Where::Zones | Where::File | Where::Tuff)
+        use Target::{Disk, Image};
+        matches!(
+            self.target,
+            Disk(Kind::Zones | Kind::File) | Image(Server::Tuff, _)
+        )
     }
 
     /// True if the place supports writes.
     pub fn is_writable(self) -> bool {
-        self.kind().is_some()
-    }
-
-    fn kind(self) -> Option<Kind> {
-        match self {
-            Where::Zones => Some(Kind::Zones),
-            Where::File => Some(Kind::File),
-            Where::Ext4 => Some(Kind::Ext4),
-            Where::Xfs => Some(Kind::Xfs),
-            Where::Btrfs => Some(Kind::Btrfs),
-            Where::Tuff | Where::Kernel | Where::Erofsfuse | Where::Squashfs => None,
-        }
+        matches!(self.target, Target::Disk(_))
     }
 }
 
@@ -131,9 +112,9 @@ fn ms(since: Instant) -> f64 {
 impl Setting<'_> {
     /// Creates a place with the file in it. The inner error is the reason why the place is not available.
     pub(super) fn make(&self, place: Where) -> Result<Result<Place<'_>, String>> {
-        match place.kind() {
-            Some(kind) => self.make_disk(place, kind),
-            None => self.make_image(place),
+        match place.target {
+            Target::Disk(kind) => self.make_disk(place, kind),
+            Target::Image(server, format) => self.make_image(place, server, format),
         }
     }
 
@@ -166,19 +147,19 @@ impl Setting<'_> {
         Ok(Ok(made))
     }
 
-    fn make_image(&self, place: Where) -> Result<Result<Place<'_>, String>> {
-        let (image, format) = match place {
-            Where::Squashfs => (self.work.path("squashfs"), Format::Squashfs),
-            _ => (self.work.path("erofs"), Format::Erofs),
-        };
-        let options = self.options;
-        let (server, program) = match place {
-            Where::Tuff => (Server::Tuff, Some(self.tuff.to_owned())),
-            Where::Erofsfuse => match options.program("erofsfuse") {
-                Some(program) => (Server::Erofsfuse, Some(program)),
-                None => return Ok(Err("erofsfuse is not found".to_owned())),
+    fn make_image(
+        &self,
+        place: Where,
+        server: Server,
+        format: Format,
+    ) -> Result<Result<Place<'_>, String>> {
+        let image = self.work.path(format.name());
+        let program = match server.program() {
+            None => None,
+            Some(name) => match self.options.program(name) {
+                None => return Ok(Err(format!("{name} is not found"))),
+                found => found,
             },
-            _ => (Server::Kernel, None),
         };
         if !image.exists()
             && let Err(reason) = self.build(&image, format)?
@@ -263,9 +244,13 @@ impl Place<'_> {
                 drop(served);
                 workspace::remove(&self.setting.work.path("mount"))?;
                 let options = self.setting.options;
-                let checker = match self.place {
-                    Where::Tuff => Some((self.setting.tuff.to_owned(), &["check", "-q"][..])),
-                    Where::Erofsfuse => options.program("fsck.erofs").map(|fsck| (fsck, &[][..])),
+                let checker = match self.place.target {
+                    Target::Image(Server::Tuff, _) => {
+                        Some((self.setting.tuff.to_owned(), &["check", "-q"][..]))
+                    }
+                    Target::Image(Server::Erofsfuse, _) => {
+                        options.program("fsck.erofs").map(|fsck| (fsck, &[][..]))
+                    }
                     _ => None,
                 };
                 let Some((program, words)) = checker else {

@@ -1,7 +1,7 @@
 //! Tables of a record: speed, latency and CPU time of each cell and place, and the costs of places.
 
 use super::cell::{CPU, MEDIAN, SPEED, TAIL};
-use super::place::{CHECK, EMPTY, IMAGE, MOUNT, WITHHELD, Where};
+use super::place::{CHECK, EMPTY, IMAGE, MOUNT, WITHHELD};
 use crate::Result;
 use crate::record::Record;
 use crate::report::table::{self, Columns, Figure, Table};
@@ -11,7 +11,7 @@ pub(super) const DISKS: &str = "volumes and filesystems";
 pub(super) const IMAGES: &str = "images";
 
 /// Places that the others are compared with.
-const BASES: [&str; 2] = [Where::Ext4.name(), Where::Kernel.name()];
+const BASES: [&str; 2] = ["ext4", "image, kernel EROFS"];
 
 const fn cells(group: &'static [(&'static str, &'static str)], figure: Figure) -> Table {
     Table {

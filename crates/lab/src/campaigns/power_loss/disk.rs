@@ -259,19 +259,16 @@ impl Change {
             }),
             Change::Zeros(offset, _) => {
                 // The range may span many more pages than exist.
-                let whole = offset.div_ceil(PAGE as u64)..(offset + size as u64) / PAGE as u64;
-                pages.retain(|page, _| !whole.contains(page));
                 let end = offset + size as u64;
-                let inner = (whole.start * PAGE as u64).min(end);
-                let last = (whole.end * PAGE as u64).max(inner);
-                for edge in [*offset..inner, last..end] {
-                    let size = (edge.end - edge.start) as usize;
-                    each_page(edge.start, size, |page, inside, part| {
-                        if let Some(page) = pages.get_mut(&page) {
-                            Arc::make_mut(page)[inside..inside + part.len()].fill(0);
-                        }
-                    });
-                }
+                pages.retain(|number, page| {
+                    let first = number * PAGE as u64;
+                    let inside = |at: u64| (at.clamp(first, first + PAGE as u64) - first) as usize;
+                    let range = inside(*offset)..inside(end);
+                    if !range.is_empty() && range.len() < PAGE {
+                        Arc::make_mut(page)[range.clone()].fill(0);
+                    }
+                    range.len() < PAGE
+                });
             }
         }
     }

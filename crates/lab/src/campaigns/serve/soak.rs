@@ -74,12 +74,12 @@ pub struct Outcome {
 pub fn run(soak: &Soak) -> Result<Outcome> {
     let kinds = kinds(&soak.tree)?;
     let mut scripts = Vec::new();
-    for (name, kind) in &kinds {
+    for kind in &kinds {
         // Several variants of each, so that the data does not stay in a cache.
         for variant in 0..4 {
             let script = Script::new(kind, &soak.tree, soak.seed + variant)?;
             let (answer, _) = script.run(&soak.tree)?;
-            scripts.push((name.as_str(), script, answer));
+            scripts.push((kind, script, answer));
         }
     }
     let program = soak.options.need("tuff")?;
@@ -106,7 +106,7 @@ pub fn run(soak: &Soak) -> Result<Outcome> {
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     let kind = random.below(scripts.len());
-                    let (name, script, expected) = &scripts[kind];
+                    let (kind, script, expected) = &scripts[kind];
                     match script.run(point) {
                         Ok((answer, _)) if answer == *expected => {
                             count.fetch_add(1, Ordering::Relaxed);
@@ -114,8 +114,8 @@ pub fn run(soak: &Soak) -> Result<Outcome> {
                         }
                         // The reader stops at the first failure. A server that has exited fails all further
                         // reads.
-                        Ok(_) => return lock(wrong).push(format!("{name}: wrong bytes")),
-                        Err(e) => return lock(wrong).push(format!("{name}: {e}")),
+                        Ok(_) => return lock(wrong).push(format!("{kind:?}: wrong bytes")),
+                        Err(e) => return lock(wrong).push(format!("{kind:?}: {e}")),
                     }
                 }
             });
@@ -162,7 +162,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// Returns the workloads: the walk, the small files, and sequential, random and strided reads of each file
 /// above 1 MiB in the root of the tree.
-fn kinds(tree: &Path) -> Result<Vec<(String, Kind)>> {
+fn kinds(tree: &Path) -> Result<Vec<Kind>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(tree).at("list", tree)? {
         let entry = entry.at("list", tree)?;
@@ -172,38 +172,16 @@ fn kinds(tree: &Path) -> Result<Vec<(String, Kind)>> {
         }
     }
     files.sort();
-    let mut kinds = vec![
-        (
-            "walk".to_owned(),
-            Kind::Walk {
-                folder: PathBuf::new(),
-            },
-        ),
-        (
-            "small files".to_owned(),
-            Kind::Small {
-                folder: PathBuf::new(),
-                count: 500,
-            },
-        ),
-    ];
+    let folder = PathBuf::new;
+    let small = Kind::Small {
+        folder: folder(),
+        count: 500,
+    };
+    let mut kinds = vec![Kind::Walk { folder: folder() }, small];
     for file in files {
-        let shown = file.display();
-        kinds.push((
-            format!("{shown}, sequential"),
-            Kind::Sequential { file: file.clone() },
-        ));
-        kinds.push((
-            format!("{shown}, random"),
-            Kind::Random {
-                file: file.clone(),
-                count: 500,
-            },
-        ));
-        kinds.push((
-            format!("{shown}, stride"),
-            Kind::Stride { file: file.clone() },
-        ));
+        kinds.push(Kind::Sequential { file: file.clone() });
+        kinds.push(Kind::Stride { file: file.clone() });
+        kinds.push(Kind::Random { file, count: 500 });
     }
     Ok(kinds)
 }

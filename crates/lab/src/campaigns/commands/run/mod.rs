@@ -35,6 +35,9 @@ use std::process::Command;
 use std::time::Duration;
 use tuff_testkit::Rng;
 
+/// Share of the CPU time of other processes above which a sample is loud.
+const MAX_FOREIGN: f64 = 0.1;
+
 /// Parameters of a run that the definition leaves open.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Conditions {
@@ -50,10 +53,7 @@ pub struct Conditions {
     /// Shuffle the order of tools in each round with this seed (default: the order of the definition)
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// Reject a sample if other processes used more than this fraction of the CPU time
-    #[arg(long, default_value_t = 0.1, value_name = "SHARE")]
-    pub max_foreign: f64,
-    /// Repeat a rejected sample up to N times
+    /// Repeat a sample up to N times if other processes used more than a tenth of the CPU time
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub retries: u32,
     /// Paths of programs, and folders of images and records.
@@ -121,7 +121,7 @@ pub fn run(
         [
             ("definition", name.to_owned()),
             ("results on", workspace::filesystem(work.folder())?),
-            (report::NOISE_LIMIT, conditions.max_foreign.to_string()),
+            (report::NOISE_LIMIT, MAX_FOREIGN.to_string()),
             ("retries", conditions.retries.to_string()),
         ],
     )?;
@@ -361,7 +361,7 @@ impl Session<'_> {
     fn order(&mut self, count: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..count).collect();
         if let Some(random) = &mut self.random {
-            shuffle(random, &mut order);
+            order.sort_by_cached_key(|_| random.draw());
         }
         order
     }
@@ -519,7 +519,7 @@ impl Session<'_> {
         put("steal_us", usage.steal_us as f64);
         put("read_bytes", usage.read_bytes as f64);
         put("mb_per_s", size.bytes as f64 / 1e6 / usage.wall_s());
-        let loud = usage.is_loud(self.conditions.max_foreign);
+        let loud = usage.is_loud(MAX_FOREIGN);
         if loud {
             put(report::NOISE, usage.foreign_share());
         }
@@ -544,36 +544,15 @@ fn cell(task: &Task, tree: &str, label: &str) -> Labels {
 /// Prints the progress of a run to standard error.
 fn show(cell: &Labels, round: u32, attempt: &Attempt) {
     let name: Vec<&str> = cell.values().map(String::as_str).collect();
-    let value = |name: &str| attempt.values[name];
-    let (wall, cpu) = (value("wall_ns") / 1e9, value("cpu_us") / 1e6);
-    let mut warning = String::new();
-    if let Some(share) = attempt.loud {
-        let percent = share * 100.0;
-        warning = format!(", warning: other processes used {percent:.0} % of the CPU");
-    }
-    if value("read_bytes") > 0.0 {
-        warning += &format!(
-            ", warning: {} bytes came from a device",
-            value("read_bytes")
-        );
-    }
-    eprintln!(
-        "{}: round {round}: {wall:.3} s, CPU {cpu:.3} s{warning}",
-        name.join(", ")
-    );
+    let (name, wall) = (name.join(", "), attempt.values["wall_ns"] / 1e9);
+    let loud = attempt.loud.map_or("", |_| ", beside other processes");
+    eprintln!("{name}: round {round}: {wall:.3} s{loud}");
 }
 
 /// Returns the index of the attempt that counts: the last if it is quiet, otherwise the quietest.
 fn quietest(attempts: &[Attempt]) -> Option<usize> {
     let share = |at: &usize| attempts[*at].loud.unwrap_or(-1.0);
     (0..attempts.len()).min_by(|a, b| share(a).total_cmp(&share(b)))
-}
-
-/// Shuffles with the Fisher-Yates algorithm.
-fn shuffle(random: &mut Rng, items: &mut [usize]) {
-    for last in (1..items.len()).rev() {
-        items.swap(last, random.below(last + 1));
-    }
 }
 
 #[cfg(test)]
@@ -593,17 +572,5 @@ mod tests {
         assert_eq!(counted(&[Some(0.5), None]), Some(1));
         assert_eq!(counted(&[Some(0.5), Some(0.3), Some(0.4)]), Some(1));
         assert_eq!(counted(&[]), None);
-    }
-
-    #[test]
-    fn a_seed_gives_the_same_order_everywhere() {
-        let mut order: Vec<usize> = (0..6).collect();
-        shuffle(&mut Rng::new(7), &mut order);
-        let mut again: Vec<usize> = (0..6).collect();
-        shuffle(&mut Rng::new(7), &mut again);
-        assert_eq!(order, again);
-        let mut sorted = order;
-        sorted.sort_unstable();
-        assert_eq!(sorted, [0, 1, 2, 3, 4, 5]);
     }
 }

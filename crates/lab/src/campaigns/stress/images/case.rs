@@ -425,20 +425,11 @@ impl<'a> Case<'a> {
 
     /// Runs a command that writes an image from a stream on standard input.
     fn made_from(&mut self, stream: &str, arguments: &[String]) -> Outcome<Option<String>> {
-        let path = self.path(stream);
-        let mut cat = Command::new("cat")
-            .arg(&path)
-            .stdout(Stdio::piped())
-            .spawn()
-            .at("open", &path)?;
-        // Always present: the output is piped.
-        let pipe = cat.stdout.take().map_or(Stdio::null(), Stdio::from);
-        let output = self.command_from(&self.programs.tuff, arguments, pipe);
-        cat.wait().at("open", &path)?;
-        if let Some(last) = self.commands.last_mut() {
-            *last = format!("cat {stream} | {last}");
-        }
-        self.image(&output?)
+        let script = format!("cat {stream} | \"$0\" \"$@\"");
+        let tuff = self.programs.tuff.display().to_string();
+        let words = [&["-c".to_owned(), script, tuff], arguments].concat();
+        let output = self.command(Path::new("sh"), &words)?;
+        self.image(&output)
     }
 
     fn image(&mut self, output: &Output) -> Outcome<Option<String>> {
@@ -473,15 +464,6 @@ impl<'a> Case<'a> {
 
     /// Runs a program in the folder of the case.
     pub(super) fn command(&mut self, program: &Path, arguments: &[String]) -> Result<Output> {
-        self.command_from(program, arguments, Stdio::null())
-    }
-
-    fn command_from(
-        &mut self,
-        program: &Path,
-        arguments: &[String],
-        input: Stdio,
-    ) -> Result<Output> {
         stop::check()?;
         let name = program.file_name().unwrap_or(program.as_os_str());
         let line = [&[name.to_string_lossy().into_owned()], arguments].concat();
@@ -491,7 +473,7 @@ impl<'a> Case<'a> {
             .arg(program)
             .args(arguments)
             .current_dir(self.folder)
-            .stdin(input)
+            .stdin(Stdio::null())
             .env("LC_ALL", "C")
             .env_remove("SOURCE_DATE_EPOCH")
             .output()
