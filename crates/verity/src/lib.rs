@@ -29,7 +29,7 @@ pub use header::{HEADER_LEN, Header, HeaderError};
 pub use make::{BuiltTree, make, tree_end};
 pub use parity::ROOTS;
 pub use scan::{Damage, RepairedBlock};
-pub use verified::{Verified, find_roots, read_header, stated_root};
+pub use verified::{Verified, find_roots, read_header, stated_root, unverified_digests};
 
 use sha2::{Digest, Sha256};
 

@@ -159,6 +159,26 @@ impl Verified {
         Ok(())
     }
 
+    /// Verified digest of a data block.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a block past the end, `InvalidData` if the tree does not match the root hash, and errors of
+    /// reading the tree.
+    pub fn digest(&self, block: u64) -> io::Result<Root> {
+        if block >= self.header.data_blocks {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        if self.shape.levels.is_empty() {
+            return Ok(self.root);
+        }
+        let hashes = self.hash_block(0, block / self.shape.per, false)?;
+        // Fits: an offset in a hash block.
+        let at = (block % self.shape.per) as usize * DIGEST_LEN;
+        let mut digest = Root::default();
+        digest.copy_from_slice(&hashes[at..at + DIGEST_LEN]);
+        Ok(digest)
+    }
+
     /// Parameters of the tree.
     pub fn header(&self) -> &Header {
         &self.header
@@ -417,6 +437,34 @@ pub fn stated_root(data: &dyn ReadAt, tree: &dyn ReadAt, hash_offset: u64) -> io
     let mut block = vec![0; size as usize];
     store.read_exact_at(&mut block, at)?;
     Ok(Hasher::new(&header.salt).digest(&block))
+}
+
+/// Calls `f` with the number and the digest of each data block of the tree at `hash_offset`. Nothing is verified.
+///
+/// # Errors
+/// `InvalidData` with a [`HeaderError`] inside, or errors of reading.
+pub fn unverified_digests(
+    tree: &dyn ReadAt,
+    hash_offset: u64,
+    mut f: impl FnMut(u64, &Root),
+) -> io::Result<()> {
+    let header = read_header(tree, hash_offset)?;
+    let shape = TreeLayout::new(&header, hash_offset);
+    let Some(leaves) = shape.levels.first() else {
+        return Ok(());
+    };
+    let size = u64::from(header.hash_block);
+    let mut hashes = vec![0; size as usize];
+    for number in 0..leaves.blocks {
+        tree.read_exact_at(&mut hashes, leaves.at + number * size)?;
+        let first = number * shape.per;
+        let count = shape.per.min(header.data_blocks - first) as usize; // fits: digests of a hash block
+        let digests = hashes.as_chunks::<DIGEST_LEN>().0;
+        for (block, digest) in (first..).zip(&digests[..count]) {
+            f(block, digest);
+        }
+    }
+    Ok(())
 }
 
 /// Returns the number of roots of the parity after the tree at `hash_offset`, if parity ends where the store does.
