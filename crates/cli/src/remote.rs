@@ -75,7 +75,8 @@ mod with_clients {
         if let Some(seconds) = args.fetch_timeout {
             options.retry.deadline = Duration::from_secs(seconds.into());
         }
-        tuff_remote::open(&location, &options).map_err(error)
+        let store = tuff_remote::open(&location, &options).map_err(error)?;
+        Ok(store)
     }
 
     fn error(e: tuff_remote::Error) -> Error {

@@ -141,15 +141,19 @@ impl Reply {
                     .header(RETRY_AFTER)
                     .map(|value| retry_after(value, self.header(DATE))),
             },
-            401 | 403 => refuse(place, format_args!("access denied: {what}")).into(),
-            404 | 410 => refuse(place, format_args!("not found: {what}")).into(),
+            401 => refuse(place, format_args!("access denied: {what}")).into(),
+            // Stores hide names that do not exist from those who may not list them.
+            403 => Error::missing(place, format_args!("access denied: {what}")).into(),
+            404 | 410 => Error::missing(place, format_args!("not found: {what}")).into(),
             _ => refuse(place, what).into(),
         }
     }
 
     /// Reads the body, which has at most `limit` bytes.
     pub(crate) async fn body(mut self, limit: usize, place: &str) -> Result<Vec<u8>, Failure> {
-        let mut body = Vec::new();
+        // Fits: `limit` does.
+        let stated = self.stated_len().unwrap_or(0).min(limit as u64) as usize;
+        let mut body = Vec::with_capacity(stated);
         while let Some(part) = self.inner.chunk().await.map_err(|e| broken(e, place))? {
             if body.len() + part.len() > limit {
                 return Err(Failure::transient(

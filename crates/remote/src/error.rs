@@ -27,6 +27,7 @@ pub struct Error {
     kind: Kind,
     place: String,
     what: String,
+    is_missing: bool,
 }
 
 impl Error {
@@ -36,7 +37,21 @@ impl Error {
             kind,
             place: place.to_string(),
             what: what.to_string(),
+            is_missing: false,
         }
+    }
+
+    /// Creates an error about an object that does not exist.
+    pub(crate) fn missing(place: impl fmt::Display, what: impl fmt::Display) -> Self {
+        Self {
+            is_missing: true,
+            ..Self::new(Kind::Unavailable, place, what)
+        }
+    }
+
+    /// True if the object does not exist, or is hidden from those without access.
+    pub(crate) fn is_missing(&self) -> bool {
+        self.is_missing
     }
 
     /// Kind of the failure.

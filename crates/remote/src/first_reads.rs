@@ -4,9 +4,11 @@ use crate::cache::{CHUNK, Directory, ImageCache};
 use crate::error::{Error, Kind, Result};
 use crate::runtime::runtime;
 use crate::source::Object;
-use crate::verifier::{TreePlace, Verifier, header_place, metadata};
+use crate::verifier::{
+    TreePlace, Verifier, cached_tree, header_place, metadata, tree_file_content,
+};
 use std::sync::Arc;
-use tuff_store::{FileStore, MemStore, ReadAt, Window};
+use tuff_store::MemStore;
 use tuff_verity::Root;
 
 /// Bytes of the first request: the superblock, and the whole of a small image.
@@ -20,9 +22,6 @@ const HEADER_READ: u64 = 4096;
 
 /// Longest of the first requests, so that each can end before its deadline. Unit: bytes.
 const REQUEST_MAX: u64 = 4 << 20;
-
-/// Bytes before the tree in its file of the cache, which begin with its position in the object. Unit: bytes.
-const TREE_FILE_HEAD: u64 = 4096;
 
 /// First requests for an image: its first bytes, then its metadata and hash tree.
 pub(crate) struct FirstReads<'a> {
@@ -55,7 +54,7 @@ impl FirstReads<'_> {
         cache: &ImageCache,
     ) -> Result<Option<Arc<Verifier>>> {
         let size = self.object.identity().size;
-        let known = root.and_then(|root| cached_tree(directory, key, root));
+        let known = root.and_then(|root| cached_tree(&directory.tree(key), root));
         if let (Some(tree), true) = (&known, cache.is_present(0)) {
             return Ok(Some(Arc::clone(tree)));
         }
@@ -96,7 +95,7 @@ impl FirstReads<'_> {
             }
             // A full disk does not keep readers from an image.
             let stored = cache.store(at / CHUNK, bytes);
-            let _ = stored.and_then(|stored| directory.charge(stored, cache));
+            let _ = stored.and_then(|stored| directory.charge(stored, Some(cache)));
         }
         Ok(verifier)
     }
@@ -136,22 +135,11 @@ impl FirstReads<'_> {
             Ok((tree, verifier.map_err(failed)?))
         };
         let (tree, verifier) = load(false).or_else(|_| load(true))?;
-        let mut file = vec![0; TREE_FILE_HEAD as usize];
-        file[..8].copy_from_slice(&start.to_le_bytes());
-        file.extend_from_slice(&tree);
-        let stored = directory.store_tree(key, &file);
+        let stored = directory.store_tree(key, &tree_file_content(start, &tree));
         // The file, unlike memory, costs nothing for a large image.
-        let from_file = stored.ok().and_then(|()| cached_tree(directory, key, root));
+        let from_file = stored
+            .ok()
+            .and_then(|()| cached_tree(&directory.tree(key), root));
         Ok(from_file.unwrap_or_else(|| Arc::new(verifier)))
     }
-}
-
-/// Opens and verifies the hash tree in the cache.
-fn cached_tree(directory: &Directory, key: &str, root: Root) -> Option<Arc<Verifier>> {
-    let store = FileStore::open(&directory.tree(key)).ok()?;
-    let mut start = [0; 8];
-    store.read_exact_at(&mut start, 0).ok()?;
-    let tree = Window::from(store, TREE_FILE_HEAD);
-    let verifier = Verifier::new(Arc::new(tree), u64::from_le_bytes(start), root);
-    verifier.ok().map(Arc::new)
 }

@@ -7,10 +7,12 @@
 //!
 //! * [`Location`]: address of an image. Its text form has no credentials.
 //! * [`open`]: opens an image whose identity (digest or ETag) stays the same. A replaced object is an error.
+//! * [`RemoteStore`]: reads, prefetch of ranges, background fill, and the complete image as a plain file.
 //! * `source`: ranges over HTTP; signatures of S3; manifests and tokens of registries.
-//! * `fetch`: single flight, coalescing, readahead, a bound on connections.
+//! * `fetch`: single flight, coalescing, priorities, readahead, hedging, a bound on what is in flight.
 //! * `verifier`: chunks are verified before they are stored or returned, if the root hash is known.
 //! * `cache`: sparse files that processes share, bounded in size.
+//! * `shared`: blocks that other images in the cache have are copied instead of fetched.
 //!
 //! This is the only crate with an async runtime, TLS and network clients. Its interface is blocking.
 
@@ -22,9 +24,12 @@ mod first_reads;
 mod location;
 mod open;
 mod options;
+mod profile;
 mod retry;
 mod runtime;
+mod shared;
 mod source;
+mod stats;
 mod store;
 mod verifier;
 
@@ -32,4 +37,7 @@ pub use error::{Error, Kind, Result};
 pub use location::Location;
 pub use open::open;
 pub use options::{Options, default_cache};
+pub use profile::profile;
 pub use retry::RetryPolicy;
+pub use stats::Stats;
+pub use store::{CompleteFile, RemoteStore};

@@ -49,15 +49,47 @@ impl Location {
     /// `Usage` for a URL that names no object.
     pub fn parse(text: &str) -> Result<Self> {
         let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
-        match scheme {
+        let parsed = match scheme {
             "http" | "https" => http(text),
             "s3" => s3(rest),
             "oci" => oci(rest),
             "file" => file(rest),
-            _ => Err(usage(
-                "a URL",
-                "expected https://, http://, s3://, oci:// or file://",
-            )),
+            _ => Err("expected https://, http://, s3://, oci:// or file://".to_owned()),
+        };
+        parsed.map_err(|what| {
+            // Text that cannot be parsed may hold a password or a signature.
+            let is_plain = !text.replace("@sha256:", "").contains(['@', '?']);
+            let place = if is_plain {
+                text
+            } else {
+                "the URL of the image"
+            };
+            Error::new(Kind::Usage, place.escape_debug(), what)
+        })
+    }
+
+    /// Location of an object whose name is that of this one and a suffix. `None` in a registry.
+    pub(crate) fn with_suffix(&self, suffix: &str) -> Option<Self> {
+        match &self.address {
+            Address::Http(url) => {
+                let mut url = url.clone();
+                url.set_path(&format!("{}{suffix}", url.path()));
+                Some(Self {
+                    shown: shown(&url),
+                    address: Address::Http(url),
+                })
+            }
+            Address::S3 { bucket, key } => s3(&format!("{bucket}/{key}{suffix}")).ok(),
+            Address::File(path) => {
+                let mut path = path.clone().into_os_string();
+                path.push(suffix);
+                let path = PathBuf::from(path);
+                Some(Self {
+                    shown: format!("file://{}", path.display()),
+                    address: Address::File(path),
+                })
+            }
+            Address::Oci(_) => None,
         }
     }
 
@@ -76,20 +108,14 @@ impl fmt::Display for Location {
     }
 }
 
-fn usage(place: impl fmt::Display, what: impl fmt::Display) -> Error {
-    Error::new(Kind::Usage, place, what)
-}
-
-fn http(text: &str) -> Result<Location> {
-    // The text may hold a password, so the error does not repeat it.
-    let url = Url::parse(text).map_err(|e| usage("the URL of the image", e))?;
-    let shown = shown(&url);
+fn http(text: &str) -> Result<Location, String> {
+    let url = Url::parse(text).map_err(|e| e.to_string())?;
     if url.host_str().is_none_or(str::is_empty) {
-        return Err(usage(shown, "the URL names no host"));
+        return Err("the URL names no host".to_owned());
     }
     Ok(Location {
+        shown: shown(&url),
         address: Address::Http(url),
-        shown,
     })
 }
 
@@ -105,7 +131,7 @@ pub(crate) fn shown(url: &Url) -> String {
     format!("{plain}{query}")
 }
 
-fn s3(rest: &str) -> Result<Location> {
+fn s3(rest: &str) -> Result<Location, String> {
     let shown = format!("s3://{rest}");
     match rest.split_once('/') {
         Some((bucket, key)) if !bucket.is_empty() && !key.is_empty() && !bucket.contains('@') => {
@@ -117,14 +143,14 @@ fn s3(rest: &str) -> Result<Location> {
                 shown,
             })
         }
-        _ => Err(usage("the URL of the image", "expected s3://BUCKET/KEY")),
+        _ => Err("expected s3://BUCKET/KEY".to_owned()),
     }
 }
 
-fn oci(rest: &str) -> Result<Location> {
+fn oci(rest: &str) -> Result<Location, String> {
     let wrong = |what: &str| {
         let form = "expected oci://REGISTRY/NAME[:TAG|@DIGEST]";
-        usage("the URL of the image", format_args!("{form}: {what}"))
+        format!("{form}: {what}")
     };
     let (registry, path) = rest.split_once('/').ok_or_else(|| wrong("no name"))?;
     if registry.is_empty() || registry.contains('@') {
@@ -179,10 +205,10 @@ pub(crate) fn sha256_hex(digest: &str) -> Option<&str> {
     (hex.len() == 64 && hex.bytes().all(is_hex)).then_some(hex)
 }
 
-fn file(rest: &str) -> Result<Location> {
+fn file(rest: &str) -> Result<Location, String> {
     let url = Url::parse(&format!("file://{rest}"));
     let path = url.ok().and_then(|url| url.to_file_path().ok());
-    let path = path.ok_or_else(|| usage(format_args!("file://{rest}"), "expected file:///PATH"))?;
+    let path = path.ok_or("expected file:///PATH")?;
     Ok(Location {
         shown: format!("file://{}", path.display()),
         address: Address::File(path),

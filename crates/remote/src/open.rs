@@ -8,11 +8,10 @@ use crate::location::Location;
 use crate::options::Options;
 use crate::runtime::runtime;
 use crate::source::{self, Identity, Opened};
-use crate::store::RemoteStore;
+use crate::store::{Cached, RemoteStore};
 use sha2::{Digest, Sha256};
 use std::io;
 use std::sync::Arc;
-use tuff_store::{FileStore, ReadAt};
 use tuff_verity::Root;
 
 /// Opens the image at a location as a store. Its identity is the same for the life of the store.
@@ -21,12 +20,10 @@ use tuff_verity::Root;
 ///
 /// # Errors
 /// Kinds of [`Error`], each with one sentence that names the location.
-pub fn open(location: &Location, options: &Options) -> Result<Arc<dyn ReadAt>> {
+pub fn open(location: &Location, options: &Options) -> Result<Arc<RemoteStore>> {
     let place = location.to_string();
     if let Some(path) = location.local_path() {
-        let opened = FileStore::open(path);
-        let store = opened.map_err(|e| Error::new(Kind::Unavailable, &place, e))?;
-        return Ok(Arc::new(store));
+        return Ok(Arc::new(RemoteStore::local(path, place)?));
     }
     let runtime = runtime()?;
     let has_root = options.root_hash.is_some();
@@ -77,19 +74,20 @@ impl Opening<'_> {
         let cache = Arc::new(cache);
         let fetcher = Fetcher::new(
             object,
-            (directory, Arc::clone(&cache)),
+            (Arc::clone(&directory), key.clone(), Arc::clone(&cache)),
             first.clone(),
             self.place.clone(),
             runtime()?.handle().clone(),
             self.options.connections.min(Options::CONNECTIONS_MAX),
         );
-        Ok(RemoteStore {
-            size,
+        let cached = Cached {
+            directory,
+            key,
             cache,
             verifier: first,
             fetcher: Arc::new(fetcher),
-            place: self.place.clone(),
-        })
+        };
+        Ok(RemoteStore::remote(size, self.place.clone(), cached))
     }
 }
 

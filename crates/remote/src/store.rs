@@ -1,12 +1,20 @@
 //! Remote images as stores for the reader of images.
 
-use crate::cache::{CHUNK, ImageCache};
+use crate::cache::{CHUNK, Directory, ImageCache};
 use crate::error::{Error, Kind, Result};
-use crate::fetch::Fetcher;
+use crate::fetch::{self, Fetcher};
+use crate::location::sha256_hex;
+use crate::stats::Stats;
 use crate::verifier::Verifier;
+use sha2::{Digest, Sha256};
+use std::fs::File;
 use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tuff_store::ReadAt;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tuff_store::{FileStore, ReadAt};
 
 /// Number of chunks that a hint to read ahead fetches at most.
 const HINT_MAX: u64 = 64;
@@ -14,51 +22,279 @@ const HINT_MAX: u64 = 64;
 /// Number of times that a chunk is looked for in a cache that other processes change.
 const ATTEMPTS_MAX: u32 = 16;
 
-/// Store of a remote image.
-pub(crate) struct RemoteStore {
-    pub(crate) size: u64,
+/// Longest time between two looks for a complete image, which other processes may fill.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Image at a [`Location`](crate::Location), as a store whose bytes are fetched when they are read.
+///
+/// Reads return right bytes, or an error whose text names the image and the range.
+pub struct RemoteStore {
+    size: u64,
+    place: String,
+    source: Source,
+}
+
+/// Where the bytes of an image come from.
+enum Source {
+    /// File of this host, which is complete.
+    Local { file: FileStore, path: PathBuf },
+    /// Object that is fetched into the cache.
+    Remote(Cached),
+}
+
+/// Cached image with its source.
+pub(crate) struct Cached {
+    pub(crate) directory: Arc<Directory>,
+    /// Name of the image in the cache.
+    pub(crate) key: String,
     pub(crate) cache: Arc<ImageCache>,
     pub(crate) verifier: Option<Arc<Verifier>>,
     pub(crate) fetcher: Arc<Fetcher>,
-    pub(crate) place: String,
+}
+
+/// Complete image as a plain file, whose bytes stay as long as the value lives.
+pub struct CompleteFile {
+    path: PathBuf,
+    file: File,
+    /// Lock against eviction, and the image that it keeps in use.
+    _hold: Option<(File, Arc<ImageCache>)>,
+}
+
+impl CompleteFile {
+    /// Path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// File, open for reading.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
 }
 
 impl RemoteStore {
-    /// Reads a part of one chunk, from the cache or from the source.
-    fn read_chunk(&self, chunk: u64, skip: usize, buf: &mut [u8]) -> Result<()> {
-        let verify = |bytes: &[u8]| {
-            let verifier = self.verifier.as_ref();
-            verifier.is_none_or(|verifier| verifier.verify(chunk * CHUNK, bytes).is_ok())
+    /// Opens a local file.
+    pub(crate) fn local(path: &Path, place: String) -> Result<Self> {
+        let failed = |e| Error::new(Kind::Unavailable, &place, e);
+        let file = FileStore::open(path).map_err(failed)?;
+        let path = std::path::absolute(path).map_err(failed)?;
+        Ok(Self {
+            size: file.size(),
+            source: Source::Local { file, path },
+            place,
+        })
+    }
+
+    /// Wraps a cached image of `size` bytes.
+    pub(crate) fn remote(size: u64, place: String, cached: Cached) -> Self {
+        Self {
+            size,
+            place,
+            source: Source::Remote(cached),
+        }
+    }
+
+    /// Fetches ranges of the image in their order, after what readers wait for and before the fill. Returns at once.
+    pub fn prefetch(&self, ranges: &[Range<u64>]) {
+        if let Source::Remote(cached) = &self.source {
+            let size = self.size;
+            let chunks = ranges
+                .iter()
+                .map(|range| range.start.min(size) / CHUNK..range.end.min(size).div_ceil(CHUNK));
+            cached.fetcher.prefetch(chunks);
+        }
+    }
+
+    /// Fetches everything else in the background, at most `rate` bytes per second. Returns at once.
+    ///
+    /// The fill pauses while readers wait, and while the server cannot be reached. It ends if the cache has no room for
+    /// the image; [`failure`](Self::failure) states why.
+    pub fn fill(&self, rate: Option<u64>) {
+        if let Source::Remote(cached) = &self.source {
+            fetch::fill(&cached.fetcher, rate);
+        }
+    }
+
+    /// Failure that ended the fill before the image was complete.
+    pub fn failure(&self) -> Option<Error> {
+        match &self.source {
+            Source::Local { .. } => None,
+            Source::Remote(cached) => cached.fetcher.failure(),
+        }
+    }
+
+    /// Counters of the image since it was opened. A local file is present from the start.
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats {
+            size: self.size,
+            present_bytes: self.size,
+            ..Stats::default()
         };
+        if let Source::Remote(cached) = &self.source {
+            let counters = &cached.fetcher.counters;
+            let [fetched, shared, requests, misses, hedged, failed] = [
+                &counters.fetched_bytes,
+                &counters.shared_bytes,
+                &counters.requests,
+                &counters.misses,
+                &counters.hedged,
+                &counters.failed,
+            ]
+            .map(|counter| counter.load(Ordering::Relaxed));
+            stats = Stats {
+                size: self.size,
+                present_bytes: cached.cache.present_bytes().unwrap_or(0),
+                fetched_bytes: fetched,
+                shared_bytes: shared,
+                pending_bytes: cached.fetcher.pending_bytes(),
+                requests,
+                demand_misses: misses,
+                hedged_requests: hedged,
+                retries: cached.fetcher.object().retries(),
+                failed_requests: failed,
+            };
+        }
+        stats
+    }
+
+    /// Waits until every byte is present, the fill has failed, or the time is over. Returns true if every byte is
+    /// present.
+    pub fn wait_complete(&self, timeout: Duration) -> bool {
+        let Source::Remote(cached) = &self.source else {
+            return true;
+        };
+        let start = Instant::now();
+        loop {
+            if cached.cache.is_complete() {
+                return true;
+            }
+            let left = timeout.saturating_sub(start.elapsed());
+            if left.is_zero() || self.failure().is_some() {
+                return false;
+            }
+            cached.fetcher.wait(left.min(LOOK));
+        }
+    }
+
+    /// The complete image as one plain file in the cache. All of it is verified again: by the hash tree, the digest in
+    /// the registry, or the checksums of chunks. Damaged chunks are fetched again.
+    ///
+    /// # Errors
+    /// `Unavailable` if bytes are absent or cannot be fetched again, `Corrupt` if the file does not match the digest.
+    pub fn complete_file(&self) -> Result<CompleteFile> {
+        let failed = |e: io::Error| Error::new(Kind::Unavailable, &self.place, e);
+        let cached = match &self.source {
+            Source::Remote(cached) => cached,
+            Source::Local { path, .. } => {
+                return Ok(CompleteFile {
+                    file: File::open(path).map_err(failed)?,
+                    path: path.clone(),
+                    _hold: None,
+                });
+            }
+        };
+        let hold = cached.directory.hold(&cached.key).map_err(failed)?;
+        if !cached.cache.is_complete() {
+            let present = cached.cache.present_bytes().map_err(failed)?;
+            let what = format_args!("{present} of {} bytes are in the cache", self.size);
+            return Err(Error::new(Kind::Unavailable, &self.place, what));
+        }
+        let digest = sha256_hex(&cached.fetcher.object().identity().validator);
+        let mut hash = Sha256::new();
+        for chunk in 0..cached.cache.len() {
+            let bytes = cached.verified_chunk(chunk, &self.place)?;
+            if digest.is_some() {
+                hash.update(&bytes);
+            }
+        }
+        let found = digest.map(|_| hash.finalize());
+        let found = found.map(|digest| digest.iter().map(|b| format!("{b:02x}")).collect());
+        let found: Option<String> = found;
+        if found.as_deref() != digest {
+            let what = "the complete file does not match the digest of the image in the registry";
+            return Err(Error::new(Kind::Corrupt, &self.place, what));
+        }
+        let path = cached.directory.image_file(&cached.key);
+        Ok(CompleteFile {
+            file: File::open(&path).map_err(failed)?,
+            path,
+            _hold: Some((hold, Arc::clone(&cached.cache))),
+        })
+    }
+}
+
+impl Cached {
+    fn is_right(&self, chunk: u64, bytes: &[u8]) -> bool {
+        let verifier = self.verifier.as_ref();
+        verifier.is_none_or(|verifier| verifier.verify(chunk * CHUNK, bytes).is_ok())
+    }
+
+    /// Reads a part of one chunk, from the cache or from the source. Returns true if it waited for the source.
+    fn read(&self, chunk: u64, skip: usize, buf: &mut [u8], place: &str) -> Result<bool> {
         for _ in 0..ATTEMPTS_MAX {
+            let verify = |bytes: &[u8]| self.is_right(chunk, bytes);
             if self.cache.read(chunk, skip, buf, verify) {
-                return Ok(());
+                return Ok(false);
             }
             if let Some(part) = self.fetcher.fetch(chunk)? {
                 part.copy(chunk, skip, buf);
-                return Ok(());
+                return Ok(true);
             }
         }
-        let what = "the cache is damaged or changes all the time";
-        Err(Error::new(Kind::Unavailable, &self.place, what))
+        Err(unstable(chunk, place))
+    }
+
+    /// Bytes of a chunk in the cache, after another look at its file.
+    fn verified_chunk(&self, chunk: u64, place: &str) -> Result<Vec<u8>> {
+        for _ in 0..ATTEMPTS_MAX {
+            let read = self
+                .cache
+                .read_again(chunk, |bytes| self.is_right(chunk, bytes));
+            if let Some(bytes) = read {
+                return Ok(bytes);
+            }
+            self.fetcher.fetch(chunk)?;
+        }
+        Err(unstable(chunk, place))
+    }
+}
+
+fn unstable(chunk: u64, place: &str) -> Error {
+    let at = chunk * CHUNK;
+    let what = format_args!("bytes from {at} on: the cache is damaged or changes all the time");
+    Error::new(Kind::Unavailable, place, what)
+}
+
+impl Drop for RemoteStore {
+    fn drop(&mut self) {
+        if let Source::Remote(cached) = &self.source {
+            cached.fetcher.close();
+        }
     }
 }
 
 impl ReadAt for RemoteStore {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let cached = match &self.source {
+            Source::Local { file, .. } => return file.read_at(buf, offset),
+            Source::Remote(cached) => cached,
+        };
         let left = self.size.saturating_sub(offset);
         let len = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let mut done = 0;
         if len as u64 > CHUNK {
             self.will_need(offset, len as u64);
         }
+        let mut has_waited = false;
         while done < len {
             let at = offset + done as u64;
             let (chunk, skip) = (at / CHUNK, (at % CHUNK) as usize); // fits: below CHUNK
             let part = (len - done).min(CHUNK as usize - skip);
-            self.read_chunk(chunk, skip, &mut buf[done..done + part])?;
+            has_waited |= cached.read(chunk, skip, &mut buf[done..done + part], &self.place)?;
             done += part;
         }
+        let misses = &cached.fetcher.counters.misses;
+        misses.fetch_add(has_waited.into(), Ordering::Relaxed);
         Ok(done)
     }
 
@@ -66,11 +302,21 @@ impl ReadAt for RemoteStore {
         self.size
     }
 
+    fn done_with(&self, offset: u64, len: u64) {
+        if let Source::Local { file, .. } = &self.source {
+            file.done_with(offset, len);
+        }
+    }
+
     fn will_need(&self, offset: u64, len: u64) {
+        let cached = match &self.source {
+            Source::Local { file, .. } => return file.will_need(offset, len),
+            Source::Remote(cached) => cached,
+        };
         let end = offset.saturating_add(len).min(self.size).div_ceil(CHUNK);
         let first = offset / CHUNK;
         if first < end {
-            self.fetcher.prefetch(first..end.min(first + HINT_MAX));
+            cached.fetcher.read_ahead(first..end.min(first + HINT_MAX));
         }
     }
 }

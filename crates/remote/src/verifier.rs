@@ -2,13 +2,17 @@
 
 use crate::cache::CHUNK;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use tuff_format::superblock::{self, Superblock};
-use tuff_store::ReadAt;
+use tuff_store::{FileStore, ReadAt, Window};
 use tuff_verity::{HEADER_LEN, Header, Root, Verified};
 
 /// Alignment of the header of the tree, which follows the image. Unit: bytes.
 const HEADER_ALIGN: u64 = 4096;
+
+/// Bytes before the tree in its file of the cache, which begin with its position in the object. Unit: bytes.
+const TREE_FILE_HEAD: u64 = 4096;
 
 /// Verified tree, and the store that holds it.
 pub(crate) struct Verifier {
@@ -76,6 +80,45 @@ impl ReadAt for Shifted {
     }
 }
 
+/// Opens and verifies a hash tree in the cache.
+pub(crate) fn cached_tree(path: &Path, root: Root) -> Option<Arc<Verifier>> {
+    let (tree, start) = tree_file(path).ok()?;
+    Verifier::new(tree, start, root).ok().map(Arc::new)
+}
+
+/// Calls `f` with the number and the digest of each block of a tree in the cache that hashes blocks as `like` does.
+/// Nothing is verified.
+pub(crate) fn cached_digests(
+    path: &Path,
+    like: &Header,
+    f: impl FnMut(u64, &Root),
+) -> io::Result<()> {
+    let (tree, start) = tree_file(path)?;
+    let tree = Shifted { inner: tree, start };
+    let header = tuff_verity::read_header(&tree, start)?;
+    if (header.data_block, &header.salt) != (like.data_block, &like.salt) {
+        return Ok(());
+    }
+    tuff_verity::unverified_digests(&tree, start, f)
+}
+
+/// Tree in a file of the cache, from its header on, and its position in its object.
+fn tree_file(path: &Path) -> io::Result<(Arc<dyn ReadAt>, u64)> {
+    let store = FileStore::open(path)?;
+    let mut start = [0; 8];
+    store.read_exact_at(&mut start, 0)?;
+    let tree = Window::from(store, TREE_FILE_HEAD);
+    Ok((Arc::new(tree), u64::from_le_bytes(start)))
+}
+
+/// File of the cache with a tree whose header is at `start` of its object.
+pub(crate) fn tree_file_content(start: u64, tree: &[u8]) -> Vec<u8> {
+    let mut file = vec![0; TREE_FILE_HEAD as usize];
+    file[..8].copy_from_slice(&start.to_le_bytes());
+    file.extend_from_slice(tree);
+    file
+}
+
 impl Verifier {
     /// Opens the tree that `tree` holds from its header on, and verifies all of it.
     pub(crate) fn new(tree: Arc<dyn ReadAt>, start: u64, root: Root) -> io::Result<Self> {
@@ -87,6 +130,21 @@ impl Verifier {
             covered: verified.header().data_len(),
             verified,
         })
+    }
+
+    /// Parameters of the tree.
+    pub(crate) fn header(&self) -> &Header {
+        self.verified.header()
+    }
+
+    /// End of the data that the tree covers. Unit: bytes.
+    pub(crate) fn covered(&self) -> u64 {
+        self.covered
+    }
+
+    /// Verified digest of a block.
+    pub(crate) fn digest(&self, block: u64) -> io::Result<Root> {
+        self.verified.digest(block)
     }
 
     /// Verifies bytes at `offset`, a multiple of the chunk size. Bytes after the covered data are not looked at.

@@ -50,9 +50,34 @@ impl Directory {
                 continue;
             }
             state.set_modified(SystemTime::now())?;
-            let data = open(&self.file(key, "image"))?;
-            return ImageCache::new(data, state, size);
+            return self.wrap(key, state, size);
         }
+    }
+
+    fn wrap(&self, key: &str, state: File, size: u64) -> io::Result<ImageCache> {
+        let data = open(&self.file(key, "image"))?;
+        let image = ImageCache::new(data, state, size)?;
+        Ok(image.with_hold(open(&self.file(key, "hold"))?))
+    }
+
+    /// Keeps every process from evicting chunks of an image in use, as long as the value lives.
+    pub(crate) fn hold(&self, key: &str) -> io::Result<File> {
+        let hold = open(&self.file(key, "hold"))?;
+        hold.lock_shared()?;
+        Ok(hold)
+    }
+
+    /// Path of the file with the bytes of an image.
+    pub(crate) fn image_file(&self, key: &str) -> PathBuf {
+        self.file(key, "image")
+    }
+
+    /// Names of other images than `key`, those used last first.
+    pub(crate) fn others(&self, key: &str) -> Vec<String> {
+        let mut found = self.found().unwrap_or_default();
+        found.sort_by_key(|found| std::cmp::Reverse(found.used));
+        let keys = found.into_iter().map(|found| found.key);
+        keys.filter(|other| other != key).collect()
     }
 
     /// Path of the hash tree of an image.
@@ -74,15 +99,21 @@ impl Directory {
         done
     }
 
-    /// Counts bytes that were stored for `image`, and evicts others if the directory grows beyond its bound.
-    pub(crate) fn charge(&self, bytes: u64, image: &ImageCache) -> io::Result<()> {
+    /// Counts bytes that were stored, and evicts others if the directory grows beyond its bound: as
+    /// [`shrink`](Self::shrink) does. Returns false if the directory stays too large.
+    pub(crate) fn charge(&self, bytes: u64, image: Option<&ImageCache>) -> io::Result<bool> {
         let step = self.step();
         let before = self.stored.fetch_add(bytes, Ordering::Relaxed);
-        if before + bytes >= step {
-            self.stored.store(0, Ordering::Relaxed);
-            self.shrink(step, image)?;
+        if before + bytes < step {
+            return Ok(true);
         }
-        Ok(())
+        self.stored.store(0, Ordering::Relaxed);
+        self.shrink(step, image)
+    }
+
+    /// True if an image of `size` bytes fits into the directory, were it the only one.
+    pub(crate) fn has_room_for(&self, size: u64) -> bool {
+        size.saturating_add(self.step()) <= self.max
     }
 
     /// Bytes between two comparisons with the bound.
@@ -91,29 +122,33 @@ impl Directory {
     }
 
     /// Evicts until another `room` bytes fit: unused images, then chunks of `image`, then of images in use elsewhere.
-    pub(crate) fn shrink(&self, room: u64, image: &ImageCache) -> io::Result<()> {
+    /// Without `image` only unused images. Returns false if there is no room.
+    pub(crate) fn shrink(&self, room: u64, image: Option<&ImageCache>) -> io::Result<bool> {
         let lock = open(&self.path.join("lock"))?;
         if lock.try_lock().is_err() {
             // Another process is at it.
-            return Ok(());
+            return Ok(true);
         }
         let mut found = self.found()?;
         let mut total: u64 = found.iter().map(|f| f.size).sum();
         if total + room <= self.max {
-            return Ok(());
+            return Ok(true);
         }
         let target = self.max.saturating_sub(room).saturating_sub(self.max / 8);
         found.sort_by_key(|f| f.used);
         let mut in_use = Vec::new();
         for old in found {
             if total <= target {
-                return Ok(());
+                return Ok(true);
             }
             match self.remove(&old.key)? {
                 true => total -= old.size,
                 false => in_use.push(old),
             }
         }
+        let Some(image) = image else {
+            return Ok(total + room <= self.max);
+        };
         if total > target {
             total -= image.evict(total - target)?.min(total);
         }
@@ -121,15 +156,14 @@ impl Directory {
             if total <= target {
                 break;
             }
-            let data = open(&self.file(&other.key, "image"))?;
+            let size = fs::metadata(self.image_file(&other.key)).map_or(0, |m| m.len());
             let state = open(&self.file(&other.key, "state"))?;
-            let size = data.metadata()?.len();
             if size > 0 && state.metadata()?.len() > 0 {
-                let other = ImageCache::new(data, state, size)?;
+                let other = self.wrap(&other.key, state, size)?;
                 total -= other.evict(total - target)?.min(total);
             }
         }
-        Ok(())
+        Ok(total + room <= self.max)
     }
 
     /// Removes an image that no process uses. Returns false if one does.
@@ -139,7 +173,7 @@ impl Directory {
             return Ok(false);
         }
         // The state comes last: without it the others would not be found again.
-        for kind in ["image", "tree", "state"] {
+        for kind in ["image", "tree", "hold", "state"] {
             match fs::remove_file(self.file(key, kind)) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
                 _ => {}
@@ -217,7 +251,7 @@ mod tests {
         let image = cache.image("k", CHUNK).unwrap();
         image.store(0, &vec![1; CHUNK as usize]).unwrap();
         cache.store_tree("k", b"tree").unwrap();
-        cache.shrink(0, &image).unwrap();
+        cache.shrink(0, Some(&image)).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&dir.0), 0o700);
         for entry in fs::read_dir(&dir.0).unwrap() {
@@ -239,7 +273,7 @@ mod tests {
         let image = cache.image("new", CHUNK * 64).unwrap();
         for n in 0..64 {
             let bytes = image.store(n, &chunk).unwrap();
-            cache.charge(bytes, &image).unwrap();
+            cache.charge(bytes, Some(&image)).unwrap();
             assert!(cache.size() <= max + CHUNK, "{n}: {}", cache.size());
         }
         assert!(!cache.file("old", "image").exists());
@@ -253,7 +287,7 @@ mod tests {
         let other = cache.image("other", CHUNK * 8).unwrap();
         other.store(0, &vec![1; CHUNK as usize * 8]).unwrap();
         let image = cache.image("mine", CHUNK).unwrap();
-        cache.shrink(0, &image).unwrap();
+        cache.shrink(0, Some(&image)).unwrap();
         assert!(cache.file("other", "state").exists());
         assert!(cache.size() <= CHUNK * 4);
         // The chunks that are left are read, the rest is absent.

@@ -20,6 +20,8 @@ pub(crate) struct ImageCache {
     change: Mutex<()>,
     /// Next chunk that [`evict`](Self::evict) looks at.
     hand: AtomicU64,
+    /// File with a shared lock while the image must stay complete.
+    hold: Option<File>,
 }
 
 /// Knowledge of this process about a chunk.
@@ -50,7 +52,43 @@ impl ImageCache {
                 .collect(),
             change: Mutex::default(),
             hand: AtomicU64::new(0),
+            hold: None,
         })
+    }
+
+    /// Evicts nothing while another open file description has a shared lock of `hold`.
+    pub(crate) fn with_hold(self, hold: File) -> Self {
+        Self {
+            hold: Some(hold),
+            ..self
+        }
+    }
+
+    /// Bytes of the image that are in the cache.
+    pub(crate) fn present_bytes(&self) -> io::Result<u64> {
+        let present = self.state.present(self.len())?;
+        Ok(present.iter().map(|n| self.chunk_len(*n) as u64).sum())
+    }
+
+    /// True if the whole image is in the cache.
+    pub(crate) fn is_complete(&self) -> bool {
+        let present = self.state.present(self.len());
+        present.is_ok_and(|present| present.len() as u64 == self.len())
+    }
+
+    /// Reads a whole chunk, and compares its checksum even if this process has done so before. `None` if the chunk is
+    /// not in the cache, or damaged there.
+    pub(crate) fn read_again(
+        &self,
+        chunk: u64,
+        verify: impl FnOnce(&[u8]) -> bool,
+    ) -> Option<Vec<u8>> {
+        // Fits: there are as many as this process could allocate. No generation of a chunk that is present is 0.
+        self.chunks[chunk as usize]
+            .verified
+            .store(0, Ordering::Release);
+        let mut bytes = vec![0; self.chunk_len(chunk)];
+        self.read(chunk, 0, &mut bytes, verify).then_some(bytes)
     }
 
     /// Number of chunks of the image.
@@ -169,6 +207,18 @@ impl ImageCache {
 
     /// Evicts chunks that were not read for longest, about `wanted` bytes. Returns the number of bytes freed.
     pub(crate) fn evict(&self, wanted: u64) -> io::Result<u64> {
+        let Some(hold) = &self.hold else {
+            return self.evict_chunks(wanted);
+        };
+        if hold.try_lock().is_err() {
+            return Ok(0);
+        }
+        let freed = self.evict_chunks(wanted);
+        hold.unlock()?;
+        freed
+    }
+
+    fn evict_chunks(&self, wanted: u64) -> io::Result<u64> {
         let mut freed = 0;
         // After one round every chunk is marked as unused.
         for _ in 0..self.len() * 2 {

@@ -4,6 +4,7 @@
 //! DIR/KEY.image   sparse file: chunks at their places in the image
 //! DIR/KEY.state   a checksum and a generation for each chunk
 //! DIR/KEY.tree    hash tree of the image, if its root hash is known
+//! DIR/KEY.hold    locked while the complete image is used as a plain file, which keeps its chunks from eviction
 //! DIR/lock        held while chunks are evicted
 //! ```
 //!

@@ -28,6 +28,16 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// Decodes the bytes of an entry.
+    fn decode(bytes: &[u8]) -> Self {
+        let (checksum, generation) = bytes.split_at(8);
+        let number = |half: &[u8]| half.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
+        Self {
+            checksum: number(checksum),
+            generation: number(generation),
+        }
+    }
+
     /// Returns the entry after the chunk of this one is removed.
     pub(crate) fn removed(self) -> Self {
         Self {
@@ -71,12 +81,25 @@ impl StateFile {
         let mut bytes = [0; ENTRY_LEN as usize];
         self.0
             .read_exact_at(&mut bytes, HEADER_LEN + chunk * ENTRY_LEN)?;
-        let (checksum, generation) = bytes.split_at(8);
-        let number = |half: &[u8]| half.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
-        Ok(Entry {
-            checksum: number(checksum),
-            generation: number(generation),
-        })
+        Ok(Entry::decode(&bytes))
+    }
+
+    /// Numbers of the chunks that are in the cache, of the first `len`.
+    pub(crate) fn present(&self, len: u64) -> io::Result<Vec<u64>> {
+        let mut present = Vec::new();
+        let mut bytes = [0; 1024 * ENTRY_LEN as usize];
+        for first in (0..len).step_by(1024) {
+            // Fits: at most 1024 entries.
+            let bytes = &mut bytes[..((len - first).min(1024) * ENTRY_LEN) as usize];
+            self.0
+                .read_exact_at(bytes, HEADER_LEN + first * ENTRY_LEN)?;
+            for (chunk, entry) in (first..).zip(bytes.chunks_exact(ENTRY_LEN as usize)) {
+                if Entry::decode(entry).is_present() {
+                    present.push(chunk);
+                }
+            }
+        }
+        Ok(present)
     }
 
     /// Writes the entry of a chunk.

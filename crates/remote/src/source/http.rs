@@ -11,7 +11,9 @@ use reqwest::header::{
 };
 use reqwest::{StatusCode, Url};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Number of times that one read renews its credentials.
 pub(crate) const RENEWALS_MAX: u32 = 2;
@@ -97,6 +99,9 @@ pub(crate) struct HttpObject {
     identity: Identity,
     place: String,
     retry: RetryPolicy,
+    retries: AtomicU64,
+    /// Shortest recent time to an answer, 0 before the first one. Unit: microseconds.
+    round_trip: AtomicU64,
 }
 
 /// Part of an object, as the server describes it.
@@ -122,6 +127,8 @@ impl HttpObject {
             identity,
             place,
             retry,
+            retries: AtomicU64::new(0),
+            round_trip: AtomicU64::new(0),
         }
     }
 
@@ -168,6 +175,7 @@ impl HttpObject {
             if let Some(part) = retries.attempt(attempt).await? {
                 return Ok(part);
             }
+            self.retries.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -186,7 +194,9 @@ impl HttpObject {
                 headers: &headers(range, pinned),
                 form: None,
             };
+            let start = Instant::now();
             let reply = self.client.send(request, &self.place).await?;
+            self.answered_after(start.elapsed());
             let status = reply.status();
             let is_denied = matches!(status.as_u16(), 401 | 403);
             if known.is_some() && (is_denied || status == StatusCode::NOT_FOUND) {
@@ -204,6 +214,19 @@ impl HttpObject {
             }
             return self.part(reply, range, pinned).await;
         }
+    }
+
+    /// Counts the time to an answer. One that is longer than usual counts little: it may be the server's.
+    fn answered_after(&self, time: Duration) {
+        let time = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
+        let shortest = |old: u64| {
+            Some(match old {
+                0 => time,
+                old => time.min(old + old.div_ceil(8)),
+            })
+        };
+        let update = &self.round_trip;
+        let _ = update.fetch_update(Ordering::Relaxed, Ordering::Relaxed, shortest);
     }
 
     fn redirect(&self) -> std::sync::MutexGuard<'_, Option<Url>> {
@@ -299,6 +322,15 @@ impl Object for HttpObject {
 
     fn read(&self, range: Range<u64>) -> Later<'_, Result<Vec<u8>>> {
         Box::pin(async { Ok(self.fetch(range, Some(&self.identity)).await?.bytes) })
+    }
+
+    fn round_trip(&self) -> Option<Duration> {
+        let time = self.round_trip.load(Ordering::Relaxed);
+        (time > 0).then(|| Duration::from_micros(time))
+    }
+
+    fn retries(&self) -> u64 {
+        self.retries.load(Ordering::Relaxed)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::location::{Address, Location};
 use crate::retry::RetryPolicy;
 use std::sync::Arc;
 
-pub(crate) use object::{Identity, Object};
+pub(crate) use object::{Identity, Later, Object};
 
 /// Object with what was learned when it was opened.
 pub(crate) struct Opened {

@@ -3,6 +3,7 @@
 use crate::error::Result;
 use std::ops::Range;
 use std::pin::Pin;
+use std::time::Duration;
 
 /// Future of a method of a trait object.
 pub(crate) type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -25,4 +26,10 @@ pub(crate) trait Object: Send + Sync {
 
     /// Reads all bytes of a range. Fails with `Changed` if the object is another one.
     fn read(&self, range: Range<u64>) -> Later<'_, Result<Vec<u8>>>;
+
+    /// Shortest recent time from a request to the start of its answer. `None` before the first answer.
+    fn round_trip(&self) -> Option<Duration>;
+
+    /// Number of requests that were repeated after a failure.
+    fn retries(&self) -> u64;
 }

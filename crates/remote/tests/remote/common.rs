@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tuff_format::superblock::{OFFSET, Superblock};
 use tuff_format::{BlockAddr, BlockBits};
-use tuff_remote::{Error, Location, Options, RetryPolicy};
+use tuff_remote::{Error, Location, Options, RemoteStore, RetryPolicy};
 use tuff_store::{MemStore, Output, ReadAt, Target};
 use tuff_testkit::Rng;
 use tuff_verity::{Header, Root};
@@ -55,7 +55,11 @@ pub(crate) fn image(blocks: usize, seed: u64) -> Vec<u8> {
 
 /// Image with its hash tree, and the root hash.
 pub(crate) fn verified_image(blocks: usize, seed: u64) -> (Vec<u8>, Root) {
-    let bytes = image(blocks, seed);
+    with_tree(image(blocks, seed))
+}
+
+/// Appends the hash tree of an image.
+pub(crate) fn with_tree(bytes: Vec<u8>) -> (Vec<u8>, Root) {
     let dir = Dir::new();
     fs::create_dir(&dir.0).unwrap();
     let path = dir.0.join("image");
@@ -80,7 +84,7 @@ pub(crate) fn options(dir: &Dir) -> Options {
     options
 }
 
-pub(crate) fn open(url: &str, options: &Options) -> Result<Arc<dyn ReadAt>, Error> {
+pub(crate) fn open(url: &str, options: &Options) -> Result<Arc<RemoteStore>, Error> {
     tuff_remote::open(&Location::parse(url)?, options)
 }
 

@@ -4,6 +4,7 @@ use crate::common::{CHUNK, Dir, assert_same, image, open, options, read_error};
 use std::fs;
 use std::sync::{Arc, Mutex};
 use tuff_remote::Kind;
+use tuff_store::ReadAt;
 use tuff_testkit::http::{Answer, Request, Server};
 
 fn serve(bytes: &[u8]) -> Server {

@@ -1,8 +1,9 @@
 //! Remote images against a server in this process: every byte equals the local image, or there is an error.
 
+mod ahead;
 mod common;
-mod faults;
 mod http;
 mod registry;
 mod s3;
+mod shared;
 mod verified;

@@ -4,6 +4,7 @@ use crate::common::{CHUNK, Dir, assert_same, open, options, read_error, verified
 use std::fs;
 use std::sync::Mutex;
 use tuff_remote::Kind;
+use tuff_store::ReadAt;
 use tuff_testkit::http::{Answer, Server};
 
 #[test]

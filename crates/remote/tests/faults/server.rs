@@ -4,6 +4,7 @@ use crate::common::{CHUNK, Dir, assert_same, image, open, options, read_error};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tuff_remote::{Kind, RetryPolicy};
+use tuff_store::ReadAt;
 use tuff_testkit::Rng;
 use tuff_testkit::http::{Answer, Request, Server};
 

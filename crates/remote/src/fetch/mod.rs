@@ -1,0 +1,12 @@
+//! Fetching of missing chunks: single flight, coalescing, priorities, readahead, hedging, and a bound on what is in flight.
+//!
+//! Priorities: chunks that a reader waits for, readahead, the profile, the fill of the rest.
+
+mod fetcher;
+mod fill;
+mod incomplete;
+mod pace;
+mod queue;
+
+pub(crate) use fetcher::Fetcher;
+pub(crate) use fill::start as fill;
