@@ -2,7 +2,7 @@
 
 use crate::units::parse_size;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tuff_erofs::verity::Root;
 use tuff_erofs::{Error, Result};
 use tuff_store::ReadAt;
@@ -19,6 +19,9 @@ pub(crate) struct RemoteArgs {
     /// Time after which a part that cannot be fetched is an I/O error [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=3600), help_heading = "Image")]
     pub(crate) fetch_timeout: Option<u16>,
+    /// Image that was opened with these options.
+    #[arg(skip)]
+    pub(crate) opened: Arc<OnceLock<RemoteImage>>,
 }
 
 /// Returns true if an image is named by a URL rather than by a path.
@@ -43,8 +46,9 @@ pub(crate) fn is_remote(path: &Path) -> bool {
 #[cfg(feature = "remote")]
 mod with_clients {
     use super::*;
+    use std::ops::Range;
     use std::time::Duration;
-    use tuff_remote::{Kind, Location, Options};
+    use tuff_remote::{Kind, Location, Options, RemoteStore};
 
     /// Name of an image for messages: a URL without credentials, or its path.
     pub(crate) fn shown(path: &Path) -> PathBuf {
@@ -76,7 +80,70 @@ mod with_clients {
             options.retry.deadline = Duration::from_secs(seconds.into());
         }
         let store = tuff_remote::open(&location, &options).map_err(error)?;
+        // The first image opened is the one that the verb is about.
+        let _ = args.opened.set(RemoteImage {
+            store: Arc::clone(&store),
+            location,
+            options,
+        });
         Ok(store)
+    }
+
+    /// Open image behind a URL.
+    pub(crate) struct RemoteImage {
+        store: Arc<RemoteStore>,
+        location: Location,
+        options: Options,
+    }
+
+    impl RemoteImage {
+        /// Fetches the profile that lies beside the image.
+        pub(crate) fn profile(&self) -> Result<Option<Vec<u8>>> {
+            tuff_remote::profile(&self.location, &self.options).map_err(error)
+        }
+
+        /// Fetches ranges of the image in the background, in their order.
+        pub(crate) fn prefetch(&self, ranges: &[Range<u64>]) {
+            self.store.prefetch(ranges);
+        }
+
+        /// Fetches the rest of the image in the background, at most `rate` bytes per second.
+        pub(crate) fn fill(&self, rate: Option<u64>) {
+            self.store.fill(rate);
+        }
+
+        /// Waits until the image is complete. Returns false if the time is over, or the fill has failed.
+        pub(crate) fn wait_complete(&self, timeout: Duration) -> bool {
+            self.store.wait_complete(timeout)
+        }
+
+        /// Failure that ended the fill.
+        pub(crate) fn failure(&self) -> Option<String> {
+            self.store.failure().map(|e| e.to_string())
+        }
+
+        /// Bytes in the cache, and size of the image.
+        pub(crate) fn progress(&self) -> (u64, u64) {
+            let stats = self.store.stats();
+            (stats.present_bytes, stats.size)
+        }
+
+        /// Counters, by the names that `tuff stats` shows.
+        pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
+            let stats = self.store.stats();
+            vec![
+                ("remote_size_bytes", stats.size),
+                ("remote_present_bytes", stats.present_bytes),
+                ("remote_fetched_bytes", stats.fetched_bytes),
+                ("remote_shared_bytes", stats.shared_bytes),
+                ("remote_pending_bytes", stats.pending_bytes),
+                ("remote_requests", stats.requests),
+                ("remote_demand_misses", stats.demand_misses),
+                ("remote_hedged_requests", stats.hedged_requests),
+                ("remote_retries", stats.retries),
+                ("remote_failed_requests", stats.failed_requests),
+            ]
+        }
     }
 
     fn error(e: tuff_remote::Error) -> Error {
@@ -96,12 +163,47 @@ mod with_clients {
 #[cfg(not(feature = "remote"))]
 mod without_clients {
     use super::*;
+    use std::ops::Range;
+    use std::time::Duration;
 
     /// Name of an image for messages.
     pub(crate) fn shown(path: &Path) -> PathBuf {
         match is_url(path) {
             true => "the URL of the image".into(),
             false => path.to_owned(),
+        }
+    }
+
+    /// Image behind a URL, of which there is none.
+    pub(crate) enum RemoteImage {}
+
+    impl RemoteImage {
+        pub(crate) fn profile(&self) -> Result<Option<Vec<u8>>> {
+            match *self {}
+        }
+
+        pub(crate) fn prefetch(&self, _: &[Range<u64>]) {
+            match *self {}
+        }
+
+        pub(crate) fn fill(&self, _: Option<u64>) {
+            match *self {}
+        }
+
+        pub(crate) fn wait_complete(&self, _: Duration) -> bool {
+            match *self {}
+        }
+
+        pub(crate) fn failure(&self) -> Option<String> {
+            match *self {}
+        }
+
+        pub(crate) fn progress(&self) -> (u64, u64) {
+            match *self {}
+        }
+
+        pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
+            match *self {}
         }
     }
 
@@ -113,9 +215,9 @@ mod without_clients {
 }
 
 #[cfg(feature = "remote")]
-pub(crate) use with_clients::{open, shown};
+pub(crate) use with_clients::{RemoteImage, open, shown};
 #[cfg(not(feature = "remote"))]
-pub(crate) use without_clients::{open, shown};
+pub(crate) use without_clients::{RemoteImage, open, shown};
 
 #[cfg(test)]
 mod tests {

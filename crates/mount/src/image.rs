@@ -33,9 +33,14 @@ pub struct ImageFs {
     log: Log,
     /// Number of blocks repaired by parity, if it is counted.
     repaired: Option<Arc<AtomicU64>>,
+    /// Counters of the store of the image, if it has some.
+    store_counters: Option<StoreCounters>,
     /// Reads run in a second thread, for measurements.
     hands_off: bool,
 }
+
+/// Callback that returns counters with their names.
+pub type StoreCounters = Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>;
 
 /// Image and the session of one thread.
 struct ImageReader {
@@ -59,6 +64,7 @@ impl ImageFs {
             show,
             log,
             repaired: None,
+            store_counters: None,
             hands_off: false,
         })
     }
@@ -67,6 +73,15 @@ impl ImageFs {
     #[must_use]
     pub fn with_repaired(self, repaired: Option<Arc<AtomicU64>>) -> Self {
         Self { repaired, ..self }
+    }
+
+    /// Adds the counters of the store that the image is read from.
+    #[must_use]
+    pub fn with_store_counters(self, store_counters: Option<StoreCounters>) -> Self {
+        Self {
+            store_counters,
+            ..self
+        }
     }
 
     /// Hands each read to a worker thread instead of decoding in the thread that received the request. Only to
@@ -299,6 +314,7 @@ impl Filesystem for ImageFs {
         let mut counters = counters_of(&self.server);
         let repaired = self.repaired.as_ref().map(|n| n.load(Ordering::Relaxed));
         counters.extend(repaired.map(|n| ("repaired_blocks", n)));
+        counters.extend(self.store_counters.iter().flat_map(|read| read()));
         counters
     }
 }

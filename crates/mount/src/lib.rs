@@ -13,4 +13,4 @@ pub mod image;
 pub mod memory_pressure;
 pub mod volume;
 
-pub use image::{ImageFs, OwnerOverride};
+pub use image::{ImageFs, OwnerOverride, StoreCounters};

@@ -4,6 +4,7 @@ mod args;
 pub(super) mod background;
 mod kernel;
 mod options;
+mod prefetch;
 mod profile;
 
 use crate::image::OnMend;
@@ -63,6 +64,7 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     open.on_mend = repaired
         .clone()
         .map(|repaired| on_mend(repaired, log.clone()));
+    let profile = args.prefetch.profile(&args.image.image)?;
     let image = open.open(&args.image.image)?;
     args.image.with_devices(&image)?;
     let show = OwnerOverride {
@@ -86,6 +88,7 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     let fs = ImageFs::new(server, show, log.clone())
         .map_err(|e| e.within(remote::shown(&args.image.image).display()))?
         .with_repaired(repaired)
+        .with_store_counters(prefetch::counters(&open))
         .with_hand_off(args.hand_off);
     let threads = args
         .threads
@@ -162,6 +165,14 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
         beside(Box::new(move || {
             relieve(fs.server(), |time| pressure.wait(time));
         }))?;
+    }
+    let report = prefetch::Report {
+        log: log.clone(),
+        is_verbose: args.verbose,
+        is_foreground: args.foreground,
+    };
+    if let Some(work) = args.prefetch.work(&open, profile, &fs, report) {
+        beside(work)?;
     }
     if let Some((profile, pin)) = pin {
         let what = pin.apply(fs.server(), &profile);

@@ -14,6 +14,8 @@ mod outputs;
 mod patch;
 #[cfg(feature = "remote")]
 mod remote;
+#[cfg(feature = "remote")]
+mod remote_ahead;
 mod show;
 mod source_archives;
 mod source_cpio;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tuff_testkit::http::{Answer, Server};
 
 /// Server of the files in a directory.
-fn serve(place: &Place) -> Server {
+pub(crate) fn serve(place: &Place) -> Server {
     let dir = place.0.clone();
     Server::start(move |request| {
         let path = request.path.split('?').next().unwrap_or_default();
@@ -21,7 +21,7 @@ fn serve(place: &Place) -> Server {
 }
 
 /// Runs the command with a cache in the directory. Words `IMAGE` are replaced.
-fn run(place: &Place, image: &str, args: &[&str]) -> Output {
+pub(crate) fn run(place: &Place, image: &str, args: &[&str]) -> Output {
     let args: Vec<&str> = args
         .iter()
         .map(|arg| if *arg == "IMAGE" { image } else { arg })
@@ -124,7 +124,12 @@ fn failures_are_one_sentence_without_credentials() {
             "is a text file, not an EROFS image",
         ),
         (2, "ftp://user:secret@h/i".to_owned(), "expected https://"),
-        (2, "s3://bucket".to_owned(), "expected s3://BUCKET/KEY"),
+        (
+            2,
+            "s3://bucket".to_owned(),
+            "s3://bucket: expected s3://BUCKET/KEY",
+        ),
+        (2, "oci://h/N".to_owned(), "oci://h/N: expected oci://"),
         (2, "https://user:secret@".to_owned(), "the URL of the image"),
         (5, "file:///none".to_owned(), "No such file"),
     ];
@@ -186,7 +191,7 @@ fn a_killed_process_leaves_a_usable_cache() {
 }
 
 /// Unmounts on drop, also after a failed assertion.
-struct Mounted<'a>(&'a Place);
+pub(crate) struct Mounted<'a>(pub(crate) &'a Place);
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {

@@ -61,6 +61,7 @@ mod counters;
 mod index;
 mod memory_pressure;
 mod out;
+mod physical;
 mod pinned;
 mod policy;
 pub mod profile;

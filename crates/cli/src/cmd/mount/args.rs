@@ -1,5 +1,6 @@
 //! Arguments of `tuff mount`.
 
+use super::prefetch::PrefetchArgs;
 use super::profile::Pin;
 use crate::image::ImageArgs;
 use crate::units::parse_size;
@@ -58,6 +59,8 @@ pub(crate) struct Args {
     /// Decode the hottest parts of this profile at startup and pin them, up to BYTES and half of the cache
     #[arg(long, value_name = "FILE[,BYTES]")]
     pub(super) pin: Option<Pin>,
+    #[command(flatten)]
+    pub(super) prefetch: PrefetchArgs,
     /// Never store the rest of a decoded cluster in the kernel's page cache [default: store it when random reads return to a
     /// cluster]
     #[arg(long)]

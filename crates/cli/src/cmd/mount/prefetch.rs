@@ -1,0 +1,151 @@
+//! Fetching in advance for a mount of a remote image: `--prefetch`, `--fill` and `--fill-rate`.
+
+use crate::cmd::profile::read;
+use crate::image::OpenArgs;
+use crate::progress::Bar;
+use crate::remote::{self, RemoteImage};
+use crate::units::{parse_size, percent, size};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tuff_erofs::serve::Profile;
+use tuff_erofs::{Error, Result};
+use tuff_fuse::Log;
+use tuff_mount::{ImageFs, StoreCounters};
+
+/// Time between two updates of the status line.
+const STEP: Duration = Duration::from_secs(1);
+
+/// Options for fetching in advance.
+#[derive(clap::Args)]
+pub(super) struct PrefetchArgs {
+    /// Fetch the parts of this profile first, in its order [default: URL.profile, if it exists]
+    #[arg(long, value_name = "PROFILE")]
+    prefetch: Option<PathBuf>,
+    /// Fetch the rest of the image while no program waits
+    #[arg(long)]
+    fill: bool,
+    /// Largest number of bytes that --fill fetches per second
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "fill")]
+    fill_rate: Option<u64>,
+}
+
+/// Where a mount reports what it fetches.
+pub(super) struct Report {
+    pub(super) log: Log,
+    /// True if success is worth a line.
+    pub(super) is_verbose: bool,
+    /// True if standard error is that of the user.
+    pub(super) is_foreground: bool,
+}
+
+/// Returns the counters of the remote image that `open` has opened.
+pub(super) fn counters(open: &OpenArgs) -> Option<StoreCounters> {
+    open.remote.opened.get()?;
+    let opened = Arc::clone(&open.remote.opened);
+    Some(Arc::new(move || {
+        opened.get().map_or_else(Vec::new, RemoteImage::counters)
+    }))
+}
+
+impl PrefetchArgs {
+    /// Reads the profile of `--prefetch`.
+    pub(super) fn profile(&self, image: &Path) -> Result<Option<Profile>> {
+        if (self.prefetch.is_some() || self.fill) && !remote::is_url(image) {
+            return Err(Error::usage(format_args!(
+                "{}: --prefetch and --fill are for an image behind a URL",
+                image.display()
+            )));
+        }
+        if self.fill_rate == Some(0) {
+            return Err(Error::usage("--fill-rate: expected at least 1 byte"));
+        }
+        self.prefetch.as_deref().map(read).transpose()
+    }
+
+    /// Returns what a thread of its own has to do, if the image is remote.
+    pub(super) fn work(
+        &self,
+        open: &OpenArgs,
+        profile: Option<Profile>,
+        fs: &ImageFs,
+        report: Report,
+    ) -> Option<Box<dyn FnOnce() + Send>> {
+        open.remote.opened.get()?;
+        let work = Work {
+            fs: fs.clone(),
+            offset: open.offset,
+            bar: Bar::new(self.fill && report.is_foreground),
+            report,
+        };
+        let (opened, fill, rate) = (Arc::clone(&open.remote.opened), self.fill, self.fill_rate);
+        Some(Box::new(move || {
+            let Some(image) = opened.get() else { return };
+            work.prefetch(image, profile);
+            if fill {
+                work.fill(image, rate);
+            }
+        }))
+    }
+}
+
+/// Fetching in the background of a mount.
+struct Work {
+    fs: ImageFs,
+    report: Report,
+    /// Position of the image in the remote object. Unit: bytes.
+    offset: u64,
+    bar: Bar,
+}
+
+impl Work {
+    fn tell(&self, what: impl std::fmt::Display) {
+        if self.report.is_verbose {
+            self.report.log.again(what);
+        }
+    }
+
+    /// Prefetches what a profile names: the given one, or the one beside the image.
+    fn prefetch(&self, image: &RemoteImage, profile: Option<Profile>) {
+        let beside = || match image.profile() {
+            Ok(text) => text.map(|text| Profile::parse(&text)),
+            Err(e) => Some(Err(e)),
+        };
+        let profile = match profile.map(Ok).or_else(beside) {
+            Some(Ok(profile)) => profile,
+            // Without a profile the image is read all the same.
+            Some(Err(e)) => return self.report.log.again(format_args!("no prefetch: {e}")),
+            None => return,
+        };
+        let mut ranges = profile.physical_ranges(self.fs.server().image());
+        for range in &mut ranges {
+            *range = range.start.saturating_add(self.offset)..range.end.saturating_add(self.offset);
+        }
+        let bytes = ranges.iter().map(|range| range.end - range.start).sum();
+        image.prefetch(&ranges);
+        self.tell(format_args!(
+            "prefetching {} in {} ranges",
+            size(bytes),
+            ranges.len()
+        ));
+    }
+
+    /// Fills the cache, and shows how far it is.
+    fn fill(&self, image: &RemoteImage, rate: Option<u64>) {
+        image.fill(rate);
+        loop {
+            if image.wait_complete(STEP) {
+                return self.tell("the whole image is in the cache");
+            }
+            if let Some(why) = image.failure() {
+                return self.report.log.again(why);
+            }
+            let (present, all) = image.progress();
+            self.bar.show(format_args!(
+                "{} of {} in the cache",
+                percent(present, all),
+                size(all)
+            ));
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Mounts of images behind URLs: recording, prefetch by a profile, and the background fill.
+
+use crate::common::{Place, code, stderr};
+use crate::mount::can_mount;
+use crate::remote::{Mounted, run, serve};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tuff_testkit::Rng;
+use tuff_testkit::http::{Answer, Server};
+
+/// Time that no test waits for, unless it fails.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Number of files of [`scattered_image`].
+const FILES: usize = 600;
+
+/// Content of a file, which does not compress.
+fn content(n: usize) -> Vec<u8> {
+    let mut rng = Rng::new(n as u64);
+    let len = 20_000 + rng.below(80_000);
+    (0..len).map(|_| rng.draw() as u8).collect()
+}
+
+/// Image `i` of about 36 MiB in many files and some directories.
+fn scattered_image(place: &Place) {
+    for n in 0..FILES {
+        let dir = place.path("tree").join(format!("dir{}", n % 7));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join(format!("file{n}")), content(n)).unwrap();
+    }
+    let out = place.run(&["build", "-q", "tree", "i"]);
+    assert_eq!(code(&out), 0, "{}", stderr(&out));
+}
+
+/// Reads files all over the image, in an order of their own.
+fn read_some(place: &Place) {
+    let mut rng = Rng::new(5);
+    for _ in 0..80 {
+        let n = rng.below(FILES);
+        let path = format!("mnt/dir{}/file{n}", n % 7);
+        assert!(fs::read(place.path(&path)).unwrap() == content(n), "{path}");
+    }
+}
+
+/// Mounts with a cache of its own, reads, and unmounts. Returns the number of reads that waited for the network.
+fn misses(place: &Place, url: &str, cache: &str, options: &[&str], is_prefetched: bool) -> u64 {
+    let _ = fs::create_dir(place.path("mnt"));
+    let _ = fs::remove_file(place.path("log"));
+    let args = ["mount", "-v", "--log", "log", "--cache-dir", cache];
+    let out = run(
+        place,
+        url,
+        &[&args[..], options, &["IMAGE", "mnt"]].concat(),
+    );
+    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    let mounted = Mounted(place);
+    if is_prefetched {
+        wait(place, "prefetch", || {
+            let log = fs::read_to_string(place.path("log")).unwrap_or_default();
+            log.contains("prefetching") && counter(place, "remote_pending_bytes") == 0
+        });
+    }
+    read_some(place);
+    let misses = counter(place, "remote_demand_misses");
+    let out = place.run(&["umount", "mnt"]);
+    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    drop(mounted);
+    misses
+}
+
+fn counter(place: &Place, name: &str) -> u64 {
+    let out = place.run(&["stats", "mnt"]);
+    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    let text = String::from_utf8(out.stdout).unwrap();
+    let value = text.lines().find_map(|line| line.strip_prefix(name));
+    value.unwrap().trim().parse().unwrap()
+}
+
+fn wait(place: &Place, what: &str, mut is_done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_done() {
+        let log = fs::read_to_string(place.path("log")).unwrap_or_default();
+        assert!(start.elapsed() < LONG, "{what}: {log}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_profile_saves_nineteen_of_twenty_misses() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("remote-profile");
+    scattered_image(&place);
+    let dir = place.0.clone();
+    let server = Server::start(move |request| {
+        let bytes = fs::read(dir.join(request.path.trim_start_matches('/')));
+        bytes.map_or(Answer::status(404), |bytes| Answer {
+            delay: Duration::from_millis(2),
+            ..Answer::object(request, &bytes, "\"v1\"")
+        })
+    });
+    let url = server.url("/i");
+    let without = misses(&place, &url, "c0", &["--record", "p"], false);
+    assert!(without >= 20, "{without}");
+    let given = misses(&place, &url, "c1", &["--prefetch", "p"], true);
+    assert!(given * 20 <= without, "{given} of {without}");
+    // Beside the image it is found.
+    fs::rename(place.path("p"), place.path("i.profile")).unwrap();
+    let found = misses(&place, &url, "c2", &[], true);
+    assert!(found * 20 <= without, "{found} of {without}");
+    // One that is none does not keep anybody from the image.
+    fs::write(place.path("i.profile"), "no profile").unwrap();
+    let spoiled = misses(&place, &url, "c3", &[], false);
+    assert!(spoiled >= 20, "{spoiled}");
+    let log = fs::read_to_string(place.path("log")).unwrap();
+    assert!(log.contains("no prefetch"), "{log}");
+}
+
+#[test]
+fn a_filled_image_needs_no_server() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("remote-filled");
+    scattered_image(&place);
+    let server = serve(&place);
+    fs::create_dir(place.path("mnt")).unwrap();
+    let args = ["mount", "-v", "--log", "log", "--fill", "IMAGE", "mnt"];
+    let out = run(&place, &server.url("/i"), &args);
+    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    let mounted = Mounted(&place);
+    wait(&place, "fill", || {
+        counter(&place, "remote_present_bytes") == counter(&place, "remote_size_bytes")
+    });
+    wait(&place, "log", || {
+        let log = fs::read_to_string(place.path("log")).unwrap_or_default();
+        log.contains("the whole image is in the cache")
+    });
+    server.stop();
+    for n in 0..FILES {
+        let path = format!("mnt/dir{}/file{n}", n % 7);
+        assert!(fs::read(place.path(&path)).unwrap() == content(n), "{path}");
+    }
+    let out = place.run(&["umount", "mnt"]);
+    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    drop(mounted);
+}
+
+#[test]
+fn a_fill_that_has_no_room_says_so() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("remote-room");
+    scattered_image(&place);
+    let server = serve(&place);
+    fs::create_dir(place.path("mnt")).unwrap();
+    let args = [
+        "mount",
+        "--log",
+        "log",
+        "--fill",
+        "--cache-max",
+        "8M",
+        "IMAGE",
+        "mnt",
+    ];
+    let out = run(&place, &server.url("/i"), &args);
+    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    let mounted = Mounted(&place);
+    let wanted = format!("{}: the background fill stops: ", server.url("/i"));
+    wait(&place, "log", || {
+        let log = fs::read_to_string(place.path("log")).unwrap_or_default();
+        log.contains(&wanted)
+    });
+    read_some(&place);
+    let out = place.run(&["umount", "mnt"]);
+    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    drop(mounted);
+}
+
+#[test]
+fn a_local_image_is_not_prefetched() {
+    let place = Place::with_image("remote-local");
+    fs::create_dir(place.path("mnt")).unwrap();
+    for args in [
+        &["mount", "--fill", "i", "mnt"][..],
+        &["mount", "--prefetch", "p", "i", "mnt"],
+        &["mount", "--fill-rate", "1M", "i", "mnt"],
+        &["mount", "--fill", "--fill-rate", "0", "file:///i", "mnt"],
+    ] {
+        assert_eq!(code(&place.run(args)), 2, "{args:?}");
+    }
+}
+
+/// Page of the counters of a mount.
+fn metrics(port: u16) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    page
+}
+
+/// Command lines of all processes.
+fn command_lines() -> String {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let lines = processes.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    lines
+        .map(|line| String::from_utf8_lossy(&line).into_owned() + "\n")
+        .collect()
+}
+
+#[test]
+fn credentials_appear_nowhere_and_files_only_in_the_cache() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_image("remote-secrets");
+    fs::create_dir(place.path("bucket")).unwrap();
+    fs::rename(place.path("i"), place.path("bucket/i")).unwrap();
+    let server = serve(&place);
+    fs::create_dir(place.path("mnt")).unwrap();
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let names = || {
+        let entries = fs::read_dir(&place.0).unwrap();
+        let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let mut wanted = names();
+    wanted.extend(["kept".into(), "log".into()]);
+    wanted.sort();
+    let (address, cache) = (format!("127.0.0.1:{port}"), "kept");
+    let out = place
+        .command(&[
+            "mount",
+            "-v",
+            "--fill",
+            "--log",
+            "log",
+            "--fetch-timeout",
+            "1",
+        ])
+        .args(["--metrics", &address, "--cache-dir", cache])
+        .args(["s3://bucket/i", "mnt"])
+        .env("AWS_ENDPOINT_URL", format!("http://{}", server.host()))
+        .env("AWS_ACCESS_KEY_ID", "VERYPUBLIC")
+        .env("AWS_SECRET_ACCESS_KEY", "verysecret")
+        .env("AWS_SESSION_TOKEN", "verysecrettoken")
+        .output()
+        .unwrap();
+    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    let mounted = Mounted(&place);
+    wait(&place, "fill", || {
+        counter(&place, "remote_present_bytes") == counter(&place, "remote_size_bytes")
+    });
+    // Errors, too: what is read next is not in the cache.
+    server.stop();
+    for entry in fs::read_dir(place.path(cache)).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "state") {
+            fs::write(path, "").unwrap();
+        }
+    }
+    let _ = fs::read(place.path("mnt/dir/text"));
+    let stats = place.run(&["stats", "mnt"]);
+    let said = [
+        String::from_utf8(stats.stdout).unwrap(),
+        stderr(&out),
+        metrics(port),
+        command_lines(),
+        fs::read_to_string(place.path("log")).unwrap_or_default(),
+        fs::read_to_string("/proc/self/mounts").unwrap(),
+    ];
+    for text in &said {
+        assert!(!text.contains("verysecret"), "{text}");
+        assert!(!text.contains("Signature"), "{text}");
+    }
+    assert!(
+        said[2].contains("tuff_image_remote_size_bytes"),
+        "{}",
+        said[2]
+    );
+    let out = Command::new("umount")
+        .arg("-l")
+        .arg(place.path("mnt"))
+        .output();
+    assert!(out.unwrap().status.success());
+    drop(mounted);
+    // The mount point itself, and nothing else, was there before.
+    assert_eq!(names(), wanted);
+}
