@@ -19,6 +19,8 @@ pub(crate) struct Verifier {
     verified: Verified,
     /// End of the data that the tree covers. Unit: bytes.
     covered: u64,
+    /// The tree at its position in the object.
+    tree: Arc<dyn ReadAt>,
 }
 
 /// Position of a tree in its object, from its header.
@@ -124,10 +126,11 @@ impl Verifier {
     pub(crate) fn new(tree: Arc<dyn ReadAt>, start: u64, root: Root) -> io::Result<Self> {
         let tree: Arc<dyn ReadAt> = Arc::new(Shifted { inner: tree, start });
         // The data itself is never read through this value.
-        let verified = Verified::open(Arc::clone(&tree), tree, start, root)?;
+        let verified = Verified::open(Arc::clone(&tree), Arc::clone(&tree), start, root)?;
         verified.verify_tree()?;
         Ok(Self {
             covered: verified.header().data_len(),
+            tree,
             verified,
         })
     }
@@ -147,10 +150,26 @@ impl Verifier {
         self.verified.digest(block)
     }
 
-    /// Verifies bytes at `offset`, a multiple of the chunk size. Bytes after the covered data are not looked at.
+    /// Verifies bytes at `offset`, a multiple of the chunk size: data by the tree, and a part of the tree by the tree that
+    /// was verified. The root hash covers neither the header of the tree nor what follows it.
     pub(crate) fn verify(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         debug_assert!(offset.is_multiple_of(CHUNK));
         let left = self.covered.saturating_sub(offset).min(bytes.len() as u64);
-        self.verified.verify(offset, &bytes[..left as usize]) // fits: at most the length of `bytes`
+        self.verified.verify(offset, &bytes[..left as usize])?; // fits: at most the length of `bytes`
+        let tree = self.verified.hash_blocks();
+        let start = tree.start.max(offset);
+        let end = tree.end.min(offset + bytes.len() as u64);
+        if start >= end {
+            return Ok(());
+        }
+        // Fits: both are in `bytes`.
+        let found = &bytes[(start - offset) as usize..(end - offset) as usize];
+        let mut wanted = vec![0; found.len()];
+        self.tree.read_exact_at(&mut wanted, start)?;
+        if found == wanted {
+            return Ok(());
+        }
+        let what = format!("the hash tree at byte {start} does not match the root hash");
+        Err(io::Error::new(io::ErrorKind::InvalidData, what))
     }
 }

@@ -6,6 +6,7 @@ use crate::parity::{Covered, CoveredPlace, ParityLayout, Syndromes};
 use crate::threads::lock;
 use crate::{DIGEST_LEN, Hasher, Root};
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tuff_store::ReadAt;
@@ -157,6 +158,12 @@ impl Verified {
             }
         }
         Ok(())
+    }
+
+    /// Positions of all hash blocks in the store of the tree. They depend on the root hash, unlike the header. Unit:
+    /// bytes.
+    pub fn hash_blocks(&self) -> Range<u64> {
+        self.shape.body()..self.shape.end
     }
 
     /// Verified digest of a data block.

@@ -2,6 +2,7 @@
 
 use crate::common::{image, verified_image};
 use sha2::{Digest, Sha256};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,6 +15,8 @@ pub(crate) struct Version {
     pub(crate) bytes: Arc<Vec<u8>>,
     pub(crate) other: Arc<Vec<u8>>,
     pub(crate) root: Option<Root>,
+    /// Header of the hash tree, which the root hash does not cover.
+    pub(crate) unverified: Range<usize>,
 }
 
 impl Version {
@@ -25,7 +28,16 @@ impl Version {
             bytes: Arc::new(bytes),
             other: Arc::new(other),
             root: Some(root),
+            unverified: 1500 * 4096..1501 * 4096,
         }
+    }
+
+    /// True if the bytes are those at `offset`, as far as they can be verified.
+    pub(crate) fn has(&self, bytes: &[u8], offset: usize) -> bool {
+        let at = |position: usize| position.clamp(offset, offset + bytes.len()) - offset;
+        let (start, end) = (at(self.unverified.start), at(self.unverified.end));
+        let right = &self.bytes[offset..offset + bytes.len()];
+        bytes[..start] == right[..start] && bytes[end..] == right[end..]
     }
 
     /// The same without a hash tree.
@@ -34,6 +46,7 @@ impl Version {
             bytes: Arc::new(image(1500, 62)),
             other: Arc::new(image(1500, 63)),
             root: None,
+            unverified: 0..0,
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::common::{CHUNK, Dir, assert_same, open, options, read_error, verified_image};
 use std::fs;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use tuff_remote::Kind;
 use tuff_store::ReadAt;
 use tuff_testkit::http::{Answer, Server};
@@ -99,6 +100,36 @@ fn a_wrong_tree_or_another_root_hash_is_an_error() {
         assert_eq!(e.kind(), Kind::Corrupt);
         assert!(e.what().contains("root hash"), "{e}");
     }
+}
+
+#[test]
+fn a_hash_tree_that_changes_after_opening_is_an_error() {
+    let (bytes, root) = verified_image(3000, 36);
+    let is_wrong = Arc::new(AtomicBool::new(false));
+    let (served, wrong) = (bytes.clone(), Arc::clone(&is_wrong));
+    let server = Server::start(move |request| {
+        let mut answer = Answer::object(request, &served, "\"v1\"");
+        if wrong.load(Ordering::SeqCst) {
+            *answer.body.last_mut().unwrap() ^= 1;
+        }
+        answer
+    });
+    let dir = Dir::new();
+    let mut options = options(&dir);
+    options.root_hash = Some(root);
+    let store = open(&server.url("/i"), &options).unwrap();
+    is_wrong.store(true, Ordering::SeqCst);
+    // The cache loses the chunks of the first requests.
+    for entry in fs::read_dir(&dir.0).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "state") {
+            fs::write(path, "").unwrap();
+        }
+    }
+    let said = read_error(&*store, bytes.len() - 4096);
+    assert!(said.contains("the hash tree at byte"), "{said}");
+    is_wrong.store(false, Ordering::SeqCst);
+    assert_same(&*store, &bytes);
 }
 
 #[test]
