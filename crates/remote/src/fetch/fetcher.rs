@@ -191,17 +191,22 @@ impl Fetcher {
         (run.end * CHUNK).min(self.object.identity().size) - run.start * CHUNK
     }
 
-    /// True if another request that no reader waits for may start. A quarter of the connections is left to readers.
-    pub(super) fn has_room(&self, queue: &Queue) -> bool {
+    /// True if another request that no reader waits for may start. A quarter of the connections is left to readers. The
+    /// fill has bandwidth x round trip in flight, a quarter of the usual: more would queue before what readers want.
+    pub(super) fn has_room(&self, queue: &Queue, priority: Priority) -> bool {
         let connections = (self.connections * 3 / 4).max(1);
         let window = queue.pace.window(self.object.round_trip());
+        let window = match priority {
+            Priority::Fill => window / 4,
+            Priority::Demand | Priority::Prefetch => window,
+        };
         queue.in_flight.all() < connections && queue.in_flight.background_bytes < window
     }
 
     /// Starts requests as long as there are connections: for waiting readers first.
     fn dispatch(self: &Arc<Self>, queue: &mut Queue) {
         while queue.in_flight.all() < self.connections {
-            let background = self.has_room(queue);
+            let background = self.has_room(queue, Priority::Prefetch);
             let Some((run, priority)) = queue.next_run(background) else {
                 return;
             };

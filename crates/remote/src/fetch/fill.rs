@@ -11,8 +11,11 @@ use std::time::{Duration, Instant};
 /// Number of chunks in a request of the fill: 2 MiB.
 const FILL_PART: u64 = 2 * PART;
 
-/// Number of requests per second at a limited rate, from which their length follows.
+/// Number of requests per second at a limited rate or bandwidth, from which their length follows.
 const PARTS_PER_SECOND: u64 = 4;
+
+/// Number of chunks in a request over a slow network: 256 KiB.
+const SLOW_PART: u64 = 2;
 
 /// Time since a reader last waited, before which the fill does not go on. A reader that misses often has the network
 /// to itself.
@@ -133,7 +136,7 @@ impl Fill {
         }
         // One request at a time until the first one has succeeded after a failure.
         let is_recovering = queue.fill.failures > 0 && queue.fill.in_flight > 0;
-        if !fetcher.has_room(&queue) || is_recovering {
+        if !fetcher.has_room(&queue, Priority::Fill) || is_recovering {
             return Step::Wait(LOOK);
         }
         self.advance(&mut queue, now)
@@ -141,10 +144,11 @@ impl Fill {
 
     /// Starts the next request, or the next pass.
     fn advance(&mut self, queue: &mut Queue, now: Instant) -> Step {
-        let part = match self.rate {
-            Some(rate) => (rate / PARTS_PER_SECOND / CHUNK).clamp(1, FILL_PART),
-            None => FILL_PART,
-        };
+        let chunks_of = |rate: u64| rate / PARTS_PER_SECOND / CHUNK;
+        let by_rate = self.rate.map_or(FILL_PART, chunks_of);
+        let bandwidth = queue.pace.bandwidth();
+        let by_bandwidth = bandwidth.map_or(FILL_PART, |b| chunks_of(b as u64).max(SLOW_PART));
+        let part = by_rate.min(by_bandwidth).clamp(1, FILL_PART);
         let cache = &self.fetcher.cache;
         let chunks = cache.len();
         let is_absent = |chunk: u64| !queue.slots.contains_key(&chunk) && !cache.is_present(chunk);

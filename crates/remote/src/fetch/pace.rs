@@ -26,7 +26,7 @@ const WINDOW_MIN: u64 = 4 << 20;
 const WINDOW_MAX: u64 = 24 << 20;
 
 /// Shortest request that tells of the bandwidth. Unit: bytes.
-const RATE_LEN_MIN: u64 = 1 << 20;
+const RATE_LEN_MIN: u64 = 256 << 10;
 
 /// Samples of recent requests.
 #[derive(Default)]
@@ -80,11 +80,16 @@ impl Pace {
         }
     }
 
+    /// Measured bandwidth. Unit: bytes per second.
+    pub(super) fn bandwidth(&self) -> Option<f64> {
+        let largest = self.rates.iter().copied().fold(0.0, f64::max);
+        (largest > 0.0).then_some(largest)
+    }
+
     /// Number of bytes to have in flight: 4 x bandwidth x round trip.
     pub(super) fn window(&self, round_trip: Option<Duration>) -> u64 {
-        let bandwidth = self.rates.iter().copied().fold(0.0, f64::max);
-        match round_trip {
-            Some(round_trip) if bandwidth > 0.0 => {
+        match (round_trip, self.bandwidth()) {
+            (Some(round_trip), Some(bandwidth)) => {
                 let window = WINDOW_FACTOR * bandwidth * round_trip.as_secs_f64();
                 (window.round() as u64).clamp(WINDOW_MIN, WINDOW_MAX)
             }

@@ -222,7 +222,7 @@ impl HttpObject {
         let shortest = |old: u64| {
             Some(match old {
                 0 => time,
-                old => time.min(old + old.div_ceil(8)),
+                old => time.min(old + old.div_ceil(64)),
             })
         };
         let update = &self.round_trip;
