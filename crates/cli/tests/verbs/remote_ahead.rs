@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tuff_testkit::Rng;
 use tuff_testkit::http::{Answer, Server};
@@ -148,6 +149,51 @@ fn a_filled_image_needs_no_server() {
     let out = place.run(&["umount", "mnt"]);
     assert_eq!(code(&out), 0, "{}", stderr(&out));
     drop(mounted);
+}
+
+#[test]
+fn readers_see_right_bytes_while_the_image_fills_and_the_server_fails() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("remote-readers");
+    scattered_image(&place);
+    let (bytes, rng) = (fs::read(place.path("i")).unwrap(), Mutex::new(Rng::new(7)));
+    let server = Server::start(move |request| {
+        let right = Answer::object(request, &bytes, "\"v1\"");
+        match rng.lock().unwrap().below(12) {
+            0 => Answer::status(503).with("Retry-After", 0),
+            1 => Answer::status(0),
+            2 => Answer {
+                cut: Some(right.body.len() / 3),
+                ..right
+            },
+            _ => right,
+        }
+    });
+    fs::create_dir(place.path("mnt")).unwrap();
+    // A cache that is too small for the image is evicted from under the readers.
+    for cache_max in ["1G", "10M"] {
+        let args = ["mount", "--log", "log", "--fill", "--cache-max", cache_max];
+        let options = ["--cache-dir", cache_max, "IMAGE", "mnt"];
+        let out = run(&place, &server.url("/i"), &[&args[..], &options].concat());
+        assert_eq!(code(&out), 0, "{}", stderr(&out));
+        let mounted = Mounted(&place);
+        std::thread::scope(|scope| {
+            for reader in 0..8 {
+                let place = &place;
+                scope.spawn(move || {
+                    for n in (0..FILES).map(|n| (n * 7 + reader * 75) % FILES) {
+                        let path = format!("mnt/dir{}/file{n}", n % 7);
+                        assert!(fs::read(place.path(&path)).unwrap() == content(n), "{path}");
+                    }
+                });
+            }
+        });
+        let out = place.run(&["umount", "mnt"]);
+        assert_eq!(code(&out), 0, "{}", stderr(&out));
+        drop(mounted);
+    }
 }
 
 #[test]

@@ -4,7 +4,8 @@ use crate::common::{CHUNK, Dir, assert_same, image, open, options, read_error, v
 use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tuff_remote::{Kind, RemoteStore};
 use tuff_store::ReadAt;
@@ -178,6 +179,48 @@ fn a_rate_shortens_the_requests_of_a_fill() {
     }
     // Nobody waits for the rest.
     drop(store);
+}
+
+#[test]
+fn a_fill_pauses_while_a_reader_waits() {
+    let bytes = image(6000, 64);
+    let is_open = Arc::new(AtomicBool::new(false));
+    let (served, opened) = (bytes.clone(), Arc::clone(&is_open));
+    let wanted = 150 * CHUNK as u64;
+    let server = Server::start(move |request| {
+        let range = request.range(u64::MAX).unwrap();
+        // The reader's request; those of the fill have not got so far.
+        while range.contains(&wanted) && !opened.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Answer::object(request, &served, "\"v1\"")
+    });
+    let dir = Dir::new();
+    let store = open(&server.url("/i"), &options(&dir)).unwrap();
+    let before = store.stats().present_bytes;
+    // At 8 MiB per second it sends four requests in a second.
+    store.fill(Some(8 << 20));
+    wait_for(&store, before + (2 << 20));
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut buf = [0; 4096];
+            store.read_exact_at(&mut buf, wanted).unwrap();
+            buf
+        });
+        let is_asked = |requests: &[Request]| ranges(requests).iter().any(|r| r.contains(&wanted));
+        while !is_asked(&server.take_requests()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Requests of the fill in flight come to their end.
+        std::thread::sleep(Duration::from_millis(20));
+        server.take_requests();
+        std::thread::sleep(Duration::from_millis(800));
+        assert_eq!(ranges(&server.take_requests()), []);
+        is_open.store(true, Ordering::SeqCst);
+        let buf = reader.join().unwrap();
+        assert!(buf[..] == bytes[wanted as usize..wanted as usize + 4096]);
+    });
+    assert!(store.wait_complete(LONG), "{:?}", store.failure());
 }
 
 #[test]
