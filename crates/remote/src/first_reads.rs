@@ -17,6 +17,10 @@ pub(crate) const HEAD: u64 = CHUNK;
 /// Longest metadata that is fetched before the first read. Unit: bytes.
 const METADATA_MAX: u64 = 16 << 20;
 
+/// Bytes before the metadata that are fetched with it: a share of its length, and at most this. Unit: bytes.
+const DIRECTORIES_SHARE: u64 = 8;
+const DIRECTORIES_MAX: u64 = 1 << 20;
+
 /// Bytes of the request for the header of a hash tree. Unit: bytes.
 const HEADER_READ: u64 = 4096;
 
@@ -65,8 +69,11 @@ impl FirstReads<'_> {
             self.head = self.read(0, HEAD.min(size))?;
         }
         let (meta, end) = metadata(&self.head).unwrap_or((size, size));
-        // Whole chunks from the first one with metadata on, if that is not most of a large image.
-        let from = meta.min(size) / CHUNK * CHUNK;
+        // Whole chunks from the first one with metadata on, if that is not most of a large image. `tuff build` puts
+        // directories of more than a block before the metadata.
+        let meta = meta.min(size);
+        let directories = ((size - meta) / DIRECTORIES_SHARE).min(DIRECTORIES_MAX);
+        let from = meta.saturating_sub(directories) / CHUNK * CHUNK;
         let from = if size - from <= METADATA_MAX {
             from.max(CHUNK)
         } else {
