@@ -27,6 +27,14 @@ pub(crate) struct SharedBlocks {
     known: Vec<Known>,
 }
 
+/// Chunk that other images have.
+pub(crate) struct SharedChunk {
+    /// Verified bytes.
+    pub(crate) bytes: Vec<u8>,
+    /// Number of the image and position in it, if it has all of the chunk in one piece. Unit: bytes.
+    pub(crate) place: Option<(usize, u64)>,
+}
+
 /// Block of another image.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Known {
@@ -36,6 +44,13 @@ struct Known {
     image: u32,
     /// Number of the block in it.
     block: u32,
+}
+
+impl Known {
+    /// True if `next` is the block after this one.
+    fn is_before(self, next: Self) -> bool {
+        (next.image, next.block) == (self.image, self.block.saturating_add(1))
+    }
 }
 
 fn start_of(digest: &Root) -> u64 {
@@ -84,14 +99,20 @@ impl SharedBlocks {
         })
     }
 
-    /// Verified bytes of a chunk, if other images have all of its blocks.
-    pub(crate) fn chunk(&self, chunk: u64) -> Option<Vec<u8>> {
+    /// File with the data of an image.
+    pub(crate) fn image(&self, number: usize) -> &File {
+        &self.images[number]
+    }
+
+    /// Chunk, if other images have all of its blocks.
+    pub(crate) fn chunk(&self, chunk: u64) -> Option<SharedChunk> {
         let start = chunk * CHUNK;
         if start + CHUNK > self.verifier.covered() {
             return None;
         }
         let mut bytes = vec![0; CHUNK as usize];
-        let mut last = None;
+        let (mut first, mut last) = (None, None);
+        let mut is_whole = true;
         let blocks = start / BLOCK..;
         for (block, buf) in blocks.zip(bytes.chunks_exact_mut(BLOCK as usize)) {
             let wanted = start_of(&self.verifier.digest(block).ok()?);
@@ -100,10 +121,16 @@ impl SharedBlocks {
             image
                 .read_exact_at(buf, u64::from(found.block) * BLOCK)
                 .ok()?;
+            is_whole &= last.is_none_or(|last: Known| last.is_before(found));
+            first = first.or(Some(found));
             last = Some(found);
         }
         self.verifier.verify(start, &bytes).ok()?;
-        Some(bytes)
+        let place = first.map(|first| (first.image as usize, u64::from(first.block) * BLOCK));
+        Some(SharedChunk {
+            bytes,
+            place: place.filter(|_| is_whole),
+        })
     }
 
     /// Block whose digest starts like this. The one that follows `last` is preferred.
@@ -111,11 +138,7 @@ impl SharedBlocks {
         let first = self.known.partition_point(|known| known.digest < digest);
         let found = self.known[first..].iter().take(CANDIDATES_MAX);
         let mut found = found.take_while(|known| known.digest == digest);
-        let follows = |known: &&Known| {
-            last.is_some_and(|last| {
-                (known.image, known.block) == (last.image, last.block.saturating_add(1))
-            })
-        };
+        let follows = |known: &&Known| last.is_some_and(|last| last.is_before(**known));
         let next = found.clone().find(follows);
         next.or_else(|| found.next()).copied()
     }

@@ -2,7 +2,7 @@
 
 use super::CHUNK;
 use super::state::{Entry, StateFile};
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, copy_file_range, fallocate, fstatfs};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,12 @@ pub(crate) struct ImageCache {
     hand: AtomicU64,
     /// File with a shared lock while the image must stay complete.
     hold: Option<File>,
+    /// True if files of this filesystem can share space.
+    is_clonable: bool,
 }
+
+/// Filesystems whose files can share space, by the type that `statfs` returns.
+const CLONABLE: [i64; 2] = [0x5846_5342, 0x9123_683E];
 
 /// Knowledge of this process about a chunk.
 #[derive(Default)]
@@ -43,7 +48,9 @@ impl ImageCache {
         if data.metadata()?.len() != size {
             data.set_len(size)?;
         }
+        let filesystem = fstatfs(&data)?.f_type;
         Ok(Self {
+            is_clonable: CLONABLE.contains(&filesystem),
             data,
             state,
             size,
@@ -168,6 +175,17 @@ impl ImageCache {
     /// Stores verified bytes that begin with chunk `first`: whole chunks, or the end of the image. Returns the number
     /// of bytes written.
     pub(crate) fn store(&self, first: u64, bytes: &[u8]) -> io::Result<u64> {
+        self.store_from(first, bytes, |_| None)
+    }
+
+    /// The same. `source` states the file and position of chunks that are elsewhere on this filesystem, which may then
+    /// share the space on disk.
+    pub(crate) fn store_from<'a>(
+        &self,
+        first: u64,
+        bytes: &[u8],
+        source: impl Fn(u64) -> Option<(&'a File, u64)>,
+    ) -> io::Result<u64> {
         self.changing(|| {
             let mut written = 0;
             // Fits: CHUNK is small.
@@ -177,7 +195,12 @@ impl ImageCache {
                 if entry.is_present() {
                     continue;
                 }
-                self.data.write_all_at(bytes, chunk * CHUNK)?;
+                let is_cloned = source(chunk).is_some_and(|(file, at)| {
+                    self.is_clonable && self.clone_chunk(file, at, chunk, bytes)
+                });
+                if !is_cloned {
+                    self.data.write_all_at(bytes, chunk * CHUNK)?;
+                }
                 let generation = entry.generation + 1;
                 let checksum = xxh3_64(bytes);
                 self.state.set(
@@ -193,6 +216,23 @@ impl ImageCache {
             }
             Ok(written)
         })
+    }
+
+    /// Lets a chunk share the space of a range of another file. Returns false if it does not have these bytes then.
+    fn clone_chunk(&self, file: &File, at: u64, chunk: u64, bytes: &[u8]) -> bool {
+        let (mut from, mut to) = (at, chunk * CHUNK);
+        let end = from + bytes.len() as u64;
+        while from < end {
+            let left = (end - from) as usize; // fits: at most CHUNK
+            match copy_file_range(file, Some(&mut from), &self.data, Some(&mut to), left) {
+                Ok(n) if n > 0 => {}
+                _ => return false,
+            }
+        }
+        // The other file may have changed since `bytes` were read there.
+        let mut found = vec![0; bytes.len()];
+        let read = self.data.read_exact_at(&mut found, chunk * CHUNK);
+        read.is_ok() && found == bytes
     }
 
     /// Marks a damaged chunk as absent, unless it was replaced meanwhile.

@@ -9,6 +9,7 @@ use crate::shared::SharedBlocks;
 use crate::source::{Later, Object};
 use crate::stats::Counters;
 use crate::verifier::Verifier;
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
 use std::ops::Range;
@@ -415,9 +416,14 @@ impl Fetcher {
                 return Err((part, what));
             }
         }
-        let (first, bytes) = (part.first, part.bytes);
+        let Incomplete {
+            first,
+            bytes,
+            places,
+            ..
+        } = part;
         // A full disk does not keep readers from what was fetched.
-        let stored = self.store(first, &bytes, priority);
+        let stored = self.store(first, &bytes, &places, priority);
         if let (Err(e), Priority::Fill) = (stored, priority) {
             self.queue().fill.failed = Some(FillFailure {
                 error: self.fill_error(format_args!("cannot keep more in the cache: {e}")),
@@ -427,8 +433,20 @@ impl Fetcher {
         Ok(Part { first, bytes })
     }
 
-    fn store(&self, first: u64, bytes: &[u8], priority: Priority) -> io::Result<()> {
-        let stored = self.cache.store(first, bytes)?;
+    /// Stores bytes. `places`: places of chunks in other images.
+    fn store(
+        &self,
+        first: u64,
+        bytes: &[u8],
+        places: &HashMap<u64, (usize, u64)>,
+        priority: Priority,
+    ) -> io::Result<()> {
+        let shared = self.shared.get().and_then(Option::as_ref);
+        let source = |chunk: u64| {
+            let (image, at) = places.get(&chunk)?;
+            Some((shared?.image(*image), *at))
+        };
+        let stored = self.cache.store_from(first, bytes, source)?;
         // The fill evicts no chunk of an image in use.
         let image = (priority != Priority::Fill).then_some(&*self.cache);
         match self.directory.charge(stored, image)? {

@@ -1,6 +1,8 @@
 //! Run of chunks whose bytes come from two places: other images in the cache, and the source.
 
 use crate::cache::CHUNK;
+use crate::shared::SharedChunk;
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// Run of chunks, some of which are missing.
@@ -9,6 +11,8 @@ pub(super) struct Incomplete {
     pub(super) bytes: Vec<u8>,
     /// Chunks that are missing, and those between them.
     pub(super) missing: Range<u64>,
+    /// Places in other images of chunks that were copied, by their numbers.
+    pub(super) places: HashMap<u64, (usize, u64)>,
 }
 
 impl Incomplete {
@@ -19,6 +23,7 @@ impl Incomplete {
             // Fits: at most a few MiB.
             bytes: vec![0; len as usize],
             missing: run.clone(),
+            places: HashMap::new(),
         }
     }
 
@@ -42,16 +47,17 @@ impl Incomplete {
     }
 
     /// Copies chunks from the start and the end of the run, as long as `find` has them. Returns the number of bytes.
-    pub(super) fn copy(&mut self, find: impl Fn(u64) -> Option<Vec<u8>>) -> u64 {
+    pub(super) fn copy(&mut self, find: impl Fn(u64) -> Option<SharedChunk>) -> u64 {
         let mut copied = 0;
-        let first = self.first;
+        let (first, places) = (self.first, &mut self.places);
         let mut put = |bytes: &mut [u8], chunk: u64| {
             let Some(found) = find(chunk) else {
                 return false;
             };
             let at = ((chunk - first) * CHUNK) as usize;
-            bytes[at..at + found.len()].copy_from_slice(&found);
-            copied += found.len() as u64;
+            bytes[at..at + found.bytes.len()].copy_from_slice(&found.bytes);
+            copied += found.bytes.len() as u64;
+            places.extend(found.place.map(|place| (chunk, place)));
             true
         };
         while !self.missing.is_empty() && put(&mut self.bytes, self.missing.start) {
@@ -73,9 +79,13 @@ mod tests {
         let mut part = Incomplete::new(&(4..9), 4 * CHUNK + 10);
         let copied = part.copy(|chunk| {
             let has = [4, 6, 7].contains(&chunk);
-            has.then(|| vec![chunk as u8; CHUNK as usize])
+            has.then(|| SharedChunk {
+                bytes: vec![chunk as u8; CHUNK as usize],
+                place: Some((0, chunk)),
+            })
         });
         assert_eq!((copied, part.missing.clone()), (CHUNK, 5..9));
+        assert_eq!(part.places, HashMap::from([(4, (0, 4))]));
         part.fill(vec![1; 3 * CHUNK as usize + 10]);
         assert!(part.bytes[..CHUNK as usize].iter().all(|b| *b == 4));
         assert!(part.bytes[CHUNK as usize..].iter().all(|b| *b == 1));
