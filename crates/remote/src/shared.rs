@@ -29,7 +29,7 @@ pub(crate) struct SharedBlocks {
 
 /// Chunk that other images have.
 pub(crate) struct SharedChunk {
-    /// Verified bytes.
+    /// Bytes of the chunk, which were verified.
     pub(crate) bytes: Vec<u8>,
     /// Number of the image and position in it, if it has all of the chunk in one piece. Unit: bytes.
     pub(crate) place: Option<(usize, u64)>,

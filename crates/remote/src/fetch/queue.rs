@@ -46,7 +46,7 @@ pub(super) enum Priority {
     Fill,
 }
 
-/// Requests in flight.
+/// Numbers of requests in flight.
 #[derive(Default)]
 pub(super) struct InFlight {
     pub(super) demand: usize,
@@ -56,7 +56,7 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    /// Number of requests.
+    /// Number of all requests in flight.
     pub(super) fn all(&self) -> usize {
         self.demand + self.background
     }

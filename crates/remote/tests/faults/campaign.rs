@@ -176,7 +176,7 @@ fn happen(event: Event, server: &Server, control: &Control) {
     }
 }
 
-/// Ends all faults.
+/// Ends the faults and events of a round.
 fn calm(control: &Control) {
     control.faults.store(0, Ordering::SeqCst);
     for flag in [&control.is_out, &control.is_replaced, &control.is_stale] {
