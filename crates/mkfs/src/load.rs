@@ -370,6 +370,7 @@ impl<'a> Loader<'a> {
                 file: *file,
                 from: 0,
                 similar: false,
+                cut: false,
             });
             return self.pack_deferred(tree, deferred, packer);
         }
@@ -391,6 +392,7 @@ impl<'a> Loader<'a> {
         let settings = dedupe::DedupeSettings {
             dedupe: self.options.dedupe.mode,
             tail_len: self.tail_len(),
+            fragment_cut: self.options.layout.fragment_cut,
             memory: memory_budget::memory(self.options) / 16,
             base_memory: memory_budget::eighth(self.options),
             block: self.options.block.size(),

@@ -354,6 +354,7 @@ impl Pairs {
         let settings = dedupe::DedupeSettings {
             dedupe: Dedupe::Off,
             tail_len: 0,
+            fragment_cut: None,
             memory: memory_budget::eighth(options),
             base_memory: 0,
             block: options.block.size(),

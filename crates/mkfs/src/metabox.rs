@@ -4,7 +4,7 @@
 //! plan ──► bytes in an unnamed file ──► packer ──► clusters after everything placed so far
 //! ```
 
-use super::dedupe::PackedFile;
+use super::dedupe::{Cuts, PackedFile};
 use super::emit::{emit_blocks, write_inodes};
 use super::layout::{Metabox, Parts, Plan, Wanted, aligned};
 use super::memory_budget;
@@ -57,6 +57,7 @@ pub(crate) fn pack_directories(
         file: PACKED,
         from: 0,
         similar: false,
+        cut: false,
     };
     packer.add_packed(all, len, means.content(file))?;
     packer.finish(None).map(Some)
@@ -194,6 +195,7 @@ impl Means<'_> {
             first_block,
             packed: policy(options),
             similar: None,
+            cuts: Cuts::of_stream(options.layout.fragment_cut),
             chunk: None,
             known_max: 0,
             sums: false,

@@ -186,6 +186,9 @@ pub struct LayoutOptions {
     /// Cluster size in bytes of the parts of the packed inode that hold similar files; see
     /// [`Options::similar_cluster`].
     pub similar_cluster_max: usize,
+    /// Average number of bytes between two places of the packed inode at which a cluster starts in all versions of an image.
+    /// `None` chooses it so that they cost at most about half a percent of the image.
+    pub fragment_cut: Option<u64>,
     /// Chunk size of stored files in bytes. Equal chunks are stored once, chunks of zeros not at all.
     pub chunk: Option<usize>,
     /// File that receives the chunks. Readers need it and the image.
@@ -369,6 +372,7 @@ impl Default for LayoutOptions {
             fragment_end_max: None,
             fragment_cluster: FRAGMENT_CLUSTER,
             similar_cluster_max: SIMILAR_CLUSTER,
+            fragment_cut: None,
             chunk: None,
             blob: None,
             align_blocks: 1,
@@ -432,6 +436,9 @@ impl Default for SourceOptions {
 }
 
 impl Options {
+    /// Distances in bytes of [`LayoutOptions::fragment_cut`].
+    pub const FRAGMENT_CUTS: std::ops::RangeInclusive<u64> = 16 << 10..=1 << 30;
+
     /// Returns the encoder of metadata. `None` if metadata is not compressed.
     pub(crate) fn metadata_encoder(&self) -> Option<EncoderSpec> {
         let compression = self.compression.default?;
@@ -665,6 +672,13 @@ impl Options {
                 self.layout.fragment_cluster,
                 method,
             )?;
+        }
+        if let Some(cut) = self.layout.fragment_cut
+            && !Self::FRAGMENT_CUTS.contains(&cut)
+        {
+            return Err(Error::usage(format_args!(
+                "fragment cut of {cut} bytes: from 16 KiB to 1 GiB"
+            )));
         }
         if self.dedupe.tar_index {
             self.check_tar_index()?;

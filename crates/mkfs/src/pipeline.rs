@@ -1,6 +1,7 @@
 //! The build: sources, tree, dedupe, pack, layout, emit; see the crate's documentation.
 
 use crate::base::Bases;
+use crate::dedupe::Cuts;
 use crate::layout::{Plan, Wanted};
 use crate::load::Loader;
 use crate::matching::find_unchanged;
@@ -248,6 +249,7 @@ pub(crate) fn write(
             first_block,
             packed: policies.packed(),
             similar: policies.similar(),
+            cuts: Cuts::of_stream(options.layout.fragment_cut),
             chunk: options.layout.chunk,
             // About 40 bytes per entry.
             known_max: usize::try_from(memory_budget::eighth(options) / 40).unwrap_or(usize::MAX),

@@ -12,11 +12,13 @@
 
 mod base_index;
 mod chunking;
+mod cuts;
 mod scan;
 mod shared_parts;
 mod shared_runs;
 mod similarity;
 
+pub(crate) use cuts::Cuts;
 pub(crate) use scan::{
     DedupeCandidate, DedupeSettings, PackedFile, WorkerContext, parallel, read_through, readable,
     sums,
@@ -203,8 +205,7 @@ pub(crate) fn find_duplicates(
         (candidate.name, candidate.size)
     };
     let order = similarity::order(&sketches, &scan);
-    drop(sketches);
-    let packed_file = |p: similarity::OrderedFile| {
+    let packed_file = |p: &similarity::OrderedFile| {
         let candidate = &contents[packed[p.i as usize] as usize];
         let from = match candidate.tail {
             // Fits: a segment is a few MiB.
@@ -215,11 +216,35 @@ pub(crate) fn find_duplicates(
             file: candidate.file,
             from,
             similar: p.similar,
+            cut: false,
         }
     };
-    let all = order.into_iter().map(packed_file);
     // A tail without a similar neighbour stays with its file.
-    plan.packed = all.filter(|p| p.from == 0 || p.similar).collect();
+    let stays = |file: &PackedFile| file.from > 0 && !file.similar;
+    plan.packed = order
+        .iter()
+        .map(packed_file)
+        .filter(|p| !stays(p))
+        .collect();
+    let lengths = order.iter().map(|p| {
+        let file = packed_file(p);
+        let of = packed[p.i as usize] as usize;
+        (!stays(&file)).then(|| contents[of].size - u64::from(file.from))
+    });
+    let total = contents.iter().map(|c| c.size).sum();
+    let packed_len = lengths.clone().flatten().sum();
+    let cuts = Cuts::new(settings.fragment_cut, packed_len, total);
+    let kept = order
+        .iter()
+        .zip(lengths)
+        .filter_map(|(p, len)| Some((p, len?)));
+    for (file, (p, len)) in plan.packed.iter_mut().zip(kept) {
+        // The sketch of a file stays the same in most versions of it. Files that are similar to the one before share a
+        // cluster with it.
+        let [value, ..] = sketches[p.i as usize].unwrap_or_default();
+        file.cut = value != 0 && !p.follows && cuts.has(value.wrapping_mul(0x9E37_79B1), len);
+    }
+    drop(sketches);
     let tail_starts = plan.packed.iter().filter(|p| p.from > 0);
     plan.tail_starts = tail_starts.map(|p| (p.file, p.from)).collect();
     drop(packed);

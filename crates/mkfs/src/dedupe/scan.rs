@@ -45,6 +45,8 @@ pub(crate) struct DedupeSettings<'a> {
     /// Minimum length of a tail that goes into the packed inode because it is similar to another.
     /// Unit: bytes.
     pub(crate) tail_len: u64,
+    /// Average number of bytes between two cuts, if it is given.
+    pub(crate) fragment_cut: Option<u64>,
     /// Memory limit for chunks. Unit: bytes.
     pub(crate) memory: u64,
     /// Memory limit for the index of the base. Unit: bytes.
@@ -191,6 +193,8 @@ pub(crate) struct PackedFile {
     pub(crate) from: u32,
     /// A neighbour in the packed inode is similar.
     pub(crate) similar: bool,
+    /// A cluster starts here, whatever the files before are.
+    pub(crate) cut: bool,
 }
 
 // Builds of millions of files keep one of these per file.

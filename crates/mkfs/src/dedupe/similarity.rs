@@ -18,6 +18,8 @@ pub(super) struct OrderedFile {
     pub(super) i: u32,
     /// A neighbour is similar.
     pub(super) similar: bool,
+    /// Similar to the file before it.
+    pub(super) follows: bool,
 }
 
 /// Returns the new order of the files with these sketches. `look` returns the hash of a file's name
@@ -55,6 +57,7 @@ pub(super) fn order(
             order.push(OrderedFile {
                 i: at,
                 similar: at != root || child != NONE,
+                follows: at != root,
             });
             // A root has no sibling.
             later.extend((sibling != NONE).then_some(sibling));

@@ -8,6 +8,7 @@ use super::worker::{Job, Part};
 use crate::Result;
 use crate::tree::PACKED;
 use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Memory in bytes per tail in the table of known tails, which doubles when it is full.
 const KNOWN_COST: u64 = 50;
@@ -18,16 +19,29 @@ impl Packer<'_> {
     /// Appends a tail or a whole file and returns its address. Tails are compared with earlier ones; whole files were
     /// compared already.
     pub(super) fn add_fragment(&mut self, bytes: &[u8], whole: bool) -> FragmentAddr {
-        let ends = &mut self.ends;
-        let offset = FragmentLocation::Tails(ends.submitted + ends.buf.len() as u64);
-        let offset = FragmentAddr::new(offset);
+        let mut key = [0; 16];
         if !whole {
-            let mut key = [0; 16];
             key.copy_from_slice(&blake3::hash(bytes).as_bytes()[..16]);
-            if let Some(known) = ends.known.get(&key) {
+            if let Some(known) = self.ends.known.get(&key) {
                 self.result.stats.fragment_dedupe_bytes += bytes.len() as u64;
                 return *known;
             }
+        }
+        let ends = &mut self.ends;
+        if !ends.buf.is_empty()
+            && self
+                .options
+                .cuts
+                .has(xxh3_64(bytes) as u32, bytes.len() as u64)
+        {
+            let block = self.options.bits.size_usize();
+            let len = ends.buf.len().next_multiple_of(block);
+            ends.buf.resize(len, 0);
+            ends.cuts.push_back(ends.submitted + len as u64);
+        }
+        let offset = FragmentLocation::Tails(ends.submitted + ends.buf.len() as u64);
+        let offset = FragmentAddr::new(offset);
+        if !whole {
             ends.known.insert(key, offset);
             self.tables += KNOWN_COST;
         }
@@ -49,9 +63,14 @@ impl Packer<'_> {
         let segment = segment_size(&policy) as usize;
         loop {
             let ends = &mut self.ends;
-            let len = ends.buf.len().min(segment);
-            if len == 0 || len < segment && !end {
+            let cut = ends.cuts.front().map(|cut| (cut - ends.submitted) as usize);
+            let cut = cut.filter(|cut| *cut <= segment);
+            let len = cut.unwrap_or(segment).min(ends.buf.len());
+            if len == 0 || len < segment && cut.is_none() && !end {
                 return;
+            }
+            if cut.is_some() {
+                ends.cuts.pop_front();
             }
             let rest = ends.buf.split_off(len);
             let bytes: Arc<[u8]> = std::mem::replace(&mut ends.buf, rest).into();

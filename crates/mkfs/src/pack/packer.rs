@@ -16,7 +16,7 @@ use super::tail_fragments::TailFragments;
 use super::worker::{Job, LargeClusters, Part, Policy};
 use super::worker::{job_cost, segment_size};
 use crate::base::{BaseTail, Bases};
-use crate::dedupe::PackedFile;
+use crate::dedupe::{Cuts, PackedFile};
 use crate::order::{ContentKey, PolicyId};
 use crate::progress::Progress;
 use crate::source::error::SourceError;
@@ -57,6 +57,8 @@ pub(crate) struct PackOptions {
     pub(crate) packed: Arc<Policy>,
     /// Encoder with larger clusters for similar files in the packed inode.
     pub(crate) similar: Option<EncoderSpec>,
+    /// Cuts between tails of files, and whole files of a stream.
+    pub(crate) cuts: Cuts,
     /// Chunk size of stored files in bytes.
     pub(crate) chunk: Option<usize>,
     /// Largest number of contents and of chunks that are remembered.
@@ -189,6 +191,7 @@ impl<'a> Packer<'a> {
             file: PACKED,
             from: 0,
             similar: false,
+            cut: false,
         };
         self.add_packed(table, bytes.len() as u64, FileContent::Bytes(bytes.into()))
     }
@@ -205,7 +208,11 @@ impl<'a> Packer<'a> {
             file,
             from,
             similar,
+            cut,
         } = packed;
+        if cut {
+            self.submit_stream()?;
+        }
         let segment = segment_size(&self.options.packed);
         let from = u64::from(from);
         let mut offset = from;

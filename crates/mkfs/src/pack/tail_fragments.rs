@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 pub(super) struct TailFragments {
     /// Bytes that are not yet submitted.
     pub(super) buf: Vec<u8>,
+    /// Positions at which a segment ends, ascending multiples of the block size.
+    pub(super) cuts: VecDeque<u64>,
     /// Number of submitted bytes.
     pub(super) submitted: u64,
     pub(super) segments: u64,
@@ -25,6 +27,7 @@ impl TailFragments {
     pub(super) fn new(held: PendingBlocks) -> Self {
         Self {
             buf: Vec::new(),
+            cuts: VecDeque::new(),
             submitted: 0,
             segments: 0,
             pending: VecDeque::new(),

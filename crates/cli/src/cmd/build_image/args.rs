@@ -84,6 +84,10 @@ pub(crate) struct Args {
     /// Cluster size of fragments (default: 16K, or a quarter of clusters above 64K; up to 64K where files are similar)
     #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Layout")]
     pub(super) fragment_cluster: Option<u64>,
+    /// Start a cluster of fragments about every SIZE bytes of files where other versions of the image do, too, so that updates
+    /// fetch less (default: as often as it costs half a percent of the image)
+    #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Layout")]
+    pub(super) fragment_cut: Option<u64>,
     /// Store once: identical files (files), or also equal parts of large files (content) (default: content from Linux 6.1)
     #[arg(long, value_parser = choices(DEDUPE), value_name = "WHAT", help_heading = "Layout")]
     pub(super) dedupe: Option<Dedupe>,
@@ -110,7 +114,7 @@ pub(crate) struct Args {
     pub(super) blob: Option<PathBuf>,
     /// Refer to the data inside SOURCE, a tar, instead of copying it (Linux 6.4). Mounting needs both: the tar appended to the
     /// image, or tuff mount --device TAR
-    #[arg(long, conflicts_with_all = ["auto", "size_budget", "compress", "cluster", "window", "dict", "rule", "tail_packing", "fragments", "fragment_cluster", "dedupe", "base", "image_index", "chunk", "sparse", "order", "verify"], help_heading = "Layout")]
+    #[arg(long, conflicts_with_all = ["auto", "size_budget", "compress", "cluster", "window", "dict", "rule", "tail_packing", "fragments", "fragment_cluster", "fragment_cut", "dedupe", "base", "image_index", "chunk", "sparse", "order", "verify"], help_heading = "Layout")]
     pub(super) tar_index: bool,
     /// Byte-packed clusters instead of block-aligned ones (Linux 6.15)
     #[arg(long, conflicts_with = "tar_index", help_heading = "Layout")]

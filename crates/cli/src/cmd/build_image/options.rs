@@ -107,6 +107,7 @@ fn as_asked(args: &Args) -> Result<Options> {
         o.layout.fragment_cluster = narrow(cluster, "--fragment-cluster")?;
         o.layout.similar_cluster_max = o.layout.fragment_cluster;
     }
+    o.layout.fragment_cut = args.fragment_cut;
     // Fragments and tail packing both store tails. Enabling one alone disables the other.
     match (args.fragments, args.tail_packing) {
         (None, Some(true)) => (o.layout.fragments, o.layout.tail_packing) = (Fragments::Off, true),
