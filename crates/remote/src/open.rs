@@ -79,6 +79,7 @@ impl Opening<'_> {
             self.place.clone(),
             runtime()?.handle().clone(),
             self.options.connections.min(Options::CONNECTIONS_MAX),
+            self.options.retry.deadline,
         );
         let cached = Cached {
             directory,

@@ -35,6 +35,8 @@ pub(crate) struct Fetcher {
     place: String,
     pub(super) runtime: Handle,
     connections: usize,
+    /// Time after which a request for bytes that do not match is not repeated.
+    deadline: Duration,
     /// Name of the image in the cache.
     key: String,
     /// Blocks of other images, found on the first request.
@@ -54,6 +56,7 @@ impl Fetcher {
         place: String,
         runtime: Handle,
         connections: usize,
+        deadline: Duration,
     ) -> Self {
         Self {
             object,
@@ -63,6 +66,7 @@ impl Fetcher {
             place,
             runtime,
             connections: connections.max(1),
+            deadline,
             key,
             shared: OnceCell::new(),
             counters: Counters::default(),
@@ -313,7 +317,15 @@ impl Fetcher {
         for _ in 0..VERIFY_ATTEMPTS {
             let missing = part.missing.clone();
             if !missing.is_empty() {
-                let bytes = self.request(&missing, priority, started).await;
+                let request = self.request(&missing, priority, started);
+                // The first request keeps the deadline by itself.
+                let left = match mismatch.is_empty() {
+                    true => Duration::MAX,
+                    false => self.deadline.saturating_sub(started.at.elapsed()),
+                };
+                let Ok(bytes) = tokio::time::timeout(left, request).await else {
+                    break;
+                };
                 let bytes = bytes.map_err(|e| self.error(e.kind(), &missing, e.what()))?;
                 part.fill(bytes);
             }
@@ -412,7 +424,7 @@ impl Fetcher {
         if let Some(verifier) = &self.verifier {
             let fetched = part.missing_bytes();
             if let Err(e) = verifier.verify(part.missing.start * CHUNK, fetched) {
-                let what = format!("{e}, fetched {VERIFY_ATTEMPTS} times");
+                let what = format!("{e}, fetched up to {VERIFY_ATTEMPTS} times");
                 return Err((part, what));
             }
         }

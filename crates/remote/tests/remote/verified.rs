@@ -2,8 +2,9 @@
 
 use crate::common::{CHUNK, Dir, assert_same, open, options, read_error, verified_image};
 use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tuff_remote::Kind;
 use tuff_store::ReadAt;
 use tuff_testkit::http::{Answer, Server};
@@ -80,6 +81,29 @@ fn a_byte_that_stays_wrong_is_an_error_and_is_not_stored() {
         .unwrap();
     let cached = fs::read(image).unwrap();
     assert!(cached[8 * CHUNK..16 * CHUNK].iter().all(|b| *b == 0));
+}
+
+#[test]
+fn a_server_that_is_wrong_and_then_slow_gets_no_second_deadline() {
+    let (bytes, root) = verified_image(3000, 37);
+    let count = AtomicU64::new(0);
+    let server = Server::start(move |request| {
+        let mut answer = Answer::object(request, &bytes, "\"v1\"");
+        match count.fetch_add(1, Ordering::SeqCst) {
+            0 | 1 => {}
+            2 => answer.body[0] ^= 1,
+            _ => answer.delay = Duration::from_secs(20),
+        }
+        answer
+    });
+    let dir = Dir::new();
+    let mut options = options(&dir);
+    options.root_hash = Some(root);
+    options.retry.deadline = Duration::from_secs(2);
+    let store = open(&server.url("/i"), &options).unwrap();
+    // Not the failure of a second request, which would have had its own deadline.
+    let said = read_error(&*store, 12 * CHUNK);
+    assert!(said.contains("does not match the root hash"), "{said}");
 }
 
 #[test]
