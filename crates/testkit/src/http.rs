@@ -1,9 +1,11 @@
 //! Web server for tests: answers come from a closure, so that a test can make any fault.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -35,7 +37,7 @@ impl Request {
     }
 }
 
-/// Answer of the server.
+/// Answer of the server to one request.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
     /// Status. 0 closes the connection without an answer.
@@ -48,6 +50,8 @@ pub struct Answer {
     pub cut: Option<usize>,
     /// Time before the first byte of the answer.
     pub delay: Duration,
+    /// Leaves out the body, whose length the answer states, as for HEAD.
+    pub is_head: bool,
 }
 
 impl Answer {
@@ -103,8 +107,12 @@ pub struct Server {
     shared: Arc<Shared>,
 }
 
+/// Number of bytes of the body after which a connection breaks, by the request without its body.
+type Breaks = Box<dyn Fn(&Request) -> Option<usize> + Send + Sync>;
+
 struct Shared {
     answer: Box<dyn Fn(&Request) -> Answer + Send + Sync>,
+    breaks: Breaks,
     requests: Mutex<Vec<Request>>,
     connections: Mutex<Vec<TcpStream>>,
     is_stopped: AtomicBool,
@@ -116,10 +124,23 @@ impl Server {
     /// # Panics
     /// If no port can be had.
     pub fn start(answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Self {
+        Self::breaking(|_| None, answer)
+    }
+
+    /// Starts a server that answers by `answer`. For a request whose headers make `breaks` return a number, it reads that
+    /// many bytes of the body, handles the request with them, and closes the connection without an answer.
+    ///
+    /// # Panics
+    /// If no port can be had.
+    pub fn breaking(
+        breaks: impl Fn(&Request) -> Option<usize> + Send + Sync + 'static,
+        answer: impl Fn(&Request) -> Answer + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port of the loopback interface");
         let address = listener.local_addr().expect("the address of a listener");
         let shared = Arc::new(Shared {
             answer: Box::new(answer),
+            breaks: Box::new(breaks),
             requests: Mutex::default(),
             connections: Mutex::default(),
             is_stopped: AtomicBool::new(false),
@@ -157,6 +178,13 @@ impl Server {
         std::mem::take(&mut lock(&self.shared.requests))
     }
 
+    /// Answers the requests of a connection that the caller accepted, such as one with TLS.
+    pub fn serve_stream(&self, stream: impl Read + Write) {
+        let stream = Rc::new(RefCell::new(stream));
+        let input = BufReader::new(Both(Rc::clone(&stream)));
+        self.shared.talk(input, Both(stream));
+    }
+
     /// Closes all connections and refuses new ones.
     pub fn stop(&self) {
         if self.shared.is_stopped.swap(true, Ordering::SeqCst) {
@@ -187,21 +215,46 @@ impl Shared {
         let Ok(input) = stream.try_clone() else {
             return;
         };
-        let mut input = BufReader::new(input);
-        let mut output = stream;
-        while let Some(request) = read(&mut input) {
+        self.talk(BufReader::new(input), &stream);
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+    }
+
+    fn talk(&self, mut input: impl BufRead, mut output: impl Write) {
+        while let Some((request, is_broken)) = read(&mut input, &self.breaks) {
             lock(&self.requests).push(request.clone());
             let answer = (self.answer)(&request);
+            if is_broken {
+                break;
+            }
             std::thread::sleep(answer.delay);
             if self.is_stopped.load(Ordering::SeqCst) || write(&mut output, &answer).is_none() {
                 break;
             }
         }
-        let _ = output.shutdown(std::net::Shutdown::Both);
     }
 }
 
-fn read(input: &mut impl BufRead) -> Option<Request> {
+/// Input and output of one connection.
+struct Both<S>(Rc<RefCell<S>>);
+
+impl<S: Read> Read for Both<S> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.borrow_mut().read(buf)
+    }
+}
+
+impl<S: Write> Write for Both<S> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().write(buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.borrow_mut().flush()
+    }
+}
+
+/// Reads a request. The second value is true if the connection is to break before the end of its body.
+fn read(input: &mut impl BufRead, breaks: &Breaks) -> Option<(Request, bool)> {
     let mut line = || {
         let mut line = String::new();
         (input.read_line(&mut line).ok()? > 0).then(|| line.trim_end().to_owned())
@@ -220,14 +273,17 @@ fn read(input: &mut impl BufRead) -> Option<Request> {
     let len = headers
         .get("content-length")
         .and_then(|len| len.parse().ok());
-    let mut body = vec![0; len.unwrap_or(0)];
-    input.read_exact(&mut body).ok()?;
-    Some(Request {
+    let mut request = Request {
         method: method.to_owned(),
         path: path.to_owned(),
         headers,
-        body,
-    })
+        body: Vec::new(),
+    };
+    let wanted: usize = len.unwrap_or(0);
+    let read = breaks(&request).unwrap_or(wanted).min(wanted);
+    request.body = vec![0; read];
+    input.read_exact(&mut request.body).ok()?;
+    Some((request, read < wanted))
 }
 
 /// Writes an answer. Returns `None` if the connection is to be closed.
@@ -241,6 +297,9 @@ fn write(output: &mut impl Write, answer: &Answer) -> Option<()> {
     }
     head += &format!("Content-Length: {}\r\n\r\n", answer.body.len());
     output.write_all(head.as_bytes()).ok()?;
+    if answer.is_head {
+        return Some(());
+    }
     let sent = answer
         .cut
         .unwrap_or(answer.body.len())

@@ -2,6 +2,7 @@
 //!
 //! * [`skipped`] and [`note`] report what a test could not do on this host.
 //! * [`http`] is a web server whose answers a test chooses.
+//! * [`registry`] has the answers of a registry of container images.
 //! * [`Rng`] is the random number generator of tests, crash campaigns and generated workloads.
 //! * `content` generates the bytes of files.
 //!
@@ -21,6 +22,7 @@ pub mod content;
 pub mod http;
 #[cfg(feature = "images")]
 pub mod kernel;
+pub mod registry;
 mod rng;
 #[cfg(feature = "images")]
 pub mod sample;
