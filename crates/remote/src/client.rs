@@ -1,12 +1,16 @@
 //! HTTP client: one request and its redirects, without the credentials of the first host.
 
 use crate::error::{Error, Kind, Result};
+use crate::feed::Feed;
 use crate::retry::{Failure, retry_after};
+use base64::Engine;
+use bytes::Bytes;
 use reqwest::header::{
     ACCEPT_ENCODING, AUTHORIZATION, DATE, HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER,
 };
 use reqwest::redirect::Policy;
 use reqwest::{Method, StatusCode, Url};
+use serde_json::Value;
 use std::error::Error as _;
 use std::fmt::Write as _;
 use std::sync::OnceLock;
@@ -18,25 +22,49 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time without a byte after which a request is repeated.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// Longest explanation of a refused request. Unit: bytes.
+const REASON_MAX: usize = 64 << 10;
+
 /// Number of redirects that are followed.
 const REDIRECTS_MAX: usize = 5;
+
+/// Number of times that one operation renews its credentials.
+pub(crate) const RENEWALS_MAX: u32 = 2;
 
 /// Clients for plain HTTP and for TLS, built on first use.
 #[derive(Default)]
 pub(crate) struct Client {
+    /// Requests may take longer than [`IDLE_TIMEOUT`], because they send a body. Their callers watch them.
+    sends_bodies: bool,
     plain: OnceLock<Result<reqwest::Client, String>>,
     tls: OnceLock<Result<reqwest::Client, String>>,
 }
 
 /// Request to a server.
 pub(crate) struct Request<'a> {
+    pub(crate) method: Method,
     pub(crate) url: Url,
     /// Headers that every host may see.
     pub(crate) headers: &'a [(HeaderName, String)],
     /// Value of the header `Authorization`, for the host of `url` only.
     pub(crate) authorization: Option<String>,
-    /// Body of a form, which makes the request a POST.
-    pub(crate) form: Option<String>,
+    pub(crate) content: Content,
+}
+
+/// Body of a request.
+#[derive(Clone, Default)]
+pub(crate) enum Content {
+    #[default]
+    None,
+    Bytes(Bytes),
+    /// Range of a store, which is read as the connection takes it.
+    Range(Feed),
+}
+
+/// Value of `Authorization` for a user name and a password.
+pub(crate) fn basic(user: &str, password: &str) -> String {
+    let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
+    format!("Basic {encoded}")
 }
 
 /// Answer of a server, whose body is not read yet.
@@ -47,11 +75,20 @@ pub(crate) struct Reply {
 }
 
 impl Client {
+    /// Client for uploads, whose requests have no time limit of their own.
+    pub(crate) fn for_uploads() -> Self {
+        Self {
+            sends_bodies: true,
+            ..Self::default()
+        }
+    }
+
     /// Client for a URL. Only TLS reads the certificates of the host.
     fn of(&self, url: &Url, place: &str) -> Result<&reqwest::Client> {
         let tls = url.scheme() == "https";
         let slot = if tls { &self.tls } else { &self.plain };
-        let client = slot.get_or_init(|| build(tls));
+        let idle = (!self.sends_bodies).then_some(IDLE_TIMEOUT);
+        let client = slot.get_or_init(|| build(tls, idle));
         client
             .as_ref()
             .map_err(|e| Error::new(Kind::Unavailable, place, e))
@@ -64,11 +101,6 @@ impl Client {
         let mut url = request.url;
         let mut authorization = request.authorization;
         for _ in 0..=REDIRECTS_MAX {
-            let method = if request.form.is_some() {
-                Method::POST
-            } else {
-                Method::GET
-            };
             let mut headers = HeaderMap::new();
             for (name, value) in request.headers {
                 headers.insert(name, header(value, place)?);
@@ -82,13 +114,13 @@ impl Client {
             }
             let mut builder = self
                 .of(&url, place)?
-                .request(method, url.clone())
+                .request(request.method.clone(), url.clone())
                 .headers(headers);
-            if let Some(form) = &request.form {
-                builder = builder
-                    .header("content-type", "application/x-www-form-urlencoded")
-                    .body(form.clone());
-            }
+            builder = match &request.content {
+                Content::None => builder,
+                Content::Bytes(bytes) => builder.body(bytes.clone()),
+                Content::Range(feed) => builder.body(reqwest::Body::wrap(feed.body())),
+            };
             let inner = builder.send().await.map_err(|e| broken(e, place))?;
             if !inner.status().is_redirection() || inner.status() == StatusCode::NOT_MODIFIED {
                 return Ok(Reply { inner, url });
@@ -149,6 +181,25 @@ impl Reply {
         }
     }
 
+    /// Failure for a status that is not a success, with the reason in the body of a registry's answer.
+    pub(crate) async fn refused_with_reason(self, place: &str) -> Failure {
+        let failure = self.refused(place);
+        let Failure::Final(e) = failure else {
+            return failure;
+        };
+        let body = self.body(REASON_MAX, place).await.unwrap_or_default();
+        let object: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let reason = &object["errors"][0];
+        let reason = reason["message"].as_str().or(reason["code"].as_str());
+        match reason.filter(|reason| !reason.is_empty()) {
+            Some(reason) => {
+                let reason: String = reason.escape_debug().take(200).collect();
+                refuse(place, format_args!("{}: {reason}", e.what())).into()
+            }
+            None => e.into(),
+        }
+    }
+
     /// Reads the body, which has at most `limit` bytes.
     pub(crate) async fn body(mut self, limit: usize, place: &str) -> Result<Vec<u8>, Failure> {
         // Fits: `limit` does.
@@ -180,7 +231,7 @@ fn refuse(place: &str, what: impl std::fmt::Display) -> Error {
     Error::new(Kind::Unavailable, place, what)
 }
 
-fn build(tls: bool) -> Result<reqwest::Client, String> {
+fn build(tls: bool, idle: Option<Duration>) -> Result<reqwest::Client, String> {
     // Fails if the program has chosen a provider already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = reqwest::Client::builder()
@@ -188,8 +239,10 @@ fn build(tls: bool) -> Result<reqwest::Client, String> {
         .redirect(Policy::none())
         // One connection per request in flight: ranges share no window of HTTP/2.
         .http1_only()
-        .connect_timeout(CONNECT_TIMEOUT)
-        .read_timeout(IDLE_TIMEOUT);
+        .connect_timeout(CONNECT_TIMEOUT);
+    if let Some(idle) = idle {
+        builder = builder.read_timeout(idle);
+    }
     if !tls {
         builder = builder.tls_certs_only([]);
     }

@@ -1,7 +1,9 @@
 //! First requests for an image: its first bytes, then its metadata and hash tree.
 
 use crate::cache::{CHUNK, Directory, ImageCache};
+use crate::chunk_index::ChunkIndex;
 use crate::error::{Error, Kind, Result};
+use crate::registry::{IndexPlace, digest};
 use crate::runtime::runtime;
 use crate::source::Object;
 use crate::verifier::{
@@ -34,6 +36,8 @@ pub(crate) struct FirstReads<'a> {
     pub(crate) object: &'a Arc<dyn Object>,
     /// First bytes of the object, if they came with its identity.
     pub(crate) head: Vec<u8>,
+    /// Chunk index that the reference names.
+    pub(crate) index: Option<IndexPlace>,
 }
 
 impl FirstReads<'_> {
@@ -49,7 +53,7 @@ impl FirstReads<'_> {
         Ok(bytes)
     }
 
-    /// Opens the hash tree, if there is a root hash, and stores what was read in the cache.
+    /// Opens the hash tree, if there is a root hash, or else the chunk index, and stores what was read in the cache.
     pub(crate) fn run(
         mut self,
         root: Option<Root>,
@@ -58,12 +62,15 @@ impl FirstReads<'_> {
         cache: &ImageCache,
     ) -> Result<Option<Arc<Verifier>>> {
         let size = self.object.identity().size;
-        let known = root.and_then(|root| cached_tree(&directory.tree(key), root));
-        if let (Some(tree), true) = (&known, cache.is_present(0)) {
-            return Ok(Some(Arc::clone(tree)));
-        }
-        if root.is_none() && cache.is_present(0) {
-            return Ok(None);
+        let index = self.index.take().filter(|_| root.is_none());
+        let known = match (root, &index) {
+            (Some(root), _) => cached_tree(&directory.tree(key), root),
+            (None, Some(place)) => cached_index(directory, key, place),
+            (None, None) => None,
+        };
+        let is_verified = root.is_some() || index.is_some();
+        if cache.is_present(0) && (known.is_some() || !is_verified) {
+            return Ok(known);
         }
         if self.head.is_empty() {
             self.head = self.read(0, HEAD.min(size))?;
@@ -83,13 +90,14 @@ impl FirstReads<'_> {
             true => self.read(from, size)?,
             false => Vec::new(),
         };
-        let verifier = match (root, known) {
-            (Some(_), Some(tree)) => Some(tree),
-            (Some(root), None) => {
+        let verifier = match (root, known, index) {
+            (_, Some(known), _) => Some(known),
+            (Some(root), None, _) => {
                 let known = [(0, &self.head[..]), (from, &tail[..])];
                 Some(self.tree(root, end, known, directory, key)?)
             }
-            (None, _) => None,
+            (None, None, Some(place)) => self.chunk_index(&place, directory, key)?,
+            (None, None, None) => None,
         };
         let parts = [(0, &self.head), (from, &tail)];
         for (at, bytes) in parts.into_iter().filter(|(_, bytes)| !bytes.is_empty()) {
@@ -105,6 +113,26 @@ impl FirstReads<'_> {
             let _ = stored.and_then(|stored| directory.charge(stored, Some(cache)));
         }
         Ok(verifier)
+    }
+
+    /// Reads the chunk index of a blob, and stores it in the cache. `None` if it has another form than this reader verifies.
+    fn chunk_index(
+        &self,
+        place: &IndexPlace,
+        directory: &Directory,
+        key: &str,
+    ) -> Result<Option<Arc<Verifier>>> {
+        let corrupt = |what: &str| Error::new(Kind::Corrupt, self.place, what);
+        let bytes = self.read(place.start, self.object.identity().size)?;
+        if digest(&bytes) != place.digest {
+            return Err(corrupt(
+                "the chunk index does not match its digest in the manifest",
+            ));
+        }
+        let index = ChunkIndex::decode(&bytes).map_err(corrupt)?;
+        // Without the file, the next process reads it again.
+        let _ = directory.store_tree(key, &bytes);
+        Ok(index.map(|index| Arc::new(Verifier::Index(index))))
     }
 
     /// Reads the hash tree after an image of `end` bytes, and stores it in the cache. `known`: parts of the object that
@@ -137,7 +165,7 @@ impl FirstReads<'_> {
             let header = read(start, (start + HEADER_READ).min(size), is_fresh)?;
             let place = TreePlace::new(&header, start, size).map_err(wrong)?;
             let tree = read(place.start, place.end, is_fresh)?;
-            let verifier = Verifier::new(Arc::new(MemStore::new(tree.clone())), start, root);
+            let verifier = Verifier::tree(Arc::new(MemStore::new(tree.clone())), start, root);
             let failed = |e| Error::new(Kind::Corrupt, self.place, format_args!("hash tree: {e}"));
             Ok((tree, verifier.map_err(failed)?))
         };
@@ -149,4 +177,14 @@ impl FirstReads<'_> {
             .and_then(|()| cached_tree(&directory.tree(key), root));
         Ok(from_file.unwrap_or_else(|| Arc::new(verifier)))
     }
+}
+
+/// Opens the chunk index in the cache.
+fn cached_index(directory: &Directory, key: &str, place: &IndexPlace) -> Option<Arc<Verifier>> {
+    let bytes = std::fs::read(directory.tree(key)).ok()?;
+    if digest(&bytes) != place.digest {
+        return None;
+    }
+    let index = ChunkIndex::decode(&bytes).ok()??;
+    Some(Arc::new(Verifier::Index(index)))
 }

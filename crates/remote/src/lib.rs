@@ -13,31 +13,46 @@
 //! * `verifier`: chunks are verified before they are stored or returned, if the root hash is known.
 //! * `cache`: sparse files that processes share, bounded in size.
 //! * `shared`: blocks that other images in the cache have are copied instead of fetched.
+//! * [`push`]: uploads an image to a registry or a bucket.
+//! * [`trusted`]: root hash of an image by a signature that comes with it.
 //!
 //! This is the only crate with an async runtime, TLS and network clients. Its interface is blocking.
 
+mod aws_profile;
+mod beside;
+mod bucket;
 mod cache;
+mod chunk_index;
 mod client;
 mod error;
+mod feed;
 mod fetch;
 mod first_reads;
 mod location;
 mod open;
 mod options;
 mod profile;
+mod pull;
+mod push;
+mod registry;
 mod retry;
 mod runtime;
 mod shared;
+mod signature;
 mod source;
 mod stats;
 mod store;
 mod verifier;
 
+pub use beside::trusted;
 pub use error::{Error, Kind, Result};
 pub use location::Location;
 pub use open::open;
 pub use options::{Options, default_cache};
 pub use profile::profile;
+pub use pull::WholeImage;
+pub use push::{LayerImage, LayerMedia, LayerTree, PushOptions, Pushed, PushedLayer, Step, push};
 pub use retry::RetryPolicy;
+pub use signature::{Certificate, Signer};
 pub use stats::Stats;
 pub use store::{CompleteFile, RemoteStore};

@@ -93,6 +93,28 @@ impl Location {
         }
     }
 
+    /// Location of a local file.
+    pub fn of_file(path: &std::path::Path) -> Self {
+        Self {
+            shown: path.display().to_string(),
+            address: Address::File(path.to_owned()),
+        }
+    }
+
+    /// Location of an image in a registry.
+    pub(crate) fn of_image(reference: Reference) -> Self {
+        let sign = if reference.version.contains(':') {
+            '@'
+        } else {
+            ':'
+        };
+        let (registry, name, version) = (&reference.registry, &reference.name, &reference.version);
+        Self {
+            shown: format!("oci://{registry}/{name}{sign}{version}"),
+            address: Address::Oci(reference),
+        }
+    }
+
     /// Path of a `file://` URL.
     pub fn local_path(&self) -> Option<&std::path::Path> {
         match &self.address {
@@ -180,10 +202,8 @@ fn oci(rest: &str) -> Result<Location, String> {
     if version.is_empty() || !(version.chars().all(is_tag) || version.contains(':')) {
         return Err(wrong("a tag has letters, digits, '.', '_' and '-'"));
     }
-    let sign = if version.contains(':') { '@' } else { ':' };
-    let shown = format!("oci://{registry}/{name}{sign}{version}");
     let library = registry == "docker.io" && !name.contains('/');
-    let reference = Reference {
+    Ok(Location::of_image(Reference {
         registry: registry.to_owned(),
         name: if library {
             format!("library/{name}")
@@ -191,11 +211,7 @@ fn oci(rest: &str) -> Result<Location, String> {
             name.to_owned()
         },
         version: version.to_owned(),
-    };
-    Ok(Location {
-        address: Address::Oci(reference),
-        shown,
-    })
+    }))
 }
 
 /// The 64 hexadecimal digits of a digest `sha256:...`, in lower case.

@@ -6,6 +6,7 @@ use crate::fetch::Fetcher;
 use crate::first_reads::{FirstReads, HEAD};
 use crate::location::Location;
 use crate::options::Options;
+use crate::registry::{hex, unhex};
 use crate::runtime::runtime;
 use crate::source::{self, Identity, Opened};
 use crate::store::{Cached, RemoteStore};
@@ -65,10 +66,13 @@ impl Opening<'_> {
         let cache = directory
             .image(&key, size)
             .map_err(|e| self.cache_error(e))?;
+        // The chunk index after an image is no part of it.
+        let end = opened.index.as_ref().map_or(size, |index| index.start);
         let first = FirstReads {
             place: &self.place,
             object: &object,
             head: opened.head,
+            index: opened.index,
         };
         let first = first.run(root, &directory, &key, &cache)?;
         let cache = Arc::new(cache);
@@ -88,7 +92,7 @@ impl Opening<'_> {
             verifier: first,
             fetcher: Arc::new(fetcher),
         };
-        Ok(RemoteStore::remote(size, self.place.clone(), cached))
+        Ok(RemoteStore::remote(end, self.place.clone(), cached))
     }
 }
 
@@ -102,20 +106,5 @@ fn key(identity: &Identity, root: Option<Root>) -> String {
     hash.update(identity.size.to_le_bytes());
     // Bytes that were not verified are kept apart.
     hash.update(root.as_ref().map_or(&[][..], |root| &root[..]));
-    hash.finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
-}
-
-fn unhex(text: &str) -> Option<Root> {
-    let mut root = Root::default();
-    let digits = text.as_bytes().chunks(2);
-    if text.len() != root.len() * 2 {
-        return None;
-    }
-    for (byte, pair) in root.iter_mut().zip(digits) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(root)
+    hex(&hash.finalize())
 }

@@ -1,37 +1,31 @@
-//! Profile that lies beside an image, under its name with the suffix `.profile`.
+//! Profile that comes with an image: a referrer of its manifest, or a file beside it.
 
-use crate::error::{Error, Kind, Result};
-use crate::location::Location;
+use crate::beside::{PROFILE, file};
+use crate::error::Result;
+use crate::location::{Address, Location};
 use crate::options::Options;
+use crate::registry::{self, Registry, media, referrers};
 use crate::runtime::runtime;
-use crate::source;
+use std::sync::Arc;
 
 /// Longest profile that is fetched. Unit: bytes.
-const LEN_MAX: u64 = 16 << 20;
+const LEN_MAX: usize = 16 << 20;
 
-/// Fetches the profile of the image at a location: `URL.profile`. `None` if there is none.
+/// Fetches the profile of the image at a location: a referrer in a registry, else `URL.profile`. `None` if there is none.
 ///
-/// The profile is a hint, so it is not verified. It is cut after 16 MiB.
+/// The profile is a hint, so it is not verified. A file is cut after 16 MiB.
 ///
 /// # Errors
-/// Kinds of [`Error`] other than that the object does not exist.
+/// Kinds of [`Error`](crate::Error) other than that the object does not exist.
 pub fn profile(location: &Location, options: &Options) -> Result<Option<Vec<u8>>> {
-    let Some(location) = location.with_suffix(".profile") else {
-        return Ok(None);
+    let Address::Oci(reference) = &location.address else {
+        return file(location, PROFILE, LEN_MAX, options.retry);
     };
-    let fetched = match location.local_path() {
-        Some(path) => std::fs::read(path).map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => Error::missing(&location, e),
-            _ => Error::new(Kind::Unavailable, &location, e),
-        }),
-        None => {
-            let opened = source::open(&location, LEN_MAX, true, options.retry);
-            runtime()?.block_on(opened).map(|opened| opened.head)
-        }
+    let place = location.to_string();
+    let registry = Registry::new(Arc::default(), reference, &place, options.retry)?;
+    let find = async {
+        let manifest = registry::image(&registry, &reference.version).await?;
+        referrers::contents(&registry, &manifest.digest, media::PROFILE, LEN_MAX).await
     };
-    match fetched {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(e) if e.is_missing() => Ok(None),
-        Err(e) => Err(e),
-    }
+    Ok(runtime()?.block_on(find)?.into_iter().next())
 }

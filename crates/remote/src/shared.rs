@@ -63,7 +63,7 @@ impl SharedBlocks {
     /// Reads the hash trees of the other images in a directory, those used last first. `None` if there are none with
     /// blocks and a salt like those of the image `key`.
     pub(crate) fn find(directory: &Directory, key: &str, verifier: &Arc<Verifier>) -> Option<Self> {
-        let header = verifier.header();
+        let header = verifier.header()?;
         if u64::from(header.data_block) != BLOCK {
             return None;
         }

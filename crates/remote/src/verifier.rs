@@ -1,6 +1,7 @@
-//! Verification of chunks by the dm-verity tree of an image.
+//! Verification of chunks by the dm-verity tree of an image, or by the chunk index of its blob.
 
 use crate::cache::CHUNK;
+use crate::chunk_index::ChunkIndex;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,8 +15,15 @@ const HEADER_ALIGN: u64 = 4096;
 /// Bytes before the tree in its file of the cache, which begin with its position in the object. Unit: bytes.
 const TREE_FILE_HEAD: u64 = 4096;
 
+/// Digests that chunks are compared with.
+pub(crate) enum Verifier {
+    Tree(Box<TreeVerifier>),
+    /// Chunk index that a manifest names by its digest.
+    Index(ChunkIndex),
+}
+
 /// Verified tree, and the store that holds it.
-pub(crate) struct Verifier {
+pub(crate) struct TreeVerifier {
     verified: Verified,
     /// End of the data that the tree covers. Unit: bytes.
     covered: u64,
@@ -85,7 +93,7 @@ impl ReadAt for Shifted {
 /// Opens and verifies a hash tree in the cache.
 pub(crate) fn cached_tree(path: &Path, root: Root) -> Option<Arc<Verifier>> {
     let (tree, start) = tree_file(path).ok()?;
-    Verifier::new(tree, start, root).ok().map(Arc::new)
+    Verifier::tree(tree, start, root).ok().map(Arc::new)
 }
 
 /// Calls `f` with the number and the digest of each block of a tree in the cache that hashes blocks as `like` does.
@@ -123,37 +131,56 @@ pub(crate) fn tree_file_content(start: u64, tree: &[u8]) -> Vec<u8> {
 
 impl Verifier {
     /// Opens the tree that `tree` holds from its header on, and verifies all of it.
-    pub(crate) fn new(tree: Arc<dyn ReadAt>, start: u64, root: Root) -> io::Result<Self> {
+    pub(crate) fn tree(tree: Arc<dyn ReadAt>, start: u64, root: Root) -> io::Result<Self> {
         let tree: Arc<dyn ReadAt> = Arc::new(Shifted { inner: tree, start });
         // The data itself is never read through this value.
         let verified = Verified::open(Arc::clone(&tree), Arc::clone(&tree), start, root)?;
         verified.verify_tree()?;
-        Ok(Self {
+        Ok(Self::Tree(Box::new(TreeVerifier {
             covered: verified.header().data_len(),
             tree,
             verified,
-        })
+        })))
     }
 
-    /// Parameters of the tree.
-    pub(crate) fn header(&self) -> &Header {
-        self.verified.header()
+    /// Parameters of the tree. `None` for a chunk index.
+    pub(crate) fn header(&self) -> Option<&Header> {
+        match self {
+            Self::Tree(tree) => Some(tree.verified.header()),
+            Self::Index(_) => None,
+        }
     }
 
     /// End of the data that the tree covers. Unit: bytes.
     pub(crate) fn covered(&self) -> u64 {
-        self.covered
+        match self {
+            Self::Tree(tree) => tree.covered,
+            Self::Index(_) => 0,
+        }
     }
 
-    /// Verified digest of a block.
+    /// Verified digest of a block of the tree.
     pub(crate) fn digest(&self, block: u64) -> io::Result<Root> {
-        self.verified.digest(block)
+        match self {
+            Self::Tree(tree) => tree.verified.digest(block),
+            Self::Index(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 
-    /// Verifies bytes at `offset`, a multiple of the chunk size: data by the tree, and a part of the tree by the tree that
-    /// was verified. The root hash covers neither the header of the tree nor what follows it.
+    /// Verifies bytes at `offset`, a multiple of the chunk size.
     pub(crate) fn verify(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         debug_assert!(offset.is_multiple_of(CHUNK));
+        match self {
+            Self::Tree(tree) => tree.verify(offset, bytes),
+            Self::Index(index) => index.verify(offset, bytes),
+        }
+    }
+}
+
+impl TreeVerifier {
+    /// Verifies data by the tree, and a part of the tree by the tree that was verified. The root hash covers neither the
+    /// header of the tree nor what follows it.
+    fn verify(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let left = self.covered.saturating_sub(offset).min(bytes.len() as u64);
         self.verified.verify(offset, &bytes[..left as usize])?; // fits: at most the length of `bytes`
         let tree = self.verified.hash_blocks();

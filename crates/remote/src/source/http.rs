@@ -1,22 +1,17 @@
 //! Objects behind HTTP: range requests whose answers must all come from one version of the object.
 
 use super::object::{Identity, Later, Object};
-use crate::client::{Client, Reply, Request};
+use crate::client::{Client, Content, RENEWALS_MAX, Reply, Request, basic};
 use crate::error::{Error, Kind, Result};
-use crate::location::shown;
 use crate::retry::{Failure, RetryPolicy};
-use base64::Engine;
 use reqwest::header::{
     CONTENT_ENCODING, CONTENT_RANGE, ETAG, HeaderName, IF_MATCH, LAST_MODIFIED, RANGE,
 };
-use reqwest::{StatusCode, Url};
+use reqwest::{Method, StatusCode, Url};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-/// Number of times that one read renews its credentials.
-pub(crate) const RENEWALS_MAX: u32 = 2;
 
 /// URL of an object, and what a request to it needs.
 pub(crate) struct Target {
@@ -69,12 +64,6 @@ impl Address for Plain {
     fn renew(&self, _: &Reply, _: Option<&str>) -> bool {
         false
     }
-}
-
-/// Value of `Authorization` for a user name and a password.
-pub(crate) fn basic(user: &str, password: &str) -> String {
-    let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
-    format!("Basic {encoded}")
 }
 
 /// Replaces the escapes `%XX` of a part of a URL.
@@ -189,10 +178,11 @@ impl HttpObject {
             let target = self.address.target().await?;
             let known = self.redirect().clone();
             let request = Request {
+                method: Method::GET,
                 authorization: target.authorization.clone().filter(|_| known.is_none()),
                 url: known.clone().unwrap_or_else(|| target.url.clone()),
                 headers: &headers(range, pinned),
-                form: None,
+                content: Content::None,
             };
             let start = Instant::now();
             let reply = self.client.send(request, &self.place).await?;
@@ -363,11 +353,6 @@ fn content_range(value: &str) -> Option<(u64, u64, u64)> {
     let number = |text: &str| text.trim().parse::<u64>().ok();
     let (start, last, size) = (number(start)?, number(last)?, number(size)?);
     (start <= last && last < size).then_some((start, last + 1, size))
-}
-
-/// Host of a URL, for messages about another server than that of the object.
-pub(crate) fn host(url: &Url) -> String {
-    shown(url)
 }
 
 #[cfg(test)]

@@ -1,15 +1,14 @@
 //! Sources of images: objects that are read in ranges, and whose identity is pinned.
 
-mod aws_profile;
 mod http;
 mod object;
 mod oci;
-mod registry_auth;
 mod s3;
 
 use crate::client::Client;
 use crate::error::Result;
 use crate::location::{Address, Location};
+use crate::registry::IndexPlace;
 use crate::retry::RetryPolicy;
 use std::sync::Arc;
 
@@ -22,6 +21,8 @@ pub(crate) struct Opened {
     pub(crate) head: Vec<u8>,
     /// Root hash that the reference names, in hexadecimal digits.
     pub(crate) root_hash: Option<String>,
+    /// Chunk index that the reference names.
+    pub(crate) index: Option<IndexPlace>,
 }
 
 /// Opens the object at a location and pins its identity. The first request asks for `head` bytes.
@@ -43,6 +44,7 @@ pub(crate) async fn open(
                 object: Arc::new(object),
                 head: Vec::new(),
                 root_hash: layer.root_hash,
+                index: layer.index,
             });
         }
         Address::File(_) => {
@@ -55,5 +57,6 @@ pub(crate) async fn open(
         object: Arc::new(opened.0),
         head: opened.1,
         root_hash,
+        index: None,
     })
 }

@@ -3,7 +3,10 @@
 mod ahead;
 mod common;
 mod http;
+mod push;
 mod registry;
 mod s3;
 mod shared;
+mod signed;
+mod tls;
 mod verified;

@@ -1,19 +1,23 @@
 //! Credentials of registries: auth files of docker and containers, challenges and tokens.
 
-use super::http::{basic, host};
-use crate::client::{Client, Reply, Request};
+use super::credential_helper;
+use crate::client::{Client, Content, Reply, Request, basic};
 use crate::error::{Error, Kind};
-use crate::location::Reference;
+use crate::location::{Reference, shown};
 use crate::retry::Failure;
 use base64::Engine;
-use reqwest::Url;
-use reqwest::header::WWW_AUTHENTICATE;
+use reqwest::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
+use reqwest::{Method, Url};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::OnceCell;
 
 /// Longest answer of a token service. Unit: bytes.
 const TOKEN_MAX: usize = 1 << 20;
+
+/// Name of Docker Hub in auth files.
+const DOCKER_HUB: &str = "https://index.docker.io/v1/";
 
 /// Login of a user at a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +34,9 @@ enum Login {
 pub(crate) struct Session {
     client: Arc<Client>,
     place: String,
-    login: Option<Login>,
+    reference: Reference,
+    /// Login for the registry, once it asks for one.
+    login: OnceCell<Option<Login>>,
     state: Mutex<State>,
     /// Held while a token is fetched, so that readers share it.
     fetching: tokio::sync::Mutex<()>,
@@ -55,15 +61,13 @@ enum Challenge {
 }
 
 impl Session {
-    /// Session for an image, with the login that the auth files have for it.
+    /// Session for an image. Its login comes from the auth files, or from a helper that they name.
     pub(crate) fn new(client: Arc<Client>, reference: &Reference, place: &str) -> Self {
-        let files = auth_files().into_iter();
-        let texts = files.filter_map(|path| std::fs::read(path).ok());
-        let mut objects = texts.filter_map(|text| serde_json::from_slice::<Value>(&text).ok());
         Self {
             client,
             place: place.to_owned(),
-            login: objects.find_map(|object| login(&object, reference)),
+            reference: reference.clone(),
+            login: OnceCell::new(),
             state: Mutex::default(),
             fetching: tokio::sync::Mutex::default(),
         }
@@ -71,6 +75,19 @@ impl Session {
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn login(&self) -> Result<Option<&Login>, Failure> {
+        let find = || async {
+            let reference = self.reference.clone();
+            let found = tokio::task::spawn_blocking(move || find_login(&reference)).await;
+            match found {
+                Ok(Ok(login)) => Ok(login),
+                Ok(Err(what)) => Err(self.denied(&what)),
+                Err(e) => Err(self.denied(&e.to_string())),
+            }
+        };
+        Ok(self.login.get_or_try_init(find).await?.as_ref())
     }
 
     /// Value of `Authorization` for the next request, from a token service if the registry named one.
@@ -84,7 +101,7 @@ impl Session {
             return Ok(known);
         };
         let value = match challenge {
-            Challenge::Basic => match &self.login {
+            Challenge::Basic => match self.login().await? {
                 Some(Login::Password { user, password }) => basic(user, password),
                 _ => {
                     return Err(
@@ -140,10 +157,11 @@ impl Session {
             realm.ok_or_else(|| self.denied("the registry names no usable token service"))?;
         let mut fields = Vec::new();
         fields.extend(service.map(|value| ("service", value)));
-        fields.extend(scope.map(|value| ("scope", value)));
-        let mut form = None;
+        let mut content = Content::None;
         let mut authorization = None;
-        if let Some(Login::Refresh(token)) = &self.login {
+        let login = self.login().await?;
+        if let Some(Login::Refresh(token)) = login {
+            fields.extend(scope.map(|value| ("scope", value)));
             fields.extend([
                 ("grant_type", "refresh_token"),
                 ("client_id", "tuff"),
@@ -152,19 +170,30 @@ impl Session {
             // The pairs of a query have the form of a form.
             let mut encoder = url.clone();
             encoder.query_pairs_mut().clear().extend_pairs(&fields);
-            form = encoder.query().map(str::to_owned);
+            let form = encoder.query().unwrap_or_default().to_owned();
+            content = Content::Bytes(form.into());
         } else {
+            // A query has one field for each scope.
+            let scopes = scope.into_iter().flat_map(|value| value.split(' '));
+            fields.extend(scopes.map(|value| ("scope", value)));
             url.query_pairs_mut().extend_pairs(&fields);
         }
-        if let Some(Login::Password { user, password }) = &self.login {
+        if let Some(Login::Password { user, password }) = login {
             authorization = Some(basic(user, password));
         }
-        let name = host(&url);
+        let name = shown(&url);
+        let mut headers = Vec::new();
+        let mut method = Method::GET;
+        if let Content::Bytes(_) = content {
+            headers.push((CONTENT_TYPE, "application/x-www-form-urlencoded".to_owned()));
+            method = Method::POST;
+        }
         let request = Request {
+            method,
             url,
-            headers: &[],
+            headers: &headers,
             authorization,
-            form,
+            content,
         };
         let place = format!("{} (token service {name})", self.place);
         let reply = self.client.send(request, &place).await?;
@@ -177,6 +206,35 @@ impl Session {
         let token = token.ok_or_else(|| self.denied("the token service gives no token"))?;
         Ok(token.to_owned())
     }
+}
+
+/// Login for an image: that of the first auth file that has or names one.
+fn find_login(reference: &Reference) -> Result<Option<Login>, String> {
+    let files = auth_files().into_iter();
+    let texts = files.filter_map(|path| std::fs::read(path).ok());
+    let objects = texts.filter_map(|text| serde_json::from_slice::<Value>(&text).ok());
+    for object in objects {
+        let registry = match reference.registry.as_str() {
+            "docker.io" => DOCKER_HUB,
+            registry => registry,
+        };
+        if let Some(name) = credential_helper::name(&object, registry) {
+            let found = credential_helper::get(name, registry)?;
+            if let Some((user, secret)) = found {
+                return Ok(Some(match user.as_str() {
+                    "<token>" => Login::Refresh(secret),
+                    _ => Login::Password {
+                        user,
+                        password: secret,
+                    },
+                }));
+            }
+        }
+        if let Some(login) = login(&object, reference) {
+            return Ok(Some(login));
+        }
+    }
+    Ok(None)
 }
 
 /// Auth files, in the order in which containers tools read them.
@@ -213,7 +271,7 @@ fn login(file: &Value, reference: &Reference) -> Option<Login> {
     names.push(&whole);
     names.reverse();
     if reference.registry == "docker.io" {
-        names.push("https://index.docker.io/v1/");
+        names.push(DOCKER_HUB);
     }
     let entry = names.iter().find_map(|name| {
         let with_scheme = format!("https://{name}");

@@ -1,0 +1,115 @@
+//! Signatures that come with an image: among the referrers of a manifest, or in files beside it.
+
+use crate::client::Client;
+use crate::error::{Error, Kind, Result};
+use crate::location::{Address, Location, Reference};
+use crate::registry::{self, Registry, media, referrers, unhex};
+use crate::retry::RetryPolicy;
+use crate::runtime::runtime;
+use crate::signature::Certificate;
+use crate::source;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use tuff_verity::Root;
+
+/// Suffix of the file with the access profile of an image.
+pub(crate) const PROFILE: &str = ".profile";
+
+/// Suffix of the file with the root hash of an image, in hexadecimal digits.
+pub(crate) const ROOT_HASH: &str = ".roothash";
+
+/// Suffix of the file with the signature of the root hash.
+pub(crate) const ROOT_SIGNATURE: &str = ".roothash.p7s";
+
+/// Longest root hash or signature. Unit: bytes.
+const SIGNATURE_MAX: usize = 64 << 10;
+
+/// Location and root hash of an image whose root hash was signed by a certificate. The location names the image by its
+/// digest, if it has one.
+///
+/// # Errors
+/// `Corrupt` if no signature by the certificate comes with the image; other kinds of [`Error`].
+pub fn trusted(
+    location: &Location,
+    certificate: &Certificate,
+    retry: RetryPolicy,
+) -> Result<(Location, Root)> {
+    let place = location.to_string();
+    let refused = |what: &str| {
+        let by = certificate.place();
+        let what = format_args!("{what}, so it is not trusted by {by}");
+        Error::new(Kind::Corrupt, &place, what)
+    };
+    let no_root = "the image comes without a root hash";
+    let (pinned, root, signatures) = match &location.address {
+        Address::Oci(reference) => {
+            let registry = Registry::new(Arc::<Client>::default(), reference, &place, retry)?;
+            let find = async {
+                let manifest = registry::image(&registry, &reference.version).await?;
+                let layer = registry::layer(&registry, &manifest.object)?;
+                let kind = media::ROOT_SIGNATURE;
+                let digest = manifest.digest;
+                let found = referrers::contents(&registry, &digest, kind, SIGNATURE_MAX).await?;
+                Ok((digest, layer.root_hash, found))
+            };
+            let (digest, root, signatures) = runtime()?.block_on(find)?;
+            let pinned = Location::of_image(Reference {
+                version: digest,
+                ..reference.clone()
+            });
+            (pinned, root.ok_or_else(|| refused(no_root))?, signatures)
+        }
+        _ => {
+            let root = file(location, ROOT_HASH, SIGNATURE_MAX, retry)?;
+            let root = root.ok_or_else(|| refused(no_root))?;
+            let root = String::from_utf8_lossy(&root).trim().to_owned();
+            let signature = file(location, ROOT_SIGNATURE, SIGNATURE_MAX, retry)?;
+            (location.clone(), root, signature.into_iter().collect())
+        }
+    };
+    let root = unhex(&root).ok_or_else(|| refused("its root hash is not 64 hexadecimal digits"))?;
+    if signatures.is_empty() {
+        return Err(refused("the image comes without a signature"));
+    }
+    let is_signed = |signature: &Vec<u8>| certificate.has_signed(&root, signature);
+    match signatures.iter().any(is_signed) {
+        true => Ok((pinned, root)),
+        false => Err(refused(
+            "no signature of the root hash is by the certificate",
+        )),
+    }
+}
+
+/// Reads a small file beside an image. `None` if there is none.
+pub(crate) fn file(
+    location: &Location,
+    suffix: &str,
+    limit: usize,
+    retry: RetryPolicy,
+) -> Result<Option<Vec<u8>>> {
+    let Some(beside) = location.with_suffix(suffix) else {
+        return Ok(None);
+    };
+    if let Some(path) = beside.local_path() {
+        return local(path, limit);
+    }
+    let opened = source::open(&beside, limit as u64, true, retry);
+    match runtime()?.block_on(opened) {
+        Ok(opened) => Ok(Some(opened.head)),
+        Err(e) if e.is_missing() => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+fn local(path: &Path, limit: usize) -> Result<Option<Vec<u8>>> {
+    let failed = |e| Error::new(Kind::Unavailable, path.display(), e);
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(failed(e)),
+    };
+    let mut bytes = Vec::new();
+    let read = file.take(limit as u64).read_to_end(&mut bytes);
+    read.map(|_| Some(bytes)).map_err(failed)
+}

@@ -1,0 +1,106 @@
+//! Buckets: endpoint, region and credentials, as the command `aws` finds them.
+
+use crate::aws_profile;
+use crate::error::{Error, Kind, Result};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey as Key};
+use object_store::path::Path;
+use object_store::{ClientOptions, RetryConfig};
+use reqwest::Url;
+use std::time::Duration;
+
+/// Message about requests that cannot be signed.
+pub(crate) const NO_CREDENTIALS: &str = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or AWS_SKIP_SIGNATURE=true for a public bucket";
+
+/// Object of a bucket, by its key.
+pub(crate) struct BucketObject {
+    pub(crate) store: AmazonS3,
+    pub(crate) key: Path,
+    /// URL of the object, if requests are not signed.
+    pub(crate) public: Option<Url>,
+}
+
+/// Time limits of requests to a bucket.
+pub(crate) struct Limits {
+    /// Time for one request.
+    pub(crate) request: Duration,
+    /// Time for all repetitions of a request.
+    pub(crate) retries: Duration,
+    /// Number of repetitions of a request.
+    pub(crate) retries_max: usize,
+}
+
+/// Time to connect, and for the services that give credentials to instances and containers.
+pub(crate) const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl BucketObject {
+    /// Object `key` of a bucket. Endpoint, region and credentials come from the environment and the profile.
+    pub(crate) fn new(bucket: &str, key: &str, place: &str, limits: &Limits) -> Result<Self> {
+        // Fails if the program has chosen a provider already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let failed = |e: &dyn std::fmt::Display| Error::new(Kind::Usage, place, e);
+        let profile = aws_profile::read();
+        let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+        let mut fill = |key: Key, name: &str| {
+            let value = profile
+                .get(name)
+                .filter(|_| builder.get_config_value(&key).is_none());
+            if let Some(value) = value {
+                builder = std::mem::take(&mut builder).with_config(key, value);
+            }
+        };
+        // Credentials of the environment are complete, and stronger than those of a profile.
+        if !ENVIRONMENT_CREDENTIALS
+            .iter()
+            .any(|name| std::env::var_os(name).is_some())
+        {
+            fill(Key::AccessKeyId, "aws_access_key_id");
+            fill(Key::SecretAccessKey, "aws_secret_access_key");
+            fill(Key::Token, "aws_session_token");
+        }
+        fill(Key::Region, "region");
+        fill(Key::Endpoint, "endpoint_url");
+        let endpoint = builder
+            .get_config_value(&Key::S3Endpoint)
+            .or_else(|| builder.get_config_value(&Key::Endpoint));
+        let options = ClientOptions::new()
+            .with_connect_timeout(CREDENTIALS_TIMEOUT)
+            .with_timeout(limits.request);
+        let retry = RetryConfig {
+            max_retries: limits.retries_max,
+            retry_timeout: limits.retries,
+            ..RetryConfig::default()
+        };
+        let skip = builder.get_config_value(&Key::SkipSignature);
+        let region = builder.get_config_value(&Key::Region);
+        let region = region
+            .or_else(|| builder.get_config_value(&Key::DefaultRegion))
+            .unwrap_or_else(|| "us-east-1".to_owned());
+        // The whole key is one path: a URL is not decoded.
+        let key = Path::parse(key).map_err(|e| failed(&e))?;
+        let public = match skip.as_deref() {
+            Some("true" | "1") => {
+                let base = endpoint
+                    .clone()
+                    .unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
+                let url = format!("{}/{bucket}/{key}", base.trim_end_matches('/'));
+                Some(Url::parse(&url).map_err(|e| failed(&e))?)
+            }
+            _ => None,
+        };
+        let store = builder
+            .with_client_options(options)
+            .with_retry(retry)
+            .with_allow_http(endpoint.is_some_and(|e| e.starts_with("http://")))
+            .build()
+            .map_err(|e| failed(&e))?;
+        Ok(Self { store, key, public })
+    }
+}
+
+/// Variables that name credentials of their own.
+const ENVIRONMENT_CREDENTIALS: [&str; 4] = [
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+];

@@ -1,0 +1,153 @@
+//! Whole images from a location, in order, through the cache.
+
+use crate::error::{Error, Kind, Result};
+use crate::location::{Address, Location, Reference};
+use crate::open::open;
+use crate::options::Options;
+use crate::registry::{self, Registry, hex, unhex};
+use crate::runtime::runtime;
+use crate::source;
+use sha2::{Digest, Sha256};
+use std::sync::Arc;
+use tuff_store::ReadAt;
+use tuff_verity::Root;
+
+/// Size of the parts. Unit: bytes.
+const PART: u64 = 1 << 20;
+
+/// Number of bytes that are fetched ahead of the part that is wanted.
+const AHEAD: u64 = 8 << 20;
+
+/// Image that is read as a whole.
+pub struct WholeImage {
+    /// Size of the image with its hash tree, without the chunk index of a blob. Unit: bytes.
+    pub size: u64,
+    /// Root hash that parts are verified by.
+    pub root_hash: Option<Root>,
+    /// Digest of the blob in a registry, which is verified at the end.
+    pub digest: Option<String>,
+    store: Arc<dyn ReadAt>,
+    /// Chunk index after the image, which the digest covers.
+    tail: Vec<u8>,
+    place: String,
+}
+
+impl WholeImage {
+    /// Opens the image at a location.
+    ///
+    /// # Errors
+    /// Kinds of [`Error`], each with one sentence that names the location.
+    pub fn open(location: &Location, options: &Options) -> Result<Self> {
+        let place = location.to_string();
+        let Address::Oci(reference) = &location.address else {
+            let store: Arc<dyn ReadAt> = open(location, options)?;
+            return Ok(Self {
+                size: store.size(),
+                root_hash: options.root_hash,
+                digest: None,
+                tail: Vec::new(),
+                store,
+                place,
+            });
+        };
+        let registry = Registry::new(Arc::default(), reference, &place, options.retry)?;
+        let find = async {
+            let manifest = registry::image(&registry, &reference.version).await?;
+            let layer = registry::layer(&registry, &manifest.object)?;
+            Ok((manifest.digest, layer))
+        };
+        let (version, layer) = runtime()?.block_on(find)?;
+        // The tag may name another image at any time.
+        let pinned = Location::of_image(Reference {
+            version,
+            ..reference.clone()
+        });
+        let stated = layer.root_hash.as_deref().and_then(unhex);
+        let store: Arc<dyn ReadAt> = open(&pinned, options)?;
+        let size = store.size();
+        let read = async {
+            let opened = source::open(&pinned, 0, true, options.retry).await?;
+            opened.object.read(size..layer.size).await
+        };
+        let tail = match size < layer.size {
+            true => runtime()?.block_on(read)?,
+            false => Vec::new(),
+        };
+        Ok(Self {
+            size,
+            root_hash: options.root_hash.or(stated),
+            digest: Some(layer.digest),
+            tail,
+            store,
+            place,
+        })
+    }
+
+    /// Parts of the image in their order. The last one is an error if the whole does not match its digest.
+    pub fn parts(&self) -> impl Iterator<Item = Result<Vec<u8>>> {
+        Parts {
+            image: self,
+            at: 0,
+            hash: Sha256::new(),
+        }
+    }
+}
+
+struct Parts<'a> {
+    image: &'a WholeImage,
+    at: u64,
+    hash: Sha256,
+}
+
+impl Parts<'_> {
+    fn read(&mut self) -> Result<Vec<u8>> {
+        let image = self.image;
+        let len = PART.min(image.size - self.at);
+        let mut part = vec![0; len as usize]; // fits: at most PART
+        image.store.will_need(self.at, AHEAD);
+        let read = image.store.read_exact_at(&mut part, self.at);
+        read.map_err(|e| {
+            let known = e.get_ref().and_then(|e| e.downcast_ref::<Error>());
+            known
+                .cloned()
+                .unwrap_or_else(|| Error::new(Kind::Unavailable, &image.place, &e))
+        })?;
+        image.store.done_with(self.at, len);
+        if image.digest.is_some() {
+            self.hash.update(&part);
+        }
+        self.at += len;
+        if self.at == image.size {
+            self.hash.update(&image.tail);
+            self.verify()?;
+        }
+        Ok(part)
+    }
+
+    /// Compares the digest of all bytes.
+    fn verify(&mut self) -> Result<()> {
+        let digest = format!("sha256:{}", hex(&self.hash.finalize_reset()));
+        match &self.image.digest {
+            Some(wanted) if *wanted != digest => {
+                let what = "the bytes do not match the digest of the blob in the manifest";
+                Err(Error::new(Kind::Corrupt, &self.image.place, what))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Iterator for Parts<'_> {
+    type Item = Result<Vec<u8>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at >= self.image.size {
+            return None;
+        }
+        let part = self.read();
+        if part.is_err() {
+            self.at = self.image.size;
+        }
+        Some(part)
+    }
+}

@@ -1,0 +1,119 @@
+//! Blob of a layer: the image with its hash tree, then the chunk index.
+
+use super::options::{LayerImage, LayerTree};
+use super::watch::Watch;
+use crate::cache::CHUNK;
+use crate::chunk_index::ChunkIndex;
+use crate::error::{Kind, Result};
+use crate::registry::{digest, hex};
+use sha2::{Digest, Sha256};
+use std::io;
+use std::sync::Arc;
+use tuff_store::{MemStore, ReadAt};
+
+/// Bytes that are read at once: several chunks. Unit: bytes.
+const READ: u64 = 8 * CHUNK;
+
+/// Blob with its digest.
+pub(crate) struct Blob {
+    pub(crate) store: Arc<dyn ReadAt>,
+    pub(crate) digest: String,
+    /// Size of the blob. Unit: bytes.
+    pub(crate) size: u64,
+    pub(crate) tree: Option<LayerTree>,
+    pub(crate) index: Option<IndexAnnotation>,
+}
+
+/// Chunk index as a manifest states it.
+pub(crate) struct IndexAnnotation {
+    /// Position of the index, which ends with the blob. Unit: bytes.
+    pub(crate) start: u64,
+    pub(crate) digest: String,
+}
+
+impl Blob {
+    /// Reads an image and computes its digests. `has_index`: a chunk index follows it.
+    pub(crate) fn measure(layer: &LayerImage, has_index: bool, watch: &Watch<'_>) -> Result<Self> {
+        let size = layer.store.size();
+        let failed = |e: io::Error| {
+            watch.error(
+                Kind::Unavailable,
+                format_args!("cannot read the image: {e}"),
+            )
+        };
+        let mut whole = Sha256::new();
+        let mut index = ChunkIndex::new();
+        let mut at = 0;
+        while at < size {
+            watch.step("hash", at, size)?;
+            let mut bytes = vec![0; READ.min(size - at) as usize]; // fits: at most READ
+            layer.store.read_exact_at(&mut bytes, at).map_err(failed)?;
+            whole.update(&bytes);
+            if has_index {
+                let chunks = bytes.chunks(CHUNK as usize); // fits: small
+                chunks.for_each(|chunk| index.push(chunk));
+            }
+            at += bytes.len() as u64;
+        }
+        let tree = layer.tree.clone();
+        if !has_index {
+            return Ok(Self {
+                store: Arc::clone(&layer.store),
+                digest: format!("sha256:{}", hex(&whole.finalize())),
+                size,
+                tree,
+                index: None,
+            });
+        }
+        let tail = index.encode();
+        whole.update(&tail);
+        let annotation = IndexAnnotation {
+            start: size,
+            digest: digest(&tail),
+        };
+        let store = Joined {
+            first: Arc::clone(&layer.store),
+            second: MemStore::new(tail),
+        };
+        Ok(Self {
+            size: store.size(),
+            store: Arc::new(store),
+            digest: format!("sha256:{}", hex(&whole.finalize())),
+            tree,
+            index: Some(annotation),
+        })
+    }
+
+    /// Blob of a few bytes.
+    pub(crate) fn small(bytes: Vec<u8>) -> Self {
+        Self {
+            digest: digest(&bytes),
+            size: bytes.len() as u64,
+            store: Arc::new(MemStore::new(bytes)),
+            tree: None,
+            index: None,
+        }
+    }
+}
+
+/// Two stores, one after the other.
+struct Joined {
+    first: Arc<dyn ReadAt>,
+    second: MemStore,
+}
+
+impl ReadAt for Joined {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let first = self.first.size();
+        if offset >= first {
+            return self.second.read_at(buf, offset - first);
+        }
+        let left = usize::try_from(first - offset).unwrap_or(usize::MAX);
+        let len = buf.len().min(left);
+        self.first.read_at(&mut buf[..len], offset)
+    }
+
+    fn size(&self) -> u64 {
+        self.first.size() + self.second.size()
+    }
+}

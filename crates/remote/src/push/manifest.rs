@@ -1,0 +1,204 @@
+//! Configuration, manifest and index of an image of EROFS layers. Equal layers make equal bytes.
+
+use super::blob::Blob;
+use super::options::{LayerMedia, PushOptions};
+use crate::registry::{digest, hex, media, this_platform};
+use serde_json::{Map, Value, json};
+
+/// Documents of an image, as they are uploaded.
+pub(crate) struct Documents {
+    pub(crate) config: Vec<u8>,
+    pub(crate) manifest: Vec<u8>,
+    /// Index with the platform, if the media type has a feature that other hosts lack.
+    pub(crate) index: Option<Vec<u8>>,
+}
+
+/// Writes the documents of an image of `layers`, from the lowest to the highest.
+pub(crate) fn documents(layers: &[Blob], options: &PushOptions) -> Documents {
+    let is_spec = options.media == LayerMedia::Erofs;
+    let source = options.config.as_deref().unwrap_or_default();
+    let source: Value = serde_json::from_slice(source).unwrap_or_default();
+    let platform = platform(options, &source, is_spec);
+    let mut config = platform.clone();
+    // A raw layer is its own uncompressed form.
+    let diff_ids: Vec<&str> = layers.iter().map(|layer| layer.digest.as_str()).collect();
+    config.insert(
+        "rootfs".to_owned(),
+        json!({"type": "layers", "diff_ids": diff_ids}),
+    );
+    config.insert("config".to_owned(), json!({}));
+    // The history describes other layers.
+    for name in ["author", "config", "created"] {
+        if let Some(value) = source.get(name).filter(|value| !value.is_null()) {
+            config.insert(name.to_owned(), value.clone());
+        }
+    }
+    let config = Value::from(config).to_string().into_bytes();
+    let top = layers.len().saturating_sub(1);
+    let descriptors = layers.iter().enumerate();
+    let descriptors: Vec<Value> = descriptors
+        .map(|(number, layer)| descriptor(layer, options.media, number < top))
+        .collect();
+    let manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": media::MANIFEST,
+        "config": {"mediaType": media::CONFIG, "digest": digest(&config), "size": config.len()},
+        "layers": descriptors,
+    });
+    let manifest = manifest.to_string().into_bytes();
+    let index = json!({
+        "schemaVersion": 2,
+        "mediaType": media::INDEX,
+        "manifests": [{
+            "mediaType": media::MANIFEST,
+            "digest": digest(&manifest),
+            "size": manifest.len(),
+            "platform": platform,
+        }],
+    });
+    Documents {
+        config,
+        manifest,
+        index: is_spec.then(|| index.to_string().into_bytes()),
+    }
+}
+
+fn descriptor(layer: &Blob, media: LayerMedia, is_below: bool) -> Value {
+    let mut annotations = Map::new();
+    let mut annotate = |name: &str, value: String| {
+        annotations.insert(name.to_owned(), value.into());
+    };
+    if is_below {
+        annotate(media::ROLE, "overlay-lower".to_owned());
+    }
+    if let Some(index) = &layer.index {
+        let range = format!("{}:{}", index.start, layer.size);
+        annotate(media::CHUNK_INDEX_RANGE, range);
+        annotate(media::CHUNK_INDEX_DIGEST, index.digest.clone());
+    }
+    if let Some(tree) = &layer.tree {
+        annotate(media::HASH_OFFSET, tree.offset.to_string());
+        let root = format!("sha256:{}", hex(&tree.root));
+        annotate(media::ROOT_DIGEST, root);
+        annotate(media::HASH_BLOCK, tree.block.to_string());
+    }
+    let media = match media {
+        LayerMedia::Erofs => media::EROFS,
+        LayerMedia::Containerd => media::EROFS_CONTAINERD,
+    };
+    json!({
+        "mediaType": media,
+        "digest": layer.digest,
+        "size": layer.size,
+        "annotations": annotations,
+    })
+}
+
+/// Platform of an image, by the names of OCI: the given one, that of the source, or this machine.
+fn platform(options: &PushOptions, source: &Value, has_feature: bool) -> Map<String, Value> {
+    let names = ["os", "architecture", "variant"];
+    let stated: Vec<&str> = names
+        .iter()
+        .filter_map(|name| source[name].as_str())
+        .collect();
+    let text = match &options.platform {
+        Some(platform) => platform.clone(),
+        None if stated.len() >= 2 => stated.join("/"),
+        None => this_platform(),
+    };
+    let mut out: Map<String, Value> = names
+        .iter()
+        .zip(text.split('/'))
+        .map(|(name, value)| ((*name).to_owned(), value.into()))
+        .collect();
+    if has_feature {
+        out.insert("os.features".to_owned(), json!([media::FEATURE]));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::push::options::LayerTree;
+
+    fn blob(bytes: &[u8], tree: Option<LayerTree>) -> Blob {
+        Blob {
+            tree,
+            ..Blob::small(bytes.to_vec())
+        }
+    }
+
+    fn parsed(bytes: &[u8]) -> Value {
+        serde_json::from_slice(bytes).unwrap()
+    }
+
+    #[test]
+    fn documents_follow_the_specification() {
+        let tree = LayerTree {
+            offset: 8192,
+            root: [0xab; 32],
+            block: 4096,
+        };
+        let layers = [blob(b"below", None), blob(b"top", Some(tree))];
+        let options = PushOptions {
+            platform: Some("linux/arm64/v8".to_owned()),
+            ..PushOptions::default()
+        };
+        let made = documents(&layers, &options);
+        let platform = json!({"os": "linux", "architecture": "arm64", "variant": "v8", "os.features": ["erofs"]});
+        let config = parsed(&made.config);
+        for (name, value) in platform.as_object().unwrap() {
+            assert_eq!(&config[name], value);
+        }
+        let digests = [digest(b"below"), digest(b"top")];
+        assert_eq!(config["rootfs"]["diff_ids"], json!(digests));
+        let manifest = parsed(&made.manifest);
+        assert_eq!(manifest["config"]["digest"], digest(&made.config));
+        let layer = &manifest["layers"][0];
+        assert_eq!(layer["mediaType"], "application/vnd.erofs");
+        assert_eq!(
+            layer["annotations"],
+            json!({"org.erofs.role": "overlay-lower"})
+        );
+        let root = format!("sha256:{}", "ab".repeat(32));
+        assert_eq!(
+            manifest["layers"][1]["annotations"],
+            json!({
+                "org.erofs.dmverity.hash_offset": "8192",
+                "org.erofs.dmverity.root_digest": root,
+                "org.erofs.dmverity.block_size": "4096",
+            })
+        );
+        let index = parsed(&made.index.unwrap());
+        assert_eq!(index["manifests"][0]["digest"], digest(&made.manifest));
+        assert_eq!(index["manifests"][0]["platform"], platform);
+    }
+
+    #[test]
+    fn settings_of_a_container_image_are_kept() {
+        let source = json!({"os": "linux", "architecture": "riscv64", "config": {"Cmd": ["sh"]}, "history": [{}], "rootfs": {"diff_ids": ["x"]}});
+        let options = PushOptions {
+            config: Some(source.to_string().into_bytes()),
+            ..PushOptions::default()
+        };
+        let config = parsed(&documents(&[blob(b"x", None)], &options).config);
+        assert_eq!(config["config"], source["config"]);
+        assert_eq!(config["architecture"], "riscv64");
+        assert_eq!(config["rootfs"]["diff_ids"], json!([digest(b"x")]));
+        assert!(config.get("history").is_none());
+    }
+
+    #[test]
+    fn images_for_containerd_have_its_media_type_and_no_feature() {
+        let options = PushOptions {
+            media: LayerMedia::Containerd,
+            ..PushOptions::default()
+        };
+        let made = documents(&[blob(b"x", None)], &options);
+        assert!(made.index.is_none());
+        assert!(parsed(&made.config).get("os.features").is_none());
+        let media = &parsed(&made.manifest)["layers"][0]["mediaType"];
+        assert_eq!(media, "application/vnd.erofs.layer.v1");
+    }
+}

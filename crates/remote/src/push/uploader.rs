@@ -1,0 +1,249 @@
+//! Uploads to a repository: blobs in parts that continue where a connection broke, and manifests.
+
+use super::blob::Blob;
+use super::watch::Watch;
+use crate::client::{Content, Reply};
+use crate::error::{Kind, Result};
+use crate::feed::Feed;
+use crate::registry::{Call, Registry};
+use crate::retry::Failure;
+use reqwest::header::{CONTENT_RANGE, CONTENT_TYPE, LOCATION, RANGE};
+use reqwest::{Method, StatusCode, Url};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Smallest part of a blob that is tried if a server refuses larger ones. Unit: bytes.
+const PART_MIN: u64 = 1 << 20;
+
+/// Largest part of a blob after a server has refused a larger one. Unit: bytes.
+const PART_MAX: u64 = 64 << 20;
+
+/// Upload of a blob that the registry has begun to take.
+struct Upload {
+    /// URL of the next request.
+    url: Url,
+    /// Number of bytes that the registry has.
+    offset: u64,
+}
+
+/// Uploads to one repository.
+pub(crate) struct Uploader<'a> {
+    pub(crate) registry: &'a Registry,
+    pub(crate) watch: &'a Watch<'a>,
+}
+
+impl Uploader<'_> {
+    /// Uploads a manifest or an index.
+    pub(crate) async fn document(
+        &self,
+        version: &str,
+        media: &str,
+        bytes: Vec<u8>,
+    ) -> Result<Reply> {
+        let headers = [(CONTENT_TYPE, media.to_owned())];
+        let call = Call {
+            headers: &headers,
+            content: Content::Bytes(bytes.into()),
+            ..Call::plain(
+                Method::PUT,
+                self.registry.url(&format!("manifests/{version}"))?,
+            )
+        };
+        self.registry.send(&call, &[]).await
+    }
+
+    /// Uploads a blob, unless the repository has it. Returns true if it did.
+    pub(crate) async fn blob(&self, blob: &Blob) -> Result<bool> {
+        let retry = self.registry.retry;
+        let mut upload = None;
+        let mut part = u64::MAX;
+        // Moved by every byte that the registry keeps.
+        let (mut reached, mut since) = (0, Instant::now());
+        let mut pause = retry.first_pause;
+        let mut is_first = true;
+        loop {
+            // An upload whose last answer was lost may be complete.
+            if self.has(&blob.digest).await? {
+                return Ok(is_first);
+            }
+            is_first = false;
+            let (what, wanted) = match self.attempt(blob, &mut upload, &mut part).await {
+                Ok(()) => return Ok(false),
+                Err(Failure::Final(e)) => return Err(e),
+                Err(Failure::Transient { what, pause }) => (what, pause),
+            };
+            if let Some(known) = upload.take() {
+                upload = self.status(known).await?;
+            }
+            let offset = upload.as_ref().map_or(0, |upload: &Upload| upload.offset);
+            if offset > reached {
+                (reached, since) = (offset, Instant::now());
+                pause = retry.first_pause;
+            }
+            let next = wanted.unwrap_or(pause);
+            if since.elapsed() + next >= retry.deadline {
+                let seconds = retry.deadline.as_secs_f32();
+                let what = format_args!("{what}; given up after {seconds} s");
+                return Err(self.watch.error(Kind::Unavailable, what));
+            }
+            self.watch.pause(next, offset, blob.size).await?;
+            pause = (pause * 2).min(retry.longest_pause);
+        }
+    }
+
+    /// Returns true if the repository has a blob.
+    async fn has(&self, digest: &str) -> Result<bool> {
+        let url = self.registry.url(&format!("blobs/{digest}"))?;
+        let call = Call::plain(Method::HEAD, url);
+        let reply = self.registry.send(&call, &[StatusCode::NOT_FOUND]).await?;
+        Ok(reply.status().is_success())
+    }
+
+    /// Begins or continues an upload, and completes it.
+    async fn attempt(
+        &self,
+        blob: &Blob,
+        upload: &mut Option<Upload>,
+        part: &mut u64,
+    ) -> Result<(), Failure> {
+        let upload = match upload {
+            Some(upload) => upload,
+            None => upload.insert(self.begin().await?),
+        };
+        while upload.offset < blob.size {
+            let end = upload.offset.saturating_add(*part).min(blob.size);
+            let reply = self.send_part(blob, upload, end).await?;
+            match reply.status() {
+                StatusCode::PAYLOAD_TOO_LARGE if end - upload.offset > PART_MIN => {
+                    // A proxy bounds requests.
+                    *part = ((end - upload.offset) / 2).clamp(PART_MIN, PART_MAX);
+                    return Err(Failure::transient("the server refuses parts of this size"));
+                }
+                StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::NOT_FOUND => {
+                    return Err(Failure::transient(
+                        "the registry has lost a part of the upload",
+                    ));
+                }
+                status if status.is_success() => {
+                    upload.offset = end;
+                    upload.url = self.next_url(&reply, &upload.url)?;
+                }
+                _ => return Err(self.refused(reply).await),
+            }
+        }
+        self.complete(blob, upload).await
+    }
+
+    async fn begin(&self) -> Result<Upload, Failure> {
+        let url = self.registry.url("blobs/uploads/")?;
+        let call = Call {
+            content: Content::Bytes(Default::default()),
+            ..Call::plain(Method::POST, url.clone())
+        };
+        let reply = self.registry.attempt(&call, &mut 0).await?;
+        if !reply.status().is_success() {
+            return Err(self.refused(reply).await);
+        }
+        Ok(Upload {
+            url: self.next_url(&reply, &url)?,
+            offset: 0,
+        })
+    }
+
+    /// Sends bytes from the offset of the upload to `end`.
+    async fn send_part(&self, blob: &Blob, upload: &Upload, end: u64) -> Result<Reply, Failure> {
+        let start = upload.offset;
+        let feed = Feed::new(Arc::clone(&blob.store), start..end);
+        let sent = feed.sent();
+        let mut headers = vec![(CONTENT_TYPE, "application/octet-stream".to_owned())];
+        if (start, end) != (0, blob.size) {
+            headers.push((CONTENT_RANGE, format!("{start}-{}", end - 1)));
+        }
+        let call = Call {
+            headers: &headers,
+            content: Content::Range(feed),
+            ..Call::plain(Method::PATCH, upload.url.clone())
+        };
+        let idle = self.registry.retry.deadline;
+        let mut renewals = 0;
+        let request = self.registry.attempt(&call, &mut renewals);
+        let place = (start, end, blob.size);
+        self.watch.sending(place, &sent, idle, request).await
+    }
+
+    async fn complete(&self, blob: &Blob, upload: &Upload) -> Result<(), Failure> {
+        let mut url = upload.url.clone();
+        url.query_pairs_mut().append_pair("digest", &blob.digest);
+        let call = Call {
+            content: Content::Bytes(Default::default()),
+            ..Call::plain(Method::PUT, url)
+        };
+        let nothing = Default::default();
+        let mut renewals = 0;
+        let request = self.registry.attempt(&call, &mut renewals);
+        let place = (blob.size, blob.size, blob.size);
+        let idle = self.registry.retry.deadline;
+        let reply = self.watch.sending(place, &nothing, idle, request).await?;
+        match reply.status() {
+            status if status.is_success() => Ok(()),
+            StatusCode::NOT_FOUND => Err(Failure::transient("the registry has lost the upload")),
+            _ => Err(self.refused(reply).await),
+        }
+    }
+
+    /// Asks how much of an upload the registry has. `None` if it knows nothing of it.
+    async fn status(&self, upload: Upload) -> Result<Option<Upload>> {
+        let call = Call::plain(Method::GET, upload.url.clone());
+        let known = [StatusCode::NOT_FOUND, StatusCode::BAD_REQUEST];
+        let reply = self.registry.send(&call, &known).await?;
+        if !reply.status().is_success() {
+            return Ok(None);
+        }
+        let stored = reply.header(RANGE).and_then(stored);
+        let url = self.next_url(&reply, &upload.url);
+        Ok(stored
+            .zip(url.ok())
+            .map(|(offset, url)| Upload { url, offset }))
+    }
+
+    /// URL that the registry names for the next request of an upload.
+    fn next_url(&self, reply: &Reply, base: &Url) -> Result<Url, Failure> {
+        let next = reply.header(LOCATION).and_then(|next| base.join(next).ok());
+        let what = match next {
+            Some(next) if base.scheme() != "https" || next.scheme() == "https" => return Ok(next),
+            Some(_) => "the registry continues an upload without TLS",
+            None => "the registry names no place for the upload",
+        };
+        Err(self.watch.error(Kind::Unavailable, what).into())
+    }
+
+    async fn refused(&self, reply: Reply) -> Failure {
+        reply.refused_with_reason(self.watch.place()).await
+    }
+}
+
+/// Number of bytes that a registry has, from its header `Range: 0-LAST`.
+fn stored(value: &str) -> Option<u64> {
+    let (start, last) = value
+        .strip_prefix("bytes=")
+        .unwrap_or(value)
+        .split_once('-')?;
+    let last: u64 = last.trim().parse().ok()?;
+    // Registries say 0-0 for nothing. A single byte, which is the other meaning, is sent again.
+    (start.trim() == "0").then(|| if last == 0 { 0 } else { last + 1 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_registries_are_numbers_of_bytes() {
+        assert_eq!(stored("0-1023"), Some(1024));
+        assert_eq!(stored("bytes=0-9"), Some(10));
+        assert_eq!(stored("0-0"), Some(0));
+        for bad in ["1-2", "0", "", "0-x"] {
+            assert_eq!(stored(bad), None, "{bad}");
+        }
+    }
+}

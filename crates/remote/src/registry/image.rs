@@ -1,0 +1,200 @@
+//! Image of a reference: the manifest for this machine, and its layer that is an EROFS image.
+
+use super::media;
+use super::repository::{Manifest, Registry};
+use crate::error::{Kind, Result};
+use crate::location::sha256_hex;
+use serde_json::Value;
+use std::fmt::Write as _;
+
+/// Layer of a manifest that is an EROFS image.
+pub(crate) struct Layer {
+    pub(crate) digest: String,
+    /// Size of the blob. Unit: bytes.
+    pub(crate) size: u64,
+    /// Root hash that the manifest states, in hexadecimal digits.
+    pub(crate) root_hash: Option<String>,
+    /// Chunk index at the end of the blob.
+    pub(crate) index: Option<IndexPlace>,
+}
+
+/// Position of a chunk index in its blob, and its digest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct IndexPlace {
+    /// Start of the index, which is the end of the image. Unit: bytes.
+    pub(crate) start: u64,
+    pub(crate) digest: String,
+}
+
+/// Reads the manifest of an image. An index is followed to the manifest of this machine.
+pub(crate) async fn image(registry: &Registry, version: &str) -> Result<Manifest> {
+    let manifest = registry.manifest(version).await?;
+    let Some(children) = manifest.object["manifests"].as_array() else {
+        return Ok(manifest);
+    };
+    let digest = child(children).ok_or_else(|| {
+        let held = described(children, &|child| platform(child));
+        let here = this_platform();
+        let what = format_args!("the index holds no manifest for {here}: {held}");
+        registry.error(Kind::Unsupported, what)
+    })?;
+    registry.manifest(&digest).await
+}
+
+/// Picks the layer of a manifest that is an EROFS image.
+pub(crate) fn layer(registry: &Registry, manifest: &Value) -> Result<Layer> {
+    let unusable = |what: &str| registry.error(Kind::Unsupported, what);
+    let layers = manifest["layers"].as_array().map_or(&[][..], Vec::as_slice);
+    let media = |layer: &Value| {
+        let media = layer["mediaType"].as_str();
+        media.unwrap_or("no media type").to_owned()
+    };
+    let is_image = |layer: &&Value| media::is_erofs(&media(layer));
+    let images: Vec<&Value> = layers.iter().filter(is_image).collect();
+    let [layer] = images[..] else {
+        let wanted = match images.len() {
+            0 => "no EROFS image",
+            _ => "several EROFS images, and only one can be opened",
+        };
+        let held = described(layers, &media);
+        return Err(unusable(&format!("the manifest holds {wanted}: {held}")));
+    };
+    if media(layer).ends_with("+zstd") {
+        let what = "the layer is compressed as a whole (+zstd), which ranges cannot read";
+        return Err(unusable(what));
+    }
+    let digest = layer["digest"]
+        .as_str()
+        .filter(|digest| sha256_hex(digest).is_some());
+    let (Some(digest), Some(size)) = (digest, layer["size"].as_u64()) else {
+        return Err(unusable("the layer has no SHA-256 digest or no size"));
+    };
+    let note = |name: &str| layer["annotations"][name].as_str();
+    let root = note(media::ROOT_DIGEST);
+    let start = note(media::CHUNK_INDEX_RANGE).and_then(|range| index_start(range, size));
+    let index_digest = note(media::CHUNK_INDEX_DIGEST).filter(|d| sha256_hex(d).is_some());
+    Ok(Layer {
+        index: start.zip(index_digest).map(|(start, digest)| IndexPlace {
+            start,
+            digest: digest.to_owned(),
+        }),
+        digest: digest.to_owned(),
+        size,
+        root_hash: root.map(|root| root.strip_prefix("sha256:").unwrap_or(root).to_owned()),
+    })
+}
+
+/// Start of the range `START[:END]` that ends with a blob of `size` bytes.
+fn index_start(range: &str, size: u64) -> Option<u64> {
+    let (start, end) = range
+        .split_once(':')
+        .map_or((range, None), |(start, end)| (start, Some(end)));
+    let start: u64 = start.parse().ok()?;
+    let end = end.map_or(Some(size), |end| end.parse().ok())?;
+    (start < end && end == size).then_some(start)
+}
+
+/// Digest of the manifest for this machine. One with `os.features` of EROFS is preferred.
+fn child(children: &[Value]) -> Option<String> {
+    let here = this_platform();
+    let fits = |child: &&Value| platform(child) == here;
+    let has_erofs = |child: &&Value| {
+        let features = child["platform"]["os.features"].as_array();
+        features.is_some_and(|list| list.iter().any(|feature| feature == media::FEATURE))
+    };
+    let found = children.iter().filter(fits).find(has_erofs);
+    let found = found
+        .or_else(|| children.iter().find(fits))
+        .or(match children {
+            [only] => Some(only),
+            _ => None,
+        });
+    let digest = found?["digest"].as_str()?;
+    sha256_hex(digest).map(|_| digest.to_owned())
+}
+
+fn platform(child: &Value) -> String {
+    let part = |name: &str| {
+        child["platform"][name]
+            .as_str()
+            .unwrap_or("unknown")
+            .to_owned()
+    };
+    format!("{}/{}", part("os"), part("architecture"))
+}
+
+/// Platform of this machine, by the names of Go.
+pub(crate) fn this_platform() -> String {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "x86" => "386",
+        other => other,
+    };
+    format!("linux/{architecture}")
+}
+
+/// Names of what a list holds, each with its number: `application/x (2), application/y`.
+fn described(list: &[Value], name: &dyn Fn(&Value) -> String) -> String {
+    /// Number of names in a message.
+    const SHOWN: usize = 5;
+    let mut names: Vec<(String, usize)> = Vec::new();
+    for item in list {
+        let name: String = name(item).escape_debug().take(100).collect();
+        match names.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, count)) => *count += 1,
+            None => names.push((name, 1)),
+        }
+    }
+    let mut out = String::new();
+    for (name, count) in names.iter().take(SHOWN) {
+        let comma = if out.is_empty() { "" } else { ", " };
+        let _ = match count {
+            1 => write!(out, "{comma}{name}"),
+            _ => write!(out, "{comma}{name} ({count})"),
+        };
+    }
+    match names.len() {
+        0 => "nothing".to_owned(),
+        n if n > SHOWN => format!("{out} and {} more", n - SHOWN),
+        _ => out,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_manifest_of_this_machine_is_chosen() {
+        let digest = |c: char| format!("sha256:{}", c.to_string().repeat(64));
+        let here = this_platform();
+        let arch = here.strip_prefix("linux/").unwrap();
+        let entry = |c, arch: &str, features: &[&str]| json!({"digest": digest(c), "platform": {"os": "linux", "architecture": arch, "os.features": features}});
+        let (tar, erofs) = (entry('a', arch, &[]), entry('b', arch, &["erofs"]));
+        let other = entry('c', "other", &["erofs"]);
+        let of = |list: &[&Value]| child(&list.iter().map(|v| (*v).clone()).collect::<Vec<_>>());
+        assert_eq!(of(&[&other, &tar, &erofs]), Some(digest('b')));
+        assert_eq!(of(&[&other, &tar]), Some(digest('a')));
+        assert_eq!(of(&[&other]), Some(digest('c')));
+        assert_eq!(of(&[&other, &other]), None);
+    }
+
+    #[test]
+    fn a_chunk_index_is_the_end_of_its_blob() {
+        assert_eq!(index_start("10:20", 20), Some(10));
+        assert_eq!(index_start("10", 20), Some(10));
+        for bad in ["10:19", "20:20", "21", "-1", "", "a:20"] {
+            assert_eq!(index_start(bad, 20), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_manifest_without_an_image_is_described() {
+        let list = [json!({"m": "a\n"}), json!({"m": "b"}), json!({"m": "b"})];
+        let name = |item: &Value| item["m"].as_str().unwrap().to_owned();
+        assert_eq!(described(&list, &name), "a\\n, b (2)");
+        assert_eq!(described(&[], &name), "nothing");
+    }
+}

@@ -1,0 +1,14 @@
+//! Client of registries: tokens, requests to a repository, manifests and the layers that they name.
+
+mod auth;
+mod credential_helper;
+mod digest;
+mod image;
+pub(crate) mod media;
+pub(crate) mod referrers;
+mod repository;
+
+pub(crate) use auth::Session;
+pub(crate) use digest::{digest, hex, unhex};
+pub(crate) use image::{IndexPlace, image, layer, this_platform};
+pub(crate) use repository::{Call, Registry};

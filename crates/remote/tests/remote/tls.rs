@@ -1,0 +1,130 @@
+//! TLS with a certificate that only `SSL_CERT_FILE` names.
+//!
+//! The environment belongs to the whole process, so the tests run a second one of themselves.
+
+use crate::common::{Dir, image, open, options};
+use crate::push::{layer, push_options};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use tuff_remote::{Location, push};
+use tuff_store::ReadAt;
+use tuff_testkit::http::Server;
+use tuff_testkit::registry::Registry;
+use tuff_testkit::skipped;
+
+const HOST: &str = "TUFF_TEST_TLS_HOST";
+
+#[test]
+fn child_pushes_and_reads() {
+    // Set by the other tests only.
+    let Ok(host) = std::env::var(HOST) else {
+        return;
+    };
+    let bytes = image(1000, 80);
+    let url = format!("oci://{host}/team/app:v1");
+    let layers = [layer(&bytes, 1000, None)];
+    push(
+        &Location::parse(&url).unwrap(),
+        &layers,
+        &push_options(),
+        &|_| true,
+    )
+    .unwrap();
+    let store = open(&url, &options(&Dir::new())).unwrap();
+    let mut read = vec![0; bytes.len()];
+    store.read_exact_at(&mut read, 0).unwrap();
+    assert!(read == bytes);
+}
+
+/// Makes a certificate that signs itself. `None`, with a note, without openssl.
+fn certificate(dir: &Path) -> Option<()> {
+    let mut openssl = Command::new("openssl");
+    openssl.args([
+        "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+    ]);
+    openssl.args([
+        "-subj",
+        "/CN=test",
+        "-addext",
+        "subjectAltName=IP:127.0.0.2",
+        "-addext",
+        "basicConstraints=critical,CA:FALSE",
+    ]);
+    openssl
+        .args(["-keyout", "key.pem", "-out", "cert.pem"])
+        .current_dir(dir);
+    match openssl.output() {
+        Ok(out) if out.status.success() => Some(()),
+        other => {
+            skipped(format_args!("a certificate needs openssl: {other:?}"));
+            None
+        }
+    }
+}
+
+/// Starts a registry behind TLS. Returns its host and port.
+fn start(dir: &Path) -> String {
+    let registry = Registry::default();
+    let server = Arc::new(Server::start(move |request| registry.answer(request)));
+    let certificate = CertificateDer::from_pem_file(dir.join("cert.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(dir.join("key.pem")).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .unwrap();
+    let config = Arc::new(config);
+    // Registries on 127.0.0.1 are read without TLS.
+    let listener = TcpListener::bind("127.0.0.2:0").unwrap();
+    let host = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (config, server) = (Arc::clone(&config), Arc::clone(&server));
+            std::thread::spawn(move || {
+                let connection = ServerConnection::new(config).unwrap();
+                server.serve_stream(StreamOwned::new(connection, stream.unwrap()));
+            });
+        }
+    });
+    host
+}
+
+fn run(host: &str, certificates: Option<&Path>) -> (bool, String) {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "tls::child_pushes_and_reads", "--nocapture"]);
+    child
+        .env(HOST, host)
+        .env("HOME", "/nonexistent")
+        .env_remove("SSL_CERT_FILE");
+    if let Some(file) = certificates {
+        child.env("SSL_CERT_FILE", file);
+    }
+    let out = child.output().unwrap();
+    let said = [out.stdout, out.stderr].concat();
+    (
+        out.status.success(),
+        String::from_utf8_lossy(&said).into_owned(),
+    )
+}
+
+#[test]
+fn a_certificate_of_the_environment_is_trusted_and_others_are_not() {
+    let dir = Dir::new();
+    fs::create_dir(&dir.0).unwrap();
+    if certificate(&dir.0).is_none() {
+        return;
+    }
+    let host = start(&dir.0);
+    let (is_done, said) = run(&host, Some(&dir.0.join("cert.pem")));
+    assert!(is_done, "{said}");
+    let (is_done, said) = run(&host, None);
+    assert!(!is_done && said.contains("certificate"), "{said}");
+}
