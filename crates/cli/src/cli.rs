@@ -31,6 +31,10 @@ pub(crate) enum Verb {
     Diff(cmd::diff::Args),
     Dump(cmd::dump::Args),
     Profile(cmd::profile::Args),
+    #[cfg(feature = "remote")]
+    Push(cmd::push::Args),
+    #[cfg(feature = "remote")]
+    Pull(cmd::pull::Args),
     Mount(Box<cmd::mount::Args>),
     Umount(cmd::umount::Args),
     Stats(cmd::stats::Args),

@@ -39,6 +39,9 @@ pub(crate) struct OpenArgs {
     /// Hash tree, if it is not appended to the image
     #[arg(long, requires = "verity", value_name = "FILE", help_heading = "Image")]
     pub(crate) verity_tree: Option<PathBuf>,
+    /// Refuse the image unless a signature of its root hash by this certificate comes with it, and verify every read
+    #[arg(long, conflicts_with_all = ["verity", "offset"], value_name = "CERT", help_heading = "Image")]
+    pub(crate) trust: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) remote: RemoteArgs,
     /// Callback for blocks repaired from parity.
@@ -118,7 +121,29 @@ impl OpenArgs {
             .filter(|_| self.offset == 0 && self.verity_tree.is_none())
     }
 
+    /// Image and options with the root hash that the certificate of `--trust` has signed.
+    pub(crate) fn trusting(&self, path: &Path) -> Result<Option<(PathBuf, Self)>> {
+        let Some(certificate) = &self.trust else {
+            return Ok(None);
+        };
+        let (path, root) = remote::trusted(path, certificate, &self.remote)?;
+        if self.verity.is_some_and(|verity| verity != root) {
+            return Err(Error::usage(
+                "--trust: the root hash that was signed is not the one that was given",
+            ));
+        }
+        let open = Self {
+            verity: Some(root),
+            trust: None,
+            ..self.clone()
+        };
+        Ok(Some((path, open)))
+    }
+
     fn open_with(&self, path: &Path, verify_checksum: bool) -> Result<Image> {
+        if let Some((path, open)) = self.trusting(path)? {
+            return open.open_with(&path, verify_checksum);
+        }
         let store = self.store(path)?;
         let shown = remote::shown(path);
         let is_verified = remote::is_remote(path) && self.verified_remotely().is_some();

@@ -80,6 +80,10 @@ fn main() -> ExitCode {
         Verb::Diff(args) => cmd::diff::run(&args),
         Verb::Dump(args) => cmd::dump::run(&args),
         Verb::Profile(args) => cmd::profile::run(&args),
+        #[cfg(feature = "remote")]
+        Verb::Push(args) => cmd::push::run(&args),
+        #[cfg(feature = "remote")]
+        Verb::Pull(args) => cmd::pull::run(&args),
         Verb::Mount(args) => cmd::mount::run(&args),
         Verb::Umount(args) => cmd::umount::run(&args),
         Verb::Stats(args) => cmd::stats::run(&args),

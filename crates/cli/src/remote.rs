@@ -48,7 +48,7 @@ mod with_clients {
     use super::*;
     use std::ops::Range;
     use std::time::Duration;
-    use tuff_remote::{Kind, Location, Options, RemoteStore};
+    use tuff_remote::{Certificate, Kind, Location, Options, RemoteStore, RetryPolicy};
 
     /// Name of an image for messages: a URL without credentials, or its path.
     pub(crate) fn shown(path: &Path) -> PathBuf {
@@ -69,16 +69,7 @@ mod with_clients {
     ) -> Result<Arc<dyn ReadAt>> {
         let text = url.to_str().unwrap_or_default();
         let location = Location::parse(text).map_err(error)?;
-        let cache = args.cache_dir.clone().or_else(tuff_remote::default_cache);
-        let cache = cache.ok_or_else(|| {
-            Error::usage("there is no home directory for the cache: give one with --cache-dir DIR")
-        })?;
-        let mut options = Options::new(cache);
-        options.root_hash = root;
-        options.cache_max = args.cache_max.unwrap_or(options.cache_max);
-        if let Some(seconds) = args.fetch_timeout {
-            options.retry.deadline = Duration::from_secs(seconds.into());
-        }
+        let options = options(args, root)?;
         let store = tuff_remote::open(&location, &options).map_err(error)?;
         // The first image opened is the one that the verb is about.
         let _ = args.opened.set(RemoteImage {
@@ -87,6 +78,58 @@ mod with_clients {
             options,
         });
         Ok(store)
+    }
+
+    /// Options of the library.
+    pub(crate) fn options(args: &RemoteArgs, root: Option<Root>) -> Result<Options> {
+        let cache = args.cache_dir.clone().or_else(tuff_remote::default_cache);
+        let cache = cache.ok_or_else(|| {
+            Error::usage("there is no home directory for the cache: give one with --cache-dir DIR")
+        })?;
+        let mut options = Options::new(cache);
+        options.root_hash = root;
+        options.cache_max = args.cache_max.unwrap_or(options.cache_max);
+        options.retry = retry(args);
+        Ok(options)
+    }
+
+    fn retry(args: &RemoteArgs) -> RetryPolicy {
+        let mut retry = RetryPolicy::default();
+        if let Some(seconds) = args.fetch_timeout {
+            retry.deadline = Duration::from_secs(seconds.into());
+        }
+        retry
+    }
+
+    /// Root hash of the image at a path or URL, if a signature by the certificate in a file comes with it. The URL that is
+    /// returned names the image by its digest, if it has one.
+    pub(crate) fn trusted(
+        image: &Path,
+        certificate: &Path,
+        args: &RemoteArgs,
+    ) -> Result<(PathBuf, Root)> {
+        let bytes = read(certificate)?;
+        let place = certificate.display().to_string();
+        let certificate = Certificate::parse(&bytes, &place).map_err(error)?;
+        let location = match image.to_str().filter(|_| is_url(image)) {
+            Some(url) => Location::parse(url).map_err(error)?,
+            None => Location::of_file(image),
+        };
+        let found = tuff_remote::trusted(&location, &certificate, retry(args));
+        let (pinned, root) = found.map_err(error)?;
+        // Other locations have no digest, and their text may lack credentials.
+        let is_pinned = pinned.to_string().starts_with("oci://");
+        let image = if is_pinned {
+            pinned.to_string().into()
+        } else {
+            image.to_owned()
+        };
+        Ok((image, root))
+    }
+
+    /// Reads a key or a certificate.
+    pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
+        std::fs::read(path).map_err(|e| Error::io(path.display(), "cannot read", e))
     }
 
     /// Open image behind a URL.
@@ -147,15 +190,18 @@ mod with_clients {
     }
 
     fn error(e: tuff_remote::Error) -> Error {
+        failed(e, "cannot open")
+    }
+
+    /// Error of the command for a failure of `what` was done.
+    pub(crate) fn failed(e: tuff_remote::Error, what: &str) -> Error {
         match e.kind() {
             Kind::Usage => Error::usage(e),
             Kind::Corrupt => Error::corrupt(e.place(), e.what()),
             Kind::Unsupported => Error::unsupported(e.place(), e.what()),
-            Kind::Unavailable | Kind::Changed => Error::io(
-                e.place(),
-                "cannot open",
-                std::io::Error::other(e.what().to_owned()),
-            ),
+            Kind::Unavailable | Kind::Changed => {
+                Error::io(e.place(), what, std::io::Error::other(e.what().to_owned()))
+            }
         }
     }
 }
@@ -207,6 +253,13 @@ mod without_clients {
         }
     }
 
+    /// Refuses a certificate.
+    pub(crate) fn trusted(_: &Path, _: &Path, _: &RemoteArgs) -> Result<(PathBuf, Root)> {
+        let what =
+            "this tuff verifies no signatures: it was built without the cargo feature 'remote'";
+        Err(Error::usage(what))
+    }
+
     /// Refuses a URL.
     pub(crate) fn open(_: &Path, _: &RemoteArgs, _: Option<Root>) -> Result<Arc<dyn ReadAt>> {
         let what = "this tuff reads no URLs: it was built without the cargo feature 'remote'";
@@ -215,9 +268,9 @@ mod without_clients {
 }
 
 #[cfg(feature = "remote")]
-pub(crate) use with_clients::{RemoteImage, open, shown};
+pub(crate) use with_clients::{RemoteImage, failed, open, options, read, shown, trusted};
 #[cfg(not(feature = "remote"))]
-pub(crate) use without_clients::{RemoteImage, open, shown};
+pub(crate) use without_clients::{RemoteImage, open, shown, trusted};
 
 #[cfg(test)]
 mod tests {

@@ -11,10 +11,14 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tuff_testkit::http::{Answer, Server};
+use tuff_testkit::registry::Registry;
 use tuff_testkit::{note, skipped};
 
 /// Server that pages name, which the tests replace by one of their own.
 const EXAMPLE_SERVER: &str = "https://images.example.org";
+
+/// Registry that pages name, which the tests replace by one of their own.
+const EXAMPLE_REGISTRY: &str = "registry.example.org";
 
 /// Root directory of the project.
 fn project() -> PathBuf {
@@ -196,7 +200,10 @@ fn run(page: &str) -> Vec<String> {
             Answer::object(request, &bytes, "\"v1\"")
         })
     });
+    let images = Registry::default();
+    let registry = Server::start(move |request| images.answer(request));
     let script = script.replace(EXAMPLE_SERVER, &server.url(""));
+    let script = script.replace(EXAMPLE_REGISTRY, &registry.host());
     let out = place.sh(&script);
     assert!(
         out.status.success(),

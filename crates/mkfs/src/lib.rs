@@ -57,7 +57,7 @@ pub use patch::{compact, like, patch};
 pub use paths::Paths;
 pub use pipeline::{Summary, build};
 pub use progress::Progress;
-pub use source::container::{Container, container_layers};
+pub use source::container::{Container, ContainerImage, container_image};
 pub use source::spec::Source;
 pub use stats::Stats;
 pub use tree::Whiteouts;

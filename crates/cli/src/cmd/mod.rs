@@ -14,6 +14,10 @@ pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod mount;
 pub(crate) mod profile;
+#[cfg(feature = "remote")]
+pub(crate) mod pull;
+#[cfg(feature = "remote")]
+pub(crate) mod push;
 pub(crate) mod stat;
 pub(crate) mod stats;
 pub(crate) mod suggest;

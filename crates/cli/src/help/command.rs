@@ -130,8 +130,14 @@ fn groups(tuff: &Command, style: Style) -> String {
     for (heading, verbs) in GROUPS {
         let _ = writeln!(text, "{style}{heading}:{style:#}");
         for verb in *verbs {
-            let about = tuff.find_subcommand(verb).and_then(Command::get_about);
-            let about = about.map_or_else(String::new, ToString::to_string);
+            // Without its cargo feature, a verb is absent.
+            let Some(verb) = tuff.find_subcommand(verb) else {
+                continue;
+            };
+            let about = verb
+                .get_about()
+                .map_or_else(String::new, ToString::to_string);
+            let verb = verb.get_name();
             let _ = writeln!(text, "  {verb:<12} {about}");
         }
         text.push('\n');

@@ -47,6 +47,7 @@ pub(super) const GROUPS: &[(&str, &[&str])] = &[
     ("Inspect", &["info", "stat", "extents", "dump", "diff"]),
     ("Read", &["ls", "cat", "extract", "tar"]),
     ("Verify", &["check", "verity"]),
+    ("Transfer", &["push", "pull"]),
     ("Mount", &["mount", "umount", "stats", "profile"]),
     ("Volumes", &["volume"]),
     ("Compatibility", &["mkfs.erofs", "fsck.erofs", "dump.erofs"]),
@@ -120,6 +121,57 @@ pub(super) const TOPICS: &[Topic] = &[
         ],
         environment: &[DATE, TEMPORARY],
         related: &["patch", "suggest", "check", "mount"],
+        ..NONE
+    },
+    Topic {
+        path: "push",
+        common: &["media_type", "platform", "quiet", "json"],
+        examples: &[
+            (
+                "Build an image of a directory, and upload it to a registry",
+                "tuff push rootfs/ oci://registry.example.org/team/app:v1",
+            ),
+            (
+                "Upload an image to a bucket",
+                "tuff push image.erofs s3://bucket/images/app.erofs",
+            ),
+            (
+                "Upload two images as the lower and the upper layer of one",
+                "tuff push base.erofs app.erofs oci://registry.example.org/team/app:v1",
+            ),
+        ],
+        environment: &[
+            DATE,
+            (
+                "REGISTRY_AUTH_FILE",
+                "File with logins of registries (default: those of containers and docker).",
+            ),
+            (
+                "AWS_ENDPOINT_URL",
+                "Service with the bucket; the other variables of aws count too.",
+            ),
+            (
+                "TMPDIR",
+                "Directory of the image that is built before the upload (default: /tmp).",
+            ),
+        ],
+        related: &["pull", "build", "mount", "verity"],
+        ..NONE
+    },
+    Topic {
+        path: "pull",
+        common: &["force", "root_hash", "trust", "quiet", "json"],
+        examples: &[
+            (
+                "Copy an image from a registry",
+                "tuff pull oci://registry.example.org/team/app:v1 app.erofs",
+            ),
+            (
+                "Copy an image that a certificate has signed",
+                "tuff pull --trust cert.pem s3://bucket/images/app.erofs app.erofs",
+            ),
+        ],
+        related: &["push", "extract"],
         ..NONE
     },
     Topic {

@@ -13,9 +13,13 @@ mod mount;
 mod outputs;
 mod patch;
 #[cfg(feature = "remote")]
+mod push;
+#[cfg(feature = "remote")]
 mod remote;
 #[cfg(feature = "remote")]
 mod remote_ahead;
+#[cfg(feature = "remote")]
+mod servers;
 mod show;
 mod source_archives;
 mod source_cpio;

@@ -28,6 +28,8 @@ use std::sync::Arc;
 use tuff_erofs::Result;
 use tuff_mkfs::{Progress, Summary};
 use tuff_store::Target;
+#[cfg(feature = "remote")]
+use {clap::Parser, std::ffi::OsStr, std::path::PathBuf, tuff_erofs::Error, tuff_mkfs::Whiteouts};
 
 /// Build an image from directories, archives or other images
 ///
@@ -67,6 +69,7 @@ pub(crate) fn run(args: BuildArgs) -> Result<ExitCode> {
         sources,
         target,
         bases,
+        ..
     } = paths::resolve(&args)?;
     let others = ReferencedImages::open(&bases, &sources, args.image_index);
     others.settings(&mut args)?;
@@ -88,6 +91,77 @@ pub(crate) fn run(args: BuildArgs) -> Result<ExitCode> {
         let built = tuff_mkfs::build(&sources, &options, &target, progress);
         built.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)))
     })
+}
+
+/// Images that were built for an upload.
+#[cfg(feature = "remote")]
+pub(crate) struct BuiltImages {
+    /// Temporary files, removed when the value is dropped.
+    pub(crate) images: Vec<PathBuf>,
+    /// Configuration of the container image among the sources.
+    pub(crate) config: Option<Vec<u8>>,
+}
+
+#[cfg(feature = "remote")]
+impl Drop for BuiltImages {
+    fn drop(&mut self) {
+        for image in &self.images {
+            // A build that failed has left none.
+            let _ = std::fs::remove_file(image);
+        }
+    }
+}
+
+/// Builds an image of `sources`, as `tuff build --verity` does without further options: one of all, or one of each layer.
+#[cfg(feature = "remote")]
+pub(crate) fn build_with_defaults(
+    sources: &[PathBuf],
+    platform: Option<&str>,
+    keep_layers: bool,
+    show: Show,
+) -> Result<BuiltImages> {
+    #[derive(clap::Parser)]
+    struct Defaults {
+        #[command(flatten)]
+        args: Args,
+    }
+    let mut words: Vec<&OsStr> = ["build", "--verity", "-o", "-"].map(OsStr::new).to_vec();
+    if let Some(platform) = platform.filter(|_| paths::have_container(sources)) {
+        words.extend(["--platform", platform].map(OsStr::new));
+    }
+    words.push(OsStr::new("--"));
+    words.extend(sources.iter().map(|path| path.as_os_str()));
+    let defaults = Defaults::try_parse_from(words).map_err(Error::usage)?;
+    let paths = paths::resolve(&defaults.args)?;
+    let mut options = options::options(&defaults.args)?;
+    let archives = paths::archives(None, &paths.sources);
+    let mut built = BuiltImages {
+        images: Vec::new(),
+        config: paths.config,
+    };
+    let parts = if keep_layers { 1 } else { paths.sources.len() };
+    for (number, sources) in paths.sources.chunks(parts.max(1)).enumerate() {
+        let name = format!("tuff-push-{}-{number}.erofs", std::process::id());
+        let image = std::env::temp_dir().join(name);
+        built.images.push(image.clone());
+        if keep_layers {
+            // The lowest layer has nothing to hide.
+            options.sources.whiteouts = Some(match number {
+                0 => Whiteouts::Both,
+                _ => Whiteouts::Convert,
+            });
+        }
+        let progress = Arc::new(Progress::default());
+        let target = Target::Path(image);
+        let (summary, _) = watched(&progress, show, |progress| {
+            let built = tuff_mkfs::build(sources, &options, &target, progress);
+            built.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)))
+        })?;
+        for warning in &summary.stats.warnings {
+            eprintln!("tuff: warning: {warning}");
+        }
+    }
+    Ok(built)
 }
 
 /// Runs `work` while it shows progress. Returns the result and the elapsed seconds.

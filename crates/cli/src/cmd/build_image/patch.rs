@@ -46,6 +46,7 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
         sources,
         target,
         bases,
+        ..
     } = paths::resolve(&args)?;
     let Target::Path(path) = target else {
         return Err(Error::usage(

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::slice::Iter;
 use tuff_erofs::{Error, Result};
 use tuff_format::superblock;
-use tuff_mkfs::{BaseImage, Container, Source, container_layers};
+use tuff_mkfs::{BaseImage, Container, Source, container_image};
 use tuff_store::Target;
 
 /// Sources of the tree, target of the image, and its base images.
@@ -17,6 +17,8 @@ pub(super) struct BuildPaths {
     pub(super) sources: Vec<Source>,
     pub(super) target: Target,
     pub(super) bases: Vec<BaseImage>,
+    /// Configuration of the last container image among the sources.
+    pub(super) config: Option<Vec<u8>>,
 }
 
 /// Separates the path of the image from those of the sources.
@@ -67,12 +69,14 @@ pub(super) fn resolve(args: &Args) -> Result<BuildPaths> {
         })
     };
     let bases = args.base.iter().map(base).collect::<Result<_>>()?;
-    let mut all = Vec::new();
+    let (mut all, mut config) = (Vec::new(), None);
     for path in sources {
         match container(path) {
             Some((kind, path, name)) => {
                 let platform = args.platform.as_deref();
-                all.extend(container_layers(kind, &path, name, platform)?);
+                let image = container_image(kind, &path, name, platform)?;
+                all.extend(image.layers);
+                config = image.config;
             }
             None => all.push(source(path, args.source_type, &mut devices)?),
         }
@@ -97,6 +101,7 @@ pub(super) fn resolve(args: &Args) -> Result<BuildPaths> {
         sources: all,
         target,
         bases,
+        config,
     })
 }
 
@@ -176,6 +181,24 @@ fn container(path: &Path) -> Option<(Container, PathBuf, Option<&str>)> {
         Some((place, name)) => Some((kind, place.into(), Some(name))),
         None => Some((kind, rest.into(), None)),
     }
+}
+
+/// Returns true if one of the sources is a container image.
+#[cfg(feature = "remote")]
+pub(super) fn have_container(sources: &[PathBuf]) -> bool {
+    sources.iter().any(|path| container(path).is_some())
+}
+
+/// Returns true if every source is an EROFS image.
+#[cfg(feature = "remote")]
+pub(crate) fn are_images(sources: &[PathBuf]) -> Result<bool> {
+    for path in sources {
+        let is_other = path == Path::new("-") || container(path).is_some();
+        if is_other || guess(path)? != SourceType::Image {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Returns true for a file or block device with the superblock of an image.

@@ -20,7 +20,7 @@ pub(super) fn mount(args: &Args, mounting: &Mounting) -> Result<&'static str, St
     }
     let mut open = args.image.open.clone();
     mounting.apply(&mut open);
-    if open.verity.is_some() {
+    if open.verity.is_some() || open.trust.is_some() {
         return Err("it verifies devices, not files: veritysetup open makes one".to_owned());
     }
     let image = &args.image.image;

@@ -15,12 +15,12 @@ use super::files::Files;
 use crate::{Error, Result};
 use serde_json::Value;
 
-/// Layers of one image of the archive, lowest first.
+/// Layers of one image of the archive, lowest first, and its config.
 pub(super) fn layers(
     files: &Files,
     name: Option<&str>,
     platform: Option<&str>,
-) -> Result<Vec<Blob>> {
+) -> Result<(Vec<Blob>, Option<Vec<u8>>)> {
     let member = files.find("manifest.json")?;
     let place = &member.name;
     let manifest = parse(place, &member.document()?)?;
@@ -61,7 +61,8 @@ pub(super) fn layers(
         };
         verify(&[blob], 1)?;
     }
-    let config = parse(&member.name, &member.document()?)?;
+    let config_bytes = member.document()?;
+    let config = parse(&member.name, &config_bytes)?;
     let found = platform_of(&config);
     if let Some(wanted) = platform
         && !found.as_deref().is_some_and(|found| is_for(wanted, found))
@@ -90,7 +91,8 @@ pub(super) fn layers(
             diff_id: None,
         })
     };
-    layers.iter().zip(ids).map(blob).collect()
+    let layers: Result<Vec<Blob>> = layers.iter().zip(ids).map(blob).collect();
+    Ok((layers?, Some(config_bytes)))
 }
 
 fn text(value: Option<&Value>) -> Option<&str> {

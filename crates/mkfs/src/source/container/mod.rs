@@ -37,7 +37,16 @@ pub enum Container {
     DockerArchive,
 }
 
-/// Layers of the container image at `path`, lowest first.
+/// Container image as a source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerImage {
+    /// Layers, lowest first.
+    pub layers: Vec<Source>,
+    /// Configuration of the image, in JSON, if it has one.
+    pub config: Option<Vec<u8>>,
+}
+
+/// Opens the container image at `path`.
 ///
 /// `name` selects an image of several. `platform` selects a platform such as `linux/arm64`,
 /// optionally with a variant; the default is Linux on the current processor. The platform of a
@@ -49,17 +58,17 @@ pub enum Container {
 /// * `Usage`: there are several images and none is selected.
 /// * `Limit`: an archive has too many members.
 /// * `Io`: a file cannot be read.
-pub fn container_layers(
+pub fn container_image(
     kind: Container,
     path: &Path,
     name: Option<&str>,
     platform: Option<&str>,
-) -> Result<Vec<Source>> {
+) -> Result<ContainerImage> {
     let files = match kind {
         Container::Oci => Files::Dir(path.to_owned()),
         Container::OciArchive | Container::DockerArchive => Files::archive(path)?,
     };
-    let layers = match kind {
+    let (layers, config) = match kind {
         Container::Oci | Container::OciArchive => oci::layers(&files, name, platform)?,
         Container::DockerArchive => docker::layers(&files, name, platform)?,
     };
@@ -68,7 +77,10 @@ pub fn container_layers(
         let diff_id = layer.diff_id.as_deref().and_then(bytes);
         layer.member.source(diff_id)
     };
-    layers.into_iter().map(source).collect()
+    Ok(ContainerImage {
+        layers: layers.into_iter().map(source).collect::<Result<_>>()?,
+        config,
+    })
 }
 
 /// Warning for a tree that holds the files of a container image rather than its content.

@@ -21,12 +21,12 @@ const DEPTH_MAX: usize = 8;
 /// Annotation with the name of an image in a layout.
 const NAME: &str = "org.opencontainers.image.ref.name";
 
-/// Layers of one image of the layout, lowest first.
+/// Layers of one image of the layout, lowest first, and its config.
 pub(super) fn layers(
     files: &Files,
     name: Option<&str>,
     platform: Option<&str>,
-) -> Result<Vec<Blob>> {
+) -> Result<(Vec<Blob>, Option<Vec<u8>>)> {
     let layout = OciLayout {
         files,
         name,
@@ -45,7 +45,7 @@ struct OciLayout<'a> {
 }
 
 impl OciLayout<'_> {
-    fn layers(&self) -> Result<Vec<Blob>> {
+    fn layers(&self) -> Result<(Vec<Blob>, Option<Vec<u8>>)> {
         let top = self.files.find("index.json")?;
         let index = document(&top)?;
         let (mut at, mut has_platform) = self.select_manifest(&top.name, &index, true)?;
@@ -64,8 +64,12 @@ impl OciLayout<'_> {
             }
             let layers = layers.iter().map(|layer| self.layer(place, layer));
             let mut layers = layers.collect::<Result<Vec<Blob>>>()?;
-            self.add_diff_ids(place, &document, &mut layers)?;
-            return Ok(layers);
+            let config = self.config(place, &document)?;
+            if let Some(config) = &config {
+                add_diff_ids(config, &mut layers)?;
+            }
+            let bytes = config.map(|config| config.document());
+            return Ok((layers, bytes.transpose()?));
         }
         Err(broken(&top.name, "indexes within indexes"))
     }
@@ -137,30 +141,14 @@ impl OciLayout<'_> {
         }
     }
 
-    /// Adds to layers the digests of their plain tars from the config. Configs of other types have
-    /// none.
-    fn add_diff_ids(&self, place: &str, manifest: &Value, layers: &mut [Blob]) -> Result<()> {
+    /// Verified config of a manifest, if it names one.
+    fn config(&self, place: &str, manifest: &Value) -> Result<Option<Member>> {
         let Some(config) = manifest.get("config") else {
-            return Ok(());
+            return Ok(None);
         };
         let config = self.blob(place, config)?;
         verify(std::slice::from_ref(&config), 1)?;
-        let name = &config.member.name;
-        let Ok(config) = serde_json::from_slice::<Value>(&config.member.document()?) else {
-            return Ok(());
-        };
-        let Some(ids) = config.get("rootfs").and_then(|r| r.get("diff_ids")) else {
-            return Ok(());
-        };
-        let ids = ids.as_array().map_or(&[][..], Vec::as_slice);
-        if ids.len() != layers.len() {
-            let what = format!("{} layers, with {} digests", layers.len(), ids.len());
-            return Err(broken(name, &what));
-        }
-        for (layer, id) in layers.iter_mut().zip(ids) {
-            layer.diff_id = Some(digest(name, Some(id))?.to_owned());
-        }
-        Ok(())
+        Ok(Some(config.member))
     }
 
     fn layer(&self, place: &str, layer: &Value) -> Result<Blob> {
@@ -189,6 +177,26 @@ impl OciLayout<'_> {
             diff_id: None,
         })
     }
+}
+
+/// Adds to layers the digests of their plain tars from the config. Configs of other types have none.
+fn add_diff_ids(config: &Member, layers: &mut [Blob]) -> Result<()> {
+    let name = &config.name;
+    let Ok(config) = serde_json::from_slice::<Value>(&config.document()?) else {
+        return Ok(());
+    };
+    let Some(ids) = config.get("rootfs").and_then(|r| r.get("diff_ids")) else {
+        return Ok(());
+    };
+    let ids = ids.as_array().map_or(&[][..], Vec::as_slice);
+    if ids.len() != layers.len() {
+        let what = format!("{} layers, with {} digests", layers.len(), ids.len());
+        return Err(broken(name, &what));
+    }
+    for (layer, id) in layers.iter_mut().zip(ids) {
+        layer.diff_id = Some(digest(name, Some(id))?.to_owned());
+    }
+    Ok(())
 }
 
 fn platform(entry: &Value) -> Option<String> {

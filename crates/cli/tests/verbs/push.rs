@@ -1,0 +1,312 @@
+//! Uploads and whole copies: what comes back equals the local image, and failures are one sentence.
+
+use crate::common::{Place, code, stderr, tool};
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Output;
+use std::sync::{Arc, Mutex};
+use tuff_testkit::http::{Answer, Request, Server};
+use tuff_testkit::registry::Registry;
+
+/// Runs the command with a cache in the directory and without logins of the user.
+pub(crate) fn run(place: &Place, variables: &[(&str, &str)], args: &[&str]) -> Output {
+    let mut command = place.command(args);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_")) {
+        command.env_remove(name);
+    }
+    command
+        .env("XDG_CACHE_HOME", place.path("cache"))
+        .env("HOME", &place.0)
+        .env("REGISTRY_AUTH_FILE", place.path("auth.json"))
+        .envs(variables.iter().copied());
+    command.output().unwrap()
+}
+
+/// Standard output of a run that must succeed without messages.
+pub(crate) fn good(place: &Place, variables: &[(&str, &str)], args: &[&str]) -> Vec<u8> {
+    let out = run(place, variables, args);
+    assert_eq!((code(&out), stderr(&out).as_str()), (0, ""), "{args:?}");
+    out.stdout
+}
+
+/// Result of an upload with `--json`. Progress on standard error is left out.
+fn pushed(place: &Place, variables: &[(&str, &str)], args: &[&str]) -> serde_json::Value {
+    let args = [&["push", "--json"], args].concat();
+    let out = run(place, variables, &args);
+    assert_eq!(code(&out), 0, "{args:?}: {}", stderr(&out));
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+/// Registry behind a server, with the URL of an image.
+fn start() -> (Arc<Registry>, Server, String) {
+    let registry = Arc::new(Registry::default());
+    let answering = Arc::clone(&registry);
+    let server = Server::start(move |request| answering.answer(request));
+    let url = format!("oci://{}/team/app:v1", server.host());
+    (registry, server, url)
+}
+
+/// Compares what verbs print for a URL and for the local image.
+pub(crate) fn assert_reads_same(place: &Place, variables: &[(&str, &str)], url: &str, local: &str) {
+    for args in [
+        &["info", "IMAGE"][..],
+        &["ls", "-lR", "IMAGE"],
+        &["cat", "IMAGE", "dir/text", "many/copy", "sparse"],
+        &["tar", "IMAGE", "-"],
+        &["check", "-q", "IMAGE"],
+    ] {
+        let of = |image: &str| {
+            let args: Vec<&str> = args
+                .iter()
+                .map(|arg| if *arg == "IMAGE" { image } else { arg })
+                .collect();
+            good(place, variables, &args)
+        };
+        assert!(of(url) == of(local), "{args:?} of {url}");
+    }
+}
+
+#[test]
+fn a_pushed_image_reads_as_the_local_one_and_comes_back_whole() {
+    let place = Place::with_image("push-same");
+    place.text(&["verity", "add", "-q", "i"]);
+    let (_, _server, url) = start();
+    let first = pushed(&place, &[], &["i", &url]);
+    let root = place.json(&["verity", "show", "--json", "i"])[0]["root_hash"].clone();
+    assert_eq!(first["layers"][0]["root_hash"], root);
+    assert_reads_same(&place, &[], &url, "i");
+    let second = pushed(&place, &[], &["i", &url]);
+    assert_eq!(first["digest"], second["digest"]);
+    assert_eq!(second["layers"][0]["was_present"], true);
+    good(&place, &[], &["pull", "-q", &url, "copy"]);
+    assert!(fs::read(place.path("copy")).unwrap() == fs::read(place.path("i")).unwrap());
+    let by_digest = url.replace(":v1", &format!("@{}", first["digest"].as_str().unwrap()));
+    good(&place, &[], &["check", "-q", &by_digest]);
+}
+
+#[test]
+fn a_directory_is_built_and_verified() {
+    let place = Place::new("push-dir");
+    fs::create_dir_all(place.path("tree/sub")).unwrap();
+    fs::create_dir(place.path("tmp")).unwrap();
+    fs::write(place.path("tree/sub/file"), "content\n").unwrap();
+    let (_, _server, url) = start();
+    let tmp = place.path("tmp");
+    let variables = [("TMPDIR", tmp.to_str().unwrap())];
+    let done = pushed(&place, &variables, &["tree", &url]);
+    assert!(done["layers"][0]["root_hash"].is_string());
+    assert_eq!(fs::read_dir(&tmp).unwrap().count(), 0);
+    assert_eq!(good(&place, &[], &["cat", &url, "sub/file"]), b"content\n");
+    place.text(&["build", "-q", "--verity", "tree", "local"]);
+    good(&place, &[], &["pull", "-q", &url, "copy"]);
+    assert!(fs::read(place.path("copy")).unwrap() == fs::read(place.path("local")).unwrap());
+}
+
+#[test]
+fn two_images_become_two_layers() {
+    let place = Place::with_image("push-layers");
+    fs::create_dir(place.path("top")).unwrap();
+    place.text(&["build", "-q", "top", "j"]);
+    let (registry, _server, url) = start();
+    let done = pushed(&place, &[], &["--media-type", "containerd", "i", "j", &url]);
+    let manifest = registry.manifest("team/app", "v1").unwrap();
+    let layers = manifest["layers"].as_array().unwrap();
+    assert_eq!(layers.len(), 2);
+    for (layer, said) in layers.iter().zip(done["layers"].as_array().unwrap()) {
+        assert_eq!(layer["digest"], said["digest"]);
+        assert_eq!(layer["mediaType"], "application/vnd.erofs.layer.v1");
+    }
+}
+
+#[test]
+fn failures_of_uploads_are_one_sentence_without_credentials() {
+    let place = Place::with_image("push-errors");
+    place.text(&["build", "-q", "--base", "i", "m", "delta"]);
+    let denied = Server::start(|_| Answer::status(401).with("WWW-Authenticate", "Basic realm=x"));
+    let auth = r#"{"auths":{"HOST":{"username":"user","password":"secret"}}}"#;
+    fs::write(
+        place.path("auth.json"),
+        auth.replace("HOST", &denied.host()),
+    )
+    .unwrap();
+    let denied = format!("oci://{}/team/app", denied.host());
+    let (_, server, url) = start();
+    let none = "oci://127.0.0.1:1/team/app";
+    let cases: &[(i32, &[&str], &str)] = &[
+        (5, &["i", &denied], "access denied"),
+        (5, &["--timeout", "1", "i", none], "cannot connect"),
+        (2, &["i", "image"], "not a URL"),
+        (2, &["i", "https://user:secret@h/i"], "expected oci://"),
+        (2, &["i", "oci://h"], "expected oci://"),
+        (2, &["delta", &url], "other devices"),
+        (5, &["none", &url], "No such file"),
+        (2, &["--platform", "linux", "i", &url], "linux/amd64"),
+        (2, &["--sign", "k", "i", &url], "KEY.pem,CERT.pem"),
+        (5, &["--sign", "k,c", "i", &url], "No such file"),
+        (2, &["i"], "2 values"),
+    ];
+    for (wanted, args, words) in cases {
+        let args = [&["push"], *args].concat();
+        let out = run(&place, &[], &args);
+        let said = stderr(&out);
+        assert_eq!(code(&out), *wanted, "{args:?}: {said}");
+        assert!(said.contains(words), "{args:?}: {said}");
+        assert!(!said.contains("secret"), "{said}");
+    }
+    assert!(
+        server
+            .take_requests()
+            .iter()
+            .all(|request| request.method != "PUT")
+    );
+}
+
+#[test]
+fn an_image_that_the_certificate_did_not_sign_is_refused() {
+    let place = Place::with_image("push-trust");
+    place.text(&["verity", "add", "-q", "i"]);
+    for name in ["a", "b"] {
+        let (key, cert) = (format!("{name}.key"), format!("{name}.pem"));
+        let args = [
+            "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-subj", "/CN=t", "-keyout", &key,
+            "-out", &cert,
+        ];
+        let Some(out) = tool(&place.0, "openssl", &args) else {
+            return;
+        };
+        assert!(out.status.success(), "{}", stderr(&out));
+    }
+    let (registry, _server, url) = start();
+    pushed(&place, &[], &["--sign", "a.key,a.pem", "i", &url]);
+    for args in [
+        &["ls", "-lR", "--trust", "CERT", &url][..],
+        &["check", "-q", "--trust", "CERT", &url],
+        &["pull", "-q", "--trust", "CERT", &url, "copy"],
+    ] {
+        let with = |cert: &str| {
+            let args: Vec<&str> = args
+                .iter()
+                .map(|arg| if *arg == "CERT" { cert } else { arg })
+                .collect();
+            run(&place, &[], &args)
+        };
+        let out = with("a.pem");
+        assert_eq!(code(&out), 0, "{}", stderr(&out));
+        let out = with("b.pem");
+        assert_eq!(code(&out), 3, "{}", stderr(&out));
+        assert!(
+            stderr(&out).contains("not trusted by b.pem"),
+            "{}",
+            stderr(&out)
+        );
+    }
+    // Bytes that the signed root hash does not cover are refused too.
+    let index = registry.manifest("team/app", "v1").unwrap();
+    let manifest = index["manifests"][0]["digest"].as_str().unwrap();
+    let manifest = registry.manifest("team/app", manifest).unwrap();
+    let blob = manifest["layers"][0]["digest"].as_str().unwrap();
+    registry.change_blob("team/app", blob, |blob| blob[4096 * 2 + 5] ^= 1);
+    let args = ["tar", "--trust", "a.pem", "--cache-dir", "fresh", &url, "-"];
+    assert_eq!(code(&run(&place, &[], &args)), 3);
+}
+
+/// Bucket in memory, with uploads in parts.
+#[derive(Default)]
+struct Bucket {
+    objects: BTreeMap<String, (Vec<u8>, String)>,
+    parts: BTreeMap<String, Vec<u8>>,
+}
+
+impl Bucket {
+    fn answer(&mut self, request: &Request) -> Answer {
+        let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
+        let path = path.to_owned();
+        let digest = request
+            .headers
+            .get("x-amz-meta-tuff-digest")
+            .cloned()
+            .unwrap_or_default();
+        let xml = |text: &str| Answer {
+            status: 200,
+            body: text.as_bytes().to_vec(),
+            ..Answer::default()
+        };
+        match (request.method.as_str(), query) {
+            ("POST", "uploads=" | "uploads") => {
+                self.objects
+                    .insert(format!("{path}?"), (Vec::new(), digest));
+                xml(
+                    "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>",
+                )
+            }
+            ("PUT", query) if query.contains("partNumber=") => {
+                let number = query
+                    .split('&')
+                    .find_map(|field| field.strip_prefix("partNumber="));
+                let number: u32 = number.unwrap().parse().unwrap();
+                self.parts
+                    .insert(format!("{path}?{number:05}"), request.body.clone());
+                Answer::status(200).with("ETag", format!("\"{number}\""))
+            }
+            ("POST", _) => {
+                let (_, digest) = self.objects.remove(&format!("{path}?")).unwrap();
+                let whole: Vec<u8> = std::mem::take(&mut self.parts)
+                    .into_values()
+                    .flatten()
+                    .collect();
+                self.objects.insert(path, (whole, digest));
+                xml(
+                    "<CompleteMultipartUploadResult><ETag>\"e\"</ETag></CompleteMultipartUploadResult>",
+                )
+            }
+            ("PUT", _) => {
+                self.objects.insert(path, (request.body.clone(), digest));
+                Answer::status(200).with("ETag", "\"e\"")
+            }
+            (method, _) => match self.objects.get(&path) {
+                Some((bytes, digest)) => {
+                    let mut answer = Answer::object(request, bytes, "\"e\"");
+                    answer.is_head = method == "HEAD";
+                    answer
+                        .with("x-amz-meta-tuff-digest", digest)
+                        .with("Last-Modified", "Wed, 21 Oct 2026 07:28:00 GMT")
+                }
+                None => Answer::status(404),
+            },
+        }
+    }
+}
+
+#[test]
+fn an_image_in_a_bucket_reads_as_the_local_one() {
+    let place = Place::with_image("push-bucket");
+    place.text(&["verity", "add", "-q", "i"]);
+    let bucket = Mutex::new(Bucket::default());
+    let server = Server::start(move |request| bucket.lock().unwrap().answer(request));
+    let endpoint = server.url("");
+    let variables = [
+        ("AWS_ENDPOINT_URL", endpoint.as_str()),
+        ("AWS_ACCESS_KEY_ID", "key"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+    ];
+    let first = pushed(&place, &variables, &["i", "s3://bucket/dir/image"]);
+    assert_eq!(first["layers"][0]["was_present"], false);
+    assert_reads_same(&place, &variables, "s3://bucket/dir/image", "i");
+    let second = pushed(&place, &variables, &["i", "s3://bucket/dir/image"]);
+    assert_eq!(second["layers"][0]["was_present"], true);
+    assert_eq!(first["digest"], second["digest"]);
+    let root = good(
+        &place,
+        &variables,
+        &["pull", "-q", "s3://bucket/dir/image", "copy"],
+    );
+    assert!(root.is_empty());
+    assert!(fs::read(place.path("copy")).unwrap() == fs::read(place.path("i")).unwrap());
+    // Larger than one part.
+    let mut rng = tuff_testkit::Rng::new(2);
+    let noise: Vec<u8> = (0..20 << 20).map(|_| rng.draw() as u8).collect();
+    fs::create_dir(place.path("large")).unwrap();
+    fs::write(place.path("large/noise"), &noise).unwrap();
+    pushed(&place, &variables, &["large", "s3://bucket/large"]);
+    assert!(good(&place, &variables, &["cat", "s3://bucket/large", "noise"]) == noise);
+}
