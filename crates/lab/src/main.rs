@@ -126,10 +126,8 @@ fn run(verb: &Verb) -> Result<bool> {
             definition: path,
             conditions: c,
         } => {
-            let (name, definition) = (
-                definition::name(path),
-                serve::definition::Definition::read(path)?,
-            );
+            let name = definition::name(path);
+            let definition = serve::definition::Definition::read(path)?;
             measure(&c.options, "serve", &name, |emit| {
                 serve::run::run_alone(&name, &definition, c, emit)
             })
@@ -143,10 +141,8 @@ fn run(verb: &Verb) -> Result<bool> {
             definition: path,
             conditions: c,
         } => {
-            let (name, definition) = (
-                definition::name(path),
-                start::definition::Definition::read(path)?,
-            );
+            let name = definition::name(path);
+            let definition = start::definition::Definition::read(path)?;
             measure(&c.options, "start", &name, |emit| {
                 start::run::run_alone(&name, &definition, c, emit)
             })

@@ -192,14 +192,8 @@ type Values = BTreeMap<String, f64>;
 
 impl Session<'_> {
     fn mount(&self, image: &Path, options: &[String]) -> Result<Result<Served, String>> {
-        let point = self.work.path("mount");
-        Served::start(
-            Server::Tuff,
-            Some(&self.tuff),
-            options,
-            (image, "erofs"),
-            &point,
-        )
+        let (point, tuff) = (self.work.path("mount"), Some(&*self.tuff));
+        Served::start(Server::Tuff, tuff, options, (image, "erofs"), &point)
     }
 
     /// Records the profile of a program, from a mount of the image itself.
@@ -230,21 +224,14 @@ impl Session<'_> {
             Rooted::of_tree(&self.tree, &self.work.path("mount"))?
         } else {
             let profile = self.work.path("profile").display().to_string();
-            let mut options: Vec<String> = options
+            let options = options
                 .iter()
-                .map(|option| option.replace("PROFILE", &profile))
-                .collect();
+                .map(|option| option.replace("PROFILE", &profile));
+            let mut options: Vec<String> = options.collect();
             let image = if way == DOWNLOAD {
-                let words = [
-                    "-sS",
-                    "--retry",
-                    "99",
-                    "--retry-all-errors",
-                    "--retry-delay",
-                    "1",
-                ];
+                let words = "-sS --retry 99 --retry-all-errors --retry-delay 1".split(' ');
                 let paths = [OsStr::new("-o"), local.as_os_str(), OsStr::new(&url)];
-                helper::output("curl", words.map(OsStr::new).into_iter().chain(paths))?;
+                helper::output("curl", words.map(OsStr::new).chain(paths))?;
                 local
             } else {
                 options.push(format!("--cache-dir={}", cache.display()));
@@ -278,7 +265,7 @@ impl Session<'_> {
         let words = ["stats", "--json"].map(OsStr::new).into_iter();
         if way != TREE
             && let Ok(stats) = helper::json(&self.tuff, words.chain([rooted.point().as_os_str()]))
-            && let Some(misses) = find(&stats, "demand_misses")
+            && let Some(misses) = find(&stats, "remote_demand_misses")
         {
             put("demand_misses", misses);
         }

@@ -62,171 +62,73 @@ pub fn plan(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engines::settings::{Algorithm, Dedupe, Fragments, Size};
     use std::ffi::OsString;
     use std::os::unix::ffi::OsStringExt;
     use std::path::Path;
 
-    fn none() -> Settings {
-        Settings::default()
-    }
-
-    fn lz4hc() -> Settings {
-        Settings {
-            algorithm: Some(Algorithm::Lz4hc),
-            level: Some(9),
-            cluster: Some(Size(65536)),
-            inline_tails: Some(false),
-            fragments: Some(Fragments::Off),
-            dedupe: Some(Dedupe::Off),
-            ..none()
-        }
-    }
-
-    fn packed() -> Settings {
-        Settings {
-            algorithm: Some(Algorithm::Zstd),
-            level: Some(3),
-            inline_tails: Some(true),
-            fragments: Some(Fragments::All),
-            fragment_cluster: Some(Size(131_072)),
-            dedupe: Some(Dedupe::Content),
-            ..none()
-        }
+    /// Plans of all tools for settings in TOML, as command lines or reasons.
+    fn plans(action: Action, settings: &str) -> Vec<Result<Plan, String>> {
+        let settings: Settings = toml::from_str(settings).unwrap();
+        let plan = |tool| plan(tool, action, &settings, &[]);
+        TOOLS.into_iter().map(plan).collect()
     }
 
     #[test]
     fn settings_are_translated_for_each_tool() {
-        use Action::{Build, Check, Extract};
-        for (tool, action, settings, expected) in [
-            (
-                Tool::Tuff,
-                Build,
-                lz4hc(),
-                "tuff build --quiet -z lz4hc:9 -C 64K --tail-packing=off --fragments=off --dedupe=off TREE IMAGE",
-            ),
-            (
-                Tool::MkfsErofs,
-                Build,
-                lz4hc(),
-                "mkfs.erofs --quiet -zlz4hc,9 -C65536 IMAGE TREE",
-            ),
-            (
-                Tool::Mksquashfs,
-                Build,
-                lz4hc(),
-                "mksquashfs TREE IMAGE -noappend -no-progress -quiet -comp lz4 -Xhc -b 65536 -no-fragments -no-duplicates",
-            ),
-            (
-                Tool::Tuff,
-                Build,
-                packed(),
-                "tuff build --quiet --kernel=6.12 -z zstd:3 --tail-packing=on --fragments=all --fragment-cluster=128K \
-                --dedupe=content TREE IMAGE",
-            ),
-            (
-                Tool::MkfsErofs,
-                Build,
-                packed(),
-                "mkfs.erofs --quiet -zzstd,3 -Eztailpacking,all-fragments=131072,dedupe IMAGE TREE",
-            ),
-            (Tool::Tuff, Build, none(), "tuff build --quiet TREE IMAGE"),
-            (
-                Tool::MkfsErofs,
-                Build,
-                none(),
-                "mkfs.erofs --quiet IMAGE TREE",
-            ),
-            (Tool::Tuff, Extract, none(), "tuff extract IMAGE TARGET"),
-            (Tool::Tuff, Check, none(), "tuff check IMAGE"),
-            (
-                Tool::FsckErofs,
-                Extract,
-                none(),
-                "fsck.erofs --extract=TARGET IMAGE",
-            ),
-            (Tool::FsckErofs, Check, none(), "fsck.erofs --extract IMAGE"),
-            (
-                Tool::Unsquashfs,
-                Extract,
-                none(),
-                "unsquashfs -no-progress -dest TARGET IMAGE",
-            ),
-        ] {
-            assert_eq!(
-                plan(tool, action, &settings, &[]).unwrap().shown(),
-                expected
-            );
-        }
-        let squashfs = plan(Tool::Mksquashfs, Build, &lz4hc(), &[]).unwrap();
+        let lz4hc = "algorithm = 'lz4hc'\nlevel = 9\ncluster = '64K'\ninline_tails = false\n\
+            fragments = 'off'\ndedupe = 'off'";
+        let packed = "algorithm = 'zstd'\nlevel = 3\ninline_tails = true\nfragments = 'all'\n\
+            fragment_cluster = '128K'\ndedupe = 'content'";
+        let shown = |action, settings| -> String {
+            let plans = plans(action, settings).into_iter().flatten();
+            plans.map(|plan| plan.shown() + "\n").collect()
+        };
+        assert_eq!(
+            shown(Action::Build, lz4hc),
+            "tuff build --quiet -z lz4hc:9 -C 64K --tail-packing=off --fragments=off --dedupe=off TREE IMAGE\n\
+             mkfs.erofs --quiet -zlz4hc,9 -C65536 IMAGE TREE\n\
+             mksquashfs TREE IMAGE -noappend -no-progress -quiet -comp lz4 -Xhc -b 65536 -no-fragments -no-duplicates\n"
+        );
+        assert_eq!(
+            shown(Action::Build, packed),
+            "tuff build --quiet --kernel=6.12 -z zstd:3 --tail-packing=on --fragments=all --fragment-cluster=128K \
+             --dedupe=content TREE IMAGE\n\
+             mkfs.erofs --quiet -zzstd,3 -Eztailpacking,all-fragments=131072,dedupe IMAGE TREE\n"
+        );
+        assert_eq!(
+            shown(Action::Build, ""),
+            "tuff build --quiet TREE IMAGE\nmkfs.erofs --quiet IMAGE TREE\n\
+             mksquashfs TREE IMAGE -noappend -no-progress -quiet\n"
+        );
+        assert_eq!(
+            shown(Action::Extract, ""),
+            "tuff extract IMAGE TARGET\nfsck.erofs --extract=TARGET IMAGE\n\
+             unsquashfs -no-progress -dest TARGET IMAGE\n"
+        );
+        assert_eq!(
+            shown(Action::Check, ""),
+            "tuff check IMAGE\nfsck.erofs --extract IMAGE\n"
+        );
+        let squashfs = plans(Action::Build, lz4hc)[3].clone().unwrap();
         assert_eq!(squashfs.notes, ["mksquashfs has one level of LZ4HC"]);
     }
 
     #[test]
     fn unsupported_settings_and_actions_are_errors() {
-        let lz4 = Some(Algorithm::Lz4);
-        for (tool, settings, expected) in [
-            (
-                Tool::MkfsErofs,
-                Settings {
-                    level: Some(3),
-                    algorithm: lz4,
-                    ..none()
-                },
-                "mkfs.erofs has no level for lz4",
-            ),
-            (
-                Tool::Tuff,
-                Settings {
-                    level: Some(3),
-                    ..none()
-                },
-                "a level needs an algorithm",
-            ),
-            (
-                Tool::Tuff,
-                Settings {
-                    algorithm: Some(Algorithm::Libdeflate),
-                    ..none()
-                },
-                "tuff has no algorithm Libdeflate",
-            ),
-            (
-                Tool::Mksquashfs,
-                Settings {
-                    fragments: Some(Fragments::All),
-                    ..none()
-                },
-                "mksquashfs cannot put all files in fragments",
-            ),
-            (
-                Tool::Mksquashfs,
-                Settings {
-                    auto: Some("size".to_owned()),
-                    ..none()
-                },
-                "mksquashfs has no option to choose settings automatically",
-            ),
-            (
-                Tool::MkfsErofs,
-                Settings {
-                    kernel: Some("6.18".to_owned()),
-                    ..none()
-                },
-                "mkfs.erofs has no option for the target kernel",
-            ),
-            (
-                Tool::MkfsErofs,
-                Settings {
-                    unaligned: Some(true),
-                    ..none()
-                },
-                "mkfs.erofs has no option for unaligned clusters",
-            ),
-            (Tool::Unsquashfs, none(), "unsquashfs cannot build"),
-        ] {
-            let refused = plan(tool, Action::Build, &settings, &[]).unwrap_err();
-            assert_eq!(refused, expected);
+        let cases = "\
+            algorithm = 'lz4', level = 3 => mkfs.erofs has no level for lz4
+            level = 3 => a level needs an algorithm
+            algorithm = 'libdeflate' => tuff has no algorithm Libdeflate
+            fragments = 'all' => mksquashfs cannot put all files in fragments
+            auto = 'size' => mksquashfs has no option to choose settings automatically
+            kernel = '6.18' => mkfs.erofs has no option for the target kernel
+            unaligned = true => mkfs.erofs has no option for unaligned clusters
+            => unsquashfs cannot build";
+        for (settings, expected) in cases.lines().filter_map(|line| line.split_once("=> ")) {
+            let settings = &settings.replace(", ", "\n");
+            let plans = plans(Action::Build, settings);
+            let mut refused = plans.into_iter().filter_map(Result::err);
+            assert!(refused.any(|reason| reason == expected), "{expected}");
         }
     }
 
@@ -238,7 +140,7 @@ mod tests {
             image: Path::new("/image"),
             target: Path::new(&odd),
         };
-        let plan = plan(Tool::FsckErofs, Action::Extract, &none(), &[]).unwrap();
+        let plan = plan(Tool::FsckErofs, Action::Extract, &Settings::default(), &[]).unwrap();
         let expected = [
             OsString::from_vec(b"--extract=/t/\xff{IMAGE}".to_vec()),
             "/image".into(),

@@ -14,13 +14,13 @@
 
 pub mod inside;
 
+use crate::measure::helper;
 use crate::measure::root::Root;
 use crate::measure::stop;
 use crate::measure::workspace;
 use crate::{At, Error, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -35,6 +35,8 @@ const QEMU: &str = "qemu-system-x86_64";
 const MODULES: [&str; 3] = ["virtio_pci", "virtio_blk", "virtio_console"];
 /// Interval at which the host looks for new messages.
 const POLL: Duration = Duration::from_millis(10);
+/// Time limit of modprobe.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Number of lines of the console that an error message quotes.
 const CONSOLE_LINES: usize = 6;
 
@@ -71,12 +73,6 @@ impl Machine {
 pub struct Guest {
     folder: PathBuf,
     release: String,
-    /// Path of each module in its folder, by name.
-    modules: HashMap<String, PathBuf>,
-    /// Paths of a module and of all modules that it needs, in reverse order of loading.
-    dependencies: HashMap<PathBuf, Vec<PathBuf>>,
-    /// Names of modules that are a part of the kernel's image.
-    builtin: HashSet<String>,
 }
 
 /// Content of a guest's initramfs.
@@ -123,28 +119,9 @@ impl Guest {
         let listing = std::fs::read_dir(&kernels).map_err(|_| missing("the guest's kernel"))?;
         let names = listing.flatten().map(|entry| entry.file_name());
         let release = names.max().ok_or_else(|| missing("the guest's kernel"))?;
-        let list = kernels.join(&release).join("modules.dep");
-        let text = std::fs::read_to_string(&list).at("read", &list)?;
-        let builtin = std::fs::read_to_string(list.with_extension("builtin")).unwrap_or_default();
-        let mut modules = HashMap::new();
-        let mut dependencies = HashMap::new();
-        let name = |path: &Path| {
-            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-            stem.replace('-', "_")
-        };
-        for (path, needed) in text.lines().filter_map(|line| line.split_once(':')) {
-            let path = PathBuf::from(path);
-            modules.insert(name(&path), path.clone());
-            let needed = needed.split_whitespace().map(PathBuf::from);
-            dependencies.insert(path.clone(), std::iter::once(path).chain(needed).collect());
-        }
-        let builtin = builtin.lines().map(|line| name(Path::new(line))).collect();
         Ok(Guest {
             folder: folder.to_owned(),
             release: release.to_string_lossy().into_owned(),
-            modules,
-            dependencies,
-            builtin,
         })
     }
 
@@ -190,12 +167,11 @@ impl Guest {
         ] {
             std::os::unix::fs::symlink(target, folder.join(link)).at("create a link to", target)?;
         }
-        let from = self.folder.join("lib/modules").join(&self.release);
         for (number, (module, parameters)) in self.ordered(plan.modules)?.iter().enumerate() {
-            let (from, to) = (from.join(module), modules.join(format!("{number:03}.ko")));
-            std::fs::copy(&from, &to)
+            let to = modules.join(format!("{number:03}.ko"));
+            std::fs::copy(module, &to)
                 .and_then(|_| std::fs::write(to.with_extension("parameters"), parameters))
-                .at("copy", &from)?;
+                .at("copy", module)?;
         }
         let archive = work.join("initramfs.cpio");
         let file = File::create(&archive).at("create", &archive)?;
@@ -214,20 +190,30 @@ impl Guest {
     }
 
     /// Returns the paths and parameters of modules and of those that they need, in the order of loading.
-    fn ordered<'a>(&'a self, modules: &[&'a str]) -> Result<Vec<(&'a PathBuf, &'a str)>> {
-        let mut order: Vec<(&PathBuf, &str)> = Vec::new();
+    fn ordered<'a>(&self, modules: &[&'a str]) -> Result<Vec<(PathBuf, &'a str)>> {
+        let mut order: Vec<(PathBuf, &str)> = Vec::new();
         for module in MODULES.iter().chain(modules) {
             let (name, parameters) = module.split_once(' ').unwrap_or((module, ""));
-            if self.builtin.contains(name) {
-                continue;
-            }
-            let path = self.modules.get(name).ok_or_else(|| {
-                Error::Usage(format!("kernel {} has no module {name}", self.release))
-            })?;
-            for needed in self.dependencies[path].iter().rev() {
-                if !order.iter().any(|(known, _)| *known == needed) {
-                    let is_named = needed == path;
-                    order.push((needed, if is_named { parameters } else { "" }));
+            let mut modprobe = Command::new("modprobe");
+            modprobe
+                .args([
+                    "--show-depends",
+                    "-C",
+                    "/dev/null",
+                    "-S",
+                    &self.release,
+                    name,
+                    "-d",
+                ])
+                .arg(&self.folder);
+            let text = helper::run(&mut modprobe, 0, PATIENCE).map_err(Error::Usage)?;
+            // The lines of modules that are a part of the kernel's image begin with another word. The named module is the last one.
+            let needed = text.lines().filter_map(|l| l.strip_prefix("insmod "));
+            let needed: Vec<PathBuf> = needed.map(|path| PathBuf::from(path.trim())).collect();
+            let last = needed.len().saturating_sub(1);
+            for (at, path) in needed.into_iter().enumerate() {
+                if !order.iter().any(|(known, _)| *known == path) {
+                    order.push((path, if at == last { parameters } else { "" }));
                 }
             }
         }
@@ -305,21 +291,17 @@ impl Guest {
     }
 }
 
-/// Returns the name of QEMU's accelerator: `kvm`, or `tcg`, which emulates the CPU.
+/// Returns the name of QEMU's accelerator: `kvm`, or `tcg`, which emulates the CPU. Without the CPU's flag, /dev/kvm may exist and
+/// not work.
 pub fn accelerator() -> &'static str {
-    if has_kvm() { "kvm" } else { "tcg" }
-}
-
-/// True if guests run on the CPU of the host. Without the CPU's flag, /dev/kvm may exist and not work.
-pub fn has_kvm() -> bool {
     let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let has_flag = flags.split_whitespace().any(|f| f == "vmx" || f == "svm");
-    has_flag
-        && File::options()
-            .read(true)
-            .write(true)
-            .open("/dev/kvm")
-            .is_ok()
+    let device = File::options().read(true).write(true).open("/dev/kvm");
+    if has_flag && device.is_ok() {
+        "kvm"
+    } else {
+        "tcg"
+    }
 }
 
 /// Returns a path for an option of QEMU, in which a comma is doubled.

@@ -108,7 +108,9 @@ impl Record {
     pub fn read<P: AsRef<Path>>(paths: &[P]) -> Result<Record> {
         let mut lines = Vec::new();
         for path in paths {
-            lines.extend(read_all(path.as_ref())?.into_iter().flatten());
+            for file in files(path.as_ref())? {
+                lines.extend(read(&file)?);
+            }
         }
         Record::collect(lines)
     }
@@ -123,10 +125,10 @@ pub fn read(path: &Path) -> Result<Vec<Line>> {
     })
 }
 
-/// Reads a record file, or all record files of a folder in order of their names.
-fn read_all(path: &Path) -> Result<Vec<Vec<Line>>> {
+/// Returns a record file itself, or all record files of a folder in order of their names.
+fn files(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
-        return Ok(vec![read(path)?]);
+        return Ok(vec![path.to_owned()]);
     }
     let mut files = Vec::new();
     for entry in std::fs::read_dir(path).at("list", path)? {
@@ -142,7 +144,7 @@ fn read_all(path: &Path) -> Result<Vec<Vec<Line>>> {
             path.display()
         )));
     }
-    files.iter().map(|file| read(file)).collect()
+    Ok(files)
 }
 
 #[cfg(test)]

@@ -139,7 +139,7 @@ impl Line {
 }
 
 /// Lines of one or more records of a campaign.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Record {
     /// Headers, at least one.
     pub headers: Vec<Header>,
@@ -158,14 +158,7 @@ pub struct Record {
 impl Record {
     /// Collects the lines of one or more records of a campaign.
     pub fn collect(lines: impl IntoIterator<Item = Line>) -> Result<Record> {
-        let mut record = Record {
-            headers: Vec::new(),
-            samples: Vec::new(),
-            rejected: Vec::new(),
-            notes: Vec::new(),
-            failures: Vec::new(),
-            bars: Vec::new(),
-        };
+        let mut record = Record::default();
         for line in lines {
             match line {
                 Line::Header(header) => record.headers.push(header),

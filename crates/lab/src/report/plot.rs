@@ -3,16 +3,8 @@
 use crate::{Error, Result};
 use plotters::prelude::*;
 
-const COLOURS: [RGBColor; 9] = [
-    RGBColor(0xd1, 0x49, 0x5b),
-    RGBColor(0x30, 0x63, 0x8e),
-    RGBColor(0xed, 0xae, 0x49),
-    RGBColor(0x66, 0xa1, 0x82),
-    RGBColor(0x8d, 0x96, 0xa3),
-    RGBColor(0x2e, 0x40, 0x57),
-    RGBColor(0xb5, 0x65, 0xa7),
-    RGBColor(0x5b, 0x8c, 0x2a),
-    RGBColor(0x00, 0x9b, 0x9e),
+const COLOURS: [u32; 9] = [
+    0xd1495b, 0x30638e, 0xedae49, 0x66a182, 0x8d96a3, 0x2e4057, 0xb565a7, 0x5b8c2a, 0x009b9e,
 ];
 const FONT: (&str, u32) = ("sans-serif", 11);
 /// Width and height of a line chart in pixels.
@@ -130,7 +122,8 @@ fn document(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> DrawResult) -> Res
 }
 
 fn colour(series: usize) -> RGBColor {
-    COLOURS[series % COLOURS.len()]
+    let [_, red, green, blue] = COLOURS[series % COLOURS.len()].to_be_bytes();
+    RGBColor(red, green, blue)
 }
 
 fn draw_lines(cell: &Area<'_>, chart: &LineChart) -> DrawResult {

@@ -488,11 +488,7 @@ mod tests {
     use super::*;
     use crate::record::{Header, Line, labels};
 
-    const COLD: Figure = Figure {
-        value: "cold_ns",
-        title: "cold, ms",
-        divisor: 1e6,
-    };
+    const COLD: Figure = Figure::new("cold_ns", "cold, ms", 1e6);
     const TABLE: Table = Table {
         title: "",
         only: &[],

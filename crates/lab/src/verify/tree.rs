@@ -162,35 +162,21 @@ impl Tree {
             });
             found.count += 1;
         };
-        let theirs: HashMap<&[u8], &Entry> = other
-            .entries
-            .iter()
-            .map(|e| (e.path.as_slice(), e))
-            .collect();
-        let mut common = 0;
+        let of = other.entries.iter();
+        let mut theirs: HashMap<&[u8], &Entry> = of.clone().map(|e| (&*e.path, e)).collect();
         for ours in &self.entries {
-            match theirs.get(ours.path.as_slice()) {
+            match theirs.remove(&*ours.path) {
                 Some(found) => {
-                    common += 1;
-                    for at in 0..FACETS.len() {
-                        if ours.digests[at] != found.digests[at] {
-                            count(at, &ours.path);
-                        }
+                    for at in (0..FACETS.len()).filter(|at| ours.digests[*at] != found.digests[*at])
+                    {
+                        count(at, &ours.path);
                     }
                 }
                 None => count(0, &ours.path),
             }
         }
-        if common < other.entries.len() {
-            let ours: std::collections::HashSet<&[u8]> =
-                self.entries.iter().map(|e| e.path.as_slice()).collect();
-            for entry in other
-                .entries
-                .iter()
-                .filter(|e| !ours.contains(e.path.as_slice()))
-            {
-                count(0, &entry.path);
-            }
+        for entry in of.filter(|e| theirs.contains_key(&*e.path)) {
+            count(0, &entry.path);
         }
         counts.into_iter().flatten().collect()
     }
@@ -272,7 +258,8 @@ impl Walk {
     }
 }
 
-fn digest(bytes: &[u8]) -> u64 {
+/// Returns the first eight bytes of the BLAKE3 of `bytes`.
+pub(crate) fn digest(bytes: &[u8]) -> u64 {
     short(&blake3::hash(bytes))
 }
 

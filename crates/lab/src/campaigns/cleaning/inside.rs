@@ -22,38 +22,12 @@ const SAMPLES: u64 = 40;
 /// Names of the quarters of a run.
 const QUARTERS: [&str; 4] = ["1st quarter", "2nd quarter", "3rd quarter", "4th quarter"];
 
-/// Filesystem with its mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum System {
-    /// F2FS with its defaults.
-    F2fs,
-    /// F2FS that only appends, `mode=lfs`.
-    F2fsLogs,
-    /// A volume on the disk.
-    Volume,
-}
-
-/// All systems in the order of a run.
-pub const SYSTEMS: [System; 3] = [System::F2fs, System::F2fsLogs, System::Volume];
-
-impl System {
-    /// Returns the name of the system in tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            System::F2fs => "F2FS",
-            System::F2fsLogs => "F2FS, mode=lfs",
-            System::Volume => "volume",
-        }
-    }
-
-    fn filesystem(self) -> Filesystem {
-        match self {
-            System::Volume => Filesystem::Volume,
-            System::F2fs | System::F2fsLogs => Filesystem::F2fs,
-        }
-    }
-}
+/// Names of systems, their filesystems and options of mount, in the order of a run.
+pub const SYSTEMS: [(&str, Filesystem, &str); 3] = [
+    ("F2FS", Filesystem::F2fs, ""),
+    ("F2FS, mode=lfs", Filesystem::F2fs, "mode=lfs"),
+    ("volume", Filesystem::Volume, ""),
+];
 
 /// Load of the disk.
 #[derive(Clone, Debug, Serialize, Deserialize, clap::Args)]
@@ -72,19 +46,15 @@ pub struct Load {
     pub seed: u64,
 }
 
-/// Job of a guest.
+/// Job of a guest: fills the first disk with one file and overwrites pages of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(tag = "job", rename_all = "kebab-case")]
-pub enum Job {
-    /// Fills the first disk with one file and overwrites pages of it.
-    Overwrite {
-        /// Filesystem that is measured.
-        system: System,
-        /// Path of `tuff` in the guest.
-        tuff: String,
-        /// Load of the disk.
-        load: Load,
-    },
+pub struct Job {
+    /// Number of the system in [`SYSTEMS`].
+    pub system: usize,
+    /// Path of `tuff` in the guest.
+    pub tuff: String,
+    /// Load of the disk.
+    pub load: Load,
 }
 
 /// Counters at the end of a sample.
@@ -99,17 +69,14 @@ struct Counters {
 
 /// Runs a job and sends a line of the record after each part of the overwrites.
 pub fn run(job: &Job, port: &mut Port) -> Result<()> {
-    let Job::Overwrite { system, tuff, load } = job;
+    let Job { system, tuff, load } = job;
+    let (name, kind, options) = SYSTEMS[*system];
     let device = disk(0);
     let place = Place {
-        kind: system.filesystem(),
+        kind,
         tuff: Path::new(tuff),
         device: &device,
         point: POINT,
-    };
-    let options = match system {
-        System::F2fsLogs => "mode=lfs",
-        _ => "",
     };
     let made = place.make().and_then(|()| place.mount(options));
     made.map_err(Error::Command)?;
@@ -154,7 +121,7 @@ pub fn run(job: &Job, port: &mut Port) -> Result<()> {
                 ((now.moved - last.moved) * PAGE) as f64 / written,
             ),
         ];
-        let cell = labels([("system", system.name()), ("time", quarter)]);
+        let cell = labels([("system", name), ("time", quarter)]);
         // Fits: there are few samples.
         port.send(&Line::sample(cell, number as u32 + 1, values))?;
         last = now;

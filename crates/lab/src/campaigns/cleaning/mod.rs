@@ -12,12 +12,13 @@
 pub mod inside;
 pub(crate) mod report;
 
+use crate::engines::filesystem::Filesystem;
 use crate::guest::{Guest, Hardware, Machine, Plan};
 use crate::measure::workspace::Work;
 use crate::options::{Emit, Options};
 use crate::record::{Header, Line, labels};
 use crate::{At, Error, Result};
-use inside::{Job, Load, SYSTEMS, System};
+use inside::{Job, Load, SYSTEMS};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -44,10 +45,8 @@ pub struct Conditions {
 
 /// Measures each system in a guest of its own. A system that fails is recorded as such.
 pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
-    let (guest, tuff) = (
-        conditions.machine.guest()?,
-        conditions.options.need("tuff")?,
-    );
+    let guest = conditions.machine.guest()?;
+    let tuff = conditions.options.need("tuff")?;
     let work = Work::create(conditions.options.work())?;
     let load = &conditions.load;
     let settings = [
@@ -59,11 +58,11 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
         ("seed", load.seed.to_string()),
     ];
     emit(&Line::Header(Header::here("cleaning", settings)?))?;
-    for system in SYSTEMS {
+    for (system, (name, ..)) in SYSTEMS.iter().enumerate() {
         match measure(&guest, &tuff, load, &work, system, emit) {
             Err(Error::Stopped) => return Err(Error::Stopped),
             Err(e) => {
-                let cell = labels([("system", system.name())]);
+                let cell = labels([("system", name)]);
                 emit(&Line::failure(cell, e.to_string()))?;
             }
             Ok(()) => {}
@@ -77,16 +76,16 @@ fn measure(
     tuff: &Path,
     load: &Load,
     work: &Work,
-    system: System,
+    system: usize,
     emit: Emit<'_>,
 ) -> Result<()> {
     let disk = work.path("disk");
     File::create(&disk)
         .and_then(|file| file.set_len(load.disk << 20))
         .at("create", &disk)?;
-    let programs = match system {
-        System::Volume => tuff.to_owned(),
-        System::F2fs | System::F2fsLogs => PathBuf::from("/sbin/mkfs.f2fs"),
+    let programs = match SYSTEMS[system].1 {
+        Filesystem::Volume => tuff.to_owned(),
+        _ => PathBuf::from("/sbin/mkfs.f2fs"),
     };
     let plan = Plan {
         modules: &["crc32_generic", "crc32c_generic", "f2fs", "fuse"],
@@ -100,7 +99,7 @@ fn measure(
         memory_mib: 1024,
         patience: PATIENCE,
     };
-    let job = Job::Overwrite {
+    let job = Job {
         system,
         tuff: tuff.display().to_string(),
         load: load.clone(),

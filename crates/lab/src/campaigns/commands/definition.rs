@@ -165,17 +165,17 @@ mod tests {
     use crate::engines::settings::Size;
 
     const TASK: &str = r#"
-        about = "an example"
+        about = 'an example'
         rounds = 3
         [[task]]
-        name = "LZ4 64K"
-        action = "build"
-        settings = { algorithm = "lz4", cluster = "64K" }
+        name = 'LZ4 64K'
+        action = 'build'
+        settings = { algorithm = 'lz4', cluster = '64K' }
         run = [
-        { tool = "tuff" },
-        { tool = "mksquashfs", label = "squashfs 128K", settings = { algorithm = "lz4", cluster = "128K" } },
+        { tool = 'tuff' },
+        { tool = 'mksquashfs', label = 'squashfs 128K', settings = { algorithm = 'lz4', cluster = '128K' } },
         ]
-        bars = [{ value = "wall_ns", against = { tool = "squashfs 128K" }, at_most = 1 }]
+        bars = [{ value = 'wall_ns', against = { tool = 'squashfs 128K' }, at_most = 1 }]
     "#;
 
     #[test]
@@ -191,38 +191,21 @@ mod tests {
     /// Each replacement violates one rule, which the message must name.
     #[test]
     fn a_definition_that_makes_no_sense_is_rejected() {
-        for (from, to, message) in [
-            (
-                "action = \"build\"",
-                "action = \"check\"\ncold = true",
-                "only build tasks",
-            ),
-            (
-                "algorithm = \"lz4\", cluster = \"64K\"",
-                "algorithm = \"lz5\"",
-                "lz5",
-            ),
-            ("rounds = 3", "rounds = 0", "at least one round"),
-            (
-                "label = \"squashfs 128K\"",
-                "label = \"tuff\"",
-                "two runs are called 'tuff'",
-            ),
-            (
-                "against = { tool = \"squashfs",
-                "against = { tool = \"mkfs",
-                "no run 'mkfs",
-            ),
-            ("action = \"build\"", "action = \"check\"", "cannot check"),
-            ("cluster = \"64K\"", "cluster = \"64Q\"", "not a size"),
-            ("cluster = \"64K\"", "clutser = \"64K\"", "clutser"),
-        ] {
-            assert!(TASK.contains(from), "{from}");
-            let error = Definition::parse("example", &TASK.replacen(from, to, 1)).unwrap_err();
-            assert!(
-                error.to_string().contains(message),
-                "{from} -> {to}: {error}"
-            );
+        let cases = "\
+            action = 'build' => action = 'check', cold = true => only build tasks
+            algorithm = 'lz4', cluster = '64K' => algorithm = 'lz5' => lz5
+            rounds = 3 => rounds = 0 => at least one round
+            label = 'squashfs 128K' => label = 'tuff' => two runs are called 'tuff'
+            against = { tool = 'squashfs 128K' => against = { tool = 'mkfs' => no run 'mkfs
+            action = 'build' => action = 'check' => cannot check
+            cluster = '64K' => cluster = '64Q' => not a size
+            cluster = '64K' => clutser = '64K' => clutser";
+        for case in cases.lines() {
+            let parts: Vec<&str> = case.trim().split(" => ").collect();
+            let to = parts[1].replace(", cold", "\ncold");
+            assert!(TASK.contains(parts[0]), "{case}");
+            let error = Definition::parse("example", &TASK.replacen(parts[0], &to, 1)).unwrap_err();
+            assert!(error.to_string().contains(parts[2]), "{case}: {error}");
         }
     }
 }

@@ -44,17 +44,8 @@ const ROOT_MIB: u64 = 160;
 /// Size of the flash for power cuts in MiB.
 const REGION_MIB: usize = 64;
 /// Programs of the small root filesystem.
-const ROOT_PROGRAMS: [&str; 9] = [
-    "/bin/sh",
-    "/bin/bash",
-    "/bin/ls",
-    "/bin/cat",
-    "/bin/sed",
-    "/bin/grep",
-    "/bin/tar",
-    "/usr/bin/find",
-    "/usr/bin/awk",
-];
+const ROOT_PROGRAMS: &str =
+    "/bin/sh /bin/bash /bin/ls /bin/cat /bin/sed /bin/grep /bin/tar /usr/bin/find /usr/bin/awk";
 /// Upper bound of the write at which the power is cut.
 const CUT_WITHIN: usize = 400;
 /// Upper bound of the time after which the power of a flash is cut, in milliseconds.
@@ -109,13 +100,11 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
     let only = conditions.only.as_ref();
     let kinds = select(&KINDS, |kind| kind.name().to_owned(), "--only", only)?;
     need_root("the simulated disk")?;
-    let (guest, tuff) = (
-        conditions.machine.guest()?,
-        conditions.options.need("tuff")?,
-    );
+    let guest = conditions.machine.guest()?;
+    let tuff = conditions.options.need("tuff")?;
     let work = Work::create(conditions.options.work())?;
     let mut root = Root::create(&work.path("root"))?;
-    for program in ROOT_PROGRAMS {
+    for program in ROOT_PROGRAMS.split(' ') {
         root.add(Path::new(program))?;
     }
     let mut list = Vec::new();
@@ -178,20 +167,19 @@ impl Bench<'_> {
 
     /// Writes the initramfs for a filesystem.
     fn initramfs(&self, kind: Filesystem, flash: &str) -> Result<Initramfs> {
-        let mut modules = vec![
-            "crc32c_generic",
-            "crc32_generic",
-            "erofs",
-            "dm_mod",
-            "dm_flakey",
-        ];
-        modules.extend(kind::modules(kind));
+        let always = "crc32c_generic crc32_generic erofs dm_mod dm_flakey".split(' ');
+        let mut modules: Vec<&str> = always.chain(kind::modules(kind)).collect();
         if kind.is_flash() {
             modules.push(flash);
         }
-        let mut programs: Vec<PathBuf> = ["/usr/bin/fio", "/sbin/dmsetup", "/usr/sbin/chroot"]
-            .map(PathBuf::from)
-            .into();
+        let mut programs: Vec<PathBuf> = [
+            "/usr/bin/fio",
+            "/sbin/dmsetup",
+            "/usr/sbin/chroot",
+            "/bin/cp",
+        ]
+        .map(PathBuf::from)
+        .into();
         programs.extend(kind::programs(kind));
         if kind == Filesystem::Erofs {
             programs.push(self.tuff.clone());

@@ -3,6 +3,7 @@
 use crate::measure::workspace::Work;
 use crate::measure::{self, Job};
 use crate::report::table::Figure;
+use crate::verify::tree;
 use crate::{At, Error, Result};
 use std::ffi::OsString;
 use std::fs::File;
@@ -261,10 +262,7 @@ impl<'a> Fio<'a> {
         let mut file = BufReader::with_capacity(1 << 20, file);
         for _ in 0..length / BLOCK as u64 {
             file.read_exact(&mut bytes).at("read", &path)?;
-            let digest = blake3::hash(&bytes);
-            let (head, _) = digest.as_bytes().split_at(8);
-            // fits: eight of 32 bytes
-            digests.push(u64::from_le_bytes(head.try_into().expect("eight bytes")));
+            digests.push(tree::digest(&bytes));
         }
         Ok(digests)
     }

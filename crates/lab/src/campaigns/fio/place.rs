@@ -33,11 +33,11 @@ enum Target {
 
 /// All places in the order of a round.
 pub const PLACES: [Where; 9] = [
-    disk("volume, zone files", Kind::Zones),
-    disk("volume, one file", Kind::File),
-    disk("ext4", Kind::Ext4),
-    disk("XFS", Kind::Xfs),
-    disk("Btrfs", Kind::Btrfs),
+    disk("volume, zone files", place::ZONES),
+    disk("volume, one file", place::FILE),
+    disk("ext4", place::EXT4),
+    disk("XFS", place::XFS),
+    disk("Btrfs", place::BTRFS),
     image("image, tuff mount", Server::Tuff, Format::Erofs),
     image("image, kernel EROFS", Server::Kernel, Format::Erofs),
     image("image, erofsfuse", Server::Erofsfuse, Format::Erofs),
@@ -57,11 +57,10 @@ const fn image(name: &'static str, server: Server, format: Format) -> Where {
 impl Where {
     /// True if this project implements the place.
     pub fn is_ours(self) -> bool {
-        use Target::{Disk, Image};
-        matches!(
-            self.target,
-            Disk(Kind::Zones | Kind::File) | Image(Server::Tuff, _)
-        )
+        match self.target {
+            Target::Disk(kind) => kind.is_ours(),
+            Target::Image(server, _) => server == Server::Tuff,
+        }
     }
 
     /// True if the place supports writes.

@@ -26,12 +26,15 @@ const TEXT: (&str, &str) = ("corpus", "text");
 const MIXED: (&str, &str) = ("corpus", "mixed");
 const READS: (&str, &str) = ("part", "reads");
 
-const SPEEDS: Table = Table {
+const FIGURES: Table = Table {
     rows: &["filesystem"],
+    ..table::PLAIN
+};
+const SPEEDS: Table = Table {
     columns: Columns::Label("read", SPEED),
     base: ("filesystem", &["ext4"]),
     spread: true,
-    ..table::PLAIN
+    ..FIGURES
 };
 
 const TABLES: [Table; 10] = [
@@ -49,9 +52,7 @@ const TABLES: [Table; 10] = [
         title: "5.3: space saved, %",
         only: &[READS],
         columns: Columns::Label("corpus", SAVED),
-        base: ("", &[]),
-        spread: false,
-        ..SPEEDS
+        ..FIGURES
     },
     Table {
         title: "5.3: memory after reading the file, MiB (of ext4)",
@@ -63,17 +64,13 @@ const TABLES: [Table; 10] = [
         title: "5.3, text: parts of the memory, MiB",
         only: &[READS, TEXT, ("read", "sequential")],
         columns: Columns::Figures(MEMORY),
-        base: ("", &[]),
-        spread: false,
-        ..SPEEDS
+        ..FIGURES
     },
     Table {
         title: "5.4, text: MiB read from the device for 16 MiB requested",
         only: &[READS, TEXT],
         columns: Columns::Label("read", DEVICE),
-        base: ("", &[]),
-        spread: false,
-        ..SPEEDS
+        ..FIGURES
     },
     Table {
         title: "5.5, text: random reads and space saved",
@@ -86,9 +83,7 @@ const TABLES: [Table; 10] = [
         title: "5.6: clusters decodable in place, %",
         only: &[READS],
         columns: Columns::Label("corpus", IN_PLACE),
-        base: ("", &[]),
-        spread: false,
-        ..SPEEDS
+        ..FIGURES
     },
     Table {
         title: "5.6, text: decode strategies, MiB/s (of adaptive)",

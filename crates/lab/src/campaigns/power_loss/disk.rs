@@ -301,13 +301,8 @@ mod tests {
     fn a_disk_that_ignores_flushes_loses_flushed_writes() {
         let lost = (0..64).any(|seed| {
             let disk = Disk::new(SIZE);
-            disk.set(
-                Fault::Cut {
-                    write: 2,
-                    lies: true,
-                },
-                seed,
-            );
+            let (write, lies) = (2, true);
+            disk.set(Fault::Cut { write, lies }, seed);
             disk.write(0, &[1; 512]).unwrap();
             disk.flush().unwrap();
             disk.cut();
@@ -335,11 +330,7 @@ mod tests {
             assert_eq!(new as u64 % SECTOR, 0);
             let rest: Vec<u8> = (4096 + new..12288).map(|at| u8::from(at < 8192)).collect();
             assert_eq!(found[4096 + new..], rest);
-            seen[match new {
-                0 => 0,
-                8192 => 2,
-                _ => 1,
-            }] = true;
+            seen[usize::from(new > 0) + usize::from(new == 8192)] = true;
         }
         assert_eq!(seen, [true; 3]);
     }
@@ -360,12 +351,8 @@ mod tests {
     #[test]
     fn bit_errors_are_in_the_selected_writes() {
         let disk = Disk::new(SIZE);
-        let fault = Fault::Bits {
-            from: 1,
-            to: 3,
-            one_in: 1,
-        };
-        disk.set(fault, 7);
+        let (from, to, one_in) = (1, 3, 1);
+        disk.set(Fault::Bits { from, to, one_in }, 7);
         for n in 0..4 {
             disk.write(n * 4096, &[0xFF; 4096]).unwrap();
         }
@@ -389,11 +376,7 @@ mod tests {
         assert_eq!(disk.discard(u64::MAX - 511, 512), Err(Refused));
         assert_eq!(disk.read(SIZE - 512, 1024).unwrap().len(), 512);
         assert_eq!(disk.read(SIZE, 1024).unwrap().len(), 0);
-    }
-
-    #[test]
-    fn a_discard_inside_a_page_keeps_the_rest_of_it() {
-        let disk = Disk::new(SIZE);
+        // A discard inside a page keeps the rest of it.
         disk.write(0, &[3; 8192]).unwrap();
         disk.discard(512, 1024).unwrap();
         disk.discard(3584, 1024).unwrap();

@@ -25,10 +25,11 @@ use crate::measure::workspace::Work;
 use crate::options::{Emit, Options, need_root, select};
 use crate::record::{Header, Line, labels};
 use crate::{At, Error, Result};
+use clap::ValueEnum as _;
 use disk::{Disk, Fault, Pages, SIZE};
 use disk_file::DiskFile;
 use load::{Pace, Promise};
-use outcome::{FAILURES, Failure, Outcome};
+use outcome::{Failure, Outcome};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -86,7 +87,7 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
     let kinds = select(&FILESYSTEMS, |kind| kind.name().to_owned(), "--only", only)?;
     need_root("the loop device")?;
     let failures = match conditions.failure.as_slice() {
-        [] => FAILURES.to_vec(),
+        [] => Failure::value_variants().to_vec(),
         some => some.to_vec(),
     };
     let tuff = conditions.options.need("tuff")?;

@@ -4,7 +4,7 @@ use super::load::{NEVER_WRITTEN, Promise, Verdict};
 use crate::engines::filesystem::Place;
 use std::path::Path;
 
-/// Failure that a round injects.
+/// Failure that a round injects, in the order of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Failure {
     /// Power cut; every operation is synced before the next one
@@ -18,15 +18,6 @@ pub enum Failure {
     /// Eight consecutive writes have a bit error each
     BitsBurst,
 }
-
-/// All failures in the order of a round.
-pub const FAILURES: [Failure; 5] = [
-    Failure::CutSync,
-    Failure::CutAsync,
-    Failure::CutLying,
-    Failure::BitsForever,
-    Failure::BitsBurst,
-];
 
 impl Failure {
     /// Name of the table column or row.
@@ -152,11 +143,12 @@ fn look(place: &Place<'_>, promise: &Promise) -> Result<Verdict, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::ValueEnum as _;
 
     #[test]
     fn volumes_have_to_be_clean_after_cuts_and_never_silent_after_bit_errors() {
         use Outcome::{AutoFixed, Clean, Fatal, Silent};
-        for failure in FAILURES {
+        for failure in Failure::value_variants() {
             let permitted = [Clean, AutoFixed, Fatal, Silent].map(|o| failure.permits(o));
             let expected = match failure {
                 Failure::CutSync | Failure::CutAsync => [true, false, false, false],

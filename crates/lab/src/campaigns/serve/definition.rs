@@ -25,7 +25,7 @@
 //! Invariants, checked when a definition is parsed: names are unique in each list, every name in a
 //! workload or bar refers to an existing item, and every builder supports its settings.
 
-use super::image::ImageSpec;
+use super::image::{self, ImageSpec};
 use super::server::ServerSpec;
 use super::workload::Kind;
 use crate::definition::{check_known, check_unique};
@@ -94,15 +94,10 @@ pub struct Workload {
 impl crate::definition::Definition for Definition {
     fn check(&self) -> Result<(), String> {
         let servers: Vec<&str> = self.servers.iter().map(|s| &*s.name).collect();
-        let images: Vec<&str> = self.images.iter().map(|i| &*i.name).collect();
+        let images = image::check_all(&self.images)?;
         let workloads: Vec<&str> = self.workloads.iter().map(|w| &*w.name).collect();
         check_unique("server", &servers)?;
-        check_unique("image", &images)?;
         check_unique("workload", &workloads)?;
-        for image in &self.images {
-            let wrong = |reason| format!("image '{}': {reason}", image.name);
-            image.check().map_err(wrong)?;
-        }
         for workload in &self.workloads {
             for image in workload.images.iter().flatten() {
                 check_known("image", &images, image)?;
@@ -135,43 +130,32 @@ mod tests {
     use crate::definition::Definition as _;
 
     const GOOD: &str = r#"
-        about = "x"
+        about = 'x'
         rounds = 1
-        server = [{ name = "tuff", kind = "tuff" }, { name = "kernel", kind = "kernel" }]
+        server = [{ name = 'tuff', kind = 'tuff' }, { name = 'kernel', kind = 'kernel' }]
         [[image]]
-        name = "plain"
-        by = "tuff"
+        name = 'plain'
+        by = 'tuff'
         [[workload]]
-        name = "walk"
-        reads = { kind = "walk", folder = "" }
-        bars = [{ cell = { server = "tuff" }, value = "warm_ns", against = { server = "kernel" }, at_most = 1.1 }]
+        name = 'walk'
+        reads = { kind = 'walk', folder = '' }
+        bars = [{ cell = { server = 'tuff' }, value = 'warm_ns', against = { server = 'kernel' }, at_most = 1.1 }]
     "#;
 
     #[test]
     fn names_that_are_twice_or_nowhere_and_wrong_settings_are_refused() {
         assert!(Definition::parse("x", GOOD).is_ok());
-        let cases = [
-            ("name = \"kernel\"", "name = \"tuff\"", "two servers"),
-            (
-                "against = { server = \"kernel\" }",
-                "against = { server = \"ext4\" }",
-                "no server 'ext4'",
-            ),
-            (
-                "name = \"walk\"",
-                "name = \"walk\"\nimages = [\"y\"]",
-                "no image 'y'",
-            ),
-            ("kind = \"walk\"", "kind = \"run\"", "unknown variant"),
-            (
-                "by = \"tuff\"",
-                "by = \"mkfs.xfs\"\nsettings = { level = 1 }",
-                "no settings",
-            ),
-        ];
-        for (from, to, expected) in cases {
-            let error = Definition::parse("x", &GOOD.replacen(from, to, 1)).unwrap_err();
-            assert!(error.to_string().contains(expected), "{error}");
+        let cases = "\
+            name = 'kernel' => name = 'tuff' => two servers
+            against = { server = 'kernel' } => against = { server = 'ext4' } => no server 'ext4'
+            name = 'walk' => name = 'walk', images = ['y'] => no image 'y'
+            kind = 'walk' => kind = 'run' => unknown variant
+            by = 'tuff' => by = 'mkfs.xfs', settings = { level = 1 } => no settings";
+        for case in cases.lines() {
+            let parts: Vec<&str> = case.trim().split(" => ").collect();
+            let text = GOOD.replacen(parts[0], &parts[1].replace("', ", "'\n"), 1);
+            let error = Definition::parse("x", &text).unwrap_err();
+            assert!(error.to_string().contains(parts[2]), "{error}");
         }
     }
 }

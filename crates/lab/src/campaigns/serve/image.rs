@@ -1,5 +1,6 @@
 //! Images of a tree: built by an image builder, or a writable filesystem in a file, into which the tree is copied.
 
+use crate::definition::check_unique;
 use crate::engines::settings::{Action, Algorithm, Settings};
 use crate::engines::{self, Places, Tool, version};
 use crate::measure::workspace::{self, Work};
@@ -38,6 +39,17 @@ pub struct ImageSpec {
     /// Settings of the build.
     #[serde(default)]
     pub settings: Settings,
+}
+
+/// Checks the names and the settings of images. Returns the names.
+pub(crate) fn check_all(images: &[ImageSpec]) -> Result<Vec<&str>, String> {
+    let names: Vec<&str> = images.iter().map(|i| &*i.name).collect();
+    check_unique("image", &names)?;
+    for image in images {
+        let wrong = |reason| format!("image '{}': {reason}", image.name);
+        image.check().map_err(wrong)?;
+    }
+    Ok(names)
 }
 
 fn default_maker() -> String {

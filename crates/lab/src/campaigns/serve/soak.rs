@@ -9,10 +9,11 @@ use super::workload::{Kind, Script};
 use crate::engines::Format;
 use crate::engines::settings::Size;
 use crate::measure::cgroup::{self, Membership};
+use crate::measure::root;
 use crate::measure::stats::median;
 use crate::measure::workspace::Work;
 use crate::options::{Options, minutes};
-use crate::{At, Error, Result};
+use crate::{Error, Result};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -164,21 +165,16 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// above 1 MiB in the root of the tree.
 fn kinds(tree: &Path) -> Result<Vec<Kind>> {
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(tree).at("list", tree)? {
-        let entry = entry.at("list", tree)?;
-        let attributes = entry.metadata().at("list", tree)?;
-        if attributes.is_file() && attributes.len() > 1 << 20 {
-            files.push(PathBuf::from(entry.file_name()));
-        }
-    }
-    files.sort();
+    root::list(tree, &mut files)?;
+    files.retain(|(path, length)| path.parent() == Some(tree) && *length > 1 << 20);
     let folder = PathBuf::new;
     let small = Kind::Small {
         folder: folder(),
         count: 500,
     };
     let mut kinds = vec![Kind::Walk { folder: folder() }, small];
-    for file in files {
+    for file in files.iter().filter_map(|(path, _)| path.file_name()) {
+        let file = PathBuf::from(file);
         kinds.push(Kind::Sequential { file: file.clone() });
         kinds.push(Kind::Stride { file: file.clone() });
         kinds.push(Kind::Random { file, count: 500 });

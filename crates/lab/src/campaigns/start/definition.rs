@@ -30,7 +30,7 @@
 //! * Every command has a program.
 
 use crate::campaigns::serve::definition::Cache;
-use crate::campaigns::serve::image::ImageSpec;
+use crate::campaigns::serve::image::{self, ImageSpec};
 use crate::campaigns::serve::server::ServerSpec;
 use crate::definition::{check_known, check_unique};
 use crate::engines::settings::Size;
@@ -124,16 +124,11 @@ impl Condition {
 
 impl crate::definition::Definition for Definition {
     fn check(&self) -> Result<(), String> {
-        let images: Vec<&str> = self.images.iter().map(|i| &*i.name).collect();
+        let images = image::check_all(&self.images)?;
         let servers: Vec<&str> = self.servers.iter().map(|s| &*s.name).collect();
         let programs: Vec<&str> = self.programs.iter().map(|p| &*p.name).collect();
-        check_unique("image", &images)?;
         check_unique("server", &servers)?;
         check_unique("program", &programs)?;
-        for image in &self.images {
-            let wrong = |reason| format!("image '{}': {reason}", image.name);
-            image.check().map_err(wrong)?;
-        }
         for server in &self.servers {
             check_known("image", &images, &server.image)?;
             let serves = |image: &&ImageSpec| server.kind.serves(image.filesystem());

@@ -158,20 +158,11 @@ pub fn start(order: &Order) -> Result<Started> {
 
 /// Reads `left` bytes of a file, starting over at its end.
 fn fill_memory(path: &Path, mut left: u64) -> Result<()> {
-    let mut buffer = vec![0; 128 << 10];
     while left > 0 {
-        let mut file = File::open(path).at("read", path)?;
-        let mut length = 0;
-        loop {
-            let read = file.read(&mut buffer).at("read", path)? as u64;
-            length += read;
-            left = left.saturating_sub(read);
-            if read == 0 || left == 0 {
-                break;
-            }
-        }
-        if length == 0 {
-            return Ok(());
+        let file = File::open(path).at("read", path)?;
+        match std::io::copy(&mut file.take(left), &mut std::io::sink()).at("read", path)? {
+            0 => break,
+            read => left -= read,
         }
     }
     Ok(())

@@ -13,6 +13,7 @@
 use crate::options::{Emit, minutes};
 use crate::record::{Header, Line, Record, labels};
 use crate::report::table::{self, Columns, Figure, Table};
+use crate::verify::tree;
 use crate::{At, Error, Result};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -221,9 +222,7 @@ fn done(folder: &Path, header: &Header) -> Result<BTreeSet<String>> {
 fn one(unit: Unit, seed: u64) -> Vec<Line> {
     let begin = Instant::now();
     let name = unit.name();
-    let digest = blake3::hash(name.as_bytes());
-    let (first, _) = digest.as_bytes().split_at(8);
-    let seed = seed ^ u64::from_le_bytes(first.try_into().unwrap_or_default());
+    let seed = seed ^ tree::digest(name.as_bytes());
     let (tally, found) = unit.run(seed);
     let cell = labels([("group", unit.group), ("unit", &name)]);
     // Counts are far below the limit of exact numbers.

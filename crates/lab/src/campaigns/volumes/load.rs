@@ -4,7 +4,6 @@ use crate::measure::stats;
 use crate::{At, Error, Result};
 use rustix::fs::{Advice, fadvise};
 use std::fs::{self, File};
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -28,48 +27,30 @@ const SYNCS: usize = 400;
 /// Duration of the load that creates directories during background writes.
 const BESIDE: Duration = Duration::from_secs(10);
 
-/// Operation that a figure measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Load {
-    /// Creation and write of a small file.
-    Make,
-    /// Deletion of a small file.
-    Delete,
-    /// Sequential write of 1 MiB, including its share of one fsync.
-    Write,
-    /// Sequential read of 1 MiB from the page cache of the host, with an empty page cache of the mount.
-    Read,
-    /// Random overwrite of a page, including its share of one fsync.
-    Overwrite,
-    /// Write of a page and fdatasync, median.
-    Fdatasync,
-    /// Creation and removal of a directory during heavy background writes, median.
-    Beside,
-    /// 99.9th percentile of [`Load::Beside`].
-    BesideTail,
-    /// Longest time of [`Load::Beside`].
-    BesideLongest,
-}
+/// Creation and write of a small file.
+pub(super) const MAKE: &str = "create a small file, us";
+/// Deletion of a small file.
+pub(super) const DELETE: &str = "delete a small file, us";
+/// Sequential write of 1 MiB, including its share of one fsync.
+pub(super) const WRITE: &str = "sequential write of 1 MiB, us";
+/// Sequential read of 1 MiB from the page cache of the host, with an empty page cache of the mount.
+pub(super) const READ: &str = "sequential read of 1 MiB, us";
+/// Random overwrite of a page, including its share of one fsync.
+pub(super) const OVERWRITE: &str = "random overwrite of a page, us";
+/// Write of a page and fdatasync, median.
+pub(super) const FDATASYNC: &str = "page write and fdatasync, median, us";
+/// Creation and removal of a directory during heavy background writes: median, 99.9th percentile and longest time.
+const BESIDES: [(&str, f64); 3] = [
+    ("mkdir and rmdir during background writes, median, us", 0.5),
+    ("the same, 99.9th percentile, us", 0.999),
+    ("the same, maximum, us", 1.0),
+];
 
-impl Load {
-    /// Name of the table row, with the operation and the unit.
-    pub fn name(self) -> &'static str {
-        match self {
-            Load::Make => "create a small file, us",
-            Load::Delete => "delete a small file, us",
-            Load::Write => "sequential write of 1 MiB, us",
-            Load::Read => "sequential read of 1 MiB, us",
-            Load::Overwrite => "random overwrite of a page, us",
-            Load::Fdatasync => "page write and fdatasync, median, us",
-            Load::Beside => "mkdir and rmdir during background writes, median, us",
-            Load::BesideTail => "the same, 99.9th percentile, us",
-            Load::BesideLongest => "the same, maximum, us",
-        }
-    }
-}
+/// Name of a table row, with the operation and the unit, and its cost in nanoseconds.
+pub type Cost = (&'static str, f64);
 
-/// Function that runs related loads in the place at a path. Returns costs in nanoseconds.
-pub type Group = fn(&Path) -> Result<Vec<(Load, f64)>>;
+/// Function that runs related loads in the place at a path.
+pub type Group = fn(&Path) -> Result<Vec<Cost>>;
 
 /// All groups of loads with their names.
 pub const GROUPS: [(&str, Group); 5] = [
@@ -79,10 +60,6 @@ pub const GROUPS: [(&str, Group); 5] = [
     ("fdatasync", fdatasync),
     ("beside", beside),
 ];
-
-fn done<T>(result: io::Result<T>, what: &str, path: &Path) -> Result<T> {
-    result.at(what, path)
-}
 
 fn wrong(path: &Path, what: &str) -> Error {
     Error::Command(format!("{}: {what}", path.display()))
@@ -102,85 +79,78 @@ fn fill(seed: u64, buf: &mut [u8]) {
 
 /// Evicts a file from the page cache of the mount, but not from that of the host.
 fn forget(file: &File, path: &Path) -> Result<()> {
-    done(
-        fadvise(file, 0, None, Advice::DontNeed).map_err(Into::into),
-        "drop the cache of",
-        path,
-    )
+    fadvise(file, 0, None, Advice::DontNeed).at("drop the cache of", path)
 }
 
-fn files(place: &Path) -> Result<Vec<(Load, f64)>> {
+fn files(place: &Path) -> Result<Vec<Cost>> {
     let top = place.join("files");
     let dir = |n: usize| top.join(format!("d{}", n / IN_A_DIRECTORY));
     let path = |n: usize| dir(n).join(format!("f{n}"));
     let mut bytes = vec![0; SMALL];
     let begun = Instant::now();
-    done(fs::create_dir(&top), "create", &top)?;
+    fs::create_dir(&top).at("create", &top)?;
     for n in 0..FILES {
         if n % IN_A_DIRECTORY == 0 {
-            done(fs::create_dir(dir(n)), "create", &dir(n))?;
+            fs::create_dir(dir(n)).at("create", &dir(n))?;
         }
         fill(n as u64, &mut bytes);
-        done(fs::write(path(n), &bytes), "write", &path(n))?;
+        fs::write(path(n), &bytes).at("write", &path(n))?;
     }
     let made = begun.elapsed();
     for n in 0..FILES {
         fill(n as u64, &mut bytes);
-        if done(fs::read(path(n)), "read", &path(n))? != bytes {
+        if fs::read(path(n)).at("read", &path(n))? != bytes {
             return Err(wrong(&path(n), "content differs from the written bytes"));
         }
     }
     let begun = Instant::now();
     for n in 0..FILES {
-        done(fs::remove_file(path(n)), "delete", &path(n))?;
+        fs::remove_file(path(n)).at("delete", &path(n))?;
         if n % IN_A_DIRECTORY == IN_A_DIRECTORY - 1 {
-            done(fs::remove_dir(dir(n)), "delete", &dir(n))?;
+            fs::remove_dir(dir(n)).at("delete", &dir(n))?;
         }
     }
-    done(fs::remove_dir(&top), "delete", &top)?;
+    fs::remove_dir(&top).at("delete", &top)?;
     let deleted = begun.elapsed();
     if top.exists() {
         return Err(wrong(&top, "exists after its deletion"));
     }
     Ok(vec![
-        (Load::Make, each(made, FILES)),
-        (Load::Delete, each(deleted, FILES)),
+        (MAKE, each(made, FILES)),
+        (DELETE, each(deleted, FILES)),
     ])
 }
 
-fn stream(place: &Path) -> Result<Vec<(Load, f64)>> {
+fn stream(place: &Path) -> Result<Vec<Cost>> {
     let path = place.join("large");
     let mut bytes = vec![0; MIB];
-    let file = done(File::create_new(&path), "create", &path)?;
+    let file = File::create_new(&path).at("create", &path)?;
     let mut written = Duration::ZERO;
     for n in 0..LARGE {
         fill(n, &mut bytes);
         let begun = Instant::now();
-        done(file.write_all_at(&bytes, n << 20), "write", &path)?;
+        file.write_all_at(&bytes, n << 20).at("write", &path)?;
         written += begun.elapsed();
     }
     let begun = Instant::now();
-    done(file.sync_all(), "sync", &path)?;
+    file.sync_all().at("sync", &path)?;
     written += begun.elapsed();
     drop(file);
-    let file = done(File::open(&path), "open", &path)?;
+    let file = File::open(&path).at("open", &path)?;
     forget(&file, &path)?;
     let (mut read, mut found) = (Duration::ZERO, vec![0; MIB]);
     for n in 0..LARGE {
         let begun = Instant::now();
-        done(file.read_exact_at(&mut found, n << 20), "read", &path)?;
+        file.read_exact_at(&mut found, n << 20).at("read", &path)?;
         read += begun.elapsed();
         fill(n, &mut bytes);
         if found != bytes {
             return Err(wrong(&path, "content differs from the written bytes"));
         }
     }
-    done(fs::remove_file(&path), "delete", &path)?;
+    fs::remove_file(&path).at("delete", &path)?;
     let all = LARGE as usize;
-    Ok(vec![
-        (Load::Write, each(written, all)),
-        (Load::Read, each(read, all)),
-    ])
+    Ok(vec![(WRITE, each(written, all)), (READ, each(read, all))])
 }
 
 /// Creates and syncs a file of pages. Each page is filled with its number as the seed.
@@ -191,13 +161,14 @@ fn pages(place: &Path, count: usize) -> Result<(PathBuf, File)> {
         .write(true)
         .create_new(true)
         .open(&path);
-    let file = done(file, "create", &path)?;
+    let file = file.at("create", &path)?;
     let mut page = vec![0; PAGE];
     for n in 0..count {
         fill(n as u64, &mut page);
-        done(file.write_all_at(&page, (n * PAGE) as u64), "write", &path)?;
+        file.write_all_at(&page, (n * PAGE) as u64)
+            .at("write", &path)?;
     }
-    done(file.sync_all(), "sync", &path)?;
+    file.sync_all().at("sync", &path)?;
     Ok((path, file))
 }
 
@@ -207,16 +178,13 @@ fn compare(path: &Path, file: &File, seeds: &[u64]) -> Result<()> {
     let (mut page, mut found) = (vec![0; PAGE], vec![0; PAGE]);
     for (n, seed) in seeds.iter().enumerate() {
         fill(*seed, &mut page);
-        done(
-            file.read_exact_at(&mut found, (n * PAGE) as u64),
-            "read",
-            path,
-        )?;
+        file.read_exact_at(&mut found, (n * PAGE) as u64)
+            .at("read", path)?;
         if found != page {
             return Err(wrong(path, "content differs from the written bytes"));
         }
     }
-    done(fs::remove_file(path), "delete", path)
+    fs::remove_file(path).at("delete", path)
 }
 
 /// Overwrites random pages of a file of `pages` pages, `count` times, and compares them. `synced` calls fdatasync after each.
@@ -231,37 +199,35 @@ fn rewrite(place: &Path, count: usize, pages: usize, synced: bool) -> Result<(Ve
         seeds[at] = (pages + n) as u64;
         fill(seeds[at], &mut page);
         let begun = Instant::now();
-        done(file.write_all_at(&page, (at * PAGE) as u64), "write", &path)?;
+        file.write_all_at(&page, (at * PAGE) as u64)
+            .at("write", &path)?;
         if synced {
-            done(file.sync_data(), "sync", &path)?;
+            file.sync_data().at("sync", &path)?;
         }
         times.push(begun.elapsed().as_nanos() as f64);
     }
     let begun = Instant::now();
-    done(file.sync_all(), "sync", &path)?;
+    file.sync_all().at("sync", &path)?;
     let end = begun.elapsed().as_nanos() as f64;
     compare(&path, &file, &seeds)?;
     Ok((times, end))
 }
 
-fn overwrite(place: &Path) -> Result<Vec<(Load, f64)>> {
+fn overwrite(place: &Path) -> Result<Vec<Cost>> {
     let (times, end) = rewrite(place, OVERWRITES, PAGES, false)?;
     let cost = (times.iter().sum::<f64>() + end) / OVERWRITES as f64;
-    Ok(vec![(Load::Overwrite, cost)])
+    Ok(vec![(OVERWRITE, cost)])
 }
 
-fn fdatasync(place: &Path) -> Result<Vec<(Load, f64)>> {
+fn fdatasync(place: &Path) -> Result<Vec<Cost>> {
     let (times, _) = rewrite(place, SYNCS, 256, true)?;
-    let cost = stats::median(&times);
-    Ok(cost
-        .map(|cost| (Load::Fdatasync, cost))
-        .into_iter()
-        .collect())
+    let cost = stats::median(&times).unwrap_or_default();
+    Ok(vec![(FDATASYNC, cost)])
 }
 
 /// Two threads write in the background: one overwrites random pages, one rewrites a large file. Meanwhile the
 /// caller's thread measures mkdir and rmdir.
-fn beside(place: &Path) -> Result<Vec<(Load, f64)>> {
+fn beside(place: &Path) -> Result<Vec<Cost>> {
     let (path, file) = pages(place, PAGES)?;
     let large = place.join("again");
     let ended = AtomicBool::new(false);
@@ -272,17 +238,18 @@ fn beside(place: &Path) -> Result<Vec<(Load, f64)>> {
             while !ended.load(Relaxed) {
                 let at = rng.below(PAGES);
                 fill(at as u64, &mut page);
-                done(file.write_all_at(&page, (at * PAGE) as u64), "write", &path)?;
+                file.write_all_at(&page, (at * PAGE) as u64)
+                    .at("write", &path)?;
             }
             Ok(())
         });
         let again = scope.spawn(|| {
             let bytes = vec![7; MIB];
             while !ended.load(Relaxed) {
-                let file = done(File::create(&large), "create", &large)?;
+                let file = File::create(&large).at("create", &large)?;
                 let mut n = 0;
                 while n < 128 && !ended.load(Relaxed) {
-                    done(file.write_all_at(&bytes, n << 20), "write", &large)?;
+                    file.write_all_at(&bytes, n << 20).at("write", &large)?;
                     n += 1;
                 }
             }
@@ -293,8 +260,8 @@ fn beside(place: &Path) -> Result<Vec<(Load, f64)>> {
             while begun.elapsed() < BESIDE {
                 let dir = place.join(format!("d{}", times.len()));
                 let now = Instant::now();
-                done(fs::create_dir(&dir), "create", &dir)?;
-                done(fs::remove_dir(&dir), "delete", &dir)?;
+                fs::create_dir(&dir).at("create", &dir)?;
+                fs::remove_dir(&dir).at("delete", &dir)?;
                 times.push(now.elapsed().as_nanos() as f64);
                 std::thread::sleep(Duration::from_millis(2));
             }
@@ -314,14 +281,10 @@ fn beside(place: &Path) -> Result<Vec<(Load, f64)>> {
     // The overwrites did not change the content of any page.
     let seeds: Vec<u64> = (0..PAGES as u64).collect();
     compare(&path, &file, &seeds)?;
-    done(fs::remove_file(&large), "delete", &large)?;
+    fs::remove_file(&large).at("delete", &large)?;
     times.sort_by(f64::total_cmp);
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-    Ok(vec![
-        (Load::Beside, at(0.5)),
-        (Load::BesideTail, at(0.999)),
-        (Load::BesideLongest, at(1.0)),
-    ])
+    Ok(BESIDES.map(|(name, share)| (name, at(share))).into())
 }
 
 #[cfg(test)]
@@ -331,11 +294,11 @@ mod tests {
     #[test]
     fn loads_return_their_costs_and_remove_their_files() {
         let place = tempfile::tempdir().unwrap();
-        let loads = |costs: Vec<(Load, f64)>| costs.into_iter().map(|(l, _)| l).collect::<Vec<_>>();
+        let loads = |costs: Vec<Cost>| costs.into_iter().map(|(l, _)| l).collect::<Vec<_>>();
         let made = files(place.path()).unwrap();
-        assert_eq!(loads(made), [Load::Make, Load::Delete]);
+        assert_eq!(loads(made), [MAKE, DELETE]);
         let synced = fdatasync(place.path()).unwrap();
-        assert_eq!(loads(synced), [Load::Fdatasync]);
+        assert_eq!(loads(synced), [FDATASYNC]);
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
     }
 

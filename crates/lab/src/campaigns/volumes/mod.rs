@@ -71,13 +71,13 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
         for kind in places {
             let mut place = Place::make(kind, &work, &tuff)?;
             let mut sample = |label: &str, text: &str, value: &str, number: f64| {
-                let cell = labels([(label, text), ("place", kind.name())]);
+                let cell = labels([(label, text), ("place", kind.name)]);
                 emit(&Line::sample(cell, round, [(value, number)]))
             };
             for (_, group) in &plan {
                 stop::check()?;
                 for (load, cost) in group(place.point())? {
-                    sample("load", load.name(), "cost_ns", cost)?;
+                    sample("load", load, "cost_ns", cost)?;
                 }
             }
             if conditions.discards {

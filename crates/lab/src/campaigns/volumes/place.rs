@@ -13,71 +13,62 @@ use std::path::{Path, PathBuf};
 pub(crate) const SIZE: u64 = 4 << 30;
 
 /// Type of filesystem and of its backing store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// A volume in zone files.
-    Zones,
-    /// The same, mounted with `--discard polite`.
-    Polite,
-    /// The same, mounted with `--discard dispatch`.
-    Dispatch,
-    /// The same with sections of 1 MiB instead of 1 GiB.
-    Sections,
-    /// A volume in one file.
-    File,
-    /// ext4 in a file, through a loop device.
-    Ext4,
-    /// XFS in a file, through a loop device.
-    Xfs,
-    /// Btrfs in a file, through a loop device.
-    Btrfs,
-    /// The filesystem of the host.
-    Host,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// Name of the table column.
+    pub name: &'static str,
+    /// Filesystem: a volume, or one of the kernel in a file, through a loop device. None for that of the host.
+    filesystem: Option<Filesystem>,
+    /// Options that create a volume, and those that mount it.
+    options: [&'static [&'static str]; 2],
 }
-
-/// Places of this measurement in the order of a round.
-pub const PLACES: [Kind; 4] = [Kind::Zones, Kind::File, Kind::Ext4, Kind::Host];
-/// Places that compare dispatches of discards and sizes of sections.
-pub const DISCARDS: [Kind; 4] = [Kind::Zones, Kind::Polite, Kind::Dispatch, Kind::Sections];
 
 impl Kind {
-    /// Name of the table column.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Zones => "volume, zone files",
-            Kind::Polite => "volume, polite discards",
-            Kind::Dispatch => "volume, dispatched discards",
-            Kind::Sections => "volume, sections of 1 MiB",
-            Kind::File => "volume, one file",
-            Kind::Ext4 => "ext4, loop device",
-            Kind::Xfs => "XFS, loop device",
-            Kind::Btrfs => "Btrfs, loop device",
-            Kind::Host => "host",
-        }
-    }
-
-    /// Returns the filesystem. None for that of the host.
-    fn filesystem(self) -> Option<Filesystem> {
-        match self {
-            Kind::Ext4 => Some(Filesystem::Ext4),
-            Kind::Xfs => Some(Filesystem::Xfs),
-            Kind::Btrfs => Some(Filesystem::Btrfs),
-            Kind::Host => None,
-            _ => Some(Filesystem::Volume),
-        }
-    }
-
-    /// Returns the options that create a volume and mount it.
-    fn options(self) -> [&'static [&'static str]; 2] {
-        match self {
-            Kind::File => [&["--file"], &[]],
-            Kind::Sections => [&["--section", "1M"], &[]],
-            Kind::Polite => [&[], &["--discard", "polite"]],
-            Kind::Dispatch => [&[], &["--discard", "dispatch"]],
-            _ => [&[], &[]],
-        }
+    /// True for a volume.
+    pub fn is_ours(self) -> bool {
+        self.filesystem == Some(Filesystem::Volume)
     }
 }
+
+const fn kind(name: &'static str, filesystem: Option<Filesystem>) -> Kind {
+    Kind {
+        name,
+        filesystem,
+        options: [&[], &[]],
+    }
+}
+
+const fn volume(name: &'static str, options: [&'static [&'static str]; 2]) -> Kind {
+    Kind {
+        options,
+        ..kind(name, Some(Filesystem::Volume))
+    }
+}
+
+/// A volume in zone files.
+pub const ZONES: Kind = volume("volume, zone files", [&[], &[]]);
+/// A volume in one file.
+pub const FILE: Kind = volume("volume, one file", [&["--file"], &[]]);
+/// ext4 in a file.
+pub const EXT4: Kind = kind("ext4, loop device", Some(Filesystem::Ext4));
+/// XFS in a file.
+pub const XFS: Kind = kind("XFS, loop device", Some(Filesystem::Xfs));
+/// Btrfs in a file.
+pub const BTRFS: Kind = kind("Btrfs, loop device", Some(Filesystem::Btrfs));
+/// The filesystem of the host.
+pub const HOST: Kind = kind("host", None);
+/// Places of this measurement in the order of a round.
+pub const PLACES: [Kind; 4] = [ZONES, FILE, EXT4, HOST];
+/// Places that compare dispatches of discards and sizes of sections, which are of 1 GiB elsewhere.
+pub const DISCARDS: [Kind; 4] = [
+    ZONES,
+    volume("volume, polite discards", [&[], &["--discard", "polite"]]),
+    volume(
+        "volume, dispatched discards",
+        [&[], &["--discard", "dispatch"]],
+    ),
+    volume("volume, sections of 1 MiB", [&["--section", "1M"], &[]]),
+];
 
 /// Mounted filesystem. Unmounted and removed by `Place::end` or when dropped.
 pub struct Place {
@@ -104,10 +95,10 @@ impl Place {
             ended: false,
         };
         std::fs::create_dir(&place.point).at("create", &place.point)?;
-        match kind.filesystem() {
+        match kind.filesystem {
             Some(Filesystem::Volume) => {
                 let create = ["volume", "create", "--size", &SIZE.to_string()];
-                place.volume(&create, kind.options()[0], &[&place.store])?;
+                place.volume(&create, kind.options[0], &[&place.store])?;
             }
             Some(_) => {
                 let file = File::create_new(&place.store);
@@ -131,7 +122,7 @@ impl Place {
 
     /// Calls `what` with the filesystem on its device.
     fn on(&self, what: impl FnOnce(&filesystem::Place<'_>) -> Result<(), String>) -> Result<()> {
-        let Some(kind) = self.kind.filesystem() else {
+        let Some(kind) = self.kind.filesystem else {
             return Ok(());
         };
         let device = self.device.as_ref().map_or(&*self.store, Device::path);
@@ -146,10 +137,10 @@ impl Place {
 
     /// Mounts it again after [`Place::unmount`]. [`Place::make`] returns a mounted place.
     pub(crate) fn mount(&mut self) -> Result<()> {
-        match self.kind.filesystem() {
+        match self.kind.filesystem {
             Some(Filesystem::Volume) => {
                 let paths: [&Path; 2] = [&self.store, &self.point];
-                self.volume(&["volume", "mount"], self.kind.options()[1], &paths)?;
+                self.volume(&["volume", "mount"], self.kind.options[1], &paths)?;
             }
             _ => self.on(|on| on.mount(""))?,
         }

@@ -49,11 +49,10 @@ impl Session<'_> {
             return Ok(Some("rsync was not found".to_owned()));
         };
         let tuff = self.find(Tool::Tuff).map(|f| f.path);
-        let program = match server {
-            Server::Kernel => None,
-            _ if tuff.is_none() => return Ok(Some("tuff was not found".to_owned())),
-            _ => tuff.as_deref(),
-        };
+        let program = tuff.as_deref().filter(|_| server != Server::Kernel);
+        if program.is_none() && server != Server::Kernel {
+            return Ok(Some("tuff was not found".to_owned()));
+        }
         workspace::remove(self.work.target())?;
         let point = self.work.path("mount");
         let format: Format = subject.found.tool.format();

@@ -84,10 +84,8 @@ impl Session<'_> {
                     Ok(tree) => source.tree.differences(&tree),
                     // A read error of the kernel is a defect of the image, not of the host.
                     Err(e) => {
-                        return Ok(unreadable(
-                            Judge::KernelMount,
-                            &self.without_paths(&e.to_string()),
-                        ));
+                        let why = self.without_paths(&e.to_string());
+                        return Ok(unread(Judge::KernelMount, Some(why)));
                     }
                 };
                 Ok(Verdict::on_tree(Judge::KernelMount, maker, differ))
@@ -99,7 +97,8 @@ impl Session<'_> {
                 };
                 let judge = Judge::ExtractedBy(reader);
                 let unread = |why: String| {
-                    unreadable(judge.clone(), &format!("no mount ({reason}) and {why}"))
+                    let why = format!("no mount ({reason}) and {why}");
+                    unread(judge.clone(), Some(why))
                 };
                 let Some(found) = self.find(reader) else {
                     return Ok(unread(format!("{} was not found", reader.name())));
@@ -134,11 +133,7 @@ impl Session<'_> {
             Err(said) if said.contains(" exited with code ") => None,
             Err(said) => Some(format!("on a damaged image, {said}")),
         };
-        Ok(Verdict {
-            judge: Judge::Damage,
-            differ: Vec::new(),
-            wrong,
-        })
+        Ok(unread(Judge::Damage, wrong))
     }
 
     /// Returns the message of a tool without local paths.
@@ -153,10 +148,11 @@ impl Session<'_> {
     }
 }
 
-fn unreadable(judge: Judge, why: &str) -> Verdict {
+/// Returns a verdict without a comparison of trees.
+fn unread(judge: Judge, wrong: Option<String>) -> Verdict {
     Verdict {
         judge,
         differ: Vec::new(),
-        wrong: Some(why.to_owned()),
+        wrong,
     }
 }

@@ -1,6 +1,6 @@
 //! Filesystems on a device that fails: device-mapper's flakey target, or changed bytes below a linear mapping.
 
-use super::job::{Fault, Reason, forget};
+use super::job::{Fault, Reason, forget, size};
 use crate::engines::filesystem::{Place, detach};
 use crate::guest::inside::{self, POINT, dmsetup};
 use crate::measure::helper::noise;
@@ -86,10 +86,9 @@ impl Seen {
 
 /// Tests a filesystem with a fault of its device.
 pub(super) fn run(place: &Place<'_>, fault: Fault) -> Reason<Seen> {
-    let seen = match (place.kind.is_image(), place.kind.is_flash()) {
-        (true, _) => image_fault(place, fault),
-        (_, true) => flash_fault(place),
-        _ => files_fault(place, fault),
+    let seen = match place.kind.is_flash() {
+        true => flash_fault(place),
+        false => block_fault(place, fault),
     };
     if seen.is_err() {
         // An earlier test that failed may have left its device, mounted or not.
@@ -115,23 +114,13 @@ fn files(top: &Path, most: usize) -> Reason<Files> {
 
 /// Maps a device without a fault. Returns the path of the mapped device.
 fn map(device: &str) -> Reason<String> {
-    inside::map(
-        NAME,
-        &format!("0 {} linear {device} 0", sectors(device)?),
-        false,
-    )
-}
-
-/// Returns the length of a device in sectors.
-fn sectors(device: &str) -> Reason<u64> {
-    let path = format!("/sys/block/{}/size", device.trim_start_matches("/dev/"));
-    let text = fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
-    text.trim().parse().map_err(|e| format!("{path}: {e}"))
+    let sectors = size(device)? / 512;
+    inside::map(NAME, &format!("0 {sectors} linear {device} 0"), false)
 }
 
 /// Begins a fault of the mapped device, or ends it.
 fn set(device: &str, fault: Fault, begins: bool) -> Reason<()> {
-    let sectors = sectors(device)?;
+    let sectors = size(device)? / 512;
     let features = match fault {
         Fault::WriteErrors => "1 error_writes",
         Fault::WrongWrites => "5 corrupt_bio_byte 64 w 165 0",
@@ -212,18 +201,22 @@ fn flash_fault(place: &Place<'_>) -> Reason<Seen> {
     Ok(seen)
 }
 
-/// Tests a faulty device under a filesystem that can be written.
-fn files_fault(place: &Place<'_>, fault: Fault) -> Reason<Seen> {
+/// Tests a faulty device under a filesystem that can be written, or under an image, whose own files are read.
+fn block_fault(place: &Place<'_>, fault: Fault) -> Reason<Seen> {
     let mut seen = Seen::default();
-    let device = place.device;
-    place.make()?;
+    let (device, is_image) = (place.device, place.kind.is_image());
+    if !is_image {
+        place.make()?;
+    }
     let place = &Place {
         device: &map(device)?,
         ..*place
     };
     place.mount("")?;
     let mut expected = Files::new();
-    if write("before", &mut expected) > 0 {
+    if is_image {
+        expected = files(Path::new(POINT), FILES as usize)?;
+    } else if write("before", &mut expected) > 0 {
         return Err("files cannot be written before the fault".to_owned());
     }
     forget()?;
@@ -245,27 +238,6 @@ fn files_fault(place: &Place<'_>, fault: Fault) -> Reason<Seen> {
     if fault.is_of_writes() && seen.mount_error.is_none() {
         seen.remount(place, &expected)?;
     }
-    inside::unmap(NAME)?;
-    Ok(seen)
-}
-
-/// Tests a faulty device under an image.
-fn image_fault(place: &Place<'_>, fault: Fault) -> Reason<Seen> {
-    let mut seen = Seen::default();
-    let device = place.device;
-    let place = &Place {
-        device: &map(device)?,
-        ..*place
-    };
-    place.mount("")?;
-    let expected = files(Path::new(POINT), FILES as usize)?;
-    seen.files = expected.len();
-    forget()?;
-    set(device, fault, true)?;
-    seen.compare(&expected);
-    set(device, fault, false)?;
-    seen.write_error = write_error();
-    place.unmount()?;
     inside::unmap(NAME)?;
     Ok(seen)
 }

@@ -6,7 +6,7 @@ use super::super::report::{
     SYNC_WRITE, THREADS_BUSY, THREADS_IDLE, WRITE,
 };
 use super::fault;
-use super::job::{Answer, Fault, Reason, forget};
+use super::job::{Answer, Fault, Reason, forget, size};
 use crate::engines::filesystem::{Place, attach, detach};
 use crate::guest::inside::{POINT, Port, disk};
 use crate::measure::helper::{self, noise};
@@ -102,7 +102,8 @@ impl Test<'_> {
             place.mount("")?;
             fs::create_dir_all(SOURCE).map_err(|e| e.to_string())?;
             attach("erofs", &disk(0), SOURCE, "", true)?;
-            copy(Path::new(SOURCE), Path::new(POINT)).map_err(|e| format!("copy the root: {e}"))?;
+            let all = ["-dR", "/source/.", POINT];
+            helper::output("cp", all).map_err(|e| e.to_string())?;
             detach(SOURCE)?;
             place.unmount()?;
         }
@@ -220,38 +221,11 @@ fn threads() -> u64 {
 
 /// Returns the share of a device that files cannot use, in millionths.
 fn unusable(device: &str) -> Reason<u64> {
-    let (file, unit) = match device.strip_prefix("/dev/") {
-        Some(name) => (format!("/sys/block/{name}/size"), 512),
-        None => (format!("/sys/class/mtd/mtd{device}/size"), 1),
-    };
-    let text = fs::read_to_string(&file).map_err(|e| format!("{file}: {e}"))?;
-    let size = unit
-        * text
-            .trim()
-            .parse::<u64>()
-            .map_err(|e| format!("{file}: {e}"))?;
+    let size = size(device)?;
     let free = rustix::fs::statfs(POINT).map_err(|e| e.to_string())?;
     // The types of the fields differ between architectures; neither is negative.
     let free = free.f_bavail as u64 * free.f_bsize as u64;
     Ok(size.saturating_sub(free) * 1_000_000 / size.max(1))
-}
-
-/// Copies a tree of directories, files and symbolic links.
-fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            fs::create_dir(&target)?;
-            copy(&entry.path(), &target)?;
-        } else if kind.is_symlink() {
-            std::os::unix::fs::symlink(fs::read_link(entry.path())?, &target)?;
-        } else {
-            fs::copy(entry.path(), &target)?;
-        }
-    }
-    Ok(())
 }
 
 /// Writes incompressible files until they have `bytes` bytes together, the file for fio first.

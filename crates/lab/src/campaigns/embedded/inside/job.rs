@@ -167,3 +167,14 @@ pub(super) fn forget() -> Reason<()> {
     rustix::fs::sync();
     std::fs::write("/proc/sys/vm/drop_caches", "3\n").map_err(|e| format!("drop caches: {e}"))
 }
+
+/// Returns the length of a device in bytes. MTD devices have a number instead of a path.
+pub(super) fn size(device: &str) -> Reason<u64> {
+    let (file, unit) = match device.strip_prefix("/dev/") {
+        Some(name) => (format!("/sys/block/{name}/size"), 512),
+        None => (format!("/sys/class/mtd/mtd{device}/size"), 1),
+    };
+    let text = std::fs::read_to_string(&file).map_err(|e| format!("{file}: {e}"))?;
+    let number: u64 = text.trim().parse().map_err(|e| format!("{file}: {e}"))?;
+    Ok(number * unit)
+}
