@@ -451,6 +451,7 @@ mod tests {
             let settings = DedupeSettings {
                 dedupe,
                 tail_len: 4096,
+                fragment_cut: None,
                 memory: 16 << 20,
                 base_memory: 1 << 20,
                 block: 4096,
