@@ -28,6 +28,7 @@ mod error;
 mod feed;
 mod fetch;
 mod first_reads;
+mod layout;
 mod location;
 mod open;
 mod options;
@@ -46,6 +47,7 @@ mod verifier;
 
 pub use beside::trusted;
 pub use error::{Error, Kind, Result};
+pub use layout::copy_layout;
 pub use location::Location;
 pub use open::open;
 pub use options::{Options, default_cache};

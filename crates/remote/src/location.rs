@@ -52,7 +52,7 @@ impl Location {
         let parsed = match scheme {
             "http" | "https" => http(text),
             "s3" => s3(rest),
-            "oci" => oci(rest),
+            "oci" | "docker" => oci(rest),
             "file" => file(rest),
             _ => Err("expected https://, http://, s3://, oci:// or file://".to_owned()),
         };

@@ -63,6 +63,21 @@ impl Registry {
         self.state().blobs.get(&key).cloned()
     }
 
+    /// Adds a blob to a repository.
+    pub fn add_blob(&self, name: &str, blob: Vec<u8>) {
+        let key = (name.to_owned(), digest(&blob));
+        self.state().blobs.insert(key, blob);
+    }
+
+    /// Adds a manifest to a repository, under a tag and its digest.
+    pub fn add_manifest(&self, name: &str, tag: &str, media: &str, bytes: &[u8]) {
+        for version in [tag.to_owned(), digest(bytes)] {
+            let key = (name.to_owned(), version);
+            let entry = (media.to_owned(), bytes.to_vec());
+            self.state().manifests.insert(key, entry);
+        }
+    }
+
     /// Changes a blob of a repository without changing its name.
     pub fn change_blob(&self, name: &str, digest: &str, change: impl FnOnce(&mut Vec<u8>)) {
         let key = (name.to_owned(), digest.to_owned());

@@ -13,6 +13,7 @@ use clap::ValueEnum;
 use serde_json::json;
 use std::cell::Cell;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use tuff_erofs::read::{Image, OpenOptions};
 use tuff_erofs::{Error, Result, verity};
 use tuff_remote::{
     Certificate, LayerImage, LayerMedia, LayerTree, Location, PushOptions, Pushed, RetryPolicy,
-    Signer, Step,
+    Signer, Step, copy_layout,
 };
 use tuff_store::Window;
 
@@ -33,7 +34,7 @@ const EVENT: Duration = Duration::from_millis(500);
 ///
 /// SOURCE is an EROFS image, or one of the other sources of tuff build. From the latter an image with a hash tree is built
 /// in a temporary file, as tuff build --verity does without further options; several sources are merged. A container image
-/// keeps its configuration, such as the command to run.
+/// keeps its configuration, such as the command to run. docker://REGISTRY/NAME[:TAG] is a container image in a registry.
 ///
 /// URL is oci://REGISTRY/NAME[:TAG] or s3://BUCKET/KEY. Several EROFS images become layers in a registry, the lowest first.
 /// Everything that the registry has already is skipped, and an upload that broke continues where it ended.
@@ -138,10 +139,55 @@ fn layers(
         return Ok((layers?, None));
     }
     let platform = args.platform.as_deref();
+    let copies = Copies::fetch(sources, args, show)?;
+    let sources = &copies.sources;
     let mut built = build_with_defaults(sources, platform, args.layers, show)?;
     let layers: Result<_> = built.images.iter().map(|path| layer(path)).collect();
     // The open files stay, and nothing is left if the upload is killed.
     Ok((layers?, built.config.take()))
+}
+
+/// Sources, with container images of registries as OCI layouts in temporary directories, removed on drop.
+struct Copies {
+    sources: Vec<PathBuf>,
+    dirs: Vec<PathBuf>,
+}
+
+impl Copies {
+    fn fetch(sources: &[PathBuf], args: &Args, show: Show) -> Result<Self> {
+        let mut copies = Self {
+            sources: Vec::new(),
+            dirs: Vec::new(),
+        };
+        for (number, source) in sources.iter().enumerate() {
+            let Some(url) = source.to_str().filter(|_| is_url(source)) else {
+                copies.sources.push(source.clone());
+                continue;
+            };
+            let location = Location::parse(url).map_err(|e| failed(e, "cannot read"))?;
+            let name = format!("tuff-push-{}-{number}", std::process::id());
+            let dir = std::env::temp_dir().join(name);
+            let made = std::fs::DirBuilder::new().mode(0o700).create(&dir);
+            made.map_err(|e| Error::io(dir.display(), "cannot create", e))?;
+            copies.dirs.push(dir.clone());
+            let stop = on_signal();
+            let watched = Watched::new(show, &stop);
+            let (platform, retry) = (args.platform.as_deref(), retry(args));
+            let copied = copy_layout(&location, platform, &dir, retry, &|step| watched.step(step));
+            copied.map_err(|e| stopped_or(e, &stop, "cannot read"))?;
+            copies.sources.push(format!("oci:{}", dir.display()).into());
+        }
+        Ok(copies)
+    }
+}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        for dir in &self.dirs {
+            // The error that ends the upload is the one to report.
+            let _ = std::fs::remove_dir_all(dir);
+        }
+    }
 }
 
 /// Opens an image, and finds its hash tree.
@@ -201,11 +247,23 @@ fn options(args: &Args) -> Result<PushOptions> {
         config: None,
         profile: profile.transpose()?,
         signer: signer.transpose()?,
-        retry: RetryPolicy {
-            deadline: Duration::from_secs(args.timeout.into()),
-            ..RetryPolicy::default()
-        },
+        retry: retry(args),
     })
+}
+
+fn retry(args: &Args) -> RetryPolicy {
+    RetryPolicy {
+        deadline: Duration::from_secs(args.timeout.into()),
+        ..RetryPolicy::default()
+    }
+}
+
+/// Error for a failure, or for a signal that caused it.
+fn stopped_or(e: tuff_remote::Error, stop: &AtomicBool, what: &str) -> Error {
+    match stop.load(Ordering::Relaxed) {
+        true => Error::io(e.place(), "stopped", io::ErrorKind::Interrupted.into()),
+        false => failed(e, what),
+    }
 }
 
 fn upload(
@@ -217,10 +275,7 @@ fn upload(
     let stop = on_signal();
     let watched = Watched::new(show, &stop);
     let pushed = tuff_remote::push(location, layers, options, &|step| watched.step(step));
-    pushed.map_err(|e| match stop.load(Ordering::Relaxed) {
-        true => Error::io(e.place(), "stopped", io::ErrorKind::Interrupted.into()),
-        false => failed(e, "cannot push"),
-    })
+    pushed.map_err(|e| stopped_or(e, &stop, "cannot push"))
 }
 
 /// Progress of an upload.

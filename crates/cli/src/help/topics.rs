@@ -136,6 +136,10 @@ pub(super) const TOPICS: &[Topic] = &[
                 "tuff push image.erofs s3://bucket/images/app.erofs",
             ),
             (
+                "Convert a container image of a registry, layer by layer",
+                "tuff push --layers docker://docker.io/debian:13 oci://registry.example.org/debian:13",
+            ),
+            (
                 "Upload two images as the lower and the upper layer of one",
                 "tuff push base.erofs app.erofs oci://registry.example.org/team/app:v1",
             ),

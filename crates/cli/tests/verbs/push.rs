@@ -1,6 +1,7 @@
 //! Uploads and whole copies: what comes back equals the local image, and failures are one sentence.
 
 use crate::common::{Place, code, stderr, tool};
+use crate::source_oci::Layout;
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Output;
@@ -116,6 +117,50 @@ fn two_images_become_two_layers() {
         assert_eq!(layer["digest"], said["digest"]);
         assert_eq!(layer["mediaType"], "application/vnd.erofs.layer.v1");
     }
+}
+
+#[test]
+fn layers_of_a_container_image_in_a_registry_become_images() {
+    let Some(layout) = Layout::new("push-docker") else {
+        return;
+    };
+    let place = &layout.0;
+    let below = layout.layer(&[("a", "1"), ("b", "1"), ("sub/c", "1")]);
+    let above = layout.layer(&[("b", "2"), (".wh.a", ""), ("sub/.wh..wh..opq", "")]);
+    let manifest = layout.manifest(&[below.clone(), above.clone()]);
+    let (registry, server, url) = start();
+    let blob = |descriptor: &serde_json::Value| {
+        let digest = descriptor["digest"].as_str().unwrap();
+        fs::read(place.path("l/blobs/sha256").join(&digest[7..])).unwrap()
+    };
+    let bytes = blob(&manifest);
+    let parsed: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+    for descriptor in [&below, &above, &parsed["config"]] {
+        registry.add_blob("team/tars", blob(descriptor));
+    }
+    let media = "application/vnd.oci.image.manifest.v1+json";
+    registry.add_manifest("team/tars", "v1", media, &bytes);
+    let tars = format!("docker://{}/team/tars:v1", server.host());
+    fs::create_dir(place.path("tmp")).unwrap();
+    let tmp = place.path("tmp");
+    let variables = [("TMPDIR", tmp.to_str().unwrap())];
+    // As one image.
+    good(place, &variables, &["push", "-q", &tars, &url]);
+    assert_eq!(good(place, &[], &["ls", "-R", &url]), b"/\nb\nsub\n");
+    // Layer by layer, with whiteouts for overlayfs in the upper one.
+    let done = pushed(place, &variables, &["--layers", &tars, &url]);
+    let layers = done["layers"].as_array().unwrap();
+    assert_eq!(layers.len(), 2);
+    for (name, layer) in ["below", "above"].iter().zip(layers) {
+        let digest = layer["digest"].as_str().unwrap();
+        fs::write(place.path(name), registry.blob("team/app", digest).unwrap()).unwrap();
+    }
+    assert_eq!(place.text(&["ls", "-R", "below"]), "/\na\nb\nsub\nsub/c\n");
+    let stat = place.text(&["stat", "--json", "above", "a"]);
+    assert!(stat.contains("char"), "{stat}");
+    let stat = place.text(&["stat", "--json", "above", "sub"]);
+    assert!(stat.contains("trusted.overlay.opaque"), "{stat}");
+    assert_eq!(fs::read_dir(&tmp).unwrap().count(), 0);
 }
 
 #[test]

@@ -41,6 +41,33 @@ pub(crate) async fn image(registry: &Registry, version: &str) -> Result<Manifest
     registry.manifest(&digest).await
 }
 
+/// Reads the manifest of a container image for a platform. `None`: this machine.
+pub(crate) async fn container(
+    registry: &Registry,
+    version: &str,
+    wanted: Option<&str>,
+) -> Result<Manifest> {
+    let manifest = registry.manifest(version).await?;
+    let Some(children) = manifest.object["manifests"].as_array() else {
+        return Ok(manifest);
+    };
+    let wanted = wanted.map_or_else(this_platform, str::to_owned);
+    let with_variant = |child: &Value| match child["platform"]["variant"].as_str() {
+        Some(variant) => format!("{}/{variant}", platform(child)),
+        None => platform(child),
+    };
+    let fits = |child: &&Value| with_variant(child) == wanted || platform(child) == wanted;
+    // Images of tars come before those of other layers.
+    let found = children.iter().find(fits);
+    let digest = found.and_then(|child| child["digest"].as_str());
+    let Some(digest) = digest.filter(|digest| sha256_hex(digest).is_some()) else {
+        let held = described(children, &|child| platform(child));
+        let what = format_args!("the index holds no manifest for {wanted}: {held}");
+        return Err(registry.error(Kind::Unsupported, what));
+    };
+    registry.manifest(digest).await
+}
+
 /// Picks the layer of a manifest that is an EROFS image.
 pub(crate) fn layer(registry: &Registry, manifest: &Value) -> Result<Layer> {
     let unusable = |what: &str| registry.error(Kind::Unsupported, what);

@@ -37,6 +37,7 @@ pub(crate) struct Call<'a> {
 pub(crate) struct Manifest {
     pub(crate) digest: String,
     pub(crate) object: Value,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Call<'_> {
@@ -160,6 +161,7 @@ impl Registry {
         Ok(Some(Manifest {
             digest: digest(&bytes),
             object,
+            bytes,
         }))
     }
 

@@ -13,6 +13,7 @@ use crate::retry::RetryPolicy;
 use std::sync::Arc;
 
 pub(crate) use object::{Identity, Later, Object};
+pub(crate) use oci::blob;
 
 /// Object with what was learned when it was opened.
 pub(crate) struct Opened {

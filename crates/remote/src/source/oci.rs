@@ -1,7 +1,7 @@
 //! Images in registries: the blob of the layer that is an EROFS image.
 
-use super::http::{Address, Target};
-use super::object::{Identity, Later};
+use super::http::{Address, HttpObject, Target};
+use super::object::{Identity, Later, Object};
 use crate::client::{Client, Reply};
 use crate::error::Result;
 use crate::location::Reference;
@@ -30,10 +30,7 @@ pub(crate) async fn find(
     let registry = Registry::new(client, reference, place, retry)?;
     let manifest = registry::image(&registry, &reference.version).await?;
     let layer = registry::layer(&registry, &manifest.object)?;
-    let blob = Blob {
-        url: registry.url(&format!("blobs/{}", layer.digest))?,
-        session: Arc::clone(&registry.session),
-    };
+    let blob = Blob::new(&registry, &layer.digest)?;
     Ok(Layer {
         blob: (registry.client, Box::new(blob)),
         identity: Identity {
@@ -50,6 +47,28 @@ pub(crate) async fn find(
 struct Blob {
     url: Url,
     session: Arc<Session>,
+}
+
+impl Blob {
+    fn new(registry: &Registry, digest: &str) -> Result<Self> {
+        Ok(Self {
+            url: registry.url(&format!("blobs/{digest}"))?,
+            session: Arc::clone(&registry.session),
+        })
+    }
+}
+
+/// Blob of a repository as an object. Its bytes are not verified.
+pub(crate) fn blob(registry: &Registry, digest: &str, size: u64) -> Result<impl Object + use<>> {
+    let address: Box<dyn Address> = Box::new(Blob::new(registry, digest)?);
+    let identity = Identity {
+        validator: digest.to_owned(),
+        name: String::new(),
+        size,
+    };
+    let client = (Arc::clone(&registry.client), address);
+    let place = registry.place.clone();
+    Ok(HttpObject::pinned(client, identity, place, registry.retry))
 }
 
 impl Address for Blob {

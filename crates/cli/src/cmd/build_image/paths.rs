@@ -3,6 +3,8 @@
 use super::args::{Args, SourceType};
 use crate::image::OpenArgs;
 use crate::overwrite::{self, Format};
+#[cfg(feature = "remote")]
+use crate::remote::is_url;
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
@@ -193,7 +195,7 @@ pub(super) fn have_container(sources: &[PathBuf]) -> bool {
 #[cfg(feature = "remote")]
 pub(crate) fn are_images(sources: &[PathBuf]) -> Result<bool> {
     for path in sources {
-        let is_other = path == Path::new("-") || container(path).is_some();
+        let is_other = path == Path::new("-") || container(path).is_some() || is_url(path);
         if is_other || guess(path)? != SourceType::Image {
             return Ok(false);
         }
