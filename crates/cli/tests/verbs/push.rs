@@ -4,6 +4,7 @@ use crate::common::{Place, code, stderr, tool};
 use crate::source_oci::Layout;
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Output;
 use std::sync::{Arc, Mutex};
 use tuff_testkit::http::{Answer, Request, Server};
@@ -253,6 +254,50 @@ fn an_image_that_the_certificate_did_not_sign_is_refused() {
     registry.change_blob("team/app", blob, |blob| blob[4096 * 2 + 5] ^= 1);
     let args = ["tar", "--trust", "a.pem", "--cache-dir", "fresh", &url, "-"];
     assert_eq!(code(&run(&place, &[], &args)), 3);
+}
+
+#[test]
+fn a_credential_helper_gives_the_login() {
+    let place = Place::with_image("push-helper");
+    let registry = Registry::default();
+    // user:secret
+    let login = "Basic dXNlcjpzZWNyZXQ=";
+    let server = Server::start(move |request| {
+        match request
+            .headers
+            .get("authorization")
+            .is_some_and(|value| value == login)
+        {
+            true => registry.answer(request),
+            false => Answer::status(401).with("WWW-Authenticate", "Basic realm=x"),
+        }
+    });
+    let host = server.host();
+    fs::write(
+        place.path("auth.json"),
+        format!(r#"{{"credHelpers":{{"{host}":"test"}}}}"#),
+    )
+    .unwrap();
+    let helper = place.path("docker-credential-test");
+    let answer = r#"{"Username":"user","Secret":"secret"}"#;
+    let script = format!(
+        "#!/bin/sh\nread -r registry\n[ \"$1 $registry\" = \"get {host}\" ] && echo '{answer}'\n"
+    );
+    fs::write(&helper, script).unwrap();
+    fs::set_permissions(&helper, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", place.0.display(), std::env::var("PATH").unwrap());
+    let url = format!("oci://{host}/team/app:v1");
+    good(&place, &[("PATH", &path)], &["push", "-q", "i", &url]);
+    good(&place, &[("PATH", &path)], &["check", "-q", &url]);
+    // A helper that fails is named, and what it printed is not.
+    fs::write(&helper, "#!/bin/sh\necho secret\nexit 1\n").unwrap();
+    let out = run(&place, &[("PATH", &path)], &["push", "-q", "i", &url]);
+    let said = stderr(&out);
+    assert_eq!(code(&out), 5, "{said}");
+    assert!(
+        said.contains("docker-credential-test") && !said.contains("secret"),
+        "{said}"
+    );
 }
 
 /// Bucket in memory, with uploads in parts.

@@ -19,7 +19,8 @@ pub(super) struct BuildPaths {
     pub(super) sources: Vec<Source>,
     pub(super) target: Target,
     pub(super) bases: Vec<BaseImage>,
-    /// Configuration of the last container image among the sources.
+    /// Configuration of the last container image among the sources, which only uploads use.
+    #[cfg_attr(not(feature = "remote"), expect(dead_code))]
     pub(super) config: Option<Vec<u8>>,
 }
 
