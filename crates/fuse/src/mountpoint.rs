@@ -1,9 +1,12 @@
 //! Mounting and unmounting: with mount(2) as root, with `fusermount3` for all other users.
 
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, UnmountFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
+};
 use std::ffi::CString;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -66,14 +69,47 @@ fn attach_as(dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<
     Ok(Mountpoint { fuse, dir })
 }
 
-fn direct(dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<OwnedFd> {
+fn open_device() -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let fuse = rustix::fs::open("/dev/fuse", flags, Mode::empty())
-        .map_err(|e| named(e, "/dev/fuse (is the module fuse loaded?)"))?;
+    rustix::fs::open("/dev/fuse", flags, Mode::empty())
+        .map_err(|e| named(e, "/dev/fuse (is the module fuse loaded?)"))
+}
+
+/// Mounts a new read-only connection that no directory shows, for the kernel and for child processes. Needs root.
+///
+/// Returns its root directory too. The connection ends when that and all files opened below it are closed.
+///
+/// # Errors
+/// Names the step that failed.
+pub fn attach_nowhere(source: &Path) -> io::Result<(Mountpoint, OwnedFd)> {
+    let fuse = open_device()?;
+    let mounted = || {
+        let fs = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        let number = |n: u32| n.to_string();
+        fsconfig_set_string(&fs, "source", source)?;
+        fsconfig_set_string(&fs, "subtype", "tuff")?;
+        fsconfig_set_string(&fs, "fd", fuse.as_raw_fd().to_string())?;
+        fsconfig_set_string(&fs, "rootmode", "40000")?;
+        fsconfig_set_string(&fs, "user_id", number(rustix::process::getuid().as_raw()))?;
+        fsconfig_set_string(&fs, "group_id", number(rustix::process::getgid().as_raw()))?;
+        fsconfig_set_flag(&fs, "ro")?;
+        fsconfig_create(&fs)?;
+        let attr = MountAttrFlags::MOUNT_ATTR_RDONLY
+            | MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV;
+        fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attr)
+    };
+    let root = mounted().map_err(|e| named(e, "mounting an export"))?;
+    let dir = format!("/proc/self/fd/{}", root.as_raw_fd()).into();
+    Ok((Mountpoint { fuse, dir }, root))
+}
+
+fn direct(dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<OwnedFd> {
+    let fuse = open_device()?;
     let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
     let mut data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
-        rustix::fd::AsRawFd::as_raw_fd(&fuse),
+        fuse.as_raw_fd(),
         uid.as_raw(),
         gid.as_raw()
     );
@@ -229,10 +265,17 @@ pub struct Mounted {
 /// # Errors
 /// Fails if the table cannot be read.
 pub fn find(dir: &Path) -> io::Result<Option<Mounted>> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
     // The last of several mounts on one directory is the visible one.
-    let mut mounts = table.rsplit(|b| *b == b'\n').filter_map(mountinfo);
-    Ok(mounts.find(|m| m.dir == dir))
+    Ok(mounts()?.into_iter().rfind(|m| m.dir == dir))
+}
+
+/// Returns all mounts of this mount namespace.
+///
+/// # Errors
+/// Fails if the table cannot be read.
+pub fn mounts() -> io::Result<Vec<Mounted>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    Ok(table.split(|b| *b == b'\n').filter_map(mountinfo).collect())
 }
 
 /// Parses a line such as `36 35 98:0 /root /dir rw,noatime master:1 - fuse.tuff source rw`.

@@ -1,0 +1,109 @@
+//! Mounts of the kernel's EROFS from files, with fsopen(2) and move_mount(2). No loop device is involved.
+//!
+//! A mount can be placed beneath another one and so replace it while it is in use:
+//!
+//! 1. [`KernelErofs::attach_beneath`] puts the new mount below the one at a directory.
+//! 2. A lazy unmount removes the upper one. Files that are open there stay usable.
+
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::io::{Errno, Result};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
+};
+use std::mem::MaybeUninit;
+use std::path::Path;
+
+/// Mount of an image that is not attached to a directory. Needs root.
+pub struct KernelErofs {
+    root: OwnedFd,
+}
+
+impl KernelErofs {
+    /// Mounts the image in the file `source`, read-only. `flags` are those of mount(2), such as "nosuid".
+    ///
+    /// # Errors
+    /// The kernel's. `ENOTBLK`: it mounts EROFS from block devices only.
+    pub fn open(source: &Path, flags: MountFlags) -> Result<Self> {
+        let fs = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_set_string(&fs, "source", source)?;
+        fsconfig_set_flag(&fs, "ro")?;
+        fsconfig_create(&fs)?;
+        let mut attr = MountAttrFlags::MOUNT_ATTR_RDONLY;
+        for (flag, wanted) in [
+            (MountFlags::NOSUID, MountAttrFlags::MOUNT_ATTR_NOSUID),
+            (MountFlags::NODEV, MountAttrFlags::MOUNT_ATTR_NODEV),
+            (MountFlags::NOEXEC, MountAttrFlags::MOUNT_ATTR_NOEXEC),
+        ] {
+            attr.set(wanted, flags.contains(flag));
+        }
+        let root = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attr)?;
+        Ok(Self { root })
+    }
+
+    /// Attaches the mount to a directory.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn attach(self, dir: &Path) -> Result<()> {
+        self.move_to(dir, MoveMountFlags::empty())
+    }
+
+    /// Attaches the mount beneath the one at `dir`, which stays visible until it is unmounted. Needs Linux 6.5.
+    ///
+    /// # Errors
+    /// The kernel's. `EINVAL` if nothing is mounted at `dir`, or if the kernel is too old.
+    pub fn attach_beneath(self, dir: &Path) -> Result<()> {
+        self.move_to(dir, MoveMountFlags::MOVE_MOUNT_BENEATH)
+    }
+
+    fn move_to(self, dir: &Path, flags: MoveMountFlags) -> Result<()> {
+        let flags = flags | MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        move_mount(&self.root, "", CWD, dir, flags)
+    }
+
+    /// Device number of the filesystem, major and minor.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn device(&self) -> Result<(u32, u32)> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let stat = rustix::fs::statx(&self.root, "", flags, StatxFlags::empty())?;
+        Ok((stat.stx_dev_major, stat.stx_dev_minor))
+    }
+
+    /// Watches for the end of the filesystem: its last mount in all mount namespaces is gone, and its last file closed.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn watch(&self) -> Result<EndWatch> {
+        let watch = inotify::init(CreateFlags::CLOEXEC)?;
+        let root = format!("/proc/self/fd/{}", self.root.as_raw_fd());
+        // The event of interest is always delivered; a watch must name another one.
+        inotify::add_watch(&watch, root, WatchFlags::DELETE_SELF)?;
+        Ok(EndWatch(watch))
+    }
+}
+
+/// Watch for the end of a filesystem. It does not keep the filesystem in use.
+pub struct EndWatch(OwnedFd);
+
+impl EndWatch {
+    /// Waits for the end of the filesystem.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn wait(self) -> Result<()> {
+        let mut buf = [MaybeUninit::uninit(); 512];
+        let mut events = inotify::Reader::new(&self.0, &mut buf);
+        loop {
+            match events.next() {
+                Ok(event) if event.events().contains(ReadFlags::UNMOUNT) => return Ok(()),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
