@@ -1,6 +1,6 @@
 //! Remote images as stores for the reader of images.
 
-use crate::cache::{CHUNK, Directory, ImageCache};
+use crate::cache::{CHUNK, Directory, Hold, ImageCache};
 use crate::error::{Error, Kind, Result};
 use crate::fetch::{self, Fetcher};
 use crate::location::sha256_hex;
@@ -56,8 +56,8 @@ pub(crate) struct Cached {
 pub struct CompleteFile {
     path: PathBuf,
     file: File,
-    /// Lock against eviction, and the image that it keeps in use.
-    _hold: Option<(File, Arc<ImageCache>)>,
+    /// Protection against eviction, and the image that it keeps in use.
+    _hold: Option<(Hold, Arc<ImageCache>)>,
 }
 
 impl CompleteFile {

@@ -1,5 +1,6 @@
 //! Directory of cached images, and the bound on its size.
 
+use super::hold::Hold;
 use super::{CHUNK, ImageCache};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -61,10 +62,8 @@ impl Directory {
     }
 
     /// Keeps every process from evicting chunks of an image in use, as long as the value lives.
-    pub(crate) fn hold(&self, key: &str) -> io::Result<File> {
-        let hold = open(&self.file(key, "hold"))?;
-        hold.lock_shared()?;
-        Ok(hold)
+    pub(crate) fn hold(&self, key: &str) -> io::Result<Hold> {
+        Hold::new(open(&self.file(key, "hold"))?)
     }
 
     /// Path of the file with the bytes of an image.

@@ -1,6 +1,7 @@
 //! Cached chunks of one image.
 
 use super::CHUNK;
+use super::hold::unless_held;
 use super::state::{Entry, StateFile};
 use rustix::fs::{FallocateFlags, copy_file_range, fallocate, fstatfs};
 use std::fs::File;
@@ -20,7 +21,7 @@ pub(crate) struct ImageCache {
     change: Mutex<()>,
     /// Next chunk that [`evict`](Self::evict) looks at.
     hand: AtomicU64,
-    /// File with a shared lock while the image must stay complete.
+    /// File with a lock and a mark while the image must stay complete.
     hold: Option<File>,
     /// True if files of this filesystem can share space.
     is_clonable: bool,
@@ -63,7 +64,7 @@ impl ImageCache {
         })
     }
 
-    /// Evicts nothing while another open file description has a shared lock of `hold`.
+    /// Evicts nothing while the image is protected by its file `hold`.
     pub(crate) fn with_hold(self, hold: File) -> Self {
         Self {
             hold: Some(hold),
@@ -247,15 +248,10 @@ impl ImageCache {
 
     /// Evicts chunks that were not read for longest, about `wanted` bytes. Returns the number of bytes freed.
     pub(crate) fn evict(&self, wanted: u64) -> io::Result<u64> {
-        let Some(hold) = &self.hold else {
-            return self.evict_chunks(wanted);
-        };
-        if hold.try_lock().is_err() {
-            return Ok(0);
+        match &self.hold {
+            Some(hold) => unless_held(hold, || self.evict_chunks(wanted)),
+            None => self.evict_chunks(wanted),
         }
-        let freed = self.evict_chunks(wanted);
-        hold.unlock()?;
-        freed
     }
 
     fn evict_chunks(&self, wanted: u64) -> io::Result<u64> {

@@ -12,10 +12,12 @@
 //! the state of an image that it uses; only images without such a lock are removed as a whole.
 
 mod directory;
+mod hold;
 mod image;
 mod state;
 
 pub(crate) use directory::Directory;
+pub(crate) use hold::Hold;
 pub(crate) use image::ImageCache;
 
 /// Unit of presence, verification and eviction. Unit: bytes.
