@@ -8,6 +8,7 @@
 //! * [`Location`]: address of an image. Its text form has no credentials.
 //! * [`open`]: opens an image whose identity (digest or ETag) stays the same. A replaced object is an error.
 //! * [`RemoteStore`]: reads, prefetch of ranges, background fill, and the complete image as a plain file.
+//! * [`layers`]: all EROFS layers of an image in a registry.
 //! * `source`: ranges over HTTP; signatures of S3; manifests and tokens of registries.
 //! * `fetch`: single flight, coalescing, priorities, readahead, hedging, a bound on what is in flight.
 //! * `verifier`: chunks are verified before they are stored or returned, if the root hash is known.
@@ -28,6 +29,7 @@ mod error;
 mod feed;
 mod fetch;
 mod first_reads;
+mod layers;
 mod layout;
 mod location;
 mod open;
@@ -47,6 +49,7 @@ mod verifier;
 
 pub use beside::trusted;
 pub use error::{Error, Kind, Result};
+pub use layers::{Layer, layers};
 pub use layout::copy_layout;
 pub use location::Location;
 pub use open::open;

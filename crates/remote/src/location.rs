@@ -27,6 +27,8 @@ pub(crate) enum Address {
     S3 { bucket: String, key: String },
     /// Layer of an image in a registry: `oci://REGISTRY/NAME[:TAG|@DIGEST]`.
     Oci(Reference),
+    /// Blob of an image in a registry, known from its manifest.
+    Blob(Blob),
     /// Local file: `file:///PATH`.
     File(PathBuf),
 }
@@ -42,7 +44,46 @@ pub(crate) struct Reference {
     pub(crate) version: String,
 }
 
+/// Blob in a registry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Blob {
+    /// Image that the blob belongs to.
+    pub(crate) reference: Reference,
+    /// Digest of the blob.
+    pub(crate) digest: String,
+    /// Size of the blob. Unit: bytes.
+    pub(crate) size: u64,
+    /// Root hash that the manifest states, in hexadecimal digits.
+    pub(crate) root_hash: Option<String>,
+    /// Start of the chunk index at the end of the blob, in bytes, and its digest.
+    pub(crate) index: Option<(u64, String)>,
+}
+
 impl Location {
+    /// Location of a blob of the image at `self`.
+    pub(crate) fn blob(&self, blob: Blob) -> Self {
+        Self {
+            shown: format!("{}: layer {}", self.shown, blob.digest),
+            address: Address::Blob(blob),
+        }
+    }
+
+    /// Returns true if this names an image in a registry, which may have several layers.
+    pub fn is_registry(&self) -> bool {
+        matches!(self.address, Address::Oci(_))
+    }
+
+    /// Last component of the path of a URL. None for an image in a registry.
+    pub fn file_name(&self) -> Option<&str> {
+        let path = match &self.address {
+            Address::Http(url) => url.path(),
+            Address::S3 { key, .. } => key.as_str(),
+            Address::File(path) => path.to_str()?,
+            Address::Oci(_) | Address::Blob(_) => return None,
+        };
+        path.rsplit('/').next()
+    }
+
     /// Parses a URL.
     ///
     /// # Errors
@@ -89,7 +130,7 @@ impl Location {
                     address: Address::File(path),
                 })
             }
-            Address::Oci(_) => None,
+            Address::Oci(_) | Address::Blob(_) => None,
         }
     }
 

@@ -66,7 +66,7 @@ pub fn push(
             let blob = Blob::measure(layer, false, &watch)?;
             runtime.block_on(bucket::push((bucket, key), &blob, options, &watch))
         }
-        Address::Http(_) | Address::File(_) => Err(usage(
+        Address::Http(_) | Address::File(_) | Address::Blob(_) => Err(usage(
             "expected oci://REGISTRY/NAME[:TAG] or s3://BUCKET/KEY",
         )),
     }

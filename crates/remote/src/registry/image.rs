@@ -7,6 +7,9 @@ use crate::location::sha256_hex;
 use serde_json::Value;
 use std::fmt::Write as _;
 
+/// Longest configuration of an image. Unit: bytes.
+const CONFIG_MAX: usize = 4 << 20;
+
 /// Layer of a manifest that is an EROFS image.
 pub(crate) struct Layer {
     pub(crate) digest: String,
@@ -14,6 +17,8 @@ pub(crate) struct Layer {
     pub(crate) size: u64,
     /// Root hash that the manifest states, in hexadecimal digits.
     pub(crate) root_hash: Option<String>,
+    /// Position of the hash tree that the manifest states. Unit: bytes.
+    pub(crate) hash_offset: Option<u64>,
     /// Chunk index at the end of the blob.
     pub(crate) index: Option<IndexPlace>,
 }
@@ -70,23 +75,67 @@ pub(crate) async fn container(
 
 /// Picks the layer of a manifest that is an EROFS image.
 pub(crate) fn layer(registry: &Registry, manifest: &Value) -> Result<Layer> {
-    let unusable = |what: &str| registry.error(Kind::Unsupported, what);
-    let layers = manifest["layers"].as_array().map_or(&[][..], Vec::as_slice);
-    let media = |layer: &Value| {
-        let media = layer["mediaType"].as_str();
-        media.unwrap_or("no media type").to_owned()
-    };
-    let is_image = |layer: &&Value| media::is_erofs(&media(layer));
+    let layers = list(&manifest["layers"]);
+    let is_image = |layer: &&Value| media::is_erofs(&media_type(layer));
     let images: Vec<&Value> = layers.iter().filter(is_image).collect();
     let [layer] = images[..] else {
         let wanted = match images.len() {
             0 => "no EROFS image",
             _ => "several EROFS images, and only one can be opened",
         };
-        let held = described(layers, &media);
-        return Err(unusable(&format!("the manifest holds {wanted}: {held}")));
+        let held = described(layers, &media_type);
+        let what = format_args!("the manifest holds {wanted}: {held}");
+        return Err(registry.error(Kind::Unsupported, what));
     };
-    if media(layer).ends_with("+zstd") {
+    described_layer(registry, layer)
+}
+
+/// Finds all layers of a manifest that are EROFS images. Each has the SHA-256 of its content before compression, from the
+/// configuration, in hexadecimal digits.
+pub(crate) async fn layers(registry: &Registry, manifest: &Value) -> Result<Vec<(String, Layer)>> {
+    let unusable = |what: &str| registry.error(Kind::Unsupported, what);
+    let config = manifest["config"]["digest"].as_str();
+    let config = config.filter(|digest| sha256_hex(digest).is_some());
+    let no_config = || unusable("the manifest names no configuration by its SHA-256 digest");
+    let config = registry
+        .blob(config.ok_or_else(no_config)?, CONFIG_MAX)
+        .await?;
+    let config: Value = serde_json::from_slice(&config)
+        .map_err(|_| unusable("the configuration of the image is not JSON"))?;
+    let diff_ids = list(&config["rootfs"]["diff_ids"]);
+    let layers = list(&manifest["layers"]);
+    let mut found = Vec::new();
+    for (at, layer) in layers.iter().enumerate() {
+        if !media::is_erofs(&media_type(layer)) {
+            continue;
+        }
+        let diff_id = diff_ids.get(at).and_then(Value::as_str);
+        let no_id = || unusable("the configuration has no diffID for a layer");
+        let diff_id = diff_id.and_then(sha256_hex).ok_or_else(no_id)?;
+        found.push((diff_id.to_owned(), described_layer(registry, layer)?));
+    }
+    if found.is_empty() {
+        let held = described(layers, &media_type);
+        return Err(unusable(&format!(
+            "the manifest holds no EROFS image: {held}"
+        )));
+    }
+    Ok(found)
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn media_type(layer: &Value) -> String {
+    let media = layer["mediaType"].as_str();
+    media.unwrap_or("no media type").to_owned()
+}
+
+/// Layer that an entry of a manifest describes.
+fn described_layer(registry: &Registry, layer: &Value) -> Result<Layer> {
+    let unusable = |what: &str| registry.error(Kind::Unsupported, what);
+    if media_type(layer).ends_with("+zstd") {
         let what = "the layer is compressed as a whole (+zstd), which ranges cannot read";
         return Err(unusable(what));
     }
@@ -107,6 +156,7 @@ pub(crate) fn layer(registry: &Registry, manifest: &Value) -> Result<Layer> {
         }),
         digest: digest.to_owned(),
         size,
+        hash_offset: note(media::HASH_OFFSET).and_then(|offset| offset.parse().ok()),
         root_hash: root.map(|root| root.strip_prefix("sha256:").unwrap_or(root).to_owned()),
     })
 }

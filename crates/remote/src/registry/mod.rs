@@ -10,5 +10,5 @@ mod repository;
 
 pub(crate) use auth::Session;
 pub(crate) use digest::{digest, hex, unhex};
-pub(crate) use image::{IndexPlace, container, image, layer, this_platform};
+pub(crate) use image::{IndexPlace, Layer, container, image, layer, layers, this_platform};
 pub(crate) use repository::{Call, Registry};

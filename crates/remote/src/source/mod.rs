@@ -40,13 +40,11 @@ pub(crate) async fn open(
         Address::S3 { bucket, key } => (Box::new(s3::Object::new(bucket, key, &place)?), None),
         Address::Oci(reference) => {
             let layer = oci::find(client, reference, &place, retry).await?;
-            let object = http::HttpObject::pinned(layer.blob, layer.identity, place, retry);
-            return Ok(Opened {
-                object: Arc::new(object),
-                head: Vec::new(),
-                root_hash: layer.root_hash,
-                index: layer.index,
-            });
+            return Ok(of_layer(layer, place, retry));
+        }
+        Address::Blob(blob) => {
+            let layer = oci::known(client, blob, &place, retry)?;
+            return Ok(of_layer(layer, place, retry));
         }
         Address::File(_) => {
             let what = "a local file needs no client";
@@ -60,4 +58,14 @@ pub(crate) async fn open(
         root_hash,
         index: None,
     })
+}
+
+fn of_layer(layer: oci::Layer, place: String, retry: RetryPolicy) -> Opened {
+    let object = http::HttpObject::pinned(layer.blob, layer.identity, place, retry);
+    Opened {
+        object: Arc::new(object),
+        head: Vec::new(),
+        root_hash: layer.root_hash,
+        index: layer.index,
+    }
 }

@@ -4,7 +4,7 @@ use super::http::{Address, HttpObject, Target};
 use super::object::{Identity, Later, Object};
 use crate::client::{Client, Reply};
 use crate::error::Result;
-use crate::location::Reference;
+use crate::location::{self, Reference};
 use crate::registry::{self, IndexPlace, Registry, Session};
 use crate::retry::{Failure, RetryPolicy};
 use reqwest::Url;
@@ -30,6 +30,30 @@ pub(crate) async fn find(
     let registry = Registry::new(client, reference, place, retry)?;
     let manifest = registry::image(&registry, &reference.version).await?;
     let layer = registry::layer(&registry, &manifest.object)?;
+    open(registry, layer)
+}
+
+/// Opens a layer that is known from its manifest.
+pub(crate) fn known(
+    client: Arc<Client>,
+    blob: &location::Blob,
+    place: &str,
+    retry: RetryPolicy,
+) -> Result<Layer> {
+    let registry = Registry::new(client, &blob.reference, place, retry)?;
+    let index = blob.index.clone();
+    let layer = registry::Layer {
+        digest: blob.digest.clone(),
+        size: blob.size,
+        root_hash: blob.root_hash.clone(),
+        hash_offset: None,
+        index: index.map(|(start, digest)| IndexPlace { start, digest }),
+    };
+    open(registry, layer)
+}
+
+/// Opens the blob of a layer.
+fn open(registry: Registry, layer: registry::Layer) -> Result<Layer> {
     let blob = Blob::new(&registry, &layer.digest)?;
     Ok(Layer {
         blob: (registry.client, Box::new(blob)),
