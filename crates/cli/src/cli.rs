@@ -36,6 +36,8 @@ pub(crate) enum Verb {
     #[cfg(feature = "remote")]
     Pull(cmd::pull::Args),
     Mount(Box<cmd::mount::Args>),
+    #[cfg(feature = "remote")]
+    Serve(cmd::serve::Args),
     Umount(cmd::umount::Args),
     Stats(cmd::stats::Args),
     Suggest(cmd::suggest::Args),

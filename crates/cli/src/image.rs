@@ -1,7 +1,7 @@
 //! Arguments shared by the verbs that read an image, and opening of that image.
 
 use crate::advice;
-use crate::remote::{self, RemoteArgs};
+use crate::remote::{self, RemoteArgs, RemoteImage};
 use crate::text::unhex;
 use crate::units::parse_size;
 use std::path::{Path, PathBuf};
@@ -97,10 +97,21 @@ impl OpenArgs {
 
     /// Opens the file or device at `path` from the offset of the image.
     pub(crate) fn store(&self, path: &Path) -> Result<Arc<dyn ReadAt>> {
-        let store: Arc<dyn ReadAt> = match remote::is_url(path) {
-            true => remote::open(path, &self.remote, self.verified_remotely())?,
-            false => Arc::new(file(path)?),
-        };
+        match self.remote(path)? {
+            Some(store) => self.at_offset(store, path),
+            None => self.at_offset(Arc::new(file(path)?), path),
+        }
+    }
+
+    /// Opens the store of an image behind a URL. Returns None for a path.
+    pub(crate) fn remote(&self, path: &Path) -> Result<Option<Arc<RemoteImage>>> {
+        match remote::is_url(path) {
+            true => remote::open(path, &self.remote, self.verified_remotely()).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    fn at_offset(&self, store: Arc<dyn ReadAt>, path: &Path) -> Result<Arc<dyn ReadAt>> {
         if self.offset > store.size() {
             return Err(Error::usage(format_args!(
                 "{}: --offset {} is past its end, byte {}",
@@ -144,7 +155,21 @@ impl OpenArgs {
         if let Some((path, open)) = self.trusting(path)? {
             return open.open_with(&path, verify_checksum);
         }
-        let store = self.store(path)?;
+        self.open_store(self.store(path)?, path, verify_checksum)
+    }
+
+    /// Opens the image of a store that [`remote`](Self::remote) returned for `path`.
+    pub(crate) fn open_remote(&self, store: &Arc<RemoteImage>, path: &Path) -> Result<Image> {
+        let store = self.at_offset(Arc::<RemoteImage>::clone(store), path)?;
+        self.open_store(store, path, !self.no_checksum)
+    }
+
+    fn open_store(
+        &self,
+        store: Arc<dyn ReadAt>,
+        path: &Path,
+        verify_checksum: bool,
+    ) -> Result<Image> {
         let shown = remote::shown(path);
         let is_verified = remote::is_remote(path) && self.verified_remotely().is_some();
         if is_verified && !self.device.is_empty() {

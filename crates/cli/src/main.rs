@@ -34,6 +34,7 @@ macro_rules! eprint {
 mod advice;
 mod cli;
 mod cmd;
+mod counters_socket;
 mod file_kind;
 mod help;
 mod image;
@@ -85,6 +86,8 @@ fn main() -> ExitCode {
         #[cfg(feature = "remote")]
         Verb::Pull(args) => cmd::pull::run(&args),
         Verb::Mount(args) => cmd::mount::run(&args),
+        #[cfg(feature = "remote")]
+        Verb::Serve(args) => cmd::serve::run(&args),
         Verb::Umount(args) => cmd::umount::run(&args),
         Verb::Stats(args) => cmd::stats::run(&args),
         Verb::Suggest(args) => cmd::suggest::run(&args),

@@ -2,7 +2,7 @@
 
 use crate::units::parse_size;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use tuff_erofs::verity::Root;
 use tuff_erofs::{Error, Result};
 use tuff_store::ReadAt;
@@ -19,9 +19,6 @@ pub(crate) struct RemoteArgs {
     /// Time after which a part that cannot be fetched is an I/O error [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=3600), help_heading = "Image")]
     pub(crate) fetch_timeout: Option<u16>,
-    /// Image that was opened with these options.
-    #[arg(skip)]
-    pub(crate) opened: Arc<OnceLock<RemoteImage>>,
 }
 
 /// Returns true if an image is named by a URL rather than by a path.
@@ -48,7 +45,9 @@ mod with_clients {
     use super::*;
     use std::ops::Range;
     use std::time::Duration;
-    use tuff_remote::{Certificate, Kind, Location, Options, RemoteStore, RetryPolicy};
+    use tuff_remote::{
+        Certificate, CompleteFile, Kind, Location, Options, RemoteStore, RetryPolicy,
+    };
 
     /// Name of an image for messages: a URL without credentials, or its path.
     pub(crate) fn shown(path: &Path) -> PathBuf {
@@ -61,23 +60,19 @@ mod with_clients {
         }
     }
 
-    /// Opens the image at a URL. With a root hash, the store has only bytes that match it.
+    /// Opens the image at a URL. With a root hash, it has only bytes that match it.
     pub(crate) fn open(
         url: &Path,
         args: &RemoteArgs,
         root: Option<Root>,
-    ) -> Result<Arc<dyn ReadAt>> {
-        let text = url.to_str().unwrap_or_default();
-        let location = Location::parse(text).map_err(error)?;
+    ) -> Result<Arc<RemoteImage>> {
+        let location = Location::parse(url.to_str().unwrap_or_default()).map_err(error)?;
         let options = options(args, root)?;
-        let store = tuff_remote::open(&location, &options).map_err(error)?;
-        // The first image opened is the one that the verb is about.
-        let _ = args.opened.set(RemoteImage {
-            store: Arc::clone(&store),
+        Ok(Arc::new(RemoteImage {
+            store: tuff_remote::open(&location, &options).map_err(error)?,
             location,
             options,
-        });
-        Ok(store)
+        }))
     }
 
     /// Options of the library.
@@ -165,6 +160,11 @@ mod with_clients {
             self.store.failure().map(|e| e.to_string())
         }
 
+        /// The complete image as one plain file.
+        pub(crate) fn complete_file(&self) -> Result<CompleteFile> {
+            self.store.complete_file().map_err(error)
+        }
+
         /// Bytes in the cache, and size of the image.
         pub(crate) fn progress(&self) -> (u64, u64) {
             let stats = self.store.stats();
@@ -189,7 +189,26 @@ mod with_clients {
         }
     }
 
-    fn error(e: tuff_remote::Error) -> Error {
+    impl ReadAt for RemoteImage {
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
+            self.store.read_at(buf, offset)
+        }
+
+        fn size(&self) -> u64 {
+            self.store.size()
+        }
+
+        fn will_need(&self, offset: u64, len: u64) {
+            self.store.will_need(offset, len);
+        }
+
+        fn done_with(&self, offset: u64, len: u64) {
+            self.store.done_with(offset, len);
+        }
+    }
+
+    /// Error of the command for an image that cannot be opened.
+    pub(crate) fn error(e: tuff_remote::Error) -> Error {
         failed(e, "cannot open")
     }
 
@@ -223,7 +242,30 @@ mod without_clients {
     /// Image behind a URL, of which there is none.
     pub(crate) enum RemoteImage {}
 
+    /// File of a complete image, of which there is none.
+    pub(crate) enum CompleteFile {}
+
+    impl CompleteFile {
+        pub(crate) fn path(&self) -> &Path {
+            match *self {}
+        }
+    }
+
+    impl ReadAt for RemoteImage {
+        fn read_at(&self, _: &mut [u8], _: u64) -> std::io::Result<usize> {
+            match *self {}
+        }
+
+        fn size(&self) -> u64 {
+            match *self {}
+        }
+    }
+
     impl RemoteImage {
+        pub(crate) fn complete_file(&self) -> Result<CompleteFile> {
+            match *self {}
+        }
+
         pub(crate) fn profile(&self) -> Result<Option<Vec<u8>>> {
             match *self {}
         }
@@ -261,14 +303,14 @@ mod without_clients {
     }
 
     /// Refuses a URL.
-    pub(crate) fn open(_: &Path, _: &RemoteArgs, _: Option<Root>) -> Result<Arc<dyn ReadAt>> {
+    pub(crate) fn open(_: &Path, _: &RemoteArgs, _: Option<Root>) -> Result<Arc<RemoteImage>> {
         let what = "this tuff reads no URLs: it was built without the cargo feature 'remote'";
         Err(Error::usage(what))
     }
 }
 
 #[cfg(feature = "remote")]
-pub(crate) use with_clients::{RemoteImage, failed, open, options, read, shown, trusted};
+pub(crate) use with_clients::{RemoteImage, error, failed, open, options, read, shown, trusted};
 #[cfg(not(feature = "remote"))]
 pub(crate) use without_clients::{RemoteImage, open, shown, trusted};
 

@@ -18,6 +18,8 @@ pub(crate) mod profile;
 pub(crate) mod pull;
 #[cfg(feature = "remote")]
 pub(crate) mod push;
+#[cfg(feature = "remote")]
+pub(crate) mod serve;
 pub(crate) mod stat;
 pub(crate) mod stats;
 pub(crate) mod suggest;

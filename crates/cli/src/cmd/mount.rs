@@ -2,27 +2,34 @@
 
 mod args;
 pub(super) mod background;
+mod exported;
 mod kernel;
+pub(super) mod lifetime;
 mod options;
 mod prefetch;
 mod profile;
+mod swap;
 
-use crate::image::OnMend;
-use crate::remote;
+use crate::counters_socket::{self, Device};
+use crate::image::{OnMend, OpenArgs};
+use crate::remote::{self, RemoteImage};
 use crate::sink::keep;
 use background::Role;
+use lifetime::{Lifetime, Save, Signals, serve_metrics};
 use options::Mounting;
 use profile::Recording;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
-use std::io::Read;
-use std::os::unix::net::UnixStream;
+use std::ops::Range;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tuff_erofs::serve::{MemoryPressure, ServeOptions, Server, memory_limit};
+use swap::{Replaced, Swap};
+use tuff_erofs::serve::{MemoryPressure, Profile, ServeOptions, Server, memory_limit};
 use tuff_erofs::{Error, Result};
-use tuff_fuse::mountpoint::{self, Detach, MountOptions};
+use tuff_fuse::mountpoint::{self, MountOptions};
+use tuff_fuse::transport::Transport;
 use tuff_fuse::{Handler, Log, Session, SessionOptions};
+use tuff_mount::export::THREADS;
 use tuff_mount::memory_pressure::relieve;
 use tuff_mount::{ImageFs, OwnerOverride};
 
@@ -33,8 +40,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for list in &args.options {
         mounting.add(list)?;
     }
+    if exported::is_child() {
+        return Ok(exported::mount_from_input(args, &mounting));
+    }
     let role = Role::of_this_process(args.foreground);
-    if role == Role::Starter && args.kernel {
+    if role == Role::Starter && args.kernel && !remote::is_url(&args.image.image) {
         match kernel::mount(args, &mounting) {
             Ok(how) => {
                 if args.verbose {
@@ -42,15 +52,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 }
                 return Ok(ExitCode::SUCCESS);
             }
-            Err(why) => {
-                eprintln!("tuff: not mounted by the kernel: {why}; serving it through FUSE")
-            }
+            Err(why) => not_by_kernel(&why),
         }
     }
     match role {
         Role::Starter => background::start(),
         Role::Server { in_background } => serve(args, &mounting, in_background),
     }
+}
+
+fn not_by_kernel(why: &str) {
+    eprintln!("tuff: not mounted by the kernel: {why}; serving it through FUSE");
 }
 
 fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCode> {
@@ -60,136 +72,234 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     let log = background::log(args.log.as_deref(), in_background)?;
     let mut open = args.image.open.clone();
     mounting.apply(&mut open);
-    let repaired = open.verity.map(|_| Arc::new(AtomicU64::new(0)));
-    open.on_mend = repaired
-        .clone()
-        .map(|repaired| on_mend(repaired, log.clone()));
     let profile = args.prefetch.profile(&args.image.image)?;
-    let image = open.open(&args.image.image)?;
-    args.image.with_devices(&image)?;
-    let show = OwnerOverride {
-        uid: mounting.uid,
-        gid: mounting.gid,
+    let (image, open) = match open.trusting(&args.image.image)? {
+        Some(trusted) => trusted,
+        None => (args.image.image.clone(), open),
     };
-    let mut options = ServeOptions::default();
-    let cache = || default_cache(options.budget, memory_limit());
-    (options.budget, options.policy) = (args.cache.unwrap_or_else(cache), args.decode);
-    options.record = args.record.is_some();
-    // Reads from the page cache would not be recorded.
-    options.push = !args.no_push && !options.record;
-    if let Some(record) = &args.record {
-        keep(record, &open.files(&args.image.image))?;
+    let store = open.remote(&image)?;
+    let mount = Mount {
+        args,
+        mounting,
+        open,
+        profile,
+        log,
+        in_background,
+    };
+    if let (true, Some(store)) = (args.kernel, &store) {
+        match mount.by_kernel(store)? {
+            Ok(code) => return Ok(code),
+            Err(why) => not_by_kernel(&why),
+        }
     }
-    let recording = args.record.as_deref().map(Recording::start).transpose()?;
-    let recording = recording.map(Arc::new);
-    let pin = (args.pin.clone()).map(|pin| pin.read().map(|profile| (profile, pin)));
-    let pin = pin.transpose()?;
-    let server = Server::new(image, options);
-    let fs = ImageFs::new(server, show, log.clone())
-        .map_err(|e| e.within(remote::shown(&args.image.image).display()))?
-        .with_repaired(repaired)
-        .with_store_counters(prefetch::counters(&open))
-        .with_hand_off(args.hand_off);
-    let threads = args
-        .threads
-        .map_or_else(tuff_fuse::session::default_threads, usize::from);
-    let handler = Arc::new(Handler::new(Arc::new(fs.clone()), threads, log.clone()));
-    let metrics = match args.metrics {
-        Some(address) => Some(tuff_fuse::metrics::serve(address, handler.clone()).map_err(
-            |e| match e.kind() {
-                std::io::ErrorKind::InvalidInput => Error::usage(format_args!("--metrics: {e}")),
-                _ => Error::io(address, "cannot serve counters", e),
-            },
-        )?),
-        None => None,
-    };
-    let stop = signals(&[SIGTERM, SIGINT, SIGHUP])?;
-    let show_stats = signals(&[SIGUSR1])?;
-    let failed = |e| Error::io(args.dir.display(), "cannot mount", e);
-    let shown = remote::shown(&args.image.image);
-    let name = || match remote::is_url(&args.image.image) {
-        true => None,
-        false => std::path::absolute(&shown).ok(),
-    };
-    let source = mounting.source.clone().or_else(name);
-    let mountpoint = mountpoint::attach(
-        &args.dir,
-        &MountOptions {
-            source: source.unwrap_or(shown),
-            allow_other: mounting.allow_other,
-            flags: mounting.flags,
-        },
-    )
-    .map_err(failed)?;
-    let how = SessionOptions {
-        threads,
-        transport: args.transport,
-        cpu_latency: args.keep_awake,
-    };
-    let mount = Session::start(handler.clone(), mountpoint, how).map_err(failed)?;
-    let dir = mount.dir().to_owned();
-    let save = {
-        let (fs, log) = (fs.clone(), log.clone());
+    mount.through_fuse(store)
+}
+
+/// Mount that this process serves.
+struct Mount<'a> {
+    args: &'a Args,
+    mounting: &'a Mounting,
+    open: OpenArgs,
+    /// Profile of `--prefetch`.
+    profile: Option<Profile>,
+    log: Log,
+    in_background: bool,
+}
+
+impl Mount<'_> {
+    fn failed(&self, e: std::io::Error) -> Error {
+        Error::io(self.args.dir.display(), "cannot mount", e)
+    }
+
+    /// Mounts the kernel's EROFS on a remote image and serves it until the end. Returns the reason if the kernel cannot.
+    fn by_kernel(&self, store: &Arc<RemoteImage>) -> Result<std::result::Result<ExitCode, String>> {
+        let args = self.args;
+        if let Some(why) = exported::refusal(self.mounting, &self.open) {
+            return Ok(Err(why));
+        }
+        let handler = exported::handler(store, &args.image.image, &self.log);
+        let signals = Signals::register()?;
+        let mount = match exported::mount(args, &handler) {
+            Ok(mount) => mount,
+            Err(why) => return Ok(Err(why)),
+        };
+        let how = mount.session.summary.clone();
+        let nothing: Save = Arc::new(|| Ok(()));
+        let (dir, device) = (mount.dir, mount.device);
+        let life = Lifetime::start(signals, mount.session, dir.clone(), &self.log, nothing)?;
+        life.or_detach(serve_metrics(args.metrics, args.verbose, &handler))?;
+        let counters = Arc::clone(&handler);
+        // Without counters the mount is as good.
+        let _ = counters_socket::serve(device, move || counters.stats_text());
+        let image = life.or_detach(self.open.open_remote(store, &args.image.image))?;
+        self.prefetch(&life, store, move |profile| profile.physical_ranges(&image))?;
+        let swap = life.or_detach(self.swap(store, &handler, (dir, device)))?;
+        if args.verbose {
+            eprintln!("tuff: mounted by the kernel, on the served image; {how}");
+        }
+        life.wait(Some(swap), self.in_background).map(Ok)
+    }
+
+    /// Replaces the mount of an image when that is complete.
+    fn swap(
+        &self,
+        store: &Arc<RemoteImage>,
+        handler: &Arc<Handler>,
+        (dir, device): (PathBuf, Device),
+    ) -> Result<Swap> {
+        Swap::start(Replaced {
+            store: Arc::clone(store),
+            dir,
+            device,
+            flags: self.mounting.flags,
+            handler: Arc::clone(handler),
+            log: self.log.clone(),
+        })
+    }
+
+    /// Fetches in advance, in a thread of its own.
+    fn prefetch(
+        &self,
+        life: &Lifetime,
+        store: &Arc<RemoteImage>,
+        ranges: impl Fn(&Profile) -> Vec<Range<u64>> + Send + 'static,
+    ) -> Result<()> {
+        let report = prefetch::Report {
+            log: self.log.clone(),
+            is_verbose: self.args.verbose,
+            is_foreground: self.args.foreground,
+        };
+        let profile = self.profile.clone();
+        let work = self.args.prefetch.work(store, profile, ranges, report);
+        life.beside(work)
+    }
+
+    fn through_fuse(&self, store: Option<Arc<RemoteImage>>) -> Result<ExitCode> {
+        let Self { args, log, .. } = self;
+        let (fs, recording) = self.filesystem(store.as_ref())?;
+        let pin = args
+            .pin
+            .clone()
+            .map(|pin| pin.read().map(|read| (pin, read)));
+        let pin = pin.transpose()?;
+        // Reads of a remote image wait for the network, but not for each other.
+        let (threads, transport) = match (&store, args.transport) {
+            (Some(_), Transport::Auto) => (THREADS, Transport::Dev),
+            (_, transport) => (tuff_fuse::session::default_threads(), transport),
+        };
+        let threads = args.threads.map_or(threads, usize::from);
+        let handler = Arc::new(Handler::new(Arc::new(fs.clone()), threads, log.clone()));
+        serve_metrics(args.metrics, args.verbose, &handler)?;
+        let signals = Signals::register()?;
+        let mountpoint = mountpoint::attach(&args.dir, &self.mount_options());
+        let how = SessionOptions {
+            threads,
+            transport,
+            cpu_latency: args.keep_awake,
+        };
+        let session = Session::start(
+            handler.clone(),
+            mountpoint.map_err(|e| self.failed(e))?,
+            how,
+        );
+        let session = session.map_err(|e| self.failed(e))?;
+        let (dir, summary) = (session.dir().to_owned(), session.summary.clone());
+        let save = saving(recording, &fs, log);
+        let life = Lifetime::start(signals, session, dir.clone(), log, save)?;
+        if let Some(pressure) = MemoryPressure::open() {
+            let fs = fs.clone();
+            life.beside(move || relieve(fs.server(), |time| pressure.wait(time)))?;
+        }
+        if let Some((pin, profile)) = pin {
+            let what = pin.apply(fs.server(), &profile);
+            if args.verbose {
+                eprintln!("tuff: {what}");
+            }
+        }
+        if args.verbose {
+            eprintln!("tuff: {summary}");
+        }
+        let mut swap = None;
+        if let Some(store) = &store {
+            let (fs, offset) = (fs.clone(), self.open.offset);
+            self.prefetch(&life, store, move |profile| {
+                let mut ranges = profile.physical_ranges(fs.server().image());
+                for range in &mut ranges {
+                    *range = range.start.saturating_add(offset)..range.end.saturating_add(offset);
+                }
+                ranges
+            })?;
+            if exported::refusal(self.mounting, &self.open).is_none() && args.record.is_none() {
+                let device = mountpoint::device_known(&dir).map_err(|e| self.failed(e));
+                let started = device.and_then(|device| self.swap(store, &handler, (dir, device)));
+                swap = Some(life.or_detach(started)?);
+            }
+        }
+        life.wait(swap, self.in_background)
+    }
+
+    /// Opens the image as a filesystem.
+    fn filesystem(&self, store: Option<&Arc<RemoteImage>>) -> Result<(ImageFs, Option<Recording>)> {
+        let Self { args, log, .. } = self;
+        let mut open = self.open.clone();
+        let repaired = open.verity.map(|_| Arc::new(AtomicU64::new(0)));
+        open.on_mend = repaired
+            .clone()
+            .map(|repaired| on_mend(repaired, log.clone()));
+        let image = match store {
+            Some(store) => open.open_remote(store, &args.image.image)?,
+            None => open.open(&args.image.image)?,
+        };
+        args.image.with_devices(&image)?;
+        let mut options = ServeOptions::default();
+        let cache = || default_cache(options.budget, memory_limit());
+        (options.budget, options.policy) = (args.cache.unwrap_or_else(cache), args.decode);
+        options.record = args.record.is_some();
+        // Reads from the page cache would not be recorded.
+        options.push = !args.no_push && !options.record;
+        if let Some(record) = &args.record {
+            keep(record, &open.files(&args.image.image))?;
+        }
+        let recording = args.record.as_deref().map(Recording::start).transpose()?;
+        let show = OwnerOverride {
+            uid: self.mounting.uid,
+            gid: self.mounting.gid,
+        };
+        let fs = ImageFs::new(Server::new(image, options), show, log.clone())
+            .map_err(|e| e.within(remote::shown(&args.image.image).display()))?
+            .with_repaired(repaired)
+            .with_store_counters(store.map(prefetch::counters))
+            .with_hand_off(args.hand_off);
+        Ok((fs, recording))
+    }
+
+    fn mount_options(&self) -> MountOptions {
+        let image = &self.args.image.image;
+        let shown = remote::shown(image);
+        let path = match remote::is_url(image) {
+            true => None,
+            false => std::path::absolute(&shown).ok(),
+        };
+        MountOptions {
+            source: self.mounting.source.clone().or(path).unwrap_or(shown),
+            allow_other: self.mounting.allow_other,
+            flags: self.mounting.flags,
+        }
+    }
+}
+
+/// Returns a function that writes the profile, if one is recorded.
+fn saving(recording: Option<Recording>, fs: &ImageFs, log: &Log) -> Save {
+    let (fs, log) = (fs.clone(), log.clone());
+    Arc::new(
         move || match recording.as_ref().map(|r| r.save(fs.server())) {
             Some(Err(e)) => {
                 log.again(&e);
                 Err(e)
             }
             _ => Ok(()),
-        }
-    };
-    let beside = |work: Box<dyn FnOnce() + Send>| {
-        let thread = std::thread::Builder::new().spawn(work);
-        thread.map(drop).map_err(|e| {
-            let _ = mountpoint::detach(mount.dir(), Detach::Lazily);
-            Error::io(args.dir.display(), "cannot start a thread", e)
-        })
-    };
-    let (stop_log, save_at_once) = (log.clone(), save.clone());
-    beside(Box::new(move || {
-        end_when_told(stop, &dir, &stop_log, save_at_once);
-    }))?;
-    let (stats_log, save_now) = (log.clone(), save.clone());
-    beside(Box::new(move || {
-        each_signal(show_stats, || {
-            for line in handler.stats_text().lines() {
-                stats_log.again(line);
-            }
-            // `save` logs its errors.
-            let _ = save_now();
-            true
-        });
-    }))?;
-    if let Some(pressure) = MemoryPressure::open() {
-        let fs = fs.clone();
-        beside(Box::new(move || {
-            relieve(fs.server(), |time| pressure.wait(time));
-        }))?;
-    }
-    let report = prefetch::Report {
-        log: log.clone(),
-        is_verbose: args.verbose,
-        is_foreground: args.foreground,
-    };
-    if let Some(work) = args.prefetch.work(&open, profile, &fs, report) {
-        beside(work)?;
-    }
-    if let Some((profile, pin)) = pin {
-        let what = pin.apply(fs.server(), &profile);
-        if args.verbose {
-            eprintln!("tuff: {what}");
-        }
-    }
-    if args.verbose {
-        eprintln!("tuff: {}", mount.summary);
-    }
-    if let (Some(at), true) = (metrics, args.verbose) {
-        eprintln!("tuff: counters at http://{at}/metrics");
-    }
-    background::ready(in_background)?;
-    mount.wait();
-    save()?;
-    Ok(ExitCode::SUCCESS)
+        },
+    )
 }
 
 /// Returns a callback that counts and logs blocks repaired from parity.
@@ -211,52 +321,6 @@ fn default_cache(usual: usize, limit: Option<u64>) -> usize {
         usize::try_from(limit / 4).unwrap_or(usize::MAX)
     });
     usual.min(quarter)
-}
-
-/// Returns a stream that receives a byte for every signal.
-fn signals(which: &[i32]) -> Result<UnixStream> {
-    let failed = |e| Error::io("signals", "cannot register", e);
-    let (read, write) = UnixStream::pair().map_err(failed)?;
-    for signal in which {
-        let write = write.try_clone().map_err(failed)?;
-        signal_hook::low_level::pipe::register(*signal, write).map_err(failed)?;
-    }
-    Ok(read)
-}
-
-/// Calls `f` after every signal, until it returns false.
-fn each_signal(mut signals: UnixStream, mut f: impl FnMut() -> bool) {
-    let mut byte = [0];
-    while signals.read_exact(&mut byte).is_ok() && f() {}
-}
-
-/// Unmounts at the first signal. A mount that is in use is detached at once and served until its last user is done. A
-/// second signal ends the process after `save`.
-fn end_when_told(
-    stop: UnixStream,
-    dir: &std::path::Path,
-    log: &Log,
-    save: impl Fn() -> Result<()>,
-) {
-    let mut first = true;
-    each_signal(stop, || {
-        if !std::mem::take(&mut first) {
-            std::process::exit(if save().is_ok() { 0 } else { 5 });
-        }
-        match mountpoint::detach(dir, Detach::Now) {
-            Ok(()) => false,
-            Err(e) => {
-                log.again(format_args!(
-                    "unmounting {}: {e}; it is detached and ends when its last user is done, or at the next signal",
-                    dir.display()
-                ));
-                if let Err(e) = mountpoint::detach(dir, Detach::Lazily) {
-                    log.again(format_args!("unmounting {}: {e}", dir.display()));
-                }
-                true
-            }
-        }
-    });
 }
 
 #[cfg(test)]

@@ -1,19 +1,22 @@
 //! `tuff stats`: counters of a mount.
 
 use super::umount::mounted;
+use crate::counters_socket;
 use crate::out::Out;
 use crate::units::{percent, size};
 use serde_json::{Map, Value};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tuff_erofs::{Error, Result};
 use tuff_fuse::handler::STATS_XATTR;
+use tuff_fuse::mountpoint;
 
-/// Show the counters of a FUSE mount
+/// Show the counters of a mount that tuff serves
 ///
 /// Prints a name and a number per line: requests, errors, bytes and time by operation, histograms of latencies and of the
-/// sizes of reads, and the bytes fetched and decoded. A table of the sizes of reads with their shares follows. The counters are read from the attribute user.tuff.stats of the root directory, so every user
-/// who can read that directory can read them.
+/// sizes of reads, and the bytes fetched and decoded. A table of the sizes of reads with their shares follows. The counters
+/// are read from the attribute user.tuff.stats of the root directory, so every user who can read that directory can read
+/// them. For an image behind a URL that the kernel has mounted, they come from the serving process.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Mount point of an image or volume
@@ -33,10 +36,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         )),
         e => Error::io(dir.display(), "cannot read the counters", e.into()),
     };
-    // Largest value of an attribute.
-    let mut value = vec![0; 64 << 10];
-    let n = rustix::fs::getxattr(&dir, STATS_XATTR, &mut value[..]).map_err(failed)?;
-    let text = String::from_utf8_lossy(&value[..n]);
+    // The kernel's mount may take the place of the one with the attribute meanwhile.
+    let text = from_attribute(&dir).or_else(|e| from_server(&dir).ok_or(e));
+    let text = text.map_err(failed)?;
     let mut out = Out::new();
     if args.json {
         let pairs = text.lines().filter_map(|line| {
@@ -56,6 +58,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     out.finish()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the counters of a mount by the kernel, if its server keeps them.
+fn from_server(dir: &Path) -> Option<String> {
+    let mount = mountpoint::find(dir).ok()??;
+    counters_socket::read(mount.device).ok()
+}
+
+fn from_attribute(dir: &Path) -> rustix::io::Result<String> {
+    // Largest value of an attribute.
+    let mut value = vec![0; 64 << 10];
+    let n = rustix::fs::getxattr(dir, STATS_XATTR, &mut value[..])?;
+    Ok(String::from_utf8_lossy(&value[..n]).into_owned())
 }
 
 /// Returns a row per size class of reads that occurred: its upper bound, number and share of requests.

@@ -25,7 +25,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut lost = None;
     for dir in &args.dirs {
         let dir = mounted(dir)?;
-        let source = mountpoint::find(&dir).ok().flatten().map(|m| m.source);
+        // The kernel's mounts are of images.
+        let found = mountpoint::find(&dir).ok().flatten();
+        let source = found.filter(|m| m.fstype == FSTYPE).map(|m| m.source);
         let waits = source.filter(|source| !args.lazy && is_in_use(source));
         let how = if args.lazy {
             Detach::Lazily

@@ -48,7 +48,7 @@ pub(super) const GROUPS: &[(&str, &[&str])] = &[
     ("Read", &["ls", "cat", "extract", "tar"]),
     ("Verify", &["check", "verity"]),
     ("Transfer", &["push", "pull"]),
-    ("Mount", &["mount", "umount", "stats", "profile"]),
+    ("Mount", &["mount", "umount", "serve", "stats", "profile"]),
     ("Volumes", &["volume"]),
     ("Compatibility", &["mkfs.erofs", "fsck.erofs", "dump.erofs"]),
     ("Documentation", &["man", "completions"]),
@@ -454,6 +454,23 @@ pub(super) const TOPICS: &[Topic] = &[
         ],
         environment: &[NOTIFY],
         related: &["umount", "stats", "profile"],
+        ..NONE
+    },
+    Topic {
+        path: "serve",
+        common: &["into", "store", "store_max", "fill_rate"],
+        examples: &[
+            (
+                "Serve the layers of an image to containerd",
+                "tuff serve oci://registry.example.org/app --into /run/tuff --store /var/lib/tuff",
+            ),
+            (
+                "Keep at most 200 GiB of complete layers",
+                "tuff serve oci://registry.example.org/app --into /run/tuff --store /var/lib/tuff --store-max 200G",
+            ),
+        ],
+        environment: &[NOTIFY],
+        related: &["mount", "umount"],
         ..NONE
     },
     Topic {

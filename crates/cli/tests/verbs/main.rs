@@ -9,6 +9,8 @@ mod faults;
 mod help;
 mod hostile;
 mod judge;
+#[cfg(feature = "remote")]
+mod kernel_remote;
 mod mount;
 mod outputs;
 mod patch;
@@ -18,6 +20,8 @@ mod push;
 mod remote;
 #[cfg(feature = "remote")]
 mod remote_ahead;
+#[cfg(feature = "remote")]
+mod serve;
 #[cfg(feature = "remote")]
 mod servers;
 mod show;

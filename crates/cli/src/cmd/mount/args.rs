@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// Stay in the foreground
     #[arg(short, long)]
     pub(super) foreground: bool,
-    /// Mount with the kernel's EROFS if possible; needs root
+    /// Mount with the kernel's EROFS if possible; needs root. An image behind a URL also needs Linux 6.12
     #[arg(long)]
     pub(super) kernel: bool,
     /// Mount options, as in fstab: ro, allow_other, uid=, gid=, offset=, device=, nosuid, suid, nodev, dev, noexec, fsname=,

@@ -3,7 +3,7 @@
 use super::args::Args;
 use super::options::Mounting;
 use crate::image::OpenArgs;
-use crate::remote;
+use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use std::ffi::CString;
 use std::os::unix::fs::FileTypeExt;
@@ -11,12 +11,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use tuff_fuse::mountpoint::FLAG_NAMES;
 
+/// Reason why images with other owners are not mounted by the kernel.
+pub(super) const SHOWS_OWNERS: &str =
+    "it shows the owners that the image has, not those of uid= and gid=";
+
 /// Mounts the image. Returns the method, or the reason for the failure.
 pub(super) fn mount(args: &Args, mounting: &Mounting) -> Result<&'static str, String> {
     if mounting.uid.is_some() || mounting.gid.is_some() {
-        return Err(
-            "it shows the owners that the image has, not those of uid= and gid=".to_owned(),
-        );
+        return Err(SHOWS_OWNERS.to_owned());
     }
     let mut open = args.image.open.clone();
     mounting.apply(&mut open);
@@ -24,9 +26,6 @@ pub(super) fn mount(args: &Args, mounting: &Mounting) -> Result<&'static str, St
         return Err("it verifies devices, not files: veritysetup open makes one".to_owned());
     }
     let image = &args.image.image;
-    if remote::is_url(image) {
-        return Err("it reads no URLs".to_owned());
-    }
     let mut data: Vec<String> = Vec::new();
     let is_block = std::fs::metadata(image)
         .map_err(|e| format!("{}: {e}", image.display()))?
@@ -81,18 +80,22 @@ fn too_large_blocks(open: &OpenArgs, image: &Path) -> Option<String> {
 fn directly(image: &Path, dir: &Path, flags: MountFlags, data: &str) -> Result<(), String> {
     let data = CString::new(data).map_err(|e| e.to_string())?;
     let flags = flags | MountFlags::RDONLY;
-    rustix::mount::mount(image, dir, "erofs", flags, Some(data.as_c_str())).map_err(|e| {
-        use rustix::io::Errno;
-        match e {
-            Errno::PERM => "that needs root".to_owned(),
-            Errno::NODEV => "this kernel has no EROFS".to_owned(),
-            Errno::NOTBLK => "this kernel mounts block devices only".to_owned(),
-            Errno::INVAL | Errno::OPNOTSUPP => {
-                format!("the image uses what this kernel does not know, or is damaged ({e})")
-            }
-            e => e.to_string(),
+    rustix::mount::mount(image, dir, "erofs", flags, Some(data.as_c_str())).map_err(reason)
+}
+
+/// Returns the reason why the kernel did not mount an image from a file.
+pub(super) fn reason(e: Errno) -> String {
+    match e {
+        Errno::PERM => "that needs root".to_owned(),
+        Errno::NODEV => "this kernel has no EROFS".to_owned(),
+        Errno::NOTBLK => {
+            "this kernel mounts EROFS from block devices only; from files it needs Linux 6.12 with CONFIG_EROFS_FS_BACKED_BY_FILE".to_owned()
         }
-    })
+        Errno::INVAL | Errno::OPNOTSUPP => {
+            format!("the image uses what this kernel does not know, or is damaged ({e})")
+        }
+        e => e.to_string(),
+    }
 }
 
 /// Loop device over a file, detached on drop; a mount keeps it alive while needed.

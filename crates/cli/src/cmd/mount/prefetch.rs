@@ -1,17 +1,17 @@
 //! Fetching in advance for a mount of a remote image: `--prefetch`, `--fill` and `--fill-rate`.
 
 use crate::cmd::profile::read;
-use crate::image::OpenArgs;
 use crate::progress::Bar;
 use crate::remote::{self, RemoteImage};
 use crate::units::{parse_size, percent, size};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tuff_erofs::serve::Profile;
 use tuff_erofs::{Error, Result};
 use tuff_fuse::Log;
-use tuff_mount::{ImageFs, StoreCounters};
+use tuff_mount::StoreCounters;
 
 /// Time between two updates of the status line.
 const STEP: Duration = Duration::from_secs(1);
@@ -39,13 +39,10 @@ pub(super) struct Report {
     pub(super) is_foreground: bool,
 }
 
-/// Returns the counters of the remote image that `open` has opened.
-pub(super) fn counters(open: &OpenArgs) -> Option<StoreCounters> {
-    open.remote.opened.get()?;
-    let opened = Arc::clone(&open.remote.opened);
-    Some(Arc::new(move || {
-        opened.get().map_or_else(Vec::new, RemoteImage::counters)
-    }))
+/// Returns the counters of a remote image.
+pub(super) fn counters(image: &Arc<RemoteImage>) -> StoreCounters {
+    let image = Arc::clone(image);
+    Arc::new(move || image.counters())
 }
 
 impl PrefetchArgs {
@@ -63,38 +60,38 @@ impl PrefetchArgs {
         self.prefetch.as_deref().map(read).transpose()
     }
 
-    /// Returns what a thread of its own has to do, if the image is remote.
+    /// Returns what a thread of its own has to do. `ranges` finds the parts of a profile in the remote object.
     pub(super) fn work(
         &self,
-        open: &OpenArgs,
+        image: &Arc<RemoteImage>,
         profile: Option<Profile>,
-        fs: &ImageFs,
+        ranges: impl Fn(&Profile) -> Vec<Range<u64>> + Send + 'static,
         report: Report,
-    ) -> Option<Box<dyn FnOnce() + Send>> {
-        open.remote.opened.get()?;
+    ) -> impl FnOnce() + Send + 'static {
         let work = Work {
-            fs: fs.clone(),
-            offset: open.offset,
+            image: Arc::clone(image),
+            ranges: Box::new(ranges),
             bar: Bar::new(self.fill && report.is_foreground),
             report,
         };
-        let (opened, fill, rate) = (Arc::clone(&open.remote.opened), self.fill, self.fill_rate);
-        Some(Box::new(move || {
-            let Some(image) = opened.get() else { return };
-            work.prefetch(image, profile);
+        let (fill, rate) = (self.fill, self.fill_rate);
+        move || {
+            work.prefetch(profile);
             if fill {
-                work.fill(image, rate);
+                work.fill(rate);
             }
-        }))
+        }
     }
 }
 
+/// Finds the parts of a profile in the remote object. Unit: bytes.
+type Mapping = Box<dyn Fn(&Profile) -> Vec<Range<u64>> + Send>;
+
 /// Fetching in the background of a mount.
 struct Work {
-    fs: ImageFs,
+    image: Arc<RemoteImage>,
+    ranges: Mapping,
     report: Report,
-    /// Position of the image in the remote object. Unit: bytes.
-    offset: u64,
     bar: Bar,
 }
 
@@ -106,8 +103,8 @@ impl Work {
     }
 
     /// Prefetches what a profile names: the given one, or the one beside the image.
-    fn prefetch(&self, image: &RemoteImage, profile: Option<Profile>) {
-        let beside = || match image.profile() {
+    fn prefetch(&self, profile: Option<Profile>) {
+        let beside = || match self.image.profile() {
             Ok(text) => text.map(|text| Profile::parse(&text)),
             Err(e) => Some(Err(e)),
         };
@@ -117,12 +114,9 @@ impl Work {
             Some(Err(e)) => return self.report.log.again(format_args!("no prefetch: {e}")),
             None => return,
         };
-        let mut ranges = profile.physical_ranges(self.fs.server().image());
-        for range in &mut ranges {
-            *range = range.start.saturating_add(self.offset)..range.end.saturating_add(self.offset);
-        }
+        let ranges = (self.ranges)(&profile);
         let bytes = ranges.iter().map(|range| range.end - range.start).sum();
-        image.prefetch(&ranges);
+        self.image.prefetch(&ranges);
         self.tell(format_args!(
             "prefetching {} in {} ranges",
             size(bytes),
@@ -131,7 +125,8 @@ impl Work {
     }
 
     /// Fills the cache, and shows how far it is.
-    fn fill(&self, image: &RemoteImage, rate: Option<u64>) {
+    fn fill(&self, rate: Option<u64>) {
+        let image = &self.image;
         image.fill(rate);
         loop {
             if image.wait_complete(STEP) {

@@ -1,0 +1,176 @@
+//! `--kernel` with a URL: the kernel's EROFS on a file that this process exports through FUSE.
+//!
+//! ```text
+//!  DIR ──► kernel's EROFS ──► file of the export ──► FUSE ──► this process ──► remote store
+//! ```
+//!
+//! No directory shows the export: it lives as long as the mount that reads it, and leaves nothing behind. A child process mounts
+//! on it, because a process that waits for its own replies cannot be killed.
+
+use super::args::Args;
+use super::kernel;
+use super::options::Mounting;
+use super::prefetch;
+use crate::image::OpenArgs;
+use crate::remote::{self, RemoteImage};
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use tuff_fuse::mountpoint;
+use tuff_fuse::transport::Transport;
+use tuff_fuse::{Handler, Log, Session, SessionOptions};
+use tuff_mount::ExportFs;
+use tuff_mount::export::{BadName, THREADS};
+use tuff_mount::kernel_erofs::KernelErofs;
+use tuff_store::ReadAt;
+
+/// Environment variable that marks the process which mounts. Its standard input is the root directory of the export.
+const MARK: &str = "TUFF_MOUNT_EXPORT";
+
+/// Kernel mount of an image that this process serves.
+pub(super) struct Exported {
+    /// Session of the export, which ends with the mount.
+    pub(super) session: Session<Handler>,
+    /// Directory of the mount: absolute, without symlinks.
+    pub(super) dir: PathBuf,
+    /// Device number of the kernel's filesystem, major and minor.
+    pub(super) device: (u32, u32),
+}
+
+/// Returns the reason why the kernel cannot mount an image as it is asked to.
+pub(super) fn refusal(mounting: &Mounting, open: &OpenArgs) -> Option<String> {
+    let why = match () {
+        () if !rustix::process::geteuid().is_root() => "that needs root",
+        () if mounting.uid.is_some() || mounting.gid.is_some() => kernel::SHOWS_OWNERS,
+        () if open.offset > 0 || !open.device.is_empty() || open.verity_tree.is_some() => {
+            "an image behind a URL has no offset, extra devices or separate hash tree there"
+        }
+        () => return None,
+    };
+    Some(why.to_owned())
+}
+
+/// Creates the handler of an export with the image in `store`.
+pub(super) fn handler(store: &Arc<RemoteImage>, image: &Path, log: &Log) -> Arc<Handler> {
+    let counters = prefetch::counters(store);
+    let store: Arc<dyn ReadAt> = Arc::<RemoteImage>::clone(store);
+    let export = ExportFs::new([(name(image).1, store)], log.clone());
+    let export = export.unwrap_or_else(|BadName(name)| panic!("bug: {name} is no name"));
+    let export = export.with_store_counters(counters);
+    Arc::new(Handler::new(Arc::new(export), THREADS, log.clone()))
+}
+
+/// Source of the mount, and the path in the export that the kernel finds by it.
+///
+/// The source is the URL if that is a path too: `s3://b/k` is found as `s3:/b/k`.
+fn name(image: &Path) -> (PathBuf, String) {
+    let shown = remote::shown(image);
+    let text = shown.to_string_lossy();
+    let parts: Vec<&str> = text.split('/').filter(|part| !part.is_empty()).collect();
+    let is_path = |part: &&str| !matches!(*part, "." | "..") && part.len() <= 255;
+    match parts.iter().all(is_path) && !text.ends_with('/') && !text.starts_with('/') {
+        true => (PathBuf::from(&*text), parts.join("/")),
+        false => ("image".into(), "image".to_owned()),
+    }
+}
+
+/// Mounts the kernel's EROFS on the image of `handler`. Returns the reason if that is not possible.
+pub(super) fn mount(args: &Args, handler: &Arc<Handler>) -> Result<Exported, String> {
+    let shown = |e: std::io::Error| e.to_string();
+    let dir = std::fs::canonicalize(&args.dir).map_err(shown)?;
+    let (source, _) = name(&args.image.image);
+    let (mountpoint, root) = mountpoint::attach_nowhere(&source).map_err(shown)?;
+    let options = SessionOptions {
+        threads: THREADS,
+        // Threads of rings would serve the requests of one processor each, also while they wait.
+        transport: Transport::Dev,
+        cpu_latency: args.keep_awake,
+    };
+    let session = Session::start(Arc::clone(handler), mountpoint, options).map_err(shown)?;
+    // The child holds the directory. Unless it mounts, its end closes the last reference to the export.
+    let mounted = run_child(Stdio::from(root));
+    let device = mounted.and_then(|()| {
+        let found = mountpoint::find(&dir).map_err(shown)?;
+        found
+            .map(|m| m.device)
+            .ok_or_else(|| "it is unmounted already".to_owned())
+    });
+    match device {
+        Ok(device) => Ok(Exported {
+            session,
+            dir,
+            device,
+        }),
+        Err(why) => {
+            session.wait();
+            Err(why)
+        }
+    }
+}
+
+/// Runs this program again, to mount from the export whose root directory is `root`.
+fn run_child(root: Stdio) -> Result<(), String> {
+    let failed = |e: std::io::Error| format!("cannot start the process that mounts: {e}");
+    let mut args = std::env::args_os();
+    let name = args.next().unwrap_or_else(|| "tuff".into());
+    let child = Command::new(std::env::current_exe().map_err(failed)?)
+        .arg0(name)
+        .args(args)
+        .env(MARK, "1")
+        .stdin(root)
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(failed)?;
+    match child.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&child.stdout).trim().to_owned()),
+    }
+}
+
+/// Returns true in the process that mounts from an export.
+pub(super) fn is_child() -> bool {
+    std::env::var_os(MARK).is_some()
+}
+
+/// Mounts from the export whose root directory is the standard input. Prints the reason if that is not possible.
+pub(super) fn mount_from_input(args: &Args, mounting: &Mounting) -> ExitCode {
+    match attach(args, mounting) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            let _ = writeln!(std::io::stdout(), "{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn attach(args: &Args, mounting: &Mounting) -> Result<(), String> {
+    let dir = std::fs::canonicalize(&args.dir).map_err(|e| e.to_string())?;
+    let (source, _) = name(&args.image.image);
+    let input = rustix::stdio::stdin();
+    let mounted = rustix::process::fchdir(input)
+        .and_then(|()| KernelErofs::open(&source, mounting.flags))
+        .and_then(|mount| mount.attach(&dir));
+    mounted.map_err(kernel::reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_of_a_mount_is_its_url_where_that_is_a_path() {
+        let of = |url: &str| {
+            let (source, path) = name(Path::new(url));
+            (source.display().to_string(), path)
+        };
+        let pair = |source: &str, path: &str| (source.to_owned(), path.to_owned());
+        assert_eq!(of("s3://b/k/l"), pair("s3://b/k/l", "s3:/b/k/l"));
+        let oci = "oci://r:5000/n:latest";
+        assert_eq!(of("oci://r:5000/n"), pair(oci, "oci:/r:5000/n:latest"));
+        for bad in ["s3://b/../k", "https://h/", "s3://b/k/"] {
+            assert_eq!(of(bad), pair("image", "image"), "{bad}");
+        }
+    }
+}

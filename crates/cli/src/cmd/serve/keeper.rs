@@ -1,0 +1,123 @@
+//! Fills layers in the background, and puts those that are complete into the store.
+
+use super::layer::Layer;
+use super::layer_store::LayerStore;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tuff_fuse::Log;
+use tuff_remote::RemoteStore;
+
+/// Longest time between two looks for layers that are complete.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Pause after a failure, unless the layer is read for the first time meanwhile.
+const PAUSE: Duration = Duration::from_secs(30);
+
+/// Fills one layer after the other: those that were read first, then by their order.
+pub(super) struct Keeper {
+    pub(super) layers: Vec<Arc<Layer>>,
+    pub(super) store: LayerStore,
+    /// Largest rate of the fill. Unit: bytes per second. 0 disables it.
+    pub(super) rate: Option<u64>,
+    pub(super) log: Log,
+}
+
+/// Layer that is not in the store.
+struct Pending {
+    layer: Arc<Layer>,
+    is_filled: bool,
+    /// Time of the last failure, and whether the layer had been read then.
+    failure: Option<(Instant, bool)>,
+}
+
+impl Pending {
+    fn is_ready(&self) -> bool {
+        self.failure.is_none_or(|(at, was_read)| {
+            at.elapsed() >= PAUSE || self.layer.was_read() && !was_read
+        })
+    }
+}
+
+impl Keeper {
+    /// Works until all layers are in the store.
+    pub(super) fn run(self) {
+        let absent = self.layers.iter().filter(|layer| !layer.is_complete());
+        let mut pending: Vec<Pending> = absent
+            .map(|layer| Pending {
+                layer: Arc::clone(layer),
+                is_filled: false,
+                failure: None,
+            })
+            .collect();
+        while !pending.is_empty() {
+            match self.filled(&mut pending) {
+                Some(source) => {
+                    source.wait_complete(LOOK);
+                }
+                None => sleep(LOOK),
+            }
+            pending.retain_mut(|p| {
+                let is_active = p.is_filled || p.layer.was_read();
+                let done = match is_active && p.is_ready() {
+                    true => self.keep_complete(&p.layer),
+                    false => Ok(false),
+                };
+                !done.unwrap_or_else(|why| self.failed(p, &why))
+            });
+        }
+    }
+
+    /// Notes the failure of a layer. Returns false: it is not in the store.
+    fn failed(&self, pending: &mut Pending, why: &str) -> bool {
+        let layer = &pending.layer;
+        self.log
+            .line(format_args!("{layer}: not in the store: {why}"));
+        pending.is_filled = false;
+        pending.failure = Some((Instant::now(), layer.was_read()));
+        false
+    }
+
+    /// Source of the layer that is filled. Chooses one if there is none.
+    fn filled(&self, pending: &mut [Pending]) -> Option<Arc<RemoteStore>> {
+        if let Some(p) = pending.iter().find(|p| p.is_filled) {
+            return p.layer.open().ok();
+        }
+        if self.rate == Some(0) {
+            return None;
+        }
+        let read = |p: &Pending| p.is_ready() && p.layer.was_read();
+        let chosen = pending.iter().position(read);
+        let chosen = chosen.or_else(|| pending.iter().position(Pending::is_ready))?;
+        let p = &mut pending[chosen];
+        match p.layer.open() {
+            Ok(source) => {
+                source.fill(self.rate);
+                p.is_filled = true;
+                Some(source)
+            }
+            Err(e) => {
+                self.failed(p, &e.to_string());
+                None
+            }
+        }
+    }
+
+    /// Puts a layer into the store if it is complete. Returns true if it is there.
+    fn keep_complete(&self, layer: &Layer) -> Result<bool, String> {
+        let source = layer.open().map_err(|e| e.to_string())?;
+        if !source.wait_complete(Duration::ZERO) {
+            return source.failure().map_or(Ok(false), |e| Err(e.to_string()));
+        }
+        // A layer that no one has read must not displace others.
+        let has_room = self
+            .store
+            .make_room(layer.size, layer.was_read(), &self.layers);
+        if !has_room.map_err(|e| e.to_string())? {
+            return Err("there is no room; make the store larger with --store-max SIZE".to_owned());
+        }
+        let file = source.complete_file().map_err(|e| e.to_string())?;
+        let added = self.store.add(layer, file.file());
+        added.map(|()| true).map_err(|e| e.to_string())
+    }
+}

@@ -1,0 +1,61 @@
+//! Layers that URLs name.
+
+use super::layer::Layer;
+use crate::remote::{self, RemoteArgs};
+use std::collections::HashSet;
+use std::path::PathBuf;
+use tuff_erofs::{Error, Result};
+use tuff_remote::{Location, Options};
+
+/// Finds all layers that the URLs name, each once.
+pub(super) fn layers(urls: &[PathBuf], args: &RemoteArgs) -> Result<Vec<Layer>> {
+    let mut layers = Vec::new();
+    let mut known = HashSet::new();
+    let options = remote::options(args, None)?;
+    for url in urls {
+        let location = Location::parse(url.to_str().unwrap_or_default()).map_err(remote::error)?;
+        let found = match location.is_registry() {
+            true => of_image(&location, &options)?,
+            false => vec![of_object(location, &options)?],
+        };
+        layers.extend(
+            found
+                .into_iter()
+                .filter(|l| known.insert(l.diff_id.clone())),
+        );
+    }
+    Ok(layers)
+}
+
+fn of_image(location: &Location, options: &Options) -> Result<Vec<Layer>> {
+    let found = tuff_remote::layers(location, options.retry).map_err(remote::error)?;
+    let layer = |layer: tuff_remote::Layer| {
+        let verity = layer.root_hash.as_ref().zip(layer.hash_offset);
+        let verity = verity.map(|(root, offset)| {
+            serde_json::json!({"roothash": root, "hashoffset": offset}).to_string()
+        });
+        let source = (layer.location, options.clone());
+        Layer::new(layer.diff_id, layer.size, verity, source)
+    };
+    Ok(found.into_iter().map(layer).collect())
+}
+
+/// Layer of an object, whose name states what it is.
+fn of_object(location: Location, options: &Options) -> Result<Layer> {
+    let name = location.file_name().unwrap_or_default();
+    let diff_id = name.strip_suffix(".erofs").unwrap_or(name);
+    let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    if diff_id.len() != 64 || !diff_id.bytes().all(is_hex) {
+        return Err(Error::usage(format_args!(
+            "{location}: the name of a layer is its diffID, 64 hexadecimal digits, and '.erofs'"
+        )));
+    }
+    let store = tuff_remote::open(&location, options).map_err(remote::error)?;
+    let size = tuff_store::ReadAt::size(&*store);
+    Ok(Layer::new(
+        diff_id.to_owned(),
+        size,
+        None,
+        (location.clone(), options.clone()),
+    ))
+}

@@ -1,0 +1,276 @@
+//! Layers of remote images as files for container engines.
+
+use crate::common::{Place, code, stderr};
+use crate::kernel_remote::{kernel_can_mount, mounts_at, wait_for};
+use crate::mount::can_mount;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tuff_testkit::http::{Answer, Server};
+use tuff_testkit::tree::{Ignore, assert_same, host_tree, image_tree, open};
+
+/// Layers `0` and `1` of an image in a registry, with their diffIDs.
+struct Registry {
+    server: Server,
+    /// DiffIDs of the layers, 64 hexadecimal digits each.
+    ids: Vec<String>,
+}
+
+fn digest_of(place: &Place, name: &str) -> String {
+    let out = Command::new("sha256sum")
+        .arg(place.path(name))
+        .output()
+        .unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    text.split(' ').next().unwrap().to_owned()
+}
+
+/// Builds two layers and starts a registry that holds them as `oci://HOST/app`.
+fn registry(place: &Place) -> Registry {
+    let mut rng = tuff_testkit::Rng::new(3);
+    let mut blobs = HashMap::new();
+    let (mut ids, mut layers) = (Vec::new(), Vec::new());
+    for number in 0..2 {
+        let tree = place.path(&format!("tree{number}"));
+        fs::create_dir_all(tree.join("etc")).unwrap();
+        let bytes: Vec<u8> = (0..2 << 20).map(|_| rng.draw() as u8 | 1).collect();
+        fs::write(tree.join(format!("data{number}")), bytes).unwrap();
+        fs::write(tree.join(format!("etc/{number}")), "text\n".repeat(1000)).unwrap();
+        let (name, tree) = (number.to_string(), format!("tree{number}"));
+        let out = place.run(&["build", "-q", "--verity", &tree, &name]);
+        assert_eq!(code(&out), 0, "{}", stderr(&out));
+        let verity = &place.json(&["verity", "show", "--json", &name])[0];
+        let digest = digest_of(place, &name);
+        let bytes = fs::read(place.path(&name)).unwrap();
+        layers.push(json!({
+            "mediaType": "application/vnd.erofs.layer.v1",
+            "digest": format!("sha256:{digest}"),
+            "size": bytes.len(),
+            "annotations": {
+                "org.erofs.dmverity.root_digest": verity["root_hash"],
+                "org.erofs.dmverity.hash_offset": verity["hash_offset"].to_string(),
+            },
+        }));
+        blobs.insert(format!("sha256:{digest}"), bytes);
+        ids.push(digest);
+    }
+    let diff_ids: Vec<Value> = ids.iter().map(|id| json!(format!("sha256:{id}"))).collect();
+    let config = json!({"rootfs": {"type": "layers", "diff_ids": diff_ids}}).to_string();
+    place_blob(place, &mut blobs, "config", &config);
+    let config = format!("sha256:{}", digest_of(place, "config"));
+    let manifest = json!({"schemaVersion": 2, "config": {"digest": config}, "layers": layers});
+    let manifest = manifest.to_string().into_bytes();
+    let server = Server::start(move |request| {
+        let path = request.path.as_str();
+        if path == "/v2/app/manifests/latest" {
+            return Answer {
+                status: 200,
+                body: manifest.clone(),
+                ..Answer::default()
+            };
+        }
+        let blob = path
+            .strip_prefix("/v2/app/blobs/")
+            .and_then(|digest| blobs.get(digest));
+        blob.map_or(Answer::status(404), |bytes| Answer {
+            delay: Duration::from_millis(2),
+            ..Answer::object(request, bytes, "")
+        })
+    });
+    Registry { server, ids }
+}
+
+fn place_blob(place: &Place, blobs: &mut HashMap<String, Vec<u8>>, name: &str, text: &str) {
+    fs::write(place.path(name), text).unwrap();
+    let digest = format!("sha256:{}", digest_of(place, name));
+    blobs.insert(digest, text.as_bytes().to_vec());
+}
+
+/// Running `tuff serve`. Dropping it ends the process.
+struct Serving<'a> {
+    place: &'a Place,
+    child: Child,
+}
+
+impl<'a> Serving<'a> {
+    fn start(place: &'a Place, urls: &[&str], options: &[&str]) -> Self {
+        fs::create_dir_all(place.path("into")).unwrap();
+        let mut command = place.command(&["serve", "-f", "--into", "into", "--store", "store"]);
+        command
+            .args(["--log", "log", "--fetch-timeout", "2"])
+            .args(options)
+            .args(urls);
+        command.env("XDG_CACHE_HOME", place.path("cache"));
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        wait_for("the mount", || {
+            assert!(child.try_wait().unwrap().is_none(), "{}", place.0.display());
+            let into = fs::canonicalize(place.path("into")).ok()?;
+            (!mounts_at(&into).is_empty()).then_some(())
+        });
+        Self { place, child }
+    }
+
+    fn path(&self, dir: &str, id: &str) -> PathBuf {
+        let place = fs::canonicalize(&self.place.0).unwrap();
+        place.join(format!("{dir}/sha256/{}/{id}.erofs", &id[..2]))
+    }
+
+    fn is_complete(&self, id: &str) -> bool {
+        fs::symlink_metadata(self.path("store", id)).is_ok_and(|meta| meta.is_file())
+    }
+
+    fn end(mut self) {
+        let out = self.place.run(&["umount", "into"]);
+        assert_eq!(code(&out), 0, "{}", stderr(&out));
+        let status = wait_for("the end of the server", || self.child.try_wait().unwrap());
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = Command::new("umount")
+            .arg("-l")
+            .arg(self.place.path("into"))
+            .output();
+    }
+}
+
+/// Mounts a layer by the kernel and compares it with the local image.
+fn assert_kernel_reads(place: &Place, layer: &Path, image: &str) {
+    let dir = place.path("layer");
+    fs::create_dir_all(&dir).unwrap();
+    let flags = rustix::mount::MountFlags::RDONLY;
+    rustix::mount::mount(layer, &dir, "erofs", flags, None).unwrap();
+    let wanted = image_tree(&open(&place.path(image)));
+    let found = host_tree(&dir);
+    rustix::mount::unmount(&dir, rustix::mount::UnmountFlags::DETACH).unwrap();
+    assert_same(
+        &layer.display().to_string(),
+        &wanted,
+        &found,
+        Ignore::default(),
+    );
+}
+
+#[test]
+fn layers_are_served_and_then_stored_as_files() {
+    if !can_mount() {
+        return;
+    }
+    let by_kernel = kernel_can_mount();
+    let place = Place::new("serve");
+    let registry = registry(&place);
+    let url = format!("oci://{}/app", registry.server.host());
+    let serving = Serving::start(&place, &[&url], &["--fill-rate", "0"]);
+    for (number, id) in registry.ids.iter().enumerate() {
+        let file = serving.path("into", id);
+        let image = fs::read(place.path(&number.to_string())).unwrap();
+        assert!(!serving.is_complete(id));
+        assert_eq!(fs::metadata(&file).unwrap().len(), image.len() as u64);
+        let verity = fs::read_to_string(format!("{}.dmverity", file.display())).unwrap();
+        let verity: Value = serde_json::from_str(&verity).unwrap();
+        let shown = &place.json(&["verity", "show", "--json", &number.to_string()])[0];
+        assert_eq!(verity["roothash"], shown["root_hash"]);
+        assert_eq!(verity["hashoffset"], shown["hash_offset"]);
+        if by_kernel {
+            assert_kernel_reads(&place, &file, &number.to_string());
+        }
+        assert!(fs::read(&file).unwrap() == image);
+    }
+    // A layer that was read as a whole is complete.
+    for (number, id) in registry.ids.iter().enumerate() {
+        wait_for("completion", || serving.is_complete(id).then_some(()));
+        let file = serving.path("store", id);
+        assert!(fs::read(&file).unwrap() == fs::read(place.path(&number.to_string())).unwrap());
+        assert!(Path::new(&format!("{}.dmverity", file.display())).exists());
+        if by_kernel {
+            assert_kernel_reads(&place, &file, &number.to_string());
+        }
+    }
+    serving.end();
+    // Without the registry's blobs, another run serves what is complete.
+    registry.server.take_requests();
+    let serving = Serving::start(&place, &[&url], &[]);
+    let image = fs::read(place.path("1")).unwrap();
+    assert!(fs::read(serving.path("into", &registry.ids[1])).unwrap() == image);
+    let asked: Vec<String> = registry
+        .server
+        .take_requests()
+        .into_iter()
+        .map(|r| r.path)
+        .collect();
+    assert!(
+        asked.iter().all(|path| !path.contains(&registry.ids[1])),
+        "{asked:?}"
+    );
+    serving.end();
+}
+
+#[test]
+fn layers_complete_in_the_background() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("serve-fill");
+    let registry = registry(&place);
+    let url = format!("oci://{}/app", registry.server.host());
+    let serving = Serving::start(&place, &[&url], &[]);
+    for id in &registry.ids {
+        wait_for("completion", || serving.is_complete(id).then_some(()));
+    }
+    serving.end();
+}
+
+#[test]
+fn a_full_store_keeps_paths_of_removed_layers_valid() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("serve-bound");
+    let registry = registry(&place);
+    let url = format!("oci://{}/app", registry.server.host());
+    // Room for one layer of 2 MiB.
+    let serving = Serving::start(&place, &[&url], &["--store-max", "3M"]);
+    let (first, second) = (&registry.ids[0], &registry.ids[1]);
+    wait_for("completion", || serving.is_complete(first).then_some(()));
+    let stored = serving.path("store", first);
+    let image = fs::read(place.path("1")).unwrap();
+    assert!(fs::read(serving.path("into", second)).unwrap() == image);
+    wait_for("room", || serving.is_complete(second).then_some(()));
+    let meta = fs::symlink_metadata(&stored).unwrap();
+    assert!(meta.file_type().is_symlink());
+    let image = fs::read(place.path("0")).unwrap();
+    assert!(fs::read(&stored).unwrap() == image);
+    serving.end();
+}
+
+#[test]
+fn objects_are_layers_by_their_names() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_image("serve-object");
+    let bytes = fs::read(place.path("i")).unwrap();
+    let server = Server::start(move |request| Answer::object(request, &bytes, "\"v1\""));
+    let id = "ab".repeat(32);
+    let url = server.url(&format!("/layers/{id}.erofs"));
+    let serving = Serving::start(&place, &[&url], &[]);
+    wait_for("completion", || serving.is_complete(&id).then_some(()));
+    serving.end();
+    let out = place.run(&[
+        "serve",
+        "--into",
+        "into",
+        "--store",
+        "store",
+        &server.url("/i"),
+    ]);
+    assert_eq!(code(&out), 2);
+    assert!(stderr(&out).contains("diffID"), "{}", stderr(&out));
+}
