@@ -34,9 +34,9 @@ const EVENT: Duration = Duration::from_millis(500);
 ///
 /// SOURCE is an EROFS image, or one of the other sources of tuff build. From the latter an image with a hash tree is built
 /// in a temporary file, as tuff build --verity does without further options; several sources are merged. A container image
-/// keeps its configuration, such as the command to run. docker://REGISTRY/NAME[:TAG] is a container image in a registry.
+/// keeps its configuration, such as the command to run. docker://REGISTRY/NAME:TAG is a container image in a registry.
 ///
-/// URL is oci://REGISTRY/NAME[:TAG] or s3://BUCKET/KEY. Several EROFS images become layers in a registry, the lowest first.
+/// URL is oci://REGISTRY/NAME:TAG or s3://BUCKET/KEY. Several EROFS images become layers in a registry, the lowest first.
 /// Everything that the registry has already is skipped, and an upload that broke continues where it ended.
 ///
 /// Layers in a registry have the form of the EROFS image specification. The manifest states the root hash, which tuff verifies

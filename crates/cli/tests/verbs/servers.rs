@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use tuff_testkit::skipped;
+use tuff_testkit::{note, skipped};
 
 /// Server that ends with the value.
 struct Running {
@@ -36,8 +36,8 @@ fn program(name: &str) -> Option<PathBuf> {
     let found = find(name);
     if found.is_none() {
         let what = format!("no {name}; .ci/servers builds it");
-        // Not required: Go and its modules may be out of reach.
-        eprintln!("SKIPPED: {what}");
+        // Not required: Go or its modules may be out of reach.
+        note(format_args!("not tested: {what}"));
     }
     found
 }

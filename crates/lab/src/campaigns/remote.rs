@@ -40,6 +40,8 @@ const WAYS: [(&str, &[&str]); 5] = [
     ("profile, fill", &["--prefetch=PROFILE", "--fill"]),
 ];
 const TREE: &str = "plain tree";
+/// Path of the image on the server.
+const PATH: &str = "/image";
 const DOWNLOAD: &str = "download first";
 
 /// Start programs out of images behind a URL, over an emulated network
@@ -95,7 +97,11 @@ impl Remote {
         let bytes_per_second = conditions.bandwidth as f64 * 1e6 / 8.0;
         let loss = conditions.loss;
         let server = http::Server::start(move |request| {
-            let mut answer = http::Answer::object(request, &image, "\"1\"");
+            let mut answer = match request.path.as_str() {
+                PATH => http::Answer::object(request, &image, "\"1\""),
+                // A profile beside the image, for example.
+                _ => http::Answer::status(404),
+            };
             let length = answer.body.len();
             let mut link = shared.lock().unwrap_or_else(|e| e.into_inner());
             let now = Instant::now();
@@ -218,7 +224,7 @@ impl Session<'_> {
         let (cache, local) = (self.work.path("cache"), self.work.path("downloaded"));
         workspace::remove(&cache)?;
         let remote = Remote::serve(&self.image, self.conditions, seed);
-        let url = remote.server.url("/image");
+        let url = remote.server.url(PATH);
         let begin = Instant::now();
         let rooted = if way == TREE {
             Rooted::of_tree(&self.tree, &self.work.path("mount"))?
