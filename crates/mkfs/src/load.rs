@@ -393,6 +393,7 @@ impl<'a> Loader<'a> {
             dedupe: self.options.dedupe.mode,
             tail_len: self.tail_len(),
             fragment_cut: self.options.layout.fragment_cut,
+            fragment_cluster: self.options.layout.fragment_cluster,
             memory: memory_budget::memory(self.options) / 16,
             base_memory: memory_budget::eighth(self.options),
             block: self.options.block.size(),

@@ -355,6 +355,7 @@ impl Pairs {
             dedupe: Dedupe::Off,
             tail_len: 0,
             fragment_cut: None,
+            fragment_cluster: options.layout.fragment_cluster,
             memory: memory_budget::eighth(options),
             base_memory: 0,
             block: options.block.size(),

@@ -195,7 +195,7 @@ impl Means<'_> {
             first_block,
             packed: policy(options),
             similar: None,
-            cuts: Cuts::of_stream(options.layout.fragment_cut),
+            cuts: Cuts::of_stream(options.layout.fragment_cut, options.layout.fragment_cluster),
             chunk: None,
             known_max: 0,
             sums: false,

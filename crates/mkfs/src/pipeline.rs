@@ -249,7 +249,7 @@ pub(crate) fn write(
             first_block,
             packed: policies.packed(),
             similar: policies.similar(),
-            cuts: Cuts::of_stream(options.layout.fragment_cut),
+            cuts: Cuts::of_stream(options.layout.fragment_cut, options.layout.fragment_cluster),
             chunk: options.layout.chunk,
             // About 40 bytes per entry.
             known_max: usize::try_from(memory_budget::eighth(options) / 40).unwrap_or(usize::MAX),

@@ -9,23 +9,26 @@ pub(crate) struct Cuts {
 }
 
 impl Cuts {
-    /// Number of bytes of all files of an image for each cut by default. A cut costs half a block on average.
-    const SPACING: u64 = 2 << 20;
+    /// Number of bytes of all files of an image for each cut by default, as a multiple of the cluster size: 2 MiB for clusters of
+    /// 16 KiB. A cut costs half a block on average, and a larger cluster loses more with its end.
+    const SPACING: u64 = 128;
 
-    /// Cuts at a distance in bytes. By default it follows from the number of bytes of files in the packed inode and of all
-    /// files.
-    pub(crate) fn new(distance: Option<u64>, packed: u64, all: u64) -> Self {
-        let by_share = u128::from(Self::SPACING) * u128::from(packed) / u128::from(all.max(1));
+    /// Cuts at a distance in bytes. By default it follows from the cluster size, the number of bytes of files in the packed inode
+    /// and that of all files.
+    pub(crate) fn new(distance: Option<u64>, cluster: usize, packed: u64, all: u64) -> Self {
+        let spacing = Self::SPACING * cluster as u64;
+        let by_share = u128::from(spacing) * u128::from(packed) / u128::from(all.max(1));
         let by_share = u64::try_from(by_share).unwrap_or(u64::MAX);
-        let by_share = by_share.clamp(Self::SPACING / 16, Self::SPACING);
         Self {
-            distance: distance.unwrap_or(by_share),
+            distance: distance
+                .unwrap_or(by_share.clamp(spacing / 16, spacing))
+                .max(1),
         }
     }
 
     /// Cuts where the number of bytes of all files is not known.
-    pub(crate) fn of_stream(distance: Option<u64>) -> Self {
-        Self::new(distance, 1, 1)
+    pub(crate) fn of_stream(distance: Option<u64>, cluster: usize) -> Self {
+        Self::new(distance, cluster, 1, 1)
     }
 
     /// Returns true if the packed inode is cut before a file or tail with this hash and size in bytes.

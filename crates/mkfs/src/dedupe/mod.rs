@@ -233,7 +233,12 @@ pub(crate) fn find_duplicates(
     });
     let total = contents.iter().map(|c| c.size).sum();
     let packed_len = lengths.clone().flatten().sum();
-    let cuts = Cuts::new(settings.fragment_cut, packed_len, total);
+    let cuts = Cuts::new(
+        settings.fragment_cut,
+        settings.fragment_cluster,
+        packed_len,
+        total,
+    );
     let kept = order
         .iter()
         .zip(lengths)
@@ -452,6 +457,7 @@ mod tests {
                 dedupe,
                 tail_len: 4096,
                 fragment_cut: None,
+                fragment_cluster: 16 << 10,
                 memory: 16 << 20,
                 base_memory: 1 << 20,
                 block: 4096,

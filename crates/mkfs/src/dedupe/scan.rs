@@ -47,6 +47,8 @@ pub(crate) struct DedupeSettings<'a> {
     pub(crate) tail_len: u64,
     /// Average number of bytes between two cuts, if it is given.
     pub(crate) fragment_cut: Option<u64>,
+    /// Cluster size of the packed inode. Unit: bytes.
+    pub(crate) fragment_cluster: usize,
     /// Memory limit for chunks. Unit: bytes.
     pub(crate) memory: u64,
     /// Memory limit for the index of the base. Unit: bytes.
