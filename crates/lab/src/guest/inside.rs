@@ -113,7 +113,7 @@ pub fn disk(number: usize) -> String {
 /// Time limit of dmsetup.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs dmsetup. Without udev, nobody else makes or awaits its nodes.
+/// Runs dmsetup, which makes the device nodes itself: the guest has no udev.
 pub fn dmsetup(words: &[&str]) -> Result<(), String> {
     let mut command = Command::new("/sbin/dmsetup");
     command.args(words).args(["--noudevsync", "--noudevrules"]);

@@ -219,36 +219,26 @@ pub(crate) fn find_duplicates(
             cut: false,
         }
     };
+    let files = order.iter().map(|p| (p, packed_file(p)));
     // A tail without a similar neighbour stays with its file.
-    let stays = |file: &PackedFile| file.from > 0 && !file.similar;
-    plan.packed = order
-        .iter()
-        .map(packed_file)
-        .filter(|p| !stays(p))
-        .collect();
-    let lengths = order.iter().map(|p| {
-        let file = packed_file(p);
-        let of = packed[p.i as usize] as usize;
-        (!stays(&file)).then(|| contents[of].size - u64::from(file.from))
-    });
-    let total = contents.iter().map(|c| c.size).sum();
-    let packed_len = lengths.clone().flatten().sum();
+    let mut files: Vec<_> = files.filter(|(_, f)| f.from == 0 || f.similar).collect();
+    let len = |p: &similarity::OrderedFile, file: &PackedFile| {
+        contents[packed[p.i as usize] as usize].size - u64::from(file.from)
+    };
     let cuts = Cuts::new(
         settings.fragment_cut,
         settings.fragment_cluster,
-        packed_len,
-        total,
+        files.iter().map(|(p, file)| len(p, file)).sum(),
+        contents.iter().map(|c| c.size).sum(),
     );
-    let kept = order
-        .iter()
-        .zip(lengths)
-        .filter_map(|(p, len)| Some((p, len?)));
-    for (file, (p, len)) in plan.packed.iter_mut().zip(kept) {
+    for (p, file) in &mut files {
         // The sketch of a file stays the same in most versions of it. Files that are similar to the one before share a
         // cluster with it.
         let [value, ..] = sketches[p.i as usize].unwrap_or_default();
-        file.cut = value != 0 && !p.follows && cuts.has(value.wrapping_mul(0x9E37_79B1), len);
+        let hash = value.wrapping_mul(0x9E37_79B1);
+        file.cut = value != 0 && !p.follows && cuts.has(hash, len(p, file));
     }
+    plan.packed = files.into_iter().map(|(_, file)| file).collect();
     drop(sketches);
     let tail_starts = plan.packed.iter().filter(|p| p.from > 0);
     plan.tail_starts = tail_starts.map(|p| (p.file, p.from)).collect();

@@ -80,7 +80,7 @@ pub(super) struct Queue {
     /// Time at which a reader last waited.
     pub(super) last_wait: Option<Instant>,
     pub(super) fill: FillState,
-    /// Set once nobody reads any more.
+    /// True after the last reader has closed the image.
     pub(super) is_closed: bool,
     pub(super) pace: Pace,
     streams: [Stream; STREAMS],
