@@ -252,11 +252,13 @@ fn metrics(port: u16) -> String {
     page
 }
 
-/// Command lines of all processes.
+/// Command lines of all running `tuff` processes. Those of other programs may contain anything.
 fn command_lines() -> String {
+    let program = fs::canonicalize(env!("CARGO_BIN_EXE_tuff")).unwrap();
     let processes = fs::read_dir("/proc").unwrap().flatten();
-    let lines = processes.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
-    lines
+    let ours = processes
+        .filter(|entry| fs::read_link(entry.path().join("exe")).is_ok_and(|path| path == program));
+    ours.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok())
         .map(|line| String::from_utf8_lossy(&line).into_owned() + "\n")
         .collect()
 }
@@ -336,6 +338,7 @@ fn credentials_appear_nowhere_and_files_only_in_the_cache() {
         "{}",
         said[2]
     );
+    assert!(said[3].contains("s3://bucket/i"), "{}", said[3]);
     let out = Command::new("umount")
         .arg("-l")
         .arg(place.path("mnt"))
