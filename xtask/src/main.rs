@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `cargo xtask tidy` | paths that documents name, recipes of binary files, unreached sources, silent skips |
 //! | `cargo xtask circles [CRATE]` | modules that depend on each other in a circle; CRATE is a folder, such as `crates/mkfs` |
+//! | `cargo xtask site` | makes the website in `target/site/html`: every document is a page, every link leads somewhere |
 //! | `cargo xtask language [UNIT]` | wording of comments and documents; UNIT is a crate's folder or a document |
 
 mod circles;
 mod language;
 mod modules;
+mod site;
 mod source;
 mod tidy;
 
@@ -30,8 +32,9 @@ fn main() -> ExitCode {
             .filter(|(unit, _)| only.as_ref().is_none_or(|only| only == unit))
             .flat_map(|(_, findings)| findings)
             .collect(),
+        "site" => site::run(tidy::root()),
         _ => {
-            eprintln!("usage: cargo xtask tidy | circles [CRATE] | language [UNIT]");
+            eprintln!("usage: cargo xtask tidy | circles [CRATE] | language [UNIT] | site");
             return ExitCode::from(2);
         }
     };

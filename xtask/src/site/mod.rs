@@ -1,0 +1,67 @@
+//! `cargo xtask site`: the project's documents as a website, made by mdBook in `target/site/html`.
+//!
+//! The documents are the pages, as they are. The table of contents follows the links of each folder's README.md, so a
+//! page that no README.md links is a finding. After the build every link of every HTML page is followed.
+
+mod contents;
+mod links;
+mod paths;
+
+use contents::Contents;
+use std::path::Path;
+use std::process::Command;
+
+/// Folder of the website, below the project's root.
+pub(crate) const SITE: &str = "target/site";
+
+/// Command that installs mdBook without its web server.
+const INSTALL: &str = "cargo install --locked mdbook --no-default-features --features search";
+
+/// Makes the website and returns the findings, a line each.
+pub(crate) fn run(root: &Path) -> Vec<String> {
+    let contents = Contents::of(root);
+    if !contents.missing.is_empty() {
+        return contents.missing;
+    }
+    let site = root.join(SITE);
+    if let Err(e) = stage(root, &site, &contents) {
+        return vec![format!("{}: cannot be written: {e}", site.display())];
+    }
+    match Command::new("mdbook").arg("build").arg(&site).status() {
+        Ok(status) if status.success() => links::run(&site.join("html")),
+        Ok(status) => vec![format!("mdbook build: {status}")],
+        Err(e) => vec![format!(
+            "mdbook cannot run ({e}); install it with: {INSTALL}"
+        )],
+    }
+}
+
+/// Copies pages, the files that they link, and mdBook's configuration to a new folder.
+fn stage(root: &Path, site: &Path, contents: &Contents) -> std::io::Result<()> {
+    if site.exists() {
+        std::fs::remove_dir_all(site)?;
+    }
+    std::fs::create_dir_all(site)?;
+    for name in ["book.toml", "book.css"] {
+        std::fs::copy(root.join("docs").join(name), site.join(name))?;
+    }
+    let source = site.join("src");
+    for file in contents.files(root) {
+        let to = source.join(&file);
+        std::fs::create_dir_all(to.parent().unwrap_or(&source))?;
+        std::fs::copy(root.join(&file), to)?;
+    }
+    std::fs::write(source.join("SUMMARY.md"), contents.summary())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::root;
+
+    #[test]
+    fn every_document_is_a_page_of_the_website() {
+        let missing = Contents::of(root()).missing;
+        assert!(missing.is_empty(), "{}", missing.join("\n"));
+    }
+}
