@@ -68,7 +68,7 @@ impl Contents {
         Self { parts, missing }
     }
 
-    /// mdBook's SUMMARY.md.
+    /// Table of contents in the form of mdBook's SUMMARY.md.
     pub(super) fn summary(&self) -> String {
         let mut out = format!("# Summary\n\n[Tuff]({FRONT})\n");
         for (name, pages) in &self.parts {
