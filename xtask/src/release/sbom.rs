@@ -23,7 +23,10 @@ pub(super) fn run_all(build: &Build) -> Result<()> {
         }
         if entry.file_name() == "cli" {
             let to = build.dist.join(format!("tuff-{}.cdx.json", build.version));
-            std::fs::copy(&path, &to).map_err(at(&to))?;
+            let text = std::fs::read_to_string(&path).map_err(at(&path))?;
+            // Paths of this machine say nothing about the program.
+            let root = format!("file://{}", build.root.display());
+            std::fs::write(&to, text.replace(&root, "file:///tuff")).map_err(at(&to))?;
         }
         std::fs::remove_file(&path).map_err(at(&path))?;
     }
