@@ -60,6 +60,12 @@ pub(super) fn run_all(build: &Build) -> Result<()> {
         copy(&dir.join(from), &tree.join(to))?;
     }
     std::fs::create_dir(tree.join("tmp")).map_err(at(&tree))?;
+    // Modes do not depend on the umask.
+    run(build
+        .command("chmod")
+        .args(["-R", "u=rwX,go=rX"])
+        .arg(&tree))?;
+    run(build.command("chmod").arg("1777").arg(tree.join("tmp")))?;
     let image = build.dist.join(format!("tuff-{}.erofs", build.version));
     let tuff = program.display().to_string();
     let mut make = build.command(&tuff);

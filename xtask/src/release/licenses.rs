@@ -2,11 +2,15 @@
 
 use super::build::Build;
 use super::run::{Result, at, output};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// Beginnings of the names of license files.
 const NAMES: [&str; 4] = ["LICENSE", "LICENCE", "COPYING", "NOTICE"];
+
+/// Folders of programs that the libraries do not contain.
+const OTHERS: [&str; 4] = ["examples", "programs", "tests", "build-aux"];
 
 /// Levels of folders that are searched: bundled C sources have their own licenses.
 const DEPTH: usize = 2;
@@ -24,6 +28,7 @@ pub(super) fn of_dependencies(build: &Build) -> Result<String> {
     packages.sort_unstable();
     packages.dedup();
     let sources = sources()?;
+    let mut seen: BTreeMap<String, String> = BTreeMap::new();
     let mut out = String::from(
         "Libraries that tuff contains, with their licenses. Where a choice is offered, any of them applies.\n",
     );
@@ -47,8 +52,13 @@ pub(super) fn of_dependencies(build: &Build) -> Result<String> {
         for file in files {
             let text = std::fs::read(&file).map_err(at(&file))?;
             let shown = file.strip_prefix(&dir).unwrap_or(&file);
-            let text = String::from_utf8_lossy(&text);
-            let _ = write!(out, "\n-- {}\n\n{}\n", shown.display(), text.trim_end());
+            let text = String::from_utf8_lossy(&text).trim_end().to_owned();
+            let place = format!("{} of {name}", shown.display());
+            let _ = match seen.get(&text) {
+                Some(first) => write!(out, "\n-- {}: as {first}\n", shown.display()),
+                None => write!(out, "\n-- {}\n\n{text}\n", shown.display()),
+            };
+            seen.entry(text).or_insert(place);
         }
     }
     Ok(out)
@@ -68,13 +78,20 @@ fn sources() -> Result<Vec<PathBuf>> {
 
 fn texts(dir: &Path, depth: usize, out: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().to_uppercase();
+        let name = entry.file_name();
+        let is_other = OTHERS.iter().any(|other| name == *other);
+        let name = name.to_string_lossy().to_uppercase();
         match entry.file_type() {
-            Ok(t) if t.is_dir() && depth > 0 => texts(&entry.path(), depth - 1, out),
-            Ok(t) if t.is_file() && NAMES.iter().any(|start| name.starts_with(start)) => {
+            Ok(t) if t.is_dir() && depth > 0 && !is_other => texts(&entry.path(), depth - 1, out),
+            Ok(t) if t.is_file() && is_license(&name) => {
                 out.push(entry.path());
             }
             _ => {}
         }
     }
+}
+
+/// True for the name of a license file, except of the GPL, under which nothing is linked.
+fn is_license(name: &str) -> bool {
+    NAMES.iter().any(|start| name.starts_with(start)) && !name.contains("GPL")
 }

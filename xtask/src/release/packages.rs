@@ -95,10 +95,18 @@ fn entry(build: &Build) -> Result<String> {
 
 /// Makes the names of other tools: symbolic links, and scripts for packages that hold no links.
 fn names_of_tools(stage: &Path) -> Result<()> {
-    for dir in ["links/bin", "links/man", "scripts/bin", "scripts/man"] {
+    for dir in [
+        "links/bin",
+        "links/man",
+        "links/man8",
+        "scripts/bin",
+        "scripts/man",
+    ] {
         let dir = stage.join(dir);
         std::fs::create_dir_all(&dir).map_err(at(&dir))?;
     }
+    let page = stage.join("links/man8/mount.tuff.8.gz");
+    symlink("../man1/tuff-mount.1.gz", &page).map_err(at(&page))?;
     for tool in TOOLS {
         let page = format!("{tool}.1");
         for (target, link) in [
