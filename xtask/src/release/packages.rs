@@ -18,6 +18,16 @@ pub(super) fn run_all(build: &Build) -> Result<()> {
     installed("cargo-generate-rpm")?;
     let program = build.program(None)?;
     stage(build, &program)?;
+    // Packages of another version would lie beside the new ones.
+    for entry in std::fs::read_dir(&build.dist)
+        .map_err(at(&build.dist))?
+        .flatten()
+    {
+        let path = entry.path();
+        if path.extension().is_some_and(|e| e == "deb" || e == "rpm") {
+            std::fs::remove_file(&path).map_err(at(&path))?;
+        }
+    }
     let dist = build.dist.display().to_string();
     for variant in VARIANTS {
         let mut deb = build.cargo(&["deb", "--package", "tuff", "--no-build", "--no-strip"]);
