@@ -1,4 +1,6 @@
-//! Public interfaces of the library crates, compared with those that `xtask/api` records.
+//! Public interfaces of the library crates, compared with those of the last release, which `xtask/api` records.
+//!
+//! Between releases differences are shown; a release is not made before they are recorded.
 //!
 //! rustdoc's JSON output is unstable, so the compiler is told to accept it. Its format belongs to a compiler version;
 //! cargo-public-api says so if it does not understand it.
@@ -22,16 +24,22 @@ pub(super) fn run_all(build: &Build, write: bool) -> Result<()> {
             std::fs::write(&path, &new).map_err(at(&path))?;
             continue;
         }
-        let old = std::fs::read_to_string(&path).unwrap_or_default();
-        changed.extend(difference(&krate.name, &old, &new));
+        match std::fs::read_to_string(&path) {
+            Ok(old) => changed.extend(difference(&krate.name, &old, &new)),
+            Err(_) => changed.push(format!("{}: not recorded", krate.name)),
+        }
     }
-    match changed.is_empty() {
-        true => Ok(()),
-        false => Err(format!(
-            "public interfaces changed; record them by cargo xtask release api --write:\n{}",
-            changed.join("\n")
-        )),
+    if changed.is_empty() {
+        return Ok(());
     }
+    let list = changed.join("\n");
+    if build.is_dev() {
+        println!("public interfaces since the last record:\n{list}");
+        return Ok(());
+    }
+    Err(format!(
+        "public interfaces changed; record them by cargo xtask release api --write:\n{list}"
+    ))
 }
 
 /// Describes all crates of the workspace by rustdoc. The selection is that of `cargo doc --workspace`, so that what was
