@@ -5,7 +5,7 @@ use std::path::Path;
 
 const UNRELEASED: &str = "## [Unreleased]\n";
 
-/// Rewrites CHANGELOG.md, Cargo.toml and the dependency between the Debian packages.
+/// Rewrites CHANGELOG.md, Cargo.toml and the dependencies between the packages.
 pub(super) fn run(root: &Path, version: &str, date: &str) -> Result<()> {
     check(version, date)?;
     edit(&root.join("CHANGELOG.md"), |text| {
@@ -13,7 +13,7 @@ pub(super) fn run(root: &Path, version: &str, date: &str) -> Result<()> {
     })?;
     edit(&root.join("Cargo.toml"), |text| with_version(text, version))?;
     edit(&root.join("crates/cli/Cargo.toml"), |text| {
-        with_exact_dependency(text, version)
+        with_exact_dependencies(text, version)
     })?;
     println!(
         "version {version}; next: cargo update --workspace --offline, commit, git tag v{version}"
@@ -70,14 +70,18 @@ fn with_version(text: &str, version: &str) -> Result<String> {
     Ok(lines.map(|line| line + "\n").collect())
 }
 
-/// Replaces the version that a package of names needs of the package with the program.
-fn with_exact_dependency(text: &str, version: &str) -> Result<String> {
-    const START: &str = "depends = \"tuff (= ";
-    let (before, after) = text
-        .split_once(START)
-        .ok_or("no package depends on tuff exactly")?;
-    let (_, after) = after.split_once(')').ok_or("has no closing parenthesis")?;
-    Ok(format!("{before}{START}{version}-1){after}"))
+/// Replaces the versions that the packages of names need of those with the program.
+fn with_exact_dependencies(text: &str, version: &str) -> Result<String> {
+    let deb = replaced(text, "depends = \"tuff (= ", "-1)", version)?;
+    replaced(&deb, "\ntuff = \"= ", "\"", version)
+}
+
+/// Replaces what is between two texts.
+fn replaced(text: &str, start: &str, end: &str, version: &str) -> Result<String> {
+    let none = || format!("has no line {}", start.trim());
+    let (before, after) = text.split_once(start).ok_or_else(none)?;
+    let (_, after) = after.split_once(end).ok_or_else(none)?;
+    Ok(format!("{before}{start}{version}{end}{after}"))
 }
 
 #[cfg(test)]
@@ -101,8 +105,12 @@ mod tests {
             new,
             "version = \"0.2.0\"\ntuff-x = { version = \"0.2.0\", path = \"x\" }\nserde = { version = \"0.1.0\" }\n"
         );
-        let deb = with_exact_dependency("depends = \"tuff (= 0.1.0-1)\"\n", "0.2.0").unwrap();
-        assert_eq!(deb, "depends = \"tuff (= 0.2.0-1)\"\n");
+        let packages = "depends = \"tuff (= 0.1.0-1)\"\n\ntuff = \"= 0.1.0\"\n";
+        let new = with_exact_dependencies(packages, "0.2.0").unwrap();
+        assert_eq!(
+            new,
+            "depends = \"tuff (= 0.2.0-1)\"\n\ntuff = \"= 0.2.0\"\n"
+        );
     }
 
     #[test]
