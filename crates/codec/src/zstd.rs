@@ -29,6 +29,7 @@ mod position;
 mod row_hash;
 #[cfg(feature = "encode")]
 mod sequences;
+#[cfg(feature = "encode")]
 mod single_hash;
 
 pub(crate) use decode::Decompressor;
