@@ -41,6 +41,7 @@ pub(crate) enum Verb {
     Umount(cmd::umount::Args),
     Stats(cmd::stats::Args),
     Suggest(cmd::suggest::Args),
+    Doctor(cmd::doctor::Args),
     Verity(cmd::verity::Args),
     Volume(cmd::volume::Args),
     /// Build an image with the options of mkfs.erofs

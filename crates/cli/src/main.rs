@@ -92,6 +92,7 @@ fn main() -> ExitCode {
         Verb::Stats(args) => cmd::stats::run(&args),
         Verb::Suggest(args) => cmd::suggest::run(&args),
         Verb::Verity(args) => cmd::verity::run(&args),
+        Verb::Doctor(args) => cmd::doctor::run(&args),
         Verb::Volume(args) => cmd::volume::run(&args),
         Verb::MkfsErofs(args) => Ok(compat::run(Tool::Mkfs, &args.args)),
         Verb::FsckErofs(args) => Ok(compat::run(Tool::Fsck, &args.args)),

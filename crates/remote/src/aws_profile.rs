@@ -15,15 +15,21 @@ pub(crate) fn read() -> Profile {
     let mut out = settings("AWS_CONFIG_FILE", "config", |section| {
         section == profile || section.strip_prefix("profile ").map(str::trim) == Some(&profile)
     });
-    out.extend(settings(
-        "AWS_SHARED_CREDENTIALS_FILE",
-        "credentials",
-        |section| section == profile,
-    ));
+    out.extend(settings(CREDENTIALS.0, CREDENTIALS.1, |section| {
+        section == profile
+    }));
     out
 }
 
-fn settings(variable: &str, name: &str, is_wanted: impl Fn(&str) -> bool) -> Profile {
+/// Variable that names the file with keys, and its name in `~/.aws`.
+const CREDENTIALS: (&str, &str) = ("AWS_SHARED_CREDENTIALS_FILE", "credentials");
+
+/// File with keys. It need not exist.
+pub(crate) fn credentials_file() -> Option<PathBuf> {
+    file(CREDENTIALS.0, CREDENTIALS.1)
+}
+
+fn file(variable: &str, name: &str) -> Option<PathBuf> {
     let home = || {
         Some(
             PathBuf::from(std::env::var_os("HOME")?)
@@ -31,8 +37,11 @@ fn settings(variable: &str, name: &str, is_wanted: impl Fn(&str) -> bool) -> Pro
                 .join(name),
         )
     };
-    let path = std::env::var_os(variable).map(PathBuf::from).or_else(home);
-    let text = path.and_then(|path| std::fs::read_to_string(path).ok());
+    std::env::var_os(variable).map(PathBuf::from).or_else(home)
+}
+
+fn settings(variable: &str, name: &str, is_wanted: impl Fn(&str) -> bool) -> Profile {
+    let text = file(variable, name).and_then(|path| std::fs::read_to_string(path).ok());
     parse(&text.unwrap_or_default(), is_wanted)
 }
 

@@ -104,3 +104,19 @@ const ENVIRONMENT_CREDENTIALS: [&str; 4] = [
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 ];
+
+/// Description of the login for buckets that the environment or a file gives. The file is not opened.
+pub fn bucket_login() -> Option<String> {
+    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let names = ENVIRONMENT_CREDENTIALS
+        .iter()
+        .chain(&["AWS_SKIP_SIGNATURE"]);
+    let variable = names.copied().find(|name| is_set(&name));
+    match variable {
+        Some(name) => Some(format!("{name} is set")),
+        None => {
+            let file = aws_profile::credentials_file().filter(|path| path.is_file())?;
+            Some(format!("{} exists", file.display()))
+        }
+    }
+}

@@ -48,6 +48,7 @@ mod store;
 mod verifier;
 
 pub use beside::trusted;
+pub use bucket::bucket_login;
 pub use error::{Error, Kind, Result};
 pub use layers::{Layer, layers};
 pub use layout::copy_layout;
@@ -57,6 +58,7 @@ pub use options::{Options, default_cache};
 pub use profile::profile;
 pub use pull::WholeImage;
 pub use push::{LayerImage, LayerMedia, LayerTree, PushOptions, Pushed, PushedLayer, Step, push};
+pub use registry::registry_login_files;
 pub use retry::RetryPolicy;
 pub use signature::{Certificate, Signer};
 pub use stats::Stats;

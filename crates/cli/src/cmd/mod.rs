@@ -6,6 +6,7 @@ pub(crate) mod check;
 pub(crate) mod compat;
 pub(crate) mod completions;
 pub(crate) mod diff;
+pub(crate) mod doctor;
 pub(crate) mod dump;
 pub(crate) mod extents;
 pub(crate) mod extract;

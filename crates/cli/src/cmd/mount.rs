@@ -3,7 +3,7 @@
 mod args;
 pub(super) mod background;
 mod exported;
-mod kernel;
+pub(super) mod kernel;
 pub(super) mod lifetime;
 mod options;
 mod prefetch;

@@ -51,7 +51,7 @@ pub(super) const GROUPS: &[(&str, &[&str])] = &[
     ("Mount", &["mount", "umount", "serve", "stats", "profile"]),
     ("Volumes", &["volume"]),
     ("Compatibility", &["mkfs.erofs", "fsck.erofs", "dump.erofs"]),
-    ("Documentation", &["man", "completions"]),
+    ("Setup", &["doctor", "man", "completions"]),
 ];
 
 /// Help on a verb.
@@ -797,6 +797,29 @@ pub(super) const TOPICS: &[Topic] = &[
         ],
         failure: Some("Any error: this verb has the exit codes of dump.erofs."),
         related: &["info", "stat"],
+        ..NONE
+    },
+    Topic {
+        path: "doctor",
+        common: &["quiet", "json"],
+        examples: &[
+            ("Show what this host can do", "tuff doctor"),
+            (
+                "Show only what is limited or missing",
+                "tuff doctor --quiet",
+            ),
+        ],
+        environment: &[
+            (
+                "TMPDIR",
+                "Directory of a test image of 4 KiB, as root (default: /tmp).",
+            ),
+            (
+                "XDG_CACHE_HOME",
+                "Directory of the cache that is examined (default: ~/.cache).",
+            ),
+        ],
+        related: &["mount", "push", "pull"],
         ..NONE
     },
     Topic {

@@ -47,6 +47,7 @@ const VERBS: &[(&str, &[i32])] = &[
     ("mkfs.erofs", &[0]),
     ("fsck.erofs", &[0]),
     ("dump.erofs", &[0]),
+    ("doctor", &[0]),
     ("man", &[0]),
     ("completions", &[0]),
 ];

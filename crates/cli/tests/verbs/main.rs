@@ -6,6 +6,7 @@ mod compat_dump;
 mod copy;
 mod defects;
 mod faults;
+mod doctor;
 mod help;
 mod hostile;
 mod judge;

@@ -7,6 +7,7 @@ pub mod replies;
 pub(crate) mod ring;
 pub(crate) mod uring;
 
+use std::io;
 use std::str::FromStr;
 
 /// Transport that carries requests.
@@ -34,4 +35,12 @@ impl FromStr for Transport {
             )),
         }
     }
+}
+
+/// Creates a ring as a mount does, and drops it.
+///
+/// # Errors
+/// Fails if the kernel lacks or forbids io_uring, or if there are too many processors.
+pub fn probe_io_uring() -> io::Result<()> {
+    uring::rings::Rings::probe().map(drop)
 }

@@ -210,7 +210,7 @@ impl Session {
 
 /// Login for an image: that of the first auth file that has or names one.
 fn find_login(reference: &Reference) -> Result<Option<Login>, String> {
-    let files = auth_files().into_iter();
+    let files = registry_login_files().into_iter();
     let texts = files.filter_map(|path| std::fs::read(path).ok());
     let objects = texts.filter_map(|text| serde_json::from_slice::<Value>(&text).ok());
     for object in objects {
@@ -237,8 +237,8 @@ fn find_login(reference: &Reference) -> Result<Option<Login>, String> {
     Ok(None)
 }
 
-/// Auth files, in the order in which containers tools read them.
-fn auth_files() -> Vec<PathBuf> {
+/// Files with logins of registries, in the order in which containers tools read them. They need not exist.
+pub fn registry_login_files() -> Vec<PathBuf> {
     let dir = |name: &str| {
         std::env::var_os(name)
             .filter(|v| !v.is_empty())

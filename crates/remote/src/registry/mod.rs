@@ -9,6 +9,7 @@ pub(crate) mod referrers;
 mod repository;
 
 pub(crate) use auth::Session;
+pub use auth::registry_login_files;
 pub(crate) use digest::{digest, hex, unhex};
 pub(crate) use image::{IndexPlace, Layer, container, image, layer, layers, this_platform};
 pub(crate) use repository::{Call, Registry};

@@ -99,14 +99,14 @@ pub(super) fn reason(e: Errno) -> String {
 }
 
 /// Loop device over a file, detached on drop; a mount keeps it alive while needed.
-struct Loop {
+pub(in crate::cmd) struct Loop {
     path: String,
     ours: bool,
 }
 
 impl Loop {
     /// Returns a block device as it is, without attaching or detaching anything.
-    fn over(file: &Path) -> Result<Self, String> {
+    pub(in crate::cmd) fn over(file: &Path) -> Result<Self, String> {
         let is_block = std::fs::metadata(file).is_ok_and(|m| m.file_type().is_block_device());
         if is_block {
             let path = file.display().to_string();
@@ -115,6 +115,11 @@ impl Loop {
         let out = losetup(&["--find", "--show", "--read-only"], file)?;
         let path = out.trim().to_owned();
         Ok(Self { path, ours: true })
+    }
+
+    /// Path of the block device.
+    pub(in crate::cmd) fn path(&self) -> &Path {
+        Path::new(&self.path)
     }
 }
 
