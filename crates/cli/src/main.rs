@@ -5,7 +5,7 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | done; also if the reader of standard output went away before the end |
-//! | 1 | `check`, `verity check`, `volume check` and `diff`: something was found; `verity repair`: something is still damaged; `extract`: something is not as in the image |
+//! | 1 | `check`, `verity check`, `volume check` and `diff`: something was found; `verity repair`: something is still damaged; `extract`: something is not as in the image; `completions`: nothing to complete from an image |
 //! | 2 | wrong arguments, a path that is not in the image, or another request that makes no sense |
 //! | 3 | the image, or what it is to be built from, is corrupt; so is the volume, or the stream it is to receive |
 //! | 4 | the image or volume is unsupported, or a limit was reached |

@@ -843,6 +843,7 @@ pub(super) const TOPICS: &[Topic] = &[
             ),
             ("Write completions for zsh", "tuff completions zsh > _tuff"),
         ],
+        failure: Some("The command line (-- WORD...) does not end with a path in an image."),
         related: &["man"],
         ..NONE
     },

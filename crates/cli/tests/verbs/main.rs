@@ -3,6 +3,7 @@
 mod common;
 mod compat;
 mod compat_dump;
+mod completions;
 mod copy;
 mod defects;
 mod faults;
