@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tuff_testkit::http::{Answer, Server};
 use tuff_testkit::registry::Registry;
+use tuff_testkit::schema::Schema;
 use tuff_testkit::{note, skipped};
 
 /// Server that pages name, which the tests replace by one of their own.
@@ -292,31 +293,86 @@ fn the_reference_of_the_command_line_is_complete() {
     );
 }
 
-/// Verbs with `--json`, as a script that prints all their objects.
-const JSON_VERBS: &str = "
-tuff build --json --stats --verity rootfs i 2>/dev/null
-tuff patch --json new-rootfs i 2>/dev/null
-for f in '' -f; do tuff info $f --json i; done
-tuff ls -R --json i
-tuff stat -e --json i /usr/share/text
-tuff extents --json i /usr/share/text
-tuff extract --json i out
-tuff check --json i
-tuff verity add --replace --fec 2 --json i
-root=$(tuff verity show --json i | sed 's/.*root_hash\":\"//; s/\".*//')
-printf x | dd of=i bs=1 seek=1200 conv=notrunc
-! tuff check --json i
-! tuff verity check --json i $root
-tuff verity repair --json i $root
-! tuff diff --json rootfs i
-tuff dump --json i
-tuff suggest --json rootfs 2>/dev/null
-tuff volume create --json --size 1G v
-tuff volume import --json v rootfs
-tuff volume snapshot create v s
-tuff volume quota --user 1 --space 1G v
-for verb in stat check 'check --repair' trim quota 'snapshot list'; do tuff volume $verb --json v; done
-";
+/// Verbs with `--json`, and commands that print all their objects. The name of a definition in the schema has underscores in
+/// place of spaces.
+const JSON_VERBS: &[(&str, &str)] = &[
+    (
+        "build",
+        "tuff build --json --stats --verity rootfs i 2>/dev/null",
+    ),
+    (
+        "build",
+        "tuff build --json --auto size new-rootfs j 2>/dev/null",
+    ),
+    ("patch", "tuff patch --json new-rootfs i 2>/dev/null"),
+    ("info", "tuff info --json i; tuff info -f --json i"),
+    ("ls", "tuff ls -R --json i"),
+    (
+        "stat",
+        "tuff stat -e --json i /usr/share/text /usr; tuff build -q rootfs r; tuff stat --json r /usr/bin/alias",
+    ),
+    ("extents", "tuff extents --json i /usr/share/text"),
+    ("extract", "tuff extract --json i out"),
+    ("check", "tuff check --json i"),
+    ("verity add", "tuff verity add --replace --fec 2 --json i"),
+    ("verity show", "tuff verity show --json i"),
+    (
+        "check",
+        "printf x | dd of=i bs=1 seek=1200 conv=notrunc; ! tuff check --json i",
+    ),
+    (
+        "verity check",
+        "! tuff verity check --json i $(tuff verity show --json i | sed 's/.*root_hash\":\"//; s/\".*//')",
+    ),
+    (
+        "verity repair",
+        "tuff verity repair --json i $(tuff verity show --json i | sed 's/.*root_hash\":\"//; s/\".*//')",
+    ),
+    ("diff", "! tuff diff --json rootfs i"),
+    (
+        "diff",
+        "chmod 700 rootfs/etc; mkdir rootfs/usr/share/new; ! tuff diff --json i rootfs",
+    ),
+    ("dump", "tuff dump --json i"),
+    ("suggest", "tuff suggest --json rootfs 2>/dev/null"),
+    ("doctor", "tuff doctor --json"),
+    ("volume create", "tuff volume create --json --size 1G v"),
+    ("volume import", "tuff volume import --json v rootfs"),
+    (
+        "volume quota",
+        "tuff volume snapshot create v s; tuff volume quota --user 1 --space 1G v; tuff volume quota --json v",
+    ),
+    ("volume stat", "tuff volume stat --json v"),
+    (
+        "volume check",
+        "tuff volume check --json v; tuff volume check --repair --json v",
+    ),
+    ("volume trim", "tuff volume trim --json v"),
+    ("volume snapshot list", "tuff volume snapshot list --json v"),
+    // Progress, of a build that waits for its input.
+    (
+        "progress",
+        "tuff tar j t; (head -c 1000 t; sleep 1.5; tail -c +1001 t) | tuff build --json - k 2>&1 >/dev/null",
+    ),
+];
+
+/// Further verbs, which need the cargo feature `remote`.
+const JSON_REMOTE_VERBS: &[(&str, &str)] = &[
+    (
+        "push",
+        "tuff push --json j oci://registry.example.org/a/b:1 2>/dev/null",
+    ),
+    (
+        "pull",
+        "tuff pull --json oci://registry.example.org/a/b:1 pulled",
+    ),
+];
+
+/// Further verbs, which need a mount.
+const JSON_MOUNT_VERBS: &[(&str, &str)] = &[(
+    "stats",
+    "mkdir m; tuff mount j m; cat m/etc/os-release >/dev/null; tuff stats --json m; tuff umount m",
+)];
 
 /// Objects whose keys are data: names of algorithms, stages, aims.
 const OPEN_KEYS: [&str; 10] = [
@@ -347,18 +403,40 @@ fn keys_of(value: &serde_json::Value, is_open: bool, out: &mut BTreeSet<String>)
     }
 }
 
+/// Objects that the verbs print, with the names of their definitions.
+fn json_output() -> Vec<(&'static str, serde_json::Value)> {
+    let place = Playground::new("json");
+    let images = Registry::default();
+    let registry = Server::start(move |request| images.answer(request));
+    let mut verbs = JSON_VERBS.to_vec();
+    if cfg!(feature = "remote") {
+        verbs.extend(JSON_REMOTE_VERBS);
+    }
+    if place.sh("test -w /dev/fuse").status.success() {
+        verbs.extend(JSON_MOUNT_VERBS);
+    } else {
+        skipped("the output of stats needs /dev/fuse");
+    }
+    let mut objects = Vec::new();
+    for (verb, script) in verbs {
+        let out = place.sh(&script.replace(EXAMPLE_REGISTRY, &registry.host()));
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{script}: {said}");
+        let found = serde_json::Deserializer::from_slice(&out.stdout).into_iter();
+        let found: Vec<_> = found.map(|object| (verb, object.unwrap())).collect();
+        assert!(!found.is_empty(), "{script}: {said}");
+        objects.extend(found);
+    }
+    objects
+}
+
 #[test]
 fn the_reference_of_json_output_is_complete() {
-    let place = Playground::new("json");
-    let out = place.sh(JSON_VERBS);
-    assert!(
-        out.status.success(),
-        "{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
+    let objects = json_output();
     let mut keys = BTreeSet::new();
-    for object in serde_json::Deserializer::from_slice(&out.stdout).into_iter() {
-        keys_of(&object.unwrap(), false, &mut keys);
+    for (verb, object) in &objects {
+        // The names of counters are in another page.
+        keys_of(object, *verb == "stats", &mut keys);
     }
     assert!(keys.len() > 150, "{keys:?}");
     let page = fs::read_to_string(project().join("docs/reference/json.md")).unwrap();
@@ -370,6 +448,74 @@ fn the_reference_of_json_output_is_complete() {
         missing.is_empty(),
         "not in docs/reference/json.md: {missing:?}"
     );
+    matches_the_schema(&objects);
+}
+
+/// Path of the schema of JSON output.
+const SCHEMA: &str = "docs/reference/json.schema.json";
+
+/// Checks that each object has exactly the fields of its definition, by the project's checker and by one of others.
+fn matches_the_schema(objects: &[(&str, serde_json::Value)]) {
+    let schema = Schema::parse(&fs::read_to_string(project().join(SCHEMA)).unwrap());
+    let mut lines = String::new();
+    for (verb, object) in objects {
+        let name = verb.replace(' ', "_");
+        let problems = schema.problems(&name, object);
+        assert!(problems.is_empty(), "{problems:#?}\n{object}");
+        let _ = writeln!(lines, "{}", json!([name, object]));
+    }
+    let place = Playground::new("json-referee");
+    place.write("lines", &lines);
+    let script = r"
+import json, sys
+from jsonschema import Draft202012Validator
+schema = json.load(open(sys.argv[1]))
+Draft202012Validator.check_schema(schema)
+for line in open('lines'):
+    name, value = json.loads(line)
+    Draft202012Validator({**schema, '$ref': '#/$defs/' + name}).validate(value)
+";
+    place.write("referee.py", script);
+    if !place.sh("python3 -c 'import jsonschema'").status.success() {
+        return skipped("python3-jsonschema is not installed");
+    }
+    let path = project().join(SCHEMA).canonicalize().unwrap();
+    let out = place.sh(&format!("python3 referee.py {}", path.display()));
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+}
+
+#[test]
+fn every_verb_with_json_is_in_the_schema_and_in_its_test() {
+    let schema = Schema::parse(&fs::read_to_string(project().join(SCHEMA)).unwrap());
+    let lists = [JSON_VERBS, JSON_REMOTE_VERBS, JSON_MOUNT_VERBS];
+    let tested: BTreeSet<&str> = lists
+        .iter()
+        .flat_map(|list| list.iter().map(|(verb, _)| *verb))
+        .collect();
+    let names: BTreeSet<&str> = schema.names().collect();
+    for section in cli_reference().split("\n## tuff ").skip(1) {
+        let verb = section.lines().next().unwrap_or_default();
+        if !section
+            .lines()
+            .any(|line| line.trim().starts_with("--json"))
+        {
+            continue;
+        }
+        let name = verb.replace(' ', "_");
+        assert!(
+            names.contains(&*name),
+            "{verb}: no definition {name} in {SCHEMA}"
+        );
+        assert!(
+            tested.contains(verb),
+            "{verb}: its JSON output is in no test"
+        );
+    }
+    assert_eq!(schema.undescribed(), Vec::<String>::new());
 }
 
 /// Commands in a page's code spans that state their image as IMAGE, such as those in tables.

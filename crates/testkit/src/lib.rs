@@ -3,6 +3,7 @@
 //! * [`skipped`] and [`note`] report what a test could not do on this host.
 //! * [`http`] is a web server whose answers a test chooses.
 //! * [`registry`] has the answers of a registry of container images.
+//! * [`schema`] checks JSON output against a JSON Schema.
 //! * [`Rng`] is the random number generator of tests, crash campaigns and generated workloads.
 //! * `content` generates the bytes of files.
 //!
@@ -26,6 +27,7 @@ pub mod registry;
 mod rng;
 #[cfg(feature = "images")]
 pub mod sample;
+pub mod schema;
 #[cfg(feature = "images")]
 mod scratch;
 #[cfg(feature = "images")]
