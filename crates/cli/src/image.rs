@@ -1,6 +1,7 @@
 //! Arguments shared by the verbs that read an image, and opening of that image.
 
 use crate::advice;
+use crate::progress::{Counter, Meter};
 use crate::remote::{self, RemoteArgs, RemoteImage};
 use crate::text::unhex;
 use crate::units::parse_size;
@@ -12,7 +13,7 @@ use tuff_erofs::{Error, Result};
 use tuff_store::{FileStore, ReadAt, Window};
 
 /// Path of an image, and the options to open it.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 pub(crate) struct ImageArgs {
     /// Image: a file, a block device, or a URL (https://, http://, s3://, oci://, file://)
     #[arg(value_name = "IMAGE")]
@@ -47,6 +48,9 @@ pub(crate) struct OpenArgs {
     /// Callback for blocks repaired from parity.
     #[arg(skip)]
     pub(crate) on_mend: Option<OnMend>,
+    /// Counter of the bytes that are read.
+    #[arg(skip)]
+    pub(crate) counter: Option<Arc<Counter>>,
 }
 
 /// Callback for a repaired block: true for one of the hash tree, and its byte offset.
@@ -59,6 +63,14 @@ pub(crate) fn parse_root(text: &str) -> Result<Root, String> {
 }
 
 impl ImageArgs {
+    /// Arguments with which an image is opened whose reads the meter counts.
+    pub(crate) fn watched(&self, meter: &Meter) -> Self {
+        Self {
+            open: self.open.watched(meter),
+            ..self.clone()
+        }
+    }
+
     /// Opens the image with its devices.
     pub(crate) fn open(&self) -> Result<Image> {
         self.open.open(&self.image)
@@ -82,6 +94,14 @@ impl ImageArgs {
 }
 
 impl OpenArgs {
+    /// As [`ImageArgs::watched`].
+    pub(crate) fn watched(&self, meter: &Meter) -> Self {
+        Self {
+            counter: meter.is_shown().then(|| Arc::clone(meter.counter())),
+            ..self.clone()
+        }
+    }
+
     /// Files of the image at `path`: the image, its extra devices and its hash tree.
     pub(crate) fn files<'a>(&'a self, path: &'a Path) -> Vec<&'a Path> {
         let beside = self.device.iter().chain(&self.verity_tree);
@@ -178,7 +198,7 @@ impl OpenArgs {
         let devices: Result<Vec<Arc<dyn ReadAt>>> = self
             .device
             .iter()
-            .map(|path| Ok(Arc::new(file(path)?) as Arc<dyn ReadAt>))
+            .map(|path| Ok(self.counted(Arc::new(file(path)?))))
             .collect();
         let options = OpenOptions {
             devices: devices?,
@@ -189,11 +209,19 @@ impl OpenArgs {
             Some(root) if !is_verified => Arc::new(self.verified(store, root, &shown)?),
             _ => store,
         };
+        let store = self.counted(store);
         let image = Image::open_shared(Arc::clone(&store), options);
         image.map_err(|e| match e {
             Error::Corrupt(_) => advice::not_opened(e, &shown, &*store),
             e => e.within(shown.display()),
         })
+    }
+
+    fn counted(&self, store: Arc<dyn ReadAt>) -> Arc<dyn ReadAt> {
+        match &self.counter {
+            Some(counter) => counter.watch(store),
+            None => store,
+        }
     }
 
     /// Wraps a store so that every read is verified.

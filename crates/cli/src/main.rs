@@ -38,6 +38,7 @@ mod counters_socket;
 mod file_kind;
 mod help;
 mod image;
+mod next_command;
 mod out;
 mod overwrite;
 mod progress;

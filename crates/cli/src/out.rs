@@ -26,6 +26,11 @@ impl Out {
         self.0.write_all(bytes).map_err(failed)
     }
 
+    /// Writes what is buffered.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        self.0.flush().map_err(failed)
+    }
+
     /// Writes the rest of the buffer.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.0.flush().map_err(failed)

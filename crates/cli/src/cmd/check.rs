@@ -2,7 +2,7 @@
 
 use crate::image::ImageArgs;
 use crate::out::Out;
-use crate::progress::Bar;
+use crate::progress::{Meter, Show};
 use crate::units::size;
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -44,8 +44,13 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let image = args.image.open_unverified()?;
+    let meter = Meter::start("check", Show::unless(args.quiet || args.json));
+    let image = args.image.watched(&meter).open_unverified()?;
     args.image.with_devices(&image)?;
+    if args.metadata {
+        // The share of metadata is not known.
+        meter.counter().forget_total();
+    }
     let options = Options {
         data: !args.metadata,
         in_place: args.in_place,
@@ -53,16 +58,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         threads: args.threads.map_or(0, usize::from),
         findings: args.findings,
     };
-    let bar = Bar::new(!args.quiet && !args.json);
     let start = std::time::Instant::now();
-    let report = check::check(&image, &options, |totals| {
-        bar.show(format_args!(
-            "{} inodes, {} decoded",
-            totals.inodes,
-            size(totals.decoded_bytes + totals.raw_bytes)
-        ));
-    });
-    drop(bar);
+    let report = check::check(&image, &options, |_| ());
+    drop(meter);
     let seconds = start.elapsed().as_secs_f64();
     let mut out = Out::new();
     if args.json {

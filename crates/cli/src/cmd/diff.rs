@@ -3,8 +3,10 @@
 use super::ls::shown;
 use crate::image::OpenArgs;
 use crate::out::Out;
+use crate::progress::{Meter, Show};
 use crate::text::{escaped, full_time, put_bytes};
 use serde_json::{Map, Value, json};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tuff_erofs::diff::{self, Change, Difference, HostTree, Options, Side, Totals};
@@ -42,7 +44,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let (image_a, image_b) = (open(&args.a, &args.open)?, open(&args.b, &args.open)?);
+    let meter = Meter::start("diff", Show::unless(args.quiet || args.json));
+    let watched = args.open.watched(&meter);
+    let (image_a, image_b) = (open(&args.a, &watched)?, open(&args.b, &watched)?);
     let mut a = side(&args.a, image_a.as_ref())?;
     let mut b = side(&args.b, image_b.as_ref())?;
     let options = Options {
@@ -50,13 +54,23 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         threads: args.threads.map_or(0, usize::from),
     };
     let mut out = Out::new();
+    // Lines of the output must not be mixed with the line of progress.
+    let is_terminal = meter.is_shown() && std::io::stdout().is_terminal();
     let totals = diff::diff(&mut a, &mut b, &options, &mut |path, change| match (
         args.quiet, args.json,
     ) {
         (true, _) => Ok(()),
         (_, true) => out.line(change_json(path, change)),
-        _ => out.line(change_text(path, change)),
-    })?;
+        _ => meter.suspend(|| {
+            out.line(change_text(path, change))?;
+            match is_terminal {
+                true => out.flush(),
+                false => Ok(()),
+            }
+        }),
+    });
+    drop(meter);
+    let totals = totals?;
     if args.json {
         out.line(totals_json(&totals))?;
     }

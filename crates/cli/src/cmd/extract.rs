@@ -2,7 +2,7 @@
 
 use crate::image::ImageArgs;
 use crate::out::Out;
-use crate::progress::{Bar, on_signal};
+use crate::progress::{Meter, Show, on_signal};
 use crate::select::{Selected, select};
 use crate::text::{escaped_line, escaped_path, put_bytes};
 use crate::units::size;
@@ -83,7 +83,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let image = args.image.open()?;
+    let meter = Meter::start("extract", Show::unless(args.quiet || args.json));
+    let image = args.image.watched(&meter).open()?;
     args.image.with_devices(&image)?;
     let (paths, include) = wanted(&image, &args.paths)?;
     let defaults = Options::default();
@@ -108,19 +109,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         stop: on_signal(),
         ..defaults
     };
-    let bar = Bar::new(!args.quiet && !args.json);
+    if !(args.paths.is_empty() && args.exclude.is_empty()) {
+        // The share of the image is not known.
+        meter.counter().forget_total();
+    }
     let start = std::time::Instant::now();
-    let everything = args.paths.is_empty() && args.exclude.is_empty();
-    let inodes = image.superblock().inodes;
-    let report = extract::extract(&image, &args.dir, &options, |totals| {
-        let done = totals.files + totals.directories + totals.symlinks + totals.specials;
-        let bytes = size(totals.bytes);
-        match everything {
-            true => bar.show(format_args!("{done} of {inodes} inodes, {bytes}")),
-            false => bar.show(format_args!("{done} inodes, {bytes}")),
-        }
-    });
-    drop(bar);
+    let report = extract::extract(&image, &args.dir, &options, |_| ());
+    drop(meter);
     let report = report.map_err(|e| match e {
         // The whole extraction was stopped, not a single file.
         Error::Io(_, ref io) if io.kind() == std::io::ErrorKind::Interrupted => {

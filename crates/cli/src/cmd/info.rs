@@ -3,6 +3,7 @@
 use super::extents::algorithm_name;
 use crate::image::ImageArgs;
 use crate::out::Out;
+use crate::progress::{Meter, Show};
 use crate::text::{escaped, full_time, put_bytes};
 use crate::units::{percent, size};
 use serde_json::{Map, Value, json};
@@ -33,12 +34,18 @@ pub(crate) struct Args {
 const EXTENSIONS_SHOWN: usize = 20;
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let image = args.image.open_unverified()?;
+    let meter = Meter::start("info", Show::unless(args.json));
+    let image = args.image.watched(&meter).open_unverified()?;
+    if !args.files {
+        // The share of metadata is not known.
+        meter.counter().forget_total();
+    }
     let options = LayoutStatsOptions {
         files: args.files,
         in_place: args.files,
     };
     let mut layout = (!args.brief).then(|| LayoutStats::of(&image, options));
+    drop(meter);
     let mut out = Out::new();
     if args.json {
         let mut object = superblock_json(&image);

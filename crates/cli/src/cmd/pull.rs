@@ -3,7 +3,7 @@
 use crate::image::parse_root;
 use crate::out::Out;
 use crate::overwrite::Format;
-use crate::progress::Bar;
+use crate::progress::{Meter, Show};
 use crate::remote::{RemoteArgs, failed, is_url, options, trusted};
 use crate::sink::Sink;
 use crate::text::hex;
@@ -70,15 +70,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let cannot = |e| failed(e, "cannot pull");
     let options = options(&args.remote, root)?;
     let image = WholeImage::open(&location, &options).map_err(cannot)?;
-    let bar = Bar::new(!args.quiet && !args.json);
-    let mut done = 0;
+    let meter = Meter::start("pull", Show::unless(args.quiet || args.json));
+    meter.counter().add_total(image.size);
     for part in image.parts() {
         let part = part.map_err(|e| sink.told(cannot(e)))?;
         sink.write_all(&part).map_err(|e| sink.failed(e))?;
-        done += part.len() as u64;
-        bar.show(format_args!("pull {} of {}", size(done), size(image.size)));
+        meter.counter().add(part.len() as u64);
     }
-    drop(bar);
+    drop(meter);
     sink.finish()?;
     report(args, &location, &image)?;
     Ok(ExitCode::SUCCESS)

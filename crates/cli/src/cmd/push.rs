@@ -5,20 +5,19 @@ use super::build_image::paths::are_images;
 use super::profile;
 use crate::image::OpenArgs;
 use crate::out::Out;
-use crate::progress::{Bar, Show, on_signal};
+use crate::progress::{Meter, Show, on_signal};
 use crate::remote::{failed, is_url, read, shown};
 use crate::text::hex;
 use crate::units::size;
 use clap::ValueEnum;
 use serde_json::json;
-use std::cell::Cell;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_erofs::{Error, Result, verity};
 use tuff_remote::{
@@ -26,9 +25,6 @@ use tuff_remote::{
     Signer, Step, copy_layout,
 };
 use tuff_store::Window;
-
-/// Time between two progress events of --json.
-const EVENT: Duration = Duration::from_millis(500);
 
 /// Upload an image to a registry or a bucket
 ///
@@ -280,31 +276,20 @@ fn upload(
 
 /// Progress of an upload.
 struct Watched<'a> {
-    bar: Bar,
-    show: Show,
+    meter: Meter,
     stop: &'a AtomicBool,
-    last: Cell<Instant>,
 }
 
 impl<'a> Watched<'a> {
     fn new(show: Show, stop: &'a AtomicBool) -> Self {
-        Self {
-            bar: Bar::new(show == Show::Auto),
-            show,
-            stop,
-            last: Cell::new(Instant::now()),
-        }
+        let meter = Meter::start("connect", show);
+        Self { meter, stop }
     }
 
     /// Shows a step. Returns false if the upload is to stop.
     fn step(&self, step: &Step) -> bool {
-        let (stage, done, total) = (step.stage, size(step.bytes), size(step.total_bytes));
-        self.bar.show(format_args!("{stage} {done} of {total}"));
-        if self.show == Show::Json && self.last.get().elapsed() >= EVENT {
-            self.last.set(Instant::now());
-            let event = json!({"event": "progress", "stage": stage, "bytes": step.bytes, "total_bytes": step.total_bytes});
-            eprintln!("{event}");
-        }
+        let counter = self.meter.counter();
+        counter.set(step.stage, step.bytes, step.total_bytes);
         !self.stop.load(Ordering::Relaxed)
     }
 }

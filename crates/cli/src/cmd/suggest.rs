@@ -2,7 +2,7 @@
 
 use super::build_image::{parse_kernel, preset};
 use crate::out::Out;
-use crate::progress::{Bar, set_on_signal};
+use crate::progress::{Meter, Show, set_on_signal};
 use crate::units::{parse_size, size};
 use serde_json::json;
 use std::io::ErrorKind;
@@ -35,7 +35,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let bar = Bar::new(!args.quiet && !args.json);
+    let meter = Meter::start("sampling", Show::unless(args.quiet || args.json));
     let request = Request {
         dir: args.dir.clone(),
         kernel: args.kernel,
@@ -45,7 +45,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let progress = Progress::default();
     set_on_signal(&progress.stop_flag());
     let result = suggest(&request, &progress, |preset| {
-        bar.show(preset.map_or_else(|| "sampling".to_owned(), preset::arguments));
+        let stage = preset.map_or_else(|| "sampling".to_owned(), preset::arguments);
+        meter.counter().set(stage, 0, 0);
     });
     let (sampled, estimates) = result.map_err(|e| match e {
         Error::Io(_, e) if e.kind() == ErrorKind::Interrupted => {
@@ -53,7 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         e => e,
     })?;
-    drop(bar);
+    drop(meter);
     let mut out = Out::new();
     let picks = picks(&estimates);
     let line = |e: &Estimate| {

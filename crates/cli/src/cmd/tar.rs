@@ -2,11 +2,12 @@
 
 use crate::image::ImageArgs;
 use crate::overwrite::Format;
+use crate::progress::{Meter, Show};
 use crate::select::select_trees;
 use crate::sink::Sink;
 use crate::text::escaped;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tuff_erofs::read::Image;
 use tuff_erofs::tar::{Options, Stats, TarWriter};
@@ -40,8 +41,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let image = args.image.open()?;
+    // The reader of a pipe may print to the same terminal.
+    let is_pipe = args.tar == Path::new("-");
+    let meter = Meter::start("tar", Show::unless(is_pipe));
+    let image = args.image.watched(&meter).open()?;
     args.image.with_devices(&image)?;
+    if !args.paths.is_empty() {
+        // The share of the image is not known.
+        meter.counter().forget_total();
+    }
     let trees = select_trees(&image, &args.paths)?;
     let options = Options {
         sparse: !args.no_sparse,
@@ -54,6 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         e => sink.told(e),
     })?;
     sink.finish()?;
+    drop(meter);
     warn(&stats);
     Ok(ExitCode::SUCCESS)
 }

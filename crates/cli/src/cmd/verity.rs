@@ -3,9 +3,10 @@
 use super::build_image::summary::{tree_json, tree_text};
 use super::build_image::{Salt, parse_salt, parse_verity_block};
 use crate::image::{OpenArgs, parse_root};
+use crate::next_command::{self, shell_word};
 use crate::out::Out;
 use crate::overwrite::{self, Format};
-use crate::progress::{Bar, Show, Watch, on_signal};
+use crate::progress::{Meter, Show, Watch, on_signal};
 use crate::sink::keep;
 use crate::text::{escaped, hex, put_bytes};
 use crate::units::size;
@@ -17,7 +18,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tuff_erofs::verity::{self, Damage, HashTree, Hit, RepairedBlock, Root, Verified};
 use tuff_erofs::{Error, Result, THREADS_MAX};
 use tuff_mkfs::{Progress, Verity, available_threads, hash_tree};
@@ -207,7 +208,17 @@ fn add(
     let mut out = Out::new();
     match work.show() {
         Show::Json => out.line(tree_json(&tree))?,
-        Show::Auto => lines(&tree, &mut out)?,
+        Show::Auto => {
+            lines(&tree, &mut out)?;
+            let separate = into.map(|into| format!("--tree {} ", shell_word(into)));
+            let command = format!(
+                "tuff verity check {}{} {}",
+                separate.unwrap_or_default(),
+                shell_word(image),
+                hex(&tree.root)
+            );
+            next_command::line(command).map_or(Ok(()), |line| out.line(line))?;
+        }
         Show::Quiet => {}
     }
     out.finish()?;
@@ -303,31 +314,25 @@ fn repair(place: &Proof, work: &Work) -> Result<ExitCode> {
 
 /// Progress bar and stop flag of a scan.
 struct Watched {
-    bar: Bar,
+    meter: Meter,
     stop: Arc<AtomicBool>,
-    done: AtomicU64,
-    total: u64,
 }
 
 impl Watched {
     fn new(work: &Work, verified: &Verified) -> Self {
         // Verifying the parity reads everything once more.
         let rounds = 1 + u64::from(verified.roots().is_some());
+        let meter = Meter::start("verify", Show::unless(work.show() != Show::Auto));
+        let total = verified.header().data_len().saturating_mul(rounds);
+        meter.counter().add_total(total);
         Self {
-            bar: Bar::new(work.show() == Show::Auto),
+            meter,
             stop: on_signal(),
-            done: AtomicU64::new(0),
-            total: verified.header().data_len().saturating_mul(rounds),
         }
     }
 
     fn step(&self, bytes: u64) -> std::io::Result<()> {
-        let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.bar.show(format_args!(
-            "{} of {}",
-            size(done.min(self.total)),
-            size(self.total)
-        ));
+        self.meter.counter().add(bytes);
         match self.stop.load(Ordering::Relaxed) {
             true => Err(std::io::ErrorKind::Interrupted.into()),
             false => Ok(()),

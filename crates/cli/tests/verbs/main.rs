@@ -32,6 +32,7 @@ mod source_cpio;
 mod source_faults;
 mod source_image;
 mod source_oci;
+mod terminal;
 mod threads;
 mod verity;
 mod wrong_files;

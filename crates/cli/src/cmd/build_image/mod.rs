@@ -19,6 +19,7 @@ pub(crate) use args::{
 };
 
 use crate::advice::not_an_archive;
+use crate::next_command;
 use crate::out::Out;
 use crate::progress::{Show, Watch};
 use paths::BuildPaths;
@@ -212,7 +213,10 @@ fn report(
         Show::Json => format!("{}\n", summary::json(&summary, seconds, &stages)),
         Show::Auto => {
             let mut text = summary::text(&summary, seconds, &stages, image);
-            text.extend(hint.into_iter().flat_map(|hint| [hint, "\n"]));
+            let next = image.and_then(|image| summary::next_command(&summary, image));
+            let next = next.and_then(next_command::line);
+            let lines = hint.into_iter().chain(next.as_deref());
+            text.extend(lines.flat_map(|line| [line, "\n"]));
             text
         }
         Show::Quiet => String::new(),

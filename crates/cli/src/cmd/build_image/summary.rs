@@ -2,6 +2,7 @@
 
 use super::preset;
 use crate::cmd::info::pages_needed;
+use crate::next_command::shell_word;
 use crate::text::hex;
 use crate::units::{percent, size};
 use std::path::{Path, PathBuf};
@@ -168,6 +169,19 @@ pub(crate) fn text(
     out
 }
 
+/// Returns the command that one runs next: it mounts the image. None if the summary has one.
+pub(super) fn next_command(summary: &Summary, image: &Path) -> Option<String> {
+    let image = shell_word(image);
+    match &summary.verity {
+        _ if !summary.devices.is_empty() => None,
+        Some(tree) => Some(format!(
+            "tuff mount --verity {} {image} DIR",
+            hex(&tree.root)
+        )),
+        None => Some(format!("tuff mount {image} DIR")),
+    }
+}
+
 /// Returns a shell command that mounts `image` on `DIR`: in the kernel if possible, else through FUSE.
 fn mount_command(image: &Path, devices: &[PathBuf]) -> String {
     use std::fmt::Write;
@@ -178,17 +192,6 @@ fn mount_command(image: &Path, devices: &[PathBuf]) -> String {
     }
     let _ = write!(command, " {} DIR", shell_word(image));
     command
-}
-
-/// Quotes a path for a shell.
-fn shell_word(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:=@%,".contains(c);
-    match text.chars().all(is_plain) && !text.starts_with('-') {
-        true => text.into_owned(),
-        false if text.starts_with('-') => shell_word(&Path::new(".").join(path)),
-        false => format!("'{}'", text.replace('\'', "'\\''")),
-    }
 }
 
 /// Formats size and position of a hash tree.

@@ -1,9 +1,9 @@
 //! Fetching in advance for a mount of a remote image: `--prefetch`, `--fill` and `--fill-rate`.
 
 use crate::cmd::profile::read;
-use crate::progress::Bar;
+use crate::progress::{Meter, Show};
 use crate::remote::{self, RemoteImage};
-use crate::units::{parse_size, percent, size};
+use crate::units::{parse_size, size};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -71,7 +71,7 @@ impl PrefetchArgs {
         let work = Work {
             image: Arc::clone(image),
             ranges: Box::new(ranges),
-            bar: Bar::new(self.fill && report.is_foreground),
+            meter: Meter::start("fill", Show::unless(!(self.fill && report.is_foreground))),
             report,
         };
         let (fill, rate) = (self.fill, self.fill_rate);
@@ -92,7 +92,7 @@ struct Work {
     image: Arc<RemoteImage>,
     ranges: Mapping,
     report: Report,
-    bar: Bar,
+    meter: Meter,
 }
 
 impl Work {
@@ -136,11 +136,7 @@ impl Work {
                 return self.report.log.again(why);
             }
             let (present, all) = image.progress();
-            self.bar.show(format_args!(
-                "{} of {} in the cache",
-                percent(present, all),
-                size(all)
-            ));
+            self.meter.counter().set("fill", present, all);
         }
     }
 }

@@ -2,13 +2,17 @@
 
 use super::failure::{At, Result};
 use super::open::{bytes, device};
+use super::stat::allocated;
+use super::watched;
 use crate::out::Out;
+use crate::progress::{Meter, Show};
 use crate::text::{escaped_line, full_time, time};
 use crate::units::size;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tuff_iplfs::{CheckOptions, Error, Report};
+use std::sync::Arc;
+use tuff_iplfs::{BlockDevice, CheckOptions, Error, Report};
 
 /// Check a volume, and repair it with --repair
 ///
@@ -48,12 +52,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.repair || args.rebuild {
         return mend(args);
     }
-    let device = device(&args.path, true)?;
+    let meter = Meter::start("check", Show::unless(args.quiet || args.json));
+    let device = open(args, true, &meter)?;
     let options = CheckOptions {
         data: args.data,
         fallback: args.fallback,
     };
     let report = tuff_iplfs::check(&device, options).at(args.path.display())?;
+    drop(meter);
     let mut out = Out::new();
     if args.json {
         out.line(report_json(&report))?;
@@ -64,9 +70,24 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!report.findings.is_empty())))
 }
 
+/// Opens the device of the volume, whose reads are progress.
+fn open(args: &Args, read_only: bool, meter: &Meter) -> Result<Arc<dyn BlockDevice>> {
+    let device = device(&args.path, read_only)?;
+    // Only a check of all data reads a known share.
+    if args.data
+        && meter.is_shown()
+        && let Ok(sb) = tuff_iplfs::read_superblock(&*device)
+        && let Ok(Some(blocks)) = allocated(&*device, sb.geometry.area_blocks())
+    {
+        meter.counter().add_total(bytes(blocks));
+    }
+    Ok(watched::device(device, meter))
+}
+
 fn mend(args: &Args) -> Result<ExitCode> {
     let place = args.path.display();
-    let device = device(&args.path, false)?;
+    let meter = Meter::start("repair", Show::unless(args.quiet || args.json));
+    let device = open(args, false, &meter)?;
     let repaired = if args.rebuild {
         let uuid = super::open::uuid().at("/dev/urandom")?;
         tuff_iplfs::rebuild(&device, uuid, super::open::now())
@@ -85,6 +106,7 @@ fn mend(args: &Args) -> Result<ExitCode> {
             e => e,
         })
         .at(&place)?;
+    drop(meter);
     let mut out = Out::new();
     if args.json {
         let done: Vec<Value> = repaired

@@ -2,6 +2,7 @@
 
 use super::failure::{At, Failure, Result};
 use super::open::{bytes, now, random, uuid};
+use crate::next_command::{self, shell_word};
 use crate::out::Out;
 use crate::overwrite::check_blank;
 use crate::text::hex;
@@ -102,6 +103,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             args.path.display(),
             size(quota)
         ))?;
+        let command = format!("tuff volume mount {} DIR", shell_word(&args.path));
+        next_command::line(command).map_or(Ok(()), |line| out.line(line))?;
     }
     out.finish()?;
     Ok(ExitCode::SUCCESS)

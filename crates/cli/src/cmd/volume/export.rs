@@ -1,13 +1,15 @@
 //! `tuff volume export`: converts a volume or snapshot to a tar stream.
 
 use super::failure::{Failure, Result};
-use super::open::mount;
+use super::open::{bytes, mount};
 use super::snapshot;
 use super::tar::{Failed, TarWriter};
+use super::watched::WatchedStream;
 use crate::overwrite::Format;
+use crate::progress::{Meter, Show};
 use crate::sink::Sink;
 use crate::text::escaped;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Convert a volume or snapshot to a tar stream
@@ -37,13 +39,19 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             .map_err(|e| snapshot::told(&args.path, name, e))?;
     }
     let mut sink = Sink::create(&args.tar, &[&args.path], Format::Tar, args.force)?;
-    let mut writer = TarWriter::new(&mut sink);
+    // The reader of a pipe may print to the same terminal.
+    let meter = Meter::start("export", Show::unless(args.tar == Path::new("-")));
+    if args.snapshot.is_none() {
+        meter.counter().add_total(bytes(volume.space().live));
+    }
+    let mut writer = TarWriter::new(WatchedStream::new(&mut sink, &meter));
     let done = writer.volume(&mut volume).and_then(|()| writer.finish());
     let sockets = done.map_err(|e| match e {
         Failed::Volume(e) => Failure::Volume(args.path.display().to_string(), e),
         Failed::Out(e) => sink.failed(e).into(),
     })?;
     sink.finish()?;
+    drop(meter);
     for path in sockets {
         eprintln!(
             "tuff: warning: {}: sockets have no place in a tar",

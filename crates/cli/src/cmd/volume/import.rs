@@ -2,7 +2,9 @@
 
 use super::failure::{At, Failure, Result};
 use super::open::mount;
+use crate::next_command::{self, shell_word};
 use crate::out::Out;
+use crate::progress::{Counter, Meter, Show};
 use crate::units::size;
 use rustix::fs::{FileType, OFlags, SeekFrom, Stat, lgetxattr, llistxattr, lstat, seek};
 use rustix::io::Errno as HostErrno;
@@ -15,6 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use tuff_iplfs::disk::node::XATTR_MAX;
 use tuff_iplfs::disk::xattr::{self, Xattrs};
 use tuff_iplfs::{Caller, Errno, Error, Nid, SetAttr, SetXattr, Time, Volume, acl, mode};
@@ -61,12 +64,17 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             args.source.display()
         )));
     }
+    let meter = Meter::start("import", Show::unless(args.json));
+    if meter.is_shown() {
+        meter.counter().add_total(content_bytes(&args.source));
+    }
     let mut copy = Copy {
         volume: mount(&args.path, false)?,
         place: args.path.display().to_string(),
         links: HashMap::new(),
         files: 0,
         bytes: 0,
+        counter: Arc::clone(meter.counter()),
     };
     // Directories left to copy. Their times are set after their entries exist.
     let mut todo = vec![(args.source.clone(), Nid::ROOT)];
@@ -95,6 +103,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         copy.times(dir, &stat)?;
     }
     copy.volume.unmount().at(&copy.place)?;
+    drop(meter);
     let mut out = Out::new();
     if args.json {
         out.line(json!({"objects": copy.files, "content_bytes": copy.bytes}))?;
@@ -104,9 +113,27 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             copy.files,
             size(copy.bytes)
         ))?;
+        let command = format!("tuff volume mount {} DIR", shell_word(&args.path));
+        next_command::line(command).map_or(Ok(()), |line| out.line(line))?;
     }
     out.finish()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Content of the regular files below a directory, as far as it can be read.
+fn content_bytes(dir: &Path) -> u64 {
+    let mut todo = vec![dir.to_owned()];
+    let mut bytes = 0;
+    while let Some(dir) = todo.pop() {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(meta) if meta.is_dir() => todo.push(entry.path()),
+                Ok(meta) if meta.is_file() => bytes += meta.len(),
+                _ => {}
+            }
+        }
+    }
+    bytes
 }
 
 struct Copy {
@@ -116,6 +143,7 @@ struct Copy {
     links: HashMap<(u64, u64), Nid>,
     files: u64,
     bytes: u64,
+    counter: Arc<Counter>,
 }
 
 impl Copy {
@@ -248,6 +276,7 @@ impl Copy {
                     return Err(Error::Posix(Errno::NoSpace)).at(path.display());
                 }
             }
+            self.counter.add(n as u64);
             at += n as u64;
             if n < want {
                 break;

@@ -14,6 +14,7 @@ mod snapshot;
 mod stat;
 mod tar;
 mod trim;
+mod watched;
 
 use crate::text::escaped_line;
 use clap::Subcommand;

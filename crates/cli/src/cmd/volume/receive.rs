@@ -3,7 +3,9 @@
 use super::create::{is_block, unmake, zone_blocks};
 use super::failure::{At, Failure, Result};
 use super::open::{bytes, device};
+use super::watched::WatchedStream;
 use crate::overwrite::check_blank;
+use crate::progress::{Meter, Show};
 use crate::units::{parse_size, size};
 use std::fs::File;
 use std::io::{self, BufReader, IsTerminal, Read};
@@ -44,7 +46,8 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let mut source: Box<dyn Read> = if args.input == Path::new("-") {
+    let meter = Meter::start("receive", Show::Auto);
+    let source: Box<dyn Read> = if args.input == Path::new("-") {
         if io::stdin().is_terminal() {
             let what = "standard input is a terminal: redirect it, or use -i";
             return Err(Failure::Usage(what.to_owned()));
@@ -52,12 +55,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         Box::new(BufReader::with_capacity(1 << 20, io::stdin().lock()))
     } else {
         let file = open_text(&args.input).at(args.input.display())?;
+        // A pipe has no length.
+        let len = file.metadata().map_or(0, |meta| meta.len());
+        meter.counter().add_total(len);
         Box::new(BufReader::with_capacity(1 << 20, file))
     };
+    let mut source = WatchedStream::new(source, &meter);
     let place = args.path.display();
     let mut opened: Option<Arc<dyn BlockDevice>> = None;
     let mut streams = 0;
-    while let Some(stream) = Stream::open(&mut *source).at(&place)? {
+    while let Some(stream) = Stream::open(&mut source).at(&place)? {
         streams += 1;
         let mut made = false;
         let dev = match &opened {
@@ -86,12 +93,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             other => other.at(&place)?,
         };
         if args.verbose {
-            eprintln!(
-                "tuff: {place}: received '{}': {} of blocks, {} dead",
-                received.snapshot,
-                size(bytes(received.blocks)),
-                size(bytes(received.dead_blocks))
-            );
+            meter.suspend(|| {
+                eprintln!(
+                    "tuff: {place}: received '{}': {} of blocks, {} dead",
+                    received.snapshot,
+                    size(bytes(received.blocks)),
+                    size(bytes(received.dead_blocks))
+                );
+            });
         }
     }
     if streams == 0 {

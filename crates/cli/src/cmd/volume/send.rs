@@ -2,10 +2,12 @@
 
 use super::failure::{Failure, Result};
 use super::open::{bytes, mount};
+use super::watched::WatchedStream;
 use crate::overwrite::Format;
+use crate::progress::{Meter, Show};
 use crate::sink::Sink;
 use crate::units::size;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tuff_iplfs::Error;
 
@@ -37,19 +39,27 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let place = args.path.display();
     let mut volume = mount(&args.path, true)?;
     let newest = volume.snapshots().last().map(|s| s.name.clone());
+    // The reader of a pipe may print to the same terminal.
+    let meter = Meter::start("send", Show::unless(args.output == Path::new("-")));
     let Some(snapshot) = args.snapshot.clone().or(newest) else {
         return Err(Failure::Usage(format!(
             "{place}: has no snapshot to send; tuff volume snapshot create makes one"
         )));
     };
     let mut sink = Sink::create(&args.output, &[&args.path], Format::Stream, args.force)?;
-    let sent = volume.send(&snapshot, args.from.as_deref(), &mut sink);
+    let whole = volume.snapshots().iter().find(|s| s.name == snapshot);
+    if let (Some(whole), None) = (whole, &args.from) {
+        meter.counter().add_total(bytes(whole.live_blocks));
+    }
+    let mut stream = WatchedStream::new(&mut sink, &meter);
+    let sent = volume.send(&snapshot, args.from.as_deref(), &mut stream);
     let sent = sent.map_err(|e| match e {
         Error::Io(e, what) if what == "writing the stream" => sink.failed(e).into(),
         Error::Usage(what) => Failure::Usage(format!("{place}: {what}")),
         e => Failure::Volume(place.to_string(), e),
     })?;
     sink.finish()?;
+    drop(meter);
     if args.verbose {
         eprintln!(
             "tuff: {place}: sent '{snapshot}' in {}: {} of blocks, {} dead",

@@ -111,7 +111,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Number of blocks allocated on the host, packs and superblocks included. `None` if it is unknown.
-fn allocated(device: &dyn BlockDevice, area_blocks: u64) -> std::io::Result<Option<u64>> {
+pub(super) fn allocated(
+    device: &dyn BlockDevice,
+    area_blocks: u64,
+) -> std::io::Result<Option<u64>> {
     if !device.knows_allocated() {
         return Ok(None);
     }
