@@ -16,6 +16,14 @@ pub(crate) fn message(e: &Error) -> String {
         Remedy::Overwrite => {
             Some("replace it with --overwrite, or keep files that match with --update")
         }
+        Remedy::ExistingPath => Some("'tuff ls -R IMAGE' lists all paths"),
+        Remedy::AddHashTree => {
+            Some("add one with 'tuff verity add', or name the file that has it with --verity-tree")
+        }
+        Remedy::NewerKernel => Some("raise it with --kernel, or leave this out"),
+        Remedy::MoreFiles => Some("allow more with --max-files N"),
+        Remedy::MoreBytes => Some("allow more with --max-bytes SIZE"),
+        Remedy::MountHost => Some("'tuff doctor' shows what this host lacks"),
         _ => None,
     });
     match option {
@@ -103,6 +111,38 @@ pub(crate) fn not_an_archive(e: Error, path: &Path) -> Error {
         )),
         None => Error::source(format_args!("{e}; if it is not an archive, {advice}")),
     }
+}
+
+/// The error for a file of a known format that is named as a volume. None for other files, and for those with the superblock of a
+/// volume; a stream has one inside.
+pub(crate) fn not_a_volume(path: &Path, has_superblock: bool) -> Option<Error> {
+    let is_dir = path.is_dir();
+    let store = (!is_dir).then(|| FileStore::open(path).ok()).flatten()?;
+    let kind = FileKind::of(&head(&store)?)?;
+    if has_superblock && kind != FileKind::Stream {
+        return None;
+    }
+    let advice = match kind {
+        FileKind::Image => "read it with 'tuff ls', 'tuff extract' or 'tuff mount'",
+        FileKind::Tar | FileKind::Cpio | FileKind::Compressed(_) | FileKind::Archive(_) => {
+            "unpack it, and copy the directory with 'tuff volume import'"
+        }
+        FileKind::Filesystem(_) => "mount it, and copy its files with 'tuff volume import'",
+        FileKind::Partitions(_) => "name the device of a partition",
+        FileKind::Stream => "apply it with 'tuff volume receive'",
+        // A volume may be damaged so that it looks like these.
+        FileKind::Volume
+        | FileKind::Profile
+        | FileKind::HashTree
+        | FileKind::Manifest
+        | FileKind::Text
+        | FileKind::Other(_) => return None,
+    };
+    Some(Error::source(format_args!(
+        "{}: is {}, not a volume: {advice}",
+        path.display(),
+        kind.name()
+    )))
 }
 
 /// The first bytes of a store, if they can be read.

@@ -260,7 +260,9 @@ impl OpenArgs {
 }
 
 fn devices_not_covered() -> Error {
-    Error::usage("--verity: the hash tree of an image does not cover extra devices")
+    Error::usage(
+        "--verity: the hash tree of an image does not cover extra devices; build one image without --base and --blob",
+    )
 }
 
 fn file(path: &Path) -> Result<FileStore> {

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use tuff_erofs::read::Image;
 use tuff_erofs::walk::{Entry, Walk};
-use tuff_erofs::{Error, Result};
+use tuff_erofs::{Error, Remedy, Result};
 
 /// Match of one argument.
 pub(crate) enum Selected {
@@ -39,7 +39,8 @@ pub(crate) fn select(image: &Image, argument: &OsStr) -> Result<Selected> {
         return Err(Error::usage(format_args!(
             "nothing in the image matches '{}'",
             argument.display()
-        )));
+        ))
+        .with_remedy(Remedy::ExistingPath));
     }
     Ok(Selected::Pattern(found))
 }

@@ -50,6 +50,18 @@ pub enum Remedy {
     Overwrite,
     /// Accept a superblock with a wrong checksum.
     IgnoreChecksum,
+    /// Name a path that the image has.
+    ExistingPath,
+    /// Add a hash tree to the image, or name the file that has it.
+    AddHashTree,
+    /// Build for newer kernels.
+    NewerKernel,
+    /// Allow more files to be extracted.
+    MoreFiles,
+    /// Allow more bytes to be extracted.
+    MoreBytes,
+    /// Provide what mounts need on this host.
+    MountHost,
 }
 
 impl Error {

@@ -8,7 +8,7 @@
 
 use crate::read::{DeviceId, Image, Inode, Location, OpenOptions, Space};
 use crate::walk::Walk;
-use crate::{Error, Result};
+use crate::{Error, Remedy, Result};
 use std::ops::Range;
 use std::sync::Arc;
 use tuff_store::ReadAt;
@@ -216,7 +216,8 @@ fn refused(at: u64, e: std::io::Error) -> Error {
     let place = format_args!("byte {at:#x}");
     match e.get_ref().and_then(|e| e.downcast_ref::<HeaderError>()) {
         Some(HeaderError::Missing) => {
-            Error::usage(format_args!("{place}: {}", HeaderError::Missing))
+            let e = Error::usage(format_args!("{place}: {}", HeaderError::Missing));
+            e.with_remedy(Remedy::AddHashTree)
         }
         Some(HeaderError::Unsupported(what)) => Error::unsupported(place, what),
         Some(HeaderError::Corrupt(what)) => Error::corrupt(place, what),

@@ -6,7 +6,7 @@ use super::pack::grain::Grain;
 use super::paths::Paths;
 use super::source::DataRun;
 use super::tree::Whiteouts;
-use crate::{Error, Result};
+use crate::{Error, Remedy, Result};
 use std::path::PathBuf;
 use tuff_codec::{EncoderSpec, Method};
 use tuff_format::BlockBits;
@@ -649,9 +649,10 @@ impl Options {
         let unmet = |(_, f): &(&str, Feature)| !asked.supports(*f);
         if let Some((what, feature)) = self.needs().into_iter().find(unmet) {
             let kernel = feature.min_kernel;
-            return Err(Error::usage(format_args!(
+            let e = Error::usage(format_args!(
                 "{what} needs Linux {kernel}, but the image is for Linux {asked}"
-            )));
+            ));
+            return Err(e.with_remedy(Remedy::NewerKernel));
         }
         let compresses = self.compressions().next().is_some();
         if self.layout.unaligned && compresses && self.layout.tail_packing {

@@ -52,7 +52,7 @@ pub fn patch(
         || options.layout.blob.is_some();
     if elsewhere || options.output.size_budget.is_some() {
         return Err(Error::usage(
-            "a patched image has no base, no other device and no size budget",
+            "a patched image has no base, no other device and no size budget; build a new one with 'tuff build'",
         ));
     }
     let name = image.display().to_string();

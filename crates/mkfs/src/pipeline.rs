@@ -73,7 +73,7 @@ pub fn build(
     };
     if sources.contains(&Source::TarStdin) {
         return Err(Error::usage(
-            "an image within a size budget may take several builds: standard input can be read only once",
+            "an image within a size budget may take several builds: standard input can be read only once, so name a file",
         ));
     }
     for preset in presets::PRESETS {

@@ -27,8 +27,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for path in &args.paths {
         let file = entry(&image, path, true)?;
         if file.inode.file_type() != FileType::File {
+            let advice = match file.inode.is_dir() {
+                true => "list it with 'tuff ls', or copy it with 'tuff extract'",
+                false => "show it with 'tuff stat'",
+            };
             return Err(Error::usage(format_args!(
-                "'{}' is a {}, expected a file",
+                "'{}' is a {}, expected a file; {advice}",
                 path.display(),
                 file.inode.file_type().name()
             )));

@@ -46,7 +46,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Some(nid) => {
             let inode = image.inode(nid);
             // The user gave the number, so an invalid one is a usage error.
-            let inode = inode.map_err(|e| Error::usage(format_args!("no inode there: {e}")))?;
+            let inode = inode.map_err(|e| {
+                Error::usage(format_args!(
+                    "no inode there: {e}; 'tuff ls -i' prints the numbers"
+                ))
+            })?;
             Regions::of_inode(&image, &inode)
         }
         None => Regions::of(&image),

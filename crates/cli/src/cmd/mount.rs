@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use swap::{Replaced, Swap};
 use tuff_erofs::serve::{MemoryPressure, Profile, ServeOptions, Server, memory_limit};
-use tuff_erofs::{Error, Result};
+use tuff_erofs::{Error, Remedy, Result};
 use tuff_fuse::mountpoint::{self, MountOptions};
 use tuff_fuse::transport::Transport;
 use tuff_fuse::{Handler, Log, Session, SessionOptions};
@@ -108,7 +108,7 @@ struct Mount<'a> {
 
 impl Mount<'_> {
     fn failed(&self, e: std::io::Error) -> Error {
-        Error::io(self.args.dir.display(), "cannot mount", e)
+        Error::io(self.args.dir.display(), "cannot mount", e).with_remedy(Remedy::MountHost)
     }
 
     /// Mounts the kernel's EROFS on a remote image and serves it until the end. Returns the reason if the kernel cannot.

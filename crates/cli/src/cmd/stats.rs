@@ -31,7 +31,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let dir = mounted(&args.dir)?;
     let failed = |e: rustix::io::Errno| match e {
         rustix::io::Errno::NODATA => Error::usage(format_args!(
-            "{}: mounted by the kernel, which keeps no counters",
+            "{}: mounted by the kernel, which keeps no counters; mount it without --kernel",
             dir.display()
         )),
         e => Error::io(dir.display(), "cannot read the counters", e.into()),

@@ -34,12 +34,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         } else {
             Detach::Now
         };
-        mountpoint::detach(&dir, how).map_err(|e| Error::io(dir.display(), "cannot unmount", e))?;
+        mountpoint::detach(&dir, how).map_err(|e| cannot(&dir, e))?;
         if let Some(source) = waits {
             lost = lost.or(until_closed(&source).err());
         }
     }
     lost.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+fn cannot(dir: &Path, e: io::Error) -> Error {
+    let what = match e.kind() {
+        io::ErrorKind::ResourceBusy => "cannot unmount what programs use (--lazy detaches it)",
+        _ => "cannot unmount",
+    };
+    Error::io(dir.display(), what, e)
 }
 
 /// Returns true if `source` is a volume that is open for writing.
@@ -76,7 +84,7 @@ pub(super) fn mounted(dir: &Path) -> Result<PathBuf> {
             Some(m) if m.fstype == FSTYPE || m.fstype == "erofs" => return Ok(place),
             Some(m) => {
                 return Err(Error::usage(format_args!(
-                    "{}: a mount of type {}, not of tuff",
+                    "{}: a mount of type {}, not of tuff; unmount it with umount(8)",
                     dir.display(),
                     m.fstype
                 )));

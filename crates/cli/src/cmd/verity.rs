@@ -282,7 +282,7 @@ fn repair(place: &Proof, work: &Work) -> Result<ExitCode> {
     let verified = place.open()?;
     if verified.roots().is_none() {
         return Err(Error::usage(format_args!(
-            "{}: the hash tree has no parity to repair from",
+            "{}: the hash tree has no parity to repair from; restore the image from a copy, and add parity with 'tuff verity add --replace --fec 2'",
             place.image.display()
         )));
     }

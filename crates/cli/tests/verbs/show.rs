@@ -78,7 +78,10 @@ fn cat_prints_files_holes_and_link_targets() {
     let out = place.run(&["cat", "i", "dir"]);
     assert_eq!(
         (code(&out), stderr(&out)),
-        (2, "tuff: 'dir' is a directory, expected a file\n".into())
+        (
+            2,
+            "tuff: 'dir' is a directory, expected a file; list it with 'tuff ls', or copy it with 'tuff extract'\n".into()
+        )
     );
 }
 

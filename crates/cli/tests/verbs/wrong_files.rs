@@ -123,3 +123,89 @@ fn an_error_that_an_option_avoids_names_the_option() {
         assert!(stderr(&out).contains(option), "{}", stderr(&out));
     }
 }
+
+#[test]
+fn a_wrong_file_as_volume_is_named_with_a_way_out() {
+    let place = stage("wrong-volume");
+    place.text(&["volume", "create", "-s", "64M", "v"]);
+    place.text(&["volume", "snapshot", "create", "v", "s"]);
+    place.text(&["volume", "send", "v", "-o", "stream"]);
+    for (file, format, advice) in [
+        ("image", "an EROFS image", "tuff mount"),
+        ("tar", "a tar", "tuff volume import"),
+        ("squashfs", "a SquashFS image", "tuff volume import"),
+        ("gpt", "a GPT partition table", "device of a partition"),
+        ("stream", "a stream of a snapshot", "tuff volume receive"),
+    ] {
+        for verb in ["stat", "check"] {
+            let out = place.run(&["volume", verb, file]);
+            let said = stderr(&out);
+            assert_eq!(code(&out), 3, "{file}: {said}");
+            assert!(said.contains(format) && said.contains(advice), "{said}");
+            assert_eq!(said.lines().count(), 1, "{said}");
+        }
+    }
+}
+
+/// Commands, their exit code, and the words that lead out of the failure.
+const WAYS_OUT: &[(&[&str], i32, &str)] = &[
+    (&["cat", "image", "absent"], 2, "tuff ls -R IMAGE"),
+    (&["ls", "image", "*.absent"], 2, "tuff ls -R IMAGE"),
+    (&["cat", "image", "/"], 2, "tuff extract"),
+    (&["dump", "--inode", "999999", "image"], 2, "tuff ls -i"),
+    (
+        &["extract", "--max-files", "0", "image", "o"],
+        4,
+        "--max-files",
+    ),
+    (
+        &["extract", "--max-bytes", "1", "image", "o"],
+        4,
+        "--max-bytes",
+    ),
+    (&["verity", "show", "image"], 2, "tuff verity add"),
+    (&["check", "--verity", ZEROS, "image"], 2, "--verity-tree"),
+    (
+        &["build", "-z", "zstd", "--kernel", "5.4", "src", "o"],
+        2,
+        "--kernel",
+    ),
+    (&["build", "src"], 2, "tuff build SOURCE IMAGE"),
+    (
+        &["patch", "--base", "image", "src", "image"],
+        2,
+        "tuff build",
+    ),
+    (
+        &["build", "--size-budget", "1M", "-", "o"],
+        2,
+        "name a file",
+    ),
+    (&["umount", "/proc"], 2, "umount(8)"),
+    (&["mount", "image", "absent-dir"], 5, "absent-dir"),
+    (&["push", "image", "file"], 2, "oci://"),
+    (&["pull", "image", "file"], 2, "oci://"),
+];
+
+/// Root hash of no image.
+const ZEROS: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+#[test]
+fn failures_name_a_way_out() {
+    let place = stage("ways-out");
+    place.text(&["build", "-q", "--verity", "src", "sealed"]);
+    for (args, status, advice) in WAYS_OUT {
+        if !cfg!(feature = "remote") && matches!(args[0], "push" | "pull") {
+            continue;
+        }
+        let out = place.run(args);
+        let said = stderr(&out);
+        assert_eq!(code(&out), *status, "{args:?}: {said}");
+        assert!(said.contains(advice), "{args:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
+    }
+    let tree = place.json(&["verity", "show", "--json", "sealed"]);
+    let root = tree[0]["root_hash"].as_str().unwrap();
+    let out = place.run(&["verity", "repair", "sealed", root]);
+    assert!(stderr(&out).contains("--fec"), "{}", stderr(&out));
+}

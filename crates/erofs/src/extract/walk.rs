@@ -13,7 +13,7 @@ use crate::read::limits::WorkBudget;
 use crate::read::map::{ClusterCoding, Extent, Extents, FileMap, Location};
 use crate::read::{DeviceId, FileType, Image, Inode, Nid, Space};
 use crate::walk::{path_fits, shortened};
-use crate::{Error, Result};
+use crate::{Error, Remedy, Result};
 use rustix::fs::{self, AtFlags, Mode};
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -349,7 +349,8 @@ impl<'a, 'q> Walk<'a, 'q> {
         self.names += 1;
         let limit = self.shared.options.files;
         if self.names > limit {
-            return Err(Error::limit("", format_args!("more names than {limit}")));
+            let e = Error::limit("", format_args!("more names than {limit}"));
+            return Err(e.with_remedy(Remedy::MoreFiles));
         }
         Ok(())
     }
@@ -639,7 +640,8 @@ impl<'a, 'q> Walk<'a, 'q> {
         self.bytes = self.bytes.saturating_add(len);
         let limit = self.shared.options.bytes;
         if self.bytes > limit {
-            return Err(Error::limit("", format_args!("more bytes than {limit}")));
+            let e = Error::limit("", format_args!("more bytes than {limit}"));
+            return Err(e.with_remedy(Remedy::MoreBytes));
         }
         self.content.take(len)?;
         self.go_on()?;

@@ -2,7 +2,7 @@
 
 use super::image::Image;
 use super::inode::Inode;
-use crate::{Error, Result};
+use crate::{Error, Remedy, Result};
 use tuff_format::inode::FileType;
 
 impl Image {
@@ -78,8 +78,9 @@ fn push_parts(path: &[u8], todo: &mut Vec<Vec<u8>>) {
 fn missing(path: &[u8], name: &[u8], what: &str) -> Error {
     let shown = String::from_utf8_lossy(path);
     let name = String::from_utf8_lossy(name);
-    if shown == name {
-        return Error::usage(format_args!("{shown:?} {what}"));
-    }
-    Error::usage(format_args!("{shown}: {name:?} {what}"))
+    let e = match shown == name {
+        true => Error::usage(format_args!("{shown:?} {what}")),
+        false => Error::usage(format_args!("{shown}: {name:?} {what}")),
+    };
+    e.with_remedy(Remedy::ExistingPath)
 }

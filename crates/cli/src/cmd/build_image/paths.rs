@@ -31,7 +31,9 @@ pub(super) fn split(args: &Args) -> Result<(&PathBuf, &[PathBuf])> {
     }
     match args.paths.split_last() {
         Some((image, sources)) if !sources.is_empty() => Ok((image, sources)),
-        _ => Err(Error::usage("a source and an image are needed")),
+        _ => Err(Error::usage(
+            "a source and an image are needed: tuff build SOURCE IMAGE",
+        )),
     }
 }
 

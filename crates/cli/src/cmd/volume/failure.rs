@@ -35,6 +35,23 @@ pub(super) fn code(e: &Error) -> u8 {
     }
 }
 
+/// Advice for an error of a verb, if there is any.
+pub(super) fn advice(failure: &Failure) -> Option<&'static str> {
+    match failure {
+        Failure::Host(_, e) if e.kind() == io::ErrorKind::ResourceBusy => {
+            Some("unmount it with 'tuff umount', or wait for the verb that uses it")
+        }
+        Failure::Volume(_, Error::Posix(Errno::NoSpace)) => {
+            Some("delete files or snapshots, or create a larger volume (--size)")
+        }
+        Failure::Volume(_, Error::Posix(Errno::HostFull)) => {
+            Some("free space on the host; 'tuff volume trim' returns what the volume does not use")
+        }
+        Failure::Volume(_, Error::Posix(Errno::Quota)) => Some("'tuff volume quota' raises it"),
+        _ => None,
+    }
+}
+
 /// Adds the path of the volume to an error.
 pub(super) trait At<T> {
     fn at(self, place: impl Display) -> Result<T>;

@@ -18,7 +18,7 @@ mod watched;
 
 use crate::text::escaped_line;
 use clap::Subcommand;
-use failure::{Failure, code};
+use failure::{Failure, advice, code};
 use std::process::ExitCode;
 
 /// Create, mount, check and replicate writable IPLFS volumes
@@ -63,6 +63,7 @@ pub(crate) fn run(args: &Args) -> tuff_erofs::Result<ExitCode> {
         Verb::Receive(args) => receive::run(args),
         Verb::Snapshot(verb) => snapshot::run(verb),
     };
+    let advice = result.as_ref().err().and_then(advice);
     let (code, what) = match result {
         Ok(code) => return Ok(code),
         Err(Failure::Other(e)) => return Err(e),
@@ -70,6 +71,7 @@ pub(crate) fn run(args: &Args) -> tuff_erofs::Result<ExitCode> {
         Err(Failure::Host(place, e)) => (5, format!("{place}: {e}")),
         Err(Failure::Volume(place, e)) => (code(&e), format!("{place}: {e}")),
     };
-    eprintln!("tuff: {}", escaped_line(&what));
+    let advice = advice.map_or_else(String::new, |advice| format!("; {advice}"));
+    eprintln!("tuff: {}{advice}", escaped_line(&what));
     Ok(ExitCode::from(code))
 }

@@ -1,6 +1,7 @@
 //! Opens volumes, and supplies times and random numbers.
 
 use super::failure::{At, Result};
+use crate::advice;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -11,11 +12,17 @@ use tuff_iplfs::{BlockDevice, Error, MountOptions, Time, Volume, backend};
 /// Opens the backing device of a volume.
 pub(super) fn device(path: &Path, read_only: bool) -> Result<Arc<dyn BlockDevice>> {
     let place = path.display();
-    match backend::open(path, read_only) {
+    let device = match backend::open(path, read_only) {
         Err(e) if e.kind() == io::ErrorKind::InvalidData => {
             Err(Error::Corrupt(e.to_string())).at(place)
         }
         other => other.at(place),
+    }?;
+    let has_superblock = tuff_iplfs::read_superblock(&*device).is_ok();
+    match advice::not_a_volume(path, has_superblock) {
+        Some(e) => Err(e.into()),
+        // A damaged superblock is for the verb to judge.
+        None => Ok(device),
     }
 }
 
