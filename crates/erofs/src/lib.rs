@@ -25,6 +25,7 @@ pub mod serve;
 #[cfg(feature = "tools")]
 pub mod tar;
 pub mod threads;
+#[cfg(feature = "verity")]
 pub mod verity;
 pub mod walk;
 

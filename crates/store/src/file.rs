@@ -1,53 +1,36 @@
 //! Store over a file or block device.
 
 use crate::ReadAt;
-use crate::host::{open_if, retry};
-use rustix::fs::{Advice, fadvise, sendfile};
-use rustix::io::Errno;
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom};
-use std::num::NonZeroU64;
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::io;
 use std::path::Path;
-use std::sync::OnceLock;
 
-/// Open file or block device, read with `pread`.
+#[cfg(target_os = "linux")]
+use linux as system;
+#[cfg(not(target_os = "linux"))]
+use portable as system;
+
+/// Open file or block device, read at positions without a shared cursor. Block devices are supported on Linux.
 ///
 /// Not a memory map: a bad sector or a truncated file raises SIGBUS in a map, but returns an error from a read.
 pub struct FileStore {
     file: File,
     size: u64,
-    /// `/dev/null`, the target of [`ReadAt::touch`], opened on first use. `None` if it cannot be opened.
-    sink: OnceLock<Option<File>>,
+    hints: system::Hints,
 }
-
-/// Number of bytes per `sendfile` call of [`ReadAt::touch`]. A signal waits for the end of a call. Unit: bytes.
-const TOUCHED: u64 = 16 << 20;
 
 impl FileStore {
     /// Opens `path` for reading. Pipes and character devices are refused without opening them, because that may
     /// block.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Self::new(open_if(path, &|meta| {
-            meta.is_file() || meta.file_type().is_block_device()
-        })?)
+        Self::new(system::open(path)?)
     }
 
     /// Wraps an open file or block device.
     pub fn new(mut file: File) -> io::Result<Self> {
-        let meta = retry(|| file.metadata())?;
-        let size = if meta.file_type().is_block_device() {
-            retry(|| file.seek(SeekFrom::End(0)))?
-        } else if meta.is_file() {
-            meta.len()
-        } else {
-            return Err(unsupported_type());
-        };
-        Ok(Self {
-            file,
-            size,
-            sink: OnceLock::new(),
-        })
+        let size = system::size(&mut file)?;
+        let hints = system::Hints::default();
+        Ok(Self { file, size, hints })
     }
 
     /// Underlying file of the store.
@@ -65,47 +48,23 @@ fn unsupported_type() -> io::Error {
 
 impl ReadAt for FileStore {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        retry(|| self.file.read_at(buf, offset))
+        system::read_at(&self.file, buf, offset)
     }
 
     fn size(&self) -> u64 {
         self.size
     }
 
-    /// Sends the pages to `/dev/null`, which discards them. They are read and errors are detected, but nothing is
-    /// copied.
     fn touch(&self, offset: u64, len: u64) -> io::Result<()> {
-        let sink = || File::options().write(true).open("/dev/null").ok();
-        let Some(sink) = self.sink.get_or_init(sink) else {
-            return CopyingStore(self).touch(offset, len);
-        };
-        let (mut at, end) = (offset, offset.saturating_add(len));
-        while at < end {
-            // Fits: at most TOUCHED. `sendfile` advances `at`.
-            let n = (end - at).min(TOUCHED) as usize;
-            match sendfile(sink, &self.file, Some(&mut at), n) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(_) | Err(Errno::INTR) => {}
-                // Some filesystems do not support `sendfile`.
-                Err(Errno::INVAL | Errno::NOSYS) => return CopyingStore(self).touch(at, end - at),
-                Err(e) => return Err(e.into()),
-            }
-        }
-        Ok(())
+        self.hints.touch(self, offset, len)
     }
 
     fn will_need(&self, offset: u64, len: u64) {
-        // Only a hint: errors have no effect on later reads.
-        if let Some(len) = NonZeroU64::new(len) {
-            let _ = fadvise(&self.file, offset, Some(len), Advice::WillNeed);
-        }
+        self.hints.will_need(&self.file, offset, len);
     }
 
     fn done_with(&self, offset: u64, len: u64) {
-        // Only a hint, too.
-        if let Some(len) = NonZeroU64::new(len) {
-            let _ = fadvise(&self.file, offset, Some(len), Advice::DontNeed);
-        }
+        self.hints.done_with(&self.file, offset, len);
     }
 }
 
@@ -122,7 +81,150 @@ impl ReadAt for CopyingStore<'_> {
     }
 }
 
-#[cfg(test)]
+/// System calls of Linux: `pread`, `sendfile` and `fadvise`.
+#[cfg(target_os = "linux")]
+mod linux {
+    use super::{CopyingStore, FileStore, unsupported_type};
+    use crate::ReadAt;
+    use crate::host::{open_if, retry};
+    use rustix::fs::{Advice, fadvise, sendfile};
+    use rustix::io::Errno;
+    use std::fs::File;
+    use std::io::{self, Seek, SeekFrom};
+    use std::num::NonZeroU64;
+    use std::os::unix::fs::{FileExt, FileTypeExt};
+    use std::path::Path;
+    use std::sync::OnceLock;
+
+    /// Number of bytes per `sendfile` call of [`ReadAt::touch`]. A signal waits for the end of a call. Unit: bytes.
+    const TOUCHED: u64 = 16 << 20;
+
+    /// `/dev/null`, the target of [`ReadAt::touch`], opened on first use. `None` if it cannot be opened.
+    #[derive(Default)]
+    pub(super) struct Hints(OnceLock<Option<File>>);
+
+    pub(super) fn open(path: &Path) -> io::Result<File> {
+        open_if(path, &|meta| {
+            meta.is_file() || meta.file_type().is_block_device()
+        })
+    }
+
+    pub(super) fn size(file: &mut File) -> io::Result<u64> {
+        let meta = retry(|| file.metadata())?;
+        if meta.file_type().is_block_device() {
+            retry(|| file.seek(SeekFrom::End(0)))
+        } else if meta.is_file() {
+            Ok(meta.len())
+        } else {
+            Err(unsupported_type())
+        }
+    }
+
+    pub(super) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        retry(|| file.read_at(buf, offset))
+    }
+
+    impl Hints {
+        /// Sends the pages to `/dev/null`, which discards them. They are read and errors are detected, but nothing is
+        /// copied.
+        pub(super) fn touch(&self, store: &FileStore, offset: u64, len: u64) -> io::Result<()> {
+            let sink = || File::options().write(true).open("/dev/null").ok();
+            let Some(sink) = self.0.get_or_init(sink) else {
+                return CopyingStore(store).touch(offset, len);
+            };
+            let (mut at, end) = (offset, offset.saturating_add(len));
+            while at < end {
+                // Fits: at most TOUCHED. `sendfile` advances `at`.
+                let n = (end - at).min(TOUCHED) as usize;
+                match sendfile(sink, &store.file, Some(&mut at), n) {
+                    Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    Ok(_) | Err(Errno::INTR) => {}
+                    // Some filesystems do not support `sendfile`.
+                    Err(Errno::INVAL | Errno::NOSYS) => {
+                        return CopyingStore(store).touch(at, end - at);
+                    }
+                    Err(e) => return Err(e.into()),
+                }
+            }
+            Ok(())
+        }
+
+        pub(super) fn will_need(&self, file: &File, offset: u64, len: u64) {
+            // Only a hint: errors have no effect on later reads.
+            if let Some(len) = NonZeroU64::new(len) {
+                let _ = fadvise(file, offset, Some(len), Advice::WillNeed);
+            }
+        }
+
+        pub(super) fn done_with(&self, file: &File, offset: u64, len: u64) {
+            // Only a hint, too.
+            if let Some(len) = NonZeroU64::new(len) {
+                let _ = fadvise(file, offset, Some(len), Advice::DontNeed);
+            }
+        }
+    }
+}
+
+/// Other systems: regular files, positional reads of std, no hints.
+#[cfg(not(target_os = "linux"))]
+mod portable {
+    use super::{CopyingStore, FileStore, unsupported_type};
+    use crate::ReadAt;
+    use std::fs::File;
+    use std::io;
+    use std::path::Path;
+
+    #[derive(Default)]
+    pub(super) struct Hints;
+
+    pub(super) fn open(path: &Path) -> io::Result<File> {
+        match std::fs::metadata(path)?.is_file() {
+            true => File::open(path),
+            false => Err(unsupported_type()),
+        }
+    }
+
+    pub(super) fn size(file: &mut File) -> io::Result<u64> {
+        let meta = file.metadata()?;
+        match meta.is_file() {
+            true => Ok(meta.len()),
+            false => Err(unsupported_type()),
+        }
+    }
+
+    pub(super) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        loop {
+            #[cfg(unix)]
+            let read = std::os::unix::fs::FileExt::read_at(file, buf, offset);
+            #[cfg(windows)]
+            let read = std::os::windows::fs::FileExt::seek_read(file, buf, offset);
+            #[cfg(not(any(unix, windows)))]
+            let read = unsupported(file, buf, offset);
+            match read {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Fails: the target, such as WebAssembly, has no files that could have been opened.
+    #[cfg(not(any(unix, windows)))]
+    fn unsupported(_: &File, _: &mut [u8], _: u64) -> io::Result<usize> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    impl Hints {
+        pub(super) fn touch(&self, store: &FileStore, offset: u64, len: u64) -> io::Result<()> {
+            CopyingStore(store).touch(offset, len)
+        }
+
+        pub(super) fn will_need(&self, _file: &File, _offset: u64, _len: u64) {}
+
+        pub(super) fn done_with(&self, _file: &File, _offset: u64, _len: u64) {}
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
     use crate::Window;

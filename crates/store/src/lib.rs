@@ -2,22 +2,38 @@
 //!
 //! * [`ReadAt`]: positional reads through a shared reference, without locks.
 //! * [`FileStore`], [`MemStore`], [`Window`]: stores over a file or block device, over memory, and over a part of
-//!   another store.
-//! * [`open_regular`], [`open_text`], [`open_stream`]: opening of files by type, without blocking. [`retry`]:
+//!   another store. [`RangeStore`]: bytes that the caller supplies on request, for programs that must not block.
+//! * `open_regular`, `open_text`, `open_stream`: opening of files by type, without blocking. `retry`:
 //!   system calls after a signal.
-//! * [`Output`]: a file that gets its final name only when it is complete.
+//! * `Output`: a file that gets its final name only when it is complete.
+//! * `MemoryPressure`: pressure stall information and limits of the control group.
 //! * [`fault`]: stores that inject errors, for tests.
+//!
+//! Code that depends on the operating system is in this crate only, as far as reading needs it. Everything that is not
+//! for reading (`host`, `Output`, `MemoryPressure`) exists on Linux only.
 
 mod file;
+#[cfg(target_os = "linux")]
 mod host;
+mod host_path;
 mod mem;
+#[cfg(target_os = "linux")]
+mod memory_pressure;
+#[cfg(target_os = "linux")]
 mod output;
+mod ranges;
 mod read_at;
 
 pub mod fault;
 
 pub use file::FileStore;
+#[cfg(target_os = "linux")]
 pub use host::{is_nonblocking, open_regular, open_stream, open_text, retry};
+pub use host_path::host_path;
 pub use mem::MemStore;
+#[cfg(target_os = "linux")]
+pub use memory_pressure::{MemoryPressure, memory_limit};
+#[cfg(target_os = "linux")]
 pub use output::{FileId, Output, Target, anonymous, file_id, is_same, takes_stream};
+pub use ranges::{MissingRange, RangeStore};
 pub use read_at::{ReadAt, Window};

@@ -60,10 +60,25 @@ enum Kind {
         /// Identity of the destination, if it is a regular file.
         inode: Option<FileId>,
     },
+    /// Unnamed file without a destination.
+    Temporary,
     Done,
 }
 
 impl Output {
+    /// Creates an output without a destination, for [`copy_to`](Self::copy_to).
+    pub fn temporary() -> io::Result<Self> {
+        let file = anonymous(&std::env::temp_dir())?;
+        let kind = Kind::Temporary;
+        Ok(Self { file, kind })
+    }
+
+    /// Completes the image at a length of `len` bytes and writes it to `to`.
+    pub fn copy_to(self, len: u64, to: &mut dyn Write) -> io::Result<()> {
+        self.file.set_len(len)?;
+        copy(&self.file, len, to)
+    }
+
     /// Creates an output. Temporary data is placed in the directory of the final name, so that the last step is a
     /// rename.
     pub fn create(target: &Target) -> io::Result<Self> {
@@ -238,7 +253,7 @@ impl Output {
         let replaced = match &self.kind {
             Kind::Unnamed { path } | Kind::Named { path, .. } => file_id(path),
             Kind::Spool { inode, .. } => *inode,
-            Kind::Device | Kind::Grown { .. } | Kind::Done => None,
+            Kind::Device | Kind::Grown { .. } | Kind::Temporary | Kind::Done => None,
         };
         let own = retry(|| self.file.metadata()).ok();
         let own = own.filter(Metadata::is_file).map(|m| (m.dev(), m.ino()));
@@ -269,7 +284,7 @@ impl Output {
             }
             Kind::Device | Kind::Grown { .. } => self.file.sync_all()?,
             Kind::Spool { to, .. } => copy(&self.file, len, to)?,
-            Kind::Done => {}
+            Kind::Temporary | Kind::Done => {}
         }
         self.kind = Kind::Done;
         Ok(())

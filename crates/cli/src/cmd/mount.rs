@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use swap::{Replaced, Swap};
-use tuff_erofs::serve::{MemoryPressure, Profile, ServeOptions, Server, memory_limit};
+use tuff_erofs::serve::{Profile, ServeOptions, Server};
 use tuff_erofs::{Error, Remedy, Result};
 use tuff_fuse::mountpoint::{self, MountOptions};
 use tuff_fuse::transport::Transport;
@@ -32,6 +32,7 @@ use tuff_fuse::{Handler, Log, Session, SessionOptions};
 use tuff_mount::export::THREADS;
 use tuff_mount::memory_pressure::relieve;
 use tuff_mount::{ImageFs, OwnerOverride};
+use tuff_store::{MemoryPressure, memory_limit};
 
 pub(crate) use args::Args;
 

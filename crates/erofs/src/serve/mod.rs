@@ -59,7 +59,6 @@ mod buffer_pool;
 mod cluster_cache;
 mod counters;
 mod index;
-mod memory_pressure;
 mod out;
 mod physical;
 mod pinned;
@@ -73,7 +72,6 @@ mod session;
 mod stream;
 
 pub use counters::{Counters, Latency};
-pub use memory_pressure::{MemoryPressure, memory_limit};
 pub use pinned::PinStatistics;
 pub use policy::{Policy, Strategy};
 pub use profile::Profile;
