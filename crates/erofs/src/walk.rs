@@ -13,6 +13,7 @@ use crate::read::{Image, Inode, Nid, ReadDir};
 use crate::{Error, Result};
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::ops::Deref;
 use tuff_format::dirent::is_name;
 
 /// Name in the tree, with its inode.
@@ -31,15 +32,15 @@ impl Entry {
     }
 }
 
-/// Iterator over an inode and all its descendants: see [`Walk::new`].
-pub struct Walk<'a> {
-    image: &'a Image,
+/// Iterator over an inode and all its descendants: see [`Walk::new`]. `I` borrows or shares the image.
+pub struct Walk<I> {
+    image: I,
     /// First entry, until it is returned.
     start: Option<Entry>,
     /// Directories from the start of the walk to the current one.
     stack: Vec<Frame>,
     /// Remaining entries of the current directory.
-    open: Option<ReadDir<'a>>,
+    open: Option<ReadDir<I>>,
     /// Path of the current directory.
     path: Vec<u8>,
     entered: HashSet<Nid>,
@@ -58,19 +59,19 @@ struct Frame {
     last_name: Vec<u8>,
 }
 
-impl<'a> Walk<'a> {
+impl<I: Deref<Target = Image> + Clone> Walk<I> {
     /// Starts a walk over `inode` at `path` and all its descendants.
     ///
     /// An error names the path at which it occurred, and the walk continues after it.
-    pub fn new(image: &'a Image, path: Vec<u8>, inode: Inode) -> Self {
+    pub fn new(image: I, path: Vec<u8>, inode: Inode) -> Self {
         Self {
+            names: image.name_budget(),
             image,
             start: Some(Entry { path, inode }),
             stack: Vec::new(),
             open: None,
             path: Vec::new(),
             entered: HashSet::new(),
-            names: image.name_budget(),
             pending: None,
         }
     }
@@ -80,8 +81,9 @@ impl<'a> Walk<'a> {
     /// # Errors
     ///
     /// Fails if the root cannot be read.
-    pub fn root(image: &'a Image) -> Result<Self> {
-        Ok(Self::new(image, Vec::new(), image.root()?))
+    pub fn root(image: I) -> Result<Self> {
+        let root = image.root()?;
+        Ok(Self::new(image, Vec::new(), root))
     }
 
     /// Skips the descendants of the directory that was returned last.
@@ -116,7 +118,7 @@ impl<'a> Walk<'a> {
                 format_args!("directories are nested deeper than the limit depth, {limit}"),
             ));
         }
-        path_fits(self.image, &self.path)?;
+        path_fits(&self.image, &self.path)?;
         if !self.entered.insert(inode.nid()) {
             return Err(Error::corrupt(
                 inode.place(),
@@ -135,7 +137,7 @@ impl<'a> Walk<'a> {
             Some(open) => open,
             None => self
                 .open
-                .insert(self.image.read_dir_from(&frame.inode, frame.next)?),
+                .insert(ReadDir::open(self.image.clone(), &frame.inode, frame.next)?),
         };
         loop {
             let Some(entry) = open.next().transpose()? else {
@@ -192,7 +194,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-impl Iterator for Walk<'_> {
+impl<I: Deref<Target = Image> + Clone> Iterator for Walk<I> {
     type Item = Result<Entry>;
 
     fn next(&mut self) -> Option<Self::Item> {

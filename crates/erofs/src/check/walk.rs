@@ -183,7 +183,7 @@ impl<'a, 'p> Walk<'a, 'p> {
         Step::Done
     }
 
-    fn step_block(&mut self, frame: &mut Frame, dir: &Dir<'_>) -> Option<Step> {
+    fn step_block(&mut self, frame: &mut Frame, dir: &Dir<&Image>) -> Option<Step> {
         let held = match dir.block(frame.block) {
             Ok(held) => held,
             Err(e) => {

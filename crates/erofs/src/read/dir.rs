@@ -5,6 +5,8 @@ use super::image::Image;
 use super::inode::Inode;
 use super::map::FileMap;
 use crate::{Error, Result};
+use std::ops::Deref;
+use std::sync::Arc;
 use tuff_format::dirent::{Block, Dirent, LEN};
 use tuff_format::inode::FileType;
 use tuff_format::{BlockBits, Nid};
@@ -41,14 +43,14 @@ impl DirBlock {
 }
 
 /// Open directory with its map loaded.
-pub(crate) struct Dir<'a> {
-    image: &'a Image,
+pub(crate) struct Dir<I> {
+    image: I,
     inode: Inode,
     map: FileMap,
 }
 
-impl<'a> Dir<'a> {
-    pub(crate) fn open(image: &'a Image, inode: &Inode) -> Result<Self> {
+impl<I: Deref<Target = Image>> Dir<I> {
+    pub(crate) fn open(image: I, inode: &Inode) -> Result<Self> {
         if !inode.is_dir() {
             return Err(Error::usage(format_args!(
                 "nid {} is not a directory",
@@ -65,11 +67,9 @@ impl<'a> Dir<'a> {
                 ),
             ));
         }
-        Ok(Self {
-            image,
-            inode: *inode,
-            map: image.map(inode)?,
-        })
+        let map = image.map(inode)?;
+        let inode = *inode;
+        Ok(Self { image, inode, map })
     }
 
     /// Returns the number of directory blocks.
@@ -142,7 +142,7 @@ impl Image {
     /// # Errors
     /// `Usage` if the inode is not a directory. `Limit` if it is longer than
     /// [`Limits::dir_size`](super::Limits::dir_size). The iterator ends after its first error.
-    pub fn read_dir(&self, dir: &Inode) -> Result<ReadDir<'_>> {
+    pub fn read_dir(&self, dir: &Inode) -> Result<ReadDir<&Self>> {
         self.read_dir_from(dir, 0)
     }
 
@@ -150,19 +150,16 @@ impl Image {
     ///
     /// # Errors
     /// As for [`read_dir`](Self::read_dir).
-    pub fn read_dir_from(&self, dir: &Inode, from: u64) -> Result<ReadDir<'_>> {
-        // A "." that is not stored takes position 0; the first stored entry is then at position DOT_TAKEN.
-        let dot = dir.raw().dot_omitted() && from == 0;
-        let at = from.saturating_sub(u64::from(from == DOT_TAKEN && dir.raw().dot_omitted()));
-        let bits = self.superblock().block_bits;
-        Ok(ReadDir {
-            dir: Dir::open(self, dir)?,
-            dot,
-            block: at >> bits.get(),
-            // Fits: less than the block size.
-            index: bits.within(at) as usize / LEN,
-            held: None,
-        })
+    pub fn read_dir_from(&self, dir: &Inode, from: u64) -> Result<ReadDir<&Self>> {
+        ReadDir::open(self, dir, from)
+    }
+
+    /// As [`read_dir`](Self::read_dir), as an iterator that shares the image instead of borrowing it.
+    ///
+    /// # Errors
+    /// As for [`read_dir`](Self::read_dir).
+    pub fn read_dir_shared(self: &Arc<Self>, dir: &Inode) -> Result<ReadDir<Arc<Self>>> {
+        ReadDir::open(Arc::clone(self), dir, 0)
     }
 
     /// Returns the inode number of entry `name`. `None` if there is none.
@@ -180,7 +177,7 @@ impl Image {
     }
 
     /// Opens a directory for access to its blocks.
-    pub(crate) fn dir(&self, inode: &Inode) -> Result<Dir<'_>> {
+    pub(crate) fn dir(&self, inode: &Inode) -> Result<Dir<&Self>> {
         Dir::open(self, inode)
     }
 }
@@ -205,16 +202,31 @@ fn next_of(bits: BlockBits, n: u64, i: usize, count: usize) -> u64 {
     }
 }
 
-/// Iterator over the entries of a directory; see [`Image::read_dir`].
-pub struct ReadDir<'a> {
-    dir: Dir<'a>,
+/// Iterator over the entries of a directory; see [`Image::read_dir`]. `I` borrows or shares the image.
+pub struct ReadDir<I> {
+    dir: Dir<I>,
     dot: bool,
     block: u64,
     index: usize,
     held: Option<DirBlock>,
 }
 
-impl ReadDir<'_> {
+impl<I: Deref<Target = Image>> ReadDir<I> {
+    pub(crate) fn open(image: I, dir: &Inode, from: u64) -> Result<Self> {
+        // A "." that is not stored takes position 0; the first stored entry is then at position DOT_TAKEN.
+        let dot = dir.raw().dot_omitted() && from == 0;
+        let at = from.saturating_sub(u64::from(from == DOT_TAKEN && dir.raw().dot_omitted()));
+        let bits = image.superblock().block_bits;
+        Ok(ReadDir {
+            dir: Dir::open(image, dir)?,
+            dot,
+            block: at >> bits.get(),
+            // Fits: less than the block size.
+            index: bits.within(at) as usize / LEN,
+            held: None,
+        })
+    }
+
     /// Calls `show` with the remaining entries until it returns false. Avoids the copy of each name that the
     /// iterator makes.
     pub(crate) fn each(mut self, mut show: impl FnMut(EntryRef<'_>) -> bool) -> Result<()> {
@@ -290,7 +302,7 @@ impl ReadDir<'_> {
     }
 }
 
-impl Iterator for ReadDir<'_> {
+impl<I: Deref<Target = Image>> Iterator for ReadDir<I> {
     type Item = Result<DirEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -8,6 +8,7 @@ use super::limits::WorkBudget;
 use super::map::{Cluster, ClusterCoding, Extent, Extents, FileMap, Location};
 use crate::{Error, Result};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Deref;
 use std::sync::Arc;
 use tuff_format::DeviceId;
 use tuff_format::cluster::Coding;
@@ -340,9 +341,9 @@ fn adjacent(cluster: Cluster, next: Extents<'_>) -> u64 {
 
 /// Reader of one file, sequential or with seeks. Sequential reads decode each cluster once.
 ///
-/// [`Read`] errors carry the crate's [`Error`] inside.
-pub struct FileReader<'a> {
-    image: &'a Image,
+/// `I` borrows or shares the image. [`Read`] errors carry the crate's [`Error`] inside.
+pub struct FileReader<I> {
+    image: I,
     inode: Inode,
     map: FileMap,
     pos: u64,
@@ -360,20 +361,32 @@ impl Image {
     ///
     /// # Errors
     /// As for [`extents`](Self::extents).
-    pub fn reader(&self, inode: &Inode) -> Result<FileReader<'_>> {
-        Ok(FileReader {
-            image: self,
-            inode: *inode,
-            map: self.map(inode)?,
-            pos: 0,
-            held_at: 0,
-            held: Vec::new(),
-            content: self.content_budget(),
-        })
+    pub fn reader(&self, inode: &Inode) -> Result<FileReader<&Self>> {
+        FileReader::new(self, inode)
+    }
+
+    /// As [`reader`](Self::reader), as a reader that shares the image instead of borrowing it.
+    ///
+    /// # Errors
+    /// As for [`extents`](Self::extents).
+    pub fn reader_shared(self: &Arc<Self>, inode: &Inode) -> Result<FileReader<Arc<Self>>> {
+        FileReader::new(Arc::clone(self), inode)
     }
 }
 
-impl FileReader<'_> {
+impl<I: Deref<Target = Image>> FileReader<I> {
+    fn new(image: I, inode: &Inode) -> Result<Self> {
+        Ok(Self {
+            inode: *inode,
+            map: image.map(inode)?,
+            pos: 0,
+            held_at: 0,
+            held: Vec::new(),
+            content: image.content_budget(),
+            image,
+        })
+    }
+
     /// Returns the inode of the reader.
     pub fn inode(&self) -> &Inode {
         &self.inode
@@ -390,7 +403,7 @@ impl FileReader<'_> {
         if from.is_none() {
             let end = self.pos.saturating_add(buf.len() as u64);
             let mut extents = Extents::new(
-                self.image,
+                &self.image,
                 self.inode.nid(),
                 self.map.clone(),
                 self.pos..end,
@@ -461,7 +474,7 @@ fn whole_extents(pos: u64, end: u64, first: Extent, more: Extents<'_>) -> u64 {
     to - pos
 }
 
-impl Read for FileReader<'_> {
+impl<I: Deref<Target = Image>> Read for FileReader<I> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         if buf.is_empty() {
             return Ok(0);
@@ -470,7 +483,7 @@ impl Read for FileReader<'_> {
     }
 }
 
-impl Seek for FileReader<'_> {
+impl<I: Deref<Target = Image>> Seek for FileReader<I> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let pos = match to {
             SeekFrom::Start(pos) => Some(pos),

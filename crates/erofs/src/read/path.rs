@@ -12,7 +12,15 @@ impl Image {
     /// # Errors
     /// `Usage` if the path does not exist or a parent component is not a directory.
     pub fn resolve(&self, path: &[u8]) -> Result<Inode> {
-        self.walk(path, false)
+        self.walk(path, false)?
+    }
+
+    /// As [`resolve`](Self::resolve), but returns `None` if nothing is at `path`.
+    ///
+    /// # Errors
+    /// As for [`resolve`](Self::resolve), except for a path that does not exist.
+    pub fn find(&self, path: &[u8]) -> Result<Option<Inode>> {
+        Ok(self.walk(path, false)?.ok())
     }
 
     /// As [`resolve`](Self::resolve), but follows up to [`Limits::symlinks`](super::Limits::symlinks)
@@ -21,10 +29,19 @@ impl Image {
     /// # Errors
     /// As for [`resolve`](Self::resolve), and `Limit` for too many symlinks.
     pub fn resolve_following(&self, path: &[u8]) -> Result<Inode> {
-        self.walk(path, true)
+        self.walk(path, true)?
     }
 
-    fn walk(&self, path: &[u8], follow: bool) -> Result<Inode> {
+    /// As [`resolve_following`](Self::resolve_following), but returns `None` if nothing is at `path`.
+    ///
+    /// # Errors
+    /// As for [`resolve_following`](Self::resolve_following), except for a path that does not exist.
+    pub fn find_following(&self, path: &[u8]) -> Result<Option<Inode>> {
+        Ok(self.walk(path, true)?.ok())
+    }
+
+    /// Returns the inode at `path`, or the error of a path that does not exist.
+    fn walk(&self, path: &[u8], follow: bool) -> Result<Result<Inode>> {
         let mut here = self.root()?;
         let mut followed = 0;
         // Remaining path components in reverse order.
@@ -32,15 +49,12 @@ impl Image {
         push_parts(path, &mut todo);
         while let Some(name) = todo.pop() {
             if !here.is_dir() {
-                return Err(missing(
-                    path,
-                    &name,
-                    "is below an entry that is not a directory",
-                ));
+                let what = "is below an entry that is not a directory";
+                return Ok(Err(missing(path, &name, what)));
             }
-            let next = self
-                .lookup(&here, &name)?
-                .ok_or_else(|| missing(path, &name, "does not exist"))?;
+            let Some(next) = self.lookup(&here, &name)? else {
+                return Ok(Err(missing(path, &name, "does not exist")));
+            };
             let next = self.inode(next)?;
             if !follow || next.file_type() != FileType::Symlink {
                 here = next;
@@ -62,7 +76,7 @@ impl Image {
             }
             push_parts(&target, &mut todo);
         }
-        Ok(here)
+        Ok(Ok(here))
     }
 }
 

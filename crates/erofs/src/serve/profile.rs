@@ -8,7 +8,7 @@
 //! ```
 
 use super::server::Server;
-use crate::read::{Nid, ReadDir};
+use crate::read::{Image, Nid, ReadDir};
 use crate::{Error, Result};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Write};
@@ -240,7 +240,7 @@ impl Server {
         // may link a directory twice; it is walked once.
         let mut seen = HashSet::from([root.nid()]);
         let mut path = Vec::new();
-        let mut down: Vec<(ReadDir<'_>, usize)> = vec![(image.read_dir(&root)?, 0)];
+        let mut down: Vec<(ReadDir<&Image>, usize)> = vec![(image.read_dir(&root)?, 0)];
         while let Some((entries, len)) = down.last_mut() {
             if found.len() == wanted.len() {
                 break;
