@@ -1,6 +1,44 @@
 //! Reader of EROFS images: reads, serves, checks, dumps, extracts and compares them, and writes them as tar.
 //!
 //! The builder is the crate `tuff-mkfs`.
+//!
+//! # Examples
+//!
+//! Open an image and walk through it:
+//!
+//! ```no_run
+#![doc = include_str!("../examples/walk.rs")]
+//! ```
+//!
+//! Read a range of a file:
+//!
+//! ```no_run
+#![doc = include_str!("../examples/read_range.rs")]
+//! ```
+//!
+//! Extract one path:
+//!
+//! ```no_run
+#![doc = include_str!("../examples/extract_path.rs")]
+//! ```
+//!
+//! Check an image:
+//!
+//! ```no_run
+#![doc = include_str!("../examples/check.rs")]
+//! ```
+//!
+//! Serve an image to many threads:
+//!
+//! ```no_run
+#![doc = include_str!("../examples/serve_threads.rs")]
+//! ```
+//!
+//! Read in an asynchronous program:
+//!
+//! ```no_run
+#![doc = include_str!("../examples/async_ranges.rs")]
+//! ```
 
 #![cfg_attr(
     not(feature = "tools"),

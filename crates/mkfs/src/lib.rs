@@ -7,6 +7,20 @@
 //!
 //! No stage calls back into an earlier one. If requested, `verify` reads the output of `emit`. A tar stream cannot be
 //! read twice: its files are packed in the order of the stream, without deduplication of parts.
+//!
+//! # Examples
+//!
+//! Build from memory:
+//!
+//! ```no_run
+#![doc = include_str!("../examples/from_memory.rs")]
+//! ```
+//!
+//! Build from a tar stream:
+//!
+//! ```no_run
+#![doc = include_str!("../examples/from_tar.rs")]
+//! ```
 
 mod auto;
 mod base;
@@ -33,6 +47,7 @@ pub mod progress;
 mod readahead;
 #[cfg(test)]
 mod samples;
+mod settings;
 pub mod source;
 mod spill;
 pub mod stats;
@@ -55,10 +70,12 @@ pub use options::{
 };
 pub use patch::{compact, like, patch};
 pub use paths::Paths;
-pub use pipeline::{Summary, build};
+pub use pipeline::{Summary, build, build_to};
 pub use progress::Progress;
 pub use source::container::{Container, ContainerImage, container_image};
+pub use source::memory::{MemoryEntry, MemoryTree};
 pub use source::spec::Source;
+pub use source::stream::TarStream;
 pub use stats::Stats;
 pub use tree::Whiteouts;
 pub use tuff_codec::Method;

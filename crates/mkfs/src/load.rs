@@ -4,6 +4,7 @@ mod cpio;
 mod image;
 mod index;
 mod manifest;
+mod memory;
 mod stream;
 mod tar;
 
@@ -185,6 +186,10 @@ impl<'a> Loader<'a> {
                 let part = (*offset, *len);
                 let digest = unpacked.as_ref();
                 self.load_tar_within(file, part, digest, name, at_once, tree, packer, progress)
+            }
+            Source::Memory(memory) => self.load_memory(memory, tree, progress),
+            Source::TarStream(stream) => {
+                self.load_tar_stream(stream, at_once, tree, packer, progress)
             }
             Source::TarStdin => {
                 let name = "standard input";

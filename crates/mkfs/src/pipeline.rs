@@ -22,6 +22,7 @@ use crate::{
     emit, file_contexts, fingerprint, fs_config, layout, memory_budget, metabox, presets, source,
     targets, tree, verify, verity, xattrs,
 };
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tuff_erofs::read::Limits;
@@ -68,20 +69,66 @@ pub fn build(
 ) -> Result<Summary> {
     options.check()?;
     targets::check(sources, options, target)?;
+    build_at(sources, options, Destination::Target(target), progress)
+}
+
+/// Builds an image from sources, merged in order, and writes it to `writer` when it is complete. Until then it is in an
+/// unnamed temporary file.
+///
+/// ```
+/// use tuff_mkfs::{Options, Progress, Source, TarStream, build_to};
+///
+/// let tar = std::io::empty(); // any reader of a tar, plain or compressed
+/// # let tar = std::io::Cursor::new(vec![0; 1024]);
+/// let sources = [Source::TarStream(TarStream::new("layer", tar))];
+/// let mut image = Vec::new();
+/// let summary = build_to(&sources, &Options::default(), &mut image, &Progress::default())?;
+/// assert_eq!(image.len() as u64, summary.image_bytes);
+/// # Ok::<(), tuff_mkfs::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// As for [`build`], and `Io` if `writer` fails.
+pub fn build_to(
+    sources: &[Source],
+    options: &Options,
+    writer: &mut dyn Write,
+    progress: &Progress,
+) -> Result<Summary> {
+    options.check()?;
+    targets::check_sources(sources, options)?;
+    build_at(sources, options, Destination::Writer(writer), progress)
+}
+
+/// Destination of an image.
+enum Destination<'a> {
+    Target(&'a Target),
+    Writer(&'a mut dyn Write),
+}
+
+fn build_at(
+    sources: &[Source],
+    options: &Options,
+    mut destination: Destination<'_>,
+    progress: &Progress,
+) -> Result<Summary> {
     let Some(budget) = options.output.size_budget else {
-        return build_once(sources, options, target, progress);
+        return build_once(sources, options, &mut destination, progress);
     };
-    if sources.contains(&Source::TarStdin) {
-        return Err(Error::usage(
-            "an image within a size budget may take several builds: standard input can be read only once, so name a file",
-        ));
+    let once = |s: &&Source| matches!(s, Source::TarStdin | Source::TarStream(_));
+    if let Some(stream) = sources.iter().find(once) {
+        return Err(Error::usage(format_args!(
+            "an image within a size budget may take several builds: {} can be read only once, so name a file",
+            stream.name()
+        )));
     }
     for preset in presets::PRESETS {
         let mut options = options.clone();
         if !preset.apply(&mut options) {
             continue;
         }
-        match build_once(sources, &options, target, progress) {
+        match build_once(sources, &options, &mut destination, progress) {
             Err(Error::OverBudget(_)) => {}
             done => {
                 return done.map(|mut summary| {
@@ -103,14 +150,14 @@ pub fn build(
 fn build_once(
     sources: &[Source],
     options: &Options,
-    target: &Target,
+    destination: &mut Destination<'_>,
     progress: &Progress,
 ) -> Result<Summary> {
-    let name = match target {
-        Target::Path(path) => path.display().to_string(),
-        Target::Stdout => "standard output".to_owned(),
+    let (name, output) = match destination {
+        Destination::Target(target) => (target_name(target), Output::create(target)),
+        Destination::Writer(_) => ("image".to_owned(), Output::temporary()),
     };
-    let output = Output::create(target).map_err(|e| Error::io(&name, "cannot create", e))?;
+    let output = output.map_err(|e| Error::io(&name, "cannot create", e))?;
     let base = Bases::open(options, sources)?;
     let blob = options
         .layout
@@ -135,10 +182,19 @@ fn build_once(
     if let Some(blob) = blob {
         blob.finish(written.stats.blob_bytes, options.output.sync)?;
     }
-    output
-        .finish(written.bytes, options.output.sync)
-        .map_err(|e| Error::io(&name, "cannot finish", e))?;
+    match destination {
+        Destination::Target(_) => output.finish(written.bytes, options.output.sync),
+        Destination::Writer(writer) => output.copy_to(written.bytes, writer),
+    }
+    .map_err(|e| Error::io(&name, "cannot finish", e))?;
     Ok(written.summary(options, 0))
+}
+
+fn target_name(target: &Target) -> String {
+    match target {
+        Target::Path(path) => path.display().to_string(),
+        Target::Stdout => "standard output".to_owned(),
+    }
 }
 
 /// Image that is written but has no name yet.
@@ -224,8 +280,13 @@ pub(crate) fn write(
     let whiteouts = |source: &Source| match (options.sources.whiteouts, source) {
         (Some(whiteouts), _) => whiteouts,
         (None, _) if sources.len() == 1 => Whiteouts::Keep,
-        (None, Source::Tar(_) | Source::TarWithin { .. } | Source::TarStdin) => Whiteouts::Both,
-        (None, Source::Dir(_) | Source::Manifest(_) | Source::Image { .. }) => Whiteouts::Overlay,
+        (
+            None,
+            Source::Tar(_) | Source::TarWithin { .. } | Source::TarStdin | Source::TarStream(_),
+        ) => Whiteouts::Both,
+        (None, Source::Dir(_) | Source::Manifest(_) | Source::Image { .. } | Source::Memory(_)) => {
+            Whiteouts::Overlay
+        }
     };
     let (small_options, small_policies);
     let policies = Policies::new(options);

@@ -54,6 +54,12 @@ impl Blob {
 
 /// Fails if the output would overwrite an input, a base or a source, or if sources and options contradict each other.
 pub(crate) fn check(sources: &[Source], options: &Options, target: &Target) -> Result<()> {
+    check_sources(sources, options)?;
+    check_target(sources, options, target)
+}
+
+/// Fails if sources and options contradict each other.
+pub(crate) fn check_sources(sources: &[Source], options: &Options) -> Result<()> {
     if options.dedupe.tar_index && sources.len() != 1 {
         return Err(Error::usage("an index is one of a single tar"));
     }
@@ -67,6 +73,11 @@ pub(crate) fn check(sources: &[Source], options: &Options, target: &Target) -> R
             "an index of images needs an image among its sources",
         ));
     }
+    Ok(())
+}
+
+/// Fails if the output would overwrite an input.
+fn check_target(sources: &[Source], options: &Options, target: &Target) -> Result<()> {
     let Target::Path(path) = target else {
         return Ok(());
     };

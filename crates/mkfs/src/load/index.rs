@@ -50,6 +50,12 @@ impl Loader<'_> {
                 let stdin = stdin.map_err(|e| Error::io(&name, "cannot open the source", e))?;
                 (name, stdin.into())
             }
+            Source::TarStream(_) | Source::Memory(_) => {
+                return Err(Error::usage(format_args!(
+                    "{}: an index needs a tar in a file, which readers of the image open as well",
+                    source.name()
+                )));
+            }
             Source::Dir(path)
             | Source::Manifest(path)
             | Source::Image { path, .. }

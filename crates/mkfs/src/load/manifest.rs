@@ -28,7 +28,7 @@ impl Loader<'_> {
             let line = manifest.line();
             links.remove_replaced(&entry.path, tree);
             if let Kind::Hardlink(target) = entry.kind {
-                links.waiting.insert(entry.path, (target, line));
+                links.defer(entry.path, target, line);
                 continue;
             }
             find_holes(&mut entry)?;
@@ -50,11 +50,16 @@ impl Loader<'_> {
 
 /// Hard links by path, with target and line.
 #[derive(Default)]
-struct DeferredLinks {
+pub(super) struct DeferredLinks {
     waiting: HashMap<Vec<u8>, (Vec<u8>, u64)>,
 }
 
 impl DeferredLinks {
+    /// Defers a link until all other entries exist. `line` orders the links.
+    pub(super) fn defer(&mut self, link: Vec<u8>, target: Vec<u8>, line: u64) {
+        self.waiting.insert(link, (target, line));
+    }
+
     /// Removes deferred links that a later line replaces: one at its path, or at one of its parent
     /// directories.
     fn remove_replaced(&mut self, path: &[u8], tree: &mut Tree) {
@@ -71,7 +76,7 @@ impl DeferredLinks {
 
     /// Links with targets and lines in the order of the manifest, except that targets come before
     /// their links.
-    fn in_order(mut self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>, u64)> {
+    pub(super) fn in_order(mut self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>, u64)> {
         let mut paths: Vec<_> = self.waiting.iter().map(|(p, l)| (l.1, p.clone())).collect();
         paths.sort_unstable();
         let mut paths = paths.into_iter();
@@ -90,8 +95,8 @@ impl DeferredLinks {
     }
 }
 
-/// Finds the holes of a file that a manifest names.
-fn find_holes(entry: &mut Entry) -> Result<()> {
+/// Finds the holes of a file of the host that an entry names.
+pub(super) fn find_holes(entry: &mut Entry) -> Result<()> {
     let (Content::Path(path), Kind::File { size }) = (&entry.content, &entry.kind) else {
         return Ok(());
     };

@@ -17,6 +17,7 @@ use crate::source::container::Digested;
 use crate::source::cpio::{self, HEADER_LEN};
 use crate::source::error::SourceError;
 use crate::source::file::SourceFile;
+use crate::source::stream::TarStream;
 use crate::source::tar::{self, TarReader};
 use crate::source::{Content, DataRun, Kind};
 use crate::tree::{InodeId, Tree};
@@ -146,6 +147,23 @@ impl Loader<'_> {
         // A reader that was stopped returns an error that is not the cause.
         progress.check()?;
         loaded
+    }
+
+    /// Loads a tar from a reader of the caller.
+    pub(super) fn load_tar_stream(
+        &mut self,
+        stream: &TarStream,
+        pack: bool,
+        tree: &mut Tree,
+        packer: &mut Packer<'_>,
+        progress: &Progress,
+    ) -> Result<()> {
+        let name = stream.name();
+        let reader = stream
+            .take()
+            .ok_or_else(|| Error::usage(format_args!("{name}: a stream can be read only once")))?;
+        let reader = BufReader::new(reader);
+        self.load_reader(name, reader, None, pack, tree, packer, progress)
     }
 
     /// Packs a stream while it is read, or copies it first for deduplication. `unpacked` is the

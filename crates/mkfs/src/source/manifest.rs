@@ -340,7 +340,8 @@ impl<R: Read> Iterator for ManifestReader<R> {
     }
 }
 
-fn regular_file_size(path: &Path) -> io::Result<u64> {
+/// Size of a regular file, not of any other.
+pub(super) fn regular_file_size(path: &Path) -> io::Result<u64> {
     let meta = tuff_store::retry(|| fs::metadata(path))?;
     if !meta.is_file() {
         return Err(io::Error::new(

@@ -1,4 +1,4 @@
-//! Sources of a file tree: directories, tar streams, cpio archives, manifests and images.
+//! Sources of a file tree: directories, tar streams, cpio archives, manifests, images and trees in memory.
 //!
 //! A source turns its input into [`Entry`] values, one per path, in any order. The tree decides how
 //! entries of the same path combine.
@@ -12,7 +12,9 @@ pub(crate) mod file;
 pub(crate) mod image;
 pub mod manifest;
 mod member_path;
+pub(crate) mod memory;
 pub(crate) mod spec;
+pub(crate) mod stream;
 pub mod tar;
 mod text;
 
@@ -20,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// One path with everything that an image stores about it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Path below the root: components joined by `/`, without leading or trailing slash, `.` or
     /// `..`. Empty for the root itself.
@@ -96,7 +98,7 @@ pub struct Meta {
 }
 
 /// Location of a regular file's content.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// No content: an empty file, or not a regular file.
     None,
@@ -161,7 +163,7 @@ impl Content {
 }
 
 /// Content of a file with holes.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SparseContent {
     /// Location of the file or of its first data run, never sparse itself.
     pub location: Content,

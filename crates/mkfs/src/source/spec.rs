@@ -1,5 +1,7 @@
 //! Sources of a build, as the caller names them.
 
+use super::memory::MemoryTree;
+use super::stream::TarStream;
 use std::path::PathBuf;
 
 /// Source of a build.
@@ -25,6 +27,10 @@ pub enum Source {
     },
     /// Tar on standard input, plain or compressed, or cpio archives.
     TarStdin,
+    /// Tar from a reader, plain or compressed, or cpio archives.
+    TarStream(TarStream),
+    /// Tree in memory.
+    Memory(MemoryTree),
     /// Manifest in the format of `docs/reference/manifest.md`.
     Manifest(PathBuf),
     /// EROFS image with its devices.
@@ -44,6 +50,8 @@ impl Source {
             Self::Image { path, .. } => path.display().to_string(),
             Self::TarWithin { name, .. } => name.clone(),
             Self::TarStdin => "standard input".to_owned(),
+            Self::TarStream(stream) => stream.name().to_owned(),
+            Self::Memory(_) => "tree in memory".to_owned(),
         }
     }
 }
