@@ -1,0 +1,140 @@
+"""Building of images."""
+
+from __future__ import annotations
+
+import os
+import stat as modes
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Optional, Union
+
+from . import _tuff
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
+    class Attributes(TypedDict, total=False):
+        """Attributes of an entry; see ``Node``."""
+
+        mode: Optional[int]
+        uid: int
+        gid: int
+        mtime_ns: int
+        xattrs: Mapping[str, bytes]
+
+
+#: Content of a file. Text is encoded as UTF-8.
+Content = Union[str, bytes]
+
+
+class Node:
+    """Entry of a tree, with its attributes.
+
+    ``mode`` has permission, set-id and sticky bits; without it, it is 0644 for a file, 0755 for a directory and 0777 for
+    a symbolic link. ``mtime_ns`` is the modification time in nanoseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        kind: int,
+        data: Content = b"",
+        *,
+        device: tuple[int, int] = (0, 0),
+        mode: Optional[int] = None,
+        uid: int = 0,
+        gid: int = 0,
+        mtime_ns: int = 0,
+        xattrs: Optional[Mapping[str, bytes]] = None,
+    ) -> None:
+        self.kind = kind
+        self.data = data.encode() if isinstance(data, str) else bytes(data)
+        self.device = device
+        self.mode = mode
+        self.uid = uid
+        self.gid = gid
+        self.mtime_ns = mtime_ns
+        self.xattrs = dict(xattrs or {})
+
+    def _entry(self, path: bytes) -> _tuff._Entry:
+        xattrs = [(os.fsencode(name), bytes(value)) for name, value in self.xattrs.items()]
+        mode = None if self.mode is None else self.mode & 0o7777
+        attributes = (mode, self.uid, self.gid, self.mtime_ns, xattrs)
+        return (path, self.kind, self.data, self.device, attributes)
+
+
+def File(content: Content = b"", **attributes: Unpack[Attributes]) -> Node:
+    """Regular file with its content."""
+    return Node(modes.S_IFREG, content, **attributes)
+
+
+def Dir(**attributes: Unpack[Attributes]) -> Node:
+    """Directory with attributes. Directories that lead to another path need not be added."""
+    return Node(modes.S_IFDIR, **attributes)
+
+
+def Symlink(target: Content, **attributes: Unpack[Attributes]) -> Node:
+    """Symbolic link."""
+    return Node(modes.S_IFLNK, target, **attributes)
+
+
+def HardLink(target: Content) -> Node:
+    """Another name of the file at the path ``target``."""
+    return Node(0, target)
+
+
+def Device(kind: Literal["char", "block"], major: int, minor: int, **attributes: Unpack[Attributes]) -> Node:
+    """Character or block device."""
+    bits = {"char": modes.S_IFCHR, "block": modes.S_IFBLK}[kind]
+    return Node(bits, device=(major, minor), **attributes)
+
+
+def Fifo(**attributes: Unpack[Attributes]) -> Node:
+    """Named pipe."""
+    return Node(modes.S_IFIFO, **attributes)
+
+
+def Socket(**attributes: Unpack[Attributes]) -> Node:
+    """Socket in the Unix domain."""
+    return Node(modes.S_IFSOCK, **attributes)
+
+
+#: Tree in memory: nodes or contents by path. A dictionary inside is a directory.
+Tree = Mapping[Union[str, bytes], Union[Node, str, bytes, "Tree"]]
+
+#: Source of a build: a tree, a directory of the host, or a tar, plain or compressed.
+Source = Union[Tree, str, "os.PathLike[str]"]
+
+
+def build(
+    source: Union[Source, Sequence[Source]],
+    path: Optional[Union[str, os.PathLike[str]]] = None,
+    **options: Union[str, int],
+) -> Optional[bytes]:
+    """Builds an image from a tree, a directory, a tar, or a list of these, merged in order.
+
+    The image is written to ``path``, which is created or replaced when the image is complete. Without a path its bytes
+    are returned. Options are those of ``tuff build`` with these names: ``kernel``, ``compress``, ``cluster``,
+    ``dedupe``, ``fragments``, ``timestamp``, ``uid``, ``gid``, ``label``, ``threads``.
+
+    The same sources and options give the same bytes.
+    """
+    sources = [source] if isinstance(source, (str, os.PathLike, Mapping)) else source
+    settings = [(name, str(value)) for name, value in options.items()]
+    return _tuff.build([_input(s) for s in sources], settings, path)
+
+
+def _input(source: Source) -> _tuff._Input:
+    if isinstance(source, Mapping):
+        return ("tree", [node._entry(path) for path, node in _nodes(source, b"")])
+    return ("dir" if os.path.isdir(source) else "tar", source)
+
+
+def _nodes(tree: Tree, above: bytes) -> list[tuple[bytes, Node]]:
+    nodes: list[tuple[bytes, Node]] = []
+    for name, value in tree.items():
+        path = os.path.join(above, os.fsencode(name).lstrip(b"/")) or b"/"
+        if isinstance(value, Mapping):
+            nodes.append((path, Dir()))
+            nodes.extend(_nodes(value, path))
+        else:
+            nodes.append((path, value if isinstance(value, Node) else File(value)))
+    return nodes

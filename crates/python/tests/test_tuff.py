@@ -1,0 +1,163 @@
+"""Tests of the package, on images that it builds itself."""
+
+import io
+import os
+import tarfile
+import threading
+
+import fsspec
+import pytest
+
+import tuff
+
+NUMBERS = "".join(f"{n}\n" for n in range(300_000)).encode()
+
+TREE = {
+    "etc": {
+        "hostname": "box\n",
+        "shadow": tuff.File(b"root", mode=0o640, gid=42, mtime_ns=1_700_000_000_000_000_005),
+    },
+    "data/numbers": tuff.File(NUMBERS, xattrs={"user.key": b"value"}),
+    "data/again": tuff.HardLink("data/numbers"),
+    "link": tuff.Symlink("etc/hostname"),
+    "tmp": tuff.Dir(mode=0o1777),
+    "dev/null": tuff.Device("char", 1, 3, mode=0o666),
+    b"name-\xff": b"",
+}
+PATHS = [
+    "", "data", "data/again", "data/numbers", "dev", "dev/null", "etc", "etc/hostname", "etc/shadow",
+    "link", os.fsdecode(b"name-\xff"), "tmp",
+]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("images") / "image.erofs"
+    assert tuff.build(TREE, path, compress="zstd") is None
+    return path
+
+
+@pytest.fixture(params=["path", "bytes", "file"])
+def image(request, path):
+    if request.param == "path":
+        return tuff.Image.open(path)
+    if request.param == "bytes":
+        return tuff.Image.from_bytes(path.read_bytes())
+    return tuff.Image.from_file(open(path, "rb"))
+
+
+def test_a_walk_visits_every_path_in_order(image):
+    entries = list(image.walk())
+    assert sorted(e.path for e in entries) == sorted(PATHS)
+    assert [e.path for e in image.walk("/etc/")] == ["etc", "etc/hostname", "etc/shadow"]
+    assert sorted(image.listdir("etc")) == ["hostname", "shadow"]
+    assert [e.name for e in image.scandir("dev")] == ["null"]
+
+
+def test_attributes_are_those_of_the_tree(image):
+    stat = image.stat("etc/shadow")
+    assert (oct(stat.mode), stat.uid, stat.gid) == ("0o100640", 0, 42)
+    assert stat.mtime_ns == 1_700_000_000_000_000_005
+    assert image.stat("tmp").mode == 0o041777
+    assert image.stat("dev/null").device == (1, 3)
+    assert image.stat("data/again") == image.stat("data/numbers")
+    assert image.stat("data/again").nlink == 2
+    assert image.xattrs("data/numbers") == {"user.key": b"value"}
+    assert image.readlink("link") == "etc/hostname"
+    assert image.stat("link").size == 4
+    assert image.stat("link", follow_symlinks=False).is_symlink
+    assert image.exists(b"name-\xff") and not image.exists("none")
+
+
+def test_files_are_file_objects(image):
+    assert image.read("data/numbers") == NUMBERS
+    assert image.read("data/numbers", 2, 6) == NUMBERS[2:8]
+    with image.open_file("data/numbers") as file:
+        assert file.read(4) == b"0\n1\n"
+        assert file.seek(-7, io.SEEK_END) == len(NUMBERS) - 7
+        assert file.read() == b"299999\n"
+        assert file.read() == b""
+        assert file.seek(1_000_000) == 1_000_000
+        assert file.read(1000) == NUMBERS[1_000_000:1_001_000]
+    with image.open_file("link", "r") as file:
+        assert file.readlines() == ["box\n"]
+    with pytest.raises(ValueError):
+        image.open_file("link", "w")
+
+
+def test_errors_have_the_usual_types(image, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        image.stat("none")
+    with pytest.raises(FileNotFoundError):
+        tuff.Image.open(tmp_path / "none")
+    with pytest.raises(IsADirectoryError):
+        image.read("etc")
+    with pytest.raises(ValueError):
+        image.listdir("etc/hostname")
+    with pytest.raises(ValueError):
+        tuff.build({}, compress="zip")
+    with pytest.raises(tuff.SourceError):
+        tuff.build({"a/../b": ""})
+    (tmp_path / "zeros").write_bytes(bytes(8192))
+    with pytest.raises(tuff.Error):
+        tuff.Image.open(tmp_path / "zeros")
+
+
+def test_damage_is_found(path):
+    image = tuff.Image.open(path)
+    assert image.check() == []
+    damaged = bytearray(path.read_bytes())
+    at = len(damaged) // 2
+    damaged[at : at + 4096] = os.urandom(4096)
+    with tuff.Image.from_bytes(bytes(damaged)) as image:
+        assert any(f.severity == "error" for f in image.check())
+        with pytest.raises(tuff.CorruptError):
+            image.read("data/numbers")
+
+
+def test_threads_share_an_image(path):
+    image, read = tuff.Image.open(path), []
+    threads = [threading.Thread(target=lambda: read.append(image.read("data/numbers"))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert read == [NUMBERS] * 4
+
+
+def test_directories_and_tars_become_images(path, tmp_path):
+    image = tuff.Image.open(path)
+    assert image.extract(tmp_path / "out", "etc") == 2
+    assert (tmp_path / "out/etc/hostname").read_text() == "box\n"
+    with pytest.raises(ValueError):
+        image.extract(tmp_path / "out", "etc")
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w:gz") as out:
+        out.add(tmp_path / "out/etc/hostname", "name")
+    (tmp_path / "layer.tar.gz").write_bytes(tar.getvalue())
+    layers = [tmp_path / "out", tmp_path / "layer.tar.gz", {"last": "one"}]
+    merged = tuff.Image.from_bytes(tuff.build(layers, timestamp=0))
+    assert merged.read("name") == merged.read("etc/hostname") == b"box\n"
+    assert merged.read("last") == b"one"
+
+
+def test_a_tree_gives_the_same_bytes_again():
+    assert tuff.build(TREE) == tuff.build(dict(reversed(TREE.items())), threads=1)
+
+
+def test_fsspec_lists_and_reads(path):
+    fs = fsspec.filesystem("erofs", fo=str(path))
+    assert fs.ls("/etc", detail=False) == ["etc/hostname", "etc/shadow"]
+    assert fs.info("etc")["type"] == "directory"
+    assert fs.info("link")["destination"] == "etc/hostname"
+    assert fs.cat("data/numbers") == NUMBERS
+    assert fs.cat_file("data/numbers", 2, 8) == NUMBERS[2:8]
+    assert fs.find("data") == ["data/again", "data/numbers"]
+    assert fs.exists("tmp") and not fs.exists("none")
+    with fsspec.open(f"erofs://etc/hostname::file://{path}", "r") as file:
+        assert file.read() == "box\n"
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/image.erofs", path.read_bytes())
+    fs = fsspec.filesystem("erofs", fo="memory://image.erofs")
+    assert fs.cat("data/numbers") == NUMBERS
+    assert fs.glob("etc/*") == ["etc/hostname", "etc/shadow"]
