@@ -8,6 +8,7 @@
 //! The shares are whole bytes and their sum is exact: every byte of data in the image belongs to one group.
 
 use super::area::Area;
+use crate::{Error, Result};
 
 /// Index of a group of files.
 pub(super) type GroupId = u32;
@@ -32,26 +33,46 @@ pub(super) struct Uses {
     list: Vec<Use>,
     /// Length of the list at which it is merged next.
     merge_at: usize,
+    /// Maximum length of a merged list.
+    max: usize,
 }
 
 /// Minimum length of a list that is merged before it is complete.
 const MERGE_AT: usize = 1 << 20;
 
 impl Uses {
-    pub(super) fn new() -> Self {
+    /// Returns an empty list of at most `max` uses.
+    pub(super) fn new(max: usize) -> Self {
         Self {
             list: Vec::new(),
-            merge_at: MERGE_AT,
+            merge_at: MERGE_AT.min(max),
+            max,
         }
     }
 
     /// Adds a use. Merging bounds the memory for many files in the same clusters.
-    pub(super) fn push(&mut self, one: Use) {
+    ///
+    /// # Errors
+    /// `Limit` if the list is full.
+    pub(super) fn push(&mut self, one: Use) -> Result<()> {
         if self.list.len() >= self.merge_at {
             self.merge();
-            self.merge_at = MERGE_AT.max(2 * self.list.len());
+            if self.list.len() >= self.max {
+                let what = format_args!(
+                    "more than {} references to data, the limit of this view",
+                    self.max
+                );
+                return Err(Error::limit("", what));
+            }
+            self.merge_at = MERGE_AT.max(2 * self.list.len()).min(self.max);
         }
         self.list.push(one);
+        Ok(())
+    }
+
+    /// Returns true if a use may have been refused.
+    pub(super) fn is_full(&self) -> bool {
+        self.list.len() >= self.max
     }
 
     fn merge(&mut self) {
@@ -165,16 +186,17 @@ mod tests {
     use super::*;
 
     fn stored(uses: &[(u64, u64, GroupId, u64)]) -> Vec<u64> {
-        let mut all = Uses::new();
+        let mut all = Uses::new(usize::MAX);
         for &(start, end, group, bytes) in uses {
-            all.push(Use {
+            let one = Use {
                 area: Area::Store(0),
                 start,
                 end,
                 group,
                 bytes,
                 refs: 1,
-            });
+            };
+            all.push(one).unwrap();
         }
         all.stored_bytes(4)
     }
@@ -217,6 +239,24 @@ mod tests {
         // Three references to 100 bytes: 33 for each, and one byte lost by rounding.
         let ranges = [(0, 100, 0, 100), (0, 100, 1, 100), (0, 100, 2, 100)];
         assert_eq!(stored(&ranges), [33, 33, 34, 0]);
+    }
+
+    #[test]
+    fn a_full_list_takes_equal_uses_only() {
+        let one = |start| Use {
+            area: Area::Store(0),
+            start,
+            end: start + 1,
+            group: 0,
+            bytes: 1,
+            refs: 1,
+        };
+        let mut all = Uses::new(2);
+        for start in [0, 0, 0, 1] {
+            all.push(one(start)).unwrap();
+        }
+        let e = all.push(one(2)).unwrap_err().to_string();
+        assert!(e.contains("more than 2 references"), "{e}");
     }
 
     #[test]

@@ -3,11 +3,11 @@
 use super::area::Area;
 use super::attribution::{GroupId, Uses};
 use super::item::layout_name;
-use super::regions::{Collector, InodeSizes, Kind, Member, Region};
+use super::regions::{Collector, GroupIds, InodeSizes, Kind, Member, Region, Regions, Visitor};
 use super::space::SpaceTable;
-use crate::Error;
 use crate::read::decode::strip;
 use crate::read::{FileType, Image, Inode, StorePosition};
+use crate::{Error, Result};
 use std::collections::BTreeMap;
 
 /// Options that select the more expensive statistics.
@@ -115,33 +115,13 @@ impl LayoutStats {
 
     /// Collects the statistics of an image. Reads all metadata, but data only if the options request it.
     pub fn of(image: &Image, options: LayoutStatsOptions) -> Self {
-        let mut out = Self {
-            packed_bytes: image.packed().map_or(0, Inode::size),
-            ..Self::default()
-        };
         let mut collector = Collector::new(image);
         collector.tables();
-        let mut groups = Groups::default();
-        let group_of = |member: Member<'_>| options.files.then(|| groups.id_of(member));
-        collector.tree(group_of, |path, inode, found, first| {
-            out.names += u64::from(!path.is_empty());
-            if first {
-                out.inode(path, inode, found, options.files);
-            }
-        });
-        if let Some(uses) = collector.take_uses() {
-            out.stored(groups, uses);
-        }
-        let regions = collector.finish();
-        for region in &regions.list {
-            out.region(image, region);
-        }
-        if options.in_place {
-            out.in_place = Some(in_place(image, &regions.list, &mut out.errors));
-        }
-        out.space = SpaceTable::of(image, &regions.list);
-        out.errors.extend(regions.errors);
-        out
+        let mut builder = StatsBuilder::new(image, options);
+        collector.tree(&mut builder);
+        let by_kind = collector.take_uses().map(|(by_kind, ..)| by_kind);
+        let mut regions = collector.finish();
+        builder.finish(image, by_kind, &mut regions)
     }
 
     /// Returns the number of inodes that have a name.
@@ -165,19 +145,20 @@ impl LayoutStats {
         if inode.has_data() {
             *self.layouts.entry(layout_name(inode.layout())).or_default() += 1;
         }
-        self.hole_bytes += found.hole_bytes;
+        self.hole_bytes = self.hole_bytes.saturating_add(found.hole_bytes);
         self.sparse_files += u64::from(found.hole_bytes > 0);
-        self.fragment_bytes += found.fragment_bytes;
+        self.fragment_bytes = self.fragment_bytes.saturating_add(found.fragment_bytes);
         self.fragments += u64::from(found.fragment_bytes > 0);
         if kind == FileType::File {
-            self.file_bytes += inode.size();
+            self.file_bytes = self.file_bytes.saturating_add(inode.size());
         }
         if !files {
             return;
         }
         let add = |group: &mut GroupStats| {
             group.inodes += 1;
-            group.bytes += if inode.has_data() { inode.size() } else { 0 };
+            let bytes = if inode.has_data() { inode.size() } else { 0 };
+            group.bytes = group.bytes.saturating_add(bytes);
         };
         add(self.by_type.entry(kind.name()).or_default());
         if kind == FileType::File {
@@ -227,6 +208,65 @@ impl LayoutStats {
             self.shared_runs += 1;
             self.shared_saved_bytes += len * u64::from(region.refs - 1);
         }
+    }
+}
+
+/// Statistics of an image while its walk is under way.
+pub(super) struct StatsBuilder {
+    options: LayoutStatsOptions,
+    out: LayoutStats,
+    groups: Groups,
+}
+
+impl StatsBuilder {
+    pub(super) fn new(image: &Image, options: LayoutStatsOptions) -> Self {
+        Self {
+            options,
+            out: LayoutStats {
+                packed_bytes: image.packed().map_or(0, Inode::size),
+                ..LayoutStats::default()
+            },
+            groups: Groups::default(),
+        }
+    }
+
+    /// Completes the statistics from the collected uses and regions, and takes the errors of the regions.
+    pub(super) fn finish(
+        self,
+        image: &Image,
+        by_kind: Option<Uses>,
+        regions: &mut Regions,
+    ) -> LayoutStats {
+        let mut out = self.out;
+        if let Some(uses) = by_kind {
+            out.stored(self.groups, uses);
+        }
+        for region in &regions.list {
+            out.region(image, region);
+        }
+        if self.options.in_place {
+            out.in_place = Some(in_place(image, &regions.list, &mut out.errors));
+        }
+        out.space = SpaceTable::of(image, &regions.list);
+        out.errors.append(&mut regions.errors);
+        out
+    }
+}
+
+impl Visitor for StatsBuilder {
+    fn groups(&mut self, member: Member<'_>) -> GroupIds {
+        GroupIds {
+            kind: self.options.files.then(|| self.groups.id_of(member)),
+            inode: None,
+        }
+    }
+
+    fn visit(&mut self, path: &[u8], inode: &Inode, found: &InodeSizes, first: bool) -> Result<()> {
+        self.out.names += u64::from(!path.is_empty());
+        if first {
+            self.out.inode(path, inode, found, self.options.files);
+        }
+        Ok(())
     }
 }
 

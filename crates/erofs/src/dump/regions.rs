@@ -2,6 +2,8 @@
 
 use super::area::{Area, area_of, area_size};
 use super::attribution::{GroupId, Use, Uses};
+use super::limits::REFERENCES_MAX;
+use super::sharing::References;
 use crate::read::limits::WorkBudget;
 use crate::read::map::{Extents, FileMap};
 use crate::read::{ClusterCoding, DeviceId, Extent, FileType, Image, Inode, Location, Nid};
@@ -136,11 +138,68 @@ pub struct Regions {
     pub errors: Vec<Error>,
 }
 
-/// Sizes of the data of an inode, collected along with its regions.
+/// Encodings of an inode's data, as a set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Codings(u8);
+
+impl Codings {
+    /// Set of uncompressed data alone.
+    pub const PLAIN: Self = Self(1 << 4);
+
+    /// Returns the set of one algorithm, by its number in the format.
+    pub fn of_algorithm(id: u8) -> Self {
+        Self(1 << id.min(3))
+    }
+
+    /// Adds the members of another set.
+    pub fn add(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+
+    /// Returns true if the sets have a member in common.
+    pub fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// Sizes and encodings of the data of an inode, collected along with its regions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InodeSizes {
     pub(super) hole_bytes: u64,
     pub(super) fragment_bytes: u64,
+    pub(super) codings: Codings,
+}
+
+/// Groups that the data of an inode is attributed to, if any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct GroupIds {
+    /// Group of the type and extension.
+    pub(super) kind: Option<GroupId>,
+    /// Group of the inode alone, whose references are collected as well.
+    pub(super) inode: Option<GroupId>,
+}
+
+/// Receiver of the inodes and names that a walk visits.
+pub(super) trait Visitor {
+    /// Returns the groups of a member, before its data is collected.
+    fn groups(&mut self, member: Member<'_>) -> GroupIds;
+
+    /// Receives a name: its path, inode, collected sizes, and true for the first name of the inode. An error ends the
+    /// walk.
+    fn visit(&mut self, path: &[u8], inode: &Inode, found: &InodeSizes, first: bool) -> Result<()>;
+}
+
+/// Visitor that ignores everything.
+struct Ignore;
+
+impl Visitor for Ignore {
+    fn groups(&mut self, _: Member<'_>) -> GroupIds {
+        GroupIds::default()
+    }
+
+    fn visit(&mut self, _: &[u8], _: &Inode, _: &InodeSizes, _: bool) -> Result<()> {
+        Ok(())
+    }
 }
 
 impl Regions {
@@ -148,7 +207,7 @@ impl Regions {
     pub fn of(image: &Image) -> Self {
         let mut collector = Collector::new(image);
         collector.tables();
-        collector.tree(|_| None, |_, _, _, _| {});
+        collector.tree(&mut Ignore);
         collector.finish()
     }
 
@@ -182,9 +241,11 @@ pub(super) enum Member<'a> {
 
 /// Attribution of data to groups of files.
 struct Attribution {
-    uses: Uses,
-    /// Group of the current inode.
-    group: GroupId,
+    by_kind: Uses,
+    by_inode: Uses,
+    references: References,
+    /// Groups of the current inode.
+    groups: GroupIds,
     /// The current inode is the packed inode.
     is_packed: bool,
     /// Remaining bytes of fragments that are looked up. Bounds files that share a large fragment.
@@ -208,21 +269,32 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Attributes the data of the next inode to `group`. The packed inode receives only what no file uses.
-    fn attribute_to(&mut self, group: Option<GroupId>, is_packed: bool) {
-        let Some(group) = group else { return };
+    /// Attributes the data of the next inode to `groups`. The packed inode receives only what no file uses.
+    fn attribute_to(&mut self, groups: GroupIds, is_packed: bool) {
+        if groups == GroupIds::default() {
+            return;
+        }
         let attribution = self.attribution.get_or_insert_with(|| Attribution {
-            uses: Uses::new(),
-            group,
+            by_kind: Uses::new(usize::MAX),
+            by_inode: Uses::new(REFERENCES_MAX),
+            references: References::default(),
+            groups,
             is_packed,
             fragments: self.image.content_budget(),
         });
-        (attribution.group, attribution.is_packed) = (group, is_packed);
+        (attribution.groups, attribution.is_packed) = (groups, is_packed);
     }
 
-    /// Returns the attributed uses of data.
-    pub(super) fn take_uses(&mut self) -> Option<Uses> {
-        self.attribution.take().map(|a| a.uses)
+    /// Returns the uses of data by type and by inode, and the references of the inodes.
+    pub(super) fn take_uses(&mut self) -> Option<(Uses, Uses, References)> {
+        let attribution = self.attribution.take()?;
+        let Attribution {
+            by_kind,
+            by_inode,
+            references,
+            ..
+        } = attribution;
+        Some((by_kind, by_inode, references))
     }
 
     pub(super) fn finish(mut self) -> Regions {
@@ -293,19 +365,14 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Visits each inode once, and all names. `visit` receives the path, the inode, its collected sizes, and whether
-    /// this is the first name of the inode. Data is attributed to the group that `group_of` returns, if any.
-    pub(super) fn tree(
-        &mut self,
-        mut group_of: impl FnMut(Member<'_>) -> Option<GroupId>,
-        mut visit: impl FnMut(&[u8], &Inode, &InodeSizes, bool),
-    ) {
+    /// Visits each inode once, and all names.
+    pub(super) fn tree(&mut self, visitor: &mut impl Visitor) {
         for (inode, name, member) in [
             (self.image.packed(), "packed inode", Member::Packed),
             (self.image.metabox(), "metabox inode", Member::Metabox),
         ] {
             if let Some(inode) = inode.copied() {
-                self.attribute_to(group_of(member), member == Member::Packed);
+                self.attribute_to(visitor.groups(member), member == Member::Packed);
                 self.inode(&inode, || name.to_owned());
             }
         }
@@ -315,20 +382,24 @@ impl<'a> Collector<'a> {
         };
         let mut seen = HashSet::new();
         for entry in walk {
-            match entry {
-                Err(e) => self.errors.push(e),
-                Ok(entry) => {
-                    let several = !entry.inode.is_dir() && entry.inode.nlink() != 1;
-                    let first = !several || seen.insert(entry.inode.nid());
-                    let found = if first {
-                        let member = Member::Named(&entry.path, entry.inode.file_type());
-                        self.attribute_to(group_of(member), false);
-                        self.inode(&entry.inode, || shown(&entry.path))
-                    } else {
-                        InodeSizes::default()
-                    };
-                    visit(&entry.path, &entry.inode, &found, first);
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(e) => {
+                    self.errors.push(e);
+                    continue;
                 }
+            };
+            let several = !entry.inode.is_dir() && entry.inode.nlink() != 1;
+            let first = !several || seen.insert(entry.inode.nid());
+            let found = if first {
+                let member = Member::Named(&entry.path, entry.inode.file_type());
+                self.attribute_to(visitor.groups(member), false);
+                self.inode(&entry.inode, || shown(&entry.path))
+            } else {
+                InodeSizes::default()
+            };
+            if let Err(e) = visitor.visit(&entry.path, &entry.inode, &found, first) {
+                return self.errors.push(e);
             }
         }
     }
@@ -403,6 +474,7 @@ impl<'a> Collector<'a> {
                     Coding::Compressed(id) => Kind::InlineCluster(id),
                     _ => Kind::Tail,
                 };
+                found.codings.add(codings_of(coding));
                 let mut region =
                     Region::new(area_of(space), pos, pos.saturating_add(len.into()), kind);
                 region.nid = Some(inode.nid());
@@ -411,6 +483,7 @@ impl<'a> Collector<'a> {
                 return Ok(());
             }
             Location::Raw { device, pos } => {
+                found.codings.add(Codings::PLAIN);
                 let kind = if inode.is_dir() {
                     Kind::Directory
                 } else {
@@ -419,6 +492,7 @@ impl<'a> Collector<'a> {
                 (device, pos, extent.len, kind, false)
             }
             Location::Cluster(cluster) => {
+                found.codings.add(codings_of(cluster.coding.into()));
                 let kind = match cluster.coding {
                     ClusterCoding::Compressed(id) => Kind::Cluster(id),
                     _ => Kind::Stored,
@@ -495,9 +569,19 @@ impl<'a> Collector<'a> {
     }
 }
 
+fn codings_of(coding: Coding) -> Codings {
+    match coding {
+        Coding::Compressed(id) => Codings::of_algorithm(id),
+        Coding::Stored | Coding::Interlaced => Codings::PLAIN,
+    }
+}
+
 impl Attribution {
-    /// Attributes the data of an extent to the current group. A fragment uses extents of the packed inode.
+    /// Attributes the data of an extent to the current groups. A fragment uses extents of the packed inode.
     fn extent(&mut self, image: &Image, extent: &Extent) -> Result<()> {
+        if let Some(group) = self.groups.inode.filter(|_| !self.is_packed) {
+            self.references.push(image, extent, group)?;
+        }
         let Location::Fragment { offset } = extent.location else {
             return self.data(image, extent, extent.offset, extent.end());
         };
@@ -520,8 +604,7 @@ impl Attribution {
             Location::Inline {
                 space, pos, len, ..
             } => {
-                self.push(area_of(space), pos, len.into(), used);
-                return Ok(());
+                return self.push(area_of(space), pos, len.into(), used);
             }
             // Only uncompressed data has a place for each byte.
             Location::Raw { device, pos } => {
@@ -538,24 +621,31 @@ impl Attribution {
             let there = n.min(area_size(image, area).saturating_sub(spot.pos));
             // Fits: at most `used`. A cluster on two devices is rare, and its parts are not independent.
             let bytes = (u128::from(used) * u128::from(n) / whole) as u64;
-            self.push(area, spot.pos, there, bytes);
+            self.push(area, spot.pos, there, bytes)?;
             at = at.saturating_add(n);
             left -= n;
         }
         Ok(())
     }
 
-    fn push(&mut self, area: Area, start: u64, len: u64, bytes: u64) {
+    fn push(&mut self, area: Area, start: u64, len: u64, bytes: u64) -> Result<()> {
         if len == 0 {
-            return;
+            return Ok(());
         }
-        self.uses.push(Use {
-            area,
-            start,
-            end: start.saturating_add(len),
-            group: self.group,
-            bytes: if self.is_packed { 0 } else { bytes.max(1) },
-            refs: 1,
-        });
+        for (uses, group) in [
+            (&mut self.by_kind, self.groups.kind),
+            (&mut self.by_inode, self.groups.inode),
+        ] {
+            let Some(group) = group else { continue };
+            uses.push(Use {
+                area,
+                start,
+                end: start.saturating_add(len),
+                group,
+                bytes: if self.is_packed { 0 } else { bytes.max(1) },
+                refs: 1,
+            })?;
+        }
+        Ok(())
     }
 }

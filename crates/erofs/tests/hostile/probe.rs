@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use tuff_erofs::check::{self, Rule, check};
 use tuff_erofs::diff::{self, Side, diff};
-use tuff_erofs::dump::{Items, LayoutStats, LayoutStatsOptions, Regions};
+use tuff_erofs::dump::{
+    Area, Items, LayoutStats, LayoutStatsOptions, NodeId, Regions, SpaceMap, TreeUsage,
+};
 use tuff_erofs::extract::{self, extract};
 use tuff_erofs::read::{FileType, Image, Inode, OpenOptions};
 use tuff_erofs::serve::{ServeOptions, Server};
@@ -234,6 +236,32 @@ fn dump(image: &Image) {
         end = (Some(item.area), item.end.max(end.1));
     }
     let _ = LayoutStats::of(image, LayoutStatsOptions::default());
+    usage(image, &regions);
+}
+
+/// Asserts that the bytes attributed to files and the cells of the map add up, whatever the image contains.
+fn usage(image: &Image, regions: &Regions) {
+    let map = SpaceMap::of(image, &regions.list, Area::Store(0), 100);
+    let mapped: u64 = map.cells.iter().flatten().sum();
+    assert_eq!(mapped, image.store_size());
+    let Ok(usage) = TreeUsage::of(image) else {
+        return;
+    };
+    let stored: u64 = usage.stats.by_type.values().map(|g| g.stored_bytes).sum();
+    let sums = usage.sums(NodeId::ROOT);
+    assert_eq!(
+        sums.stored_bytes + usage.packed_unused_bytes + usage.metabox_bytes,
+        stored
+    );
+    assert_eq!(sums.inodes, usage.stats.inodes());
+    for id in usage.all().take(NAMES) {
+        assert_eq!(usage.find(&usage.path(id)), Some(id));
+        assert!(usage.sharers(id, 3).len() <= 3);
+        assert!(usage.path(id).len() <= image.limits().path_len + 256);
+        let children = usage.children(id).filter(|id| !usage.is_hard_link(*id));
+        let below: u64 = children.map(|id| usage.sums(id).stored_bytes).sum();
+        assert!(below <= usage.sums(id).stored_bytes);
+    }
 }
 
 fn tar(image: &Image) {
