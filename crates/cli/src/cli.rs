@@ -30,6 +30,10 @@ pub(crate) enum Verb {
     Check(cmd::check::Args),
     Diff(cmd::diff::Args),
     Dump(cmd::dump::Args),
+    #[cfg(feature = "explore")]
+    Explore(cmd::explore::Args),
+    #[cfg(feature = "report")]
+    Report(cmd::report::Args),
     Profile(cmd::profile::Args),
     #[cfg(feature = "remote")]
     Push(cmd::push::Args),

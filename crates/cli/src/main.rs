@@ -34,6 +34,8 @@ macro_rules! eprint {
 mod advice;
 mod cli;
 mod cmd;
+#[cfg(any(feature = "explore", feature = "report"))]
+mod comparison;
 mod counters_socket;
 mod file_kind;
 mod help;
@@ -81,6 +83,10 @@ fn main() -> ExitCode {
         Verb::Check(args) => cmd::check::run(&args),
         Verb::Diff(args) => cmd::diff::run(&args),
         Verb::Dump(args) => cmd::dump::run(&args),
+        #[cfg(feature = "explore")]
+        Verb::Explore(args) => cmd::explore::run(&args),
+        #[cfg(feature = "report")]
+        Verb::Report(args) => cmd::report::run(&args),
         Verb::Profile(args) => cmd::profile::run(&args),
         #[cfg(feature = "remote")]
         Verb::Push(args) => cmd::push::run(&args),

@@ -14,6 +14,10 @@ use tuff_store::retry;
 /// Length of a head that identifies every format that is written. Unit: bytes.
 const START: usize = 4096;
 
+/// First bytes of a page of `tuff report`.
+#[cfg(feature = "report")]
+pub(crate) const REPORT_START: &str = "<!doctype html>\n<html lang=\"en\" class=\"tuff-report\">";
+
 /// Format of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
@@ -29,6 +33,9 @@ pub(crate) enum Format {
     HashTree,
     /// Chunks of files without any header.
     Blob,
+    /// Page of `tuff report`.
+    #[cfg(feature = "report")]
+    Report,
 }
 
 impl Format {
@@ -40,6 +47,8 @@ impl Format {
             Self::Stream => "a stream of a snapshot",
             Self::HashTree => "a hash tree",
             Self::Blob => "a file of chunks",
+            #[cfg(feature = "report")]
+            Self::Report => "a report",
         }
     }
 
@@ -53,6 +62,8 @@ impl Format {
             Self::HashTree => head.starts_with(b"verity\0\0"),
             // Chunks have no signature.
             Self::Blob => false,
+            #[cfg(feature = "report")]
+            Self::Report => head.starts_with(REPORT_START.as_bytes()),
         }
     }
 

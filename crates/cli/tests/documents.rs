@@ -232,7 +232,7 @@ fn commands_of_the_guide_run() {
     let mut pages: Vec<String> = fs::read_dir(project().join("docs/guide"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name != "README.md")
+        .filter(|name| name.ends_with(".md") && name != "README.md")
         .map(|name| format!("docs/guide/{name}"))
         .collect();
     pages.sort();
@@ -307,6 +307,10 @@ const JSON_VERBS: &[(&str, &str)] = &[
     ("patch", "tuff patch --json new-rootfs i 2>/dev/null"),
     ("info", "tuff info --json i; tuff info -f --json i"),
     ("ls", "tuff ls -R --json i"),
+    (
+        "report",
+        "printf 'tuff profile 1\\n0 1 0 4096 /usr/share/text\\n' > p; tuff report --json i; tuff report --json --profile p j i",
+    ),
     (
         "stat",
         "tuff stat -e --json i /usr/share/text /usr; tuff build -q rootfs r; tuff stat --json r /usr/bin/alias",
@@ -561,7 +565,11 @@ fn commands_in_tables_of_the_guide_run() {
     );
     let mut commands = 0;
     for entry in fs::read_dir(project().join("docs/guide")).unwrap() {
-        let page = fs::read_to_string(entry.unwrap().path()).unwrap();
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "md") {
+            continue;
+        }
+        let page = fs::read_to_string(path).unwrap();
         for command in inline_commands(&page) {
             if command.starts_with("tuff mount") && !Path::new("/dev/fuse").exists() {
                 skipped("mounting needs /dev/fuse");

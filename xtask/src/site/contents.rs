@@ -98,9 +98,14 @@ impl Contents {
     }
 }
 
-/// True for a description of the records beside it, which is part of the repository only.
+/// True for a description of the records or images beside it, which is part of the repository only.
 fn is_recipe(file: &Path) -> bool {
-    file.starts_with("benchmarks/record") || file.starts_with("benchmarks/definitions")
+    let dirs = [
+        "benchmarks/record",
+        "benchmarks/definitions",
+        "docs/guide/images",
+    ];
+    dirs.iter().any(|dir| file.starts_with(dir))
 }
 
 /// Adds a page and, if it is a README.md, the pages of its folder that it links.

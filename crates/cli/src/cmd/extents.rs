@@ -150,6 +150,16 @@ impl Line {
         .to_owned()
     }
 
+    /// Formats the row for a narrow view: range in the file, range in the image, coding.
+    #[cfg(feature = "explore")]
+    pub(crate) fn short(&self) -> String {
+        let place = match self.physical {
+            Some((pos, plen)) => format!("{pos:#x}+{plen}"),
+            None => "-".to_owned(),
+        };
+        format!("{}+{} {place} {}", self.offset, self.len, self.coding)
+    }
+
     /// Formats the row as a JSON object.
     pub(crate) fn json(&self) -> Value {
         json!({

@@ -422,7 +422,8 @@ fn groups_text(s: &LayoutStats, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
-fn superblock_json(image: &Image) -> Map<String, Value> {
+/// Superblock as an object: the keys of `tuff info --brief --json`.
+pub(crate) fn superblock_json(image: &Image) -> Map<String, Value> {
     let sb = image.superblock();
     let features: Vec<Value> = flags_of(sb.compat, sb.incompat)
         .filter_map(|f| {
@@ -477,7 +478,8 @@ fn superblock_json(image: &Image) -> Map<String, Value> {
     out
 }
 
-fn layout_json(s: &LayoutStats, out: &mut Map<String, Value>) {
+/// Adds the statistics of the layout to the object of an image.
+pub(crate) fn layout_json(s: &LayoutStats, out: &mut Map<String, Value>) {
     let types: Map<String, Value> = LayoutStats::TYPES
         .iter()
         .zip(s.types)

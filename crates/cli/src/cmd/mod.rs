@@ -8,6 +8,8 @@ pub(crate) mod completions;
 pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod dump;
+#[cfg(feature = "explore")]
+pub(crate) mod explore;
 pub(crate) mod extents;
 pub(crate) mod extract;
 pub(crate) mod info;
@@ -19,6 +21,8 @@ pub(crate) mod profile;
 pub(crate) mod pull;
 #[cfg(feature = "remote")]
 pub(crate) mod push;
+#[cfg(feature = "report")]
+pub(crate) mod report;
 #[cfg(feature = "remote")]
 pub(crate) mod serve;
 pub(crate) mod stat;

@@ -190,7 +190,7 @@ fn object(image: &Image, entry: &Entry, with_extents: bool) -> Result<Map<String
 }
 
 /// Name of a data layout.
-fn layout_name(layout: Layout) -> &'static str {
+pub(crate) fn layout_name(layout: Layout) -> &'static str {
     match layout {
         Layout::FlatPlain => "plain",
         Layout::CompressedFull => "compressed, full index",

@@ -44,7 +44,12 @@ pub(crate) const EXIT_CODES: &[(&str, &str)] = &[
 /// Verbs by purpose, in the order of the help.
 pub(super) const GROUPS: &[(&str, &[&str])] = &[
     ("Create", &["build", "patch", "suggest"]),
-    ("Inspect", &["info", "stat", "extents", "dump", "diff"]),
+    (
+        "Inspect",
+        &[
+            "explore", "report", "info", "stat", "extents", "dump", "diff",
+        ],
+    ),
     ("Read", &["ls", "cat", "extract", "tar"]),
     ("Verify", &["check", "verity"]),
     ("Transfer", &["push", "pull"]),
@@ -220,6 +225,39 @@ pub(super) const TOPICS: &[Topic] = &[
             ),
         ],
         related: &["dump", "stat"],
+        ..NONE
+    },
+    Topic {
+        path: "explore",
+        common: &[],
+        examples: &[
+            ("Look around in an image", "tuff explore image.erofs"),
+            (
+                "Show what differs between two images",
+                "tuff explore base.erofs image.erofs",
+            ),
+        ],
+        related: &["report", "ls", "diff"],
+        ..NONE
+    },
+    Topic {
+        path: "report",
+        common: &["output", "profile", "force", "json"],
+        examples: &[
+            (
+                "Write a page about an image",
+                "tuff report image.erofs -o report.html",
+            ),
+            (
+                "Show what differs between two images",
+                "tuff report base.erofs image.erofs -o changes.html",
+            ),
+            (
+                "Mark what the programs of a recording read",
+                "tuff report image.erofs --profile monday.profile -o start.html",
+            ),
+        ],
+        related: &["explore", "info", "diff"],
         ..NONE
     },
     Topic {

@@ -14,6 +14,8 @@ const VERBS: &[(&str, &[i32])] = &[
     ("suggest", &[0]),
     ("info", &[0]),
     ("stat", &[0]),
+    #[cfg(feature = "report")]
+    ("report", &[0]),
     ("extents", &[0]),
     ("dump", &[0]),
     // The trees differ.

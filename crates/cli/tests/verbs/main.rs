@@ -7,6 +7,8 @@ mod completions;
 mod copy;
 mod defects;
 mod doctor;
+#[cfg(feature = "explore")]
+mod explore;
 mod faults;
 mod help;
 mod hostile;
@@ -22,6 +24,8 @@ mod push;
 mod remote;
 #[cfg(feature = "remote")]
 mod remote_ahead;
+#[cfg(feature = "report")]
+mod report;
 #[cfg(feature = "remote")]
 mod serve;
 #[cfg(feature = "remote")]

@@ -1,0 +1,40 @@
+//! Comparison of two images by path, for the views that show both trees.
+
+use std::collections::HashMap;
+use tuff_erofs::Result;
+use tuff_erofs::diff::{self, Change, Options, Side, Totals};
+use tuff_erofs::read::Image;
+use tuff_erofs::{Error, walk};
+
+/// Maximum number of paths that differ.
+const CHANGES_MAX: usize = 1 << 21;
+
+/// Paths that differ between two images.
+pub(crate) struct Comparison {
+    /// Changes from the first image to the second, by path.
+    pub(crate) changes: HashMap<Vec<u8>, Change>,
+    /// Counters of the comparison.
+    pub(crate) totals: Totals,
+}
+
+impl Comparison {
+    /// Compares everything that a mount shows of two images.
+    ///
+    /// # Errors
+    /// Those of [`diff::diff`], and `Limit` for more differences than are kept in memory.
+    pub(crate) fn of(a: &Image, b: &Image) -> Result<Self> {
+        let mut changes = HashMap::new();
+        let report = &mut |path: &[u8], change: &Change| {
+            if changes.len() >= CHANGES_MAX {
+                let what =
+                    format_args!("more than {CHANGES_MAX} differences; list them with 'tuff diff'");
+                return Err(Error::limit(walk::shown(path), what));
+            }
+            changes.insert(path.to_vec(), change.clone());
+            Ok(())
+        };
+        let (mut a, mut b) = (Side::Image(a), Side::Image(b));
+        let totals = diff::diff(&mut a, &mut b, &Options::default(), report)?;
+        Ok(Self { changes, totals })
+    }
+}
