@@ -46,6 +46,8 @@ mod overwrite;
 mod progress;
 mod remote;
 mod select;
+#[cfg(feature = "remote")]
+mod signing;
 mod sink;
 mod text;
 mod units;

@@ -43,11 +43,10 @@ pub(crate) fn is_remote(path: &Path) -> bool {
 #[cfg(feature = "remote")]
 mod with_clients {
     use super::*;
+    use crate::signing;
     use std::ops::Range;
     use std::time::Duration;
-    use tuff_remote::{
-        Certificate, CompleteFile, Kind, Location, Options, RemoteStore, RetryPolicy,
-    };
+    use tuff_remote::{CompleteFile, Kind, Location, Options, RemoteStore, RetryPolicy};
 
     /// Name of an image for messages: a URL without credentials, or its path.
     pub(crate) fn shown(path: &Path) -> PathBuf {
@@ -103,9 +102,7 @@ mod with_clients {
         certificate: &Path,
         args: &RemoteArgs,
     ) -> Result<(PathBuf, Root)> {
-        let bytes = read(certificate)?;
-        let place = certificate.display().to_string();
-        let certificate = Certificate::parse(&bytes, &place).map_err(error)?;
+        let certificate = signing::certificate(certificate)?;
         let location = match image.to_str().filter(|_| is_url(image)) {
             Some(url) => Location::parse(url).map_err(error)?,
             None => Location::of_file(image),
@@ -120,11 +117,6 @@ mod with_clients {
             image.to_owned()
         };
         Ok((image, root))
-    }
-
-    /// Reads a key or a certificate.
-    pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
-        std::fs::read(path).map_err(|e| Error::io(path.display(), "cannot read", e))
     }
 
     /// Open image behind a URL.
@@ -297,8 +289,7 @@ mod without_clients {
 
     /// Refuses a certificate.
     pub(crate) fn trusted(_: &Path, _: &Path, _: &RemoteArgs) -> Result<(PathBuf, Root)> {
-        let what =
-            "this tuff verifies no signatures: it was built without the cargo feature 'remote'";
+        let what = "this tuff verifies no signatures: it was built without the cargo feature 'remote'";
         Err(Error::usage(what))
     }
 
@@ -310,7 +301,7 @@ mod without_clients {
 }
 
 #[cfg(feature = "remote")]
-pub(crate) use with_clients::{RemoteImage, error, failed, open, options, read, shown, trusted};
+pub(crate) use with_clients::{RemoteImage, error, failed, open, options, shown, trusted};
 #[cfg(not(feature = "remote"))]
 pub(crate) use without_clients::{RemoteImage, open, shown, trusted};
 

@@ -6,11 +6,11 @@ use crate::location::{Address, Location, Reference};
 use crate::registry::{self, Registry, media, referrers, unhex};
 use crate::retry::RetryPolicy;
 use crate::runtime::runtime;
-use crate::signature::Certificate;
 use crate::source;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
+use tuff_signature::Certificate;
 use tuff_verity::Root;
 
 /// Suffix of the file with the access profile of an image.

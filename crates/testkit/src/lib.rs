@@ -3,6 +3,7 @@
 //! * [`skipped`] and [`note`] report what a test could not do on this host.
 //! * [`http`] is a web server whose answers a test chooses.
 //! * [`registry`] has the answers of a registry of container images.
+//! * [`openssl`] makes keys and certificates.
 //! * [`schema`] checks JSON output against a JSON Schema.
 //! * [`Rng`] is the random number generator of tests, crash campaigns and generated workloads.
 //! * `content` generates the bytes of files.
@@ -23,6 +24,7 @@ pub mod content;
 pub mod http;
 #[cfg(feature = "images")]
 pub mod kernel;
+pub mod openssl;
 pub mod registry;
 mod rng;
 #[cfg(feature = "images")]

@@ -6,7 +6,8 @@ use super::profile;
 use crate::image::OpenArgs;
 use crate::out::Out;
 use crate::progress::{Meter, Show, on_signal};
-use crate::remote::{failed, is_url, read, shown};
+use crate::remote::{failed, is_url, shown};
+use crate::signing::KeyPair;
 use crate::text::hex;
 use crate::units::size;
 use clap::ValueEnum;
@@ -21,8 +22,8 @@ use std::time::Duration;
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_erofs::{Error, Result, verity};
 use tuff_remote::{
-    Certificate, LayerImage, LayerMedia, LayerTree, Location, PushOptions, Pushed, RetryPolicy,
-    Signer, Step, copy_layout,
+    LayerImage, LayerMedia, LayerTree, Location, PushOptions, Pushed, RetryPolicy, Step,
+    copy_layout,
 };
 use tuff_store::Window;
 
@@ -58,8 +59,8 @@ pub(crate) struct Args {
     profile: Option<PathBuf>,
     /// Sign the root hash: private key in PEM and its certificate. The signature accompanies the image (see --trust of the
     /// verbs that read)
-    #[arg(long, value_name = "KEY,CERT", value_parser = parse_signer)]
-    sign: Option<(PathBuf, PathBuf)>,
+    #[arg(long, value_name = "KEY,CERT", value_parser = KeyPair::parse)]
+    sign: Option<KeyPair>,
     /// Time without progress after which the upload fails
     #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=3600))]
     timeout: u16,
@@ -82,15 +83,6 @@ fn parse_platform(text: &str) -> Result<String, String> {
     match (2..=3).contains(&parts.len()) && parts.iter().all(|part| !part.is_empty()) {
         true => Ok(text.to_owned()),
         false => Err("write it as linux/amd64 or linux/arm64/v8".to_owned()),
-    }
-}
-
-fn parse_signer(text: &str) -> Result<(PathBuf, PathBuf), String> {
-    match text.split_once(',') {
-        Some((key, certificate)) if !key.is_empty() && !certificate.is_empty() => {
-            Ok((key.into(), certificate.into()))
-        }
-        _ => Err("write it as KEY.pem,CERT.pem".to_owned()),
     }
 }
 
@@ -225,15 +217,9 @@ fn options(args: &Args) -> Result<PushOptions> {
     let profile = args.profile.as_deref().map(|path| {
         // A file of another kind would be refused by the readers.
         profile::read(path)?;
-        read(path)
+        std::fs::read(path).map_err(|e| Error::io(path.display(), "cannot read", e))
     });
-    let signer = args.sign.as_ref().map(|(key, certificate)| {
-        let place = |path: &Path| path.display().to_string();
-        let (key_bytes, bytes) = (read(key)?, read(certificate)?);
-        let certificate = Certificate::parse(&bytes, &place(certificate));
-        let signer = certificate.and_then(|cert| Signer::new(&key_bytes, cert, &place(key)));
-        signer.map(Arc::new).map_err(|e| failed(e, "cannot sign"))
-    });
+    let signer = args.sign.as_ref().map(KeyPair::signer).transpose()?;
     Ok(PushOptions {
         media: match args.media_type {
             Media::Erofs => LayerMedia::Erofs,
@@ -242,7 +228,7 @@ fn options(args: &Args) -> Result<PushOptions> {
         platform: args.platform.clone(),
         config: None,
         profile: profile.transpose()?,
-        signer: signer.transpose()?,
+        signer: signer.map(Arc::new),
         retry: retry(args),
     })
 }

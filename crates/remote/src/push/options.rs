@@ -1,8 +1,8 @@
 //! Arguments and result of an upload.
 
 use crate::retry::RetryPolicy;
-use crate::signature::Signer;
 use std::sync::Arc;
+use tuff_signature::Signer;
 use tuff_store::ReadAt;
 use tuff_verity::Root;
 

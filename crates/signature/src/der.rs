@@ -1,21 +1,21 @@
 //! Distinguished encoding rules of ASN.1, as far as signatures need them.
 
 /// Tags of the values that signatures consist of.
-pub(super) mod tag {
-    pub(in crate::signature) const INTEGER: u8 = 0x02;
-    pub(in crate::signature) const OCTETS: u8 = 0x04;
-    pub(in crate::signature) const NULL: u8 = 0x05;
-    pub(in crate::signature) const OID: u8 = 0x06;
-    pub(in crate::signature) const SEQUENCE: u8 = 0x30;
-    pub(in crate::signature) const SET: u8 = 0x31;
+pub(crate) mod tag {
+    pub(crate) const INTEGER: u8 = 0x02;
+    pub(crate) const OCTETS: u8 = 0x04;
+    pub(crate) const NULL: u8 = 0x05;
+    pub(crate) const OID: u8 = 0x06;
+    pub(crate) const SEQUENCE: u8 = 0x30;
+    pub(crate) const SET: u8 = 0x31;
     /// First field of a structure that has its own tag.
-    pub(in crate::signature) const CONTEXT_0: u8 = 0xa0;
+    pub(crate) const CONTEXT_0: u8 = 0xa0;
     /// Second field of a structure that has its own tag.
-    pub(in crate::signature) const CONTEXT_1: u8 = 0xa1;
+    pub(crate) const CONTEXT_1: u8 = 0xa1;
 }
 
 /// Encodes a value whose content is the concatenation of `parts`.
-pub(super) fn value(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn value(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let content = parts.concat();
     let mut out = vec![tag];
     let len = content.len();
@@ -34,11 +34,11 @@ pub(super) fn value(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
 
 /// Values that follow each other.
 #[derive(Clone, Copy)]
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+pub(crate) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
     /// Takes the next value: its tag and its content. `None` at the end, or if the value is malformed.
-    pub(super) fn next(&mut self) -> Option<(u8, &'a [u8])> {
+    pub(crate) fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (&tag, rest) = self.0.split_first()?;
         let (&first, mut rest) = rest.split_first()?;
         let len = match first {
@@ -58,7 +58,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes the next value, which must have a tag.
-    pub(super) fn take(&mut self, wanted: u8) -> Option<&'a [u8]> {
+    pub(crate) fn take(&mut self, wanted: u8) -> Option<&'a [u8]> {
         let mut after = *self;
         let (tag, content) = after.next()?;
         (tag == wanted).then(|| {

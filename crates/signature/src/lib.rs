@@ -1,30 +1,57 @@
 //! Signatures of root hashes: detached PKCS #7 over the hexadecimal digits, as the kernel and systemd take them.
 //!
+//! * [`Signer`]: private key with its certificate, which signs.
+//! * [`Certificate`]: verifies signatures.
+//!
 //! A certificate is trusted as it is given: neither its issuer nor its time is looked at, as for the keys of the kernel.
 
 mod der;
+mod key;
 
-use crate::error::{Error, Kind, Result};
-use crate::registry::hex;
 use der::{Reader, tag, value};
-use rustls::SignatureScheme;
-use rustls::crypto::ring::sign::any_supported_type;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, SignatureVerificationAlgorithm};
+use key::{Key, KeyKind};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, SignatureVerificationAlgorithm};
 use sha2::{Digest, Sha256, Sha384, Sha512};
+use std::fmt;
 use tuff_verity::Root;
 use webpki::{EndEntityCert, ring};
 
+/// Result type of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Key or certificate that cannot be used: its path, and the reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    place: String,
+    what: String,
+}
+
+impl Error {
+    fn new(place: &str, what: impl fmt::Display) -> Self {
+        let (place, what) = (place.to_owned(), what.to_string());
+        Self { place, what }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.what)
+    }
+}
+
+impl std::error::Error for Error {}
+
 /// Object identifiers, in their encoded form without tag and length.
 mod oid {
-    pub(super) const SIGNED_DATA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 7, 2];
-    pub(super) const DATA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 7, 1];
-    pub(super) const MESSAGE_DIGEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 4];
-    pub(super) const SHA256: &[u8] = &[0x60, 0x86, 0x48, 1, 0x65, 3, 4, 2, 1];
-    pub(super) const SHA384: &[u8] = &[0x60, 0x86, 0x48, 1, 0x65, 3, 4, 2, 2];
-    pub(super) const SHA512: &[u8] = &[0x60, 0x86, 0x48, 1, 0x65, 3, 4, 2, 3];
-    pub(super) const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1];
-    pub(super) const ECDSA_SHA256: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
+    pub(crate) const SIGNED_DATA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 7, 2];
+    pub(crate) const DATA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 7, 1];
+    pub(crate) const MESSAGE_DIGEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 4];
+    pub(crate) const SHA256: &[u8] = &[0x60, 0x86, 0x48, 1, 0x65, 3, 4, 2, 1];
+    pub(crate) const SHA384: &[u8] = &[0x60, 0x86, 0x48, 1, 0x65, 3, 4, 2, 2];
+    pub(crate) const SHA512: &[u8] = &[0x60, 0x86, 0x48, 1, 0x65, 3, 4, 2, 3];
+    pub(crate) const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1];
+    pub(crate) const ECDSA_SHA256: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
 }
 
 /// Certificate with a public key.
@@ -36,7 +63,7 @@ pub struct Certificate {
 
 /// Private key with its certificate.
 pub struct Signer {
-    key: PrivateKeyDer<'static>,
+    key: Key,
     certificate: Certificate,
 }
 
@@ -44,13 +71,13 @@ impl Certificate {
     /// Parses the first certificate of a PEM file, or a certificate in DER. Errors name `place`.
     ///
     /// # Errors
-    /// `Usage` for bytes that are no certificate, or for one with another key than RSA or ECDSA.
+    /// Fails for bytes that are no certificate, or for one with another key than RSA or ECDSA.
     pub fn parse(bytes: &[u8], place: &str) -> Result<Self> {
         let pem = CertificateDer::from_pem_slice(bytes).ok();
         let der = pem.unwrap_or_else(|| CertificateDer::from(bytes.to_vec()));
         if let Err(e) = EndEntityCert::try_from(&der) {
             let what = format_args!("is no X.509 certificate in PEM or DER that can be used: {e}");
-            return Err(Error::new(Kind::Usage, place, what));
+            return Err(Error::new(place, what));
         }
         Ok(Self {
             der,
@@ -59,8 +86,13 @@ impl Certificate {
     }
 
     /// Path of the certificate, for messages.
-    pub(crate) fn place(&self) -> &str {
+    pub fn place(&self) -> &str {
         &self.place
+    }
+
+    /// SHA-256 of the certificate in DER.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        Sha256::digest(&self.der).into()
     }
 
     /// Returns true if one of the signatures in `signature` is of this root hash and by this certificate.
@@ -90,44 +122,43 @@ impl Signer {
     /// Combines a private key in PEM, which is not encrypted, and its certificate. Errors name `place`.
     ///
     /// # Errors
-    /// `Usage` for a key that cannot be used, or that belongs to another certificate.
+    /// Fails for a key that cannot be used, or that belongs to another certificate.
     pub fn new(key: &[u8], certificate: Certificate, place: &str) -> Result<Self> {
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
             let what = "is no private key in PEM, or an encrypted one; openssl pkey -in KEY -out PLAIN decrypts it";
-            Error::new(Kind::Usage, place, what)
+            Error::new(place, what)
         })?;
+        let unusable = || Error::new(place, "only keys of RSA and of ECDSA on P-256 can sign");
+        let key = Key::parse(&key).ok_or_else(unusable)?;
         let signer = Self { key, certificate };
         let root = Root::default();
-        let signature = signer.sign(&root).ok_or_else(|| {
-            let what = "only keys of RSA and of ECDSA on P-256 can sign";
-            Error::new(Kind::Usage, place, what)
-        })?;
+        let signature = signer.sign(&root).ok_or_else(unusable)?;
         if !signer.certificate.has_signed(&root, &signature) {
             let what = format_args!(
                 "does not belong to the certificate {}",
                 signer.certificate.place
             );
-            return Err(Error::new(Kind::Usage, place, what));
+            return Err(Error::new(place, what));
         }
         Ok(signer)
     }
 
-    /// Signs a root hash. The signature is PKCS #7 in DER, without certificates and attributes.
+    /// Certificate of the key.
+    pub fn certificate(&self) -> &Certificate {
+        &self.certificate
+    }
+
+    /// Signs a root hash. The signature is PKCS #7 in DER, without certificates and attributes. Signatures by an RSA key are
+    /// always the same; those by an ECDSA key contain a random number. Returns `None` if the host has no random numbers.
     pub fn sign(&self, root: &Root) -> Option<Vec<u8>> {
-        let key = any_supported_type(&self.key).ok()?;
-        let schemes = [
-            SignatureScheme::RSA_PKCS1_SHA256,
-            SignatureScheme::ECDSA_NISTP256_SHA256,
-        ];
-        let signer = key.choose_scheme(&schemes)?;
-        let signature = signer.sign(hex(root).as_bytes()).ok()?;
+        let signature = self.key.sign(hex(root).as_bytes())?;
         let certificate = EndEntityCert::try_from(&self.certificate.der).ok()?;
         let null = value(tag::NULL, &[]);
         let object = |oid: &[u8]| value(tag::OID, &[oid]);
         let digest = value(tag::SEQUENCE, &[&object(oid::SHA256), &null]);
-        let algorithm = match signer.scheme() {
-            SignatureScheme::RSA_PKCS1_SHA256 => value(tag::SEQUENCE, &[&object(oid::RSA), &null]),
-            _ => value(tag::SEQUENCE, &[&object(oid::ECDSA_SHA256)]),
+        let algorithm = match self.key.kind() {
+            KeyKind::Rsa => value(tag::SEQUENCE, &[&object(oid::RSA), &null]),
+            KeyKind::EcdsaP256 => value(tag::SEQUENCE, &[&object(oid::ECDSA_SHA256)]),
         };
         let version = value(tag::INTEGER, &[&[1]]);
         let issuer = value(tag::SEQUENCE, &[certificate.issuer()]);
@@ -154,6 +185,11 @@ impl Signer {
         let signed = value(tag::CONTEXT_0, &[&signed]);
         Some(value(tag::SEQUENCE, &[&object(oid::SIGNED_DATA), &signed]))
     }
+}
+
+/// Formats bytes in hexadecimal, two digits each.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Digest of signed bytes.

@@ -1,0 +1,43 @@
+//! Keys and certificates for signatures of root hashes.
+
+use std::path::{Path, PathBuf};
+use tuff_erofs::{Error, Result};
+use tuff_signature::{Certificate, Signer};
+
+/// Paths of a private key and of its certificate.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyPair {
+    key: PathBuf,
+    certificate: PathBuf,
+}
+
+impl KeyPair {
+    /// Parses `KEY,CERT`.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once(',') {
+            Some((key, certificate)) if !key.is_empty() && !certificate.is_empty() => Ok(Self {
+                key: key.into(),
+                certificate: certificate.into(),
+            }),
+            _ => Err("write it as KEY.pem,CERT.pem".to_owned()),
+        }
+    }
+
+    /// Reads both files.
+    pub(crate) fn signer(&self) -> Result<Signer> {
+        let key = read(&self.key)?;
+        let certificate = certificate(&self.certificate)?;
+        let place = self.key.display().to_string();
+        Signer::new(&key, certificate, &place).map_err(Error::usage)
+    }
+}
+
+/// Reads a certificate.
+pub(crate) fn certificate(path: &Path) -> Result<Certificate> {
+    let place = path.display().to_string();
+    Certificate::parse(&read(path)?, &place).map_err(Error::usage)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|e| Error::io(path.display(), "cannot read", e))
+}

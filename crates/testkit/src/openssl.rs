@@ -1,0 +1,38 @@
+//! Keys and certificates, made by openssl.
+
+use crate::skipped;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Key of RSA, as arguments of [`certificate`].
+pub const RSA: &[&str] = &["-newkey", "rsa:2048"];
+
+/// Key on the curve P-256.
+pub const P256: &[&str] = &["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
+
+/// Runs openssl in a directory. `None`, after a note, if the host has no openssl.
+pub fn openssl(dir: &Path, args: &[&str]) -> Option<Output> {
+    let mut openssl = Command::new("openssl");
+    match openssl.args(args).current_dir(dir).output() {
+        Ok(out) => Some(out),
+        Err(e) => {
+            skipped(format_args!("openssl: {e}"));
+            None
+        }
+    }
+}
+
+/// Makes the files `NAME.key` and `NAME.pem`: a key of a kind such as [`RSA`], and its certificate.
+///
+/// # Panics
+/// If openssl fails.
+pub fn certificate(dir: &Path, name: &str, kind: &[&str]) -> Option<()> {
+    let (key, certificate) = (format!("{name}.key"), format!("{name}.pem"));
+    let subject = format!("/O=Test/CN={name}");
+    let files = ["-keyout", &key, "-out", &certificate];
+    let form = ["req", "-x509", "-nodes", "-days", "2", "-subj", &subject];
+    let out = openssl(dir, &[&form[..], &files, kind].concat())?;
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{said}");
+    Some(())
+}
