@@ -329,6 +329,16 @@ mod tests {
     }
 
     #[test]
+    fn a_damaged_entry_is_absent() {
+        let (data, state) = files();
+        let cache = ImageCache::new(data, again(&state), CHUNK).unwrap();
+        state.write_all_at(&[0xFF; 16], 32).unwrap();
+        assert!(cache.is_present(0));
+        assert!(!cache.read(0, 0, &mut [0; 10], |_| true));
+        assert!(!cache.is_present(0));
+    }
+
+    #[test]
     fn a_chunk_that_the_verifier_refuses_is_absent() {
         let (data, state) = files();
         let cache = ImageCache::new(again(&data), again(&state), CHUNK).unwrap();

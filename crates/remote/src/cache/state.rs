@@ -42,7 +42,8 @@ impl Entry {
     pub(crate) fn removed(self) -> Self {
         Self {
             checksum: 0,
-            generation: self.generation + 1,
+            // A damaged file may hold any number.
+            generation: self.generation.wrapping_add(1),
         }
     }
 
