@@ -19,6 +19,9 @@ pub(crate) struct RemoteArgs {
     /// Time after which a part that cannot be fetched is an I/O error [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=3600), help_heading = "Image")]
     pub(crate) fetch_timeout: Option<u16>,
+    /// Send no second request when an answer is late, to measure what the second one is worth.
+    #[arg(long, hide = true)]
+    pub(crate) no_hedging: bool,
 }
 
 /// Returns true if an image is named by a URL rather than by a path.
@@ -84,6 +87,7 @@ mod with_clients {
         options.root_hash = root;
         options.cache_max = args.cache_max.unwrap_or(options.cache_max);
         options.retry = retry(args);
+        options.hedging = !args.no_hedging;
         Ok(options)
     }
 
@@ -174,6 +178,7 @@ mod with_clients {
                 ("remote_pending_bytes", stats.pending_bytes),
                 ("remote_requests", stats.requests),
                 ("remote_demand_misses", stats.demand_misses),
+                ("remote_demand_waits", stats.demand_waits),
                 ("remote_hedged_requests", stats.hedged_requests),
                 ("remote_retries", stats.retries),
                 ("remote_failed_requests", stats.failed_requests),

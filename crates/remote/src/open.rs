@@ -82,8 +82,7 @@ impl Opening<'_> {
             first.clone(),
             self.place.clone(),
             runtime()?.handle().clone(),
-            self.options.connections.min(Options::CONNECTIONS_MAX),
-            self.options.retry.deadline,
+            self.options,
         );
         let cached = Cached {
             directory,

@@ -15,6 +15,8 @@ pub struct Options {
     pub root_hash: Option<Root>,
     /// Number of connections, 1 to 32.
     pub connections: usize,
+    /// Sends a second request when the answer that a reader waits for is late.
+    pub hedging: bool,
     /// Repetition of failed requests.
     pub retry: RetryPolicy,
 }
@@ -33,6 +35,7 @@ impl Options {
             cache_max: Self::CACHE_MAX,
             root_hash: None,
             connections: Self::CONNECTIONS_MAX,
+            hedging: true,
             retry: RetryPolicy::default(),
         }
     }

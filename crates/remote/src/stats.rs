@@ -17,8 +17,10 @@ pub struct Stats {
     pub pending_bytes: u64,
     /// Requests for ranges, without repeated and hedged ones.
     pub requests: u64,
-    /// Reads that waited for the network.
+    /// Reads that needed bytes which were neither there nor requested.
     pub demand_misses: u64,
+    /// Reads that waited for the network, also for bytes that were requested before.
+    pub demand_waits: u64,
     /// Requests that were sent a second time because the answer was late.
     pub hedged_requests: u64,
     /// Requests that were repeated after a failure.
@@ -34,6 +36,7 @@ pub(crate) struct Counters {
     pub(crate) shared_bytes: AtomicU64,
     pub(crate) requests: AtomicU64,
     pub(crate) misses: AtomicU64,
+    pub(crate) waits: AtomicU64,
     pub(crate) hedged: AtomicU64,
     pub(crate) failed: AtomicU64,
 }

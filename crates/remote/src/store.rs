@@ -12,7 +12,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tuff_store::{FileStore, ReadAt};
 
@@ -50,6 +50,14 @@ pub(crate) struct Cached {
     pub(crate) cache: Arc<ImageCache>,
     pub(crate) verifier: Option<Arc<Verifier>>,
     pub(crate) fetcher: Arc<Fetcher>,
+}
+
+/// How the bytes of a read were had.
+#[derive(Clone, Copy, Default)]
+struct Access {
+    has_waited: bool,
+    /// True if bytes were neither there nor requested.
+    has_missed: bool,
 }
 
 /// Complete image as a plain file, whose bytes stay as long as the value lives.
@@ -115,6 +123,14 @@ impl RemoteStore {
         }
     }
 
+    /// Requests a range for a reader. Returns true if a part of it was neither there nor requested.
+    fn read_ahead(&self, cached: &Cached, offset: u64, len: u64) -> bool {
+        let end = offset.saturating_add(len).min(self.size).div_ceil(CHUNK);
+        let first = offset / CHUNK;
+        let end = end.min(first + HINT_MAX);
+        first < end && cached.fetcher.read_ahead(first..end)
+    }
+
     /// Failure that ended the fill before the image was complete.
     pub fn failure(&self) -> Option<Error> {
         match &self.source {
@@ -132,11 +148,12 @@ impl RemoteStore {
         };
         if let Source::Remote(cached) = &self.source {
             let counters = &cached.fetcher.counters;
-            let [fetched, shared, requests, misses, hedged, failed] = [
+            let [fetched, shared, requests, misses, waits, hedged, failed] = [
                 &counters.fetched_bytes,
                 &counters.shared_bytes,
                 &counters.requests,
                 &counters.misses,
+                &counters.waits,
                 &counters.hedged,
                 &counters.failed,
             ]
@@ -149,6 +166,7 @@ impl RemoteStore {
                 pending_bytes: cached.fetcher.pending_bytes(),
                 requests,
                 demand_misses: misses,
+                demand_waits: waits,
                 hedged_requests: hedged,
                 retries: cached.fetcher.object().retries(),
                 failed_requests: failed,
@@ -229,16 +247,19 @@ impl Cached {
         verifier.is_none_or(|verifier| verifier.verify(chunk * CHUNK, bytes).is_ok())
     }
 
-    /// Reads a part of one chunk, from the cache or from the source. Returns true if it waited for the source.
-    fn read(&self, chunk: u64, skip: usize, buf: &mut [u8], place: &str) -> Result<bool> {
+    /// Reads a part of one chunk, from the cache or from the source.
+    fn read(&self, chunk: u64, skip: usize, buf: &mut [u8], place: &str) -> Result<Access> {
         for _ in 0..ATTEMPTS_MAX {
             let verify = |bytes: &[u8]| self.is_right(chunk, bytes);
             if self.cache.read(chunk, skip, buf, verify) {
-                return Ok(false);
+                return Ok(Access::default());
             }
-            if let Some(part) = self.fetcher.fetch(chunk)? {
+            if let Some((part, has_missed)) = self.fetcher.fetch(chunk)? {
                 part.copy(chunk, skip, buf);
-                return Ok(true);
+                return Ok(Access {
+                    has_waited: true,
+                    has_missed,
+                });
             }
         }
         Err(unstable(chunk, place))
@@ -282,19 +303,23 @@ impl ReadAt for RemoteStore {
         let left = self.size.saturating_sub(offset);
         let len = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let mut done = 0;
+        let mut access = Access::default();
         if len as u64 > CHUNK {
-            self.will_need(offset, len as u64);
+            access.has_missed = self.read_ahead(cached, offset, len as u64);
         }
-        let mut has_waited = false;
         while done < len {
             let at = offset + done as u64;
             let (chunk, skip) = (at / CHUNK, (at % CHUNK) as usize); // fits: below CHUNK
             let part = (len - done).min(CHUNK as usize - skip);
-            has_waited |= cached.read(chunk, skip, &mut buf[done..done + part], &self.place)?;
+            let read = cached.read(chunk, skip, &mut buf[done..done + part], &self.place)?;
+            access.has_waited |= read.has_waited;
+            access.has_missed |= read.has_missed;
             done += part;
         }
-        let misses = &cached.fetcher.counters.misses;
-        misses.fetch_add(has_waited.into(), Ordering::Relaxed);
+        let counters = &cached.fetcher.counters;
+        let add = |counter: &AtomicU64, is: bool| counter.fetch_add(is.into(), Ordering::Relaxed);
+        add(&counters.waits, access.has_waited);
+        add(&counters.misses, access.has_missed);
         Ok(done)
     }
 
@@ -309,14 +334,11 @@ impl ReadAt for RemoteStore {
     }
 
     fn will_need(&self, offset: u64, len: u64) {
-        let cached = match &self.source {
-            Source::Local { file, .. } => return file.will_need(offset, len),
-            Source::Remote(cached) => cached,
-        };
-        let end = offset.saturating_add(len).min(self.size).div_ceil(CHUNK);
-        let first = offset / CHUNK;
-        if first < end {
-            cached.fetcher.read_ahead(first..end.min(first + HINT_MAX));
+        match &self.source {
+            Source::Local { file, .. } => file.will_need(offset, len),
+            Source::Remote(cached) => {
+                self.read_ahead(cached, offset, len);
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use super::pace::Started;
 use super::queue::{FillFailure, Part, Priority, Queue, Slot};
 use crate::cache::{CHUNK, Directory, ImageCache};
 use crate::error::{Error, Kind, Result};
+use crate::options::Options;
 use crate::shared::SharedBlocks;
 use crate::source::{Later, Object};
 use crate::stats::Counters;
@@ -35,6 +36,7 @@ pub(crate) struct Fetcher {
     place: String,
     pub(super) runtime: Handle,
     connections: usize,
+    hedging: bool,
     /// Time after which a request for bytes that do not match is not repeated.
     deadline: Duration,
     /// Name of the image in the cache.
@@ -55,8 +57,7 @@ impl Fetcher {
         verifier: Option<Arc<Verifier>>,
         place: String,
         runtime: Handle,
-        connections: usize,
-        deadline: Duration,
+        options: &Options,
     ) -> Self {
         Self {
             object,
@@ -65,8 +66,9 @@ impl Fetcher {
             verifier,
             place,
             runtime,
-            connections: connections.max(1),
-            deadline,
+            connections: options.connections.clamp(1, Options::CONNECTIONS_MAX),
+            hedging: options.hedging,
+            deadline: options.retry.deadline,
             key,
             shared: OnceCell::new(),
             counters: Counters::default(),
@@ -95,14 +97,15 @@ impl Fetcher {
         self.finished.notify_all();
     }
 
-    /// Fetches a chunk and waits for it. Returns `None` if it is in the cache.
-    pub(crate) fn fetch(self: &Arc<Self>, chunk: u64) -> Result<Option<Arc<Part>>> {
+    /// Fetches a chunk and waits for it. Returns `None` if it is in the cache, and true with a chunk that was requested for
+    /// this reader rather than before.
+    pub(crate) fn fetch(self: &Arc<Self>, chunk: u64) -> Result<Option<(Arc<Part>, bool)>> {
         let mut queue = self.queue();
-        let slot = match queue.slots.get(&chunk) {
-            Some(slot) => Arc::clone(slot),
+        let (slot, is_miss) = match queue.slots.get(&chunk) {
+            Some(slot) => (Arc::clone(slot), false),
             // A request stores its chunks before it removes their slots.
             None if self.cache.is_present(chunk) => return Ok(None),
-            None => self.demand(&mut queue, chunk),
+            None => (self.demand(&mut queue, chunk), true),
         };
         queue.waiting += 1;
         let result = loop {
@@ -119,14 +122,16 @@ impl Fetcher {
         if queue.waiting == 0 {
             self.changed.notify_one();
         }
-        result.map(Some)
+        result.map(|part| Some((part, is_miss)))
     }
 
-    /// Asks for chunks that a reader is expected to want, without waiting.
-    pub(crate) fn read_ahead(self: &Arc<Self>, chunks: Range<u64>) {
+    /// Asks for chunks that a reader is expected to want, without waiting. Returns true if one was neither there nor
+    /// requested.
+    pub(crate) fn read_ahead(self: &Arc<Self>, chunks: Range<u64>) -> bool {
         let mut queue = self.queue();
-        self.want_ahead(&mut queue, chunks);
+        let is_miss = self.want_ahead(&mut queue, chunks);
         self.dispatch(&mut queue);
+        is_miss
     }
 
     /// Asks for chunks in their order, after what readers want.
@@ -183,12 +188,14 @@ impl Fetcher {
         slot
     }
 
-    fn want_ahead(&self, queue: &mut Queue, chunks: Range<u64>) {
+    fn want_ahead(&self, queue: &mut Queue, chunks: Range<u64>) -> bool {
+        let mut is_miss = false;
         for chunk in chunks.start..chunks.end.min(self.cache.len()) {
             if !queue.slots.contains_key(&chunk) && !self.cache.is_present(chunk) {
-                queue.ahead.insert(chunk);
+                is_miss |= queue.ahead.insert(chunk);
             }
         }
+        is_miss
     }
 
     /// Length of a run of chunks. Unit: bytes.
@@ -387,8 +394,8 @@ impl Fetcher {
         let is_demand = priority == Priority::Demand;
         let mut first = self.object.read(range.clone());
         let late_after = match is_demand {
-            true => self.queue().pace.late_after(),
-            false => None,
+            true if self.hedging => self.queue().pace.late_after(),
+            _ => None,
         };
         let bytes = match late_after {
             None => first.await?,
