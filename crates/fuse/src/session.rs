@@ -21,6 +21,8 @@ pub struct SessionOptions {
     pub transport: Transport,
     /// Policy for holding the CPU latency limit while requests arrive.
     pub cpu_latency: CpuLatencyMode,
+    /// True to raise the kernel's readahead, where root runs the session. False for a service that reads ahead itself.
+    pub raises_read_ahead: bool,
 }
 
 impl Default for SessionOptions {
@@ -29,6 +31,7 @@ impl Default for SessionOptions {
             threads: default_threads(),
             transport: Transport::Auto,
             cpu_latency: CpuLatencyMode::Auto,
+            raises_read_ahead: true,
         }
     }
 }
@@ -111,11 +114,13 @@ impl<S: Service> Session<S> {
             ));
         }
         // Needs root. Reads are shorter without it.
-        let device = mountpoint::device_known(self.dir());
-        let raised = device.and_then(|device| mountpoint::raise_read_ahead(device, ringing));
+        let raised = options.raises_read_ahead.then(|| {
+            let device = mountpoint::device_known(self.dir())?;
+            mountpoint::raise_read_ahead(device, ringing)
+        });
         let read_ahead = match raised {
-            Ok(kb) => format!("reading ahead {kb} KiB"),
-            Err(_) => "reading ahead as the kernel does by default".to_owned(),
+            Some(Ok(kb)) => format!("reading ahead {kb} KiB"),
+            _ => "reading ahead as the kernel does by default".to_owned(),
         };
         self.summary = format!(
             "transport {}, protocol 7.{}, threads: {}, {read_ahead}{}",

@@ -119,6 +119,8 @@ impl Mount<'_> {
             return Ok(Err(why));
         }
         let handler = exported::handler(store, &args.image.image, &self.log);
+        let image = self.open.open_remote(store, &args.image.image)?;
+        let prefetch = self.prefetch(store, move |profile| profile.physical_ranges(&image));
         let signals = Signals::register()?;
         let mount = match exported::mount(args, &handler) {
             Ok(mount) => mount,
@@ -132,8 +134,7 @@ impl Mount<'_> {
         let counters = Arc::clone(&handler);
         // Without counters the mount is as good.
         let _ = counters_socket::serve(device, move || counters.stats_text());
-        let image = life.or_detach(self.open.open_remote(store, &args.image.image))?;
-        self.prefetch(&life, store, move |profile| profile.physical_ranges(&image))?;
+        life.beside(prefetch)?;
         let swap = life.or_detach(self.swap(store, &handler, (dir, device)))?;
         if args.verbose {
             eprintln!("tuff: mounted by the kernel, on the served image; {how}");
@@ -158,26 +159,34 @@ impl Mount<'_> {
         })
     }
 
-    /// Fetches in advance, in a thread of its own.
+    /// Requests the parts of a given profile, before a program can read them. Returns what is left for a thread of its own.
     fn prefetch(
         &self,
-        life: &Lifetime,
         store: &Arc<RemoteImage>,
         ranges: impl Fn(&Profile) -> Vec<Range<u64>> + Send + 'static,
-    ) -> Result<()> {
+    ) -> impl FnOnce() + Send + 'static {
         let report = prefetch::Report {
             log: self.log.clone(),
             is_verbose: self.args.verbose,
             is_foreground: self.args.foreground,
         };
         let profile = self.profile.clone();
-        let work = self.args.prefetch.work(store, profile, ranges, report);
-        life.beside(work)
+        self.args.prefetch.work(store, profile, ranges, report)
     }
 
     fn through_fuse(&self, store: Option<Arc<RemoteImage>>) -> Result<ExitCode> {
         let Self { args, log, .. } = self;
         let (fs, recording) = self.filesystem(store.as_ref())?;
+        let prefetch = store.as_ref().map(|store| {
+            let (fs, offset) = (fs.clone(), self.open.offset);
+            self.prefetch(store, move |profile| {
+                let mut ranges = profile.physical_ranges(fs.server().image());
+                for range in &mut ranges {
+                    *range = range.start.saturating_add(offset)..range.end.saturating_add(offset);
+                }
+                ranges
+            })
+        });
         let pin = args
             .pin
             .clone()
@@ -197,6 +206,7 @@ impl Mount<'_> {
             threads,
             transport,
             cpu_latency: args.keep_awake,
+            ..SessionOptions::default()
         };
         let session = Session::start(
             handler.clone(),
@@ -221,15 +231,10 @@ impl Mount<'_> {
             eprintln!("tuff: {summary}");
         }
         let mut swap = None;
+        if let Some(prefetch) = prefetch {
+            life.beside(prefetch)?;
+        }
         if let Some(store) = &store {
-            let (fs, offset) = (fs.clone(), self.open.offset);
-            self.prefetch(&life, store, move |profile| {
-                let mut ranges = profile.physical_ranges(fs.server().image());
-                for range in &mut ranges {
-                    *range = range.start.saturating_add(offset)..range.end.saturating_add(offset);
-                }
-                ranges
-            })?;
             if exported::refusal(self.mounting, &self.open).is_none() && args.record.is_none() {
                 let device = mountpoint::device_known(&dir).map_err(|e| self.failed(e));
                 let started = device.and_then(|device| self.swap(store, &handler, (dir, device)));

@@ -87,6 +87,8 @@ pub(super) fn mount(args: &Args, handler: &Arc<Handler>) -> Result<Exported, Str
         // Threads of rings would serve the requests of one processor each, also while they wait.
         transport: Transport::Dev,
         cpu_latency: args.keep_awake,
+        // The store reads ahead, and a profile knows better than the kernel what comes next.
+        raises_read_ahead: false,
     };
     let session = Session::start(Arc::clone(handler), mountpoint, options).map_err(shown)?;
     // The child holds the directory. Unless it mounts, its end closes the last reference to the export.

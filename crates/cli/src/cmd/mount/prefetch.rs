@@ -60,7 +60,8 @@ impl PrefetchArgs {
         self.prefetch.as_deref().map(read).transpose()
     }
 
-    /// Returns what a thread of its own has to do. `ranges` finds the parts of a profile in the remote object.
+    /// Requests the parts of a given profile, and returns what a thread of its own has to do. `ranges` finds the parts of a
+    /// profile in the remote object.
     pub(super) fn work(
         &self,
         image: &Arc<RemoteImage>,
@@ -75,8 +76,14 @@ impl PrefetchArgs {
             report,
         };
         let (fill, rate) = (self.fill, self.fill_rate);
+        let is_given = profile.is_some();
+        if let Some(profile) = profile {
+            work.prefetch(&profile);
+        }
         move || {
-            work.prefetch(profile);
+            if !is_given {
+                work.prefetch_beside();
+            }
             if fill {
                 work.fill(rate);
             }
@@ -102,19 +109,20 @@ impl Work {
         }
     }
 
-    /// Prefetches what a profile names: the given one, or the one beside the image.
-    fn prefetch(&self, profile: Option<Profile>) {
-        let beside = || match self.image.profile() {
-            Ok(text) => text.map(|text| Profile::parse(&text)),
-            Err(e) => Some(Err(e)),
-        };
-        let profile = match profile.map(Ok).or_else(beside) {
-            Some(Ok(profile)) => profile,
+    /// Prefetches what the profile beside the image names, if there is one.
+    fn prefetch_beside(&self) {
+        let text = self.image.profile();
+        match text.and_then(|text| text.map(|text| Profile::parse(&text)).transpose()) {
+            Ok(Some(profile)) => self.prefetch(&profile),
+            Ok(None) => {}
             // Without a profile the image is read all the same.
-            Some(Err(e)) => return self.report.log.again(format_args!("no prefetch: {e}")),
-            None => return,
-        };
-        let ranges = (self.ranges)(&profile);
+            Err(e) => self.report.log.again(format_args!("no prefetch: {e}")),
+        }
+    }
+
+    /// Prefetches what a profile names.
+    fn prefetch(&self, profile: &Profile) {
+        let ranges = (self.ranges)(profile);
         let bytes = ranges.iter().map(|range| range.end - range.start).sum();
         self.image.prefetch(&ranges);
         self.tell(format_args!(

@@ -141,6 +141,7 @@ fn mount(args: &Args, handler: Arc<Handler>) -> Result<Session<Handler>> {
         threads: THREADS,
         transport: Transport::Dev,
         cpu_latency: CpuLatencyMode::Off,
+        ..SessionOptions::default()
     };
     Session::start(handler, mountpoint, options).map_err(failed)
 }

@@ -114,6 +114,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         threads,
         transport: args.transport,
         cpu_latency: args.keep_awake,
+        ..SessionOptions::default()
     };
     let served = Session::start(Arc::new(server), mountpoint, how).and_then(|served| {
         let (dir, log) = (dir.clone(), log.clone());
