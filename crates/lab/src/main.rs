@@ -147,7 +147,7 @@ fn run(verb: &Verb) -> Result<bool> {
                 start::run::run_alone(&name, &definition, c, emit)
             })
         }
-        Verb::Remote(c) => measure(&c.options, "remote", "remote", |e| remote::run(c, e)),
+        Verb::Remote(c) => measure(&c.options, "remote", &c.record(), |e| remote::run(c, e)),
         Verb::Volumes(c) => measure(&c.options, "volumes", "volumes", |e| volumes::run(c, e)),
         Verb::Fio(c) => measure(&c.options, "fio", "fio", |e| fio::run(c, e)),
         Verb::PowerLoss(c) => measure(&c.options, "power-loss", "power-loss", |e| {

@@ -422,7 +422,7 @@ fn programs_start_from_an_image_behind_a_url() {
     };
     let link = "remote --starts 1 --latency 0 --bandwidth 10000";
     lab.measure(link, &["--only", "json and ssl"]);
-    let record = record::Record::read(&[lab.path("records/remote.jsonl")]).unwrap();
+    let record = record::Record::read(&[lab.path("records/starts.jsonl")]).unwrap();
     for way in ["plain tree", "download first", "no profile"] {
         let sample = record
             .samples

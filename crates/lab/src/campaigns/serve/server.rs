@@ -136,14 +136,14 @@ impl Served {
         (image, filesystem): (&Path, &str),
         point: &Path,
     ) -> Result<Result<Served, String>> {
-        std::fs::create_dir_all(point).at("create", point)?;
-        let mut served = Served {
-            point: point.to_owned(),
-            child: None,
-            device: None,
-            mounted: false,
-        };
         let Some(program) = program else {
+            std::fs::create_dir_all(point).at("create", point)?;
+            let mut served = Served {
+                point: point.to_owned(),
+                child: None,
+                device: None,
+                mounted: false,
+            };
             let direct = filesystem == Format::Erofs.name() || is_block_device(image);
             let source = match direct {
                 true => image,
@@ -165,18 +165,31 @@ impl Served {
             }
             return Ok(Ok(served));
         };
-        let before = device_of(point)?;
         let mut command = Command::new(program);
         command
             .args(server.arguments())
             .args(extra)
             .args([image, point]);
+        Served::run(command, point)
+    }
+
+    /// Runs a server that mounts at the empty directory `point`, and waits until it has. The inner error is the reason for a
+    /// failure.
+    pub fn run(mut command: Command, point: &Path) -> Result<Result<Served, String>> {
+        std::fs::create_dir_all(point).at("create", point)?;
+        let before = device_of(point)?;
+        let program = PathBuf::from(command.get_program());
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        let child = command.spawn().at("run", program)?;
-        let child = served.child.insert(child);
+        let child = command.spawn().at("run", &program)?;
+        let mut served = Served {
+            point: point.to_owned(),
+            child: Some(child),
+            device: None,
+            mounted: false,
+        };
         let end = Instant::now() + PATIENCE;
         loop {
             // While a server starts, the call can block or fail. Both are handled by the loop.
@@ -184,7 +197,9 @@ impl Served {
                 served.mounted = true;
                 return Ok(Ok(served));
             }
-            if let Some(status) = child.try_wait().at("wait for", program)? {
+            let child = served.child.as_mut();
+            let ended = child.map(Child::try_wait).transpose();
+            if let Some(status) = ended.at("wait for", &program)?.flatten() {
                 served.child = None;
                 return Ok(Err(format!("the server exited: {status}")));
             }
@@ -277,7 +292,8 @@ fn is_block_device(path: &Path) -> bool {
         .is_ok_and(|m| m.file_type().is_block_device())
 }
 
-fn device_of(point: &Path) -> Result<u64> {
+/// Returns the number of the device at a mount point.
+pub(crate) fn device_of(point: &Path) -> Result<u64> {
     let attributes = File::open(point)
         .and_then(|f| f.metadata())
         .at("stat", point)?;

@@ -159,6 +159,16 @@ impl Script {
         Ok(Script { threads })
     }
 
+    /// Returns the same reads, shared by a number of threads.
+    pub fn shared_by(self, threads: usize) -> Script {
+        let mut shared = vec![Vec::new(); threads.max(1)];
+        for (i, job) in self.threads.into_iter().flatten().enumerate() {
+            shared[i % threads.max(1)].push(job);
+        }
+        shared.retain(|jobs| !jobs.is_empty());
+        Script { threads: shared }
+    }
+
     /// Returns the paths of the files to read, relative to the tree.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.threads.iter().flatten().filter_map(|job| match job {

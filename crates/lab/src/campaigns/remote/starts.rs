@@ -1,0 +1,244 @@
+//! Cold starts of programs out of `tuff mount URL`, beside other ways to get them.
+
+use super::layouts::{Chunks, LAYOUTS};
+use super::{PATH, Session, Values, bar, definition};
+use crate::campaigns::serve::image::Build;
+use crate::campaigns::serve::server::{Served, Server};
+use crate::campaigns::start::definition::Program;
+use crate::campaigns::start::inside::{Answer, Order};
+use crate::campaigns::start::rooted::Rooted;
+use crate::campaigns::start::run::start;
+use crate::measure::device::{DIRECT, Device, READ_ONLY};
+use crate::measure::{helper, stop};
+use crate::options::Emit;
+use crate::record::{Line, labels};
+use crate::{Error, Result};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Ways to start a program, with the options of `tuff mount`. PROFILE stands for the profile of an earlier start.
+const WAYS: [(&str, &[&str]); 7] = [
+    (TREE, &[]),
+    (DOWNLOAD, &[]),
+    (NO_PROFILE, &[]),
+    (PROFILE, &["--prefetch=PROFILE"]),
+    ("profile, fill", &["--prefetch=PROFILE", "--fill"]),
+    ("kernel, no profile", &["--kernel"]),
+    ("kernel, profile", &["--kernel", "--prefetch=PROFILE"]),
+];
+const TREE: &str = "plain tree";
+pub(super) const DOWNLOAD: &str = "download first";
+const NO_PROFILE: &str = "no profile";
+const PROFILE: &str = "profile";
+/// Shortest latency in milliseconds from which on the bars hold.
+const LATENCY_MIN: u64 = 20;
+
+pub(super) fn run(session: &Session<'_>, emit: Emit<'_>) -> Result<bool> {
+    let definition = definition()?;
+    let (tree, programs) = session.programs(&definition, emit)?;
+    let image = session.work.path("image");
+    let build = Build {
+        tree: &tree,
+        work: &session.work,
+        options: &session.conditions.options,
+    };
+    let built = build.run(&definition.images[0], &image, emit)?;
+    built.map_err(Error::Command)?;
+    let has_faults = !session.conditions.network.fault.is_empty();
+    if session.conditions.network.latency >= LATENCY_MIN && !has_faults {
+        emit(&bar("way", (PROFILE, Some(NO_PROFILE)), "cold_ms", 0.4))?;
+        emit(&bar("way", (PROFILE, Some(DOWNLOAD)), "cold_ms", 0.6))?;
+        emit(&bar(
+            "way",
+            (PROFILE, Some(NO_PROFILE)),
+            "demand_misses",
+            0.05,
+        ))?;
+        let kernel = ("kernel, profile", Some("kernel, no profile"));
+        emit(&bar("way", kernel, "demand_misses", 0.05))?;
+        emit(&bar("way", (PROFILE, None), "sent_ratio", 1.5))?;
+        emit(&bar(
+            "way",
+            (NO_PROFILE, None),
+            "requests_before_mount",
+            2.0,
+        ))?;
+    }
+    let rounds = session.conditions.starts.unwrap_or(definition.starts);
+    let starts = Starts {
+        session,
+        tree: &tree,
+        image: &image,
+    };
+    let mut fine = true;
+    for program in programs {
+        stop::check()?;
+        if let Err(reason) = starts.profile(program)? {
+            emit(&Line::failure(labels([("program", &program.name)]), reason))?;
+            continue;
+        }
+        fine &= starts.program(program, rounds, emit)?;
+    }
+    Ok(fine)
+}
+
+struct Starts<'a> {
+    session: &'a Session<'a>,
+    tree: &'a Path,
+    image: &'a Path,
+}
+
+/// Values of a start and the output of its program, or the reason for a failure.
+type Start = std::result::Result<(Values, Answer), String>;
+
+impl Starts<'_> {
+    fn program(&self, program: &Program, rounds: u32, emit: Emit<'_>) -> Result<bool> {
+        let cell = |way: &str| labels([("program", &program.name), ("way", way)]);
+        let disk_bytes = self.disk_bytes(program)?;
+        let (mut fine, mut expected) = (true, None);
+        for round in 1..=rounds {
+            let mut alone_ms = None;
+            for (way, options) in WAYS {
+                stop::check()?;
+                let failure = match self.start(program, way, options, u64::from(round))? {
+                    Ok((mut values, answer))
+                        if *expected.get_or_insert(answer.clone()) == answer =>
+                    {
+                        eprintln!("{}, {way}: {:.0} ms", program.name, values["cold_ms"]);
+                        if way == TREE {
+                            alone_ms = Some(values["start_ms"]);
+                        }
+                        if let Some(sent) = values.get("sent_bytes") {
+                            values.insert("sent_ratio".to_owned(), sent / disk_bytes);
+                        }
+                        emit(&Line::sample(cell(way), round, values))?;
+                        continue;
+                    }
+                    Ok(_) => "the output differs from that with the plain tree".to_owned(),
+                    Err(reason) => reason,
+                };
+                fine = false;
+                emit(&Line::failure(cell(way), failure))?;
+            }
+            let network = &self.session.conditions.network;
+            let alone_ms = alone_ms.filter(|_| network.fault.is_empty());
+            for (layout, alone_ms) in LAYOUTS.iter().zip(alone_ms.into_iter().cycle()) {
+                stop::check()?;
+                let profile = self.session.work.path("profile");
+                let chunks = layout.chunks(self.tree, &profile, &self.session.work);
+                let done =
+                    chunks.and_then(|chunks: Chunks| chunks.replay(network, u64::from(round)));
+                let cell = cell(layout.name);
+                match done {
+                    Ok(done) => {
+                        let cold = done.time.as_secs_f64() * 1e3 + alone_ms;
+                        eprintln!("{}, {}: {cold:.0} ms", program.name, layout.name);
+                        let values = [
+                            ("cold_ms", cold),
+                            ("requests", done.requests as f64),
+                            ("sent_bytes", done.bytes as f64),
+                            ("sent_ratio", done.bytes as f64 / disk_bytes),
+                        ];
+                        emit(&Line::sample(cell, round, values))?;
+                    }
+                    Err(e) => emit(&Line::failure(cell, e.to_string()))?,
+                }
+            }
+        }
+        Ok(fine)
+    }
+
+    /// Records the profile of a program, from a mount of the image itself.
+    fn profile(&self, program: &Program) -> Result<Result<(), String>> {
+        let option = format!("--record={}", self.session.work.path("profile").display());
+        let served = match self.session.mount(self.image, &[option])? {
+            Ok(served) => served,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let rooted = Rooted::on(served)?;
+        let done = start(&Order::new(rooted.point(), &program.command))?;
+        Ok(done.map(|_| ()))
+    }
+
+    /// Returns the bytes that the kernel reads from a disk for a start out of the image.
+    fn disk_bytes(&self, program: &Program) -> Result<f64> {
+        let device = Device::attach(self.image, &[READ_ONLY, DIRECT])?;
+        let point = self.session.work.path("mount");
+        let source = (device.path(), "erofs");
+        let served = Served::start(Server::Kernel, None, &[], source, &point)?;
+        let rooted = Rooted::on(served.map_err(Error::Command)?)?;
+        let done = start(&Order::new(rooted.point(), &program.command))?;
+        done.map_err(Error::Command)?;
+        let read = device.read_bytes();
+        drop(rooted);
+        read.map(|read| read as f64)
+            .ok_or_else(|| Error::Command("the loop device counts no reads".to_owned()))
+    }
+
+    /// Starts a program in a way. The inner error is the reason for a failure.
+    fn start(&self, program: &Program, way: &str, options: &[&str], seed: u64) -> Result<Start> {
+        let work = &self.session.work;
+        let local = work.path("downloaded");
+        let cache = self.session.empty_cache()?;
+        let remote = self.session.serve(self.image, seed)?;
+        let url = remote.url(PATH);
+        let mut values = Values::new();
+        let mut put = |name: &str, value: f64| values.insert(name.to_owned(), value);
+        let begin = Instant::now();
+        let mut before = 0;
+        let rooted = if way == TREE {
+            Rooted::of_tree(self.tree, &work.path("mount"))?
+        } else {
+            let profile = work.path("profile").display().to_string();
+            let options = options
+                .iter()
+                .map(|option| option.replace("PROFILE", &profile));
+            let mut options: Vec<String> = options.collect();
+            let image = if way == DOWNLOAD {
+                let words = "-sS --retry 99 --retry-all-errors --retry-delay 1".split(' ');
+                let paths = [OsStr::new("-o"), local.as_os_str(), OsStr::new(&url)];
+                helper::output("curl", words.map(OsStr::new).chain(paths))?;
+                local
+            } else {
+                options.push(cache);
+                PathBuf::from(url)
+            };
+            let served = match self.session.mount(&image, &options)? {
+                Ok(served) => served,
+                Err(reason) => return Ok(Err(reason)),
+            };
+            before = remote.take_requests(PATH);
+            if way == NO_PROFILE {
+                put("requests_before_mount", before as f64);
+            }
+            Rooted::on(served)?
+        };
+        let done = match start(&Order::new(rooted.point(), &program.command))? {
+            Ok(done) if done.answer.exit == 0 => done,
+            Ok(done) => {
+                return Ok(Err(format!(
+                    "exits with {}: {}",
+                    done.answer.exit, done.said
+                )));
+            }
+            Err(reason) => return Ok(Err(reason)),
+        };
+        put("cold_ms", begin.elapsed().as_secs_f64() * 1e3);
+        put("start_ms", done.ns as f64 / 1e6);
+        if way != TREE {
+            put("requests", (before + remote.take_requests(PATH)) as f64);
+            put("sent_bytes", remote.sent_bytes() as f64);
+        }
+        for counter in ["demand_misses", "demand_waits"] {
+            let value = self
+                .session
+                .counter(rooted.point(), &format!("remote_{counter}"));
+            if let Some(value) = value.filter(|_| way != TREE) {
+                put(counter, value);
+            }
+        }
+        values.extend(rooted.served().map(Served::used).unwrap_or_default());
+        Ok(Ok((values, done.answer)))
+    }
+}
