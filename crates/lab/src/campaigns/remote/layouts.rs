@@ -73,7 +73,7 @@ pub(super) struct Replayed {
 impl Layout {
     /// Compresses the chunks that the reads of a profile touch in a tree.
     pub(super) fn chunks(&self, tree: &Path, profile: &Path, work: &Work) -> Result<Chunks> {
-        let path = work.path("chunks");
+        let path = work.path(&format!("chunks-{}", self.name));
         let mut out = File::create(&path).at("create", &path)?;
         let (mut requests, mut at) = (Vec::new(), 0);
         let mut put = |bytes: &[u8]| -> Result<()> {

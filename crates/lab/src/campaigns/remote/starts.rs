@@ -1,6 +1,6 @@
 //! Cold starts of programs out of `tuff mount URL`, beside other ways to get them.
 
-use super::layouts::{Chunks, LAYOUTS};
+use super::layouts::LAYOUTS;
 use super::{PATH, Session, Values, bar, definition};
 use crate::campaigns::serve::image::Build;
 use crate::campaigns::serve::server::{Served, Server};
@@ -96,6 +96,13 @@ impl Starts<'_> {
     fn program(&self, program: &Program, rounds: u32, emit: Emit<'_>) -> Result<bool> {
         let cell = |way: &str| labels([("program", &program.name), ("way", way)]);
         let disk_bytes = self.disk_bytes(program)?;
+        let network = &self.session.conditions.network;
+        let mut layouts = Vec::new();
+        for layout in LAYOUTS.iter().filter(|_| network.fault.is_empty()) {
+            let profile = self.session.work.path("profile");
+            let chunks = layout.chunks(self.tree, &profile, &self.session.work);
+            layouts.push((layout.name, chunks));
+        }
         let (mut fine, mut expected) = (true, None);
         for round in 1..=rounds {
             let mut alone_ms = None;
@@ -121,19 +128,20 @@ impl Starts<'_> {
                 fine = false;
                 emit(&Line::failure(cell(way), failure))?;
             }
-            let network = &self.session.conditions.network;
-            let alone_ms = alone_ms.filter(|_| network.fault.is_empty());
-            for (layout, alone_ms) in LAYOUTS.iter().zip(alone_ms.into_iter().cycle()) {
+            for (name, chunks) in &layouts {
+                let Some(alone_ms) = alone_ms else {
+                    continue;
+                };
                 stop::check()?;
-                let profile = self.session.work.path("profile");
-                let chunks = layout.chunks(self.tree, &profile, &self.session.work);
-                let done =
-                    chunks.and_then(|chunks: Chunks| chunks.replay(network, u64::from(round)));
-                let cell = cell(layout.name);
+                let done = match chunks {
+                    Ok(chunks) => chunks.replay(network, u64::from(round)),
+                    Err(e) => Err(Error::Command(e.to_string())),
+                };
+                let cell = cell(name);
                 match done {
                     Ok(done) => {
                         let cold = done.time.as_secs_f64() * 1e3 + alone_ms;
-                        eprintln!("{}, {}: {cold:.0} ms", program.name, layout.name);
+                        eprintln!("{}, {name}: {cold:.0} ms", program.name);
                         let values = [
                             ("cold_ms", cold),
                             ("requests", done.requests as f64),
