@@ -111,7 +111,7 @@ pub fn bucket_login() -> Option<String> {
     let names = ENVIRONMENT_CREDENTIALS
         .iter()
         .chain(&["AWS_SKIP_SIGNATURE"]);
-    let variable = names.copied().find(|name| is_set(&name));
+    let variable = names.copied().find(|name| is_set(name));
     match variable {
         Some(name) => Some(format!("{name} is set")),
         None => {

@@ -153,10 +153,7 @@ fn undescribed(schema: &Value, place: &str, found: &mut Vec<String>) {
     }
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
         let place = format!("{place}.{name}");
-        if !property["description"]
-            .as_str()
-            .is_some_and(|text| !text.is_empty())
-        {
+        if property["description"].as_str().is_none_or(str::is_empty) {
             found.push(place.clone());
         }
         undescribed(property, &place, found);

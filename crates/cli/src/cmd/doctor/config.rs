@@ -13,8 +13,8 @@ impl KernelConfig {
     pub(super) fn read(host: &Host) -> Self {
         let unpacked = |bytes: Vec<u8>| {
             let mut text = String::new();
-            let unpacked = flate2::read::GzDecoder::new(&bytes[..]).take(TEXT_MAX);
-            { unpacked }.read_to_string(&mut text).ok().map(|_| text)
+            let mut unpacked = flate2::read::GzDecoder::new(&bytes[..]).take(TEXT_MAX);
+            unpacked.read_to_string(&mut text).ok().map(|_| text)
         };
         let release = host.release();
         let plain = [

@@ -22,7 +22,7 @@ pub(super) fn facts(host: &Host) -> Vec<Fact> {
 }
 
 fn loops(host: &Host) -> Fact {
-    let fact = Fact::new(
+    let fact = Fact::about(
         "loop",
         "kernel mounts of image files before Linux 6.12, and with an offset or extra devices",
     );
@@ -42,7 +42,7 @@ fn loops(host: &Host) -> Fact {
 }
 
 fn verity(host: &Host, config: &KernelConfig) -> Fact {
-    let fact = Fact::new("dm-verity", "verification by the kernel (veritysetup open)");
+    let fact = Fact::about("dm-verity", "verification by the kernel (veritysetup open)");
     let instead = "until then tuff verifies: tuff mount --verity ROOT-HASH";
     let has_target =
         host.exists("/sys/module/dm_verity") || config.has("CONFIG_DM_VERITY").unwrap_or(true);
@@ -64,7 +64,7 @@ fn verity(host: &Host, config: &KernelConfig) -> Fact {
 }
 
 fn beneath(host: &Host) -> Fact {
-    let fact = Fact::new(
+    let fact = Fact::about(
         "mount-beneath",
         "replacing the mount of a URL by the kernel's when it is complete (tuff mount --kernel)",
     );
@@ -79,7 +79,7 @@ fn beneath(host: &Host) -> Fact {
 }
 
 fn fanotify(host: &Host, config: &KernelConfig) -> Fact {
-    let fact = Fact::new(
+    let fact = Fact::about(
         "fanotify",
         "filling image files before the kernel reads them, by other tools; no verb of tuff needs it",
     );

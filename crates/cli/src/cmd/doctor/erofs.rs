@@ -56,7 +56,7 @@ pub(super) fn facts(host: &Host) -> Vec<Fact> {
 }
 
 fn kernel(host: &Host) -> Fact {
-    let fact = Fact::new("kernel", "images that the kernel's EROFS can mount");
+    let fact = Fact::about("kernel", "images that the kernel's EROFS can mount");
     let (release, version) = (host.release(), host.kernel());
     let found = format!(
         "Linux {release}, pages of {} bytes",
@@ -86,7 +86,7 @@ fn kernel(host: &Host) -> Fact {
 }
 
 fn filesystem(host: &Host, config: &KernelConfig, tried: Attempt) -> Fact {
-    let fact = Fact::new(
+    let fact = Fact::about(
         "erofs",
         "kernel mounts (tuff mount --kernel, mount -t erofs)",
     );
@@ -113,7 +113,7 @@ fn filesystem(host: &Host, config: &KernelConfig, tried: Attempt) -> Fact {
 }
 
 fn files(host: &Host, config: &KernelConfig, tried: Attempt) -> Fact {
-    let fact = Fact::new(
+    let fact = Fact::about(
         "erofs-files",
         "kernel mounts of image files without a loop device",
     );
@@ -138,7 +138,7 @@ fn files(host: &Host, config: &KernelConfig, tried: Attempt) -> Fact {
 
 fn algorithm(host: &Host, config: &KernelConfig, tried: Attempt, feature: Feature, id: u8) -> Fact {
     let (name, setting, instead) = ALGORITHMS[usize::from(id)];
-    let fact = Fact::new(
+    let fact = Fact::about(
         name,
         format!("kernel mounts of images with {}", feature.name),
     );

@@ -46,8 +46,8 @@ pub(super) struct Question {
 }
 
 impl Fact {
-    #[expect(clippy::new_ret_no_self, reason = "a fact begins as a question")]
-    pub(super) fn new(name: &'static str, purpose: impl Into<String>) -> Question {
+    /// Begins a fact, whose state the [`Question`] takes.
+    pub(super) fn about(name: &'static str, purpose: impl Into<String>) -> Question {
         Question {
             name,
             purpose: purpose.into(),

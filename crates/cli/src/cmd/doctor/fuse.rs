@@ -23,7 +23,7 @@ pub(super) fn facts(host: &Host) -> Vec<Fact> {
 }
 
 fn device(host: &Host) -> Fact {
-    let fact = Fact::new("fuse", "tuff mount, tuff volume mount");
+    let fact = Fact::about("fuse", "tuff mount, tuff volume mount");
     let opened = OpenOptions::new()
         .read(true)
         .write(true)
@@ -43,7 +43,7 @@ fn device(host: &Host) -> Fact {
 }
 
 fn helper(host: &Host) -> Fact {
-    let fact = Fact::new("fusermount3", "mounts through FUSE without root");
+    let fact = Fact::about("fusermount3", "mounts through FUSE without root");
     if host.is_root {
         return fact.ok("not needed by root");
     }
@@ -64,7 +64,7 @@ fn helper(host: &Host) -> Fact {
 }
 
 fn allow_other(host: &Host) -> Fact {
-    let fact = Fact::new(
+    let fact = Fact::about(
         "fuse-allow-other",
         "mounts that other users may read (-o allow_other)",
     );
@@ -85,7 +85,7 @@ fn allow_other(host: &Host) -> Fact {
 }
 
 fn io_uring(host: &Host) -> Fact {
-    let fact = Fact::new("io_uring", "serving mounts with fewer system calls");
+    let fact = Fact::about("io_uring", "serving mounts with fewer system calls");
     let advice = "sysctl kernel.io_uring_disabled=0; until then mounts use /dev/fuse";
     let setting = host.text("/proc/sys/kernel/io_uring_disabled");
     match setting.as_deref() {
@@ -108,7 +108,7 @@ fn io_uring(host: &Host) -> Fact {
 }
 
 fn over_io_uring(host: &Host) -> Fact {
-    let fact = Fact::new(
+    let fact = Fact::about(
         "fuse-io_uring",
         "faster mounts (tuff mount --transport uring)",
     );

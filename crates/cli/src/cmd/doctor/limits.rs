@@ -28,7 +28,7 @@ pub(super) fn facts(host: &Host) -> Vec<Fact> {
 }
 
 fn open_files() -> Fact {
-    let fact = Fact::new("open-files", "volumes in zone files, images of many layers");
+    let fact = Fact::about("open-files", "volumes in zone files, images of many layers");
     match getrlimit(Resource::Nofile).current {
         None => fact.ok("no limit"),
         Some(n) if n >= FILES_MIN => fact.ok(format!("up to {n}")),
@@ -37,7 +37,7 @@ fn open_files() -> Fact {
 }
 
 fn locked_memory(host: &Host) -> Fact {
-    let fact = Fact::new("locked-memory", "rings of mounts over io_uring");
+    let fact = Fact::about("locked-memory", "rings of mounts over io_uring");
     match getrlimit(Resource::Memlock).current {
         None => fact.ok("no limit"),
         Some(n) if host.kernel() >= FIRST_UNCOUNTED => {
@@ -49,7 +49,7 @@ fn locked_memory(host: &Host) -> Fact {
 }
 
 fn memory(host: &Host) -> Fact {
-    let fact = Fact::new("memory", "builds and caches of mounts");
+    let fact = Fact::about("memory", "builds and caches of mounts");
     let available = host.text("/proc/meminfo").and_then(|text| {
         let line = text
             .lines()
@@ -90,7 +90,7 @@ fn group_limit(host: &Host) -> Option<u64> {
 }
 
 fn huge_pages(host: &Host) -> Fact {
-    let fact = Fact::new("huge-pages", "faster builds: tables of the match finders");
+    let fact = Fact::about("huge-pages", "faster builds: tables of the match finders");
     let advice = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled as root";
     let setting = host.text("/sys/kernel/mm/transparent_hugepage/enabled");
     match setting.as_deref() {

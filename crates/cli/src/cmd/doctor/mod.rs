@@ -82,7 +82,7 @@ fn examine(host: &Arc<Host>) -> Vec<Fact> {
         receive.recv_timeout(PATIENCE).unwrap_or_else(|_| {
             let found = "the host did not answer in time";
             let advice = "look for a device or filesystem that hangs";
-            vec![Fact::new(name, "this part of the examination").limited(found, advice)]
+            vec![Fact::about(name, "this part of the examination").limited(found, advice)]
         })
     });
     facts.collect()

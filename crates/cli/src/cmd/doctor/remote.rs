@@ -5,7 +5,7 @@ use super::host::Host;
 
 #[cfg(not(feature = "remote"))]
 pub(super) fn facts(_: &Host) -> Vec<Fact> {
-    let fact = Fact::new("urls", "images behind URLs, tuff push, tuff pull");
+    let fact = Fact::about("urls", "images behind URLs, tuff push, tuff pull");
     vec![fact.missing(
         "this tuff was built without the cargo feature 'remote'",
         "build it with default features",
@@ -31,7 +31,7 @@ mod with_clients {
     const SPACE_MIN: u64 = 1 << 30;
 
     pub(super) fn registry() -> Fact {
-        let fact = Fact::new(
+        let fact = Fact::about(
             "registry-login",
             "private images of registries (oci://), tuff push",
         );
@@ -46,7 +46,7 @@ mod with_clients {
     }
 
     pub(super) fn bucket() -> Fact {
-        let fact = Fact::new("bucket-login", "private buckets (s3://), tuff push");
+        let fact = Fact::about("bucket-login", "private buckets (s3://), tuff push");
         match tuff_remote::bucket_login() {
             Some(found) => fact.ok(found),
             None => fact.limited(
@@ -57,7 +57,7 @@ mod with_clients {
     }
 
     pub(super) fn cache() -> Fact {
-        let fact = Fact::new("cache", "parts of images behind URLs");
+        let fact = Fact::about("cache", "parts of images behind URLs");
         let Some(dir) = tuff_remote::default_cache() else {
             return fact.missing(
                 "there is no home directory",
