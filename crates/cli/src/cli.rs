@@ -19,6 +19,8 @@ pub(crate) struct Cli {
 #[derive(Subcommand)]
 pub(crate) enum Verb {
     Build(Box<cmd::build_image::BuildArgs>),
+    Disk(Box<cmd::build_image::disk::DiskArgs>),
+    Sysext(Box<cmd::build_image::sysext::SysextArgs>),
     Patch(Box<cmd::build_image::patch::PatchArgs>),
     Info(cmd::info::Args),
     Ls(cmd::ls::Args),

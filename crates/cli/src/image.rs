@@ -1,12 +1,14 @@
 //! Arguments shared by the verbs that read an image, and opening of that image.
 
 use crate::advice;
+use crate::disk::{self, FlatFiles};
 use crate::progress::{Counter, Meter};
 use crate::remote::{self, RemoteArgs, RemoteImage};
-use crate::text::unhex;
+use crate::text::parse_root;
 use crate::units::parse_size;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tuff_disk::Disk;
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_erofs::verity::{self, Root, Verified};
 use tuff_erofs::{Error, Result};
@@ -55,12 +57,6 @@ pub(crate) struct OpenArgs {
 
 /// Callback for a repaired block: true for one of the hash tree, and its byte offset.
 pub(crate) type OnMend = Arc<dyn Fn(bool, u64) + Send + Sync>;
-
-/// Parses a root hash.
-pub(crate) fn parse_root(text: &str) -> Result<Root, String> {
-    let bytes = unhex(text).and_then(|b| Root::try_from(b).ok());
-    bytes.ok_or_else(|| format!("'{text}' is not a root hash, which has 64 hexadecimal digits"))
-}
 
 impl ImageArgs {
     /// Arguments with which an image is opened whose reads the meter counts.
@@ -131,6 +127,14 @@ impl OpenArgs {
         }
     }
 
+    /// Disk at `path`, in which the image is a partition. `None` for other files.
+    pub(crate) fn disk(&self, path: &Path) -> Result<Option<Disk>> {
+        match self.offset {
+            0 => disk::open_file(path),
+            _ => Ok(None),
+        }
+    }
+
     fn at_offset(&self, store: Arc<dyn ReadAt>, path: &Path) -> Result<Arc<dyn ReadAt>> {
         if self.offset > store.size() {
             return Err(Error::usage(format_args!(
@@ -141,7 +145,10 @@ impl OpenArgs {
             )));
         }
         Ok(match self.offset {
-            0 => store,
+            0 => match disk::open(&store, path)? {
+                Some(disk) => disk.data_store(),
+                None => store,
+            },
             offset => Arc::new(Window::from(store, offset)),
         })
     }
@@ -157,17 +164,27 @@ impl OpenArgs {
         let Some(certificate) = &self.trust else {
             return Ok(None);
         };
-        let (path, root) = remote::trusted(path, certificate, &self.remote)?;
+        let mut open = Self {
+            trust: None,
+            ..self.clone()
+        };
+        let flat = FlatFiles::beside(path).filter(|_| !remote::is_url(path));
+        let flat = flat.filter(|flat| flat.signature.is_file());
+        let (path, root) = if let Some(disk) = disk::open_file(path)? {
+            (path.to_owned(), disk::trusted(&disk, path, certificate)?)
+        } else if let Some(flat) = flat {
+            let root = flat.trusted(certificate)?;
+            open.verity_tree = Some(flat.tree).filter(|tree| tree.is_file());
+            (path.to_owned(), root)
+        } else {
+            remote::trusted(path, certificate, &self.remote)?
+        };
         if self.verity.is_some_and(|verity| verity != root) {
             return Err(Error::usage(
                 "--trust: the root hash that was signed is not the one that was given",
             ));
         }
-        let open = Self {
-            verity: Some(root),
-            trust: None,
-            ..self.clone()
-        };
+        open.verity = Some(root);
         Ok(Some((path, open)))
     }
 
@@ -249,13 +266,16 @@ impl OpenArgs {
         store: &Arc<dyn ReadAt>,
         path: &'a Path,
     ) -> Result<(Arc<dyn ReadAt>, u64, &'a Path)> {
-        match &self.verity_tree {
-            Some(tree) => Ok((Arc::new(file(tree)?), 0, tree)),
-            None => {
-                let at = verity::find(store).map_err(|e| e.within(path.display()))?;
-                Ok((Arc::clone(store), at, path))
-            }
+        if let Some(tree) = &self.verity_tree {
+            return Ok((Arc::new(file(tree)?), 0, tree));
         }
+        if let Some(disk) = self.disk(path)? {
+            let what = "the disk has no partition with a hash tree";
+            let missing = || Error::usage(format_args!("{}: {what}", path.display()));
+            return Ok((disk.tree_store().ok_or_else(missing)?, 0, path));
+        }
+        let at = verity::find(store).map_err(|e| e.within(path.display()))?;
+        Ok((Arc::clone(store), at, path))
     }
 }
 

@@ -37,6 +37,7 @@ mod cmd;
 #[cfg(any(feature = "explore", feature = "report"))]
 mod comparison;
 mod counters_socket;
+mod disk;
 mod file_kind;
 mod help;
 mod image;
@@ -46,7 +47,6 @@ mod overwrite;
 mod progress;
 mod remote;
 mod select;
-#[cfg(feature = "remote")]
 mod signing;
 mod sink;
 mod text;
@@ -74,6 +74,8 @@ fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&command.get_matches_from(args)).unwrap_or_else(|e| e.exit());
     let result = match cli.verb {
         Verb::Build(args) => cmd::build_image::run(*args),
+        Verb::Disk(args) => cmd::build_image::disk::run(*args),
+        Verb::Sysext(args) => cmd::build_image::sysext::run(*args),
         Verb::Patch(args) => cmd::build_image::patch::run(*args),
         Verb::Info(args) => cmd::info::run(&args),
         Verb::Ls(args) => cmd::ls::run(&args),

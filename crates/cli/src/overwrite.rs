@@ -7,12 +7,13 @@ use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
+use tuff_disk::is_sealed;
 use tuff_erofs::serve::Profile;
 use tuff_erofs::{Error, Result};
 use tuff_store::retry;
 
 /// Length of a head that identifies every format that is written. Unit: bytes.
-const START: usize = 4096;
+const START: usize = 16 << 10;
 
 /// First bytes of a page of `tuff report`.
 #[cfg(feature = "report")]
@@ -23,6 +24,8 @@ pub(crate) const REPORT_START: &str = "<!doctype html>\n<html lang=\"en\" class=
 pub(crate) enum Format {
     /// Filesystem image of EROFS.
     Image,
+    /// Disk with an image and its hash tree.
+    Disk,
     /// Tar archive that is not compressed.
     Tar,
     /// Access profile of a mount.
@@ -42,6 +45,7 @@ impl Format {
     fn name(self) -> &'static str {
         match self {
             Self::Image => "an EROFS image",
+            Self::Disk => "a disk of tuff disk",
             Self::Tar => "a tar",
             Self::Profile => "a profile",
             Self::Stream => "a stream of a snapshot",
@@ -56,6 +60,7 @@ impl Format {
     fn matches(self, head: &[u8]) -> bool {
         match self {
             Self::Image => is_image(head),
+            Self::Disk => is_sealed(head),
             Self::Tar => is_tar(head),
             Self::Profile => Profile::is_profile(head),
             Self::Stream => head.starts_with(b"TUFFSEND"),

@@ -294,7 +294,7 @@ mod without_clients {
 
     /// Refuses a certificate.
     pub(crate) fn trusted(_: &Path, _: &Path, _: &RemoteArgs) -> Result<(PathBuf, Root)> {
-        let what = "this tuff verifies no signatures: it was built without the cargo feature 'remote'";
+        let what = "--trust: this tuff reads signatures in disks only: it was built without the cargo feature 'remote'";
         Err(Error::usage(what))
     }
 

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use tuff_erofs::read::FileType;
+use tuff_erofs::verity::Root;
 
 /// Appends `bytes` as one line: control characters, backslashes and invalid UTF-8 are escaped as in C.
 pub(crate) fn escape(bytes: &[u8], out: &mut String) {
@@ -81,6 +82,12 @@ pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
         _ => None,
     });
     pairs.collect()
+}
+
+/// Parses a root hash.
+pub(crate) fn parse_root(text: &str) -> Result<Root, String> {
+    let bytes = unhex(text).and_then(|b| Root::try_from(b).ok());
+    bytes.ok_or_else(|| format!("'{text}' is not a root hash, which has 64 hexadecimal digits"))
 }
 
 /// Formats a mode like `ls -l`: `drwxr-xr-t`.

@@ -338,6 +338,13 @@ const JSON_VERBS: &[(&str, &str)] = &[
         "chmod 700 rootfs/etc; mkdir rootfs/usr/share/new; ! tuff diff --json i rootfs",
     ),
     ("dump", "tuff dump --json i"),
+    ("disk", "tuff disk --json rootfs d.raw 2>/dev/null"),
+    ("check", "tuff check --json d.raw"),
+    ("info", "tuff info --json d.raw"),
+    (
+        "sysext",
+        "tuff sysext --json --release ID=_any rootfs e.raw 2>/dev/null",
+    ),
     ("suggest", "tuff suggest --json rootfs 2>/dev/null"),
     ("doctor", "tuff doctor --json"),
     ("volume create", "tuff volume create --json --size 1G v"),

@@ -83,7 +83,8 @@ impl Progress {
             .collect()
     }
 
-    pub(crate) fn stage(&self, name: &'static str) {
+    /// Starts a stage, and ends the one before.
+    pub fn stage(&self, name: &'static str) {
         if let Ok(mut stages) = self.stages.lock() {
             stages.push((name, Instant::now()));
         }

@@ -1,6 +1,8 @@
 //! `tuff check`: verifies every structure and cluster of an image.
 
-use crate::image::ImageArgs;
+mod disk;
+
+use crate::image::{ImageArgs, OpenArgs};
 use crate::out::Out;
 use crate::progress::{Meter, Show};
 use crate::units::size;
@@ -8,11 +10,14 @@ use serde_json::{Value, json};
 use std::process::ExitCode;
 use tuff_erofs::check::{self, Options, Report, Severity};
 use tuff_erofs::{Result, THREADS_MAX};
+use tuff_mkfs::available_threads;
 
 /// Check an image: every structure, and that all data decodes
 ///
 /// Prints one line per finding: severity, rule, place and finding. The exit code is 0 if there is nothing to fix (notes do
 /// not count), 1 if there are findings, and above 1 if the image cannot be opened.
+///
+/// For a disk of tuff disk the check includes the partition table, the hash tree, and with --trust the signature.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -45,8 +50,30 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let meter = Meter::start("check", Show::unless(args.quiet || args.json));
-    let image = args.image.watched(&meter).open_unverified()?;
-    args.image.with_devices(&image)?;
+    let mut out = Out::new();
+    let disk = check_disk(args, &meter)?;
+    let mut place = args.image.watched(&meter);
+    if let Some(report) = &disk {
+        // All of it was verified, or that failed.
+        place.open = OpenArgs {
+            trust: None,
+            verity: None,
+            ..place.open
+        };
+        if !args.json {
+            for finding in &report.findings {
+                out.line(finding.line())?;
+            }
+        }
+    }
+    let image = match place.open_unverified() {
+        Ok(image) => image,
+        Err(e) => {
+            out.finish()?;
+            return Err(e);
+        }
+    };
+    place.with_devices(&image)?;
     if args.metadata {
         // The share of metadata is not known.
         meter.counter().forget_total();
@@ -62,11 +89,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let report = check::check(&image, &options, |_| ());
     drop(meter);
     let seconds = start.elapsed().as_secs_f64();
-    let mut out = Out::new();
     if args.json {
-        out.line(report_json(&report, seconds))?;
+        out.line(report_json(&report, disk.as_ref(), seconds))?;
     } else {
-        text(&report, args.quiet, seconds, &mut out)?;
+        text(&report, disk.as_ref(), args.quiet, seconds, &mut out)?;
     }
     out.finish()?;
     let clean = if args.errors_only {
@@ -74,10 +100,28 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         report.is_clean()
     };
-    Ok(ExitCode::from(u8::from(!clean)))
+    let is_sealed = disk.is_none_or(|disk| disk.findings.is_empty());
+    Ok(ExitCode::from(u8::from(!(clean && is_sealed))))
 }
 
-fn text(report: &Report, quiet: bool, seconds: f64, out: &mut Out) -> Result<()> {
+/// Verifies the disk that contains the image. `None` for an image in a file of its own.
+fn check_disk(args: &Args, meter: &Meter) -> Result<Option<disk::Report>> {
+    let open = &args.image.open;
+    let Some(found) = open.disk(&args.image.image)? else {
+        return Ok(None);
+    };
+    let threads = args.threads.map_or_else(available_threads, usize::from);
+    let scan = (!args.metadata).then_some((threads, &**meter.counter()));
+    disk::check(&found, open, scan).map(Some)
+}
+
+fn text(
+    report: &Report,
+    disk: Option<&disk::Report>,
+    quiet: bool,
+    seconds: f64,
+    out: &mut Out,
+) -> Result<()> {
     for finding in &report.findings {
         out.line(crate::text::escaped_line(&finding.to_string()))?;
     }
@@ -107,7 +151,10 @@ fn text(report: &Report, quiet: bool, seconds: f64, out: &mut Out) -> Result<()>
             t.lz4_clusters
         ))?;
     }
-    let (errors, warnings, notes) = counts(report);
+    if let Some(disk) = disk {
+        out.line(disk.text())?;
+    }
+    let (errors, warnings, notes) = counts(report, disk);
     if errors + warnings + notes == 0 && report.dropped == 0 {
         return out.line("clean");
     }
@@ -116,26 +163,28 @@ fn text(report: &Report, quiet: bool, seconds: f64, out: &mut Out) -> Result<()>
     ))
 }
 
-fn counts(report: &Report) -> (usize, usize, usize) {
+fn counts(report: &Report, disk: Option<&disk::Report>) -> (usize, usize, usize) {
     (
-        report.count(Severity::Error),
+        report.count(Severity::Error) + disk.map_or(0, |disk| disk.findings.len()),
         report.count(Severity::Warning),
         report.count(Severity::Note),
     )
 }
 
-fn report_json(report: &Report, seconds: f64) -> Value {
-    let findings: Vec<Value> = report
+fn report_json(report: &Report, disk: Option<&disk::Report>, seconds: f64) -> Value {
+    let of_disk = disk.into_iter().flat_map(|disk| &disk.findings);
+    let of_image = report
         .findings
         .iter()
         .map(|f| {
             json!({"severity": f.severity.to_string(), "rule": f.rule.name(), "place": f.place, "message": f.what})
-        })
-        .collect();
+        });
+    let findings: Vec<Value> = of_disk.map(disk::Finding::json).chain(of_image).collect();
     let t = &report.totals;
-    let (errors, warnings, notes) = counts(report);
+    let (errors, warnings, notes) = counts(report, disk);
     json!({
-        "clean": report.is_clean(),
+        "clean": report.is_clean() && disk.is_none_or(|disk| disk.findings.is_empty()),
+        "disk": disk.map(disk::Report::json),
         "errors": errors, "warnings": warnings, "notes": notes, "omitted": report.dropped,
         "findings": findings,
         "inodes": t.inodes, "directories": t.directories, "file_bytes": t.file_bytes,

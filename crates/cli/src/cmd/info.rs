@@ -1,6 +1,7 @@
 //! `tuff info`: prints features, required kernel and space usage of an image.
 
 use super::extents::algorithm_name;
+use crate::disk::partitions_json;
 use crate::image::ImageArgs;
 use crate::out::Out;
 use crate::progress::{Meter, Show};
@@ -8,6 +9,7 @@ use crate::text::{escaped, full_time, put_bytes};
 use crate::units::{percent, size};
 use serde_json::{Map, Value, json};
 use std::process::ExitCode;
+use tuff_disk::Disk;
 use tuff_erofs::dump::{Area, GroupStats, LayoutStats, LayoutStatsOptions};
 use tuff_erofs::read::Image;
 use tuff_erofs::{Error, Result};
@@ -34,6 +36,7 @@ pub(crate) struct Args {
 const EXTENSIONS_SHOWN: usize = 20;
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let disk = args.image.open.disk(&args.image.image)?;
     let meter = Meter::start("info", Show::unless(args.json));
     let image = args.image.watched(&meter).open_unverified()?;
     if !args.files {
@@ -49,12 +52,23 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut out = Out::new();
     if args.json {
         let mut object = superblock_json(&image);
+        object.insert("disk".to_owned(), disk.as_ref().map(disk_json).into());
         if let Some(layout) = &layout {
             layout_json(layout, &mut object);
         }
         out.line(Value::Object(object))?;
     } else {
         superblock_text(&image, &mut out)?;
+        for partition in disk.iter().flat_map(|disk| &disk.table().partitions) {
+            let (range, number) = (&partition.range, partition.number);
+            let len = size(range.end - range.start);
+            out.line(format_args!(
+                "{:<13} {}, {len} at byte {}",
+                format!("partition {number}"),
+                escaped(partition.name.as_bytes()),
+                range.start
+            ))?;
+        }
         if let Some(layout) = &layout {
             layout_text(layout, &mut out)?;
         }
@@ -75,6 +89,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         eprintln!("tuff: {e}");
     }
     Err(first)
+}
+
+/// Formats the table of the disk that contains an image.
+fn disk_json(disk: &Disk) -> Value {
+    let table = disk.table();
+    json!({
+        "uuid": table.disk.to_string(),
+        "sector_bytes": table.sector,
+        "partitions": partitions_json(table),
+    })
 }
 
 /// Features that limit which kernels mount the image. Every kernel has LZ4.

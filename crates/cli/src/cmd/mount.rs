@@ -11,6 +11,7 @@ mod profile;
 mod swap;
 
 use crate::counters_socket::{self, Device};
+use crate::disk;
 use crate::image::{OnMend, OpenArgs};
 use crate::remote::{self, RemoteImage};
 use crate::sink::keep;
@@ -32,7 +33,7 @@ use tuff_fuse::{Handler, Log, Session, SessionOptions};
 use tuff_mount::export::THREADS;
 use tuff_mount::memory_pressure::relieve;
 use tuff_mount::{ImageFs, OwnerOverride};
-use tuff_store::{MemoryPressure, memory_limit};
+use tuff_store::{MemoryPressure, ReadAt, memory_limit};
 
 pub(crate) use args::Args;
 
@@ -74,11 +75,16 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     let mut open = args.image.open.clone();
     mounting.apply(&mut open);
     let profile = args.prefetch.profile(&args.image.image)?;
-    let (image, open) = match open.trusting(&args.image.image)? {
+    let (image, mut open) = match open.trusting(&args.image.image)? {
         Some(trusted) => trusted,
         None => (args.image.image.clone(), open),
     };
     let store = open.remote(&image)?;
+    if let (Some(store), 0) = (&store, open.offset) {
+        let store: Arc<dyn ReadAt> = Arc::<RemoteImage>::clone(store);
+        let disk = disk::open(&store, &image)?;
+        open.offset = disk.map_or(0, |disk| disk.data().range.start);
+    }
     let mount = Mount {
         args,
         mounting,

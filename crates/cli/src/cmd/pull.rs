@@ -1,12 +1,11 @@
 //! `tuff pull`: copies whole images from registries, buckets and web servers.
 
-use crate::image::parse_root;
 use crate::out::Out;
 use crate::overwrite::Format;
 use crate::progress::{Meter, Show};
 use crate::remote::{RemoteArgs, failed, is_url, options, trusted};
 use crate::sink::Sink;
-use crate::text::hex;
+use crate::text::{hex, parse_root};
 use crate::units::size;
 use serde_json::json;
 use std::io::Write;

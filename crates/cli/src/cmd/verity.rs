@@ -2,13 +2,14 @@
 
 use super::build_image::summary::{tree_json, tree_text};
 use super::build_image::{Salt, parse_salt, parse_verity_block};
-use crate::image::{OpenArgs, parse_root};
+use crate::disk;
+use crate::image::OpenArgs;
 use crate::next_command::{self, shell_word};
 use crate::out::Out;
 use crate::overwrite::{self, Format};
 use crate::progress::{Meter, Show, Watch, on_signal};
 use crate::sink::keep;
-use crate::text::{escaped, hex, put_bytes};
+use crate::text::{escaped, hex, parse_root, put_bytes};
 use crate::units::size;
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -255,6 +256,17 @@ fn show(image: &Path, tree: Option<PathBuf>, as_json: bool) -> Result<ExitCode> 
     } else {
         lines(&stated, &mut out)?;
         let tree = escaped(place.as_os_str().as_encoded_bytes());
+        if let Some(disk) = disk::open_file(image)? {
+            let name = escaped(image.as_os_str().as_encoded_bytes());
+            let number = |p: Option<&tuff_disk::Partition>| p.map_or(0, |p| p.number);
+            let (data, tree) = (number(Some(disk.data())), number(disk.tree()));
+            out.line(format_args!(
+                "kernel       loop=$(losetup -f --show -P -r {name}) && veritysetup open ${{loop}}p{data} NAME ${{loop}}p{tree} {}",
+                hex(&stated.root)
+            ))?;
+            out.finish()?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let parity = stated.parity.map_or(String::new(), |roots| {
             let at = stated.tree_end();
             format!(" --fec-device={tree} --fec-offset={at} --fec-roots={roots}")
@@ -287,6 +299,12 @@ fn repair(place: &Proof, work: &Work) -> Result<ExitCode> {
         )));
     }
     let tree = place.tree.as_ref().unwrap_or(&place.image);
+    // The image and its tree may be partitions of a disk.
+    let disk = disk::open_file(&place.image)?;
+    let data_at = disk.as_ref().map_or(0, |disk| disk.data().range.start);
+    let tree_at = disk.as_ref().and_then(|disk| disk.tree());
+    let tree_at = tree_at.filter(|_| place.tree.is_none());
+    let tree_at = tree_at.map_or(0, |tree| tree.range.start);
     let open = |path: &Path| {
         let file = OpenOptions::new().write(true).open(path);
         file.map_err(|e| Error::io(path.display(), "cannot write", e))
@@ -297,9 +315,9 @@ fn repair(place: &Proof, work: &Work) -> Result<ExitCode> {
     let left = verified.repair(work.threads(), &|bytes| watch.step(bytes), &mut |block| {
         repaired += 1;
         match block {
-            RepairedBlock::Data(at, bytes) => files.0.write_all_at(bytes, at),
+            RepairedBlock::Data(at, bytes) => files.0.write_all_at(bytes, data_at + at),
             RepairedBlock::Tree(at, bytes) | RepairedBlock::Parity(at, bytes) => {
-                files.1.write_all_at(bytes, at)
+                files.1.write_all_at(bytes, tree_at + at)
             }
         }
     });

@@ -43,7 +43,7 @@ pub(crate) const EXIT_CODES: &[(&str, &str)] = &[
 
 /// Verbs by purpose, in the order of the help.
 pub(super) const GROUPS: &[(&str, &[&str])] = &[
-    ("Create", &["build", "patch", "suggest"]),
+    ("Create", &["build", "disk", "sysext", "patch", "suggest"]),
     (
         "Inspect",
         &[
@@ -126,6 +126,48 @@ pub(super) const TOPICS: &[Topic] = &[
         ],
         environment: &[DATE, TEMPORARY],
         related: &["patch", "suggest", "check", "mount"],
+        ..NONE
+    },
+    Topic {
+        path: "disk",
+        common: &["output", "sign", "arch", "flat", "compress", "exclude"],
+        examples: &[
+            (
+                "Build a disk that systemd and virtual machines read",
+                "tuff disk rootfs/ out.raw",
+            ),
+            (
+                "Write the image, its hash tree and its root hash as files of their own",
+                "tuff disk --flat rootfs/ flat.raw",
+            ),
+            (
+                "Sign the root hash",
+                "tuff disk --sign key.pem,cert.pem rootfs/ out.raw",
+            ),
+        ],
+        environment: &[DATE, TEMPORARY],
+        related: &["build", "sysext", "check", "verity"],
+        ..NONE
+    },
+    Topic {
+        path: "sysext",
+        common: &["output", "release", "confext", "sign", "arch", "exclude"],
+        examples: &[
+            (
+                "Build an extension for any system",
+                "tuff sysext --release ID=_any tree/ tool.raw",
+            ),
+            (
+                "Build one for Debian 13",
+                "tuff sysext --release ID=debian --release VERSION_ID=13 tree/ tool.raw",
+            ),
+            (
+                "Sign it",
+                "tuff sysext --release ID=_any --sign key.pem,cert.pem tree/ tool.raw",
+            ),
+        ],
+        environment: &[DATE, TEMPORARY],
+        related: &["disk", "check"],
         ..NONE
     },
     Topic {

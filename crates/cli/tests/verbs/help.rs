@@ -10,6 +10,8 @@ use std::process::{Command, Output};
 const VERBS: &[(&str, &[i32])] = &[
     ("", &[0]),
     ("build", &[0]),
+    ("disk", &[0]),
+    ("sysext", &[0]),
     ("patch", &[0]),
     ("suggest", &[0]),
     ("info", &[0]),
@@ -88,7 +90,8 @@ fn stage(name: &str) -> Place {
         "tuff volume snapshot create data.vol tuesday",
         "tuff volume send data.vol tuesday --from monday -o tuesday.stream",
         "tuff volume create -s 64M empty.vol",
-        "mkdir update",
+        "mkdir -p update tree/usr/bin",
+        "echo tool > tree/usr/bin/tool",
         "echo news > update/news",
     ] {
         let out = sh(&place, line);

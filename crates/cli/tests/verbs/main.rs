@@ -6,6 +6,7 @@ mod compat_dump;
 mod completions;
 mod copy;
 mod defects;
+mod disk;
 mod doctor;
 #[cfg(feature = "explore")]
 mod explore;

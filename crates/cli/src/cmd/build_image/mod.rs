@@ -1,16 +1,18 @@
-//! Verbs that write images: `tuff build` and `tuff patch`.
+//! Verbs that write images: `tuff build`, `tuff patch`, `tuff disk` and `tuff sysext`.
 //!
 //! `args` defines the arguments, `paths` and `options` convert them to those of the library, `referenced_images`
 //! supplies defaults from base images, and `summary` prints the result.
 
 mod args;
 mod choices;
+pub(crate) mod disk;
 pub(crate) mod options;
 pub(crate) mod patch;
 pub(crate) mod paths;
 pub(crate) mod preset;
 pub(crate) mod referenced_images;
 pub(crate) mod summary;
+pub(crate) mod sysext;
 
 use args::Args;
 pub(crate) use args::{
@@ -19,6 +21,7 @@ pub(crate) use args::{
 };
 
 use crate::advice::not_an_archive;
+use crate::disk::DiskSummary;
 use crate::next_command;
 use crate::out::Out;
 use crate::progress::{Show, Watch};
@@ -90,8 +93,25 @@ pub(crate) fn run(args: BuildArgs) -> Result<ExitCode> {
     let hint = is_default.then_some(DEFAULT_COMPRESSION);
     report(&args, to_stdout, hint, |progress| {
         let built = tuff_mkfs::build(&sources, &options, &target, progress);
-        built.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)))
+        let built = built.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)));
+        built.map(Built::from)
     })
+}
+
+/// Image that a verb has written.
+struct Built {
+    summary: Summary,
+    /// Disk that contains it.
+    disk: Option<DiskSummary>,
+}
+
+impl From<Summary> for Built {
+    fn from(summary: Summary) -> Self {
+        Self {
+            summary,
+            disk: None,
+        }
+    }
 }
 
 /// Images that were built for an upload.
@@ -166,11 +186,11 @@ pub(crate) fn build_with_defaults(
 }
 
 /// Runs `work` while it shows progress. Returns the result and the elapsed seconds.
-pub(crate) fn watched(
+pub(crate) fn watched<T>(
     progress: &Arc<Progress>,
     show: Show,
-    work: impl FnOnce(&Progress) -> Result<Summary>,
-) -> Result<(Summary, f64)> {
+    work: impl FnOnce(&Progress) -> Result<T>,
+) -> Result<(T, f64)> {
     let watch = Watch::start(progress, show);
     let start = std::time::Instant::now();
     let result = work(progress);
@@ -188,7 +208,7 @@ fn report(
     args: &Args,
     aside: bool,
     hint: Option<&str>,
-    work: impl FnOnce(&Progress) -> Result<Summary>,
+    work: impl FnOnce(&Progress) -> Result<Built>,
 ) -> Result<ExitCode> {
     let show = if args.json {
         Show::Json
@@ -198,7 +218,7 @@ fn report(
         Show::Auto
     };
     let progress = Arc::new(Progress::default());
-    let (summary, seconds) = watched(&progress, show, work)?;
+    let (Built { summary, disk }, seconds) = watched(&progress, show, work)?;
     let stages = if args.stats {
         progress.stages()
     } else {
@@ -210,10 +230,20 @@ fn report(
     let image = paths::split(args).ok().map(|(image, _)| image.as_path());
     let image = image.filter(|_| !aside);
     let said = match show {
-        Show::Json => format!("{}\n", summary::json(&summary, seconds, &stages)),
+        Show::Json => {
+            let mut object = summary::json(&summary, seconds, &stages);
+            if let Some(disk) = &disk {
+                object["disk"] = disk.json();
+            }
+            format!("{object}\n")
+        }
         Show::Auto => {
             let mut text = summary::text(&summary, seconds, &stages, image);
-            let next = image.and_then(|image| summary::next_command(&summary, image));
+            text.extend(disk.iter().map(DiskSummary::text));
+            let next = image.and_then(|image| match &disk {
+                Some(_) => Some(format!("tuff check {}", next_command::shell_word(image))),
+                None => summary::next_command(&summary, image),
+            });
             let next = next.and_then(next_command::line);
             let lines = hint.into_iter().chain(next.as_deref());
             text.extend(lines.flat_map(|line| [line, "\n"]));

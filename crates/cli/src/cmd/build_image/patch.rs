@@ -1,7 +1,7 @@
 //! `tuff patch`: updates an image.
 
 use super::args::Args;
-use super::{options, paths, report};
+use super::{Built, options, paths, report};
 use crate::advice::not_an_archive;
 use std::process::ExitCode;
 use tuff_erofs::read::{Image, OpenOptions};
@@ -74,7 +74,9 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
             true => tuff_mkfs::compact(&options, &path, progress),
             false => tuff_mkfs::patch(&sources, &options, &path, progress),
         };
-        patched.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)))
+        let patched =
+            patched.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)));
+        patched.map(Built::from)
     })
 }
 

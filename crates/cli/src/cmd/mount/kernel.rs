@@ -26,6 +26,9 @@ pub(super) fn mount(args: &Args, mounting: &Mounting) -> Result<&'static str, St
         return Err("it verifies devices, not files: veritysetup open makes one".to_owned());
     }
     let image = &args.image.image;
+    if let Some(disk) = open.disk(image).map_err(|e| e.to_string())? {
+        open.offset = disk.data().range.start;
+    }
     let mut data: Vec<String> = Vec::new();
     let is_block = std::fs::metadata(image)
         .map_err(|e| format!("{}: {e}", image.display()))?

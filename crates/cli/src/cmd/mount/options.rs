@@ -1,6 +1,7 @@
 //! `-o`: mount options of fstab, mount(8) and other FUSE filesystems.
 
-use crate::image::{OpenArgs, parse_root};
+use crate::image::OpenArgs;
+use crate::text::parse_root;
 use crate::units::parse_size;
 use rustix::mount::MountFlags;
 use std::path::PathBuf;
