@@ -4,11 +4,10 @@ use crate::cmd::profile::read;
 use crate::progress::{Meter, Show};
 use crate::remote::{self, RemoteImage};
 use crate::units::{parse_size, size};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tuff_erofs::serve::Profile;
+use tuff_erofs::serve::{Profile, StoreRange};
 use tuff_erofs::{Error, Result};
 use tuff_fuse::Log;
 use tuff_mount::StoreCounters;
@@ -65,7 +64,7 @@ impl PrefetchArgs {
         &self,
         image: &Arc<RemoteImage>,
         profile: Option<Profile>,
-        ranges: impl Fn(&Profile) -> Vec<Range<u64>> + Send + 'static,
+        ranges: impl Fn(&Profile) -> Vec<StoreRange> + Send + 'static,
         report: Report,
     ) -> impl FnOnce() + Send + 'static {
         let work = Work {
@@ -84,8 +83,8 @@ impl PrefetchArgs {
     }
 }
 
-/// Finds the parts of a profile in the remote object. Unit: bytes.
-type Mapping = Box<dyn Fn(&Profile) -> Vec<Range<u64>> + Send>;
+/// Finds the parts of a profile in the remote objects.
+type Mapping = Box<dyn Fn(&Profile) -> Vec<StoreRange> + Send>;
 
 /// Fetching in the background of a mount.
 struct Work {
@@ -115,11 +114,13 @@ impl Work {
             None => return,
         };
         let ranges = (self.ranges)(&profile);
-        let bytes = ranges.iter().map(|range| range.end - range.start).sum();
+        let bytes = ranges
+            .iter()
+            .map(|StoreRange { range, .. }| range.end - range.start);
         self.image.prefetch(&ranges);
         self.tell(format_args!(
             "prefetching {} in {} ranges",
-            size(bytes),
+            size(bytes.sum()),
             ranges.len()
         ));
     }
