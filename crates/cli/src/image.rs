@@ -119,10 +119,22 @@ impl OpenArgs {
         }
     }
 
+    /// Opens the extra devices that the command line names.
+    pub(crate) fn devices(&self) -> Result<Vec<Arc<dyn ReadAt>>> {
+        let opened = self
+            .device
+            .iter()
+            .map(|path| Ok(Arc::new(file(path)?) as Arc<dyn ReadAt>));
+        opened.collect()
+    }
+
     /// Opens the store of an image behind a URL. Returns None for a path.
     pub(crate) fn remote(&self, path: &Path) -> Result<Option<Arc<RemoteImage>>> {
         match remote::is_url(path) {
-            true => remote::open(path, &self.remote, self.verified_remotely()).map(Some),
+            true => {
+                let has_devices = !self.device.is_empty() || self.offset > 0;
+                remote::open(path, &self.remote, self.verified_remotely(), has_devices).map(Some)
+            }
             false => Ok(None),
         }
     }
@@ -171,20 +183,21 @@ impl OpenArgs {
         let flat = FlatFiles::beside(path).filter(|_| !remote::is_url(path));
         let flat = flat.filter(|flat| flat.signature.is_file());
         let (path, root) = if let Some(disk) = disk::open_file(path)? {
-            (path.to_owned(), disk::trusted(&disk, path, certificate)?)
+            let root = disk::trusted(&disk, path, certificate)?;
+            (path.to_owned(), Some(root))
         } else if let Some(flat) = flat {
             let root = flat.trusted(certificate)?;
             open.verity_tree = Some(flat.tree).filter(|tree| tree.is_file());
-            (path.to_owned(), root)
+            (path.to_owned(), Some(root))
         } else {
             remote::trusted(path, certificate, &self.remote)?
         };
-        if self.verity.is_some_and(|verity| verity != root) {
+        if self.verity.is_some_and(|verity| root != Some(verity)) {
             return Err(Error::usage(
                 "--trust: the root hash that was signed is not the one that was given",
             ));
         }
-        open.verity = Some(root);
+        open.verity = root;
         Ok(Some((path, open)))
     }
 
@@ -192,18 +205,38 @@ impl OpenArgs {
         if let Some((path, open)) = self.trusting(path)? {
             return open.open_with(&path, verify_checksum);
         }
-        self.open_store(self.store(path)?, path, verify_checksum)
+        match self.remote(path)? {
+            Some(store) => self.open_image(&store, path, verify_checksum),
+            None => {
+                let store = self.at_offset(Arc::new(file(path)?), path)?;
+                self.open_store(store, self.devices()?, path, verify_checksum)
+            }
+        }
     }
 
     /// Opens the image of a store that [`remote`](Self::remote) returned for `path`.
     pub(crate) fn open_remote(&self, store: &Arc<RemoteImage>, path: &Path) -> Result<Image> {
-        let store = self.at_offset(Arc::<RemoteImage>::clone(store), path)?;
-        self.open_store(store, path, !self.no_checksum)
+        self.open_image(store, path, !self.no_checksum)
+    }
+
+    fn open_image(
+        &self,
+        image: &Arc<RemoteImage>,
+        path: &Path,
+        verify_checksum: bool,
+    ) -> Result<Image> {
+        let store = self.at_offset(Arc::<RemoteImage>::clone(image), path)?;
+        let devices = match self.device.is_empty() {
+            true => image.devices().to_vec(),
+            false => self.devices()?,
+        };
+        self.open_store(store, devices, path, verify_checksum)
     }
 
     fn open_store(
         &self,
         store: Arc<dyn ReadAt>,
+        devices: Vec<Arc<dyn ReadAt>>,
         path: &Path,
         verify_checksum: bool,
     ) -> Result<Image> {
@@ -212,13 +245,9 @@ impl OpenArgs {
         if is_verified && !self.device.is_empty() {
             return Err(devices_not_covered());
         }
-        let devices: Result<Vec<Arc<dyn ReadAt>>> = self
-            .device
-            .iter()
-            .map(|path| Ok(self.counted(Arc::new(file(path)?))))
-            .collect();
+        let devices = devices.into_iter().map(|device| self.counted(device));
         let options = OpenOptions {
-            devices: devices?,
+            devices: devices.collect(),
             verify_checksum,
             ..OpenOptions::default()
         };

@@ -10,6 +10,7 @@
 //! | 3 | the image, or what it is to be built from, is corrupt; so is the volume, or the stream it is to receive |
 //! | 4 | the image or volume is unsupported, or a limit was reached |
 //! | 5 | the host failed: a file that cannot be read, a full disk, a volume that is in use, or whose server could not write what was done last |
+//! | 6 | no signature by the certificate of `--trust` comes with the image |
 //! | 130 | stopped by a signal |
 //! | SIGABRT | the host has no memory for an allocation |
 //!
@@ -41,6 +42,8 @@ mod disk;
 mod file_kind;
 mod help;
 mod image;
+#[cfg(feature = "remote")]
+mod layer_index;
 mod next_command;
 mod out;
 mod overwrite;
@@ -135,6 +138,7 @@ fn exit_code(e: &Error) -> u8 {
             130
         }
         Error::Io(..) => 5,
+        Error::Untrusted(_) => 6,
         _ => 4,
     }
 }

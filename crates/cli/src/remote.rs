@@ -46,10 +46,13 @@ pub(crate) fn is_remote(path: &Path) -> bool {
 #[cfg(feature = "remote")]
 mod with_clients {
     use super::*;
+    use crate::layer_index::{self, Layer};
     use crate::signing;
-    use std::ops::Range;
-    use std::time::Duration;
-    use tuff_remote::{CompleteFile, Kind, Location, Options, RemoteStore, RetryPolicy};
+    use std::time::{Duration, Instant};
+    use tuff_erofs::serve::StoreRange;
+    use tuff_remote::{
+        CompleteFile, Kind, Location, Options, RemoteStore, RetryPolicy, open_images,
+    };
 
     /// Name of an image for messages: a URL without credentials, or its path.
     pub(crate) fn shown(path: &Path) -> PathBuf {
@@ -62,19 +65,59 @@ mod with_clients {
         }
     }
 
-    /// Opens the image at a URL. With a root hash, it has only bytes that match it.
+    /// Opens the image at a URL with its devices. With a root hash, it has only bytes that match it. Several EROFS layers
+    /// of an image in a registry become one image.
+    ///
+    /// If `has_devices`, the caller has the devices.
     pub(crate) fn open(
         url: &Path,
         args: &RemoteArgs,
         root: Option<Root>,
+        has_devices: bool,
     ) -> Result<Arc<RemoteImage>> {
         let location = Location::parse(url.to_str().unwrap_or_default()).map_err(error)?;
         let options = options(args, root)?;
-        Ok(Arc::new(RemoteImage {
-            store: tuff_remote::open(&location, &options).map_err(error)?,
-            location,
-            options,
-        }))
+        let mut images = open_images(&location, &options, has_devices).map_err(error)?;
+        let as_store =
+            |store: &Arc<RemoteStore>| Arc::<RemoteStore>::clone(store) as Arc<dyn ReadAt>;
+        let image = match (images.pop(), images.is_empty()) {
+            (Some(image), true) => RemoteImage {
+                primary: as_store(&image.store),
+                devices: image.devices.iter().map(as_store).collect(),
+                stores: std::iter::once(image.store)
+                    .chain(image.devices)
+                    .map(Some)
+                    .collect(),
+                location,
+                options,
+            },
+            (top, _) => {
+                images.extend(top);
+                let named = |store: &Arc<RemoteStore>| (store.place().into(), as_store(store));
+                let layers: Vec<Layer> = images
+                    .iter()
+                    .map(|image| Layer {
+                        image: named(&image.store),
+                        devices: image.devices.iter().map(named).collect(),
+                    })
+                    .collect();
+                let index = layer_index::build(&layers, &options.cache)?;
+                let all = images
+                    .into_iter()
+                    .flat_map(|image| std::iter::once(image.store).chain(image.devices));
+                let all: Vec<_> = all.collect();
+                RemoteImage {
+                    primary: Arc::new(index),
+                    devices: all.iter().map(as_store).collect(),
+                    stores: std::iter::once(None)
+                        .chain(all.into_iter().map(Some))
+                        .collect(),
+                    location,
+                    options,
+                }
+            }
+        };
+        Ok(Arc::new(image))
     }
 
     /// Options of the library.
@@ -100,12 +143,12 @@ mod with_clients {
     }
 
     /// Root hash of the image at a path or URL, if a signature by the certificate in a file comes with it. The URL that is
-    /// returned names the image by its digest, if it has one.
+    /// returned names the image by its digest, if it has one. Several images in a registry have no common root hash.
     pub(crate) fn trusted(
         image: &Path,
         certificate: &Path,
         args: &RemoteArgs,
-    ) -> Result<(PathBuf, Root)> {
+    ) -> Result<(PathBuf, Option<Root>)> {
         let certificate = signing::certificate(certificate)?;
         let location = match image.to_str().filter(|_| is_url(image)) {
             Some(url) => Location::parse(url).map_err(error)?,
@@ -123,84 +166,128 @@ mod with_clients {
         Ok((image, root))
     }
 
-    /// Open image behind a URL.
+    /// Open image behind a URL, with its devices.
     pub(crate) struct RemoteImage {
-        store: Arc<RemoteStore>,
+        /// The image, or the index of several layers.
+        primary: Arc<dyn ReadAt>,
+        devices: Vec<Arc<dyn ReadAt>>,
+        /// Image and devices as they are fetched. `None` for an index.
+        stores: Vec<Option<Arc<RemoteStore>>>,
         location: Location,
         options: Options,
     }
 
     impl RemoteImage {
+        /// Devices of the image, if it names any.
+        pub(crate) fn devices(&self) -> &[Arc<dyn ReadAt>] {
+            &self.devices
+        }
+
+        /// Stores that are fetched.
+        fn fetched(&self) -> impl Iterator<Item = &Arc<RemoteStore>> {
+            self.stores.iter().flatten()
+        }
+
         /// Fetches the profile that lies beside the image.
         pub(crate) fn profile(&self) -> Result<Option<Vec<u8>>> {
             tuff_remote::profile(&self.location, &self.options).map_err(error)
         }
 
         /// Fetches ranges of the image in the background, in their order.
-        pub(crate) fn prefetch(&self, ranges: &[Range<u64>]) {
-            self.store.prefetch(ranges);
+        pub(crate) fn prefetch(&self, ranges: &[StoreRange]) {
+            for (store, number) in self.stores.iter().zip(0u16..) {
+                let of_store = ranges.iter().filter(|range| range.store == number);
+                let of_store: Vec<_> = of_store.map(|range| range.range.clone()).collect();
+                if let Some(store) = store.as_ref().filter(|_| !of_store.is_empty()) {
+                    store.prefetch(&of_store);
+                }
+            }
         }
 
         /// Fetches the rest of the image in the background, at most `rate` bytes per second.
         pub(crate) fn fill(&self, rate: Option<u64>) {
-            self.store.fill(rate);
+            let count = self.fetched().count().max(1) as u64;
+            for store in self.fetched() {
+                store.fill(rate.map(|rate| (rate / count).max(1)));
+            }
         }
 
         /// Waits until the image is complete. Returns false if the time is over, or the fill has failed.
         pub(crate) fn wait_complete(&self, timeout: Duration) -> bool {
-            self.store.wait_complete(timeout)
+            let start = Instant::now();
+            let left = || timeout.saturating_sub(start.elapsed());
+            self.fetched().all(|store| store.wait_complete(left()))
         }
 
         /// Failure that ended the fill.
         pub(crate) fn failure(&self) -> Option<String> {
-            self.store.failure().map(|e| e.to_string())
+            let failure = self.fetched().find_map(|store| store.failure());
+            failure.map(|e| e.to_string())
         }
 
         /// The complete image as one plain file.
+        ///
+        /// # Errors
+        /// Also if the image has devices or layers, which are files of their own.
         pub(crate) fn complete_file(&self) -> Result<CompleteFile> {
-            self.store.complete_file().map_err(error)
+            match &self.stores[..] {
+                [Some(store)] => store.complete_file().map_err(error),
+                _ => Err(Error::usage("the image has devices or several layers")),
+            }
         }
 
         /// Bytes in the cache, and size of the image.
         pub(crate) fn progress(&self) -> (u64, u64) {
-            let stats = self.store.stats();
-            (stats.present_bytes, stats.size)
+            let stats = self.fetched().map(|store| store.stats());
+            stats.fold((0, 0), |(present, size), stats| {
+                (present + stats.present_bytes, size + stats.size)
+            })
         }
 
         /// Counters, by the names that `tuff stats` shows.
         pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
-            let stats = self.store.stats();
-            vec![
-                ("remote_size_bytes", stats.size),
-                ("remote_present_bytes", stats.present_bytes),
-                ("remote_fetched_bytes", stats.fetched_bytes),
-                ("remote_shared_bytes", stats.shared_bytes),
-                ("remote_pending_bytes", stats.pending_bytes),
-                ("remote_requests", stats.requests),
-                ("remote_demand_misses", stats.demand_misses),
-                ("remote_demand_waits", stats.demand_waits),
-                ("remote_hedged_requests", stats.hedged_requests),
-                ("remote_retries", stats.retries),
-                ("remote_failed_requests", stats.failed_requests),
-            ]
+            let mut sum: Vec<(&'static str, u64)> = Vec::new();
+            for stats in self.fetched().map(|store| store.stats()) {
+                let counters = [
+                    ("remote_size_bytes", stats.size),
+                    ("remote_present_bytes", stats.present_bytes),
+                    ("remote_fetched_bytes", stats.fetched_bytes),
+                    ("remote_shared_bytes", stats.shared_bytes),
+                    ("remote_pending_bytes", stats.pending_bytes),
+                    ("remote_requests", stats.requests),
+                    ("remote_demand_misses", stats.demand_misses),
+                    ("remote_demand_waits", stats.demand_waits),
+                    ("remote_hedged_requests", stats.hedged_requests),
+                    ("remote_retries", stats.retries),
+                    ("remote_failed_requests", stats.failed_requests),
+                ];
+                if sum.is_empty() {
+                    sum.extend(counters);
+                } else {
+                    for (total, (_, value)) in sum.iter_mut().zip(counters) {
+                        total.1 += value;
+                    }
+                }
+            }
+            sum
         }
     }
 
     impl ReadAt for RemoteImage {
         fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
-            self.store.read_at(buf, offset)
+            self.primary.read_at(buf, offset)
         }
 
         fn size(&self) -> u64 {
-            self.store.size()
+            self.primary.size()
         }
 
         fn will_need(&self, offset: u64, len: u64) {
-            self.store.will_need(offset, len);
+            self.primary.will_need(offset, len);
         }
 
         fn done_with(&self, offset: u64, len: u64) {
-            self.store.done_with(offset, len);
+            self.primary.done_with(offset, len);
         }
     }
 
@@ -215,6 +302,7 @@ mod with_clients {
             Kind::Usage => Error::usage(e),
             Kind::Corrupt => Error::corrupt(e.place(), e.what()),
             Kind::Unsupported => Error::unsupported(e.place(), e.what()),
+            Kind::Untrusted => Error::untrusted(e.place(), e.what()),
             Kind::Unavailable | Kind::Changed => {
                 Error::io(e.place(), what, std::io::Error::other(e.what().to_owned()))
             }
@@ -225,8 +313,8 @@ mod with_clients {
 #[cfg(not(feature = "remote"))]
 mod without_clients {
     use super::*;
-    use std::ops::Range;
     use std::time::Duration;
+    use tuff_erofs::serve::StoreRange;
 
     /// Name of an image for messages.
     pub(crate) fn shown(path: &Path) -> PathBuf {
@@ -267,7 +355,11 @@ mod without_clients {
             match *self {}
         }
 
-        pub(crate) fn prefetch(&self, _: &[Range<u64>]) {
+        pub(crate) fn devices(&self) -> &[Arc<dyn ReadAt>] {
+            match *self {}
+        }
+
+        pub(crate) fn prefetch(&self, _: &[StoreRange]) {
             match *self {}
         }
 
@@ -293,13 +385,18 @@ mod without_clients {
     }
 
     /// Refuses a certificate.
-    pub(crate) fn trusted(_: &Path, _: &Path, _: &RemoteArgs) -> Result<(PathBuf, Root)> {
+    pub(crate) fn trusted(_: &Path, _: &Path, _: &RemoteArgs) -> Result<(PathBuf, Option<Root>)> {
         let what = "--trust: this tuff reads signatures in disks only: it was built without the cargo feature 'remote'";
         Err(Error::usage(what))
     }
 
     /// Refuses a URL.
-    pub(crate) fn open(_: &Path, _: &RemoteArgs, _: Option<Root>) -> Result<Arc<RemoteImage>> {
+    pub(crate) fn open(
+        _: &Path,
+        _: &RemoteArgs,
+        _: Option<Root>,
+        _: bool,
+    ) -> Result<Arc<RemoteImage>> {
         let what = "this tuff reads no URLs: it was built without the cargo feature 'remote'";
         Err(Error::usage(what))
     }

@@ -1,4 +1,4 @@
-//! Errors of this crate: seven kinds of failure.
+//! Errors of this crate: eight kinds of failure.
 
 use std::fmt;
 use std::io;
@@ -24,6 +24,8 @@ pub enum Error {
     Source(Detail),
     /// The caller's request is invalid or names an object that does not exist.
     Usage(Detail),
+    /// No signature by a certificate that the caller trusts comes with the image.
+    Untrusted(Detail),
 }
 
 /// Place and description of an error, as text for people.
@@ -108,6 +110,11 @@ impl Error {
         Self::Usage(Detail::new("", what))
     }
 
+    /// Returns an `Untrusted` error at a place.
+    pub fn untrusted(place: impl fmt::Display, what: impl fmt::Display) -> Self {
+        Self::Untrusted(Detail::new(place, what))
+    }
+
     /// Converts a violated rule of the format into an error at a place.
     pub fn format(place: impl fmt::Display, error: tuff_format::Error) -> Self {
         let detail = Detail::new(place, error);
@@ -138,6 +145,7 @@ impl Error {
             Self::OverBudget(_) => Self::OverBudget(detail),
             Self::Source(_) => Self::Source(detail),
             Self::Usage(_) => Self::Usage(detail),
+            Self::Untrusted(_) => Self::Untrusted(detail),
             Self::Io(_, e) => {
                 let same = match e.raw_os_error() {
                     Some(code) => io::Error::from_raw_os_error(code),
@@ -186,7 +194,8 @@ impl Error {
             | Self::OverBudget(d)
             | Self::Io(d, _)
             | Self::Source(d)
-            | Self::Usage(d) => d,
+            | Self::Usage(d)
+            | Self::Untrusted(d) => d,
         }
     }
 
@@ -198,7 +207,8 @@ impl Error {
             | Self::OverBudget(d)
             | Self::Io(d, _)
             | Self::Source(d)
-            | Self::Usage(d) => d,
+            | Self::Usage(d)
+            | Self::Untrusted(d) => d,
         }
     }
 }
@@ -227,6 +237,7 @@ impl fmt::Display for Error {
         match self {
             Self::Corrupt(d) => write!(f, "corrupt image: {d}"),
             Self::Unsupported(d) => write!(f, "unsupported image: {d}"),
+            Self::Untrusted(d) => write!(f, "untrusted image: {d}"),
             Self::Limit(d) | Self::OverBudget(d) => write!(f, "limit reached: {d}"),
             Self::Io(d, e) => write!(f, "{d}: {e}"),
             Self::Source(d) | Self::Usage(d) => d.fmt(f),

@@ -7,10 +7,14 @@ use super::paths::Paths;
 use super::source::DataRun;
 use super::tree::Whiteouts;
 use crate::{Error, Remedy, Result};
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tuff_codec::{EncoderSpec, Method};
 use tuff_format::BlockBits;
 use tuff_format::features::{Feature, KernelVersion, min_kernel};
+use tuff_store::{FileStore, ReadAt};
 
 /// Cluster size of the packed inode in bytes beside clusters of 16 to 64 KiB: the amount that a read of a small file decodes.
 const FRAGMENT_CLUSTER: usize = 16 << 10;
@@ -292,6 +296,18 @@ pub struct ResourceOptions {
     pub memory: Option<u64>,
     /// Directory of temporary files. `None` uses [`Output::scratch`](tuff_store::Output::scratch).
     pub temporary: Option<PathBuf>,
+    /// Stores of source images, bases and their devices that are not files of this host, by the paths that name them.
+    pub stores: BTreeMap<PathBuf, Arc<dyn ReadAt>>,
+}
+
+impl ResourceOptions {
+    /// Opens a source image, a base or a device of one.
+    pub(crate) fn open(&self, path: &Path) -> io::Result<Arc<dyn ReadAt>> {
+        match self.stores.get(path) {
+            Some(store) => Ok(Arc::clone(store)),
+            None => Ok(Arc::new(FileStore::open(path)?)),
+        }
+    }
 }
 
 /// Verification and size of the finished image.

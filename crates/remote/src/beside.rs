@@ -16,6 +16,9 @@ use tuff_verity::Root;
 /// Suffix of the file with the access profile of an image.
 pub(crate) const PROFILE: &str = ".profile";
 
+/// Suffix of the file that lists the devices of an image.
+pub(crate) const DEVICES: &str = ".devices";
+
 /// Suffix of the file with the root hash of an image, in hexadecimal digits.
 pub(crate) const ROOT_HASH: &str = ".roothash";
 
@@ -25,56 +28,71 @@ pub(crate) const ROOT_SIGNATURE: &str = ".roothash.p7s";
 /// Longest root hash or signature. Unit: bytes.
 const SIGNATURE_MAX: usize = 64 << 10;
 
-/// Location and root hash of an image whose root hash was signed by a certificate. The location names the image by its
-/// digest, if it has one.
+/// Location of an image that was signed by a certificate, and its root hash. The location names the image by its digest, if
+/// it has one. The root hash is `None` for several images in a registry, whose manifest states theirs.
+///
+/// Each image of a manifest and each device needs a signature of its root hash.
 ///
 /// # Errors
-/// `Corrupt` if no signature by the certificate comes with the image; other kinds of [`Error`].
+/// `Untrusted` if a root hash has no signature by the certificate; other kinds of [`Error`].
 pub fn trusted(
     location: &Location,
     certificate: &Certificate,
     retry: RetryPolicy,
-) -> Result<(Location, Root)> {
+) -> Result<(Location, Option<Root>)> {
     let place = location.to_string();
     let refused = |what: &str| {
         let by = certificate.place();
         let what = format_args!("{what}, so it is not trusted by {by}");
-        Error::new(Kind::Corrupt, &place, what)
+        Error::new(Kind::Untrusted, &place, what)
     };
-    let no_root = "the image comes without a root hash";
-    let (pinned, root, signatures) = match &location.address {
+    let no_root = "the image comes without a root hash that a signature could be of";
+    let (pinned, images, roots, signatures) = match &location.address {
         Address::Oci(reference) => {
             let registry = Registry::new(Arc::<Client>::default(), reference, &place, retry)?;
             let find = async {
                 let manifest = registry::image(&registry, &reference.version).await?;
-                let layer = registry::layer(&registry, &manifest.object)?;
+                let images = registry::images(&registry, &manifest.object)?;
                 let kind = media::ROOT_SIGNATURE;
                 let digest = manifest.digest;
                 let found = referrers::contents(&registry, &digest, kind, SIGNATURE_MAX).await?;
-                Ok((digest, layer.root_hash, found))
+                Ok((digest, images, found))
             };
-            let (digest, root, signatures) = runtime()?.block_on(find)?;
+            let (digest, images, signatures) = runtime()?.block_on(find)?;
             let pinned = Location::of_image(Reference {
                 version: digest,
                 ..reference.clone()
             });
-            (pinned, root.ok_or_else(|| refused(no_root))?, signatures)
+            let count = images.len();
+            let layers = images
+                .into_iter()
+                .flat_map(|image| std::iter::once(image.image).chain(image.devices));
+            let roots: Option<Vec<String>> = layers.map(|layer| layer.root_hash).collect();
+            let roots = roots.ok_or_else(|| refused(no_root))?;
+            (pinned, count, roots, signatures)
         }
         _ => {
             let root = file(location, ROOT_HASH, SIGNATURE_MAX, retry)?;
             let root = root.ok_or_else(|| refused(no_root))?;
             let root = String::from_utf8_lossy(&root).trim().to_owned();
             let signature = file(location, ROOT_SIGNATURE, SIGNATURE_MAX, retry)?;
-            (location.clone(), root, signature.into_iter().collect())
+            let signatures = signature.into_iter().collect();
+            (location.clone(), 1, vec![root], signatures)
         }
     };
-    let root = unhex(&root).ok_or_else(|| refused("its root hash is not 64 hexadecimal digits"))?;
+    let roots: Option<Vec<Root>> = roots.iter().map(|root| unhex(root)).collect();
+    let roots = roots.ok_or_else(|| {
+        refused("its root hash is not 64 hexadecimal digits, which a signature could be of")
+    })?;
     if signatures.is_empty() {
         return Err(refused("the image comes without a signature"));
     }
-    let is_signed = |signature: &Vec<u8>| certificate.has_signed(&root, signature);
-    match signatures.iter().any(is_signed) {
-        true => Ok((pinned, root)),
+    let is_signed = |root: &Root| {
+        let mut signatures = signatures.iter();
+        signatures.any(|signature: &Vec<u8>| certificate.has_signed(root, signature))
+    };
+    match roots.iter().all(is_signed) {
+        true => Ok((pinned, roots.first().copied().filter(|_| images == 1))),
         false => Err(refused(
             "no signature of the root hash is by the certificate",
         )),

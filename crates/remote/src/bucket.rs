@@ -15,6 +15,8 @@ pub(crate) const NO_CREDENTIALS: &str = "no credentials: set AWS_ACCESS_KEY_ID a
 pub(crate) struct BucketObject {
     pub(crate) store: AmazonS3,
     pub(crate) key: Path,
+    /// Endpoint or region, and the bucket.
+    pub(crate) endpoint: String,
     /// URL of the object, if requests are not signed.
     pub(crate) public: Option<Url>,
 }
@@ -87,13 +89,19 @@ impl BucketObject {
             }
             _ => None,
         };
+        let name = format!("{} {bucket}", endpoint.as_deref().unwrap_or(&region));
         let store = builder
             .with_client_options(options)
             .with_retry(retry)
             .with_allow_http(endpoint.is_some_and(|e| e.starts_with("http://")))
             .build()
             .map_err(|e| failed(&e))?;
-        Ok(Self { store, key, public })
+        Ok(Self {
+            store,
+            key,
+            endpoint: name,
+            public,
+        })
     }
 }
 

@@ -19,6 +19,8 @@ pub enum Kind {
     Unsupported,
     /// Bytes of the object do not match the root hash.
     Corrupt,
+    /// No signature by the trusted certificate comes with the image.
+    Untrusted,
 }
 
 /// Failure of an operation on a remote image.
@@ -84,6 +86,7 @@ impl From<Error> for io::Error {
             Kind::Usage => io::ErrorKind::InvalidInput,
             Kind::Corrupt => io::ErrorKind::InvalidData,
             Kind::Unsupported => io::ErrorKind::Unsupported,
+            Kind::Untrusted => io::ErrorKind::PermissionDenied,
             Kind::Unavailable | Kind::Changed => io::ErrorKind::Other,
         };
         Self::new(kind, e)

@@ -2,7 +2,8 @@
 
 use crate::client::Client;
 use crate::error::{Error, Kind, Result};
-use crate::location::{Address, Blob, Location};
+use crate::image::blob;
+use crate::location::{Address, Location};
 use crate::registry::{self, Registry};
 use crate::retry::RetryPolicy;
 use crate::runtime::runtime;
@@ -43,13 +44,7 @@ pub fn layers(location: &Location, retry: RetryPolicy) -> Result<Vec<Layer>> {
         size: layer.size,
         hash_offset: layer.hash_offset,
         root_hash: layer.root_hash.clone(),
-        location: location.blob(Blob {
-            reference: reference.clone(),
-            digest: layer.digest,
-            size: layer.size,
-            root_hash: layer.root_hash,
-            index: layer.index.map(|index| (index.start, index.digest)),
-        }),
+        location: location.blob(blob(reference, layer), false),
     };
     Ok(found.into_iter().map(layer).collect())
 }

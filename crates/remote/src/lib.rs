@@ -8,6 +8,7 @@
 //! * [`Location`]: address of an image. Its text form has no credentials.
 //! * [`open`]: opens an image whose identity (digest or ETag) stays the same. A replaced object is an error.
 //! * [`RemoteStore`]: reads, prefetch of ranges, background fill, and the complete image as a plain file.
+//! * [`open_images`]: images of several stores: EROFS images of a manifest, each with its devices.
 //! * [`layers`]: all EROFS layers of an image in a registry.
 //! * `source`: ranges over HTTP; signatures of S3; manifests and tokens of registries.
 //! * `fetch`: single flight, coalescing, priorities, readahead, hedging, a bound on what is in flight.
@@ -25,10 +26,12 @@ mod bucket;
 mod cache;
 mod chunk_index;
 mod client;
+mod device_list;
 mod error;
 mod feed;
 mod fetch;
 mod first_reads;
+mod image;
 mod layers;
 mod layout;
 mod location;
@@ -49,6 +52,7 @@ mod verifier;
 pub use beside::trusted;
 pub use bucket::bucket_login;
 pub use error::{Error, Kind, Result};
+pub use image::{OpenImage, open_images};
 pub use layers::{Layer, layers};
 pub use layout::copy_layout;
 pub use location::Location;

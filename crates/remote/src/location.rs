@@ -60,10 +60,13 @@ pub(crate) struct Blob {
 }
 
 impl Location {
-    /// Location of a blob of the image at `self`.
-    pub(crate) fn blob(&self, blob: Blob) -> Self {
+    /// Location of a blob of the image at `self`. Messages name the blob, unless it `is_only` one.
+    pub(crate) fn blob(&self, blob: Blob, is_only: bool) -> Self {
         Self {
-            shown: format!("{}: layer {}", self.shown, blob.digest),
+            shown: match is_only {
+                true => self.shown.clone(),
+                false => format!("{}: layer {}", self.shown, blob.digest),
+            },
             address: Address::Blob(blob),
         }
     }
@@ -130,6 +133,31 @@ impl Location {
                     address: Address::File(path),
                 })
             }
+            Address::Oci(_) | Address::Blob(_) => None,
+        }
+    }
+
+    /// Location of an object in the same directory. `None` in a registry, or for a text that is no name.
+    pub(crate) fn with_name(&self, name: &str) -> Option<Self> {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        if name.is_empty() || name.starts_with('.') || !name.chars().all(is_name) {
+            return None;
+        }
+        let beside = |path: &str| match path.rsplit_once('/') {
+            Some((dir, _)) => format!("{dir}/{name}"),
+            None => name.to_owned(),
+        };
+        match &self.address {
+            Address::Http(url) => {
+                let mut url = url.clone();
+                url.set_path(&beside(url.path()));
+                Some(Self {
+                    shown: shown(&url),
+                    address: Address::Http(url),
+                })
+            }
+            Address::S3 { bucket, key } => s3(&format!("{bucket}/{}", beside(key))).ok(),
+            Address::File(path) => Some(Self::of_file(&path.with_file_name(name))),
             Address::Oci(_) | Address::Blob(_) => None,
         }
     }

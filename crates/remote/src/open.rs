@@ -89,6 +89,7 @@ impl Opening<'_> {
             key,
             cache,
             verifier: first,
+            root,
             fetcher: Arc::new(fetcher),
         };
         Ok(RemoteStore::remote(end, self.place.clone(), cached))

@@ -1,12 +1,11 @@
 //! Whole images from a location, in order, through the cache.
 
 use crate::error::{Error, Kind, Result};
-use crate::location::{Address, Location, Reference};
-use crate::open::open;
+use crate::image::{OpenImage, open_images};
+use crate::location::Location;
 use crate::options::Options;
-use crate::registry::{self, Registry, hex, unhex};
-use crate::runtime::runtime;
-use crate::source;
+use crate::registry::hex;
+use crate::store::RemoteStore;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use tuff_store::ReadAt;
@@ -26,60 +25,38 @@ pub struct WholeImage {
     pub root_hash: Option<Root>,
     /// Digest of the blob in a registry, which is verified at the end.
     pub digest: Option<String>,
-    store: Arc<dyn ReadAt>,
+    store: Arc<RemoteStore>,
     /// Chunk index after the image, which the digest covers.
     tail: Vec<u8>,
     place: String,
 }
 
 impl WholeImage {
-    /// Opens the image at a location.
+    /// Opens the image at a location, then the devices that it names, in the order of the device table.
     ///
     /// # Errors
-    /// Kinds of [`Error`], each with one sentence that names the location.
-    pub fn open(location: &Location, options: &Options) -> Result<Self> {
-        let place = location.to_string();
-        let Address::Oci(reference) = &location.address else {
-            let store: Arc<dyn ReadAt> = open(location, options)?;
-            return Ok(Self {
-                size: store.size(),
-                root_hash: options.root_hash,
-                digest: None,
-                tail: Vec::new(),
-                store,
-                place,
-            });
+    /// Kinds of [`Error`], each with one sentence that names the location. `Unsupported` for several images in a registry.
+    pub fn open(location: &Location, options: &Options) -> Result<Vec<Self>> {
+        let images = open_images(location, options, false)?;
+        let count = images.len();
+        let Ok([image]) = <[OpenImage; 1]>::try_from(images) else {
+            let what = format_args!(
+                "the manifest holds {count} EROFS images, and a file takes one; build one of them with tuff build, or read them at this URL"
+            );
+            return Err(Error::new(Kind::Unsupported, location, what));
         };
-        let registry = Registry::new(Arc::default(), reference, &place, options.retry)?;
-        let find = async {
-            let manifest = registry::image(&registry, &reference.version).await?;
-            let layer = registry::layer(&registry, &manifest.object)?;
-            Ok((manifest.digest, layer))
-        };
-        let (version, layer) = runtime()?.block_on(find)?;
-        // The tag may name another image at any time.
-        let pinned = Location::of_image(Reference {
-            version,
-            ..reference.clone()
-        });
-        let stated = layer.root_hash.as_deref().and_then(unhex);
-        let store: Arc<dyn ReadAt> = open(&pinned, options)?;
-        let size = store.size();
-        let read = async {
-            let opened = source::open(&pinned, 0, true, options.retry).await?;
-            opened.object.read(size..layer.size).await
-        };
-        let tail = match size < layer.size {
-            true => runtime()?.block_on(read)?,
-            false => Vec::new(),
-        };
+        let stores = std::iter::once(image.store).chain(image.devices);
+        stores.map(|store| Self::of_store(store)).collect()
+    }
+
+    fn of_store(store: Arc<RemoteStore>) -> Result<Self> {
         Ok(Self {
-            size,
-            root_hash: options.root_hash.or(stated),
-            digest: Some(layer.digest),
-            tail,
+            size: store.size(),
+            root_hash: store.root_hash(),
+            digest: store.digest(),
+            tail: store.tail()?,
+            place: store.place().to_owned(),
             store,
-            place,
         })
     }
 

@@ -4,6 +4,7 @@ use crate::cache::{CHUNK, Directory, Hold, ImageCache};
 use crate::error::{Error, Kind, Result};
 use crate::fetch::{self, Fetcher};
 use crate::location::sha256_hex;
+use crate::runtime::runtime;
 use crate::stats::Stats;
 use crate::verifier::Verifier;
 use sha2::{Digest, Sha256};
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tuff_store::{FileStore, ReadAt};
+use tuff_verity::Root;
 
 /// Number of chunks that a hint to read ahead fetches at most.
 const HINT_MAX: u64 = 64;
@@ -49,6 +51,8 @@ pub(crate) struct Cached {
     pub(crate) key: String,
     pub(crate) cache: Arc<ImageCache>,
     pub(crate) verifier: Option<Arc<Verifier>>,
+    /// Root hash of the verifier, if it has one.
+    pub(crate) root: Option<Root>,
     pub(crate) fetcher: Arc<Fetcher>,
 }
 
@@ -99,6 +103,42 @@ impl RemoteStore {
             size,
             place,
             source: Source::Remote(cached),
+        }
+    }
+
+    /// Location of the image, as messages show it.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// Root hash that parts are verified by.
+    pub(crate) fn root_hash(&self) -> Option<Root> {
+        match &self.source {
+            Source::Local { .. } => None,
+            Source::Remote(cached) => cached.root,
+        }
+    }
+
+    /// Digest of the whole object, if it is a blob of a registry.
+    pub(crate) fn digest(&self) -> Option<String> {
+        match &self.source {
+            Source::Local { .. } => None,
+            Source::Remote(cached) => {
+                let validator = &cached.fetcher.object().identity().validator;
+                sha256_hex(validator).map(|_| validator.clone())
+            }
+        }
+    }
+
+    /// Bytes of the object after the image: the chunk index of a blob.
+    pub(crate) fn tail(&self) -> Result<Vec<u8>> {
+        let Source::Remote(cached) = &self.source else {
+            return Ok(Vec::new());
+        };
+        let object = cached.fetcher.object();
+        match object.identity().size {
+            end if self.size < end => runtime()?.block_on(object.read(self.size..end)),
+            _ => Ok(Vec::new()),
         }
     }
 

@@ -19,13 +19,12 @@ use background::Role;
 use lifetime::{Lifetime, Save, Signals, serve_metrics};
 use options::Mounting;
 use profile::Recording;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use swap::{Replaced, Swap};
-use tuff_erofs::serve::{Profile, ServeOptions, Server};
+use tuff_erofs::serve::{Profile, ServeOptions, Server, StoreRange};
 use tuff_erofs::{Error, Remedy, Result};
 use tuff_fuse::mountpoint::{self, MountOptions};
 use tuff_fuse::transport::Transport;
@@ -121,7 +120,7 @@ impl Mount<'_> {
     /// Mounts the kernel's EROFS on a remote image and serves it until the end. Returns the reason if the kernel cannot.
     fn by_kernel(&self, store: &Arc<RemoteImage>) -> Result<std::result::Result<ExitCode, String>> {
         let args = self.args;
-        if let Some(why) = exported::refusal(self.mounting, &self.open) {
+        if let Some(why) = exported::refusal(self.mounting, &self.open, store) {
             return Ok(Err(why));
         }
         let handler = exported::handler(store, &args.image.image, &self.log);
@@ -169,7 +168,7 @@ impl Mount<'_> {
     fn prefetch(
         &self,
         store: &Arc<RemoteImage>,
-        ranges: impl Fn(&Profile) -> Vec<Range<u64>> + Send + 'static,
+        ranges: impl Fn(&Profile) -> Vec<StoreRange> + Send + 'static,
     ) -> impl FnOnce() + Send + 'static {
         let report = prefetch::Report {
             log: self.log.clone(),
@@ -187,7 +186,7 @@ impl Mount<'_> {
             let (fs, offset) = (fs.clone(), self.open.offset);
             self.prefetch(store, move |profile| {
                 let mut ranges = profile.physical_ranges(fs.server().image());
-                for range in &mut ranges {
+                for StoreRange { range, .. } in ranges.iter_mut().filter(|range| range.store == 0) {
                     *range = range.start.saturating_add(offset)..range.end.saturating_add(offset);
                 }
                 ranges
@@ -241,7 +240,9 @@ impl Mount<'_> {
             life.beside(prefetch)?;
         }
         if let Some(store) = &store {
-            if exported::refusal(self.mounting, &self.open).is_none() && args.record.is_none() {
+            if exported::refusal(self.mounting, &self.open, store).is_none()
+                && args.record.is_none()
+            {
                 let device = mountpoint::device_known(&dir).map_err(|e| self.failed(e));
                 let started = device.and_then(|device| self.swap(store, &handler, (dir, device)));
                 swap = Some(life.or_detach(started)?);

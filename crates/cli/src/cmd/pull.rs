@@ -18,7 +18,8 @@ use tuff_remote::{Location, WholeImage};
 /// Copy an image from a registry, a bucket or a web server to a file
 ///
 /// Parts that are in the cache already are not fetched again, so a copy that was interrupted continues. FILE gets its name
-/// when it is complete, and replaces only an EROFS image or an empty file.
+/// when it is complete, and replaces only an EROFS image or an empty file. Devices of the image become FILE.device1 and so on,
+/// which tuff mount --device takes in this order.
 ///
 /// In a registry, the whole is compared with the digest of the manifest. Elsewhere, parts are verified if the root hash is
 /// known (--root-hash, --trust).
@@ -60,46 +61,89 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut root = args.root_hash;
     if let Some(certificate) = &args.trust {
         let (pinned, signed) = trusted(&url, certificate, &args.remote)?;
-        (url, root) = (pinned, Some(signed));
+        (url, root) = (pinned, signed);
     }
     let location = Location::parse(url.to_str().unwrap_or_default());
     let location = location.map_err(|e| failed(e, "cannot pull"))?;
     let read: Vec<&Path> = location.local_path().into_iter().collect();
-    let mut sink = Sink::create(&args.file, &read, Format::Image, args.force)?;
-    let cannot = |e| failed(e, "cannot pull");
+    let sink = Sink::create(&args.file, &read, Format::Image, args.force)?;
     let options = options(&args.remote, root)?;
-    let image = WholeImage::open(&location, &options).map_err(cannot)?;
+    let images = WholeImage::open(&location, &options).map_err(|e| failed(e, "cannot pull"))?;
+    let devices = images.len() - 1;
+    if devices > 0 && args.file == Path::new("-") {
+        return Err(Error::usage(format_args!(
+            "{location}: the image has {devices} devices, which are files of their own: name a file"
+        )));
+    }
+    let mut files = vec![args.file.clone()];
+    let mut sinks = vec![sink];
+    for number in 1..=devices {
+        let mut name = args.file.clone().into_os_string();
+        name.push(format!(".device{number}"));
+        files.push(name.into());
+    }
+    for file in &files[1..] {
+        sinks.push(Sink::create(file, &read, Format::Image, args.force)?);
+    }
     let meter = Meter::start("pull", Show::unless(args.quiet || args.json));
-    meter.counter().add_total(image.size);
-    for part in image.parts() {
-        let part = part.map_err(|e| sink.told(cannot(e)))?;
-        sink.write_all(&part).map_err(|e| sink.failed(e))?;
-        meter.counter().add(part.len() as u64);
+    for image in &images {
+        meter.counter().add_total(image.size);
+    }
+    for (image, sink) in images.iter().zip(&mut sinks) {
+        copy(image, sink, &meter)?;
     }
     drop(meter);
-    sink.finish()?;
-    report(args, &location, &image)?;
+    // An image that has its name has its devices.
+    for sink in sinks.into_iter().rev() {
+        sink.finish()?;
+    }
+    report(args, &location, &images, &files)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn report(args: &Args, location: &Location, image: &WholeImage) -> Result<()> {
-    // The summary must not be mixed into an image on standard output.
-    if args.quiet || args.file == Path::new("-") {
-        return Ok(());
+fn copy(image: &WholeImage, sink: &mut Sink, meter: &Meter) -> Result<()> {
+    for part in image.parts() {
+        let part = part.map_err(|e| sink.told(failed(e, "cannot pull")))?;
+        sink.write_all(&part).map_err(|e| sink.failed(e))?;
+        meter.counter().add(part.len() as u64);
     }
+    Ok(())
+}
+
+fn report(
+    args: &Args,
+    location: &Location,
+    images: &[WholeImage],
+    files: &[PathBuf],
+) -> Result<()> {
+    // The summary must not be mixed into an image on standard output.
+    let Some(image) = images
+        .first()
+        .filter(|_| !args.quiet && args.file != Path::new("-"))
+    else {
+        return Ok(());
+    };
     let root = image.root_hash.as_ref().map(|root| hex(root));
+    let devices: Vec<_> = files[1..]
+        .iter()
+        .map(|file| file.to_string_lossy())
+        .collect();
     let mut out = Out::new();
     if args.json {
         out.line(json!({
             "event": "done",
             "url": location.to_string(),
             "file": args.file.to_string_lossy(),
+            "devices": devices,
             "image_bytes": image.size,
             "digest": image.digest,
             "root_hash": root,
         }))?;
     } else {
         out.line(format_args!("image        {}", size(image.size)))?;
+        for (device, file) in images[1..].iter().zip(&devices) {
+            out.line(format_args!("device       {file} ({})", size(device.size)))?;
+        }
         if let Some(digest) = &image.digest {
             out.line(format_args!("digest       {digest}"))?;
         }

@@ -1,31 +1,32 @@
 //! `tuff push`: uploads images to registries and buckets.
 
-use super::build_image::build_with_defaults;
+use super::build_image::fetched::{FetchedImages, Watched, stopped_or};
 use super::build_image::paths::are_images;
+use super::build_image::{Layering, build_with_defaults};
 use super::profile;
 use crate::image::OpenArgs;
 use crate::out::Out;
-use crate::progress::{Meter, Show, on_signal};
+use crate::progress::{Show, on_signal};
 use crate::remote::{failed, is_url, shown};
 use crate::signing::KeyPair;
 use crate::text::hex;
 use crate::units::size;
 use clap::ValueEnum;
 use serde_json::json;
-use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::slice::Iter;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_erofs::{Error, Result, verity};
 use tuff_remote::{
-    LayerImage, LayerMedia, LayerTree, Location, PushOptions, Pushed, RetryPolicy, Step,
-    copy_layout,
+    LayerImage, LayerMedia, LayerTree, Location, PushOptions, Pushed, RetryPolicy, default_cache,
 };
 use tuff_store::Window;
+
+/// Directory of the cache with the records of unfinished uploads.
+const RECORDS: &str = "uploads";
 
 /// Upload an image to a registry or a bucket
 ///
@@ -34,7 +35,8 @@ use tuff_store::Window;
 /// keeps its configuration, such as the command to run. docker://REGISTRY/NAME:TAG is a container image in a registry.
 ///
 /// URL is oci://REGISTRY/NAME:TAG or s3://BUCKET/KEY. Several EROFS images become layers in a registry, the lowest first.
-/// Everything that the registry has already is skipped, and an upload that broke continues where it ended.
+/// An image with bases is uploaded with them (--device). Everything that is there already is skipped, and an upload that broke
+/// continues where it ended.
 ///
 /// Layers in a registry have the form of the EROFS image specification. The manifest states the root hash, which tuff verifies
 /// when it reads the image by its URL.
@@ -47,9 +49,17 @@ pub(crate) struct Args {
     /// Media type of layers: application/vnd.erofs (erofs), or application/vnd.erofs.layer.v1 for containerd 2.4 (containerd)
     #[arg(long, value_enum, default_value = "erofs", value_name = "TYPE")]
     media_type: Media,
-    /// Keep the layers of a container image: each becomes one EROFS image, with whiteouts for overlayfs
-    #[arg(long)]
-    layers: bool,
+    /// Keep the layers of a container image: each becomes an EROFS image with whiteouts for overlayfs (overlay), or a delta
+    /// image whose devices are the images of the layers below (delta)
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "overlay", value_name = "HOW")]
+    layers: Option<Layers>,
+    /// Extra device of an EROFS image among the sources, once for each slot of the device tables, in order. It is uploaded
+    /// with the image
+    #[arg(long, value_name = "FILE")]
+    device: Vec<PathBuf>,
+    /// Other repository of the same registry: layers that it has are mounted there instead of sent
+    #[arg(long, value_name = "NAME")]
+    mount_from: Option<String>,
     /// Platform of the image, and of container images among the sources: OS/ARCHITECTURE[/VARIANT] (default: linux on this
     /// machine's architecture)
     #[arg(long, value_name = "PLATFORM", value_parser = parse_platform)]
@@ -76,6 +86,12 @@ pub(crate) struct Args {
 enum Media {
     Erofs,
     Containerd,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Layers {
+    Overlay,
+    Delta,
 }
 
 fn parse_platform(text: &str) -> Result<String, String> {
@@ -123,92 +139,116 @@ fn layers(
     show: Show,
 ) -> Result<(Vec<LayerImage>, Option<Vec<u8>>)> {
     if are_images(sources)? {
-        let layers: Result<_> = sources.iter().map(|path| layer(path)).collect();
-        return Ok((layers?, None));
+        let mut devices = args.device.iter();
+        let layers: Result<_> = sources
+            .iter()
+            .map(|path| layer(path, &mut devices))
+            .collect();
+        let layers = layers?;
+        return match devices.next() {
+            None => Ok((layers, None)),
+            Some(device) => Err(Error::usage(format_args!(
+                "--device {}: no image among the sources has data there",
+                device.display()
+            ))),
+        };
+    }
+    if !args.device.is_empty() {
+        return Err(Error::usage("--device: the sources are no EROFS images"));
     }
     let platform = args.platform.as_deref();
-    let copies = Copies::fetch(sources, args, show)?;
-    let sources = &copies.sources;
-    let mut built = build_with_defaults(sources, platform, args.layers, show)?;
-    let layers: Result<_> = built.images.iter().map(|path| layer(path)).collect();
+    let fetched = FetchedImages::fetch(sources, platform, retry(args), show)?;
+    let layering = args.layers.map_or(Layering::Merged, |layers| match layers {
+        Layers::Overlay => Layering::Overlay,
+        Layers::Delta => Layering::Delta,
+    });
+    let mut built = build_with_defaults(&fetched.sources, platform, layering, show)?;
+    let open = |(image, devices): &(PathBuf, Vec<PathBuf>)| layer(image, &mut devices.iter());
+    let layers: Result<_> = built.images.iter().map(open).collect();
     // The open files stay, and nothing is left if the upload is killed.
     Ok((layers?, built.config.take()))
 }
 
-/// Sources, with container images of registries as OCI layouts in temporary directories, removed on drop.
-struct Copies {
-    sources: Vec<PathBuf>,
-    dirs: Vec<PathBuf>,
-}
-
-impl Copies {
-    fn fetch(sources: &[PathBuf], args: &Args, show: Show) -> Result<Self> {
-        let mut copies = Self {
-            sources: Vec::new(),
-            dirs: Vec::new(),
-        };
-        for (number, source) in sources.iter().enumerate() {
-            let Some(url) = source.to_str().filter(|_| is_url(source)) else {
-                copies.sources.push(source.clone());
-                continue;
-            };
-            let location = Location::parse(url).map_err(|e| failed(e, "cannot read"))?;
-            let name = format!("tuff-push-{}-{number}", std::process::id());
-            let dir = std::env::temp_dir().join(name);
-            let made = std::fs::DirBuilder::new().mode(0o700).create(&dir);
-            made.map_err(|e| Error::io(dir.display(), "cannot create", e))?;
-            copies.dirs.push(dir.clone());
-            let stop = on_signal();
-            let watched = Watched::new(show, &stop);
-            let (platform, retry) = (args.platform.as_deref(), retry(args));
-            let copied = copy_layout(&location, platform, &dir, retry, &|step| watched.step(step));
-            copied.map_err(|e| stopped_or(e, &stop, "cannot read"))?;
-            copies.sources.push(format!("oci:{}", dir.display()).into());
-        }
-        Ok(copies)
-    }
-}
-
-impl Drop for Copies {
-    fn drop(&mut self) {
-        for dir in &self.dirs {
-            // The error that ends the upload is the one to report.
-            let _ = std::fs::remove_dir_all(dir);
-        }
-    }
-}
-
-/// Opens an image, and finds its hash tree.
-fn layer(path: &Path) -> Result<LayerImage> {
+/// Opens an image with as many of `devices` as it has slots for data elsewhere.
+fn layer(path: &Path, devices: &mut Iter<'_, PathBuf>) -> Result<LayerImage> {
     let store = OpenArgs::default().store(path)?;
     let place = path.display().to_string();
-    let image = Image::open_shared(Arc::clone(&store), OpenOptions::default());
-    let image = image.map_err(|e| e.within(&place))?;
-    if !image.slots().is_empty() {
-        return Err(Error::usage(format_args!(
-            "{place}: the image has data on other devices, which an upload does not carry; build it without --base, --blob and --image-index"
-        )));
+    let open = |devices| {
+        let options = OpenOptions {
+            devices,
+            ..OpenOptions::default()
+        };
+        Image::open_shared(Arc::clone(&store), options).map_err(|e| e.within(&place))
+    };
+    let image = open(Vec::new())?;
+    let sb = image.superblock();
+    let own = sb.blocks.saturating_mul(sb.block_bits.size());
+    // Data of devices may follow the image in its file.
+    let is_inside = verity::end(&image).map_err(|e| e.within(&place))? > own;
+    let mut of_image = Vec::new();
+    if !image.slots().is_empty() && !is_inside {
+        let slots = image.slots().len();
+        let given: Vec<_> = devices
+            .take(slots)
+            .map(|device| part(device))
+            .collect::<Result<_>>()?;
+        if given.len() < slots {
+            return Err(Error::usage(format_args!(
+                "{place}: the image has data on {slots} devices: give each with --device FILE, in their order"
+            )));
+        }
+        // Compares their names with those in the device table.
+        open(
+            given
+                .iter()
+                .map(|device| Arc::clone(&device.store))
+                .collect(),
+        )?;
+        of_image = given;
     }
+    Ok(LayerImage {
+        devices: of_image,
+        ..part(path)?
+    })
+}
+
+/// Opens an image without its devices, and finds its hash tree. Another file is a device of plain bytes.
+fn part(path: &Path) -> Result<LayerImage> {
+    let store = OpenArgs::default().store(path)?;
+    let place = path.display().to_string();
+    let image = match Image::open_shared(Arc::clone(&store), OpenOptions::default()) {
+        Ok(image) => image,
+        Err(_) if !are_images(&[path.to_owned()])? => {
+            return Ok(LayerImage {
+                store,
+                tree: None,
+                is_image: false,
+                devices: Vec::new(),
+            });
+        }
+        Err(e) => return Err(e.within(&place)),
+    };
     let end = verity::end(&image).map_err(|e| e.within(&place))?;
     let tree = verity::appended_tree(&image).map_err(|e| e.within(&place))?;
-    if tree.is_none() {
-        // A block device is longer than its image.
-        let end = end.min(store.size());
-        return Ok(LayerImage {
-            store: Arc::new(Window::part(store, 0, end)),
-            tree: None,
-        });
-    }
-    let stated = verity::stated(&*store, &*store, verity::hash_offset(end));
-    let stated = stated.map_err(|e| e.within(&place))?;
-    let end = stated.end.min(store.size());
-    Ok(LayerImage {
-        store: Arc::new(Window::part(store, 0, end)),
-        tree: Some(LayerTree {
+    let mut tree_of_layer = None;
+    let mut layer_end = end;
+    if tree.is_some() {
+        let stated = verity::stated(&*store, &*store, verity::hash_offset(end));
+        let stated = stated.map_err(|e| e.within(&place))?;
+        layer_end = stated.end;
+        tree_of_layer = Some(LayerTree {
             offset: stated.hash_offset,
             root: stated.root,
             block: stated.header.hash_block,
-        }),
+        });
+    }
+    // A block device is longer than its image.
+    let layer_end = layer_end.min(store.size());
+    Ok(LayerImage {
+        store: Arc::new(Window::part(store, 0, layer_end)),
+        tree: tree_of_layer,
+        is_image: true,
+        devices: Vec::new(),
     })
 }
 
@@ -229,6 +269,8 @@ fn options(args: &Args) -> Result<PushOptions> {
         config: None,
         profile: profile.transpose()?,
         signer: signer.map(Arc::new),
+        mount_from: args.mount_from.clone(),
+        records: default_cache().map(|cache| cache.join(RECORDS)),
         retry: retry(args),
     })
 }
@@ -237,14 +279,6 @@ fn retry(args: &Args) -> RetryPolicy {
     RetryPolicy {
         deadline: Duration::from_secs(args.timeout.into()),
         ..RetryPolicy::default()
-    }
-}
-
-/// Error for a failure, or for a signal that caused it.
-fn stopped_or(e: tuff_remote::Error, stop: &AtomicBool, what: &str) -> Error {
-    match stop.load(Ordering::Relaxed) {
-        true => Error::io(e.place(), "stopped", io::ErrorKind::Interrupted.into()),
-        false => failed(e, what),
     }
 }
 
@@ -260,26 +294,6 @@ fn upload(
     pushed.map_err(|e| stopped_or(e, &stop, "cannot push"))
 }
 
-/// Progress of an upload.
-struct Watched<'a> {
-    meter: Meter,
-    stop: &'a AtomicBool,
-}
-
-impl<'a> Watched<'a> {
-    fn new(show: Show, stop: &'a AtomicBool) -> Self {
-        let meter = Meter::start("connect", show);
-        Self { meter, stop }
-    }
-
-    /// Shows a step. Returns false if the upload is to stop.
-    fn step(&self, step: &Step) -> bool {
-        let counter = self.meter.counter();
-        counter.set(step.stage, step.bytes, step.total_bytes);
-        !self.stop.load(Ordering::Relaxed)
-    }
-}
-
 fn object(location: &Location, pushed: &Pushed) -> serde_json::Value {
     let layers: Vec<_> = pushed
         .layers
@@ -289,6 +303,7 @@ fn object(location: &Location, pushed: &Pushed) -> serde_json::Value {
                 "digest": layer.digest,
                 "blob_bytes": layer.size,
                 "root_hash": layer.root_hash.as_ref().map(|root| hex(root)),
+                "is_device": layer.is_device,
                 "was_present": layer.was_present,
             })
         })
@@ -312,8 +327,9 @@ fn lines(location: &Location, pushed: &Pushed, out: &mut Out) -> Result<()> {
             ""
         };
         let bytes = size(layer.size);
+        let name = if layer.is_device { "device" } else { "layer" };
         out.line(format_args!(
-            "layer        {} ({bytes}{present})",
+            "{name:<12} {} ({bytes}{present})",
             layer.digest
         ))?;
         match &layer.root_hash {

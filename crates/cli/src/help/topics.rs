@@ -38,6 +38,10 @@ pub(crate) const EXIT_CODES: &[(&str, &str)] = &[
         "5",
         "The host failed: an unreadable file, a full disk, or a volume that is in use.",
     ),
+    (
+        "6",
+        "No signature by the certificate of --trust comes with the image.",
+    ),
     ("130", "Stopped by a signal."),
 ];
 

@@ -2,6 +2,7 @@
 
 use crate::common::{Place, code, stderr};
 use crate::mount::can_mount;
+use crate::push::{key, pushed, run, start};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
@@ -219,6 +220,42 @@ fn two_requests_precede_a_kernel_mount() {
     assert!(fs::read_dir(daemon.dir()).unwrap().count() == 4);
     daemon.umount();
     daemon.ends_well();
+}
+
+#[test]
+fn the_kernel_mounts_an_image_that_a_trusted_certificate_signed_and_no_other() {
+    if !kernel_can_mount() {
+        return;
+    }
+    let place = Place::new("kernel-trust");
+    image(&place);
+    place.text(&["verity", "add", "-q", "i"]);
+    if !["a", "b"].iter().all(|name| key(&place, name)) {
+        return;
+    }
+    let (registry, _server, url) = start();
+    pushed(&place, &[], &["--sign", "a.key,a.pem", "i", &url]);
+    let mut daemon = Daemon::start(&place, &url, &["--kernel", "--trust", "a.pem"]);
+    let mounts = mounts_at(&daemon.dir());
+    assert_eq!(mounts, [("erofs".to_owned(), url.clone())]);
+    let read = |number: u32| fs::read(daemon.dir().join(format!("{number}/large")));
+    assert!(read(1).unwrap() == fs::read(place.path("tree/1/large")).unwrap());
+    // Bytes that the signed root hash does not cover are an error of the kernel's mount.
+    let index = registry.manifest("team/app", "v1").unwrap();
+    let manifest = index["manifests"][0]["digest"].as_str().unwrap();
+    let manifest = registry.manifest("team/app", manifest).unwrap();
+    let blob = manifest["layers"][0]["digest"].as_str().unwrap();
+    registry.change_blob("team/app", blob, |blob| {
+        let middle = blob.len() / 4 * 3;
+        blob[middle..].iter_mut().for_each(|byte| *byte ^= 1);
+    });
+    assert_eq!(read(3).unwrap_err().raw_os_error(), Some(5));
+    daemon.umount();
+    daemon.ends_well();
+    let args = ["mount", "--kernel", "--trust", "b.pem", &url, "mnt"];
+    let out = run(&place, &[], &args);
+    assert_eq!(code(&out), 6, "{}", stderr(&out));
+    assert_eq!(mounts_at(&daemon.dir()), []);
 }
 
 #[test]

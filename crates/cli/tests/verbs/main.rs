@@ -21,6 +21,7 @@ mod outputs;
 mod patch;
 #[cfg(feature = "remote")]
 mod push;
+mod push_layers;
 #[cfg(feature = "remote")]
 mod remote;
 #[cfg(feature = "remote")]

@@ -15,7 +15,7 @@ use tuff_format::device::Slot;
 use tuff_format::features::KernelVersion;
 use tuff_format::inode::Layout;
 use tuff_format::{BlockAddr, BlockBits, DeviceId, Nid};
-use tuff_store::{FileStore, ReadAt};
+use tuff_store::ReadAt;
 
 /// Base with its open stores.
 pub(super) struct Member {
@@ -64,9 +64,8 @@ impl Member {
     ) -> Result<Self> {
         let name = path.display().to_string();
         let open = |path: &Path| {
-            let store = FileStore::open(path);
-            let store = store.map_err(|e| Error::io(path.display(), "cannot open", e))?;
-            Ok(Arc::new(store) as Arc<dyn ReadAt>)
+            let store = options.resources.open(path);
+            store.map_err(|e| Error::io(path.display(), "cannot open", e))
         };
         let paths = [&[path.to_owned()], devices].concat();
         let stores = paths

@@ -36,7 +36,8 @@ impl Loader<'_> {
         progress: &Progress,
     ) -> Result<()> {
         let budget = usize::try_from(memory_budget::eighth(self.options)).unwrap_or(usize::MAX);
-        let source = Arc::new(ImageSource::open(path, devices, budget)?);
+        let opener = |path: &Path| self.options.resources.open(path);
+        let source = Arc::new(ImageSource::open(path, devices, &opener, budget)?);
         let mut content = source.content_budget();
         source.each(&mut |entry| {
             let place = || shown(&entry.path);

@@ -3,6 +3,7 @@
 use super::{Content, DataRun, Device, Entry, Kind, Meta};
 use crate::{Error, Remedy, Result};
 use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tuff_erofs::read::WorkBudget;
@@ -11,7 +12,7 @@ use tuff_erofs::serve::{ServeOptions, Server, Session};
 use tuff_erofs::walk::{self, Walk};
 use tuff_format::Nid;
 use tuff_format::inode::FileType;
-use tuff_store::{FileStore, ReadAt};
+use tuff_store::ReadAt;
 
 /// Source image. Many threads read it at once; neighbours in its packed inode are decoded once.
 pub(crate) struct ImageSource {
@@ -22,26 +23,30 @@ pub(crate) struct ImageSource {
 }
 
 impl ImageSource {
-    /// Opens the image at `path` with its extra devices. Caches at most `budget` bytes of decoded
+    /// Opens the image at `path` with its extra devices, all by `opener`. Caches at most `budget` bytes of decoded
     /// data.
     ///
     /// # Errors
     ///
     /// * Errors of opening the image.
     /// * `Usage`: a device is missing.
-    pub(crate) fn open(path: &Path, devices: &[PathBuf], budget: usize) -> Result<Self> {
+    pub(crate) fn open(
+        path: &Path,
+        devices: &[PathBuf],
+        opener: &dyn Fn(&Path) -> io::Result<Arc<dyn ReadAt>>,
+        budget: usize,
+    ) -> Result<Self> {
         let name = path.display().to_string();
         let open = |path: &Path| {
-            let store = FileStore::open(path);
+            let store = opener(path);
             store.map_err(|e| Error::io(path.display(), "cannot open the source", e))
         };
-        let store = |path: &PathBuf| Ok(Arc::new(open(path)?) as Arc<dyn ReadAt>);
-        let devices: Result<Vec<Arc<dyn ReadAt>>> = devices.iter().map(store).collect();
+        let devices: Result<Vec<_>> = devices.iter().map(|path| open(path)).collect();
         let options = OpenOptions {
             devices: devices?,
             ..OpenOptions::default()
         };
-        let image = Image::open(open(path)?, options);
+        let image = Image::open_shared(open(path)?, options);
         let image = image.map_err(|e| e.within(&name))?;
         image
             .has_devices()

@@ -1,6 +1,6 @@
 //! Blob of a layer: the image with its hash tree, then the chunk index.
 
-use super::options::{LayerImage, LayerTree};
+use super::options::{LayerImage, LayerTree, PushedLayer};
 use super::watch::Watch;
 use crate::cache::CHUNK;
 use crate::chunk_index::ChunkIndex;
@@ -22,6 +22,10 @@ pub(crate) struct Blob {
     pub(crate) size: u64,
     pub(crate) tree: Option<LayerTree>,
     pub(crate) index: Option<IndexAnnotation>,
+    /// True for a device of the next blob that is none.
+    pub(crate) is_device: bool,
+    /// False for plain bytes.
+    pub(crate) is_image: bool,
 }
 
 /// Chunk index as a manifest states it.
@@ -33,7 +37,7 @@ pub(crate) struct IndexAnnotation {
 
 impl Blob {
     /// Reads an image and computes its digests. `has_index`: a chunk index follows it.
-    pub(crate) fn measure(layer: &LayerImage, has_index: bool, watch: &Watch<'_>) -> Result<Self> {
+    fn measure(layer: &LayerImage, has_index: bool, watch: &Watch<'_>) -> Result<Self> {
         let size = layer.store.size();
         let failed = |e: io::Error| {
             watch.error(
@@ -63,6 +67,8 @@ impl Blob {
                 size,
                 tree,
                 index: None,
+                is_device: false,
+                is_image: layer.is_image,
             });
         }
         let tail = index.encode();
@@ -81,7 +87,37 @@ impl Blob {
             digest: format!("sha256:{}", hex(&whole.finalize())),
             tree,
             index: Some(annotation),
+            is_device: false,
+            is_image: layer.is_image,
         })
+    }
+
+    /// Blobs of the devices of a layer, then that of its image.
+    pub(crate) fn measure_all(
+        layer: &LayerImage,
+        has_index: bool,
+        watch: &Watch<'_>,
+    ) -> Result<Vec<Self>> {
+        let mut blobs = Vec::new();
+        for device in &layer.devices {
+            blobs.push(Self {
+                is_device: true,
+                ..Self::measure(device, has_index, watch)?
+            });
+        }
+        blobs.push(Self::measure(layer, has_index, watch)?);
+        Ok(blobs)
+    }
+
+    /// Result of the upload of this blob.
+    pub(crate) fn pushed(&self, was_present: bool) -> PushedLayer {
+        PushedLayer {
+            digest: self.digest.clone(),
+            size: self.size,
+            root_hash: self.tree.as_ref().map(|tree| tree.root),
+            is_device: self.is_device,
+            was_present,
+        }
     }
 
     /// Blob of a few bytes.
@@ -92,6 +128,8 @@ impl Blob {
             store: Arc::new(MemStore::new(bytes)),
             tree: None,
             index: None,
+            is_device: false,
+            is_image: true,
         }
     }
 }

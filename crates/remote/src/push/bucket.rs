@@ -1,19 +1,24 @@
-//! Upload to a bucket: one object in parts, unless the bucket has it.
+//! Upload to a bucket: the devices of an image and the image, each an object in parts, unless the bucket has it.
 
 use super::blob::Blob;
-use super::options::{PushOptions, Pushed, PushedLayer};
+use super::options::{PushOptions, Pushed};
 use super::signatures::signatures;
+use super::upload_record::UploadRecord;
 use super::watch::Watch;
-use crate::beside::{PROFILE, ROOT_HASH, ROOT_SIGNATURE};
+use crate::beside::{DEVICES, PROFILE, ROOT_HASH, ROOT_SIGNATURE};
 use crate::bucket::{BucketObject, Limits, NO_CREDENTIALS};
+use crate::device_list;
 use crate::error::{Error, Kind, Result};
 use crate::registry::hex;
 use crate::retry::Failure;
+use object_store::multipart::{MultipartStore, PartId};
 use object_store::{
-    Attribute, Attributes, GetOptions, MultipartUpload, ObjectStore, ObjectStoreExt,
-    PutMultipartOptions, PutOptions, PutPayload,
+    Attribute, Attributes, GetOptions, ObjectStore, ObjectStoreExt, PutMultipartOptions,
+    PutOptions, PutPayload,
 };
+use sha2::{Digest, Sha256};
 use std::error::Error as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -34,10 +39,10 @@ const PART_TIMEOUT: Duration = Duration::from_secs(120);
 /// Metadata of an object with its digest.
 const DIGEST: &str = "tuff-digest";
 
-/// Uploads an image as an object.
+/// Uploads an image as an object, after its devices. `blobs`: the devices, then the image.
 pub(crate) async fn push(
     (bucket, key): (&str, &str),
-    blob: &Blob,
+    blobs: &[Blob],
     options: &PushOptions,
     watch: &Watch<'_>,
 ) -> Result<Pushed> {
@@ -46,15 +51,32 @@ pub(crate) async fn push(
         retries: options.retry.deadline,
         retries_max: 10,
     };
-    let object = BucketObject::new(bucket, key, watch.place(), &limits)?;
-    let upload = Upload {
-        object,
-        blob,
-        watch,
+    let mut pushed = Vec::new();
+    let mut last = None;
+    for blob in blobs {
+        let key = match blob.is_device {
+            true => beside(key, &device_list::name(&blob.digest)),
+            false => key.to_owned(),
+        };
+        let upload = Upload {
+            object: BucketObject::new(bucket, &key, watch.place(), &limits)?,
+            blob,
+            watch,
+        };
+        let was_present = upload.is_present().await?;
+        if !was_present {
+            upload.send(options.records.as_deref()).await?;
+        }
+        pushed.push(blob.pushed(was_present));
+        last = Some((upload, blob));
+    }
+    let Some((upload, blob)) = last else {
+        return Err(watch.error(Kind::Usage, "there is no image to upload"));
     };
-    let was_present = upload.is_present().await?;
-    if !was_present {
-        upload.send().await?;
+    let devices = blobs.iter().filter(|blob| blob.is_device);
+    let devices = devices.map(|blob| (&*blob.digest, blob.tree.as_ref().map(|tree| &tree.root)));
+    if blobs.len() > 1 {
+        upload.beside(DEVICES, device_list::encode(devices)).await?;
     }
     if let Some(tree) = &blob.tree {
         let digits = format!("{}\n", hex(&tree.root));
@@ -69,13 +91,16 @@ pub(crate) async fn push(
     Ok(Pushed {
         digest: blob.digest.clone(),
         manifest: None,
-        layers: vec![PushedLayer {
-            digest: blob.digest.clone(),
-            size: blob.size,
-            root_hash: blob.tree.as_ref().map(|tree| tree.root),
-            was_present,
-        }],
+        layers: pushed,
     })
+}
+
+/// Key of an object in the same directory.
+fn beside(key: &str, name: &str) -> String {
+    match key.rsplit_once('/') {
+        Some((dir, _)) => format!("{dir}/{name}"),
+        None => name.to_owned(),
+    }
 }
 
 struct Upload<'a> {
@@ -120,7 +145,8 @@ impl Upload<'_> {
         put.map(drop).map_err(|e| self.failed(e))
     }
 
-    async fn send(&self) -> Result<()> {
+    /// Sends the object. `records`: directory of the records of unfinished uploads.
+    async fn send(&self, records: Option<&Path>) -> Result<()> {
         let object = &self.object;
         let size = self.blob.size;
         self.watch.step("upload", 0, size)?;
@@ -134,36 +160,93 @@ impl Upload<'_> {
             let put = object.store.put_opts(&object.key, payload, options).await;
             return put.map(drop).map_err(|e| self.failed(e));
         }
+        let mut record = records.map_or_else(UploadRecord::default, |dir| {
+            UploadRecord::open(dir, &self.record_name())
+        });
+        if record.upload.is_some() {
+            match self.send_parts(&mut record).await {
+                // The bucket has removed the upload of an earlier process.
+                Err(Sending::Gone(_)) => {}
+                sent => return self.finish(record, sent).await,
+            }
+        }
         let options = PutMultipartOptions {
             attributes: self.attributes(),
             ..PutMultipartOptions::default()
         };
-        let begun = object.store.put_multipart_opts(&object.key, options).await;
-        let mut upload = begun.map_err(|e| self.failed(e))?;
-        let sent = match self.send_parts(&mut *upload).await {
-            Ok(()) => upload.complete().await.map_err(|e| self.failed(e)),
-            Err(e) => Err(e),
-        };
-        if sent.is_err() {
-            // Parts without an object cost money. The first error is the one to report.
-            let _ = tokio::time::timeout(PART_TIMEOUT, upload.abort()).await;
-        }
-        sent.map(drop)
+        let begun = object.store.create_multipart_opts(&object.key, options);
+        record.begin(&begun.await.map_err(|e| self.failed(e))?);
+        let sent = self.send_parts(&mut record).await;
+        self.finish(record, sent).await
     }
 
-    async fn send_parts(&self, upload: &mut dyn MultipartUpload) -> Result<()> {
-        let size = self.blob.size;
-        let part = PART.max(size.div_ceil(PARTS_MAX).next_multiple_of(1 << 20));
+    async fn finish(&self, record: UploadRecord, sent: Result<(), Sending>) -> Result<()> {
+        let failed = match sent {
+            Ok(()) => {
+                record.remove();
+                return Ok(());
+            }
+            Err(Sending::Failed(e) | Sending::Gone(e)) => e,
+        };
+        if let Some(id) = record.upload.as_ref().filter(|_| !record.is_kept()) {
+            // No process can continue with these parts, which cost money. The first error is the one to report.
+            let abort = self.object.store.abort_multipart(&self.object.key, id);
+            let _ = tokio::time::timeout(PART_TIMEOUT, abort).await;
+        }
+        Err(failed)
+    }
+
+    /// Name of the record: that of the object, of its content and of the parts.
+    fn record_name(&self) -> String {
+        let object = &self.object;
+        let part = self.part_len().to_string();
+        let names = [
+            &object.endpoint,
+            object.key.as_ref(),
+            &self.blob.digest,
+            &part,
+        ];
+        let mut hash = Sha256::new();
+        for name in names {
+            hash.update((name.len() as u64).to_le_bytes());
+            hash.update(name);
+        }
+        hex(&hash.finalize())
+    }
+
+    /// Length of each part but the last. Unit: bytes.
+    fn part_len(&self) -> u64 {
+        let least = self.blob.size.div_ceil(PARTS_MAX);
+        PART.max(least.next_multiple_of(1 << 20))
+    }
+
+    /// Sends the parts that the bucket lacks, and completes the object.
+    async fn send_parts(&self, record: &mut UploadRecord) -> Result<(), Sending> {
+        let object = &self.object;
+        let id = record.upload.clone().unwrap_or_default();
+        let (size, part) = (self.blob.size, self.part_len());
+        let count = size.div_ceil(part);
+        let len = |number: u64| part.min(size - number * part);
+        record.parts.retain(|number, _| *number < count);
+        let missing = (0..count).filter(|number| !record.parts.contains_key(number));
+        let missing: Vec<u64> = missing.collect();
+        let mut missing = missing.into_iter().peekable();
+        let mut done: u64 = record.parts.keys().map(|number| len(*number)).sum();
         let mut in_flight = JoinSet::new();
-        let (mut at, mut done) = (0, 0);
-        while at < size || !in_flight.is_empty() {
-            while at < size && in_flight.len() < CONNECTIONS {
-                let len = part.min(size - at);
-                let payload = read(Arc::clone(&self.blob.store), at, len).await;
+        let mut failure = None;
+        while (failure.is_none() && missing.peek().is_some()) || !in_flight.is_empty() {
+            while failure.is_none()
+                && in_flight.len() < CONNECTIONS
+                && let Some(number) = missing.next()
+            {
+                let payload = read(Arc::clone(&self.blob.store), number * part, len(number)).await;
                 let payload = payload.map_err(|what| self.watch.error(Kind::Unavailable, what))?;
-                let put = upload.put_part(payload);
-                in_flight.spawn(async move { put.await.map(|()| len) });
-                at += len;
+                let (store, key, id) = (object.store.clone(), object.key.clone(), id.clone());
+                in_flight.spawn(async move {
+                    // Fits: at most `PARTS_MAX`.
+                    let put = store.put_part(&key, &id, number as usize, payload).await;
+                    put.map(|part| (number, part.content_id))
+                });
             }
             let next = async { Ok::<_, Failure>(in_flight.join_next().await) };
             let nothing = Default::default();
@@ -176,13 +259,54 @@ impl Upload<'_> {
                 Failure::Transient { what, .. } => self.watch.error(Kind::Unavailable, what),
             })?;
             match next {
-                Some(Ok(Ok(len))) => done += len,
-                Some(Ok(Err(e))) => return Err(self.failed(e)),
-                Some(Err(e)) => return Err(self.watch.error(Kind::Unavailable, e)),
+                Some(Ok(Ok((number, part)))) => {
+                    done += len(number);
+                    record.add(number, &part);
+                }
+                // The others may succeed, and are recorded then.
+                Some(Ok(Err(e))) => failure = Some(self.refused(e)),
+                Some(Err(e)) => return Err(self.watch.error(Kind::Unavailable, e).into()),
                 None => {}
             }
         }
-        Ok(())
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        let parts = record.parts.values().map(|id| PartId {
+            content_id: id.clone(),
+        });
+        let complete = object
+            .store
+            .complete_multipart(&object.key, &id, parts.collect());
+        complete.await.map(drop).map_err(|e| self.refused(e))
+    }
+
+    fn refused(&self, e: object_store::Error) -> Sending {
+        let mut cause: Option<&dyn std::error::Error> = Some(&e);
+        let mut is_gone = matches!(e, object_store::Error::NotFound { .. });
+        while let Some(e) = cause {
+            // The bucket lacks the upload, or a part that the record names.
+            let text = e.to_string();
+            is_gone |= text.contains("NoSuchUpload") || text.contains("InvalidPart");
+            cause = e.source();
+        }
+        match is_gone {
+            true => Sending::Gone(self.failed(e)),
+            false => Sending::Failed(self.failed(e)),
+        }
+    }
+}
+
+/// Failure of an upload in parts.
+enum Sending {
+    Failed(Error),
+    /// The bucket has no such upload, or lacks a part.
+    Gone(Error),
+}
+
+impl From<Error> for Sending {
+    fn from(e: Error) -> Self {
+        Self::Failed(e)
     }
 }
 

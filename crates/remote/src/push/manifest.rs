@@ -35,9 +35,13 @@ pub(crate) fn documents(layers: &[Blob], options: &PushOptions) -> Documents {
     }
     let config = Value::from(config).to_string().into_bytes();
     let top = layers.len().saturating_sub(1);
+    let role = |number: usize, layer: &Blob| match layer.is_device {
+        true => Some(media::DEVICE),
+        false => (number < top).then_some(media::OVERLAY_LOWER),
+    };
     let descriptors = layers.iter().enumerate();
     let descriptors: Vec<Value> = descriptors
-        .map(|(number, layer)| descriptor(layer, options.media, number < top))
+        .map(|(number, layer)| descriptor(layer, options.media, role(number, layer)))
         .collect();
     let manifest = json!({
         "schemaVersion": 2,
@@ -63,13 +67,13 @@ pub(crate) fn documents(layers: &[Blob], options: &PushOptions) -> Documents {
     }
 }
 
-fn descriptor(layer: &Blob, media: LayerMedia, is_below: bool) -> Value {
+fn descriptor(layer: &Blob, media: LayerMedia, role: Option<&str>) -> Value {
     let mut annotations = Map::new();
     let mut annotate = |name: &str, value: String| {
         annotations.insert(name.to_owned(), value.into());
     };
-    if is_below {
-        annotate(media::ROLE, "overlay-lower".to_owned());
+    if let Some(role) = role {
+        annotate(media::ROLE, role.to_owned());
     }
     if let Some(index) = &layer.index {
         let range = format!("{}:{}", index.start, layer.size);
@@ -83,6 +87,7 @@ fn descriptor(layer: &Blob, media: LayerMedia, is_below: bool) -> Value {
         annotate(media::HASH_BLOCK, tree.block.to_string());
     }
     let media = match media {
+        _ if !layer.is_image => media::BYTES,
         LayerMedia::Erofs => media::EROFS,
         LayerMedia::Containerd => media::EROFS_CONTAINERD,
     };
@@ -173,6 +178,30 @@ mod tests {
         let index = parsed(&made.index.unwrap());
         assert_eq!(index["manifests"][0]["digest"], digest(&made.manifest));
         assert_eq!(index["manifests"][0]["platform"], platform);
+    }
+
+    #[test]
+    fn devices_come_before_their_image() {
+        let device = |bytes: &[u8]| Blob {
+            is_device: true,
+            ..blob(bytes, None)
+        };
+        let layers = [
+            device(b"base"),
+            blob(b"below", None),
+            device(b"base"),
+            blob(b"top", None),
+        ];
+        let made = documents(&layers, &PushOptions::default());
+        let manifest = parsed(&made.manifest);
+        let roles = manifest["layers"].as_array().unwrap().iter();
+        let roles: Vec<_> = roles
+            .map(|layer| layer["annotations"]["org.erofs.role"].as_str())
+            .collect();
+        assert_eq!(
+            roles,
+            [Some("device"), Some("overlay-lower"), Some("device"), None]
+        );
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod options;
 mod referrer;
 mod repository;
 mod signatures;
+mod upload_record;
 mod uploader;
 mod watch;
 
@@ -51,9 +52,15 @@ pub fn push(
             if reference.version.contains(':') {
                 return Err(usage("an upload goes to a tag, not to a digest"));
             }
+            let has_devices = layers.iter().any(|layer| !layer.devices.is_empty());
+            if has_devices && options.media == LayerMedia::Containerd {
+                return Err(usage(
+                    "containerd 2.4 mounts no image with data on other devices: upload it as application/vnd.erofs, or build one image without bases",
+                ));
+            }
             let client = Arc::new(Client::for_uploads());
             let registry = Registry::new(client, reference, &place, options.retry)?;
-            let blobs = blobs(layers, true, &watch)?;
+            let blobs = blobs(layers, &watch)?;
             let push = repository::push(&registry, &reference.version, &blobs, options, &watch);
             runtime.block_on(push)
         }
@@ -63,8 +70,8 @@ pub fn push(
                     "an object in a bucket is one image: merge the sources, or name a registry",
                 ));
             };
-            let blob = Blob::measure(layer, false, &watch)?;
-            runtime.block_on(bucket::push((bucket, key), &blob, options, &watch))
+            let blobs = Blob::measure_all(layer, false, &watch)?;
+            runtime.block_on(bucket::push((bucket, key), &blobs, options, &watch))
         }
         Address::Http(_) | Address::File(_) | Address::Blob(_) => Err(usage(
             "expected oci://REGISTRY/NAME[:TAG] or s3://BUCKET/KEY",
@@ -72,9 +79,10 @@ pub fn push(
     }
 }
 
-fn blobs(layers: &[LayerImage], has_index: bool, watch: &Watch<'_>) -> Result<Vec<Blob>> {
-    layers
-        .iter()
-        .map(|layer| Blob::measure(layer, has_index, watch))
-        .collect()
+fn blobs(layers: &[LayerImage], watch: &Watch<'_>) -> Result<Vec<Blob>> {
+    let mut blobs = Vec::new();
+    for layer in layers {
+        blobs.extend(Blob::measure_all(layer, true, watch)?);
+    }
+    Ok(blobs)
 }

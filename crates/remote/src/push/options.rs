@@ -1,6 +1,7 @@
 //! Arguments and result of an upload.
 
 use crate::retry::RetryPolicy;
+use std::path::PathBuf;
 use std::sync::Arc;
 use tuff_signature::Signer;
 use tuff_store::ReadAt;
@@ -12,6 +13,10 @@ pub struct LayerImage {
     pub store: Arc<dyn ReadAt>,
     /// Hash tree after the image.
     pub tree: Option<LayerTree>,
+    /// False for a device of plain bytes, such as a file of chunks.
+    pub is_image: bool,
+    /// Devices that hold data of it, in the order of its device table. They have no devices of their own.
+    pub devices: Vec<LayerImage>,
 }
 
 /// Hash tree of an image.
@@ -46,8 +51,13 @@ pub struct PushOptions {
     pub config: Option<Vec<u8>>,
     /// Access profile that accompanies the image.
     pub profile: Option<Vec<u8>>,
+    /// Repository of the same registry whose blobs are mounted instead of sent, if it has them.
+    pub mount_from: Option<String>,
     /// Signs the root hashes of the layers.
     pub signer: Option<Arc<Signer>>,
+    /// Directory of records by which a later process continues an upload to a bucket. `None`: an upload that fails is
+    /// removed from the bucket.
+    pub records: Option<PathBuf>,
     /// Repetition of failed requests. The deadline counts from the last byte that was sent.
     pub retry: RetryPolicy,
 }
@@ -59,7 +69,7 @@ pub struct Pushed {
     pub digest: String,
     /// Digest of the manifest. `None` in a bucket.
     pub manifest: Option<String>,
-    /// Blobs of the layers, in order.
+    /// Blobs of the layers, in order, each after its devices.
     pub layers: Vec<PushedLayer>,
 }
 
@@ -72,6 +82,8 @@ pub struct PushedLayer {
     pub size: u64,
     /// Root hash of its hash tree.
     pub root_hash: Option<Root>,
+    /// True for a device of the next layer that is none.
+    pub is_device: bool,
     /// True if the server had the blob already.
     pub was_present: bool,
 }

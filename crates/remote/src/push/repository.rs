@@ -2,7 +2,7 @@
 
 use super::blob::Blob;
 use super::manifest::documents;
-use super::options::{PushOptions, Pushed, PushedLayer};
+use super::options::{PushOptions, Pushed};
 use super::referrer;
 use super::signatures::signatures;
 use super::uploader::Uploader;
@@ -19,15 +19,14 @@ pub(crate) async fn push(
     options: &PushOptions,
     watch: &Watch<'_>,
 ) -> Result<Pushed> {
-    let uploader = Uploader { registry, watch };
+    let uploader = Uploader {
+        registry,
+        watch,
+        mount_from: options.mount_from.as_deref(),
+    };
     let mut pushed = Vec::new();
     for layer in layers {
-        pushed.push(PushedLayer {
-            digest: layer.digest.clone(),
-            size: layer.size,
-            root_hash: layer.tree.as_ref().map(|tree| tree.root),
-            was_present: uploader.blob(layer).await?,
-        });
+        pushed.push(layer.pushed(uploader.blob(layer).await?));
     }
     let documents = documents(layers, options);
     let manifest_len = documents.manifest.len();

@@ -5,7 +5,7 @@ use super::options::PushOptions;
 use super::watch::Watch;
 use crate::error::{Kind, Result};
 
-/// Signs the root hash of each layer that has one, if there is a signer.
+/// Signs the root hash of each layer, if there is a signer. All or none: readers want a signature for each.
 pub(crate) fn signatures(
     layers: &[Blob],
     options: &PushOptions,
@@ -14,15 +14,23 @@ pub(crate) fn signatures(
     let Some(signer) = &options.signer else {
         return Ok(Vec::new());
     };
-    let trees = layers.iter().filter_map(|layer| layer.tree.as_ref());
-    let signed = trees.map(|tree| signer.sign(&tree.root));
-    let signed: Option<Vec<_>> = signed.collect();
-    match signed {
-        Some(signed) if !signed.is_empty() => Ok(signed),
-        Some(_) => Err(watch.error(
-            Kind::Usage,
-            "the image has no hash tree, whose root hash could be signed; tuff verity add appends one",
-        )),
-        None => Err(watch.error(Kind::Usage, "the root hash cannot be signed")),
+    let mut signed = Vec::new();
+    for layer in layers {
+        let no_tree = || {
+            let name = if layer.is_device {
+                "a device of the image"
+            } else {
+                "the image"
+            };
+            let what = format_args!(
+                "{name} has no hash tree, whose root hash could be signed; tuff verity add appends one"
+            );
+            watch.error(Kind::Usage, what)
+        };
+        let tree = layer.tree.as_ref().ok_or_else(no_tree)?;
+        let signature = signer.sign(&tree.root);
+        let failed = || watch.error(Kind::Usage, "the root hash cannot be signed");
+        signed.push(signature.ok_or_else(failed)?);
     }
+    Ok(signed)
 }

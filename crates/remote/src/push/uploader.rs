@@ -30,6 +30,15 @@ struct Upload {
 pub(crate) struct Uploader<'a> {
     pub(crate) registry: &'a Registry,
     pub(crate) watch: &'a Watch<'a>,
+    /// Repository of the same registry that may have blobs already.
+    pub(crate) mount_from: Option<&'a str>,
+}
+
+/// Answer to the request for an upload.
+enum Begun {
+    Upload(Upload),
+    /// The blob was mounted from another repository.
+    Mounted,
 }
 
 impl Uploader<'_> {
@@ -52,7 +61,7 @@ impl Uploader<'_> {
         self.registry.send(&call, &[]).await
     }
 
-    /// Uploads a blob, unless the repository has it. Returns true if it did.
+    /// Uploads a blob, unless the repository or the one to mount from has it. Returns true if nothing was sent.
     pub(crate) async fn blob(&self, blob: &Blob) -> Result<bool> {
         let retry = self.registry.retry;
         let mut upload = None;
@@ -68,7 +77,7 @@ impl Uploader<'_> {
             }
             is_first = false;
             let (what, wanted) = match self.attempt(blob, &mut upload, &mut part).await {
-                Ok(()) => return Ok(false),
+                Ok(was_mounted) => return Ok(was_mounted),
                 Err(Failure::Final(e)) => return Err(e),
                 Err(Failure::Transient { what, pause }) => (what, pause),
             };
@@ -99,16 +108,19 @@ impl Uploader<'_> {
         Ok(reply.status().is_success())
     }
 
-    /// Begins or continues an upload, and completes it.
+    /// Begins or continues an upload, and completes it. Returns true if the blob was mounted instead.
     async fn attempt(
         &self,
         blob: &Blob,
         upload: &mut Option<Upload>,
         part: &mut u64,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         let upload = match upload {
             Some(upload) => upload,
-            None => upload.insert(self.begin().await?),
+            None => match self.begin(blob).await? {
+                Begun::Upload(begun) => upload.insert(begun),
+                Begun::Mounted => return Ok(true),
+            },
         };
         while upload.offset < blob.size {
             let end = upload.offset.saturating_add(*part).min(blob.size);
@@ -131,11 +143,19 @@ impl Uploader<'_> {
                 _ => return Err(self.refused(reply).await),
             }
         }
-        self.complete(blob, upload).await
+        self.complete(blob, upload).await?;
+        Ok(false)
     }
 
-    async fn begin(&self) -> Result<Upload, Failure> {
-        let url = self.registry.url("blobs/uploads/")?;
+    /// Begins an upload. A registry that cannot mount the blob begins one too.
+    async fn begin(&self, blob: &Blob) -> Result<Begun, Failure> {
+        let mut url = self.registry.url("blobs/uploads/")?;
+        if let Some(from) = self.mount_from {
+            let mut query = url.query_pairs_mut();
+            query
+                .append_pair("mount", &blob.digest)
+                .append_pair("from", from);
+        }
         let call = Call {
             content: Content::Bytes(Default::default()),
             ..Call::plain(Method::POST, url.clone())
@@ -144,10 +164,13 @@ impl Uploader<'_> {
         if !reply.status().is_success() {
             return Err(self.refused(reply).await);
         }
-        Ok(Upload {
+        if reply.status() == StatusCode::CREATED {
+            return Ok(Begun::Mounted);
+        }
+        Ok(Begun::Upload(Upload {
             url: self.next_url(&reply, &url)?,
             offset: 0,
-        })
+        }))
     }
 
     /// Sends bytes from the offset of the upload to `end`.

@@ -23,6 +23,12 @@ pub(crate) struct Layer {
     pub(crate) index: Option<IndexPlace>,
 }
 
+/// EROFS image of a manifest with its devices, in the order of its device table.
+pub(crate) struct LayeredImage {
+    pub(crate) image: Layer,
+    pub(crate) devices: Vec<Layer>,
+}
+
 /// Position of a chunk index in its blob, and its digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct IndexPlace {
@@ -73,21 +79,56 @@ pub(crate) async fn container(
     registry.manifest(digest).await
 }
 
-/// Picks the layer of a manifest that is an EROFS image.
-pub(crate) fn layer(registry: &Registry, manifest: &Value) -> Result<Layer> {
+/// Finds the EROFS images of a manifest, the lowest first, each with the layers that are its devices.
+///
+/// A layer with the role "device" belongs to the first EROFS image after it without that role, as the EROFS image
+/// specification says. Layers of other media types are left out.
+pub(crate) fn images(registry: &Registry, manifest: &Value) -> Result<Vec<LayeredImage>> {
+    let unusable = |what: &str| registry.error(Kind::Unsupported, what);
     let layers = list(&manifest["layers"]);
-    let is_image = |layer: &&Value| media::is_erofs(&media_type(layer));
-    let images: Vec<&Value> = layers.iter().filter(is_image).collect();
-    let [layer] = images[..] else {
-        let wanted = match images.len() {
-            0 => "no EROFS image",
-            _ => "several EROFS images, and only one can be opened",
-        };
+    let (mut found, mut devices) = (Vec::new(), Vec::new());
+    for layer in layers {
+        let media = media_type(layer);
+        match layer["annotations"][media::ROLE].as_str() {
+            _ if media.starts_with(media::CHUNK_INDEX) => {}
+            Some(media::DEVICE) => devices.push(described_layer(registry, layer)?),
+            _ if !media::is_erofs(&media) => {}
+            Some("overlay-data") => {
+                let what = "the manifest holds a layer with the role 'overlay-data', whose files another layer names by their paths";
+                return Err(unusable(what));
+            }
+            _ => found.push(LayeredImage {
+                image: described_layer(registry, layer)?,
+                devices: std::mem::take(&mut devices),
+            }),
+        }
+    }
+    if found.is_empty() {
         let held = described(layers, &media_type);
-        let what = format_args!("the manifest holds {wanted}: {held}");
-        return Err(registry.error(Kind::Unsupported, what));
-    };
-    described_layer(registry, layer)
+        let what = format!("the manifest holds no EROFS image: {held}");
+        return Err(unusable(&what));
+    }
+    match devices.is_empty() {
+        true => Ok(found),
+        false => Err(unusable(
+            "the last layers of the manifest have the role 'device', and no image follows that has data there",
+        )),
+    }
+}
+
+/// Returns the only EROFS image of a manifest.
+pub(crate) fn only_image(registry: &Registry, manifest: &Value) -> Result<LayeredImage> {
+    let mut images = images(registry, manifest)?;
+    match (images.pop(), images.len()) {
+        (Some(image), 0) => Ok(image),
+        _ => {
+            let held = described(list(&manifest["layers"]), &media_type);
+            let what = format_args!(
+                "the manifest holds several EROFS images, and only one can be opened: {held}"
+            );
+            Err(registry.error(Kind::Unsupported, what))
+        }
+    }
 }
 
 /// Finds all layers of a manifest that are EROFS images. Each has the SHA-256 of its content before compression, from the
@@ -135,9 +176,14 @@ fn media_type(layer: &Value) -> String {
 /// Layer that an entry of a manifest describes.
 fn described_layer(registry: &Registry, layer: &Value) -> Result<Layer> {
     let unusable = |what: &str| registry.error(Kind::Unsupported, what);
-    if media_type(layer).ends_with("+zstd") {
-        let what = "the layer is compressed as a whole (+zstd), which ranges cannot read";
-        return Err(unusable(what));
+    let media = media_type(layer);
+    if ["zstd", "gzip"]
+        .iter()
+        .any(|suffix| media.ends_with(suffix))
+    {
+        let what =
+            format!("the layer is compressed as a whole ({media}), which ranges cannot read");
+        return Err(unusable(&what));
     }
     let digest = layer["digest"]
         .as_str()

@@ -30,6 +30,9 @@ pub(crate) const EROFS: &str = "application/vnd.erofs";
 /// EROFS image, by the name that containerd 2.4 knows.
 pub(crate) const EROFS_CONTAINERD: &str = "application/vnd.erofs.layer.v1";
 
+/// Plain bytes: a device without a filesystem.
+pub(crate) const BYTES: &str = "application/octet-stream";
+
 /// Digests of the chunks of an image, which are no image.
 pub(crate) const CHUNK_INDEX: &str = "application/vnd.erofs.chunk-index";
 
@@ -53,6 +56,12 @@ pub(crate) const HASH_BLOCK: &str = "org.erofs.dmverity.block_size";
 
 /// Role of a layer among the others.
 pub(crate) const ROLE: &str = "org.erofs.role";
+
+/// Role of a layer that others lie upon, as directories of overlayfs do.
+pub(crate) const OVERLAY_LOWER: &str = "overlay-lower";
+
+/// Role of a layer that holds data of the next image: a device of its device table.
+pub(crate) const DEVICE: &str = "device";
 
 /// Returns true for the media type of an EROFS image.
 pub(crate) fn is_erofs(media: &str) -> bool {

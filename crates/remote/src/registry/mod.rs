@@ -11,5 +11,7 @@ mod repository;
 pub(crate) use auth::Session;
 pub use auth::registry_login_files;
 pub(crate) use digest::{digest, hex, unhex};
-pub(crate) use image::{IndexPlace, Layer, container, image, layer, layers, this_platform};
+pub(crate) use image::{
+    IndexPlace, Layer, LayeredImage, container, image, images, layers, only_image, this_platform,
+};
 pub(crate) use repository::{Call, Registry};

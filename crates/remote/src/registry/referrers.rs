@@ -8,7 +8,7 @@ use crate::location::sha256_hex;
 use serde_json::{Value, json};
 
 /// Number of referrers of one kind that are looked at.
-const REFERRERS_MAX: usize = 16;
+const REFERRERS_MAX: usize = 128;
 
 /// Tag of the list of referrers in a registry without an API for them.
 pub(crate) fn tag(subject: &str) -> String {

@@ -20,7 +20,7 @@ pub(crate) struct Layer {
     pub(crate) index: Option<IndexPlace>,
 }
 
-/// Finds the layer of an image that is an EROFS image. An index is followed to the manifest of this machine.
+/// Finds the only layer of an image that is an EROFS image, without its devices. An index is followed to the manifest of this machine.
 pub(crate) async fn find(
     client: Arc<Client>,
     reference: &Reference,
@@ -29,8 +29,8 @@ pub(crate) async fn find(
 ) -> Result<Layer> {
     let registry = Registry::new(client, reference, place, retry)?;
     let manifest = registry::image(&registry, &reference.version).await?;
-    let layer = registry::layer(&registry, &manifest.object)?;
-    open(registry, layer)
+    let found = registry::only_image(&registry, &manifest.object)?;
+    open(registry, found.image)
 }
 
 /// Opens a layer that is known from its manifest.

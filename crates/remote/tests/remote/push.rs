@@ -26,6 +26,8 @@ pub(crate) fn layer(bytes: &[u8], blocks: usize, root: Option<Root>) -> LayerIma
             root,
             block: 4096,
         }),
+        is_image: true,
+        devices: Vec::new(),
     }
 }
 

@@ -4,7 +4,7 @@ use crate::common::{CHUNK, Dir, assert_same, image, open, options, read_error, v
 use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use tuff_remote::Kind;
+use tuff_remote::{Kind, Location, open_images};
 use tuff_testkit::http::{Answer, Request, Server};
 
 const LAYER: &str = "application/vnd.erofs.layer.v1";
@@ -209,6 +209,41 @@ fn a_manifest_without_one_image_says_what_it_holds() {
         let server = Server::start(move |request| answer(request, &manifest, b""));
         let url = format!("oci://{}/team/app:v1", server.host());
         let e = open(&url, &options(&Dir::new())).err().unwrap();
+        assert_eq!(e.kind(), Kind::Unsupported);
+        assert!(e.what().contains(words), "{e}");
+    }
+}
+
+#[test]
+fn roles_without_a_meaning_are_refused() {
+    let with_role = |media: &str, role: &str| {
+        let annotations = format!(r#","annotations":{{"org.erofs.role":"{role}"}}}}"#);
+        layer(media, b"a", None).replace('}', &annotations)
+    };
+    let image = || layer(LAYER, b"b", None);
+    let cases = [
+        (
+            vec![image(), with_role(LAYER, "device")],
+            "no image follows",
+        ),
+        (vec![with_role(LAYER, "device")], "no EROFS image"),
+        (
+            vec![with_role(TAR, "device"), image()],
+            "compressed as a whole",
+        ),
+        (
+            vec![with_role(LAYER, "overlay-data"), image()],
+            "overlay-data",
+        ),
+    ];
+    for (layers, words) in cases {
+        let manifest = manifest(&layers);
+        let server = Server::start(move |request| answer(request, &manifest, b""));
+        let url = format!("oci://{}/team/app:v1", server.host());
+        let location = Location::parse(&url).unwrap();
+        let e = open_images(&location, &options(&Dir::new()), false)
+            .err()
+            .unwrap();
         assert_eq!(e.kind(), Kind::Unsupported);
         assert!(e.what().contains(words), "{e}");
     }

@@ -6,6 +6,8 @@
 mod args;
 mod choices;
 pub(crate) mod disk;
+#[cfg(feature = "remote")]
+pub(crate) mod fetched;
 pub(crate) mod options;
 pub(crate) mod patch;
 pub(crate) mod paths;
@@ -33,7 +35,10 @@ use tuff_erofs::Result;
 use tuff_mkfs::{Progress, Summary};
 use tuff_store::Target;
 #[cfg(feature = "remote")]
-use {clap::Parser, std::ffi::OsStr, std::path::PathBuf, tuff_erofs::Error, tuff_mkfs::Whiteouts};
+use {
+    clap::Parser, fetched::FetchedImages, std::ffi::OsStr, std::path::PathBuf, tuff_erofs::Error,
+    tuff_mkfs::Source, tuff_mkfs::Whiteouts, tuff_remote::RetryPolicy,
+};
 
 /// Build an image from directories, archives or other images
 ///
@@ -46,6 +51,8 @@ use {clap::Parser, std::ffi::OsStr, std::path::PathBuf, tuff_erofs::Error, tuff_
 /// * a manifest: a file whose name ends in .mtree or .manifest
 ///
 /// * an EROFS image
+///
+/// * docker://REGISTRY/NAME:TAG or oci://REGISTRY/NAME:TAG, a container image in a registry
 ///
 /// * oci:DIR, a container image in an OCI layout; oci-archive:FILE, a tar of such a layout; docker-archive:FILE, from docker save.
 ///   If there are several images, append :NAME.
@@ -69,6 +76,8 @@ pub(crate) fn run(args: BuildArgs) -> Result<ExitCode> {
     if !force {
         paths::check_outputs(&args)?;
     }
+    #[cfg(feature = "remote")]
+    let _fetched = fetch(&mut args)?;
     let BuildPaths {
         sources,
         target,
@@ -114,31 +123,57 @@ impl From<Summary> for Built {
     }
 }
 
+/// Fetches container images of registries among the sources, and puts their copies in their places.
+#[cfg(feature = "remote")]
+fn fetch(args: &mut Args) -> Result<FetchedImages> {
+    let show = show(args);
+    let (image, sources) = paths::split(args)?;
+    let platform = args.platform.as_deref();
+    let fetched = FetchedImages::fetch(sources, platform, RetryPolicy::default(), show)?;
+    args.output = Some(image.clone());
+    args.paths = fetched.sources.clone();
+    Ok(fetched)
+}
+
 /// Images that were built for an upload.
 #[cfg(feature = "remote")]
 pub(crate) struct BuiltImages {
-    /// Temporary files, removed when the value is dropped.
-    pub(crate) images: Vec<PathBuf>,
+    /// Images to upload, each with its devices.
+    pub(crate) images: Vec<(PathBuf, Vec<PathBuf>)>,
     /// Configuration of the container image among the sources.
     pub(crate) config: Option<Vec<u8>>,
+    /// Temporary files, removed when the value is dropped.
+    files: Vec<PathBuf>,
 }
 
 #[cfg(feature = "remote")]
 impl Drop for BuiltImages {
     fn drop(&mut self) {
-        for image in &self.images {
+        for file in &self.files {
             // A build that failed has left none.
-            let _ = std::fs::remove_file(image);
+            let _ = std::fs::remove_file(file);
         }
     }
 }
 
-/// Builds an image of `sources`, as `tuff build --verity` does without further options: one of all, or one of each layer.
+/// Treatment of several layers.
+#[cfg(feature = "remote")]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layering {
+    /// One image.
+    Merged,
+    /// An image of each layer, with whiteouts for overlayfs.
+    Overlay,
+    /// An image of each layer and all below it, whose data stays in the images of those.
+    Delta,
+}
+
+/// Builds images of `sources`, as `tuff build --verity` does without further options.
 #[cfg(feature = "remote")]
 pub(crate) fn build_with_defaults(
     sources: &[PathBuf],
     platform: Option<&str>,
-    keep_layers: bool,
+    layering: Layering,
     show: Show,
 ) -> Result<BuiltImages> {
     #[derive(clap::Parser)]
@@ -159,27 +194,45 @@ pub(crate) fn build_with_defaults(
     let mut built = BuiltImages {
         images: Vec::new(),
         config: paths.config,
+        files: Vec::new(),
     };
-    let parts = if keep_layers { 1 } else { paths.sources.len() };
-    for (number, sources) in paths.sources.chunks(parts.max(1)).enumerate() {
+    let count = match layering {
+        Layering::Merged => paths.sources.len(),
+        Layering::Overlay | Layering::Delta => 1,
+    };
+    for (number, layers) in paths.sources.chunks(count.max(1)).enumerate() {
         let name = format!("tuff-push-{}-{number}.erofs", std::process::id());
         let image = std::env::temp_dir().join(name);
-        built.images.push(image.clone());
-        if keep_layers {
+        // Nearest first: each image is followed by its own devices.
+        let below: Vec<PathBuf> = built.files.iter().rev().cloned().collect();
+        built.files.push(image.clone());
+        let mut sources = layers.to_vec();
+        match layering {
+            Layering::Merged => {}
             // The lowest layer has nothing to hide.
-            options.sources.whiteouts = Some(match number {
-                0 => Whiteouts::Both,
-                _ => Whiteouts::Convert,
-            });
+            _ if number == 0 => options.sources.whiteouts = Some(Whiteouts::Both),
+            Layering::Overlay => options.sources.whiteouts = Some(Whiteouts::Convert),
+            Layering::Delta => {
+                options.sources.whiteouts = None;
+                options.dedupe.image_index = true;
+                if let Some((path, devices)) = below.split_first() {
+                    let (path, devices) = (path.clone(), devices.to_vec());
+                    sources.insert(0, Source::Image { path, devices });
+                }
+            }
         }
         let progress = Arc::new(Progress::default());
-        let target = Target::Path(image);
+        let target = Target::Path(image.clone());
         let (summary, _) = watched(&progress, show, |progress| {
-            let built = tuff_mkfs::build(sources, &options, &target, progress);
+            let built = tuff_mkfs::build(&sources, &options, &target, progress);
             built.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)))
         })?;
         for warning in &summary.stats.warnings {
             eprintln!("tuff: warning: {warning}");
+        }
+        match layering {
+            Layering::Delta => built.images = vec![(image, below)],
+            Layering::Merged | Layering::Overlay => built.images.push((image, Vec::new())),
         }
     }
     Ok(built)
@@ -202,6 +255,14 @@ pub(crate) fn watched<T>(
 const DEFAULT_COMPRESSION: &str = "default      lz4hc:9 for fast reads from Linux 6.1 on; zstd:3 is smaller and builds faster \
      (6.10), lz4 builds fastest";
 
+fn show(args: &Args) -> Show {
+    match (args.json, args.quiet) {
+        (true, _) => Show::Json,
+        (false, true) => Show::Quiet,
+        (false, false) => Show::Auto,
+    }
+}
+
 /// Runs `work` while it shows progress, then prints the summary with `hint` as its last line: to standard error if
 /// `aside`.
 fn report(
@@ -210,13 +271,7 @@ fn report(
     hint: Option<&str>,
     work: impl FnOnce(&Progress) -> Result<Built>,
 ) -> Result<ExitCode> {
-    let show = if args.json {
-        Show::Json
-    } else if args.quiet {
-        Show::Quiet
-    } else {
-        Show::Auto
-    };
+    let show = show(args);
     let progress = Arc::new(Progress::default());
     let (Built { summary, disk }, seconds) = watched(&progress, show, work)?;
     let stages = if args.stats {

@@ -40,13 +40,14 @@ pub(super) struct Exported {
 }
 
 /// Returns the reason why the kernel cannot mount an image as it is asked to.
-pub(super) fn refusal(mounting: &Mounting, open: &OpenArgs) -> Option<String> {
+pub(super) fn refusal(mounting: &Mounting, open: &OpenArgs, image: &RemoteImage) -> Option<String> {
     let why = match () {
         () if !rustix::process::geteuid().is_root() => "that needs root",
         () if mounting.uid.is_some() || mounting.gid.is_some() => kernel::SHOWS_OWNERS,
         () if open.offset > 0 || !open.device.is_empty() || open.verity_tree.is_some() => {
             "an image behind a URL has no offset, extra devices or separate hash tree there"
         }
+        () if !image.devices().is_empty() => "an image in several objects is no single file",
         () => return None,
     };
     Some(why.to_owned())

@@ -4,11 +4,10 @@ use crate::cmd::profile::read;
 use crate::progress::{Meter, Show};
 use crate::remote::{self, RemoteImage};
 use crate::units::{parse_size, size};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tuff_erofs::serve::Profile;
+use tuff_erofs::serve::{Profile, StoreRange};
 use tuff_erofs::{Error, Result};
 use tuff_fuse::Log;
 use tuff_mount::StoreCounters;
@@ -66,7 +65,7 @@ impl PrefetchArgs {
         &self,
         image: &Arc<RemoteImage>,
         profile: Option<Profile>,
-        ranges: impl Fn(&Profile) -> Vec<Range<u64>> + Send + 'static,
+        ranges: impl Fn(&Profile) -> Vec<StoreRange> + Send + 'static,
         report: Report,
     ) -> impl FnOnce() + Send + 'static {
         let work = Work {
@@ -91,8 +90,8 @@ impl PrefetchArgs {
     }
 }
 
-/// Finds the parts of a profile in the remote object. Unit: bytes.
-type Mapping = Box<dyn Fn(&Profile) -> Vec<Range<u64>> + Send>;
+/// Finds the parts of a profile in the remote objects.
+type Mapping = Box<dyn Fn(&Profile) -> Vec<StoreRange> + Send>;
 
 /// Fetching in the background of a mount.
 struct Work {
@@ -123,11 +122,13 @@ impl Work {
     /// Prefetches what a profile names.
     fn prefetch(&self, profile: &Profile) {
         let ranges = (self.ranges)(profile);
-        let bytes = ranges.iter().map(|range| range.end - range.start).sum();
+        let bytes = ranges
+            .iter()
+            .map(|StoreRange { range, .. }| range.end - range.start);
         self.image.prefetch(&ranges);
         self.tell(format_args!(
             "prefetching {} in {} ranges",
-            size(bytes),
+            size(bytes.sum()),
             ranges.len()
         ));
     }

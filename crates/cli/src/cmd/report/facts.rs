@@ -192,7 +192,9 @@ fn profile_json(
         bytes = bytes.saturating_add(used);
         Marks::add(&mut marks.profile, &main.usage, *id, used);
     }
-    let ranges = profile.physical_ranges(&main.image);
+    let ranges = profile.physical_ranges(&main.image).into_iter();
+    let ranges = ranges.filter(|range| range.store == 0);
+    let ranges: Vec<_> = ranges.map(|range| range.range).collect();
     let cells = maps
         .first()
         .map(|(_, map)| map.overlay(&ranges))

@@ -1,0 +1,90 @@
+//! Container images of registries among the sources of a build: copies in temporary directories.
+
+use crate::progress::{Meter, Show, on_signal};
+use crate::remote::{failed, is_url};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tuff_erofs::{Error, Result};
+use tuff_remote::{Location, RetryPolicy, Step, copy_layout};
+
+/// Sources, with container images of registries as OCI layouts in temporary directories, removed on drop.
+pub(crate) struct FetchedImages {
+    pub(crate) sources: Vec<PathBuf>,
+    dirs: Vec<PathBuf>,
+}
+
+impl FetchedImages {
+    /// Fetches the container images among the sources. `platform`: that of images for several.
+    ///
+    /// # Errors
+    /// Errors of the registry, and of writing the copy. A stopped copy is `Io` with kind `Interrupted`.
+    pub(crate) fn fetch(
+        sources: &[PathBuf],
+        platform: Option<&str>,
+        retry: RetryPolicy,
+        show: Show,
+    ) -> Result<Self> {
+        let mut fetched = Self {
+            sources: Vec::new(),
+            dirs: Vec::new(),
+        };
+        for (number, source) in sources.iter().enumerate() {
+            let Some(url) = source.to_str().filter(|_| is_url(source)) else {
+                fetched.sources.push(source.clone());
+                continue;
+            };
+            let location = Location::parse(url).map_err(|e| failed(e, "cannot read"))?;
+            let name = format!("tuff-image-{}-{number}", std::process::id());
+            let dir = std::env::temp_dir().join(name);
+            let made = std::fs::DirBuilder::new().mode(0o700).create(&dir);
+            made.map_err(|e| Error::io(dir.display(), "cannot create", e))?;
+            fetched.dirs.push(dir.clone());
+            let stop = on_signal();
+            let watched = Watched::new(show, &stop);
+            let copied = copy_layout(&location, platform, &dir, retry, &|step| watched.step(step));
+            copied.map_err(|e| stopped_or(e, &stop, "cannot read"))?;
+            let source = format!("oci:{}", dir.display());
+            fetched.sources.push(source.into());
+        }
+        Ok(fetched)
+    }
+}
+
+impl Drop for FetchedImages {
+    fn drop(&mut self) {
+        for dir in &self.dirs {
+            // The error that ends the build is the one to report.
+            let _ = std::fs::remove_dir_all(dir);
+        }
+    }
+}
+
+/// Error for a failure, or for a signal that caused it.
+pub(crate) fn stopped_or(e: tuff_remote::Error, stop: &AtomicBool, what: &str) -> Error {
+    match stop.load(Ordering::Relaxed) {
+        true => Error::io(e.place(), "stopped", io::ErrorKind::Interrupted.into()),
+        false => failed(e, what),
+    }
+}
+
+/// Progress of a transfer.
+pub(crate) struct Watched<'a> {
+    meter: Meter,
+    stop: &'a AtomicBool,
+}
+
+impl<'a> Watched<'a> {
+    pub(crate) fn new(show: Show, stop: &'a AtomicBool) -> Self {
+        let meter = Meter::start("connect", show);
+        Self { meter, stop }
+    }
+
+    /// Shows a step. Returns false if the transfer is to stop.
+    pub(crate) fn step(&self, step: &Step) -> bool {
+        let counter = self.meter.counter();
+        counter.set(step.stage, step.bytes, step.total_bytes);
+        !self.stop.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,86 @@
+//! Several EROFS layers as one image: an index of metadata, whose data stays in the layers.
+//!
+//! Paths of upper layers replace those of lower ones. Whiteouts and opaque directories have the form of overlayfs.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tuff_erofs::read::{Image, OpenOptions};
+use tuff_erofs::{Error, Result};
+use tuff_mkfs::{Fragments, KernelVersion, Metadata, Options, Progress, Source, Whiteouts};
+use tuff_store::{FileStore, ReadAt, Target};
+
+/// Kernel whose features the index may use. Only this program reads it.
+const KERNEL: KernelVersion = KernelVersion(u8::MAX, 0);
+
+/// Layer with its devices, and their names for messages.
+pub(crate) struct Layer {
+    pub(crate) image: (PathBuf, Arc<dyn ReadAt>),
+    pub(crate) devices: Vec<(PathBuf, Arc<dyn ReadAt>)>,
+}
+
+/// Builds the index of `layers`, the lowest first, in a temporary file of `scratch`. Its devices are the layers, each
+/// before its own devices.
+///
+/// # Errors
+/// Errors of reading the metadata of the layers, and of the build.
+pub(crate) fn build(layers: &[Layer], scratch: &Path) -> Result<FileStore> {
+    let mut options = options(layers)?;
+    let mut stores = BTreeMap::new();
+    let mut sources = Vec::new();
+    for layer in layers {
+        let names = layer.devices.iter().map(|(name, _)| name.clone());
+        sources.push(Source::Image {
+            path: layer.image.0.clone(),
+            devices: names.collect(),
+        });
+        stores.extend(std::iter::once(&layer.image).chain(&layer.devices).cloned());
+    }
+    options.resources.stores = stores;
+    let path = scratch.join(format!("layers-{}.erofs", std::process::id()));
+    let target = Target::Path(path.clone());
+    let built = tuff_mkfs::build(&sources, &options, &target, &Progress::default());
+    for warning in built?.stats.warnings {
+        eprintln!("tuff: warning: {warning}");
+    }
+    let store = FileStore::open(&path);
+    // The open file stays.
+    let _ = std::fs::remove_file(&path);
+    store.map_err(|e| Error::io(path.display(), "cannot open", e))
+}
+
+/// Options with which all data can stay in the layers, as far as the format allows.
+fn options(layers: &[Layer]) -> Result<Options> {
+    let mut likes = Vec::new();
+    for Layer { image, devices } in layers {
+        let name = image.0.display();
+        let options = OpenOptions {
+            devices: devices.iter().map(|(_, store)| Arc::clone(store)).collect(),
+            ..OpenOptions::default()
+        };
+        let image = Image::open_shared(Arc::clone(&image.1), options);
+        let like = image.and_then(|image| tuff_mkfs::like(&image, KERNEL));
+        likes.push(like.map_err(|e| e.within(name))?);
+    }
+    let mut options = Options::for_kernel(KERNEL);
+    if let Some(first) = likes.first() {
+        options.block = first.block;
+    }
+    // Clusters of fragments are shared if they have the algorithm of the new packed inode.
+    let compressed = likes.iter().find(|like| like.compression.default.is_some());
+    options.compression.default = compressed.and_then(|like| like.compression.default);
+    if let Some(like) = compressed {
+        options.compression.cluster = like.compression.cluster;
+        options.layout.fragment_cluster = like.layout.fragment_cluster;
+    }
+    options.layout.fragments = match compressed {
+        Some(_) => Fragments::Tails,
+        None => Fragments::Off,
+    };
+    options.layout.unaligned = likes.iter().any(|like| like.layout.unaligned);
+    options.metadata.form = Metadata::Plain;
+    options.dedupe.image_index = true;
+    options.sources.whiteouts = Some(Whiteouts::Overlay);
+    options.fit_clusters();
+    Ok(options)
+}

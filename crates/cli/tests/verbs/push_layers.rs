@@ -1,0 +1,444 @@
+//! Uploads of several blobs: images with devices, and container images layer by layer.
+
+use crate::common::{Place, code, stderr};
+use crate::kernel_remote::wait_for;
+use crate::mount::can_mount;
+use crate::push::{Bucket, good, key, pushed, run, start};
+use crate::source_oci::Layout;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use tuff_testkit::http::{Answer, Server};
+use tuff_testkit::registry::Registry;
+
+/// Image `i` with a hash tree, and the image `delta` of other files, whose base it is.
+fn with_delta(name: &str) -> Place {
+    let place = Place::with_image(name);
+    place.text(&["verity", "add", "-q", "i"]);
+    fs::write(
+        place.path("m/more.mtree"),
+        "#mtree\n./more type=file mode=0644 uid=0 gid=0 time=1 contents=../hello\n",
+    )
+    .unwrap();
+    let args = [
+        "build",
+        "-q",
+        "--verity",
+        "--whiteouts",
+        "keep",
+        "--sparse",
+        "keep",
+        "--base",
+        "i",
+    ];
+    let sources = ["holes", "m/tree.mtree", "m/more.mtree", "delta"];
+    place.text(&[&args[..], &sources].concat());
+    place
+}
+
+/// Compares what verbs print for the URL of the delta image and for the local files.
+fn assert_reads_same(place: &Place, variables: &[(&str, &str)], url: &str) {
+    let cases: [(&[&str], &[&str]); 5] = [
+        (&["info"], &[]),
+        (&["ls", "-lR"], &[]),
+        (&["cat"], &["dir/text", "many/copy", "sparse", "more"]),
+        (&["tar"], &["-"]),
+        (&["check", "-q"], &[]),
+    ];
+    for (verb, paths) in cases {
+        let of = |image: &[&str]| good(place, variables, &[verb, image, paths].concat());
+        assert!(
+            of(&[url]) == of(&["--device", "i", "delta"]),
+            "{verb:?} of {url}"
+        );
+    }
+}
+
+fn assert_pulled(place: &Place, variables: &[(&str, &str)], url: &str) {
+    good(place, variables, &["pull", "-q", "--force", url, "copy"]);
+    for (copy, original) in [("copy", "delta"), ("copy.device1", "i")] {
+        assert!(fs::read(place.path(copy)).unwrap() == fs::read(place.path(original)).unwrap());
+    }
+}
+
+#[test]
+fn an_image_is_read_with_the_devices_of_its_manifest() {
+    let place = with_delta("push-device");
+    let (registry, _server, url) = start();
+    // The base alone, as an earlier version.
+    let base = pushed(&place, &[], &["i", &url.replace("v1", "v0")]);
+    let done = pushed(&place, &[], &["--device", "i", "delta", &url]);
+    let layers = done["layers"].as_array().unwrap();
+    let state = |layer: &Value| (layer["is_device"] == true, layer["was_present"] == true);
+    assert_eq!(
+        [state(&layers[0]), state(&layers[1])],
+        [(true, true), (false, false)]
+    );
+    assert_eq!(layers[0]["digest"], base["layers"][0]["digest"]);
+    let manifest = registry
+        .manifest("team/app", done["manifest"].as_str().unwrap())
+        .unwrap();
+    assert_eq!(
+        manifest["layers"][0]["annotations"]["org.erofs.role"],
+        "device"
+    );
+    assert!(
+        manifest["layers"][1]["annotations"]
+            .get("org.erofs.role")
+            .is_none()
+    );
+    assert_reads_same(&place, &[], &url);
+    assert_pulled(&place, &[], &url);
+    let out = run(&place, &[], &["pull", &url, "-"]);
+    assert_eq!(code(&out), 2, "{}", stderr(&out));
+    // Local devices take the place of those in the registry.
+    good(&place, &[], &["check", "-q", "--device", "i", &url]);
+    // The root hash of the image says nothing of its devices, the digest of the manifest does.
+    let root = layers[1]["root_hash"].as_str().unwrap();
+    let out = run(&place, &[], &["ls", "--root-hash", root, &url]);
+    assert_eq!(code(&out), 2, "{}", stderr(&out));
+    assert!(
+        stderr(&out).contains("does not cover the devices"),
+        "{}",
+        stderr(&out)
+    );
+    let pinned = url.replace(":v1", &format!("@{}", done["digest"].as_str().unwrap()));
+    good(&place, &[], &["check", "-q", "--root-hash", root, &pinned]);
+    let device = layers[0]["digest"].as_str().unwrap();
+    registry.change_blob("team/app", device, |blob| blob[4096 * 2 + 5] ^= 1);
+    let out = run(&place, &[], &["tar", "--cache-dir", "fresh", &url, "-"]);
+    assert_eq!(code(&out), 3, "{}", stderr(&out));
+    let out = run(
+        &place,
+        &[],
+        &[
+            "push",
+            "--media-type",
+            "containerd",
+            "--device",
+            "i",
+            "delta",
+            &url,
+        ],
+    );
+    assert_eq!(code(&out), 2, "{}", stderr(&out));
+}
+
+#[test]
+fn a_mount_reads_devices_and_layers_of_a_manifest() {
+    if !can_mount() {
+        return;
+    }
+    let place = with_delta("push-device-mount");
+    fs::create_dir(place.path("top")).unwrap();
+    fs::write(place.path("top/hello"), "another").unwrap();
+    place.text(&["build", "-q", "top", "top.erofs"]);
+    let (_, _server, url) = start();
+    pushed(&place, &[], &["--device", "i", "delta", &url]);
+    let layered = url.replace("v1", "v2");
+    pushed(
+        &place,
+        &[],
+        &["--device", "i", "delta", "top.erofs", &layered],
+    );
+    fs::create_dir(place.path("mnt")).unwrap();
+    for (url, hello) in [(&url, "hello\n"), (&layered, "another")] {
+        for kernel in [&[][..], &["--kernel"]] {
+            let args = [&["mount", "--fill"], kernel, &[url, "mnt"]].concat();
+            let out = run(&place, &[], &args);
+            assert_eq!(code(&out), 0, "{}", stderr(&out));
+            assert_eq!(
+                stderr(&out).contains("several objects"),
+                !kernel.is_empty() && tuff_testkit::is_root()
+            );
+            let read = |name: &str| fs::read_to_string(place.path("mnt").join(name)).unwrap();
+            assert_eq!([read("hello"), read("more")], [hello, "hello\n"]);
+            assert_eq!(read("dir/text"), crate::common::text());
+            wait_for("the end of the fill", || {
+                let counters = place.text(&["stats", "mnt"]);
+                let of = |name: &str| {
+                    let line = counters.lines().find(|line| line.starts_with(name))?;
+                    line.split_whitespace().last()?.parse::<u64>().ok()
+                };
+                (of("remote_present_bytes ")? >= of("remote_size_bytes ")?).then_some(())
+            });
+            place.text(&["umount", "mnt"]);
+        }
+    }
+}
+
+#[test]
+fn every_device_needs_a_signature() {
+    let place = with_delta("push-device-trust");
+    if !key(&place, "a") {
+        return;
+    }
+    let (registry, _server, url) = start();
+    let sign = ["push", "-q", "--sign", "a.key,a.pem"];
+    good(
+        &place,
+        &[],
+        &[&sign[..], &["--device", "i", "delta", &url]].concat(),
+    );
+    good(&place, &[], &["check", "-q", "--trust", "a.pem", &url]);
+    // The same images, of which the upper alone is signed.
+    let other = url.replace("app", "other");
+    good(
+        &place,
+        &[],
+        &["push", "-q", "--device", "i", "delta", &other],
+    );
+    let out = run(&place, &[], &["check", "-q", "--trust", "a.pem", &other]);
+    assert_eq!(code(&out), 6, "{}", stderr(&out));
+    let listed = |name: &str| {
+        let index = registry.manifest(name, "v1").unwrap();
+        index["manifests"][0]["digest"].as_str().unwrap().to_owned()
+    };
+    let tag = listed("team/app").replace(':', "-");
+    let signatures = registry.manifest("team/app", &tag).unwrap();
+    assert_eq!(signatures["manifests"].as_array().unwrap().len(), 2);
+    // Layers are signed one by one, too.
+    let layered = url.replace("v1", "v2");
+    good(
+        &place,
+        &[],
+        &[&sign[..], &["--device", "i", "delta", "i", &layered]].concat(),
+    );
+    good(&place, &[], &["ls", "--trust", "a.pem", &layered]);
+    place.text(&["build", "-q", "holes", "bare"]);
+    let out = run(&place, &[], &[&sign[..], &["i", "bare", &layered]].concat());
+    assert_eq!(code(&out), 2, "{}", stderr(&out));
+}
+
+#[test]
+fn devices_of_an_image_in_a_bucket_are_objects_beside_it() {
+    let place = with_delta("push-device-bucket");
+    let bucket = Arc::new(Mutex::new(Bucket::default()));
+    let answering = Arc::clone(&bucket);
+    let server = Server::start(move |request| answering.lock().unwrap().answer(request));
+    let endpoint = server.url("");
+    let variables = [
+        ("AWS_ENDPOINT_URL", endpoint.as_str()),
+        ("AWS_ACCESS_KEY_ID", "key"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+    ];
+    let url = "s3://bucket/dir/delta";
+    let done = pushed(&place, &variables, &["--device", "i", "delta", url]);
+    let digest = done["layers"][0]["digest"].as_str().unwrap();
+    let name = format!("/bucket/dir/{}.erofs", digest.replace(':', "-"));
+    assert!(bucket.lock().unwrap().objects.contains_key(&name));
+    assert_reads_same(&place, &variables, url);
+    assert_pulled(&place, &variables, url);
+    // The device is shared with the next version.
+    let next = pushed(
+        &place,
+        &variables,
+        &["--device", "i", "delta", "s3://bucket/dir/next"],
+    );
+    assert_eq!(next["layers"][0]["was_present"], true);
+    // A device that changed is not what its root hash covers.
+    bucket.lock().unwrap().objects.get_mut(&name).unwrap().0[4096 * 2 + 5] ^= 1;
+    let out = run(
+        &place,
+        &variables,
+        &["tar", "--cache-dir", "fresh", url, "-"],
+    );
+    assert_eq!(code(&out), 3, "{}", stderr(&out));
+}
+
+/// Lower layer of a container image.
+fn lower_layer(layout: &Layout) -> Value {
+    let text = "0123456789abcdef".repeat(4000);
+    layout.layer(&[("a", "1"), ("b", "1"), ("sub/c", "1"), ("large", &text)])
+}
+
+/// Pushes a container image with a second layer and returns its URL. `b` is a file of that layer.
+fn push_tars(
+    layout: &Layout,
+    registry: &Registry,
+    host: &str,
+    (below, b): (&Value, &str),
+) -> String {
+    let above = layout.layer(&[("b", b), (".wh.a", ""), ("sub/.wh..wh..opq", "")]);
+    let manifest = layout.manifest(&[below.clone(), above.clone()]);
+    let blob = |descriptor: &Value| {
+        let digest = descriptor["digest"].as_str().unwrap();
+        fs::read(layout.0.path("l/blobs/sha256").join(&digest[7..])).unwrap()
+    };
+    let bytes = blob(&manifest);
+    let parsed: Value = serde_json::from_slice(&bytes).unwrap();
+    for descriptor in [below, &above, &parsed["config"]] {
+        registry.add_blob("team/tars", blob(descriptor));
+    }
+    let media = "application/vnd.oci.image.manifest.v1+json";
+    registry.add_manifest("team/tars", "v1", media, &bytes);
+    format!("docker://{host}/team/tars:v1")
+}
+
+/// Names of entries in a directory.
+fn count(dir: &Path) -> usize {
+    fs::read_dir(dir).unwrap().count()
+}
+
+#[test]
+fn layers_of_a_container_image_in_a_registry_become_images() {
+    let Some(layout) = Layout::new("push-docker") else {
+        return;
+    };
+    let place = &layout.0;
+    let (registry, server, url) = start();
+    let tars = push_tars(
+        &layout,
+        &registry,
+        &server.host(),
+        (&lower_layer(&layout), "2"),
+    );
+    fs::create_dir(place.path("tmp")).unwrap();
+    let tmp = place.path("tmp");
+    let variables = [("TMPDIR", tmp.to_str().unwrap())];
+    // As one image, in the registry and in a file.
+    let merged = b"/\nb\nlarge\nsub\n";
+    good(place, &variables, &["push", "-q", &tars, &url]);
+    assert_eq!(good(place, &[], &["ls", "-R", &url]), merged);
+    good(
+        place,
+        &variables,
+        &["build", "-q", "--verity", &tars, "file"],
+    );
+    good(place, &[], &["pull", "-q", &url, "copy"]);
+    assert!(fs::read(place.path("copy")).unwrap() == fs::read(place.path("file")).unwrap());
+    // Layer by layer, with whiteouts for overlayfs in the upper one.
+    let done = pushed(place, &variables, &["--layers", &tars, &url]);
+    let layers = done["layers"].as_array().unwrap();
+    assert_eq!(layers.len(), 2);
+    for (name, layer) in ["below", "above"].iter().zip(layers) {
+        let digest = layer["digest"].as_str().unwrap();
+        fs::write(place.path(name), registry.blob("team/app", digest).unwrap()).unwrap();
+    }
+    assert_eq!(
+        place.text(&["ls", "-R", "below"]),
+        "/\na\nb\nlarge\nsub\nsub/c\n"
+    );
+    let stat = place.text(&["stat", "--json", "above", "a"]);
+    assert!(stat.contains("char"), "{stat}");
+    let stat = place.text(&["stat", "--json", "above", "sub"]);
+    assert!(stat.contains("trusted.overlay.opaque"), "{stat}");
+    // They are read as one tree.
+    assert_eq!(good(place, &[], &["ls", "-R", &url]), merged);
+    assert_eq!(good(place, &[], &["cat", &url, "b"]), b"2");
+    good(place, &[], &["check", "-q", &url]);
+    good(place, &[], &["extract", "-q", &url, "out"]);
+    good(place, &[], &["extract", "-q", "file", "wanted"]);
+    for name in ["b", "large"] {
+        let read = |dir: &str| fs::read(place.path(dir).join(name)).unwrap();
+        assert!(read("out") == read("wanted"));
+    }
+    assert_eq!(count(&place.path("out/sub")), 0);
+    let out = run(place, &[], &["pull", &url, "copy"]);
+    assert_eq!(code(&out), 4, "{}", stderr(&out));
+    assert_eq!(count(&tmp), 0);
+    assert!(
+        !fs::read_dir(place.path("cache/tuff")).unwrap().any(|e| e
+            .unwrap()
+            .file_name()
+            .to_string_lossy()
+            .contains("layers-"))
+    );
+}
+
+#[test]
+fn an_update_of_a_chain_sends_the_changed_layer_alone() {
+    let Some(layout) = Layout::new("push-chain") else {
+        return;
+    };
+    let place = &layout.0;
+    let (registry, server, url) = start();
+    let below = lower_layer(&layout);
+    let mut devices = Vec::new();
+    for (number, b) in ["2", "3"].iter().enumerate() {
+        let tars = push_tars(&layout, &registry, &server.host(), (&below, b));
+        let done = pushed(place, &[], &["--layers=delta", &tars, &url]);
+        let layers = done["layers"].as_array().unwrap();
+        assert_eq!(layers.len(), 2);
+        assert_eq!(
+            [&layers[0]["is_device"], &layers[1]["is_device"]],
+            [true, false]
+        );
+        assert_eq!(layers[0]["was_present"], number == 1);
+        devices.push(layers[0]["digest"].clone());
+        assert_eq!(good(place, &[], &["ls", "-R", &url]), b"/\nb\nlarge\nsub\n");
+        assert_eq!(good(place, &[], &["cat", &url, "b"]), b.as_bytes());
+        assert_eq!(good(place, &[], &["cat", &url, "large"]).len(), 64_000);
+        good(place, &[], &["check", "-q", &url]);
+    }
+    assert_eq!(devices[0], devices[1]);
+}
+
+#[test]
+fn blobs_of_another_repository_are_mounted() {
+    let place = with_delta("push-mount-from");
+    let (_, server, url) = start();
+    pushed(&place, &[], &["i", &url]);
+    let other = url.replace("app", "other");
+    server.take_requests();
+    let args = ["--mount-from", "team/app", "--device", "i", "delta", &other];
+    let done = pushed(&place, &[], &args);
+    assert_eq!(done["layers"][0]["was_present"], true);
+    assert_eq!(done["layers"][1]["was_present"], false);
+    let requests = server.take_requests();
+    let sent = requests
+        .iter()
+        .filter(|r| r.method == "PATCH")
+        .map(|r| r.body.len());
+    let base = fs::metadata(place.path("i")).unwrap().len() as usize;
+    let delta = fs::metadata(place.path("delta")).unwrap().len() as usize;
+    let sent: usize = sent.sum();
+    assert!(sent < delta + base / 2, "{sent}");
+    good(&place, &[], &["check", "-q", &other]);
+}
+
+#[test]
+fn an_interrupted_upload_to_a_bucket_continues() {
+    let place = Place::new("push-resume");
+    let mut rng = tuff_testkit::Rng::new(2);
+    let noise: Vec<u8> = (0..30 << 20).map(|_| rng.draw() as u8).collect();
+    fs::create_dir(place.path("large")).unwrap();
+    fs::write(place.path("large/noise"), &noise).unwrap();
+    place.text(&["build", "-q", "large", "i"]);
+    let bucket = Mutex::new(Bucket::default());
+    let (sent, limit) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(2)));
+    let (counter, most) = (Arc::clone(&sent), Arc::clone(&limit));
+    let server = Server::start(move |request| {
+        let is_part = request.method == "PUT" && request.path.contains("partNumber=");
+        if is_part && counter.fetch_add(1, Ordering::SeqCst) >= most.load(Ordering::SeqCst) {
+            return Answer::status(403);
+        }
+        bucket.lock().unwrap().answer(request)
+    });
+    let endpoint = server.url("");
+    let variables = [
+        ("AWS_ENDPOINT_URL", endpoint.as_str()),
+        ("AWS_ACCESS_KEY_ID", "key"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+    ];
+    let out = run(
+        &place,
+        &variables,
+        &["push", "-q", "i", "s3://bucket/large"],
+    );
+    assert_eq!(code(&out), 5, "{}", stderr(&out));
+    assert_eq!(count(&place.path("cache/tuff/uploads")), 1);
+    sent.store(0, Ordering::SeqCst);
+    limit.store(usize::MAX, Ordering::SeqCst);
+    good(
+        &place,
+        &variables,
+        &["push", "-q", "i", "s3://bucket/large"],
+    );
+    // Four parts, of which the first process has sent two.
+    assert_eq!(sent.load(Ordering::SeqCst), 2);
+    assert_eq!(count(&place.path("cache/tuff/uploads")), 0);
+    assert!(good(&place, &variables, &["cat", "s3://bucket/large", "noise"]) == noise);
+}
