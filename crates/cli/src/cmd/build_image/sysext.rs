@@ -110,11 +110,11 @@ const CONFEXT: Kind = Kind {
 
 /// Value of a key of an os-release file, without quotes.
 fn value<'a>(release: &'a str, key: &str) -> Option<&'a str> {
-    let values = release.lines().filter_map(|line| {
+    let mut values = release.lines().filter_map(|line| {
         let (found, value) = line.trim().split_once('=')?;
         (found == key).then(|| value.trim_matches(['"', '\'']))
     });
-    values.last().filter(|value| !value.is_empty())
+    values.next_back().filter(|value| !value.is_empty())
 }
 
 impl Kind {
