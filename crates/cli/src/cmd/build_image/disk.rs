@@ -225,7 +225,7 @@ impl Drop for Temporary {
     }
 }
 
-/// Disk to write.
+/// Disk to write, and the properties that the arguments give it.
 struct Job<'a> {
     role: Role,
     architecture: Architecture,
