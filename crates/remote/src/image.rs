@@ -69,13 +69,13 @@ pub fn open_images(
         }
     }
     let mut stores = open_all(&parts)?.into_iter();
-    let mut open = |blobs: Vec<Blob>| -> Option<OpenImage> {
+    let open = |blobs: Vec<Blob>| -> Option<OpenImage> {
         Some(OpenImage {
             store: stores.next()?,
             devices: stores.by_ref().take(blobs.len() - 1).collect(),
         })
     };
-    Ok(images.into_iter().filter_map(|blobs| open(blobs)).collect())
+    Ok(images.into_iter().filter_map(open).collect())
 }
 
 /// Blobs of the images of a manifest, the lowest first: each image, then its devices.

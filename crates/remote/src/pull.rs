@@ -46,7 +46,7 @@ impl WholeImage {
             return Err(Error::new(Kind::Unsupported, location, what));
         };
         let stores = std::iter::once(image.store).chain(image.devices);
-        stores.map(|store| Self::of_store(store)).collect()
+        stores.map(Self::of_store).collect()
     }
 
     fn of_store(store: Arc<RemoteStore>) -> Result<Self> {

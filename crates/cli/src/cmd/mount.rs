@@ -239,14 +239,13 @@ impl Mount<'_> {
         if let Some(prefetch) = prefetch {
             life.beside(prefetch)?;
         }
-        if let Some(store) = &store {
-            if exported::refusal(self.mounting, &self.open, store).is_none()
-                && args.record.is_none()
-            {
-                let device = mountpoint::device_known(&dir).map_err(|e| self.failed(e));
-                let started = device.and_then(|device| self.swap(store, &handler, (dir, device)));
-                swap = Some(life.or_detach(started)?);
-            }
+        if let Some(store) = &store
+            && exported::refusal(self.mounting, &self.open, store).is_none()
+            && args.record.is_none()
+        {
+            let device = mountpoint::device_known(&dir).map_err(|e| self.failed(e));
+            let started = device.and_then(|device| self.swap(store, &handler, (dir, device)));
+            swap = Some(life.or_detach(started)?);
         }
         life.wait(swap, self.in_background)
     }

@@ -342,7 +342,8 @@ impl Fetcher {
             let kept = kept.map_err(|e| self.error(Kind::Unavailable, run, e))?;
             part = match kept {
                 Ok(part) => return Ok(part),
-                Err((same, e)) => {
+                Err(unkept) => {
+                    let (same, e) = *unkept;
                     mismatch = e;
                     same
                 }
@@ -427,12 +428,16 @@ impl Fetcher {
     }
 
     /// Verifies what was fetched, and stores all of it. Returns the mismatch, if there is one.
-    fn keep(&self, part: Incomplete, priority: Priority) -> Result<Part, (Incomplete, String)> {
+    fn keep(
+        &self,
+        part: Incomplete,
+        priority: Priority,
+    ) -> Result<Part, Box<(Incomplete, String)>> {
         if let Some(verifier) = &self.verifier {
             let fetched = part.missing_bytes();
             if let Err(e) = verifier.verify(part.missing.start * CHUNK, fetched) {
                 let what = format!("{e}, fetched up to {VERIFY_ATTEMPTS} times");
-                return Err((part, what));
+                return Err(Box::new((part, what)));
             }
         }
         let Incomplete {

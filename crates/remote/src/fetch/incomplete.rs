@@ -8,6 +8,9 @@ use std::ops::Range;
 /// Run of chunks, some of which are missing.
 pub(super) struct Incomplete {
     pub(super) first: u64,
+    /// Length of the run. Unit: bytes.
+    len: usize,
+    /// Empty until bytes are copied or fetched: many runs wait for their answers at once.
     pub(super) bytes: Vec<u8>,
     /// Chunks that are missing, and those between them.
     pub(super) missing: Range<u64>,
@@ -21,7 +24,8 @@ impl Incomplete {
         Self {
             first: run.start,
             // Fits: at most a few MiB.
-            bytes: vec![0; len as usize],
+            len: len as usize,
+            bytes: Vec::new(),
             missing: run.clone(),
             places: HashMap::new(),
         }
@@ -30,7 +34,7 @@ impl Incomplete {
     /// Position of the missing bytes in the run.
     fn place(&self) -> Range<usize> {
         // Fits: the run is in memory.
-        let at = |chunk: u64| (((chunk - self.first) * CHUNK) as usize).min(self.bytes.len());
+        let at = |chunk: u64| (((chunk - self.first) * CHUNK) as usize).min(self.len);
         at(self.missing.start)..at(self.missing.end)
     }
 
@@ -40,21 +44,25 @@ impl Incomplete {
 
     pub(super) fn fill(&mut self, bytes: Vec<u8>) {
         let place = self.place();
-        match place.len() == self.bytes.len() {
+        match place.len() == self.len {
             true => self.bytes = bytes,
-            false => self.bytes[place].copy_from_slice(&bytes),
+            false => {
+                self.bytes.resize(self.len, 0);
+                self.bytes[place].copy_from_slice(&bytes);
+            }
         }
     }
 
     /// Copies chunks from the start and the end of the run, as long as `find` has them. Returns the number of bytes.
     pub(super) fn copy(&mut self, find: impl Fn(u64) -> Option<SharedChunk>) -> u64 {
         let mut copied = 0;
-        let (first, places) = (self.first, &mut self.places);
-        let mut put = |bytes: &mut [u8], chunk: u64| {
+        let (first, len, places) = (self.first, self.len, &mut self.places);
+        let mut put = |bytes: &mut Vec<u8>, chunk: u64| {
             let Some(found) = find(chunk) else {
                 return false;
             };
             let at = ((chunk - first) * CHUNK) as usize;
+            bytes.resize(len, 0);
             bytes[at..at + found.bytes.len()].copy_from_slice(&found.bytes);
             copied += found.bytes.len() as u64;
             places.extend(found.place.map(|place| (chunk, place)));

@@ -175,11 +175,7 @@ impl App {
             KeyCode::End | KeyCode::Char('G') => pane.step(isize::MAX),
             KeyCode::Left | KeyCode::Char('h') => pane.collapse(),
             KeyCode::Right | KeyCode::Char('l') => _ = pane.expand(),
-            KeyCode::Enter if pane.usage.is_dir(pane.current()) => {
-                if !pane.expand() {
-                    pane.collapse();
-                }
-            }
+            KeyCode::Enter if pane.usage.is_dir(pane.current()) => pane.toggle(),
             KeyCode::Enter | KeyCode::Char('p') => self.mode = Mode::Preview(Preview::of(pane)),
             KeyCode::Char(' ') => pane.select(),
             KeyCode::Char('s') => {

@@ -180,6 +180,13 @@ impl Pane {
         }
     }
 
+    /// Expands the directory at the cursor, or collapses it.
+    pub(super) fn toggle(&mut self) {
+        if !self.expand() {
+            self.collapse();
+        }
+    }
+
     /// Shows a node: expands the directories above it.
     pub(super) fn reveal(&mut self, id: NodeId) {
         let mut at = self.usage.parent(id);
