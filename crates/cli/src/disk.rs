@@ -79,7 +79,7 @@ pub(crate) fn trusted(disk: &Disk, path: &Path, certificate: &Path) -> Result<Ro
 
 /// Files of a disk without a partition table, by the names that systemd expects.
 pub(crate) struct FlatFiles {
-    /// Hash tree.
+    /// File with the hash tree.
     pub(crate) tree: PathBuf,
     /// Root hash in hexadecimal digits.
     pub(crate) root: PathBuf,

@@ -12,7 +12,7 @@ pub(crate) struct KeyPair {
 }
 
 impl KeyPair {
-    /// Parses `KEY,CERT`.
+    /// Parses the value `KEY,CERT` of an option.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         match text.split_once(',') {
             Some((key, certificate)) if !key.is_empty() && !certificate.is_empty() => Ok(Self {
@@ -23,7 +23,7 @@ impl KeyPair {
         }
     }
 
-    /// Reads both files.
+    /// Reads both files into a signer.
     pub(crate) fn signer(&self) -> Result<Signer> {
         let key = read(&self.key)?;
         let certificate = certificate(&self.certificate)?;

@@ -56,7 +56,7 @@ pub(crate) struct Cached {
     pub(crate) fetcher: Arc<Fetcher>,
 }
 
-/// How the bytes of a read were had.
+/// Costs of a read: whether it waited, and whether it needed a request.
 #[derive(Clone, Copy, Default)]
 struct Access {
     has_waited: bool,

@@ -106,7 +106,7 @@ struct Mount<'a> {
     args: &'a Args,
     mounting: &'a Mounting,
     open: OpenArgs,
-    /// Profile of `--prefetch`.
+    /// Profile of `--prefetch`, if it was given.
     profile: Option<Profile>,
     log: Log,
     in_background: bool,

@@ -147,7 +147,7 @@ fn bash_completes_paths_in_images() {
         ("tuff cat i /nothing", "/nothing", "\n"),
         ("tuff cat damaged /", "/", "\n"),
         // Options come from the script.
-        ("tuff cat i --no-", "--no-", "--no-checksum\n"),
+        ("tuff cat i --no-c", "--no-c", "--no-checksum\n"),
         ("tuff ca", "ca", "cat\n"),
     ] {
         let Some(out) = shell(&place, "bash", &["--norc", "-c", BASH, "bash", line, word]) else {

@@ -160,7 +160,7 @@ impl Drop for BuiltImages {
 #[cfg(feature = "remote")]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layering {
-    /// One image.
+    /// One image of all layers.
     Merged,
     /// An image of each layer, with whiteouts for overlayfs.
     Overlay,

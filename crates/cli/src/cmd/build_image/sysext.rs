@@ -17,7 +17,7 @@ use tuff_mkfs::Source;
 /// Longest extension-release file that is read. Unit: bytes.
 const RELEASE_MAX: u64 = 64 << 10;
 
-/// Build a system extension: a disk that systemd-sysext merges into /usr and /opt
+/// Build a system extension: a disk that systemd-sysext merges
 ///
 /// The disk is that of tuff disk. SOURCE is a tree with usr and opt, and with --confext one with etc. An extension states the
 /// system that it is for in usr/lib/extension-release.d/extension-release.NAME, where NAME.raw is the name of the disk. SOURCE has

@@ -7,11 +7,11 @@ use std::fmt;
 /// Usefulness of a part of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Everything works.
+    /// Everything works that depends on it.
     Ok,
     /// Works in part, or could not be determined.
     Limited,
-    /// Does not work.
+    /// Does not work on this host.
     Missing,
 }
 

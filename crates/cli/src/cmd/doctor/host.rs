@@ -9,7 +9,7 @@ use tuff_format::features::KernelVersion;
 /// Largest file that is read. Unit: bytes.
 const TEXT_MAX: u64 = 4 << 20;
 
-/// Host under examination.
+/// Host that the facts are about.
 pub(super) struct Host {
     /// Directory of its files: `/`, except in tests.
     root: PathBuf,

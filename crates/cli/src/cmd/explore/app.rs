@@ -102,7 +102,7 @@ impl App {
         );
     }
 
-    /// Shows a message.
+    /// Shows a message in the last line.
     pub(super) fn tell(&mut self, message: String) {
         self.message = message;
     }

@@ -18,7 +18,7 @@ impl Screen {
         }
     }
 
-    /// Draws a frame.
+    /// Draws a frame on the alternate screen.
     pub(super) fn draw(&mut self, f: impl FnOnce(&mut Frame<'_>)) -> Result<()> {
         let drawn = self.0.draw(f);
         drawn.map_err(|e| Error::io("terminal", "cannot write", e))?;

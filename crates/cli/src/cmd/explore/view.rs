@@ -36,7 +36,7 @@ const HELP: &[(&str, &str)] = &[
     ("+ - ~ *", "added, removed, changed, changes below"),
 ];
 
-/// Draws the state.
+/// Draws the state of the program as a frame.
 pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
     let area = frame.area();
     let [title, main, status] = Layout::vertical([

@@ -101,7 +101,7 @@ fn purpose_class(name: &str) -> &'static str {
 /// Cell of a table.
 enum Cell<'a> {
     Text(&'a str),
-    /// Count, exact.
+    /// Number, shown with all digits.
     Count(u64),
     /// Bytes, with the exact number for scripts and as a tooltip.
     Bytes(u64),
@@ -109,7 +109,7 @@ enum Cell<'a> {
     Share(u64, u64),
 }
 
-/// Page under construction.
+/// HTML of the page so far.
 struct Page(String);
 
 impl Page {

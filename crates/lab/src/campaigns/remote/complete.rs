@@ -1,6 +1,6 @@
 //! Reads once an image is complete: the kernel's mount of the file in the cache, which has replaced the first mount, and FUSE.
 
-use super::{Session, bar, definition, wait};
+use super::session::{Session, bar, definition, wait};
 use crate::campaigns::serve::image::Build;
 use crate::campaigns::serve::server::{Served, Server, device_of};
 use crate::campaigns::serve::workload::{Kind, Script};
@@ -22,7 +22,7 @@ enum Way {
     Local(Server),
     /// Complete, and replaced by the kernel's mount.
     Replaced,
-    /// Complete.
+    /// Complete in the cache.
     Complete,
 }
 

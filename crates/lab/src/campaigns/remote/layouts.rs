@@ -29,10 +29,10 @@ const PATH: &str = "/chunks";
 /// Length of the footer of an eStargz layer in bytes.
 const FOOTER: usize = 51;
 
-/// Layout of chunks.
+/// Layout of chunks of another format.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
-    /// Name in tables.
+    /// Name in tables and records.
     pub name: &'static str,
     /// Bytes of a file in a chunk.
     chunk: u64,
@@ -64,7 +64,7 @@ pub(super) struct Chunks {
 pub(super) struct Replayed {
     /// Time of all requests.
     pub time: Duration,
-    /// Number of requests.
+    /// Number of requests that were sent.
     pub requests: usize,
     /// Bytes of all answers.
     pub bytes: u64,
@@ -191,7 +191,7 @@ impl Chunks {
     }
 }
 
-/// Requests a range.
+/// Requests a range over a connection that stays open.
 fn get(stream: &mut BufReader<TcpStream>, range: &Range<u64>) -> std::io::Result<Vec<u8>> {
     let (start, last) = (range.start, range.end - 1);
     let request =

@@ -1,6 +1,7 @@
 //! Peak memory of the daemon while eight readers read a whole image, and the rest of it is fetched.
 
-use super::{PATH, Remote, Session, bar, definition, wait};
+use super::network::Remote;
+use super::session::{PATH, Session, bar, definition, wait};
 use crate::campaigns::serve::server::Served;
 use crate::campaigns::serve::workload::{Answer, Kind, Script};
 use crate::measure::{helper, workspace};

@@ -1,7 +1,7 @@
 //! Latency of reads at a server of which some answers are late, with and without second requests (hedging).
 
-use super::network::Fault;
-use super::{PATH, Remote, Session, bar};
+use super::network::{Fault, Remote};
+use super::session::{PATH, Session, bar};
 use crate::measure::stats::quantile;
 use crate::measure::stop;
 use crate::options::Emit;
@@ -15,7 +15,7 @@ use tuff_testkit::Rng;
 
 /// Distance of two reads in bytes: no request fetches what two of them need.
 const STEP: u64 = 2 << 20;
-/// Number of reads.
+/// Number of reads in a round.
 const READS: u64 = 600;
 /// Answers of 1000 that come 200 ms later.
 const SLOW: usize = 20;

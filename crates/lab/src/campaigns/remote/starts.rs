@@ -1,7 +1,7 @@
 //! Cold starts of programs out of `tuff mount URL`, beside other ways to get them.
 
 use super::layouts::LAYOUTS;
-use super::{PATH, Session, Values, bar, definition};
+use super::session::{PATH, Session, Values, bar, definition};
 use crate::campaigns::serve::image::Build;
 use crate::campaigns::serve::server::{Served, Server};
 use crate::campaigns::start::definition::Program;

@@ -1,6 +1,6 @@
 //! CPU time of the daemon to fill its cache, with and without a root hash. The difference is the price of verification.
 
-use super::{Session, bar};
+use super::session::{Session, bar};
 use crate::campaigns::serve::workload::{Kind, Script};
 use crate::options::Emit;
 use crate::record::{Line, labels};
