@@ -120,7 +120,7 @@ fn check_root(
         return Ok(());
     }
     if images.len() > 1 {
-        let what = format_args!(
+        let what = format!(
             "the root hash is that of one image, and the manifest holds {}; name the image by its digest instead (NAME@sha256:...)",
             images.len()
         );
