@@ -127,7 +127,7 @@ pub(crate) unsafe fn guard(
     failure.status
 }
 
-/// Runs a body that only releases memory. A panic has nobody to be reported to.
+/// Runs a body that only releases memory. A panic is dropped: the caller expects no status.
 pub(crate) fn release(body: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(body));
 }

@@ -172,7 +172,7 @@ impl DiskSummary {
             Some(fingerprint) => line("signed by", format!("sha256 {}", hex(fingerprint))),
             None => line(
                 "signed by",
-                "nobody: --sign KEY,CERT signs the root hash".to_owned(),
+                "none: --sign KEY,CERT signs the root hash".to_owned(),
             ),
         }
         if self.out != Path::new("-") {

@@ -166,7 +166,7 @@ impl Meter {
         &self.counter
     }
 
-    /// Returns true if somebody sees the work.
+    /// Returns true if the progress is shown.
     pub(crate) fn is_shown(&self) -> bool {
         self.display.thread.is_some()
     }

@@ -12,7 +12,7 @@ impl Options {
     /// | name | value |
     /// |---|---|
     /// | `kernel` | oldest Linux that must mount the image, such as `6.1`; without it, the oldest that supports the other options |
-    /// | `compress` | `none`, or an algorithm and optionally a level, such as `zstd` or `lz4hc,12` |
+    /// | `compress` | `none`, or an algorithm and optionally a level, such as `zstd`, `lz4hc:12` or `lz4hc,12` |
     /// | `cluster` | largest cluster in bytes |
     /// | `dedupe` | `off`, `files` or `content` |
     /// | `fragments` | `off`, `tails`, `small` or `all` |
@@ -124,7 +124,7 @@ fn parse_compression(text: &str) -> Result<Option<Compression>> {
     if text == "none" {
         return Ok(None);
     }
-    let (name, level) = match text.split_once(',') {
+    let (name, level) = match text.split_once([':', ',']) {
         Some((name, level)) => (name, Some(level)),
         None => (text, None),
     };
@@ -177,6 +177,15 @@ mod tests {
         assert_eq!(one, other);
         assert_eq!(one.0, KernelVersion(6, 12));
         assert_eq!(one.1, 16384);
+    }
+
+    #[test]
+    fn levels_are_written_as_on_the_command_line() {
+        let of = |value| {
+            let options = Options::from_settings([("compress", value)]).unwrap();
+            options.compression.default.map(|c| c.level)
+        };
+        assert_eq!((of("zstd:15"), of("zstd,15")), (Some(15), Some(15)));
     }
 
     #[test]

@@ -510,7 +510,7 @@ fn disk_flat(place: &Place, options: &[&str]) -> (Value, String) {
 fn outputs_that_are_no_disks_stay() {
     let place = stage("disk-outputs");
     fs::write(place.path("notes"), "precious\n").unwrap();
-    // A disk of somebody else: its first partition has another type.
+    // A disk of another tool: its first partition has another type.
     disk(&place, &[]);
     let mut other = fs::read(place.path("out.raw")).unwrap();
     other[1024] ^= 1;

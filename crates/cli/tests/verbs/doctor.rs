@@ -126,7 +126,7 @@ fn logins_are_found_and_never_shown_or_read() {
     }
 }
 
-/// A pipe that nobody writes to would block whoever opens it.
+/// Opening a pipe without a writer blocks.
 #[test]
 fn pipes_in_place_of_files_do_not_block() {
     let place = Place::new("doctor-pipes");
