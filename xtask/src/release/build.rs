@@ -87,7 +87,23 @@ impl Build {
         if let (true, None, Some(path)) = (self.is_dev, target, std::env::var_os("TUFF")) {
             return Ok(PathBuf::from(path));
         }
-        let mut cargo = self.cargo(&["build", "--package", "tuff", "--locked"]);
+        let dir = self.compile("tuff", target)?;
+        Ok(dir.join("tuff"))
+    }
+
+    /// Compiles the C library and returns the folder that holds it.
+    ///
+    /// With `--dev`, the variable `TUFF_CAPI` names a folder that exists.
+    pub(super) fn library(&self) -> Result<PathBuf> {
+        match std::env::var_os("TUFF_CAPI") {
+            Some(path) if self.is_dev => Ok(PathBuf::from(path)),
+            _ => self.compile("tuff-capi", None),
+        }
+    }
+
+    /// Compiles a package and returns the folder of its results.
+    fn compile(&self, package: &str, target: Option<&str>) -> Result<PathBuf> {
+        let mut cargo = self.cargo(&["build", "--package", package, "--locked"]);
         let mut dir = self.target.clone();
         if let Some(target) = target {
             cargo.args(["--target", target]);
@@ -103,7 +119,7 @@ impl Build {
             dir.push("release");
         }
         run(&mut cargo)?;
-        Ok(dir.join("tuff"))
+        Ok(dir)
     }
 
     /// Replaces paths of this machine in programs.

@@ -1,4 +1,4 @@
-//! License texts of the libraries that the program contains, which packages ship beside it.
+//! License texts of the libraries that a program or a library contains, which packages ship beside it.
 
 use super::build::Build;
 use super::run::{Result, at, output};
@@ -15,9 +15,9 @@ const OTHERS: [&str; 4] = ["examples", "programs", "tests", "build-aux"];
 /// Levels of folders that are searched: bundled C sources have their own licenses.
 const DEPTH: usize = 2;
 
-/// Returns the texts of all dependencies of the program, by name.
-pub(super) fn of_dependencies(build: &Build) -> Result<String> {
-    let mut tree = build.cargo(&["tree", "--package", "tuff", "--edges", "normal", "--locked"]);
+/// Returns the texts of all dependencies of a crate of the workspace, by name.
+pub(super) fn of_dependencies(build: &Build, of: &str) -> Result<String> {
+    let mut tree = build.cargo(&["tree", "--package", of, "--edges", "normal", "--locked"]);
     tree.args(["--prefix", "none", "--format", "{p}\t{l}"]);
     let list = output(&mut tree)?;
     let mut packages: Vec<&str> = list

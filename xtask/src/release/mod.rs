@@ -16,6 +16,7 @@ mod api;
 mod build;
 mod cut;
 mod image;
+mod library;
 mod licenses;
 mod manifests;
 mod packages;
@@ -70,7 +71,7 @@ fn one(step: &str, build: &Build, write: bool) -> Result<()> {
     match step {
         "crates" => manifests::dry_run(build),
         "api" => api::run_all(build, write),
-        "packages" => packages::run_all(build),
+        "packages" => packages::run_all(build).and_then(|()| library::run_all(build)),
         "static" => image::static_programs(build),
         "image" => image::run_all(build),
         "sbom" => sbom::run_all(build),

@@ -12,7 +12,7 @@ const VARIANTS: [Option<&str>; 2] = [None, Some("erofs-utils")];
 /// Tools whose names the program takes.
 const TOOLS: [&str; 3] = ["mkfs.erofs", "fsck.erofs", "dump.erofs"];
 
-/// Compiles the program and makes all packages.
+/// Compiles the program and makes its packages.
 pub(super) fn run_all(build: &Build) -> Result<()> {
     installed("cargo-deb")?;
     installed("cargo-generate-rpm")?;
@@ -78,7 +78,7 @@ fn stage(build: &Build, program: &Path) -> Result<()> {
     let changes = stage.join("changelog.md");
     std::fs::copy(build.root.join("CHANGELOG.md"), &changes).map_err(at(&changes))?;
     let texts = stage.join("third-party-licenses");
-    std::fs::write(&texts, licenses::of_dependencies(build)?).map_err(at(&texts))?;
+    std::fs::write(&texts, licenses::of_dependencies(build, "tuff")?).map_err(at(&texts))?;
     // cargo-deb compresses manual pages, cargo-generate-rpm does not.
     let gz = stage.join("gz");
     run(build.command("cp").arg("-r").args([&man, &gz]))?;
@@ -94,7 +94,7 @@ fn stage(build: &Build, program: &Path) -> Result<()> {
 }
 
 /// Entry of a Debian changelog for this version.
-fn entry(build: &Build) -> Result<String> {
+pub(super) fn entry(build: &Build) -> Result<String> {
     let time = format!("@{}", build.epoch());
     let date = output(build.command("date").args(["--utc", "-R", "-d", &time]))?;
     let (version, name) = (&build.version, "The Tuff authors");
