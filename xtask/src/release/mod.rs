@@ -3,7 +3,7 @@
 //! | step | makes |
 //! |---|---|
 //! | `crates` | packages of the library crates, compiled as crates.io would offer them |
-//! | `api` | comparison of the public interfaces with those that `xtask/api` records |
+//! | `api` | comparison of the public interfaces with the record in `xtask/api` |
 //! | `packages` | Debian and RPM packages |
 //! | `static` | programs for x86-64 and aarch64 that need no library of the host |
 //! | `image` | a directory for `docker build` and an EROFS image of it |
