@@ -5,7 +5,7 @@ use std::path::Path;
 
 const UNRELEASED: &str = "## [Unreleased]\n";
 
-/// Rewrites CHANGELOG.md, Cargo.toml and the dependencies between the packages.
+/// Rewrites CHANGELOG.md, Cargo.toml, the dependencies between the packages and the version of the npm package.
 pub(super) fn run(root: &Path, version: &str, date: &str) -> Result<()> {
     check(version, date)?;
     edit(&root.join("CHANGELOG.md"), |text| {
@@ -14,6 +14,9 @@ pub(super) fn run(root: &Path, version: &str, date: &str) -> Result<()> {
     edit(&root.join("Cargo.toml"), |text| with_version(text, version))?;
     edit(&root.join("crates/cli/Cargo.toml"), |text| {
         with_exact_dependencies(text, version)
+    })?;
+    edit(&root.join("crates/capi/js/package.json"), |text| {
+        replaced(text, "\"version\": \"", "\"", version)
     })?;
     println!(
         "version {version}; next: cargo update --workspace --offline, commit, git tag v{version}"
