@@ -302,3 +302,23 @@ fn damage_directory(image: &Path, name: &[u8]) {
     bytes[start..start + 4096].fill(0xff);
     fs::write(image, bytes).unwrap();
 }
+
+#[test]
+fn hidden_options_are_neither_in_scripts_nor_in_manual_pages() {
+    let place = Place::new("completions-hidden");
+    let mut texts = Vec::new();
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        texts.push(place.text(&["completions", shell]));
+        assert!(texts.last().unwrap().contains("fetch-timeout"), "{shell}");
+    }
+    place.text(&["man", "pages"]);
+    for page in fs::read_dir(place.path("pages")).unwrap() {
+        texts.push(fs::read_to_string(page.unwrap().path()).unwrap());
+    }
+    for text in texts {
+        for option in ["no-hedging", "hand-off"] {
+            let found = text.lines().find(|line| line.contains(option));
+            assert_eq!(found, None);
+        }
+    }
+}

@@ -3,6 +3,7 @@
 //! Verbs and options are in the scripts. For files inside images, the scripts of bash, zsh and fish call this verb again.
 
 mod command_line;
+mod hidden;
 mod names;
 
 use crate::out::Out;
@@ -62,7 +63,8 @@ fn names_for(args: &Args, command: Command) -> Option<Vec<u8>> {
     Some(text)
 }
 
-fn script(shell: Shell, mut command: Command) -> Result<Vec<u8>> {
+fn script(shell: Shell, command: Command) -> Result<Vec<u8>> {
+    let mut command = hidden::removed(&command);
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "tuff", &mut script);
     let script = String::from_utf8(script).map_err(|e| Error::usage(e.utf8_error()))?;
