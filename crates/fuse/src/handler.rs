@@ -24,6 +24,7 @@ const FOR_EVER: u64 = i64::MAX as u64;
 /// Features of a read-only filesystem. Fewer background requests stall readahead of more than two streams.
 const OFFER: Offer = Offer {
     features: init::ASYNC_READ
+        | init::ASYNC_DIO
         | init::EXPORT_SUPPORT
         | init::DO_READDIRPLUS
         | init::READDIRPLUS_AUTO

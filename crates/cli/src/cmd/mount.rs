@@ -211,7 +211,8 @@ impl Mount<'_> {
             threads,
             transport,
             cpu_latency: args.keep_awake,
-            ..SessionOptions::default()
+            // Longer readahead would fetch, and record, what no program reads.
+            raises_read_ahead: store.is_none() && args.record.is_none(),
         };
         let session = Session::start(
             handler.clone(),
