@@ -3,14 +3,15 @@
 //! Paths of upper layers replace those of lower ones. Whiteouts and opaque directories have the form of overlayfs.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::{Fragments, KernelVersion, Metadata, Options, Progress, Source, Whiteouts};
-use tuff_store::{FileStore, ReadAt, Target};
+use tuff_store::{ReadAt, Target};
 
-/// Kernel whose features the index may use. Only this program reads it.
+/// Kernel whose features the index may use. An older one that lacks a feature refuses to mount it.
 const KERNEL: KernelVersion = KernelVersion(u8::MAX, 0);
 
 /// Layer with its devices, and their names for messages.
@@ -19,12 +20,12 @@ pub(crate) struct Layer {
     pub(crate) devices: Vec<(PathBuf, Arc<dyn ReadAt>)>,
 }
 
-/// Builds the index of `layers`, the lowest first, in a temporary file of `scratch`. Its devices are the layers, each
+/// Builds the index of `layers`, the lowest first, in a file of `scratch` without a name. Its devices are the layers, each
 /// before its own devices.
 ///
 /// # Errors
 /// Errors of reading the metadata of the layers, and of the build.
-pub(crate) fn build(layers: &[Layer], scratch: &Path) -> Result<FileStore> {
+pub(crate) fn build(layers: &[Layer], scratch: &Path) -> Result<File> {
     let mut options = options(layers)?;
     let mut stores = BTreeMap::new();
     let mut sources = Vec::new();
@@ -43,10 +44,10 @@ pub(crate) fn build(layers: &[Layer], scratch: &Path) -> Result<FileStore> {
     for warning in built?.stats.warnings {
         eprintln!("tuff: warning: {warning}");
     }
-    let store = FileStore::open(&path);
+    let file = File::open(&path);
     // The open file stays.
     let _ = std::fs::remove_file(&path);
-    store.map_err(|e| Error::io(path.display(), "cannot open", e))
+    file.map_err(|e| Error::io(path.display(), "cannot open", e))
 }
 
 /// Options with which all data can stay in the layers, as far as the format allows.

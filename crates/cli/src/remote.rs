@@ -48,11 +48,14 @@ mod with_clients {
     use super::*;
     use crate::layer_index::{self, Layer};
     use crate::signing;
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
     use std::time::{Duration, Instant};
     use tuff_erofs::serve::StoreRange;
     use tuff_remote::{
-        CompleteFile, Kind, Location, Options, RemoteStore, RetryPolicy, open_images,
+        CompleteFile, Kind, Location, OpenImage, Options, RemoteStore, RetryPolicy, open_images,
     };
+    use tuff_store::FileStore;
 
     /// Name of an image for messages: a URL without credentials, or its path.
     pub(crate) fn shown(path: &Path) -> PathBuf {
@@ -78,11 +81,10 @@ mod with_clients {
         let location = Location::parse(url.to_str().unwrap_or_default()).map_err(error)?;
         let options = options(args, root)?;
         let mut images = open_images(&location, &options, has_devices).map_err(error)?;
-        let as_store =
-            |store: &Arc<RemoteStore>| Arc::<RemoteStore>::clone(store) as Arc<dyn ReadAt>;
         let image = match (images.pop(), images.is_empty()) {
             (Some(image), true) => RemoteImage {
                 primary: as_store(&image.store),
+                index: None,
                 devices: image.devices.iter().map(as_store).collect(),
                 stores: std::iter::once(image.store)
                     .chain(image.devices)
@@ -93,21 +95,14 @@ mod with_clients {
             },
             (top, _) => {
                 images.extend(top);
-                let named = |store: &Arc<RemoteStore>| (store.place().into(), as_store(store));
-                let layers: Vec<Layer> = images
-                    .iter()
-                    .map(|image| Layer {
-                        image: named(&image.store),
-                        devices: image.devices.iter().map(named).collect(),
-                    })
-                    .collect();
-                let index = layer_index::build(&layers, &options.cache)?;
+                let (index, primary) = index(&images, &options)?;
                 let all = images
                     .into_iter()
                     .flat_map(|image| std::iter::once(image.store).chain(image.devices));
                 let all: Vec<_> = all.collect();
                 RemoteImage {
-                    primary: Arc::new(index),
+                    primary: Arc::new(primary),
+                    index: Some(index),
                     devices: all.iter().map(as_store).collect(),
                     stores: std::iter::once(None)
                         .chain(all.into_iter().map(Some))
@@ -118,6 +113,27 @@ mod with_clients {
             }
         };
         Ok(Arc::new(image))
+    }
+
+    fn as_store(store: &Arc<RemoteStore>) -> Arc<dyn ReadAt> {
+        Arc::<RemoteStore>::clone(store)
+    }
+
+    /// Builds the index of several images, which are its devices, each before its own devices. Returns its file, and the
+    /// store for it.
+    fn index(images: &[OpenImage], options: &Options) -> Result<(File, FileStore)> {
+        let named = |store: &Arc<RemoteStore>| (store.place().into(), as_store(store));
+        let layers: Vec<Layer> = images
+            .iter()
+            .map(|image| Layer {
+                image: named(&image.store),
+                devices: image.devices.iter().map(named).collect(),
+            })
+            .collect();
+        let file = layer_index::build(&layers, &options.cache)?;
+        let store = file.try_clone().and_then(FileStore::new);
+        let failed = |e| Error::io("index of the layers", "cannot open", e);
+        Ok((file, store.map_err(failed)?))
     }
 
     /// Options of the library.
@@ -170,6 +186,8 @@ mod with_clients {
     pub(crate) struct RemoteImage {
         /// The image, or the index of several layers.
         primary: Arc<dyn ReadAt>,
+        /// File of the index.
+        index: Option<File>,
         devices: Vec<Arc<dyn ReadAt>>,
         /// Image and devices as they are fetched. `None` for an index.
         stores: Vec<Option<Arc<RemoteStore>>>,
@@ -225,15 +243,25 @@ mod with_clients {
             failure.map(|e| e.to_string())
         }
 
-        /// The complete image as one plain file.
-        ///
-        /// # Errors
-        /// Also if the image has devices or layers, which are files of their own.
-        pub(crate) fn complete_file(&self) -> Result<CompleteFile> {
-            match &self.stores[..] {
-                [Some(store)] => store.complete_file().map_err(error),
-                _ => Err(Error::usage("the image has devices or several layers")),
-            }
+        /// The complete image and its devices as plain files.
+        pub(crate) fn complete_files(&self) -> Result<CompleteFiles> {
+            let files: Vec<CompleteFile> = self
+                .fetched()
+                .map(|store| store.complete_file().map_err(error))
+                .collect::<Result<_>>()?;
+            // Paths of descriptors are short enough for fsconfig(2), and the index has no other path.
+            let of_descriptor = |file: &File| format!("/proc/self/fd/{}", file.as_raw_fd()).into();
+            let of_file = |file: &CompleteFile| of_descriptor(file.file());
+            let (image, devices) = match (&self.index, &files[..]) {
+                (Some(index), layers) => (of_descriptor(index), layers),
+                (None, [image, devices @ ..]) => (image.path().to_owned(), devices),
+                (None, []) => return Err(Error::usage("bug: an image without a store")),
+            };
+            Ok(CompleteFiles {
+                image,
+                devices: devices.iter().map(of_file).collect(),
+                _files: files,
+            })
         }
 
         /// Bytes in the cache, and size of the image.
@@ -271,6 +299,15 @@ mod with_clients {
             }
             sum
         }
+    }
+
+    /// Complete image as plain files, whose bytes stay as long as the value and the image live.
+    pub(crate) struct CompleteFiles {
+        /// Path of the image, or of the index of several layers.
+        pub(crate) image: PathBuf,
+        /// Paths of its devices, in their order. They are valid in this process.
+        pub(crate) devices: Vec<PathBuf>,
+        _files: Vec<CompleteFile>,
     }
 
     impl ReadAt for RemoteImage {
@@ -327,13 +364,10 @@ mod without_clients {
     /// Image behind a URL, of which there is none.
     pub(crate) enum RemoteImage {}
 
-    /// File of a complete image, of which there is none.
-    pub(crate) enum CompleteFile {}
-
-    impl CompleteFile {
-        pub(crate) fn path(&self) -> &Path {
-            match *self {}
-        }
+    /// Files of a complete image, of which there are none.
+    pub(crate) struct CompleteFiles {
+        pub(crate) image: PathBuf,
+        pub(crate) devices: Vec<PathBuf>,
     }
 
     impl ReadAt for RemoteImage {
@@ -347,7 +381,7 @@ mod without_clients {
     }
 
     impl RemoteImage {
-        pub(crate) fn complete_file(&self) -> Result<CompleteFile> {
+        pub(crate) fn complete_files(&self) -> Result<CompleteFiles> {
             match *self {}
         }
 

@@ -14,7 +14,7 @@ use rustix::mount::{
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
 };
 use std::mem::MaybeUninit;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Mount of an image that is not attached to a directory. Needs root.
 pub struct KernelErofs {
@@ -22,13 +22,17 @@ pub struct KernelErofs {
 }
 
 impl KernelErofs {
-    /// Mounts the image in the file `source`, read-only. `flags` are those of mount(2), such as "nosuid".
+    /// Mounts the image in the file `source` with its `devices` in the order of the device table, read-only. `flags` are those
+    /// of mount(2), such as "nosuid".
     ///
     /// # Errors
-    /// The kernel's. `ENOTBLK`: it mounts EROFS from block devices only.
-    pub fn open(source: &Path, flags: MountFlags) -> Result<Self> {
+    /// The kernel's. `ENOTBLK`: it mounts EROFS from block devices only. `EINVAL` also for paths of more than 255 bytes.
+    pub fn open(source: &Path, devices: &[PathBuf], flags: MountFlags) -> Result<Self> {
         let fs = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_set_string(&fs, "source", source)?;
+        for device in devices {
+            fsconfig_set_string(&fs, "device", device)?;
+        }
         fsconfig_set_flag(&fs, "ro")?;
         fsconfig_create(&fs)?;
         let mut attr = MountAttrFlags::MOUNT_ATTR_RDONLY;

@@ -120,14 +120,15 @@ impl Mount<'_> {
     /// Mounts the kernel's EROFS on a remote image and serves it until the end. Returns the reason if the kernel cannot.
     fn by_kernel(&self, store: &Arc<RemoteImage>) -> Result<std::result::Result<ExitCode, String>> {
         let args = self.args;
-        if let Some(why) = exported::refusal(self.mounting, &self.open, store) {
+        if let Some(why) = exported::refusal(self.mounting, &self.open) {
             return Ok(Err(why));
         }
         let handler = exported::handler(store, &args.image.image, &self.log);
         let image = self.open.open_remote(store, &args.image.image)?;
+        args.image.with_devices(&image)?;
         let prefetch = self.prefetch(store, move |profile| profile.physical_ranges(&image));
         let signals = Signals::register()?;
-        let mount = match exported::mount(args, &handler) {
+        let mount = match exported::mount(args, &handler, store.devices().len()) {
             Ok(mount) => mount,
             Err(why) => return Ok(Err(why)),
         };
@@ -241,7 +242,7 @@ impl Mount<'_> {
             life.beside(prefetch)?;
         }
         if let Some(store) = &store
-            && exported::refusal(self.mounting, &self.open, store).is_none()
+            && exported::refusal(self.mounting, &self.open).is_none()
             && args.record.is_none()
         {
             let device = mountpoint::device_known(&dir).map_err(|e| self.failed(e));

@@ -6,6 +6,7 @@ use crate::push::{key, pushed, run, start};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -45,14 +46,14 @@ pub(crate) fn mounts_at(dir: &Path) -> Vec<(String, String)> {
 }
 
 /// Server in the foreground of a mount. Dropping it kills the process and unmounts `mnt`.
-struct Daemon<'a> {
+pub(crate) struct Daemon<'a> {
     place: &'a Place,
-    child: Child,
+    pub(crate) child: Child,
 }
 
 impl<'a> Daemon<'a> {
     /// Mounts the image at `url` on `mnt`.
-    fn start(place: &'a Place, url: &str, options: &[&str]) -> Self {
+    pub(crate) fn start(place: &'a Place, url: &str, options: &[&str]) -> Self {
         fs::create_dir_all(place.path("mnt")).unwrap();
         let mut command = place.command(&["mount", "-f", "--log", "log", "--fetch-timeout", "2"]);
         command.args(options).args([url, "mnt"]);
@@ -68,7 +69,7 @@ impl<'a> Daemon<'a> {
         daemon
     }
 
-    fn dir(&self) -> PathBuf {
+    pub(crate) fn dir(&self) -> PathBuf {
         fs::canonicalize(&self.place.0).unwrap().join("mnt")
     }
 
@@ -80,13 +81,13 @@ impl<'a> Daemon<'a> {
         text
     }
 
-    fn umount(&self) {
+    pub(crate) fn umount(&self) {
         let out = self.place.run(&["umount", "mnt"]);
         assert_eq!(code(&out), 0, "{}", stderr(&out));
         assert_eq!(mounts_at(&self.dir()), []);
     }
 
-    fn ends_well(&mut self) {
+    pub(crate) fn ends_well(&mut self) {
         let status = wait_for("the end of the server", || self.child.try_wait().unwrap());
         assert!(status.success(), "{status}: {}", self.messages());
     }
@@ -154,8 +155,8 @@ fn probe() -> bool {
     can
 }
 
-/// Image `i` of 12 MiB: files that do not compress, and small ones in directories.
-fn image(place: &Place) {
+/// Directory `tree` of 12 MiB: files that do not compress, and small ones in directories.
+pub(crate) fn tree(place: &Place) {
     let mut rng = tuff_testkit::Rng::new(7);
     for number in 0..4 {
         let dir = place.path(&format!("tree/{number}"));
@@ -166,6 +167,11 @@ fn image(place: &Place) {
             fs::write(dir.join(small.to_string()), format!("{number} {small}\n")).unwrap();
         }
     }
+}
+
+/// Image `i` of that directory.
+fn image(place: &Place) {
+    tree(place);
     let out = place.run(&["build", "-q", "tree", "i"]);
     assert_eq!(code(&out), 0, "{}", stderr(&out));
 }
@@ -350,7 +356,9 @@ fn walk(root: &Path) -> Walk {
             for entry in fs::read_dir(&full).unwrap() {
                 todo.push(path.join(entry.unwrap().file_name()));
             }
-        } else {
+        } else if meta.is_symlink() {
+            content = fs::read_link(&full).unwrap().into_os_string().into_vec();
+        } else if meta.is_file() {
             content = fs::read(&full).unwrap();
         }
         found.insert(path, (meta.ino(), meta.mode(), meta.len(), content));
@@ -358,8 +366,7 @@ fn walk(root: &Path) -> Walk {
     found
 }
 
-/// Mounts an image that becomes complete while a program walks it, and reads on after the kernel's mount of the file has
-/// taken over.
+/// Mounts an image that becomes complete while a program walks it.
 fn is_replaced_when_complete(name: &str, options: &[&str]) {
     if !kernel_can_mount() {
         return;
@@ -368,7 +375,13 @@ fn is_replaced_when_complete(name: &str, options: &[&str]) {
     image(&place);
     let server = serve(&place, Duration::from_millis(20));
     let limit = [options, &["--fill", "--fill-rate", "8M"]].concat();
-    let mut daemon = Daemon::start(&place, &server.url("/i"), &limit);
+    let daemon = Daemon::start(&place, &server.url("/i"), &limit);
+    assert_is_replaced(daemon, Some(server), &place.path("cache"));
+}
+
+/// Walks a mount until the kernel's mount of a file below `files` has taken over, and after that. The image has the directory
+/// [`tree`].
+pub(crate) fn assert_is_replaced(mut daemon: Daemon<'_>, server: Option<Server>, files: &Path) {
     let dir = daemon.dir();
     let mut held = File::open(dir.join("3/large")).unwrap();
     let wanted = walk(&dir);
@@ -384,11 +397,11 @@ fn is_replaced_when_complete(name: &str, options: &[&str]) {
             }
         })
     };
-    let cache = fs::canonicalize(place.path("cache")).unwrap();
+    let files = std::path::absolute(files).unwrap();
     wait_for("the replacement", || {
         let mounts = mounts_at(&dir);
         let is_file = |(kind, source): &(String, String)| {
-            kind == "erofs" && Path::new(source).starts_with(&cache)
+            kind == "erofs" && Path::new(source).starts_with(&files)
         };
         (mounts.len() == 1 && mounts.iter().all(is_file)).then_some(())
     });
@@ -402,8 +415,8 @@ fn is_replaced_when_complete(name: &str, options: &[&str]) {
     held.read_to_end(&mut content).unwrap();
     assert!(content == wanted[Path::new("3/large")].3);
     drop(held);
-    // The file is complete: the server of the image is not needed.
-    server.stop();
+    // The files are complete: the server of the image is not needed.
+    drop(server);
     assert!(walk(&dir) == wanted);
     assert!(daemon.child.try_wait().unwrap().is_none());
     daemon.umount();

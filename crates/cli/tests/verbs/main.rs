@@ -15,12 +15,15 @@ mod help;
 mod hostile;
 mod judge;
 #[cfg(feature = "remote")]
+mod kernel_devices;
+#[cfg(feature = "remote")]
 mod kernel_remote;
 mod mount;
 mod outputs;
 mod patch;
 #[cfg(feature = "remote")]
 mod push;
+#[cfg(feature = "remote")]
 mod push_layers;
 #[cfg(feature = "remote")]
 mod remote;

@@ -181,7 +181,7 @@ fn attempt(host: &Host, algorithm: Option<u8>) -> Attempt {
 }
 
 fn mount(image: &Path) -> Attempt {
-    let open = |path: &Path| KernelErofs::open(path, MountFlags::empty()).map(drop);
+    let open = |path: &Path| KernelErofs::open(path, &[], MountFlags::empty()).map(drop);
     match open(image) {
         Ok(()) => Attempt::FromFile,
         Err(Errno::NODEV) => Attempt::NoErofs,

@@ -1,8 +1,10 @@
-//! `--kernel` with a URL: the kernel's EROFS on a file that this process exports through FUSE.
+//! `--kernel` with a URL: the kernel's EROFS on files that this process exports through FUSE.
 //!
 //! ```text
-//!  DIR ──► kernel's EROFS ──► file of the export ──► FUSE ──► this process ──► remote store
+//!  DIR ──► kernel's EROFS ──► files of the export ──► FUSE ──► this process ──► remote stores
 //! ```
+//!
+//! The export has a file for the image, or the index of several layers, and one for each device.
 //!
 //! No directory shows the export: it lives as long as the mount that reads it, and leaves nothing behind. A child process mounts
 //! on it, because a process that waits for its own replies cannot be killed.
@@ -26,7 +28,11 @@ use tuff_mount::export::{BadName, THREADS};
 use tuff_mount::kernel_erofs::KernelErofs;
 use tuff_store::ReadAt;
 
-/// Environment variable that marks the process which mounts. Its standard input is the root directory of the export.
+/// Longest source of a mount that fsconfig(2) takes. Unit: bytes.
+const SOURCE_MAX: usize = 255;
+
+/// Environment variable that marks the process which mounts: the number of devices in the export, whose root directory is
+/// the standard input of that process.
 const MARK: &str = "TUFF_MOUNT_EXPORT";
 
 /// Kernel mount of an image that this process serves.
@@ -40,27 +46,33 @@ pub(super) struct Exported {
 }
 
 /// Returns the reason why the kernel cannot mount an image as it is asked to.
-pub(super) fn refusal(mounting: &Mounting, open: &OpenArgs, image: &RemoteImage) -> Option<String> {
+pub(super) fn refusal(mounting: &Mounting, open: &OpenArgs) -> Option<String> {
     let why = match () {
         () if !rustix::process::geteuid().is_root() => "that needs root",
         () if mounting.uid.is_some() || mounting.gid.is_some() => kernel::SHOWS_OWNERS,
         () if open.offset > 0 || !open.device.is_empty() || open.verity_tree.is_some() => {
-            "an image behind a URL has no offset, extra devices or separate hash tree there"
+            "an image behind a URL has no offset, local devices or separate hash tree there"
         }
-        () if !image.devices().is_empty() => "an image in several objects is no single file",
         () => return None,
     };
     Some(why.to_owned())
 }
 
-/// Creates the handler of an export with the image in `store`.
+/// Creates the handler of an export with the image in `store` and its devices.
 pub(super) fn handler(store: &Arc<RemoteImage>, image: &Path, log: &Log) -> Arc<Handler> {
     let counters = prefetch::counters(store);
-    let store: Arc<dyn ReadAt> = Arc::<RemoteImage>::clone(store);
-    let export = ExportFs::new([(name(image).1, store)], log.clone());
+    let primary: Arc<dyn ReadAt> = Arc::<RemoteImage>::clone(store);
+    let devices = (1..).map(device_name).zip(store.devices().iter().cloned());
+    let files = std::iter::once((name(image).1, primary)).chain(devices);
+    let export = ExportFs::new(files, log.clone());
     let export = export.unwrap_or_else(|BadName(name)| panic!("bug: {name} is no name"));
     let export = export.with_store_counters(counters);
     Arc::new(Handler::new(Arc::new(export), THREADS, log.clone()))
+}
+
+/// Path of a device in the export. No URL begins like that.
+fn device_name(number: usize) -> String {
+    format!("device{number}")
 }
 
 /// Source of the mount, and the path in the export that the kernel finds by it.
@@ -70,15 +82,21 @@ fn name(image: &Path) -> (PathBuf, String) {
     let shown = remote::shown(image);
     let text = shown.to_string_lossy();
     let parts: Vec<&str> = text.split('/').filter(|part| !part.is_empty()).collect();
-    let is_path = |part: &&str| !matches!(*part, "." | "..") && part.len() <= 255;
-    match parts.iter().all(is_path) && !text.ends_with('/') && !text.starts_with('/') {
+    let is_short = text.len() <= SOURCE_MAX;
+    let is_path = |part: &&str| !matches!(*part, "." | "..");
+    match is_short && parts.iter().all(is_path) && !text.ends_with('/') && !text.starts_with('/') {
         true => (PathBuf::from(&*text), parts.join("/")),
         false => ("image".into(), "image".to_owned()),
     }
 }
 
-/// Mounts the kernel's EROFS on the image of `handler`. Returns the reason if that is not possible.
-pub(super) fn mount(args: &Args, handler: &Arc<Handler>) -> Result<Exported, String> {
+/// Mounts the kernel's EROFS on the image of `handler`, which has a number of devices. Returns the reason if that is not
+/// possible.
+pub(super) fn mount(
+    args: &Args,
+    handler: &Arc<Handler>,
+    devices: usize,
+) -> Result<Exported, String> {
     let shown = |e: std::io::Error| e.to_string();
     let dir = std::fs::canonicalize(&args.dir).map_err(shown)?;
     let (source, _) = name(&args.image.image);
@@ -93,7 +111,7 @@ pub(super) fn mount(args: &Args, handler: &Arc<Handler>) -> Result<Exported, Str
     };
     let session = Session::start(Arc::clone(handler), mountpoint, options).map_err(shown)?;
     // The child holds the directory. Unless it mounts, its end closes the last reference to the export.
-    let mounted = run_child(Stdio::from(root));
+    let mounted = run_child(Stdio::from(root), devices);
     let device = mounted.and_then(|()| {
         let found = mountpoint::find(&dir).map_err(shown)?;
         found
@@ -114,14 +132,14 @@ pub(super) fn mount(args: &Args, handler: &Arc<Handler>) -> Result<Exported, Str
 }
 
 /// Runs this program again, to mount from the export whose root directory is `root`.
-fn run_child(root: Stdio) -> Result<(), String> {
+fn run_child(root: Stdio, devices: usize) -> Result<(), String> {
     let failed = |e: std::io::Error| format!("cannot start the process that mounts: {e}");
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_else(|| "tuff".into());
     let child = Command::new(std::env::current_exe().map_err(failed)?)
         .arg0(name)
         .args(args)
-        .env(MARK, "1")
+        .env(MARK, devices.to_string())
         .stdin(root)
         .stderr(Stdio::inherit())
         .output()
@@ -151,9 +169,14 @@ pub(super) fn mount_from_input(args: &Args, mounting: &Mounting) -> ExitCode {
 fn attach(args: &Args, mounting: &Mounting) -> Result<(), String> {
     let dir = std::fs::canonicalize(&args.dir).map_err(|e| e.to_string())?;
     let (source, _) = name(&args.image.image);
+    let devices = std::env::var(MARK)
+        .ok()
+        .and_then(|count| count.parse().ok());
+    let devices = devices.ok_or_else(|| format!("{MARK} is not a number of devices"))?;
+    let devices: Vec<PathBuf> = (1..=devices).map(|n| device_name(n).into()).collect();
     let input = rustix::stdio::stdin();
     let mounted = rustix::process::fchdir(input)
-        .and_then(|()| KernelErofs::open(&source, mounting.flags))
+        .and_then(|()| KernelErofs::open(&source, &devices, mounting.flags))
         .and_then(|mount| mount.attach(&dir));
     mounted.map_err(kernel::reason)
 }
@@ -172,7 +195,8 @@ mod tests {
         assert_eq!(of("s3://b/k/l"), pair("s3://b/k/l", "s3:/b/k/l"));
         let oci = "oci://r:5000/n:latest";
         assert_eq!(of("oci://r:5000/n"), pair(oci, "oci:/r:5000/n:latest"));
-        for bad in ["s3://b/../k", "https://h/", "s3://b/k/"] {
+        let long = format!("https://h/{}", "long/".repeat(50) + "image");
+        for bad in ["s3://b/../k", "https://h/", "s3://b/k/", &long] {
             assert_eq!(of(bad), pair("image", "image"), "{bad}");
         }
     }

@@ -1,6 +1,6 @@
 //! Replacement of a mount by the kernel's mount of the complete image, beneath programs that use it.
 //!
-//! When every byte is in the cache, the kernel's EROFS is mounted from the plain file and moved beneath the mount at DIR, which
+//! When every byte is in the cache, the kernel's EROFS is mounted from the plain files and moved beneath the mount at DIR, which
 //! is then detached. Paths lead to the new mount, with the same inode numbers; open files stay with the old one.
 
 use super::kernel;
@@ -40,7 +40,7 @@ pub(super) struct Replaced {
 enum Progress {
     /// The first mount is the only one.
     Waiting,
-    /// The kernel's mount of the plain file has taken its place.
+    /// The kernel's mount of the plain files has taken its place.
     Replaced,
     /// The first mount ended before it was replaced.
     Ended,
@@ -105,10 +105,11 @@ impl Replaced {
         }
     }
 
-    /// Replaces the mount and waits for the end of the new one. Until then the file stays in the cache.
+    /// Replaces the mount and waits for the end of the new one. Until then the files stay in the cache.
     fn replace(&self, progress: &Mutex<Progress>) -> std::result::Result<(), String> {
-        let file = self.store.complete_file().map_err(|e| e.to_string())?;
-        let mount = KernelErofs::open(file.path(), self.flags).map_err(kernel::reason)?;
+        let files = self.store.complete_files().map_err(|e| e.to_string())?;
+        let mount = KernelErofs::open(&files.image, &files.devices, self.flags);
+        let mount = mount.map_err(kernel::reason)?;
         let end = mount.watch().map_err(|e| e.to_string())?;
         // Without counters the mount is as good.
         let handler = Arc::clone(&self.handler);
