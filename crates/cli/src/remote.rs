@@ -121,7 +121,7 @@ mod with_clients {
 
     /// Builds the index of several images, which are its devices, each before its own devices. Returns its file, and the
     /// store for it.
-    fn index(images: &[OpenImage], options: &Options) -> Result<(File, FileStore)> {
+    pub(crate) fn index(images: &[OpenImage], options: &Options) -> Result<(File, FileStore)> {
         let named = |store: &Arc<RemoteStore>| (store.place().into(), as_store(store));
         let layers: Vec<Layer> = images
             .iter()
@@ -437,7 +437,7 @@ mod without_clients {
 }
 
 #[cfg(feature = "remote")]
-pub(crate) use with_clients::{RemoteImage, error, failed, open, options, shown, trusted};
+pub(crate) use with_clients::{RemoteImage, error, failed, index, open, options, shown, trusted};
 #[cfg(not(feature = "remote"))]
 pub(crate) use without_clients::{RemoteImage, open, shown, trusted};
 

@@ -1,9 +1,7 @@
 //! Whole images from a location, in order, through the cache.
 
 use crate::error::{Error, Kind, Result};
-use crate::image::{OpenImage, open_images};
-use crate::location::Location;
-use crate::options::Options;
+use crate::image::OpenImage;
 use crate::registry::hex;
 use crate::store::RemoteStore;
 use sha2::{Digest, Sha256};
@@ -32,20 +30,14 @@ pub struct WholeImage {
 }
 
 impl WholeImage {
-    /// Opens the image at a location, then the devices that it names, in the order of the device table.
+    /// Prepares images to be read: each, then its devices in the order of the device table.
     ///
     /// # Errors
-    /// Kinds of [`Error`], each with one sentence that names the location. `Unsupported` for several images in a registry.
-    pub fn open(location: &Location, options: &Options) -> Result<Vec<Self>> {
-        let images = open_images(location, options, false)?;
-        let count = images.len();
-        let Ok([image]) = <[OpenImage; 1]>::try_from(images) else {
-            let what = format_args!(
-                "the manifest holds {count} EROFS images, and a file takes one; build one of them with tuff build, or read them at this URL"
-            );
-            return Err(Error::new(Kind::Unsupported, location, what));
-        };
-        let stores = std::iter::once(image.store).chain(image.devices);
+    /// Kinds of [`Error`], each with one sentence that names the location.
+    pub fn all(images: Vec<OpenImage>) -> Result<Vec<Self>> {
+        let stores = images
+            .into_iter()
+            .flat_map(|image| std::iter::once(image.store).chain(image.devices));
         stores.map(Self::of_store).collect()
     }
 

@@ -3,7 +3,7 @@
 use crate::out::Out;
 use crate::overwrite::Format;
 use crate::progress::{Meter, Show};
-use crate::remote::{RemoteArgs, failed, is_url, options, trusted};
+use crate::remote::{RemoteArgs, failed, index, is_url, options, trusted};
 use crate::sink::Sink;
 use crate::text::{hex, parse_root};
 use crate::units::size;
@@ -13,13 +13,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tuff_erofs::verity::Root;
 use tuff_erofs::{Error, Result};
-use tuff_remote::{Location, WholeImage};
+use tuff_remote::{Location, WholeImage, open_images};
+use tuff_store::{FileStore, ReadAt};
+
+/// Bytes of an index that are copied at once. Unit: bytes.
+const STEP: u64 = 1 << 20;
 
 /// Copy an image from a registry, a bucket or a web server to a file
 ///
 /// Parts that are in the cache already are not fetched again, so a copy that was interrupted continues. FILE gets its name
 /// when it is complete, and replaces only an EROFS image or an empty file. Devices of the image become FILE.device1 and so on,
-/// which tuff mount --device takes in this order.
+/// which tuff mount --device takes in this order. For several layers, FILE is an index that shows them as one tree, and the
+/// layers are its devices.
 ///
 /// In a registry, the whole is compared with the digest of the manifest. Elsewhere, parts are verified if the root hash is
 /// known (--root-hash, --trust).
@@ -68,8 +73,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let read: Vec<&Path> = location.local_path().into_iter().collect();
     let sink = Sink::create(&args.file, &read, Format::Image, args.force)?;
     let options = options(&args.remote, root)?;
-    let images = WholeImage::open(&location, &options).map_err(|e| failed(e, "cannot pull"))?;
-    let devices = images.len() - 1;
+    let opened = open_images(&location, &options, false).map_err(|e| failed(e, "cannot pull"))?;
+    let layers = match opened.len() {
+        1 => None,
+        _ => Some(index(&opened, &options)?.1),
+    };
+    let images = WholeImage::all(opened).map_err(|e| failed(e, "cannot pull"))?;
+    let devices = images.len() - usize::from(layers.is_none());
     if devices > 0 && args.file == Path::new("-") {
         return Err(Error::usage(format_args!(
             "{location}: the image has {devices} devices, which are files of their own: name a file"
@@ -89,7 +99,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for image in &images {
         meter.counter().add_total(image.size);
     }
-    for (image, sink) in images.iter().zip(&mut sinks) {
+    let (of_index, of_images) = sinks.split_at_mut(usize::from(layers.is_some()));
+    if let (Some(index), [sink]) = (&layers, of_index) {
+        copy_index(index, sink)?;
+    }
+    for (image, sink) in images.iter().zip(of_images) {
         copy(image, sink, &meter)?;
     }
     drop(meter);
@@ -97,8 +111,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for sink in sinks.into_iter().rev() {
         sink.finish()?;
     }
-    report(args, &location, &images, &files)?;
+    let copied = Copied {
+        index: layers.as_ref(),
+        images: &images,
+        files: &files,
+    };
+    copied.report(args, &location)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Copies the index of several layers.
+fn copy_index(index: &FileStore, sink: &mut Sink) -> Result<()> {
+    let mut at = 0;
+    while at < index.size() {
+        let mut part = vec![0; STEP.min(index.size() - at) as usize]; // fits: at most STEP
+        let read = index.read_exact_at(&mut part, at);
+        read.map_err(|e| Error::io("index of the layers", "cannot read", e))?;
+        sink.write_all(&part).map_err(|e| sink.failed(e))?;
+        at += part.len() as u64;
+    }
+    Ok(())
 }
 
 fn copy(image: &WholeImage, sink: &mut Sink, meter: &Meter) -> Result<()> {
@@ -110,45 +142,56 @@ fn copy(image: &WholeImage, sink: &mut Sink, meter: &Meter) -> Result<()> {
     Ok(())
 }
 
-fn report(
-    args: &Args,
-    location: &Location,
-    images: &[WholeImage],
-    files: &[PathBuf],
-) -> Result<()> {
-    // The summary must not be mixed into an image on standard output.
-    let Some(image) = images
-        .first()
-        .filter(|_| !args.quiet && args.file != Path::new("-"))
-    else {
-        return Ok(());
-    };
-    let root = image.root_hash.as_ref().map(|root| hex(root));
-    let devices: Vec<_> = files[1..]
-        .iter()
-        .map(|file| file.to_string_lossy())
-        .collect();
-    let mut out = Out::new();
-    if args.json {
-        out.line(json!({
-            "event": "done",
-            "url": location.to_string(),
-            "file": args.file.to_string_lossy(),
-            "devices": devices,
-            "image_bytes": image.size,
-            "digest": image.digest,
-            "root_hash": root,
-        }))?;
-    } else {
-        out.line(format_args!("image        {}", size(image.size)))?;
-        for (device, file) in images[1..].iter().zip(&devices) {
-            out.line(format_args!("device       {file} ({})", size(device.size)))?;
+/// Files that were written.
+struct Copied<'a> {
+    /// Index of several layers, in the first file.
+    index: Option<&'a FileStore>,
+    /// Images in the other files, or in all.
+    images: &'a [WholeImage],
+    files: &'a [PathBuf],
+}
+
+impl Copied<'_> {
+    fn report(&self, args: &Args, location: &Location) -> Result<()> {
+        // The summary must not be mixed into an image on standard output.
+        if args.quiet || args.file == Path::new("-") {
+            return Ok(());
         }
-        if let Some(digest) = &image.digest {
+        let first = self.images.first().filter(|_| self.index.is_none());
+        let len = match (self.index, first) {
+            (Some(index), _) => index.size(),
+            (None, first) => first.map_or(0, |image| image.size),
+        };
+        let digest = first.and_then(|image| image.digest.as_ref());
+        let root = first.and_then(|image| image.root_hash.as_ref());
+        let root = root.map(|root| hex(root));
+        let devices = &self.images[usize::from(first.is_some())..];
+        let names = self.files.iter().skip(1).map(|file| file.to_string_lossy());
+        let names: Vec<_> = names.collect();
+        let mut out = Out::new();
+        if args.json {
+            out.line(json!({
+                "event": "done",
+                "url": location.to_string(),
+                "file": args.file.to_string_lossy(),
+                "devices": names,
+                "image_bytes": len,
+                "digest": digest,
+                "root_hash": root,
+            }))?;
+            return out.finish();
+        }
+        out.line(format_args!("image        {}", size(len)))?;
+        for (device, name) in devices.iter().zip(&names) {
+            out.line(format_args!("device       {name} ({})", size(device.size)))?;
+        }
+        if let Some(digest) = digest {
             out.line(format_args!("digest       {digest}"))?;
         }
-        let root = root.unwrap_or_else(|| "unknown".to_owned());
-        out.line(format_args!("root hash    {root}"))?;
+        if self.index.is_none() {
+            let root = root.unwrap_or_else(|| "unknown".to_owned());
+            out.line(format_args!("root hash    {root}"))?;
+        }
+        out.finish()
     }
-    out.finish()
 }

@@ -2,7 +2,7 @@
 
 use crate::common::{Place, code, stderr};
 use crate::kernel_remote::{Daemon, assert_is_replaced, kernel_can_mount, mounts_at, tree};
-use crate::push::{pushed, run, start};
+use crate::push::{good, pushed, run, start};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -161,4 +161,40 @@ fn an_image_whose_devices_are_not_known_is_not_mounted() {
     assert_eq!(code(&out), 2, "{}", stderr(&out));
     assert!(stderr(&out).contains("device 1"), "{}", stderr(&out));
     assert_eq!(mounts_at(&fs::canonicalize(place.path("mnt")).unwrap()), []);
+}
+
+#[test]
+fn layers_are_copied_as_an_index_and_its_devices() {
+    let place = Place::with_image("pull-layers");
+    fs::create_dir(place.path("top")).unwrap();
+    fs::write(place.path("top/hello"), "of the upper layer").unwrap();
+    place.text(&["build", "-q", "--verity", "top", "upper"]);
+    let (_, _server, url) = start();
+    pushed(&place, &[], &["i", "upper", &url]);
+    let said = good(&place, &[], &["pull", "--json", &url, "copy"]);
+    let said: serde_json::Value = serde_json::from_slice(&said).unwrap();
+    let devices = ["copy.device1", "copy.device2"];
+    assert_eq!(said["devices"], serde_json::json!(devices));
+    assert_eq!(
+        [&said["digest"], &said["root_hash"]],
+        [&serde_json::Value::Null; 2]
+    );
+    assert_eq!(
+        said["image_bytes"],
+        fs::metadata(place.path("copy")).unwrap().len()
+    );
+    for (copy, original) in devices.iter().zip(["i", "upper"]) {
+        assert!(fs::read(place.path(copy)).unwrap() == fs::read(place.path(original)).unwrap());
+    }
+    let copy = ["--device", devices[0], "--device", devices[1], "copy"];
+    for (verb, paths) in [("tar", &["-"][..]), ("check", &["-q"]), ("ls", &["-lR"])] {
+        let of = |image: &[&str]| good(&place, &[], &[&[verb], image, paths].concat());
+        assert!(of(&copy) == of(&[&url]), "{verb}");
+    }
+    assert_eq!(
+        good(&place, &[], &[&["cat"], &copy[..], &["hello"]].concat()),
+        b"of the upper layer"
+    );
+    let out = run(&place, &[], &["pull", &url, "-"]);
+    assert_eq!(code(&out), 2, "{}", stderr(&out));
 }
