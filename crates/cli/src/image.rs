@@ -180,6 +180,7 @@ impl OpenArgs {
             trust: None,
             ..self.clone()
         };
+        open.remote.trust = Some(certificate.clone());
         let flat = FlatFiles::beside(path).filter(|_| !remote::is_url(path));
         let flat = flat.filter(|flat| flat.signature.is_file());
         let (path, root) = if let Some(disk) = disk::open_file(path)? {

@@ -22,6 +22,9 @@ pub(crate) struct RemoteArgs {
     /// Send no second request when an answer is late, to measure what the second one is worth.
     #[arg(long, hide = true)]
     pub(crate) no_hedging: bool,
+    /// Certificate that has signed the root hash.
+    #[arg(skip)]
+    pub(crate) trust: Option<PathBuf>,
 }
 
 /// Returns true if an image is named by a URL rather than by a path.
@@ -147,6 +150,8 @@ mod with_clients {
         options.cache_max = args.cache_max.unwrap_or(options.cache_max);
         options.retry = retry(args);
         options.hedging = !args.no_hedging;
+        let certificate = args.trust.as_deref().map(signing::certificate);
+        options.trust = certificate.transpose()?;
         Ok(options)
     }
 

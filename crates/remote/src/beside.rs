@@ -19,6 +19,9 @@ pub(crate) const PROFILE: &str = ".profile";
 /// Suffix of the file that lists the devices of an image.
 pub(crate) const DEVICES: &str = ".devices";
 
+/// Suffix of the file with the signature of that list.
+pub(crate) const DEVICES_SIGNATURE: &str = ".devices.p7s";
+
 /// Suffix of the file with the root hash of an image, in hexadecimal digits.
 pub(crate) const ROOT_HASH: &str = ".roothash";
 
@@ -26,12 +29,13 @@ pub(crate) const ROOT_HASH: &str = ".roothash";
 pub(crate) const ROOT_SIGNATURE: &str = ".roothash.p7s";
 
 /// Longest root hash or signature. Unit: bytes.
-const SIGNATURE_MAX: usize = 64 << 10;
+pub(crate) const SIGNATURE_MAX: usize = 64 << 10;
 
 /// Location of an image that was signed by a certificate, and its root hash. The location names the image by its digest, if
 /// it has one. The root hash is `None` for several images in a registry, whose manifest states theirs.
 ///
-/// Each image of a manifest and each device needs a signature of its root hash.
+/// Each image of a manifest and each device needs a signature of its root hash. The list of devices beside an object needs one
+/// too, which [`Options::trust`](crate::Options::trust) verifies when the devices are opened.
 ///
 /// # Errors
 /// `Untrusted` if a root hash has no signature by the certificate; other kinds of [`Error`].

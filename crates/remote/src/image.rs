@@ -32,7 +32,7 @@ pub struct OpenImage {
 ///
 /// # Errors
 /// Kinds of [`Error`], each with one sentence that names the location. `Usage` for a root hash in the options that does not
-/// cover what the location names.
+/// cover what the location names, `Untrusted` for a list of devices that the certificate in the options has not signed.
 pub fn open_images(
     location: &Location,
     options: &Options,
@@ -127,15 +127,11 @@ fn check_root(
         return Err(Error::new(Kind::Usage, location, what));
     }
     let has_devices = images.iter().any(|image| image.len() > 1);
-    match has_devices && !reference.version.contains(':') {
-        true => Err(not_covered(location)),
-        false => Ok(()),
+    if has_devices && !reference.version.contains(':') {
+        let what = "the root hash does not cover the devices of the image; name the image by its digest as well (NAME@sha256:...)";
+        return Err(Error::new(Kind::Usage, location, what));
     }
-}
-
-fn not_covered(location: &Location) -> Error {
-    let what = "the root hash does not cover the devices of the image; name an image in a registry by its digest as well (NAME@sha256:...)";
-    Error::new(Kind::Usage, location, what)
+    Ok(())
 }
 
 /// Opens stores, several at once.
@@ -172,10 +168,7 @@ fn devices_beside(
     if sb.is_none_or(|sb| sb.extra_devices == 0) {
         return Ok(Vec::new());
     }
-    let listed = device_list::read(location, options.retry)?;
-    if !listed.is_empty() && options.root_hash.is_some() {
-        return Err(not_covered(location));
-    }
+    let listed = device_list::read(location, options)?;
     let of_device: Vec<(Location, Options)> = listed
         .into_iter()
         .map(|(location, root_hash)| {

@@ -2,6 +2,7 @@
 
 use crate::retry::RetryPolicy;
 use std::path::PathBuf;
+use tuff_signature::Certificate;
 use tuff_verity::Root;
 
 /// Options for opening a remote image.
@@ -13,6 +14,8 @@ pub struct Options {
     pub cache_max: u64,
     /// Root hash of the dm-verity tree that follows the image. It is stronger than that of a manifest.
     pub root_hash: Option<Root>,
+    /// Certificate that has signed the root hash. It must have signed the list of devices beside an object as well.
+    pub trust: Option<Certificate>,
     /// Number of connections, 1 to 32.
     pub connections: usize,
     /// Sends a second request when the answer that a reader waits for is late.
@@ -34,6 +37,7 @@ impl Options {
             cache,
             cache_max: Self::CACHE_MAX,
             root_hash: None,
+            trust: None,
             connections: Self::CONNECTIONS_MAX,
             hedging: true,
             retry: RetryPolicy::default(),

@@ -64,15 +64,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         )));
     }
     let mut root = args.root_hash;
+    let mut remote = args.remote.clone();
     if let Some(certificate) = &args.trust {
-        let (pinned, signed) = trusted(&url, certificate, &args.remote)?;
+        let (pinned, signed) = trusted(&url, certificate, &remote)?;
         (url, root) = (pinned, signed);
+        remote.trust = Some(certificate.clone());
     }
     let location = Location::parse(url.to_str().unwrap_or_default());
     let location = location.map_err(|e| failed(e, "cannot pull"))?;
     let read: Vec<&Path> = location.local_path().into_iter().collect();
     let sink = Sink::create(&args.file, &read, Format::Image, args.force)?;
-    let options = options(&args.remote, root)?;
+    let options = options(&remote, root)?;
     let opened = open_images(&location, &options, false).map_err(|e| failed(e, "cannot pull"))?;
     let layers = match opened.len() {
         1 => None,

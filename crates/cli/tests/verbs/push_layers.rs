@@ -247,6 +247,109 @@ fn devices_of_an_image_in_a_bucket_are_objects_beside_it() {
     assert_eq!(code(&out), 3, "{}", stderr(&out));
 }
 
+#[test]
+fn devices_in_a_bucket_are_trusted_if_their_list_is_signed() {
+    let place = with_delta("push-bucket-trust");
+    if !["a", "b"].iter().all(|name| key(&place, name)) {
+        return;
+    }
+    let bucket = Arc::new(Mutex::new(Bucket::default()));
+    let answering = Arc::clone(&bucket);
+    let server = Server::start(move |request| answering.lock().unwrap().answer(request));
+    let endpoint = server.url("");
+    let variables = [
+        ("AWS_ENDPOINT_URL", endpoint.as_str()),
+        ("AWS_ACCESS_KEY_ID", "key"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+    ];
+    let (url, other) = ("s3://bucket/delta", "s3://bucket/other");
+    // Other images by the same signer, with the same device.
+    let build = [
+        "build",
+        "-q",
+        "--verity",
+        "--whiteouts",
+        "keep",
+        "--base",
+        "i",
+    ];
+    place.text(&[&build[..], &["m/tree.mtree", "second"]].concat());
+    let sign = ["--sign", "a.key,a.pem", "--device", "i"];
+    let done = pushed(&place, &variables, &[&sign[..], &["delta", url]].concat());
+    pushed(
+        &place,
+        &variables,
+        &[&sign[..], &["second", other]].concat(),
+    );
+    let check = |cert: &str| {
+        let args = ["tar", "--cache-dir", "fresh", "--trust", cert, url, "-"];
+        let _ = fs::remove_dir_all(place.path("fresh"));
+        run(&place, &variables, &args)
+    };
+    let out = check("a.pem");
+    assert_eq!(stderr(&out), "");
+    assert!(out.stdout == good(&place, &[], &["tar", "--device", "i", "delta", "-"]));
+    assert_eq!(code(&check("b.pem")), 6);
+    let root = done["layers"][1]["root_hash"].as_str().unwrap();
+    let args = ["ls", "--root-hash", root, url];
+    let out = run(&place, &variables, &args);
+    assert_eq!(code(&out), 2, "{}", stderr(&out));
+    let get = |name: &str| bucket.lock().unwrap().objects[&format!("/bucket/{name}")].clone();
+    let put = |name: &str, object: (Vec<u8>, String)| {
+        let name = format!("/bucket/{name}");
+        bucket.lock().unwrap().objects.insert(name, object);
+    };
+    let refused = |words: &str| {
+        let out = check("a.pem");
+        let said = stderr(&out);
+        assert_eq!(code(&out), 6, "{said}");
+        assert!(
+            said.contains(words) && said.contains("not trusted by a.pem"),
+            "{said}"
+        );
+        assert!(out.stdout.is_empty());
+    };
+    let (list, signature) = (get("delta.devices"), get("delta.devices.p7s"));
+    // The list of another image, with its signature.
+    put("delta.devices", get("other.devices"));
+    put("delta.devices.p7s", get("other.devices.p7s"));
+    refused("is that of another image");
+    let mut changed = list.clone();
+    changed.0.push(b' ');
+    put("delta.devices", changed);
+    put("delta.devices.p7s", signature.clone());
+    refused("has no signature by the certificate");
+    put("delta.devices", list);
+    bucket
+        .lock()
+        .unwrap()
+        .objects
+        .remove("/bucket/delta.devices.p7s");
+    refused("has no signature (KEY.devices.p7s)");
+    put("delta.devices.p7s", signature);
+    assert_eq!(code(&check("a.pem")), 0);
+    // Without the list, no device is read.
+    let list = bucket
+        .lock()
+        .unwrap()
+        .objects
+        .remove("/bucket/delta.devices");
+    assert_eq!(code(&check("a.pem")), 2);
+    put("delta.devices", list.unwrap());
+    // Bytes of the device that its root hash does not cover.
+    let name = format!(
+        "{}.erofs",
+        done["layers"][0]["digest"]
+            .as_str()
+            .unwrap()
+            .replace(':', "-")
+    );
+    let mut device = get(&name);
+    device.0[4096 * 2 + 5] ^= 1;
+    put(&name, device);
+    assert_eq!(code(&check("a.pem")), 3);
+}
+
 /// Lower layer of a container image.
 fn lower_layer(layout: &Layout) -> Value {
     let text = "0123456789abcdef".repeat(4000);

@@ -2,10 +2,10 @@
 
 use super::blob::Blob;
 use super::options::{PushOptions, Pushed};
-use super::signatures::signatures;
+use super::signatures::{sign, signatures};
 use super::upload_record::UploadRecord;
 use super::watch::Watch;
-use crate::beside::{DEVICES, PROFILE, ROOT_HASH, ROOT_SIGNATURE};
+use crate::beside::{DEVICES, DEVICES_SIGNATURE, PROFILE, ROOT_HASH, ROOT_SIGNATURE};
 use crate::bucket::{BucketObject, Limits, NO_CREDENTIALS};
 use crate::device_list;
 use crate::error::{Error, Kind, Result};
@@ -51,6 +51,8 @@ pub(crate) async fn push(
         retries: options.retry.deadline,
         retries_max: 10,
     };
+    // Fails before anything is sent.
+    let signature = signatures(blobs, options, watch)?.pop();
     let mut pushed = Vec::new();
     let mut last = None;
     for blob in blobs {
@@ -76,13 +78,21 @@ pub(crate) async fn push(
     let devices = blobs.iter().filter(|blob| blob.is_device);
     let devices = devices.map(|blob| (&*blob.digest, blob.tree.as_ref().map(|tree| &tree.root)));
     if blobs.len() > 1 {
-        upload.beside(DEVICES, device_list::encode(devices)).await?;
+        let root = blob.tree.as_ref().map(|tree| &tree.root);
+        let list = device_list::encode(devices, root);
+        let signer = options.signer.as_ref();
+        let signature = signer.map(|signer| sign(signer, &device_list::digest(&list), watch));
+        let signature = signature.transpose()?;
+        upload.beside(DEVICES, list).await?;
+        if let Some(signature) = signature {
+            upload.beside(DEVICES_SIGNATURE, signature).await?;
+        }
     }
     if let Some(tree) = &blob.tree {
         let digits = format!("{}\n", hex(&tree.root));
         upload.beside(ROOT_HASH, digits.into_bytes()).await?;
     }
-    for signature in signatures(std::slice::from_ref(blob), options, watch)? {
+    if let Some(signature) = signature {
         upload.beside(ROOT_SIGNATURE, signature).await?;
     }
     if let Some(profile) = &options.profile {

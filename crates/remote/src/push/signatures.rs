@@ -1,9 +1,10 @@
-//! Signatures of the root hashes of layers.
+//! Signatures of the root hashes of layers, and of lists of devices.
 
 use super::blob::Blob;
 use super::options::PushOptions;
 use super::watch::Watch;
 use crate::error::{Kind, Result};
+use tuff_signature::Signer;
 
 /// Signs the root hash of each layer, if there is a signer. All or none: readers want a signature for each.
 pub(crate) fn signatures(
@@ -28,9 +29,13 @@ pub(crate) fn signatures(
             watch.error(Kind::Usage, what)
         };
         let tree = layer.tree.as_ref().ok_or_else(no_tree)?;
-        let signature = signer.sign(&tree.root);
-        let failed = || watch.error(Kind::Usage, "the root hash cannot be signed");
-        signed.push(signature.ok_or_else(failed)?);
+        signed.push(sign(signer, &tree.root, watch)?);
     }
     Ok(signed)
+}
+
+/// Signs a root hash, or another digest of 32 bytes.
+pub(crate) fn sign(signer: &Signer, digest: &[u8; 32], watch: &Watch<'_>) -> Result<Vec<u8>> {
+    let failed = || watch.error(Kind::Usage, "the root hash cannot be signed");
+    signer.sign(digest).ok_or_else(failed)
 }
