@@ -21,19 +21,38 @@ pub struct KernelErofs {
     root: OwnedFd,
 }
 
+/// How the kernel reads the files of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileReads {
+    /// Through the page cache, with readahead.
+    Cached,
+    /// Exactly what is needed, several parts at once, and kept in no page cache. Kernels that do not know this option of EROFS
+    /// read through the page cache.
+    Direct,
+}
+
 impl KernelErofs {
     /// Mounts the image in the file `source` with its `devices` in the order of the device table, read-only. `flags` are those
     /// of mount(2), such as "nosuid".
     ///
     /// # Errors
     /// The kernel's. `ENOTBLK`: it mounts EROFS from block devices only. `EINVAL` also for paths of more than 255 bytes.
-    pub fn open(source: &Path, devices: &[PathBuf], flags: MountFlags) -> Result<Self> {
+    pub fn open(
+        source: &Path,
+        devices: &[PathBuf],
+        reads: FileReads,
+        flags: MountFlags,
+    ) -> Result<Self> {
         let fs = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_set_string(&fs, "source", source)?;
         for device in devices {
             fsconfig_set_string(&fs, "device", device)?;
         }
         fsconfig_set_flag(&fs, "ro")?;
+        if reads == FileReads::Direct {
+            // A kernel that does not know it refuses the option only.
+            let _ = fsconfig_set_flag(&fs, "directio");
+        }
         fsconfig_create(&fs)?;
         let mut attr = MountAttrFlags::MOUNT_ATTR_RDONLY;
         for (flag, wanted) in [

@@ -12,7 +12,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use tuff_format::features::{Feature, KernelVersion};
-use tuff_mount::kernel_erofs::KernelErofs;
+use tuff_mount::kernel_erofs::{FileReads, KernelErofs};
 
 /// Algorithms by their ids: name of the fact, setting of the kernel, option of `tuff build` that avoids it.
 const ALGORITHMS: [(&str, &str, &str); 4] = [
@@ -181,7 +181,9 @@ fn attempt(host: &Host, algorithm: Option<u8>) -> Attempt {
 }
 
 fn mount(image: &Path) -> Attempt {
-    let open = |path: &Path| KernelErofs::open(path, &[], MountFlags::empty()).map(drop);
+    let open = |path: &Path| {
+        KernelErofs::open(path, &[], FileReads::Cached, MountFlags::empty()).map(drop)
+    };
     match open(image) {
         Ok(()) => Attempt::FromFile,
         Err(Errno::NODEV) => Attempt::NoErofs,

@@ -25,7 +25,7 @@ use tuff_fuse::transport::Transport;
 use tuff_fuse::{Handler, Log, Session, SessionOptions};
 use tuff_mount::ExportFs;
 use tuff_mount::export::{BadName, THREADS};
-use tuff_mount::kernel_erofs::KernelErofs;
+use tuff_mount::kernel_erofs::{FileReads, KernelErofs};
 use tuff_store::ReadAt;
 
 /// Longest source of a mount that fsconfig(2) takes. Unit: bytes.
@@ -176,7 +176,10 @@ fn attach(args: &Args, mounting: &Mounting) -> Result<(), String> {
     let devices: Vec<PathBuf> = (1..=devices).map(|n| device_name(n).into()).collect();
     let input = rustix::stdio::stdin();
     let mounted = rustix::process::fchdir(input)
-        .and_then(|()| KernelErofs::open(&source, &devices, mounting.flags))
+        .and_then(|()| {
+            // The store reads ahead, and a second copy of the image would fill the page cache.
+            KernelErofs::open(&source, &devices, FileReads::Direct, mounting.flags)
+        })
         .and_then(|mount| mount.attach(&dir));
     mounted.map_err(kernel::reason)
 }

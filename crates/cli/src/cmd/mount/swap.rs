@@ -14,7 +14,7 @@ use std::time::Duration;
 use tuff_erofs::{Error, Result};
 use tuff_fuse::mountpoint::{self, Detach};
 use tuff_fuse::{Handler, Log};
-use tuff_mount::kernel_erofs::KernelErofs;
+use tuff_mount::kernel_erofs::{FileReads, KernelErofs};
 
 /// Longest time between two looks at whether the mount has ended.
 const LOOK: Duration = Duration::from_secs(5);
@@ -108,7 +108,8 @@ impl Replaced {
     /// Replaces the mount and waits for the end of the new one. Until then the files stay in the cache.
     fn replace(&self, progress: &Mutex<Progress>) -> std::result::Result<(), String> {
         let files = self.store.complete_files().map_err(|e| e.to_string())?;
-        let mount = KernelErofs::open(&files.image, &files.devices, self.flags);
+        let (image, devices) = (&files.image, &files.devices);
+        let mount = KernelErofs::open(image, devices, FileReads::Cached, self.flags);
         let mount = mount.map_err(kernel::reason)?;
         let end = mount.watch().map_err(|e| e.to_string())?;
         // Without counters the mount is as good.
