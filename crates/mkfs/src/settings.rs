@@ -56,7 +56,8 @@ impl Options {
         match name {
             "kernel" => {}
             "compress" => {
-                self.compression.default = parse_compression(value)?;
+                let parsed = Compression::parse(value);
+                self.compression.default = parsed.map_err(|e| e.within("compress"))?;
                 self.fit_clusters();
             }
             "cluster" => self.set_cluster(number(name, value)?),
@@ -120,37 +121,42 @@ fn parse_kernel(text: &str) -> Result<KernelVersion> {
         })
 }
 
-fn parse_compression(text: &str) -> Result<Option<Compression>> {
-    if text == "none" {
-        return Ok(None);
+impl Compression {
+    /// Parses `none`, or an algorithm with an optional level: `zstd`, `zstd:9`, `zstd,9` or `zstd,level=9`.
+    ///
+    /// # Errors
+    /// `Usage` for an unknown algorithm, or for a level that it lacks.
+    pub fn parse(text: &str) -> Result<Option<Self>> {
+        if matches!(text, "none" | "stored") {
+            return Ok(None);
+        }
+        let (name, level) = match text.split_once([':', ',']) {
+            Some((name, level)) => (name, Some(level.trim_start_matches("level="))),
+            None => (text, None),
+        };
+        let method = Method::from_name(name).ok_or_else(|| {
+            Error::usage(format_args!(
+                "'{name}' is not an algorithm; known are none, lz4, lz4hc, deflate, lzma and zstd"
+            ))
+        })?;
+        let parsed = level.map_or(Some(method.default_level()), |level| level.parse().ok());
+        let valid = parsed.filter(|level| method.has_level(*level));
+        let level = valid.ok_or_else(|| {
+            let levels = match (method, method.levels().into_inner()) {
+                (Method::Lzma, _) => "0 to 9, and 100 to 109 for their extreme forms".to_owned(),
+                (_, (low, high)) => format!("{low} to {high}"),
+            };
+            let given = level.unwrap_or_default();
+            Error::usage(format_args!(
+                "{name} has no level '{given}'; it has {levels}"
+            ))
+        })?;
+        Ok(Some(Self {
+            method,
+            level,
+            dict: None,
+        }))
     }
-    let (name, level) = match text.split_once([':', ',']) {
-        Some((name, level)) => (name, Some(level)),
-        None => (text, None),
-    };
-    let method = Method::from_name(name).ok_or_else(|| {
-        Error::usage(format_args!(
-            "compress {name}: expected none, lz4, lz4hc, deflate, lzma or zstd"
-        ))
-    })?;
-    let level = match level {
-        None => method.default_level(),
-        Some(level) => level
-            .parse()
-            .ok()
-            .filter(|level| method.has_level(*level))
-            .ok_or_else(|| {
-                let (low, high) = method.levels().into_inner();
-                Error::usage(format_args!(
-                    "compress {text}: the levels of {name} are {low} to {high}"
-                ))
-            })?,
-    };
-    Ok(Some(Compression {
-        method,
-        level,
-        dict: None,
-    }))
 }
 
 #[cfg(test)]
@@ -180,12 +186,22 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_written_as_on_the_command_line() {
-        let of = |value| {
-            let options = Options::from_settings([("compress", value)]).unwrap();
-            options.compression.default.map(|c| c.level)
-        };
-        assert_eq!((of("zstd:15"), of("zstd,15")), (Some(15), Some(15)));
+    fn algorithms_and_levels_are_checked() {
+        let level = |text| Compression::parse(text).map(|parsed| parsed.map(|c| c.level));
+        for text in ["zstd:15", "zstd,15", "zstd,level=15"] {
+            assert_eq!(level(text).unwrap(), Some(15), "{text}");
+        }
+        assert_eq!(level("lzma:109").unwrap(), Some(109));
+        assert_eq!(level("none").unwrap(), None);
+        for (text, wanted) in [
+            ("lz5", "'lz5' is not an algorithm"),
+            ("lz4hc:13", "lz4hc has no level '13'; it has "),
+            ("lzma:50", "100 to 109"),
+            ("zstd:fast", "no level 'fast'"),
+        ] {
+            let said = level(text).unwrap_err().to_string();
+            assert!(said.contains(wanted), "{said}");
+        }
     }
 
     #[test]
