@@ -57,14 +57,17 @@ const NOT_SIGNED: &str = "no signature of the root hash is by the certificate";
 fn not_trusted(path: &Path, certificate: &Certificate, what: &str) -> Error {
     let by = certificate.place();
     let what = format_args!("{what}, so it is not trusted by {by}");
-    Error::corrupt(path.display(), what)
+    Error::untrusted(path.display(), what)
 }
 
 /// Root hash of a disk, if its signature is by the certificate in a file.
 pub(crate) fn trusted(disk: &Disk, path: &Path, certificate: &Path) -> Result<Root> {
     let certificate = signing::certificate(certificate)?;
     let refused = |what: &str| not_trusted(path, &certificate, what);
-    let record = disk.record().map_err(|e| refused(&e.to_string()))?;
+    let record = disk.record().map_err(|e| match e {
+        tuff_disk::Error::Io(e) => Error::io(path.display(), "cannot read the signature", e),
+        e => refused(&e.to_string()),
+    })?;
     let record = record.ok_or_else(|| refused("the disk has no signature partition"))?;
     if disk.root() != Some(record.root) {
         return Err(refused(

@@ -215,9 +215,11 @@ impl Table {
             let end = end.filter(|end| *end > first && header.usable.contains(&first));
             let end = end.filter(|end| *end <= header.usable.end);
             let end = end.and_then(|end| end.checked_mul(sector_len));
-            let end = end
-                .filter(|end| *end <= len)
-                .ok_or_else(|| corrupt(&format!("partition {number} is outside of the disk")))?;
+            let end = end.filter(|end| *end <= len).ok_or_else(|| {
+                corrupt(&format!(
+                    "partition {number} ends after the disk, which may be truncated"
+                ))
+            })?;
             let units = entry[56..ENTRY].chunks_exact(2);
             let units = units.map(|unit| u16::from_le_bytes([unit[0], unit[1]]));
             let units: Vec<u16> = units.take_while(|unit| *unit != 0).collect();

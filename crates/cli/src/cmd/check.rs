@@ -95,6 +95,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         text(&report, disk.as_ref(), args.quiet, seconds, &mut out)?;
     }
     out.finish()?;
+    if disk.is_some() {
+        // Findings are printed first. A disk that is not trusted is an error as for the other verbs.
+        args.image.open.trusting(&args.image.image)?;
+    }
     let clean = if args.errors_only {
         report.count(Severity::Error) == 0 && report.dropped == 0
     } else {
