@@ -6,6 +6,7 @@ use crate::progress::{Counter, Meter};
 use crate::remote::{self, RemoteArgs, RemoteImage};
 use crate::text::parse_root;
 use crate::units::parse_size;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_disk::Disk;
@@ -80,6 +81,20 @@ impl ImageArgs {
     /// Opens the image even if its superblock has a wrong checksum, for verbs that report that.
     pub(crate) fn open_unverified(&self) -> Result<Image> {
         self.open.open_with(&self.image, false)
+    }
+
+    /// Adds the path of the image to an error about its content, unless the error starts with it.
+    pub(crate) fn named(&self, e: Error) -> Error {
+        let path = remote::shown(&self.image);
+        let name = path.display().to_string();
+        match e {
+            Error::Corrupt(_) | Error::Unsupported(_) | Error::Limit(_)
+                if !e.place().starts_with(&name) && !e.what().starts_with(&name) =>
+            {
+                e.within(name)
+            }
+            e => e,
+        }
     }
 
     /// Fails if some of the image's data is on a device that was not given.
@@ -316,5 +331,11 @@ fn devices_not_covered() -> Error {
 }
 
 fn file(path: &Path) -> Result<FileStore> {
-    FileStore::open(path).map_err(|e| Error::io(path.display(), "cannot open", e))
+    FileStore::open(path).map_err(|e| match e.kind() {
+        io::ErrorKind::IsADirectory => Error::usage(format_args!(
+            "{}: is a directory, expected an EROFS image; 'tuff build' makes one of it",
+            path.display()
+        )),
+        _ => Error::io(path.display(), "cannot open", e),
+    })
 }

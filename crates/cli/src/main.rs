@@ -120,7 +120,8 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(e) if out::reader_left(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("tuff: {}", advice::message(&e));
+            // Names of files may contain line feeds.
+            eprintln!("tuff: {}", text::escaped_line(&advice::message(&e)));
             ExitCode::from(exit_code(&e))
         }
     }

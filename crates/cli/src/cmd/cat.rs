@@ -21,6 +21,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    print(args).map_err(|e| args.image.named(e))
+}
+
+fn print(args: &Args) -> Result<ExitCode> {
     let image = args.image.open()?;
     args.image.with_devices(&image)?;
     let mut out = Out::new();

@@ -41,6 +41,10 @@ fn parse_nid(text: &str) -> Result<Nid, String> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    print(args).map_err(|e| args.image.named(e))
+}
+
+fn print(args: &Args) -> Result<ExitCode> {
     let image = args.image.open_unverified()?;
     let mut regions = match args.inode {
         Some(nid) => {

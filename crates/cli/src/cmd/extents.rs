@@ -30,6 +30,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    print(args).map_err(|e| args.image.named(e))
+}
+
+fn print(args: &Args) -> Result<ExitCode> {
     let image = args.image.open()?;
     let mut out = Out::new();
     for path in &args.paths {

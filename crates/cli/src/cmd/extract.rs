@@ -83,6 +83,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    extract_image(args).map_err(|e| args.image.named(e))
+}
+
+fn extract_image(args: &Args) -> Result<ExitCode> {
     let meter = Meter::start("extract", Show::unless(args.quiet || args.json));
     let image = args.image.watched(&meter).open()?;
     args.image.with_devices(&image)?;

@@ -36,6 +36,10 @@ pub(crate) struct Args {
 const EXTENSIONS_SHOWN: usize = 20;
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    print(args).map_err(|e| args.image.named(e))
+}
+
+fn print(args: &Args) -> Result<ExitCode> {
     let disk = args.image.open.disk(&args.image.image)?;
     let meter = Meter::start("info", Show::unless(args.json));
     let image = args.image.watched(&meter).open_unverified()?;
@@ -85,8 +89,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let first = errors.remove(0);
-    for e in &errors {
-        eprintln!("tuff: {e}");
+    for e in errors {
+        eprintln!("tuff: {}", args.image.named(e));
     }
     Err(first)
 }

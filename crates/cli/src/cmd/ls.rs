@@ -47,6 +47,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    list(args).map_err(|e| args.image.named(e))
+}
+
+fn list(args: &Args) -> Result<ExitCode> {
     let image = args.image.open()?;
     let mut lister = Lister {
         image: &image,
@@ -129,7 +133,7 @@ impl Lister<'_> {
 
     fn error(&mut self, e: Error) {
         if let Some(before) = self.broken.replace(e) {
-            eprintln!("tuff: {before}");
+            eprintln!("tuff: {}", self.args.image.named(before));
         }
     }
 

@@ -33,6 +33,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    print(args).map_err(|e| args.image.named(e))
+}
+
+fn print(args: &Args) -> Result<ExitCode> {
     let image = args.image.open()?;
     let mut out = Out::new();
     for (i, path) in args.paths.iter().enumerate() {

@@ -41,6 +41,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    convert(args).map_err(|e| args.image.named(e))
+}
+
+fn convert(args: &Args) -> Result<ExitCode> {
     // The reader of a pipe may print to the same terminal.
     let is_pipe = args.tar == Path::new("-");
     let meter = Meter::start("tar", Show::unless(is_pipe));

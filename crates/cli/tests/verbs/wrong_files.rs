@@ -183,6 +183,9 @@ const WAYS_OUT: &[(&[&str], i32, &str)] = &[
     ),
     (&["umount", "/proc"], 2, "umount(8)"),
     (&["mount", "image", "absent-dir"], 5, "absent-dir"),
+    (&["ls", "src"], 2, "tuff build"),
+    (&["ls", "new\nline"], 5, "new\\nline: cannot open"),
+    (&["build", "new\nline", "o"], 5, "new\\nline: cannot open"),
     (&["push", "image", "file"], 2, "oci://"),
     (&["pull", "image", "file"], 2, "oci://"),
 ];
@@ -208,4 +211,33 @@ fn failures_name_a_way_out() {
     let root = tree[0]["root_hash"].as_str().unwrap();
     let out = place.run(&["verity", "repair", "sealed", root]);
     assert!(stderr(&out).contains("--fec"), "{}", stderr(&out));
+}
+
+#[test]
+fn every_verb_names_the_image_that_is_damaged() {
+    let place = Place::with_image("damaged-name");
+    let inode = &place.json(&["stat", "--json", "i", "dir"])[0];
+    let at = inode["position"].as_u64().unwrap() as usize;
+    // The type of the directory.
+    place.damage("bad", at + 5, |_| 0xe0);
+    let verbs: [&[&str]; 8] = [
+        &["cat", "bad", "dir/text"],
+        &["ls", "-R", "bad"],
+        &["stat", "bad", "dir"],
+        &["extents", "bad", "dir/text"],
+        &["tar", "bad", "o.tar"],
+        &["extract", "bad", "o"],
+        &["info", "bad"],
+        &["build", "bad", "o.erofs"],
+    ];
+    for args in verbs {
+        let out = place.run(args);
+        let said = stderr(&out);
+        assert_eq!(code(&out), 3, "{args:?}: {said}");
+        assert!(
+            said.starts_with("tuff: corrupt image: bad: "),
+            "{args:?}: {said}"
+        );
+        assert_eq!(said.matches("bad").count(), 1, "{args:?}: {said}");
+    }
 }

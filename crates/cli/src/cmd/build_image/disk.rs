@@ -1,7 +1,7 @@
 //! `tuff disk`: an image with its hash tree and a signature, as partitions of a disk.
 
 use super::args::Args;
-use super::{Built, options, paths, report};
+use super::{Built, options, paths, report, temporary_failed};
 use crate::advice::not_an_archive;
 use crate::disk::{DiskSummary, FlatFiles};
 use crate::overwrite::{self, Format};
@@ -147,9 +147,10 @@ pub(super) fn write(mut build: Args, args: &SealArgs, content: &Content<'_>) -> 
     };
     report(&build, target == Target::Stdout, None, |progress| {
         let name = out.display();
-        let output = Output::create(&target).map_err(|e| Error::io(name, "cannot create", e))?;
+        let output = Output::create(&target).map_err(|e| Error::io(&name, "cannot create", e))?;
         let image = Temporary::beside(&output);
         let built = tuff_mkfs::build(&sources, &options, &Target::Path(image.0.clone()), progress);
+        let built = built.map_err(|e| temporary_failed(e, &image.0, &name.to_string()));
         let mut summary =
             built.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)))?;
         let warnings = (content.check)(&image.0)?;

@@ -29,15 +29,17 @@ use crate::out::Out;
 use crate::progress::{Show, Watch};
 use paths::BuildPaths;
 use referenced_images::ReferencedImages;
+use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tuff_erofs::Result;
+use tuff_erofs::{Error, Result};
 use tuff_mkfs::{Progress, Summary};
 use tuff_store::Target;
 #[cfg(feature = "remote")]
 use {
-    clap::Parser, fetched::FetchedImages, std::ffi::OsStr, std::path::PathBuf, tuff_erofs::Error,
-    tuff_mkfs::Source, tuff_mkfs::Whiteouts, tuff_remote::RetryPolicy,
+    clap::Parser, fetched::FetchedImages, std::ffi::OsStr, std::path::PathBuf, tuff_mkfs::Source,
+    tuff_mkfs::Whiteouts, tuff_remote::RetryPolicy,
 };
 
 /// Build an image from directories, archives or other images
@@ -225,6 +227,7 @@ pub(crate) fn build_with_defaults(
         let target = Target::Path(image.clone());
         let (summary, _) = watched(&progress, show, |progress| {
             let built = tuff_mkfs::build(&sources, &options, &target, progress);
+            let built = built.map_err(|e| temporary_failed(e, &image, "image to push"));
             built.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)))
         })?;
         for warning in &summary.stats.warnings {
@@ -236,6 +239,18 @@ pub(crate) fn build_with_defaults(
         }
     }
     Ok(built)
+}
+
+/// Names the output instead of the temporary file `image` in an error, and the directory if that file cannot be written.
+pub(super) fn temporary_failed(e: Error, image: &Path, output: &str) -> Error {
+    let place = match &e {
+        Error::Io(_, io) if io.kind() == io::ErrorKind::Interrupted => output.to_owned(),
+        _ => {
+            let dir = image.parent().unwrap_or(image).display();
+            format!("{output}: temporary file in {dir} (TMPDIR names another directory)")
+        }
+    };
+    e.rename_place(&image.display().to_string(), &place)
 }
 
 /// Runs `work` while it shows progress. Returns the result and the elapsed seconds.
