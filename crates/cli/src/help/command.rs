@@ -147,7 +147,7 @@ fn groups(tuff: &Command, style: Style) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::topics::TOPICS;
+    use super::super::topics;
     use super::*;
     use crate::cli::Cli;
     use clap::CommandFactory;
@@ -172,7 +172,7 @@ mod tests {
         let mut paths: Vec<&str> = verbs.iter().map(|(path, _)| path.as_str()).collect();
         paths.push("");
         paths.sort_unstable();
-        let mut topics: Vec<&str> = TOPICS.iter().map(|topic| topic.path).collect();
+        let mut topics: Vec<&str> = topics::all().map(|topic| topic.path).collect();
         topics.sort_unstable();
         assert_eq!(paths, topics);
     }
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn every_verb_has_two_examples_that_parse() {
-        for topic in TOPICS {
+        for topic in topics::all() {
             assert!(topic.examples.len() >= 2, "{}", topic.path);
             for (_, line) in topic.examples {
                 // Redirections follow the arguments.

@@ -3,7 +3,9 @@
 //! clap defines the arguments, `topics` adds common options, examples and exit codes, and `command` puts both together.
 
 mod command;
+mod topic;
 mod topics;
 
 pub(crate) use command::{Detail, command};
-pub(crate) use topics::{EXIT_CODES, Topic, topic};
+pub(crate) use topic::{EXIT_CODES, Topic};
+pub(crate) use topics::topic;
