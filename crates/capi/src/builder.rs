@@ -45,8 +45,7 @@ pub unsafe extern "C" fn tuff_builder_new(
 ) -> tuff_status {
     let body = || {
         // SAFETY: promised by the caller.
-        unsafe { give(builder, tuff_builder::default()) }?;
-        Ok(tuff_status::TUFF_OK)
+        unsafe { give(builder, tuff_builder::default()) }
     };
     // SAFETY: promised by the caller.
     unsafe { guard(error, body) }
@@ -355,8 +354,7 @@ unsafe fn change(
 ) -> tuff_status {
     let body = || {
         // SAFETY: promised by the caller.
-        body(unsafe { object_mut(builder) }?)?;
-        Ok(tuff_status::TUFF_OK)
+        body(unsafe { object_mut(builder) }?)
     };
     // SAFETY: promised by the caller.
     unsafe { guard(error, body) }

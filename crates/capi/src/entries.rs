@@ -183,7 +183,7 @@ pub unsafe extern "C" fn tuff_walk_skip(
     let body = || {
         // SAFETY: promised by the caller.
         unsafe { object_mut(walk) }?.walk.skip_below();
-        Ok(tuff_status::TUFF_OK)
+        Ok(())
     };
     // SAFETY: promised by the caller.
     unsafe { guard(error, body) }

@@ -96,16 +96,22 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<()> for tuff_status {
+    fn from((): ()) -> Self {
+        Self::TUFF_OK
+    }
+}
+
 /// Runs the body of a function: a panic becomes a status, and a failure is described at `error`.
 ///
 /// # Safety
 /// `error` is NULL or points to a `tuff_error` that may be written.
-pub(crate) unsafe fn guard(
+pub(crate) unsafe fn guard<T: Into<tuff_status>>(
     error: *mut tuff_error,
-    body: impl FnOnce() -> Result<tuff_status, Failure>,
+    body: impl FnOnce() -> Result<T, Failure>,
 ) -> tuff_status {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(status)) => return status,
+        Ok(Ok(status)) => return status.into(),
         Ok(Err(failure)) => failure,
         Err(panic) => Failure::new(tuff_status::TUFF_PANIC, message_of(&*panic)),
     };
@@ -151,7 +157,8 @@ mod tests {
             message: [1; TUFF_MESSAGE_LEN],
         };
         // SAFETY: the error is a local variable.
-        let status = unsafe { guard(&mut error, || panic!("{}", "é".repeat(TUFF_MESSAGE_LEN))) };
+        let status =
+            unsafe { guard::<()>(&mut error, || panic!("{}", "é".repeat(TUFF_MESSAGE_LEN))) };
         assert_eq!(status, tuff_status::TUFF_PANIC);
         assert_eq!(error.status, tuff_status::TUFF_PANIC);
         assert_eq!(error.os_error, 0);

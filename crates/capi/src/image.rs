@@ -139,11 +139,10 @@ unsafe fn open(
     store: impl ReadAt + 'static,
     options: OpenOptions,
     image: *mut *mut tuff_image,
-) -> Result<tuff_status, Failure> {
+) -> Result<(), Failure> {
     let opened = Image::open(store, options)?;
     // SAFETY: promised by the caller.
-    unsafe { give(image, tuff_image(Arc::new(opened))) }?;
-    Ok(tuff_status::TUFF_OK)
+    unsafe { give(image, tuff_image(Arc::new(opened))) }
 }
 
 /// Closes an image. Directories and walks that are open stay valid.
@@ -170,8 +169,7 @@ pub unsafe extern "C" fn tuff_image_root(
         // SAFETY: promised by the caller.
         let root = unsafe { object(image) }?.0.root()?;
         // SAFETY: promised by the caller.
-        unsafe { put(nid, root.nid().0) }?;
-        Ok(tuff_status::TUFF_OK)
+        unsafe { put(nid, root.nid().0) }
     };
     // SAFETY: promised by the caller.
     unsafe { guard(error, body) }
@@ -203,8 +201,7 @@ pub unsafe extern "C" fn tuff_image_find(
             return Err(Failure::new(tuff_status::TUFF_NOT_FOUND, what));
         };
         // SAFETY: promised by the caller.
-        unsafe { put(nid, inode.nid().0) }?;
-        Ok(tuff_status::TUFF_OK)
+        unsafe { put(nid, inode.nid().0) }
     };
     // SAFETY: promised by the caller.
     unsafe { guard(error, body) }
@@ -225,8 +222,7 @@ pub unsafe extern "C" fn tuff_image_stat(
         // SAFETY: promised by the caller.
         let inode = unsafe { object(image) }?.0.inode(Nid(nid))?;
         // SAFETY: promised by the caller.
-        unsafe { put(stat, stat_of(&inode)) }?;
-        Ok(tuff_status::TUFF_OK)
+        unsafe { put(stat, stat_of(&inode)) }
     };
     // SAFETY: promised by the caller.
     unsafe { guard(error, body) }
@@ -289,8 +285,7 @@ pub unsafe extern "C" fn tuff_image_read(
             }
         }
         // SAFETY: promised by the caller.
-        unsafe { put(read, done) }?;
-        Ok(tuff_status::TUFF_OK)
+        unsafe { put(read, done) }
     };
     // SAFETY: promised by the caller.
     unsafe { guard(error, body) }
@@ -315,8 +310,7 @@ pub unsafe extern "C" fn tuff_image_readlink(
         let image = &unsafe { object(image) }?.0;
         let target = image.readlink(&image.inode(Nid(nid))?)?;
         // SAFETY: promised by the caller.
-        unsafe { copy_out(&target, buf.cast(), size, len) }?;
-        Ok(tuff_status::TUFF_OK)
+        unsafe { copy_out(&target, buf.cast(), size, len) }
     };
     // SAFETY: promised by the caller.
     unsafe { guard(error, body) }
@@ -346,8 +340,7 @@ pub unsafe extern "C" fn tuff_image_xattr(
             return Err(Failure::new(tuff_status::TUFF_NOT_FOUND, what));
         };
         // SAFETY: promised by the caller.
-        unsafe { copy_out(&value, buf, size, len) }?;
-        Ok(tuff_status::TUFF_OK)
+        unsafe { copy_out(&value, buf, size, len) }
     };
     // SAFETY: promised by the caller.
     unsafe { guard(error, body) }
@@ -376,8 +369,7 @@ pub unsafe extern "C" fn tuff_image_xattr_names(
             names.push(0);
         }
         // SAFETY: promised by the caller.
-        unsafe { copy_out(&names, buf.cast(), size, len) }?;
-        Ok(tuff_status::TUFF_OK)
+        unsafe { copy_out(&names, buf.cast(), size, len) }
     };
     // SAFETY: promised by the caller.
     unsafe { guard(error, body) }

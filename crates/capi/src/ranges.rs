@@ -27,8 +27,7 @@ pub unsafe extern "C" fn tuff_ranges_new(
     let body = || {
         let store = RangeStore::new(size, capacity);
         // SAFETY: promised by the caller.
-        unsafe { give(ranges, tuff_ranges(Arc::new(store))) }?;
-        Ok(tuff_status::TUFF_OK)
+        unsafe { give(ranges, tuff_ranges(Arc::new(store))) }
     };
     // SAFETY: promised by the caller.
     unsafe { guard(error, body) }
