@@ -3,7 +3,7 @@
 //! * [`Signer`]: private key with its certificate, which signs.
 //! * [`Certificate`]: verifies signatures.
 //!
-//! A certificate is trusted as it is given: neither its issuer nor its time is looked at, as for the keys of the kernel.
+//! A certificate is trusted as it is given: its issuer and validity period are not checked, as for the keys of the kernel.
 
 mod der;
 mod key;

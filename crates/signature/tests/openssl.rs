@@ -1,32 +1,19 @@
 //! Signatures that openssl verifies, and those that it makes.
 
 use std::fs;
-use std::path::Path;
 use tempfile::TempDir;
 use tuff_signature::{Certificate, Signer};
-use tuff_testkit::openssl::{P256, RSA, certificate, openssl};
+use tuff_testkit::openssl::{self, openssl, parsed, signer};
 use tuff_verity::Root;
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn parsed(dir: &Path, name: &str) -> Certificate {
-    let path = dir.join(format!("{name}.pem"));
-    Certificate::parse(&fs::read(&path).unwrap(), &path.display().to_string()).unwrap()
-}
-
-fn signer(dir: &Path, name: &str) -> Signer {
-    let key = fs::read(dir.join(format!("{name}.key"))).unwrap();
-    Signer::new(&key, parsed(dir, name), name).unwrap()
-}
-
 /// Directory with keys, or `None` without openssl.
 fn keys() -> Option<TempDir> {
     let dir = TempDir::new().unwrap();
-    certificate(dir.path(), "rsa", RSA)?;
-    certificate(dir.path(), "ec", P256)?;
-    certificate(dir.path(), "other", P256)?;
+    openssl::keys(dir.path())?;
     Some(dir)
 }
 

@@ -15,6 +15,8 @@
 //! * `assemble`, `sheet` and `shapes` compose images that no builder writes, valid or invalid.
 //! * `kernel` mounts images by the kernel.
 //!
+//! The feature `signature` adds signers and certificates of these keys to [`openssl`].
+//!
 //! Unit tests inside `tuff-erofs` and `tuff-mkfs` use only what the crate offers without that feature: the types of the library
 //! under test and of the library linked here differ.
 

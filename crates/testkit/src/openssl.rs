@@ -1,8 +1,12 @@
 //! Keys and certificates, made by openssl.
 
 use crate::skipped;
+#[cfg(feature = "signature")]
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+#[cfg(feature = "signature")]
+use tuff_signature::{Certificate, Signer};
 
 /// Key of RSA, as arguments of [`certificate`].
 pub const RSA: &[&str] = &["-newkey", "rsa:2048"];
@@ -35,4 +39,35 @@ pub fn certificate(dir: &Path, name: &str, kind: &[&str]) -> Option<()> {
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{said}");
     Some(())
+}
+
+/// Makes three keys with certificates: `rsa`, `ec` and `other`. `None` without openssl.
+///
+/// # Panics
+/// If openssl fails.
+#[cfg(feature = "signature")]
+pub fn keys(dir: &Path) -> Option<()> {
+    certificate(dir, "rsa", RSA)?;
+    certificate(dir, "ec", P256)?;
+    certificate(dir, "other", P256)
+}
+
+/// Parses the certificate `NAME.pem`.
+///
+/// # Panics
+/// If it cannot be read or used.
+#[cfg(feature = "signature")]
+pub fn parsed(dir: &Path, name: &str) -> Certificate {
+    let path = dir.join(format!("{name}.pem"));
+    Certificate::parse(&fs::read(&path).unwrap(), &path.display().to_string()).unwrap()
+}
+
+/// Returns a signer with the key `NAME.key` and its certificate.
+///
+/// # Panics
+/// If they cannot be read or used.
+#[cfg(feature = "signature")]
+pub fn signer(dir: &Path, name: &str) -> Signer {
+    let key = fs::read(dir.join(format!("{name}.key"))).unwrap();
+    Signer::new(&key, parsed(dir, name), name).unwrap()
 }

@@ -3,11 +3,10 @@
 use crate::common::{Dir, image, options, verified_image};
 use crate::push::{layer, push_options};
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
-use tuff_remote::{Certificate, Kind, Location, PushOptions, Signer, profile, push, trusted};
+use tuff_remote::{Kind, Location, PushOptions, profile, push, trusted};
 use tuff_testkit::http::Server;
-use tuff_testkit::openssl::{P256, RSA, certificate};
+use tuff_testkit::openssl::{self, parsed, signer};
 use tuff_testkit::registry::Registry;
 
 fn start(has_referrers: bool) -> (Arc<Registry>, Server, Location) {
@@ -18,23 +17,11 @@ fn start(has_referrers: bool) -> (Arc<Registry>, Server, Location) {
     (registry, server, location)
 }
 
-fn parsed(dir: &Path, name: &str) -> Certificate {
-    let path = dir.join(format!("{name}.pem"));
-    Certificate::parse(&fs::read(&path).unwrap(), &path.display().to_string()).unwrap()
-}
-
-fn signer(dir: &Path, name: &str) -> Signer {
-    let key = fs::read(dir.join(format!("{name}.key"))).unwrap();
-    Signer::new(&key, parsed(dir, name), name).unwrap()
-}
-
 /// Directory with keys, or `None` without openssl.
 fn keys() -> Option<Dir> {
     let dir = Dir::new();
     fs::create_dir(&dir.0).unwrap();
-    certificate(&dir.0, "rsa", RSA)?;
-    certificate(&dir.0, "ec", P256)?;
-    certificate(&dir.0, "other", P256)?;
+    openssl::keys(&dir.0)?;
     Some(dir)
 }
 
