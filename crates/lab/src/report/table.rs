@@ -248,9 +248,13 @@ pub fn failures(record: &Record) -> String {
 }
 
 fn list(title: &str, notes: &[Note]) -> String {
-    let lines = notes
-        .iter()
-        .map(|note| format!("* {}: {}\n", name(&note.cell), note.text));
+    let lines = notes.iter().map(|note| {
+        format!(
+            "* {}: {}\n",
+            name(&note.cell),
+            note.text.replace('<', "\\<")
+        )
+    });
     let lines = distinct(lines);
     match lines.is_empty() {
         true => String::new(),
@@ -517,7 +521,7 @@ mod tests {
         };
         let failure = Note {
             cell: labels([("server", "squashfuse")]),
-            text: "not installed".to_owned(),
+            text: "<E> not installed".to_owned(),
         };
         let header = Header::here("test", [("seed", "1".to_owned())]).unwrap();
         Record::collect([
@@ -585,7 +589,7 @@ mod tests {
         assert_eq!(bars(&record(), &[COLD]), expected);
         assert_eq!(
             notes(&record()),
-            "\nWithout a result:\n\n* squashfuse: not installed\n"
+            "\nWithout a result:\n\n* squashfuse: \\<E> not installed\n"
         );
         assert!(
             heading(&record()).ends_with("seed: 1.\n"),
