@@ -21,7 +21,7 @@ pub struct KernelErofs {
     root: OwnedFd,
 }
 
-/// How the kernel reads the files of an image.
+/// Cached or direct reads of the files of an image by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileReads {
     /// Through the page cache, with readahead.
