@@ -6,9 +6,8 @@ use crate::error::{Error, Kind, Result};
 use crate::registry::{IndexPlace, digest};
 use crate::runtime::runtime;
 use crate::source::Object;
-use crate::verifier::{
-    TreePlace, Verifier, cached_tree, header_place, metadata, tree_file_content,
-};
+use crate::verifier::{TreePlace, Verifier, cached_tree, header_place, metadata, tree_file_head};
+use std::iter;
 use std::sync::Arc;
 use tuff_store::MemStore;
 use tuff_verity::Root;
@@ -64,7 +63,7 @@ impl FirstReads<'_> {
         let size = self.object.identity().size;
         let index = self.index.take().filter(|_| root.is_none());
         let known = match (root, &index) {
-            (Some(root), _) => cached_tree(&directory.tree(key), root),
+            (Some(root), _) => cached_tree(&directory.tree(key), root).ok().map(Arc::new),
             (None, Some(place)) => cached_index(directory, key, place),
             (None, None) => None,
         };
@@ -131,7 +130,7 @@ impl FirstReads<'_> {
         }
         let index = ChunkIndex::decode(&bytes).map_err(corrupt)?;
         // Without the file, the next process reads it again.
-        let _ = directory.store_tree(key, &bytes);
+        let _ = directory.store_tree(key, [Ok::<_, Error>(bytes.clone())]);
         Ok(index.map(|index| Arc::new(Verifier::Index(index))))
     }
 
@@ -161,21 +160,27 @@ impl FirstReads<'_> {
             });
             known.map_or_else(|| self.read(from, to), |bytes| Ok(bytes.to_vec()))
         };
-        let load = |is_fresh: bool| -> Result<(Vec<u8>, Verifier)> {
+        let load = |is_fresh: bool| -> Result<Verifier> {
             let header = read(start, (start + HEADER_READ).min(size), is_fresh)?;
             let place = TreePlace::new(&header, start, size).map_err(wrong)?;
-            let tree = read(place.start, place.end, is_fresh)?;
-            let verifier = Verifier::tree(Arc::new(MemStore::new(tree.clone())), start, root);
+            let parts = || {
+                // Fits: 4 MiB.
+                let starts = (place.start..place.end).step_by(REQUEST_MAX as usize);
+                starts.map(|at| read(at, (at + REQUEST_MAX).min(place.end), is_fresh))
+            };
+            let file = iter::once(Ok(tree_file_head(start))).chain(parts());
+            let verifier = match directory.store_tree(key, file)? {
+                Ok(()) => cached_tree(&directory.tree(key), root),
+                // A full disk does not keep readers from an image. Its tree is in memory then.
+                Err(_) => {
+                    let tree = parts().collect::<Result<Vec<_>>>()?.concat();
+                    Verifier::tree(Arc::new(MemStore::new(tree)), start, root)
+                }
+            };
             let failed = |e| Error::new(Kind::Corrupt, self.place, format_args!("hash tree: {e}"));
-            Ok((tree, verifier.map_err(failed)?))
+            verifier.map_err(failed)
         };
-        let (tree, verifier) = load(false).or_else(|_| load(true))?;
-        let stored = directory.store_tree(key, &tree_file_content(start, &tree));
-        // The file, unlike memory, costs nothing for a large image.
-        let from_file = stored
-            .ok()
-            .and_then(|()| cached_tree(&directory.tree(key), root));
-        Ok(from_file.unwrap_or_else(|| Arc::new(verifier)))
+        load(false).or_else(|_| load(true)).map(Arc::new)
     }
 }
 

@@ -91,9 +91,9 @@ impl ReadAt for Shifted {
 }
 
 /// Opens and verifies a hash tree in the cache.
-pub(crate) fn cached_tree(path: &Path, root: Root) -> Option<Arc<Verifier>> {
-    let (tree, start) = tree_file(path).ok()?;
-    Verifier::tree(tree, start, root).ok().map(Arc::new)
+pub(crate) fn cached_tree(path: &Path, root: Root) -> io::Result<Verifier> {
+    let (tree, start) = tree_file(path)?;
+    Verifier::tree(tree, start, root)
 }
 
 /// Calls `f` with the number and the digest of each block of a tree in the cache that hashes blocks as `like` does.
@@ -121,12 +121,11 @@ fn tree_file(path: &Path) -> io::Result<(Arc<dyn ReadAt>, u64)> {
     Ok((Arc::new(tree), u64::from_le_bytes(start)))
 }
 
-/// File of the cache with a tree whose header is at `start` of its object.
-pub(crate) fn tree_file_content(start: u64, tree: &[u8]) -> Vec<u8> {
-    let mut file = vec![0; TREE_FILE_HEAD as usize];
-    file[..8].copy_from_slice(&start.to_le_bytes());
-    file.extend_from_slice(tree);
-    file
+/// Start of a file of the cache with a tree whose header is at `start` of its object. The tree follows.
+pub(crate) fn tree_file_head(start: u64) -> Vec<u8> {
+    let mut head = vec![0; TREE_FILE_HEAD as usize];
+    head[..8].copy_from_slice(&start.to_le_bytes());
+    head
 }
 
 impl Verifier {

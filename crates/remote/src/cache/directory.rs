@@ -84,18 +84,38 @@ impl Directory {
         self.file(key, "tree")
     }
 
-    /// Stores the hash tree of an image under its final name once it is complete.
-    pub(crate) fn store_tree(&self, key: &str, bytes: &[u8]) -> io::Result<()> {
+    /// Stores the hash tree of an image, which comes in parts, under its final name once it is complete. The outer error is
+    /// that of a part, the inner one that of the file.
+    pub(crate) fn store_tree<E>(
+        &self,
+        key: &str,
+        parts: impl IntoIterator<Item = Result<Vec<u8>, E>>,
+    ) -> Result<io::Result<()>, E> {
         let path = self.file(key, &format!("tree-{}", std::process::id()));
-        let file = open(&path)?;
-        let write = file
-            .set_len(0)
-            .and_then(|()| io::Write::write_all(&mut &file, bytes));
-        let done = write.and_then(|()| fs::rename(&path, self.tree(key)));
-        if done.is_err() {
+        let written = self.write_parts(&path, parts);
+        let done = written.map(|written| written.and_then(|()| fs::rename(&path, self.tree(key))));
+        if !matches!(done, Ok(Ok(()))) {
             let _ = fs::remove_file(&path);
         }
         done
+    }
+
+    fn write_parts<E>(
+        &self,
+        path: &Path,
+        parts: impl IntoIterator<Item = Result<Vec<u8>, E>>,
+    ) -> Result<io::Result<()>, E> {
+        let file = open(path).and_then(|file| file.set_len(0).map(|()| file));
+        let mut file = match file {
+            Ok(file) => file,
+            Err(e) => return Ok(Err(e)),
+        };
+        for part in parts {
+            if let Err(e) = io::Write::write_all(&mut file, &part?) {
+                return Ok(Err(e));
+            }
+        }
+        Ok(Ok(()))
     }
 
     /// Counts bytes that were stored, and evicts others if the directory grows beyond its bound: as
@@ -249,7 +269,8 @@ mod tests {
         let cache = Directory::open(&dir.0, 1 << 30).unwrap();
         let image = cache.image("k", CHUNK).unwrap();
         image.store(0, &vec![1; CHUNK as usize]).unwrap();
-        cache.store_tree("k", b"tree").unwrap();
+        let parts = [b"tr", b"ee"].map(|part| Ok::<_, ()>(part.to_vec()));
+        cache.store_tree("k", parts).unwrap().unwrap();
         cache.shrink(0, Some(&image)).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&dir.0), 0o700);
