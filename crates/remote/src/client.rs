@@ -14,6 +14,8 @@ use serde_json::Value;
 use std::error::Error as _;
 use std::fmt::Write as _;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// Time to connect to a server, TLS included.
@@ -36,6 +38,8 @@ pub(crate) const RENEWALS_MAX: u32 = 2;
 pub(crate) struct Client {
     /// Requests may take longer than [`IDLE_TIMEOUT`], because they send a body. Their callers watch them.
     sends_bodies: bool,
+    /// True once a server has answered.
+    has_answer: AtomicBool,
     plain: OnceLock<Result<reqwest::Client, String>>,
     tls: OnceLock<Result<reqwest::Client, String>>,
 }
@@ -121,7 +125,11 @@ impl Client {
                 Content::Bytes(bytes) => builder.body(bytes.clone()),
                 Content::Range(feed) => builder.body(reqwest::Body::wrap(feed.body())),
             };
-            let inner = builder.send().await.map_err(|e| broken(e, place))?;
+            let inner = builder.send().await.map_err(|e| {
+                let is_unknown = e.is_connect() && !self.has_answer.load(Relaxed);
+                broken(e, place, is_unknown)
+            })?;
+            self.has_answer.store(true, Relaxed);
             if !inner.status().is_redirection() || inner.status() == StatusCode::NOT_MODIFIED {
                 return Ok(Reply { inner, url });
             }
@@ -172,6 +180,7 @@ impl Reply {
                 pause: self
                     .header(RETRY_AFTER)
                     .map(|value| retry_after(value, self.header(DATE))),
+                is_unknown: false,
             },
             401 => refuse(place, format_args!("access denied: {what}")).into(),
             // Stores hide names that do not exist from those who may not list them.
@@ -205,7 +214,12 @@ impl Reply {
         // Fits: `limit` does.
         let stated = self.stated_len().unwrap_or(0).min(limit as u64) as usize;
         let mut body = Vec::with_capacity(stated);
-        while let Some(part) = self.inner.chunk().await.map_err(|e| broken(e, place))? {
+        while let Some(part) = self
+            .inner
+            .chunk()
+            .await
+            .map_err(|e| broken(e, place, false))?
+        {
             if body.len() + part.len() > limit {
                 return Err(Failure::transient(
                     "the server sends more than was asked for",
@@ -250,11 +264,15 @@ fn build(tls: bool, idle: Option<Duration>) -> Result<reqwest::Client, String> {
 }
 
 /// Failure of the connection. Certificates that are not trusted stay so.
-fn broken(e: reqwest::Error, place: &str) -> Failure {
+fn broken(e: reqwest::Error, place: &str, is_unknown: bool) -> Failure {
     let what = chain(&e);
     match what.contains("certificate") {
         true => refuse(place, what).into(),
-        false => Failure::transient(what),
+        false => Failure::Transient {
+            what,
+            pause: None,
+            is_unknown,
+        },
     }
 }
 

@@ -4,6 +4,9 @@ use crate::error::{Error, Kind, Result};
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
+/// Time for a server that has not answered yet to be there. Its name may be wrong.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Limits of repeated requests.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryPolicy {
@@ -34,6 +37,8 @@ pub(crate) enum Failure {
     Transient {
         what: String,
         pause: Option<Duration>,
+        /// True if no server has answered so far: its name may be wrong.
+        is_unknown: bool,
     },
 }
 
@@ -43,6 +48,7 @@ impl Failure {
         Self::Transient {
             what: what.to_string(),
             pause: None,
+            is_unknown: false,
         }
     }
 }
@@ -90,8 +96,15 @@ impl Retries<'_> {
             Err(_) => return Err(self.expired()),
             Ok(Ok(value)) => return Ok(Some(value)),
             Ok(Err(Failure::Final(e))) => return Err(e),
-            Ok(Err(Failure::Transient { what, pause })) => {
+            Ok(Err(Failure::Transient {
+                what,
+                pause,
+                is_unknown,
+            })) => {
                 self.last = what;
+                if is_unknown {
+                    self.policy.deadline = self.policy.deadline.min(PATIENCE);
+                }
                 pause
             }
         };

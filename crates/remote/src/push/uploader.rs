@@ -79,7 +79,7 @@ impl Uploader<'_> {
             let (what, wanted) = match self.attempt(blob, &mut upload, &mut part).await {
                 Ok(was_mounted) => return Ok(was_mounted),
                 Err(Failure::Final(e)) => return Err(e),
-                Err(Failure::Transient { what, pause }) => (what, pause),
+                Err(Failure::Transient { what, pause, .. }) => (what, pause),
             };
             if let Some(known) = upload.take() {
                 upload = self.status(known).await?;

@@ -116,6 +116,16 @@ fn a_dead_server_is_an_error_within_the_deadline() {
 }
 
 #[test]
+fn a_server_that_was_never_there_is_given_up_before_the_deadline() {
+    let server = Server::start(|_| Answer::status(200));
+    let url = server.url("/i");
+    server.stop();
+    let e = open(&url, &options(&Dir::new())).err().unwrap();
+    assert!(e.what().starts_with("cannot connect"), "{e}");
+    assert!(e.what().ends_with("given up after 5 s"), "{e}");
+}
+
+#[test]
 fn a_server_that_never_answers_is_an_error_within_the_deadline() {
     let server = Server::start(|_| Answer {
         delay: Duration::from_secs(5),
