@@ -46,6 +46,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let role = Role::of_this_process(args.foreground);
     if role == Role::Starter && args.kernel && !remote::is_url(&args.image.image) {
+        let mut open = args.image.open.clone();
+        mounting.apply(&mut open);
+        // The kernel mounts an image without its devices, and their files are I/O errors.
+        if let Ok(image) = open.open(&args.image.image) {
+            args.image.with_devices(&image)?;
+        }
         match kernel::mount(args, &mounting) {
             Ok(how) => {
                 if args.verbose {
