@@ -1,5 +1,6 @@
 //! Trait of a read-only filesystem, between the protocol and an implementation.
 
+use crate::negotiation::MAX_PAGES;
 use crate::protocol::{Attr, StatfsOut};
 use rustix::io::Errno;
 
@@ -23,6 +24,11 @@ pub trait Filesystem: Send + Sync {
 
     /// Returns the target of a symlink.
     fn readlink(&self, node: Node) -> Result<Vec<u8>>;
+
+    /// Maximum length of a read, at most [`MAX_PAGES`]. Each serving thread has memory for one. Unit: pages of 4 KiB.
+    fn max_pages(&self) -> u16 {
+        MAX_PAGES
+    }
 
     /// Creates the state with which one more thread reads files.
     fn reader(&self) -> Box<dyn Reader>;

@@ -38,6 +38,7 @@ const OFFER: Offer = Offer {
         | init::INIT_EXT,
     writable: false,
     max_background: 64,
+    max_pages: MAX_PAGES,
 };
 /// Largest buffer that a reply needs. Unit: bytes.
 pub const REPLY_MAX: usize = MAX_PAGES as usize * 4096;
@@ -143,9 +144,13 @@ impl Handler {
     }
 
     fn init<'a>(&self, request: &Request<'_>, out: &'a mut [u8]) -> Result<Reply<'a>> {
+        let offer = Offer {
+            max_pages: self.fs.max_pages(),
+            ..OFFER
+        };
         let reply = self
             .negotiation
-            .negotiate(request.fields.0, &OFFER, &self.log)?;
+            .negotiate(request.fields.0, &offer, &self.log)?;
         put(out, &reply)
     }
 

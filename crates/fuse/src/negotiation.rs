@@ -23,6 +23,8 @@ pub struct Offer {
     pub writable: bool,
     /// Maximum number of background requests, such as readahead and write-back.
     pub max_background: u16,
+    /// Maximum length of a request, at most [`MAX_PAGES`]. Unit: pages of 4 KiB.
+    pub max_pages: u16,
 }
 
 /// State of the negotiation, shared by all threads of a session.
@@ -95,8 +97,8 @@ impl Negotiation {
         self.features.store(features, Relaxed);
         self.minor.store(minor, Relaxed);
         let max_pages = match features & init::OVER_IO_URING {
-            0 => MAX_PAGES,
-            _ => RING_MAX_PAGES,
+            0 => offer.max_pages,
+            _ => offer.max_pages.min(RING_MAX_PAGES),
         };
         Ok(InitOut {
             major: protocol::MAJOR,
@@ -139,6 +141,7 @@ mod tests {
             features: init::MAX_PAGES | init::INIT_EXT,
             writable: true,
             max_background: 10,
+            max_pages: MAX_PAGES,
         };
         let negotiation = Negotiation::default();
         let negotiate = |offer: &Offer| {
@@ -166,6 +169,7 @@ mod tests {
             features: 0,
             writable: false,
             max_background: 1,
+            max_pages: MAX_PAGES,
         };
         let body = request(7, 40, init::INIT_EXT);
         for len in 0..20 {

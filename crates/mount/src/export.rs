@@ -16,6 +16,9 @@ use tuff_store::ReadAt;
 /// Number of serving threads, and so of reads that may wait for their stores at once.
 pub const THREADS: usize = 16;
 
+/// Longest read, so that the memory of all threads is small. Unit: pages of 4 KiB.
+const READ_PAGES: u16 = 64;
+
 /// Longest name of a file or directory. Unit: bytes.
 const NAME_MAX: usize = 255;
 
@@ -194,6 +197,10 @@ impl Filesystem for ExportFs {
 
     fn readlink(&self, _: Node) -> Result<Vec<u8>> {
         Err(Errno::INVAL)
+    }
+
+    fn max_pages(&self) -> u16 {
+        READ_PAGES
     }
 
     fn reader(&self) -> Box<dyn Reader> {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use tuff_fuse::fields::Fields;
 use tuff_fuse::filesystem::{Parts, Result};
 use tuff_fuse::handler::REPLY_MAX;
-use tuff_fuse::negotiation::Offer;
+use tuff_fuse::negotiation::{MAX_PAGES, Offer};
 use tuff_fuse::protocol::{self, EntryOut, InHeader, init, op};
 use tuff_fuse::service::Reply;
 use tuff_iplfs::{
@@ -137,6 +137,7 @@ impl VolumeServer {
             features: FEATURES,
             writable: true,
             max_background: u16::try_from(background).unwrap_or(u16::MAX),
+            max_pages: MAX_PAGES,
         };
         let reply = self.negotiation.negotiate(body, &offer, &self.log)?;
         Ok(reply.as_bytes().to_vec())
