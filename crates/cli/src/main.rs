@@ -33,6 +33,8 @@ macro_rules! eprint {
 }
 
 mod advice;
+#[cfg(feature = "remote")]
+mod allocator;
 mod cli;
 mod cmd;
 #[cfg(any(feature = "explore", feature = "report"))]

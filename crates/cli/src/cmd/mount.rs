@@ -76,6 +76,10 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     if in_background {
         background::leave_terminal();
     }
+    #[cfg(feature = "remote")]
+    if remote::is_url(&args.image.image) {
+        crate::allocator::share_heap();
+    }
     let log = background::log(args.log.as_deref(), in_background)?;
     let mut open = args.image.open.clone();
     mounting.apply(&mut open);

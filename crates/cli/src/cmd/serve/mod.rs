@@ -10,6 +10,7 @@ mod layer;
 mod layer_store;
 mod sources;
 
+use crate::allocator;
 use crate::cmd::mount::background::{self, Role};
 use crate::cmd::mount::lifetime::{Lifetime, Signals, serve_metrics};
 use crate::remote::RemoteArgs;
@@ -77,6 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if in_background {
         background::leave_terminal();
     }
+    allocator::share_heap();
     let log = background::log(args.log.as_deref(), in_background)?;
     let layers = sources::layers(&args.urls, &args.remote)?;
     let layers: Vec<Arc<Layer>> = layers.into_iter().map(Arc::new).collect();
