@@ -23,7 +23,7 @@ const WINDOW_FIRST: u64 = 8 << 20;
 
 /// Smallest and largest number of bytes in flight. Parts in flight are in memory. Unit: bytes.
 const WINDOW_MIN: u64 = 4 << 20;
-const WINDOW_MAX: u64 = 16 << 20;
+const WINDOW_MAX: u64 = 8 << 20;
 
 /// Shortest request that tells of the bandwidth. Unit: bytes.
 const RATE_LEN_MIN: u64 = 256 << 10;
