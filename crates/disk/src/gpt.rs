@@ -217,7 +217,7 @@ impl Table {
             let end = end.and_then(|end| end.checked_mul(sector_len));
             let end = end.filter(|end| *end <= len).ok_or_else(|| {
                 corrupt(&format!(
-                    "partition {number} ends after the disk, which may be truncated"
+                    "partition {number} is outside of the disk, which may be truncated"
                 ))
             })?;
             let units = entry[56..ENTRY].chunks_exact(2);
