@@ -447,6 +447,30 @@ fn the_kernel_mounts_or_the_reason_is_printed() {
 }
 
 #[test]
+fn the_kernel_mounts_no_image_without_its_devices() {
+    let Some(stage) = Stage::new("kernel-devices") else {
+        return;
+    };
+    if !is_root() {
+        skipped("mounting with the kernel's EROFS needs root");
+        return;
+    }
+    stage
+        .0
+        .image("delta", &["-z", "lz4", "-C", "16K", "--base", "i"]);
+    let out = stage.0.run(&["mount", "--kernel", "delta", "mnt"]);
+    let said = stderr(&out);
+    assert_eq!(code(&out), 2, "{said}");
+    assert!(said.contains("was not given"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(stage.kind(), None);
+    let options = ["mount", "--kernel", "--device", "i", "delta", "mnt"];
+    let out = stage.0.run(&options);
+    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    assert_eq!(fs::read_to_string(stage.m("dir/text")).unwrap(), text());
+}
+
+#[test]
 fn users_without_rights_mount_through_the_helper() {
     let Some(stage) = Stage::new("user") else {
         return;
