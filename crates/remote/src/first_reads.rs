@@ -130,7 +130,7 @@ impl FirstReads<'_> {
         }
         let index = ChunkIndex::decode(&bytes).map_err(corrupt)?;
         // Without the file, the next process reads it again.
-        let _ = directory.store_tree(key, [Ok::<_, Error>(bytes.clone())]);
+        let _ = directory.store_tree(key, [Ok::<_, Error>(bytes)]);
         Ok(index.map(|index| Arc::new(Verifier::Index(index))))
     }
 

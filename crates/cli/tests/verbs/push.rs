@@ -334,6 +334,15 @@ impl Bucket {
     }
 }
 
+/// Variables of the environment for a bucket behind `endpoint`.
+pub(crate) fn bucket_variables(endpoint: &str) -> [(&str, &str); 3] {
+    [
+        ("AWS_ENDPOINT_URL", endpoint),
+        ("AWS_ACCESS_KEY_ID", "key"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+    ]
+}
+
 #[test]
 fn an_image_in_a_bucket_reads_as_the_local_one() {
     let place = Place::with_image("push-bucket");
@@ -341,11 +350,7 @@ fn an_image_in_a_bucket_reads_as_the_local_one() {
     let bucket = Mutex::new(Bucket::default());
     let server = Server::start(move |request| bucket.lock().unwrap().answer(request));
     let endpoint = server.url("");
-    let variables = [
-        ("AWS_ENDPOINT_URL", endpoint.as_str()),
-        ("AWS_ACCESS_KEY_ID", "key"),
-        ("AWS_SECRET_ACCESS_KEY", "secret"),
-    ];
+    let variables = bucket_variables(&endpoint);
     let first = pushed(&place, &variables, &["i", "s3://bucket/dir/image"]);
     assert_eq!(first["layers"][0]["was_present"], false);
     assert_reads_same(&place, &variables, "s3://bucket/dir/image", "i");

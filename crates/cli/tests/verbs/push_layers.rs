@@ -3,7 +3,7 @@
 use crate::common::{Place, code, stderr};
 use crate::kernel_remote::{kernel_can_mount, wait_for};
 use crate::mount::can_mount;
-use crate::push::{Bucket, good, key, pushed, run, start};
+use crate::push::{Bucket, bucket_variables, good, key, pushed, run, start};
 use crate::source_oci::Layout;
 use serde_json::Value;
 use std::fs;
@@ -218,11 +218,7 @@ fn devices_of_an_image_in_a_bucket_are_objects_beside_it() {
     let answering = Arc::clone(&bucket);
     let server = Server::start(move |request| answering.lock().unwrap().answer(request));
     let endpoint = server.url("");
-    let variables = [
-        ("AWS_ENDPOINT_URL", endpoint.as_str()),
-        ("AWS_ACCESS_KEY_ID", "key"),
-        ("AWS_SECRET_ACCESS_KEY", "secret"),
-    ];
+    let variables = bucket_variables(&endpoint);
     let url = "s3://bucket/dir/delta";
     let done = pushed(&place, &variables, &["--device", "i", "delta", url]);
     let digest = done["layers"][0]["digest"].as_str().unwrap();
@@ -257,11 +253,7 @@ fn devices_in_a_bucket_are_trusted_if_their_list_is_signed() {
     let answering = Arc::clone(&bucket);
     let server = Server::start(move |request| answering.lock().unwrap().answer(request));
     let endpoint = server.url("");
-    let variables = [
-        ("AWS_ENDPOINT_URL", endpoint.as_str()),
-        ("AWS_ACCESS_KEY_ID", "key"),
-        ("AWS_SECRET_ACCESS_KEY", "secret"),
-    ];
+    let variables = bucket_variables(&endpoint);
     let (url, other) = ("s3://bucket/delta", "s3://bucket/other");
     // Other images by the same signer, with the same device.
     let build = [
@@ -518,11 +510,7 @@ fn an_interrupted_upload_to_a_bucket_continues() {
         bucket.lock().unwrap().answer(request)
     });
     let endpoint = server.url("");
-    let variables = [
-        ("AWS_ENDPOINT_URL", endpoint.as_str()),
-        ("AWS_ACCESS_KEY_ID", "key"),
-        ("AWS_SECRET_ACCESS_KEY", "secret"),
-    ];
+    let variables = bucket_variables(&endpoint);
     let out = run(
         &place,
         &variables,
