@@ -13,7 +13,7 @@ use std::process::{Command, Output};
 use tuff_testkit::http::{Answer, Server};
 use tuff_testkit::registry::Registry;
 use tuff_testkit::schema::Schema;
-use tuff_testkit::{note, skipped};
+use tuff_testkit::{note, program, skipped};
 
 /// Server that pages name, which the tests replace by one of their own.
 const EXAMPLE_SERVER: &str = "https://images.example.org";
@@ -50,8 +50,8 @@ impl Playground {
         fs::create_dir(place.0.join("bin")).unwrap();
         symlink(env!("CARGO_BIN_EXE_tuff"), place.0.join("bin/tuff")).unwrap();
         // `cargo run --release -- VERB` in a clone runs the command that is under test here.
-        place.write("bin/cargo", "#!/bin/sh\nshift 3\nexec tuff \"$@\"\n");
-        fs::set_permissions(place.0.join("bin/cargo"), fs::Permissions::from_mode(0o755)).unwrap();
+        let cargo = place.0.join("bin/cargo");
+        program::script(cargo, "#!/bin/sh\nshift 3\nexec tuff \"$@\"\n");
         place
     }
 

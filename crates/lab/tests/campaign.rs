@@ -1,11 +1,11 @@
 //! Short runs of the stress tests on images and files, including a test that a defect is found.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tuff_lab::campaigns::stress::files;
 use tuff_lab::campaigns::stress::images::{self, Judge, Options, Tally};
 use tuff_lab::options;
+use tuff_testkit::program;
 
 /// Path of `tuff` beside `tuff-lab`. It exists if the whole workspace was built.
 fn tuff() -> Option<PathBuf> {
@@ -58,8 +58,7 @@ fn an_additional_byte_is_found_and_the_case_is_kept() {
         "#!/bin/sh\n'{}' \"$@\" || exit $?\n[ \"$1\" != extract ] || find target -type f | head -n 1 | while read -r f; do echo >> \"$f\"; done\n",
         tuff.display()
     );
-    std::fs::write(&liar, script).unwrap();
-    std::fs::set_permissions(&liar, std::fs::Permissions::from_mode(0o755)).unwrap();
+    program::script(&liar, &script);
     let out = folder.path().join("out");
     let tally = run(liar, vec![Judge::Extract], 3, &out);
     let first = &tally.findings[0];

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tuff_lab::record::{self, Line};
+use tuff_testkit::program;
 
 struct Lab {
     folder: tempfile::TempDir,
@@ -86,8 +87,7 @@ impl Lab {
     /// Creates a shell script that replaces a tool.
     fn script(&self, name: &str, text: &str) -> String {
         let path = self.path(name);
-        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        program::script(&path, &format!("#!/bin/sh\n{text}\n"));
         path.to_string_lossy().into_owned()
     }
 }

@@ -4,6 +4,7 @@
 //! * [`http`] is a web server whose answers a test chooses.
 //! * [`registry`] has the answers of a registry of container images.
 //! * [`openssl`] makes keys and certificates.
+//! * [`program`] makes executables.
 //! * [`schema`] checks JSON output against a JSON Schema.
 //! * [`Rng`] is the random number generator of tests, crash campaigns and generated workloads.
 //! * `content` generates the bytes of files.
@@ -27,6 +28,7 @@ pub mod http;
 #[cfg(feature = "images")]
 pub mod kernel;
 pub mod openssl;
+pub mod program;
 pub mod registry;
 mod rng;
 #[cfg(feature = "images")]

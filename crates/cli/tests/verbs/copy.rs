@@ -2,6 +2,7 @@
 
 use crate::common::{Place, code, is_root, skipped, stderr, tool};
 use std::fs;
+use tuff_testkit::program;
 
 /// Compares an image with a directory; without root only what every user can create.
 fn assert_same(place: &Place, image: &str, dir: &str) {
@@ -239,7 +240,7 @@ fn attributes_of_read_only_files_are_restored_without_root() {
     fs::write(place.path("a.mtree"), lines).unwrap();
     place.text(&["build", "-q", "a.mtree", "i"]);
     let out = if is_root() {
-        fs::copy(env!("CARGO_BIN_EXE_tuff"), place.path("tuff")).unwrap();
+        program::copy(env!("CARGO_BIN_EXE_tuff"), place.path("tuff"));
         let as_other = ["--reuid=54322", "--regid=54322", "--clear-groups", "./tuff"];
         let args = [&as_other[..], &["extract", "-q", "i", "out"]].concat();
         match tool(&place.0, "setpriv", &args) {

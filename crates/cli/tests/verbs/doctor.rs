@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use tuff_testkit::kernel::Mounted;
-use tuff_testkit::skipped;
+use tuff_testkit::{program, skipped};
 
 /// States by the names of the facts.
 fn states(place: &Place) -> BTreeMap<String, String> {
@@ -157,7 +157,7 @@ fn doctor_needs_no_root() {
         return;
     }
     let place = Place::new("doctor-user");
-    fs::copy(env!("CARGO_BIN_EXE_tuff"), place.path("tuff")).unwrap();
+    program::copy(env!("CARGO_BIN_EXE_tuff"), place.path("tuff"));
     fs::set_permissions(&place.0, fs::Permissions::from_mode(0o755)).unwrap();
     let out = Command::new("setpriv")
         .args([

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use tuff_testkit::program;
 
 /// Error numbers of Linux.
 const EIO: i32 = 5;
@@ -487,7 +488,7 @@ fn users_without_rights_mount_through_the_helper() {
     }
     // The binary may lie in a directory that other users cannot enter.
     let binary = stage.0.path("tuff");
-    fs::copy(env!("CARGO_BIN_EXE_tuff"), &binary).unwrap();
+    program::copy(env!("CARGO_BIN_EXE_tuff"), &binary);
     let nobody = if is_root() { Some(65534) } else { None };
     std::os::unix::fs::chown(stage.m(""), nobody, nobody).unwrap();
     let run = |args: &[&str]| {

@@ -3,10 +3,10 @@
 use crate::common::{Place, code, stderr, tool};
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Output;
 use std::sync::{Arc, Mutex};
 use tuff_testkit::http::{Answer, Request, Server};
+use tuff_testkit::program;
 use tuff_testkit::registry::Registry;
 
 /// Runs the command with a cache in the directory and without logins of the user.
@@ -250,14 +250,13 @@ fn a_credential_helper_gives_the_login() {
     let script = format!(
         "#!/bin/sh\nread -r registry\n[ \"$1 $registry\" = \"get {host}\" ] && echo '{answer}'\n"
     );
-    fs::write(&helper, script).unwrap();
-    fs::set_permissions(&helper, fs::Permissions::from_mode(0o755)).unwrap();
+    program::script(&helper, &script);
     let path = format!("{}:{}", place.0.display(), std::env::var("PATH").unwrap());
     let url = format!("oci://{host}/team/app:v1");
     good(&place, &[("PATH", &path)], &["push", "-q", "i", &url]);
     good(&place, &[("PATH", &path)], &["check", "-q", &url]);
     // A helper that fails is named, and what it printed is not.
-    fs::write(&helper, "#!/bin/sh\necho secret\nexit 1\n").unwrap();
+    program::script(&helper, "#!/bin/sh\necho secret\nexit 1\n");
     let out = run(&place, &[("PATH", &path)], &["push", "-q", "i", &url]);
     let said = stderr(&out);
     assert_eq!(code(&out), 5, "{said}");

@@ -5,6 +5,7 @@ use crate::common::{Place, code, is_root, skipped, stderr, tool};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
+use tuff_testkit::program;
 
 /// Creates files that share parts, are similar, equal, sparse, small or incompressible.
 fn tree(place: &Place) {
@@ -163,7 +164,7 @@ fn verbs_run_with_as_many_threads_as_can_be_started() {
     if !is_root() || !tool("setpriv") || !tool("prlimit") || !tool("timeout") {
         return skipped("a user with few threads needs root, setpriv, prlimit and timeout");
     }
-    fs::copy(env!("CARGO_BIN_EXE_tuff"), place.path("tuff")).unwrap();
+    program::copy(env!("CARGO_BIN_EXE_tuff"), place.path("tuff"));
     tree(&place);
     let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     fs::set_permissions(&place.0, all).unwrap();
