@@ -32,9 +32,7 @@ struct Playground(PathBuf);
 impl Playground {
     /// Makes the trees that the guide uses: `rootfs`, `new-rootfs`, `overlay`, `crates` and the OCI layout `debian`.
     fn new(name: &str) -> Self {
-        let dir =
-            std::env::temp_dir().join(format!("tuff-documents-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
+        let dir = tuff_testkit::unused_path(&format!("documents-{name}"));
         let place = Self(dir);
         let text = "The quick brown fox jumps over the lazy dog.\n".repeat(5000);
         for root in ["rootfs", "new-rootfs", "crates"] {

@@ -34,7 +34,6 @@ mod rng;
 #[cfg(feature = "images")]
 pub mod sample;
 pub mod schema;
-#[cfg(feature = "images")]
 mod scratch;
 #[cfg(feature = "images")]
 pub mod shapes;
@@ -46,8 +45,7 @@ pub mod tree;
 pub mod variants;
 
 pub use rng::Rng;
-#[cfg(feature = "images")]
-pub use scratch::Scratch;
+pub use scratch::{Scratch, unused_path};
 
 use std::fmt::Display;
 use std::io::Write;

@@ -26,9 +26,7 @@ pub(crate) struct Place(pub(crate) PathBuf);
 
 impl Place {
     pub(crate) fn new(name: &str) -> Self {
-        let dir =
-            std::env::temp_dir().join(format!("tuff-cli-build-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
+        let dir = tuff_testkit::unused_path(&format!("cli-build-{name}"));
         std::fs::create_dir_all(dir.join("tree/sub")).unwrap();
         std::fs::write(dir.join("tree/hello"), "hello, image\n".repeat(1000)).unwrap();
         std::fs::write(dir.join("tree/sub/same"), "hello, image\n".repeat(1000)).unwrap();

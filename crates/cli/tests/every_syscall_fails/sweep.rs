@@ -159,8 +159,7 @@ pub(crate) struct Dir(pub(crate) PathBuf);
 
 impl Dir {
     pub(crate) fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("tuff-every-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
+        let dir = tuff_testkit::unused_path(&format!("every-{name}"));
         std::fs::create_dir_all(&dir).unwrap();
         Self(dir)
     }

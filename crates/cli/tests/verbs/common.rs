@@ -32,8 +32,7 @@ pub(crate) struct Place(pub(crate) PathBuf);
 impl Place {
     /// Creates an empty directory.
     pub(crate) fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("tuff-verbs-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
+        let dir = tuff_testkit::unused_path(&format!("verbs-{name}"));
         fs::create_dir_all(&dir).unwrap();
         Self(dir)
     }

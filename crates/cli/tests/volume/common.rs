@@ -43,9 +43,7 @@ pub(crate) struct Place(pub(crate) PathBuf);
 impl Place {
     /// Creates a directory with a small tree in `src`, a volume in zone files `v` and one in a file `f`.
     pub(crate) fn new(name: &str) -> Self {
-        let dir =
-            std::env::temp_dir().join(format!("tuff-cli-volume-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
+        let dir = tuff_testkit::unused_path(&format!("cli-volume-{name}"));
         fs::create_dir_all(dir.join("src/sub")).unwrap();
         fs::write(dir.join("src/hello"), "hello, volume\n".repeat(1000)).unwrap();
         fs::hard_link(dir.join("src/hello"), dir.join("src/again")).unwrap();

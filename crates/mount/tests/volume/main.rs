@@ -103,7 +103,7 @@ impl Ours {
             tuff_testkit::skipped("mounting needs root and /dev/fuse");
             return None;
         }
-        let dir = std::env::temp_dir().join(format!("tuff-volume-{name}-{}", std::process::id()));
+        let dir = tuff_testkit::unused_path(&format!("volume-{name}"));
         fs::create_dir_all(&dir).unwrap();
         let host = Arc::new(Host::default());
         let format = FormatOptions::new([1; 16], [2; 16], 1 << 18);

@@ -250,10 +250,7 @@ mod tests {
 
     impl Dir {
         fn new(name: &str) -> Self {
-            let path =
-                std::env::temp_dir().join(format!("tuff-cache-{name}-{}", std::process::id()));
-            let _ = fs::remove_dir_all(&path);
-            Self(path)
+            Self(tuff_testkit::unused_path(&format!("cache-{name}")))
         }
     }
 

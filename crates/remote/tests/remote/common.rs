@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tuff_format::superblock::{OFFSET, Superblock};
 use tuff_format::{BlockAddr, BlockBits};
@@ -20,15 +19,7 @@ pub(crate) struct Dir(pub(crate) PathBuf);
 
 impl Dir {
     pub(crate) fn new() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let name = format!(
-            "tuff-remote-{}-{}",
-            std::process::id(),
-            NUMBER.fetch_add(1, Ordering::Relaxed)
-        );
-        let path = std::env::temp_dir().join(name);
-        let _ = fs::remove_dir_all(&path);
-        Self(path)
+        Self(tuff_testkit::unused_path("remote"))
     }
 }
 

@@ -22,8 +22,7 @@ struct Place(PathBuf);
 
 impl Place {
     fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("tuff-explore-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
+        let dir = tuff_testkit::unused_path(&format!("explore-{name}"));
         let place = Self(dir);
         let text = "The quick brown fox jumps over the lazy dog.\n".repeat(9000);
         place.write("a/etc/conf", b"[section]\nkey = 1\n");
@@ -215,7 +214,7 @@ fn the_selection_is_extracted_without_what_a_directory_covers() {
 fn differences_are_marked_in_both_images() {
     let place = Place::new("compare");
     let (a, b) = (place.pane("a"), place.pane("b"));
-    let comparison = Comparison::of(&a.image, &b.image);
+    let comparison = Comparison::of((&a.image, "a"), (&b.image, "b"));
     let mut app = App::new(true);
     app.open(vec![a, b]);
     app.compared(comparison);
