@@ -9,7 +9,10 @@ use tuff_erofs::read::Image;
 /// Returns the paths that differ; `None` if an image cannot be read.
 fn differ(a: &Image, b: &Image) -> Option<Vec<Vec<u8>>> {
     let mut paths = Vec::new();
-    let (mut a, mut b) = (Side::Image(a), Side::Image(b));
+    let (mut a, mut b) = (
+        Side::Image(a, "a".to_owned()),
+        Side::Image(b, "b".to_owned()),
+    );
     diff(&mut a, &mut b, &Options::default(), &mut |path, _| {
         paths.push(path.to_vec());
         Ok(())

@@ -18,11 +18,11 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// Compares everything that a mount shows of two images.
+    /// Compares everything that a mount shows of two images, given with their names in error messages.
     ///
     /// # Errors
     /// Those of [`diff::diff`], and `Limit` for more differences than are kept in memory.
-    pub(crate) fn of(a: &Image, b: &Image) -> Result<Self> {
+    pub(crate) fn of(a: (&Image, &str), b: (&Image, &str)) -> Result<Self> {
         let mut changes = HashMap::new();
         let report = &mut |path: &[u8], change: &Change| {
             if changes.len() >= CHANGES_MAX {
@@ -33,7 +33,7 @@ impl Comparison {
             changes.insert(path.to_vec(), change.clone());
             Ok(())
         };
-        let (mut a, mut b) = (Side::Image(a), Side::Image(b));
+        let [mut a, mut b] = [a, b].map(|(image, name)| Side::Image(image, name.to_owned()));
         let totals = diff::diff(&mut a, &mut b, &Options::default(), report)?;
         Ok(Self { changes, totals })
     }

@@ -98,7 +98,10 @@ fn all_flows(name: &str, store: impl ReadAt + 'static, good: &Image) -> usize {
     let target = scratch.path().join("target");
     end("extract", take_out(&image, &target, &Arc::default(), 2));
     whole_files(good, &target);
-    let (mut a, mut b) = (Side::Image(good), Side::Image(&image));
+    let (mut a, mut b) = (
+        Side::Image(good, "a".to_owned()),
+        Side::Image(&image, "b".to_owned()),
+    );
     let compared = diff(&mut a, &mut b, &diff::Options::default(), &mut |path, _| {
         panic!("{name}: {path:?} differs")
     });

@@ -109,7 +109,9 @@ impl Output {
                 }
                 // Follow a symbolic link, so that its target is replaced and the link stays.
                 Ok(_) => Self::replacing(retry(|| std::fs::canonicalize(path))?),
-                Err(e) if e.kind() == io::ErrorKind::NotFound => Self::replacing(path.clone()),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                    Self::replacing(path.clone()).map_err(|e| without_directory(path, e))
+                }
                 Err(e) => Err(e),
             },
         }
@@ -437,6 +439,19 @@ fn directory(path: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
+/// Names the directory in the error of an output whose directory does not exist.
+fn without_directory(path: &Path, e: io::Error) -> io::Error {
+    let dir = directory(path);
+    if e.kind() != io::ErrorKind::NotFound || dir.exists() {
+        return e;
+    }
+    let what = format!(
+        "the directory {} does not exist; create it first",
+        dir.display()
+    );
+    io::Error::new(e.kind(), what)
+}
+
 fn create_new(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
@@ -472,8 +487,7 @@ mod tests {
     use super::*;
 
     fn dir(name: &str) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("tuff-output-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
+        let dir = tuff_testkit::unused_path(&format!("output-{name}"));
         std::fs::create_dir_all(&dir).unwrap();
         dir
     }

@@ -4,6 +4,7 @@ use super::ls::shown;
 use crate::image::OpenArgs;
 use crate::out::Out;
 use crate::progress::{Meter, Show};
+use crate::remote;
 use crate::text::{escaped, full_time, put_bytes};
 use serde_json::{Map, Value, json};
 use std::io::IsTerminal;
@@ -90,7 +91,10 @@ fn open(path: &Path, args: &OpenArgs) -> Result<Option<Image>> {
 
 fn side<'a>(path: &Path, image: Option<&'a Image>) -> Result<Side<'a>> {
     match image {
-        Some(image) => Ok(Side::Image(image)),
+        Some(image) => Ok(Side::Image(
+            image,
+            remote::shown(path).display().to_string(),
+        )),
         None => Ok(Side::Host(HostTree::open(path)?)),
     }
 }

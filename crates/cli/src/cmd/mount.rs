@@ -48,9 +48,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if role == Role::Starter && args.kernel && !remote::is_url(&args.image.image) {
         let mut open = args.image.open.clone();
         mounting.apply(&mut open);
-        // The kernel mounts an image without its devices, and their files are I/O errors.
-        if let Ok(image) = open.open(&args.image.image) {
-            args.image.with_devices(&image)?;
+        match open.open(&args.image.image) {
+            // The kernel mounts an image without its devices, and their files are I/O errors.
+            Ok(image) => args.image.with_devices(&image)?,
+            // FUSE would fail, too.
+            Err(e @ (Error::Corrupt(_) | Error::Io(..))) => return Err(e),
+            Err(_) => {}
         }
         match kernel::mount(args, &mounting) {
             Ok(how) => {

@@ -251,16 +251,17 @@ impl<'a> Run<'_, 'a> {
             let Some(node) = node else { continue };
             // Bind mounts on a host may show a directory twice. In an image this is damage.
             if !self.entered[i].insert(node.id) && !self.sides[i].is_host() {
-                let what = "the directory has a second name";
-                return Err(Error::corrupt(shown(path), what));
+                let e = Error::corrupt("", "the directory has a second name");
+                return Err(self.sides[i].failed(path, e));
             }
-            let within = |e: Error| e.within(shown(path));
-            if let Some(image) = self.sides[i].image() {
-                path_fits(image, path).map_err(within)?;
+            let side = &mut self.sides[i];
+            if let Some(image) = side.image() {
+                path_fits(image, path).map_err(|e| side.failed(path, e))?;
             }
-            names[i] = self.sides[i].names(path, node)?;
+            names[i] = side.names(path, node)?;
             if let Some(listed) = &mut self.listed[i] {
-                listed.take(names[i].len() as u64).map_err(within)?;
+                let taken = listed.take(names[i].len() as u64);
+                taken.map_err(|e| side.failed(path, e))?;
             }
             names[i].reverse();
         }
@@ -285,9 +286,8 @@ impl<'a> Run<'_, 'a> {
                 if first_a != first_b {
                     found.push(Difference::LinkTo(first_a, first_b));
                 }
-                let within = |e: Error| e.within(shown(path));
-                let xattrs_a = self.sides[0].xattrs(dir, name, a).map_err(within)?;
-                let xattrs_b = self.sides[1].xattrs(dir, name, b).map_err(within)?;
+                let xattrs_a = self.sides[0].xattrs(dir, name, a)?;
+                let xattrs_b = self.sides[1].xattrs(dir, name, b)?;
                 xattrs(&xattrs_a, &xattrs_b, &mut found);
             }
             self.content(dir, name, (a, b), &mut found)?;
@@ -382,12 +382,8 @@ impl<'a> Run<'_, 'a> {
             return Ok(());
         }
         let [side_a, side_b] = &mut self.sides;
-        let within = |e: Error| e.within(shown(path));
-        let sides = [
-            side_a.content(dir, name, a).map_err(within)?,
-            side_b.content(dir, name, b).map_err(within)?,
-        ];
-        let mut parts = self.workers.parts(sides, size, shown(path));
+        let sides = [side_a.content(dir, name, a)?, side_b.content(dir, name, b)?];
+        let mut parts = self.workers.parts(sides, size);
         loop {
             let ticket = self.settled + self.waiting.len() as u64;
             let Some(part) = self.workers.next(&mut parts, ticket) else {

@@ -24,8 +24,6 @@ const BATCH: usize = 64;
 /// File that exists on both sides.
 struct Pair<'a> {
     sides: [Content<'a>; 2],
-    /// Name of the file in error messages.
-    place: String,
     /// Lowest offset of a difference found so far. Parts past it are skipped.
     differs: AtomicU64,
 }
@@ -45,8 +43,7 @@ impl Parts<'_> {
         let Range { start, end } = self.rest;
         for (data, content) in self.data.iter_mut().zip(&self.pair.sides) {
             if *data <= start {
-                let found = content.data_from(start, end);
-                *data = found.map_err(|e| e.within(&self.pair.place))?;
+                *data = content.data_from(start, end)?;
             }
         }
         self.rest.start = start.max(self.data[0].min(self.data[1]));
@@ -118,13 +115,9 @@ impl<'a> Workers<'a> {
     }
 
     /// Splits the first `size` bytes of a file into parts.
-    pub(super) fn parts(&self, sides: [Content<'a>; 2], size: u64, place: String) -> Parts<'a> {
+    pub(super) fn parts(&self, sides: [Content<'a>; 2], size: u64) -> Parts<'a> {
         let differs = AtomicU64::new(u64::MAX);
-        let pair = Pair {
-            sides,
-            place,
-            differs,
-        };
+        let pair = Pair { sides, differs };
         Parts {
             pair: Arc::new(pair),
             rest: 0..size,
@@ -240,8 +233,7 @@ impl Comparer {
         if known < job.range.start {
             return Ok(Part::default());
         }
-        let part = self.range(&job.pair.sides, job.range.clone());
-        let part = part.map_err(|e| e.within(&job.pair.place))?;
+        let part = self.range(&job.pair.sides, job.range.clone())?;
         if let Some(at) = part.differs {
             job.pair.differs.fetch_min(at, Relaxed);
         }

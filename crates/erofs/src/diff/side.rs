@@ -3,7 +3,7 @@
 use super::host::HostTree;
 use super::node::Node;
 use crate::read::{Image, Inode, Xattr};
-use crate::walk::shown;
+use crate::walk::{push_name, shown};
 use crate::{Error, Result};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -13,23 +13,35 @@ use tuff_store::retry;
 
 /// Tree on one side of a comparison.
 pub enum Side<'a> {
-    /// Tree of an image.
-    Image(&'a Image),
+    /// Tree of an image, and the image's name in error messages.
+    Image(&'a Image, String),
     /// Directory of the host.
     Host(HostTree),
 }
 
 /// Readable content of a file on one side.
 pub(super) enum Content<'a> {
-    Image(&'a Image, Inode),
+    /// File of an image, and its place in error messages.
+    Image(&'a Image, Inode, String),
+    /// File of the host, and its path.
     Host(std::fs::File, String),
 }
 
 impl<'a> Side<'a> {
     pub(super) fn root(&self) -> Result<Node> {
         match self {
-            Self::Image(image) => Ok(node(image.root()?)),
+            Self::Image(image, image_name) => {
+                Ok(node(image.root().map_err(|e| within(image_name, b"", e))?))
+            }
             Self::Host(tree) => tree.root(),
+        }
+    }
+
+    /// Adds the path and the name of the image to an error. Errors of the host have their place.
+    pub(super) fn failed(&self, path: &[u8], e: Error) -> Error {
+        match self {
+            Self::Image(_, name) => within(name, path, e),
+            Self::Host(_) => e,
         }
     }
 
@@ -37,8 +49,8 @@ impl<'a> Side<'a> {
     pub(super) fn names(&mut self, path: &[u8], dir: &Node) -> Result<Vec<Vec<u8>>> {
         match self {
             Self::Host(tree) => tree.names(path),
-            Self::Image(image) => {
-                let within = |e: Error| e.within(shown(path));
+            Self::Image(image, image_name) => {
+                let within = |e: Error| within(image_name, path, e);
                 let inode = inode_of(dir)?;
                 let mut names: Vec<Vec<u8>> = Vec::new();
                 for entry in image.read_dir(inode).map_err(within)? {
@@ -62,8 +74,8 @@ impl<'a> Side<'a> {
     pub(super) fn node(&mut self, path: &[u8], dir: &Node, name: &[u8]) -> Result<Node> {
         match self {
             Self::Host(tree) => tree.node(path, name),
-            Self::Image(image) => {
-                let within = |e: Error| e.within(shown(path));
+            Self::Image(image, image_name) => {
+                let within = |e: Error| within(image_name, path, e);
                 let nid = image.lookup(inode_of(dir)?, name).map_err(within)?;
                 let nid = nid.ok_or_else(|| {
                     let name = String::from_utf8_lossy(name);
@@ -79,7 +91,10 @@ impl<'a> Side<'a> {
     pub(super) fn target(&mut self, path: &[u8], name: &[u8], node: &Node) -> Result<Vec<u8>> {
         match self {
             Self::Host(tree) => tree.target(path, name),
-            Self::Image(image) => image.readlink(inode_of(node)?),
+            Self::Image(image, image_name) => {
+                let target = image.readlink(inode_of(node)?);
+                target.map_err(|e| within(image_name, &joined(path, name), e))
+            }
         }
     }
 
@@ -87,8 +102,9 @@ impl<'a> Side<'a> {
     pub(super) fn xattrs(&mut self, path: &[u8], name: &[u8], node: &Node) -> Result<Vec<Xattr>> {
         match self {
             Self::Host(tree) => tree.xattrs(path, name),
-            Self::Image(image) => {
-                let mut xattrs = image.xattrs(inode_of(node)?)?;
+            Self::Image(image, image_name) => {
+                let xattrs = image.xattrs(inode_of(node)?);
+                let mut xattrs = xattrs.map_err(|e| within(image_name, &joined(path, name), e))?;
                 xattrs.sort();
                 Ok(xattrs)
             }
@@ -97,20 +113,20 @@ impl<'a> Side<'a> {
 
     /// Returns the content of the file `name`.
     pub(super) fn content(&mut self, path: &[u8], name: &[u8], node: &Node) -> Result<Content<'a>> {
+        let full = joined(path, name);
         match self {
-            Self::Host(tree) => {
-                let mut full = path.to_vec();
-                crate::walk::push_name(&mut full, name);
-                Ok(Content::Host(tree.file(path, name)?, tree.place(&full)))
+            Self::Host(tree) => Ok(Content::Host(tree.file(path, name)?, tree.place(&full))),
+            Self::Image(image, image_name) => {
+                let place = format!("{image_name}: {}", shown(&full));
+                Ok(Content::Image(image, *inode_of(node)?, place))
             }
-            Self::Image(image) => Ok(Content::Image(image, *inode_of(node)?)),
         }
     }
 
     /// Returns the image, if this side is one.
     pub(super) fn image(&self) -> Option<&'a Image> {
         match self {
-            Self::Image(image) => Some(image),
+            Self::Image(image, _) => Some(image),
             Self::Host(_) => None,
         }
     }
@@ -125,9 +141,10 @@ impl Content<'_> {
     /// Returns the first position from `at` on that is not in a hole, at most `size`.
     pub(super) fn data_from(&self, at: u64, size: u64) -> Result<u64> {
         match self {
-            Self::Image(image, inode) => {
-                for run in image.runs(inode, at..size)? {
-                    let run = run?;
+            Self::Image(image, inode, place) => {
+                let within = |e: Error| e.within(place);
+                for run in image.runs(inode, at..size).map_err(within)? {
+                    let run = run.map_err(within)?;
                     if !run.is_hole {
                         return Ok(run.range.start);
                     }
@@ -151,7 +168,10 @@ impl Content<'_> {
     /// Fills `buf` from `offset` on, up to the end of the file. Returns the number of bytes read.
     pub(super) fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         match self {
-            Self::Image(image, inode) => image.read_at(inode, buf, offset),
+            Self::Image(image, inode, place) => {
+                let read = image.read_at(inode, buf, offset);
+                read.map_err(|e| e.within(place))
+            }
             Self::Host(file, place) => {
                 let mut n = 0;
                 while n < buf.len() {
@@ -166,6 +186,18 @@ impl Content<'_> {
             }
         }
     }
+}
+
+/// Adds a path and the name of its image to an error.
+fn within(image_name: &str, path: &[u8], e: Error) -> Error {
+    e.within(shown(path)).within(image_name)
+}
+
+/// Path of the entry `name` of the directory at `dir`.
+fn joined(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut path = dir.to_vec();
+    push_name(&mut path, name);
+    path
 }
 
 fn node(inode: Inode) -> Node {

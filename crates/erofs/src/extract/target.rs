@@ -80,8 +80,10 @@ pub(super) fn open_target(path: &Path, reuse: bool) -> Result<Root> {
     };
     let making = |e: Errno| Error::io(path.display(), "creating the target directory", e.into());
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
-    let above = retry(|| fs::openat(CWD, parent.unwrap_or(Path::new(".")), flags, Mode::empty()));
-    let above = above.map_err(making)?;
+    let parent = parent.unwrap_or(Path::new("."));
+    let above = retry(|| fs::openat(CWD, parent, flags, Mode::empty()));
+    let what = "opening the directory of the target";
+    let above = above.map_err(|e| Error::io(parent.display(), what, e.into()))?;
     let temporary = temporary_name(name.as_encoded_bytes());
     let mode = Mode::RWXU | Mode::from_raw_mode(0o055);
     let make = || retry(|| fs::mkdirat(&above, &*temporary, mode));

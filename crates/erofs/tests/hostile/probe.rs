@@ -276,7 +276,10 @@ fn tar(image: &Image) {
 
 /// Asserts that an image is equal to itself, or that comparing fails.
 fn compare(image: &Image) {
-    let (mut a, mut b) = (Side::Image(image), Side::Image(image));
+    let (mut a, mut b) = (
+        Side::Image(image, "a".to_owned()),
+        Side::Image(image, "b".to_owned()),
+    );
     let options = diff::Options {
         threads: 1,
         ..diff::Options::default()

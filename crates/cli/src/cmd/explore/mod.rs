@@ -104,8 +104,9 @@ fn work(images: &[Arc<Image>], names: &[String], send: &Sender<Done>) {
         |(image, name): (&Arc<Image>, &String)| TreeUsage::of(image).map_err(|e| e.within(name));
     let usages = images.iter().zip(names).map(usage).collect();
     let _ = send.send(Done::Usage(usages));
-    if let [a, b] = images {
-        let _ = send.send(Done::Comparison(Comparison::of(a, b)));
+    if let ([a, b], [name_a, name_b]) = (images, names) {
+        let comparison = Comparison::of((a, name_a), (b, name_b));
+        let _ = send.send(Done::Comparison(comparison));
     }
 }
 

@@ -76,7 +76,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let (Some(first), second) = (sources.next(), sources.next()) else {
         return Ok(ExitCode::SUCCESS); // an argument is there
     };
-    let comparison = second.map(|second| Comparison::of(&first.image, &second.image));
+    let comparison = second.map(|second| {
+        let names = [first, second].map(|source| source.path.display().to_string());
+        Comparison::of((&first.image, &names[0]), (&second.image, &names[1]))
+    });
     let comparison = comparison.transpose()?;
     let facts = Facts {
         first,

@@ -324,6 +324,10 @@ impl<F: Feed> Parser<F> {
             let what = "the archive is empty; an archive without members has blocks of zeros";
             return Err(SourceError::corrupt(what).at_byte(at));
         }
+        if !self.begun && read.len < BLOCK {
+            let what = format!("not a tar: {} bytes, and no block of {BLOCK}", read.len);
+            return Err(SourceError::corrupt(what).at_byte(at));
+        }
         if read.len == BLOCK {
             let mut second = self.read_block()?;
             if second.len == BLOCK && is_header(&second.block) {

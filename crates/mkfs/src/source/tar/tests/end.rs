@@ -26,6 +26,10 @@ fn other_data_is_not_an_empty_tar() {
         fails_at(b""),
         "test.tar: byte 0: the archive is empty; an archive without members has blocks of zeros"
     );
+    assert_eq!(
+        fails_at(&[0; 500]),
+        "test.tar: byte 0: not a tar: 500 bytes, and no block of 512"
+    );
     for at in [600, 1024 + 1080, 65536 + 64] {
         let mut image = vec![0; 100_000];
         image[at] = 1;
