@@ -76,11 +76,7 @@ fn copies_of_open_files_on_a_volume_are_exact() {
     }
     let folder = tempfile::tempdir().unwrap();
     let run = |args: &[&str]| {
-        let out = Command::new(&tuff)
-            .args(args)
-            .current_dir(folder.path())
-            .output()
-            .unwrap();
+        let out = program::retry_busy(Command::new(&tuff).args(args).current_dir(folder.path()));
         assert!(
             out.status.success(),
             "{args:?}: {}",

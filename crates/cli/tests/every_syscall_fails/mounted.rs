@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+use tuff_testkit::program;
 
 /// Timeout of a run.
 const HANG: Duration = Duration::from_secs(30);
@@ -264,20 +265,10 @@ impl Place {
     }
 
     fn unmount(&self) -> Result<(), String> {
-        let start = Instant::now();
-        loop {
-            let out = Command::new("umount")
-                .arg(self.dir.path("m"))
-                .output()
-                .unwrap();
-            let said = String::from_utf8_lossy(&out.stderr);
-            match out.status.success() {
-                true => return Ok(()),
-                // A concurrent test inherits our files until its child executes a command.
-                false if said.contains("busy") && start.elapsed() < HANG => {}
-                false => return Err(format!("umount: {said}")),
-            }
-            std::thread::sleep(Duration::from_millis(5));
+        let out = program::retry_busy(Command::new("umount").arg(self.dir.path("m")));
+        match out.status.success() {
+            true => Ok(()),
+            false => Err(format!("umount: {}", String::from_utf8_lossy(&out.stderr))),
         }
     }
 

@@ -97,6 +97,13 @@ impl Place {
         String::from_utf8(out.stdout).unwrap()
     }
 
+    /// Unmounts `dir`, which must succeed without messages.
+    pub(crate) fn unmount(&self, dir: &str) {
+        let out = tuff_testkit::program::retry_busy(&mut self.command(&["umount", dir]));
+        assert_eq!((code(&out), stderr(&out).as_str()), (0, ""), "{dir}");
+        assert!(out.stdout.is_empty());
+    }
+
     /// Returns the standard output, parsed as one JSON value per line.
     pub(crate) fn json(&self, args: &[&str]) -> Vec<serde_json::Value> {
         let text = self.text(args);

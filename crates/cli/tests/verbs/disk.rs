@@ -409,7 +409,7 @@ fn the_kernel_mounts_the_partition_at_its_offset() {
         return skipped(format_args!("tuff mount --kernel: {}", stderr(&out).trim()));
     }
     let text = fs::read(place.path("mnt/usr/share/text")).unwrap();
-    place.text(&["umount", "mnt"]);
+    place.unmount("mnt");
     assert!(text == crate::common::text().as_bytes());
 }
 

@@ -76,18 +76,8 @@ impl Stage {
         child
     }
 
-    /// Unmounts with `tuff umount`. A concurrent test inherits our files until its child executes a command.
     fn unmount(&self) {
-        let mut out = self.0.run(&["umount", "mnt"]);
-        for _ in 0..1000 {
-            if !stderr(&out).contains("resource busy") {
-                break;
-            }
-            std::thread::yield_now();
-            out = self.0.run(&["umount", "mnt"]);
-        }
-        assert_eq!((code(&out), stderr(&out).as_str()), (0, ""));
-        assert!(out.stdout.is_empty());
+        self.0.unmount("mnt");
     }
 
     fn log(&self) -> String {
@@ -491,14 +481,15 @@ fn users_without_rights_mount_through_the_helper() {
     program::copy(env!("CARGO_BIN_EXE_tuff"), &binary);
     let nobody = if is_root() { Some(65534) } else { None };
     std::os::unix::fs::chown(stage.m(""), nobody, nobody).unwrap();
-    let run = |args: &[&str]| {
+    let command = |args: &[&str]| {
         let mut command = Command::new(&binary);
         command.args(args).current_dir(&stage.0.0);
         if let Some(id) = nobody {
             command.gid(id).uid(id);
         }
-        command.output().unwrap()
+        command
     };
+    let run = |args: &[&str]| command(args).output().unwrap();
     let out = run(&["mount", "i", "mnt"]);
     assert_eq!(code(&out), 0, "{}", stderr(&out));
     assert_eq!(stage.kind().as_deref(), Some("fuse.tuff"));
@@ -512,7 +503,7 @@ fn users_without_rights_mount_through_the_helper() {
             "only the one who mounted it may look"
         );
     }
-    let out = run(&["umount", "mnt"]);
+    let out = program::retry_busy(&mut command(&["umount", "mnt"]));
     assert_eq!(code(&out), 0, "{}", stderr(&out));
     assert!(!stage.mounted());
 }

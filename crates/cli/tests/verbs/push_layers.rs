@@ -163,7 +163,7 @@ fn a_mount_reads_devices_and_layers_of_a_manifest() {
                 };
                 (of("remote_present_bytes ")? >= of("remote_size_bytes ")?).then_some(())
             });
-            place.text(&["umount", "mnt"]);
+            place.unmount("mnt");
         }
     }
 }

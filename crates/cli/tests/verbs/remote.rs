@@ -244,8 +244,7 @@ fn a_mount_reads_what_the_file_has_and_ends_without_its_server() {
     let out = place.run(&["diff", "i", "mnt"]);
     assert!(code(&out) <= 1, "{}", stderr(&out));
     server.stop();
-    let out = place.run(&["umount", "mnt"]);
-    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    place.unmount("mnt");
     drop(mounted);
     let log = fs::read_to_string(place.path("log")).unwrap_or_default();
     assert!(!log.contains("secret"), "{log}");
@@ -271,8 +270,7 @@ fn a_part_that_cannot_be_fetched_is_an_io_error() {
     for e in failed {
         assert_eq!(e.raw_os_error(), Some(5));
     }
-    let out = place.run(&["umount", "mnt"]);
-    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    place.unmount("mnt");
     drop(mounted);
     let log = fs::read_to_string(place.path("log")).unwrap();
     assert!(log.contains(&server.url("/i")), "{log}");

@@ -66,8 +66,7 @@ fn misses(place: &Place, url: &str, cache: &str, options: &[&str], is_prefetched
     }
     read_some(place);
     let misses = counter(place, "remote_demand_misses");
-    let out = place.run(&["umount", "mnt"]);
-    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    place.unmount("mnt");
     drop(mounted);
     misses
 }
@@ -146,8 +145,7 @@ fn a_filled_image_needs_no_server() {
         let path = format!("mnt/dir{}/file{n}", n % 7);
         assert!(fs::read(place.path(&path)).unwrap() == content(n), "{path}");
     }
-    let out = place.run(&["umount", "mnt"]);
-    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    place.unmount("mnt");
     drop(mounted);
 }
 
@@ -190,8 +188,7 @@ fn readers_see_right_bytes_while_the_image_fills_and_the_server_fails() {
                 });
             }
         });
-        let out = place.run(&["umount", "mnt"]);
-        assert_eq!(code(&out), 0, "{}", stderr(&out));
+        place.unmount("mnt");
         drop(mounted);
     }
 }
@@ -224,8 +221,7 @@ fn a_fill_that_has_no_room_says_so() {
         log.contains(&wanted)
     });
     read_some(&place);
-    let out = place.run(&["umount", "mnt"]);
-    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    place.unmount("mnt");
     drop(mounted);
 }
 

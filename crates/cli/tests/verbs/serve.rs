@@ -123,8 +123,7 @@ impl<'a> Serving<'a> {
     }
 
     fn end(mut self) {
-        let out = self.place.run(&["umount", "into"]);
-        assert_eq!(code(&out), 0, "{}", stderr(&out));
+        self.place.unmount("into");
         let status = wait_for("the end of the server", || self.child.try_wait().unwrap());
         assert!(status.success(), "{status}");
     }

@@ -436,12 +436,12 @@ fn a_mount_serves_only_data_that_matches_the_root_hash() {
     let read = |name: &str| fs::read(place.path("mnt").join(name));
     place.text(&["mount", "i", "mnt", "-o", &option]);
     let sound = read("dir/text");
-    place.text(&["umount", "mnt"]);
+    place.unmount("mnt");
     assert!(sound.unwrap() == text().into_bytes());
     flip(&place.path("i"), at + 50);
     place.text(&["mount", "i", "mnt", "--verity", &tree.root, "--log", "log"]);
     let (damaged, other) = (read("dir/text"), read("hello"));
-    place.text(&["umount", "mnt"]);
+    place.unmount("mnt");
     assert_eq!(damaged.unwrap_err().raw_os_error(), Some(5));
     assert_eq!(other.unwrap(), b"hello\n");
     let log = fs::read_to_string(place.path("log")).unwrap();
@@ -452,7 +452,7 @@ fn a_mount_serves_only_data_that_matches_the_root_hash() {
     flip(&place.path("i"), at + 50);
     place.text(&["mount", "i", "mnt", "--verity", &tree.root, "--log", "log2"]);
     let (read_back, stats) = (read("dir/text"), place.run(&["stats", "mnt"]));
-    place.text(&["umount", "mnt"]);
+    place.unmount("mnt");
     assert!(read_back.unwrap() == text().into_bytes());
     let stats = String::from_utf8_lossy(&stats.stdout).into_owned();
     let count = stats

@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::time::Duration;
+use tuff_testkit::program;
 
 pub(crate) fn tuff(dir: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tuff"))
@@ -99,18 +100,9 @@ impl Mounted {
         self.1.id()
     }
 
-    /// Unmounts cleanly; the server must exit with 0. A concurrent test inherits our files until its child executes a
-    /// command.
+    /// Unmounts cleanly; the server must exit with 0.
     pub(crate) fn end(mut self) {
-        let umount = || Command::new("umount").arg(&self.0).output().unwrap();
-        let mut out = umount();
-        for _ in 0..1000 {
-            if !String::from_utf8_lossy(&out.stderr).contains("busy") {
-                break;
-            }
-            std::thread::yield_now();
-            out = umount();
-        }
+        let out = program::retry_busy(Command::new("umount").arg(&self.0));
         assert!(
             out.status.success(),
             "{}",

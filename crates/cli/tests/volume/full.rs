@@ -5,6 +5,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use tuff_testkit::program;
 
 fn run(program: &str, args: &[&str]) -> Option<Output> {
     Command::new(program).args(args).output().ok()
@@ -89,20 +90,10 @@ impl Background {
     }
 
     fn umount(&self) -> (Option<i32>, String) {
-        // A concurrent test may hold a file of it for a moment.
-        for _ in 0..50 {
-            let out = Command::new(env!("CARGO_BIN_EXE_tuff"))
-                .arg("umount")
-                .arg(&self.0)
-                .output()
-                .unwrap();
-            let said = String::from_utf8_lossy(&out.stderr).into_owned();
-            if !said.contains("busy") {
-                return (out.status.code(), said);
-            }
-            std::thread::sleep(std::time::Duration::from_millis(100));
-        }
-        panic!("{} stays busy", self.0.display());
+        let mut umount = Command::new(env!("CARGO_BIN_EXE_tuff"));
+        let out = program::retry_busy(umount.arg("umount").arg(&self.0));
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        (out.status.code(), said)
     }
 
     fn end(self) {

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::time::Duration;
+use tuff_testkit::program;
 
 #[test]
 fn a_mounted_volume_works_and_returns_its_space() {
@@ -122,11 +123,8 @@ fn a_background_mount_is_ready_and_closed_after_its_unmount() {
         good(dir, &["mount", "v", "m"]);
         assert_eq!(fs::read_dir(dir.join("m")).unwrap().count(), round);
         fs::write(dir.join("m").join(round.to_string()), "here").unwrap();
-        let out = Command::new(env!("CARGO_BIN_EXE_tuff"))
-            .current_dir(dir)
-            .args(["umount", "m"])
-            .output()
-            .unwrap();
+        let mut umount = Command::new(env!("CARGO_BIN_EXE_tuff"));
+        let out = program::retry_busy(umount.current_dir(dir).args(["umount", "m"]));
         assert!(
             out.status.success(),
             "{}",
@@ -199,12 +197,8 @@ fn a_volume_is_the_upper_layer_over_an_image() {
         return;
     };
     let tuff = env!("CARGO_BIN_EXE_tuff");
-    let run = |program: &str, args: &[&str]| {
-        let out = Command::new(program)
-            .current_dir(dir)
-            .args(args)
-            .output()
-            .unwrap();
+    let run = |command: &str, args: &[&str]| {
+        let out = program::retry_busy(Command::new(command).current_dir(dir).args(args));
         (
             out.status.success(),
             String::from_utf8_lossy(&out.stderr).into_owned(),

@@ -292,7 +292,7 @@ impl<'a> Run<'_, 'a> {
             }
             self.content(dir, name, (a, b), &mut found)?;
             if a.kind == FileType::File {
-                self.parts(dir, name, path, (a, b))?;
+                self.parts(dir, name, (a, b))?;
                 return self.wait(Step::File(path.to_vec(), found));
             }
         }
@@ -370,13 +370,7 @@ impl<'a> Run<'_, 'a> {
     }
 
     /// Queues a content comparison of two files, part by part.
-    fn parts(
-        &mut self,
-        dir: &[u8],
-        name: &[u8],
-        path: &[u8],
-        (a, b): (&Node, &Node),
-    ) -> Result<()> {
+    fn parts(&mut self, dir: &[u8], name: &[u8], (a, b): (&Node, &Node)) -> Result<()> {
         let size = a.size.min(b.size);
         if size == 0 {
             return Ok(());
