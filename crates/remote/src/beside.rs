@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::error::{Error, Kind, Result};
-use crate::location::{Address, Location, Reference};
+use crate::location::{Address, Location, Reference, sha256_hex};
 use crate::registry::{self, Registry, media, referrers, unhex};
 use crate::retry::RetryPolicy;
 use crate::runtime::runtime;
@@ -34,11 +34,12 @@ pub(crate) const SIGNATURE_MAX: usize = 64 << 10;
 /// Location of an image that was signed by a certificate, and its root hash. The location names the image by its digest, if
 /// it has one. The root hash is `None` for several images in a registry, whose manifest states theirs.
 ///
-/// Each image of a manifest and each device needs a signature of its root hash. The list of devices beside an object needs one
-/// too, which [`Options::trust`](crate::Options::trust) verifies when the devices are opened.
+/// Each image of a manifest and each device needs a signature of its root hash. If there are several, the digest of the manifest
+/// needs one too: signed images and devices cannot be combined in another way. The list of devices beside an object needs one as
+/// well, which [`Options::trust`](crate::Options::trust) verifies when the devices are opened.
 ///
 /// # Errors
-/// `Untrusted` if a root hash has no signature by the certificate; other kinds of [`Error`].
+/// `Untrusted` if the certificate has not signed one of them; other kinds of [`Error`].
 pub fn trusted(
     location: &Location,
     certificate: &Certificate,
@@ -57,12 +58,28 @@ pub fn trusted(
             let find = async {
                 let manifest = registry::image(&registry, &reference.version).await?;
                 let images = registry::images(&registry, &manifest.object)?;
-                let kind = media::ROOT_SIGNATURE;
                 let digest = manifest.digest;
-                let found = referrers::contents(&registry, &digest, kind, SIGNATURE_MAX).await?;
-                Ok((digest, images, found))
+                let of = |kind| referrers::contents(&registry, &digest, kind, SIGNATURE_MAX);
+                let signatures = of(media::ROOT_SIGNATURE).await?;
+                let is_one = matches!(&images[..], [image] if image.devices.is_empty());
+                let combination = match is_one {
+                    true => None,
+                    false => Some(of(media::MANIFEST_SIGNATURE).await?),
+                };
+                Ok((digest, images, signatures, combination))
             };
-            let (digest, images, signatures) = runtime()?.block_on(find)?;
+            let (digest, images, signatures, combination) = runtime()?.block_on(find)?;
+            if let Some(found) = combination {
+                let digest = sha256_hex(&digest).and_then(unhex);
+                let mut found = found.iter();
+                let is_signed =
+                    |digest| found.any(|signature| certificate.has_signed(&digest, signature));
+                if !digest.is_some_and(is_signed) {
+                    return Err(refused(
+                        "the manifest, which combines layers and devices, has no signature by the certificate",
+                    ));
+                }
+            }
             let pinned = Location::of_image(Reference {
                 version: digest,
                 ..reference.clone()

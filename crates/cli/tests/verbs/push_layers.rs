@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tuff_testkit::http::{Answer, Server};
-use tuff_testkit::registry::Registry;
+use tuff_testkit::registry::{Registry, digest};
 
 /// Image `i` with a hash tree, and the image `delta` of other files, whose base it is.
 fn with_delta(name: &str) -> Place {
@@ -197,7 +197,26 @@ fn every_device_needs_a_signature() {
     };
     let tag = listed("team/app").replace(':', "-");
     let signatures = registry.manifest("team/app", &tag).unwrap();
-    assert_eq!(signatures["manifests"].as_array().unwrap().len(), 2);
+    assert_eq!(signatures["manifests"].as_array().unwrap().len(), 3);
+    // Another manifest of signed parts, with copies of all signatures.
+    let mut manifest = registry.manifest("team/app", &listed("team/app")).unwrap();
+    let kind = manifest["mediaType"].as_str().unwrap().to_owned();
+    manifest["annotations"]["org.example"] = "changed".into();
+    let bytes = manifest.to_string().into_bytes();
+    registry.add_manifest("team/app", "mixed", &kind, &bytes);
+    let tag = digest(&bytes).replace(':', "-");
+    let copies = signatures.to_string();
+    let kind = signatures["mediaType"].as_str().unwrap();
+    registry.add_manifest("team/app", &tag, kind, copies.as_bytes());
+    let mixed = url.replace("v1", "mixed");
+    good(&place, &[], &["check", "-q", &mixed]);
+    let out = run(&place, &[], &["check", "-q", "--trust", "a.pem", &mixed]);
+    assert_eq!(code(&out), 6, "{}", stderr(&out));
+    assert!(
+        stderr(&out).contains("the manifest, which combines layers and devices"),
+        "{}",
+        stderr(&out)
+    );
     // Layers are signed one by one, too.
     let layered = url.replace("v1", "v2");
     good(

@@ -4,12 +4,13 @@ use super::blob::Blob;
 use super::manifest::documents;
 use super::options::{PushOptions, Pushed};
 use super::referrer;
-use super::signatures::signatures;
+use super::signatures::{sign, signatures};
 use super::uploader::Uploader;
 use super::watch::Watch;
 use crate::error::Result;
 use crate::registry::{Registry, digest, media};
 use serde_json::json;
+use sha2::{Digest, Sha256};
 
 /// Uploads an image under a tag.
 pub(crate) async fn push(
@@ -32,6 +33,7 @@ pub(crate) async fn push(
     let manifest_len = documents.manifest.len();
     uploader.blob(&Blob::small(documents.config)).await?;
     let manifest = digest(&documents.manifest);
+    let sha256 = Sha256::digest(&documents.manifest).into();
     // A tag names the index, and the index the manifest, which therefore comes first.
     let (version, index) = match documents.index {
         Some(index) => (manifest.as_str(), Some(index)),
@@ -52,6 +54,11 @@ pub(crate) async fn push(
     }
     for signature in signatures(layers, options, watch)? {
         let content = (media::ROOT_SIGNATURE, media::PKCS7, signature);
+        referrer::push(&uploader, &subject, content).await?;
+    }
+    if let (Some(signer), [_, _, ..]) = (&options.signer, layers) {
+        let signature = sign(signer, &sha256, watch)?;
+        let content = (media::MANIFEST_SIGNATURE, media::PKCS7, signature);
         referrer::push(&uploader, &subject, content).await?;
     }
     Ok(Pushed {

@@ -18,7 +18,10 @@ pub(crate) const PROFILE: &str = "application/vnd.tuff.profile.v1";
 /// Signature of the root hash of an image, among its referrers.
 pub(crate) const ROOT_SIGNATURE: &str = "application/vnd.tuff.roothash-signature.v1";
 
-/// Content of such a referrer: PKCS #7 in DER.
+/// Signature of the digest of the manifest of an image with several layers or devices, among its referrers.
+pub(crate) const MANIFEST_SIGNATURE: &str = "application/vnd.tuff.manifest-signature.v1";
+
+/// Content of both: PKCS #7 in DER.
 pub(crate) const PKCS7: &str = "application/pkcs7-signature";
 
 /// Manifests that are read, as the value of `Accept`.
