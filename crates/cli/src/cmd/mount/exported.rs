@@ -13,6 +13,7 @@ use super::args::Args;
 use super::kernel;
 use super::options::Mounting;
 use super::prefetch;
+use crate::counters_socket::Device;
 use crate::image::OpenArgs;
 use crate::remote::{self, RemoteImage};
 use std::io::Write;
@@ -42,7 +43,7 @@ pub(super) struct Exported {
     /// Directory of the mount: absolute, without symlinks.
     pub(super) dir: PathBuf,
     /// Device number of the kernel's filesystem, major and minor.
-    pub(super) device: (u32, u32),
+    pub(super) device: Device,
 }
 
 /// Returns the reason why the kernel cannot mount an image as it is asked to.
@@ -111,14 +112,7 @@ pub(super) fn mount(
     };
     let session = Session::start(Arc::clone(handler), mountpoint, options).map_err(shown)?;
     // The child holds the directory. Unless it mounts, its end closes the last reference to the export.
-    let mounted = run_child(Stdio::from(root), devices);
-    let device = mounted.and_then(|()| {
-        let found = mountpoint::find(&dir).map_err(shown)?;
-        found
-            .map(|m| m.device)
-            .ok_or_else(|| "it is unmounted already".to_owned())
-    });
-    match device {
+    match run_child(Stdio::from(root), devices) {
         Ok(device) => Ok(Exported {
             session,
             dir,
@@ -131,8 +125,8 @@ pub(super) fn mount(
     }
 }
 
-/// Runs this program again, to mount from the export whose root directory is `root`.
-fn run_child(root: Stdio, devices: usize) -> Result<(), String> {
+/// Runs this program again, to mount from the export whose root directory is `root`. Returns the device number of the mount.
+fn run_child(root: Stdio, devices: usize) -> Result<Device, String> {
     let failed = |e: std::io::Error| format!("cannot start the process that mounts: {e}");
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_else(|| "tuff".into());
@@ -144,9 +138,14 @@ fn run_child(root: Stdio, devices: usize) -> Result<(), String> {
         .stderr(Stdio::inherit())
         .output()
         .map_err(failed)?;
+    let said = String::from_utf8_lossy(&child.stdout).trim().to_owned();
+    let number = |text: &str| text.parse().ok();
+    let device = said
+        .split_once(':')
+        .and_then(|(major, minor)| Some((number(major)?, number(minor)?)));
     match child.status.success() {
-        true => Ok(()),
-        false => Err(String::from_utf8_lossy(&child.stdout).trim().to_owned()),
+        true => device.ok_or_else(|| format!("the process that mounts printed {said:?}")),
+        false => Err(said),
     }
 }
 
@@ -155,10 +154,14 @@ pub(super) fn is_child() -> bool {
     std::env::var_os(MARK).is_some()
 }
 
-/// Mounts from the export whose root directory is the standard input. Prints the reason if that is not possible.
+/// Mounts from the export whose root directory is the standard input. Prints the device number, or the reason if that is not
+/// possible.
 pub(super) fn mount_from_input(args: &Args, mounting: &Mounting) -> ExitCode {
     match attach(args, mounting) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok((major, minor)) => {
+            let _ = writeln!(std::io::stdout(), "{major}:{minor}");
+            ExitCode::SUCCESS
+        }
         Err(why) => {
             let _ = writeln!(std::io::stdout(), "{why}");
             ExitCode::FAILURE
@@ -166,7 +169,7 @@ pub(super) fn mount_from_input(args: &Args, mounting: &Mounting) -> ExitCode {
     }
 }
 
-fn attach(args: &Args, mounting: &Mounting) -> Result<(), String> {
+fn attach(args: &Args, mounting: &Mounting) -> Result<Device, String> {
     let dir = std::fs::canonicalize(&args.dir).map_err(|e| e.to_string())?;
     let (source, _) = name(&args.image.image);
     let devices = std::env::var(MARK)
@@ -180,7 +183,11 @@ fn attach(args: &Args, mounting: &Mounting) -> Result<(), String> {
             // The store reads ahead, and a second copy of the image would fill the page cache.
             KernelErofs::open(&source, &devices, FileReads::Direct, mounting.flags)
         })
-        .and_then(|mount| mount.attach(&dir));
+        .and_then(|mount| {
+            let device = mount.device()?;
+            mount.attach(&dir)?;
+            Ok(device)
+        });
     mounted.map_err(kernel::reason)
 }
 
