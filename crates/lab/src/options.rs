@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Programs whose path can be given.
-const PROGRAMS: &str =
-    "tuff mkfs.erofs fsck.erofs erofsfuse mksquashfs unsquashfs squashfuse squashfuse_ll fio rsync";
+const PROGRAMS: &str = "tuff mkfs.erofs fsck.erofs erofsfuse mksquashfs unsquashfs squashfuse squashfuse_ll mkdwarfs \
+                        dwarfsextract dwarfs fio rsync";
 
 /// Callback that receives each line of a record.
 pub type Emit<'a> = &'a mut dyn FnMut(&Line) -> Result<()>;

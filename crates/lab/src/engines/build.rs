@@ -3,15 +3,15 @@
 use super::tool::{Plan, Tool};
 use crate::engines::settings::{Algorithm, Dedupe, Fragments, Settings};
 
-/// Returns the name of an algorithm in the options of `tuff build`, mkfs.erofs and mksquashfs.
-fn names(algorithm: Algorithm) -> [Option<&'static str>; 3] {
+/// Returns the name of an algorithm in the options of `tuff build`, mkfs.erofs, mksquashfs and mkdwarfs.
+fn names(algorithm: Algorithm) -> [Option<&'static str>; 4] {
     match algorithm {
-        Algorithm::Lz4 => ["lz4"; 3].map(Some),
-        Algorithm::Lz4hc => ["lz4hc", "lz4hc", "lz4"].map(Some),
-        Algorithm::Deflate => ["deflate", "deflate", "gzip"].map(Some),
-        Algorithm::Libdeflate => [None, Some("libdeflate"), None],
-        Algorithm::Lzma => ["lzma", "lzma", "xz"].map(Some),
-        Algorithm::Zstd => ["zstd"; 3].map(Some),
+        Algorithm::Lz4 => ["lz4"; 4].map(Some),
+        Algorithm::Lz4hc => ["lz4hc", "lz4hc", "lz4", "lz4hc"].map(Some),
+        Algorithm::Deflate => [Some("deflate"), Some("deflate"), Some("gzip"), None],
+        Algorithm::Libdeflate => [None, Some("libdeflate"), None, None],
+        Algorithm::Lzma => ["lzma", "lzma", "xz", "lzma"].map(Some),
+        Algorithm::Zstd => ["zstd"; 4].map(Some),
     }
 }
 
@@ -148,6 +148,41 @@ pub(super) fn mksquashfs(plan: &mut Plan, s: &Settings) -> Result<(), String> {
         }
         Some(Dedupe::Content) => Err("mksquashfs deduplicates whole files only".to_owned()),
     }
+}
+
+/// A level without an algorithm selects mkdwarfs's set of settings of this level (`-l`).
+pub(super) fn mkdwarfs(plan: &mut Plan, s: &Settings) -> Result<(), String> {
+    not_ours(plan.tool, s)?;
+    let tails = s.inline_tails == Some(true) || s.fragment_cluster.is_some();
+    if tails || matches!(s.fragments, Some(Fragments::Tails | Fragments::All)) {
+        return Err("mkdwarfs packs neither tails nor fragments".to_owned());
+    }
+    if s.dedupe.is_some() {
+        return Err("mkdwarfs has no option for the scope of dedupe".to_owned());
+    }
+    plan.words(["--no-progress", "--log-level=error"]);
+    // Otherwise, it omits these files, and its threads that compress yield to other processes.
+    plan.words(["--with-devices", "--with-specials", "--compress-niceness=0"]);
+    match (s.algorithm, s.level) {
+        (None, None) => {}
+        (None, Some(level)) => plan.word(format!("-l{level}")),
+        (Some(Algorithm::Lz4), Some(_)) => return Err("mkdwarfs has no level for lz4".to_owned()),
+        (Some(_), level) => {
+            let name = name(plan.tool, s, 3)?.unwrap_or_default();
+            let level = level.map_or(String::new(), |level| format!(":level={level}"));
+            plan.words(["-C", &(name.to_owned() + &level)]);
+        }
+    }
+    match s.cluster {
+        None => {}
+        Some(size) if size.0.is_power_of_two() => plan.word(format!("-S{}", size.0.ilog2())),
+        Some(size) => {
+            return Err(format!(
+                "the block size of mkdwarfs is a power of two, not {size}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Rejects settings that only Tuff supports.

@@ -61,6 +61,7 @@ pub(crate) fn version(program: &Path) -> String {
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     let argument = match &*name {
         name if name.ends_with("squashfs") => "-version",
+        name if name.contains("dwarfs") => "-h",
         name if name.starts_with("mkfs.") || name.starts_with("fsck.") => "-V",
         _ => "--version",
     };
@@ -95,7 +96,7 @@ pub(crate) fn numbers(version: &str) -> [u32; 2] {
 }
 
 fn number(version: &str) -> &str {
-    let mut words = version.split([' ', '(', ')', 'v']);
+    let mut words = version.split([' ', '(', ')', ',', 'v']);
     let number = words.find(|w| w.starts_with(|c: char| c.is_ascii_digit()));
     number.unwrap_or("?")
 }
@@ -118,6 +119,7 @@ mod tests {
             ("mkfs.erofs (erofs-utils) 1.9.3", "1.9.3"),
             ("mksquashfs version 4.5.1 (2022/03/17)", "4.5.1"),
             ("fsck.erofs (erofs-utils) v1.8", "1.8"),
+            ("dwarfs (v0.15.3, fuse version 312)", "0.15.3"),
             ("unknown version", "?"),
         ] {
             assert_eq!(number(line), expected, "{line}");

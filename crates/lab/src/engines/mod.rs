@@ -13,7 +13,7 @@ pub mod settings;
 mod tool;
 
 use crate::engines::settings::{Action, Settings};
-use build::{mkfs_erofs, mksquashfs, tuff_build};
+use build::{mkdwarfs, mkfs_erofs, mksquashfs, tuff_build};
 
 pub use found::Found;
 pub(crate) use found::{is_program, numbers, search, version};
@@ -36,6 +36,8 @@ pub fn plan(
         (Tool::Tuff, Action::Build) => tuff_build(&mut plan, settings)?,
         (Tool::MkfsErofs, Action::Build) => mkfs_erofs(&mut plan, settings)?,
         (Tool::Mksquashfs, Action::Build) => mksquashfs(&mut plan, settings)?,
+        (Tool::Mkdwarfs, Action::Build) => mkdwarfs(&mut plan, settings)?,
+        (Tool::Dwarfsextract, Action::Extract) => {}
         (Tool::Tuff, Action::Extract | Action::Check) => plan.word(action.to_string()),
         (Tool::FsckErofs, Action::Extract) => plan.word("--extract={TARGET}"),
         (Tool::FsckErofs, Action::Check) => plan.word("--extract"),
@@ -49,6 +51,8 @@ pub fn plan(
         (Tool::MkfsErofs, _) => plan.words(["{IMAGE}", "{TREE}"]),
         (Tool::Tuff, Action::Build) => plan.words(["{TREE}", "{IMAGE}"]),
         (Tool::Tuff, Action::Extract) => plan.words(["{IMAGE}", "{TARGET}"]),
+        (Tool::Mkdwarfs, _) => plan.words(["-i", "{TREE}", "-o", "{IMAGE}"]),
+        (Tool::Dwarfsextract, _) => plan.words(["-i", "{IMAGE}", "-o", "{TARGET}"]),
         // mksquashfs requires its operands before the options.
         (Tool::Mksquashfs, _) => {
             plan.template
@@ -83,6 +87,7 @@ mod tests {
             let plans = plans(action, settings).into_iter().flatten();
             plans.map(|plan| plan.shown() + "\n").collect()
         };
+        let dwarfs = "mkdwarfs --no-progress --log-level=error --with-devices --with-specials --compress-niceness=0";
         assert_eq!(
             shown(Action::Build, lz4hc),
             "tuff build --quiet -z lz4hc:9 -C 64K --tail-packing=off --fragments=off --dedupe=off TREE IMAGE\n\
@@ -97,18 +102,31 @@ mod tests {
         );
         assert_eq!(
             shown(Action::Build, ""),
-            "tuff build --quiet TREE IMAGE\nmkfs.erofs --quiet IMAGE TREE\n\
-             mksquashfs TREE IMAGE -noappend -no-progress -quiet\n"
+            format!(
+                "tuff build --quiet TREE IMAGE\nmkfs.erofs --quiet IMAGE TREE\n\
+                 mksquashfs TREE IMAGE -noappend -no-progress -quiet\n{dwarfs} -i TREE -o IMAGE\n"
+            )
         );
         assert_eq!(
             shown(Action::Extract, ""),
             "tuff extract IMAGE TARGET\nfsck.erofs --extract=TARGET IMAGE\n\
-             unsquashfs -no-progress -dest TARGET IMAGE\n"
+             unsquashfs -no-progress -dest TARGET IMAGE\n\
+             dwarfsextract -i IMAGE -o TARGET\n"
         );
         assert_eq!(
             shown(Action::Check, ""),
             "tuff check IMAGE\nfsck.erofs --extract IMAGE\n"
         );
+        assert_eq!(
+            shown(Action::Build, "level = 4\ncluster = '1M'"),
+            format!("{dwarfs} -l4 -S20 -i TREE -o IMAGE\n")
+        );
+        let zstd = shown(
+            Action::Build,
+            "algorithm = 'zstd'\nlevel = 11\ncluster = '4M'",
+        );
+        let expected = format!("{dwarfs} -C zstd:level=11 -S22 -i TREE -o IMAGE\n");
+        assert!(zstd.ends_with(&expected), "{zstd}");
         let squashfs = plans(Action::Build, lz4hc)[3].clone().unwrap();
         assert_eq!(squashfs.notes, ["mksquashfs has one level of LZ4HC"]);
     }
@@ -123,6 +141,11 @@ mod tests {
             auto = 'size' => mksquashfs has no option to choose settings automatically
             kernel = '6.18' => mkfs.erofs has no option for the target kernel
             unaligned = true => mkfs.erofs has no option for unaligned clusters
+            algorithm = 'lz4', level = 3 => mkdwarfs has no level for lz4
+            algorithm = 'deflate' => mkdwarfs has no algorithm Deflate
+            cluster = '96K' => the block size of mkdwarfs is a power of two, not 96K
+            fragments = 'tails' => mkdwarfs packs neither tails nor fragments
+            dedupe = 'off' => mkdwarfs has no option for the scope of dedupe
             => unsquashfs cannot build";
         for (settings, expected) in cases.lines().filter_map(|line| line.split_once("=> ")) {
             let settings = &settings.replace(", ", "\n");

@@ -31,9 +31,9 @@ impl fmt::Display for Action {
 pub struct Settings {
     /// Compression algorithm of file data.
     pub algorithm: Option<Algorithm>,
-    /// Compression level on the scale of the algorithm.
+    /// Compression level on the scale of the algorithm. Without an algorithm, that of mkdwarfs.
     pub level: Option<u32>,
-    /// Size of a physical cluster of EROFS (compressed) or of a block of SquashFS (uncompressed).
+    /// Size of a physical cluster of EROFS (compressed) or of a block of SquashFS or DwarFS (uncompressed).
     pub cluster: Option<Size>,
     /// Tail packing of compressed files (EROFS).
     pub inline_tails: Option<bool>,

@@ -23,15 +23,23 @@ pub enum Tool {
     /// Extractor of SquashFS images.
     #[serde(rename = "unsquashfs")]
     Unsquashfs,
+    /// Builder of DwarFS images.
+    #[serde(rename = "mkdwarfs")]
+    Mkdwarfs,
+    /// Extractor of DwarFS images.
+    #[serde(rename = "dwarfsextract")]
+    Dwarfsextract,
 }
 
 /// All tools, in the order of their names in help and records.
-pub const TOOLS: [Tool; 5] = [
+pub const TOOLS: [Tool; 7] = [
     Tool::Tuff,
     Tool::MkfsErofs,
     Tool::FsckErofs,
     Tool::Mksquashfs,
     Tool::Unsquashfs,
+    Tool::Mkdwarfs,
+    Tool::Dwarfsextract,
 ];
 
 /// Filesystem format of an image.
@@ -42,14 +50,17 @@ pub enum Format {
     Erofs,
     /// SquashFS, built by mksquashfs.
     Squashfs,
+    /// DwarFS, built by mkdwarfs. No kernel mounts it.
+    Dwarfs,
 }
 
 impl Format {
-    /// Name of the filesystem type, as in mount(8).
+    /// Name of the filesystem type, as in mount(8) if a kernel has it.
     pub fn name(self) -> &'static str {
         match self {
             Format::Erofs => "erofs",
             Format::Squashfs => "squashfs",
+            Format::Dwarfs => "dwarfs",
         }
     }
 }
@@ -63,6 +74,8 @@ impl Tool {
             Tool::FsckErofs => "fsck.erofs",
             Tool::Mksquashfs => "mksquashfs",
             Tool::Unsquashfs => "unsquashfs",
+            Tool::Mkdwarfs => "mkdwarfs",
+            Tool::Dwarfsextract => "dwarfsextract",
         }
     }
 
@@ -71,6 +84,7 @@ impl Tool {
         match self {
             Tool::Tuff | Tool::MkfsErofs | Tool::FsckErofs => Format::Erofs,
             Tool::Mksquashfs | Tool::Unsquashfs => Format::Squashfs,
+            Tool::Mkdwarfs | Tool::Dwarfsextract => Format::Dwarfs,
         }
     }
 
@@ -79,6 +93,7 @@ impl Tool {
         match self.format() {
             Format::Erofs => erofs,
             Format::Squashfs => Tool::Mksquashfs,
+            Format::Dwarfs => Tool::Mkdwarfs,
         }
     }
 
@@ -104,7 +119,7 @@ pub struct Places<'a> {
     pub tree: &'a Path,
     /// Path of the image: output of a build, input of other actions.
     pub image: &'a Path,
-    /// Directory to extract to, which must not exist.
+    /// Directory to extract to, which must not exist. That of dwarfsextract must exist and be empty.
     pub target: &'a Path,
 }
 

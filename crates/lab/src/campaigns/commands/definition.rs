@@ -57,7 +57,7 @@ pub struct Task {
     /// Default settings of the runs, and settings of the images to extract or check.
     #[serde(default)]
     pub settings: Settings,
-    /// Builder of the EROFS images to extract or check. SquashFS images are built by mksquashfs.
+    /// Builder of the EROFS images to extract or check. SquashFS images are built by mksquashfs, DwarFS images by mkdwarfs.
     #[serde(default = "default_maker")]
     pub image_by: Tool,
     /// Participating tools, in the order of a round.

@@ -28,6 +28,8 @@ const BASES: (&str, &[&str]) = (
 );
 /// The same for comparisons with SquashFS.
 const SQUASHFS: (&str, &[&str]) = ("tool", &["mksquashfs", "mksquashfs, kernel"]);
+/// The same for comparisons with DwarFS.
+const DWARFS: (&str, &[&str]) = ("tool", &["mkdwarfs", "dwarfsextract"]);
 
 const TABLE: Table = Table {
     rows: &["tree", "task", "tool"],
@@ -53,8 +55,11 @@ const ALL: &[Figure] = &[WALL, RATE, CPU, MEMORY, IMAGE];
 
 /// Renders the tables of a record as Markdown.
 pub(crate) fn render(record: &Record) -> String {
+    let mut tools = record.samples.iter().filter_map(|s| s.cell.get("tool"));
+    let of_dwarfs = tools.any(|tool| DWARFS.1.contains(&&**tool));
     let base = match record.campaign() {
         "backup" => SQUASHFS,
+        _ if of_dwarfs => DWARFS,
         _ => BASES,
     };
     let mut out = table::heading(record);

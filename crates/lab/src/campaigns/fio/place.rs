@@ -213,6 +213,7 @@ impl Setting<'_> {
                 let program = program.unwrap_or_else(|| "mksquashfs".into());
                 helper::output(program, paths.into_iter().chain(options))
             }
+            Format::Dwarfs => return Ok(Err("DwarFS is not part of this campaign".to_owned())),
         };
         Ok(built.map(|_| ()).map_err(|e| e.to_string()))
     }

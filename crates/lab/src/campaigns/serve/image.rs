@@ -25,7 +25,12 @@ const MAKING: Duration = Duration::from_secs(3600);
 /// compresses files of Btrfs.
 const WRITABLE: [&str; 4] = ["mkfs.ext4", "mkfs.xfs", "mkfs.btrfs", "mkfs.f2fs"];
 /// Programs that build an image of the tree.
-const BUILDERS: [Tool; 3] = [Tool::Tuff, Tool::MkfsErofs, Tool::Mksquashfs];
+const BUILDERS: [Tool; 4] = [
+    Tool::Tuff,
+    Tool::MkfsErofs,
+    Tool::Mksquashfs,
+    Tool::Mkdwarfs,
+];
 
 /// Image built from the tree.
 #[derive(Clone, Debug, Deserialize)]
@@ -33,7 +38,7 @@ const BUILDERS: [Tool; 3] = [Tool::Tuff, Tool::MkfsErofs, Tool::Mksquashfs];
 pub struct ImageSpec {
     /// Name in tables, unique among the images.
     pub name: String,
-    /// Program that builds the image: `tuff`, `mkfs.erofs`, `mksquashfs`, or that of a writable filesystem.
+    /// Program that builds the image: `tuff`, `mkfs.erofs`, `mksquashfs`, `mkdwarfs`, or that of a writable filesystem.
     #[serde(default = "default_maker")]
     pub by: String,
     /// Settings of the build.

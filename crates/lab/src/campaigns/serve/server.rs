@@ -33,6 +33,8 @@ pub enum Server {
     /// FUSE server of SquashFS images with the low-level interface.
     #[serde(rename = "squashfuse_ll")]
     SquashfuseLl,
+    /// FUSE server of DwarFS images.
+    Dwarfs,
 }
 
 impl Server {
@@ -44,6 +46,7 @@ impl Server {
             Server::Erofsfuse => Some("erofsfuse"),
             Server::Squashfuse => Some("squashfuse"),
             Server::SquashfuseLl => Some("squashfuse_ll"),
+            Server::Dwarfs => Some("dwarfs"),
         }
     }
 
@@ -52,7 +55,8 @@ impl Server {
         match self {
             Server::Tuff | Server::Erofsfuse => filesystem == Format::Erofs.name(),
             Server::Squashfuse | Server::SquashfuseLl => filesystem == Format::Squashfs.name(),
-            Server::Kernel => true,
+            Server::Dwarfs => filesystem == Format::Dwarfs.name(),
+            Server::Kernel => filesystem != Format::Dwarfs.name(),
         }
     }
 

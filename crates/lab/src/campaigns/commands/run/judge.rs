@@ -94,6 +94,7 @@ impl Session<'_> {
                 let reader = match format {
                     Format::Erofs => Tool::Tuff,
                     Format::Squashfs => Tool::Unsquashfs,
+                    Format::Dwarfs => Tool::Dwarfsextract,
                 };
                 let judge = Judge::ExtractedBy(reader);
                 let unread = |why: String| {
@@ -106,6 +107,7 @@ impl Session<'_> {
                 let plan = engines::plan(reader, Action::Extract, &Settings::default(), &[])
                     .map_err(Error::Usage)?;
                 workspace::remove(self.work.target())?;
+                self.prepare_target(reader, source)?;
                 let arguments = plan.arguments(self.places(source, image));
                 let verdict = match self.run_unmeasured(&found.path, &arguments, DAMAGE_LIMIT) {
                     Ok(_) => {
@@ -134,6 +136,19 @@ impl Session<'_> {
             Err(said) => Some(format!("on a damaged image, {said}")),
         };
         Ok(unread(Judge::Damage, wrong))
+    }
+
+    /// Creates the target directory if the tool is dwarfsextract, which requires one. It has the mode of the source, because
+    /// dwarfsextract does not restore it.
+    pub(super) fn prepare_target(&self, tool: Tool, source: &Source<'_>) -> Result<()> {
+        if tool != Tool::Dwarfsextract {
+            return Ok(());
+        }
+        let target = self.work.target();
+        let root = source.path.metadata().at("stat", &source.path)?;
+        std::fs::create_dir(target)
+            .and_then(|()| std::fs::set_permissions(target, root.permissions()))
+            .at("create", target)
     }
 
     /// Returns the message of a tool without local paths.

@@ -449,6 +449,7 @@ impl Session<'_> {
         for _ in 0..=self.conditions.retries {
             stop::check()?;
             self.work.clear_results()?;
+            self.prepare_target(subject.found.tool, source)?;
             if task.cold {
                 workspace::forget_caches(&subject.found.path)?;
             }
