@@ -533,6 +533,68 @@ fn clusters_that_a_random_reader_returns_to_are_pushed_page_aligned() {
     }
 }
 
+/// Regression: a random reader of a file larger than the cache decoded a cluster for nearly every page, if clusters decode to
+/// more than 1 MiB or are those of fragments.
+#[test]
+fn long_clusters_and_long_fragments_are_pushed_after_few_decodes() {
+    const PIECE: u64 = 1 << 20;
+    let scratch = Scratch::new("serve-long");
+    let source = scratch.path().join("source");
+    std::fs::create_dir_all(&source).unwrap();
+    // Moves the other file in the packed inode.
+    std::fs::write(source.join("before"), text(300_001, 6)).unwrap();
+    let whole = text(12_000_000, 5);
+    std::fs::write(source.join("file"), &whole).unwrap();
+    for fragments in [Fragments::Off, Fragments::All] {
+        let bytes = built(&source, |o| {
+            compress(Method::Zstd, 1, 256 << 10)(o);
+            (o.layout.fragments, o.layout.fragment_cluster) = (fragments, 256 << 10);
+        });
+        let options = ServeOptions {
+            push: true,
+            budget: 5 << 20,
+            ..ServeOptions::default()
+        };
+        let server = Server::new(sample::open(&bytes), options);
+        let inode = server.image().resolve(b"file").unwrap();
+        let (mut session, mut other) = (server.session(), server.session());
+        let (mut page, mut buf) = (vec![0; 4096], Vec::new());
+        let (mut random, mut longest) = (Rng::new(3), 0);
+        let mut cached = vec![false; whole.len().div_ceil(4096)];
+        for _ in 0..3000 {
+            let number = random.below(cached.len());
+            if std::mem::replace(&mut cached[number], true) {
+                continue;
+            }
+            let at = number as u64 * 4096;
+            let n = server.read(&mut session, &inode, at, &mut page).unwrap();
+            assert_eq!(page[..n], whole[at as usize..][..n]);
+            let Some(range) = server.take_push(&mut session) else {
+                continue;
+            };
+            longest = longest.max(range.len);
+            let (mut offset, end) = (range.offset, range.offset + range.len as u64);
+            while offset < end {
+                let len = (end - offset).min(PIECE - offset % PIECE) as usize;
+                let piece = PushRange {
+                    offset,
+                    len,
+                    step: None,
+                };
+                let read = server.read_pushed(&mut other, &inode, &piece, &mut buf);
+                let (from, pages) = read.unwrap();
+                assert_eq!(buf[pages.clone()], whole[from as usize..][..pages.len()]);
+                let first = from as usize / 4096;
+                cached[first..first + pages.len().div_ceil(4096)].fill(true);
+                offset += len as u64;
+            }
+        }
+        assert!(longest > PIECE as usize, "{fragments:?}: {longest}");
+        let decodes: u64 = server.counters().decodes.iter().sum();
+        assert!(decodes < 100, "{fragments:?}: {decodes}");
+    }
+}
+
 #[test]
 fn new_clusters_are_decoded_completely_after_frequent_reuse() {
     let scratch = Scratch::new("serve-once");

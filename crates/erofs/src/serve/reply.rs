@@ -2,6 +2,7 @@
 //! reference.
 
 use super::cluster_cache::CachedCluster;
+use crate::read::Extent;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ pub(crate) struct ClusterReference {
 }
 
 /// Range of a file to push to a cache above the server: see
-/// [`Server::take_push`](super::Server::take_push).
+/// [`Server::take_push`](super::Server::take_push). A range longer than 1 MiB is read in pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PushRange {
     /// File offset. Unit: bytes.
@@ -28,6 +29,20 @@ pub struct PushRange {
 }
 
 impl PushRange {
+    /// Returns the part of a range of the packed inode that is in a fragment, as a range of the file. `start`: position of the
+    /// fragment in the packed inode. `extent`: the fragment in the file.
+    pub(crate) fn moved(self, start: u64, extent: &Extent) -> Option<Self> {
+        let from = self.offset.max(start);
+        let end = self.offset.saturating_add(self.len as u64);
+        let to = end.min(start.saturating_add(extent.len));
+        (from < to).then(|| Self {
+            offset: extent.offset + (from - start),
+            // Fits: at most the length of the range.
+            len: (to - from) as usize,
+            step: self.step,
+        })
+    }
+
     /// Returns the part of the range that consists of whole pages of 4096 bytes. The last page of a
     /// file of `size` bytes may be shorter.
     pub(crate) fn pages(&self, size: u64) -> Range<usize> {

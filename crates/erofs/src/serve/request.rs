@@ -27,6 +27,10 @@ const REFERENCES_MAX: usize = 16;
 /// Maximum number of extents that a request postpones because other threads decode them.
 const LATER_MAX: usize = 4;
 
+/// Length from which a fragment is treated like a file of its own: shorter ones are mostly read as a whole, by one request.
+/// Unit: bytes.
+const LONG_FRAGMENT_MIN: u64 = 128 << 10;
+
 /// Requested part of an extent.
 #[derive(Clone, Copy)]
 struct ExtentPart {
@@ -190,19 +194,25 @@ impl Server {
                 ),
             ));
         }
-        // Files that are read together have their fragments together.
+        // Short files that are read together have their fragments together.
+        let is_long = part.extent.len >= LONG_FRAGMENT_MIN;
         let mut inner = OutputBuffer {
             buf: &mut out.buf[at..],
             len: take,
             base: out.base + at,
             by_reference: out.by_reference,
-            // Offsets are those of the packed inode, not of the requested file.
-            push: false,
-            stride: None,
-            clustered: true,
+            push: out.push && is_long,
+            stride: out.stride.filter(|_| is_long),
+            clustered: out.clustered || !is_long,
         };
+        let other = session.push.take();
         // One level of recursion: the packed inode has no fragments of its own.
-        self.fill(session, inode, from, &mut inner)
+        let done = self.fill(session, inode, from, &mut inner);
+        let pushed = session.push.take();
+        // Fits: the part begins at `from`.
+        let pushed = pushed.and_then(|range| range.moved(from - part.skip, &part.extent));
+        session.push = pushed.or(other);
+        done
     }
 
     fn inline(&self, session: &mut Session, part: ExtentPart, dst: &mut [u8]) -> Result<()> {
@@ -307,10 +317,11 @@ impl Server {
             }
         };
         let trial = |n| policy::trial_one_in(algorithm, n);
-        if seen && out.push && len <= policy::BUFFER_MAX && self.decoded.is_pushed(trial) {
+        if seen && out.push && self.decoded.is_pushed(trial) {
             // The push decodes the cluster, so the reader gets a part without delay. If the cluster
-            // is to be decoded at its first use anyway, one decode serves both.
-            seen = at_once;
+            // is to be decoded at its first use anyway, one decode serves both. A long cluster is cached, and pushed in
+            // pieces.
+            seen = at_once || len > policy::BUFFER_MAX;
             session.push = Some(PushRange {
                 offset: extent.offset,
                 // Fits: at most the decoded length.

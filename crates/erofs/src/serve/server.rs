@@ -347,7 +347,7 @@ impl Server {
     }
 
     /// Decodes a range to push into `buf`. Returns the file offset of its whole pages, and their
-    /// position in `buf`. The decoded bytes are not cached.
+    /// position in `buf`. No pages are returned for ranges longer than 1 MiB.
     ///
     /// # Errors
     /// As [`read`](Self::read).

@@ -26,6 +26,9 @@ use zerocopy::IntoBytes;
 /// Maximum number of queued ranges.
 const WAITING: usize = 8;
 
+/// Longest range that is read at once. Unit: bytes.
+const READ_MAX: u64 = 1 << 20;
+
 /// Longest notification. The kernel locks its pages meanwhile. Unit: bytes.
 const NOTICE_MAX: usize = 64 << 10;
 
@@ -88,28 +91,50 @@ pub(crate) fn run(
         if !works {
             continue;
         }
-        let Ok((offset, bytes)) = read(&rest, &mut buffer) else {
-            // A request for the range will report the error.
-            ahead = Ahead::default();
-            continue;
-        };
-        if bytes.is_empty() {
-            // End of the file.
-            ahead = Ahead::default();
-        }
-        works = match store(&fuse, rest.node, offset, bytes) {
-            // The inode was forgotten, or the filesystem unmounted.
-            Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => true,
-            // Memory is short, or a signal arrived.
-            Err(Errno::NOMEM | Errno::INTR | Errno::AGAIN) => true,
-            Err(e) => {
-                log.line(format_args!(
-                    "the kernel takes no data that it did not ask for: {e}"
-                ));
-                false
+        for piece in pieces(rest) {
+            let Ok((offset, bytes)) = read(&piece, &mut buffer) else {
+                // A request for the range will report the error.
+                ahead = Ahead::default();
+                break;
+            };
+            if bytes.is_empty() {
+                // End of the file.
+                ahead = Ahead::default();
             }
-        };
+            match store(&fuse, rest.node, offset, bytes) {
+                Ok(()) => {}
+                // The inode was forgotten, or the filesystem unmounted.
+                Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => break,
+                // Memory is short, or a signal arrived.
+                Err(Errno::NOMEM | Errno::INTR | Errno::AGAIN) => break,
+                Err(e) => {
+                    log.line(format_args!(
+                        "the kernel takes no data that it did not ask for: {e}"
+                    ));
+                    works = false;
+                    break;
+                }
+            }
+        }
     }
+}
+
+/// Splits a range at multiples of [`READ_MAX`] in the file, which are multiples of the page size.
+fn pieces(range: PushRange) -> impl Iterator<Item = PushRange> {
+    let end = range.offset.saturating_add(range.len as u64);
+    let mut offset = range.offset;
+    std::iter::from_fn(move || {
+        let left = end - offset;
+        let len = left.min(READ_MAX - offset % READ_MAX);
+        let piece = PushRange {
+            offset,
+            // Fits: at most READ_MAX.
+            len: len as usize,
+            ..range
+        };
+        offset += len;
+        (left > 0).then_some(piece)
+    })
 }
 
 /// Steps of one strided reader that are stored ahead of its requests.
@@ -217,6 +242,30 @@ mod tests {
         // Another reader.
         ahead.note(&rest(2, 0));
         assert_eq!(all(&mut ahead), [200, 400, 600, 800]);
+    }
+
+    #[test]
+    fn long_ranges_are_read_in_pieces_without_gaps() {
+        let of = |offset, len| {
+            let range = PushRange {
+                len,
+                ..rest(1, offset)
+            };
+            let pieces = pieces(range).map(|piece| (piece.offset, piece.len));
+            pieces.collect::<Vec<_>>()
+        };
+        let mib = 1 << 20;
+        assert_eq!(of(5, 4096), [(5, 4096)]);
+        assert_eq!(of(5, 0), []);
+        assert_eq!(
+            of(mib - 10, (2 << 20) + 20),
+            [
+                (mib - 10, 10),
+                (mib, 1 << 20),
+                (2 * mib, 1 << 20),
+                (3 * mib, 10)
+            ]
+        );
     }
 
     #[test]
