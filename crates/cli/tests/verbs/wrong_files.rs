@@ -220,7 +220,18 @@ fn every_verb_names_the_image_that_is_damaged() {
     let at = inode["position"].as_u64().unwrap() as usize;
     // The type of the directory.
     place.damage("bad", at + 5, |_| 0xe0);
-    let verbs: [&[&str]; 8] = [
+    let extents = place.json(&["extents", "--json", "i", "dir/text"]);
+    let at = extents[0]["physical"].as_u64().unwrap() as usize;
+    let mut bytes = fs::read(place.path("i")).unwrap();
+    bytes[at..at + 4000].fill(0xff);
+    fs::write(place.path("bad-content"), bytes).unwrap();
+    let out = place.run(&["diff", "i", "bad-content"]);
+    let said = stderr(&out);
+    assert_eq!(code(&out), 3, "{said}");
+    assert!(said.contains(": bad-content: /dir/text: "), "{said}");
+    let verbs: [&[&str]; 10] = [
+        &["diff", "i", "bad"],
+        &["diff", "bad", "m"],
         &["cat", "bad", "dir/text"],
         &["ls", "-R", "bad"],
         &["stat", "bad", "dir"],
