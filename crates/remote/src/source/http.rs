@@ -195,9 +195,12 @@ impl HttpObject {
                 continue;
             }
             let used = target.authorization.as_deref();
-            if is_denied && *renewals < RENEWALS_MAX && self.address.renew(&reply, used) {
+            if is_denied && *renewals < RENEWALS_MAX {
                 *renewals += 1;
-                continue;
+                // A signature may also expire between the redirect and its target's answer.
+                if self.address.renew(&reply, used) || reply.url != target.url {
+                    continue;
+                }
             }
             if known.is_none() && reply.url != target.url && status.is_success() {
                 *self.redirect() = Some(reply.url.clone());
