@@ -4,7 +4,7 @@
 //! * [`http`] is a web server whose answers a test chooses.
 //! * [`registry`] has the answers of a registry of container images.
 //! * [`openssl`] makes keys and certificates.
-//! * [`program`] makes executables, and runs commands that need a mount nobody uses.
+//! * [`program`] makes executables, and repeats commands while a mount is busy.
 //! * [`schema`] checks JSON output against a JSON Schema.
 //! * [`Rng`] is the random number generator of tests, crash campaigns and generated workloads.
 //! * `content` generates the bytes of files.

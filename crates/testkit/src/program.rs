@@ -1,7 +1,7 @@
-//! Programs that tests make, and commands that tests in other threads disturb.
+//! Executables that tests make, and commands that are repeated while a mount is busy.
 //!
-//! `install` writes them, never the test itself: another thread that starts a process would hand it the file while it is open
-//! for writing, and the kernel executes no such file ("Text file busy").
+//! `install` writes executables, never the test itself: another thread that starts a process would hand it the file while it is
+//! open for writing, and the kernel executes no such file ("Text file busy").
 
 use std::io::Write;
 use std::path::Path;

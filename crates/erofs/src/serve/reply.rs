@@ -31,7 +31,7 @@ pub struct PushRange {
 impl PushRange {
     /// Returns the part of a range of the packed inode that is in a fragment, as a range of the file. `start`: position of the
     /// fragment in the packed inode. `extent`: the fragment in the file.
-    pub(crate) fn moved(self, start: u64, extent: &Extent) -> Option<Self> {
+    pub(crate) fn in_fragment(self, start: u64, extent: &Extent) -> Option<Self> {
         let from = self.offset.max(start);
         let end = self.offset.saturating_add(self.len as u64);
         let to = end.min(start.saturating_add(extent.len));

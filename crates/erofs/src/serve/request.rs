@@ -210,7 +210,7 @@ impl Server {
         let done = self.fill(session, inode, from, &mut inner);
         let pushed = session.push.take();
         // Fits: the part begins at `from`.
-        let pushed = pushed.and_then(|range| range.moved(from - part.skip, &part.extent));
+        let pushed = pushed.and_then(|range| range.in_fragment(from - part.skip, &part.extent));
         session.push = pushed.or(other);
         done
     }

@@ -98,7 +98,7 @@ pub(crate) fn run(
                 break;
             };
             if bytes.is_empty() {
-                // End of the file.
+                // End of the file, or less than a page.
                 ahead = Ahead::default();
             }
             match store(&fuse, rest.node, offset, bytes) {
