@@ -1,6 +1,7 @@
 //! Checks of files and their paths.
 //!
 //! * Every path that a document names exists, and so does every identifier of four words or more, such as a test.
+//! * Every row of the trust model names a test that exists.
 //! * Documents for newcomers are short.
 //! * Every binary file has a recipe beside it.
 //! * Every Rust file is reached from its crate's root.
@@ -43,6 +44,10 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
         match file.extension().and_then(|e| e.to_str()) {
             Some("md") => {
                 findings.extend(too_long(file, &text));
+                if file == Path::new(TRUST) {
+                    let tests = test_functions(root, &files);
+                    findings.extend(untested(&text, &tests).map(|why| format!("{name}: {why}")));
+                }
                 for missing in named_identifiers(&text).difference(&known) {
                     findings.push(format!("{name}: names {missing}, which no source contains"));
                 }
@@ -64,6 +69,54 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
         }
     }
     findings
+}
+
+/// Table of who may lie about what.
+const TRUST: &str = "docs/design/trust.md";
+
+/// Findings about rows of the trust model: each names tests in its fourth cell, as code spans, and all of them exist.
+fn untested<'a>(text: &'a str, tests: &'a BTreeSet<String>) -> impl Iterator<Item = String> + 'a {
+    let rows = text.lines().filter(|line| line.starts_with("| "));
+    let rows = rows.map(|line| line.split('|').skip(1).collect::<Vec<_>>());
+    let rows = rows.filter(|cells| cells.len() == 5 && cells[3].trim() != "test");
+    rows.flat_map(move |cells| {
+        let names: Vec<_> = cells[3].split('`').skip(1).step_by(2).collect();
+        let place = format!("the row \"{}, {}\"", cells[0].trim(), cells[1].trim());
+        if names.is_empty() {
+            return vec![format!("{place} names no test")];
+        }
+        let missing = names.into_iter().filter(|name| !tests.contains(*name));
+        missing
+            .map(|name| format!("{place} names {name}, which is no test"))
+            .collect()
+    })
+}
+
+/// Names of all functions with the attribute `#[test]`, and of Python's test functions.
+fn test_functions(root: &Path, files: &[PathBuf]) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for file in files {
+        let Ok(text) = std::fs::read_to_string(root.join(file)) else {
+            continue;
+        };
+        let function = |line: &str, keyword: &str| -> Option<String> {
+            let rest = line.trim().strip_prefix(keyword)?;
+            Some(rest.split('(').next()?.to_owned())
+        };
+        match file.extension().and_then(|e| e.to_str()) {
+            Some("rs") => {
+                let mut lines = text.lines();
+                while lines.by_ref().any(|line| line.trim() == "#[test]") {
+                    names.extend(lines.clone().find_map(|line| function(line, "fn ")));
+                }
+            }
+            Some("py") => {
+                names.extend(text.lines().filter_map(|line| function(line, "def ")));
+            }
+            _ => {}
+        }
+    }
+    names
 }
 
 /// Prefixes of home directories.
@@ -307,6 +360,23 @@ mod tests {
         assert!(too_long(Path::new("ARCHITECTURE.md"), &long).is_some());
         assert!(too_long(Path::new("docs/ARCHITECTURE.md"), &long).is_none());
         assert!(too_long(Path::new("README.md"), "word").is_none());
+    }
+
+    #[test]
+    fn rows_of_the_trust_model_without_a_test_are_found() {
+        let tests = BTreeSet::from(["a_lie_is_refused".to_owned()]);
+        let table = "| who | may lie about | what stops it | test |\n|---|---|---|---|\n";
+        let found = |row: &str| untested(&format!("{table}{row}"), &tests).collect::<Vec<_>>();
+        assert!(found("| server | size | limit | `a_lie_is_refused` |").is_empty());
+        assert_eq!(
+            found("| server | size | limit | |"),
+            ["the row \"server, size\" names no test"]
+        );
+        assert_eq!(
+            found("| server | size | limit | `a_lie_is_refused`, `absent` |"),
+            ["the row \"server, size\" names absent, which is no test"]
+        );
+        assert!(test_functions(root(), &files(root())).contains("the_project_is_tidy"));
     }
 
     #[test]
