@@ -25,6 +25,7 @@ mod patch;
 mod push;
 #[cfg(feature = "remote")]
 mod push_layers;
+mod released;
 #[cfg(feature = "remote")]
 mod remote;
 #[cfg(feature = "remote")]
