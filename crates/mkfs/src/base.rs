@@ -94,7 +94,11 @@ impl Bases {
         let (blocks, packed) = self.members.last().map_or((0, 0), Member::end);
         let number = u16::try_from(self.members.len())
             .map_err(|_| Error::limit("bases", "more than 65,536"))?;
-        let member = Member::open(number, path, devices, options, blocks, packed)?;
+        let slot = self.members.last().map_or(0, Member::end_slot);
+        let mut member = Member::open(number, path, devices, options, (blocks, packed, slot))?;
+        if self.in_image {
+            member.set_in_image();
+        }
         self.members.push(member);
         Ok(())
     }
@@ -230,15 +234,18 @@ impl Bases {
         self.member_at(grain, per_block).grains_from(grain, count)
     }
 
-    /// Returns the device that holds a grain of a base, 1 being the first, and the grain's number there.
+    /// Returns the device that holds a grain of a base, and the grain's number there. Device 1 is the first base.
     pub(crate) fn on_device(&self, grain: u32, per_block: u32) -> (DeviceId, u32) {
-        let member = self.member_at(grain, per_block);
-        let before: usize = (self.members.iter())
-            .take_while(|m| m.origin() < member.origin())
-            .map(|m| m.slots(0).count())
-            .sum();
-        let (device, at) = member.on_device(grain);
-        // Fits: a device table has room for fewer slots.
-        (DeviceId(device.0 + before as u16), at)
+        let (device, block) = self.block_on_device(grain / per_block);
+        (device, block * per_block + grain % per_block)
+    }
+
+    /// Returns the device that holds a block of a base, and the block's number there. Device 1 is the first base. A
+    /// base that the new image starts with is a part of the primary device.
+    pub(crate) fn block_on_device(&self, block: u32) -> (DeviceId, u32) {
+        if self.in_image {
+            return (DeviceId::PRIMARY, block);
+        }
+        self.member_at(block, 1).block_on_device(block)
     }
 }

@@ -195,6 +195,8 @@ pub struct LayoutOptions {
     pub fragment_cut: Option<u64>,
     /// Chunk size of stored files in bytes. Equal chunks are stored once, chunks of zeros not at all.
     pub chunk: Option<usize>,
+    /// Entries of chunk tables have 8 bytes with a device number, also where all data of the file is in the image.
+    pub chunk_indexes: bool,
     /// File that receives the chunks. Readers need it and the image.
     pub blob: Option<PathBuf>,
     /// The length of the image is a multiple of this number of blocks, rounded up to a power of two.
@@ -390,6 +392,7 @@ impl Default for LayoutOptions {
             similar_cluster_max: SIMILAR_CLUSTER,
             fragment_cut: None,
             chunk: None,
+            chunk_indexes: false,
             blob: None,
             align_blocks: 1,
             unaligned: false,

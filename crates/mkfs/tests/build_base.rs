@@ -5,9 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_erofs::Error;
-use tuff_erofs::read::{Image, OpenOptions};
+use tuff_erofs::read::{DeviceId, Image, Location, OpenOptions};
+use tuff_erofs::walk::Walk;
 use tuff_mkfs::{
-    Dedupe, Fragments, KernelVersion, Method, Options, Progress, Rule, Source, Summary, build,
+    BaseImage, Dedupe, Fragments, KernelVersion, Method, Options, Progress, Rule, Source, Summary,
+    build,
 };
 use tuff_mkfs::{DedupeOptions, LayoutOptions};
 use tuff_store::{FileStore, ReadAt, Target};
@@ -15,13 +17,13 @@ use tuff_testkit::Scratch;
 use tuff_testkit::content::mixed;
 use tuff_testkit::content::noise;
 use tuff_testkit::content::text;
-use tuff_testkit::kernel::by_kernel;
+use tuff_testkit::kernel::{by_kernel, open_with};
 use tuff_testkit::tree::Ignore;
 use tuff_testkit::tree::assert_same;
 use tuff_testkit::tree::host_tree;
 use tuff_testkit::tree::image_tree;
 use tuff_testkit::variants::mkfs;
-use tuff_testkit::variants::{MKFS_OPTIONS, compression};
+use tuff_testkit::variants::{MKFS_OPTIONS, compression, fsck_agrees};
 
 /// Files of every layout that both trees contain.
 fn shared(root: &Path) {
@@ -270,6 +272,73 @@ fn shared_files_refer_to_the_base() {
             );
         });
     }
+}
+
+/// Asserts that no data has an address in the unified address space behind the image, which some readers do not know.
+/// Returns the number of extents on other devices.
+fn extents_by_device(image: &Image) -> usize {
+    let sb = image.superblock();
+    let end = sb.blocks * sb.block_bits.size();
+    let mut on_devices = 0;
+    for entry in Walk::root(image).unwrap() {
+        let entry = entry.unwrap();
+        if !entry.inode.has_data() {
+            continue;
+        }
+        for extent in image.extents(&entry.inode, 0..entry.inode.size()).unwrap() {
+            let extent = extent.unwrap();
+            match extent.location {
+                Location::Raw { device, pos } if device == DeviceId::PRIMARY => {
+                    assert!(pos + extent.len <= end, "{:?}", entry.path);
+                }
+                Location::Raw { .. } => on_devices += 1,
+                Location::Hole | Location::Inline { .. } => {}
+                other => panic!("{:?}: {other:?}", entry.path),
+            }
+        }
+    }
+    on_devices
+}
+
+#[test]
+fn stored_data_of_a_base_has_its_device_number() {
+    let place = TestTrees::new("base-devices");
+    let wanted = host_tree(&place.new);
+    let (base, image) = (place.path("base"), place.path("image"));
+    let plain = newest(None, 4096, Fragments::Off);
+    let mut no_tails = plain.clone();
+    no_tails.layout.inline_data = false;
+    let mut chunks = plain.clone();
+    chunks.layout.chunk = Some(8192);
+    let over = |base: &Path, devices: &[&Path]| {
+        let mut options = plain.clone();
+        let devices = devices.iter().map(|path| path.to_path_buf()).collect();
+        let path = base.to_owned();
+        options.dedupe.bases = vec![BaseImage { path, devices }];
+        options
+    };
+    for (name, of_base) in [
+        ("tails", &plain),
+        ("no tails", &no_tails),
+        ("chunks", &chunks),
+    ] {
+        make(&place.old, &base, of_base).unwrap();
+        make(&place.new, &image, &over(&base, &[])).unwrap();
+        let both = open_both(&image, &base).unwrap();
+        assert!(extents_by_device(&both) >= 8, "{name}");
+        assert_same(name, &wanted, &image_tree(&both), ignore());
+        fsck_agrees(&image, &[&base], &place.new, &place.path("extracted"));
+    }
+    // A delta over the delta: two devices.
+    let second = place.path("second");
+    fs::write(place.new.join("later"), noise(50_000, 77)).unwrap();
+    make(&place.new, &second, &over(&image, &[&base])).unwrap();
+    let wanted = host_tree(&place.new);
+    let all = open_with(&second, &[&image, &base]).unwrap();
+    assert!(extents_by_device(&all) >= 8);
+    assert_same("chain", &wanted, &image_tree(&all), ignore());
+    let extracted = place.path("extracted");
+    fsck_agrees(&second, &[&image, &base], &place.new, &extracted);
 }
 
 #[test]

@@ -54,6 +54,66 @@ pub fn mkfs(image: &Path, source: &Path, options: &[&str]) -> Option<()> {
     }
 }
 
+/// Extracts an image with the `fsck.erofs` in PATH into `target`, and compares contents with those of `tree`. Reports why
+/// if the program is missing or does not support the image.
+///
+/// # Panics
+/// If it fails in another way, or a content differs.
+pub fn fsck_agrees(image: &Path, devices: &[&Path], tree: &Path, target: &Path) {
+    if !fsck_extracts(image, devices, target) {
+        return;
+    }
+    let mut dirs = vec![tree.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(&dir).unwrap() {
+            let entry = entry.unwrap();
+            let (path, kind) = (entry.path(), entry.file_type().unwrap());
+            if kind.is_dir() {
+                dirs.push(path);
+            } else if kind.is_file() {
+                let wanted = std::fs::read(&path).unwrap();
+                let found = target.join(path.strip_prefix(tree).unwrap());
+                let found = std::fs::read(found).unwrap();
+                // Versions up to 1.9.3 leave out holes at the end.
+                let cut = found.len().min(wanted.len());
+                let rest = wanted[cut..].iter().all(|byte| *byte == 0);
+                assert!(found == wanted[..cut] && rest, "{}", path.display());
+            }
+        }
+    }
+    std::fs::remove_dir_all(target).unwrap();
+}
+
+/// Extracts an image with the `fsck.erofs` in PATH. Returns false if it cannot.
+fn fsck_extracts(image: &Path, devices: &[&Path], target: &Path) -> bool {
+    let out = Command::new("fsck.erofs")
+        .args(
+            devices
+                .iter()
+                .map(|path| format!("--device={}", path.display())),
+        )
+        .arg(format!("--extract={}", target.display()))
+        .arg("--overwrite")
+        .arg(image)
+        .output();
+    let out = match out {
+        Ok(out) => out,
+        Err(e) => {
+            crate::skipped(format_args!("fsck.erofs: {e}"));
+            return false;
+        }
+    };
+    let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
+    let unsupported = ["unidentified", "unsupported", "not supported", "upgrade"];
+    if unsupported.iter().any(|word| said.contains(word)) {
+        let why = said.lines().next().unwrap_or_default();
+        crate::note(format_args!("fsck.erofs is too old: {why}"));
+        return false;
+    }
+    assert!(out.status.success(), "fsck.erofs: {said}");
+    true
+}
+
 /// Returns the compression with this method and level, and the default dictionary size.
 pub fn compression(method: Method, level: i32) -> Option<Compression> {
     Some(Compression {

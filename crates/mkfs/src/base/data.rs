@@ -93,28 +93,32 @@ impl Member {
     fn flat(&self, inode: &Inode) -> Result<Option<BaseData>> {
         let mut runs: Vec<(u64, u32, u32)> = Vec::new();
         let mut tail = Vec::new();
+        let mut last_store = 0;
         for extent in self.image.extents(inode, 0..inode.size())? {
             let extent = extent?;
             match extent.location {
                 Location::Hole => {}
                 Location::Raw { device, pos } => {
                     let len = extent.len.checked_next_multiple_of(self.bits.size());
-                    let place = self.unified(device, pos).zip(len);
-                    let Some((at, blocks)) =
-                        place.and_then(|(pos, len)| self.within(self.bits.size_usize(), pos, len))
-                    else {
+                    let Some((pos, len)) = self.unified(device, pos).zip(len) else {
                         return Ok(None);
                     };
+                    let Some((at, blocks)) = self.within(self.bits.size_usize(), pos, len) else {
+                        return Ok(None);
+                    };
+                    let store = self.store_of(pos)?;
                     match runs.last_mut() {
                         // The extent continues the one before it.
                         Some((offset, first, count))
                             if *offset + u64::from(*count) * self.bits.size() == extent.offset
-                                && *first + *count == at =>
+                                && *first + *count == at
+                                && last_store == store =>
                         {
                             *count += blocks;
                         }
                         _ => runs.push((extent.offset, at, blocks)),
                     }
+                    last_store = store;
                 }
                 Location::Inline {
                     space,
@@ -130,10 +134,16 @@ impl Member {
         let tail_len = tail.len() as u64;
         Ok(match runs[..] {
             [] if tail_len == inode.size() => Some(BaseData::Flat(None, tail)),
-            [(0, at, count)] if u64::from(count) * self.bits.size() + tail_len >= inode.size() => {
+            [(0, at, count)]
+                if self.in_image
+                    && u64::from(count) * self.bits.size() + tail_len >= inode.size() =>
+            {
                 Some(BaseData::Flat(Some(DataBlock::base(at)), tail))
             }
-            _ if tail.is_empty() && self.kernel.supports(Feature::CHUNKED_FILE) => {
+            // A flat file has no device number. Some readers look for its data in the image alone.
+            _ if (tail.is_empty() || !self.in_image)
+                && self.kernel.supports(Feature::CHUNKED_FILE) =>
+            {
                 let bits = self.bits.get();
                 let run = |(offset, at, count): (u64, u32, u32)| {
                     let (first, count) = (offset >> bits, count.into());
@@ -142,6 +152,7 @@ impl Member {
                 Some(BaseData::Chunks(BaseChunks {
                     count: self.bits.count(inode.size()),
                     runs: runs.into_iter().map(run).collect(),
+                    tail,
                 }))
             }
             _ => None,

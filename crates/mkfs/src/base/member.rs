@@ -31,6 +31,10 @@ pub(super) struct Member {
     pub(super) grain: Grain,
     /// First block of the base, counted over all bases.
     origin: u32,
+    /// The new image starts with the base (a patch).
+    pub(super) in_image: bool,
+    /// Device number of the base in the new image.
+    first_slot: u16,
     /// Start of its packed inode in bytes, counted over all bases.
     pub(super) packed_origin: u64,
     /// End of its packed inode in bytes, counted over all bases.
@@ -49,8 +53,8 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Opens base `number` with its own `devices`. Earlier bases end at block `origin` and at byte `packed_origin` of
-    /// their packed inodes.
+    /// Opens base `number` with its own `devices`. Earlier bases end at block `origin`, at byte `packed_origin` of
+    /// their packed inodes and at device number `last_slot`.
     ///
     /// # Errors
     /// `Usage` if an image with these options cannot refer to it; errors of opening an image.
@@ -59,8 +63,7 @@ impl Member {
         path: &Path,
         devices: &[PathBuf],
         options: &Options,
-        origin: u32,
-        packed_origin: u64,
+        (origin, packed_origin, last_slot): (u32, u64, u16),
     ) -> Result<Self> {
         let name = path.display().to_string();
         let open = |path: &Path| {
@@ -101,11 +104,17 @@ impl Member {
                 options.layout.fragments != Fragments::Off && packed_end < FragmentAddr::LIMIT
             })
             .map(|c| c.method.algorithm() as u8);
+        let slots = u16::try_from(stores.len()).ok();
+        if slots.and_then(|n| last_slot.checked_add(n)).is_none() {
+            return Err(Error::limit("device table", "more than 65,535 devices"));
+        }
         Ok(Self {
             stores,
             paths,
             name,
             number,
+            in_image: false,
+            first_slot: last_slot + 1,
             bits,
             grain: options.grain(),
             origin,
@@ -132,6 +141,11 @@ impl Member {
     /// Marks the last base.
     pub(super) fn set_last(&mut self) {
         self.last = true;
+    }
+
+    /// Marks the base that the new image starts with.
+    pub(super) fn set_in_image(&mut self) {
+        self.in_image = true;
     }
 
     /// Finds the hash tree that follows the base; it stays until the patch takes effect.
@@ -163,6 +177,12 @@ impl Member {
     pub(super) fn end(&self) -> (u32, u64) {
         // Fits: compared with the limit in `open`.
         (self.origin + self.blocks, self.packed_end)
+    }
+
+    /// Returns the last device number of the base and its devices in the new image.
+    pub(super) fn end_slot(&self) -> u16 {
+        // Fits: compared with the limit in `open`.
+        self.first_slot + (self.stores.len() - 1) as u16
     }
 
     /// Returns the end in blocks, with the hash tree that follows it.
@@ -284,17 +304,22 @@ impl Member {
         Ok(bytes)
     }
 
-    /// Returns the device that holds a grain, 1 being the base itself, and the grain's number there.
-    pub(super) fn on_device(&self, grain: u32) -> (DeviceId, u32) {
-        let pos = self.position(grain);
+    /// Returns the device of the new image that holds a block, and the block's number there.
+    pub(super) fn block_on_device(&self, block: u32) -> (DeviceId, u32) {
+        let pos = u64::from(block - self.origin) * self.bits.size();
         match self.image.locate(DeviceId::PRIMARY, pos) {
-            // Fits: it was converted from 32 bits.
+            // Fits: slots and blocks were counted when the base was opened.
             Ok((spot, _)) => (
-                DeviceId(spot.store + 1),
-                (spot.pos / self.grain.size() as u64) as u32,
+                DeviceId(self.first_slot + spot.store),
+                (spot.pos >> self.bits.get()) as u32,
             ),
             Err(_) => unreachable!("it was found before"),
         }
+    }
+
+    /// Returns the device number of the base's own that holds a position in its unified address space.
+    pub(super) fn store_of(&self, pos: u64) -> Result<u16> {
+        Ok(self.image.locate(DeviceId::PRIMARY, pos)?.0.store)
     }
 
     /// Returns the position of a grain in the unified address space of the base. Unit: bytes.

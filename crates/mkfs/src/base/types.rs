@@ -65,7 +65,7 @@ pub(crate) type BasePiece = (GrainAddr, ShortPiece);
 
 /// Places of a file's data.
 pub(crate) enum BaseData {
-    /// Consecutive blocks, if any, and an inline tail.
+    /// Consecutive blocks of the new image, if any, and an inline tail.
     Flat(Option<DataBlock>, Vec<u8>),
     /// Chunks, with holes between them.
     Chunks(BaseChunks),
@@ -83,8 +83,10 @@ pub(crate) enum BaseData {
 pub(crate) struct BaseChunks {
     /// Number of chunks in the file.
     pub(crate) count: u64,
-    /// Runs of chunks in ascending order, each with its first block.
+    /// Runs of chunks in ascending order, each with its first block. All blocks of a run are on one device.
     pub(crate) runs: Vec<(ChunkRun, DataBlock)>,
+    /// Inline tail of the file in the base, which becomes its last chunk. Empty if a run holds the last chunk.
+    pub(crate) tail: Vec<u8>,
 }
 
 /// Place of the last piece of a compressed file.

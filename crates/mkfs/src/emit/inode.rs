@@ -3,7 +3,7 @@
 use super::directory::dir_blocks;
 use crate::Result;
 use crate::layout::{self, Parts, Plan};
-use crate::pack::address::GrainAddr;
+use crate::pack::address::{GrainAddr, Location};
 use crate::pack::piece::ShortPiece;
 use crate::pack::{Encoded, FileData, FileTail};
 use crate::tree::{InodeId, NodeKind, is_hidden};
@@ -79,7 +79,7 @@ pub(super) fn emit_inode(
             FileData::WholeFragment { .. } => 0,
             data @ (FileData::Chunked(_) | FileData::OneChunk { .. } | FileData::Table(_)) => {
                 let chunks = data.chunks(form.size, bits).expect("it has chunks");
-                chunks.format().encode().into()
+                parts.chunk_format(&chunks).encode().into()
             }
             data => {
                 let data = data.compressed().expect("all others were matched");
@@ -154,12 +154,17 @@ fn emit_file(
         data @ (FileData::Chunked(_) | FileData::OneChunk { .. } | FileData::Table(_)) => {
             let size = parts.tree.size(id);
             let chunks = data.chunks(size, bits).expect("it has chunks");
-            let format = chunks.format();
+            let format = parts.chunk_format(&chunks);
             pad(out, format.entry_len());
-            let device = DeviceId(chunks.external.into());
             let mut at = 0;
             for (run, block) in chunks.runs() {
-                let mut block = BlockAddr::from(plan.block_address(block));
+                let (device, block) = match (block.location(), parts.base) {
+                    (Location::Base(block), Some(bases)) => bases.block_on_device(block),
+                    (Location::Base(block) | Location::Image(block), _) => {
+                        (DeviceId(chunks.external.into()), block)
+                    }
+                };
+                let mut block = BlockAddr::from(block);
                 while at < run.first {
                     format.encode_entry(chunk::Chunk::Hole, out);
                     at += 1;

@@ -3,20 +3,20 @@
 use super::epoch::Epoch;
 use crate::base::Bases;
 use crate::options::{Fragments, InodeForm, Metadata, Options};
-use crate::pack::address::Location;
-use crate::pack::{Encoded, FileData, FileTail, Packed};
+use crate::pack::address::{DataBlock, Location};
+use crate::pack::{Chunks, Encoded, FileData, FileTail, Packed};
 use crate::source::error::Quoted;
 use crate::tree::{InodeId, METABOX, NodeKind, PACKED, ROOT, Tree, is_hidden};
 use crate::unchanged::{Place, Unchanged};
 use crate::xattrs::Xattrs;
 use crate::{Error, Result};
 use std::sync::Arc;
-use tuff_format::BlockBits;
 use tuff_format::cluster::extent;
 use tuff_format::cluster::write::{self, Index, Piece, Tail, header_pos, index_len};
 use tuff_format::dirent::DirectorySize;
 use tuff_format::inode::{ALIGN, COMPACT_LEN, EXTENDED_LEN, Layout};
 use tuff_format::units::round_up;
+use tuff_format::{BlockBits, chunk};
 
 /// Size in bytes from which a file has an extended inode.
 const LONG_FILE: u64 = 4 << 20;
@@ -249,7 +249,7 @@ impl Parts<'_> {
                 FileData::WholeFragment { .. } => whole_fragment(),
                 data @ (FileData::Chunked(_) | FileData::OneChunk { .. } | FileData::Table(_)) => {
                     let chunks = data.chunks(size, self.bits()).expect("it has chunks");
-                    let format = chunks.format();
+                    let format = self.chunk_format(&chunks);
                     let entry = format.entry_len() as u64;
                     let table = entry * format.chunk_count(size, self.bits());
                     Form {
@@ -290,6 +290,20 @@ impl Parts<'_> {
                     }
                 }
             },
+        }
+    }
+
+    /// Returns the form of a chunk table. Data on another device needs entries with device numbers.
+    pub(crate) fn chunk_format(&self, chunks: &Chunks<'_>) -> chunk::Format {
+        let in_base = |block: DataBlock| matches!(block.location(), Location::Base(_));
+        let on_device = || match self.base {
+            Some(bases) => !bases.in_image() && chunks.runs().any(|(_, block)| in_base(block)),
+            None => false,
+        };
+        chunk::Format {
+            bits: chunks.bits,
+            indexes: chunks.external || self.options.layout.chunk_indexes || on_device(),
+            bit48: false,
         }
     }
 

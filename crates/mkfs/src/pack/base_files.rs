@@ -2,6 +2,7 @@
 
 use super::address::{DataBlock, GrainAddr};
 use super::data::{FileData, FileTail, Run, Table};
+use super::packed::end_of;
 use super::packer::Packer;
 use super::shared_clusters::PartKey;
 use crate::Result;
@@ -51,7 +52,13 @@ impl Packer<'_> {
                     .then(|| self.result.spill.put(&tail))
                     .transpose()?,
             },
-            BaseData::Chunks(chunks) => FileData::Table(Box::new(Table::of_base(chunks))),
+            BaseData::Chunks(chunks) => {
+                if !chunks.tail.is_empty() {
+                    let tail = self.result.spill.put(&chunks.tail)?;
+                    self.tail_chunks.push((file, tail));
+                }
+                FileData::Table(Box::new(Table::of_base(chunks)))
+            }
             BaseData::Fragment(fragment) => FileData::WholeFragment {
                 offset: self.adopted.add(fragment),
             },
@@ -74,6 +81,25 @@ impl Packer<'_> {
         self.result.stats.base_files += 1;
         self.result.stats.base_bytes += size;
         self.set(file, data);
+        Ok(())
+    }
+
+    /// Writes the last chunks of files whose inline tails were copied from a base.
+    pub(super) fn store_tail_chunks(&mut self) -> Result<()> {
+        let mut block = Vec::new();
+        for (file, tail) in std::mem::take(&mut self.tail_chunks) {
+            block.clear();
+            self.result.spill.get(tail, &mut block)?;
+            block.resize(self.options.bits.size_usize(), 0);
+            self.fill_block()?;
+            let at = DataBlock::image(end_of(0, self.options.bits.count(self.end))?);
+            self.digest.update(&block);
+            self.write(&block)?;
+            self.result.stats.add_flat(tail.len() as u64, 1, 0);
+            if let FileData::Table(table) = self.slot(file) {
+                table.append(at);
+            }
+        }
         Ok(())
     }
 

@@ -7,8 +7,8 @@ use crate::base::BaseChunks;
 use crate::spill::SpillRef;
 use crate::tree::InodeId;
 use std::sync::Arc;
+use tuff_format::BlockBits;
 use tuff_format::cluster::HeadKind;
-use tuff_format::{BlockBits, chunk};
 
 /// Place of a file's data.
 #[derive(Debug, Default)]
@@ -341,15 +341,6 @@ pub(crate) struct Chunks<'a> {
 }
 
 impl Chunks<'_> {
-    /// Returns the form of the table's entries.
-    pub(crate) fn format(&self) -> chunk::Format {
-        chunk::Format {
-            bits: self.bits,
-            indexes: self.external,
-            bit48: false,
-        }
-    }
-
     /// Iterates over runs of chunks with data, with the first block of each.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (ChunkRun, DataBlock)> {
         let mut next = self.block;
@@ -384,7 +375,7 @@ pub(crate) struct Table {
 impl Table {
     /// Returns a table of chunks of a base.
     pub(super) fn of_base(chunks: BaseChunks) -> Self {
-        let BaseChunks { count, runs } = chunks;
+        let BaseChunks { count, runs, .. } = chunks;
         Self {
             bits: 0,
             external: false,
@@ -393,6 +384,15 @@ impl Table {
             next: (0, 0),
             runs,
         }
+    }
+
+    /// Sets the block of the last chunk of a table of chunks of a base.
+    pub(super) fn append(&mut self, block: DataBlock) {
+        let last = ChunkRun {
+            first: self.count - 1,
+            count: 1,
+        };
+        self.runs.push((last, block));
     }
 
     /// Records the block of the next chunk that was read. `None` for a hole.

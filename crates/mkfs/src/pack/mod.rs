@@ -44,7 +44,7 @@ pub(crate) mod sparse;
 mod tail_fragments;
 pub(crate) mod worker;
 
-pub(crate) use data::{Encoded, FileData, FileTail};
+pub(crate) use data::{Chunks, Encoded, FileData, FileTail};
 pub(crate) use packed::Packed;
 pub(crate) use packer::{FileSharing, PackOptions, Packer};
 pub(crate) use sparse::Sparse;

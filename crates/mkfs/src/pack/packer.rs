@@ -20,7 +20,7 @@ use crate::dedupe::{Cuts, PackedFile};
 use crate::order::{ContentKey, PolicyId};
 use crate::progress::Progress;
 use crate::source::error::SourceError;
-use crate::spill::Spill;
+use crate::spill::{Spill, SpillRef};
 use crate::stats::Stats;
 use crate::tree::{InodeId, PACKED};
 use crate::{Error, Result};
@@ -122,6 +122,8 @@ pub(crate) struct Packer<'a> {
     pub(super) blob: Option<&'a Output>,
     /// First block of each chunk.
     pub(super) chunks: HashMap<[u8; 32], DataBlock>,
+    /// Files with chunks in a base whose last chunk is a copied inline tail.
+    pub(super) tail_chunks: Vec<(InodeId, SpillRef)>,
 }
 
 impl<'a> Packer<'a> {
@@ -175,6 +177,7 @@ impl<'a> Packer<'a> {
             probe: Probe::default(),
             blob: None,
             chunks: HashMap::new(),
+            tail_chunks: Vec::new(),
         })
     }
 
@@ -538,6 +541,7 @@ impl<'a> Packer<'a> {
                 position += len as u64;
             }
         }
+        self.store_tail_chunks()?;
         for file in &mut self.result.files {
             if let FileData::Table(table) = file {
                 let table = std::mem::replace(&mut **table, Table::empty());

@@ -56,8 +56,8 @@ pub(super) struct Image {
     pub(super) name: String,
     /// File names of its extra devices, in the order of the device table.
     pub(super) devices: Vec<String>,
-    /// True if extra devices are addressed by unified addresses.
-    pub(super) by_address: bool,
+    /// True if its files refer to data of the images on its devices.
+    pub(super) refers: bool,
     /// Version of the oldest kernel that mounts it.
     pub(super) kernel: String,
 }
@@ -494,14 +494,14 @@ impl Image {
         Image {
             name: name.to_owned(),
             devices: Vec::new(),
-            by_address: false,
+            refers: false,
             kernel,
         }
     }
 
     fn refers_to(&mut self, others: Vec<Image>) {
         self.devices = others.into_iter().flat_map(Image::files).collect();
-        self.by_address = true;
+        self.refers = true;
     }
 
     /// Returns its file and its extra devices, in the order in which a referring image lists them.

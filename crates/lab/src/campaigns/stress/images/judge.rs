@@ -176,18 +176,28 @@ impl Case<'_> {
         }
     }
 
+    /// Returns the description of an image.
+    fn info(&mut self, name: &str) -> Outcome<serde_json::Value> {
+        let output = self.tuff(&words(&["info", "--json", name]))?;
+        match serde_json::from_slice(&output.stdout) {
+            Ok(info) => Ok(info),
+            Err(_) => Err(failed("tuff info", &output)),
+        }
+    }
+
     /// Returns the features of an image that fsck.erofs 1.9.3 does not read, not even in images of mkfs.erofs
     /// 1.9.3.
     fn beyond_fsck(&mut self, image: &Image) -> Outcome<Beyond> {
-        if image.by_address {
-            let why = "it does not support unified addresses of devices";
-            return Ok(Beyond::All(why));
+        // Only clusters have no device number.
+        for device in image.devices.iter().filter(|_| image.refers) {
+            let info = self.info(device)?;
+            let mut layouts = info["layouts"].as_object().into_iter().flatten();
+            if layouts.any(|(layout, _)| layout.starts_with("compressed")) {
+                let why = "it does not find compressed data on other devices";
+                return Ok(Beyond::All(why));
+            }
         }
-        let output = self.tuff(&words(&["info", "--json", &image.name]))?;
-        let info: serde_json::Value = match serde_json::from_slice(&output.stdout) {
-            Ok(info) => info,
-            Err(_) => return Err(failed("tuff info", &output)),
-        };
+        let info = self.info(&image.name)?;
         let ends = info["inline"]["tails"].as_u64() > Some(0);
         let boxed = info["metabox_nid"].is_u64();
         if boxed && ends {
