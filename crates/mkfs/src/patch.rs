@@ -59,7 +59,10 @@ pub fn patch(
     let failed = |e| Error::io(&name, "cannot write behind the image", e);
     // The lock excludes other patches.
     let old = Output::grow(image, HEAD).map_err(failed)?;
-    let copy = (!old.is_device()).then(|| old.copy(image)).transpose();
+    let copy = match old.is_device() {
+        true => Ok(None),
+        false => old.copy(image),
+    };
     let copy = copy.map_err(|e| Error::io(&name, "cannot copy the image", e))?;
     let output = copy.as_ref().unwrap_or(&old);
     // Under the lock: another patch may just have ended.

@@ -159,11 +159,9 @@ fn build_once(
     };
     let output = output.map_err(|e| Error::io(&name, "cannot create", e))?;
     let base = Bases::open(options, sources)?;
-    let blob = options
-        .layout
-        .blob
-        .as_deref()
-        .map(Blob::create)
+    let in_place = matches!(destination, Destination::Target(Target::InPlace(_)));
+    let blob = (options.layout.blob.as_deref())
+        .map(|path| Blob::create(path, in_place))
         .transpose()?;
     let blob_name = blob.as_ref().map_or("blob", |blob| &blob.name);
     let renamed = |e: Error| {
@@ -192,7 +190,7 @@ fn build_once(
 
 fn target_name(target: &Target) -> String {
     match target {
-        Target::Path(path) => path.display().to_string(),
+        Target::Path(path) | Target::InPlace(path) => path.display().to_string(),
         Target::Stdout => "standard output".to_owned(),
     }
 }

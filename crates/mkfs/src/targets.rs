@@ -38,9 +38,12 @@ pub(crate) struct Blob {
 }
 
 impl Blob {
-    pub(crate) fn create(path: &Path) -> Result<Self> {
+    pub(crate) fn create(path: &Path, in_place: bool) -> Result<Self> {
         let name = path.display().to_string();
-        let output = Output::create(&Target::Path(path.to_owned()));
+        let output = Output::create(&match in_place {
+            true => Target::InPlace(path.to_owned()),
+            false => Target::Path(path.to_owned()),
+        });
         let output = output.map_err(|e| Error::io(&name, "cannot create", e))?;
         Ok(Self { output, name })
     }
@@ -78,9 +81,10 @@ pub(crate) fn check_sources(sources: &[Source], options: &Options) -> Result<()>
 
 /// Fails if the output would overwrite an input.
 fn check_target(sources: &[Source], options: &Options, target: &Target) -> Result<()> {
-    let Target::Path(path) = target else {
+    let (Target::Path(path) | Target::InPlace(path)) = target else {
         return Ok(());
     };
+    let in_place = matches!(target, Target::InPlace(_));
     let fails = |what: &str| Err(Error::usage(format_args!("{}: {what}", path.display())));
     let of_base = |base: &BaseImage| {
         is_same(&base.path, path) || base.devices.iter().any(|device| is_same(device, path))
@@ -115,6 +119,14 @@ fn check_target(sources: &[Source], options: &Options, target: &Target) -> Resul
                 devices,
             } if is_same_disk(image, path) || devices.iter().any(|d| is_same_disk(d, path)) => {
                 return fails("an image cannot be read from the device that it is written to");
+            }
+            Source::Tar(file)
+            | Source::TarWithin { file, .. }
+            | Source::Image { path: file, .. }
+            | Source::Manifest(file)
+                if in_place && is_same(file, path) =>
+            {
+                return fails("a source cannot be read from the file that is written in place");
             }
             _ => {}
         }

@@ -1,19 +1,26 @@
 //! Atomic outputs of finished images.
 //!
-//! Invariant: the final name refers either to the previous file or to the complete image, never to a part of it.
-//! Block devices are the exception, because they are written in place. Where the filesystem supports `O_TMPFILE`,
-//! an unfinished image has no name and disappears with the process. Elsewhere it has a temporary name, which
-//! remains only if the process is killed.
+//! Invariant: the final name refers either to the previous file or to the complete image, never to a part of it. Where
+//! the filesystem supports `O_TMPFILE`, an unfinished image has no name and disappears with the process. Elsewhere it
+//! has a temporary name, which remains only if the process is killed. A file that is replaced passes owner, mode and
+//! extended attributes on to the new one.
+//!
+//! Exceptions, because they are written in place:
+//!
+//! * Block devices, and files of [`Target::InPlace`]: from the first byte on.
+//! * Files that a rename cannot replace: one with several hard links, one that is a mount point, one in a directory
+//!   without write permission, or one whose owner or attributes the process cannot pass on. The complete image is
+//!   copied over the old content, so that only a failure of this copy destroys it.
 
 use crate::host::retry;
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Destination of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +28,9 @@ pub enum Target {
     /// Path of a file, created or replaced when the image is complete; of an existing block device, written in
     /// place; or of an existing pipe or character device, written when the image is complete.
     Path(PathBuf),
+    /// As `Path`, but an existing file is truncated and written in place, as mkfs.erofs does. A failed build leaves a
+    /// part of the new image, which has no superblock.
+    InPlace(PathBuf),
     /// Standard output, written when the image is complete.
     Stdout,
 }
@@ -44,7 +54,16 @@ enum Kind {
         temporary: PathBuf,
         path: PathBuf,
     },
+    /// File whose content is replaced by the complete image at the end.
+    Spooled {
+        over: File,
+    },
     Device,
+    /// File that is overwritten from the first write on.
+    InPlace {
+        /// Result of truncating the file: the number of an error.
+        truncated: OnceLock<Result<(), i32>>,
+    },
     /// File or device that keeps its content and grows.
     Grown {
         /// Original bytes at the start of the file.
@@ -90,30 +109,38 @@ impl Output {
                 let inode = is_file.then_some((stdout.st_dev, stdout.st_ino));
                 Self::spool(io::stdout(), inode)
             }
-            Target::Path(path) => match retry(|| std::fs::metadata(path)).map(|m| m.file_type()) {
-                Ok(t) if t.is_block_device() => {
-                    // Exclusive: Linux refuses a mounted device.
-                    let exclusive = OFlags::EXCL.bits() as i32;
-                    let mut options = OpenOptions::new();
-                    options.read(true).write(true).custom_flags(exclusive);
-                    let file = options.open(path)?;
-                    let kind = Kind::Device;
-                    Ok(Self { file, kind })
+            Target::Path(path) | Target::InPlace(path) => {
+                match retry(|| std::fs::metadata(path)).map(|m| m.file_type()) {
+                    Ok(t) if t.is_block_device() => {
+                        // Exclusive: Linux refuses a mounted device.
+                        let exclusive = OFlags::EXCL.bits() as i32;
+                        let mut options = OpenOptions::new();
+                        options.read(true).write(true).custom_flags(exclusive);
+                        let file = options.open(path)?;
+                        let kind = Kind::Device;
+                        Ok(Self { file, kind })
+                    }
+                    Ok(t) if t.is_dir() => Err(io::Error::new(
+                        io::ErrorKind::IsADirectory,
+                        "is a directory",
+                    )),
+                    Ok(t) if is_stream(t) => {
+                        Self::spool(OpenOptions::new().write(true).open(path)?, None)
+                    }
+                    Ok(_) if matches!(target, Target::InPlace(_)) => {
+                        let file = OpenOptions::new().read(true).write(true).open(path)?;
+                        let truncated = OnceLock::new();
+                        let kind = Kind::InPlace { truncated };
+                        Ok(Self { file, kind })
+                    }
+                    // Follow a symbolic link, so that its target is replaced and the link stays.
+                    Ok(_) => Self::over(&retry(|| std::fs::canonicalize(path))?),
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                        Self::replacing(path.clone()).map_err(|e| without_directory(path, e))
+                    }
+                    Err(e) => Err(e),
                 }
-                Ok(t) if t.is_dir() => Err(io::Error::new(
-                    io::ErrorKind::IsADirectory,
-                    "is a directory",
-                )),
-                Ok(t) if is_stream(t) => {
-                    Self::spool(OpenOptions::new().write(true).open(path)?, None)
-                }
-                // Follow a symbolic link, so that its target is replaced and the link stays.
-                Ok(_) => Self::replacing(retry(|| std::fs::canonicalize(path))?),
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                    Self::replacing(path.clone()).map_err(|e| without_directory(path, e))
-                }
-                Err(e) => Err(e),
-            },
+            }
         }
     }
 
@@ -162,15 +189,14 @@ impl Output {
     }
 
     /// Creates an output that replaces the file at `path`, which is open as `self`, and starts as a copy of it. The copy
-    /// shares the blocks of the file where the filesystem can do that. Owner and permissions are those of the file.
-    pub fn copy(&self, path: &Path) -> io::Result<Self> {
+    /// shares the blocks of the file where the filesystem can do that. `None` if a rename cannot replace the file.
+    pub fn copy(&self, path: &Path) -> io::Result<Option<Self>> {
         let copy = Self::create(&Target::Path(path.to_owned()))?;
+        if !copy.is_atomic() {
+            return Ok(None);
+        }
         retry(|| io::copy(&mut &self.file, &mut &copy.file))?;
-        let meta = retry(|| self.file.metadata())?;
-        // Only root may give a file away.
-        let _ = retry(|| fchown(&copy.file, Some(meta.uid()), Some(meta.gid())));
-        retry(|| copy.file.set_permissions(meta.permissions()))?;
-        Ok(copy)
+        Ok(Some(copy))
     }
 
     /// Returns true if the output is a block device.
@@ -200,6 +226,38 @@ impl Output {
             Kind::Grown { .. } => self.file.sync_data(),
             _ => Ok(()),
         }
+    }
+
+    /// Creates an output for an existing file.
+    fn over(path: &Path) -> io::Result<Self> {
+        let old = retry(|| std::fs::metadata(path))?;
+        // A rename takes one name of several.
+        if old.nlink() == 1 {
+            match Self::replacing(path.to_owned()) {
+                Ok(output) if output.inherit(path, &old).is_ok() => return Ok(output),
+                Err(e) if !cannot_rename(&e) => return Err(e),
+                _ => {}
+            }
+        }
+        let over = OpenOptions::new().write(true).open(path)?;
+        let beside = match std::env::var_os("TMPDIR") {
+            Some(_) => None,
+            None => anonymous(directory(path)).ok(),
+        };
+        let file = beside.map_or_else(|| anonymous(&std::env::temp_dir()), Ok)?;
+        let kind = Kind::Spooled { over };
+        Ok(Self { file, kind })
+    }
+
+    /// Passes owner, extended attributes and mode of the file at `path` on to the output.
+    fn inherit(&self, path: &Path, old: &Metadata) -> io::Result<()> {
+        let new = retry(|| self.file.metadata())?;
+        if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+            retry(|| fchown(&self.file, Some(old.uid()), Some(old.gid())))?;
+        }
+        copy_xattrs(path, &self.file)?;
+        // Last: a change of the owner clears bits of the mode.
+        retry(|| self.file.set_permissions(old.permissions()))
     }
 
     fn replacing(path: PathBuf) -> io::Result<Self> {
@@ -241,7 +299,18 @@ impl Output {
 
     /// Writes all of `bytes` at `offset`.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.truncate()?;
         self.file.write_all_at(bytes, offset)
+    }
+
+    /// Removes the old content of a file that is written in place, at the first write.
+    fn truncate(&self) -> io::Result<()> {
+        let Kind::InPlace { truncated } = &self.kind else {
+            return Ok(());
+        };
+        let truncate =
+            || retry(|| self.file.set_len(0)).map_err(|e| e.raw_os_error().unwrap_or_default());
+        (*truncated.get_or_init(truncate)).map_err(io::Error::from_raw_os_error)
     }
 
     /// File to read back what was written.
@@ -255,7 +324,12 @@ impl Output {
         let replaced = match &self.kind {
             Kind::Unnamed { path } | Kind::Named { path, .. } => file_id(path),
             Kind::Spool { inode, .. } => *inode,
-            Kind::Device | Kind::Grown { .. } | Kind::Temporary | Kind::Done => None,
+            Kind::Spooled { over } => retry(|| over.metadata()).ok().map(|m| id_of(&m)),
+            Kind::Device
+            | Kind::InPlace { .. }
+            | Kind::Grown { .. }
+            | Kind::Temporary
+            | Kind::Done => None,
         };
         let own = retry(|| self.file.metadata()).ok();
         let own = own.filter(Metadata::is_file).map(|m| (m.dev(), m.ino()));
@@ -265,6 +339,7 @@ impl Output {
     /// Completes the image at a length of `len` bytes and gives it its final name. `sync` waits until it is on the
     /// disk.
     pub fn finish(mut self, len: u64, sync: bool) -> io::Result<()> {
+        self.truncate()?;
         if !matches!(self.kind, Kind::Device | Kind::Grown { len: None, .. }) {
             self.file.set_len(len)?;
         }
@@ -276,15 +351,22 @@ impl Output {
         }
         let sync_name = || dir.map_or(Ok(()), |dir| dir.sync_all());
         match &mut self.kind {
-            Kind::Unnamed { path } => {
-                name(&self.file, path)?;
-                sync_name()?;
-            }
-            Kind::Named { temporary, path } => {
-                retry(|| std::fs::rename(&temporary, &path))?;
-                sync_name()?;
-            }
-            Kind::Device | Kind::Grown { .. } => self.file.sync_all()?,
+            Kind::Unnamed { path } => match name(&self.file, path) {
+                Err(e) if cannot_rename(&e) => {
+                    copy_over(&self.file, len, &existing(path, e)?, sync)?
+                }
+                done => done.and_then(|()| sync_name())?,
+            },
+            Kind::Named { temporary, path } => match retry(|| std::fs::rename(&temporary, &path)) {
+                Err(e) if cannot_rename(&e) => {
+                    copy_over(&self.file, len, &existing(path, e)?, sync)?;
+                    retry(|| std::fs::remove_file(&*temporary))?;
+                }
+                done => done.and_then(|()| sync_name())?,
+            },
+            Kind::Spooled { over } => copy_over(&self.file, len, over, sync)?,
+            Kind::InPlace { .. } if !sync => {}
+            Kind::Device | Kind::InPlace { .. } | Kind::Grown { .. } => self.file.sync_all()?,
             Kind::Spool { to, .. } => copy(&self.file, len, to)?,
             Kind::Temporary | Kind::Done => {}
         }
@@ -363,6 +445,93 @@ pub fn takes_stream(path: &Path) -> bool {
 fn is_stream(kind: FileType) -> bool {
     !(kind.is_file() || kind.is_dir() || kind.is_block_device())
 }
+
+/// Returns true if a file with this error cannot be replaced by a rename, but maybe written.
+fn cannot_rename(e: &io::Error) -> bool {
+    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, ResourceBusy};
+    matches!(
+        e.kind(),
+        PermissionDenied | ReadOnlyFilesystem | ResourceBusy
+    )
+}
+
+/// Opens the file that a rename could not replace, which failed with `e`.
+fn existing(path: &Path, e: io::Error) -> io::Result<File> {
+    OpenOptions::new().write(true).open(path).map_err(|_| e)
+}
+
+/// Replaces the content of `to` by the first `len` bytes of `file`. Holes stay holes.
+fn copy_over(file: &File, len: u64, to: &File, sync: bool) -> io::Result<()> {
+    retry(|| to.set_len(0))?;
+    retry(|| to.set_len(len))?;
+    let mut at = 0;
+    let mut buf = vec![0; 1 << 20];
+    while at < len {
+        // Filesystems without holes report one range of data.
+        let data = match retry(|| rustix::fs::seek(file, SeekFrom::Data(at))) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => break,
+            Err(_) => at,
+        };
+        let end = retry(|| rustix::fs::seek(file, SeekFrom::Hole(data))).unwrap_or(len);
+        at = data;
+        while at < end.min(len) {
+            let left = usize::try_from(end.min(len) - at).unwrap_or(usize::MAX);
+            let n = buf.len().min(left);
+            file.read_exact_at(&mut buf[..n], at)?;
+            to.write_all_at(&buf[..n], at)?;
+            at += n as u64;
+        }
+        if end <= data {
+            break;
+        }
+    }
+    if sync {
+        to.sync_all()?;
+    }
+    Ok(())
+}
+
+/// Copies the extended attributes of the file at `path`, ACLs included. Attributes that hold a digest or a signature of
+/// the content are left out.
+fn copy_xattrs(path: &Path, to: &File) -> io::Result<()> {
+    let mut names = vec![0; XATTR_MAX];
+    let len = match retry(|| rustix::fs::listxattr(path, &mut names[..])) {
+        Ok(len) => len,
+        Err(Errno::OPNOTSUPP) => return Ok(()),
+        Err(e) => return Err(e.into()),
+    };
+    let names = &names[..len];
+    // The default ACL of the directory is not that of the file.
+    if !names.split(|b| *b == 0).any(|name| name == ACL.as_bytes()) {
+        match retry(|| rustix::fs::fremovexattr(to, ACL)) {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    let mut value = vec![0; XATTR_MAX];
+    for name in names.split(|b| *b == 0).filter(|n| !n.is_empty()) {
+        if matches!(name, b"security.ima" | b"security.evm") {
+            continue;
+        }
+        let n = retry(|| rustix::fs::getxattr(path, name, &mut value[..]))?;
+        // The new file may have it already: a label by the policy of its directory.
+        let mut now = vec![0; n];
+        let same = rustix::fs::fgetxattr(to, name, &mut now[..]);
+        if same.is_ok_and(|len| len == n && now == value[..n]) {
+            continue;
+        }
+        let create = rustix::fs::XattrFlags::empty();
+        retry(|| rustix::fs::fsetxattr(to, name, &value[..n], create))?;
+    }
+    Ok(())
+}
+
+/// Attribute that holds the ACL of a file.
+const ACL: &str = "system.posix_acl_access";
+
+/// Largest attribute value and list of names in Linux. Unit: bytes.
+const XATTR_MAX: usize = 64 << 10;
 
 /// Copies the first `len` bytes of `file` to `to`.
 fn copy(file: &File, len: u64, to: &mut dyn Write) -> io::Result<()> {
@@ -572,6 +741,97 @@ mod tests {
         );
         assert_eq!(std::fs::read(dir.join("there/image")).unwrap(), b"new");
         assert_eq!(std::fs::read_dir(dir.join("there")).unwrap().count(), 1);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_replaced_file_passes_owner_mode_and_attributes_on() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = dir("attributes");
+        let path = dir.join("image");
+        std::fs::write(&path, "before").unwrap();
+        let (name, mut value) = ("user.note", [0; 8]);
+        let flags = rustix::fs::XattrFlags::empty();
+        let has_xattrs = rustix::fs::setxattr(&path, name, b"kept", flags).is_ok();
+        let owner = match tuff_testkit::is_root() {
+            true => (12, 34),
+            false => {
+                let meta = path.metadata().unwrap();
+                (meta.uid(), meta.gid())
+            }
+        };
+        std::os::unix::fs::chown(&path, Some(owner.0), Some(owner.1)).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o2640)).unwrap();
+        let output = Output::create(&Target::Path(path.clone())).unwrap();
+        output.write_at(b"after", 0).unwrap();
+        output.finish(5, true).unwrap();
+        let meta = path.metadata().unwrap();
+        assert_eq!((meta.uid(), meta.gid()), owner);
+        assert_eq!(meta.mode() & 0o7777, 0o2640);
+        if has_xattrs {
+            let len = rustix::fs::getxattr(&path, name, &mut value[..]).unwrap();
+            assert_eq!(&value[..len], b"kept");
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), b"after");
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_file_with_several_names_keeps_its_content_until_the_output_is_complete() {
+        let dir = dir("names");
+        let (path, other) = (dir.join("image"), dir.join("other"));
+        std::fs::write(&path, "before, and longer").unwrap();
+        std::fs::hard_link(&path, &other).unwrap();
+        let create = || Output::create(&Target::Path(path.clone())).unwrap();
+        create().write_at(b"half", 0).unwrap();
+        assert_eq!(std::fs::read(&other).unwrap(), b"before, and longer");
+        let output = create();
+        assert!(!output.is_atomic());
+        assert!(output.file_ids().contains(&file_id(&other).unwrap()));
+        // A hole longer than the copy buffer.
+        output.write_at(b"start", 0).unwrap();
+        output.write_at(b"end", 5 << 20).unwrap();
+        output.finish((5 << 20) + 10, true).unwrap();
+        let mut expected = vec![0; (5 << 20) + 10];
+        expected[..5].copy_from_slice(b"start");
+        expected[5 << 20..][..3].copy_from_slice(b"end");
+        assert!(std::fs::read(&other).unwrap() == expected);
+        let (meta, found) = (path.metadata().unwrap(), other.metadata().unwrap());
+        assert_eq!((meta.ino(), meta.nlink()), (found.ino(), 2));
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 2);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_a_rename_cannot_replace_is_overwritten() {
+        let dir = dir("no-rename");
+        let path = dir.join("image");
+        std::fs::write(&path, "before, and longer").unwrap();
+        let busy: io::Error = Errno::BUSY.into();
+        assert!(cannot_rename(&busy) && !cannot_rename(&Errno::NOSPC.into()));
+        let file = create_new(&dir.join("new")).unwrap();
+        file.write_all_at(b"after", 0).unwrap();
+        copy_over(&file, 7, &existing(&path, busy).unwrap(), true).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"after\0\0");
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_file_in_place_loses_its_content_at_the_first_write() {
+        let dir = dir("in-place");
+        let path = dir.join("image");
+        std::fs::write(&path, "before, and longer").unwrap();
+        let create = || Output::create(&Target::InPlace(path.clone())).unwrap();
+        drop(create());
+        assert_eq!(std::fs::read(&path).unwrap(), b"before, and longer");
+        let output = create();
+        output.write_at(b"end", 4).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"\0\0\0\0end");
+        output.finish(9, false).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"\0\0\0\0end\0\0");
+        // Without a write, too.
+        create().finish(3, true).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"\0\0\0");
         std::fs::remove_dir_all(dir).unwrap();
     }
 

@@ -23,7 +23,7 @@ pub(super) fn write_image(
     // At least one block.
     let step = job.align_blocks.max(1).next_power_of_two() * job.options.block.size();
     let is_device = std::fs::metadata(&job.image).is_ok_and(|m| m.file_type().is_block_device());
-    let target = Target::Path(job.image.clone());
+    let target = Target::InPlace(job.image.clone());
     if job.offset == 0 && (is_device || job.align_blocks <= 1) {
         return build(&target);
     }
