@@ -317,7 +317,7 @@ fn xattr_damage_is_reported_under_its_rule() {
     let unknown = with_xattrs(None, &[entry(77, b"a", b"b")], |_| ());
     assert_eq!(rules(unknown.bytes), [Rule::XattrName]);
     let prefix = with_xattrs(None, &[entry(0x80, b"a", b"b")], |_| ());
-    assert_eq!(rules(prefix.bytes), [Rule::Features, Rule::XattrName]);
+    assert_eq!(rules(prefix.bytes), [Rule::XattrName]);
     let acl = with_xattrs(None, &[entry(2, b"", b"\x02\0\0\0\x01\0")], |_| ());
     assert_eq!(rules(acl.bytes), [Rule::Acl]);
     // A body that is only a header, and an entry that extends past the end of the body.
@@ -610,5 +610,75 @@ fn nonzero_padding_is_reported_after_short_and_long_data() {
         let end = bytes.windows(2).rposition(|w| w == b"x\0").unwrap();
         bytes[end + 3] = 1;
         assert_eq!(rules(bytes), [Rule::Padding], "{len} bytes");
+    }
+}
+
+/// Builds an image of compressible, random and small files, and clears bits of its superblock.
+fn without_bits(options: &tuff_mkfs::Options, bits: u32) -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("tree")).unwrap();
+    for (name, bytes) in [
+        ("text", tuff_testkit::content::text(300_001, 1)),
+        ("noise", tuff_testkit::content::noise(50_000, 2)),
+        ("small", b"small".to_vec()),
+    ] {
+        std::fs::write(dir.path().join("tree").join(name), bytes).unwrap();
+    }
+    let path = dir.path().join("image");
+    let source = [tuff_mkfs::Source::Dir(dir.path().join("tree"))];
+    let target = tuff_store::Target::Path(path.clone());
+    tuff_mkfs::build(&source, options, &target, &tuff_mkfs::Progress::default()).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let clear = |bytes: &mut [u8], at: usize, bits: u32| {
+        let field = bytes[at..].first_chunk_mut::<4>().unwrap();
+        assert_eq!(u32::from_le_bytes(*field) & bits, bits, "bits are set");
+        *field = (u32::from_le_bytes(*field) & !bits).to_le_bytes();
+    };
+    clear(&mut bytes, 1024 + 8, compat::SB_CHKSUM);
+    clear(&mut bytes, 1024 + 0x50, bits);
+    bytes
+}
+
+/// Linux 6.18 and fsck.erofs 1.9.3 read images without the first bits, and fail without the last ones.
+#[test]
+fn bits_of_features_that_readers_find_by_inode_may_be_missing() {
+    let options = |change: fn(&mut tuff_mkfs::Options)| {
+        let mut options = tuff_mkfs::Options::for_kernel(tuff_mkfs::KernelVersion(6, 18));
+        options.layout.fragments = tuff_mkfs::Fragments::Off;
+        options.dedupe.mode = tuff_mkfs::Dedupe::Off;
+        options.compression.default = Some(tuff_mkfs::Compression {
+            method: tuff_codec::Method::Lz4,
+            level: 1,
+            dict: None,
+        });
+        options.compression.cluster = 65536;
+        change(&mut options);
+        options
+    };
+    let chunks = options(|o| (o.compression.default, o.layout.chunk) = (None, Some(4096)));
+    let tails = options(|o| o.layout.tail_packing = true);
+    let fragments = options(|o| {
+        o.layout.tail_packing = false;
+        o.layout.fragments = tuff_mkfs::Fragments::Tails;
+    });
+    for (options, bits, broken) in [
+        (&chunks, incompat::CHUNKED_FILE, false),
+        (&tails, incompat::ZTAILPACKING, false),
+        (&tails, incompat::COMPR_CFGS, true),
+        (&fragments, incompat::FRAGMENTS, true),
+    ] {
+        let report = report(without_bits(options, bits));
+        let missing = |f: &tuff_erofs::check::Finding| {
+            f.rule == Rule::Features && f.what.ends_with("is not set")
+        };
+        let found = report.findings.iter().find(|f| missing(f));
+        let severity = found.map(|f| f.severity);
+        match broken {
+            false => {
+                assert_eq!(severity, Some(Severity::Note), "{bits:#x}");
+                assert!(report.is_clean(), "{:?}", report.findings);
+            }
+            true => assert!(!report.is_clean(), "{bits:#x}"),
+        }
     }
 }

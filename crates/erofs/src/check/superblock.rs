@@ -63,7 +63,8 @@ pub(super) fn check(image: &Image, shared: &Shared, marks: &Marks) {
     configs(image, shared, marks);
 }
 
-/// Checks that each used feature has its bit. An unused bit is a note.
+/// Checks that each used feature has its bit. An unused bit is a note, and so is a missing bit that readers do not need:
+/// Linux (6.18) and fsck.erofs (1.9.3) read these features by the inode alone, and composefs leaves a bit out.
 fn features(image: &Image, shared: &Shared, marks: &Marks) {
     let (sb, used) = (image.superblock(), &marks.used);
     let uses = [
@@ -89,14 +90,27 @@ fn features(image: &Image, shared: &Shared, marks: &Marks) {
         ),
         (incompat::METABOX, used.metabox),
     ];
+    let mut by_inode = incompat::CHUNKED_FILE
+        | incompat::ZTAILPACKING
+        | incompat::XATTR_PREFIXES
+        | incompat::BIT48;
+    if !used.fragment {
+        // Shared clusters have the bit of fragments.
+        by_inode |= incompat::FRAGMENTS;
+    }
     for (bit, is_used) in uses {
         let name = flags_of(0, bit).next().map_or("", |f| f.name);
         match (is_used, sb.has(bit)) {
-            (true, false) => shared.error(
-                Rule::Features,
-                PLACE,
-                format_args!("feature {name} is used, but its bit {bit:#x} is not set"),
-            ),
+            (true, false) => {
+                let severity = match by_inode & bit {
+                    0 => Severity::Error,
+                    _ => Severity::Note,
+                };
+                let what = format_args!("feature {name} is used, but its bit {bit:#x} is not set");
+                shared.add(severity, Rule::Features, PLACE, what);
+            }
+            // Builders set it for an algorithm that then compresses nothing.
+            (false, true) if bit == incompat::LZ4_0PADDING => {}
             (false, true) => shared.add(
                 Severity::Note,
                 Rule::Features,
