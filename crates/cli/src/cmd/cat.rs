@@ -26,7 +26,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 fn print(args: &Args) -> Result<ExitCode> {
     let image = args.image.open()?;
-    args.image.with_devices(&image)?;
     let mut out = Out::new();
     for path in &args.paths {
         let file = entry(&image, path, true)?;

@@ -73,7 +73,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             return Err(e);
         }
     };
-    place.with_devices(&image)?;
+    if !args.metadata {
+        place.with_devices(&image)?;
+    }
     if args.metadata {
         // The share of metadata is not known.
         meter.counter().forget_total();

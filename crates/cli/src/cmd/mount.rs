@@ -10,6 +10,7 @@ mod prefetch;
 mod profile;
 mod swap;
 
+use crate::advice;
 use crate::counters_socket::{self, Device};
 use crate::disk;
 use crate::image::{OnMend, OpenArgs};
@@ -48,14 +49,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if role == Role::Starter && args.kernel && !remote::is_url(&args.image.image) {
         let mut open = args.image.open.clone();
         mounting.apply(&mut open);
-        match open.open(&args.image.image) {
-            // The kernel mounts an image without its devices, and their files are I/O errors.
-            Ok(image) => args.image.with_devices(&image)?,
+        let devices = match open.open(&args.image.image) {
+            // The kernel would read something else at the addresses of absent devices.
+            Ok(image) => image.has_devices().map_err(|e| advice::message(&e)),
             // FUSE would fail, too.
             Err(e @ (Error::Corrupt(_) | Error::Io(..))) => return Err(e),
-            Err(_) => {}
-        }
-        match kernel::mount(args, &mounting) {
+            Err(_) => Ok(()),
+        };
+        match devices.and_then(|()| kernel::mount(args, &mounting)) {
             Ok(how) => {
                 if args.verbose {
                     eprintln!("tuff: mounted by the kernel, {how}");
@@ -138,7 +139,9 @@ impl Mount<'_> {
         }
         let handler = exported::handler(store, &args.image.image, &self.log);
         let image = self.open.open_remote(store, &args.image.image)?;
-        args.image.with_devices(&image)?;
+        if let Err(e) = image.has_devices() {
+            return Ok(Err(advice::message(&e)));
+        }
         let prefetch = self.prefetch(store, move |profile| profile.physical_ranges(&image));
         let signals = Signals::register()?;
         let mount = match exported::mount(args, &handler, store.devices().len()) {
@@ -277,7 +280,12 @@ impl Mount<'_> {
             Some(store) => open.open_remote(store, &args.image.image)?,
             None => open.open(&args.image.image)?,
         };
-        args.image.with_devices(&image)?;
+        if let Err(e) = image.has_devices()
+            && !args.kernel
+        {
+            let what = advice::message(&e);
+            eprintln!("tuff: warning: only names and attributes can be read: {what}");
+        }
         let mut options = ServeOptions::default();
         let cache = || default_cache(options.budget, memory_limit());
         (options.budget, options.policy) = (args.cache.unwrap_or_else(cache), args.decode);

@@ -6,12 +6,12 @@ use super::near::Near;
 use super::report::{Options, Totals};
 use super::shared::Shared;
 use super::work::{Item, Job, Work};
-use crate::Result;
 use crate::read::fetch::StorePosition;
 use crate::read::file::cluster_place;
 use crate::read::map::{Cluster, Extent, Location};
 use crate::read::{DeviceId, Image, Inode, Nid};
 use crate::threads;
+use crate::{Error, Result};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -152,6 +152,9 @@ impl<'a> Jobs<'a> {
             };
             let n = (extent.len - done).min(RAW).min(left);
             if let Err(e) = self.image.devices.has(device, at, n) {
+                if self.leaves_out(&e) {
+                    return;
+                }
                 return self
                     .shared
                     .failed(Rule::DataRange, &format!("nid {nid}"), &e);
@@ -177,6 +180,11 @@ impl<'a> Jobs<'a> {
             }
             done += n;
         }
+    }
+
+    /// Returns true for the error of data on an absent device, which a check of the metadata does not need.
+    fn leaves_out(&self, e: &Error) -> bool {
+        matches!((e, &self.readers), (Error::Usage(_), Readers::Nobody))
     }
 
     /// Marks blocks of raw data. Returns true if one of them is new.
@@ -222,6 +230,7 @@ impl<'a> Jobs<'a> {
             .and_then(|()| self.image.devices.locate(DeviceId::PRIMARY, cluster.pos));
         let spot = match inside {
             Ok((spot, _)) => spot,
+            Err(e) if self.leaves_out(&e) => return,
             Err(e) => return self.shared.failed(Rule::DataRange, &place(), &e),
         };
         let aligned = bits.within(cluster.pos) == 0;

@@ -54,6 +54,11 @@ pub fn check(image: &Image, options: &Options, mut progress: impl FnMut(&Totals)
         marks
     });
     superblock::check(image, &shared, &marks);
+    if let Err(e) = image.has_devices()
+        && !options.data
+    {
+        shared.add(Severity::Note, Rule::DataRange, "", e.what());
+    }
     if options.fingerprints {
         fingerprint::check(image, options.worker_count(), &shared);
     }

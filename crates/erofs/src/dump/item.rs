@@ -191,8 +191,8 @@ fn item(image: &Image, region: &Region, covered: u64) -> Item {
         let span = format!("{:#x}..{end:#x}", region.start);
         out.fields.push(("overlaps", text(span)));
     }
-    let behind = region.area == Area::Store(0) && region.start >= image.store_size();
-    if behind && image.has_devices().is_err() {
+    let on_device = matches!(region.area, Area::Store(1..));
+    if on_device && image.has_devices().is_err() {
         out.fields.push(("offset", Value::Number(region.offset)));
         out.fields.push(("device", text("not given")));
     } else if let Err(e) = fill(image, region, &mut out) {

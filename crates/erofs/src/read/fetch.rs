@@ -15,12 +15,21 @@ pub(crate) const WINDOW: u64 = 16 << 10;
 /// Primary and extra devices, and the translation of addresses to them.
 ///
 /// With extra devices, slot n of the device table is `extra[n - 1]`. An address of the primary device inside the range
-/// of a slot belongs to that slot. Without extra devices ("flat" mode), everything is on the primary device.
+/// of a slot belongs to that slot. Without extra devices ("flat" mode), everything is on the primary device, as far as
+/// that has room for a slot. A device for which it has none is absent: reading its data is an error.
 pub(crate) struct Devices {
     primary: Arc<dyn ReadAt>,
     extra: Vec<Arc<dyn ReadAt>>,
     slots: Vec<Slot>,
     bits: BlockBits,
+}
+
+/// Prefix of the tag of a device that holds an image. The UUID follows in hexadecimal.
+pub(crate) const TAG: &[u8] = b"erofs:";
+
+/// Returns the UUID of a tag that starts with [`TAG`].
+pub(crate) fn tagged(tag: &[u8; 64]) -> String {
+    tag[TAG.len()..TAG.len() + 32].escape_ascii().to_string()
 }
 
 /// Position on one of the stores.
@@ -85,12 +94,10 @@ impl Devices {
         let base = |slot: &Slot| slot.uniaddr.position(self.bits);
         let range = |slot: &Slot| Some((base(slot)?, self.bits.len_of(slot.blocks)?.0));
         if self.extra.is_empty() {
-            let slot = device.slot().and_then(|slot| self.slots.get(slot));
-            if slot.is_some_and(|slot| slot.uniaddr == BlockAddr(0)) {
-                return Err(Error::usage(format_args!(
-                    "data is on device {device}, which was not given"
-                )));
+            if let Some(absent) = self.absent_at(device, pos) {
+                return Ok(absent);
             }
+            let slot = device.slot().and_then(|slot| self.slots.get(slot));
             let shift = match device {
                 DeviceId::PRIMARY => Some(0),
                 _ => slot.and_then(base),
@@ -205,25 +212,54 @@ impl Devices {
         if !self.extra.is_empty() {
             return None;
         }
-        let size = self.primary.size();
-        let is_there = |slot: &Slot| {
-            let start = slot.uniaddr.position(self.bits);
-            let len = self.bits.len_of(slot.blocks);
-            let end = start
-                .zip(len)
-                .and_then(|(start, len)| start.checked_add(len.0));
-            slot.uniaddr > BlockAddr(0) && end.is_some_and(|end| end <= size)
+        self.slots
+            .iter()
+            .position(|slot| !self.is_within_primary(slot))
+    }
+
+    /// Returns true if the primary store holds all data of a slot.
+    fn is_within_primary(&self, slot: &Slot) -> bool {
+        let start = slot.uniaddr.position(self.bits);
+        let len = self.bits.len_of(slot.blocks);
+        let end = start
+            .zip(len)
+            .and_then(|(start, len)| start.checked_add(len.0));
+        slot.uniaddr > BlockAddr(0) && end.is_some_and(|end| end <= self.primary.size())
+    }
+
+    /// As [`locate`](Self::locate), for a position on a device that was not given: its store does not exist. Whatever
+    /// else the primary store has at that position, such as a hash tree, is not the data.
+    fn absent_at(&self, device: DeviceId, pos: u64) -> Option<(StorePosition, u64)> {
+        let absent = |i: usize, pos: u64, left: u64| {
+            // Fits: a device table has at most 65,535 slots.
+            let store = i as u16 + 1;
+            let is_absent = !self.is_within_primary(&self.slots[i]);
+            is_absent.then_some((StorePosition { store, pos }, left))
         };
-        self.slots.iter().position(|slot| !is_there(slot))
+        if let Some(i) = device.slot() {
+            return absent(self.slots.get(i).map(|_| i)?, pos, u64::MAX - pos);
+        }
+        self.slots.iter().enumerate().find_map(|(i, slot)| {
+            let start = slot.uniaddr.position(self.bits).filter(|at| *at > 0)?;
+            let len = self.bits.len_of(slot.blocks)?.0;
+            let pos = pos.checked_sub(start).filter(|pos| *pos < len)?;
+            absent(i, pos, len - pos)
+        })
+    }
+
+    /// Returns the error that names an absent device.
+    pub(crate) fn absent(&self, i: usize) -> Error {
+        let tag = &self.slots[i].tag;
+        let which = match tag.starts_with(TAG) {
+            true => format!(", the image with UUID {}", tagged(tag)),
+            false => String::new(),
+        };
+        let what = format_args!("data is on device {}{which}: it was not given", i + 1);
+        Error::usage(what).with_remedy(Remedy::Devices)
     }
 
     fn bounds(&self, spot: StorePosition, len: u64) -> Result<()> {
         let size = self.store(spot.store)?.size();
-        if spot.pos >= size && self.missing().is_some() {
-            return Err(
-                Error::usage("data is on a device that was not given").with_remedy(Remedy::Devices)
-            );
-        }
         if spot.pos.checked_add(len).is_none_or(|end| end > size) {
             return Err(Error::corrupt(
                 Self::place(spot),
@@ -250,6 +286,9 @@ impl Devices {
         match n {
             0 => Ok(&self.primary),
             n => self.extra.get(usize::from(n) - 1).ok_or_else(|| {
+                if self.extra.is_empty() && usize::from(n) <= self.slots.len() {
+                    return self.absent(usize::from(n) - 1);
+                }
                 Error::corrupt("", format_args!("device {n} is not in the device table"))
             }),
         }

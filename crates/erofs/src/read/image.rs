@@ -3,7 +3,7 @@
 use super::cache::Cache;
 use super::decode::Workers;
 use super::extent::FileMap;
-use super::fetch::{Bytes, Devices, Space, StorePosition, WINDOW, Windows};
+use super::fetch::{Bytes, Devices, Space, StorePosition, TAG, WINDOW, Windows, tagged};
 use super::inode::Inode;
 use super::limits::{Limits, WorkBudget};
 use crate::{Error, Remedy, Result};
@@ -170,13 +170,7 @@ impl Image {
         let Some(i) = self.devices.missing() else {
             return Ok(());
         };
-        let tag = &self.slots[i].tag;
-        let which = match tag.starts_with(TAG) {
-            true => format!(", the image with UUID {}", tagged(tag)),
-            false => String::new(),
-        };
-        let what = format_args!("data is on device {}{which}: it was not given", i + 1);
-        Err(Error::usage(what).with_remedy(Remedy::Devices))
+        Err(self.devices.absent(i))
     }
 
     /// Returns the long prefixes of extended attribute names.
@@ -471,14 +465,6 @@ pub fn device_tag(uuid: &[u8; 16]) -> [u8; 64] {
     let text = TAG.iter().copied().chain(hex);
     tag.iter_mut().zip(text).for_each(|(to, byte)| *to = byte);
     tag
-}
-
-/// Prefix of the tag of a device that holds an image. The UUID follows in hexadecimal.
-const TAG: &[u8] = b"erofs:";
-
-/// Returns the UUID of a tag that starts with [`TAG`].
-fn tagged(tag: &[u8; 64]) -> String {
-    tag[TAG.len()..TAG.len() + 32].escape_ascii().to_string()
 }
 
 /// Checks that a device holds the image named by the tag of its slot. Slots with other tags pass.
