@@ -31,7 +31,6 @@ use super::tree::{InodeId, Tree, lossy};
 use super::unchanged::Unchanged;
 use crate::paths::common_dir;
 use crate::{Error, Result};
-use hashbrown::HashMap;
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::num::NonZeroU8;
@@ -349,11 +348,10 @@ impl<'a> Loader<'a> {
     }
 
     /// Hands every file's content to the packer, in the order of the data, unless that was done
-    /// while loading. Files of `apart` use the data of another file.
+    /// while loading.
     pub(crate) fn pack(
         &mut self,
         tree: &Tree,
-        duplicates_by_fingerprint: &HashMap<InodeId, InodeId>,
         packer: &mut Packer<'_>,
         progress: &Progress,
     ) -> Result<()> {
@@ -363,11 +361,6 @@ impl<'a> Loader<'a> {
         if self.options.dedupe.tar_index {
             progress.stage("refer");
             return self.refer(tree, packer);
-        }
-        for (file, first) in duplicates_by_fingerprint {
-            if tree.size(*file) > 0 && tree.file_type(*file) == FileType::File {
-                packer.add_same(*file, *first, tree.size(*file));
-            }
         }
         if self.packed {
             progress.stage("pack");
@@ -383,7 +376,6 @@ impl<'a> Loader<'a> {
         let mut order = data_order(tree, self.options, &mut absent);
         let absent = absent.warning("listed in the data order, but not in the tree");
         self.warnings.extend(absent);
-        order.retain(|inode| !duplicates_by_fingerprint.contains_key(inode));
         if let Some(unchanged) = &self.unchanged {
             order.retain(|inode| unchanged.nid(*inode).is_none());
         }

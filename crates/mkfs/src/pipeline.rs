@@ -365,10 +365,9 @@ pub(crate) fn write(
     }
     tree.mark_opaque()?;
     tree.finish();
-    let apart = match options.sources.hard_links {
-        true => hashbrown::HashMap::new(),
-        false => tree.split_hard_links()?,
-    };
+    if !options.sources.hard_links {
+        tree.split_hard_links()?;
+    }
     loader.warnings.extend(source::container::hint(&tree));
     loader.warnings.extend(described(&mut tree, options)?);
     layout::check_owners(&tree, options)?;
@@ -405,7 +404,7 @@ pub(crate) fn write(
         loader.keep(unchanged, options, &small_policies);
         packer.keep_packed();
     }
-    loader.pack(&tree, &apart, &mut packer, progress)?;
+    loader.pack(&tree, &mut packer, progress)?;
     let mut packed = packer.finish(base.as_deref())?;
 
     progress.stage("write");

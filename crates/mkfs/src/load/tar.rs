@@ -195,7 +195,10 @@ impl Loader<'_> {
         if let Some(digest) = unpacked {
             reader = Box::new(Digested::new(reader, *digest, self.threads));
         }
-        if !pack || self.options.dedupe.mode == Dedupe::Content {
+        // The content of a hard link that becomes a file of its own is read again.
+        let reads_again =
+            self.options.dedupe.mode == Dedupe::Content || !self.options.sources.hard_links;
+        if !pack || reads_again {
             progress.stage("copy");
             let file = self.copy(name, reader, progress)?;
             progress.stage("walk");

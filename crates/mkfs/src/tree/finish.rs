@@ -52,9 +52,9 @@ impl Tree {
         );
     }
 
-    /// Gives every name but the first of each inode an inode of its own. Returns the new inodes,
-    /// each with the original. The tree must be finished.
-    pub(crate) fn split_hard_links(&mut self) -> crate::Result<HashMap<InodeId, InodeId>> {
+    /// Gives every name but the first of each inode an inode of its own, as if it were a copy. The tree must be
+    /// finished.
+    pub(crate) fn split_hard_links(&mut self) -> crate::Result<()> {
         let mut walk = TreeWalk::default();
         let mut more: Vec<(DentryId, InodeId)> = Vec::new();
         while let Some((dentry, inode)) = walk.next(self) {
@@ -63,7 +63,6 @@ impl Tree {
                 more.push((dentry, inode));
             }
         }
-        let mut split = HashMap::new();
         for (dentry, inode) in more {
             let node = &mut self.nodes[inode as usize];
             node.nlink -= 1;
@@ -74,8 +73,7 @@ impl Tree {
             };
             let own = self.push(own)?;
             self.dentries[dentry as usize].inode = own;
-            split.insert(own, inode);
         }
-        Ok(split)
+        Ok(())
     }
 }

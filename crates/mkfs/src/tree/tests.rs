@@ -375,13 +375,14 @@ fn hard_links_can_be_split() {
             .unwrap();
     }
     tree.finish();
-    let split = tree.split_hard_links().unwrap();
-    assert_eq!(split.len(), 2);
-    for (own, first) in split {
-        assert_eq!((first, tree.nlink(own), tree.size(own)), (a, 1, 5));
-    }
+    tree.split_hard_links().unwrap();
     assert_eq!(tree.nlink(a), 1);
     let order = tree.inode_order();
+    let files = order
+        .iter()
+        .filter(|inode| tree.file_type(**inode) == FileType::File);
+    let files: Vec<_> = files.map(|i| (tree.nlink(*i), tree.size(*i))).collect();
+    assert_eq!(files, [(1, 5); 3]);
     let mut names: Vec<Vec<u8>> = order.iter().map(|inode| tree.path(*inode)).collect();
     names.sort_unstable();
     assert_eq!(names, [&b""[..], b"a", b"c", b"d", b"d/b"]);
