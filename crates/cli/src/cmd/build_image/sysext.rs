@@ -10,7 +10,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tuff_disk::discoverable::Role;
-use tuff_erofs::read::Image;
+use tuff_erofs::read::{FileType, Image, Inode};
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::Source;
 
@@ -108,6 +108,9 @@ const CONFEXT: Kind = Kind {
     os_release: "etc/os-release",
 };
 
+/// Start of the name of an extension-release file.
+const RELEASE_PREFIX: &[u8] = b"extension-release.";
+
 /// Value of a key of an os-release file, without quotes.
 fn value<'a>(release: &'a str, key: &str) -> Option<&'a str> {
     let mut values = release.lines().filter_map(|line| {
@@ -141,21 +144,26 @@ impl Kind {
     /// Checks the finished image. Returns warnings.
     fn check(&self, path: &Path, name: &str, written: &str) -> Result<Vec<String>> {
         let image = OpenArgs::default().open(path)?;
-        let place = self.path(name);
-        let release = match image.resolve_following(place.as_bytes()) {
-            Ok(inode) if inode.size() <= RELEASE_MAX => {
+        let mut place = self.path(name);
+        let mut found = image.find_following(place.as_bytes())?;
+        if found.is_none()
+            && let Some((other, inode)) = self.relaxed(&image)?
+        {
+            (place, found) = (format!("{}/{}", self.dir, escaped(&other)), Some(inode));
+        }
+        let release = match found {
+            Some(inode) if inode.size() <= RELEASE_MAX => {
                 // Fits: at most `RELEASE_MAX`.
                 let mut bytes = vec![0; inode.size() as usize];
                 let len = image.read_at(&inode, &mut bytes, 0)?;
                 String::from_utf8_lossy(&bytes[..len]).into_owned()
             }
-            Ok(_) => {
+            Some(_) => {
                 return Err(Error::usage(format_args!(
                     "{place}: is too long for a list of keys"
                 )));
             }
-            Err(Error::Usage(_)) => return Err(self.missing(&image, name)),
-            Err(e) => return Err(e),
+            None => return Err(self.missing(&image, name)),
         };
         if !written.is_empty() && release != written {
             return Err(Error::usage(format_args!(
@@ -186,15 +194,45 @@ impl Kind {
         Ok(warnings)
     }
 
+    /// Returns the extension-release file of another name that systemd takes: the only one with the attribute
+    /// `user.extension-release.strict` at a value for false.
+    fn relaxed(&self, image: &Image) -> Result<Option<(Vec<u8>, Inode)>> {
+        const STRICT: &[u8] = b"user.extension-release.strict";
+        let Some(dir) = image.find_following(self.dir.as_bytes())? else {
+            return Ok(None);
+        };
+        let mut found = None;
+        for entry in image.read_dir(&dir)? {
+            let entry = entry?;
+            let inode = image.inode(entry.nid)?;
+            let is_file = inode.file_type() == FileType::File;
+            if !is_file || !entry.name.starts_with(RELEASE_PREFIX) {
+                continue;
+            }
+            let strict = image.xattr(&inode, STRICT)?.unwrap_or_default();
+            let strict = strict.trim_ascii().to_ascii_lowercase();
+            if !matches!(&strict[..], b"0" | b"no" | b"n" | b"false" | b"f" | b"off") {
+                continue;
+            }
+            if let Some((other, _)) = found.replace((entry.name, inode)) {
+                return Err(Error::usage(format_args!(
+                    "{}/{}: not the only release file with user.extension-release.strict=0, so systemd takes none",
+                    self.dir,
+                    escaped(&other)
+                )));
+            }
+        }
+        Ok(found)
+    }
+
     /// Error for an image without the extension-release file.
     fn missing(&self, image: &Image, name: &str) -> Error {
-        let prefix = b"extension-release.";
         let mut found = None;
         if let Ok(dir) = image.resolve_following(self.dir.as_bytes())
             && let Ok(entries) = image.read_dir(&dir)
         {
             let mut names = entries.flatten().filter_map(|entry| {
-                let name = entry.name.strip_prefix(prefix)?;
+                let name = entry.name.strip_prefix(RELEASE_PREFIX)?;
                 Some(escaped(name))
             });
             found = names.next();
