@@ -8,6 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
+use tuff_testkit::content::noise;
 
 /// Callers with a directory: systemd-repart, its derivatives, image builders, containers and microVM tools.
 const DIRECTORIES: &[&str] = &[
@@ -292,9 +293,76 @@ fn hard_links_become_separate_files() {
         place.text(&[&["build", "-q"], options, &["src", "o"]].concat());
         fs::metadata(place.path("o")).unwrap().len()
     };
-    assert!(
-        size(&["--no-hard-links", "--dedupe=off", "--verify"]) < size(&["--dedupe=off"]) + 4096
-    );
+    assert!(size(&["--no-hard-links", "--verify"]) < size(&[]) + 4096);
+}
+
+#[test]
+fn names_of_one_file_and_copies_of_it_give_the_same_image() {
+    let place = Place::new("compat-dereference");
+    for name in ["links", "copies"] {
+        fs::create_dir_all(place.path(name).join("sub")).unwrap();
+        let at = |file: &str| place.path(name).join(file);
+        // Longer than what a stream keeps in memory, one with a tail, and one that fits behind its inode.
+        for (file, bytes) in [
+            ("long", noise(9 << 20, 1)),
+            ("tail", text().into_bytes()),
+            ("small", b"small".to_vec()),
+        ] {
+            fs::write(at(file), &bytes).unwrap();
+            for other in [format!("sub/{file}"), format!("z-{file}")] {
+                match name {
+                    "links" => fs::hard_link(at(file), at(&other)).unwrap(),
+                    _ => fs::write(at(&other), &bytes).unwrap(),
+                }
+            }
+        }
+        let tar = tool(
+            &place.0,
+            "tar",
+            &[
+                "--sort=name",
+                "-C",
+                name,
+                "-cf",
+                &format!("{name}.tar"),
+                ".",
+            ],
+        );
+        assert!(tar.is_some_and(|out| out.status.success()));
+    }
+    let common = "--quiet -T0 -Uclear --all-root --hard-dereference";
+    for options in [
+        "",
+        "-zlz4",
+        "-zlz4hc -C65536 -Efragments",
+        "-zlz4 -Eztailpacking",
+        "-zlz4hc -C16384 -Eall-fragments,dedupe",
+        "-zzstd -C65536",
+        "--chunksize=4096",
+    ] {
+        for source in ["dir", "tar", "pipe"] {
+            let images = ["links", "copies"].map(|name| {
+                let line = match source {
+                    "dir" => format!("{common} {options} o {name}"),
+                    "tar" => format!("{common} {options} --tar=f o {name}.tar"),
+                    _ => format!("{common} {options} --tar=f o"),
+                };
+                let mut command = under(&place, "mkfs.erofs");
+                command.args(line.split_whitespace()).stdin(Stdio::piped());
+                command.stdout(Stdio::piped()).stderr(Stdio::piped());
+                let mut child = command.spawn().unwrap();
+                let mut pipe = child.stdin.take().unwrap();
+                if source == "pipe" {
+                    let mut tar = File::open(place.path(&format!("{name}.tar"))).unwrap();
+                    std::io::copy(&mut tar, &mut pipe).unwrap();
+                }
+                drop(pipe);
+                done(&child.wait_with_output().unwrap(), &line);
+                fs::read(place.path("o")).unwrap()
+            });
+            assert!(images[0] == images[1], "{options}: {source}");
+        }
+    }
 }
 
 #[test]
@@ -718,8 +786,12 @@ fn unsupported_options_are_rejected_by_name() {
         ("--chunksize=512 o src", "chunk size 512"),
         ("-Ebogus o src", "-E bogus is not a known feature"),
         (
-            "-Eforce-chunk-indexes o src",
-            "-E force-chunk-indexes is not supported",
+            "-Eforce-inode-blockmap --chunksize=4096 --blobdev=b o src",
+            "-E force-inode-blockmap with --blobdev",
+        ),
+        (
+            "-zdeflate,dictsize=300 o src",
+            "a power of two from 256 to 32768",
         ),
         ("-zlz5 o src", "-z lz5: 'lz5' is not an algorithm"),
         ("-zlzma,lc=4 o src", "-z lzma,lc= is not supported"),
@@ -866,5 +938,203 @@ fn help_states_the_block_sizes_that_are_taken() {
     }
     for block in ["-b256", "-b131072"] {
         assert_eq!(code(&place.run(&["mkfs.erofs", block, "i", "src"])), 1);
+    }
+}
+
+/// Returns the chunk format of a file in an image: the first field of the last word of its compact inode.
+fn chunk_format(place: &Place, image: &str, path: &str) -> u16 {
+    let stat = place.run(&["stat", "--json", image, path]);
+    let stat: serde_json::Value = serde_json::from_slice(&stat.stdout).unwrap();
+    let bytes = fs::read(place.path(image)).unwrap();
+    let info = place.run(&["info", "--json", image]);
+    let info: serde_json::Value = serde_json::from_slice(&info.stdout).unwrap();
+    let number = |value: &serde_json::Value| usize::try_from(value.as_u64().unwrap()).unwrap();
+    let meta = u32::from_le_bytes(*bytes[1024 + 0x28..].first_chunk().unwrap()) as usize;
+    let at = meta * number(&info["block_size"]) + number(&stat["nid"]) * 32 + 16;
+    u16::from_le_bytes(*bytes[at..].first_chunk().unwrap())
+}
+
+#[test]
+fn chunk_tables_have_the_requested_form() {
+    let place = Place::new("compat-chunk-tables");
+    fs::create_dir(place.path("src")).unwrap();
+    fs::write(place.path("src/noise"), noise(50_000, 3)).unwrap();
+    const INDEXES: u16 = 1 << 5;
+    for (options, form) in [
+        ("--chunksize=4096", 0),
+        ("--chunksize=4096 -E force-chunk-indexes", INDEXES),
+        ("--chunksize=4096 -Eforce-inode-blockmap", 0),
+        (
+            "--chunksize=4096 -Eforce-chunk-indexes,force-inode-blockmap",
+            0,
+        ),
+        (
+            "--chunksize=4096 -Eforce-inode-blockmap,force-chunk-indexes",
+            INDEXES,
+        ),
+        ("--chunksize=4096 --blobdev=b", INDEXES),
+    ] {
+        let line = format!("--quiet {options} o src");
+        done(&mkfs(&place, &line), &line);
+        assert_eq!(
+            chunk_format(&place, "o", "/noise") & INDEXES,
+            form,
+            "{line}"
+        );
+        let device: &[&str] = match options.contains("blobdev") {
+            true => &["--device", "b"],
+            false => &[],
+        };
+        let out = place.run(&[&["diff"], device, &["o", "src"]].concat());
+        assert_eq!(code(&out), 0, "{line}: {}", stderr(&out));
+    }
+    // Other files have no chunks, so both words change nothing.
+    for options in ["-Eforce-chunk-indexes", "-zlz4 -Eforce-inode-blockmap"] {
+        let line = format!("--quiet {options} o src");
+        done(&mkfs(&place, &line), &line);
+    }
+}
+
+#[test]
+fn scripts_may_pass_empty_settings() {
+    let place = Place::new("compat-empty");
+    tree(&place);
+    let image = |line: &[&str]| {
+        let mut command = under(&place, "mkfs.erofs");
+        let out = command.env("SOURCE_DATE_EPOCH", "").args(line).output();
+        done(&out.unwrap(), &line.join(" "));
+        fs::read(place.path("o")).unwrap()
+    };
+    let plain = image(&["--quiet", "o", "src"]);
+    assert!(plain == image(&["--quiet", "-z", "", "o", "src"]));
+    let deflate = image(&["--quiet", "-zdeflate", "o", "src"]);
+    assert!(deflate == image(&["--quiet", "-zdeflate,dictsize=16384", "o", "src"]));
+}
+
+#[test]
+fn a_file_is_written_in_place() {
+    let place = Place::new("compat-in-place");
+    tree(&place);
+    let file = place.path("o");
+    for (line, output) in [
+        ("--quiet o src", "o"),
+        ("--quiet --offset=4096 o src", "o"),
+        ("--quiet --chunksize=4096 --blobdev=b o src", "b"),
+    ] {
+        let file = place.path(output);
+        fs::write(&file, vec![b'x'; 3 << 20]).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        let _ = fs::remove_file(place.path("other"));
+        fs::hard_link(&file, place.path("other")).unwrap();
+        let open = fs::File::open(&file).unwrap();
+        let before = fs::metadata(&file).unwrap();
+        done(&mkfs(&place, line), line);
+        let after = fs::metadata(&file).unwrap();
+        assert_eq!(
+            (after.ino(), after.mode(), after.nlink()),
+            (before.ino(), before.mode(), 2),
+            "{line}"
+        );
+        assert_eq!(open.metadata().unwrap().len(), after.len(), "{line}");
+        assert_eq!(
+            fs::read(place.path("other")).unwrap(),
+            fs::read(&file).unwrap()
+        );
+        assert!(after.len() < 3 << 20, "{line}");
+    }
+    // A source that is the file itself cannot be read any more.
+    done(&mkfs(&place, "--quiet o src"), "o src");
+    let image = fs::read(&file).unwrap();
+    let out = mkfs(&place, "--quiet --clean=data o o");
+    assert_eq!(code(&out), 1);
+    assert!(
+        stderr(&out).contains("written in place"),
+        "{}",
+        stderr(&out)
+    );
+    assert!(fs::read(&file).unwrap() == image);
+}
+
+#[test]
+fn modes_and_owners_are_restored_as_requested() {
+    if !is_root() {
+        return skipped("owners are restored by root only");
+    }
+    let place = Place::new("compat-preserve");
+    fs::create_dir(place.path("src")).unwrap();
+    let file = place.path("src/file");
+    fs::write(&file, "content").unwrap();
+    std::os::unix::fs::chown(&file, Some(12), Some(34)).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    done(&mkfs(&place, "--quiet i src"), "i src");
+    let umask = fs::metadata(place.path("i")).unwrap().mode() & 0o666;
+    for (options, owner, mode) in [
+        ("", 12, 0o666),
+        ("--preserve", 12, 0o666),
+        ("--no-preserve", 0, umask),
+        ("--no-preserve-owner", 0, 0o666),
+        ("--no-preserve-perms", 12, umask),
+        ("--no-preserve --preserve-perms", 0, 0o666),
+    ] {
+        let line = format!("--extract=out --overwrite {options} i");
+        let out = under(&place, "fsck.erofs")
+            .args(line.split_whitespace())
+            .output();
+        done(&out.unwrap(), &line);
+        let found = fs::metadata(place.path("out/file")).unwrap();
+        assert_eq!(
+            (found.uid(), found.mode() & 0o7777),
+            (owner, mode),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn metadata_is_read_without_the_devices_that_hold_data() {
+    let place = Place::new("compat-absent");
+    fs::create_dir(place.path("src")).unwrap();
+    fs::write(place.path("src/noise"), noise(50_000, 3)).unwrap();
+    fs::write(place.path("src/inline"), "").unwrap();
+    let line = "--quiet --chunksize=4096 --blobdev=b chunks src";
+    done(&mkfs(&place, line), line);
+    place.text(&["build", "-q", "-z", "none", "src", "base"]);
+    place.text(&["build", "-q", "-z", "lz4", "src", "packed"]);
+    for (base, delta) in [("base", "delta"), ("packed", "delta-packed")] {
+        place.text(&["build", "-q", "--base", base, "src", delta]);
+        // Whatever follows the image is not the data of the base.
+        let mut bytes = fs::read(place.path(delta)).unwrap();
+        bytes.resize(bytes.len() + 8192, b'x');
+        fs::write(place.path(&format!("{delta}-tail")), bytes).unwrap();
+    }
+    for image in [
+        "chunks",
+        "delta",
+        "delta-packed",
+        "delta-tail",
+        "delta-packed-tail",
+    ] {
+        let fsck = under(&place, "fsck.erofs").arg(image).output().unwrap();
+        assert_eq!(code(&fsck), 0, "{image}: {}", stderr(&fsck));
+        for words in [
+            &["check", "-m", image][..],
+            &["ls", "-R", image],
+            &["stat", image, "/noise"],
+            &["info", image],
+            &["cat", image, "/inline"],
+        ] {
+            let out = place.run(words);
+            assert_eq!(code(&out), 0, "{words:?}: {}", stderr(&out));
+        }
+        for words in [&["cat", image, "/noise"][..], &["check", image]] {
+            let out = place.run(words);
+            let said = stderr(&out);
+            assert_eq!(code(&out), 2, "{words:?}: {said}");
+            assert!(said.contains("data is on device 1"), "{words:?}: {said}");
+            assert!(
+                said.contains("not given") && out.stdout.is_empty(),
+                "{words:?}: {said}"
+            );
+        }
     }
 }

@@ -29,7 +29,7 @@ impl Shared<'_> {
             (self.xattrs(inode, dir, name).into_iter()).partition(|x| x.name.starts_with(b"user."));
         // `user.` attributes require write permission, so they are set before the mode.
         self.set_xattrs(users, dir, name, set);
-        let mut mode = u32::from(inode.mode()) & 0o7777;
+        let mut mode = self.mode(inode);
         if self.owners {
             let chown = |uid, gid| retry(|| fs::fchown(fd, uid, gid));
             if !self.set_owner(inode, dir, name, chown) {
@@ -68,6 +68,11 @@ impl Shared<'_> {
         }
     }
 
+    /// Returns the permissions of an extracted inode.
+    fn mode(&self, inode: &Inode) -> u32 {
+        u32::from(inode.mode()) & 0o7777 & !self.options.umask
+    }
+
     /// Returns true if a file exists with the length and all attributes that [`set_open`](Self::set_open) would set.
     pub(super) fn is_complete(&self, above: BorrowedFd<'_>, inode: &Inode, name: &[u8]) -> bool {
         // On any error the file is extracted again. A persistent error is reported there.
@@ -84,7 +89,7 @@ impl Shared<'_> {
         };
         let time = times(inode).last_modification;
         let same = fs::FileType::from_raw_mode(found.st_mode) == fs::FileType::RegularFile
-            && found.st_mode & 0o7777 == u32::from(inode.mode()) & bits
+            && found.st_mode & 0o7777 == self.mode(inode) & bits
             && u64::try_from(found.st_size) == Ok(inode.size())
             // An unexpected second link belongs to a different file of the image.
             && (found.st_nlink == 1 || inode.nlink() > 1)
@@ -121,7 +126,7 @@ impl Shared<'_> {
             let has = |acl: &str| retry(|| fs::lgetxattr_query(&path[..], acl)).is_ok();
             let remove = |acl: &str| retry(|| fs::lremovexattr(&path[..], acl));
             self.disinherit(dir, name, &ACLS[..1], has, remove);
-            if let Err(e) = chmod_entry(above, name, inode.mode()) {
+            if let Err(e) = chmod_entry(above, name, inode.mode(), self.mode(inode)) {
                 problem("mode", e);
             }
         }
@@ -211,16 +216,21 @@ impl Shared<'_> {
     }
 }
 
-/// Changes the mode of an entry without following a symlink that may have replaced it.
-fn chmod_entry(above: BorrowedFd<'_>, name: &[u8], mode: u16) -> rustix::io::Result<()> {
+/// Changes the permissions of an entry of a type, given by a mode, without following a symlink that may have replaced it.
+fn chmod_entry(
+    above: BorrowedFd<'_>,
+    name: &[u8],
+    file_type: u16,
+    mode: u32,
+) -> rustix::io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = retry(|| fs::openat(above, name, flags, Mode::empty()))?;
     let found = retry(|| fs::fstat(&fd))?.st_mode;
-    if found & 0o170_000 != u32::from(mode) & 0o170_000 {
+    if found & 0o170_000 != u32::from(file_type) & 0o170_000 {
         return Err(Errno::INVAL);
     }
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
-    retry(|| fs::chmod(&*path, Mode::from_raw_mode(u32::from(mode) & 0o7777)))
+    retry(|| fs::chmod(&*path, Mode::from_raw_mode(mode)))
 }
 
 fn times(inode: &Inode) -> Timestamps {

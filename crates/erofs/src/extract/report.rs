@@ -24,6 +24,8 @@ pub struct Options {
     pub update: bool,
     /// Restores the owners of files. Default: only as root.
     pub owners: Option<bool>,
+    /// Mode bits that are not restored, such as those of the process's umask. Default: 0.
+    pub umask: u32,
     /// Restores extended attributes. Default: true.
     pub xattrs: bool,
     /// Restores times. Default: true.
@@ -54,6 +56,7 @@ impl Default for Options {
             overwrite: false,
             update: false,
             owners: None,
+            umask: 0,
             xattrs: true,
             times: true,
             keep_going: false,

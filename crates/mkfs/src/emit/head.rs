@@ -100,6 +100,11 @@ fn used(parts: &Parts<'_>, plan: &Plan) -> Used {
             .map_or(1, |lz4| lz4.max_pcluster_blocks);
         used.largest[0] = used.largest[0].max(largest);
     }
+    let default = parts.options.compression.default.map(|c| c.method);
+    if matches!(default, Some(Method::Lz4 | Method::Lz4hc)) {
+        // As in images of mkfs.erofs: also if no content is compressible.
+        used.incompat |= incompat::LZ4_0PADDING;
+    }
     if packed.is_some() {
         used.incompat |= incompat::FRAGMENTS | incompat::LZ4_0PADDING;
     }

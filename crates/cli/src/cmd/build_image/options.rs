@@ -197,8 +197,10 @@ fn as_asked(args: &Args) -> Result<Options> {
     Ok(o)
 }
 
+/// Returns the time of SOURCE_DATE_EPOCH. An empty variable counts as unset.
 pub(crate) fn source_date_epoch() -> Result<Option<i64>> {
-    let Some(value) = std::env::var_os("SOURCE_DATE_EPOCH") else {
+    let value = std::env::var_os("SOURCE_DATE_EPOCH").filter(|value| !value.is_empty());
+    let Some(value) = value else {
         return Ok(None);
     };
     let parsed = value.to_str().and_then(|v| v.trim().parse().ok());

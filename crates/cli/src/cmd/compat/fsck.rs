@@ -8,14 +8,17 @@ use crate::out::Out;
 use crate::progress::on_signal;
 use crate::text::{escaped_line, escaped_path};
 use crate::units::parse_size;
+use rustix::fs::Mode;
+use rustix::process::{geteuid, umask};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tuff_erofs::check::{self, Rule, Severity};
+use tuff_erofs::extract::Options;
 use tuff_erofs::read::{Image, Nid};
 use tuff_erofs::walk::Walk;
-use tuff_erofs::{Error, Result, extract};
+use tuff_erofs::{Error, Result};
 
 static OPTIONS: OptionTable = OptionTable {
     letters: "VhpaAy",
@@ -43,6 +46,8 @@ struct FsckArgs {
     overwrite: bool,
     force: bool,
     owners: Option<bool>,
+    /// Restores modes exactly, not without the bits of the umask. Default: only as root.
+    modes: Option<bool>,
     image: ImageArgs,
 }
 
@@ -68,13 +73,18 @@ pub(super) fn run(raw: &[OsString]) -> Result<ExitCode> {
         true => args.image.open_unverified()?,
         false => args.image.open()?,
     };
-    args.image.with_devices(&image)?;
+    if args.data {
+        args.image.with_devices(&image)?;
+    }
     if let (None, Some(nid)) = (&args.path, args.nid) {
         args.path = Some(path_of(&image, nid)?);
     }
     let good = match &args.to {
         None => checked(&image, &args, &mut out)?,
-        Some(dir) => extracted(&image, dir, &args)?,
+        Some(dir) => {
+            extract(&image, dir, &args)?;
+            true
+        }
     };
     out.finish()?;
     Ok(ExitCode::from(u8::from(!good)))
@@ -95,6 +105,7 @@ fn read_args(tokens: Vec<Token>) -> Result<FsckArgs> {
         overwrite: false,
         force: false,
         owners: None,
+        modes: None,
         image: ImageArgs {
             image: PathBuf::new(),
             open: OpenArgs::default(),
@@ -135,7 +146,7 @@ impl FsckArgs {
                 let level = text().parse().ok().filter(|level| *level <= 9);
                 self.level = level.ok_or_else(|| said("0 to 9"))?;
             }
-            "-a" | "-A" | "-y" | "--preserve-perms" => {}
+            "-a" | "-A" | "-y" => {}
             "--extract" => {
                 self.data = true;
                 self.to = value.map(PathBuf::from);
@@ -149,13 +160,12 @@ impl FsckArgs {
             "--xattr-inode-digest" => self.fingerprints = true,
             "--overwrite" => self.overwrite = true,
             "--force" => self.force = true,
-            "--preserve" | "--preserve-owner" => self.owners = Some(true),
+            "--preserve" => (self.owners, self.modes) = (Some(true), Some(true)),
+            "--no-preserve" => (self.owners, self.modes) = (Some(false), Some(false)),
+            "--preserve-owner" => self.owners = Some(true),
             "--no-preserve-owner" => self.owners = Some(false),
-            "--no-preserve" | "--no-preserve-perms" => {
-                return Err(said(
-                    "not supported: modes are those of the image; change them afterwards",
-                ));
-            }
+            "--preserve-perms" => self.modes = Some(true),
+            "--no-preserve-perms" => self.modes = Some(false),
             "--nid" => self.nid = Some(Nid(number(&text()).map_err(|e| said(&e))?)),
             _ => return Err(said("not supported: leave it out")),
         }
@@ -219,17 +229,21 @@ fn checked(image: &Image, args: &FsckArgs, out: &mut Out) -> Result<bool> {
     Ok(true)
 }
 
-/// Extracts an image. Returns true if everything was restored.
-fn extracted(image: &Image, dir: &Path, args: &FsckArgs) -> Result<bool> {
+/// Extracts an image. Attributes and special files that the system refuses are warnings, as in fsck.erofs.
+fn extract(image: &Image, dir: &Path, args: &FsckArgs) -> Result<()> {
     if !args.force && std::fs::canonicalize(dir).is_ok_and(|d| d == Path::new("/")) {
         return Err(Error::usage("--extract=/ needs --force"));
     }
-    let mut options = extract::Options {
+    let mut options = Options {
         overwrite: args.overwrite,
         owners: args.owners,
+        umask: match args.modes.unwrap_or_else(|| geteuid().is_root()) {
+            true => 0,
+            false => own_umask(),
+        },
         xattrs: args.xattrs,
         stop: on_signal(),
-        ..extract::Options::default()
+        ..Options::default()
     };
     if let Some(path) = &args.path {
         let names = path.as_os_str().as_bytes().split(|b| *b == b'/');
@@ -239,13 +253,21 @@ fn extracted(image: &Image, dir: &Path, args: &FsckArgs) -> Result<bool> {
             options.paths = vec![names.join(&b'/')];
         }
     }
-    let report = extract::extract(image, dir, &options, |_| ())?;
-    for problem in &report.problems {
+    let report = tuff_erofs::extract::extract(image, dir, &options, |_| ())?;
+    for problem in report.problems.iter().filter(|_| args.level > 1) {
         eprintln!(
-            "fsck.erofs: {}: {}",
+            "fsck.erofs: warning: {}: {}",
             escaped_path(&problem.path),
             escaped_line(&problem.what)
         );
     }
-    Ok(report.problems.is_empty() && report.dropped == 0)
+    Ok(())
+}
+
+/// Returns the umask of the process.
+fn own_umask() -> u32 {
+    // It can be read only by setting it. No other thread creates files yet.
+    let own = umask(Mode::from_raw_mode(0o077));
+    umask(own);
+    own.as_raw_mode()
 }

@@ -23,6 +23,8 @@ pub(super) struct MkfsArgs {
     pub(super) fragment_dedupe: bool,
     pub(super) dedupe: Option<Dedupe>,
     pub(super) plain_prefixes: bool,
+    /// Chunk tables have no device numbers.
+    pub(super) blockmap: bool,
     pub(super) hints: Option<PathBuf>,
     pub(super) time: Option<i64>,
     pub(super) mkfs_time: bool,
@@ -80,6 +82,7 @@ impl MkfsArgs {
             fragment_dedupe: true,
             dedupe: None,
             plain_prefixes: false,
+            blockmap: false,
             hints: None,
             time: None,
             mkfs_time: false,

@@ -102,10 +102,10 @@ fn feature(args: &mut MkfsArgs, name: &str, on: bool, value: Option<&str>) -> Re
         "nosbcrc" => o.metadata.checksum = !on,
         "xattr-name-filter" => o.metadata.xattr_filter = on,
         "plain-xattr-prefixes" => args.plain_prefixes = on,
-        "force-inode-blockmap" | "force-chunk-indexes" => {
-            return Err(Error::usage(format_args!(
-                "-E {name} is not supported: leave it out, and each file gets the map that suits it"
-            )));
+        "force-chunk-indexes" => o.layout.chunk_indexes = on,
+        "force-inode-blockmap" => {
+            args.blockmap = on;
+            o.layout.chunk_indexes &= !on;
         }
         _ => {
             return Err(Error::usage(format_args!(

@@ -64,6 +64,13 @@ pub(super) fn job(mut args: MkfsArgs) -> Result<Job> {
             return Err(Error::usage("--blobdev: it needs --chunksize"));
         }
     }
+    if args.blockmap && !o.layout.chunk_indexes && (o.layout.blob.is_some() || o.dedupe.image_index)
+    {
+        return Err(refused(
+            "-E force-inode-blockmap with --blobdev or with source images",
+            "leave it out: a block map has no device numbers",
+        ));
+    }
     if let Some(list) = &args.block_list
         && [Some(&image), o.layout.blob.as_ref(), args.vmdk.as_ref()].contains(&Some(list))
     {
@@ -260,6 +267,10 @@ fn compression(args: &mut MkfsArgs, o: &mut Options) -> Result<()> {
         _ if args.fragment_dedupe => Dedupe::Content,
         _ => Dedupe::Off,
     });
+    // Names of one file and copies of it give the same image, with the data once.
+    if !o.sources.hard_links && o.dedupe.mode == Dedupe::Off {
+        o.dedupe.mode = Dedupe::Files;
+    }
     if let Some(file) = &args.hints {
         let rules = hints::rules(
             file,

@@ -89,6 +89,8 @@ impl MkfsArgs {
                 self.align_blocks = number(name, text)?;
                 at_most(name, self.align_blocks, 1 << 31)?;
             }
+            // Scripts pass an empty variable for an image without compression.
+            "-z" if text.is_empty() => self.algorithms.clear(),
             "-z" => self.algorithms = text.split(':').map(algorithm).collect::<Result<_>>()?,
             "-C" => self.cluster = Some(size(name, text)?),
             "-E" => extended::list(self, text)?,
@@ -153,6 +155,7 @@ impl MkfsArgs {
             }
             "--dsunit" if number::<u64>(name, text)? <= 1 => {}
             "--dsunit" => return Err(refused(name, "leave it out: files begin at any block")),
+            "--MZ" if text == "0" => {}
             "--MZ" => {
                 return Err(refused(
                     name,
@@ -273,9 +276,13 @@ fn algorithm(text: &str) -> Result<Compression> {
     compression.dict = match (compression.method, dict) {
         (_, None) => None,
         (Method::Lzma | Method::Zstd, Some(dict)) => Some(to_usize("-z dictsize", dict)?),
-        // The size that deflate always has.
-        (Method::Deflate, Some(32768)) => None,
-        (Method::Deflate, Some(_)) => return Err(wrong("its dictionary has 32768 bytes here")),
+        // The encoder's window always has 32768 bytes, which every decoder has room for.
+        (Method::Deflate, Some(256..=32768)) if dict.is_some_and(u64::is_power_of_two) => None,
+        (Method::Deflate, Some(_)) => {
+            return Err(wrong(
+                "its dictionary has a power of two from 256 to 32768 bytes",
+            ));
+        }
         (Method::Lz4 | Method::Lz4hc, Some(_)) => return Err(wrong("it has no dictionary")),
     };
     Ok(compression)
