@@ -616,6 +616,45 @@ fn an_extension_states_the_system_that_it_is_for() {
     assert_eq!(text, "ID=_any\n");
 }
 
+/// The rule of systemd-sysext for images whose names have versions.
+#[test]
+fn a_release_file_of_another_name_needs_the_attribute_that_systemd_asks_for() {
+    let place = stage("sysext-strict");
+    fs::write(place.path("release"), "ID=debian\nVERSION_ID=13\n").unwrap();
+    let dir = "./usr/lib/extension-release.d";
+    let mut manifest =
+        String::from("#mtree\n./usr type=dir mode=0755\n./usr/lib type=dir mode=0755\n");
+    manifest += &format!("{dir} type=dir mode=0755\n");
+    let line = |name: &str, strict: &str| {
+        format!("{dir}/extension-release.{name} type=file mode=0644 contents=release{strict}\n")
+    };
+    let strict = |value: &str| format!(" xattr.user.extension-release.strict={value}");
+    let both = line("app", &strict("0")) + &line("other", &strict("false"));
+    for (lines, wanted) in [
+        (line("app", &strict("0")), ""),
+        (line("app", &strict("no")), ""),
+        // One of several is the only one without the strict rule.
+        (line("app", &strict("0")) + &line("other", ""), ""),
+        (line("app", &strict("1")), "name the output app.raw"),
+        (line("app", ""), "name the output app.raw"),
+        (both, "not the only release file"),
+    ] {
+        fs::write(place.path("tree.mtree"), format!("{manifest}{lines}")).unwrap();
+        let out = place.run(&["sysext", "-q", "tree.mtree", "app-1.2.raw"]);
+        let said = stderr(&out);
+        assert_eq!(
+            code(&out),
+            if wanted.is_empty() { 0 } else { 2 },
+            "{lines}: {said}"
+        );
+        assert!(
+            said.contains(wanted) && said.is_empty() == wanted.is_empty(),
+            "{lines}: {said}"
+        );
+        let _ = fs::remove_file(place.path("app-1.2.raw"));
+    }
+}
+
 #[test]
 fn an_extension_that_systems_would_ignore_or_suffer_from_is_named() {
     let place = stage("sysext-wrong");
