@@ -5,12 +5,13 @@
 //!   another store. [`RangeStore`]: bytes that the caller supplies on request, for programs that must not block.
 //! * `open_regular`, `open_text`, `open_stream`: opening of files by type, without blocking. `retry`:
 //!   system calls after a signal.
+//! * `PrivateDir`: a directory that no other user can change, and its files.
 //! * `Output`: a file that gets its final name only when it is complete.
 //! * `MemoryPressure`: pressure stall information and limits of the control group.
 //! * [`fault`]: stores that inject errors, for tests.
 //!
 //! Code that depends on the operating system is in this crate only, as far as reading needs it. Everything that is not
-//! for reading (`host`, `Output`, `MemoryPressure`) exists on Linux only.
+//! for reading (`host`, `Output`, `PrivateDir`, `MemoryPressure`) exists on Linux only.
 
 mod file;
 #[cfg(target_os = "linux")]
@@ -21,6 +22,8 @@ mod mem;
 mod memory_pressure;
 #[cfg(target_os = "linux")]
 mod output;
+#[cfg(target_os = "linux")]
+mod private_dir;
 mod ranges;
 mod read_at;
 
@@ -35,5 +38,7 @@ pub use mem::MemStore;
 pub use memory_pressure::{MemoryPressure, memory_limit};
 #[cfg(target_os = "linux")]
 pub use output::{FileId, Output, Target, anonymous, file_id, is_same, takes_stream};
+#[cfg(target_os = "linux")]
+pub use private_dir::PrivateDir;
 pub use ranges::{MissingRange, RangeStore};
 pub use read_at::{ReadAt, Window};
