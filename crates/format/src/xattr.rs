@@ -9,11 +9,14 @@
 
 use crate::wire::{bytes, u16_at, u32_at};
 use crate::{Error, Result};
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 /// Length of the header of an xattr body. Unit: bytes.
 pub const HEADER_LEN: usize = 12;
-/// Longest stored name. Unit: bytes.
+/// Longest stored name, and longest full name that Linux takes. Unit: bytes.
 pub const NAME_MAX: usize = 255;
 /// Bit of a name index that selects a long prefix.
 pub const LONG_PREFIX: u8 = 0x80;
@@ -242,6 +245,50 @@ impl LongPrefix {
     }
 }
 
+/// Checks an ACL like the kernel: version 2, then owner, users, group, groups, mask, other, in this order.
+///
+/// # Errors
+///
+/// Describes the first deviation.
+pub fn check_acl(value: &[u8]) -> core::result::Result<(), String> {
+    let Some((version, entries)) = value.split_first_chunk::<4>() else {
+        return Err(format!("{} bytes, expected at least 4", value.len()));
+    };
+    if u32::from_le_bytes(*version) != 2 {
+        return Err(format!(
+            "version {}, expected 2",
+            u32::from_le_bytes(*version)
+        ));
+    }
+    let (entries, rest) = entries.as_chunks::<8>();
+    if !rest.is_empty() {
+        return Err(format!(
+            "{} bytes, expected 4 and a multiple of 8",
+            value.len()
+        ));
+    }
+    let mut last = 0;
+    let mut named = false;
+    for &[t0, t1, p0, p1, ..] in entries {
+        let (tag, perm) = (u16::from_le_bytes([t0, t1]), u16::from_le_bytes([p0, p1]));
+        // Tags are ascending powers of two; only named users (2) and groups (8) may repeat.
+        let again = matches!(tag, 2 | 8) && tag == last;
+        if !matches!(tag, 1 | 2 | 4 | 8 | 0x10 | 0x20) || tag <= last && !again {
+            return Err(format!("tag {tag:#x} after tag {last:#x}"));
+        }
+        if perm > 7 {
+            return Err(format!("permissions {perm:#x}, expected at most 7"));
+        }
+        named |= matches!(tag, 2 | 8);
+        last = tag;
+    }
+    let has = |t: u16| entries.iter().any(|e| e[..2] == t.to_le_bytes());
+    if !entries.is_empty() && !(has(1) && has(4) && has(0x20) && (!named || has(0x10))) {
+        return Err("an owner, group, other or mask entry is missing".to_owned());
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -321,5 +368,35 @@ mod tests {
         }
         .encode(&mut out);
         assert_eq!(out, *b"\x08\x00\x01common.\x00\x00\x09\x00\x04overlay.\x00");
+    }
+
+    fn acl(entries: &[(u16, u16)]) -> Vec<u8> {
+        let mut out = alloc::vec![2, 0, 0, 0];
+        for (tag, perm) in entries {
+            out.extend_from_slice(&tag.to_le_bytes());
+            out.extend_from_slice(&perm.to_le_bytes());
+            out.extend_from_slice(&[255; 4]);
+        }
+        out
+    }
+
+    #[test]
+    fn acls_are_taken_as_the_kernel_takes_them() {
+        let good = [
+            acl(&[(1, 7), (4, 5), (0x20, 0)]),
+            acl(&[(1, 7), (2, 5), (2, 4), (4, 5), (0x10, 7), (0x20, 0)]),
+        ];
+        for value in good {
+            assert_eq!(check_acl(&value), Ok(()));
+        }
+        for (value, why) in [
+            (acl(&[(1, 7), (2, 5), (4, 5), (0x20, 0)]), "no mask"),
+            (acl(&[(4, 7), (1, 5), (0x20, 0)]), "order"),
+            (acl(&[(1, 8), (4, 5), (0x20, 0)]), "permissions"),
+            (alloc::vec![1, 0, 0, 0], "version"),
+            (alloc::vec![2, 0, 0], "length"),
+        ] {
+            assert!(check_acl(&value).is_err(), "{why}");
+        }
     }
 }

@@ -34,7 +34,8 @@ pub(crate) fn prefixes(options: &Options) -> Result<Vec<LongPrefix>> {
         })?);
     }
     if let Some(name) = &options.metadata.fingerprints {
-        let prefix = long_prefix(name).ok_or_else(|| {
+        let prefix = long_prefix(name).filter(|_| name.len() <= xattr::NAME_MAX);
+        let prefix = prefix.ok_or_else(|| {
             let name = lossy(name);
             Error::usage(format_args!(
                 "attribute {name} for fingerprints: 1 to 255 bytes"
@@ -162,8 +163,8 @@ impl Xattrs {
                 paths.add(|| tree.path(*inode));
             }
             warnings.extend(paths.warning(format_args!(
-                "attribute {}: left out, EROFS cannot hold its name or value",
-                lossy(name)
+                "attribute {}: left out, its name or value is too long or not valid",
+                Quoted(name)
             )));
         }
         Ok(this)
@@ -180,10 +181,11 @@ impl Xattrs {
     ) -> Result<Vec<u8>> {
         let mut filter = 0;
         let mut entries: Vec<(&'a Xattr, Entry<'a>)> = Vec::new();
+        let mut last: Option<&[u8]> = None;
         for attribute in &**set {
             let (name, value) = attribute;
             let stored = split_name(name, prefixes)
-                .filter(|s| s.name.len() <= xattr::NAME_MAX && value.len() <= 0xFFFF);
+                .filter(|_| is_valid(name, value) && last.replace(name) != Some(&**name));
             let Some(stored) = stored else {
                 skip(name);
                 continue;
@@ -229,6 +231,18 @@ impl Xattrs {
         }
         Ok(body)
     }
+}
+
+/// True for an attribute that an image can hold and readers accept.
+fn is_valid(name: &[u8], value: &[u8]) -> bool {
+    let is_acl = matches!(
+        name,
+        b"system.posix_acl_access" | b"system.posix_acl_default"
+    );
+    name.len() <= xattr::NAME_MAX
+        && !name.contains(&0)
+        && value.len() <= 0xFFFF
+        && (!is_acl || xattr::check_acl(value).is_ok())
 }
 
 /// Selects the shared attributes of an inode: frequent ones, or the longest if the others do not
