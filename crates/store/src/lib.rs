@@ -23,6 +23,8 @@ mod memory_pressure;
 #[cfg(target_os = "linux")]
 mod output;
 #[cfg(target_os = "linux")]
+mod path_opener;
+#[cfg(target_os = "linux")]
 mod private_dir;
 mod ranges;
 mod read_at;
@@ -38,6 +40,8 @@ pub use mem::MemStore;
 pub use memory_pressure::{MemoryPressure, memory_limit};
 #[cfg(target_os = "linux")]
 pub use output::{FileId, Output, Target, anonymous, file_id, is_same, takes_stream};
+#[cfg(target_os = "linux")]
+pub use path_opener::PathOpener;
 #[cfg(target_os = "linux")]
 pub use private_dir::PrivateDir;
 pub use ranges::{MissingRange, RangeStore};

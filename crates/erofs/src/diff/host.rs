@@ -9,10 +9,8 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
-use tuff_store::retry;
+use tuff_store::{PathOpener, retry};
 
-/// Maximum length of a path that is passed to the kernel in a single call, in bytes.
-const PIECE: usize = 4000;
 /// Maximum length of an xattr list or value on Linux, in bytes.
 const XATTR_MAX: usize = 65536;
 
@@ -21,6 +19,7 @@ pub struct HostTree {
     name: String,
     root: OwnedFd,
     last: Option<(Vec<u8>, OwnedFd)>,
+    opener: PathOpener,
 }
 
 impl HostTree {
@@ -36,6 +35,7 @@ impl HostTree {
             name: path.display().to_string(),
             root,
             last: None,
+            opener: PathOpener::default(),
         })
     }
 
@@ -113,33 +113,13 @@ impl HostTree {
         }
         let last = match self.last.take() {
             Some((path, fd)) if path == dir => (path, fd),
-            _ => (dir.to_vec(), self.open_dir(dir)?),
+            _ => {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let fd = self.opener.open(self.root.as_fd(), dir, flags)?;
+                (dir.to_vec(), fd)
+            }
         };
         f(&self.last.insert(last).1)
-    }
-
-    /// Opens a directory below the root. A path of any length is split into segments, each relative to the previous
-    /// one.
-    fn open_dir(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut at: Option<OwnedFd> = None;
-        let mut rest = path;
-        loop {
-            // A name has at most 255 bytes, so the first segment of a long path contains a slash.
-            let cut = if rest.len() <= PIECE {
-                rest.len()
-            } else {
-                let slash = rest[..PIECE].iter().rposition(|b| *b == b'/');
-                slash.ok_or(Errno::NAMETOOLONG)?
-            };
-            let dir = at.as_ref().map_or(self.root.as_fd(), AsFd::as_fd);
-            let next = retry(|| fs::openat(dir, &rest[..cut], flags, Mode::empty()))?;
-            match rest.get(cut + 1..) {
-                Some(more) if !more.is_empty() => rest = more,
-                _ => return Ok(next),
-            }
-            at = Some(next);
-        }
     }
 
     fn failed(&self, path: &[u8], what: &str, e: Errno) -> Error {
