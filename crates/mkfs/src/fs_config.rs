@@ -2,11 +2,13 @@
 //!
 //! A line has a path, a user, a group, an octal mode, and optionally `capabilities=0x...`. The path
 //! includes the mount point and has no leading slash. The path of the root is the mount point, `/`,
-//! or empty (the line begins with a blank).
+//! or empty (the line begins with a blank). As in Android's loader, a path may be quoted, with `\` before a quote or
+//! a backslash, bits of the mode above 07777 are ignored, and so are further words.
 
 use super::source::error::SourceError;
 use crate::{Error, Result};
 use hashbrown::HashMap;
+use std::borrow::Cow;
 
 /// Name of the extended attribute with capabilities.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
@@ -51,16 +53,12 @@ impl FsConfig {
             if line.trim_ascii().is_empty() || line.starts_with(b"#") {
                 continue;
             }
-            let end = line
-                .iter()
-                .position(u8::is_ascii_whitespace)
-                .unwrap_or(line.len());
-            let (path, rest) = line.split_at(end);
+            let (path, rest) = split_path(line);
             let owner = parse(rest).ok_or_else(|| {
                 let what = "expected a path, a user, a group, an octal mode and perhaps capabilities=NUMBER";
                 Error::from(SourceError::corrupt(what).at_line(i as u64 + 1).in_source(name))
             })?;
-            entries.insert(trimmed(path).to_vec(), owner);
+            entries.insert(trimmed(&path).to_vec(), owner);
         }
         Ok(Self { entries })
     }
@@ -88,27 +86,50 @@ fn trimmed(mut path: &[u8]) -> &[u8] {
     path.strip_suffix(b"/").unwrap_or(path)
 }
 
-fn parse(rest: &[u8]) -> Option<Owner> {
-    let mut words = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
-    let mut owner = Owner {
-        uid: words.next()?.parse().ok()?,
-        gid: words.next()?.parse().ok()?,
-        mode: u16::from_str_radix(words.next()?, 8)
-            .ok()
-            .filter(|m| *m <= 0o7777)?,
-        capabilities: 0,
+/// Splits the path off a line.
+fn split_path(line: &[u8]) -> (Cow<'_, [u8]>, &[u8]) {
+    let Some(quoted) = line.strip_prefix(b"\"") else {
+        let end = line.iter().position(u8::is_ascii_whitespace);
+        let (path, rest) = line.split_at(end.unwrap_or(line.len()));
+        return (path.into(), rest);
     };
-    for word in words {
-        if let Some(value) = word.strip_prefix("capabilities=") {
-            owner.capabilities = match value.strip_prefix("0x") {
-                Some(hex) => u64::from_str_radix(hex, 16).ok()?,
-                None => value.parse().ok()?,
-            };
-        } else if !word.starts_with("selabel=") {
-            return None;
+    let mut path = Vec::new();
+    let mut bytes = quoted.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => break,
+            b'\\' => path.extend(bytes.next()),
+            byte => path.push(*byte),
         }
     }
-    Some(owner)
+    (path.into(), bytes.as_slice())
+}
+
+fn parse(rest: &[u8]) -> Option<Owner> {
+    let mut words = rest
+        .split(u8::is_ascii_whitespace)
+        .filter(|word| !word.is_empty());
+    let mut number = || std::str::from_utf8(words.next()?).ok();
+    let (uid, gid) = (number()?.parse().ok()?, number()?.parse().ok()?);
+    let mode = u32::from_str_radix(number()?, 8).ok()?;
+    let capabilities = words.find_map(|word| word.strip_prefix(b"capabilities="));
+    let capabilities = match capabilities.map(std::str::from_utf8) {
+        None => 0,
+        Some(value) => {
+            let value = value.ok()?;
+            match value.strip_prefix("0x").or(value.strip_prefix("0X")) {
+                Some(hex) => u64::from_str_radix(hex, 16).ok()?,
+                None => value.parse().ok()?,
+            }
+        }
+    };
+    Some(Owner {
+        uid,
+        gid,
+        // Fits: 12 bits.
+        mode: (mode & 0o7777) as u16,
+        capabilities,
+    })
 }
 
 #[cfg(test)]
@@ -133,14 +154,33 @@ mod tests {
         assert_eq!(config.owner(b"", b"system/bin"), owner("bin"));
     }
 
+    /// Regression: such lines were refused, which Android's loader takes.
+    #[test]
+    fn lines_are_read_as_androids_loader_reads_them() {
+        let text = br#"system/a 0 0 100755 capabilities=0x10 selabel=u:object_r:x:s0 /l=libx.so
+"system/with space" 1 2 0644
+"system/\"quoted\"" 3 4 0600 \xff
+system/l 0 2000 0644 libx.so
+"#;
+        let config = FsConfig::parse("f", text).unwrap();
+        let owner = |path: &str| {
+            let owner = config.owner(b"/system", path.as_bytes()).unwrap();
+            (owner.uid, owner.gid, owner.mode, owner.capabilities)
+        };
+        assert_eq!(owner("a"), (0, 0, 0o755, 0x10));
+        assert_eq!(owner("with space"), (1, 2, 0o644, 0));
+        assert_eq!(owner("\"quoted\""), (3, 4, 0o600, 0));
+        assert_eq!(owner("l"), (0, 2000, 0o644, 0));
+    }
+
     #[test]
     fn invalid_lines_are_reported_by_number() {
         for line in [
             "a 0 0",
             "a 0 0 9",
             "a 0 x 755",
-            "a 0 0 755 cap=1",
-            "a 0 0 17777",
+            "a 0 0 755 capabilities=x",
+            "\"a 0 0 755",
         ] {
             let text = format!("ok 0 0 755\n{line}\n");
             let said = FsConfig::parse("f", text.as_bytes())
