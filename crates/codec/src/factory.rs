@@ -68,12 +68,15 @@ use unsupported as zstd;
 
 #[cfg(any(feature = "deflate", feature = "lzma", feature = "zstd"))]
 fn no_memory(spec: &EncoderSpec) -> SpecError {
-    SpecError(format!("not enough memory for a {} encoder", spec.method))
+    SpecError {
+        what: format!("not enough memory for a {} encoder", spec.method),
+        is_memory: true,
+    }
 }
 
 #[cfg(not(all(feature = "deflate", feature = "lzma", feature = "zstd")))]
 fn unsupported(spec: &EncoderSpec) -> Result<Box<dyn Encoder>, SpecError> {
-    Err(SpecError(format!(
+    Err(SpecError::new(format!(
         "{} compression is not part of this build",
         spec.method
     )))

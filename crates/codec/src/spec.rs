@@ -130,11 +130,29 @@ pub struct EncoderSpec {
 
 /// Reason why an [`EncoderSpec`] is invalid or cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpecError(pub(crate) String);
+pub struct SpecError {
+    pub(crate) what: String,
+    pub(crate) is_memory: bool,
+}
+
+impl SpecError {
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            is_memory: false,
+        }
+    }
+
+    /// Returns true if memory could not be allocated: the settings are valid.
+    #[must_use]
+    pub fn is_memory(&self) -> bool {
+        self.is_memory
+    }
+}
 
 impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.what)
     }
 }
 
@@ -194,7 +212,7 @@ impl EncoderSpec {
     /// Names the first setting that is out of its range.
     pub fn check(&self) -> Result<(), SpecError> {
         let method = self.method;
-        let err = |text: String| Err(SpecError(text));
+        let err = |text: String| Err(SpecError::new(text));
         if !method.has_level(self.level) {
             let (low, high) = (
                 method.levels().start().to_owned(),

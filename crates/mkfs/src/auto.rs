@@ -10,7 +10,8 @@
 
 use super::options::{Auto, Compression, Metadata, Options};
 use super::pack::content::FileContent;
-use crate::{Error, Result};
+use crate::Result;
+use crate::encoder::new_encoder;
 use tuff_codec::{Encoder, EncoderSpec, Method};
 use tuff_format::features::Feature;
 
@@ -102,7 +103,7 @@ impl Chooser {
         dense_and_fast: Option<[EncoderSpec; 2]>,
         entropy_coding: bool,
     ) -> Result<Self> {
-        let build = |spec: EncoderSpec| spec.build().map_err(Error::usage);
+        let build = |spec: EncoderSpec| new_encoder(&spec);
         Ok(Self {
             lz4: build(EncoderSpec::new(Method::Lz4, SAMPLE_LEN))?,
             dense_and_fast: match dense_and_fast {

@@ -22,6 +22,7 @@ use super::policies::Policies;
 use super::progress::Progress;
 use super::source::dir::{DirSource, Outputs, WalkOptions};
 use super::source::error::Quoted;
+use super::source::expansion::Expansion;
 use super::source::file::{HostFile, SourceFile};
 use super::source::image::ImageSource;
 use super::source::spec::Source;
@@ -166,6 +167,7 @@ impl<'a> Loader<'a> {
         // can be packed at once if they need no analysis first.
         let at_once = only
             && self.options.sources.order.is_empty()
+            && self.options.sources.subtree.is_empty()
             && self.options.compression.auto.is_none()
             && self.options.metadata.fingerprints.is_none()
             && self.base.is_none();
@@ -209,7 +211,8 @@ impl<'a> Loader<'a> {
         packer: &mut Packer<'_>,
         progress: &Progress,
     ) -> Result<()> {
-        let dir = Arc::new(DirSource::open(path)?);
+        let left_out = self.options.sources.keep_going.clone();
+        let dir = Arc::new(DirSource::open(path)?.leaving_out(left_out));
         self.providers.push(ContentProvider::Dir(Arc::clone(&dir)));
         self.packed = at_once && self.options.dedupe.mode == Dedupe::Off;
         let mut deferred = Vec::new();
@@ -376,6 +379,7 @@ impl<'a> Loader<'a> {
         let mut order = data_order(tree, self.options, &mut absent);
         let absent = absent.warning("listed in the data order, but not in the tree");
         self.warnings.extend(absent);
+        self.check_expansion(tree, &order)?;
         if let Some(unchanged) = &self.unchanged {
             order.retain(|inode| unchanged.nid(*inode).is_none());
         }
@@ -531,6 +535,39 @@ impl<'a> Loader<'a> {
             None => packer.add_file(inode, size, content, policy, &decision.sharing)?,
         }
         Ok(true)
+    }
+
+    /// Number of zeros that are written for the holes of a file. Unit: bytes.
+    fn written_zeros(&self, size: u64, runs: &[DataRun]) -> u64 {
+        let data: u64 = runs.iter().map(|run| run.len).sum();
+        let written = match self.options.keeps_sparse(size, runs) {
+            true => {
+                let sparse = self.sparse(size, runs);
+                let chunks: u64 = sparse.runs.iter().map(|run| run.count).sum();
+                chunks.saturating_mul(self.options.block.size() << sparse.bits)
+            }
+            false => size,
+        };
+        written.saturating_sub(data)
+    }
+
+    /// Fails if the files to pack have far more content than their sources store.
+    fn check_expansion(&self, tree: &Tree, files: &[InodeId]) -> Result<()> {
+        let (mut stored, mut zeros) = (0u64, 0u64);
+        let mut largest = (0, 0);
+        for inode in files {
+            let size = tree.size(*inode);
+            let Some(runs) = tree.content(*inode).parts().1.cloned() else {
+                stored = stored.saturating_add(size);
+                continue;
+            };
+            let added = self.written_zeros(size, &runs);
+            zeros = zeros.saturating_add(added);
+            stored = stored.saturating_add(runs.iter().map(|run| run.len).sum());
+            largest = largest.max((added, *inode));
+        }
+        let checked = Expansion::new(self.options.resources.max_expansion).check(zeros, stored);
+        checked.map_err(|e| Error::from(e.in_member(&tree.path(largest.1))))
     }
 
     /// Chunks of a file that stays sparse.

@@ -9,12 +9,14 @@
 //! | half of the rest | jobs in flight; the buffers that workers keep between jobs take about as much |
 //!
 //! The default is 256 MiB, except that each worker has a job of the largest size. The fixed shares influence which
-//! duplicates are found, and so the image; the number of jobs in flight does not.
+//! duplicates are found, and so the image; the number of jobs in flight does not, nor does the number of workers. A
+//! memory limit of the control group therefore reduces the workers only.
 
-use super::options::Options;
+use super::options::{Compression, Options, available_threads};
 use super::pack;
 use super::pack::pool::IN_FLIGHT_MIN;
 use super::tree::Tree;
+use tuff_codec::Method;
 
 /// Per inode: number in the order of the image and by position, position, serial number, place of the data.
 const TABLES: u64 = 4 + 4 + 4 + 4 + 16;
@@ -67,6 +69,50 @@ impl Budget {
 /// Returns the memory in bytes that is divided.
 pub(crate) fn memory(options: &Options) -> u64 {
     options.resources.memory.unwrap_or(USUAL)
+}
+
+/// Returns the number of workers: the given or the available one, or fewer if `limit`, the memory limit of the control
+/// group in bytes, has no room for them.
+pub(crate) fn threads(options: &Options, limit: Option<u64>) -> usize {
+    let all = options.resources.threads.unwrap_or_else(available_threads);
+    let (None, Some(limit)) = (options.resources.threads, limit) else {
+        return all;
+    };
+    let room = limit.saturating_sub(memory(options)) / worker_cost(options);
+    usize::try_from(room).unwrap_or(all).clamp(1, all)
+}
+
+/// Returns a warning if even one worker may need more than the memory limit of the control group for `content` bytes.
+pub(crate) fn limit_warning(options: &Options, limit: Option<u64>, content: u64) -> Option<String> {
+    const MIB: u64 = 1 << 20;
+    let segment = pack::job_cost(largest_segment(options).min(content));
+    let needed = 2 * segment + encoder_cost(options);
+    limit.filter(|limit| needed > *limit).map(|limit| {
+        format!(
+            "a worker may need {} MiB of memory, but the limit of the control group is {} MiB: smaller clusters (-C) or a lower level need less",
+            needed.div_ceil(MIB),
+            limit / MIB,
+        )
+    })
+}
+
+/// Returns the bytes that a worker needs: a job, the buffers that it keeps between jobs, and its encoder.
+fn worker_cost(options: &Options) -> u64 {
+    2 * pack::job_cost(largest_segment(options)) + encoder_cost(options)
+}
+
+/// Returns the bytes of the largest encoder, rounded up: match tables grow with the level and with the cluster.
+fn encoder_cost(options: &Options) -> u64 {
+    const MIB: u64 = 1 << 20;
+    let cost = |compression: &Compression| match compression.method {
+        Method::Lz4 | Method::Lz4hc | Method::Deflate => 4 * MIB,
+        Method::Zstd => 48 * MIB,
+        Method::Lzma => 96 * MIB,
+    };
+    let rules = options.compression.rules.iter();
+    let all = options.compression.default.into_iter();
+    let all = all.chain(rules.filter_map(|rule| rule.compression));
+    all.map(|compression| cost(&compression)).max().unwrap_or(0)
 }
 
 /// Returns a fixed share in bytes.
@@ -187,6 +233,30 @@ mod tests {
         options.resources.memory = Some(256 << 20);
         assert_eq!(in_flight(&options, 16), in_flight(&options, 2));
         assert!(in_flight(&options, 16) < 128 << 20);
+    }
+
+    /// Regression: the limit was ignored, so that builds with large clusters were killed.
+    #[test]
+    fn a_limit_of_the_control_group_reduces_the_workers_unless_they_are_given() {
+        let mut options = Options {
+            compression: CompressionOptions {
+                cluster: 1 << 20,
+                ..CompressionOptions::default()
+            },
+            ..Options::default()
+        };
+        let all = available_threads();
+        assert_eq!(threads(&options, None), all);
+        assert_eq!(threads(&options, Some(1 << 40)), all);
+        assert_eq!(threads(&options, Some(100 << 20)), 1);
+        // 256 MiB of shares, and 132 MiB and a bit for each worker.
+        assert_eq!(threads(&options, Some(600 << 20)), all.min(2));
+        let warning = |limit| limit_warning(&options, Some(limit), 1 << 30);
+        assert_eq!(warning(200 << 20), None);
+        assert!(warning(100 << 20).unwrap().contains("is 100 MiB"));
+        assert_eq!(limit_warning(&options, Some(100 << 20), 1 << 20), None);
+        options.resources.threads = Some(7);
+        assert_eq!(threads(&options, Some(100 << 20)), 7);
     }
 
     #[test]

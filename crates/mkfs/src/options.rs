@@ -5,6 +5,7 @@ use super::fs_config::FsConfig;
 use super::pack::grain::Grain;
 use super::paths::Paths;
 use super::source::DataRun;
+use super::source::left_out::LeftOut;
 use super::tree::Whiteouts;
 use crate::{Error, Remedy, Result};
 use std::collections::BTreeMap;
@@ -284,8 +285,12 @@ pub struct SourceOptions {
     pub order: Vec<Vec<u8>>,
     /// Do not cross mount points of the source.
     pub one_file_system: bool,
-    /// Meaning of whiteouts. `None`: `Keep` for a single source; for several sources `Both` in tars and `Overlay`
-    /// elsewhere.
+    /// Directory of the merged sources that becomes the root of the image. Empty for all.
+    pub subtree: Vec<u8>,
+    /// Files of directories that cannot be read are left out and collected here. `None`: they are errors.
+    pub keep_going: Option<LeftOut>,
+    /// Meaning of whiteouts. `None`: `Both` in layers of container images; `Keep` for any other single source; for
+    /// several sources `Both` in tars and `Overlay` elsewhere.
     pub whiteouts: Option<Whiteouts>,
 }
 
@@ -296,6 +301,9 @@ pub struct ResourceOptions {
     pub threads: Option<usize>,
     /// Memory for buffers in bytes. `None` uses 256 MiB, or more if the jobs of all workers need it.
     pub memory: Option<u64>,
+    /// Largest size of the content of a source, in times of its stored bytes. 1 GiB is always allowed. It bounds holes
+    /// that are written as zeros, and compressed archives. `None` uses [`EXPANSION_MAX`](crate::EXPANSION_MAX).
+    pub max_expansion: Option<u64>,
     /// Directory of temporary files. `None` uses [`Output::scratch`](tuff_store::Output::scratch).
     pub temporary: Option<PathBuf>,
     /// Stores of source images, bases and their devices that are not files of this host, by the paths that name them.
@@ -449,6 +457,8 @@ impl Default for SourceOptions {
             hard_links: true,
             order: Vec::new(),
             one_file_system: false,
+            subtree: Vec::new(),
+            keep_going: None,
             whiteouts: None,
         }
     }
@@ -807,6 +817,7 @@ impl Options {
             }
     }
 }
+
 /// Number of CPUs that this process may use, limited by its affinity and the quota of its cgroup.
 pub fn available_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)

@@ -17,7 +17,7 @@
 
 use super::base::Bases;
 use super::options::{Compression, Fragments, Metadata, Options, Verity};
-use super::pipeline::{Summary, build, write};
+use super::pipeline::{Summary, build, leaving_out, write};
 use super::progress::Progress;
 use super::source::spec::Source;
 use super::targets::Targets;
@@ -40,6 +40,17 @@ const HEAD: usize = 4096;
 /// As `build`; `Usage` for an image with extra devices, `Io` if another process patches the image. The image is then
 /// unchanged.
 pub fn patch(
+    sources: &[Source],
+    options: &Options,
+    image: &Path,
+    progress: &Progress,
+) -> Result<Summary> {
+    leaving_out(sources, options, progress, &mut || {
+        patch_once(sources, options, image, progress)
+    })
+}
+
+fn patch_once(
     sources: &[Source],
     options: &Options,
     image: &Path,

@@ -5,12 +5,13 @@ use crate::dedupe::Cuts;
 use crate::layout::{Plan, Wanted};
 use crate::load::Loader;
 use crate::matching::find_unchanged;
-use crate::options::{Fragments, Metadata, Options, available_threads};
+use crate::options::{Fragments, Metadata, Options};
 use crate::pack::{PackOptions, Packer};
 use crate::policies::Policies;
 use crate::progress::Progress;
 use crate::source::dir::Outputs;
 use crate::source::error::{Quoted, SourceError};
+use crate::source::left_out::LeftOut;
 use crate::source::spec::Source;
 use crate::stats::Stats;
 use crate::tally::AffectedPaths;
@@ -113,11 +114,15 @@ fn build_at(
     mut destination: Destination<'_>,
     progress: &Progress,
 ) -> Result<Summary> {
-    let Some(budget) = options.output.size_budget else {
-        return build_once(sources, options, &mut destination, progress);
+    let mut build = |options: &Options| {
+        leaving_out(sources, options, progress, &mut || {
+            build_once(sources, options, &mut destination, progress)
+        })
     };
-    let once = |s: &&Source| matches!(s, Source::TarStdin | Source::TarStream(_));
-    if let Some(stream) = sources.iter().find(once) {
+    let Some(budget) = options.output.size_budget else {
+        return build(options);
+    };
+    if let Some(stream) = sources.iter().find(|source| is_read_once(source)) {
         return Err(Error::usage(format_args!(
             "an image within a size budget may take several builds: {} can be read only once, so name a file",
             stream.name()
@@ -128,7 +133,7 @@ fn build_at(
         if !preset.apply(&mut options) {
             continue;
         }
-        match build_once(sources, &options, &mut destination, progress) {
+        match build(&options) {
             Err(Error::OverBudget(_)) => {}
             done => {
                 return done.map(|mut summary| {
@@ -145,6 +150,35 @@ fn build_at(
             options.kernel
         ),
     ))
+}
+
+fn is_read_once(source: &Source) -> bool {
+    matches!(source, Source::TarStdin | Source::TarStream(_))
+}
+
+/// Repeats a build that fails because of files that may be left out: each attempt leaves out those of the attempts
+/// before it. A file can vanish after its name was taken into the tree.
+pub(crate) fn leaving_out<T>(
+    sources: &[Source],
+    options: &Options,
+    progress: &Progress,
+    build: &mut dyn FnMut() -> Result<T>,
+) -> Result<T> {
+    loop {
+        let count = || {
+            options
+                .sources
+                .keep_going
+                .as_ref()
+                .map_or(0, LeftOut::count)
+        };
+        let before = count();
+        let done = build();
+        if done.is_ok() || count() == before || sources.iter().any(is_read_once) {
+            return done;
+        }
+        progress.check()?;
+    }
 }
 
 fn build_once(
@@ -277,11 +311,9 @@ pub(crate) fn write(
     // Layers in tars mostly have AUFS whiteouts, as OCI specifies.
     let whiteouts = |source: &Source| match (options.sources.whiteouts, source) {
         (Some(whiteouts), _) => whiteouts,
+        (None, Source::TarWithin { .. }) => Whiteouts::Both,
         (None, _) if sources.len() == 1 => Whiteouts::Keep,
-        (
-            None,
-            Source::Tar(_) | Source::TarWithin { .. } | Source::TarStdin | Source::TarStream(_),
-        ) => Whiteouts::Both,
+        (None, Source::Tar(_) | Source::TarStdin | Source::TarStream(_)) => Whiteouts::Both,
         (None, Source::Dir(_) | Source::Manifest(_) | Source::Image { .. } | Source::Memory(_)) => {
             Whiteouts::Overlay
         }
@@ -293,7 +325,8 @@ pub(crate) fn write(
     let slots = base.as_ref().map_or(0, |base| base.slot_count());
     let head_blocks = emit::first_data_block(bits, slots);
     let first_block = grown.map_or(head_blocks, |base| base.behind());
-    let threads = options.resources.threads.unwrap_or_else(available_threads);
+    let memory_limit = tuff_store::memory_limit();
+    let threads = memory_budget::threads(options, memory_limit);
     let temporary = options.resources.temporary.clone();
     let temporary = temporary.unwrap_or_else(|| output.scratch());
     let mut packer = Packer::new(
@@ -356,12 +389,25 @@ pub(crate) fn write(
     loader.warnings.extend(tree.replaced.warning(
         "no directory at first, but a later path leads through it: it is one now, with mode 0755, owner 0 and time 0 unless it is described",
     ));
+    loader.warnings.extend(tree.dropped.warning(
+        "a directory at first, with entries of the same source, but a later entry replaces it: what was in it is left out",
+    ));
     for layer in &tree.opaque_roots {
         let source = sources.get(usize::from(*layer)).map(Source::name);
         loader.warnings.push(format!(
             "{}: its root is opaque (.wh..wh..opq), which overlayfs does not ask of a layer: names in the root of layers below the image that no source has stay visible",
             source.unwrap_or_default()
         ));
+    }
+    let subtree = &options.sources.subtree;
+    if !subtree.is_empty() {
+        if let Some(dir) = sources.iter().find(|s| matches!(s, Source::Dir(_))) {
+            return Err(Error::usage(format_args!(
+                "{}: a subtree is one of archives and images; give this directory's own subdirectory as source",
+                dir.name()
+            )));
+        }
+        tree.take_subtree(subtree)?;
     }
     tree.mark_opaque()?;
     tree.finish();
@@ -371,11 +417,20 @@ pub(crate) fn write(
     loader.warnings.extend(source::container::hint(&tree));
     loader.warnings.extend(described(&mut tree, options)?);
     layout::check_owners(&tree, options)?;
-    // Readers refuse deeper trees.
-    let depth = Limits::default().depth;
-    if let Some(dir) = tree.deeper_than(depth - 1) {
+    // Readers refuse deeper trees and longer paths.
+    let limits = Limits::default();
+    if let Some((dir, is_depth)) = tree.deeper_than(limits.depth - 1, limits.path_len) {
         let path = tree.path(dir);
-        let what = format_args!("directories are nested deeper than the limit depth, {depth}");
+        let what = match is_depth {
+            true => format!(
+                "directories are nested deeper than the limit depth, {}",
+                limits.depth
+            ),
+            false => format!(
+                "the path of a directory is longer than the limit path_len, {} bytes",
+                limits.path_len
+            ),
+        };
         return Err(Error::limit(Quoted(&path), what));
     }
 
@@ -404,6 +459,10 @@ pub(crate) fn write(
         loader.keep(unchanged, options, &small_policies);
         packer.keep_packed();
     }
+    let sizes = tree.inode_order().into_iter().map(|i| tree.size(i));
+    let content = sizes.fold(0, u64::saturating_add);
+    let short = memory_budget::limit_warning(options, memory_limit, content);
+    loader.warnings.extend(short);
     loader.pack(&tree, &mut packer, progress)?;
     let mut packed = packer.finish(base.as_deref())?;
 

@@ -133,6 +133,10 @@ impl Whiteouts {
     fn reads_overlay(self) -> bool {
         matches!(self, Self::Overlay | Self::Both | Self::Convert)
     }
+
+    fn reads_aufs(self) -> bool {
+        matches!(self, Self::Aufs | Self::Both | Self::Convert)
+    }
 }
 
 /// Names and values of extended attributes.
@@ -179,6 +183,8 @@ pub(crate) struct Tree {
     keeps_xattrs: bool,
     /// Paths that were no directories and were replaced by one because a later entry lies below.
     pub(crate) replaced: AffectedPaths,
+    /// Directories with entries of the same source that a later entry of another type replaced.
+    pub(crate) dropped: AffectedPaths,
     /// Directories that hide their contents in layers below the image.
     opaque: HashSet<InodeId>,
     /// Sources whose root hides all layers below the image. Overlayfs ignores an opaque root, so it
@@ -186,6 +192,10 @@ pub(crate) struct Tree {
     pub(crate) opaque_roots: Vec<u16>,
     /// Paths of the whiteouts in the current source.
     deleted: HashSet<Vec<u8>>,
+    /// Directories whose names of earlier sources the current source has hidden.
+    hidden: HashSet<InodeId>,
+    /// Directories of the current source in which AUFS kept data of its own.
+    aufs_directories: Vec<DentryId>,
     last_dir: (Vec<u8>, InodeId),
     /// Every directory was added completely and in order, so there is nothing to sort.
     in_order: bool,
@@ -212,7 +222,10 @@ impl Tree {
             opaque_roots: Vec::new(),
             keeps_xattrs: true,
             replaced: AffectedPaths::default(),
+            dropped: AffectedPaths::default(),
             deleted: HashSet::new(),
+            hidden: HashSet::new(),
+            aufs_directories: Vec::new(),
             last_dir: (Vec::new(), ROOT),
             in_order: true,
         };

@@ -163,7 +163,7 @@ impl Xattrs {
                 paths.add(|| tree.path(*inode));
             }
             warnings.extend(paths.warning(format_args!(
-                "attribute {}: left out, its name or value is too long or not valid",
+                "attribute {}: left out, EROFS cannot hold its name or value",
                 Quoted(name)
             )));
         }

@@ -2,7 +2,7 @@
 
 use super::build_image::fetched::{FetchedImages, Watched, stopped_or};
 use super::build_image::paths::are_images;
-use super::build_image::{Layering, build_with_defaults};
+use super::build_image::{BuiltImages, Layering, build_with_defaults};
 use super::profile;
 use crate::image::OpenArgs;
 use crate::out::Out;
@@ -74,6 +74,10 @@ pub(crate) struct Args {
     /// Time without progress after which the upload fails
     #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=3600))]
     timeout: u16,
+    /// Leave out files and directories of directory sources that cannot be read, vanish or change, list them, and exit
+    /// with code 1
+    #[arg(short, long)]
+    keep_going: bool,
     /// Print neither progress nor summary
     #[arg(short, long)]
     quiet: bool,
@@ -119,8 +123,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     // Fails before anything is built.
     let mut options = options(args)?;
-    let (layers, config) = layers(sources, args, show)?;
-    options.config = config;
+    let (layers, mut built) = layers(sources, args, show)?;
+    options.config = built.as_mut().and_then(|built| built.config.take());
+    let left_out = built.and_then(|built| built.left_out.clone());
     let pushed = upload(&location, &layers, &options, show)?;
     let mut out = Out::new();
     match show {
@@ -129,15 +134,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Show::Quiet => {}
     }
     out.finish()?;
-    Ok(ExitCode::SUCCESS)
+    Ok(
+        match left_out.is_none_or(|left_out| left_out.count() == 0) {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        },
+    )
 }
 
-/// Opens the sources if all are images, else builds images of them. Also returns the configuration of a container image.
+/// Opens the sources if all are images, else builds images of them and returns these as well.
 fn layers(
     sources: &[PathBuf],
     args: &Args,
     show: Show,
-) -> Result<(Vec<LayerImage>, Option<Vec<u8>>)> {
+) -> Result<(Vec<LayerImage>, Option<BuiltImages>)> {
     if are_images(sources)? {
         let mut devices = args.device.iter();
         let layers: Result<_> = sources
@@ -162,11 +172,11 @@ fn layers(
         Layers::Overlay => Layering::Overlay,
         Layers::Delta => Layering::Delta,
     });
-    let mut built = build_with_defaults(&fetched.sources, platform, layering, show)?;
+    let keep_going = args.keep_going;
+    let built = build_with_defaults(&fetched.sources, platform, layering, keep_going, show)?;
     let open = |(image, devices): &(PathBuf, Vec<PathBuf>)| layer(image, &mut devices.iter());
     let layers: Result<_> = built.images.iter().map(open).collect();
-    // The open files stay, and nothing is left if the upload is killed.
-    Ok((layers?, built.config.take()))
+    Ok((layers?, Some(built)))
 }
 
 /// Opens an image with as many of `devices` as it has slots for data elsewhere.

@@ -226,7 +226,7 @@ fn oversized_attributes_are_reported_with_their_path() {
     assert_eq!(
         summary["warnings"],
         serde_json::json!([
-            "\"d\", \"d/f\": attribute com.apple.x: left out, EROFS cannot hold its name or value"
+            "\"d\", \"d/f\": attribute \"com.apple.x\": left out, EROFS cannot hold its name or value"
         ])
     );
 }
@@ -250,6 +250,162 @@ fn a_too_deep_tree_is_rejected_with_the_limit() {
         said.ends_with(
             "... (131071 bytes): directories are nested deeper than the limit depth, 65536\n"
         ),
+        "{said}"
+    );
+}
+
+/// Tar with these members: name, type flag, link target, content.
+fn write_tar(place: &Place, name: &str, members: &[(&str, u8, &str, &str)]) {
+    let mut tar = Vec::new();
+    for (path, flag, target, content) in members {
+        let mut block = vec![0; 512];
+        block[..path.len()].copy_from_slice(path.as_bytes());
+        block[100..107].copy_from_slice(b"0000644");
+        block[124..135].copy_from_slice(format!("{:011o}", content.len()).as_bytes());
+        block[156] = *flag;
+        block[157..157 + target.len()].copy_from_slice(target.as_bytes());
+        block[257..263].copy_from_slice(b"ustar\0");
+        block[148..156].fill(b' ');
+        let sum: u32 = block.iter().map(|b| u32::from(*b)).sum();
+        block[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+        tar.extend(block);
+        tar.extend_from_slice(content.as_bytes());
+        tar.resize(tar.len().next_multiple_of(512), 0);
+    }
+    tar.resize(tar.len() + 1024, 0);
+    std::fs::write(place.0.join(name), tar).unwrap();
+}
+
+fn listed(place: &Place, image: &str) -> String {
+    let out = run(&["ls", "-R", image], &place.0);
+    assert_eq!(code(&out), (0, String::new()));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+#[test]
+fn a_subtree_of_an_archive_or_image_is_the_root() {
+    let place = Place::new("subtree");
+    let members = [
+        ("out/data", b'0', "", "text"),
+        ("usr/share/a", b'0', "", "1"),
+        ("usr/share/link", b'1', "out/data", ""),
+        ("usr/bin", b'0', "", "2"),
+    ];
+    write_tar(&place, "t", &members);
+    let tar = std::fs::File::open(place.0.join("t")).unwrap();
+    let mut command = crate::common::tuff();
+    command.args([
+        "build",
+        "-q",
+        "--dedupe=off",
+        "--subtree=usr/share",
+        "-",
+        "piped",
+    ]);
+    let out = command.current_dir(&place.0).stdin(tar).output().unwrap();
+    assert_eq!(code(&out), (0, String::new()));
+    let out = run(
+        &["build", "-q", "--subtree", "/usr/share/", "t", "i"],
+        &place.0,
+    );
+    assert_eq!(code(&out), (0, String::new()));
+    let out = run(&["build", "-q", "t", "all"], &place.0);
+    assert_eq!(code(&out), (0, String::new()));
+    let out = run(
+        &["build", "-q", "--subtree", "usr/share", "all", "again"],
+        &place.0,
+    );
+    assert_eq!(code(&out), (0, String::new()));
+    for image in ["i", "piped", "again"] {
+        assert_eq!(listed(&place, image), "/\na\nlink\n");
+        let out = run(&["cat", image, "link"], &place.0);
+        assert_eq!(out.stdout, b"text");
+        let out = run(&["check", "-q", image], &place.0);
+        assert_eq!(code(&out), (0, String::new()));
+    }
+    let (exit, said) = code(&run(&["build", "--subtree", "none", "t", "o"], &place.0));
+    assert!(exit == 2 && said.contains("no such directory"), "{said}");
+    let (exit, said) = code(&run(&["build", "--subtree", "sub", "tree", "o"], &place.0));
+    assert!(
+        exit == 2 && said.contains("tree: a subtree is one of archives"),
+        "{said}"
+    );
+    assert!(!place.0.join("o").exists());
+}
+
+/// Root reads everything, so that the command runs as another user, or without capabilities.
+#[test]
+fn what_cannot_be_read_is_left_out_and_listed_if_asked() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new("keep-going");
+    let lock = |name: &str| {
+        let mode = std::fs::Permissions::from_mode(0);
+        std::fs::set_permissions(place.0.join("tree").join(name), mode).unwrap();
+    };
+    std::fs::create_dir(place.0.join("tree/locked")).unwrap();
+    std::fs::write(place.0.join("tree/locked/x"), "1").unwrap();
+    std::fs::write(place.0.join("tree/secret"), "secret").unwrap();
+    std::fs::set_permissions(&place.0, std::fs::Permissions::from_mode(0o777)).unwrap();
+    lock("locked");
+    lock("secret");
+    let tuff = |args: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args([
+            "--bounding-set=-all",
+            "--inh-caps=-all",
+            "--reuid=65534",
+            "--clear-groups",
+        ]);
+        command.arg(env!("CARGO_BIN_EXE_tuff"));
+        command.args(args).current_dir(&place.0).output()
+    };
+    match tuff(&["--version"]) {
+        Ok(out) if out.status.success() => {}
+        _ => {
+            return tuff_testkit::skipped(
+                "no setpriv, or the program cannot be run as another user",
+            );
+        }
+    }
+    let (exit, said) = code(&tuff(&["build", "-q", "tree", "i"]).unwrap());
+    assert!(
+        exit == 5 && said.contains("Permission denied"),
+        "{exit} {said}"
+    );
+    for arguments in [
+        &["build", "-q", "--keep-going"][..],
+        &["build", "-qk", "--dedupe=off"],
+    ] {
+        let out = tuff(&[arguments, &["tree", "i"]].concat()).unwrap();
+        let (exit, said) = code(&out);
+        assert_eq!(exit, 1, "{said}");
+        assert_eq!(
+            said,
+            "tuff: left out: \"tree/locked\": cannot open directory: Permission denied (os error 13)\n\
+             tuff: left out: \"tree/secret\": cannot open: Permission denied (os error 13)\n"
+        );
+        assert_eq!(
+            listed(&place, "i"),
+            "/\nempty\nhello\nlocked\nsub\nsub/same\n"
+        );
+        std::fs::remove_file(place.0.join("i")).unwrap();
+    }
+    let out = tuff(&["build", "--json", "-k", "tree", "i"]).unwrap();
+    let summary: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(summary["left_out"].as_array().unwrap().len(), 2);
+    let out = tuff(&["patch", "-q", "-k", "tree", "i"]).unwrap();
+    assert_eq!(code(&out).0, 1, "{}", code(&out).1);
+}
+
+#[test]
+fn members_of_an_archive_that_a_file_replaces_are_reported() {
+    let place = Place::new("replaced");
+    let members = [("d/x", b'0', "", "1"), ("d", b'2', "e", "")];
+    write_tar(&place, "t", &members);
+    let (exit, said) = code(&run(&["build", "-q", "t", "i"], &place.0));
+    assert_eq!(exit, 0);
+    assert!(
+        said.contains("\"d\": a directory at first, with entries of the same source"),
         "{said}"
     );
 }

@@ -349,3 +349,31 @@ fn an_opaque_root_is_reported_where_a_layer_cannot_express_it() {
     let stat = place.text(&["stat", "i", "d"]);
     assert!(stat.contains("trusted.overlay.opaque"), "{stat}");
 }
+
+/// Regression: an image of one layer kept the markers as files.
+#[test]
+fn a_container_image_of_one_layer_has_no_whiteout_files() {
+    let Some(layout) = Layout::new("oci-one-layer") else {
+        return;
+    };
+    let place = &layout.0;
+    let layer = layout.layer(&[
+        ("a", "1"),
+        (".wh.gone", ""),
+        ("d/.wh..wh..opq", ""),
+        ("d/x", "1"),
+    ]);
+    layout.index(&[layout.manifest(&[layer])]);
+    let tree = |args: &[&str]| {
+        place.text(&[&["build", "-q"], args, &["i"]].concat());
+        place.text(&["ls", "-R", "i"])
+    };
+    assert_eq!(tree(&["oci:l"]), "/\na\nd\nd/x\n");
+    // A directory below stays as it is, and what is asked for applies.
+    assert_eq!(
+        tree(&["--whiteouts", "keep", "oci:l"]),
+        "/\n.wh.gone\na\nd\nd/.wh..wh..opq\nd/x\n"
+    );
+    assert!(tool(&place.0, "tar", &["-cf", "l.tar", "-C", "l", "."]).is_some());
+    assert_eq!(tree(&["oci-archive:l.tar"]), "/\na\nd\nd/x\n");
+}

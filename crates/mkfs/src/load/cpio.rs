@@ -6,6 +6,7 @@ use crate::progress::Progress;
 use crate::source::Content;
 use crate::source::cpio::CpioReader;
 use crate::source::error::SourceError;
+use crate::source::expansion::Expansion;
 use crate::source::file::SourceFile;
 use crate::tree::Tree;
 use crate::{Error, Result};
@@ -50,6 +51,8 @@ impl Loader<'_> {
         tree: &mut Tree,
         progress: &Progress,
     ) -> Result<()> {
+        let limit = Expansion::new(self.options.resources.max_expansion);
+        cpio = cpio.limited(limit);
         let mut copy = None;
         while let Some(mut entry) = cpio.next_entry().map_err(Error::from)? {
             if entry.content == Content::Stream && !self.is_left_out(&entry.path) {
@@ -77,6 +80,7 @@ impl Loader<'_> {
             self.add(entry, tree, progress)
                 .map_err(|e| in_source(e, name))?;
         }
+        self.warnings.extend(cpio.warning());
         self.providers.push(ContentProvider::Archive {
             file: file.map(|file| Arc::new(SourceFile::new(file, name))),
             copy: copy.map(|copy| Arc::new(SourceFile::new(copy.file, name))),

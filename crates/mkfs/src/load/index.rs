@@ -134,7 +134,7 @@ impl Loader<'_> {
                 self.stream_sparse(inode, size, &runs, &mut tar, &policy, packer)?;
             }
         }
-        self.warnings.extend(tar.warning());
+        self.warnings.extend(tar.warnings());
         let at = tar.position();
         let rest = tar.finish().map_err(Error::from)?;
         packer.set_external(self.blocks(name, at + rest)?);
@@ -153,7 +153,9 @@ impl Loader<'_> {
     /// Sets the position in the tar for every file of the finished tree.
     pub(super) fn refer(&mut self, tree: &Tree, packer: &mut Packer<'_>) -> Result<()> {
         let mut copied = Vec::new();
-        for inode in tree.inode_order() {
+        let order = tree.inode_order();
+        self.check_expansion(tree, &order)?;
+        for inode in order {
             let size = tree.size(inode);
             if tree.file_type(inode) != FileType::File || size == 0 {
                 continue;

@@ -12,10 +12,11 @@ use crate::pack::content::FileContent;
 use crate::pack::worker::Policy;
 use crate::pack::{FileSharing, Packer, segment_size};
 use crate::progress::Progress;
-use crate::source::compressed::{self, Compression, MAGIC_LEN};
+use crate::source::compressed::{self, Compression, MAGIC_LEN, StreamRules};
 use crate::source::container::Digested;
 use crate::source::cpio::{self, HEADER_LEN};
 use crate::source::error::SourceError;
+use crate::source::expansion::Expansion;
 use crate::source::file::SourceFile;
 use crate::source::stream::TarStream;
 use crate::source::tar::{self, TarReader};
@@ -123,7 +124,7 @@ impl Loader<'_> {
             self.add(entry, tree, progress)
                 .map_err(|e| in_source(e, name))?;
         }
-        self.warnings.extend(tar.warning());
+        self.warnings.extend(tar.warnings());
         self.providers.push(ContentProvider::Archive {
             file: Some(Arc::new(SourceFile::new(file, name))),
             copy: None,
@@ -191,7 +192,9 @@ impl Loader<'_> {
         if begins && unpacked.is_none() {
             return self.load_cpio_stream(name, reader, tree, progress);
         }
-        let (_, mut reader) = compressed::open(name, reader).map_err(Error::from)?;
+        let limit = Expansion::new(self.options.resources.max_expansion);
+        let rules = StreamRules::new(limit);
+        let (_, mut reader) = compressed::open_with(name, reader, &rules).map_err(Error::from)?;
         if let Some(digest) = unpacked {
             reader = Box::new(Digested::new(reader, *digest, self.threads));
         }
@@ -201,10 +204,12 @@ impl Loader<'_> {
         if !pack || reads_again {
             progress.stage("copy");
             let file = self.copy(name, reader, progress)?;
+            self.warnings.extend(rules.warning());
             progress.stage("walk");
             return self.load_tar(name, file, None, tree, progress);
         }
         self.packed = true;
+        let mut zeros = 0;
         let mut tar = TarReader::new(name, reader);
         while let Some(entry) = tar.next_entry().map_err(Error::from)? {
             let (Content::Stream, runs) = entry.content.parts() else {
@@ -216,6 +221,11 @@ impl Loader<'_> {
             let Kind::File { size } = entry.kind else {
                 continue;
             };
+            if let Some(runs) = &runs {
+                zeros += self.written_zeros(size, runs);
+                let checked = limit.check(zeros, tar.position());
+                checked.map_err(|e| Error::from(e.in_member(&entry.path).in_source(name)))?;
+            }
             let (number, policy) = self.policies.of(|| entry.path.clone());
             let policy = Arc::clone(policy);
             let added = self.add(entry, tree, progress);
@@ -243,8 +253,9 @@ impl Loader<'_> {
                 None => packer.add_stream(inode, size, &mut tar.data(), &policy)?,
             }
         }
-        self.warnings.extend(tar.warning());
+        self.warnings.extend(tar.warnings());
         tar.finish().map_err(Error::from)?;
+        self.warnings.extend(rules.warning());
         self.providers.push(ContentProvider::default());
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! Samples of a large file, to decide whether it shrinks.
 
 use super::content::FileContent;
-use crate::{Error, Result};
+use crate::Result;
+use crate::encoder::new_encoder;
 use tuff_codec::{Encoder, EncoderSpec};
 
 /// Number of samples per file.
@@ -36,7 +37,7 @@ impl Probe {
         let len = spec.input_max.min(LEN);
         let encoder = match &mut self.encoder {
             Some((known, encoder)) if *known == spec => encoder,
-            other => &mut other.insert((spec, spec.build().map_err(Error::usage)?)).1,
+            other => &mut other.insert((spec, new_encoder(&spec)?)).1,
         };
         self.raw.resize(len, 0);
         self.out.resize(len, 0);

@@ -7,10 +7,11 @@ use super::grain::Grain;
 use super::piece::{SegmentShape, ShortPiece, TailPolicy};
 use super::segment::{self, Encoders, Tail};
 use super::shared_clusters::{ClusterBoard, PartKey, PartPlan};
+use crate::Result;
+use crate::encoder::new_encoder;
 use crate::order::{ContentKey, PolicyId, content_key};
 use crate::readahead::{PrefetchRange, Readahead};
 use crate::tree::InodeId;
-use crate::{Error, Result};
 use hashbrown::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -402,7 +403,7 @@ impl Worker {
         }
         match self.encoders.remove(&spec) {
             Some(encoder) => Ok(encoder),
-            None => spec.build().map_err(Error::usage),
+            None => new_encoder(&spec),
         }
     }
 

@@ -3,14 +3,17 @@
 //! Decompression runs in a separate thread, a few buffers ahead of the consumer.
 
 use super::error::SourceError;
+use super::expansion::Expansion;
 use flate2::bufread::GzDecoder;
 use liblzma::bufread::XzDecoder;
+use liblzma::stream::Stream;
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 /// Number of leading bytes that [`Compression::detect`] examines. Unit: bytes.
-pub const MAGIC_LEN: usize = 10;
+pub const MAGIC_LEN: usize = 13;
 
 /// Compression format of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +24,10 @@ pub enum Compression {
     Gzip,
     /// xz, one or several streams.
     Xz,
+    /// LZMA alone (`.lzma`), the format before xz.
+    Lzma,
+    /// lzip, one or several members.
+    Lzip,
     /// Zstandard (RFC 8878), one or several frames, including skippable ones.
     Zstd,
 }
@@ -32,7 +39,7 @@ impl Compression {
     /// # Errors
     ///
     /// [`Unsupported`](super::error::SourceErrorKind::Unsupported) for known formats that cannot be
-    /// read: bzip2, lzip, LZ4 and compress.
+    /// read: bzip2, LZ4 and compress.
     pub fn detect(magic: &[u8]) -> Result<Self, SourceError> {
         let other = match magic {
             [0x1f, 0x8b, ..] => return Ok(Self::Gzip),
@@ -55,14 +62,15 @@ impl Compression {
                 0x59,
                 ..,
             ] => "bzip2",
-            [b'L', b'Z', b'I', b'P', 1, ..] => "lzip",
+            [b'L', b'Z', b'I', b'P', 1, ..] => return Ok(Self::Lzip),
             // The frame format, and the legacy format of an initramfs.
             [0x04, 0x22, 0x4d, 0x18, ..] | [0x02, 0x21, 0x4c, 0x18, ..] => "LZ4",
             [0x1f, 0x9d, ..] => "compress",
+            _ if is_lzma(magic) => return Ok(Self::Lzma),
             _ => return Ok(Self::Plain),
         };
         Err(SourceError::unsupported(format!(
-            "compressed with {other}; gzip, xz and zstd can be read"
+            "compressed with {other}; gzip, xz, lzma, lzip and zstd can be read"
         )))
     }
 
@@ -70,7 +78,7 @@ impl Compression {
     fn memory_max(self) -> u64 {
         match self {
             Self::Plain | Self::Gzip => u64::MAX,
-            Self::Xz => XZ_MEMORY_MAX,
+            Self::Xz | Self::Lzma | Self::Lzip => XZ_MEMORY_MAX,
             Self::Zstd => 1 << ZSTD_WINDOW_LOG_MAX,
         }
     }
@@ -81,8 +89,50 @@ impl Compression {
             Self::Plain => "plain",
             Self::Gzip => "gzip",
             Self::Xz => "xz",
+            Self::Lzma => "lzma",
+            Self::Lzip => "lzip",
             Self::Zstd => "zstd",
         }
+    }
+}
+
+/// True for the header of an LZMA stream, which has no magic: a properties byte, the size of the dictionary, and the
+/// size of the data. The dictionary is 2^n or 3 * 2^n, as xz requires, so that no name of a tar's member fits.
+fn is_lzma(magic: &[u8]) -> bool {
+    let Some(&[properties, d0, d1, d2, d3, s0, s1, s2, s3, s4, s5, s6, s7]) =
+        magic.first_chunk::<MAGIC_LEN>()
+    else {
+        return false;
+    };
+    const PROPERTIES_END: u8 = 9 * 5 * 5;
+    const DICTIONARY_MIN: u32 = 1 << 12;
+    const SIZE_END: u64 = 1 << 38;
+    let dictionary = u32::from_le_bytes([d0, d1, d2, d3]);
+    let size = u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]);
+    let odd = dictionary >> dictionary.trailing_zeros().min(31);
+    properties < PROPERTIES_END
+        && dictionary >= DICTIONARY_MIN
+        && (matches!(odd, 1 | 3) || dictionary == u32::MAX)
+        && (size < SIZE_END || size == u64::MAX)
+}
+
+/// Limit of a stream, and the warning that its reader adds while it is read.
+#[derive(Clone, Default)]
+pub(crate) struct StreamRules {
+    limit: Expansion,
+    warning: Arc<Mutex<Option<String>>>,
+}
+
+impl StreamRules {
+    pub(crate) fn new(limit: Expansion) -> Self {
+        let warning = Arc::default();
+        Self { limit, warning }
+    }
+
+    /// Returns the warning about a stream that was read to its end.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let warning = self.warning.lock();
+        warning.unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -96,7 +146,16 @@ impl Compression {
 /// The first bytes cannot be read, or the format is unsupported.
 pub fn open(
     source: &str,
+    reader: impl Read + Send + 'static,
+) -> Result<(Compression, Box<dyn Read + Send>), SourceError> {
+    open_with(source, reader, &StreamRules::default())
+}
+
+/// Like [`open`], with a limit on the data of a compressed stream, and a warning if bytes at its end are ignored.
+pub(crate) fn open_with(
+    source: &str,
     mut reader: impl Read + Send + 'static,
+    rules: &StreamRules,
 ) -> Result<(Compression, Box<dyn Read + Send>), SourceError> {
     let mut magic = Vec::with_capacity(MAGIC_LEN);
     let context = |error: SourceError| error.at_byte(0).in_source(source);
@@ -115,8 +174,9 @@ pub fn open(
         position: 0,
     };
     let decoder = Decoder::new(compression, input).map_err(|e| context(e.into()))?;
-    let ahead =
-        BackgroundDecoder::spawn(decoder, source.to_owned()).map_err(|e| context(e.into()))?;
+    let rules = rules.clone();
+    let ahead = BackgroundDecoder::spawn(decoder, source.to_owned(), rules)
+        .map_err(|e| context(e.into()))?;
     Ok((compression, Box::new(ahead)))
 }
 
@@ -161,7 +221,7 @@ impl<R: Read> BufRead for CountedInput<R> {
 
 enum Decoder<R: Read> {
     Gzip(Gzip<R>),
-    Xz(XzDecoder<CountedInput<R>>),
+    Xz(Compression, XzDecoder<CountedInput<R>>),
     Zstd(zstd::Decoder<'static, CountedInput<R>>),
 }
 
@@ -170,14 +230,10 @@ impl<R: Read> Decoder<R> {
         Ok(match compression {
             Compression::Plain => unreachable!("a plain stream needs no decoder"),
             Compression::Gzip => Self::Gzip(Gzip::Member(Box::new(GzDecoder::new(input)))),
-            Compression::Xz => {
-                let stream = liblzma::stream::Stream::new_stream_decoder(
-                    XZ_MEMORY_MAX,
-                    liblzma::stream::CONCATENATED,
-                )
-                .map_err(io::Error::from)?;
-                Self::Xz(XzDecoder::new_stream(input, stream))
-            }
+            Compression::Xz | Compression::Lzma | Compression::Lzip => Self::Xz(
+                compression,
+                lzma_decoder(compression, input, liblzma::stream::CONCATENATED)?,
+            ),
             Compression::Zstd => {
                 let mut decoder = zstd::Decoder::with_buffer(input)?;
                 decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
@@ -189,7 +245,7 @@ impl<R: Read> Decoder<R> {
     fn format(&self) -> Compression {
         match self {
             Self::Gzip(_) => Compression::Gzip,
-            Self::Xz(_) => Compression::Xz,
+            Self::Xz(format, _) => *format,
             Self::Zstd(_) => Compression::Zstd,
         }
     }
@@ -198,8 +254,8 @@ impl<R: Read> Decoder<R> {
     fn input_position(&self) -> u64 {
         match self {
             Self::Gzip(Gzip::Member(decoder)) => decoder.get_ref().position,
-            Self::Gzip(Gzip::Ended { position }) => *position,
-            Self::Xz(decoder) => decoder.get_ref().position,
+            Self::Gzip(Gzip::Ended { position, .. }) => *position,
+            Self::Xz(_, decoder) => decoder.get_ref().position,
             Self::Zstd(decoder) => decoder.get_ref().position,
         }
     }
@@ -209,17 +265,32 @@ impl<R: Read> Read for Decoder<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Gzip(decoder) => decoder.read(buf),
-            Self::Xz(decoder) => decoder.read(buf),
+            Self::Xz(_, decoder) => decoder.read(buf),
             Self::Zstd(decoder) => decoder.read(buf),
         }
     }
+}
+
+/// Decoder of xz, LZMA or lzip.
+fn lzma_decoder<R: BufRead>(
+    compression: Compression,
+    input: R,
+    flags: u32,
+) -> io::Result<XzDecoder<R>> {
+    let stream = match compression {
+        Compression::Lzma => Stream::new_lzma_decoder(XZ_MEMORY_MAX),
+        Compression::Lzip => Stream::new_lzip_decoder(XZ_MEMORY_MAX, flags),
+        _ => Stream::new_stream_decoder(XZ_MEMORY_MAX, flags),
+    };
+    let stream = stream.map_err(io::Error::from)?;
+    Ok(XzDecoder::new_stream(input, stream))
 }
 
 /// Decoder of a single gzip member, xz stream or Zstandard frame. At its end, the input is
 /// positioned after it.
 pub(crate) enum SingleStream<R: BufRead> {
     Gzip(Box<GzDecoder<R>>),
-    Xz(XzDecoder<R>),
+    Xz(Compression, XzDecoder<R>),
     Zstd(zstd::Decoder<'static, R>),
 }
 
@@ -228,12 +299,8 @@ impl<R: BufRead> SingleStream<R> {
         Ok(match compression {
             Compression::Plain => unreachable!("a plain stream needs no decoder"),
             Compression::Gzip => Self::Gzip(Box::new(GzDecoder::new(input))),
-            Compression::Xz => {
-                let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY_MAX, 0);
-                Self::Xz(XzDecoder::new_stream(
-                    input,
-                    stream.map_err(io::Error::from)?,
-                ))
+            Compression::Xz | Compression::Lzma | Compression::Lzip => {
+                Self::Xz(compression, lzma_decoder(compression, input, 0)?)
             }
             Compression::Zstd => {
                 let mut decoder = zstd::Decoder::with_buffer(input)?.single_frame();
@@ -246,7 +313,7 @@ impl<R: BufRead> SingleStream<R> {
     pub(crate) fn format(&self) -> Compression {
         match self {
             Self::Gzip(_) => Compression::Gzip,
-            Self::Xz(_) => Compression::Xz,
+            Self::Xz(format, _) => *format,
             Self::Zstd(_) => Compression::Zstd,
         }
     }
@@ -254,7 +321,7 @@ impl<R: BufRead> SingleStream<R> {
     pub(crate) fn input(&self) -> &R {
         match self {
             Self::Gzip(decoder) => decoder.get_ref(),
-            Self::Xz(decoder) => decoder.get_ref(),
+            Self::Xz(_, decoder) => decoder.get_ref(),
             Self::Zstd(decoder) => decoder.get_ref(),
         }
     }
@@ -262,7 +329,7 @@ impl<R: BufRead> SingleStream<R> {
     pub(crate) fn into_input(self) -> R {
         match self {
             Self::Gzip(decoder) => decoder.into_inner(),
-            Self::Xz(decoder) => decoder.into_inner(),
+            Self::Xz(_, decoder) => decoder.into_inner(),
             Self::Zstd(decoder) => decoder.finish(),
         }
     }
@@ -272,19 +339,21 @@ impl<R: BufRead> Read for SingleStream<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Gzip(decoder) => decoder.read(buf),
-            Self::Xz(decoder) => decoder.read(buf),
+            Self::Xz(_, decoder) => decoder.read(buf),
             Self::Zstd(decoder) => decoder.read(buf),
         }
     }
 }
 
-/// Decoder of consecutive members. Zeros after the last one are padding, as added by tapes and
-/// block devices.
+/// Decoder of consecutive members. Zeros after the last one are padding, as added by tapes and block devices. Other
+/// bytes are ignored with a warning, as by gzip.
 enum Gzip<R> {
     Member(Box<GzDecoder<CountedInput<R>>>),
     Ended {
         /// Number of compressed bytes consumed.
         position: u64,
+        /// Start of bytes that belong to no member.
+        garbage: Option<u64>,
     },
 }
 
@@ -300,32 +369,39 @@ impl<R: Read> Gzip<R> {
             }
             let ended = Self::Ended {
                 position: decoder.get_ref().position,
+                garbage: None,
             };
             let Self::Member(decoder) = std::mem::replace(self, ended) else {
                 return Ok(0);
             };
             let mut input = decoder.into_inner();
-            match input.fill_buf()?.first() {
-                None => {}
-                Some(0) => only_zeros(&mut input)?,
-                Some(_) => *self = Self::Member(Box::new(GzDecoder::new(input))),
-            }
+            // A member that is cut after one byte is reported by its decoder.
+            *self = match input.fill_buf()? {
+                [0x1f] | [0x1f, 0x8b, ..] => Self::Member(Box::new(GzDecoder::new(input))),
+                _ => Self::Ended {
+                    garbage: after_gzip(&mut input)?,
+                    position: input.position,
+                },
+            };
         }
     }
 }
 
-fn only_zeros(input: &mut impl BufRead) -> io::Result<()> {
+/// Reads to the end of the input, so that the writer of a pipe gets no `SIGPIPE`. Returns the position of the first
+/// byte that is not zero.
+fn after_gzip<R: Read>(input: &mut CountedInput<R>) -> io::Result<Option<u64>> {
+    let mut garbage = None;
     loop {
-        let buf = input.fill_buf()?;
-        let len = buf.len();
+        let buf = match input.fill_buf() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            filled => filled?,
+        };
+        let (len, first) = (buf.len(), buf.iter().position(|b| *b != 0));
         if len == 0 {
-            return Ok(());
+            return Ok(garbage);
         }
-        if buf.iter().any(|&c| c != 0) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "neither another member nor zeros after the end",
-            ));
+        if let (None, Some(first)) = (garbage, first) {
+            garbage = Some(input.position + first as u64);
         }
         input.consume(len);
     }
@@ -352,12 +428,16 @@ struct BackgroundDecoder {
 }
 
 impl BackgroundDecoder {
-    fn spawn<R: Read + Send + 'static>(decoder: Decoder<R>, source: String) -> io::Result<Self> {
+    fn spawn<R: Read + Send + 'static>(
+        decoder: Decoder<R>,
+        source: String,
+        rules: StreamRules,
+    ) -> io::Result<Self> {
         let (send_full, full) = sync_channel(FULL_BUFFERS_MAX);
         let (empty, receive_empty) = channel();
         let thread = thread::Builder::new()
             .name("decompress".to_owned())
-            .spawn(move || decode(decoder, &source, &send_full, &receive_empty))
+            .spawn(move || decode(decoder, &source, &rules, &send_full, &receive_empty))
             .map_err(|e| io::Error::new(e.kind(), format!("cannot start a thread: {e}")))?;
         Ok(Self {
             thread: Some(thread),
@@ -374,9 +454,11 @@ impl BackgroundDecoder {
 fn decode<R: Read>(
     mut decoder: Decoder<R>,
     source: &str,
+    rules: &StreamRules,
     full: &SyncSender<Message>,
     empty: &Receiver<Vec<u8>>,
 ) {
+    let mut decoded = 0;
     loop {
         let mut buffer = empty.try_recv().unwrap_or_default();
         buffer.resize(BUFFER_LEN, 0);
@@ -384,7 +466,16 @@ fn decode<R: Read>(
         let mut last = None;
         while len < BUFFER_LEN && last.is_none() {
             match decoder.read(&mut buffer[len..]) {
-                Ok(0) => last = Some(Message::End),
+                Ok(0) => {
+                    if let Decoder::Gzip(Gzip::Ended {
+                        garbage: Some(at), ..
+                    }) = &decoder
+                    {
+                        *rules.warning.lock().unwrap_or_else(PoisonError::into_inner) =
+                            Some(garbage_warning(source, *at));
+                    }
+                    last = Some(Message::End);
+                }
                 Ok(n) => len += n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => {
@@ -392,6 +483,11 @@ fn decode<R: Read>(
                     last = Some(Message::Failed(failed.in_source(source)));
                 }
             }
+        }
+        decoded += len as u64;
+        if let Err(e) = rules.limit.check(decoded, decoder.input_position()) {
+            let e = e.at_byte(decoder.input_position());
+            last = Some(Message::Failed(e.in_source(source)));
         }
         buffer.truncate(len);
         if len > 0 && full.send(Message::Buffer(buffer)).is_err() {
@@ -403,6 +499,11 @@ fn decode<R: Read>(
             return;
         }
     }
+}
+
+/// Warning about bytes after a gzip stream.
+pub(crate) fn garbage_warning(source: &str, at: u64) -> String {
+    format!("{source}: the gzip stream ends before byte {at}; what follows is ignored")
 }
 
 /// Converts a decoder's error. `near` is the number of compressed bytes consumed.

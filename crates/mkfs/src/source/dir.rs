@@ -4,23 +4,28 @@ mod walk;
 
 pub(crate) use walk::{Outputs, WalkOptions, runs_of};
 
+use super::left_out::LeftOut;
 use crate::tree::lossy;
 use crate::{Error, Result};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use std::ffi::CStr;
+use std::fmt::Display;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use tuff_store::retry;
-
-/// Maximum length of a path in one system call. Unit: bytes.
-const PATH_PART_MAX: usize = 4000;
+use std::sync::{Mutex, PoisonError};
+use tuff_store::{PathOpener, retry};
 
 /// Source directory that is open.
 pub struct DirSource {
     root: OwnedFd,
     name: PathBuf,
+    /// Openers of idle threads.
+    openers: Mutex<Vec<PathOpener>>,
+    /// Files that cannot be read. `None` if they are errors.
+    left_out: Option<LeftOut>,
 }
 
 impl DirSource {
@@ -32,7 +37,44 @@ impl DirSource {
         Ok(Self {
             root,
             name: path.to_owned(),
+            openers: Mutex::default(),
+            left_out: None,
         })
+    }
+
+    /// Adds files that cannot be read to `left_out`, if there is one, instead of failing.
+    pub(crate) fn leaving_out(self, left_out: Option<LeftOut>) -> Self {
+        Self { left_out, ..self }
+    }
+
+    /// True if a path that cannot be read is left out, because of `error`.
+    pub(crate) fn leaves_out(&self, path: &[u8], what: impl Display, error: &io::Error) -> bool {
+        let left_out = self.left_out.as_ref();
+        left_out.is_some_and(|left_out| left_out.take(self.display(path), what, error))
+    }
+
+    /// Leaves a file out that has changed, if files may be left out.
+    pub(crate) fn leave_out_changed(&self, path: &[u8], how: impl Display) {
+        if let Some(left_out) = &self.left_out {
+            left_out.add(self.display(path), how);
+        }
+    }
+
+    /// True if files that cannot be read are left out.
+    fn may_leave_out(&self) -> bool {
+        self.left_out.is_some()
+    }
+
+    /// Opens a regular file in an open directory.
+    fn open_named(&self, dir: &OwnedFd, name: &CStr) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        retry(|| rustix::fs::openat(dir, name, flags, Mode::empty()))
+    }
+
+    /// True if a path was left out by an attempt to build before this one.
+    fn is_left_out(&self, path: &[u8]) -> bool {
+        let left_out = self.left_out.as_ref();
+        left_out.is_some_and(|left_out| left_out.has(&self.display(path)))
     }
 
     /// Name of an entry for messages.
@@ -55,31 +97,12 @@ impl DirSource {
         Ok(File::from(fd))
     }
 
-    /// Opens a path of any length in parts, each relative to the one before.
+    /// Opens a path of any length.
     fn open_at(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-        let mut at: Option<OwnedFd> = None;
-        let mut rest = path;
-        while rest.len() > PATH_PART_MAX {
-            // A component has at most 255 bytes, so there is a slash.
-            let cut = rest[..PATH_PART_MAX]
-                .iter()
-                .rposition(|b| *b == b'/')
-                .ok_or(Errno::NAMETOOLONG)?;
-            let dir = at.as_ref().map_or(self.root.as_fd(), AsFd::as_fd);
-            let piece = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            at = Some(retry(|| {
-                rustix::fs::openat(dir, &rest[..cut], piece, Mode::empty())
-            })?);
-            rest = &rest[cut + 1..];
-        }
-        let dir = at.as_ref().map_or(self.root.as_fd(), AsFd::as_fd);
-        retry(|| {
-            rustix::fs::openat(
-                dir,
-                if rest.is_empty() { b"." } else { rest },
-                flags,
-                Mode::empty(),
-            )
-        })
+        let lock = || self.openers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut opener = lock().pop().unwrap_or_default();
+        let opened = opener.open(self.root.as_fd(), path, flags);
+        lock().push(opener);
+        opened
     }
 }

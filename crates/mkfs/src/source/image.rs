@@ -139,7 +139,8 @@ fn meta(inode: &Inode) -> Meta {
         uid: inode.uid(),
         gid: inode.gid(),
         mtime,
-        mtime_nsec,
+        // A damaged image may have more.
+        mtime_nsec: mtime_nsec.min(999_999_999),
     }
 }
 

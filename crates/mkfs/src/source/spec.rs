@@ -9,10 +9,11 @@ use std::path::PathBuf;
 pub enum Source {
     /// Directory to walk recursively.
     Dir(PathBuf),
-    /// Tar file, plain or compressed with gzip, xz or zstd; or cpio archives in the form of an
+    /// Tar file, plain or compressed with gzip, xz, LZMA, lzip or zstd; or cpio archives in the form of an
     /// initramfs.
     Tar(PathBuf),
-    /// Tar inside a file, plain or compressed, for example a layer of an archive.
+    /// Layer of a container image: a tar inside a file, plain or compressed. Its whiteouts are applied, even if it is
+    /// the only source.
     TarWithin {
         /// File that contains the tar.
         file: PathBuf,

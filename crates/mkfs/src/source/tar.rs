@@ -17,6 +17,9 @@
 //! ACLs come as attributes (`SCHILY.xattr.system.posix_acl_*`) or as text (`SCHILY.acl.*`);
 //! attributes take precedence. ACL entries for names without a number are left out with a warning.
 //!
+//! Left out with a warning: members without a name, and a name in a global extended header. An archive that ends
+//! after a member, without blocks of zeros, is complete, with a warning; one that ends anywhere else is an error.
+//!
 //! Ignored without a warning: user and group names, access and change times, BSD flags, comments,
 //! volume labels, the data of hard links, and anything after the end-of-archive blocks.
 
@@ -78,9 +81,9 @@ impl<R: Read> TarReader<R> {
         self.parser.next_entry()
     }
 
-    /// Warning about parts of members that were left out.
-    pub fn warning(&self) -> Option<String> {
-        self.parser.warning()
+    /// Warnings about what was left out, and about an archive that may be cut. Complete at its end.
+    pub fn warnings(&self) -> Vec<String> {
+        self.parser.warnings()
     }
 
     /// Stored data of the last member from [`next_entry`](Self::next_entry): for a sparse file, its
@@ -157,9 +160,9 @@ impl<S: ReadAt + ?Sized> TarScan<'_, S> {
         self.parser.next_entry()
     }
 
-    /// Warning about parts of members that were left out.
-    pub fn warning(&self) -> Option<String> {
-        self.parser.warning()
+    /// Warnings about what was left out, and about an archive that may be cut. Complete at its end.
+    pub fn warnings(&self) -> Vec<String> {
+        self.parser.warnings()
     }
 }
 

@@ -2,19 +2,26 @@
 
 use super::overlay::{is_opaque, overlay, overlay_name};
 use super::{
-    Attrs, ContentKind, Dentry, DentryId, InodeId, NONE, NewEntry, Node, Pairs, ROOT, Tree,
-    Whiteouts, name_of,
+    Attrs, ContentKind, Dentry, DentryId, InodeId, NONE, NewEntry, Node, NodeKind, Pairs, ROOT,
+    Tree, Whiteouts, name_of,
 };
 use crate::paths::common_dir;
 use crate::source::error::{Quoted, SourceError};
 use crate::source::{Content, Device, Entry, Kind, Meta};
 use crate::{Error, Result};
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use std::borrow::Cow;
 use std::hash::{BuildHasher, Hash, Hasher};
 use tuff_format::inode::FileType;
 
 /// Maximum length of a symbolic link target. Unit: bytes.
 const TARGET_MAX: usize = 4095;
+
+/// Maximum number of symbolic links on the way to an entry, as in Linux.
+const LINKS_MAX: usize = 40;
+
+/// Maximum length of a path in which symbolic links were replaced. Unit: bytes.
+const LINKED_PATH_MAX: usize = 64 << 10;
 
 impl Tree {
     /// Lets `change` modify the attributes of every inode, given by number and first path. The tree
@@ -114,7 +121,7 @@ impl Tree {
         if self.is_whiteout(parent, name, false, (0, 0))? {
             return Ok(None);
         }
-        let inode = self.resolve(target);
+        let inode = self.resolve(target)?;
         if inode.is_none() && self.deleted.contains(target) {
             // Overlayfs creates its whiteouts as hard links of one inode.
             self.is_whiteout(parent, name, true, (0, 0))?;
@@ -185,7 +192,11 @@ impl Tree {
         };
         let inode = match new {
             NewEntry::Link(inode) => {
-                if old.is_some_and(|d| self.dentries[d as usize].inode == inode) {
+                if let Some(old) = old
+                    && self.dentries[old as usize].inode == inode
+                {
+                    // The name is one of this source.
+                    self.dentries[old as usize].layer = self.layer;
                     return Ok(Some(inode));
                 }
                 inode
@@ -242,6 +253,11 @@ impl Tree {
             }
         };
         if let Some(old) = old {
+            let replaced = self.dentries[old as usize].inode;
+            if self.has_own_children(replaced) {
+                let path = self.path_of(parent, name);
+                self.dropped.add(|| path);
+            }
             self.remove(old);
         }
         self.link(parent, name, inode)?;
@@ -310,6 +326,12 @@ impl Tree {
         node.mtime = meta.mtime;
         node.mtime_nsec = meta.mtime_nsec;
         Ok(())
+    }
+
+    /// True for a directory with names of the current source.
+    fn has_own_children(&self, inode: InodeId) -> bool {
+        self.file_type(inode) == FileType::Dir
+            && self.live_children(inode).any(|d| d.layer == self.layer)
     }
 
     /// First of a directory's linked list of names, during collection.
@@ -416,39 +438,90 @@ impl Tree {
         }
     }
 
-    /// Directory at `path`. Missing directories are created with default attributes.
+    /// Directory at `path`. Missing directories are created with default attributes. Symbolic links lead to their
+    /// targets within the tree.
     fn directory(&mut self, path: &[u8]) -> Result<InodeId> {
         if self.last_dir.0 == path {
             return Ok(self.last_dir.1);
         }
-        let (mut dir, from) = self.nearest(path);
-        for name in path[from..].split(|b| *b == b'/').filter(|n| !n.is_empty()) {
+        let (mut dir, mut at) = self.nearest(path);
+        let mut links = LinkedPath::new(path);
+        while let Some(name) = links.next_name(&mut at) {
+            if name == b".." && links.followed > 0 {
+                dir = self.parent(dir);
+                continue;
+            }
             if !tuff_format::dirent::is_name(name) {
                 return Err(bad_name(path, name));
             }
             let old = self.find(dir, name);
             let inode = old.map(|d| self.dentries[d as usize].inode);
-            dir = match inode {
-                Some(inode) if self.file_type(inode) == FileType::Dir => inode,
-                // The later entry wins: a directory replaces anything else at its path.
-                _ => {
-                    if let Some(old) = old {
-                        let path = self.path_of(dir, name);
-                        self.replaced.add(|| path);
-                        self.remove(old);
-                    }
-                    let node = self.unnamed_dir();
-                    let inode = self.push(node)?;
-                    if self.whiteouts == Whiteouts::Convert && old.is_some() {
-                        self.opaque.insert(inode);
-                    }
-                    self.link(dir, name, inode)?;
-                    inode
+            if let Some(inode) = inode
+                && self.file_type(inode) == FileType::Dir
+            {
+                dir = inode;
+                continue;
+            }
+            if let Some(inode) = inode
+                && let NodeKind::Symlink(target) = self.kind(inode)
+            {
+                links.follow(target, &mut at)?;
+                if target.starts_with(b"/") {
+                    dir = ROOT;
                 }
-            };
+                continue;
+            }
+            dir = self.new_directory(dir, name, old, &links)?;
         }
-        self.last_dir = (path.to_vec(), dir);
+        let path = match links.followed {
+            0 => path.to_vec(),
+            _ => self.path(dir),
+        };
+        self.last_dir = (path, dir);
         Ok(dir)
+    }
+
+    /// Creates the directory `name` on the way to an entry. It replaces a file `old`, since the later entry wins.
+    fn new_directory(
+        &mut self,
+        parent: InodeId,
+        name: &[u8],
+        old: Option<DentryId>,
+        links: &LinkedPath<'_>,
+    ) -> Result<InodeId> {
+        if let Some(old) = old {
+            let path = self.path_of(parent, name);
+            let inode = self.dentries[old as usize].inode;
+            if !self.is_null_device(inode) {
+                if links.followed > 0 {
+                    let file = Quoted(&path);
+                    let what = format!(
+                        "a symbolic link on the way leads to {file}, which is no directory"
+                    );
+                    return Err(wrong(links.path, what));
+                }
+                self.replaced.add(|| path);
+            }
+            self.remove(old);
+        }
+        let node = self.unnamed_dir();
+        let inode = self.push(node)?;
+        if self.whiteouts == Whiteouts::Convert && old.is_some() {
+            self.opaque.insert(inode);
+        }
+        self.link(parent, name, inode)?;
+        if name.starts_with(b".wh..wh.") && self.whiteouts.reads_aufs() {
+            // Fits: `link` checked the number.
+            self.aufs_directories.push(self.dentries.len() as u32 - 1);
+        }
+        Ok(inode)
+    }
+
+    /// True for a whiteout of overlayfs, in a layer that keeps them.
+    fn is_null_device(&self, inode: InodeId) -> bool {
+        let null = Device { major: 0, minor: 0 };
+        matches!(self.kind(inode), NodeKind::Char(device) if device == null)
+            && self.whiteouts == Whiteouts::Convert
     }
 
     /// Deepest common ancestor of `path` and the last directory, and the length of its path.
@@ -462,14 +535,75 @@ impl Tree {
         (dir, known)
     }
 
-    /// Inode at `path`, during collection.
-    fn resolve(&mut self, path: &[u8]) -> Option<InodeId> {
-        let mut at = ROOT;
-        for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
-            let found = self.find(at, name)?;
-            at = self.dentries[found as usize].inode;
+    /// Makes the directory at `path` the root, and drops everything else. Hard links to files elsewhere stay.
+    pub(crate) fn take_subtree(&mut self, path: &[u8]) -> Result<()> {
+        let found = self.resolve(path)?;
+        let is_dir = |inode: &InodeId| self.file_type(*inode) == FileType::Dir;
+        let Some(dir) = found.filter(is_dir) else {
+            let path = Quoted(path);
+            return Err(Error::usage(format_args!(
+                "subtree {path}: the sources have no such directory"
+            )));
+        };
+        if dir == ROOT {
+            return Ok(());
         }
-        Some(at)
+        // The names below stay, so they are taken out before everything else is removed.
+        let first = std::mem::replace(&mut self.nodes[dir as usize].body, NONE.into());
+        let all: Vec<DentryId> = self.child_ids(ROOT).collect();
+        let top = self.nodes[dir as usize].clone();
+        for id in all {
+            self.remove(id);
+        }
+        let root = &mut self.nodes[ROOT as usize];
+        *root = Node {
+            body: first,
+            name: root.name,
+            ..top
+        };
+        let mut at = self.first_child(ROOT);
+        while at != NONE {
+            self.dentries[at as usize].parent = ROOT;
+            at = self.dentries[at as usize].next;
+        }
+        // Its keys have the parents.
+        self.table = None;
+        Ok(())
+    }
+
+    /// Numbers of the names in a directory, during collection.
+    fn child_ids(&self, dir: InodeId) -> impl Iterator<Item = DentryId> {
+        let next = |at: &DentryId| Some(self.dentries[*at as usize].next).filter(|at| *at != NONE);
+        let first = Some(self.first_child(dir)).filter(|at| *at != NONE);
+        std::iter::successors(first, next)
+    }
+
+    /// Inode at `path`, during collection. Symbolic links on the way lead to their targets within the tree.
+    fn resolve(&mut self, path: &[u8]) -> Result<Option<InodeId>> {
+        let (mut found, mut at) = (ROOT, 0);
+        let mut links = LinkedPath::new(path);
+        while let Some(name) = links.next_name(&mut at) {
+            if name == b".." && links.followed > 0 {
+                found = self.parent(found);
+                continue;
+            }
+            let Some(child) = self.find(found, name) else {
+                return Ok(None);
+            };
+            let child = self.dentries[child as usize].inode;
+            match self.kind(child) {
+                NodeKind::Symlink(target) if !links.is_at_end(at) => {
+                    links.follow(target, &mut at)?;
+                    if target.starts_with(b"/") {
+                        found = ROOT;
+                    }
+                }
+                NodeKind::Dir => found = child,
+                _ if links.is_at_end(at) => found = child,
+                _ => return Ok(None),
+            }
+        }
+        Ok(Some(found))
     }
 
     pub(super) fn intern(&mut self, xattrs: Pairs) -> Result<u32> {
@@ -508,6 +642,63 @@ impl Tree {
             // Fits: there are no more attribute sets than inodes.
             self.attrs.len() as u32 - 1
         })
+    }
+}
+
+/// Path on which symbolic links are replaced by their targets.
+struct LinkedPath<'a> {
+    /// Path as the entry has it.
+    path: &'a [u8],
+    /// Path in which links were replaced; the components before the position are done.
+    current: Cow<'a, [u8]>,
+    /// Number of links that were replaced.
+    followed: usize,
+}
+
+impl<'a> LinkedPath<'a> {
+    fn new(path: &'a [u8]) -> Self {
+        Self {
+            path,
+            current: Cow::Borrowed(path),
+            followed: 0,
+        }
+    }
+
+    /// Next component from position `at` on, which moves behind it. Skips `.` and empty components.
+    fn next_name(&self, at: &mut usize) -> Option<&[u8]> {
+        loop {
+            let rest = self.current.get(*at..).filter(|rest| !rest.is_empty())?;
+            let len = rest.iter().position(|b| *b == b'/').unwrap_or(rest.len());
+            *at += len + 1;
+            match &rest[..len] {
+                b"" | b"." => {}
+                name => return Some(name),
+            }
+        }
+    }
+
+    /// True if no component follows.
+    fn is_at_end(&self, at: usize) -> bool {
+        let mut at = at;
+        self.next_name(&mut at).is_none()
+    }
+
+    /// Continues with the target of a link, followed by the rest of the path.
+    fn follow(&mut self, target: &[u8], at: &mut usize) -> Result<()> {
+        self.followed += 1;
+        let rest = self.current.get(*at..).unwrap_or(&[]);
+        let what = if self.followed > LINKS_MAX {
+            format!(
+                "the path leads through more than {LINKS_MAX} symbolic links, or a circle of them"
+            )
+        } else if target.len() + rest.len() > LINKED_PATH_MAX {
+            format!("with its symbolic links the path has more than {LINKED_PATH_MAX} bytes")
+        } else {
+            self.current = Cow::Owned([target, rest].join(&b'/'));
+            *at = 0;
+            return Ok(());
+        };
+        Err(wrong(self.path, what))
     }
 }
 

@@ -10,6 +10,7 @@ use super::{
 use crate::source::error::SourceError;
 use crate::source::{Device, Kind, Meta};
 use crate::{Error, Result};
+use hashbrown::HashSet;
 use tuff_format::inode::FileType;
 
 impl Tree {
@@ -22,7 +23,16 @@ impl Tree {
             .ok_or_else(|| Error::usage("more than 65535 sources"))?;
         self.in_order = false;
         self.deleted.clear();
+        self.hidden.clear();
+        self.drop_aufs_directories();
         Ok(())
+    }
+
+    /// Removes the directories in which AUFS kept data of its own. Files in them that have other names stay.
+    fn drop_aufs_directories(&mut self) {
+        for id in std::mem::take(&mut self.aufs_directories) {
+            self.remove(id);
+        }
     }
 
     /// Sets the interpretation of whiteouts for the following sources.
@@ -32,6 +42,7 @@ impl Tree {
 
     /// Sets the overlayfs attribute of opaque directories. Call it after all sources were read.
     pub(crate) fn mark_opaque(&mut self) -> Result<()> {
+        self.drop_aufs_directories();
         if !self.opaque_roots.is_empty() {
             // Overlayfs ignores an opaque root, so its directories become opaque.
             let dirs: Vec<InodeId> = self.live_children(ROOT).map(|d| d.inode).collect();
@@ -70,12 +81,8 @@ impl Tree {
         time: (i64, u32),
     ) -> Result<bool> {
         let kind = self.whiteouts;
-        let aufs = || {
-            let target = name.strip_prefix(b".wh.");
-            target
-                .filter(|_| matches!(kind, Whiteouts::Aufs | Whiteouts::Both | Whiteouts::Convert))
-        };
-        let target = match aufs() {
+        let aufs = name.strip_prefix(b".wh.").filter(|_| kind.reads_aufs());
+        let target = match aufs {
             Some(b".wh..opq") if kind == Whiteouts::Convert && parent == ROOT => {
                 self.hide_below_root(time)?;
                 return Ok(true);
@@ -93,41 +100,83 @@ impl Tree {
             None if null && kind.reads_overlay() => name,
             None => return Ok(false),
         };
-        let old = self.find(parent, target);
-        let is_here = old.is_some_and(|d| self.dentries[d as usize].layer == self.layer);
+        let old = match self.find(parent, target) {
+            Some(old) if self.hide_lower(old) => Some(old),
+            Some(_) | None => None,
+        };
         if kind == Whiteouts::Convert {
             self.in_order = false;
-            let here = old.filter(|_| is_here);
-            match here.map(|d| self.dentries[d as usize].inode) {
+            match old.map(|d| self.dentries[d as usize].inode) {
                 // The same source has an entry of this name, which then hides the lower one.
                 Some(inode) if self.file_type(inode) == FileType::Dir => {
                     self.opaque.insert(inode);
                 }
                 Some(_) => {}
-                None => self.add_whiteout(parent, target, old, time)?,
+                None => self.add_whiteout(parent, target, time)?,
             }
-            return Ok(true);
-        }
-        // The first source has nothing to delete.
-        if let Some(old) = old.filter(|_| !is_here) {
-            self.remove(old);
         }
         Ok(true)
     }
 
-    /// Adds an overlayfs whiteout in place of `old`.
+    /// Removes a name of an earlier source and what earlier sources have below it. Returns true if the name stays
+    /// because the current source has it, or names below it.
+    ///
+    /// The whiteouts of a layer delete entries of the layers below it, wherever they stand among the entries of the
+    /// layer. A directory that only leads to entries of the layer gets default attributes, as if the whiteout had come
+    /// first.
+    fn hide_lower(&mut self, id: DentryId) -> bool {
+        // Names of earlier sources, each after that of its directory.
+        let mut lower = Vec::new();
+        let mut kept = HashSet::new();
+        if self.dentries[id as usize].layer == self.layer {
+            return true;
+        }
+        lower.push(id);
+        let mut at = 0;
+        while let Some(d) = lower.get(at).map(|id| self.dentries[*id as usize]) {
+            at += 1;
+            if self.file_type(d.inode) != FileType::Dir {
+                continue;
+            }
+            let mut child = self.first_child(d.inode);
+            while child != NONE {
+                let name = &self.dentries[child as usize];
+                match (name.dead, name.layer == self.layer) {
+                    (true, _) => {}
+                    (false, true) => _ = kept.insert(d.inode),
+                    (false, false) => lower.push(child),
+                }
+                child = name.next;
+            }
+        }
+        for id in lower.iter().rev() {
+            let d = self.dentries[*id as usize];
+            let is_described = self.layer(d.inode) == self.layer;
+            let is_dir = self.file_type(d.inode) == FileType::Dir;
+            if !is_dir || !is_described && !kept.contains(&d.inode) {
+                self.remove(*id);
+                continue;
+            }
+            kept.insert(d.parent);
+            self.dentries[*id as usize].layer = self.layer;
+            if !is_described {
+                let node = self.unnamed_dir();
+                let old = &mut self.nodes[d.inode as usize];
+                (old.attrs, old.mtime, old.mtime_nsec) = (node.attrs, node.mtime, node.mtime_nsec);
+            }
+        }
+        !self.dentries[id as usize].dead
+    }
+
+    /// Adds an overlayfs whiteout.
     fn add_whiteout(
         &mut self,
         parent: InodeId,
         name: &[u8],
-        old: Option<DentryId>,
         (mtime, mtime_nsec): (i64, u32),
     ) -> Result<()> {
         if !tuff_format::dirent::is_name(name) {
             return Err(bad_name(&self.path_of(parent, name), name));
-        }
-        if let Some(old) = old {
-            self.remove(old);
         }
         let meta = Meta {
             mode: 0,
@@ -160,7 +209,9 @@ impl Tree {
         self.hide_children(ROOT);
         self.in_order = false;
         for name in names {
-            self.add_whiteout(ROOT, &name, None, time)?;
+            if self.find(ROOT, &name).is_none() {
+                self.add_whiteout(ROOT, &name, time)?;
+            }
         }
         if self.opaque_roots.last() != Some(&self.layer) {
             self.opaque_roots.push(self.layer);
@@ -169,7 +220,7 @@ impl Tree {
     }
 
     /// Live entries of a directory, during collection.
-    fn live_children(&self, dir: InodeId) -> impl Iterator<Item = &Dentry> {
+    pub(super) fn live_children(&self, dir: InodeId) -> impl Iterator<Item = &Dentry> {
         let mut at = self.first_child(dir);
         std::iter::from_fn(move || {
             while at != NONE {
@@ -183,12 +234,16 @@ impl Tree {
         })
     }
 
+    /// Removes what earlier sources have in a directory.
     pub(super) fn hide_children(&mut self, dir: InodeId) {
+        if !self.hidden.insert(dir) {
+            return;
+        }
         let mut at = self.first_child(dir);
         while at != NONE {
             let d = self.dentries[at as usize];
-            if !d.dead && d.layer < self.layer {
-                self.remove(at);
+            if !d.dead {
+                self.hide_lower(at);
             }
             at = d.next;
         }

@@ -251,8 +251,6 @@ fn a_file_with_entries_below_becomes_a_directory_with_a_warning() {
     for p in ["d", "x/s", "d/f"] {
         tree.add(file(p)).unwrap();
     }
-    tree.add(entry("x/s", Kind::Symlink(b"../d".to_vec())))
-        .unwrap();
     tree.add(file("x/s/f/g")).unwrap();
     // A described entry replaces silently.
     tree.add(file("e")).unwrap();
@@ -406,4 +404,399 @@ fn hard_links_share_an_inode_and_count() {
     );
     assert!(tree.add(entry("x", Kind::Hardlink(b"d".to_vec()))).is_err());
     assert_eq!(tree.nlink(ROOT), 3);
+}
+
+/// Calls `each` with every order of `items`.
+fn orders<T: Clone>(items: &[T], each: &mut dyn FnMut(&[T])) {
+    fn rest<T: Clone>(done: &mut Vec<T>, left: &[T], each: &mut dyn FnMut(&[T])) {
+        if left.is_empty() {
+            each(done);
+        }
+        for (n, item) in left.iter().enumerate() {
+            done.push(item.clone());
+            rest(done, &[&left[..n], &left[n + 1..]].concat(), each);
+            done.pop();
+        }
+    }
+    rest(&mut Vec::new(), items, each);
+}
+
+fn dir(path: &str) -> Entry {
+    entry(path, Kind::Dir)
+}
+
+fn null(path: &str) -> Entry {
+    entry(path, Kind::Char(Device { major: 0, minor: 0 }))
+}
+
+fn opaque_dir(path: &str) -> Entry {
+    let mut dir = dir(path);
+    dir.xattrs
+        .push((b"trusted.overlay.opaque".to_vec(), b"y".to_vec()));
+    dir
+}
+
+/// Paths of a tree; directories with their mode, opaque ones and whiteouts with a mark.
+fn described_paths(mut tree: Tree) -> Vec<String> {
+    tree.mark_opaque().unwrap();
+    tree.finish();
+    let mut out = Vec::new();
+    tree.walk(|d| {
+        let mut text = String::from_utf8(tree.path_of(d.parent, tree.name(d))).unwrap();
+        match tree.kind(d.inode) {
+            NodeKind::Dir => text += &format!("/ {:o}", tree.meta(d.inode).mode),
+            NodeKind::Char(_) => text += " null",
+            _ => {}
+        }
+        if tree.xattrs(d.inode) != 0 {
+            text += " opaque";
+        }
+        out.push(text);
+    });
+    out.sort_unstable();
+    out
+}
+
+/// Regression: a whiteout after entries of its own layer deleted them.
+#[test]
+fn a_whiteout_hides_lower_layers_only_in_any_order() {
+    let base = || {
+        vec![
+            dir("d"),
+            dir("d/sub"),
+            file("d/sub/old"),
+            file("d/old"),
+            file("f"),
+        ]
+    };
+    let cases: [(&str, Vec<Entry>, &[&str]); 14] = [
+        (
+            "of a directory",
+            vec![file(".wh.d"), file("d/new")],
+            &["d/ 755", "d/new", "f"],
+        ),
+        (
+            "of a directory that the layer describes",
+            vec![file(".wh.d"), dir("d"), file("d/new")],
+            &["d/ 644", "d/new", "f"],
+        ),
+        (
+            "of a directory, with a nested one",
+            vec![file(".wh.d"), file("d/sub/new"), file("d/x/y")],
+            &[
+                "d/ 755",
+                "d/sub/ 755",
+                "d/sub/new",
+                "d/x/ 755",
+                "d/x/y",
+                "f",
+            ],
+        ),
+        (
+            "of a directory, twice",
+            vec![file(".wh.d"), file(".wh.d"), file("d/sub/new")],
+            &["d/ 755", "d/sub/ 755", "d/sub/new", "f"],
+        ),
+        (
+            "in a directory that is hidden, too",
+            vec![file(".wh.d"), file("d/.wh.sub"), file("d/sub/new")],
+            &["d/ 755", "d/sub/ 755", "d/sub/new", "f"],
+        ),
+        (
+            "of a file",
+            vec![file(".wh.f"), file("f")],
+            &["d/ 644", "d/old", "d/sub/ 644", "d/sub/old", "f"],
+        ),
+        (
+            "of a file that becomes a directory",
+            vec![file(".wh.f"), file("f/new")],
+            &[
+                "d/ 644",
+                "d/old",
+                "d/sub/ 644",
+                "d/sub/old",
+                "f/ 755",
+                "f/new",
+            ],
+        ),
+        (
+            "in a nested directory",
+            vec![file("d/.wh.sub"), file("d/sub/new")],
+            &["d/ 644", "d/old", "d/sub/ 755", "d/sub/new", "f"],
+        ),
+        (
+            "an opaque marker",
+            vec![file("d/.wh..wh..opq"), file("d/new")],
+            &["d/ 644", "d/new", "f"],
+        ),
+        (
+            "an opaque marker above",
+            vec![file("d/.wh..wh..opq"), file("d/sub/new")],
+            &["d/ 644", "d/sub/ 755", "d/sub/new", "f"],
+        ),
+        (
+            "an opaque marker with a file of an old name",
+            vec![file("d/.wh..wh..opq"), file("d/old"), dir("d/sub")],
+            &["d/ 644", "d/old", "d/sub/ 644", "f"],
+        ),
+        (
+            "an opaque marker at the root",
+            vec![file(".wh..wh..opq"), file("d/sub/new"), file("f")],
+            &["d/ 755", "d/sub/ 755", "d/sub/new", "f"],
+        ),
+        (
+            "an overlay whiteout",
+            vec![null("d"), file("d/new")],
+            &["d/ 755", "d/new", "f"],
+        ),
+        (
+            "an overlay opaque directory",
+            vec![opaque_dir("d"), file("d/sub/new")],
+            &["d/ 644", "d/sub/ 755", "d/sub/new", "f"],
+        ),
+    ];
+    for (what, layer, expected) in cases {
+        orders(&layer, &mut |layer| {
+            let mut tree = Tree::new(Whiteouts::Both);
+            for entry in base() {
+                tree.add(entry).unwrap();
+            }
+            tree.next_layer().unwrap();
+            for entry in layer {
+                tree.add(entry.clone()).unwrap();
+            }
+            let order: Vec<_> = layer
+                .iter()
+                .map(|e| e.path.escape_ascii().to_string())
+                .collect();
+            assert_eq!(described_paths(tree), expected, "{what}: {order:?}");
+        });
+    }
+}
+
+/// Regression: as above, for images that are layers themselves.
+#[test]
+fn a_converted_whiteout_leaves_entries_of_its_own_layer_in_any_order() {
+    let base = || vec![dir("d"), dir("d/sub"), file("d/sub/old"), file("f")];
+    let cases: [(&str, Vec<Entry>, &[&str]); 5] = [
+        (
+            "of a directory",
+            vec![file(".wh.d"), file("d/new")],
+            &["d/ 755 opaque", "d/new", "f"],
+        ),
+        (
+            "nested",
+            vec![file("d/.wh.sub"), file("d/sub/new")],
+            &["d/ 644", "d/sub/ 755 opaque", "d/sub/new", "f"],
+        ),
+        (
+            "of a file and a directory",
+            vec![file(".wh.f"), file(".wh.d")],
+            &["d null", "f null"],
+        ),
+        (
+            "an opaque marker",
+            vec![file("d/.wh..wh..opq"), file("d/sub/new")],
+            &["d/ 644 opaque", "d/sub/ 755", "d/sub/new", "f"],
+        ),
+        (
+            "an opaque root",
+            vec![file(".wh..wh..opq"), file("d/sub/new")],
+            &["d/ 755 opaque", "d/sub/ 755", "d/sub/new", "f null"],
+        ),
+    ];
+    for (what, layer, expected) in cases {
+        orders(&layer, &mut |layer| {
+            let mut tree = Tree::new(Whiteouts::Convert);
+            for entry in base() {
+                tree.add(entry).unwrap();
+            }
+            tree.next_layer().unwrap();
+            for entry in layer {
+                tree.add(entry.clone()).unwrap();
+            }
+            assert_eq!(tree.replaced.warning(""), None, "{what}");
+            assert_eq!(described_paths(tree), expected, "{what}");
+        });
+    }
+}
+
+#[test]
+fn a_whiteout_leaves_hard_links_that_its_layer_makes() {
+    let layer = [
+        entry("b", Kind::Hardlink(b"a".to_vec())),
+        entry("new", Kind::Hardlink(b"a".to_vec())),
+        file(".wh.a"),
+        file(".wh.b"),
+    ];
+    let mut tree = Tree::new(Whiteouts::Aufs);
+    tree.add(file("a")).unwrap();
+    tree.add(entry("b", Kind::Hardlink(b"a".to_vec()))).unwrap();
+    tree.next_layer().unwrap();
+    for entry in layer {
+        tree.add(entry).unwrap();
+    }
+    assert_eq!(paths(tree), ["/b", "/new"]);
+}
+
+#[test]
+fn directories_of_aufs_are_left_out_but_not_the_links_to_their_files() {
+    let mut tree = Tree::new(Whiteouts::Both);
+    tree.add(file(".wh..wh.plnk/1.2")).unwrap();
+    let link = entry("a", Kind::Hardlink(b".wh..wh.plnk/1.2".to_vec()));
+    tree.add(link).unwrap();
+    tree.mark_opaque().unwrap();
+    assert_eq!(paths(tree), ["/a"]);
+}
+
+fn symlink(path: &str, target: &str) -> Entry {
+    entry(path, Kind::Symlink(target.as_bytes().to_vec()))
+}
+
+/// Regression: the symbolic link became a directory.
+#[test]
+fn a_path_through_a_symbolic_link_leads_to_its_target_within_the_root() {
+    for target in [
+        "usr/lib",
+        "/usr/lib",
+        "../../usr/lib",
+        "./usr//x/../lib/",
+        "/../usr/lib",
+    ] {
+        let mut tree = Tree::new(Whiteouts::Aufs);
+        for entry in [
+            dir("usr"),
+            dir("usr/lib"),
+            dir("usr/x"),
+            symlink("lib", target),
+        ] {
+            tree.add(entry).unwrap();
+        }
+        for entry in [
+            file("lib/foo"),
+            file("usr/bin"),
+            file("lib/sub/a"),
+            file("lib/sub/b"),
+            entry("y", Kind::Hardlink(b"lib/foo".to_vec())),
+        ] {
+            tree.add(entry).unwrap();
+        }
+        tree.next_layer().unwrap();
+        for entry in [file("lib/.wh.foo"), file("lib/new")] {
+            tree.add(entry).unwrap();
+        }
+        assert_eq!(
+            paths(tree),
+            [
+                "/lib",
+                "/usr",
+                "/y",
+                "usr/bin",
+                "usr/lib",
+                "usr/x",
+                "usr/lib/new",
+                "usr/lib/sub",
+                "usr/lib/sub/a",
+                "usr/lib/sub/b"
+            ],
+            "{target}"
+        );
+    }
+}
+
+#[test]
+fn a_symbolic_link_to_nothing_makes_directories_and_one_to_a_file_is_refused() {
+    let mut tree = Tree::new(Whiteouts::Keep);
+    for entry in [
+        symlink("a", "b/c"),
+        symlink("b", "d"),
+        file("a/x"),
+        file("f"),
+        symlink("l", "f"),
+    ] {
+        tree.add(entry).unwrap();
+    }
+    let error = tree.add(file("l/x")).unwrap_err().to_string();
+    assert!(
+        error.contains(
+            "member \"l\": a symbolic link on the way leads to \"f\", which is no directory"
+        ),
+        "{error}"
+    );
+    assert_eq!(paths(tree), ["/a", "/b", "/d", "/f", "/l", "d/c", "d/c/x"]);
+}
+
+#[test]
+fn circles_of_symbolic_links_are_refused_by_name() {
+    let mut tree = Tree::new(Whiteouts::Keep);
+    for entry in [
+        symlink("a", "b"),
+        symlink("b", "a"),
+        symlink("self", "self/x"),
+    ] {
+        tree.add(entry).unwrap();
+    }
+    for entry in [
+        file("a/foo"),
+        file("self/foo"),
+        entry("l", Kind::Hardlink(b"a/foo".to_vec())),
+    ] {
+        let error = tree.add(entry).unwrap_err();
+        assert!(matches!(&error, Error::Source(_)), "{error:?}");
+        let error = error.to_string();
+        assert!(
+            error.contains("more than 40 symbolic links, or a circle of them"),
+            "{error}"
+        );
+    }
+    // A directory replaces a link, as in GNU tar.
+    tree.add(dir("a")).unwrap();
+    tree.add(file("a/foo")).unwrap();
+    assert_eq!(paths(tree), ["/a", "/b", "/self", "a/foo"]);
+}
+
+#[test]
+fn a_directory_that_a_later_entry_of_its_source_replaces_is_reported() {
+    let mut tree = Tree::new(Whiteouts::Both);
+    for entry in [
+        file("d/x"),
+        symlink("d", "e"),
+        dir("empty"),
+        file("empty"),
+        file("low/x"),
+    ] {
+        tree.add(entry).unwrap();
+    }
+    tree.next_layer().unwrap();
+    tree.add(file("low")).unwrap();
+    assert_eq!(tree.dropped.warning("gone").as_deref(), Some("\"d\": gone"));
+    assert_eq!(paths(tree), ["/d", "/empty", "/low"]);
+}
+
+#[test]
+fn a_subtree_becomes_the_root_with_hard_links_from_elsewhere() {
+    let mut tree = Tree::new(Whiteouts::Keep);
+    for entry in [
+        file("out/first"),
+        dir("a/b"),
+        file("a/b/x"),
+        dir("a/b/d"),
+        file("a/b/d/y"),
+        entry("a/b/link", Kind::Hardlink(b"out/first".to_vec())),
+        file("a/other"),
+        symlink("s", "a/b"),
+    ] {
+        tree.add(entry).unwrap();
+    }
+    assert!(tree.take_subtree(b"a/none").is_err());
+    assert!(tree.take_subtree(b"a/other").is_err());
+    tree.take_subtree(b"/a/b/").unwrap();
+    assert_eq!(tree.nlink(ROOT), 3);
+    assert_eq!(tree.meta(ROOT).mode, 0o644);
+    tree.add(file("d/new")).unwrap();
+    let mut links = 0;
+    tree.finish();
+    tree.walk(|d| links += u32::from(tree.nlink(d.inode) == 1));
+    assert_eq!(links, 4);
+    assert_eq!(paths(tree), ["/d", "/link", "/x", "d/new", "d/y"]);
 }

@@ -43,18 +43,22 @@ impl Tree {
         order
     }
 
-    /// Returns a directory whose depth exceeds `limit`, if there is one.
-    pub(crate) fn deeper_than(&self, limit: usize) -> Option<InodeId> {
-        let mut dirs = vec![(ROOT, 0)];
-        while let Some((dir, depth)) = dirs.pop() {
-            if depth > limit {
-                return Some(dir);
+    /// Returns a directory that is nested deeper than `depth` or whose path is longer than `path_len`, if there is one,
+    /// and whether its depth is the reason.
+    pub(crate) fn deeper_than(&self, depth: usize, path_len: usize) -> Option<(InodeId, bool)> {
+        let mut dirs = vec![(ROOT, 0, 0)];
+        while let Some((dir, level, len)) = dirs.pop() {
+            if level > depth || len > path_len {
+                return Some((dir, level > depth));
             }
             // A link count of two means no subdirectory.
             if self.nlink(dir) > 2 {
-                let children = self.children(dir).iter().map(|d| d.inode);
-                let below = children.filter(|i| self.file_type(*i) == FileType::Dir);
-                dirs.extend(below.map(|i| (i, depth + 1)));
+                for d in self.children(dir) {
+                    if self.file_type(d.inode) == FileType::Dir {
+                        let slash = usize::from(level > 0);
+                        dirs.push((d.inode, level + 1, len + slash + self.name(d).len()));
+                    }
+                }
             }
         }
         None

@@ -9,8 +9,8 @@ use clap::{ArgAction, ValueEnum};
 use std::path::PathBuf;
 use tuff_erofs::THREADS_MAX;
 use tuff_mkfs::{
-    Auto, Compression, Dedupe, Fragments, InodeForm, KernelVersion, Metadata, SparsePolicy,
-    Whiteouts,
+    Auto, Compression, Dedupe, EXPANSION_MAX, Fragments, InodeForm, KernelVersion, Metadata,
+    SparsePolicy, Whiteouts,
 };
 
 /// The arguments that `tuff build` and `tuff patch` have in common.
@@ -227,7 +227,7 @@ pub(crate) struct Args {
     /// Do not cross mount points
     #[arg(long, help_heading = "Sources")]
     pub(super) one_file_system: bool,
-    /// Meaning of whiteouts (default: with several sources overlay, in tars both; with one source keep)
+    /// Meaning of whiteouts (default: with several sources overlay, in tars both; with one source keep; in container images both)
     #[arg(long, value_parser = choices(WHITEOUTS), value_name = "KIND", help_heading = "Sources")]
     pub(super) whiteouts: Option<Whiteouts>,
     /// Kind of every source instead of detecting it; tar includes cpio
@@ -240,6 +240,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PLATFORM", help_heading = "Sources")]
     pub(super) platform: Option<String>,
 
+    /// Directory of the archives and images that becomes the root of the image; the rest is left out
+    #[arg(long, value_name = "PATH", help_heading = "Sources")]
+    pub(super) subtree: Option<PathBuf>,
+    /// Leave out files and directories of directory sources that cannot be read, vanish or change, list them, and exit
+    /// with code 1
+    #[arg(short, long, help_heading = "Sources")]
+    pub(super) keep_going: bool,
+
     /// Worker threads (default: the number of CPUs that the process may use)
     #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()),
         help_heading = "Work")]
@@ -247,6 +255,10 @@ pub(crate) struct Args {
     /// Memory for buffers (default: 256M, or more if the workers need it for large clusters)
     #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Work")]
     pub(super) memory: Option<u64>,
+    /// Largest content of a source in times of its stored bytes: zeros for holes, and compressed archives; 1 GiB is always
+    /// allowed
+    #[arg(long, value_name = "N", default_value_t = EXPANSION_MAX, help_heading = "Work")]
+    pub(super) max_expansion: u64,
     /// Read the finished image back and compare it with the sources before it replaces IMAGE
     #[arg(long, help_heading = "Work")]
     pub(super) verify: bool,

@@ -145,33 +145,43 @@ pub(super) fn write(mut build: Args, args: &SealArgs, content: &Content<'_>) -> 
         true => Target::Stdout,
         false => Target::Path(out.clone()),
     };
-    report(&build, target == Target::Stdout, None, |progress| {
-        let name = out.display();
-        let output = Output::create(&target).map_err(|e| Error::io(&name, "cannot create", e))?;
-        let image = Temporary::beside(&output);
-        let built = tuff_mkfs::build(&sources, &options, &Target::Path(image.0.clone()), progress);
-        let built = built.map_err(|e| temporary_failed(e, &image.0, &name.to_string()));
-        let mut summary =
-            built.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)))?;
-        let warnings = (content.check)(&image.0)?;
-        summary.stats.warnings.extend(warnings);
-        progress.stage("seal");
-        let tree = summary.verity.as_mut();
-        let tree = tree.ok_or_else(|| Error::usage("the image has no hash tree"))?;
-        let disk = job.seal(&image.0, tree, output, &out, progress)?;
-        Ok(Built {
-            summary,
-            disk: Some(disk),
-        })
-    })
+    let left_out = options.sources.keep_going.as_ref();
+    report(
+        &build,
+        target == Target::Stdout,
+        None,
+        left_out,
+        |progress| {
+            let name = out.display();
+            let output =
+                Output::create(&target).map_err(|e| Error::io(&name, "cannot create", e))?;
+            let image = Temporary::beside(&output);
+            let built =
+                tuff_mkfs::build(&sources, &options, &Target::Path(image.0.clone()), progress);
+            let built = built.map_err(|e| temporary_failed(e, &image.0, &name.to_string()));
+            let mut summary =
+                built.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)))?;
+            let warnings = (content.check)(&image.0)?;
+            summary.stats.warnings.extend(warnings);
+            progress.stage("seal");
+            let tree = summary.verity.as_mut();
+            let tree = tree.ok_or_else(|| Error::usage("the image has no hash tree"))?;
+            let disk = job.seal(&image.0, tree, output, &out, progress)?;
+            Ok(Built {
+                summary,
+                disk: Some(disk),
+            })
+        },
+    )
 }
 
 fn sources_and_options(build: &Args, content: &Content<'_>) -> Result<(Vec<Source>, Options)> {
     let mut sources = paths::resolve(build)?.sources;
     let mut options = options::options(build)?;
     if let Some(lowest) = &content.lowest {
-        // Whiteouts of a single source have no lower layer that they could hide.
-        if sources.len() == 1 && options.sources.whiteouts.is_none() {
+        // Whiteouts of a single source have no lower layer that they could hide. Those of container images are dropped.
+        let is_layer = matches!(sources[..], [Source::TarWithin { .. }]);
+        if sources.len() == 1 && !is_layer && options.sources.whiteouts.is_none() {
             options.sources.whiteouts = Some(tuff_mkfs::Whiteouts::Keep);
         }
         sources.insert(0, lowest.clone());

@@ -34,7 +34,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_erofs::{Error, Result};
-use tuff_mkfs::{Progress, Summary};
+use tuff_mkfs::{LeftOut, Progress, Summary};
 use tuff_store::Target;
 #[cfg(feature = "remote")]
 use {
@@ -48,7 +48,7 @@ use {
 ///
 /// * a directory
 ///
-/// * a tar or cpio archive, plain or compressed with gzip, xz or zstd; - is standard input
+/// * a tar or cpio archive, plain or compressed with gzip, xz, lzma, lzip or zstd; - is standard input
 ///
 /// * a manifest: a file whose name ends in .mtree or .manifest
 ///
@@ -102,7 +102,8 @@ pub(crate) fn run(args: BuildArgs) -> Result<ExitCode> {
         && options.dedupe.bases.is_empty()
         && options.compression.default.is_some();
     let hint = is_default.then_some(DEFAULT_COMPRESSION);
-    report(&args, to_stdout, hint, |progress| {
+    let left_out = options.sources.keep_going.as_ref();
+    report(&args, to_stdout, hint, left_out, |progress| {
         let built = tuff_mkfs::build(&sources, &options, &target, progress);
         let built = built.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)));
         built.map(Built::from)
@@ -144,6 +145,8 @@ pub(crate) struct BuiltImages {
     pub(crate) images: Vec<(PathBuf, Vec<PathBuf>)>,
     /// Configuration of the container image among the sources.
     pub(crate) config: Option<Vec<u8>>,
+    /// Files that were left out, if they are no errors.
+    pub(crate) left_out: Option<LeftOut>,
     /// Temporary files, removed when the value is dropped.
     files: Vec<PathBuf>,
 }
@@ -176,6 +179,7 @@ pub(crate) fn build_with_defaults(
     sources: &[PathBuf],
     platform: Option<&str>,
     layering: Layering,
+    keep_going: bool,
     show: Show,
 ) -> Result<BuiltImages> {
     #[derive(clap::Parser)]
@@ -187,6 +191,7 @@ pub(crate) fn build_with_defaults(
     if let Some(platform) = platform.filter(|_| paths::have_container(sources)) {
         words.extend(["--platform", platform].map(OsStr::new));
     }
+    words.extend(keep_going.then_some(OsStr::new("--keep-going")));
     words.push(OsStr::new("--"));
     words.extend(sources.iter().map(|path| path.as_os_str()));
     let defaults = Defaults::try_parse_from(words).map_err(Error::usage)?;
@@ -196,6 +201,7 @@ pub(crate) fn build_with_defaults(
     let mut built = BuiltImages {
         images: Vec::new(),
         config: paths.config,
+        left_out: options.sources.keep_going.clone(),
         files: Vec::new(),
     };
     let count = match layering {
@@ -238,6 +244,7 @@ pub(crate) fn build_with_defaults(
             Layering::Merged | Layering::Overlay => built.images.push((image, Vec::new())),
         }
     }
+    list_left_out(built.left_out.as_ref());
     Ok(built)
 }
 
@@ -278,12 +285,22 @@ fn show(args: &Args) -> Show {
     }
 }
 
+/// Prints and returns what was left out.
+fn list_left_out(left_out: Option<&LeftOut>) -> Vec<String> {
+    let lines = left_out.map_or_else(Vec::new, LeftOut::lines);
+    for line in &lines {
+        eprintln!("tuff: left out: {line}");
+    }
+    lines
+}
+
 /// Runs `work` while it shows progress, then prints the summary with `hint` as its last line: to standard error if
-/// `aside`.
+/// `aside`. Files in `left_out` are listed.
 fn report(
     args: &Args,
     aside: bool,
     hint: Option<&str>,
+    left_out: Option<&LeftOut>,
     work: impl FnOnce(&Progress) -> Result<Built>,
 ) -> Result<ExitCode> {
     let show = show(args);
@@ -297,11 +314,13 @@ fn report(
     for warning in &summary.stats.warnings {
         eprintln!("tuff: warning: {warning}");
     }
+    let left_out = list_left_out(left_out);
     let image = paths::split(args).ok().map(|(image, _)| image.as_path());
     let image = image.filter(|_| !aside);
     let said = match show {
         Show::Json => {
             let mut object = summary::json(&summary, seconds, &stages);
+            object["left_out"] = left_out.as_slice().into();
             if let Some(disk) = &disk {
                 object["disk"] = disk.json();
             }
@@ -309,6 +328,13 @@ fn report(
         }
         Show::Auto => {
             let mut text = summary::text(&summary, seconds, &stages, image);
+            if !left_out.is_empty() {
+                text += &format!(
+                    "{:<12} {} paths, listed above\n",
+                    "left out",
+                    left_out.len()
+                );
+            }
             text.extend(disk.iter().map(DiskSummary::text));
             let next = image.and_then(|image| match &disk {
                 Some(_) => Some(format!("tuff check {}", next_command::shell_word(image))),
@@ -328,5 +354,8 @@ fn report(
         out.bytes(said.as_bytes())?;
         out.finish()?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(match left_out.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
 }

@@ -9,7 +9,7 @@ use tuff_erofs::serve::Profile;
 use tuff_erofs::{Error, Result};
 use tuff_format::features::Feature;
 use tuff_mkfs::{
-    Contexts, Fragments, FsConfig, Metadata, Method, Options, Rule, Verity, Whiteouts,
+    Contexts, Fragments, FsConfig, LeftOut, Metadata, Method, Options, Rule, Verity, Whiteouts,
 };
 use tuff_store::open_text;
 
@@ -182,6 +182,10 @@ fn as_asked(args: &Args) -> Result<Options> {
     }
     o.sources.exclude = glob_set(&patterns)?;
     o.sources.one_file_system = args.one_file_system;
+    if let Some(path) = &args.subtree {
+        o.sources.subtree = path.as_os_str().as_bytes().to_vec();
+    }
+    o.sources.keep_going = args.keep_going.then(LeftOut::default);
     o.sources.whiteouts = args.whiteouts;
     if o.sources.whiteouts == Some(Whiteouts::Convert) && !o.metadata.xattrs {
         return Err(Error::usage(
@@ -190,6 +194,7 @@ fn as_asked(args: &Args) -> Result<Options> {
     }
     o.resources.threads = args.threads.map(usize::from);
     o.resources.memory = args.memory;
+    o.resources.max_expansion = Some(args.max_expansion);
     o.output.size_budget = args.size_budget;
     o.output.verify = args.verify;
     o.output.verity = verity(args)?;

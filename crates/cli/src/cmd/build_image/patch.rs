@@ -69,7 +69,8 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
         options.raise_kernel();
     }
     let archives = paths::archives(args.source_type, &sources);
-    report(&args, false, None, |progress| {
+    let left_out = options.sources.keep_going.as_ref();
+    report(&args, false, None, left_out, |progress| {
         let patched = match compact {
             true => tuff_mkfs::compact(&options, &path, progress),
             false => tuff_mkfs::patch(&sources, &options, &path, progress),

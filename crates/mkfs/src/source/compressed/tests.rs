@@ -2,15 +2,91 @@
 
 use super::*;
 use crate::source::error::SourceErrorKind;
+use crate::source::expansion::CONTENT_FREE;
 use std::io::Write;
 use std::sync::mpsc;
 use std::time::Duration;
 
 const FORMATS: [Compression; 3] = [Compression::Gzip, Compression::Xz, Compression::Zstd];
 
+/// Writes an LZMA stream with an end marker.
+fn lzma(data: &[u8]) -> Vec<u8> {
+    let options = liblzma::stream::LzmaOptions::new_preset(1).unwrap();
+    let stream = Stream::new_lzma_encoder(&options).unwrap();
+    let mut encoder = liblzma::write::XzEncoder::new_stream(Vec::new(), stream);
+    encoder.write_all(data).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// Member of lzip: the stream of LZMA without its header, and a trailer.
+fn lzip(data: &[u8]) -> Vec<u8> {
+    let stream = &lzma(data)[13..];
+    let mut crc = flate2::Crc::new();
+    crc.update(data);
+    let len = 6 + stream.len() + 20;
+    [
+        // A dictionary of 1 MiB, as in the preset.
+        &b"LZIP\x01\x14"[..],
+        stream,
+        &crc.sum().to_le_bytes(),
+        &(data.len() as u64).to_le_bytes(),
+        &(len as u64).to_le_bytes(),
+    ]
+    .concat()
+}
+
+/// Regression: both formats were refused.
+#[test]
+fn lzma_and_lzip_are_read_and_their_truncations_are_errors() {
+    let data = b"some data that is not very long, that is not";
+    for (stream, format) in [
+        (lzma(data), Compression::Lzma),
+        (lzip(data), Compression::Lzip),
+    ] {
+        assert_eq!(Compression::detect(&stream).unwrap(), format);
+        assert_eq!(read(&stream).unwrap(), data);
+        for len in MAGIC_LEN..stream.len() {
+            let error = read(&stream[..len]).unwrap_err();
+            assert_eq!(error.kind(), SourceErrorKind::Corrupt, "{error}");
+        }
+    }
+    let two = [lzip(b"first "), lzip(b"second")].concat();
+    assert_eq!(read(&two).unwrap(), b"first second");
+}
+
+#[test]
+fn names_of_members_are_no_lzma_header() {
+    let mut block = [0; 512];
+    for len in 0..100 {
+        block[..len].fill(b']');
+        assert_eq!(
+            Compression::detect(&block[..MAGIC_LEN]).unwrap(),
+            Compression::Plain
+        );
+    }
+    for name in [
+        &b"]"[..],
+        b"a",
+        b"./",
+        b"@@@@@",
+        b"    ",
+        b"0",
+        b"\xc3\xa9\xc3\xa9",
+    ] {
+        block = [0; 512];
+        block[..name.len()].copy_from_slice(name);
+        assert_eq!(
+            Compression::detect(&block[..MAGIC_LEN]).unwrap(),
+            Compression::Plain
+        );
+    }
+}
+
 fn compress(format: Compression, data: &[u8]) -> Vec<u8> {
     match format {
         Compression::Plain => data.to_vec(),
+        Compression::Lzma => lzma(data),
+        Compression::Lzip => lzip(data),
         Compression::Gzip => {
             let mut encoder =
                 flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -66,7 +142,7 @@ fn formats_that_cannot_be_read_are_named() {
     assert_eq!(error.kind(), SourceErrorKind::Unsupported);
     assert_eq!(
         error.to_string(),
-        "a.tar.bz2: byte 0: compressed with bzip2; gzip, xz and zstd can be read"
+        "a.tar.bz2: byte 0: compressed with bzip2; gzip, xz, lzma, lzip and zstd can be read"
     );
 }
 
@@ -105,14 +181,38 @@ fn skippable_frames_are_skipped() {
     assert_eq!(read(&all).unwrap(), b"datadata");
 }
 
+/// Regression: text after a gzip stream refused the whole archive.
 #[test]
-fn zeros_after_gzip_are_padding_and_anything_else_is_damage() {
+fn what_follows_a_gzip_stream_is_ignored_with_a_warning_unless_it_is_zeros() {
     let gzip = compress(Compression::Gzip, b"data");
-    let padded = [&gzip[..], &[0; 1_000_000]].concat();
-    assert_eq!(read(&padded).unwrap(), b"data");
-    for garbage in [&b"garbage"[..], b"\0garbage"] {
-        let error = read(&[&gzip[..], garbage].concat()).unwrap_err();
-        assert_eq!(error.kind(), SourceErrorKind::Corrupt);
+    let read = |after: &[u8]| {
+        let rules = StreamRules::default();
+        let all = Cursor::new([&gzip[..], after].concat());
+        let (_, mut reader) = open_with("test", all, &rules).unwrap();
+        let mut data = Vec::new();
+        let read = reader.read_to_end(&mut data);
+        read.map(|_| (data, rules.warning()))
+            .map_err(SourceError::from)
+    };
+    let said = |at: usize| {
+        let at = gzip.len() + at;
+        format!("test: the gzip stream ends before byte {at}; what follows is ignored")
+    };
+    let data = b"data".to_vec();
+    assert_eq!(read(&[0; 1_000_000]).unwrap(), (data.clone(), None));
+    for (garbage, at) in [(&b"garbage"[..], 0), (b"\0\0garbage", 2), (b"\x1f\x8cx", 0)] {
+        assert_eq!(read(garbage).unwrap(), (data.clone(), Some(said(at))));
+    }
+    let far = [&vec![0; 1_000_000][..], b"x"].concat();
+    assert_eq!(read(&far).unwrap(), (data, Some(said(1_000_000))));
+    // Another member that is cut or damaged is an error.
+    for member in [
+        &b"\x1f"[..],
+        b"\x1f\x8b",
+        b"\x1f\x8b\x08\0\0",
+        b"\x1f\x8b\x07\0\0\0\0\0\0\0",
+    ] {
+        assert_eq!(read(member).unwrap_err().kind(), SourceErrorKind::Corrupt);
     }
 }
 
@@ -222,5 +322,35 @@ fn errors_of_the_system_are_not_damage() {
             error.to_string().starts_with("test: cannot read: "),
             "{error}"
         );
+    }
+}
+
+/// Regression: a stream could unpack to a million times its size.
+#[test]
+fn data_far_larger_than_its_stream_is_refused() {
+    for format in FORMATS {
+        let stream = compress(format, &vec![0; 32 << 20]);
+        // Many streams of zeros are a large stream.
+        let all = Cursor::new(stream.repeat(3));
+        let (_, mut reader) = open("test", all).unwrap();
+        let mut buffer = vec![0; 1 << 20];
+        let mut sum = 0;
+        let end = loop {
+            match reader.read(&mut buffer) {
+                Ok(0) => break None,
+                Ok(n) => sum += n,
+                Err(e) => break Some(SourceError::from(e)),
+            }
+        };
+        // Streams of gzip are at least a thousandth of their data.
+        match format {
+            Compression::Gzip => assert!(end.is_none() && sum == 3 * (32 << 20)),
+            _ => {
+                let end = end.unwrap();
+                assert_eq!(end.kind(), SourceErrorKind::Limit, "{end}");
+                assert!(end.to_string().contains("limit max_expansion"), "{end}");
+                assert!(sum as u64 <= CONTENT_FREE + 2 * BUFFER_LEN as u64);
+            }
+        }
     }
 }

@@ -224,7 +224,6 @@ impl Member {
     pub(super) fn source(self, unpacked: Option<[u8; 32]>) -> Result<Source> {
         let (offset, len) = match self.part {
             Some(part) => part,
-            None if unpacked.is_none() => return Ok(Source::Tar(self.path)),
             None => {
                 let meta = retry(|| std::fs::metadata(&self.path));
                 (

@@ -2,6 +2,7 @@
 
 use super::super::compressed::{Compression, MAGIC_LEN, SingleStream, decode_error};
 use super::super::error::SourceError;
+use super::super::expansion::Expansion;
 use super::header::{HEADER_LEN, is_header};
 use std::io::{self, BufRead, BufReader, Read};
 use tuff_store::ReadAt;
@@ -35,6 +36,10 @@ pub(super) struct RawInput<'a> {
     back: Vec<u8>,
     back_at: usize,
     position: u64,
+    /// The last section was in gzip.
+    follows_gzip: bool,
+    /// Limit on the data of compressed sections.
+    limit: Expansion,
 }
 
 enum RawReader<'a> {
@@ -48,7 +53,13 @@ struct StoreReader<'a> {
 }
 
 /// Single gzip member, xz stream or Zstandard frame.
-pub(super) struct Frame<'a>(SingleStream<RawInput<'a>>);
+pub(super) struct Frame<'a> {
+    stream: SingleStream<RawInput<'a>>,
+    /// Start of the frame in the source. Unit: bytes.
+    start: u64,
+    /// Number of decoded bytes.
+    decoded: u64,
+}
 
 impl Read for StoreReader<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
@@ -60,12 +71,18 @@ impl Read for StoreReader<'_> {
 
 impl Read for Frame<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.0.read(buf).map_err(|e| {
+        let n = self.stream.read(buf).map_err(|e| {
             if e.kind() == io::ErrorKind::Interrupted {
                 return e;
             }
-            decode_error(self.0.format(), self.0.input().position, e).into()
-        })
+            decode_error(self.stream.format(), self.stream.input().position, e).into()
+        })?;
+        self.decoded += n as u64;
+        let input = self.stream.input();
+        input
+            .limit
+            .check(self.decoded, input.position - self.start)?;
+        Ok(n)
     }
 }
 
@@ -164,7 +181,16 @@ impl<'a> Input<'a> {
             back: Vec::new(),
             back_at: 0,
             position: 0,
+            follows_gzip: false,
+            limit: Expansion::default(),
         })
+    }
+
+    /// Sets the limit on the data of compressed sections, before anything is read.
+    pub(super) fn set_limit(&mut self, limit: Expansion) {
+        if let Self::Plain(raw) = self {
+            raw.limit = limit;
+        }
     }
 
     fn reader(&mut self) -> &mut dyn BufRead {
@@ -182,6 +208,11 @@ impl<'a> Input<'a> {
             Self::Compressed { position, .. } => *position,
             Self::Taken => 0,
         }
+    }
+
+    /// True after a section in gzip, until the next archive begins.
+    pub(super) fn follows_gzip(&self) -> bool {
+        matches!(self, Self::Plain(raw) if raw.follows_gzip)
     }
 
     /// Start of the current compressed section.
@@ -268,7 +299,13 @@ impl<'a> Input<'a> {
             if at_end {
                 match std::mem::replace(self, Self::Taken) {
                     Self::Compressed { reader, .. } => {
-                        *self = Self::Plain(reader.into_inner().0.into_input());
+                        let one = reader.into_inner().stream;
+                        let follows_gzip = one.format() == Compression::Gzip;
+                        let raw = one.into_input();
+                        *self = Self::Plain(RawInput {
+                            follows_gzip,
+                            ..raw
+                        });
                     }
                     plain => {
                         *self = plain;
@@ -288,7 +325,7 @@ impl<'a> Input<'a> {
                 position,
                 start,
             } => {
-                let one = reader.into_inner().0;
+                let one = reader.into_inner().stream;
                 let format = one.format();
                 *self = Self::Plain(one.into_input());
                 (format, start, position)
@@ -317,10 +354,16 @@ impl<'a> Input<'a> {
         position: u64,
     ) -> Result<(), SourceError> {
         if let Self::Plain(raw) = std::mem::replace(self, Self::Taken) {
-            let one = SingleStream::new(compression, raw)
+            let at = raw.position;
+            let stream = SingleStream::new(compression, raw)
                 .map_err(|e| SourceError::from(e).at_byte(start))?;
+            let frame = Frame {
+                stream,
+                start: at,
+                decoded: 0,
+            };
             *self = Self::Compressed {
-                reader: BufReader::with_capacity(STREAM_BUFFER, Frame(one)),
+                reader: BufReader::with_capacity(STREAM_BUFFER, frame),
                 position,
                 start,
             };

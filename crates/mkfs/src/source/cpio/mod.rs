@@ -30,7 +30,9 @@ mod tests;
 pub use header::HEADER_LEN;
 pub(crate) use input::begins;
 
+use super::compressed::garbage_warning;
 use super::error::{Quoted, SourceError};
+use super::expansion::Expansion;
 use super::member_path::normalise;
 use super::{Content, Device, Entry, Kind, Meta};
 use header::{Header, TRAILER};
@@ -55,6 +57,8 @@ pub struct CpioReader<'a> {
     ready: VecDeque<Entry>,
     current: Option<CurrentMember>,
     state: ReaderState,
+    /// Start of bytes after a gzip stream that are no archive.
+    garbage: Option<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -102,7 +106,14 @@ impl<'a> CpioReader<'a> {
             ready: VecDeque::new(),
             current: None,
             state: ReaderState::Fresh,
+            garbage: None,
         }
+    }
+
+    /// Sets the limit on the data of compressed archives.
+    pub(crate) fn limited(mut self, limit: Expansion) -> Self {
+        self.input.set_limit(limit);
+        self
     }
 
     /// Returns the next member, or `None` at the end of the last archive.
@@ -120,6 +131,11 @@ impl<'a> CpioReader<'a> {
             self.state = ReaderState::Failed;
             self.with_archive(e)
         })
+    }
+
+    /// Warning about bytes after a gzip stream that were ignored. Complete at the end.
+    pub fn warning(&self) -> Option<String> {
+        self.garbage.map(|at| garbage_warning(&self.source, at))
     }
 
     /// Data of the last member from [`next_entry`](Self::next_entry), if it came with
@@ -171,6 +187,11 @@ impl<'a> CpioReader<'a> {
         let n = self.input.fill(&mut head)?;
         let between = self.state != ReaderState::Within;
         if between && !head[..n].starts_with(b"0707") && !header::is_header(&head[..n]) {
+            if self.input.follows_gzip() {
+                self.garbage = Some(at);
+                self.state = ReaderState::Ended;
+                return Ok(None);
+            }
             let what = "neither a cpio archive nor zeros";
             return Err(SourceError::corrupt(what).at_byte(at));
         }

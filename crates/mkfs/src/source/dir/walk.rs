@@ -461,14 +461,16 @@ impl Lister<'_> {
     /// Calls `each` with the entries of a directory until it returns false.
     fn list(&mut self, dir_path: &[u8], each: &mut dyn FnMut(Chunk) -> Result<bool>) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = self
-            .source
-            .open_at(dir_path, flags)
-            .map_err(|e| self.source.fail(dir_path, "cannot open directory", e))?;
+        let opened = self.source.open_at(dir_path, flags);
+        let Some(dir) = self.readable(dir_path, "cannot open directory", opened)? else {
+            return Ok(());
+        };
         self.attributes.enter(&dir);
-        let (names, mut order) = self
-            .names_of(&dir)
-            .map_err(|e| self.source.fail(dir_path, "cannot list directory", e))?;
+        let listed = self.names_of(&dir);
+        let Some((names, mut order)) = self.readable(dir_path, "cannot list directory", listed)?
+        else {
+            return Ok(());
+        };
         let name = |at: u32| {
             CStr::from_bytes_until_nul(&names[at as usize..]).expect("each name ends with a NUL")
         };
@@ -493,7 +495,12 @@ impl Lister<'_> {
                 }
                 let start = chunk.names.len();
                 let range = start..start + name.count_bytes();
-                if let Some(found) = self.examine(&dir, name, range, &path)? {
+                let examined = self.examine(&dir, name, range, &path);
+                let found = match examined {
+                    Ok(found) => found,
+                    Err((what, e)) => self.readable(&path, what, Err(e))?,
+                };
+                if let Some(found) = found {
                     chunk.names.extend_from_slice(name.to_bytes());
                     chunk.entries.push(found);
                 }
@@ -503,6 +510,15 @@ impl Lister<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Returns `None` if a path that cannot be read is left out.
+    fn readable<T>(&self, path: &[u8], what: &str, read: Result<T, Errno>) -> Result<Option<T>> {
+        match read {
+            Ok(read) => Ok(Some(read)),
+            Err(e) if self.source.leaves_out(path, what, &e.into()) => Ok(None),
+            Err(e) => Err(self.source.fail(path, what, e)),
+        }
     }
 
     /// NUL-terminated names of a directory, and the start of each.
@@ -523,34 +539,35 @@ impl Lister<'_> {
         Ok((names, starts))
     }
 
-    /// Reads the metadata of an entry. `None` if it is an output of the build.
+    /// Reads the metadata of an entry. `None` if it is an output of the build, or was left
+    /// out. An error comes with what failed.
     fn examine(
         &mut self,
         dir: &OwnedFd,
         name: &CStr,
         range: std::ops::Range<usize>,
         path: &[u8],
-    ) -> Result<Option<ListedEntry>> {
-        let fail = |what: &str, e: Errno| self.source.fail(path, what, e);
+    ) -> Result<Option<ListedEntry>, (&'static str, Errno)> {
+        let failed = |what: &'static str| move |e: Errno| (what, e);
         let stat = retry(|| rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
-            .map_err(|e| fail("vanished or cannot be examined", e))?;
-        if self.options.outputs.has(&stat, path) {
+            .map_err(failed("vanished or cannot be examined"))?;
+        if self.options.outputs.has(&stat, path) || self.source.is_left_out(path) {
             return Ok(None);
         }
-        let kind = kind_of(dir, name, &stat).map_err(|e| fail("cannot read symbolic link", e))?;
+        let kind = kind_of(dir, name, &stat).map_err(failed("cannot read symbolic link"))?;
         let mut xattrs = Pairs::new();
         if self.options.xattrs {
             xattrs = self
                 .attributes
                 .of(dir.as_fd(), Some(name))
-                .map_err(|e| fail("cannot read attributes", e))?;
+                .map_err(failed("cannot read attributes"))?;
         }
         let content = match kind {
             Kind::File { size } if size > 0 => {
                 // Fewer blocks than the size requires: the file may have holes.
                 let mut content = Content::InSource;
                 if (stat.st_blocks as u64).saturating_mul(512) < size {
-                    let runs = data_runs(dir, name, size).map_err(|e| fail("cannot read", e))?;
+                    let runs = data_runs(dir, name, size).map_err(failed("cannot read"))?;
                     if runs.iter().map(|r| r.len).sum::<u64>() < size {
                         content = content.sparse(runs);
                     }
@@ -559,6 +576,11 @@ impl Lister<'_> {
             }
             _ => Content::None,
         };
+        if content == Content::InSource && self.source.may_leave_out() {
+            self.source
+                .open_named(dir, name)
+                .map_err(failed("cannot open"))?;
+        }
         Ok(Some(ListedEntry {
             name: range,
             links: (stat.st_nlink > 1 && kind != Kind::Dir).then_some((stat.st_dev, stat.st_ino)),

@@ -14,6 +14,7 @@ use super::feed::Feed;
 use super::header::{BLOCK, Block, Header, is_header};
 use super::pax::{Field, PAX_BYTES_MAX, Pax, Scope};
 use crate::tally::AffectedPaths;
+use member::MemberType;
 
 /// Maximum length of a name or link target in a GNU `L` or `K` record. Unit: bytes.
 pub(super) const LONG_NAME_BYTES_MAX: u64 = 1 << 20;
@@ -33,6 +34,12 @@ pub(super) struct Parser<F> {
     state: ParserState,
     /// A header was read.
     begun: bool,
+    /// The source ends without a block of zeros.
+    is_unended: bool,
+    /// A global header gives a name or a link target to every member.
+    has_global_name: bool,
+    /// Number of members without a name that were left out.
+    nameless: u64,
     /// Members whose ACL has names without a number.
     unnumbered_acls: AffectedPaths,
 }
@@ -96,16 +103,28 @@ impl<F: Feed> Parser<F> {
             current: None,
             state: ParserState::Reading,
             begun: false,
+            is_unended: false,
+            has_global_name: false,
+            nameless: 0,
             unnumbered_acls: AffectedPaths::default(),
         }
     }
 
-    /// Warning about parts of members that were left out.
-    pub(super) fn warning(&self) -> Option<String> {
-        let warning = self.unnumbered_acls.warning(
+    /// Warnings about what was left out, and about an archive that may be cut.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let acls = self.unnumbered_acls.warning(
             "ACL entries for names, without a number, were left out (tar --numeric-owner writes numbers)",
-        )?;
-        Some(format!("{}: {warning}", self.source))
+        );
+        let nameless = (self.nameless > 0)
+            .then(|| format!("members without a name were left out: {}", self.nameless));
+        let global = "path or linkpath in a global extended header was left out";
+        let global = self.has_global_name.then(|| global.to_owned());
+        let end =
+            "no blocks of zeros mark the end of the archive; if it is cut, members are missing";
+        let end = self.is_unended.then(|| end.to_owned());
+        let all = [acls, nameless, global, end].into_iter().flatten();
+        all.map(|warning| format!("{}: {warning}", self.source))
+            .collect()
     }
 
     /// Returns the next member, or `None` at the end of the archive.
@@ -193,12 +212,15 @@ impl<F: Feed> Parser<F> {
             match header.flag() {
                 b'x' | b'X' => {
                     let (body_at, body) = self.read_extension(&header, at, PAX_BYTES_MAX)?;
+                    // Of several headers the last counts, as in GNU tar.
+                    pending.pax = Pax::default();
                     pending.pax.take(&body, body_at, Scope::Local)?;
                     pending.has_pax = true;
                 }
                 b'g' => {
                     let (body_at, body) = self.read_extension(&header, at, PAX_BYTES_MAX)?;
                     self.global.take(&body, body_at, Scope::Global)?;
+                    self.has_global_name |= self.global.has_name();
                     // May stand alone: git writes only this header for an empty tree.
                     continue;
                 }
@@ -215,8 +237,16 @@ impl<F: Feed> Parser<F> {
                     self.pass_over_current()?;
                     continue;
                 }
-                _ => {
-                    let raw_path = raw_path(&header, &pending);
+                flag => {
+                    let mut raw_path = raw_path(&header, &pending);
+                    if raw_path.is_empty() && matches!(flag, b'5' | b'D') {
+                        raw_path = b".".to_vec();
+                    }
+                    if raw_path.is_empty() {
+                        self.leave_out(&header, at, &pending)?;
+                        pending = PendingHeaders::default();
+                        continue;
+                    }
                     let entry = self.member(&header, at, pending, &raw_path);
                     return entry
                         .map(Some)
@@ -225,6 +255,23 @@ impl<F: Feed> Parser<F> {
             }
             pending.first_at.get_or_insert(at);
         }
+    }
+
+    /// Skips a member that has no name.
+    fn leave_out(
+        &mut self,
+        header: &Header,
+        at: u64,
+        pending: &PendingHeaders,
+    ) -> Result<(), SourceError> {
+        let stored = self.stored(header, b"", pending);
+        let (member_type, stored) = stored.map_err(|e| e.at_byte(at))?;
+        self.begin(b"", at, stored, false);
+        if member_type == MemberType::OldSparse {
+            self.old_sparse_runs(header).map_err(|e| e.at_byte(at))?;
+        }
+        self.nameless += 1;
+        self.pass_over_current()
     }
 
     /// Starts the data of a member.
@@ -259,8 +306,15 @@ impl<F: Feed> Parser<F> {
         if passed < current.left {
             return Err(current.truncated(current.stored - current.left + passed));
         }
-        // Padding may be missing at the end of the source.
-        self.feed.skip(current.padding).map_err(failed)?;
+        let passed = self.feed.skip(current.padding).map_err(failed)?;
+        if passed < current.padding {
+            return Err(SourceError::corrupt(format!(
+                "the archive ends within the zeros after the member, expected {}, found {passed}: it is cut, and later members are missing",
+                current.padding
+            ))
+            .in_member(&current.path)
+            .at_byte(current.header_at));
+        }
         Ok(())
     }
 
@@ -328,6 +382,7 @@ impl<F: Feed> Parser<F> {
             let what = format!("not a tar: {} bytes, and no block of {BLOCK}", read.len);
             return Err(SourceError::corrupt(what).at_byte(at));
         }
+        self.is_unended = read.len < BLOCK;
         if read.len == BLOCK {
             let mut second = self.read_block()?;
             if second.len == BLOCK && is_header(&second.block) {

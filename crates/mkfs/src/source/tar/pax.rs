@@ -84,6 +84,8 @@ pub(super) struct Pax {
     pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(super) sparse: SparseRecords,
     xattr_bytes: usize,
+    /// A global header has a name or a link target, which is ignored.
+    has_name: bool,
 }
 
 impl Pax {
@@ -101,6 +103,11 @@ impl Pax {
         Ok(())
     }
 
+    /// True if a global header gives a name or a link target to every member.
+    pub(super) fn has_name(&self) -> bool {
+        self.has_name
+    }
+
     fn record(&mut self, key: &[u8], value: &[u8], scope: Scope) -> Result<(), SourceError> {
         if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
             // GNU tar escapes these two as %25 and %3D, because a key ends at the first equals
@@ -113,11 +120,17 @@ impl Pax {
                 .ok_or_else(|| SourceError::corrupt(format!("{} is not base64", Quoted(key))))?;
             return self.xattr(percent(name, |_| true), value, scope);
         }
-        let one_member_only = matches!(key, b"path" | b"linkpath" | b"size")
+        let is_global = scope == Scope::Global;
+        if is_global && matches!(key, b"path" | b"linkpath") {
+            // One name for all members: GNU tar takes it, libarchive ignores all global records.
+            self.has_name = true;
+            return Ok(());
+        }
+        let one_member_only = key == b"size"
             || key.starts_with(b"SCHILY.acl.")
             || key.starts_with(b"GNU.sparse.")
             || key.starts_with(b"GNU.volume.");
-        if scope == Scope::Global && one_member_only {
+        if is_global && one_member_only {
             return Err(SourceError::unsupported(format!(
                 "global extended header gives {} to every member",
                 Quoted(key)

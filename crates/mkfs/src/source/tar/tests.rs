@@ -146,6 +146,17 @@ fn check(entry: &Entry, stored: u64) {
     }
 }
 
+/// Warnings of both readers about a valid tar.
+fn warnings(tar: &[u8]) -> Vec<String> {
+    let mut reader = TarReader::new("test.tar", tar);
+    while reader.next_entry().unwrap().is_some() {}
+    let store = MemStore::new(tar);
+    let mut scan = scan_file("test.tar", &store);
+    while scan.next_entry().unwrap().is_some() {}
+    assert_eq!(reader.warnings(), scan.warnings());
+    reader.warnings()
+}
+
 /// Reads a valid tar both ways.
 fn read(tar: &[u8]) -> Vec<ReadEntry> {
     let (got, error) = by_stream(tar);

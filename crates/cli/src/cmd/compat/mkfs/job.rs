@@ -9,6 +9,7 @@ use crate::cmd::build_image::referenced_images::ReferencedImages;
 use std::path::PathBuf;
 use std::time::SystemTime;
 use tuff_erofs::{Error, Result};
+use tuff_format::features::Feature;
 use tuff_mkfs::{
     Dedupe, Fragments, KernelVersion, Metadata, Options, Source, SparsePolicy, Whiteouts,
 };
@@ -117,6 +118,8 @@ pub(super) fn job(mut args: MkfsArgs) -> Result<Job> {
         args.notes.push(note.to_owned());
     }
     o.kernel = o.oldest_kernel().max(layers.kernel());
+    // Files that are mostly holes keep them, in a feature of that kernel. Images without such files do not use it.
+    o.kernel = o.kernel.max(Feature::CHUNKED_FILE.min_kernel);
     o.check()?;
     // With an offset the build writes a temporary file first.
     o.sources.outputs = [&args.vmdk, &args.block_list]
@@ -326,9 +329,9 @@ mod tests {
     #[test]
     fn the_oldest_kernel_is_what_options_need() {
         for (line, kernel) in [
-            ("o .", KernelVersion(5, 4)),
-            ("o . -zlz4hc,9", KernelVersion(5, 4)),
-            ("o . -zlz4hc -C65536", KernelVersion(5, 13)),
+            ("o .", KernelVersion(5, 15)),
+            ("o . -zlz4hc,9", KernelVersion(5, 15)),
+            ("o . -zlz4hc -C65536", KernelVersion(5, 15)),
             ("o . -zlzma,6", KernelVersion(5, 16)),
             ("o . -zlz4 -Eztailpacking", KernelVersion(5, 17)),
             (
@@ -336,7 +339,7 @@ mod tests {
                 KernelVersion(6, 1),
             ),
             ("o . -zdeflate,9", KernelVersion(6, 6)),
-            ("o . -zlz4:zstd,level=22 -C65536", KernelVersion(5, 13)),
+            ("o . -zlz4:zstd,level=22 -C65536", KernelVersion(5, 15)),
             (
                 "o . -zzstd,8 -Ededupe,all-fragments -C 65536",
                 KernelVersion(6, 10),

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// Type of a member, according to its type flag.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum MemberType {
+pub(super) enum MemberType {
     File,
     OldSparse,
     Dir,
@@ -35,14 +35,7 @@ impl<F: Feed> Parser<F> {
     ) -> Result<Entry, SourceError> {
         let pax = &pending.pax;
         let path = normalise(raw_path, "path")?;
-        let (member_type, has_data) = self.classify(header, raw_path, &pending)?;
-        let stored = match has_data {
-            false => 0,
-            true => match pax.size.resolve(&self.global.size) {
-                Some(size) => size,
-                None => header.size()?,
-            },
-        };
+        let (member_type, stored) = self.stored(header, raw_path, &pending)?;
         let mut meta = self.meta(header, pax)?;
         let mut xattrs = self.global.xattrs.clone();
         xattrs.extend(pax.xattrs.clone());
@@ -115,6 +108,22 @@ impl<F: Feed> Parser<F> {
             xattrs: xattrs.into_iter().collect(),
             content,
         })
+    }
+
+    /// Type of a member, and the length of its data in the archive.
+    pub(super) fn stored(
+        &mut self,
+        header: &Header,
+        raw_path: &[u8],
+        pending: &PendingHeaders,
+    ) -> Result<(MemberType, u64), SourceError> {
+        let (member_type, has_data) = self.classify(header, raw_path, pending)?;
+        let size = match (has_data, pending.pax.size.resolve(&self.global.size)) {
+            (false, _) => 0,
+            (true, Some(size)) => size,
+            (true, None) => header.size()?,
+        };
+        Ok((member_type, size))
     }
 
     /// Parses an ACL record and stores it as the attribute `name`, unless there is one. `key` names
@@ -270,7 +279,10 @@ impl<F: Feed> Parser<F> {
     }
 
     /// Reads the map of a GNU header and its extension blocks.
-    fn old_sparse_runs(&mut self, header: &Header) -> Result<Vec<SparseRun>, SourceError> {
+    pub(super) fn old_sparse_runs(
+        &mut self,
+        header: &Header,
+    ) -> Result<Vec<SparseRun>, SourceError> {
         let mut runs = Vec::new();
         let mut extended = header.sparse_runs(&mut runs)?;
         while extended {

@@ -2,7 +2,7 @@
 
 use super::super::{TarReader, scan_file};
 use super::archive::{Archive, Head};
-use super::{fails, one, paths};
+use super::{fails, paths, warnings};
 use crate::source::error::SourceErrorKind;
 use std::io::{self, Read};
 
@@ -47,12 +47,57 @@ fn fails_at(bytes: &[u8]) -> String {
     stream.to_string()
 }
 
+/// Regression: an archive that was cut in the zeros after a member was accepted, and later members were missing.
+/// GNU tar and libarchive report it.
 #[test]
-fn padding_may_be_missing_at_the_end() {
+fn an_archive_that_ends_within_the_zeros_after_a_member_is_an_error() {
+    let tar = Archive::new().file("a", b"1").file("b", b"abc").bytes;
+    for len in [1024 + 512 + 3, 1024 + 512 + 300, 2047] {
+        let found = len - 1024 - 512 - 3;
+        assert_eq!(
+            fails(&tar[..len]).to_string(),
+            format!(
+                "test.tar: byte 1024: member \"b\": the archive ends within the zeros after the member, \
+                 expected 509, found {found}: it is cut, and later members are missing"
+            )
+        );
+    }
+}
+
+/// The only complete archives are the empty prefix of whole members, and those with zeros at the end.
+#[test]
+fn every_cut_is_an_error_or_between_two_members_a_warning() {
     let tar = Archive::new()
-        .head(Head::new(b'0', "a").size(3))
-        .raw(b"abc");
-    assert_eq!(one(&tar.bytes).bytes, b"abc");
+        .pax(&[("uid", b"5")])
+        .file("a", &[1; 600])
+        .long(b'L', b"long")
+        .file("b", b"")
+        .head(Head::new(b'2', "c").link("a"))
+        .file("d", b"x")
+        .bytes;
+    // Ends of members: after the data of "a", after "b", "c" and "d".
+    let ends = [1024 + 512 + 1024, 4096, 4608, 5632];
+    assert_eq!(tar.len(), 5632);
+    for len in 1..=tar.len() {
+        let (_, error) = super::by_stream(&tar[..len]);
+        let (_, other) = super::by_position(&tar[..len]);
+        assert_eq!(
+            error.as_ref().map(ToString::to_string),
+            other.map(|e| e.to_string()),
+            "{len} bytes"
+        );
+        assert_eq!(error.is_none(), ends.contains(&len), "{len} bytes");
+        if error.is_none() {
+            assert_eq!(
+                warnings(&tar[..len]),
+                [
+                    "test.tar: no blocks of zeros mark the end of the archive; if it is cut, members are missing"
+                ]
+            );
+        }
+    }
+    let ended = [&tar[..], &[0; 512]].concat();
+    assert_eq!(warnings(&ended), [""; 0]);
 }
 
 #[test]

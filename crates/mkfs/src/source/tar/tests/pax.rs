@@ -1,7 +1,7 @@
 //! Extended headers: POSIX records, global headers, and GNU long names.
 
 use super::archive::{Archive, GNU, Head, record};
-use super::{fails, one, paths, read};
+use super::{fails, one, paths, read, warnings};
 use crate::source::error::SourceErrorKind;
 use crate::source::{Device, Kind, Meta};
 
@@ -102,21 +102,44 @@ fn an_archive_of_one_global_header_is_empty() {
 
 #[test]
 fn global_records_of_a_single_member_are_rejected() {
-    for key in ["path", "linkpath", "size", "GNU.sparse.major"] {
+    for key in ["size", "GNU.sparse.major"] {
         let tar = Archive::new().global(&[(key, b"1")]).file("a", b"").end();
         assert_eq!(fails(&tar).kind(), SourceErrorKind::Unsupported, "{key}");
     }
 }
 
+/// Regression: the archive was refused.
 #[test]
-fn several_extended_headers_before_a_member_add_up() {
+fn a_name_in_a_global_header_is_left_out_with_a_warning() {
     let tar = Archive::new()
-        .pax(&[("uid", b"1"), ("gid", b"1")])
+        .global(&[("path", b"all"), ("linkpath", b"all"), ("uid", b"5")])
+        .file("a", b"1")
+        .head(Head::new(b'2', "b").link("own"))
+        .end();
+    let got = read(&tar);
+    assert_eq!((got[0].path.as_str(), got[0].meta.uid), ("a", 5));
+    assert_eq!(got[1].kind, Kind::Symlink(b"own".to_vec()));
+    assert_eq!(
+        warnings(&tar),
+        ["test.tar: path or linkpath in a global extended header was left out"]
+    );
+}
+
+/// Regression: the records of all of them were combined. GNU tar takes the last header only.
+#[test]
+fn of_several_extended_headers_before_a_member_the_last_counts() {
+    let tar = Archive::new()
+        .pax(&[
+            ("path", b"first"),
+            ("gid", b"1"),
+            ("SCHILY.xattr.user.a", b"1"),
+        ])
         .pax(&[("uid", b"2")])
         .file("a", b"")
         .end();
     let got = one(&tar);
-    assert_eq!((got.meta.uid, got.meta.gid), (2, 1));
+    assert_eq!((got.meta.uid, got.meta.gid), (2, 0));
+    assert_eq!((got.path.as_str(), got.xattrs.len()), ("a", 0));
 }
 
 #[test]
