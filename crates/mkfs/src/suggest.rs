@@ -22,7 +22,7 @@ use std::time::Instant;
 use tuff_erofs::read::{FileType, Image, OpenOptions};
 use tuff_erofs::serve::{ServeOptions, Server};
 use tuff_erofs::walk::Walk;
-use tuff_store::{FileStore, Target};
+use tuff_store::{FileStore, Target, TemporaryDir};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Length of a sampled part of a large file. Unit: bytes.
@@ -91,9 +91,11 @@ pub fn suggest(
     progress: &Progress,
     mut each: impl FnMut(Option<&Preset>),
 ) -> Result<(Sampled, Vec<Estimate>)> {
-    let work = WorkDir::new(&request.temporary)?;
+    let work = TemporaryDir::create(&request.temporary);
+    let work =
+        work.map_err(|e| Error::io(request.temporary.display(), "cannot create a directory", e))?;
     each(None);
-    let tree = work.0.join("tree");
+    let tree = work.path().join("tree");
     let mut want = request.sample.max(1);
     let mut sampled = sample(&request.dir, &tree, want, progress)?;
     // A small sample of a few files may select none of them.
@@ -116,7 +118,7 @@ pub fn suggest(
             continue;
         }
         each(Some(&preset));
-        let image = work.0.join("image");
+        let image = work.path().join("image");
         let start = Instant::now();
         let (source, target) = (Source::Dir(tree.clone()), Target::Path(image.clone()));
         let summary = build(&[source], &options, &target, progress)?;
@@ -132,24 +134,6 @@ pub fn suggest(
         });
     }
     Ok((sampled, out))
-}
-
-/// Temporary directory, deleted on drop.
-struct WorkDir(PathBuf);
-
-impl WorkDir {
-    fn new(temporary: &Path) -> Result<Self> {
-        let dir = temporary.join(format!("tuff-suggest-{}", std::process::id()));
-        fs::create_dir(&dir).map_err(|e| Error::io(dir.display(), "cannot create", e))?;
-        Ok(Self(dir))
-    }
-}
-
-impl Drop for WorkDir {
-    fn drop(&mut self) {
-        // A destructor cannot report an error.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// Copies a sample of `dir` to `to`: about `want` bytes, of large and small files in proportion.

@@ -7,6 +7,7 @@
 //!   system calls after a signal.
 //! * `PrivateDir`: a directory that no other user can change, and its files.
 //! * `Output`: a file that gets its final name only when it is complete.
+//! * `TemporaryDir`: a directory for temporary files that only one user can enter.
 //! * `MemoryPressure`: pressure stall information and limits of the control group.
 //! * [`fault`]: stores that inject errors, for tests.
 //!
@@ -28,6 +29,8 @@ mod path_opener;
 mod private_dir;
 mod ranges;
 mod read_at;
+#[cfg(target_os = "linux")]
+mod temporary_dir;
 
 pub mod fault;
 
@@ -46,3 +49,5 @@ pub use path_opener::PathOpener;
 pub use private_dir::PrivateDir;
 pub use ranges::{MissingRange, RangeStore};
 pub use read_at::{ReadAt, Window};
+#[cfg(target_os = "linux")]
+pub use temporary_dir::TemporaryDir;

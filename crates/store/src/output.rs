@@ -269,7 +269,7 @@ impl Output {
     }
 
     fn named(path: PathBuf) -> io::Result<Self> {
-        let (file, temporary) = beside(&path, create_new)?;
+        let (file, temporary) = beside(&path, |path| create_new(path, 0o666))?;
         let kind = Kind::Named { temporary, path };
         Ok(Self { file, kind })
     }
@@ -553,7 +553,8 @@ pub fn anonymous(dir: &Path) -> io::Result<File> {
     if let Some(file) = unnamed(dir)? {
         return Ok(file);
     }
-    let (file, path) = beside(&dir.join("tuff"), create_new)?;
+    // Nobody else opens it while it has a name.
+    let (file, path) = beside(&dir.join("tuff"), |path| create_new(path, 0o600))?;
     retry(|| std::fs::remove_file(&path))?;
     Ok(file)
 }
@@ -621,12 +622,12 @@ fn without_directory(path: &Path, e: io::Error) -> io::Error {
     io::Error::new(e.kind(), what)
 }
 
-fn create_new(path: &Path) -> io::Result<File> {
+fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
         .write(true)
         .create_new(true)
-        .mode(0o666)
+        .mode(mode)
         .open(path)
 }
 
@@ -809,7 +810,7 @@ mod tests {
         std::fs::write(&path, "before, and longer").unwrap();
         let busy: io::Error = Errno::BUSY.into();
         assert!(cannot_rename(&busy) && !cannot_rename(&Errno::NOSPC.into()));
-        let file = create_new(&dir.join("new")).unwrap();
+        let file = create_new(&dir.join("new"), 0o666).unwrap();
         file.write_all_at(b"after", 0).unwrap();
         copy_over(&file, 7, &existing(&path, busy).unwrap(), true).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"after\0\0");

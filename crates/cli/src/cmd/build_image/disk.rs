@@ -21,7 +21,7 @@ use tuff_erofs::verity::HashTree;
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::{Options, Progress, Source};
 use tuff_signature::Signer;
-use tuff_store::{Output, Target};
+use tuff_store::{Output, Target, TemporaryDir};
 
 /// Build an image with its hash tree and signature, as one disk
 ///
@@ -155,18 +155,23 @@ pub(super) fn write(mut build: Args, args: &SealArgs, content: &Content<'_>) -> 
             let name = out.display();
             let output =
                 Output::create(&target).map_err(|e| Error::io(&name, "cannot create", e))?;
-            let image = Temporary::beside(&output);
+            let (scratch, place) = (output.scratch(), name.to_string());
+            let dir = TemporaryDir::create(&scratch).map_err(|e| {
+                let e = Error::io("", "cannot create", e);
+                temporary_failed(e, Path::new(""), &scratch, &place)
+            })?;
+            let image = dir.path().join("image");
             let built =
-                tuff_mkfs::build(&sources, &options, &Target::Path(image.0.clone()), progress);
-            let built = built.map_err(|e| temporary_failed(e, &image.0, &name.to_string()));
+                tuff_mkfs::build(&sources, &options, &Target::Path(image.clone()), progress);
+            let built = built.map_err(|e| temporary_failed(e, &image, &scratch, &place));
             let mut summary =
                 built.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)))?;
-            let warnings = (content.check)(&image.0)?;
+            let warnings = (content.check)(&image)?;
             summary.stats.warnings.extend(warnings);
             progress.stage("seal");
             let tree = summary.verity.as_mut();
             let tree = tree.ok_or_else(|| Error::usage("the image has no hash tree"))?;
-            let disk = job.seal(&image.0, tree, output, &out, progress)?;
+            let disk = job.seal(&image, tree, output, &out, progress)?;
             Ok(Built {
                 summary,
                 disk: Some(disk),
@@ -217,23 +222,6 @@ fn architecture(args: &SealArgs, build: &Args) -> Result<Architecture> {
     found.ok_or_else(|| {
         Error::usage("no partition types are known for this architecture: give --arch")
     })
-}
-
-/// File that is removed when the value is dropped.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    fn beside(output: &Output) -> Self {
-        let name = format!(".tuff-disk-{}", std::process::id());
-        Self(output.scratch().join(name))
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // A build that failed has left none.
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 /// Disk to write, and the properties that the arguments give it.

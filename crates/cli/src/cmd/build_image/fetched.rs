@@ -3,16 +3,16 @@
 use crate::progress::{Meter, Show, on_signal};
 use crate::remote::{failed, is_url};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tuff_erofs::{Error, Result};
 use tuff_remote::{Location, RetryPolicy, Step, copy_layout};
+use tuff_store::TemporaryDir;
 
 /// Sources, with container images of registries as OCI layouts in temporary directories, removed on drop.
 pub(crate) struct FetchedImages {
     pub(crate) sources: Vec<PathBuf>,
-    dirs: Vec<PathBuf>,
+    dirs: Vec<TemporaryDir>,
 }
 
 impl FetchedImages {
@@ -30,17 +30,18 @@ impl FetchedImages {
             sources: Vec::new(),
             dirs: Vec::new(),
         };
-        for (number, source) in sources.iter().enumerate() {
+        for source in sources {
             let Some(url) = source.to_str().filter(|_| is_url(source)) else {
                 fetched.sources.push(source.clone());
                 continue;
             };
             let location = Location::parse(url).map_err(|e| failed(e, "cannot read"))?;
-            let name = format!("tuff-image-{}-{number}", std::process::id());
-            let dir = std::env::temp_dir().join(name);
-            let made = std::fs::DirBuilder::new().mode(0o700).create(&dir);
-            made.map_err(|e| Error::io(dir.display(), "cannot create", e))?;
-            fetched.dirs.push(dir.clone());
+            let parent = std::env::temp_dir();
+            let made = TemporaryDir::create(&parent);
+            let made =
+                made.map_err(|e| Error::io(parent.display(), "cannot create a directory", e))?;
+            let dir = made.path().to_owned();
+            fetched.dirs.push(made);
             let stop = on_signal();
             let watched = Watched::new(show, &stop);
             let copied = copy_layout(&location, platform, &dir, retry, &|step| watched.step(step));
@@ -49,15 +50,6 @@ impl FetchedImages {
             fetched.sources.push(source.into());
         }
         Ok(fetched)
-    }
-}
-
-impl Drop for FetchedImages {
-    fn drop(&mut self) {
-        for dir in &self.dirs {
-            // The error that ends the build is the one to report.
-            let _ = std::fs::remove_dir_all(dir);
-        }
     }
 }
 

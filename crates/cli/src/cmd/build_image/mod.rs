@@ -27,6 +27,7 @@ use crate::disk::DiskSummary;
 use crate::next_command;
 use crate::out::Out;
 use crate::progress::{Show, Watch};
+use crate::text;
 use paths::BuildPaths;
 use referenced_images::ReferencedImages;
 use std::io;
@@ -35,7 +36,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::{LeftOut, Progress, Summary};
-use tuff_store::Target;
+use tuff_store::{Target, TemporaryDir};
 #[cfg(feature = "remote")]
 use {
     clap::Parser, fetched::FetchedImages, std::ffi::OsStr, std::path::PathBuf, tuff_mkfs::Source,
@@ -147,18 +148,8 @@ pub(crate) struct BuiltImages {
     pub(crate) config: Option<Vec<u8>>,
     /// Files that were left out, if they are no errors.
     pub(crate) left_out: Option<LeftOut>,
-    /// Temporary files, removed when the value is dropped.
-    files: Vec<PathBuf>,
-}
-
-#[cfg(feature = "remote")]
-impl Drop for BuiltImages {
-    fn drop(&mut self) {
-        for file in &self.files {
-            // A build that failed has left none.
-            let _ = std::fs::remove_file(file);
-        }
-    }
+    /// Holds the images, and removes them when the value is dropped.
+    _dir: TemporaryDir,
 }
 
 /// Treatment of several layers.
@@ -198,22 +189,28 @@ pub(crate) fn build_with_defaults(
     let paths = paths::resolve(&defaults.args)?;
     let mut options = options::options(&defaults.args)?;
     let archives = paths::archives(None, &paths.sources);
+    let parent = std::env::temp_dir();
+    let dir = TemporaryDir::create(&parent).map_err(|e| {
+        let e = Error::io("", "cannot create", e);
+        temporary_failed(e, Path::new(""), &parent, "image to push")
+    })?;
+    let path = dir.path().to_owned();
     let mut built = BuiltImages {
         images: Vec::new(),
         config: paths.config,
         left_out: options.sources.keep_going.clone(),
-        files: Vec::new(),
+        _dir: dir,
     };
+    let mut files: Vec<PathBuf> = Vec::new();
     let count = match layering {
         Layering::Merged => paths.sources.len(),
         Layering::Overlay | Layering::Delta => 1,
     };
     for (number, layers) in paths.sources.chunks(count.max(1)).enumerate() {
-        let name = format!("tuff-push-{}-{number}.erofs", std::process::id());
-        let image = std::env::temp_dir().join(name);
+        let image = path.join(format!("{number}.erofs"));
         // Nearest first: each image is followed by its own devices.
-        let below: Vec<PathBuf> = built.files.iter().rev().cloned().collect();
-        built.files.push(image.clone());
+        let below: Vec<PathBuf> = files.iter().rev().cloned().collect();
+        files.push(image.clone());
         let mut sources = layers.to_vec();
         match layering {
             Layering::Merged => {}
@@ -233,7 +230,7 @@ pub(crate) fn build_with_defaults(
         let target = Target::Path(image.clone());
         let (summary, _) = watched(&progress, show, |progress| {
             let built = tuff_mkfs::build(&sources, &options, &target, progress);
-            let built = built.map_err(|e| temporary_failed(e, &image, "image to push"));
+            let built = built.map_err(|e| temporary_failed(e, &image, &parent, "image to push"));
             built.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)))
         })?;
         for warning in &summary.stats.warnings {
@@ -248,12 +245,13 @@ pub(crate) fn build_with_defaults(
     Ok(built)
 }
 
-/// Names the output instead of the temporary file `image` in an error, and the directory if that file cannot be written.
-pub(super) fn temporary_failed(e: Error, image: &Path, output: &str) -> Error {
+/// Names the output instead of the temporary file `image` in an error, and the directory `dir` of temporary files if that file
+/// cannot be written.
+pub(super) fn temporary_failed(e: Error, image: &Path, dir: &Path, output: &str) -> Error {
     let place = match &e {
         Error::Io(_, io) if io.kind() == io::ErrorKind::Interrupted => output.to_owned(),
         _ => {
-            let dir = image.parent().unwrap_or(image).display();
+            let dir = dir.display();
             format!("{output}: temporary file in {dir} (TMPDIR names another directory)")
         }
     };
@@ -324,7 +322,7 @@ fn report(
             if let Some(disk) = &disk {
                 object["disk"] = disk.json();
             }
-            format!("{object}\n")
+            text::json(&object)
         }
         Show::Auto => {
             let mut text = summary::text(&summary, seconds, &stages, image);
@@ -348,10 +346,10 @@ fn report(
         Show::Quiet => String::new(),
     };
     if aside {
-        eprint!("{said}");
+        said.lines().for_each(|line| eprintln!("{line}"));
     } else {
         let mut out = Out::new();
-        out.bytes(said.as_bytes())?;
+        out.lines(&said)?;
         out.finish()?;
     }
     Ok(match left_out.is_empty() {

@@ -4,15 +4,15 @@ use super::args::Args;
 use super::disk::{self, Content, SealArgs};
 use crate::image::OpenArgs;
 use crate::text::escaped;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tuff_disk::discoverable::Role;
 use tuff_erofs::read::{FileType, Image, Inode};
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::Source;
+use tuff_store::TemporaryDir;
 
 /// Longest extension-release file that is read. Unit: bytes.
 const RELEASE_MAX: u64 = 64 << 10;
@@ -250,14 +250,13 @@ impl Kind {
 }
 
 /// Manifest of a tree with an extension-release file, in a directory that is removed on drop.
-struct ReleaseTree(PathBuf);
+struct ReleaseTree(TemporaryDir);
 
 impl ReleaseTree {
     fn create(kind: &Kind, name: &str, release: &str) -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("tuff-sysext-{}", std::process::id()));
-        let failed = |e| Error::io(dir.display(), "cannot write", e);
-        DirBuilder::new().mode(0o700).create(&dir).map_err(failed)?;
-        let tree = Self(dir.clone());
+        let parent = std::env::temp_dir();
+        let failed = |e| Error::io(parent.display(), "cannot write temporary files", e);
+        let tree = Self(TemporaryDir::create(&parent).map_err(failed)?);
         let mut path = String::new();
         for byte in kind.path(name).bytes() {
             match byte {
@@ -266,19 +265,12 @@ impl ReleaseTree {
             }
         }
         let manifest = format!("#mtree\n./{path} type=file mode=0644 contents=release\n");
-        fs::write(tree.0.join("release"), release).map_err(failed)?;
+        fs::write(tree.0.path().join("release"), release).map_err(failed)?;
         fs::write(tree.manifest(), manifest).map_err(failed)?;
         Ok(tree)
     }
 
     fn manifest(&self) -> PathBuf {
-        self.0.join("tree.mtree")
-    }
-}
-
-impl Drop for ReleaseTree {
-    fn drop(&mut self) {
-        // The error that ends the build is the one to report.
-        let _ = fs::remove_dir_all(&self.0);
+        self.0.path().join("tree.mtree")
     }
 }

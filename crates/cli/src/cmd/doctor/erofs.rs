@@ -7,12 +7,10 @@ use super::test_image::test_image;
 use crate::cmd::mount::kernel::Loop;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use tuff_format::features::{Feature, KernelVersion};
 use tuff_mount::kernel_erofs::{FileReads, KernelErofs};
+use tuff_store::TemporaryDir;
 
 /// Algorithms by their ids: name of the fact, setting of the kernel, option of `tuff build` that avoids it.
 const ALGORITHMS: [(&str, &str, &str); 4] = [
@@ -168,10 +166,14 @@ fn attempt(host: &Host, algorithm: Option<u8>) -> Attempt {
     let mut last = Attempt::NotAllowed;
     // The kernel mounts no files of a tmpfs, which the first directory may be.
     for dir in [std::env::temp_dir(), PathBuf::from("/var/tmp")] {
-        let Ok(file) = TestFile::create(&dir, &image) else {
+        let Ok(dir) = TemporaryDir::create(&dir) else {
             continue;
         };
-        last = mount(&file.path);
+        let file = dir.path().join("image");
+        if std::fs::write(&file, &image).is_err() {
+            continue;
+        }
+        last = mount(&file);
         if last == Attempt::FromLoop {
             continue;
         }
@@ -194,32 +196,5 @@ fn mount(image: &Path) -> Attempt {
         },
         Err(Errno::PERM | Errno::ACCESS | Errno::NOSYS) => Attempt::NotAllowed,
         Err(_) => Attempt::Refused,
-    }
-}
-
-/// Image in a file that is removed on drop.
-struct TestFile {
-    path: PathBuf,
-}
-
-impl TestFile {
-    fn create(dir: &Path, image: &[u8]) -> std::io::Result<Self> {
-        let path = dir.join(format!("tuff-doctor-{}", std::process::id()));
-        let mut options = OpenOptions::new();
-        let mut file: File = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)?;
-        let this = Self { path };
-        file.write_all(image)?;
-        Ok(this)
-    }
-}
-
-impl Drop for TestFile {
-    fn drop(&mut self) {
-        // A file that cannot be removed is 4 KiB in a directory of temporary files.
-        let _ = fs::remove_file(&self.path);
     }
 }

@@ -3,10 +3,9 @@
 use super::job::Job;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt};
-use std::path::PathBuf;
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::Summary;
-use tuff_store::{Output, Target};
+use tuff_store::{Output, Target, TemporaryDir};
 
 /// Size of a copy step. Unit: bytes.
 const PIECE: usize = 1 << 20;
@@ -27,9 +26,16 @@ pub(super) fn write_image(
     if job.offset == 0 && (is_device || job.align_blocks <= 1) {
         return build(&target);
     }
-    let beside = Temporary::beside(job, is_device);
-    let summary = build(&Target::Path(beside.0.clone()))?;
-    let from = File::open(&beside.0).map_err(failed("cannot read what goes into it"))?;
+    let parent = match job.image.parent() {
+        _ if is_device => std::env::temp_dir(),
+        Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
+        _ => ".".into(),
+    };
+    let dir = TemporaryDir::create(&parent);
+    let dir = dir.map_err(|e| Error::io(parent.display(), "cannot create a directory", e))?;
+    let beside = dir.path().join("image");
+    let summary = build(&Target::Path(beside.clone()))?;
+    let from = File::open(&beside).map_err(failed("cannot read what goes into it"))?;
     let output = Output::create(&target).map_err(failed("cannot create"))?;
     let mut piece = vec![0; PIECE];
     // The superblock is copied last: a partial copy is not an image.
@@ -46,24 +52,4 @@ pub(super) fn write_image(
     let len = job.offset + summary.image_bytes.next_multiple_of(step);
     output.finish(len, false).map_err(failed("cannot finish"))?;
     Ok(summary)
-}
-
-/// Temporary file, removed on drop.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    fn beside(job: &Job, is_device: bool) -> Self {
-        let name = format!(".tuff-{}.erofs", std::process::id());
-        Self(match is_device {
-            true => std::env::temp_dir().join(name),
-            false => job.image.with_file_name(name),
-        })
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // A failed build leaves no file to remove.
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
