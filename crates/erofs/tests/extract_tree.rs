@@ -317,6 +317,37 @@ fn leftovers_of_a_killed_extraction_are_removed() {
 }
 
 #[test]
+fn leftovers_of_killed_extractions_to_other_targets_are_removed() {
+    let scratch = Scratch::new("extract-stale");
+    let left = |number: u32| {
+        let left = scratch.path().join(format!(".tuff-extract-{number:016x}"));
+        std::fs::create_dir_all(left.join("d")).unwrap();
+        std::fs::write(left.join("d/part"), "com").unwrap();
+        left
+    };
+    let (stale, living) = (left(1), left(2));
+    let lock = std::fs::File::open(&living).unwrap();
+    rfs::flock(&lock, rfs::FlockOperation::LockShared).unwrap();
+    let kept = scratch.path().join("kept");
+    std::fs::create_dir(&kept).unwrap();
+    std::fs::write(kept.join("file"), "kept").unwrap();
+    let link = scratch.path().join(format!(".tuff-extract-{:016x}", 3));
+    std::os::unix::fs::symlink(&kept, &link).unwrap();
+    let notes = scratch.path().join(".tuff-extract-notes");
+    std::fs::create_dir(&notes).unwrap();
+    run(
+        &sample::image("lz4"),
+        &scratch.path().join("out"),
+        &options(),
+    )
+    .unwrap();
+    assert!(!stale.exists());
+    assert!(living.join("d/part").exists());
+    assert!(notes.exists() && link.is_symlink());
+    assert_eq!(std::fs::read(kept.join("file")).unwrap(), b"kept");
+}
+
+#[test]
 fn symlinks_in_the_target_are_not_followed() {
     let scratch = Scratch::new("extract-planted");
     let (target, outside) = (scratch.path().join("out"), scratch.path().join("outside"));

@@ -2,6 +2,7 @@
 
 use crate::common::{Place, code, is_root, skipped, stderr, tool};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use tuff_testkit::program;
 
 /// Compares an image with a directory; without root only what every user can create.
@@ -277,4 +278,83 @@ fn an_owner_that_chown_cannot_set_is_reported() {
     use std::os::unix::fs::MetadataExt;
     let f = fs::metadata(place.path("out/f")).unwrap();
     assert_eq!((f.uid(), f.gid(), f.mode() & 0o7777), (0, 7, 0o755));
+}
+
+#[test]
+fn hard_links_are_copies_where_the_filesystem_refuses_links() {
+    let place = Place::new("link-copies");
+    fs::create_dir(place.path("tree")).unwrap();
+    let content = "content\n".repeat(300_000);
+    fs::write(place.path("tree/a"), &content).unwrap();
+    for name in ["b", "c"] {
+        fs::hard_link(place.path("tree/a"), place.path("tree").join(name)).unwrap();
+    }
+    place.text(&["build", "-q", "tree", "i"]);
+    for error in ["EPERM", "EMLINK", "EOPNOTSUPP"] {
+        let inject = format!("inject=linkat:error={error}");
+        let tuff = env!("CARGO_BIN_EXE_tuff");
+        let args = [
+            "-f",
+            "-o",
+            "trace",
+            "-e",
+            "trace=linkat",
+            "-e",
+            &inject,
+            tuff,
+            "extract",
+            "-q",
+            "i",
+            error,
+        ];
+        let Some(out) = tool(&place.0, "strace", &args) else {
+            return;
+        };
+        let said = stderr(&out);
+        if said.contains("ptrace") {
+            return skipped(said.trim());
+        }
+        assert_eq!(code(&out), 1, "{said}");
+        assert_eq!(
+            said.matches("a copy instead of a hard link").count(),
+            2,
+            "{said}"
+        );
+        for name in ["a", "b", "c"] {
+            let path = place.path(error).join(name);
+            assert!(
+                fs::read(&path).unwrap() == content.as_bytes(),
+                "{error} {name}"
+            );
+            let (meta, wanted) = (
+                fs::metadata(&path).unwrap(),
+                fs::metadata(place.path("tree/a")).unwrap(),
+            );
+            assert_eq!((meta.nlink(), meta.mode()), (1, wanted.mode()));
+            assert_eq!(
+                (meta.mtime(), meta.mtime_nsec()),
+                (wanted.mtime(), wanted.mtime_nsec())
+            );
+        }
+    }
+    // Other errors stay errors.
+    let tuff = env!("CARGO_BIN_EXE_tuff");
+    let args = [
+        "-f",
+        "-o",
+        "trace",
+        "-e",
+        "trace=linkat",
+        "-e",
+        "inject=linkat:error=EIO",
+        tuff,
+        "extract",
+        "-q",
+        "i",
+        "EIO",
+    ];
+    assert_eq!(
+        tool(&place.0, "strace", &args).map(|out| code(&out)),
+        Some(5)
+    );
 }

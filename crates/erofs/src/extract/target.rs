@@ -86,11 +86,18 @@ pub(super) fn open_target(path: &Path, reuse: bool) -> Result<Root> {
     let above = above.map_err(|e| Error::io(parent.display(), what, e.into()))?;
     let temporary = temporary_name(name.as_encoded_bytes());
     let mode = Mode::RWXU | Mode::from_raw_mode(0o055);
+    remove_stale(above.as_fd(), &temporary);
     let make = || retry(|| fs::mkdirat(&above, &*temporary, mode));
-    make_over_leftover(None, above.as_fd(), &temporary, reuse, make)
-        .map_err(|e| e.within(path.display()))?;
-    let fd = open_dir(&above, &temporary).map_err(making)?;
-    let _ = fs::flock(&fd, FlockOperation::NonBlockingLockShared);
+    let fd = loop {
+        make_over_leftover(None, above.as_fd(), &temporary, reuse, make)
+            .map_err(|e| e.within(path.display()))?;
+        let fd = open_dir(&above, &temporary).map_err(making)?;
+        let _ = retry(|| fs::flock(&fd, FlockOperation::LockShared));
+        // Until it was locked, another extraction may have taken it for a leftover and removed it.
+        if has_name(&fd, above.as_fd(), &temporary).map_err(making)? {
+            break fd;
+        }
+    };
     Ok(Root {
         fd,
         stage: Some(Stage {
@@ -99,6 +106,51 @@ pub(super) fn open_target(path: &Path, reuse: bool) -> Result<Root> {
             path: path.to_owned(),
         }),
     })
+}
+
+/// Returns true if the open directory is the one called `name` in `above`.
+fn has_name(dir: &OwnedFd, above: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<bool> {
+    let own = retry(|| fs::fstat(dir))?;
+    match retry(|| fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW)) {
+        Ok(named) => Ok((own.st_dev, own.st_ino) == (named.st_dev, named.st_ino)),
+        Err(Errno::NOENT) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Removes directories in `above` that killed extractions of this user to other targets have left. Errors leave them there.
+fn remove_stale(above: BorrowedFd<'_>, own: &[u8]) {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/self/fd/{}", above.as_raw_fd())) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.as_encoded_bytes();
+        let is_temporary = name
+            .strip_prefix(TEMPORARY.as_bytes())
+            .is_some_and(|hash| hash.len() == 16 && hash.iter().all(u8::is_ascii_hexdigit));
+        if is_temporary && name != own {
+            let _ = remove_unlocked(above, name);
+        }
+    }
+}
+
+/// Removes a directory of this user, unless an extraction uses it.
+fn remove_unlocked(above: BorrowedFd<'_>, name: &[u8]) -> std::io::Result<()> {
+    let dir = open_dir(above, name)?;
+    if fs::fstat(&dir)?.st_uid != rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)?;
+    // Below the handle, so that a name which leads elsewhere by now is not followed.
+    for entry in std::fs::read_dir(format!("/proc/self/fd/{}", dir.as_raw_fd()))? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => std::fs::remove_dir_all(entry.path())?,
+            false => std::fs::remove_file(entry.path())?,
+        }
+    }
+    Ok(fs::unlinkat(above, name, AtFlags::REMOVEDIR)?)
 }
 
 impl Root {

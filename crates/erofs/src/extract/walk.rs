@@ -15,7 +15,9 @@ use crate::read::{DeviceId, FileType, Image, Inode, Nid, Space};
 use crate::walk::{path_fits, shortened};
 use crate::{Error, Remedy, Result};
 use rustix::fs::{self, AtFlags, Mode};
+use rustix::io::Errno;
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -63,6 +65,12 @@ struct First {
     name: Box<[u8]>,
     /// Number of links not yet found.
     left: u32,
+}
+
+/// Returns true for the errors of filesystems without hard links, and of files that have as many as possible.
+fn is_refusal(e: &io::Error) -> bool {
+    let refusals = [Errno::PERM, Errno::MLINK, Errno::OPNOTSUPP, Errno::NOSYS];
+    Errno::from_io_error(e).is_some_and(|e| refusals.contains(&e))
 }
 
 /// Reason why [`Walk::step`] left a directory.
@@ -216,6 +224,10 @@ impl<'a, 'q> Walk<'a, 'q> {
                 self.shared.fail(dir.path(&name), e)?;
             }
         }
+        // Copies instead of links.
+        self.flush();
+        self.queue.drain(&mut self.writer);
+        self.go_on()?;
         for dir in std::mem::take(&mut self.done) {
             self.go_on()?;
             if !dir.is_made() {
@@ -455,14 +467,50 @@ impl<'a, 'q> Walk<'a, 'q> {
         let from = self.writer.handles.get(root, &first_dir)?;
         let to = self.writer.handles.get(root, dir)?;
         let overwrite = self.shared.options.overwrite;
-        create(&*to, name, overwrite, "creating the hard link", || {
+        let linked = create(&*to, name, overwrite, "creating the hard link", || {
             retry(|| fs::linkat(&*from, &*first_name, &*to, name, AtFlags::empty()))
-        })
-        .map_err(|e| e.within(format_args!("link to {}", show(&first_dir, &first_name))))?;
+        });
+        match linked {
+            Ok(()) => {}
+            Err(Error::Io(_, e)) if is_refusal(&e) => {
+                if last {
+                    self.first.remove(&nid);
+                }
+                return self.copy_link(dir, name, nid, &e);
+            }
+            Err(e) => {
+                let first = show(&first_dir, &first_name);
+                return Err(e.within(format_args!("link to {first}")));
+            }
+        }
         if last {
             self.first.remove(&nid);
         }
         self.shared.totals.links.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    /// Creates a copy of an inode where the filesystem refuses another hard link to it. The content of a file follows in pieces.
+    fn copy_link(&mut self, dir: &Arc<Dir>, name: &[u8], nid: Nid, why: &io::Error) -> Result<()> {
+        let inode = self.image.inode(nid)?;
+        match inode.file_type() {
+            FileType::File => self.new_file(dir, name, &inode)?,
+            FileType::Symlink => {
+                let target = self.image.readlink(&inode)?;
+                let above = self.writer.handles.get(&self.shared.root, dir)?;
+                let overwrite = self.shared.options.overwrite;
+                create(&*above, name, overwrite, "creating the symlink", || {
+                    retry(|| fs::symlinkat(&target[..], &*above, name))
+                })?;
+                self.shared.set_entry(above.as_fd(), &inode, dir, name);
+            }
+            _ => {
+                let e = io::Error::new(why.kind(), why.to_string());
+                return Err(Error::io("", "creating the hard link", e));
+            }
+        }
+        let what = format_args!("a copy instead of a hard link: {why}");
+        self.shared.problem(dir.path(name), what);
         Ok(())
     }
 
@@ -482,6 +530,10 @@ impl<'a, 'q> Walk<'a, 'q> {
                 return Ok(());
             }
         }
+        self.new_file(dir, name, inode)
+    }
+
+    fn new_file(&mut self, dir: &Arc<Dir>, name: &[u8], inode: &Inode) -> Result<()> {
         let task = Task::new(dir, name, *inode);
         let cut = self.image.map_once(inode).and_then(|map| {
             let extents = Extents::new(self.image, inode.nid(), map, 0..inode.size());
