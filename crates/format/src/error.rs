@@ -67,6 +67,9 @@ impl fmt::Display for Error {
                 write!(f, " {found:#x} is not known to this version")?
             }
             (Kind::Unsupported, None) => f.write_str(" is not known to this version")?,
+            (Kind::Corrupt, Some(found)) if self.expected.starts_with("0x") => {
+                write!(f, ": found {found:#x}")?
+            }
             (Kind::Corrupt, Some(found)) => write!(f, ": found {found}")?,
             (Kind::Corrupt, None) => {}
         }

@@ -160,7 +160,7 @@ impl Superblock {
             return Err(Error::bad(
                 "not an EROFS image, by its magic number",
                 raw.magic.get().into(),
-                "3774210530 (0xe0f5e1e2)",
+                "0xe0f5e1e2",
             ));
         }
         let incompat = raw.feature_incompat.get();

@@ -21,6 +21,7 @@ mod fingerprint;
 mod inode;
 pub(crate) mod marks;
 mod near;
+mod paths;
 mod report;
 mod shared;
 mod superblock;
@@ -62,7 +63,8 @@ pub fn check(image: &Image, options: &Options, mut progress: impl FnMut(&Totals)
     if options.fingerprints {
         fingerprint::check(image, options.worker_count(), &shared);
     }
-    let report = shared.into_report();
+    let mut report = shared.into_report();
+    paths::add(image, &mut report.findings);
     progress(&report.totals);
     report
 }
