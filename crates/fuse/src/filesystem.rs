@@ -30,6 +30,12 @@ pub trait Filesystem: Send + Sync {
         MAX_PAGES
     }
 
+    /// Returns true if mounts of the filesystem may be idmapped (Linux 6.12): it shows owners of files, decides nothing by the user
+    /// of a request, and is mounted with `default_permissions`, without which the kernel refuses the offer.
+    fn allows_idmapped_mounts(&self) -> bool {
+        false
+    }
+
     /// Creates the state with which one more thread reads files.
     fn reader(&self) -> Box<dyn Reader>;
 

@@ -42,8 +42,7 @@ const OFFER: Offer = Offer {
 };
 /// Largest buffer that a reply needs. Unit: bytes.
 pub const REPLY_MAX: usize = MAX_PAGES as usize * 4096;
-/// Extended attribute of the root with the counters. It is not listed. An attribute of the image with this name
-/// hides it.
+/// Extended attribute of the root with the counters. It is not listed, and hides an attribute of the image with this name.
 pub const STATS_XATTR: &[u8] = b"user.tuff.stats";
 
 /// State of one serving thread.
@@ -145,6 +144,10 @@ impl Handler {
 
     fn init<'a>(&self, request: &Request<'_>, out: &'a mut [u8]) -> Result<Reply<'a>> {
         let offer = Offer {
+            features: match self.fs.allows_idmapped_mounts() {
+                true => OFFER.features | init::ALLOW_IDMAP,
+                false => OFFER.features,
+            },
             max_pages: self.fs.max_pages(),
             ..OFFER
         };
@@ -198,12 +201,11 @@ impl Handler {
         let want: protocol::GetxattrIn = fields.structure()?;
         let name = fields.name()?;
         let node = request.header.node;
-        match self.fs.getxattr(node, name) {
-            Err(Errno::NODATA) if node == protocol::ROOT && name == STATS_XATTR => {
-                put_xattr(out, want.size, self.stats_text().as_bytes())
-            }
-            value => put_xattr(out, want.size, &value?),
+        // An attribute of that name in the image would pass for the counters.
+        if node == protocol::ROOT && name == STATS_XATTR {
+            return put_xattr(out, want.size, self.stats_text().as_bytes());
         }
+        put_xattr(out, want.size, &self.fs.getxattr(node, name)?)
     }
 
     /// Returns all counters, a name and a number per line.

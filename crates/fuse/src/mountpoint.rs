@@ -1,4 +1,4 @@
-//! Mounting and unmounting: with mount(2) as root, with `fusermount3` for all other users.
+//! Mounting and unmounting: with mount(2) as root, with `fusermount3` or the program that `FUSERMOUNT_PROG` names for all other users.
 
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
@@ -7,7 +7,7 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, UnmountFlags, fsconfig_create,
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
 };
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
@@ -128,6 +128,16 @@ fn direct(dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<Own
     Ok(fuse)
 }
 
+/// Program that mounts for users without privileges.
+const HELPER: &str = "fusermount3";
+/// Environment variable that names another one, as for libfuse.
+const HELPER_VARIABLE: &str = "FUSERMOUNT_PROG";
+
+fn helper() -> OsString {
+    let named = std::env::var_os(HELPER_VARIABLE).filter(|name| !name.is_empty());
+    named.unwrap_or_else(|| HELPER.into())
+}
+
 /// Mounts with `fusermount3`, which sends the connection over a socket. The helper inherits the socket as its
 /// standard input.
 fn through_helper(dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<OwnedFd> {
@@ -147,7 +157,8 @@ fn through_helper(dir: &Path, options: &MountOptions, read_only: bool) -> io::Re
     if options.allow_other {
         text.push_str(",allow_other");
     }
-    let mut child = Command::new("fusermount3")
+    let helper = helper();
+    let mut child = Command::new(&helper)
         .arg("-o")
         .arg(&text)
         .arg("--")
@@ -158,7 +169,10 @@ fn through_helper(dir: &Path, options: &MountOptions, read_only: bool) -> io::Re
         .map_err(|e| {
             io::Error::new(
                 e.kind(),
-                format!("fusermount3: {e}; install the package fuse3, or mount as root"),
+                match helper == HELPER {
+                    true => format!("{HELPER}: {e}; install the package fuse3, or mount as root"),
+                    false => format!("{}, of {HELPER_VARIABLE}: {e}", helper.display()),
+                },
             )
         })?;
     let received = receive(&ours);
@@ -166,7 +180,8 @@ fn through_helper(dir: &Path, options: &MountOptions, read_only: bool) -> io::Re
     match received? {
         Some(fuse) => Ok(fuse),
         None => Err(io::Error::other(format!(
-            "fusermount3 did not mount on {} ({status})",
+            "{} did not mount on {} ({status})",
+            helper.display(),
             dir.display()
         ))),
     }
@@ -225,7 +240,7 @@ pub fn detach(dir: &Path, how: Detach) -> io::Result<()> {
         };
         return Ok(rustix::mount::unmount(dir, flags)?);
     }
-    let mut command = Command::new("fusermount3");
+    let mut command = Command::new(helper());
     command.args(if how == Detach::Lazily {
         &["-u", "-z"][..]
     } else {
@@ -337,6 +352,16 @@ pub fn raise_read_ahead(device: (u32, u32), rings: bool) -> io::Result<u32> {
 pub fn device_known(dir: &Path) -> io::Result<(u32, u32)> {
     let flags = AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(CWD, dir, flags, StatxFlags::empty())?;
+    Ok((stat.stx_dev_major, stat.stx_dev_minor))
+}
+
+/// Returns the device number of the filesystem of an open file without a request to its server.
+///
+/// # Errors
+/// The kernel's.
+pub fn device_of(file: impl AsFd) -> io::Result<(u32, u32)> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(file, "", flags, StatxFlags::empty())?;
     Ok((stat.stx_dev_major, stat.stx_dev_minor))
 }
 

@@ -216,6 +216,10 @@ impl Filesystem for ImageFs {
         self.said(self.server.readlink(&inode))
     }
 
+    fn allows_idmapped_mounts(&self) -> bool {
+        true
+    }
+
     fn reader(&self) -> Box<dyn Reader> {
         Box::new(ImageReader {
             fs: self.clone(),

@@ -5,7 +5,7 @@
 //! 1. [`KernelErofs::attach_beneath`] puts the new mount below the one at a directory.
 //! 2. A lazy unmount removes the upper one. Files that are open there stay usable.
 
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::io::{Errno, Result};
@@ -111,7 +111,23 @@ impl KernelErofs {
 }
 
 /// Watch for the end of a filesystem. It does not keep the filesystem in use.
+///
+/// Its descriptor is readable once the filesystem has ended, and before the kernel gives its device number to another one. It can
+/// be sent to another process.
 pub struct EndWatch(OwnedFd);
+
+impl AsFd for EndWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Takes the descriptor of a watch that another process made.
+impl From<OwnedFd> for EndWatch {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
 
 impl EndWatch {
     /// Waits for the end of the filesystem.
