@@ -1,6 +1,8 @@
 //! Adds to an error what the user can do about it: an option, or the verb for the format that a wrong file has.
 
 use crate::file_kind::{FileKind, HEAD, is_image};
+use crate::next_command::shell_word;
+use std::io::Read;
 use std::path::Path;
 use tuff_erofs::{Error, Remedy};
 use tuff_format::superblock;
@@ -62,6 +64,8 @@ pub(crate) fn not_opened(e: Error, path: &Path, store: &dyn ReadAt) -> Error {
         FileKind::Tar | FileKind::Cpio | FileKind::Manifest => {
             format!("convert it with 'tuff build {name} IMAGE'")
         }
+        FileKind::AndroidSparse => simg2img(path),
+        FileKind::Compressed(_) if holds_image(path) => "decompress it: it holds one".to_owned(),
         FileKind::Compressed(_) => {
             "decompress it, or convert an archive with 'tuff build'".to_owned()
         }
@@ -93,8 +97,16 @@ pub(crate) fn not_an_archive(e: Error, path: &Path) -> Error {
     let Some(head) = store.and_then(|store| head(&store)) else {
         return e;
     };
+    let simg2img = simg2img(path);
     let advice = match FileKind::of(&head) {
+        Some(kind @ FileKind::Compressed(_)) if holds_image(path) => {
+            return Error::source(format_args!(
+                "{name}: is {} of an EROFS image, not an archive: decompress it, and build from the image",
+                kind.name()
+            ));
+        }
         Some(FileKind::Tar | FileKind::Cpio | FileKind::Compressed(_)) => return e,
+        Some(FileKind::AndroidSparse) => simg2img.as_str(),
         Some(FileKind::Manifest | FileKind::Text) => "read a manifest with --source-type manifest",
         Some(FileKind::Filesystem(_)) => "mount or unpack it, and build from the directory",
         Some(FileKind::Partitions(_)) => "mount a partition, and build from the directory",
@@ -106,11 +118,30 @@ pub(crate) fn not_an_archive(e: Error, path: &Path) -> Error {
     };
     match FileKind::of(&head) {
         Some(kind) => Error::source(format_args!(
-            "{name}: is {}, not an archive: {advice}",
+            "{name}: is {}, which is no source of an image: {advice}",
             kind.name()
         )),
         None => Error::source(format_args!("{e}; if it is not an archive, {advice}")),
     }
+}
+
+/// Advice for an Android sparse image.
+fn simg2img(path: &Path) -> String {
+    let word = shell_word(path);
+    format!("convert it with 'simg2img {word} IMAGE'")
+}
+
+/// Returns true if the compressed file at `path` begins with an EROFS image.
+fn holds_image(path: &Path) -> bool {
+    let Ok(file) = std::fs::File::open(path) else {
+        return false;
+    };
+    let Ok((_, content)) = tuff_mkfs::source::compressed::open("", file) else {
+        return false;
+    };
+    let mut head = Vec::new();
+    let read = content.take(4096).read_to_end(&mut head);
+    read.is_ok() && is_image(&head)
 }
 
 /// The error for a file of a known format that is named as a volume. None for other files, and for those with the superblock of a
@@ -127,7 +158,9 @@ pub(crate) fn not_a_volume(path: &Path, has_superblock: bool) -> Option<Error> {
         FileKind::Tar | FileKind::Cpio | FileKind::Compressed(_) | FileKind::Archive(_) => {
             "unpack it, and copy the directory with 'tuff volume import'"
         }
-        FileKind::Filesystem(_) => "mount it, and copy its files with 'tuff volume import'",
+        FileKind::Filesystem(_) | FileKind::AndroidSparse => {
+            "mount it, and copy its files with 'tuff volume import'"
+        }
         FileKind::Partitions(_) => "name the device of a partition",
         FileKind::Stream => "apply it with 'tuff volume receive'",
         // A volume may be damaged so that it looks like these.

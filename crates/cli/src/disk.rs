@@ -3,7 +3,7 @@
 use crate::file_kind::is_image;
 use crate::remote;
 use crate::signing;
-use crate::text::{hex, parse_root};
+use crate::text::{escaped_line, hex, parse_root};
 use crate::units::size;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -156,7 +156,7 @@ impl DiskSummary {
         let mut text = String::new();
         // Writing to a String cannot fail.
         let mut line = |name: &str, value: String| {
-            let _ = writeln!(text, "{name:<12} {value}");
+            let _ = writeln!(text, "{name:<12} {}", escaped_line(value));
         };
         for partition in self.table.iter().flat_map(|table| &table.partitions) {
             let len = size(partition.range.end - partition.range.start);

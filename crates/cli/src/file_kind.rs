@@ -26,6 +26,8 @@ pub(crate) enum FileKind {
     Tar,
     /// Cpio archive in the newc format.
     Cpio,
+    /// Image in the sparse format of Android, which lists the ranges that hold data.
+    AndroidSparse,
     /// Compressed file of any content.
     Compressed(&'static str),
     /// Archive that is not a source of images.
@@ -47,6 +49,7 @@ impl FileKind {
             Self::Stream => "a stream of a snapshot",
             Self::Profile => "a profile",
             Self::HashTree => "a dm-verity hash tree",
+            Self::AndroidSparse => "an Android sparse image",
             Self::Tar => "a tar",
             Self::Cpio => "a cpio archive",
             Self::Manifest => "an mtree manifest",
@@ -158,6 +161,7 @@ const SIGNATURES: &[(usize, &[u8], FileKind)] = &[
         b"\xfc\x4e\x2b\xa9",
         FileKind::Other("a member of a RAID array"),
     ),
+    (0, b"\x3a\xff\x26\xed", FileKind::AndroidSparse),
     (0, b"hsqs", FileKind::Filesystem("a SquashFS image")),
     (0, b"TUFFIPLF", FileKind::Volume),
     (0, b"TUFFSEND", FileKind::Stream),

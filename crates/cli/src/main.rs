@@ -16,20 +16,10 @@
 //!
 //! Under the names of other tools, and as verbs of those names, it has their codes: 0 and 1.
 
-// The macros of the standard library panic if standard error cannot be written, such as to a full disk. Here only the
-// exit code remains.
+// The macro of the standard library panics if standard error cannot be written, such as to a full disk, and prints names of files
+// as they are.
 macro_rules! eprintln {
-    ($($what:tt)*) => {{
-        let _ = std::io::Write::write_fmt(
-            &mut std::io::stderr(),
-            format_args!("{}\n", format_args!($($what)*)),
-        );
-    }};
-}
-macro_rules! eprint {
-    ($($what:tt)*) => {{
-        let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!($($what)*));
-    }};
+    ($($what:tt)*) => { $crate::out::error_line(format_args!($($what)*)) };
 }
 
 mod advice;
@@ -56,10 +46,12 @@ mod signing;
 mod sink;
 mod text;
 mod units;
+mod usage;
 
 use clap::{CommandFactory, FromArgMatches};
 use cli::{Cli, Verb};
 use cmd::compat::{self, Tool};
+use cmd::mount::helper::{self, Helper};
 use help::Detail;
 use signal_hook::consts::SIGXFSZ;
 use std::ffi::OsString;
@@ -75,8 +67,18 @@ fn main() -> ExitCode {
     if let Some(tool) = args.first().and_then(|program| Tool::of(program)) {
         return compat::run(tool, &args[1..]);
     }
+    let args = match helper::of_mount(&args) {
+        Some(Helper::Mount(args)) => args,
+        Some(Helper::Fake) => return ExitCode::SUCCESS,
+        None => args,
+    };
     let command = help::command(Cli::command(), Detail::of(&args));
-    let cli = Cli::from_arg_matches(&command.get_matches_from(args)).unwrap_or_else(|e| e.exit());
+    let matches = command.clone().try_get_matches_from(&args);
+    let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match cli {
+        Ok(cli) => cli,
+        Err(e) => return usage::refuse(e, command, &args),
+    };
     let result = match cli.verb {
         Verb::Build(args) => cmd::build_image::run(*args),
         Verb::Disk(args) => cmd::build_image::disk::run(*args),
@@ -122,8 +124,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(e) if out::reader_left(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            // Names of files may contain line feeds.
-            eprintln!("tuff: {}", text::escaped_line(&advice::message(&e)));
+            eprintln!("tuff: {}", advice::message(&e));
             ExitCode::from(exit_code(&e))
         }
     }

@@ -1,6 +1,8 @@
 //! Suggestion of the next command, for people at a terminal.
 
+use crate::text::{escaped, is_hidden};
 use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Returns the line that suggests a command, if standard output is a terminal. Verbs call it where they print a summary.
@@ -11,11 +13,15 @@ pub(crate) fn line(command: impl std::fmt::Display) -> Option<String> {
 
 /// Quotes a path for a shell.
 pub(crate) fn shell_word(path: &Path) -> String {
+    let bytes = path.as_os_str().as_bytes();
     let text = path.to_string_lossy();
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+:=@%,".contains(c);
     match !text.is_empty() && text.chars().all(is_plain) && !text.starts_with('-') {
         true => text.into_owned(),
         false if text.starts_with('-') => shell_word(&Path::new(".").join(path)),
+        false if text.chars().any(is_hidden) => {
+            format!("$'{}'", escaped(bytes).replace('\'', "\\'"))
+        }
         false => format!("'{}'", text.replace('\'', "'\\''")),
     }
 }
@@ -32,6 +38,7 @@ mod tests {
             ("a b", "'a b'"),
             ("it's", r"'it'\''s'"),
             ("", "''"),
+            ("a'\u{1b}\n\\", r"$'a\'\x1b\n\\'"),
         ] {
             assert_eq!(shell_word(Path::new(path)), word);
         }

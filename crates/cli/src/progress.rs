@@ -1,5 +1,6 @@
 //! Progress on a terminal or as JSON events, and handling of ^C.
 
+use crate::text::escaped_line;
 use crate::units::size;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -241,7 +242,7 @@ impl Display {
         if let Ok(style) = ProgressStyle::with_template(SPINNER) {
             bar.set_style(style);
         }
-        bar.set_message(state().stage);
+        bar.set_message(escaped_line(state().stage));
         let draws = show == Show::Auto && std::io::stderr().is_terminal();
         if draws {
             bar.set_draw_target(ProgressDrawTarget::stderr());
@@ -285,7 +286,7 @@ fn draw(state: &dyn Fn() -> State, bar: &ProgressBar, done: &AtomicBool) {
                 bar.set_style(style);
             }
         }
-        bar.set_message(message(&s));
+        bar.set_message(escaped_line(message(&s)));
         // Rate and remaining time refer to the current stage, from its first bytes.
         let stage = Some((s.stage.clone(), has_share(&s)));
         if counted != stage {
@@ -315,7 +316,7 @@ fn report(state: &dyn Fn() -> State, done: &AtomicBool) {
             if let Some(entries) = s.entries {
                 event["entries"] = entries.into();
             }
-            eprintln!("{event}");
+            eprintln!("{}", crate::text::json(&event));
         }
         thread::park_timeout(DRAW);
     }
@@ -328,7 +329,7 @@ const DRAW: Duration = Duration::from_millis(100);
 const REPORT: Duration = Duration::from_millis(500);
 
 const WIDE: &str = "{msg:7} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}";
-const MEDIUM: &str = "{msg:7} {wide_bar} {percent:>3}% eta {eta}";
+const MEDIUM: &str = "{msg:7} {wide_bar} {percent:>3}% {bytes_per_sec} eta {eta}";
 const NARROW: &str = "{msg:7} {percent:>3}%";
 const SPINNER: &str = "{spinner} {msg} {elapsed}";
 const RATE: &str = "{spinner} {msg} {bytes_per_sec} {elapsed}";

@@ -2,10 +2,21 @@
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
+use std::fmt::{self, Write};
 use tuff_erofs::read::FileType;
 use tuff_erofs::verity::Root;
 
-/// Appends `bytes` as one line: control characters, backslashes and invalid UTF-8 are escaped as in C.
+/// Returns true for characters that a terminal or a browser obeys, or that nobody sees: control characters, line and paragraph
+/// separators, and invisible characters of format, among them those that change the direction of text.
+pub(crate) fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// Appends `bytes` as one line: hidden characters, backslashes and invalid UTF-8 are escaped as in C.
 pub(crate) fn escape(bytes: &[u8], out: &mut String) {
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
@@ -14,7 +25,7 @@ pub(crate) fn escape(bytes: &[u8], out: &mut String) {
                 '\t' => out.push_str("\\t"),
                 '\r' => out.push_str("\\r"),
                 '\\' => out.push_str("\\\\"),
-                c if c.is_control() || ('\u{2028}'..='\u{202e}').contains(&c) => {
+                c if is_hidden(c) => {
                     let mut buf = [0; 4];
                     for b in c.encode_utf8(&mut buf).bytes() {
                         out.push_str(&format!("\\x{b:02x}"));
@@ -44,16 +55,50 @@ pub(crate) fn escaped_path(path: &[u8]) -> String {
     }
 }
 
-/// Escapes control characters, so that the text is one line and does not affect a terminal; backslashes are kept.
-pub(crate) fn escaped_line(text: &str) -> String {
-    let clean = |c: char| -> String {
-        if c.is_control() {
-            c.escape_default().to_string()
-        } else {
-            c.to_string()
+/// Writer of text that becomes a part of one line: hidden characters are escaped, backslashes are kept. Everything that the
+/// command prints passes through it, so that no name affects a terminal.
+pub(crate) struct Line<W>(pub(crate) W);
+
+impl<W: fmt::Write> fmt::Write for Line<W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if text.bytes().all(|b| matches!(b, b' '..=b'~')) {
+            return self.0.write_str(text);
         }
-    };
-    text.chars().map(clean).collect()
+        text.chars().try_for_each(|c| match is_hidden(c) {
+            true => write!(self.0, "{}", c.escape_default()),
+            false => self.0.write_char(c),
+        })
+    }
+}
+
+/// Escapes hidden characters, so that the text is one line and does not affect a terminal; backslashes are kept.
+pub(crate) fn escaped_line(text: impl fmt::Display) -> String {
+    let mut out = Line(String::new());
+    // Writing to a String cannot fail.
+    let _ = write!(out, "{text}");
+    out.0
+}
+
+/// Formats a value as one line of JSON. Hidden characters are escaped, so that no name affects a terminal.
+pub(crate) fn json(value: &Value) -> String {
+    let text = value.to_string();
+    if !text.chars().any(is_hidden) {
+        return text;
+    }
+    let mut out = String::with_capacity(text.len() + 64);
+    for c in text.chars() {
+        // These characters occur in strings only.
+        match is_hidden(c) {
+            true => {
+                let mut units = [0; 2];
+                for unit in c.encode_utf16(&mut units) {
+                    out.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+            false => out.push(c),
+        }
+    }
+    out
 }
 
 /// Adds bytes to a JSON object as a string. Bytes that are not UTF-8 are also added in hexadecimal as `KEY_hex`.
@@ -155,6 +200,40 @@ mod tests {
     fn strange_names_stay_on_one_line_and_differ() {
         assert_eq!(escaped("grün und blau".as_bytes()), "grün und blau");
         assert_eq!(escaped(b"a\nb\\n\x1b\xff\x7f"), r"a\nb\\n\x1b\xff\x7f");
+    }
+
+    /// One character of each kind that a terminal obeys or does not show.
+    const HIDDEN: &str = "\x01\x1b\x7f\u{80}\u{9b}\u{ad}\u{61c}\u{180e}\u{200b}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202e}\
+        \u{2060}\u{2066}\u{2069}\u{206f}\u{feff}\u{fff9}\u{1d173}\u{e0001}\u{e007f}";
+
+    #[test]
+    fn hidden_characters_are_escaped_in_names_lines_and_json() {
+        for c in HIDDEN.chars() {
+            let name = format!("a{c}b");
+            let bytes: String = c
+                .to_string()
+                .bytes()
+                .map(|b| format!("\\x{b:02x}"))
+                .collect();
+            assert_eq!(escaped(name.as_bytes()), format!("a{bytes}b"));
+            assert_eq!(escaped_line(&name), format!("a\\u{{{:x}}}b", u32::from(c)));
+            let shown = json(&Value::from(name.as_str()));
+            assert!(shown.bytes().all(|b| matches!(b, b' '..=b'~')), "{shown}");
+            assert_eq!(serde_json::from_str::<String>(&shown).unwrap(), name);
+        }
+        assert_eq!(
+            json(&Value::from("\u{7f}\u{9b}\u{2066}\u{e0001}")),
+            r#""\u007f\u009b\u2066\udb40\udc01""#
+        );
+        assert_eq!(escaped_line("a\nb\tc\\d"), r"a\nb\tc\d");
+    }
+
+    #[test]
+    fn letters_of_all_scripts_are_shown_as_they_are() {
+        let name = "größe 日本 한글 עברית عربي ❤\u{fe0f} 🎉";
+        assert_eq!(escaped(name.as_bytes()), name);
+        assert_eq!(escaped_line(name), name);
+        assert_eq!(json(&Value::from(name)), format!("\"{name}\""));
     }
 
     #[test]

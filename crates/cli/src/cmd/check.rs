@@ -5,7 +5,7 @@ mod disk;
 use crate::image::{ImageArgs, OpenArgs};
 use crate::out::Out;
 use crate::progress::{Meter, Show};
-use crate::units::size;
+use crate::units::{counted, size};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use tuff_erofs::check::{self, Options, Report, Severity};
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     drop(meter);
     let seconds = start.elapsed().as_secs_f64();
     if args.json {
-        out.line(report_json(&report, disk.as_ref(), seconds))?;
+        out.json(&report_json(&report, disk.as_ref(), seconds))?;
     } else {
         text(&report, disk.as_ref(), args.quiet, seconds, &mut out)?;
     }
@@ -129,13 +129,11 @@ fn text(
     out: &mut Out,
 ) -> Result<()> {
     for finding in &report.findings {
-        out.line(crate::text::escaped_line(&finding.to_string()))?;
+        out.line(finding)?;
     }
     if report.dropped > 0 {
-        out.line(format_args!(
-            "{} more findings are not shown",
-            report.dropped
-        ))?;
+        let more = counted(report.dropped, "finding");
+        out.line(format_args!("not shown: {more}"))?;
     }
     if quiet {
         return Ok(());
@@ -165,7 +163,10 @@ fn text(
         return out.line("clean");
     }
     out.line(format_args!(
-        "{errors} errors, {warnings} warnings, {notes} notes"
+        "{}, {}, {}",
+        counted(errors, "error"),
+        counted(warnings, "warning"),
+        counted(notes, "note")
     ))
 }
 

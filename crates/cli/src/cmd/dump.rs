@@ -74,7 +74,7 @@ fn print(args: &Args) -> Result<ExitCode> {
                 ));
             }
             if args.json {
-                out.line(item_json(&item))?;
+                out.json(&item_json(&item))?;
             } else {
                 item_text(&item, &mut out)?;
             }
@@ -83,7 +83,7 @@ fn print(args: &Args) -> Result<ExitCode> {
     if args.inode.is_none() {
         for table in SpaceTable::of(&image, &regions.list) {
             if args.json {
-                out.line(table_json(&table))?;
+                out.json(&table_json(&table))?;
             } else {
                 table_text(&table, &mut out)?;
             }

@@ -50,7 +50,7 @@ fn print(args: &Args) -> Result<ExitCode> {
                 let mut object = line.json();
                 let fields = object.as_object_mut().expect("a line is an object");
                 put_bytes(fields, "path", path.as_bytes());
-                return out.line(object);
+                return out.json(&object);
             }
             out.line(line.text())
         })?;

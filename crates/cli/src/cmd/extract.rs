@@ -4,8 +4,8 @@ use crate::image::ImageArgs;
 use crate::out::Out;
 use crate::progress::{Meter, Show, on_signal};
 use crate::select::{Selected, select};
-use crate::text::{escaped_line, escaped_path, put_bytes};
-use crate::units::size;
+use crate::text::{escaped_path, put_bytes};
+use crate::units::{counted, size};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -130,14 +130,10 @@ fn extract_image(args: &Args) -> Result<ExitCode> {
     let seconds = start.elapsed().as_secs_f64();
     let mut out = Out::new();
     if args.json {
-        out.line(summary_json(&report, seconds))?;
+        out.json(&summary_json(&report, seconds))?;
     } else {
         for problem in &report.problems {
-            eprintln!(
-                "tuff: {}: {}",
-                escaped_path(&problem.path),
-                escaped_line(&problem.what)
-            );
+            eprintln!("tuff: {}: {}", escaped_path(&problem.path), problem.what);
         }
         if report.dropped > 0 {
             eprintln!("tuff: {} more problems are not shown", report.dropped);
@@ -207,7 +203,7 @@ fn summary_text(report: &Report, seconds: f64, out: &mut Out) -> Result<()> {
     }
     let problems = report.problems.len() as u64 + report.dropped;
     if problems > 0 {
-        out.line(format_args!("{problems} problems"))?;
+        out.line(counted(problems, "problem"))?;
     }
     Ok(())
 }

@@ -60,7 +60,7 @@ fn print(args: &Args) -> Result<ExitCode> {
         if let Some(layout) = &layout {
             layout_json(layout, &mut object);
         }
-        out.line(Value::Object(object))?;
+        out.json(&Value::Object(object))?;
     } else {
         superblock_text(&image, &mut out)?;
         for partition in disk.iter().flat_map(|disk| &disk.table().partitions) {

@@ -141,7 +141,7 @@ impl Lister<'_> {
         let name = if name.is_empty() { b"/" } else { name };
         if self.args.json {
             let object = self.object(name, inode)?;
-            return self.out.line(Value::Object(object));
+            return self.out.json(&Value::Object(object));
         }
         let mut line = String::new();
         if self.args.inode {

@@ -19,7 +19,7 @@ pub(crate) struct Args {
 }
 
 /// Environment variable that every verb obeys.
-const NO_COLOR: (&str, &str) = ("NO_COLOR", "Disables colors in help and usage errors.");
+const NO_COLOR: (&str, &str) = ("NO_COLOR", "Disables colors in help.");
 
 /// Writes the pages of `command` and of its verbs.
 pub(crate) fn run(args: &Args, command: Command) -> Result<ExitCode> {

@@ -3,6 +3,7 @@
 mod args;
 pub(super) mod background;
 mod exported;
+pub(crate) mod helper;
 pub(super) mod kernel;
 pub(super) mod lifetime;
 mod options;
@@ -14,13 +15,14 @@ use crate::advice;
 use crate::counters_socket::{self, Device};
 use crate::disk;
 use crate::image::{OnMend, OpenArgs};
+use crate::next_command::shell_word;
 use crate::remote::{self, RemoteImage};
 use crate::sink::keep;
 use background::Role;
 use lifetime::{Lifetime, Save, Signals, serve_metrics};
 use options::Mounting;
 use profile::Recording;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,6 +48,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(exported::mount_from_input(args, &mounting));
     }
     let role = Role::of_this_process(args.foreground);
+    // Before anything is downloaded or opened.
+    check_directory(&args.dir)?;
     if role == Role::Starter && args.kernel && !remote::is_url(&args.image.image) {
         let mut open = args.image.open.clone();
         mounting.apply(&mut open);
@@ -69,6 +73,22 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match role {
         Role::Starter => background::start(),
         Role::Server { in_background } => serve(args, &mounting, in_background),
+    }
+}
+
+/// Fails if there is no directory to mount on.
+fn check_directory(dir: &Path) -> Result<()> {
+    match std::fs::metadata(dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            let what = format!(
+                "no such directory; create it first: mkdir {}",
+                shell_word(dir)
+            );
+            let e = std::io::Error::new(e.kind(), what);
+            Err(Error::io(dir.display(), "cannot mount", e))
+        }
+        // The mount reports other errors. A directory whose server is dead has some.
+        _ => Ok(()),
     }
 }
 
@@ -150,12 +170,12 @@ impl Mount<'_> {
         };
         let how = mount.session.summary.clone();
         let nothing: Save = Arc::new(|| Ok(()));
-        let (dir, device) = (mount.dir, mount.device);
+        let (dir, device, end) = (mount.dir, mount.device, mount.end);
         let life = Lifetime::start(signals, mount.session, dir.clone(), &self.log, nothing)?;
         life.or_detach(serve_metrics(args.metrics, args.verbose, &handler))?;
         let counters = Arc::clone(&handler);
         // Without counters the mount is as good.
-        let _ = counters_socket::serve(device, move || counters.stats_text());
+        let _ = counters_socket::serve(device, end, move || counters.stats_text());
         life.beside(prefetch)?;
         let swap = life.or_detach(self.swap(store, &handler, (dir, device)))?;
         if args.verbose {

@@ -172,7 +172,7 @@ impl Copied<'_> {
         let names: Vec<_> = names.collect();
         let mut out = Out::new();
         if args.json {
-            out.line(json!({
+            out.json(&json!({
                 "event": "done",
                 "url": location.to_string(),
                 "file": args.file.to_string_lossy(),

@@ -129,7 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let pushed = upload(&location, &layers, &options, show)?;
     let mut out = Out::new();
     match show {
-        Show::Json => out.line(object(&location, &pushed))?,
+        Show::Json => out.json(&object(&location, &pushed))?,
         Show::Auto => lines(&location, &pushed, &mut out)?,
         Show::Quiet => {}
     }

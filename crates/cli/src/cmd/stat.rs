@@ -42,7 +42,7 @@ fn print(args: &Args) -> Result<ExitCode> {
     for (i, path) in args.paths.iter().enumerate() {
         let found = entry(&image, path, args.dereference)?;
         if args.json {
-            out.line(Value::Object(object(&image, &found, args.extents)?))?;
+            out.json(&Value::Object(object(&image, &found, args.extents)?))?;
         } else {
             if i > 0 {
                 out.line("")?;

@@ -4,12 +4,15 @@ use super::umount::mounted;
 use crate::counters_socket;
 use crate::out::Out;
 use crate::units::{percent, size};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use serde_json::{Map, Value};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tuff_erofs::{Error, Result};
 use tuff_fuse::handler::STATS_XATTR;
-use tuff_fuse::mountpoint;
+use tuff_fuse::mountpoint::{self, FSTYPE};
 
 /// Show the counters of a mount that tuff serves
 ///
@@ -28,29 +31,20 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let dir = mounted(&args.dir)?;
-    let failed = |e: rustix::io::Errno| match e {
-        rustix::io::Errno::NODATA => Error::usage(format_args!(
-            "{}: mounted by the kernel, which keeps no counters; mount it without --kernel",
-            dir.display()
-        )),
-        e => Error::io(dir.display(), "cannot read the counters", e.into()),
-    };
-    // The kernel's mount may take the place of the one with the attribute meanwhile.
-    let text = from_attribute(&dir).or_else(|e| from_server(&dir).ok_or(e));
-    let text = text.map_err(failed)?;
+    let text = counters(&args.dir)?;
+    let pairs = pairs(&text);
     let mut out = Out::new();
     if args.json {
-        let pairs = text.lines().filter_map(|line| {
-            let (name, number) = line.split_once(' ')?;
-            Some((name.to_owned(), Value::from(number.parse::<u64>().ok()?)))
-        });
-        out.line(Value::Object(pairs.collect::<Map<_, _>>()))?;
+        let pairs = pairs.map(|(name, number)| (name.to_owned(), Value::from(number)));
+        out.json(&Value::Object(pairs.collect::<Map<_, _>>()))?;
     } else {
-        out.bytes(text.as_bytes())?;
+        for (name, number) in pairs {
+            out.line(format_args!("{name} {number}"))?;
+        }
         let rows = read_sizes(&text);
         if !rows.is_empty() {
-            out.line("\nreads by size")?;
+            out.line("")?;
+            out.line("reads by size")?;
         }
         for row in rows {
             out.line(row)?;
@@ -60,16 +54,52 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the counters of a mount by the kernel, if its server keeps them.
-fn from_server(dir: &Path) -> Option<String> {
-    let mount = mountpoint::find(dir).ok()??;
-    counters_socket::read(mount.device).ok()
+/// Names and numbers of counters. Other lines are none: every user can mount a filesystem of this type.
+fn pairs(text: &str) -> impl Iterator<Item = (&str, u64)> {
+    text.lines().filter_map(|line| {
+        let (name, number) = line.split_once(' ')?;
+        let is_name = !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic());
+        Some((is_name.then_some(name)?, number.parse().ok()?))
+    })
 }
 
-fn from_attribute(dir: &Path) -> rustix::io::Result<String> {
+/// Returns the counters of the mount at `dir`.
+fn counters(dir: &Path) -> Result<String> {
+    let shown = dir.display();
+    let failed = |e: Errno| Error::io(&shown, "cannot read the counters", e.into());
+    for _ in 0..100 {
+        let dir = mounted(dir)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // Holds the filesystem, so that its device number is not given to another one.
+        let held = rustix::fs::open(&dir, flags, Mode::empty()).map_err(failed)?;
+        let device = mountpoint::device_of(&held).map_err(|e| failed(errno(&e)))?;
+        let found = mountpoint::find(&dir).map_err(|e| failed(errno(&e)))?;
+        // The kernel's mount may take the place of the first one meanwhile.
+        let Some(mount) = found.filter(|mount| mount.device == device) else {
+            continue;
+        };
+        if mount.fstype == FSTYPE {
+            return from_attribute(&held).map_err(failed);
+        }
+        return counters_socket::read(device).ok_or_else(|| {
+            Error::usage(format_args!(
+                "{shown}: mounted by the kernel, which keeps no counters; mount it without --kernel"
+            ))
+        });
+    }
+    Err(failed(Errno::AGAIN))
+}
+
+fn errno(e: &std::io::Error) -> Errno {
+    Errno::from_io_error(e).unwrap_or(Errno::IO)
+}
+
+fn from_attribute(root: &OwnedFd) -> rustix::io::Result<String> {
     // Largest value of an attribute.
     let mut value = vec![0; 64 << 10];
-    let n = rustix::fs::getxattr(dir, STATS_XATTR, &mut value[..])?;
+    // The descriptor itself is none for reading.
+    let path = format!("/proc/self/fd/{}", root.as_raw_fd());
+    let n = rustix::fs::getxattr(path, STATS_XATTR, &mut value[..])?;
     Ok(String::from_utf8_lossy(&value[..n]).into_owned())
 }
 
@@ -98,6 +128,13 @@ fn read_sizes(counters: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_that_are_no_counters_are_not_printed() {
+        let text = "reads 1\n\x1b[2Jreads 2\nreads x\nreads -1\n 5\nreads\nwrites 3\n";
+        let found: Vec<_> = pairs(text).collect();
+        assert_eq!(found, [("reads", 1), ("writes", 3)]);
+    }
 
     #[test]
     fn reads_by_size_are_shares_of_all_reads() {

@@ -1,6 +1,7 @@
 //! `tuff suggest`: compares build options on a sample of a tree.
 
 use super::build_image::{parse_kernel, preset};
+use crate::next_command::shell_word;
 use crate::out::Out;
 use crate::progress::{Meter, Show, set_on_signal};
 use crate::units::{parse_size, size};
@@ -62,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             "tuff build --kernel {} {} {} IMAGE",
             args.kernel,
             preset::arguments(&e.preset),
-            args.dir.display()
+            shell_word(&args.dir)
         )
     };
     if args.json {
@@ -77,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let picks: serde_json::Map<String, serde_json::Value> = (picks.iter())
             .map(|(what, e)| ((*what).to_owned(), line(e).into()))
             .collect();
-        out.line(json!({"files": sampled.files, "bytes": sampled.bytes, "sample_bytes": sampled.sample_bytes,
+        out.json(&json!({"files": sampled.files, "bytes": sampled.bytes, "sample_bytes": sampled.sample_bytes,
             "estimates": rows, "recommended": picks}))?;
         return out.finish().map(|()| ExitCode::SUCCESS);
     }

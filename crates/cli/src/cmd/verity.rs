@@ -208,7 +208,7 @@ fn add(
     let tree = tree?;
     let mut out = Out::new();
     match work.show() {
-        Show::Json => out.line(tree_json(&tree))?,
+        Show::Json => out.json(&tree_json(&tree))?,
         Show::Auto => {
             lines(&tree, &mut out)?;
             let separate = into.map(|into| format!("--tree {} ", shell_word(into)));
@@ -252,7 +252,7 @@ fn show(image: &Path, tree: Option<PathBuf>, as_json: bool) -> Result<ExitCode> 
     let stated = verity::stated(&*store, &*tree, at).map_err(|e| e.within(place.display()))?;
     let mut out = Out::new();
     if as_json {
-        out.line(tree_json(&stated))?;
+        out.json(&tree_json(&stated))?;
     } else {
         lines(&stated, &mut out)?;
         let tree = escaped(place.as_os_str().as_encoded_bytes());
@@ -485,7 +485,7 @@ impl<'a> Report<'a> {
         let sound = damage.is_none();
         let total = self.verified.header().data_len();
         if self.work.json {
-            self.out.line(json!({
+            self.out.json(&json!({
                 "sound": sound, "bytes": total, "repaired_blocks": self.repaired, "fec_roots": self.verified.roots(),
                 "damaged": self.stretches, "affected": self.hits, "incomplete": self.rest,
             }))?;

@@ -60,6 +60,11 @@ pub(super) const NOTIFY: (&str, &str) = (
     "Socket of the service manager, which is told when the mount is ready.",
 );
 
+pub(super) const HELPER: (&str, &str) = (
+    "FUSERMOUNT_PROG",
+    "Program that mounts and unmounts for users without privileges (default: fusermount3).",
+);
+
 pub(super) const NONE: Topic = Topic {
     path: "",
     common: &[],

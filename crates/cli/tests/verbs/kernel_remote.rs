@@ -431,3 +431,70 @@ fn a_kernel_mount_is_replaced_when_the_image_is_complete() {
 fn a_fuse_mount_is_replaced_when_the_image_is_complete() {
     is_replaced_when_complete("swap-fuse", &[]);
 }
+
+/// Device number of the visible mount at a directory, as the table of mounts has it.
+fn device_at(dir: &Path) -> String {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let lines = table
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>());
+    let found = lines.filter(|words| Path::new(words[4]) == dir).last();
+    found.unwrap()[2].to_owned()
+}
+
+#[test]
+fn counters_are_those_of_the_mount_also_after_its_device_number_was_that_of_another() {
+    if !kernel_can_mount() {
+        return;
+    }
+    let (first, second) = (Place::new("counters-first"), Place::new("counters-second"));
+    image(&first);
+    fs::create_dir(second.path("tree")).unwrap();
+    fs::write(second.path("tree/small"), "small").unwrap();
+    second.text(&["build", "-q", "tree", "i"]);
+    let sizes = [&first, &second].map(|place| fs::metadata(place.path("i")).unwrap().len());
+    assert_ne!(sizes[0], sizes[1]);
+    let size_of = |place: &Place| {
+        let text = place.text(&["stats", "mnt"]);
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("remote_size_bytes "));
+        line.unwrap()
+            .split(' ')
+            .nth(1)
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    // The kernel gives the smallest free number. One that is smaller than that of the first mount is kept for the export of the
+    // second image, which is mounted before the image.
+    let small = Place::new("counters-small");
+    fs::create_dir(small.path("mnt")).unwrap();
+    let tmpfs = ["-t", "tmpfs", "small"];
+    let held = Command::new("mount")
+        .args(tmpfs)
+        .arg(small.path("mnt"))
+        .status();
+    assert!(held.unwrap().success());
+    let server = serve(&first, Duration::from_millis(5));
+    let replaced = Daemon::start(&first, &server.url("/i"), &["--kernel", "--fill"]);
+    let before = device_at(&replaced.dir());
+    // The kernel's mount of the complete image frees the number of the mount that it replaces.
+    wait_for("the replacement", || {
+        (device_at(&replaced.dir()) != before).then_some(())
+    });
+    let freed = Command::new("umount").arg(small.path("mnt")).status();
+    assert!(freed.unwrap().success());
+    let other = serve(&second, Duration::ZERO);
+    let options = ["--kernel", "--cache-max", "4K"];
+    let mount = Daemon::start(&second, &other.url("/i"), &options);
+    if device_at(&mount.dir()) != before {
+        skipped("the kernel gave the device number to another mount");
+    }
+    for _ in 0..20 {
+        assert_eq!(size_of(&second), sizes[1]);
+        assert_eq!(size_of(&first), sizes[0]);
+    }
+    mount.umount();
+    replaced.umount();
+}

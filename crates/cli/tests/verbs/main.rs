@@ -13,6 +13,7 @@ mod explore;
 mod faults;
 mod help;
 mod hostile;
+mod hostile_names;
 mod judge;
 #[cfg(feature = "remote")]
 mod kernel_devices;

@@ -1,6 +1,6 @@
 //! `mount`, `umount` and `stats`, from the command to the end of the server.
 
-use crate::common::{Place, code, is_root, skipped, stderr, text};
+use crate::common::{Place, code, is_root, skipped, stderr, text, tool};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -513,7 +513,221 @@ fn users_without_rights_mount_through_the_helper() {
             "only the one who mounted it may look"
         );
     }
-    let out = program::retry_busy(&mut command(&["umount", "mnt"]));
+    // The helper of the environment unmounts, and mounts.
+    let helper = stage.0.path("helper");
+    fs::write(
+        &helper,
+        "#!/bin/sh\necho used >> helped\nexec fusermount3 \"$@\"\n",
+    )
+    .unwrap();
+    permit(&helper, 0o755);
+    std::os::unix::fs::chown(&stage.0.0, nobody, nobody).unwrap();
+    let out = program::retry_busy(command(&["umount", "mnt"]).env("FUSERMOUNT_PROG", &helper));
     assert_eq!(code(&out), 0, "{}", stderr(&out));
     assert!(!stage.mounted());
+    let helped = || {
+        fs::read_to_string(stage.0.path("helped"))
+            .unwrap_or_default()
+            .lines()
+            .count()
+    };
+    let before = helped();
+    assert!(before >= 1);
+    let out = command(&["mount", "i", "mnt"])
+        .env("FUSERMOUNT_PROG", &helper)
+        .output()
+        .unwrap();
+    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    assert_eq!(helped(), before + 1);
+    let out = program::retry_busy(&mut command(&["umount", "mnt"]));
+    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    let out = command(&["mount", "i", "mnt"])
+        .env("FUSERMOUNT_PROG", "/no/helper")
+        .output()
+        .unwrap();
+    assert_eq!(code(&out), 5);
+    assert!(
+        stderr(&out).contains("/no/helper, of FUSERMOUNT_PROG: "),
+        "{}",
+        stderr(&out)
+    );
+}
+
+#[test]
+fn an_attribute_of_the_image_does_not_pass_for_the_counters() {
+    let Some(stage) = Stage::new("fake-counters") else {
+        return;
+    };
+    let manifest = "#mtree\n. type=dir mode=0755 xattr.user.tuff.stats=read.requests\\04077777\n";
+    fs::create_dir(stage.0.path("fake")).unwrap();
+    fs::write(stage.0.path("fake/f.mtree"), manifest).unwrap();
+    stage.0.text(&["build", "-q", "fake/f.mtree", "f"]);
+    let out = stage.0.run(&["mount", "f", "mnt"]);
+    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    let said = stage.0.text(&["stats", "mnt"]);
+    assert!(
+        said.contains("getattr.requests ") && !said.contains("77777"),
+        "{said}"
+    );
+    stage.unmount();
+    // Nor where the kernel mounts the image.
+    let out = stage.0.run(&["mount", "--kernel", "f", "mnt"]);
+    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    if stage.kind().as_deref() == Some("erofs") {
+        let out = stage.0.run(&["stats", "mnt"]);
+        assert_eq!(code(&out), 2, "{}", stderr(&out));
+        assert!(out.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_missing_mount_point_is_named_with_the_command_that_creates_it() {
+    let Some(stage) = Stage::new("missing") else {
+        return;
+    };
+    for options in [&[][..], &["--kernel"]] {
+        let args = [&["mount"], options, &["i", "no where"]].concat();
+        let out = stage.0.run(&args);
+        let wanted =
+            "tuff: no where: cannot mount: no such directory; create it first: mkdir 'no where'\n";
+        assert_eq!((code(&out), stderr(&out).as_str()), (5, wanted));
+    }
+}
+
+/// Directory with the helper of mount(8) in `bin`, and `tuff` as a script in `home/.cargo/bin` that prints its arguments.
+fn helper(name: &str) -> Place {
+    let place = Place::new(name);
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/mount.tuff");
+    for dir in ["bin", "home/.cargo/bin"] {
+        fs::create_dir_all(place.path(dir)).unwrap();
+    }
+    fs::copy(source, place.path("bin/mount.tuff")).unwrap();
+    let script = place.path("home/.cargo/bin/tuff");
+    fs::write(&script, "#!/bin/sh\necho \"$@\"\n").unwrap();
+    permit(&script, 0o755);
+    place
+}
+
+fn permit(path: &Path, mode: u32) {
+    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+}
+
+fn run_helper(place: &Place, path: &str) -> (i32, String) {
+    let out = Command::new("sh")
+        .arg(place.path("bin/mount.tuff"))
+        .args(["i", "d", "-o", "ro"])
+        .env("PATH", format!("{path}:/usr/bin:/bin"))
+        .env("HOME", place.path("home"))
+        .current_dir(&place.0)
+        .output()
+        .unwrap();
+    (code(&out), String::from_utf8(out.stdout).unwrap())
+}
+
+#[test]
+fn mount_tuff_finds_the_program_beside_itself_and_of_cargo() {
+    let place = helper("helper-found");
+    let ran = (0, "mount.tuff i d -o ro\n".to_owned());
+    let system = ["/usr/local/bin/tuff", "/usr/bin/tuff", "/bin/tuff"];
+    if system.iter().any(|path| Path::new(path).exists()) {
+        return skipped("the program is installed");
+    }
+    assert_eq!(run_helper(&place, "/nowhere"), ran);
+    fs::rename(place.path("home/.cargo/bin/tuff"), place.path("bin/tuff")).unwrap();
+    assert_eq!(run_helper(&place, "/nowhere"), ran);
+}
+
+#[test]
+fn mount_tuff_runs_no_program_that_others_can_replace() {
+    let place = helper("helper-unsafe");
+    let system = ["/usr/local/bin/tuff", "/usr/bin/tuff", "/bin/tuff"];
+    if system.iter().any(|path| Path::new(path).exists()) {
+        return skipped("the program is installed");
+    }
+    let program = place.path("home/.cargo/bin/tuff");
+    let path = place.path("home/.cargo/bin");
+    let path = path.to_str().unwrap();
+    for unsafe_place in [
+        &program,
+        &place.path("home/.cargo/bin"),
+        &place.path("home"),
+    ] {
+        let mode = fs::metadata(unsafe_place).unwrap().mode();
+        permit(unsafe_place, mode | 0o002);
+        assert_eq!(
+            run_helper(&place, path),
+            (2, String::new()),
+            "{unsafe_place:?}"
+        );
+        permit(unsafe_place, mode);
+    }
+    assert_eq!(run_helper(&place, path).0, 0);
+    // A relative entry of PATH depends on the directory, which anyone may have chosen.
+    fs::rename(&program, place.path("home/tuff")).unwrap();
+    assert_eq!(run_helper(&place, "home").0, 2);
+    if is_root() {
+        fs::rename(place.path("home/tuff"), &program).unwrap();
+        std::os::unix::fs::chown(&program, Some(65534), None).unwrap();
+        assert_eq!(run_helper(&place, path).0, 2);
+    }
+}
+
+/// Mounts `mnt` on `mapped` with owner 0 shown as 100000: open_tree(2), mount_setattr(2) and move_mount(2), which mount(8) has from
+/// version 2.39 on.
+const IDMAP: &str = r#"
+import ctypes, os, subprocess, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*args):
+    result = libc.syscall(*args)
+    if result < 0:
+        sys.exit(os.strerror(ctypes.get_errno()))
+    return result
+user = subprocess.Popen(["unshare", "-U", "sleep", "60"])
+time.sleep(0.3)
+try:
+    for kind in "uid_map", "gid_map":
+        open(f"/proc/{user.pid}/{kind}", "w").write("0 100000 65536")
+    namespace = os.open(f"/proc/{user.pid}/ns/user", os.O_RDONLY)
+    tree = call(428, -100, b"mnt", 1 | 0o2000000)
+    attr = (ctypes.c_uint64 * 4)(0x00100000, 0, 0, namespace)
+    call(442, tree, b"", 0x1000, attr, 32)
+    call(429, tree, b"", -100, b"mapped", 4)
+finally:
+    user.kill()
+    user.wait()
+"#;
+
+#[test]
+fn a_mounted_image_can_be_mounted_again_with_mapped_owners() {
+    let Some(stage) = Stage::new("idmap") else {
+        return;
+    };
+    if !is_root() {
+        return skipped("mapping owners needs root");
+    }
+    let out = stage.0.run(&["mount", "i", "mnt"]);
+    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    fs::create_dir(stage.0.path("mapped")).unwrap();
+    let Some(out) = tool(&stage.0.0, "python3", &["-c", IDMAP]) else {
+        return;
+    };
+    if !out.status.success() {
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        let mut numbers = kernel.split('.').map(|n| n.parse::<u32>().unwrap_or(0));
+        let version = (numbers.next().unwrap(), numbers.next().unwrap());
+        let says = stderr(&out);
+        assert!(
+            version < (6, 12) || !says.contains("Invalid argument"),
+            "{says}"
+        );
+        return skipped(says.trim());
+    }
+    let owner = |dir: &str| fs::metadata(stage.0.path(dir).join("hello")).unwrap().uid();
+    assert_eq!((owner("mnt"), owner("mapped")), (0, 100_000));
+    let read = fs::read(stage.0.path("mapped/hello"));
+    Command::new("umount")
+        .arg(stage.0.path("mapped"))
+        .status()
+        .unwrap();
+    assert_eq!(read.unwrap(), b"hello\n");
 }

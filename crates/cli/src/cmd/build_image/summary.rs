@@ -3,7 +3,7 @@
 use super::preset;
 use crate::cmd::info::pages_needed;
 use crate::next_command::shell_word;
-use crate::text::hex;
+use crate::text::{escaped_line, hex};
 use crate::units::{percent, size};
 use std::path::{Path, PathBuf};
 use tuff_erofs::verity::HashTree;
@@ -24,7 +24,7 @@ pub(crate) fn text(
     let mut out = String::new();
     // Writing to a String cannot fail.
     let mut line = |name: &str, value: String| {
-        let _ = writeln!(out, "{name:<12} {value}");
+        let _ = writeln!(out, "{name:<12} {}", escaped_line(value));
     };
     line(
         "tree",
@@ -34,13 +34,16 @@ pub(crate) fn text(
         ),
     );
     line("content", size(s.content_bytes));
+    let share = match s.content_bytes {
+        0 => String::new(),
+        content => format!(
+            " ({} of the content)",
+            percent(summary.image_bytes, content)
+        ),
+    };
     line(
         "image",
-        format!(
-            "{} ({} of the content) in {seconds:.2} s",
-            size(summary.image_bytes),
-            percent(summary.image_bytes, s.content_bytes)
-        ),
+        format!("{}{share} in {seconds:.2} s", size(summary.image_bytes)),
     );
     let pages = pages_needed(summary.block_bytes).map_or_else(String::new, |p| format!(", {p}"));
     line(

@@ -6,8 +6,8 @@ use super::tool::Tool;
 use crate::image::{ImageArgs, OpenArgs};
 use crate::out::Out;
 use crate::progress::on_signal;
-use crate::text::{escaped_line, escaped_path};
-use crate::units::parse_size;
+use crate::text::escaped_path;
+use crate::units::{counted, parse_size};
 use rustix::fs::Mode;
 use rustix::process::{geteuid, umask};
 use std::ffi::OsString;
@@ -202,11 +202,12 @@ fn checked(image: &Image, args: &FsckArgs, out: &mut Out) -> Result<bool> {
     for finding in errors {
         count += 1;
         if args.level > 0 {
-            eprintln!("fsck.erofs: {}", escaped_line(&finding.to_string()));
+            eprintln!("fsck.erofs: {finding}");
         }
     }
     if count > 0 {
-        eprintln!("fsck.erofs: {}: {count} errors", args.image.image.display());
+        let errors = counted(count, "error");
+        eprintln!("fsck.erofs: {}: {errors}", args.image.image.display());
         return Ok(false);
     }
     let t = &report.totals;
@@ -258,7 +259,7 @@ fn extract(image: &Image, dir: &Path, args: &FsckArgs) -> Result<()> {
         eprintln!(
             "fsck.erofs: warning: {}: {}",
             escaped_path(&problem.path),
-            escaped_line(&problem.what)
+            problem.what
         );
     }
     Ok(())

@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut out = Out::new();
     if args.json {
         let facts: Vec<_> = facts.iter().map(Fact::to_json).collect();
-        out.line(json!({ "facts": facts }))?;
+        out.json(&json!({ "facts": facts }))?;
     } else {
         let shown = facts.iter().filter(|f| !args.quiet || f.state != State::Ok);
         for fact in shown {

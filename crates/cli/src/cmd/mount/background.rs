@@ -1,6 +1,7 @@
 //! Background server: the program runs itself a second time, so that nothing forks after threads exist. The server
 //! prints "ready" on its standard output when the mount is ready.
 
+use crate::text::escaped_line;
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -124,18 +125,18 @@ pub(in crate::cmd) fn log(file: Option<&Path>, in_background: bool) -> Result<Lo
         return Ok(Log::new(move |line| {
             let mut file = file.lock().unwrap_or_else(|e| e.into_inner());
             // A full disk must not stop the mount.
-            let _ = writeln!(file, "{line}");
+            let _ = writeln!(file, "{}", escaped_line(line));
         }));
     }
     let system = if in_background { system_log() } else { None };
     Ok(match system {
         Some(socket) => Log::new(move |line| {
             // Facility daemon, severity error.
-            let text = format!("<27>tuff[{}]: {line}", std::process::id());
+            let text = format!("<27>tuff[{}]: {}", std::process::id(), escaped_line(line));
             let _ = socket.send(text.as_bytes());
         }),
         None => Log::new(|line| {
-            let _ = writeln!(io::stderr(), "tuff: {line}");
+            eprintln!("tuff: {line}");
         }),
     })
 }

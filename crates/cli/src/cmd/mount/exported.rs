@@ -16,7 +16,14 @@ use super::prefetch;
 use crate::counters_socket::Device;
 use crate::image::OpenArgs;
 use crate::remote::{self, RemoteImage};
-use std::io::Write;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -26,7 +33,7 @@ use tuff_fuse::transport::Transport;
 use tuff_fuse::{Handler, Log, Session, SessionOptions};
 use tuff_mount::ExportFs;
 use tuff_mount::export::{BadName, THREADS};
-use tuff_mount::kernel_erofs::{FileReads, KernelErofs};
+use tuff_mount::kernel_erofs::{EndWatch, FileReads, KernelErofs};
 use tuff_store::ReadAt;
 
 /// Longest source of a mount that fsconfig(2) takes. Unit: bytes.
@@ -44,6 +51,8 @@ pub(super) struct Exported {
     pub(super) dir: PathBuf,
     /// Device number of the kernel's filesystem, major and minor.
     pub(super) device: Device,
+    /// Watch for the end of the kernel's filesystem.
+    pub(super) end: EndWatch,
 }
 
 /// Returns the reason why the kernel cannot mount an image as it is asked to.
@@ -113,10 +122,11 @@ pub(super) fn mount(
     let session = Session::start(Arc::clone(handler), mountpoint, options).map_err(shown)?;
     // The child holds the directory. Unless it mounts, its end closes the last reference to the export.
     match run_child(Stdio::from(root), devices) {
-        Ok(device) => Ok(Exported {
+        Ok((device, end)) => Ok(Exported {
             session,
             dir,
             device,
+            end,
         }),
         Err(why) => {
             session.wait();
@@ -125,28 +135,68 @@ pub(super) fn mount(
     }
 }
 
-/// Runs this program again, to mount from the export whose root directory is `root`. Returns the device number of the mount.
-fn run_child(root: Stdio, devices: usize) -> Result<Device, String> {
+/// Runs this program again, to mount from the export whose root directory is `root`. Returns the device number of the mount, and a
+/// watch for its end.
+fn run_child(root: Stdio, devices: usize) -> Result<(Device, EndWatch), String> {
     let failed = |e: std::io::Error| format!("cannot start the process that mounts: {e}");
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_else(|| "tuff".into());
-    let child = Command::new(std::env::current_exe().map_err(failed)?)
+    let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+    let mut child = Command::new(std::env::current_exe().map_err(failed)?)
         .arg0(name)
         .args(args)
         .env(MARK, devices.to_string())
         .stdin(root)
+        .stdout(Stdio::from(OwnedFd::from(theirs)))
         .stderr(Stdio::inherit())
-        .output()
+        .spawn()
         .map_err(failed)?;
-    let said = String::from_utf8_lossy(&child.stdout).trim().to_owned();
+    let received = receive(ours);
+    let status = child.wait().map_err(failed)?;
+    let (text, end) = received.map_err(failed)?;
+    let text = text.trim();
     let number = |text: &str| text.parse().ok();
-    let device = said
+    let device = text
         .split_once(':')
         .and_then(|(major, minor)| Some((number(major)?, number(minor)?)));
-    match child.status.success() {
-        true => device.ok_or_else(|| format!("the process that mounts printed {said:?}")),
-        false => Err(said),
+    match (status.success(), device, end) {
+        (true, Some(device), Some(end)) => Ok((device, end.into())),
+        (true, ..) => Err(format!("the process that mounts printed {text:?}")),
+        (false, ..) => Err(text.to_owned()),
     }
+}
+
+/// Receives the text of the process that mounts, and the descriptor that comes with it.
+fn receive(mut socket: UnixStream) -> std::io::Result<(String, Option<OwnedFd>)> {
+    let mut bytes = [0; 64];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    let received = recvmsg(&socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let end = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    let mut text = bytes[..received.bytes].to_vec();
+    socket.read_to_end(&mut text)?;
+    Ok((String::from_utf8_lossy(&text).into_owned(), end))
+}
+
+/// Sends the device number of a mount, and the watch for its end, to the process that waits for them at standard output.
+fn send((major, minor): Device, end: &EndWatch) -> rustix::io::Result<()> {
+    let text = format!("{major}:{minor}\n");
+    let fds = [end.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&fds));
+    let parts = [IoSlice::new(text.as_bytes())];
+    sendmsg(
+        rustix::stdio::stdout(),
+        &parts,
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )
+    .map(drop)
 }
 
 /// Returns true in the process that mounts from an export.
@@ -154,14 +204,11 @@ pub(super) fn is_child() -> bool {
     std::env::var_os(MARK).is_some()
 }
 
-/// Mounts from the export whose root directory is the standard input. Prints the device number, or the reason if that is not
-/// possible.
+/// Mounts from the export whose root directory is the standard input. Sends the device number and a watch for the end of the
+/// mount, or the reason if mounting is not possible.
 pub(super) fn mount_from_input(args: &Args, mounting: &Mounting) -> ExitCode {
     match attach(args, mounting) {
-        Ok((major, minor)) => {
-            let _ = writeln!(std::io::stdout(), "{major}:{minor}");
-            ExitCode::SUCCESS
-        }
+        Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             let _ = writeln!(std::io::stdout(), "{why}");
             ExitCode::FAILURE
@@ -169,7 +216,7 @@ pub(super) fn mount_from_input(args: &Args, mounting: &Mounting) -> ExitCode {
     }
 }
 
-fn attach(args: &Args, mounting: &Mounting) -> Result<Device, String> {
+fn attach(args: &Args, mounting: &Mounting) -> Result<(), String> {
     let dir = std::fs::canonicalize(&args.dir).map_err(|e| e.to_string())?;
     let (source, _) = name(&args.image.image);
     let devices = std::env::var(MARK)
@@ -184,9 +231,9 @@ fn attach(args: &Args, mounting: &Mounting) -> Result<Device, String> {
             KernelErofs::open(&source, &devices, FileReads::Direct, mounting.flags)
         })
         .and_then(|mount| {
-            let device = mount.device()?;
+            let (device, end) = (mount.device()?, mount.watch()?);
             mount.attach(&dir)?;
-            Ok(device)
+            send(device, &end)
         });
     mounted.map_err(kernel::reason)
 }

@@ -115,7 +115,9 @@ impl Replaced {
         // Without counters the mount is as good.
         let handler = Arc::clone(&self.handler);
         let device = mount.device().map_err(|e| e.to_string())?;
-        let _ = counters_socket::serve(device, move || handler.stats_text());
+        if let Ok(end) = mount.watch() {
+            let _ = counters_socket::serve(device, end, move || handler.stats_text());
+        }
         {
             let mut progress = lock(progress);
             let found = mountpoint::find(&self.dir).map_err(|e| e.to_string())?;

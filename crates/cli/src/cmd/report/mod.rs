@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         None => {
             let mut out = Out::new();
-            out.line(&data)?;
+            out.json(&data)?;
             out.finish()?;
         }
     }

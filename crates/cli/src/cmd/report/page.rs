@@ -2,6 +2,7 @@
 //! image.
 
 use crate::overwrite::REPORT_START;
+use crate::text::{is_hidden, json};
 use crate::units::{percent, size};
 use serde_json::Value;
 use std::fmt::Write;
@@ -37,6 +38,8 @@ fn escape(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
+            // Characters that change the direction of text would change what follows the name.
+            c if is_hidden(c) => out.extend(c.escape_default()),
             c => out.push(c),
         }
     }
@@ -46,9 +49,9 @@ fn escape(text: &str) -> String {
 /// JSON that a script element may contain: no end tag, comment or line separator can occur in it.
 fn script_json(data: &Value) -> String {
     let mut out = String::new();
-    for c in data.to_string().chars() {
+    for c in json(data).chars() {
         match c {
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+            '<' | '>' | '&' => {
                 let _ = write!(out, "\\u{:04x}", u32::from(c));
             }
             c => out.push(c),

@@ -6,8 +6,8 @@ use super::stat::allocated;
 use super::watched;
 use crate::out::Out;
 use crate::progress::{Meter, Show};
-use crate::text::{escaped_line, full_time, time};
-use crate::units::size;
+use crate::text::{full_time, time};
+use crate::units::{counted, size};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     drop(meter);
     let mut out = Out::new();
     if args.json {
-        out.line(report_json(&report))?;
+        out.json(&report_json(&report))?;
     } else {
         text(&report, args.quiet, &mut out)?;
     }
@@ -122,7 +122,7 @@ fn mend(args: &Args) -> Result<ExitCode> {
         out.line(report)?;
     } else {
         for done in &repaired.done {
-            out.line(escaped_line(&done.to_string()))?;
+            out.line(done)?;
         }
         if let Some(w) = repaired.fallback {
             out.line(format_args!(
@@ -141,7 +141,7 @@ fn mend(args: &Args) -> Result<ExitCode> {
 
 fn text(report: &Report, quiet: bool, out: &mut Out) -> Result<()> {
     for finding in &report.findings {
-        out.line(escaped_line(&finding.to_string()))?;
+        out.line(finding)?;
     }
     if quiet {
         return Ok(());
@@ -169,7 +169,7 @@ fn text(report: &Report, quiet: bool, out: &mut Out) -> Result<()> {
     }
     match report.findings.len() {
         0 => out.line("clean")?,
-        n => out.line(format_args!("{n} findings"))?,
+        n => out.line(counted(n, "finding"))?,
     }
     Ok(())
 }

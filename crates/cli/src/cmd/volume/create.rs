@@ -93,7 +93,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let quota = bytes(options.quota_blocks);
     let mut out = Out::new();
     if args.json {
-        out.line(json!({
+        out.json(&json!({
             "path": args.path.display().to_string(), "uuid": hex(&options.uuid),
             "quota_bytes": quota, "area_bits": options.geometry.area_bits, "label": args.label,
         }))?;

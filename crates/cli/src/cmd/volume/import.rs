@@ -106,7 +106,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     drop(meter);
     let mut out = Out::new();
     if args.json {
-        out.line(json!({"objects": copy.files, "content_bytes": copy.bytes}))?;
+        out.json(&json!({"objects": copy.files, "content_bytes": copy.bytes}))?;
     } else {
         out.line(format_args!(
             "{} objects, {} of content",

@@ -16,7 +16,6 @@ mod tar;
 mod trim;
 mod watched;
 
-use crate::text::escaped_line;
 use clap::Subcommand;
 use failure::{Failure, advice, code};
 use std::process::ExitCode;
@@ -72,6 +71,6 @@ pub(crate) fn run(args: &Args) -> tuff_erofs::Result<ExitCode> {
         Err(Failure::Volume(place, e)) => (code(&e), format!("{place}: {e}")),
     };
     let advice = advice.map_or_else(String::new, |advice| format!("; {advice}"));
-    eprintln!("tuff: {}{advice}", escaped_line(&what));
+    eprintln!("tuff: {what}{advice}");
     Ok(ExitCode::from(code))
 }

@@ -3,7 +3,6 @@
 use super::failure::{At, Failure, Result};
 use super::open::device;
 use crate::cmd::mount::background::{self, Role};
-use crate::text::escaped_line;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -158,7 +157,7 @@ fn open(args: &Args, how: tuff_iplfs::MountOptions, log: &Log) -> Result<Volume>
         }
         let said = format!("{place}: mounted for reading only: {why}");
         let volume = read_only()?;
-        eprintln!("tuff: {}", escaped_line(&said));
+        eprintln!("tuff: {said}");
         log.line(format_args!("{said}"));
         return Ok(volume);
     }

@@ -77,7 +77,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
                 })
             })
             .collect();
-        out.line(json!({"quotas": list}))?;
+        out.json(&json!({"quotas": list}))?;
     } else {
         for (subject, limit, usage) in quotas {
             let of = |limit: Option<String>| limit.unwrap_or_else(|| "no limit".to_owned());

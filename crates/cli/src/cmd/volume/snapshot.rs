@@ -74,7 +74,7 @@ fn list(args: &ListArgs) -> Result<()> {
                 })
             })
             .collect();
-        out.line(json!({"snapshots": list}))?;
+        out.json(&json!({"snapshots": list}))?;
     } else {
         for s in volume.snapshots() {
             let time = full_time((s.time.sec, s.time.nsec));

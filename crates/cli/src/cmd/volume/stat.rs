@@ -34,7 +34,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let label = label.trim_end_matches('\0');
     let mut out = Out::new();
     if args.json {
-        out.line(json!({
+        out.json(&json!({
             "uuid": hex(&sb.uuid), "label": label,
             "area_bits": sb.geometry.area_bits, "checkpoint": volume.checkpoint_version(),
             "quota_bytes": bytes(space.quota), "reserve_bytes": bytes(space.reserve),

@@ -30,7 +30,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     volume.unmount().at(&place)?;
     let mut out = Out::new();
     if args.json {
-        out.line(json!({"leaked_bytes": bytes(leaked), "discarded_bytes": bytes(discarded)}))?;
+        out.json(&json!({"leaked_bytes": bytes(leaked), "discarded_bytes": bytes(discarded)}))?;
     } else {
         let text = format_args!(
             "{} returned to the host, {} of it leaked",

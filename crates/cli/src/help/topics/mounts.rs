@@ -1,6 +1,6 @@
 //! Verbs that transfer and mount images.
 
-use super::super::topic::{DATE, NONE, NOTIFY, Topic};
+use super::super::topic::{DATE, HELPER, NONE, NOTIFY, Topic};
 
 pub(super) const TOPICS: &[Topic] = &[
     Topic {
@@ -75,7 +75,7 @@ pub(super) const TOPICS: &[Topic] = &[
                 "tuff mount --kernel --verbose image.erofs mnt/",
             ),
         ],
-        environment: &[NOTIFY],
+        environment: &[NOTIFY, HELPER],
         related: &["umount", "stats", "profile"],
         ..NONE
     },
@@ -103,6 +103,7 @@ pub(super) const TOPICS: &[Topic] = &[
             ("Unmount an image or a volume", "tuff umount mnt/"),
             ("Detach a mount that is in use", "tuff umount --lazy mnt/"),
         ],
+        environment: &[HELPER],
         related: &["mount", "volume mount"],
         ..NONE
     },

@@ -60,7 +60,8 @@ impl Dump<'_> {
 
     /// Prints the entries of a directory; for other inodes only the heading.
     pub(super) fn list(&mut self, inode: &Inode) -> Result<()> {
-        self.out.line("\n       NID TYPE  FILENAME")?;
+        self.out.line("")?;
+        self.out.line("       NID TYPE  FILENAME")?;
         if !inode.is_dir() {
             return Ok(());
         }
@@ -77,8 +78,9 @@ impl Dump<'_> {
 
     /// Prints the extents of an inode.
     pub(super) fn extents(&mut self, path: &str, inode: &Inode) -> Result<()> {
+        self.out.line("")?;
         self.out
-            .line("\n Ext:   logical offset   |  length :     physical offset    |  length")?;
+            .line(" Ext:   logical offset   |  length :     physical offset    |  length")?;
         let mut count = 0;
         for range in pieces(self.image, inode)? {
             for extent in self.image.extents(inode, range)? {

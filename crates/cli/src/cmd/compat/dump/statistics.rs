@@ -46,11 +46,14 @@ impl Dump<'_> {
     pub(super) fn statistics(&mut self) -> Result<()> {
         let counts = self.counts()?;
         self.totals(&counts)?;
-        self.out.line("\nOriginal file size distribution:")?;
+        self.out.line("")?;
+        self.out.line("Original file size distribution:")?;
         self.sizes(&counts.sizes, counts.files())?;
-        self.out.line("\nOn-disk file size distribution:")?;
+        self.out.line("")?;
+        self.out.line("On-disk file size distribution:")?;
         self.sizes(&counts.stored_sizes, counts.files())?;
-        self.out.line("\nFile type distribution:")?;
+        self.out.line("")?;
+        self.out.line("File type distribution:")?;
         self.heading("type")?;
         for (name, count) in ENDINGS.iter().chain(&["others"]).zip(counts.endings) {
             self.row(format_args!("{name:<17}"), count, counts.files())?;
@@ -107,8 +110,8 @@ impl Dump<'_> {
     fn totals(&mut self, counts: &Counts) -> Result<()> {
         let all: u64 = counts.types.iter().sum();
         let mut line = |what: &str, value: u64| {
-            self.out
-                .line(format_args!("Filesystem {what} count:\t\t{value}"))
+            let line = format!("Filesystem {what} count:\t\t{value}\n");
+            self.out.bytes(line.as_bytes())
         };
         line("total file", all)?;
         // An inode of any other type is corrupt.
@@ -155,9 +158,8 @@ impl Dump<'_> {
         // Without files every count is 0.
         let share = percent(count, files.max(1));
         let bar = "#".repeat(((share / 2.0) as usize).min(BAR_LEN));
-        self.out.line(format_args!(
-            "{name}\t{count:<12}{share:>8.2}% |{bar:<BAR_LEN$}|"
-        ))
+        let line = format!("{name}\t{count:<12}{share:>8.2}% |{bar:<BAR_LEN$}|\n");
+        self.out.bytes(line.as_bytes())
     }
 }
 

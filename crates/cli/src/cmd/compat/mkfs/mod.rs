@@ -89,7 +89,7 @@ pub(super) fn run(raw: &[OsString]) -> Result<ExitCode> {
         }
         let mut out = crate::out::Out::new();
         let image = (job.offset == 0).then_some(job.image.as_path());
-        out.bytes(summary::text(&summary, seconds, &[], image).as_bytes())?;
+        out.lines(&summary::text(&summary, seconds, &[], image))?;
         out.finish()?;
     }
     Ok(ExitCode::SUCCESS)

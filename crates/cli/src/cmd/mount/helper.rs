@@ -1,0 +1,60 @@
+//! Command line of mount(8) for the type `tuff`: `mount.tuff IMAGE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+/// Name of the program, or of its verb, with which mount(8) runs it.
+const NAME: &str = "mount.tuff";
+
+/// Command line of `tuff` for the one of mount(8).
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Helper {
+    /// Arguments of `tuff`, from its name on.
+    Mount(Vec<OsString>),
+    /// Nothing is to be mounted (`-f`).
+    Fake,
+}
+
+/// Returns what to do if mount(8) runs the program.
+pub(crate) fn of_mount(args: &[OsString]) -> Option<Helper> {
+    let is_named = |arg: &OsString| Path::new(arg).file_name() == Some(OsStr::new(NAME));
+    let rest = match args {
+        [first, rest @ ..] if is_named(first) => rest,
+        [_, second, rest @ ..] if second == NAME => rest,
+        _ => return None,
+    };
+    let mut words: Vec<OsString> = vec!["tuff".into(), "mount".into()];
+    let mut rest = rest.iter();
+    while let Some(arg) = rest.next() {
+        match arg.to_str() {
+            // It has no table of mounts, and unknown options are always errors.
+            Some("-n" | "-s") => {}
+            Some("-f") => return Some(Helper::Fake),
+            Some("-t") => _ = rest.next(),
+            _ => words.push(arg.clone()),
+        }
+    }
+    Some(Helper::Mount(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn mount_8_runs_the_program_by_a_link_or_as_a_verb() {
+        for (line, wanted) in [
+            ("/sbin/mount.tuff i d -o ro,dev", "tuff mount i d -o ro,dev"),
+            ("tuff mount.tuff i d -n -s -v -t tuff", "tuff mount i d -v"),
+            ("mount.tuff i d -N 5", "tuff mount i d -N 5"),
+        ] {
+            assert_eq!(of_mount(&words(line)), Some(Helper::Mount(words(wanted))));
+        }
+        assert_eq!(of_mount(&words("mount.tuff i d -f")), Some(Helper::Fake));
+        assert_eq!(of_mount(&words("tuff mount i mount.tuff")), None);
+    }
+}
