@@ -136,7 +136,7 @@ fn bash_completes_paths_in_images() {
         (
             r"tuff cat i /usr/share/my\ ",
             r"/usr/share/my\ ",
-            "/usr/share/my file\n",
+            "/usr/share/my\\ file\n",
         ),
         (
             "tuff cat i '/usr/share/my ",
@@ -202,6 +202,163 @@ fn an_interactive_bash_completes_lines() {
             .lines()
             .find_map(|line| line.strip_prefix('<')?.strip_suffix('>'));
         assert_eq!(shown, Some(wanted), "{said}");
+    }
+}
+
+/// Names that a shell would run, expand or split. Each begins with a letter of its own.
+const HOSTILE: &[&str] = &[
+    "a`touch ran`",
+    "b$(touch ran)",
+    "c;touch ran",
+    "d'`touch ran`'e",
+    "e\"$(touch ran)\"",
+    "f ~ {1,2} *",
+    "g!touch",
+    "h\\`touch ran`",
+    "i>ran",
+    "j&touch ran",
+    "k${PATH:0:1}",
+    "l|touch ran",
+    "m#n",
+];
+
+/// Names that begin with a character that a shell expands.
+const LEADING: &[&str] = &[
+    "~root",
+    "-x",
+    "$HOME",
+    "`touch ran`",
+    "(touch ran)",
+    "!touch",
+];
+
+/// A directory with the names in the image `i` and in the directory itself, and scripts of shells.
+fn hostile_stage(name: &str) -> Place {
+    let place = stage(name);
+    fs::create_dir(place.path("names")).unwrap();
+    for name in HOSTILE
+        .iter()
+        .chain(LEADING)
+        .chain(&["n\x1b[2J", "o\ntouch ran"])
+    {
+        fs::write(place.path("names").join(name), name).unwrap();
+    }
+    for name in HOSTILE {
+        fs::write(place.path(name), name).unwrap();
+    }
+    place.text(&["build", "-q", "names", "i"]);
+    place
+}
+
+#[test]
+fn an_interactive_bash_runs_nothing_of_a_name_that_it_completes() {
+    let place = hostile_stage("completions-hostile");
+    // Prints its last argument instead of the file.
+    fs::write(
+        place.path("rc"),
+        format!("{RC}\nshow() {{ printf '<%s>\\n' \"${{@: -1}}\"; }}\n"),
+    )
+    .unwrap();
+    let mut lines: Vec<(String, &str)> = Vec::new();
+    for name in HOSTILE.iter().copied() {
+        let start = &name[..1];
+        for quote in ["", "'", "\""] {
+            // Nothing keeps double quotes from expanding history.
+            if quote != "\"" || !name.contains('!') {
+                lines.push((format!("tuff cat i {quote}{start}"), name));
+            }
+        }
+        // Files of the host: operands, and values of options.
+        lines.push((format!("tuff info {start}"), name));
+        lines.push((format!("tuff cat --device {start}"), name));
+    }
+    for (line, name) in lines {
+        // Tab; then the verb becomes a function that prints, and the line runs.
+        let keys = format!("{line}\t\u{1}\u{1b}d\u{1b}dshow \u{5}\nexit\n");
+        fs::write(place.path("keys"), keys).unwrap();
+        let run = "script -qec 'bash --noprofile --rcfile rc -i' /dev/null < keys";
+        let Some(out) = shell(&place, "timeout", &["-k", "5", "60", "sh", "-c", run]) else {
+            return;
+        };
+        let said = stdout(&out).replace('\r', "");
+        assert!(!place.path("ran").exists(), "{line}: {said}");
+        let shown = said
+            .lines()
+            .find_map(|line| line.strip_prefix('<')?.strip_suffix('>'));
+        let shown = shown.map(str::trim_end);
+        // Several files of the host may begin with the same letter.
+        let is_name = match line.starts_with("tuff cat i ") {
+            true => shown == Some(name),
+            false => shown.is_some_and(|shown| shown == name || shown == &name[..1]),
+        };
+        assert!(is_name, "{line}: {shown:?}\n{said}");
+    }
+}
+
+#[test]
+fn candidates_are_words_of_bash_with_the_names() {
+    let place = hostile_stage("completions-words");
+    let script = "source tuff.bash; HISTFILE=; set +H
+COMP_LINE='tuff cat i ' COMP_POINT=11 COMP_TYPE=9 COMP_WORDS=(tuff cat i '') COMP_CWORD=3
+_tuff_with_images tuff '' i
+for word in \"${COMPREPLY[@]}\"; do eval \"printf '%s\\n' $word\"; done";
+    let Some(out) = shell(&place, "bash", &["--norc", "-c", script]) else {
+        return;
+    };
+    assert!(!place.path("ran").exists());
+    let said = stdout(&out);
+    let mut found: Vec<&str> = said.lines().collect();
+    found.sort();
+    let mut wanted: Vec<&str> = HOSTILE.iter().chain(LEADING).copied().collect();
+    wanted.retain(|name| *name != "-x");
+    wanted.push("./-x");
+    wanted.sort();
+    assert_eq!(found, wanted, "{}", stderr(&out));
+}
+
+#[test]
+fn zsh_and_fish_quote_names_that_they_complete() {
+    let place = hostile_stage("completions-quoted");
+    if shell(&place, "zsh", &["--version"]).is_none() {
+        return;
+    }
+    for name in HOSTILE {
+        // zsh puts the candidate into the line; another zsh evaluates it.
+        let line = format!("tuff cat i {}", &name[..1]);
+        let out = shell(
+            &place,
+            "timeout",
+            &["-k", "5", "60", "zsh", "-f", "-c", ZSH, "zsh", &line],
+        );
+        let said = stdout(&out.unwrap());
+        let completed = said
+            .rsplit("<LINE>")
+            .next()
+            .unwrap()
+            .split("</LINE>")
+            .next()
+            .unwrap();
+        let word = completed.strip_prefix("tuff cat i ").unwrap();
+        let out = shell(&place, "zsh", &["-f", "-c", &format!("print -r -- {word}")]).unwrap();
+        assert_eq!(stdout(&out).trim_end_matches('\n'), *name, "{said}");
+        assert!(!place.path("ran").exists(), "{name}");
+    }
+    for name in HOSTILE {
+        let line = format!("tuff cat i {}", &name[..1]);
+        let script = format!("source tuff.fish; complete -C {}", quoted(&line));
+        let Some(out) = shell(&place, "fish", &["--no-config", "-c", &script]) else {
+            return;
+        };
+        // fish escapes a candidate when it puts it into the line.
+        let said = stdout(&out);
+        let candidate = said.trim_end_matches('\n');
+        let script = format!("echo -- {candidate}");
+        let out = match candidate == *name {
+            true => continue,
+            false => shell(&place, "fish", &["--no-config", "-c", &script]).unwrap(),
+        };
+        assert_eq!(stdout(&out).trim_end_matches('\n'), *name, "{said}");
+        assert!(!place.path("ran").exists(), "{name}");
     }
 }
 

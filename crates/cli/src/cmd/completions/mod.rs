@@ -69,7 +69,8 @@ fn script(shell: Shell, command: Command) -> Result<Vec<u8>> {
     clap_complete::generate(shell, &mut command, "tuff", &mut script);
     let script = String::from_utf8(script).map_err(|e| Error::usage(e.utf8_error()))?;
     let script = match shell {
-        Shell::Bash => script + include_str!("paths.bash"),
+        // Without candidates bash completes files of the host itself, and quotes them.
+        Shell::Bash => script.replace(BASH_FILES, "") + include_str!("paths.bash"),
         Shell::Fish => script + include_str!("paths.fish"),
         // The last lines call the function, or register it.
         Shell::Zsh => match script.rfind(ZSH_START) {
@@ -80,6 +81,9 @@ fn script(shell: Shell, command: Command) -> Result<Vec<u8>> {
     };
     Ok(script.into_bytes())
 }
+
+/// Names of files in the bash script, split at spaces and not quoted.
+const BASH_FILES: &str = "$(compgen -f \"${cur}\")";
 
 /// Line of the zsh script after the definition of its functions.
 const ZSH_START: &str = "if [ \"$funcstack[1]\" = \"_tuff\" ]";

@@ -3,6 +3,7 @@
 use crate::image::OpenArgs;
 use crate::remote::is_url;
 use crate::select::normal;
+use crate::text::is_hidden;
 use clap::{ArgMatches, Command, FromArgMatches};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -45,6 +46,11 @@ pub(super) fn complete(words: &[OsString], command: Command) -> Option<Vec<Vec<u
     Some(found.unwrap_or_default())
 }
 
+/// Returns true if a terminal shows all of a name.
+fn is_shown(name: &[u8]) -> bool {
+    std::str::from_utf8(name).is_ok_and(|name| !name.chars().any(is_hidden))
+}
+
 /// Returns true if the mark is one of the paths in the image.
 fn is_marked(verb: &ArgMatches) -> bool {
     let paths = verb.try_get_raw(PATHS).ok().flatten();
@@ -60,10 +66,15 @@ fn list(image: &Image, word: &[u8]) -> Result<Vec<Vec<u8>>> {
     for entry in image.read_dir(&dir)? {
         let Ok(entry) = entry else { break };
         let is_dot = matches!(&entry.name[..], b"." | b"..");
-        // Shells get a line per name.
-        let is_line = is_name(&entry.name) && !entry.name.contains(&b'\n');
+        // Shells get a line per name, and some show it on the terminal as it is.
+        let is_line = is_name(&entry.name) && is_shown(&entry.name);
         if is_line && !is_dot && entry.name.starts_with(start) {
-            let mut path = [typed, &entry.name[..]].concat();
+            // A word that begins like an option would be one.
+            let here: &[u8] = match typed.is_empty() && entry.name.starts_with(b"-") {
+                true => b"./",
+                false => typed,
+            };
+            let mut path = [here, &entry.name[..]].concat();
             if entry.file_type == Some(FileType::Dir) {
                 path.push(b'/');
             }
