@@ -8,6 +8,11 @@ use std::path::PathBuf;
 use tuff_erofs::Result;
 use tuff_erofs::diff::Change;
 
+/// Cells by which a key scrolls names.
+const SIDEWAYS: usize = 8;
+/// Longest name with all its characters escaped, below the deepest indentation.
+const SIDEWAYS_MAX: usize = 1200;
+
 /// Input that keys go to.
 pub(super) enum Mode {
     Tree,
@@ -65,7 +70,7 @@ impl App {
             self.message = match &pane.usage.stats.errors[..] {
                 [] => String::new(),
                 [first, ..] => {
-                    let first = crate::text::escaped_line(&first.to_string());
+                    let first = crate::text::escaped_line(first);
                     format!("damaged, and what could not be read is missing: {first}")
                 }
             };
@@ -78,7 +83,7 @@ impl App {
         let comparison = match comparison {
             Ok(comparison) => comparison,
             Err(e) => {
-                self.message = crate::text::escaped_line(&format!("not compared: {e}"));
+                self.message = crate::text::escaped_line(format_args!("not compared: {e}"));
                 return;
             }
         };
@@ -178,6 +183,8 @@ impl App {
             KeyCode::Enter if pane.usage.is_dir(pane.current()) => pane.toggle(),
             KeyCode::Enter | KeyCode::Char('p') => self.mode = Mode::Preview(Preview::of(pane)),
             KeyCode::Char(' ') => pane.select(),
+            KeyCode::Char('<') => pane.left = pane.left.saturating_sub(SIDEWAYS),
+            KeyCode::Char('>') => pane.left = (pane.left + SIDEWAYS).min(SIDEWAYS_MAX),
             KeyCode::Char('s') => {
                 pane.order = pane.order.next();
                 let id = pane.current();

@@ -29,7 +29,7 @@ impl Details {
             .inode(usage.inode(id).nid)
             .and_then(|inode| describe(image, usage, id, &inode, &mut lines));
         if let Err(e) = read {
-            lines.push(("damage", crate::text::escaped_line(&e.to_string())));
+            lines.push(("damage", crate::text::escaped_line(e)));
         }
         Self { id, lines }
     }

@@ -226,5 +226,6 @@ fn extracted(report: Result<extract::Report>, target: &Path) -> String {
     let problems = report.problems.len() as u64 + report.dropped;
     let what = crate::text::escaped_line(&first.what);
     let path = crate::text::escaped_path(&first.path);
-    format!("{done}; {problems} problems, the first: {path}: {what}")
+    let problems = crate::units::counted(problems, "problem");
+    format!("{done}; {problems}, the first: {path}: {what}")
 }

@@ -67,6 +67,8 @@ pub(super) struct Pane {
     pub(super) cursor: usize,
     /// First row on the screen.
     pub(super) top: usize,
+    /// First cell of the names on the screen.
+    pub(super) left: usize,
     pub(super) order: Order,
     pub(super) expanded: HashSet<NodeId>,
     pub(super) selected: BTreeSet<NodeId>,
@@ -85,6 +87,7 @@ impl Pane {
             rows: Vec::new(),
             cursor: 0,
             top: 0,
+            left: 0,
             order: Order::Stored,
             expanded: HashSet::from([NodeId::ROOT]),
             selected: BTreeSet::new(),

@@ -29,7 +29,7 @@ impl Preview {
         let (note, lines) = match content(pane) {
             Ok((note, lines)) => (note, lines),
             Err(e) => {
-                let e = crate::text::escaped_line(&e.to_string());
+                let e = crate::text::escaped_line(e);
                 (String::new(), vec![format!("cannot be read: {e}")])
             }
         };

@@ -69,10 +69,15 @@ impl Drop for Place {
 
 /// Draws the state, and returns the lines of the screen.
 fn screen(app: &mut App) -> Vec<String> {
-    let mut terminal = Terminal::new(TestBackend::new(140, 30)).unwrap();
+    screen_of(app, 140)
+}
+
+/// Draws the state on a screen of a number of columns.
+fn screen_of(app: &mut App, width: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, 30)).unwrap();
     terminal.draw(|frame| view::draw(frame, app)).unwrap();
     let buffer = terminal.backend().buffer();
-    let line = |y| -> String { (0..140).map(|x| buffer[(x, y)].symbol()).collect() };
+    let line = |y| -> String { (0..width).map(|x| buffer[(x, y)].symbol()).collect() };
     (0..30).map(line).collect()
 }
 
@@ -246,4 +251,87 @@ fn small_terminals_are_drawn() {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| view::draw(frame, &mut app)).unwrap();
     }
+}
+
+/// Words of a screen that end like a size, with the number before the unit.
+fn sizes(lines: &[String]) -> Vec<String> {
+    let mut found = Vec::new();
+    for line in lines {
+        let words: Vec<&str> = line
+            .split([' ', '(', ')', ','])
+            .filter(|w| !w.is_empty())
+            .collect();
+        for pair in words.windows(2) {
+            if matches!(pair[1], "B" | "KiB" | "MiB" | "%") && pair[0].parse::<f64>().is_ok() {
+                found.push(format!("{} {}", pair[0], pair[1]));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn numbers_are_shown_whole_or_not_at_all_at_every_width() {
+    let place = Place::new("widths");
+    let long = "long".repeat(50);
+    place.write(&format!("a/usr/{long}"), &[7; 200_000]);
+    place.write(
+        "a/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/deep",
+        &[7; 300_000],
+    );
+    let mut app = explore(&place);
+    press(&mut app, "/deep\n");
+    press(&mut app, "/older\n");
+    let all: std::collections::BTreeSet<String> =
+        sizes(&screen_of(&mut app, 400)).into_iter().collect();
+    assert!(
+        all.contains("195.3 KiB") && all.contains("395.5 KiB"),
+        "{all:?}"
+    );
+    let mut most = 0;
+    for width in 1..260 {
+        let lines = screen_of(&mut app, width);
+        for size in sizes(&lines) {
+            assert!(all.contains(&size), "{width}: {size}\n{}", lines.join("\n"));
+        }
+        // A further drawing is the same.
+        assert_eq!(screen_of(&mut app, width), lines, "{width}");
+        if (44..120).contains(&width) {
+            let shown = lines
+                .iter()
+                .filter(|line| line.contains("395.5 KiB"))
+                .count();
+            assert!(shown >= 2, "{width}\n{}", lines.join("\n"));
+            most = most.max(shown);
+        }
+    }
+    assert!(most >= 2);
+}
+
+#[test]
+fn long_names_give_way_and_are_scrolled() {
+    let place = Place::new("sideways");
+    let long: String = (0..60).map(|n| format!("{n:03}")).collect();
+    place.write(&format!("a/usr/{long}"), &[7; 200_000]);
+    let mut app = explore(&place);
+    press(&mut app, "/000001\n");
+    let row = |app: &mut App| line(&screen_of(app, 80), "195.3 KiB").to_owned();
+    assert!(row(&mut app).contains("000001002"), "{}", row(&mut app));
+    assert!(!row(&mut app).contains("058059"));
+    for _ in 0..21 {
+        app.key(KeyCode::Char('>'));
+    }
+    assert!(row(&mut app).contains("058059"), "{}", row(&mut app));
+    for _ in 0..21 {
+        app.key(KeyCode::Char('<'));
+    }
+    assert!(row(&mut app).contains("000001002"));
+    // A name below many directories is seen at the cursor.
+    place.write(
+        "a/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/d/deep",
+        &[7; 300_000],
+    );
+    let mut app = explore(&place);
+    press(&mut app, "/deep\n");
+    line(&screen_of(&mut app, 60), "deep");
 }

@@ -16,6 +16,27 @@ use tuff_erofs::dump::NodeId;
 const WIDE: u16 = 120;
 /// Number of cells of the bar that shows the share of a file.
 const BAR: u64 = 10;
+/// Width of the column of names below which other columns give way.
+const NAME_MIN: u16 = 20;
+/// Width of a size: `1023.9 KiB`, or a few more digits from 1000 TiB on.
+const SIZE: u16 = 10;
+const LARGE_SIZE: u16 = 14;
+const LARGE: u64 = 1000 << 40;
+/// Cells of the name at the cursor that are visible below many directories.
+const NAME_SEEN: usize = 12;
+
+/// Columns beside the names: heading and width. Each is shown whole or not at all.
+const COLUMNS: [(&str, u16); 6] = [
+    ("stored", SIZE),
+    ("size", SIZE),
+    ("ratio", 7),
+    // Fits: a small constant.
+    ("share", BAR as u16),
+    ("coding", 13),
+    ("", 4),
+];
+/// Columns by the order in which they are left out.
+const LEAST_IMPORTANT: [usize; 6] = [3, 4, 5, 2, 1, 0];
 
 const KEYS: &str = "? keys  Enter open  / search  s sort  Space select  e extract  q quit";
 const HELP: &[(&str, &str)] = &[
@@ -23,6 +44,7 @@ const HELP: &[(&str, &str)] = &[
     ("Right, Enter", "open a directory"),
     ("Left", "close a directory, or go to the one above"),
     ("s", "sort: stored, size, ratio, shared, name"),
+    ("< >", "scroll names to the left and to the right"),
     ("/ n N", "search names, next and previous match"),
     ("Enter, p", "preview a file"),
     ("Space, e", "select, extract the selection"),
@@ -89,9 +111,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App) {
 fn draw_title(frame: &mut Frame<'_>, area: Rect, pane: &Pane, is_comparison: bool) {
     let sums = pane.usage.sums(NodeId::ROOT);
     let whole = pane.image.store_size();
-    let text = format!(
-        " {}  {} in {} inodes, image {} ({})  sorted by {}{}",
-        pane.title,
+    let facts = format!(
+        "  {} in {} inodes, image {} ({})  sorted by {}{}",
         size(sums.bytes),
         sums.inodes,
         size(whole),
@@ -103,8 +124,69 @@ fn draw_title(frame: &mut Frame<'_>, area: Rect, pane: &Pane, is_comparison: boo
             ""
         },
     );
+    let room = usize::from(area.width).saturating_sub(facts.len());
+    let name = window(&format!(" {}", pane.title), 0, room.max(NAME_SEEN));
+    let text = whole_words(&format!("{name}{facts}"), area.width);
     let style = Style::new().add_modifier(Modifier::REVERSED);
     frame.render_widget(Paragraph::new(text).style(style), area);
+}
+
+/// Returns the part of `text` that `width` cells show from cell `start` on, with `…` where it continues.
+fn window(text: &str, start: usize, width: usize) -> String {
+    let all = Span::raw(text);
+    let whole = all.width();
+    if start == 0 && whole <= width {
+        return text.to_owned();
+    }
+    let (mut out, mut at) = (String::new(), 0);
+    for grapheme in all.styled_graphemes(Style::new()) {
+        let cells = Span::raw(grapheme.symbol).width();
+        let is_hidden = at < start || at == start && start > 0;
+        let is_end = at + cells >= start + width && start + width < whole;
+        match (is_hidden, is_end) {
+            (true, _) if at + cells > start => out.push('…'),
+            (true, _) => {}
+            (false, true) => {
+                out.push('…');
+                break;
+            }
+            (false, false) => out.push_str(grapheme.symbol),
+        }
+        at += cells;
+    }
+    out
+}
+
+/// Returns as many words of `text` as `width` cells show, with `…` if some are missing: a number is not cut.
+fn whole_words(text: &str, width: u16) -> String {
+    let width = usize::from(width);
+    if Span::raw(text).width() <= width {
+        return text.to_owned();
+    }
+    let cut = window(text, 0, width);
+    match cut.rfind(' ') {
+        Some(end) => format!("{}…", cut[..end].trim_end()),
+        None => cut,
+    }
+}
+
+/// Returns the columns that have room beside the names, in their order with their widths, and the width of the names.
+fn columns(width: u16, largest: u64) -> (Vec<(usize, u16)>, u16) {
+    let size = if largest < LARGE { SIZE } else { LARGE_SIZE };
+    let mut columns: Vec<(usize, u16)> = (0..)
+        .zip(COLUMNS)
+        .map(|(i, (_, width))| (i, if i < 2 { size } else { width }))
+        .collect();
+    // Each column has a space before it.
+    let used = |columns: &[(usize, u16)]| columns.iter().map(|(_, width)| width + 1).sum::<u16>();
+    for least in LEAST_IMPORTANT {
+        if used(&columns) + NAME_MIN <= width {
+            break;
+        }
+        columns.retain(|(column, _)| *column != least);
+    }
+    let names = width.saturating_sub(used(&columns));
+    (columns, names)
 }
 
 /// Moves the first row so that the cursor is on the screen.
@@ -116,36 +198,59 @@ fn scroll(pane: &mut Pane, page: usize) {
 }
 
 fn draw_tree(frame: &mut Frame<'_>, area: Rect, pane: &Pane, page: usize, is_comparison: bool) {
-    let whole = pane.usage.sums(NodeId::ROOT).stored_bytes;
+    let sums = pane.usage.sums(NodeId::ROOT);
+    let (columns, names) = columns(area.width, sums.bytes.max(sums.stored_bytes));
+    let names_width = usize::from(names);
+    // The name at the cursor is visible below any number of directories.
+    let depth = pane.rows.get(pane.cursor).map_or(0, |row| row.depth);
+    let seen = (2 * depth.min(DEPTH_MAX) + NAME_SEEN).saturating_sub(names_width);
+    let place = Place {
+        names: names_width,
+        start: pane.left.max(seen),
+        whole: sums.stored_bytes,
+        is_comparison,
+    };
     let visible = pane.rows.iter().enumerate().skip(pane.top).take(page);
-    let rows = visible.map(|(i, row)| tree_row(pane, *row, i == pane.cursor, whole, is_comparison));
-    let widths = [
-        Constraint::Min(24),
-        Constraint::Length(10),
-        Constraint::Length(10),
-        Constraint::Length(7),
-        // Fits: a small constant.
-        Constraint::Length(BAR as u16),
-        Constraint::Length(13),
-        Constraint::Length(4),
-    ];
-    let heading = ["name", "stored", "size", "ratio", "share", "coding", ""];
-    let heading = [Line::from(heading[0])]
-        .into_iter()
-        .chain(heading[1..4].iter().map(|h| Line::from(*h).right_aligned()))
-        .chain(heading[4..].iter().map(|h| Line::from(*h)));
-    let heading =
-        Row::new(heading.collect::<Vec<_>>()).style(Style::new().add_modifier(Modifier::BOLD));
+    let rows = visible.map(|(i, row)| {
+        let (name, cells, style) = tree_row(pane, *row, i == pane.cursor, &place);
+        let cells = columns.iter().map(|(column, _)| cells[*column].clone());
+        Row::new(std::iter::once(name).chain(cells)).style(style)
+    });
+    let widths = columns.iter().map(|(_, width)| *width);
+    let widths = std::iter::once(names).chain(widths).map(Constraint::Length);
+    let heading = columns.iter().map(|(column, _)| {
+        let heading = Line::from(COLUMNS[*column].0);
+        match column {
+            0..=2 => heading.right_aligned(),
+            _ => heading,
+        }
+    });
+    let heading = Row::new(std::iter::once(Line::from("name")).chain(heading));
+    let heading = heading.style(Style::new().add_modifier(Modifier::BOLD));
     frame.render_widget(Table::new(rows, widths).header(heading), area);
 }
 
+/// Largest indentation. Unit: directories.
+const DEPTH_MAX: usize = 40;
+
+/// Properties of a drawing that all rows share.
+struct Place {
+    /// Width of the names, and the first cell of them that is shown.
+    names: usize,
+    start: usize,
+    /// Bytes of the image that all rows share.
+    whole: u64,
+    is_comparison: bool,
+}
+
+/// Returns the name, the other columns and the style of a row.
 fn tree_row(
     pane: &Pane,
     row: TreeRow,
     is_current: bool,
-    whole: u64,
-    is_comparison: bool,
-) -> Row<'static> {
+    place: &Place,
+) -> (Line<'static>, [Line<'static>; COLUMNS.len()], Style) {
+    let whole = place.whole;
     let usage = &pane.usage;
     let (sums, inode) = (usage.sums(row.id), usage.inode(row.id));
     let is_dir = usage.is_dir(row.id);
@@ -164,7 +269,7 @@ fn tree_row(
         Some(Mark::Removed) => ("- ", Style::new().fg(Color::Red)),
         Some(Mark::Changed) => ("~ ", Style::new().fg(Color::Yellow)),
         Some(Mark::Below) => ("* ", Style::new()),
-        None if is_comparison => ("  ", Style::new()),
+        None if place.is_comparison => ("  ", Style::new()),
         None => ("", Style::new()),
     };
     let slash = if is_dir && row.id != NodeId::ROOT {
@@ -172,8 +277,9 @@ fn tree_row(
     } else {
         ""
     };
-    let indent = "  ".repeat(row.depth.min(40));
+    let indent = "  ".repeat(row.depth.min(DEPTH_MAX));
     let name = format!("{selected}{sign}{indent}{fold}{}{slash}", pane.name(row.id));
+    let name = window(&name, place.start, place.names);
     let is_link = usage.is_hard_link(row.id);
     let mut flags = String::new();
     for (flag, is_set) in [
@@ -211,16 +317,15 @@ fn tree_row(
     } else {
         percent(sums.stored_bytes, sums.bytes)
     };
-    Row::new([
-        Line::styled(name, name_style),
+    let cells = [
         Line::from(stored).right_aligned(),
         Line::from(size(sums.bytes)).right_aligned(),
         Line::from(ratio).right_aligned(),
         Line::styled("#".repeat(filled), Style::new().fg(Color::Cyan)),
         Line::from(coding),
         Line::from(flags),
-    ])
-    .style(style)
+    ];
+    (Line::styled(name, name_style), cells, style)
 }
 
 fn draw_details(frame: &mut Frame<'_>, area: Rect, pane: &mut Pane) {
@@ -268,7 +373,8 @@ fn draw_status(frame: &mut Frame<'_>, area: Rect, app: &App) {
         _ if !app.message.is_empty() => format!("{}  ({KEYS})", app.message),
         _ => KEYS.to_owned(),
     };
-    frame.render_widget(Paragraph::new(crate::text::escaped_line(&text)), area);
+    let text = whole_words(&crate::text::escaped_line(text), area.width);
+    frame.render_widget(Paragraph::new(text), area);
 }
 
 fn draw_help(frame: &mut Frame<'_>, area: Rect) {
@@ -298,7 +404,10 @@ fn draw_help(frame: &mut Frame<'_>, area: Rect) {
 fn draw_preview(frame: &mut Frame<'_>, area: Rect, preview: &Preview) -> usize {
     let page = usize::from(area.height.saturating_sub(2)).max(1);
     let lines = preview.lines.iter().skip(preview.top).take(page);
-    let lines: Vec<Line<'_>> = lines.map(|line| Line::from(&line[..])).collect();
+    let width = area.width.saturating_sub(2);
+    let lines: Vec<Line<'_>> = lines
+        .map(|line| Line::from(whole_words(line, width)))
+        .collect();
     let title = format!(" {} ", preview.title);
     frame.render_widget(Clear, area);
     frame.render_widget(
