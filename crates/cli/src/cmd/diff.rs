@@ -19,7 +19,8 @@ use tuff_store::retry;
 ///
 /// Prints one line per path: "-" only in A, "+" only in B, "~" different, with the properties that differ and both values.
 /// The comparison covers everything that a mount shows: type, mode, owner, time, hard links, device, attributes, link
-/// target and content. The exit code is 0 if the trees are equal and 1 if they differ.
+/// target and content. The last line has the numbers of differences. Of the paths that differ only in their times the first 10 are
+/// printed. The exit code is 0 if the trees are equal and 1 if they differ.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// First image or directory
@@ -57,26 +58,66 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut out = Out::new();
     // Lines of the output must not be mixed with the line of progress.
     let is_terminal = meter.is_shown() && std::io::stdout().is_terminal();
-    let totals = diff::diff(&mut a, &mut b, &options, &mut |path, change| match (
-        args.quiet, args.json,
-    ) {
-        (true, _) => Ok(()),
-        (_, true) => out.line(change_json(path, change)),
-        _ => meter.suspend(|| {
+    let mut only_time = 0;
+    let mut print = |path: &[u8], change: &Change| {
+        if args.quiet {
+            return Ok(());
+        }
+        if args.json {
+            return out.json(&change_json(path, change));
+        }
+        if is_only_time(change) {
+            only_time += 1;
+            if only_time > ONLY_TIME_SHOWN {
+                return Ok(());
+            }
+        }
+        meter.suspend(|| {
             out.line(change_text(path, change))?;
             match is_terminal {
                 true => out.flush(),
                 false => Ok(()),
             }
-        }),
-    });
+        })
+    };
+    let totals = diff::diff(&mut a, &mut b, &options, &mut print);
     drop(meter);
     let totals = totals?;
     if args.json {
-        out.line(totals_json(&totals))?;
+        out.json(&totals_json(&totals))?;
+    } else if !args.quiet && !totals.same() {
+        summary(&totals, only_time, &mut out)?;
     }
     out.finish()?;
     Ok(ExitCode::from(u8::from(!totals.same())))
+}
+
+/// Number of paths that are printed although only their times differ, such as those of a copy.
+const ONLY_TIME_SHOWN: u64 = 10;
+
+fn is_only_time(change: &Change) -> bool {
+    match change {
+        Change::Changed(list) => list.iter().all(|d| matches!(d, Difference::Mtime(..))),
+        Change::Removed(_) | Change::Added(_) => false,
+    }
+}
+
+/// Prints the numbers of differences.
+fn summary(totals: &Totals, only_time: u64, out: &mut Out) -> Result<()> {
+    let hidden = only_time.saturating_sub(ONLY_TIME_SHOWN);
+    if hidden > 0 {
+        out.line(format_args!(
+            "... {hidden} more differ only in their times: --content-only ignores times, --json prints all"
+        ))?;
+    }
+    let times = match only_time {
+        0 => String::new(),
+        n => format!(" ({n} only in their times)"),
+    };
+    out.line(format_args!(
+        "{} added, {} removed, {} changed{times}, {} compared",
+        totals.added, totals.removed, totals.changed, totals.compared
+    ))
 }
 
 /// Opens the image at `path`. Returns `None` for a directory.

@@ -174,6 +174,7 @@ fn diff_lists_differences() {
 - sub (directory)
 - sub/inside (file)
 ~ target: target \"a\" -> \"b\"
+2 added, 3 removed, 8 changed, 10 compared
 ";
     assert_eq!(String::from_utf8(out.stdout).unwrap(), expected);
     let out = place.run(&["diff", "--content-only", "--json", "a", "b"]);

@@ -1,6 +1,6 @@
 //! Files of another format than a verb reads: the message names the format and a way out.
 
-use crate::common::{Place, code, stderr};
+use crate::common::{Place, code, stderr, tool};
 use std::fs;
 
 /// A directory with files of several formats.
@@ -251,4 +251,81 @@ fn every_verb_names_the_image_that_is_damaged() {
         );
         assert_eq!(said.matches("bad").count(), 1, "{args:?}: {said}");
     }
+}
+
+#[test]
+fn android_sparse_and_compressed_images_are_named_with_the_tool_for_them() {
+    let place = Place::new("wrong-images");
+    fs::create_dir(place.path("tree")).unwrap();
+    fs::write(place.path("tree/file"), "content").unwrap();
+    place.text(&["build", "-q", "tree", "i"]);
+    // Header of the format: magic, version 1.0, its length, that of a chunk's header, and the size of a block.
+    let mut sparse = b"\x3a\xff\x26\xed\x01\x00\x00\x00\x1c\x00\x0c\x00\x00\x10\x00\x00".to_vec();
+    sparse.resize(8192, 0);
+    fs::write(place.path("s.img"), sparse).unwrap();
+    for args in [&["ls", "s.img"][..], &["build", "-q", "s.img", "o"]] {
+        let out = place.run(args);
+        let said = stderr(&out);
+        assert_eq!(code(&out), 3, "{said}");
+        assert!(said.contains("s.img: is an Android sparse image"), "{said}");
+        assert!(said.contains("'simg2img s.img IMAGE'"), "{said}");
+    }
+    for (program, end, name) in [
+        ("gzip", "gz", "a gzip file"),
+        ("zstd", "zst", "a Zstandard file"),
+        ("xz", "xz", "an xz file"),
+    ] {
+        let Some(out) = tool(&place.0, program, &["-k", "-q", "i"]) else {
+            continue;
+        };
+        assert_eq!(code(&out), 0, "{}", stderr(&out));
+        let file = format!("i.{end}");
+        let out = place.run(&["build", "-q", &file, "o"]);
+        let said = stderr(&out);
+        assert_eq!(code(&out), 3, "{said}");
+        assert!(
+            said.contains(&format!("{file}: is {name} of an EROFS image")),
+            "{said}"
+        );
+        let out = place.run(&["ls", &file]);
+        assert!(
+            stderr(&out).contains("decompress it: it holds one"),
+            "{}",
+            stderr(&out)
+        );
+    }
+}
+
+#[test]
+fn an_image_before_its_source_and_verbs_of_other_tools_are_corrected() {
+    let place = Place::new("wrong-order");
+    fs::create_dir(place.path("tree")).unwrap();
+    let out = place.run(&["build", "i.erofs", "tree"]);
+    let wanted = "tuff: tree: is a directory; the image comes last: tuff build tree i.erofs\n";
+    assert_eq!((code(&out), stderr(&out).as_str()), (2, wanted));
+    for (word, verb) in [
+        ("unpack", "extract"),
+        ("create", "build"),
+        ("list", "ls"),
+        ("unmount", "umount"),
+    ] {
+        let out = place.run(&[word, "i"]);
+        let said = stderr(&out);
+        assert_eq!(code(&out), 2, "{said}");
+        assert!(said.starts_with("tuff: unrecognized subcommand"), "{said}");
+        assert!(said.contains(&format!("'{verb}'")), "{said}");
+        assert!(!said.contains('\x1b'), "{said:?}");
+    }
+}
+
+#[test]
+fn an_image_of_empty_files_is_no_multiple_of_its_content_with_ten_digits() {
+    let place = Place::new("wrong-share");
+    fs::create_dir(place.path("tree")).unwrap();
+    for n in 0..200 {
+        fs::write(place.path(&format!("tree/{n}")), "").unwrap();
+    }
+    fs::write(place.path("tree/one"), "1").unwrap();
+    let text = place.text(&["build", "tree", "i"]);
+    assert!(text.contains("(> 999 % of the content)"), "{text}");
 }

@@ -2,6 +2,7 @@
 
 use super::args::{Args, SourceType};
 use crate::image::OpenArgs;
+use crate::next_command::shell_word;
 use crate::overwrite::{self, Format};
 #[cfg(feature = "remote")]
 use crate::remote::is_url;
@@ -39,7 +40,17 @@ pub(super) fn split(args: &Args) -> Result<(&PathBuf, &[PathBuf])> {
 
 /// Fails if the build would overwrite anything but an image or an empty file.
 pub(super) fn check_outputs(args: &Args) -> Result<()> {
-    let (image, _) = split(args)?;
+    let (image, sources) = split(args)?;
+    if let ([first], true, false) = (sources, image.is_dir(), args.output.is_some())
+        && !first.is_dir()
+    {
+        return Err(Error::usage(format_args!(
+            "{}: is a directory; the image comes last: tuff build {} {}",
+            image.display(),
+            shell_word(image),
+            shell_word(first)
+        )));
+    }
     overwrite::check(image, Format::Image)?;
     match &args.blob {
         Some(blob) if !is_blob_of(blob, image) => overwrite::check(blob, Format::Blob),
