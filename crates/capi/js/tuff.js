@@ -81,6 +81,7 @@ export class Image {
   #library;
   #handle = 0;
   #ranges = 0;
+  #isClosed = false;
   #read;
 
   static async fromBytes(bytes) {
@@ -187,6 +188,8 @@ export class Image {
   }
 
   close() {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
     this.#library.tuff_image_close(this.#handle);
     this.#library.tuff_ranges_free(this.#ranges);
     this.#handle = this.#ranges = 0;
@@ -235,6 +238,8 @@ export class Image {
   /** Calls the library until no range is missing. Results are taken before anything else can run. */
   async #run(call) {
     for (;;) {
+      // Also after a wait for ranges.
+      if (this.#isClosed) throw new TuffError("TUFF_USAGE", "the image is closed");
       const arena = new Arena(this.#library);
       let missing;
       try {
@@ -258,6 +263,7 @@ export class Image {
 
   async #supply(offset, length) {
     const bytes = await this.#read(offset, length);
+    if (this.#isClosed) return;
     if (bytes.length < length) {
       throw new TuffError("TUFF_IO", `expected ${length} bytes at ${offset}, found ${bytes.length}`);
     }

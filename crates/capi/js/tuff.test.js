@@ -54,3 +54,15 @@ test("damage is reported", async () => {
   damaged.fill(0, 1024, 1028);
   await assert.rejects(Image.fromBytes(damaged), { code: "TUFF_CORRUPT" });
 });
+
+test("a closed image says so, also to an operation that waits", async () => {
+  for (const make of Object.values(sources)) {
+    const image = await make();
+    const waiting = image.read("dir/numbers").catch((e) => e);
+    image.close();
+    image.close();
+    const late = await waiting;
+    assert.ok(late.code === "TUFF_USAGE" || late.length === 1988895);
+    await assert.rejects(image.stat("dir"), { code: "TUFF_USAGE", message: "the image is closed" });
+  }
+});

@@ -1,6 +1,7 @@
 //! Building of images from sources and options.
 
 use crate::errors::convert;
+use crate::interrupt;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
@@ -35,13 +36,14 @@ pub(crate) fn build<'py>(
     settings: Vec<(String, String)>,
     out: Option<PathBuf>,
 ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-    let built = py.detach(|| {
+    let progress = Progress::default();
+    let stop = progress.stop_flag();
+    let built = interrupt::run(py, &stop, || {
         let settings = settings
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()));
         let options = Options::from_settings(settings)?;
         let sources: Vec<Source> = inputs.into_iter().map(source).collect::<Result<_, _>>()?;
-        let progress = Progress::default();
         let mut image = Vec::new();
         match out {
             Some(path) => {
@@ -53,7 +55,7 @@ pub(crate) fn build<'py>(
                 Ok(Some(image))
             }
         }
-    });
+    })?;
     let image = built.map_err(convert)?;
     Ok(image.map(|image| PyBytes::new(py, &image)))
 }

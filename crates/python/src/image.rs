@@ -1,10 +1,12 @@
 //! Images that are open, and walks over them.
 
 use crate::errors::convert;
+use crate::interrupt;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use tuff_erofs::read::{self, Nid, OpenOptions};
 use tuff_erofs::{Error, check, extract, walk};
@@ -196,7 +198,9 @@ impl Image {
             .filter(|n| !n.is_empty())
             .collect();
         let path = path.join(&b'/');
+        let stop = Arc::new(AtomicBool::new(false));
         let options = extract::Options {
+            stop: Arc::clone(&stop),
             paths: match path.is_empty() {
                 true => Vec::new(),
                 false => vec![path],
@@ -204,7 +208,9 @@ impl Image {
             overwrite,
             ..extract::Options::default()
         };
-        let report = py.detach(|| extract::extract(&self.image, &target, &options, |_| ()));
+        let report = interrupt::run(py, &stop, || {
+            extract::extract(&self.image, &target, &options, |_| ())
+        })?;
         Ok(report.map_err(convert)?.totals.files)
     }
 

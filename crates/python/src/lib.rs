@@ -4,6 +4,7 @@
 mod build;
 mod errors;
 mod image;
+mod interrupt;
 
 use pyo3::prelude::*;
 
@@ -13,5 +14,6 @@ fn _tuff(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<image::Image>()?;
     module.add_class::<image::Walk>()?;
     module.add_function(wrap_pyfunction!(build::build, module)?)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     errors::add_to(module)
 }

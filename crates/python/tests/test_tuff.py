@@ -2,6 +2,8 @@
 
 import io
 import os
+import subprocess
+import sys
 import tarfile
 import threading
 
@@ -103,6 +105,83 @@ def test_errors_have_the_usual_types(image, tmp_path):
         tuff.Image.open(tmp_path / "zeros")
 
 
+def test_content_of_other_types_is_a_type_error():
+    for tree in [{"a": 5}, {"a": None}, {"a": [1]}, {"a": tuff.File(b"", xattrs={"user.a": 3})}]:
+        with pytest.raises(TypeError):
+            tuff.build(tree)
+    with pytest.raises(TypeError):
+        tuff.build([5])
+    image = tuff.Image.from_bytes(tuff.build({"a": bytearray(b"12"), "b": memoryview(b"3")}))
+    assert (image.read("a"), image.read("b")) == (b"12", b"3")
+
+
+class Short(io.BytesIO):
+    """File object that states more bytes than it has, and returns few at once."""
+
+    claimed = 0
+
+    def seek(self, offset, whence=io.SEEK_SET):
+        position = super().seek(offset, whence)
+        return position + self.claimed if whence == io.SEEK_END else position
+
+    def read(self, size=-1):
+        return super().read(min(size, 5000) if size >= 0 else size)
+
+
+def test_a_file_shorter_than_it_states_is_an_error_and_short_reads_are_none(path):
+    data = path.read_bytes()
+    assert tuff.Image.from_file(Short(data)).read("data/numbers") == NUMBERS
+    for end in (0, 100, 1200, 4096, len(data) // 2):
+        file = Short(data[:end])
+        file.claimed = len(data) - end
+        with pytest.raises((EOFError, tuff.Error)):
+            tuff.Image.from_file(file).read("data/numbers")
+
+
+def test_a_closed_image_says_so(path):
+    for image in (tuff.Image.open(path), tuff.Image.from_file(open(path, "rb"))):
+        assert not image.closed and "closed" not in repr(image)
+        image.close()
+        image.close()
+        assert image.closed and repr(image).endswith("(closed)>")
+        for use in (lambda: image.read("etc/hostname"), lambda: list(image.walk()), image.check):
+            with pytest.raises(ValueError):
+                use()
+    assert str(path) in repr(tuff.Image.open(path))
+    assert tuff.__version__.count(".") == 2
+
+
+def test_patterns_match_names_and_directories(image):
+    assert image.glob("etc/*") == ["etc/hostname", "etc/shadow"]
+    assert image.glob("**/h?st*") == ["etc/hostname"]
+    assert image.glob("/*/n*") == ["data/numbers", "dev/null"]
+    assert image.glob("data/**") == ["data", "data/again", "data/numbers"]
+    assert image.glob("none") == []
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time, tuff
+def interrupt():
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGINT)
+    print(time.monotonic(), flush=True)
+data = os.urandom(1 << 20) + b"".join(b"%d\\n" % n for n in range(10_000_000))
+threading.Thread(target=interrupt).start()
+try:
+    tuff.build({"data": data}, sys.argv[1], compress="lzma:9")
+except KeyboardInterrupt:
+    print(time.monotonic())
+"""
+
+
+def test_an_interrupt_ends_a_build_within_a_second_and_leaves_nothing(tmp_path):
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "image")]
+    out = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    sent, raised = map(float, out.stdout.split())
+    assert raised - sent < 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_damage_is_found(path):
     image = tuff.Image.open(path)
     assert image.check() == []
@@ -149,6 +228,7 @@ def test_fsspec_lists_and_reads(path):
     fs = fsspec.filesystem("erofs", fo=str(path))
     assert fs.ls("/etc", detail=False) == ["etc/hostname", "etc/shadow"]
     assert fs.info("etc")["type"] == "directory"
+    assert fs.modified("etc/shadow").isoformat() == "2023-11-14T22:13:20+00:00"
     assert fs.info("link")["destination"] == "etc/hostname"
     assert fs.cat("data/numbers") == NUMBERS
     assert fs.cat_file("data/numbers", 2, 8) == NUMBERS[2:8]

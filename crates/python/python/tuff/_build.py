@@ -46,7 +46,7 @@ class Node:
         xattrs: Optional[Mapping[str, bytes]] = None,
     ) -> None:
         self.kind = kind
-        self.data = data.encode() if isinstance(data, str) else bytes(data)
+        self.data = _data(data, "content")
         self.device = device
         self.mode = mode
         self.uid = uid
@@ -55,10 +55,19 @@ class Node:
         self.xattrs = dict(xattrs or {})
 
     def _entry(self, path: bytes) -> _tuff._Entry:
-        xattrs = [(os.fsencode(name), bytes(value)) for name, value in self.xattrs.items()]
+        xattrs = [(os.fsencode(name), _data(value, "value of an attribute")) for name, value in self.xattrs.items()]
         mode = None if self.mode is None else self.mode & 0o7777
         attributes = (mode, self.uid, self.gid, self.mtime_ns, xattrs)
         return (path, self.kind, self.data, self.device, attributes)
+
+
+def _data(data: Content, what: str) -> bytes:
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    # A number would be that many zeros.
+    raise TypeError(f"{what} is {type(data).__name__}, expected str or bytes")
 
 
 def File(content: Content = b"", **attributes: Unpack[Attributes]) -> Node:
@@ -125,6 +134,8 @@ def build(
 def _input(source: Source) -> _tuff._Input:
     if isinstance(source, Mapping):
         return ("tree", [node._entry(path) for path, node in _nodes(source, b"")])
+    if not isinstance(source, (str, os.PathLike)):
+        raise TypeError(f"source is {type(source).__name__}, expected a mapping or a path")
     return ("dir" if os.path.isdir(source) else "tar", source)
 
 

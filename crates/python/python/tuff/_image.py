@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fnmatch
 import io
 import os
 import stat as modes
@@ -83,21 +84,27 @@ class Image:
     unless it was opened from a file object.
     """
 
-    def __init__(self, core: _tuff.Image, file: Optional[IO[bytes]] = None) -> None:
+    def __init__(self, core: _tuff.Image, file: Optional[IO[bytes]] = None, source: str = "") -> None:
         self._core = core
         self._file = file
+        self._source = source
+        self._is_local = file is None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<tuff.Image {self._source}{' (closed)' if self._closed else ''}>"
 
     @classmethod
     def open(
         cls, path: Union[str, os.PathLike[str]], devices: Sequence[Union[str, os.PathLike[str]]] = ()
     ) -> Image:
         """Opens the image in a file or block device, with the extra devices of its device table."""
-        return cls(_tuff.Image.open(path, list(devices)))
+        return cls(_tuff.Image.open(path, list(devices)), source=repr(os.fspath(path)))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Image:
         """Opens an image in memory."""
-        return cls(_tuff.Image.from_bytes(data))
+        return cls(_tuff.Image.from_bytes(data), source=f"of {len(data)} bytes in memory")
 
     @classmethod
     def from_file(cls, file: IO[bytes]) -> Image:
@@ -107,14 +114,15 @@ class Image:
         """
         size = file.seek(0, io.SEEK_END)
         file.seek(0)
-        head = file.read(min(size, _HEAD))
+        head = _read_exact(file, 0, min(size, _HEAD))
         while True:
             try:
-                return cls(_tuff.Image.from_ranges(size, head), file)
+                return cls(_tuff.Image.from_ranges(size, head), file, f"in {file!r}")
             except BlockingIOError:
                 if len(head) >= size:
                     raise
-                head += file.read(max(len(head), _HEAD))
+                more = min(size - len(head), max(len(head), _HEAD))
+                head += _read_exact(file, len(head), more)
 
     def __enter__(self) -> Image:
         return self
@@ -125,11 +133,24 @@ class Image:
         value: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
-        # The image is released with its last reference: files and walks may still use it.
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the image was closed."""
+        return self._closed
+
+    def close(self) -> None:
+        """Ends the use of the image. The file object of ``from_file`` is not closed.
+
+        Files that are open stay readable, unless the image is in a file object.
+        """
+        self._closed = True
         self._file = None
 
     def exists(self, path: Path) -> bool:
         """Returns whether a path exists. Symbolic links are not followed."""
+        self._check_open()
         return self._retry(lambda: self._core.find(_bytes(path), False)) is not None
 
     def stat(self, path: Path = "", *, follow_symlinks: bool = True) -> Stat:
@@ -154,7 +175,7 @@ class Image:
         Images in a file object are listed directory by directory, others by the reader.
         """
         nid, prefix = self._nid(path, False), _text(path)
-        if self._file is None:
+        if self._is_local:
             for below, n in self._core.walk(nid):
                 yield Entry(_join(prefix, os.fsdecode(below)), self._stat(n))
             return
@@ -169,6 +190,14 @@ class Image:
             yield entry
             if entry.stat.is_dir:
                 stack.append(iter(self.scandir(entry.path)))
+
+    def glob(self, pattern: str) -> list[str]:
+        """Returns the paths that match a pattern, sorted: ``*``, ``?`` and ``[abc]`` within a name, ``**`` for any directories.
+
+        Names that begin with a dot match like others. Symbolic links are not followed.
+        """
+        parts = [part for part in pattern.split("/") if part]
+        return sorted(entry.path for entry in self.walk() if _matches([name for name in entry.path.split("/") if name], parts))
 
     def read(self, path: Path, offset: int = 0, size: Optional[int] = None) -> bytes:
         """Returns ``size`` bytes of a file from ``offset``, or all bytes up to its end."""
@@ -219,10 +248,16 @@ class Image:
         return [Finding(severity, text) for severity, text in self._core.check()]
 
     def _local(self, what: str) -> None:
-        if self._file is not None:
+        self._check_open()
+        if not self._is_local:
             raise ValueError(f"{what} needs an image in a local file or in memory")
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("the image is closed")
+
     def _nid(self, path: Path, follow: bool) -> int:
+        self._check_open()
         nid = self._retry(lambda: self._core.find(_bytes(path), follow))
         if nid is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), _text(path))
@@ -239,7 +274,7 @@ class Image:
         return stat.size if stat.is_file else 0
 
     def _read(self, nid: int, offset: int, size: int) -> bytes:
-        if self._file is None:
+        if self._is_local:
             return self._core.read(nid, offset, size)
         # In parts: all ranges of a read must be in memory at once.
         parts = []
@@ -256,14 +291,12 @@ class Image:
                 return operation()
             except BlockingIOError:
                 missing = self._core.missing()
+                if self._closed and not self._is_local:
+                    raise ValueError("the image is closed") from None
                 if self._file is None or missing is None:
                     raise
                 offset, size = missing
-                self._file.seek(offset)
-                data = self._file.read(size)
-                if len(data) < size:
-                    raise EOFError(f"the image ends before byte {offset + size}") from None
-                self._core.put(offset, data)
+                self._core.put(offset, _read_exact(self._file, offset, size))
 
 
 class _RawFile(io.RawIOBase):
@@ -297,6 +330,38 @@ class _RawFile(io.RawIOBase):
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
+
+
+def _read_exact(file: IO[bytes], offset: int, size: int) -> bytes:
+    """Reads a range of a file object, which may return less at once, and may have fewer bytes than it stated."""
+    file.seek(offset)
+    data = b""
+    while len(data) < size:
+        more = file.read(size - len(data))
+        if not more:
+            raise EOFError(f"the image ends at byte {offset + len(data)}, before byte {offset + size}")
+        data += more
+    return data
+
+
+def _matches(names: list[str], parts: list[str]) -> bool:
+    """Returns whether the names of a path match the parts of a pattern."""
+
+    def after_any(positions: set[int]) -> set[int]:
+        # "**" matches no directory, too.
+        found = set(positions)
+        for position in positions:
+            while position < len(parts) and parts[position] == "**":
+                position += 1
+                found.add(position)
+        return found
+
+    positions = after_any({0})
+    for name in names:
+        stays = {i for i in positions if i < len(parts) and parts[i] == "**"}
+        moves = {i + 1 for i in positions - stays if i < len(parts) and fnmatch.fnmatchcase(name, parts[i])}
+        positions = after_any(stays | moves)
+    return len(parts) in positions
 
 
 def _bytes(path: Path) -> bytes:

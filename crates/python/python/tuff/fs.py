@@ -10,6 +10,7 @@ fsspec can open.
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import IO, Any, Optional, Union
 
 import fsspec
@@ -57,6 +58,10 @@ class ErofsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         else:
             found = [self.info(path)]
         return found if detail else sorted(info["name"] for info in found)
+
+    def modified(self, path: str) -> datetime:
+        """Returns the modification time of a path."""
+        return datetime.fromtimestamp(self.info(path)["mtime"], tz=timezone.utc)
 
     def _open(
         self,

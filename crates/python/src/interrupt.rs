@@ -1,0 +1,42 @@
+//! Work that ^C stops.
+
+use pyo3::prelude::*;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+/// Interval at which signals are handled.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Runs `work` in a thread, and lets Python handle signals meanwhile. If a handler raises an exception, such as
+/// `KeyboardInterrupt`, sets `stop`, waits for the work to end, and returns the exception.
+pub(crate) fn run<T: Send>(
+    py: Python<'_>,
+    stop: &AtomicBool,
+    work: impl FnOnce() -> T + Send,
+) -> PyResult<T> {
+    let (done, ended) = channel::<()>();
+    thread::scope(|scope| {
+        let worker = scope.spawn(move || {
+            // Dropped when the work ends, also by a panic.
+            let _done = done;
+            work()
+        });
+        let mut raised = None;
+        while let Err(RecvTimeoutError::Timeout) = py.detach(|| ended.recv_timeout(TICK)) {
+            if raised.is_none()
+                && let Err(e) = py.check_signals()
+            {
+                stop.store(true, Relaxed);
+                raised = Some(e);
+            }
+        }
+        let result = py.detach(|| worker.join());
+        match (raised, result) {
+            (Some(e), _) => Err(e),
+            (None, Ok(result)) => Ok(result),
+            (None, Err(panic)) => std::panic::resume_unwind(panic),
+        }
+    })
+}
