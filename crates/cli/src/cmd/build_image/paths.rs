@@ -43,6 +43,7 @@ pub(super) fn check_outputs(args: &Args) -> Result<()> {
     let (image, sources) = split(args)?;
     if let ([first], true, false) = (sources, image.is_dir(), args.output.is_some())
         && !first.is_dir()
+        && first != Path::new("-")
     {
         return Err(Error::usage(format_args!(
             "{}: is a directory; the image comes last: tuff build {} {}",
