@@ -4,12 +4,13 @@
 //! |---|---|
 //! | the image is corrupt | EIO |
 //! | a read of the image failed | EIO, but ENOMEM stays ENOMEM |
+//! | the data is on a device that was not given | EIO |
 //! | the image uses an unknown feature | EOPNOTSUPP |
 //! | a limit was reached | EFBIG |
 //! | the request is invalid | EINVAL |
 
 use rustix::io::Errno;
-use tuff_erofs::Error;
+use tuff_erofs::{Error, Remedy};
 
 /// Returns the error number that the calling process receives.
 pub fn errno(error: &Error) -> Errno {
@@ -17,6 +18,8 @@ pub fn errno(error: &Error) -> Errno {
         Error::Io(_, e) if e.raw_os_error() == Some(Errno::NOMEM.raw_os_error()) => Errno::NOMEM,
         Error::Unsupported(_) => Errno::OPNOTSUPP,
         Error::Limit(_) => Errno::FBIG,
+        // Data on a device that was not given is missing data for the caller.
+        Error::Usage(_) if error.remedy() == Some(Remedy::Devices) => Errno::IO,
         Error::Usage(_) => Errno::INVAL,
         _ => Errno::IO,
     }
@@ -35,6 +38,7 @@ mod tests {
             (Error::corrupt("", ""), Errno::IO),
             (Error::limit("", ""), Errno::FBIG),
             (Error::usage(""), Errno::INVAL),
+            (Error::usage("").with_remedy(Remedy::Devices), Errno::IO),
             (io(Errno::NOMEM), Errno::NOMEM),
             (io(Errno::NXIO), Errno::IO),
             (eof, Errno::IO),

@@ -941,16 +941,13 @@ fn help_states_the_block_sizes_that_are_taken() {
     }
 }
 
-/// Returns the chunk format of a file in an image: the first field of the last word of its compact inode.
+/// Returns the chunk format of a file in an image, from its compact inode.
 fn chunk_format(place: &Place, image: &str, path: &str) -> u16 {
     let stat = place.run(&["stat", "--json", image, path]);
     let stat: serde_json::Value = serde_json::from_slice(&stat.stdout).unwrap();
+    assert_eq!(stat["extended"], false);
     let bytes = fs::read(place.path(image)).unwrap();
-    let info = place.run(&["info", "--json", image]);
-    let info: serde_json::Value = serde_json::from_slice(&info.stdout).unwrap();
-    let number = |value: &serde_json::Value| usize::try_from(value.as_u64().unwrap()).unwrap();
-    let meta = u32::from_le_bytes(*bytes[1024 + 0x28..].first_chunk().unwrap()) as usize;
-    let at = meta * number(&info["block_size"]) + number(&stat["nid"]) * 32 + 16;
+    let at = usize::try_from(stat["position"].as_u64().unwrap()).unwrap() + 16;
     u16::from_le_bytes(*bytes[at..].first_chunk().unwrap())
 }
 

@@ -104,6 +104,8 @@ const WRITERS: &[(&str, &[&str])] = &[
             "build",
             "-q",
             "--force",
+            "-z",
+            "none",
             "--blob=chunks",
             "--chunk=4K",
             "-o",
