@@ -13,7 +13,7 @@
 //!   copied over the old content, so that only a failure of this copy destroys it.
 
 use crate::host::retry;
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, fallocate};
 use rustix::io::Errno;
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{self, Write};
@@ -244,7 +244,7 @@ impl Output {
             Some(_) => None,
             None => anonymous(directory(path)).ok(),
         };
-        let file = beside.map_or_else(|| anonymous(&std::env::temp_dir()), Ok)?;
+        let file = beside.map_or_else(temporary_file, Ok)?;
         let kind = Kind::Spooled { over };
         Ok(Self { file, kind })
     }
@@ -275,12 +275,7 @@ impl Output {
     }
 
     fn spool(to: impl Write + Send + Sync + 'static, inode: Option<FileId>) -> io::Result<Self> {
-        let dir = std::env::temp_dir();
-        let named = |e: io::Error| {
-            let what = format!("a temporary file in {}: {e}", dir.display());
-            io::Error::new(e.kind(), what)
-        };
-        let file = anonymous(&dir).map_err(named)?;
+        let file = temporary_file()?;
         let to = Box::new(to);
         let kind = Kind::Spool { to, inode };
         Ok(Self { file, kind })
@@ -294,6 +289,14 @@ impl Output {
                 directory(path).to_owned()
             }
             _ => std::env::temp_dir(),
+        }
+    }
+
+    /// Fails if there is no space for an output of `len` bytes that is written in place. The old content then stays.
+    pub fn reserve(&self, len: u64) -> io::Result<()> {
+        match self.kind {
+            Kind::InPlace { .. } => reserve(&self.file, len),
+            _ => Ok(()),
         }
     }
 
@@ -460,36 +463,35 @@ fn existing(path: &Path, e: io::Error) -> io::Result<File> {
     OpenOptions::new().write(true).open(path).map_err(|_| e)
 }
 
-/// Replaces the content of `to` by the first `len` bytes of `file`. Holes stay holes.
+/// Replaces the content of `to` by the first `len` bytes of `file`. Without space for them the content stays.
 fn copy_over(file: &File, len: u64, to: &File, sync: bool) -> io::Result<()> {
-    retry(|| to.set_len(0))?;
-    retry(|| to.set_len(len))?;
+    reserve(to, len)?;
     let mut at = 0;
     let mut buf = vec![0; 1 << 20];
     while at < len {
-        // Filesystems without holes report one range of data.
-        let data = match retry(|| rustix::fs::seek(file, SeekFrom::Data(at))) {
-            Ok(data) => data,
-            Err(Errno::NXIO) => break,
-            Err(_) => at,
-        };
-        let end = retry(|| rustix::fs::seek(file, SeekFrom::Hole(data))).unwrap_or(len);
-        at = data;
-        while at < end.min(len) {
-            let left = usize::try_from(end.min(len) - at).unwrap_or(usize::MAX);
-            let n = buf.len().min(left);
-            file.read_exact_at(&mut buf[..n], at)?;
-            to.write_all_at(&buf[..n], at)?;
-            at += n as u64;
-        }
-        if end <= data {
-            break;
-        }
+        let n = buf
+            .len()
+            .min(usize::try_from(len - at).unwrap_or(usize::MAX));
+        file.read_exact_at(&mut buf[..n], at)?;
+        to.write_all_at(&buf[..n], at)?;
+        at += n as u64;
     }
+    retry(|| to.set_len(len))?;
     if sync {
         to.sync_all()?;
     }
     Ok(())
+}
+
+/// Reserves blocks for the first `len` bytes of a file, whose content stays, where the filesystem can do that.
+fn reserve(file: &File, len: u64) -> io::Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    match retry(|| fallocate(file, FallocateFlags::KEEP_SIZE, 0, len)) {
+        Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::IO)) => Err(e.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Copies the extended attributes of the file at `path`, ACLs included. Attributes that hold a digest or a signature of
@@ -546,6 +548,15 @@ fn copy(file: &File, len: u64, to: &mut dyn Write) -> io::Result<()> {
         at += n as u64;
     }
     to.flush()
+}
+
+/// Creates an unnamed file in the directory for temporary files, which errors name.
+fn temporary_file() -> io::Result<File> {
+    let dir = std::env::temp_dir();
+    anonymous(&dir).map_err(|e| {
+        let what = format!("a temporary file in {}: {e}", dir.display());
+        io::Error::new(e.kind(), what)
+    })
 }
 
 /// Creates an unnamed file in `dir`, which disappears when it is closed.

@@ -198,6 +198,7 @@ fn a_mount_point_of_a_file_and_a_file_in_a_closed_directory_are_written() {
     let run = |program: &str, args: &[&str]| {
         let out = Command::new(program)
             .current_dir(&place.0)
+            .env_remove("TMPDIR")
             .args(args)
             .output();
         out.unwrap_or_else(|e| panic!("{program}: {e}"))

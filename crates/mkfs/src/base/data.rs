@@ -149,11 +149,13 @@ impl Member {
                     let (first, count) = (offset >> bits, count.into());
                     (ChunkRun { first, count }, DataBlock::base(at))
                 };
-                Some(BaseData::Chunks(BaseChunks {
+                let chunks = BaseChunks {
                     count: self.bits.count(inode.size()),
                     runs: runs.into_iter().map(run).collect(),
                     tail,
-                }))
+                };
+                // The base states the size of a hole.
+                chunks.is_dense().then_some(BaseData::Chunks(chunks))
             }
             _ => None,
         })

@@ -89,6 +89,25 @@ pub(crate) struct BaseChunks {
     pub(crate) tail: Vec<u8>,
 }
 
+impl BaseChunks {
+    /// Returns false if the chunk table would be long because of holes: one of at least `HOLES_MAX` entries with fewer
+    /// than a quarter of them for data.
+    pub(super) fn is_dense(&self) -> bool {
+        const HOLES_MAX: u64 = 1 << 20;
+        let last = self.count.saturating_sub(1);
+        let mut edges = if self.tail.is_empty() { 0 } else { last };
+        let mut data = 1;
+        for (ChunkRun { first, count }, _) in &self.runs {
+            let end = first + count;
+            edges |= first | if end < self.count { end } else { 0 };
+            data += count;
+        }
+        // Chunks grow as far as the edges of holes allow.
+        let entries = self.count >> edges.trailing_zeros().min(31);
+        entries < HOLES_MAX || entries / 4 < data
+    }
+}
+
 /// Place of the last piece of a compressed file.
 pub(crate) enum BaseTail {
     Cluster,
@@ -102,4 +121,33 @@ pub(crate) struct BaseFragment {
     pub(crate) offset: u64,
     /// Pieces that hold the fragment, each with its position in bytes.
     pub(crate) pieces: Vec<(u64, BasePiece)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hole_of_any_size_does_not_make_a_long_table() {
+        let chunks = |count: u64, runs: &[(u64, u64)], tail: &[u8]| BaseChunks {
+            count,
+            runs: (runs.iter())
+                .map(|(first, count)| {
+                    let (first, count) = (*first, *count);
+                    (ChunkRun { first, count }, DataBlock::base(0))
+                })
+                .collect(),
+            tail: tail.to_vec(),
+        };
+        // A file of 16 GiB without holes, with and without a tail.
+        assert!(chunks(1 << 22, &[(0, 1 << 22)], b"").is_dense());
+        assert!(chunks((1 << 22) + 1, &[(0, 1 << 22)], b"tail").is_dense());
+        assert!(chunks((1 << 22) + 2, &[(0, (1 << 22) + 1)], b"tail").is_dense());
+        // Holes between large chunks.
+        assert!(chunks(1 << 40, &[(1 << 30, 1 << 30)], b"").is_dense());
+        assert!(chunks(1 << 40, &[], b"").is_dense());
+        // Holes around a block, and before a tail.
+        assert!(!chunks(1 << 48, &[(1, 1)], b"").is_dense());
+        assert!(!chunks(1 << 48, &[], b"tail").is_dense());
+    }
 }

@@ -37,6 +37,8 @@ pub(super) fn write_image(
     let summary = build(&Target::Path(beside.clone()))?;
     let from = File::open(&beside).map_err(failed("cannot read what goes into it"))?;
     let output = Output::create(&target).map_err(failed("cannot create"))?;
+    let len = job.offset + summary.image_bytes.next_multiple_of(step);
+    output.reserve(len).map_err(failed("cannot write"))?;
     let mut piece = vec![0; PIECE];
     // The superblock is copied last: a partial copy is not an image.
     for n in (0..summary.image_bytes.div_ceil(PIECE as u64)).rev() {
@@ -49,7 +51,6 @@ pub(super) fn write_image(
             .write_at(&piece[..n], job.offset + at)
             .map_err(failed("cannot write"))?;
     }
-    let len = job.offset + summary.image_bytes.next_multiple_of(step);
     output.finish(len, false).map_err(failed("cannot finish"))?;
     Ok(summary)
 }
