@@ -48,7 +48,7 @@ pub(crate) fn serve(
             let Ok((mut stream, _)) = listener.accept() else {
                 continue;
             };
-            // The reader holds its filesystem. Only now does the state of this one say that they are the same.
+            // The reader holds its filesystem from before it connected. If this one exists too, they are the same.
             if is_readable(&end) {
                 return;
             }

@@ -115,7 +115,7 @@ fn remove_unlocked(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)?;
-    // Below the descriptor, so that a path which leads elsewhere by now is not followed.
+    // Below the descriptor, so that a path which leads elsewhere meanwhile is not followed.
     let below = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
     for entry in std::fs::read_dir(&below)? {
         let entry = entry?;

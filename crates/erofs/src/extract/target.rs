@@ -142,7 +142,7 @@ fn remove_unlocked(above: BorrowedFd<'_>, name: &[u8]) -> std::io::Result<()> {
         return Ok(());
     }
     fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)?;
-    // Below the handle, so that a name which leads elsewhere by now is not followed.
+    // Below the handle, so that a name which leads elsewhere meanwhile is not followed.
     for entry in std::fs::read_dir(format!("/proc/self/fd/{}", dir.as_raw_fd()))? {
         let entry = entry?;
         match entry.file_type()?.is_dir() {
