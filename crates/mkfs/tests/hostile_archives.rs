@@ -386,7 +386,7 @@ fn images_of_damaged_archives_are_accepted_by_the_check() {
         .file(b"s/g", b"")
         .special(b'3', b"c")
         .end();
-    for at in (0..tar.len() - 1024).step_by(5) {
+    for at in (0..tar.len() - 1024).step_by(13) {
         for change in [1, 0x80] {
             let mut tar = tar.clone();
             tar[at] ^= change;
