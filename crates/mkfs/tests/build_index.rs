@@ -361,7 +361,7 @@ fn unsuitable_tars_are_rejected() {
     for (name, says) in [
         (
             "cut.tar",
-            "\"a\": the tar ends inside the last block of its data",
+            "member \"a\": the archive ends within the zeros after the member",
         ),
         (
             "t.tar.gz",
