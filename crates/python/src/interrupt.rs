@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -17,6 +18,12 @@ pub(crate) fn run<T: Send>(
     work: impl FnOnce() -> T + Send,
 ) -> PyResult<T> {
     let (done, ended) = channel::<()>();
+    // Only this thread receives; the lock lets it leave the interpreter meanwhile.
+    let ended = Mutex::new(ended);
+    let wait = || {
+        let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.recv_timeout(TICK)
+    };
     thread::scope(|scope| {
         let worker = scope.spawn(move || {
             // Dropped when the work ends, also by a panic.
@@ -24,7 +31,7 @@ pub(crate) fn run<T: Send>(
             work()
         });
         let mut raised = None;
-        while let Err(RecvTimeoutError::Timeout) = py.detach(|| ended.recv_timeout(TICK)) {
+        while let Err(RecvTimeoutError::Timeout) = py.detach(wait) {
             if raised.is_none()
                 && let Err(e) = py.check_signals()
             {
