@@ -14,7 +14,6 @@ use super::feed::Feed;
 use super::header::{BLOCK, Block, Header, is_header};
 use super::pax::{Field, PAX_BYTES_MAX, Pax, Scope};
 use crate::tally::AffectedPaths;
-use member::MemberType;
 
 /// Maximum length of a name or link target in a GNU `L` or `K` record. Unit: bytes.
 pub(super) const LONG_NAME_BYTES_MAX: u64 = 1 << 20;
@@ -49,6 +48,19 @@ enum ParserState {
     Reading,
     Ended,
     Failed,
+}
+
+/// Type of a member, according to its type flag.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MemberType {
+    File,
+    OldSparse,
+    Dir,
+    Symlink,
+    Hardlink,
+    Char,
+    Block,
+    Fifo,
 }
 
 /// Block as read from the source.
@@ -212,7 +224,7 @@ impl<F: Feed> Parser<F> {
             match header.flag() {
                 b'x' | b'X' => {
                     let (body_at, body) = self.read_extension(&header, at, PAX_BYTES_MAX)?;
-                    // Of several headers the last counts, as in GNU tar.
+                    // The last of several headers counts, as in GNU tar.
                     pending.pax = Pax::default();
                     pending.pax.take(&body, body_at, Scope::Local)?;
                     pending.has_pax = true;

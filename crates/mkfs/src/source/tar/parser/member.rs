@@ -8,21 +8,8 @@ use super::super::feed::Feed;
 use super::super::header::{BLOCK, Dialect, Header, extension_sparse_runs, is_header};
 use super::super::pax::{ACL_ACCESS, ACL_DEFAULT, Field, Pax};
 use super::super::sparse::{MapText, SparseMap, SparseRun, checked, within_limit};
-use super::{Parser, PendingHeaders};
+use super::{MemberType, Parser, PendingHeaders};
 use std::collections::BTreeMap;
-
-/// Type of a member, according to its type flag.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum MemberType {
-    File,
-    OldSparse,
-    Dir,
-    Symlink,
-    Hardlink,
-    Char,
-    Block,
-    Fifo,
-}
 
 impl<F: Feed> Parser<F> {
     /// Converts one member from its header and the extended headers before it.
