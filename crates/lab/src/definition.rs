@@ -1,8 +1,12 @@
 //! Definitions: TOML files under `benchmarks/definitions` that state what a campaign measures.
 
+use crate::options::Options;
 use crate::{At, Error, Result};
 use serde::de::DeserializeOwned;
 use std::path::Path;
+
+/// Ends of the names of participants that run the earlier program. The difference between the two is the spread of one program.
+pub const RUNS: [&str; 2] = [", before", ", before again"];
 
 /// Definition of a campaign.
 pub trait Definition: DeserializeOwned {
@@ -10,10 +14,22 @@ pub trait Definition: DeserializeOwned {
     /// error is the reason.
     fn check(&self) -> Result<(), String>;
 
+    /// Leaves out the programs of others and their bars, and repeats each participant of ours with the earlier program, twice
+    /// ([`RUNS`]). Does nothing by default, for definitions without participants.
+    fn compare_with_earlier(&mut self) {}
+
     /// Reads and checks a definition file.
     fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).at("read", path)?;
         Self::parse(&name(path), &text)
+    }
+
+    /// Returns the definition for these options: with an earlier program, [`Definition::compare_with_earlier`].
+    fn for_options(mut self, options: &Options) -> Self {
+        if options.earlier().is_some() {
+            self.compare_with_earlier();
+        }
+        self
     }
 
     /// Parses and checks the text of a definition.

@@ -1,13 +1,13 @@
 //! Options that all campaigns with a record share.
 
-use crate::engines::{is_program, search};
+use crate::engines::{Tool, is_program, search};
 use crate::record::Line;
 use crate::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Programs whose path can be given.
-const PROGRAMS: &str = "tuff mkfs.erofs fsck.erofs erofsfuse mksquashfs unsquashfs squashfuse squashfuse_ll mkdwarfs \
+const PROGRAMS: &str = "tuff tuff-before mkfs.erofs fsck.erofs erofsfuse mksquashfs unsquashfs squashfuse squashfuse_ll mkdwarfs \
                         dwarfsextract dwarfs fio rsync";
 
 /// Callback that receives each line of a record.
@@ -18,6 +18,9 @@ pub type Emit<'a> = &'a mut dyn FnMut(&Line) -> Result<()>;
 #[group(skip)]
 pub struct Options {
     /// Path of a program (default: search beside this program and in PATH)
+    ///
+    /// With an earlier program of ours as tuff-before, `run`, `build`, `serve`, `start` and `remote` measure it and tuff alone, in
+    /// turn, and print the ratio.
     #[arg(long, value_name = "NAME=PATH", value_parser = program_at)]
     pub tool: Vec<(String, PathBuf)>,
     /// Folder for images, filesystems and mount points (default: /var/tmp; for commands, /dev/shm)
@@ -37,7 +40,13 @@ impl Options {
     /// Returns the path of a program, if it is given or found.
     pub fn program(&self, name: &str) -> Option<PathBuf> {
         let given = self.tool.iter().rev().find(|(known, _)| known == name);
-        given.map_or_else(|| search(name), |(_, path)| Some(path.clone()))
+        let found = || search(name).filter(|_| name != Tool::TuffBefore.name());
+        given.map_or_else(found, |(_, path)| Some(path.clone()))
+    }
+
+    /// Returns the path of the earlier program to compare with, if it is given.
+    pub fn earlier(&self) -> Option<PathBuf> {
+        self.program(Tool::TuffBefore.name())
     }
 
     /// Returns the path of a program.
@@ -110,6 +119,16 @@ pub fn select<T: Copy>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_earlier_program_is_only_what_an_option_names() {
+        let mut options = Options::default();
+        assert_eq!(options.earlier(), None);
+        options
+            .tool
+            .push(program_at("tuff-before=/bin/sh").unwrap());
+        assert_eq!(options.earlier(), Some("/bin/sh".into()));
+    }
 
     #[test]
     fn programs_are_parsed_as_name_and_path() {

@@ -33,12 +33,14 @@ pub fn plan(
         notes: Vec::new(),
     };
     match (tool, action) {
-        (Tool::Tuff, Action::Build) => tuff_build(&mut plan, settings)?,
+        (Tool::Tuff | Tool::TuffBefore, Action::Build) => tuff_build(&mut plan, settings)?,
         (Tool::MkfsErofs, Action::Build) => mkfs_erofs(&mut plan, settings)?,
         (Tool::Mksquashfs, Action::Build) => mksquashfs(&mut plan, settings)?,
         (Tool::Mkdwarfs, Action::Build) => mkdwarfs(&mut plan, settings)?,
         (Tool::Dwarfsextract, Action::Extract) => {}
-        (Tool::Tuff, Action::Extract | Action::Check) => plan.word(action.to_string()),
+        (Tool::Tuff | Tool::TuffBefore, Action::Extract | Action::Check) => {
+            plan.word(action.to_string());
+        }
         (Tool::FsckErofs, Action::Extract) => plan.word("--extract={TARGET}"),
         (Tool::FsckErofs, Action::Check) => plan.word("--extract"),
         (Tool::Unsquashfs, Action::Extract) => {
@@ -49,8 +51,8 @@ pub fn plan(
     plan.template.extend_from_slice(extra);
     match (tool, action) {
         (Tool::MkfsErofs, _) => plan.words(["{IMAGE}", "{TREE}"]),
-        (Tool::Tuff, Action::Build) => plan.words(["{TREE}", "{IMAGE}"]),
-        (Tool::Tuff, Action::Extract) => plan.words(["{IMAGE}", "{TARGET}"]),
+        (Tool::Tuff | Tool::TuffBefore, Action::Build) => plan.words(["{TREE}", "{IMAGE}"]),
+        (Tool::Tuff | Tool::TuffBefore, Action::Extract) => plan.words(["{IMAGE}", "{TARGET}"]),
         (Tool::Mkdwarfs, _) => plan.words(["-i", "{TREE}", "-o", "{IMAGE}"]),
         (Tool::Dwarfsextract, _) => plan.words(["-i", "{IMAGE}", "-o", "{TARGET}"]),
         // mksquashfs requires its operands before the options.
@@ -70,11 +72,23 @@ mod tests {
     use std::os::unix::ffi::OsStringExt;
     use std::path::Path;
 
-    /// Plans of all tools for settings in TOML, as command lines or reasons.
+    /// Plans of all current tools for settings in TOML, as command lines or reasons.
     fn plans(action: Action, settings: &str) -> Vec<Result<Plan, String>> {
         let settings: Settings = toml::from_str(settings).unwrap();
         let plan = |tool| plan(tool, action, &settings, &[]);
-        TOOLS.into_iter().map(plan).collect()
+        let current = TOOLS.into_iter().filter(|tool| *tool != Tool::TuffBefore);
+        current.map(plan).collect()
+    }
+
+    #[test]
+    fn the_earlier_program_gets_the_same_arguments() {
+        let settings: Settings = toml::from_str("algorithm = 'zstd'\ncluster = '64K'").unwrap();
+        for action in [Action::Build, Action::Extract, Action::Check] {
+            let [now, before] = [Tool::Tuff, Tool::TuffBefore]
+                .map(|tool| plan(tool, action, &settings, &["-x".to_owned()]).unwrap());
+            assert_eq!(now.template, before.template);
+            assert_eq!(before.shown(), now.shown().replace("tuff", "tuff-before"));
+        }
     }
 
     #[test]

@@ -11,6 +11,9 @@ pub enum Tool {
     /// The program `tuff` of this project.
     #[serde(rename = "tuff")]
     Tuff,
+    /// An earlier program of this project, to compare with. Only `--tool` gives its path.
+    #[serde(rename = "tuff-before")]
+    TuffBefore,
     /// Builder of EROFS images.
     #[serde(rename = "mkfs.erofs")]
     MkfsErofs,
@@ -32,8 +35,9 @@ pub enum Tool {
 }
 
 /// All tools, in the order of their names in help and records.
-pub const TOOLS: [Tool; 7] = [
+pub const TOOLS: [Tool; 8] = [
     Tool::Tuff,
+    Tool::TuffBefore,
     Tool::MkfsErofs,
     Tool::FsckErofs,
     Tool::Mksquashfs,
@@ -70,6 +74,7 @@ impl Tool {
     pub fn name(self) -> &'static str {
         match self {
             Tool::Tuff => "tuff",
+            Tool::TuffBefore => "tuff-before",
             Tool::MkfsErofs => "mkfs.erofs",
             Tool::FsckErofs => "fsck.erofs",
             Tool::Mksquashfs => "mksquashfs",
@@ -82,7 +87,7 @@ impl Tool {
     /// Format of the images that the tool builds or reads.
     pub fn format(self) -> Format {
         match self {
-            Tool::Tuff | Tool::MkfsErofs | Tool::FsckErofs => Format::Erofs,
+            Tool::Tuff | Tool::TuffBefore | Tool::MkfsErofs | Tool::FsckErofs => Format::Erofs,
             Tool::Mksquashfs | Tool::Unsquashfs => Format::Squashfs,
             Tool::Mkdwarfs | Tool::Dwarfsextract => Format::Dwarfs,
         }
@@ -97,9 +102,14 @@ impl Tool {
         }
     }
 
+    /// Returns true for a program of this project.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Tool::Tuff | Tool::TuffBefore)
+    }
+
     /// Returns true if equal inputs must give images of equal bytes.
     pub fn is_deterministic(self) -> bool {
-        self == Tool::Tuff
+        self.is_ours()
     }
 }
 

@@ -66,7 +66,7 @@ impl Verdict {
 /// Returns the facets that must match for a result of `tool` to count.
 pub fn required(tool: Tool) -> &'static [Facet] {
     match tool {
-        Tool::Tuff => &tree::FACETS,
+        Tool::Tuff | Tool::TuffBefore => &tree::FACETS,
         _ => &[Facet::Names, Facet::Bytes, Facet::Modes],
     }
 }

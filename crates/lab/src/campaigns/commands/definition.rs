@@ -21,7 +21,7 @@
 //! * Bars refer to existing runs.
 //! * The tool of each run supports the action and the settings.
 
-use crate::definition::{check_known, check_unique};
+use crate::definition::{RUNS, check_known, check_unique};
 use crate::engines::settings::{Action, Settings};
 use crate::engines::{self, Tool};
 use crate::record::Bar;
@@ -126,6 +126,24 @@ impl crate::definition::Definition for Definition {
         }
         Ok(())
     }
+
+    fn compare_with_earlier(&mut self) {
+        for task in &mut self.tasks {
+            task.bars.clear();
+            task.runs.retain(|run| run.tool == Tool::Tuff);
+            let runs = std::mem::take(&mut task.runs);
+            for run in runs {
+                let earlier = RUNS.map(|end| Run {
+                    tool: Tool::TuffBefore,
+                    label: Some(run.label().to_owned() + end),
+                    ..run.clone()
+                });
+                task.runs.push(run);
+                task.runs.extend(earlier);
+            }
+        }
+        self.tasks.retain(|task| !task.runs.is_empty());
+    }
 }
 
 impl Task {
@@ -186,6 +204,24 @@ mod tests {
         assert_eq!(task.runs[1].settings(task).cluster, Some(Size(131_072)));
         assert_eq!(task.runs[0].settings(task).cluster, Some(Size(65536)));
         assert_eq!(task.bars[0].at_most, Some(1.0));
+    }
+
+    #[test]
+    fn an_earlier_program_stands_beside_each_run_of_ours_and_others_are_left_out() {
+        let mut d = Definition::parse("example", TASK).unwrap();
+        d.compare_with_earlier();
+        let task = &d.tasks[0];
+        let labels: Vec<&str> = task.runs.iter().map(Run::label).collect();
+        assert_eq!(labels, ["tuff", "tuff, before", "tuff, before again"]);
+        let tools: Vec<Tool> = task.runs.iter().map(|run| run.tool).collect();
+        assert_eq!(tools, [Tool::Tuff, Tool::TuffBefore, Tool::TuffBefore]);
+        assert!(task.bars.is_empty());
+        let others = TASK
+            .replace("{ tool = 'tuff' },", "")
+            .replace("bars =", "#");
+        let mut d = Definition::parse("example", &others).unwrap();
+        d.compare_with_earlier();
+        assert!(d.tasks.is_empty());
     }
 
     /// Each replacement violates one rule, which the message must name.

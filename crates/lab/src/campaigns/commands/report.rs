@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::record::Record;
+use crate::report::earlier;
 use crate::report::table::{self, Columns, Figure, Table};
 use std::fmt::Write as _;
 
@@ -81,6 +82,7 @@ pub(crate) fn render(record: &Record) -> String {
             let _ = writeln!(out, "\n**{title}**\n{}", text.trim_end());
         }
     }
+    out += &earlier::render(record, "tool", &[WALL, CPU]);
     out += &table::bars(record, &[WALL, CPU, MEMORY, IMAGE]);
     // Command lines stay in the record: a table of a whole definition has a hundred of them.
     let mut short = record.clone();

@@ -48,6 +48,11 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
     if conditions.part != Part::Starts && !conditions.network.fault.is_empty() {
         return Err(Error::Usage("--fault is for --part starts".to_owned()));
     }
+    if conditions.part != Part::Starts && conditions.options.earlier().is_some() {
+        return Err(Error::Usage(
+            "--tool tuff-before=PATH is for --part starts".to_owned(),
+        ));
+    }
     match conditions.part {
         Part::Starts => starts::run(&session, emit),
         Part::Complete => complete::run(&session, emit),

@@ -4,6 +4,7 @@ use super::complete::LOCAL;
 use super::starts::DOWNLOAD;
 use crate::Result;
 use crate::record::Record;
+use crate::report::earlier;
 use crate::report::table::{self, Columns, Figure, Table};
 
 const COLD: Figure = Figure::new("cold_ms", "from the mount to the exit, ms", 1.0);
@@ -70,6 +71,7 @@ pub(crate) fn render(record: &Record) -> String {
     };
     let mut out = table::heading(record);
     out += &starts.concat();
+    out += &earlier::render(record, "way", &[COLD]);
     out += &by_way(READ, &["read"], &[LOCAL]);
     out += &rows(&["way"], Columns::Figures(&WAYS));
     if record

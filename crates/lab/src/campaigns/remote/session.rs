@@ -98,16 +98,22 @@ pub(super) type Values = BTreeMap<String, f64>;
 
 impl Session<'_> {
     /// Mounts an image with options of `tuff mount`. The inner error is the reason for a failure.
-    pub(super) fn mount(&self, image: &Path, options: &[String]) -> Result<Result<Served, String>> {
-        let (point, tuff) = (self.work.path("mount"), Some(&*self.tuff));
-        Served::start(Server::Tuff, tuff, options, (image, "erofs"), &point)
+    pub(super) fn mount(
+        &self,
+        tuff: &Path,
+        image: &Path,
+        options: &[String],
+    ) -> Result<Result<Served, String>> {
+        let point = self.work.path("mount");
+        Served::start(Server::Tuff, Some(tuff), options, (image, "erofs"), &point)
     }
 
     /// Mounts the image behind a URL with an empty cache.
     pub(super) fn mount_remote(&self, remote: &Remote, options: &[String]) -> Result<Served> {
         let url = PathBuf::from(remote.url(PATH));
         let options = [options, &[self.empty_cache()?]].concat();
-        self.mount(&url, &options)?.map_err(Error::Command)
+        self.mount(&self.tuff, &url, &options)?
+            .map_err(Error::Command)
     }
 
     /// Returns the option for an empty cache.
@@ -173,9 +179,7 @@ impl Session<'_> {
 
     /// Returns a counter of a mount.
     pub(super) fn counter(&self, point: &Path, name: &str) -> Option<f64> {
-        let words = ["stats", "--json"].map(OsStr::new).into_iter();
-        let stats = helper::json(&self.tuff, words.chain([point.as_os_str()])).ok()?;
-        find(&stats, name)
+        counter(&self.tuff, point, name)
     }
 
     /// Waits until all of an image is in the cache.
@@ -185,6 +189,13 @@ impl Session<'_> {
             present.is_some() && present == self.counter(point, "remote_size_bytes")
         })
     }
+}
+
+/// Returns a counter of a mount, read by the program that mounted it.
+pub(super) fn counter(tuff: &Path, point: &Path, name: &str) -> Option<f64> {
+    let words = ["stats", "--json"].map(OsStr::new).into_iter();
+    let stats = helper::json(tuff, words.chain([point.as_os_str()])).ok()?;
+    find(&stats, name)
 }
 
 /// Waits until something is true.

@@ -1,13 +1,14 @@
 //! Cold starts of programs out of `tuff mount URL`, beside other ways to get them.
 
 use super::layouts::LAYOUTS;
-use super::session::{PATH, Session, Values, bar, definition};
+use super::session::{PATH, Session, Values, bar, counter, definition};
 use crate::campaigns::serve::image::Build;
 use crate::campaigns::serve::server::{Served, Server};
 use crate::campaigns::start::definition::Program;
 use crate::campaigns::start::inside::{Answer, Order};
 use crate::campaigns::start::rooted::Rooted;
 use crate::campaigns::start::run::start;
+use crate::definition::RUNS;
 use crate::measure::device::{DIRECT, Device, READ_ONLY};
 use crate::measure::{helper, stop};
 use crate::options::Emit;
@@ -34,6 +35,39 @@ const PROFILE: &str = "profile";
 /// Shortest latency in milliseconds from which on the bars hold.
 const LATENCY_MIN: u64 = 20;
 
+/// Way to start a program, and the program that mounts.
+struct Way {
+    name: String,
+    tuff: PathBuf,
+    options: &'static [&'static str],
+}
+
+/// Returns the ways of a round. With an earlier program these are the mounts, and those of the earlier program, twice.
+fn ways(session: &Session<'_>) -> Vec<Way> {
+    let way = |name: String, tuff: &Path, options| Way {
+        name,
+        tuff: tuff.to_owned(),
+        options,
+    };
+    let Some(earlier) = session.conditions.options.earlier() else {
+        let ways = WAYS.iter();
+        let ways = ways.map(|(name, options)| way((*name).to_owned(), &session.tuff, *options));
+        return ways.collect();
+    };
+    let mounts = WAYS
+        .iter()
+        .filter(|(name, _)| ![TREE, DOWNLOAD].contains(name));
+    let triple = |(name, options): &(&str, &'static [&'static str])| {
+        let [before, again] = RUNS.map(|end| way((*name).to_owned() + end, &earlier, *options));
+        [
+            way((*name).to_owned(), &session.tuff, *options),
+            before,
+            again,
+        ]
+    };
+    mounts.flat_map(triple).collect()
+}
+
 pub(super) fn run(session: &Session<'_>, emit: Emit<'_>) -> Result<bool> {
     let definition = definition()?;
     let (tree, programs) = session.programs(&definition, emit)?;
@@ -46,7 +80,8 @@ pub(super) fn run(session: &Session<'_>, emit: Emit<'_>) -> Result<bool> {
     let built = build.run(&definition.images[0], &image, emit)?;
     built.map_err(Error::Command)?;
     let has_faults = !session.conditions.network.fault.is_empty();
-    if session.conditions.network.latency >= LATENCY_MIN && !has_faults {
+    let is_comparison = session.conditions.options.earlier().is_some();
+    if session.conditions.network.latency >= LATENCY_MIN && !has_faults && !is_comparison {
         emit(&bar("way", (PROFILE, Some(NO_PROFILE)), "cold_ms", 0.4))?;
         emit(&bar("way", (PROFILE, Some(DOWNLOAD)), "cold_ms", 0.6))?;
         emit(&bar(
@@ -98,7 +133,12 @@ impl Starts<'_> {
         let disk_bytes = self.disk_bytes(program)?;
         let network = &self.session.conditions.network;
         let mut layouts = Vec::new();
-        for layout in LAYOUTS.iter().filter(|_| network.fault.is_empty()) {
+        let mut ways = ways(self.session);
+        let is_complete = ways.iter().any(|way| way.name == TREE);
+        for layout in LAYOUTS
+            .iter()
+            .filter(|_| network.fault.is_empty() && is_complete)
+        {
             let profile = self.session.work.path("profile");
             let chunks = layout.chunks(self.tree, &profile, &self.session.work);
             layouts.push((layout.name, chunks));
@@ -106,27 +146,30 @@ impl Starts<'_> {
         let (mut fine, mut expected) = (true, None);
         for round in 1..=rounds {
             let mut alone_ms = None;
-            for (way, options) in WAYS {
+            // No way always runs first.
+            ways.rotate_left(1);
+            for way in &ways {
                 stop::check()?;
-                let failure = match self.start(program, way, options, u64::from(round))? {
+                let name = &way.name;
+                let failure = match self.start(program, way, u64::from(round))? {
                     Ok((mut values, answer))
                         if *expected.get_or_insert(answer.clone()) == answer =>
                     {
-                        eprintln!("{}, {way}: {:.0} ms", program.name, values["cold_ms"]);
-                        if way == TREE {
+                        eprintln!("{}, {name}: {:.0} ms", program.name, values["cold_ms"]);
+                        if name == TREE {
                             alone_ms = Some(values["start_ms"]);
                         }
                         if let Some(sent) = values.get("sent_bytes") {
                             values.insert("sent_ratio".to_owned(), sent / disk_bytes);
                         }
-                        emit(&Line::sample(cell(way), round, values))?;
+                        emit(&Line::sample(cell(name), round, values))?;
                         continue;
                     }
                     Ok(_) => "the output differs from that with the plain tree".to_owned(),
                     Err(reason) => reason,
                 };
                 fine = false;
-                emit(&Line::failure(cell(way), failure))?;
+                emit(&Line::failure(cell(name), failure))?;
             }
             for (name, chunks) in &layouts {
                 let Some(alone_ms) = alone_ms else {
@@ -160,7 +203,10 @@ impl Starts<'_> {
     /// Records the profile of a program, from a mount of the image itself.
     fn profile(&self, program: &Program) -> Result<Result<(), String>> {
         let option = format!("--record={}", self.session.work.path("profile").display());
-        let served = match self.session.mount(self.image, &[option])? {
+        let served = match self
+            .session
+            .mount(&self.session.tuff, self.image, &[option])?
+        {
             Ok(served) => served,
             Err(reason) => return Ok(Err(reason)),
         };
@@ -185,7 +231,8 @@ impl Starts<'_> {
     }
 
     /// Starts a program in a way. The inner error is the reason for a failure.
-    fn start(&self, program: &Program, way: &str, options: &[&str], seed: u64) -> Result<Start> {
+    fn start(&self, program: &Program, way: &Way, seed: u64) -> Result<Start> {
+        let name = way.name.as_str();
         let work = &self.session.work;
         let local = work.path("downloaded");
         let cache = self.session.empty_cache()?;
@@ -195,15 +242,16 @@ impl Starts<'_> {
         let mut put = |name: &str, value: f64| values.insert(name.to_owned(), value);
         let begin = Instant::now();
         let mut before = 0;
-        let rooted = if way == TREE {
+        let rooted = if name == TREE {
             Rooted::of_tree(self.tree, &work.path("mount"))?
         } else {
             let profile = work.path("profile").display().to_string();
-            let options = options
+            let options = way
+                .options
                 .iter()
                 .map(|option| option.replace("PROFILE", &profile));
             let mut options: Vec<String> = options.collect();
-            let image = if way == DOWNLOAD {
+            let image = if name == DOWNLOAD {
                 let words = "-sS --retry 99 --retry-all-errors --retry-delay 1".split(' ');
                 let paths = [OsStr::new("-o"), local.as_os_str(), OsStr::new(&url)];
                 helper::output("curl", words.map(OsStr::new).chain(paths))?;
@@ -212,12 +260,12 @@ impl Starts<'_> {
                 options.push(cache);
                 PathBuf::from(url)
             };
-            let served = match self.session.mount(&image, &options)? {
+            let served = match self.session.mount(&way.tuff, &image, &options)? {
                 Ok(served) => served,
                 Err(reason) => return Ok(Err(reason)),
             };
             before = remote.take_requests(PATH);
-            if way == NO_PROFILE {
+            if name == NO_PROFILE {
                 put("requests_before_mount", before as f64);
             }
             Rooted::on(served)?
@@ -234,16 +282,14 @@ impl Starts<'_> {
         };
         put("cold_ms", begin.elapsed().as_secs_f64() * 1e3);
         put("start_ms", done.ns as f64 / 1e6);
-        if way != TREE {
+        if name != TREE {
             put("requests", (before + remote.take_requests(PATH)) as f64);
             put("sent_bytes", remote.sent_bytes() as f64);
         }
-        for counter in ["demand_misses", "demand_waits"] {
-            let value = self
-                .session
-                .counter(rooted.point(), &format!("remote_{counter}"));
-            if let Some(value) = value.filter(|_| way != TREE) {
-                put(counter, value);
+        for figure in ["demand_misses", "demand_waits"] {
+            let value = counter(&way.tuff, rooted.point(), &format!("remote_{figure}"));
+            if let Some(value) = value.filter(|_| name != TREE) {
+                put(figure, value);
             }
         }
         values.extend(rooted.served().map(Served::used).unwrap_or_default());

@@ -26,7 +26,7 @@
 //! workload or bar refers to an existing item, and every builder supports its settings.
 
 use super::image::{self, ImageSpec};
-use super::server::ServerSpec;
+use super::server::{self, ServerSpec};
 use super::workload::Kind;
 use crate::definition::{check_known, check_unique};
 use crate::record::Bar;
@@ -113,6 +113,13 @@ impl crate::definition::Definition for Definition {
             }
         }
         Ok(())
+    }
+
+    fn compare_with_earlier(&mut self) {
+        server::compare_with_earlier(&mut self.servers);
+        for workload in &mut self.workloads {
+            workload.bars.clear();
+        }
     }
 }
 

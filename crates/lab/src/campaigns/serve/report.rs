@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::record::Record;
+use crate::report::earlier;
 use crate::report::table::{self, Columns, Figure, Table};
 
 const COLD: Figure = Figure::new("cold_ns", "first read, ms", 1e6);
@@ -36,7 +37,12 @@ pub(crate) fn render(record: &Record) -> String {
         table.render(record)
     };
     let tables: String = FIGURES.iter().map(table).collect();
-    table::heading(record) + &tables + &table::bars(record, &FIGURES) + &table::notes(record)
+    let earlier = earlier::render(record, "server", &[COLD, WARM]);
+    table::heading(record)
+        + &tables
+        + &earlier
+        + &table::bars(record, &FIGURES)
+        + &table::notes(record)
 }
 
 /// Draws the times of the first pass as bars.

@@ -4,6 +4,7 @@ use super::definition::{Cache, Definition, Workload};
 use super::image::{Build, ImageSpec};
 use super::server::{Able, Served, Server, ServerSpec, available};
 use super::workload::{Answer, Script};
+use crate::definition::Definition as _;
 use crate::measure::cgroup::{self, Membership};
 use crate::measure::device::{DIRECT, Device, READ_ONLY};
 use crate::measure::machine;
@@ -54,7 +55,8 @@ pub fn run_alone(
         ("seed", SEED.to_string()),
     ];
     emit(&Line::Header(Header::here("serve", settings)?))?;
-    run(definition, conditions, emit)
+    let definition = definition.clone().for_options(&conditions.options);
+    run(&definition, conditions, emit)
 }
 
 /// Runs `definition`. Returns true if `tuff` took part in all workloads for its images with correct answers. The

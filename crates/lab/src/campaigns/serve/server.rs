@@ -1,5 +1,6 @@
 //! Servers of images, running for the lifetime of a [`Served`] value.
 
+use crate::definition::RUNS;
 use crate::engines::{Format, version};
 use crate::measure::device::{Device, READ_ONLY};
 use crate::measure::machine::field;
@@ -24,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub enum Server {
     /// `tuff mount`, through FUSE.
     Tuff,
+    /// `tuff mount` of an earlier program.
+    TuffBefore,
     /// The kernel's filesystem, on the image file for EROFS and on a loop device for others.
     Kernel,
     /// FUSE server of erofs-utils for EROFS images.
@@ -42,6 +45,7 @@ impl Server {
     pub fn program(self) -> Option<&'static str> {
         match self {
             Server::Tuff => Some("tuff"),
+            Server::TuffBefore => Some("tuff-before"),
             Server::Kernel => None,
             Server::Erofsfuse => Some("erofsfuse"),
             Server::Squashfuse => Some("squashfuse"),
@@ -53,7 +57,9 @@ impl Server {
     /// Returns whether the server supports images of this filesystem type, as named by mount(8).
     pub fn serves(self, filesystem: &str) -> bool {
         match self {
-            Server::Tuff | Server::Erofsfuse => filesystem == Format::Erofs.name(),
+            Server::Tuff | Server::TuffBefore | Server::Erofsfuse => {
+                filesystem == Format::Erofs.name()
+            }
             Server::Squashfuse | Server::SquashfuseLl => filesystem == Format::Squashfs.name(),
             Server::Dwarfs => filesystem == Format::Dwarfs.name(),
             Server::Kernel => filesystem != Format::Dwarfs.name(),
@@ -63,7 +69,7 @@ impl Server {
     /// Returns the arguments that keep the server in the foreground. Image and mount point follow them.
     fn arguments(self) -> &'static [&'static str] {
         match self {
-            Server::Tuff => &["mount", "-f"],
+            Server::Tuff | Server::TuffBefore => &["mount", "-f"],
             _ => &["-f"],
         }
     }
@@ -83,6 +89,20 @@ pub struct ServerSpec {
     /// Arguments appended verbatim to those of the server. For the kernel, settings `NAME=VALUE` in /sys/fs.
     #[serde(default)]
     pub extra: Vec<String>,
+}
+
+/// Keeps the servers of this project, and adds the earlier program to each of them, twice.
+pub(crate) fn compare_with_earlier(servers: &mut Vec<ServerSpec>) {
+    servers.retain(|server| server.kind == Server::Tuff);
+    for server in std::mem::take(servers) {
+        let earlier = RUNS.map(|end| ServerSpec {
+            kind: Server::TuffBefore,
+            name: server.name.clone() + end,
+            ..server.clone()
+        });
+        servers.push(server);
+        servers.extend(earlier);
+    }
 }
 
 /// Server and the path of its program, which the kernel does not have.
@@ -321,6 +341,25 @@ mod tests {
         let stat = "77 (a b) (c)) S 1 2 3 4 5 6 7 8 9 10 150 50 13 14";
         assert_eq!(cpu_us(stat, 100), Some(2_000_000));
         assert_eq!(cpu_us("77 (x", 100), None);
+    }
+
+    #[test]
+    fn an_earlier_program_stands_beside_each_server_of_ours_and_others_are_left_out() {
+        let server = |name: &str, kind| ServerSpec {
+            name: name.to_owned(),
+            kind,
+            image: "i".to_owned(),
+            extra: vec!["-x".to_owned()],
+        };
+        let mut servers = vec![
+            server("tuff", Server::Tuff),
+            server("kernel", Server::Kernel),
+        ];
+        compare_with_earlier(&mut servers);
+        let names: Vec<&str> = servers.iter().map(|server| &*server.name).collect();
+        assert_eq!(names, ["tuff", "tuff, before", "tuff, before again"]);
+        let second = (servers[1].kind, &*servers[1].image, servers[1].extra.len());
+        assert_eq!(second, (Server::TuffBefore, "i", 1));
     }
 
     #[test]

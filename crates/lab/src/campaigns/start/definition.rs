@@ -31,7 +31,7 @@
 
 use crate::campaigns::serve::definition::Cache;
 use crate::campaigns::serve::image::{self, ImageSpec};
-use crate::campaigns::serve::server::ServerSpec;
+use crate::campaigns::serve::server::{self, ServerSpec};
 use crate::definition::{check_known, check_unique};
 use crate::engines::settings::Size;
 use serde::Deserialize;
@@ -168,6 +168,10 @@ impl crate::definition::Definition for Definition {
             )),
             None => Ok(()),
         }
+    }
+
+    fn compare_with_earlier(&mut self) {
+        server::compare_with_earlier(&mut self.servers);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::record::Record;
+use crate::report::earlier;
 use crate::report::plot::{self, LineChart};
 use crate::report::table::{self, Columns, Figure, Table};
 
@@ -37,7 +38,9 @@ pub(crate) fn render(record: &Record) -> String {
         base: ("", &[]),
         ..STARTS
     };
-    table::heading(record) + &STARTS.render(record) + &hits.render(record) + &table::notes(record)
+    let tables = STARTS.render(record) + &hits.render(record);
+    let earlier = earlier::render(record, "server", &[START]);
+    table::heading(record) + &tables + &earlier + &table::notes(record)
 }
 
 /// Draws the cumulative distribution of start times for each program and condition.

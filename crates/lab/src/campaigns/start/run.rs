@@ -6,6 +6,7 @@ use super::rooted::Rooted;
 use crate::campaigns::serve::definition::Cache;
 use crate::campaigns::serve::image::Build;
 use crate::campaigns::serve::server::{Served, Server, ServerSpec, available};
+use crate::definition::Definition as _;
 use crate::measure::cgroup::{self, Group};
 use crate::measure::device::{DIRECT, Device, READ_ONLY};
 use crate::measure::root::{self, Root};
@@ -84,7 +85,8 @@ pub fn run_alone(
         ("seed", SEED.to_string()),
     ];
     emit(&Line::Header(Header::here("start", settings)?))?;
-    run(definition, conditions, emit)
+    let definition = definition.clone().for_options(&conditions.options);
+    run(&definition, conditions, emit)
 }
 
 /// Runs `definition`. Returns true if `tuff` took part wherever it was requested, with the expected output of

@@ -17,7 +17,7 @@ mod judge;
 
 use crate::campaigns::commands::definition::{Definition, Task};
 use crate::campaigns::commands::report;
-use crate::definition::check_unique;
+use crate::definition::{Definition as _, check_unique};
 use crate::engines::settings::{Action, Settings};
 use crate::engines::{self, Found, Places, Plan, TOOLS, Tool};
 use crate::measure::stop;
@@ -50,7 +50,7 @@ pub struct Conditions {
     /// Run only tasks whose name contains TEXT
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
-    /// Shuffle the order of tools in each round with this seed (default: the order of the definition)
+    /// Shuffle the order of tools in each round with this seed (default: the order of the definition, rotated in each round)
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Repeat a sample up to N times if other processes used more than a tenth of the CPU time
@@ -109,6 +109,7 @@ pub fn run(
     if !conditions.want_any(definition) {
         return Err(Error::Usage("--only matches no task".to_owned()));
     }
+    let definition = &definition.clone().for_options(&conditions.options);
     let work = Work::create(conditions.work())?;
     let mut found = Vec::new();
     for tool in TOOLS {
@@ -252,7 +253,7 @@ impl Session<'_> {
         self.work.clear()?;
         let mut subjects = self.subjects(task, source)?;
         for round in 1..=rounds {
-            for at in self.order(subjects.len()) {
+            for at in self.order(subjects.len(), round) {
                 let subject = &mut subjects[at];
                 if subject.alive {
                     self.round(task, source, subject, round)?;
@@ -358,10 +359,12 @@ impl Session<'_> {
         self.found.iter().find(|f| f.tool == tool).cloned()
     }
 
-    fn order(&mut self, count: usize) -> Vec<usize> {
+    /// Returns the order of the tools of a round. Without a seed it is rotated in every round, so that no tool always runs first.
+    fn order(&mut self, count: usize, round: u32) -> Vec<usize> {
         let mut order: Vec<usize> = (0..count).collect();
-        if let Some(random) = &mut self.random {
-            order.sort_by_cached_key(|_| random.draw());
+        match &mut self.random {
+            Some(random) => order.sort_by_cached_key(|_| random.draw()),
+            None => order.rotate_left((round as usize - 1) % count.max(1)),
         }
         order
     }
