@@ -109,9 +109,12 @@ enum Paper {
 
 #[derive(Subcommand)]
 enum Stress {
+    Cache(stress::cache::Options),
     Crash(stress::crash::Options),
     Files(stress::files::Options),
     Images(stress::images::Options),
+    Kills(stress::kills::Options),
+    Names(stress::names::Options),
 }
 
 /// Runs a command. Returns false if our own tool failed or gave a wrong result.
@@ -169,9 +172,12 @@ fn run(verb: &Verb) -> Result<bool> {
         Verb::Paper(Paper::Cleaning(c)) => {
             measure(&c.options, "cleaning", "cleaning", |e| cleaning::run(c, e))
         }
+        Verb::Campaign(Stress::Cache(options)) => cmd::stress::cache(options),
         Verb::Campaign(Stress::Crash(options)) => cmd::stress::crash(options),
         Verb::Campaign(Stress::Files(options)) => cmd::stress::files(options),
         Verb::Campaign(Stress::Images(options)) => cmd::stress::images(options),
+        Verb::Campaign(Stress::Kills(options)) => cmd::stress::kills(options),
+        Verb::Campaign(Stress::Names(options)) => cmd::stress::names(options),
         Verb::Report(args) => cmd::report::run(args),
         Verb::Page(args) => cmd::page::run(args),
         Verb::Corpus(options) => corpus::run(options).map(|()| true),

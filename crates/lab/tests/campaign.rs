@@ -1,9 +1,9 @@
-//! Short runs of the stress tests on images and files, including a test that a defect is found.
+//! Short runs of the stress campaigns, including tests that a defect is found.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tuff_lab::campaigns::stress::files;
 use tuff_lab::campaigns::stress::images::{self, Judge, Options, Tally};
+use tuff_lab::campaigns::stress::{Finding, cache, files, kills, names};
 use tuff_lab::options;
 use tuff_testkit::program;
 
@@ -99,4 +99,134 @@ fn copies_of_open_files_on_a_volume_are_exact() {
         assert!(tally.copies > 150 && tally.seeks > 500, "{tally:?}");
     }
     run(&["volume", "check", "v"]);
+}
+
+fn programs(tuff: &Path) -> options::Options {
+    options::Options {
+        tool: vec![("tuff".to_owned(), tuff.to_owned())],
+        ..options::Options::default()
+    }
+}
+
+fn listed(findings: &[Finding]) -> String {
+    findings.iter().map(ToString::to_string).collect()
+}
+
+/// Writes a program that runs `tuff` and then another command.
+fn liar(folder: &Path, tuff: &Path, then: &str) -> PathBuf {
+    let liar = folder.join("liar");
+    let script = format!(
+        "#!/bin/sh\n'{}' \"$@\" || exit $?\n{then}\n",
+        tuff.display()
+    );
+    program::script(&liar, &script);
+    liar
+}
+
+fn kill(tuff: &Path, kills: u64, only: &[&str], out: &Path) -> kills::Tally {
+    let options = kills::Options {
+        out: out.to_owned(),
+        seed: 1,
+        kills,
+        minutes: None,
+        only: only.iter().map(|verb| (*verb).to_owned()).collect(),
+        options: programs(tuff),
+    };
+    let mut tally = kills::Tally::default();
+    kills::run(&options, &mut tally, &mut |_| ()).unwrap();
+    tally
+}
+
+#[test]
+fn killed_verbs_leave_old_or_new_outputs_and_the_next_run_leaves_nothing_else() {
+    let Some(tuff) = tuff() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let tally = kill(&tuff, 72, &[], folder.path());
+    assert_eq!(listed(&tally.findings), "");
+    assert_eq!(tally.kills(), 72);
+    assert_eq!(tally.verbs.len(), kills::verbs().count());
+}
+
+#[test]
+fn a_file_that_a_killed_verb_leaves_is_found() {
+    let Some(tuff) = tuff() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let liar = liar(folder.path(), &tuff, "touch left.$$");
+    let tally = kill(&liar, 2, &["tar"], &folder.path().join("out"));
+    let found = listed(&tally.findings);
+    assert!(found.contains("after the next run: left."), "{found}");
+}
+
+fn attack(tuff: &Path, rounds: u64, out: &Path) -> cache::Tally {
+    let options = cache::Options {
+        out: out.to_owned(),
+        seed: 1,
+        rounds,
+        minutes: None,
+        options: programs(tuff),
+    };
+    let mut tally = cache::Tally::default();
+    cache::run(&options, &mut tally, &mut |_| ()).unwrap();
+    tally
+}
+
+#[test]
+fn attacked_caches_give_right_bytes_or_an_error_and_nothing_outside_changes() {
+    let Some(tuff) = tuff() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let tally = attack(&tuff, 60, folder.path());
+    assert_eq!(listed(&tally.findings), "");
+    assert!(tally.attacks.len() >= 8, "{tally}");
+    // Damage is no reason to fail: what is wrong in the cache is fetched again.
+    let (rounds, fine) = tally.attacks["poisoned file"];
+    assert_eq!(rounds, fine, "{tally}");
+}
+
+#[test]
+fn wrong_bytes_out_of_an_attacked_cache_are_found() {
+    let Some(tuff) = tuff() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let liar = liar(folder.path(), &tuff, "echo more");
+    let tally = attack(&liar, 12, &folder.path().join("out"));
+    let found = listed(&tally.findings);
+    assert!(found.contains("wrong bytes, exit code 0"), "{found}");
+}
+
+fn print_names(tuff: &Path, images: u64, out: &Path) -> names::Tally {
+    let options = names::Options {
+        out: out.to_owned(),
+        seed: 1,
+        images,
+        minutes: None,
+        options: programs(tuff),
+    };
+    let mut tally = names::Tally::default();
+    names::run(&options, &mut tally, &mut |_| ()).unwrap();
+    tally
+}
+
+#[test]
+fn hostile_names_reach_no_terminal_page_or_shell() {
+    let Some(tuff) = tuff() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let tally = print_names(&tuff, 12, folder.path());
+    assert_eq!(listed(&tally.findings), "");
+    assert!(tally.outputs >= 12 * 25, "{tally}");
+}
+
+#[test]
+fn an_escape_sequence_in_an_output_is_found() {
+    let Some(tuff) = tuff() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let liar = liar(
+        folder.path(),
+        &tuff,
+        "[ \"$1\" != ls ] || printf '\\033[2J'",
+    );
+    let tally = print_names(&liar, 1, &folder.path().join("out"));
+    let found = listed(&tally.findings);
+    assert!(
+        found.contains("ls -R IMAGE: standard output: \\u{1b}"),
+        "{found}"
+    );
 }

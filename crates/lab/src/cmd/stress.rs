@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 use tuff_lab::Result;
-use tuff_lab::campaigns::stress::{crash, files, images};
+use tuff_lab::campaigns::stress::{cache, crash, files, images, kills, names};
 use tuff_lab::record::{Line, Record, RecordWriter};
 
 /// Runs the remaining units, and prints the tables of all records of the folder. Returns false if there are findings.
@@ -53,4 +53,64 @@ pub(crate) fn images(options: &images::Options) -> Result<bool> {
     });
     print!("{tally}");
     ended.map(|()| tally.findings.is_empty())
+}
+
+/// Kills verbs that write. Returns false if there are findings.
+pub(crate) fn kills(options: &kills::Options) -> Result<bool> {
+    let mut tally = kills::Tally::default();
+    let mut progress = Progress::default();
+    let ended = kills::run(options, &mut tally, &mut |tally| {
+        progress.show(tally.kills(), "kills", &tally.findings);
+    });
+    progress.end();
+    print!("{tally}");
+    ended.map(|()| tally.findings.is_empty())
+}
+
+/// Attacks the cache directory. Returns false if there are findings.
+pub(crate) fn cache(options: &cache::Options) -> Result<bool> {
+    let mut tally = cache::Tally::default();
+    let mut progress = Progress::default();
+    let ended = cache::run(options, &mut tally, &mut |tally| {
+        progress.show(tally.rounds(), "attacks", &tally.findings);
+    });
+    progress.end();
+    print!("{tally}");
+    ended.map(|()| tally.findings.is_empty())
+}
+
+/// Prints hostile names. Returns false if there are findings.
+pub(crate) fn names(options: &names::Options) -> Result<bool> {
+    let mut tally = names::Tally::default();
+    let mut progress = Progress::default();
+    let ended = names::run(options, &mut tally, &mut |tally| {
+        progress.show(tally.images, "images", &tally.findings);
+    });
+    progress.end();
+    print!("{tally}");
+    ended.map(|()| tally.findings.is_empty())
+}
+
+/// Progress of a campaign: a line on a terminal, and each finding once.
+#[derive(Default)]
+struct Progress {
+    told: usize,
+}
+
+impl Progress {
+    fn show(&mut self, count: u64, what: &str, findings: &[impl std::fmt::Display]) {
+        for finding in &findings[self.told..] {
+            print!("{finding}");
+        }
+        self.told = findings.len();
+        if std::io::stderr().is_terminal() {
+            eprint!("\r{count} {what}, {} findings ", self.told);
+        }
+    }
+
+    fn end(&self) {
+        if std::io::stderr().is_terminal() {
+            eprintln!();
+        }
+    }
 }

@@ -68,7 +68,7 @@ fn run_for(
 }
 
 /// Returns a file in memory for the output of a command.
-pub(super) fn output_file() -> io::Result<File> {
+pub(crate) fn output_file() -> io::Result<File> {
     Ok(memfd_create("output", MemfdFlags::CLOEXEC)?.into())
 }
 

@@ -1,0 +1,84 @@
+//! Options of the campaign and its result.
+
+use super::super::finding::Finding;
+use super::Rows;
+use crate::options::minutes;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Kill every verb that writes at random moments, and run it again
+///
+/// After a kill each output has its old or its new content, or does not exist. The next run succeeds, and leaves its output and
+/// nothing else. On a finding, keeps the folder and exits with 1.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Folder for the files of findings
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Seed of the first run; each following run uses the next number
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// Number of kills
+    #[arg(long, default_value_t = 1000, value_name = "N")]
+    pub kills: u64,
+    /// Time after which no run is started
+    #[arg(long, value_name = "N", value_parser = minutes)]
+    pub minutes: Option<Duration>,
+    /// Kill only this verb; may be repeated
+    #[arg(long, value_name = "VERB")]
+    pub only: Vec<String>,
+    /// Paths of programs, and folders of images and records.
+    #[command(flatten)]
+    pub options: crate::options::Options,
+}
+
+/// Number of runs of a verb.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Row {
+    /// Runs that were killed.
+    pub kills: u64,
+    /// Kills that left the output complete.
+    pub complete: u64,
+    /// Runs that ended before they were killed.
+    pub late: u64,
+    /// Kills with a finding.
+    pub wrong: u64,
+}
+
+/// Result of a campaign.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Runs by verb.
+    pub verbs: Rows,
+    /// Violations of a rule.
+    pub findings: Vec<Finding>,
+}
+
+impl Tally {
+    /// Returns the number of kills of all verbs.
+    pub fn kills(&self) -> u64 {
+        self.verbs.values().map(|row| row.kills).sum()
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "| verb | kills | output complete | ended before | findings |"
+        )?;
+        writeln!(f, "|---|--:|--:|--:|--:|")?;
+        for (verb, row) in &self.verbs {
+            let Row {
+                kills,
+                complete,
+                late,
+                wrong,
+            } = row;
+            writeln!(f, "| {verb} | {kills} | {complete} | {late} | {wrong} |")?;
+        }
+        let (kills, found) = (self.kills(), self.findings.len());
+        writeln!(f, "\n{kills} kills, {found} findings")
+    }
+}

@@ -1,0 +1,133 @@
+//! Run of the tested program in a folder of its own, and what holds after any input.
+
+use crate::measure::helper;
+use crate::{At, Result};
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read as _;
+use std::io::Seek as _;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Time limit of a run.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Documented exit codes: docs/reference/exit-codes.md.
+const EXIT_CODES: std::ops::RangeInclusive<i32> = 0..=6;
+
+/// Status and output of a run. None for the status if it did not end in time.
+pub(super) struct Ran {
+    pub(super) status: Option<ExitStatus>,
+    pub(super) output: Vec<u8>,
+    pub(super) errors: Vec<u8>,
+}
+
+impl Ran {
+    pub(super) fn is_success(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
+    }
+
+    /// Returns true if the run was ended by SIGKILL.
+    pub(super) fn is_killed(&self) -> bool {
+        self.status.is_some_and(|status| status.signal() == Some(9))
+    }
+
+    /// Standard error as text.
+    pub(super) fn said(&self) -> String {
+        String::from_utf8_lossy(&self.errors).trim().to_owned()
+    }
+
+    /// Returns what no input may lead to: a run without end, a signal, a panic, or an exit code without a meaning.
+    pub(super) fn fault(&self) -> Option<String> {
+        let Some(status) = self.status else {
+            return Some(format!("it does not end in {} s", PATIENCE.as_secs()));
+        };
+        let said = self.said();
+        let is_documented = status.code().is_some_and(|code| EXIT_CODES.contains(&code));
+        let is_fine = is_documented && !said.contains("panicked at");
+        (!is_fine).then(|| format!("{status}: {said}"))
+    }
+}
+
+/// Runs the program with a folder for its temporary files, its cache and its settings. `during` is called while it runs; after
+/// the time that it returns, the program is killed.
+pub(super) fn run(
+    program: &Path,
+    folder: &Path,
+    arguments: &[impl AsRef<OsStr>],
+    during: impl FnOnce() -> Option<Duration>,
+) -> Result<Ran> {
+    let create = || helper::output_file().at("create", Path::new("a file in memory"));
+    let (output, errors) = (create()?, create()?);
+    let mut child = Command::new(program)
+        .args(arguments)
+        .current_dir(folder)
+        .env("TMPDIR", folder.join("tmp"))
+        .env("XDG_CACHE_HOME", folder.join("cache"))
+        .env("HOME", folder)
+        .env("LC_ALL", "C.UTF-8")
+        .env("SOURCE_DATE_EPOCH", "1700000000")
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone().at("run", program)?)
+        .stderr(errors.try_clone().at("run", program)?)
+        .spawn()
+        .at("run", program)?;
+    let group = Pid::from_child(&child);
+    if let Some(after) = during() {
+        std::thread::sleep(after);
+        // The process is not reaped yet, so the group exists even if it has ended.
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let end = Instant::now() + PATIENCE;
+    let status = loop {
+        if let Some(status) = child.try_wait().at("wait for", program)? {
+            break Some(status);
+        }
+        if Instant::now() > end {
+            let _ = kill_process_group(group, Signal::KILL);
+            child.wait().at("wait for", program)?;
+            break None;
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    };
+    let read = |mut file: File| {
+        let mut bytes = Vec::new();
+        let done = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
+        done.at("read", program).map(|_| bytes)
+    };
+    Ok(Ran {
+        status,
+        output: read(output)?,
+        errors: read(errors)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(text: &str, kill: Option<Duration>) -> Ran {
+        let folder = tempfile::tempdir().unwrap();
+        run(Path::new("/bin/sh"), folder.path(), &["-c", text], || kill).unwrap()
+    }
+
+    #[test]
+    fn signals_panics_and_unknown_exit_codes_are_faults() {
+        let fine = shell("echo a; echo b >&2; exit 3", None);
+        assert_eq!(
+            (fine.fault(), &*fine.output, &*fine.said()),
+            (None, &b"a\n"[..], "b")
+        );
+        assert!(shell("kill -ABRT $$", None).fault().is_some());
+        assert!(shell("exit 101", None).fault().is_some());
+        assert!(
+            shell("echo thread main panicked at x >&2; exit 1", None)
+                .fault()
+                .is_some()
+        );
+        assert!(shell("sleep 60", Some(Duration::from_millis(1))).is_killed());
+    }
+}
