@@ -101,6 +101,16 @@ impl Build {
         }
     }
 
+    /// Compiles the library for WebAssembly, with the profile of the npm package, and returns its path.
+    pub(super) fn wasm(&self) -> Result<PathBuf> {
+        const TARGET: &str = "wasm32-unknown-unknown";
+        let mut cargo = self.cargo(&["build", "--package", "tuff-capi", "--no-default-features"]);
+        cargo.args(["--locked", "--target", TARGET, "--profile", "wasm"]);
+        run(&mut cargo)?;
+        let dir = self.target.join(TARGET).join("wasm");
+        Ok(dir.join("tuff_capi.wasm"))
+    }
+
     /// Compiles a package and returns the folder of its results.
     fn compile(&self, package: &str, target: Option<&str>) -> Result<PathBuf> {
         let mut cargo = self.cargo(&["build", "--package", package, "--locked"]);
@@ -144,8 +154,6 @@ impl Build {
         // Separated by a unit separator: paths may contain spaces.
         cargo.env("CARGO_ENCODED_RUSTFLAGS", rust.join("\x1f"));
         cargo.env("CFLAGS", c.join(" "));
-        cargo.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
-        cargo.env("CARGO_PROFILE_RELEASE_DEBUG", "false");
         Ok(())
     }
 

@@ -7,6 +7,7 @@
 //! | `packages` | Debian and RPM packages |
 //! | `static` | programs for x86-64 and aarch64 that need no library of the host |
 //! | `image` | a directory for `docker build` and an EROFS image of it |
+//! | `sizes` | comparison of the program and the libraries with their largest sizes |
 //! | `sbom` | a list of all dependencies in the format of CycloneDX |
 //! | `sums` | SHA256SUMS |
 //!
@@ -22,6 +23,7 @@ mod manifests;
 mod packages;
 mod run;
 mod sbom;
+mod sizes;
 
 use build::Build;
 use run::{Result, heading};
@@ -31,8 +33,8 @@ const USAGE: &str =
     "usage: cargo xtask release [all | STEP...] [--dev] [--write] | cut VERSION DATE";
 
 /// Steps of a whole release, in order.
-const STEPS: [&str; 7] = [
-    "crates", "api", "packages", "static", "image", "sbom", "sums",
+const STEPS: [&str; 8] = [
+    "crates", "api", "packages", "static", "image", "sizes", "sbom", "sums",
 ];
 
 /// Runs the steps that `args` name, and returns the findings, a line each.
@@ -74,6 +76,7 @@ fn one(step: &str, build: &Build, write: bool) -> Result<()> {
         "packages" => packages::run_all(build).and_then(|()| library::run_all(build)),
         "static" => image::static_programs(build),
         "image" => image::run_all(build),
+        "sizes" => sizes::run_all(build),
         "sbom" => sbom::run_all(build),
         _ => build.sums(),
     }
