@@ -329,6 +329,101 @@ fn two_images_are_compared_by_path_and_size() {
 }
 
 #[test]
+fn changes_of_times_alone_are_counted_and_not_ranked() {
+    let place = Place::with_image("report-times");
+    for (tree, image, seconds) in [("old", "o", 1_000_000_000), ("new", "n", 1_100_000_000)] {
+        fs::create_dir(place.path(tree)).unwrap();
+        for (name, content) in [("same", vec![b'a'; 90_000]), ("edited", tree.into())] {
+            fs::write(place.path(&format!("{tree}/{name}")), content).unwrap();
+            let file = fs::File::open(place.path(&format!("{tree}/{name}"))).unwrap();
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+            file.set_modified(time).unwrap();
+        }
+        place.text(&["build", "-q", tree, image]);
+    }
+    let data = &place.json(&["report", "o", "n", "--json"])[0];
+    let comparison = &data["comparison"];
+    let paths: Vec<&Value> = comparison["changes"].as_array().unwrap().iter().collect();
+    assert_eq!(paths.len(), 1, "{paths:?}");
+    assert_eq!(paths[0]["path"], "/edited");
+    assert_eq!(comparison["changed_bytes"], 3);
+    // The other file, and the root if its time differs.
+    let metadata_only = comparison["metadata_only"].as_u64().unwrap();
+    assert_eq!(comparison["changed"].as_u64().unwrap(), metadata_only + 1);
+    assert!(metadata_only >= 1, "{comparison}");
+    place.text(&["report", "o", "n", "-o", "r.html"]);
+    let page = fs::read_to_string(place.path("r.html")).unwrap();
+    assert_eq!(row(&page, "change-counts", "changed"), [1, 3]);
+    assert_eq!(row(&page, "change-counts", "metadata"), [metadata_only, 0]);
+}
+
+/// Colours of an element's style: background and text.
+fn colours(style: &str) -> Option<[[f64; 3]; 2]> {
+    let colour = |name: &str| -> Option<[f64; 3]> {
+        let rest = style.split(name).nth(1)?.split(')').next()?;
+        let mut parts = rest.trim_start_matches(" rgb(").split(", ");
+        let mut part = || parts.next()?.parse::<f64>().ok();
+        Some([part()?, part()?, part()?])
+    };
+    Some([colour("background:")?, colour("; color:")?])
+}
+
+/// Contrast of two colours by the Web Content Accessibility Guidelines.
+fn contrast([a, b]: [[f64; 3]; 2]) -> f64 {
+    let luminance = |colour: [f64; 3]| {
+        let linear = colour.map(|v| match v / 255.0 {
+            v if v <= 0.04045 => v / 12.92,
+            v => ((v + 0.055) / 1.055).powf(2.4),
+        });
+        0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    };
+    let [a, b] = [luminance(a), luminance(b)];
+    (a.max(b) + 0.05) / (a.min(b) + 0.05)
+}
+
+#[test]
+fn text_on_the_tree_map_has_a_contrast_of_at_least_4_5() {
+    let place = Place::with_image("report-contrast");
+    place.text(&["report", "i", "-o", "r.html"]);
+    let source = fs::read_to_string(place.path("r.html")).unwrap();
+    let mut seen = 0;
+    for colour in ["ratio", "kind", "shared"] {
+        // The page with another choice of the colours.
+        let chosen = format!("<option value={colour} selected>");
+        let page = source.replace(&format!("<option value={colour}>"), &chosen);
+        fs::write(place.path("c.html"), page).unwrap();
+        let Some((page, console)) = browse(&place, "c.html") else {
+            return;
+        };
+        assert_eq!(console, "");
+        for style in page.split("style=\"left:").skip(1) {
+            let style = style.split('"').next().unwrap();
+            if let Some(colours) = colours(style) {
+                seen += 1;
+                assert!(contrast(colours) >= 4.5, "{colour}: {style}");
+            }
+        }
+    }
+    assert!(seen > 10, "{seen} rectangles");
+}
+
+#[test]
+fn regions_that_scroll_take_the_focus_and_have_a_name() {
+    let place = Place::with_image("report-focus");
+    place.text(&["report", "i", "-o", "r.html"]);
+    let page = fs::read_to_string(place.path("r.html")).unwrap();
+    let regions: Vec<&str> = page.split("<div class=scroll").skip(1).collect();
+    assert!(regions.len() >= 5);
+    for region in regions {
+        let tag = region.split('>').next().unwrap();
+        assert!(
+            tag.contains("tabindex=0 role=region aria-label=\""),
+            "{tag}"
+        );
+    }
+}
+
+#[test]
 fn profiles_mark_what_they_read() {
     let place = Place::with_image("report-profile");
     let profile = "tuff profile 1\n5 1 0 4096 /dir/text\n9 1 0 4096 /gone\n";

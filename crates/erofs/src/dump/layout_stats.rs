@@ -290,9 +290,15 @@ impl Groups {
     }
 }
 
-/// Returns the extension of a name in lower case, that is, the text after its last dot. A leading dot does not count.
+/// Returns the extension of a name in lower case, that is, the text after its last dot. A leading dot does not count, nor do
+/// numbers at the end, which are versions and sections of manuals.
 fn extension(path: &[u8]) -> Vec<u8> {
-    let name = path.rsplit(|b| *b == b'/').next().unwrap_or(path);
+    let mut name = path.rsplit(|b| *b == b'/').next().unwrap_or(path);
+    while let Some(at) = name.iter().rposition(|b| *b == b'.')
+        && name[at + 1..].iter().all(u8::is_ascii_digit)
+    {
+        name = &name[..at];
+    }
     match name.iter().rposition(|b| *b == b'.') {
         Some(at) if at > 0 && name.len() - at - 1 <= EXTENSION_MAX => {
             name[at + 1..].to_ascii_lowercase()
@@ -342,7 +348,12 @@ mod tests {
         assert_eq!(extension(b"a/b.TAR.Gz"), b"gz");
         assert_eq!(extension(b"a.d/name"), b"");
         assert_eq!(extension(b".hidden"), b"");
-        assert_eq!(extension(b"lib.so.6"), b"6");
+        assert_eq!(extension(b"lib.so.6"), b"so");
+        assert_eq!(extension(b"lib.so.1.2.3"), b"so");
+        assert_eq!(extension(b"mount.8"), b"");
+        assert_eq!(extension(b"mount.8.gz"), b"gz");
+        assert_eq!(extension(b".9"), b"");
+        assert_eq!(extension(b"a.7z"), b"7z");
         assert_eq!(extension(b"x.averyveryverylongending"), b"");
     }
 }

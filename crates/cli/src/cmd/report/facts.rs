@@ -7,7 +7,7 @@ use crate::comparison::Comparison;
 use crate::text::escaped;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
-use tuff_erofs::diff::Change;
+use tuff_erofs::diff::{Change, Difference};
 use tuff_erofs::dump::{Area, NodeId, Purpose, SpaceMap, TreeUsage};
 use tuff_erofs::read::FileType;
 use tuff_erofs::serve::Profile;
@@ -213,7 +213,21 @@ struct Changed<'a> {
     bytes: u64,
 }
 
-/// Totals of a comparison, and its largest changes.
+/// True for a difference of content or type. Times, owners, modes and attributes are metadata.
+fn is_content(difference: &Difference) -> bool {
+    !matches!(
+        difference,
+        Difference::Mode(..)
+            | Difference::Uid(..)
+            | Difference::Gid(..)
+            | Difference::Mtime(..)
+            | Difference::Nlink(..)
+            | Difference::LinkTo(..)
+            | Difference::Xattr(..)
+    )
+}
+
+/// Totals of a comparison, and its largest changes of content.
 fn changes(a: &TreeUsage, b: &TreeUsage, comparison: &Comparison, marks: &mut Marks) -> Value {
     // Directories count by the files in them.
     let own = |usage: &TreeUsage, id: Option<NodeId>| {
@@ -222,10 +236,15 @@ fn changes(a: &TreeUsage, b: &TreeUsage, comparison: &Comparison, marks: &mut Ma
     };
     let mut rows = Vec::with_capacity(comparison.changes.len());
     let mut sums: HashMap<&str, u64> = HashMap::new();
+    let mut metadata_only = 0u64;
     for (path, change) in &comparison.changes {
         let (change, in_a, in_b) = match change {
             Change::Added(_) => ("added", false, true),
             Change::Removed(_) => ("removed", true, false),
+            Change::Changed(differences) if !differences.iter().any(is_content) => {
+                metadata_only += 1;
+                continue;
+            }
             Change::Changed(_) => ("changed", true, true),
         };
         let after = in_b.then(|| b.find(path)).flatten();
@@ -254,6 +273,7 @@ fn changes(a: &TreeUsage, b: &TreeUsage, comparison: &Comparison, marks: &mut Ma
     let sum = |change: &str| sums.get(change).copied().unwrap_or(0);
     json!({
         "same": t.same(), "compared": t.compared, "added": t.added, "removed": t.removed, "changed": t.changed,
+        "metadata_only": metadata_only,
         "added_bytes": sum("added"), "removed_bytes": sum("removed"), "changed_bytes": sum("changed"), "changes": rows,
     })
 }

@@ -42,14 +42,19 @@
     return a.map((v, i) => Math.round(v + (b[i] - v) * share));
   }
   const rgb = (c) => `rgb(${c.join(",")})`;
-  const textOn = (c) => (c[0] * 299 + c[1] * 587 + c[2] * 114 > 140000 ? "#15171b" : "#ffffff");
+  // Black or white, whichever has the higher contrast by WCAG: at least 4.5 on any colour.
+  function textOn(colour) {
+    const linear = colour.map((v) => (v <= 10 ? v / 3294.6 : ((v / 255 + 0.055) / 1.055) ** 2.4));
+    const luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+    return luminance > 0.179 ? "#000000" : "#ffffff";
+  }
 
   const kinds = [
-    ["programs and libraries", "#2f7de1", /^(so|ko|a|o|exe|dll|bin|elf|wasm|rlib)$|^[0-9]+$/],
-    ["archives", "#8456c8", /^(gz|xz|zst|bz2|zip|jar|tar|deb|rpm|whl|lz4|7z|tgz)$/],
-    ["source and scripts", "#18a08a", /^(c|h|cc|cpp|hpp|rs|go|py|pyc|js|ts|pl|pm|sh|rb|java|lua|el|vim|s|php)$/],
-    ["text and data", "#e08a1e", /^(txt|md|html|htm|css|json|xml|yaml|yml|toml|conf|cfg|ini|csv|sql|po|mo|rst|tex|log|list|db|dat|idx|hwdb)$/],
-    ["images, sound, fonts", "#c2489c", /^(png|jpg|jpeg|gif|svg|ico|webp|ttf|otf|woff2?|pcf|mp3|ogg|mp4|webm|wav|pdf)$/],
+    ["programs and libraries", "#0072b2", /^(so|ko|a|o|exe|dll|bin|elf|wasm|rlib)$|^[0-9]+$/],
+    ["archives", "#cc79a7", /^(gz|xz|zst|bz2|zip|jar|tar|deb|rpm|whl|lz4|7z|tgz)$/],
+    ["source and scripts", "#009e73", /^(c|h|cc|cpp|hpp|rs|go|py|pyc|js|ts|pl|pm|sh|rb|java|lua|el|vim|s|php)$/],
+    ["text and data", "#e69f00", /^(txt|md|html|htm|css|json|xml|yaml|yml|toml|conf|cfg|ini|csv|sql|po|mo|rst|tex|log|list|db|dat|idx|hwdb)$/],
+    ["images, sound, fonts", "#56b4e9", /^(png|jpg|jpeg|gif|svg|ico|webp|ttf|otf|woff2?|pcf|mp3|ogg|mp4|webm|wav|pdf)$/],
     ["others", "#7b8494", /^/],
   ];
   function kindOf(node) {
@@ -60,10 +65,11 @@
     return extension === "" ? kinds[5] : kinds.find((kind) => kind[2].test(extension));
   }
   const hex = (text) => mix(text, text, 0);
+  // Lightness rises with the value, and blue to yellow is seen by colour-blind readers. The kinds are colours of Okabe and Ito.
   const colours = {
     ratio(node) {
       const ratio = Math.min(1, of(node, "bytes") ? of(node, "stored_bytes") / of(node, "bytes") : 1);
-      return ratio < 0.5 ? mix("#14998a", "#e3c35a", ratio * 2) : mix("#e3c35a", "#cf4a43", ratio * 2 - 1);
+      return ratio < 0.5 ? mix("#14407a", "#8a8678", ratio * 2) : mix("#8a8678", "#fde737", ratio * 2 - 1);
     },
     kind(node) { return hex(node.others ? "#a9b0bd" : kindOf(node)[1]); },
     shared(node) { return mix(css("--cold"), "#18a08a", of(node, "bytes") ? Math.min(1, of(node, "shared_bytes") / of(node, "bytes")) : 0); },
@@ -71,7 +77,7 @@
     changed(node) { return mix(css("--cold"), "#e08a1e", of(node, "changed_bytes") > 0 ? 1 : 0); },
   };
   const legends = {
-    ratio: [["#14998a", "compressed well"], ["#e3c35a", "to half its size"], ["#cf4a43", "not compressed"]],
+    ratio: [["#14407a", "compressed well"], ["#8a8678", "to half its size"], ["#fde737", "not compressed"]],
     kind: kinds.map((kind) => [kind[1], kind[0]]),
     shared: [["--cold", "in no other file"], ["#18a08a", "data shared with other files"]],
     profile: [["--cold", "not read"], ["#e5484d", "read"]],
@@ -289,6 +295,11 @@
     redrawTree(false);
     drawMaps();
   }
+  addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || trail.length < 2 || event.target.closest("select")) return;
+    trail = trail.slice(0, -1);
+    redrawTree(true);
+  });
   document.querySelector(".controls").hidden = false;
   map.classList.add("drawn");
   if (data.comparison) byId("tree-colour").value = "changed";

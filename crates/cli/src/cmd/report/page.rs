@@ -11,16 +11,19 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 /// Number of file extensions in the table: those with most stored bytes.
 const EXTENSIONS: usize = 25;
+/// Number of changes that are shown at once. The others are folded.
+const CHANGES: usize = 20;
 
 /// Returns the page of a report's data.
 pub(super) fn html(data: &Value) -> String {
-    let mut page = Page(String::with_capacity(1 << 16));
+    let mut page = Page(String::with_capacity(1 << 16), "");
     page.head(data);
     page.summary(data);
     page.comparison(data);
     page.profile(data);
     page.space(data);
     page.diagrams(data);
+    page.changes(data);
     page.types(data);
     page.savings(data);
     page.files(data);
@@ -112,8 +115,8 @@ enum Cell<'a> {
     Share(u64, u64),
 }
 
-/// HTML of the page so far.
-struct Page(String);
+/// HTML of the page so far, and the title of the section that is written.
+struct Page(String, &'static str);
 
 impl Page {
     fn put(&mut self, html: &str) {
@@ -144,7 +147,12 @@ impl Page {
 
     /// Opens a table. A heading that starts with `#` is one of numbers, one that starts with `%` of a share with its bar.
     fn table(&mut self, id: &str, headings: &[&str]) {
-        let _ = write!(self.0, "<div class=scroll><table id={id}><thead><tr>");
+        // A region that scrolls sideways takes the focus, so that keys scroll it.
+        let title = self.1;
+        let _ = write!(
+            self.0,
+            "<div class=scroll tabindex=0 role=region aria-label=\"{title}\"><table id={id}><thead><tr>"
+        );
         for heading in headings {
             let html = match (heading.strip_prefix('#'), heading.strip_prefix('%')) {
                 (Some(name), _) => format!("<th class=num scope=col>{name}</th>"),
@@ -169,7 +177,8 @@ impl Page {
         self.put("</tbody></table></div>");
     }
 
-    fn section(&mut self, id: &str, title: &str, about: &str) {
+    fn section(&mut self, id: &str, title: &'static str, about: &str) {
+        self.1 = title;
         let _ = write!(self.0, "<section id={id}><h2>{title}</h2>");
         if !about.is_empty() {
             let _ = write!(self.0, "<p class=about>{about}</p>");
@@ -356,7 +365,7 @@ impl Page {
         self.section(
             "tree",
             "Bytes by path",
-            "Each rectangle is a file or directory. Select a directory to enlarge it.",
+            "Each rectangle is a file or directory. Select a directory to enlarge it; Escape goes up.",
         );
         let _ = writeln!(
             self.0,
@@ -365,7 +374,7 @@ impl Page {
              <label>Colour <select id=tree-colour>{colours}</select></label></form>\n\
              <nav id=tree-path aria-label=\"Path of the tree map\"></nav>\n<div id=tree-map role=group aria-label=\"Tree map\"></div>\n\
              <p id=tree-legend class=legend></p>\n\
-             <details><summary>The same as a table</summary><div class=scroll id=tree-table></div></details></section>"
+             <details><summary>The same as a table</summary><div class=scroll id=tree-table tabindex=0 role=region aria-label=\"Bytes by path, as a table\"></div></details></section>"
         );
         self.section("map", "Map of the image", "Each cell is a part of the image of equal length, from its first byte at the top left to its last.");
         self.put("<div id=maps></div>\n<p id=map-legend class=legend></p></section>");
@@ -561,37 +570,62 @@ impl Page {
         );
         self.table_end();
         self.table("change-counts", &["change", "#paths", "#bytes of files"]);
-        for word in ["added", "removed", "changed"] {
+        let metadata = number(&comparison["metadata_only"]);
+        let content = number(&comparison["changed"]).saturating_sub(metadata);
+        for (word, name, paths) in [
+            ("added", "added", number(&comparison["added"])),
+            ("removed", "removed", number(&comparison["removed"])),
+            ("changed", "changed content", content),
+            (
+                "metadata",
+                "changed times, owners, modes or attributes only",
+                metadata,
+            ),
+        ] {
             let bytes = number(&comparison[format!("{word}_bytes")]);
             self.row(
                 word,
+                &[Cell::Text(name), Cell::Count(paths), Cell::Bytes(bytes)],
+            );
+        }
+        self.table_end();
+        self.put("</section>");
+    }
+
+    /// Largest changes of content: the first ones, and the others folded.
+    fn changes(&mut self, data: &Value) {
+        let rows = data["comparison"]["changes"].as_array();
+        let rows = rows.map(Vec::as_slice).unwrap_or_default();
+        if rows.is_empty() {
+            return;
+        }
+        self.section("largest-changes", "Largest changes", "");
+        let (first, others) = rows.split_at(rows.len().min(CHANGES));
+        self.change_table("changes", first);
+        if !others.is_empty() {
+            let count = grouped(others.len() as u64);
+            self.put(&format!("<details><summary>{count} more</summary>"));
+            self.change_table("more-changes", others);
+            self.put("</details>");
+        }
+        self.put("</section>");
+    }
+
+    fn change_table(&mut self, id: &str, rows: &[Value]) {
+        self.table(id, &["path", "change", "#older", "#newer"]);
+        for row in rows {
+            let path = text(&row["path"]);
+            self.row(
+                path,
                 &[
-                    Cell::Text(word),
-                    Cell::Count(number(&comparison[word])),
-                    Cell::Bytes(bytes),
+                    Cell::Text(path),
+                    Cell::Text(text(&row["change"])),
+                    Cell::Bytes(number(&row["older_bytes"])),
+                    Cell::Bytes(number(&row["bytes"])),
                 ],
             );
         }
         self.table_end();
-        let rows = comparison["changes"].as_array();
-        if rows.is_some_and(|rows| !rows.is_empty()) {
-            self.put("<h3>Largest changes</h3>");
-            self.table("changes", &["path", "change", "#older", "#newer"]);
-            for row in rows.into_iter().flatten() {
-                let path = text(&row["path"]);
-                self.row(
-                    path,
-                    &[
-                        Cell::Text(path),
-                        Cell::Text(text(&row["change"])),
-                        Cell::Bytes(number(&row["older_bytes"])),
-                        Cell::Bytes(number(&row["bytes"])),
-                    ],
-                );
-            }
-            self.table_end();
-        }
-        self.put("</section>");
     }
 
     fn profile(&mut self, data: &Value) {
