@@ -70,16 +70,12 @@ impl Contents {
 
     /// Table of contents in the form of mdBook's SUMMARY.md.
     pub(super) fn summary(&self) -> String {
-        let mut out = format!("# Summary\n\n[Tuff]({FRONT})\n");
+        let mut out = format!("# Summary\n\n[Start]({FRONT})\n");
         for (name, pages) in &self.parts {
             let _ = write!(out, "\n# {name}\n\n");
             for page in pages {
                 let indent = "  ".repeat(page.depth);
-                let title = match page.title == *name {
-                    true => "Overview",
-                    false => &page.title,
-                };
-                let _ = writeln!(out, "{indent}- [{title}]({})", page.path.display());
+                let _ = writeln!(out, "{indent}- [{}]({})", page.title, page.path.display());
             }
         }
         out
@@ -199,8 +195,10 @@ mod tests {
         );
         let contents = Contents::of(&place.0);
         let summary = contents.summary();
+        // The title of a page in the browser has the name of the book behind it: "Start - Tuff".
+        assert!(summary.contains("[Start](README.md)\n"));
         assert!(summary.contains(
-            "# Guide\n\n- [Overview](docs/guide/README.md)\n  - [Page B](docs/guide/b.md)\n  - [Page A](docs/guide/a.md)\n"
+            "# Guide\n\n- [Guide](docs/guide/README.md)\n  - [Page B](docs/guide/b.md)\n  - [Page A](docs/guide/a.md)\n"
         ));
         let files = contents.files(&place.0);
         assert!(files.contains(Path::new("docs/guide/x.svg")));

@@ -28,7 +28,13 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
         return vec![format!("{}: cannot be written: {e}", site.display())];
     }
     match Command::new("mdbook").arg("build").arg(&site).status() {
-        Ok(status) if status.success() => links::run(&site.join("html")),
+        Ok(status) if status.success() => {
+            let html = site.join("html");
+            match add_index_pages(&html) {
+                Ok(()) => links::run(&html),
+                Err(e) => vec![format!("{}: cannot be written: {e}", html.display())],
+            }
+        }
         Ok(status) => vec![format!("mdbook build: {status}")],
         Err(e) => vec![format!(
             "mdbook cannot run ({e}); install it with: {INSTALL}"
@@ -54,10 +60,48 @@ fn stage(root: &Path, site: &Path, contents: &Contents) -> std::io::Result<()> {
     std::fs::write(source.join("SUMMARY.md"), contents.summary())
 }
 
+/// Adds an index.html beside each README.html, which leads there, so that the address of a folder is one of a page.
+fn add_index_pages(folder: &Path) -> std::io::Result<()> {
+    const PAGE: &str = "<!doctype html>\n<meta charset=utf-8>\n<meta http-equiv=refresh content=\"0; url=README.html\">\n\
+                        <title>Tuff</title>\n<a href=\"README.html\">Overview</a>\n";
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            add_index_pages(&path)?;
+        }
+    }
+    let index = folder.join("index.html");
+    match folder.join("README.html").exists() && !index.exists() {
+        true => std::fs::write(index, PAGE),
+        false => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::tidy::root;
+
+    #[test]
+    fn the_address_of_a_folder_leads_to_its_readme() {
+        let dir = std::env::temp_dir().join(format!("xtask-index-{}", std::process::id()));
+        let (guide, plain) = (dir.join("docs/guide"), dir.join("plots"));
+        for folder in [&guide, &plain] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        std::fs::write(guide.join("README.html"), "guide").unwrap();
+        std::fs::write(dir.join("README.html"), "start").unwrap();
+        std::fs::write(dir.join("index.html"), "kept").unwrap();
+        add_index_pages(&dir).unwrap();
+        let index = std::fs::read_to_string(guide.join("index.html")).unwrap();
+        assert!(index.contains("url=README.html"));
+        assert_eq!(
+            std::fs::read_to_string(dir.join("index.html")).unwrap(),
+            "kept"
+        );
+        assert!(!plain.join("index.html").exists());
+        std::fs::remove_dir_all(dir).unwrap();
+    }
 
     #[test]
     fn every_document_is_a_page_of_the_website() {
