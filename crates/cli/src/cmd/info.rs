@@ -192,6 +192,12 @@ fn superblock_text(image: &Image, out: &mut Out) -> Result<()> {
             ),
         )?;
     }
+    if !image.slots().is_empty() {
+        let blocks = image.slots().iter().map(|slot| slot.blocks);
+        let devices = blocks.fold(0u64, u64::saturating_add);
+        let all = devices.saturating_mul(block).saturating_add(bytes);
+        line("with devices", format!("{} ({all} bytes)", size(all)))?;
+    }
     line(
         "label",
         if sb.label().is_empty() {
@@ -252,8 +258,9 @@ fn superblock_text(image: &Image, out: &mut Out) -> Result<()> {
         for (i, slot) in image.slots().iter().enumerate() {
             let tag = slot.tag.split(|b| *b == 0).next().unwrap_or(&[]);
             out.line(format_args!(
-                "  {:<8} {} blocks at {}, tag {}",
+                "  {:<8} {}: {} blocks at {}, tag {}",
                 i + 1,
+                size(slot.blocks.saturating_mul(block)),
                 slot.blocks,
                 slot.uniaddr,
                 escaped(tag)

@@ -245,6 +245,30 @@ fn data_bytes(info: &serde_json::Value) -> u64 {
 }
 
 #[test]
+fn brief_info_shows_the_size_with_all_devices() {
+    let place = Place::new("devices-info");
+    let source = place.path("s");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("data"), vec![b'd'; 3 * 4096]).unwrap();
+    place.text(&[
+        "build",
+        "-q",
+        "-z",
+        "none",
+        "--chunk=4K",
+        "--blob=b",
+        "s",
+        "c",
+    ]);
+    let blob = std::fs::metadata(place.path("b")).unwrap().len();
+    let info = &place.json(&["info", "--json", "--brief", "c"])[0];
+    let all = info["blocks"].as_u64().unwrap() * 4096 + blob;
+    let text = place.text(&["info", "--brief", "c"]);
+    assert!(text.contains("with devices  "), "{text}");
+    assert!(text.contains(&format!("({all} bytes)")), "{text}");
+}
+
+#[test]
 fn info_counts_algorithms_for_the_kernel() {
     let place = Place::new("kernels");
     for (method, kernel) in [("lzma", "5.16"), ("deflate", "6.6"), ("zstd", "6.10")] {
