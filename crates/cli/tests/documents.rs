@@ -30,10 +30,33 @@ fn project() -> PathBuf {
 struct Playground(PathBuf);
 
 impl Playground {
-    /// Makes the trees that the guide uses: `rootfs`, `new-rootfs`, `overlay`, `crates` and the OCI layout `debian`.
+    /// Makes a directory with nothing but the commands.
+    fn empty(name: &str) -> Self {
+        let place = Self(tuff_testkit::unused_path(&format!("documents-{name}")));
+        fs::create_dir_all(place.0.join("bin")).unwrap();
+        symlink(env!("CARGO_BIN_EXE_tuff"), place.0.join("bin/tuff")).unwrap();
+        // `cargo run --release -- VERB` in a clone runs the command that is under test here.
+        let cargo = place.0.join("bin/cargo");
+        program::script(cargo, "#!/bin/sh\nshift 3\nexec tuff \"$@\"\n");
+        place
+    }
+
+    /// Makes a directory with the trees of the guide, by the commands of its first page.
+    fn of_guide(name: &str) -> Self {
+        let place = Self::empty(name);
+        let guide = fs::read_to_string(project().join("docs/guide/README.md")).unwrap();
+        let out = place.sh(&blocks(&guide).join("\n"));
+        assert!(
+            out.status.success(),
+            "{}",
+            String::from_utf8_lossy(&out.stderr)
+        );
+        place
+    }
+
+    /// Makes a directory with the trees `rootfs`, `new-rootfs`, `overlay` and `crates`.
     fn new(name: &str) -> Self {
-        let dir = tuff_testkit::unused_path(&format!("documents-{name}"));
-        let place = Self(dir);
+        let place = Self::empty(name);
         let text = "The quick brown fox jumps over the lazy dog.\n".repeat(5000);
         for root in ["rootfs", "new-rootfs", "crates"] {
             place.write(&format!("{root}/etc/os-release"), "NAME=Test\n");
@@ -45,11 +68,6 @@ impl Playground {
         symlink("tool", place.0.join("rootfs/usr/bin/alias")).unwrap();
         place.write("new-rootfs/usr/share/new", &text.replace("fox", "cat"));
         place.write("overlay/etc/motd", "Welcome\n");
-        fs::create_dir(place.0.join("bin")).unwrap();
-        symlink(env!("CARGO_BIN_EXE_tuff"), place.0.join("bin/tuff")).unwrap();
-        // `cargo run --release -- VERB` in a clone runs the command that is under test here.
-        let cargo = place.0.join("bin/cargo");
-        program::script(cargo, "#!/bin/sh\nshift 3\nexec tuff \"$@\"\n");
         place
     }
 
@@ -162,7 +180,10 @@ fn ability(need: &str) -> Ability {
 fn run(page: &str) -> Vec<String> {
     let text = fs::read_to_string(project().join(page)).unwrap();
     let name = page.replace(['/', '.'], "-");
-    let place = Playground::new(&name);
+    let place = match page.starts_with("docs/guide") {
+        true => Playground::of_guide(&name),
+        false => Playground::new(&name),
+    };
     let mut lacks = Vec::new();
     if text.contains("oci:debian") && !place.add_container() {
         lacks.push("sha256sum".to_owned());
@@ -223,6 +244,20 @@ fn runs_as_written(page: &str) {
 #[test]
 fn commands_of_the_readme_run() {
     runs_as_written("README.md");
+}
+
+#[test]
+fn each_page_of_the_guide_says_where_it_starts() {
+    let start =
+        "The commands start in an empty directory with the [trees](README.md#trees) of this guide.";
+    for entry in fs::read_dir(project().join("docs/guide")).unwrap() {
+        let path = entry.unwrap().path();
+        let is_page = path.extension().is_some_and(|e| e == "md");
+        if is_page && !path.ends_with("README.md") {
+            let text = fs::read_to_string(&path).unwrap();
+            assert!(text.contains(start), "{}", path.display());
+        }
+    }
 }
 
 #[test]
