@@ -150,6 +150,7 @@ pub(super) const VERBS: [Verb; 24] = [
     Verb {
         name: "disk --flat",
         arguments: "disk -q --flat TREE o.raw",
+        again: "--force",
         ..VERB
     },
     Verb {
