@@ -9,7 +9,7 @@ pub struct Finding {
     pub seed: u64,
     /// Name of the verb or attack.
     pub subject: &'static str,
-    /// What was found.
+    /// Description of the violation, with the place.
     pub what: String,
 }
 

@@ -19,7 +19,6 @@ use crate::measure::helper;
 use crate::measure::workspace::{self, Work};
 use crate::{At, Error, Result};
 use snapshot::{Content, Snapshot};
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -351,7 +350,9 @@ impl<'a> Place<'a> {
         workspace::remove(folder)?;
         let temporary = folder.join("tmp");
         fs::create_dir_all(&temporary).at("create", &temporary)?;
-        verb.prepare(fixture, folder)?;
+        for (name, file) in verb.files.iter().filter_map(|f| f.split_once('=')) {
+            copy(&fixture.path(file), &folder.join(name))?;
+        }
         let registry = Arc::new(Registry::default());
         let blob = registry::digest(&fixture.stored);
         registry.add_blob("app", b"{}".to_vec());
@@ -451,6 +452,19 @@ impl<'a> Place<'a> {
     }
 }
 
+/// Copies a file, or a directory with its files.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    if !from.is_dir() {
+        return fs::copy(from, to).at("copy", from).map(|_| ());
+    }
+    fs::create_dir(to).at("create", to)?;
+    for entry in fs::read_dir(from).at("list", from)? {
+        let name = entry.at("list", from)?.file_name();
+        copy(&from.join(&name), &to.join(&name))?;
+    }
+    Ok(())
+}
+
 impl Tally {
     fn count(&mut self, verb: &'static str, outcome: &Round) {
         let row = self.verbs.entry(verb).or_default();
@@ -467,5 +481,3 @@ impl Tally {
         }
     }
 }
-
-type Rows = BTreeMap<&'static str, Row>;

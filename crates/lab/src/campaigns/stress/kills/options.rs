@@ -1,8 +1,8 @@
 //! Options of the campaign and its result.
 
 use super::super::finding::Finding;
-use super::Rows;
 use crate::options::minutes;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub struct Row {
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Runs by verb.
-    pub verbs: Rows,
+    pub verbs: BTreeMap<&'static str, Row>,
     /// Violations of a rule.
     pub findings: Vec<Finding>,
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What is at a path.
+/// Content of a path: a type with its bytes or target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     Directory,

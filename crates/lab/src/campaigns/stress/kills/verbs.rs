@@ -1,10 +1,5 @@
 //! Verbs that write, with their inputs and the states that a kill may leave.
 
-use super::Fixture;
-use crate::{At, Result};
-use std::fs;
-use std::path::Path;
-
 /// Rule for the state after a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
@@ -25,7 +20,7 @@ pub(super) enum Rule {
 /// Verb with its arguments and inputs.
 pub(super) struct Verb {
     pub(super) name: &'static str,
-    /// Arguments. Words in capitals stand for files of the fixture: see [`Fixture::fill`].
+    /// Arguments. Words in capitals stand for files of the fixture.
     pub(super) arguments: &'static str,
     /// Additional arguments of the run after a kill that left an output, for verbs that refuse one.
     pub(super) again: &'static str,
@@ -183,26 +178,3 @@ pub(super) const VERBS: [Verb; 24] = [
         ..VERB
     },
 ];
-
-impl Verb {
-    /// Copies the inputs into a folder.
-    pub(super) fn prepare(&self, fixture: &Fixture, folder: &Path) -> Result<()> {
-        for (name, file) in self.files.iter().filter_map(|f| f.split_once('=')) {
-            copy(&fixture.path(file), &folder.join(name))?;
-        }
-        Ok(())
-    }
-}
-
-/// Copies a file, or a directory with its files.
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    if !from.is_dir() {
-        return fs::copy(from, to).at("copy", from).map(|_| ());
-    }
-    fs::create_dir(to).at("create", to)?;
-    for entry in fs::read_dir(from).at("list", from)? {
-        let name = entry.at("list", from)?.file_name();
-        copy(&from.join(&name), &to.join(&name))?;
-    }
-    Ok(())
-}
