@@ -254,7 +254,10 @@ impl<S: Write> Write for Both<S> {
 }
 
 /// Reads a request. The second value is true if the connection is to break before the end of its body.
-fn read(input: &mut impl BufRead, breaks: &Breaks) -> Option<(Request, bool)> {
+pub(crate) fn read(
+    input: &mut impl BufRead,
+    breaks: &dyn Fn(&Request) -> Option<usize>,
+) -> Option<(Request, bool)> {
     let mut line = || {
         let mut line = String::new();
         (input.read_line(&mut line).ok()? > 0).then(|| line.trim_end().to_owned())

@@ -2,6 +2,7 @@
 //!
 //! * [`skipped`] and [`note`] report what a test could not do on this host.
 //! * [`http`] is a web server whose answers a test chooses.
+//! * [`hostile`] has servers that answer byte by byte, and record what they receive.
 //! * [`registry`] has the answers of a registry of container images.
 //! * [`openssl`] makes keys and certificates.
 //! * [`program`] makes executables, and repeats commands while a mount is busy.
@@ -24,6 +25,7 @@
 #[cfg(feature = "images")]
 pub mod assemble;
 pub mod content;
+pub mod hostile;
 pub mod http;
 #[cfg(feature = "images")]
 pub mod kernel;
