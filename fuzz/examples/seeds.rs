@@ -34,6 +34,10 @@ fn main() -> std::io::Result<()> {
             put(target, &len.to_string(), &seed)?;
         }
     }
+    for (target, name, seed) in SENT {
+        put(target, name, seed.as_bytes())?;
+    }
+    put("chunk_index", "one", &chunk_index())?;
     let scratch = out.join(".scratch");
     let mut images = built(&scratch, &text)?;
     images.push(("metabox".into(), metabox(&text)));
@@ -201,4 +205,41 @@ fn metabox(text: &[u8]) -> Vec<u8> {
     sheet.put(boxed(2), file, &[], 8, &extents(16, 2, 0, 0, &table));
     sheet.close_metabox(place(1), false);
     sheet.finish()
+}
+
+/// Seeds of what servers send: target, name and text.
+const SENT: [(&str, &str, &str); 7] = [
+    (
+        "remote_manifest",
+        "layers",
+        r#"{"layers":[{"mediaType":"application/vnd.erofs","digest":"sha256:0000000000000000000000000000000000000000000000000000000000000000","size":8192,"annotations":{"org.erofs.role":"device","org.erofs.chunk-index.range":"4096:8192","org.erofs.chunk-index.digest":"sha256:0000000000000000000000000000000000000000000000000000000000000000"}},{"mediaType":"application/vnd.erofs.layer.v1","digest":"sha256:1111111111111111111111111111111111111111111111111111111111111111","size":4096}]}"#,
+    ),
+    (
+        "remote_manifest",
+        "index",
+        r#"{"manifests":[{"digest":"sha256:0","platform":{"os":"linux","architecture":"amd64"}}]}"#,
+    ),
+    (
+        "challenge",
+        "bearer",
+        r#"Bearer realm="https://auth.example/token?x=1",service="a, \"b\"",scope="repository:a:pull""#,
+    ),
+    (
+        "challenge",
+        "several",
+        "Negotiate, Basic realm=x, bearer Realm=http://127.0.0.1/t",
+    ),
+    ("content_range", "known", "bytes 0-4095/8192"),
+    ("content_range", "unknown", "bytes 5-9/*"),
+    ("content_range", "none", "bytes */0"),
+];
+
+/// Chunk index of an image of 4 KiB.
+fn chunk_index() -> Vec<u8> {
+    let mut index = vec![0xcd, 0xe4, 0xec, 0x67, 1, 0, 0, 0];
+    index.extend(4096u64.to_le_bytes());
+    index.extend(1u32.to_le_bytes());
+    index.extend([1, 32]);
+    index.resize(32 + 48, 0);
+    index
 }

@@ -1,8 +1,10 @@
 //! Buckets: endpoint, region and credentials, as the command `aws` finds them.
 
 use crate::aws_profile;
+use crate::client;
 use crate::error::{Error, Kind, Result};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey as Key};
+use object_store::client::{HttpClient, HttpConnector};
 use object_store::path::Path;
 use object_store::{ClientOptions, RetryConfig};
 use reqwest::Url;
@@ -34,11 +36,31 @@ pub(crate) struct Limits {
 /// Time to connect, and for the services that give credentials to instances and containers.
 pub(crate) const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Makes clients that follow no redirects, which would carry session tokens to other hosts.
+#[derive(Debug)]
+struct Connector {
+    /// Time for one request.
+    request: Duration,
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        let builder = client::builder()
+            .connect_timeout(CREDENTIALS_TIMEOUT)
+            .timeout(self.request);
+        let client = builder.build();
+        client
+            .map(HttpClient::new)
+            .map_err(|e| object_store::Error::Generic {
+                store: "S3",
+                source: Box::new(e),
+            })
+    }
+}
+
 impl BucketObject {
     /// Object `key` of a bucket. Endpoint, region and credentials come from the environment and the profile.
     pub(crate) fn new(bucket: &str, key: &str, place: &str, limits: &Limits) -> Result<Self> {
-        // Fails if the program has chosen a provider already.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let failed = |e: &dyn std::fmt::Display| Error::new(Kind::Usage, place, e);
         let profile = aws_profile::read();
         let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
@@ -64,9 +86,9 @@ impl BucketObject {
         let endpoint = builder
             .get_config_value(&Key::S3Endpoint)
             .or_else(|| builder.get_config_value(&Key::Endpoint));
-        let options = ClientOptions::new()
-            .with_connect_timeout(CREDENTIALS_TIMEOUT)
-            .with_timeout(limits.request);
+        let connector = Connector {
+            request: limits.request,
+        };
         let retry = RetryConfig {
             max_retries: limits.retries_max,
             retry_timeout: limits.retries,
@@ -91,7 +113,8 @@ impl BucketObject {
         };
         let name = format!("{} {bucket}", endpoint.as_deref().unwrap_or(&region));
         let store = builder
-            .with_client_options(options)
+            .with_client_options(ClientOptions::new())
+            .with_http_connector(connector)
             .with_retry(retry)
             .with_allow_http(endpoint.is_some_and(|e| e.starts_with("http://")))
             .build()

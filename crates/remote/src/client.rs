@@ -2,17 +2,20 @@
 
 use crate::error::{Error, Kind, Result};
 use crate::feed::Feed;
+use crate::origin;
 use crate::retry::{Failure, retry_after};
 use base64::Engine;
 use bytes::Bytes;
 use reqwest::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, DATE, HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER,
+    ACCEPT_ENCODING, AUTHORIZATION, DATE, HeaderMap, HeaderName, HeaderValue, LOCATION, REFERER,
+    RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use reqwest::redirect::Policy;
 use reqwest::{Method, StatusCode, Url};
 use serde_json::Value;
 use std::error::Error as _;
 use std::fmt::Write as _;
+use std::io::ErrorKind;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,19 +30,26 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longest explanation of a refused request. Unit: bytes.
 const REASON_MAX: usize = 64 << 10;
 
+/// Time for the explanation of a refused request.
+const REASON_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Number of characters of an explanation that are shown.
+const REASON_SHOWN: usize = 200;
+
 /// Number of redirects that are followed.
 const REDIRECTS_MAX: usize = 5;
 
 /// Number of times that one operation renews its credentials.
-pub(crate) const RENEWALS_MAX: u32 = 2;
+pub(crate) const RENEWALS_MAX: u32 = 4;
 
-/// Clients for plain HTTP and for TLS, built on first use.
+/// Clients for this machine, for plain HTTP and for TLS, built on first use.
 #[derive(Default)]
 pub(crate) struct Client {
     /// Requests may take longer than [`IDLE_TIMEOUT`], because they send a body. Their callers watch them.
     sends_bodies: bool,
     /// True once a server has answered.
     has_answer: AtomicBool,
+    local: OnceLock<Result<reqwest::Client, String>>,
     plain: OnceLock<Result<reqwest::Client, String>>,
     tls: OnceLock<Result<reqwest::Client, String>>,
 }
@@ -53,6 +63,20 @@ pub(crate) struct Request<'a> {
     /// Value of the header `Authorization`, for the host of `url` only.
     pub(crate) authorization: Option<String>,
     pub(crate) content: Content,
+    pub(crate) redirects: Redirects,
+}
+
+/// Reaction to redirects.
+#[derive(Clone, Debug)]
+pub(crate) enum Redirects {
+    /// They are refused: the request holds credentials that no header separates from the rest.
+    Refuse,
+    /// They are followed. `Referer` names the origin.
+    Follow,
+    /// They are followed. `Referer` names the path as well, which some storage of registries expects.
+    FollowWithPath,
+    /// They are followed. The URL is the target of an earlier redirect, with its `Referer`.
+    FollowFrom(String),
 }
 
 /// Body of a request.
@@ -76,6 +100,39 @@ pub(crate) struct Reply {
     inner: reqwest::Response,
     /// URL that the answer came from, after redirects.
     pub(crate) url: Url,
+    /// `Referer` of the last request. `None` without a redirect.
+    pub(crate) referer: Option<String>,
+    /// Credentials of the request, which a server may repeat in its explanation.
+    secrets: Vec<String>,
+}
+
+/// Refusal of a request for want of rights, or of a login that has expired.
+pub(crate) struct Denial {
+    pub(crate) status: StatusCode,
+    /// Values of `WWW-Authenticate`.
+    pub(crate) challenges: Vec<String>,
+    /// Beginning of the body.
+    pub(crate) body: String,
+    /// The refusal as a failure of the request.
+    pub(crate) error: Error,
+}
+
+impl Denial {
+    /// True if the server says that the credentials have expired or are unknown, rather than that they give no right.
+    pub(crate) fn is_of_login(&self) -> bool {
+        /// Parts of the explanations of registries and buckets, in lower case.
+        const EXPIRED: [&str; 7] = [
+            "expired",
+            "reauthenticate",
+            "expiredtoken",
+            "invalidtoken",
+            "invalidaccesskeyid",
+            "tokenrefreshrequired",
+            "signaturedoesnotmatch",
+        ];
+        let body = self.body.to_ascii_lowercase();
+        self.status == StatusCode::UNAUTHORIZED || EXPIRED.iter().any(|word| body.contains(word))
+    }
 }
 
 impl Client {
@@ -87,12 +144,18 @@ impl Client {
         }
     }
 
-    /// Client for a URL. Only TLS reads the certificates of the host.
+    /// Client for a URL. Only TLS reads the certificates of the host. No proxy leads to this machine, whose registries have
+    /// no TLS: it would see their passwords.
     fn of(&self, url: &Url, place: &str) -> Result<&reqwest::Client> {
         let tls = url.scheme() == "https";
-        let slot = if tls { &self.tls } else { &self.plain };
+        let is_local = !tls && origin::is_loopback(url);
+        let slot = match (tls, is_local) {
+            (true, _) => &self.tls,
+            (false, true) => &self.local,
+            (false, false) => &self.plain,
+        };
         let idle = (!self.sends_bodies).then_some(IDLE_TIMEOUT);
-        let client = slot.get_or_init(|| build(tls, idle));
+        let client = slot.get_or_init(|| build(tls, is_local, idle));
         client
             .as_ref()
             .map_err(|e| Error::new(Kind::Unavailable, place, e))
@@ -100,10 +163,23 @@ impl Client {
 
     /// Sends a request and follows its redirects. Errors name `place`.
     ///
+    /// Credentials stay with the origin of the request: other origins see neither `authorization` nor the query.
+    ///
     /// Any status is a reply; [`Reply::refused`] turns it into a failure.
     pub(crate) async fn send(&self, request: Request<'_>, place: &str) -> Result<Reply, Failure> {
-        let mut url = request.url;
-        let mut authorization = request.authorization;
+        let Request {
+            mut method,
+            mut url,
+            mut authorization,
+            mut content,
+            ..
+        } = request;
+        let mut referer = match &request.redirects {
+            Redirects::FollowFrom(referer) => Some(referer.clone()),
+            _ => None,
+        };
+        let mut secrets = origin::secrets(&url);
+        secrets.extend(authorization.iter().flat_map(|value| secrets_of(value)));
         for _ in 0..=REDIRECTS_MAX {
             let mut headers = HeaderMap::new();
             for (name, value) in request.headers {
@@ -116,11 +192,14 @@ impl Client {
                 value.set_sensitive(true);
                 headers.insert(AUTHORIZATION, value);
             }
+            if let Some(value) = &referer {
+                headers.insert(REFERER, header(value, place)?);
+            }
             let mut builder = self
                 .of(&url, place)?
-                .request(request.method.clone(), url.clone())
+                .request(method.clone(), url.clone())
                 .headers(headers);
-            builder = match &request.content {
+            builder = match &content {
                 Content::None => builder,
                 Content::Bytes(bytes) => builder.body(bytes.clone()),
                 Content::Range(feed) => builder.body(reqwest::Body::wrap(feed.body())),
@@ -130,17 +209,38 @@ impl Client {
                 broken(e, place, is_unknown)
             })?;
             self.has_answer.store(true, Relaxed);
-            if !inner.status().is_redirection() || inner.status() == StatusCode::NOT_MODIFIED {
-                return Ok(Reply { inner, url });
+            if !matches!(inner.status().as_u16(), 301..=303 | 307 | 308) {
+                return Ok(Reply {
+                    inner,
+                    url,
+                    referer,
+                    secrets,
+                });
             }
-            let next = inner.headers().get(LOCATION).and_then(|v| v.to_str().ok());
-            let next = next.and_then(|next| url.join(next).ok());
-            let next = next.ok_or_else(|| refuse(place, "the server redirects to nowhere"))?;
-            if url.scheme() == "https" && next.scheme() != "https" {
-                return Err(refuse(place, "the server redirects from https to http").into());
+            if matches!(request.redirects, Redirects::Refuse) {
+                let what = "the server redirects a request with credentials";
+                return Err(refuse(place, what).into());
             }
-            if next.origin() != url.origin() {
+            let location = inner.headers().get(LOCATION).and_then(|v| v.to_str().ok());
+            if let (None, Some(region)) = (location, bucket_region(&inner)) {
+                let what = format_args!("the bucket is in another region: set AWS_REGION={region}");
+                return Err(refuse(place, what).into());
+            }
+            let next = origin::next(&url, location)
+                .map_err(|why| refuse(place, format_args!("the server redirects {why}")))?;
+            let is_other = next.origin() != url.origin();
+            if is_other {
                 authorization = None;
+            }
+            referer = Some(match (&request.redirects, referer) {
+                // The first origin alone is named, so that no target learns the URL of another one.
+                (_, Some(referer)) => referer,
+                (Redirects::FollowWithPath, None) => origin::referer(&url),
+                (_, None) => format!("{}/", url.origin().ascii_serialization()),
+            });
+            if inner.status() == StatusCode::SEE_OTHER && method != Method::HEAD {
+                method = Method::GET;
+                content = Content::None;
             }
             url = next;
         }
@@ -170,42 +270,68 @@ impl Reply {
         self.inner.content_length()
     }
 
-    /// Failure for a status that is not a success.
-    pub(crate) fn refused(&self, place: &str) -> Failure {
+    /// True if a redirect led here, so that another server may have answered than the one that was asked.
+    pub(crate) fn is_redirected(&self) -> bool {
+        self.referer.is_some()
+    }
+
+    /// True if the server has accepted the credentials of the request: it answers it, or has redirected it.
+    pub(crate) fn is_authorized(&self) -> bool {
         let status = self.status();
-        let what = format!("the server answers {status}");
+        let is_answer = matches!(status.as_u16(), 404 | 405 | 409 | 412 | 413 | 416);
+        status.is_success() || is_answer || self.is_redirected()
+    }
+
+    /// True if the registry that was asked at `url` has answered itself, also below another path of its API.
+    pub(crate) fn is_of(&self, url: &Url) -> bool {
+        let is_api = self.url.path().starts_with("/v2/");
+        !self.is_redirected() || self.url.origin() == url.origin() && is_api
+    }
+
+    /// Failure for a status that is not a success, with the reason that the server gives.
+    pub(crate) async fn refused(self, place: &str) -> Failure {
+        let status = self.status();
         match status.as_u16() {
             408 | 425 | 429 | 500 | 502 | 503 | 504 => Failure::Transient {
-                what,
+                what: format!("the server answers {status}"),
                 pause: self
                     .header(RETRY_AFTER)
                     .map(|value| retry_after(value, self.header(DATE))),
                 is_unknown: false,
             },
-            401 => refuse(place, format_args!("access denied: {what}")).into(),
-            // Stores hide names that do not exist from those who may not list them.
-            403 => Error::missing(place, format_args!("access denied: {what}")).into(),
-            404 | 410 => Error::missing(place, format_args!("not found: {what}")).into(),
-            _ => refuse(place, what).into(),
+            _ => self.denied(place).await.error.into(),
         }
     }
 
-    /// Failure for a status that is not a success, with the reason in the body of a registry's answer.
-    pub(crate) async fn refused_with_reason(self, place: &str) -> Failure {
-        let failure = self.refused(place);
-        let Failure::Final(e) = failure else {
-            return failure;
+    /// Refusal of a request, with the reason that the server gives.
+    pub(crate) async fn denied(self, place: &str) -> Denial {
+        let status = self.status();
+        let mut what = format!("the server answers {status}");
+        if self.is_redirected() {
+            let _ = write!(what, " at {}", self.url.origin().ascii_serialization());
+        }
+        let challenges = self.headers(WWW_AUTHENTICATE).map(str::to_owned).collect();
+        let secrets = self.secrets.clone();
+        let read = tokio::time::timeout(REASON_TIMEOUT, self.body(REASON_MAX, place)).await;
+        let body = read.ok().and_then(Result::ok).unwrap_or_default();
+        let body = String::from_utf8_lossy(&body).into_owned();
+        let is_secret = |text: &str| secrets.iter().any(|secret| text.contains(secret));
+        if let Some(reason) = reason(&body).filter(|reason| !is_secret(reason)) {
+            let reason = reason.chars().take(REASON_SHOWN).collect::<String>();
+            let _ = write!(what, ": {}", reason.escape_debug());
+        }
+        let error = match status.as_u16() {
+            401 => refuse(place, format_args!("access denied: {what}")),
+            // Stores hide names that do not exist from those who may not list them.
+            403 => Error::missing(place, format_args!("access denied: {what}")),
+            404 | 410 => Error::missing(place, format_args!("not found: {what}")),
+            _ => refuse(place, what),
         };
-        let body = self.body(REASON_MAX, place).await.unwrap_or_default();
-        let object: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let reason = &object["errors"][0];
-        let reason = reason["message"].as_str().or(reason["code"].as_str());
-        match reason.filter(|reason| !reason.is_empty()) {
-            Some(reason) => {
-                let reason: String = reason.escape_debug().take(200).collect();
-                refuse(place, format_args!("{}: {reason}", e.what())).into()
-            }
-            None => e.into(),
+        Denial {
+            status,
+            challenges,
+            body,
+            error,
         }
     }
 
@@ -221,9 +347,7 @@ impl Reply {
             .map_err(|e| broken(e, place, false))?
         {
             if body.len() + part.len() > limit {
-                return Err(Failure::transient(
-                    "the server sends more than was asked for",
-                ));
+                return Err(Failure::wrong("the server sends more than was asked for"));
             }
             body.extend_from_slice(&part);
         }
@@ -245,15 +369,72 @@ fn refuse(place: &str, what: impl std::fmt::Display) -> Error {
     Error::new(Kind::Unavailable, place, what)
 }
 
-fn build(tls: bool, idle: Option<Duration>) -> Result<reqwest::Client, String> {
+/// Words of a server about a refusal: those of a registry or of a bucket.
+fn reason(body: &str) -> Option<String> {
+    let object: Value = serde_json::from_str(body).unwrap_or_default();
+    let error = &object["errors"][0];
+    let known = [&error["message"], &error["code"], &object["message"]];
+    let known = known.iter().find_map(|text| text.as_str());
+    let element = |name: &str| {
+        let (_, rest) = body.split_once(&format!("<{name}>"))?;
+        rest.split_once(&format!("</{name}>")).map(|(text, _)| text)
+    };
+    let known = known.or_else(|| element("Message"));
+    let known = known.or_else(|| element("Code"));
+    known
+        .filter(|text| !text.trim().is_empty())
+        .map(str::to_owned)
+}
+
+/// Region of a bucket that answers a request for another one.
+fn bucket_region(reply: &reqwest::Response) -> Option<&str> {
+    let region = reply.headers().get("x-amz-bucket-region")?.to_str().ok()?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    (region.len() < 64 && region.chars().all(is_plain)).then_some(region)
+}
+
+/// Credentials in a value of `Authorization`: as they are, and the password of Basic.
+fn secrets_of(authorization: &str) -> Vec<String> {
+    let (scheme, value) = authorization.split_once(' ').unwrap_or(("", authorization));
+    let mut secrets = vec![value.to_owned()];
+    if scheme == "Basic" {
+        let bytes = base64::engine::general_purpose::STANDARD.decode(value);
+        let text = String::from_utf8(bytes.unwrap_or_default()).unwrap_or_default();
+        let password = text
+            .split_once(':')
+            .map(|(_, password)| password.to_owned());
+        secrets.extend(password.filter(|password| !password.is_empty()));
+    }
+    secrets
+}
+
+/// Builder of a client that follows no redirect by itself.
+pub(crate) fn builder() -> reqwest::ClientBuilder {
     // Fails if the program has chosen a provider already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let mut builder = reqwest::Client::builder()
+    let builder = reqwest::Client::builder()
         .user_agent(concat!("tuff/", env!("CARGO_PKG_VERSION")))
         .redirect(Policy::none())
         // One connection per request in flight: ranges share no window of HTTP/2.
-        .http1_only()
-        .connect_timeout(CONNECT_TIMEOUT);
+        .http1_only();
+    // The client takes an asterisk for names of hosts, but not for addresses.
+    match excludes_all(|name| std::env::var(name).ok()) {
+        true => builder.no_proxy(),
+        false => builder,
+    }
+}
+
+/// True if `NO_PROXY` names all hosts.
+fn excludes_all(variable: impl Fn(&str) -> Option<String>) -> bool {
+    let hosts = variable("NO_PROXY").or_else(|| variable("no_proxy"));
+    hosts.is_some_and(|hosts| hosts.split(',').any(|host| host.trim() == "*"))
+}
+
+fn build(tls: bool, is_local: bool, idle: Option<Duration>) -> Result<reqwest::Client, String> {
+    let mut builder = builder().connect_timeout(CONNECT_TIMEOUT);
+    if is_local {
+        builder = builder.no_proxy();
+    }
     if let Some(idle) = idle {
         builder = builder.read_timeout(idle);
     }
@@ -266,14 +447,31 @@ fn build(tls: bool, idle: Option<Duration>) -> Result<reqwest::Client, String> {
 /// Failure of the connection. Certificates that are not trusted stay so.
 fn broken(e: reqwest::Error, place: &str, is_unknown: bool) -> Failure {
     let what = chain(&e);
-    match what.contains("certificate") {
-        true => refuse(place, what).into(),
-        false => Failure::Transient {
+    match () {
+        () if what.contains("certificate") => refuse(place, what).into(),
+        () if breaks_protocol(&e) => Failure::wrong(what),
+        () => Failure::Transient {
             what,
             pause: None,
             is_unknown,
         },
     }
+}
+
+/// True if the server sends what is no HTTP, rather than nothing.
+fn breaks_protocol(e: &reqwest::Error) -> bool {
+    let mut cause = e.source();
+    while let Some(e) = cause {
+        let is_parse = e.downcast_ref().is_some_and(hyper::Error::is_parse);
+        let io = e.downcast_ref().map(std::io::Error::kind);
+        // Lengths of chunks that are none, and TLS that is none.
+        let is_wrong = matches!(io, Some(ErrorKind::InvalidInput | ErrorKind::InvalidData));
+        if is_parse || is_wrong {
+            return true;
+        }
+        cause = e.source();
+    }
+    false
 }
 
 /// An error of the client with its causes, without the URL.
@@ -293,4 +491,33 @@ fn chain(e: &reqwest::Error) -> String {
         let _ = write!(text, ": {last}");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_asterisk_in_no_proxy_names_all_hosts() {
+        let excludes = |value: &'static str| {
+            excludes_all(|name| (name == "NO_PROXY").then(|| value.to_owned()))
+        };
+        assert!(excludes("*") && excludes("a, *"));
+        assert!(!excludes("") && !excludes("*.a") && !excludes_all(|_| None));
+        assert!(excludes_all(
+            |name| (name == "no_proxy").then(|| "*".to_owned())
+        ));
+    }
+
+    #[test]
+    fn the_reason_of_a_refusal_is_that_of_registries_and_buckets() {
+        let of = |body: &str| reason(body).unwrap_or_default();
+        assert_eq!(of(r#"{"errors":[{"code":"C","message":"m"}]}"#), "m");
+        assert_eq!(of(r#"{"errors":[{"code":"C"}]}"#), "C");
+        assert_eq!(of("<Error><Code>C</Code><Message>m</Message></Error>"), "m");
+        assert_eq!(of("<Error><Code>C</Code></Error>"), "C");
+        for nothing in ["", "{", "[]", "<Message>", r#"{"errors":{"message":1}}"#] {
+            assert_eq!(of(nothing), "", "{nothing}");
+        }
+    }
 }

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 /// Time for a server that has not answered yet to be there. Its name may be wrong.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Number of answers that break the protocol, after which a server is not asked again.
+const WRONG_MAX: u32 = 4;
+
 /// Limits of repeated requests.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryPolicy {
@@ -40,9 +43,16 @@ pub(crate) enum Failure {
         /// True if no server has answered so far: its name may be wrong.
         is_unknown: bool,
     },
+    /// The answer breaks the protocol. A proxy or a cut may be the cause, a repetition seldom helps.
+    Wrong(String),
 }
 
 impl Failure {
+    /// Failure of an answer that breaks the protocol.
+    pub(crate) fn wrong(what: impl ToString) -> Self {
+        Self::Wrong(what.to_string())
+    }
+
     /// Failure that may pass.
     pub(crate) fn transient(what: impl ToString) -> Self {
         Self::Transient {
@@ -67,6 +77,7 @@ impl RetryPolicy {
             place,
             start: Instant::now(),
             longest: self.first_pause,
+            wrong: 0,
             last: "no answer".to_owned(),
         }
     }
@@ -79,6 +90,8 @@ pub(crate) struct Retries<'a> {
     start: Instant,
     /// Longest pause before the next attempt.
     longest: Duration,
+    /// Number of answers that broke the protocol.
+    wrong: u32,
     /// Failure of the last attempt.
     last: String,
 }
@@ -106,6 +119,14 @@ impl Retries<'_> {
                     self.policy.deadline = self.policy.deadline.min(PATIENCE);
                 }
                 pause
+            }
+            Ok(Err(Failure::Wrong(what))) => {
+                self.wrong += 1;
+                if self.wrong >= WRONG_MAX {
+                    return Err(Error::new(Kind::Unavailable, self.place, what));
+                }
+                self.last = what;
+                None
             }
         };
         let pause = wanted.unwrap_or_else(|| jitter(self.longest));

@@ -266,7 +266,9 @@ impl Upload<'_> {
                 .sending((done, size, size), &nothing, PART_TIMEOUT * 100, next);
             let next = next.await.map_err(|failure| match failure {
                 Failure::Final(e) => e,
-                Failure::Transient { what, .. } => self.watch.error(Kind::Unavailable, what),
+                Failure::Transient { what, .. } | Failure::Wrong(what) => {
+                    self.watch.error(Kind::Unavailable, what)
+                }
             })?;
             match next {
                 Some(Ok(Ok((number, part)))) => {
@@ -351,10 +353,11 @@ fn reason(e: &object_store::Error) -> String {
             match last.contains("credential") {
                 // The message may repeat a part of the answer of a credential service.
                 true => NO_CREDENTIALS.to_owned(),
-                false => format!(
-                    "the upload failed: {}",
-                    last.lines().next().unwrap_or_default()
-                ),
+                false => {
+                    let first = last.lines().next().unwrap_or_default();
+                    let first: String = first.escape_debug().take(200).collect();
+                    format!("the upload failed: {first}")
+                }
             }
         }
     }

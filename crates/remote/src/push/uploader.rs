@@ -5,6 +5,7 @@ use super::watch::Watch;
 use crate::client::{Content, Reply};
 use crate::error::{Kind, Result};
 use crate::feed::Feed;
+use crate::origin;
 use crate::registry::{Call, Registry};
 use crate::retry::Failure;
 use reqwest::header::{CONTENT_RANGE, CONTENT_TYPE, LOCATION, RANGE};
@@ -80,6 +81,7 @@ impl Uploader<'_> {
                 Ok(was_mounted) => return Ok(was_mounted),
                 Err(Failure::Final(e)) => return Err(e),
                 Err(Failure::Transient { what, pause, .. }) => (what, pause),
+                Err(Failure::Wrong(what)) => (what, None),
             };
             if let Some(known) = upload.take() {
                 upload = self.status(known).await?;
@@ -140,7 +142,7 @@ impl Uploader<'_> {
                     upload.offset = end;
                     upload.url = self.next_url(&reply, &upload.url)?;
                 }
-                _ => return Err(self.refused(reply).await),
+                _ => return Err(reply.refused(self.watch.place()).await),
             }
         }
         self.complete(blob, upload).await?;
@@ -160,10 +162,8 @@ impl Uploader<'_> {
             content: Content::Bytes(Default::default()),
             ..Call::plain(Method::POST, url.clone())
         };
-        let reply = self.registry.attempt(&call, &mut 0).await?;
-        if !reply.status().is_success() {
-            return Err(self.refused(reply).await);
-        }
+        let answer = self.registry.attempt(&call, &mut 0).await?;
+        let reply = answer.expect(&[], self.watch.place()).await?;
         if reply.status() == StatusCode::CREATED {
             return Ok(Begun::Mounted);
         }
@@ -191,7 +191,14 @@ impl Uploader<'_> {
         let mut renewals = 0;
         let request = self.registry.attempt(&call, &mut renewals);
         let place = (start, end, blob.size);
-        self.watch.sending(place, &sent, idle, request).await
+        let answer = self.watch.sending(place, &sent, idle, request).await?;
+        // What the caller deals with, besides refusals.
+        let known = [
+            StatusCode::PAYLOAD_TOO_LARGE,
+            StatusCode::RANGE_NOT_SATISFIABLE,
+            StatusCode::NOT_FOUND,
+        ];
+        answer.expect(&known, self.watch.place()).await
     }
 
     async fn complete(&self, blob: &Blob, upload: &Upload) -> Result<(), Failure> {
@@ -206,11 +213,12 @@ impl Uploader<'_> {
         let request = self.registry.attempt(&call, &mut renewals);
         let place = (blob.size, blob.size, blob.size);
         let idle = self.registry.retry.deadline;
-        let reply = self.watch.sending(place, &nothing, idle, request).await?;
+        let answer = self.watch.sending(place, &nothing, idle, request).await?;
+        let known = [StatusCode::NOT_FOUND];
+        let reply = answer.expect(&known, self.watch.place()).await?;
         match reply.status() {
-            status if status.is_success() => Ok(()),
             StatusCode::NOT_FOUND => Err(Failure::transient("the registry has lost the upload")),
-            _ => Err(self.refused(reply).await),
+            _ => Ok(()),
         }
     }
 
@@ -231,17 +239,11 @@ impl Uploader<'_> {
 
     /// URL that the registry names for the next request of an upload.
     fn next_url(&self, reply: &Reply, base: &Url) -> Result<Url, Failure> {
-        let next = reply.header(LOCATION).and_then(|next| base.join(next).ok());
-        let what = match next {
-            Some(next) if base.scheme() != "https" || next.scheme() == "https" => return Ok(next),
-            Some(_) => "the registry continues an upload without TLS",
-            None => "the registry names no place for the upload",
-        };
-        Err(self.watch.error(Kind::Unavailable, what).into())
-    }
-
-    async fn refused(&self, reply: Reply) -> Failure {
-        reply.refused_with_reason(self.watch.place()).await
+        let next = origin::next(base, reply.header(LOCATION));
+        next.map_err(|why| {
+            let what = format_args!("the registry continues the upload {why}");
+            self.watch.error(Kind::Unavailable, what).into()
+        })
     }
 }
 

@@ -1,20 +1,24 @@
 //! Credentials of registries: auth files of docker and containers, challenges and tokens.
 
 use super::credential_helper;
-use crate::client::{Client, Content, Reply, Request, basic};
+use crate::client::{Client, Content, Denial, Redirects, Request, basic};
 use crate::error::{Error, Kind};
 use crate::location::{Reference, shown};
+use crate::origin;
+use crate::renewal::{Pass, Renewal};
 use crate::retry::Failure;
 use base64::Engine;
-use reqwest::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
-use reqwest::{Method, Url};
+use reqwest::header::{CONTENT_TYPE, HeaderValue};
+use reqwest::{Method, StatusCode, Url};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::OnceCell;
 
 /// Longest answer of a token service. Unit: bytes.
-const TOKEN_MAX: usize = 1 << 20;
+const ANSWER_MAX: usize = 1 << 20;
+
+/// Longest token. Servers take headers of 8 to 64 KiB. Unit: bytes.
+const TOKEN_MAX: usize = 64 << 10;
 
 /// Name of Docker Hub in auth files.
 const DOCKER_HUB: &str = "https://index.docker.io/v1/";
@@ -30,23 +34,17 @@ enum Login {
     Refresh(String),
 }
 
-/// Session at a registry: a login, and the token that it was exchanged for.
+/// Session at a registry: logins of this host, and the tokens that they are exchanged for.
 pub(crate) struct Session {
     client: Arc<Client>,
     place: String,
     reference: Reference,
-    /// Login for the registry, once it asks for one.
-    login: OnceCell<Option<Login>>,
-    state: Mutex<State>,
-    /// Held while a token is fetched, so that readers share it.
-    fetching: tokio::sync::Mutex<()>,
-}
-
-#[derive(Default)]
-struct State {
-    challenge: Option<Challenge>,
-    /// Value of `Authorization`, until the registry refuses it.
-    authorization: Option<String>,
+    /// URL of the repository.
+    base: Url,
+    /// What the registry asks for. `None` until it does.
+    challenge: Mutex<Option<Challenge>>,
+    /// Value of `Authorization`.
+    renewal: Renewal<Option<Login>, String>,
 }
 
 /// Authentication that a registry asks for.
@@ -61,82 +59,90 @@ enum Challenge {
 }
 
 impl Session {
-    /// Session for an image. Its login comes from the auth files, or from a helper that they name.
-    pub(crate) fn new(client: Arc<Client>, reference: &Reference, place: &str) -> Self {
+    /// Session for an image in the repository at `base`. Its login comes from the auth files, or from a helper that they name.
+    pub(crate) fn new(client: Arc<Client>, reference: &Reference, base: &Url, place: &str) -> Self {
         Self {
             client,
             place: place.to_owned(),
             reference: reference.clone(),
-            login: OnceCell::new(),
-            state: Mutex::default(),
-            fetching: tokio::sync::Mutex::default(),
+            base: base.clone(),
+            challenge: Mutex::default(),
+            renewal: Renewal::new(),
         }
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn challenge(&self) -> std::sync::MutexGuard<'_, Option<Challenge>> {
+        self.challenge
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn login(&self) -> Result<Option<&Login>, Failure> {
-        let find = || async {
-            let reference = self.reference.clone();
-            let found = tokio::task::spawn_blocking(move || find_login(&reference)).await;
-            match found {
-                Ok(Ok(login)) => Ok(login),
-                Ok(Err(what)) => Err(self.denied(&what)),
-                Err(e) => Err(self.denied(&e.to_string())),
-            }
-        };
-        Ok(self.login.get_or_try_init(find).await?.as_ref())
+    async fn login(&self) -> Result<Option<Login>, Failure> {
+        let reference = self.reference.clone();
+        match tokio::task::spawn_blocking(move || find_login(&reference)).await {
+            Ok(Ok(login)) => Ok(login),
+            Ok(Err(what)) => Err(self.denied(&what)),
+            Err(e) => Err(self.denied(&e.to_string())),
+        }
     }
 
-    /// Value of `Authorization` for the next request, from a token service if the registry named one.
-    pub(crate) async fn authorization(&self) -> Result<Option<String>, Failure> {
-        let _guard = self.fetching.lock().await;
-        let (known, challenge) = {
-            let state = self.state();
-            (state.authorization.clone(), state.challenge.clone())
+    /// Value of `Authorization` for the next request, from a token service if the registry named one. A login is read
+    /// again after each refusal. `None` for a registry that has asked for nothing.
+    pub(crate) async fn authorization(&self) -> Result<Option<(String, Pass)>, Failure> {
+        let Some(challenge) = self.challenge().clone() else {
+            return Ok(None);
         };
-        let (None, Some(challenge)) = (&known, challenge) else {
-            return Ok(known);
-        };
-        let value = match challenge {
-            Challenge::Basic => match self.login().await? {
-                Some(Login::Password { user, password }) => basic(user, password),
-                _ => {
-                    return Err(
-                        self.denied("the registry asks for a password, and no auth file has one")
-                    );
+        let challenge = &challenge;
+        let make = |login: Option<Login>| async move {
+            let (realm, service, scope) = match (challenge, login.as_ref()) {
+                (Challenge::Basic, Some(Login::Password { user, password })) => {
+                    return Ok(basic(user, password));
                 }
-            },
-            Challenge::Bearer {
-                realm,
-                service,
-                scope,
-            } => {
-                let token = self
-                    .token(&realm, service.as_deref(), scope.as_deref())
-                    .await?;
-                format!("Bearer {token}")
-            }
+                (Challenge::Basic, _) => {
+                    return Err(self.denied(
+                        "access denied: the registry asks for a password, and no auth file has one",
+                    ));
+                }
+                (
+                    Challenge::Bearer {
+                        realm,
+                        service,
+                        scope,
+                    },
+                    _,
+                ) => (realm, service.as_deref(), scope.as_deref()),
+            };
+            let token = self.token(login.as_ref(), realm, service, scope).await?;
+            Ok(format!("Bearer {token}"))
         };
-        self.state().authorization = Some(value.clone());
-        Ok(Some(value))
+        self.renewal.get(self.login(), make).await.map(Some)
     }
 
-    /// Notes what the registry asks for, and discards the token `used`, which it refused. Returns false if it asks for
-    /// nothing.
-    pub(crate) fn renew(&self, reply: &Reply, used: Option<&str>) -> bool {
-        let mut challenges = reply.headers(WWW_AUTHENTICATE).filter_map(challenge);
-        let Some(challenge) = challenges.next() else {
-            return false;
-        };
-        let mut state = self.state();
-        // Another reader may have a new token already.
-        if state.authorization.as_deref() == used {
-            state.authorization = None;
+    /// Notes that the registry has answered a request.
+    pub(crate) fn accepted(&self, used: Option<&Pass>) {
+        if let Some(used) = used {
+            self.renewal.accepted(used);
         }
-        state.challenge = Some(challenge);
+    }
+
+    /// Notes that the registry refuses a request. Returns true if another one may have other credentials.
+    pub(crate) fn renew(&self, denial: &Denial, used: Option<&Pass>) -> bool {
+        let asked = strongest(&denial.challenges);
+        match used {
+            None if denial.status != StatusCode::UNAUTHORIZED || asked.is_none() => return false,
+            Some(_) if !denial.is_of_login() => return false,
+            _ => {}
+        }
+        // A token for another scope says nothing about the login.
+        let mut is_of_login = true;
+        if asked.is_some() {
+            let before = std::mem::replace(&mut *self.challenge(), asked.clone());
+            is_of_login = before == asked;
+        }
+        if let Some(used) = used {
+            let refusal = is_of_login.then(|| denial.error.clone());
+            self.renewal.refused(used, refusal);
+        }
         true
     }
 
@@ -146,20 +152,16 @@ impl Session {
 
     async fn token(
         &self,
+        login: Option<&Login>,
         realm: &str,
         service: Option<&str>,
         scope: Option<&str>,
     ) -> Result<String, Failure> {
-        let realm = Url::parse(realm)
-            .ok()
-            .filter(|url| matches!(url.scheme(), "http" | "https"));
-        let mut url =
-            realm.ok_or_else(|| self.denied("the registry names no usable token service"))?;
+        let mut url = origin::token_service(&self.base, realm).map_err(|what| self.denied(what))?;
         let mut fields = Vec::new();
         fields.extend(service.map(|value| ("service", value)));
         let mut content = Content::None;
         let mut authorization = None;
-        let login = self.login().await?;
         if let Some(Login::Refresh(token)) = login {
             fields.extend(scope.map(|value| ("scope", value)));
             fields.extend([
@@ -194,16 +196,23 @@ impl Session {
             headers: &headers,
             authorization,
             content,
+            redirects: Redirects::Refuse,
         };
         let place = format!("{} (token service {name})", self.place);
         let reply = self.client.send(request, &place).await?;
         if !reply.status().is_success() {
-            return Err(reply.refused(&place));
+            return Err(reply.refused(&place).await);
         }
-        let body = reply.body(TOKEN_MAX, &place).await?;
+        let body = reply.body(ANSWER_MAX, &place).await?;
         let object: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let token = object["token"].as_str().or(object["access_token"].as_str());
-        let token = token.ok_or_else(|| self.denied("the token service gives no token"))?;
+        // Some services fill one of the fields, some both, some leave one empty.
+        let mut tokens = ["token", "access_token"]
+            .iter()
+            .filter_map(|name| object[*name].as_str());
+        let is_usable =
+            |token: &&str| token.len() <= TOKEN_MAX && HeaderValue::from_str(token).is_ok();
+        let token = tokens.find(|token| !token.is_empty()).filter(is_usable);
+        let token = token.ok_or_else(|| self.denied("the token service gives no usable token"))?;
         Ok(token.to_owned())
     }
 }
@@ -298,40 +307,101 @@ fn login(file: &Value, reference: &Reference) -> Option<Login> {
     Some(Login::Password { user, password })
 }
 
-/// Parses the value of `WWW-Authenticate`.
-fn challenge(value: &str) -> Option<Challenge> {
-    let (scheme, rest) = value.trim().split_once(' ').unwrap_or((value.trim(), ""));
-    if scheme.eq_ignore_ascii_case("basic") {
-        return Some(Challenge::Basic);
+/// Challenge that is answered: the first that asks for a token, or else for a password. `values`: those of
+/// `WWW-Authenticate`.
+fn strongest(values: &[String]) -> Option<Challenge> {
+    let mut found = None;
+    for challenge in values.iter().flat_map(|value| challenges(value)) {
+        match challenge {
+            Challenge::Bearer { .. } => return Some(challenge),
+            Challenge::Basic => found = Some(challenge),
+        }
     }
-    if !scheme.eq_ignore_ascii_case("bearer") {
-        return None;
-    }
-    let field = |name: &str| parameter(rest, name);
-    Some(Challenge::Bearer {
-        realm: field("realm")?,
-        service: field("service"),
-        scope: field("scope"),
-    })
+    found
 }
 
-/// Value of a parameter in `name="value",name=value`. Commas within quotes belong to the value.
-fn parameter(text: &str, wanted: &str) -> Option<String> {
-    let mut rest = text.trim_start();
-    while let Some((name, after)) = rest.split_once('=') {
-        let (value, next) = match after.strip_prefix('"') {
-            Some(quoted) => {
-                let (value, next) = quoted.split_once('"')?;
-                (value, next.trim_start().trim_start_matches(','))
-            }
-            None => after.split_once(',').unwrap_or((after, "")),
+/// Challenges in a value of `WWW-Authenticate`: `SCHEME NAME=VALUE, NAME="VALUE", SCHEME ...`. Unknown schemes are left out.
+fn challenges(value: &str) -> Vec<Challenge> {
+    let mut found: Vec<(&str, Vec<(&str, String)>)> = Vec::new();
+    for part in parts(value) {
+        let (head, value) = match part.split_once('=') {
+            Some((head, value)) => (head.trim(), Some(unquoted(value.trim()))),
+            None => (part, None),
         };
-        if name.trim().eq_ignore_ascii_case(wanted) {
-            return Some(value.to_owned());
+        // A scheme stands alone, or before the first of its parameters.
+        let (scheme, name) = match (head.split_once(char::is_whitespace), value.is_some()) {
+            (Some((scheme, name)), _) => (Some(scheme), name.trim()),
+            (None, true) => (None, head),
+            (None, false) => (Some(head), ""),
+        };
+        if let Some(scheme) = scheme {
+            found.push((scheme, Vec::new()));
         }
-        rest = next.trim_start();
+        if let (Some((_, parameters)), Some(value)) = (found.last_mut(), value) {
+            parameters.push((name, value));
+        }
     }
-    None
+    let challenge = |(scheme, parameters): (&str, Vec<(&str, String)>)| {
+        let field = |wanted: &str| {
+            let mut parameters = parameters.iter();
+            parameters
+                .find(|(name, _)| name.eq_ignore_ascii_case(wanted))
+                .map(|(_, value)| value.clone())
+        };
+        match () {
+            () if scheme.eq_ignore_ascii_case("basic") => Some(Challenge::Basic),
+            () if scheme.eq_ignore_ascii_case("bearer") => Some(Challenge::Bearer {
+                realm: field("realm")?,
+                service: field("service"),
+                scope: field("scope"),
+            }),
+            () => None,
+        }
+    };
+    found.into_iter().filter_map(challenge).collect()
+}
+
+/// Token services that a value of `WWW-Authenticate` names.
+pub(crate) fn realms(value: &str) -> Vec<String> {
+    let realm = |challenge| match challenge {
+        Challenge::Bearer { realm, .. } => Some(realm),
+        Challenge::Basic => None,
+    };
+    challenges(value).into_iter().filter_map(realm).collect()
+}
+
+/// Parts of a list that commas separate. Commas within quotes belong to the part.
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    let separates = move |c: char| {
+        let was_escaped = std::mem::take(&mut is_escaped);
+        match c {
+            '\\' if is_quoted && !was_escaped => is_escaped = true,
+            '"' if !was_escaped => is_quoted = !is_quoted,
+            _ => {}
+        }
+        c == ',' && !is_quoted
+    };
+    text.split(separates)
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+}
+
+/// Text of a value that may be quoted.
+fn unquoted(value: &str) -> String {
+    let Some(quoted) = value.strip_prefix('"') else {
+        return value.to_owned();
+    };
+    let (mut out, mut is_escaped) = (String::new(), false);
+    for c in quoted.chars() {
+        match c {
+            _ if std::mem::take(&mut is_escaped) => out.push(c),
+            '\\' => is_escaped = true,
+            '"' => break,
+            c => out.push(c),
+        }
+    }
+    out
 }
 
 #[cfg(test)]
@@ -349,16 +419,48 @@ mod tests {
 
     #[test]
     fn challenges_are_taken_apart() {
-        let value = r#"Bearer realm="https://a/t",service="r",scope="repository:a/b:pull,push""#;
-        let wanted = Challenge::Bearer {
-            realm: "https://a/t".to_owned(),
-            service: Some("r".to_owned()),
-            scope: Some("repository:a/b:pull,push".to_owned()),
+        let bearer = |realm: &str, service: Option<&str>, scope: Option<&str>| Challenge::Bearer {
+            realm: realm.to_owned(),
+            service: service.map(str::to_owned),
+            scope: scope.map(str::to_owned),
         };
-        assert_eq!(challenge(value), Some(wanted));
-        assert_eq!(challenge("Basic realm=x"), Some(Challenge::Basic));
-        assert_eq!(challenge("Negotiate"), None);
-        assert_eq!(challenge("Bearer service=r"), None);
+        for (value, wanted) in [
+            (
+                r#"Bearer realm="https://a/t",service="r",scope="repository:a/b:pull,push""#,
+                vec![bearer(
+                    "https://a/t",
+                    Some("r"),
+                    Some("repository:a/b:pull,push"),
+                )],
+            ),
+            (
+                r#"bearer  Realm = https://a/t , service="my, \"r\"""#,
+                vec![bearer("https://a/t", Some(r#"my, "r""#), None)],
+            ),
+            ("Basic realm=x", vec![Challenge::Basic]),
+            ("BASIC", vec![Challenge::Basic]),
+            (
+                r#"Negotiate, Basic realm="b", Bearer realm="t",service=s"#,
+                vec![Challenge::Basic, bearer("t", Some("s"), None)],
+            ),
+            // Parameters of one scheme are not those of another.
+            (r#"Digest realm="d", Bearer service="s""#, vec![]),
+            ("Negotiate", vec![]),
+            ("Bearer service=r", vec![]),
+            ("Bearer", vec![]),
+            ("", vec![]),
+            ("=\",\\", vec![]),
+        ] {
+            assert_eq!(challenges(value), wanted, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_asked_for_before_a_password() {
+        let values = ["Negotiate", "Basic realm=x", "Bearer realm=y"].map(str::to_owned);
+        assert!(matches!(strongest(&values), Some(Challenge::Bearer { .. })));
+        assert_eq!(strongest(&values[..2]), Some(Challenge::Basic));
+        assert_eq!(strongest(&values[..1]), None);
     }
 
     #[test]

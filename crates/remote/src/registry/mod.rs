@@ -8,8 +8,8 @@ pub(crate) mod media;
 pub(crate) mod referrers;
 mod repository;
 
-pub(crate) use auth::Session;
 pub use auth::registry_login_files;
+pub(crate) use auth::{Session, realms};
 pub(crate) use digest::{digest, hex, unhex};
 pub(crate) use image::{
     IndexPlace, Layer, LayeredImage, container, image, images, layers, only_image, this_platform,

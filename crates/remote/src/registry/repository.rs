@@ -3,7 +3,7 @@
 use super::auth::Session;
 use super::digest::digest;
 use super::media;
-use crate::client::{Client, Content, RENEWALS_MAX, Reply, Request};
+use crate::client::{Client, Content, Denial, RENEWALS_MAX, Redirects, Reply, Request};
 use crate::error::{Error, Kind, Result};
 use crate::location::{Reference, sha256_hex};
 use crate::retry::{Failure, RetryPolicy};
@@ -33,6 +33,28 @@ pub(crate) struct Call<'a> {
     pub(crate) content: Content,
 }
 
+/// Answer to a request.
+pub(crate) enum Answer {
+    Reply(Reply),
+    /// Refusal for want of rights, 401 or 403.
+    Denied(Denial),
+}
+
+impl Answer {
+    /// Reply with a status that is a success or one of `known`.
+    pub(crate) async fn expect(self, known: &[StatusCode], place: &str) -> Result<Reply, Failure> {
+        match self {
+            Self::Denied(denial) => Err(denial.error.into()),
+            Self::Reply(reply) => {
+                match reply.status().is_success() || known.contains(&reply.status()) {
+                    true => Ok(reply),
+                    false => Err(reply.refused(place).await),
+                }
+            }
+        }
+    }
+}
+
 /// Manifest as the registry has it.
 pub(crate) struct Manifest {
     pub(crate) digest: String,
@@ -60,10 +82,12 @@ impl Registry {
         place: &str,
         retry: RetryPolicy,
     ) -> Result<Self> {
+        let base = base(reference, place)?;
+        let session = Session::new(Arc::clone(&client), reference, &base, place);
         Ok(Self {
-            session: Arc::new(Session::new(Arc::clone(&client), reference, place)),
+            session: Arc::new(session),
             client,
-            base: base(reference, place)?,
+            base,
             place: place.to_owned(),
             retry,
         })
@@ -80,34 +104,48 @@ impl Registry {
         url.map_err(|e| Error::new(Kind::Usage, &self.place, e))
     }
 
-    /// Sends a request once. A token that the registry refuses is renewed. Hosts other than that of the registry see no
-    /// token.
+    /// Sends a request once. Credentials that the registry refuses are renewed. Other origins see none, and what they ask
+    /// for is of no interest.
     pub(crate) async fn attempt(
         &self,
         call: &Call<'_>,
         renewals: &mut u32,
-    ) -> Result<Reply, Failure> {
+    ) -> Result<Answer, Failure> {
         loop {
             let is_registry = call.url.origin() == self.base.origin();
-            let authorization = match is_registry {
+            let granted = match is_registry {
                 true => self.session.authorization().await?,
                 false => None,
             };
+            let (authorization, pass) = granted.unzip();
             let request = Request {
                 method: call.method.clone(),
                 url: call.url.clone(),
                 headers: call.headers,
-                authorization: authorization.clone(),
+                authorization,
                 content: call.content.clone(),
+                redirects: match is_registry {
+                    true => Redirects::FollowWithPath,
+                    false => Redirects::Follow,
+                },
             };
             let reply = self.client.send(request, &self.place).await?;
-            let is_denied = reply.status() == StatusCode::UNAUTHORIZED;
-            let used = authorization.as_deref();
-            if is_denied && *renewals < RENEWALS_MAX && self.session.renew(&reply, used) {
+            if reply.is_authorized() {
+                self.session.accepted(pass.as_ref());
+            }
+            if !matches!(reply.status().as_u16(), 401 | 403) {
+                return Ok(Answer::Reply(reply));
+            }
+            let is_of_registry = is_registry && reply.is_of(&call.url);
+            let denial = reply.denied(&self.place).await;
+            if is_of_registry
+                && *renewals < RENEWALS_MAX
+                && self.session.renew(&denial, pass.as_ref())
+            {
                 *renewals += 1;
                 continue;
             }
-            return Ok(reply);
+            return Ok(Answer::Denied(denial));
         }
     }
 
@@ -117,11 +155,8 @@ impl Registry {
         let mut retries = self.retry.start(&self.place);
         loop {
             let attempt = async {
-                let reply = self.attempt(call, &mut renewals).await?;
-                match reply.status().is_success() || known.contains(&reply.status()) {
-                    true => Ok(reply),
-                    false => Err(reply.refused(&self.place)),
-                }
+                let answer = self.attempt(call, &mut renewals).await?;
+                answer.expect(known, &self.place).await
             };
             if let Some(reply) = retries.attempt(attempt).await? {
                 return Ok(reply);
@@ -189,17 +224,16 @@ impl Registry {
         let mut retries = self.retry.start(&self.place);
         loop {
             let attempt = async {
-                let reply = self.attempt(call, &mut renewals).await?;
+                let answer = self.attempt(call, &mut renewals).await?;
+                let known = [StatusCode::NOT_FOUND];
+                let reply = answer.expect(&known, &self.place).await?;
                 if reply.status() == StatusCode::NOT_FOUND {
                     return Ok(None);
-                }
-                if !reply.status().is_success() {
-                    return Err(reply.refused(&self.place));
                 }
                 let body = reply.body(limit, &self.place).await?;
                 if wanted.is_some_and(|wanted| wanted != digest(&body)) {
                     let what = format!("the {name} does not match its digest");
-                    return Err(Failure::transient(what));
+                    return Err(Failure::wrong(what));
                 }
                 Ok(Some(body))
             };

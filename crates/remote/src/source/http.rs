@@ -1,11 +1,14 @@
 //! Objects behind HTTP: range requests whose answers must all come from one version of the object.
 
 use super::object::{Identity, Later, Object};
-use crate::client::{Client, Content, RENEWALS_MAX, Reply, Request, basic};
+use crate::client::{Client, Content, Denial, RENEWALS_MAX, Redirects, Reply, Request, basic};
 use crate::error::{Error, Kind, Result};
+use crate::origin::decoded;
+use crate::renewal::Pass;
 use crate::retry::{Failure, RetryPolicy};
 use reqwest::header::{
-    CONTENT_ENCODING, CONTENT_RANGE, ETAG, HeaderName, IF_MATCH, LAST_MODIFIED, RANGE,
+    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, IF_MATCH, LAST_MODIFIED,
+    RANGE,
 };
 use reqwest::{Method, StatusCode, Url};
 use std::ops::Range;
@@ -13,10 +16,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Number of answers that one range may come in.
+const PARTS_MAX: u32 = 64;
+
 /// URL of an object, and what a request to it needs.
 pub(crate) struct Target {
     pub(crate) url: Url,
     pub(crate) authorization: Option<String>,
+    /// Right to use credentials that expire.
+    pub(crate) pass: Option<Pass>,
 }
 
 /// Where an object is, which may need credentials that expire.
@@ -24,8 +32,23 @@ pub(crate) trait Address: Send + Sync {
     /// Target of the next request.
     fn target(&self) -> Later<'_, Result<Target, Failure>>;
 
-    /// Discards the credentials `used`, which the server refused. Returns false if there are no others.
-    fn renew(&self, reply: &Reply, used: Option<&str>) -> bool;
+    /// Notes that the server accepts credentials.
+    fn accepted(&self, _used: Option<&Pass>) {}
+
+    /// Notes that the server refuses credentials. Returns true if the next request may have others.
+    fn renew(&self, _denial: &Denial, _used: Option<&Pass>) -> bool {
+        false
+    }
+
+    /// Statuses of refused credentials, besides 401 and 403.
+    fn denies_with(&self) -> Option<StatusCode> {
+        None
+    }
+
+    /// True if the path of the target holds no secret.
+    fn has_public_path(&self) -> bool {
+        false
+    }
 }
 
 /// Address that needs no more than its URL.
@@ -57,34 +80,18 @@ impl Address for Plain {
             Ok(Target {
                 url: self.url.clone(),
                 authorization: self.authorization.clone(),
+                pass: None,
             })
         })
     }
-
-    fn renew(&self, _: &Reply, _: Option<&str>) -> bool {
-        false
-    }
-}
-
-/// Replaces the escapes `%XX` of a part of a URL.
-fn decoded(text: &str) -> String {
-    let mut out = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let hex = (first == b'%').then(|| after.get(..2)).flatten();
-        let byte = hex.and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
-        rest = if byte.is_some() { &after[2..] } else { after };
-        out.push(byte.unwrap_or(first));
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }
 
 /// Object behind an address, with a pinned identity.
 pub(crate) struct HttpObject {
     client: Arc<Client>,
     address: Box<dyn Address>,
-    /// Where redirects led to. Later requests go there at once.
-    redirected: Mutex<Option<Url>>,
+    /// Where redirects led to, and the `Referer` of that request. Later requests go there at once.
+    redirected: Mutex<Option<(Url, String)>>,
     identity: Identity,
     place: String,
     retry: RetryPolicy,
@@ -96,8 +103,8 @@ pub(crate) struct HttpObject {
 /// Part of an object, as the server describes it.
 struct Part {
     validator: Option<String>,
-    /// Size of the whole object. Unit: bytes.
-    size: u64,
+    /// Size of the whole object, if the server states it. Unit: bytes.
+    size: Option<u64>,
     bytes: Vec<u8>,
 }
 
@@ -138,8 +145,11 @@ impl HttpObject {
             size: 0,
         };
         let mut object = Self::pinned((client, address), identity, place, retry);
-        let part = object.fetch(0..head, None).await?;
-        object.identity.size = part.size;
+        let mut part = object.fetch(0..head, None).await?;
+        object.identity.size = match part.size {
+            Some(size) => size,
+            None => object.stated_size(part.validator.as_deref()).await?,
+        };
         object.identity.validator = match part.validator {
             Some(validator) => validator,
             None if has_root => String::new(),
@@ -148,6 +158,14 @@ impl HttpObject {
                 return Err(object.error(Kind::Unsupported, what));
             }
         };
+        let (done, wanted) = (part.bytes.len() as u64, head.min(object.identity.size));
+        if done > wanted {
+            let what = "the server states another size than that of its answer";
+            return Err(object.error(Kind::Changed, what));
+        }
+        if done < wanted {
+            part.bytes.extend(object.read(done..wanted).await?);
+        }
         Ok((object, part.bytes))
     }
 
@@ -155,57 +173,143 @@ impl HttpObject {
         Error::new(kind, &self.place, what)
     }
 
-    /// Reads a range. `pinned`: identity that the answer must have.
+    /// Reads a range, or less at the end of an object or if its size is not known. `pinned`: identity that the answer must have.
     async fn fetch(&self, range: Range<u64>, pinned: Option<&Identity>) -> Result<Part> {
         let mut renewals = 0;
         let mut retries = self.retry.start(&self.place);
+        let mut found: Option<Part> = None;
+        let mut parts = 0;
         loop {
-            let attempt = self.attempt(&range, pinned, &mut renewals);
-            if let Some(part) = retries.attempt(attempt).await? {
+            let done = found.as_ref().map_or(0, |part| part.bytes.len() as u64);
+            let missing = range.start + done..range.end;
+            let attempt = async {
+                let reply = self.attempt(&missing, pinned, &mut renewals).await?;
+                self.part(reply, &missing, pinned).await
+            };
+            let Some(part) = retries.attempt(attempt).await? else {
+                self.retries.fetch_add(1, Ordering::Relaxed);
+                continue;
+            };
+            parts += 1;
+            if parts > PARTS_MAX {
+                let what = "the server answers with a few bytes at a time";
+                return Err(self.error(Kind::Unavailable, what));
+            }
+            // Servers may answer with a part of the range.
+            let part = match found.take() {
+                None => part,
+                Some(first) => self.joined(first, part, pinned.is_some())?,
+            };
+            let size = part.size.or(pinned.map(|pinned| pinned.size));
+            // The caller finds a size that is not known.
+            let is_whole = size
+                .is_none_or(|size| range.start + part.bytes.len() as u64 >= range.end.min(size));
+            if is_whole {
                 return Ok(part);
             }
-            self.retries.fetch_add(1, Ordering::Relaxed);
+            found = Some(part);
         }
     }
 
+    /// Joins two parts of one range, which must be of one version.
+    fn joined(&self, mut first: Part, next: Part, is_pinned: bool) -> Result<Part> {
+        let is_same = first.validator == next.validator && first.size == next.size;
+        if !is_same && !is_pinned {
+            let what = "the object was replaced while it was opened";
+            return Err(self.error(Kind::Changed, what));
+        }
+        first.bytes.extend_from_slice(&next.bytes);
+        Ok(first)
+    }
+
+    /// Size of an object, by the length of an answer whose body is not read, from a server that states it nowhere else.
+    async fn stated_size(&self, validator: Option<&str>) -> Result<u64> {
+        let mut renewals = 0;
+        let mut retries = self.retry.start(&self.place);
+        loop {
+            let attempt = async {
+                let reply = self.attempt(&(0..0), None, &mut renewals).await?;
+                if reply.status() != StatusCode::OK {
+                    return Err(reply.refused(&self.place).await);
+                }
+                if self::validator(&reply).as_deref() != validator {
+                    let what = "the object was replaced while it was opened";
+                    return Err(self.error(Kind::Changed, what).into());
+                }
+                let len = reply.header(CONTENT_LENGTH).map(str::parse);
+                let what = "the server does not state the size of the object";
+                match len {
+                    Some(Ok(len)) => Ok::<u64, Failure>(len),
+                    _ => Err(self.error(Kind::Unsupported, what).into()),
+                }
+            };
+            if let Some(size) = retries.attempt(attempt).await? {
+                return Ok(size);
+            }
+        }
+    }
+
+    /// Sends a request for a range, or for the whole object if the range is empty.
     async fn attempt(
         &self,
         range: &Range<u64>,
         pinned: Option<&Identity>,
         renewals: &mut u32,
-    ) -> Result<Part, Failure> {
+    ) -> Result<Reply, Failure> {
         loop {
-            let target = self.address.target().await?;
             let known = self.redirect().clone();
+            let is_known = known.is_some();
+            let redirects = match &known {
+                Some((_, referer)) => Redirects::FollowFrom(referer.clone()),
+                None if self.address.has_public_path() => Redirects::FollowWithPath,
+                None => Redirects::Follow,
+            };
+            let target = match known {
+                Some((url, _)) => Target {
+                    url,
+                    authorization: None,
+                    pass: None,
+                },
+                None => self.address.target().await?,
+            };
             let request = Request {
                 method: Method::GET,
-                authorization: target.authorization.clone().filter(|_| known.is_none()),
-                url: known.clone().unwrap_or_else(|| target.url.clone()),
+                authorization: target.authorization,
+                url: target.url.clone(),
                 headers: &headers(range, pinned),
                 content: Content::None,
+                redirects,
             };
             let start = Instant::now();
             let reply = self.client.send(request, &self.place).await?;
             self.answered_after(start.elapsed());
             let status = reply.status();
-            let is_denied = matches!(status.as_u16(), 401 | 403);
-            if known.is_some() && (is_denied || status == StatusCode::NOT_FOUND) {
+            if is_known && matches!(status.as_u16(), 400 | 401 | 403 | 404 | 410) {
                 // A redirect holds a signature that expires.
                 *self.redirect() = None;
                 continue;
             }
-            let used = target.authorization.as_deref();
-            if is_denied && *renewals < RENEWALS_MAX {
+            if reply.is_authorized() {
+                self.address.accepted(target.pass.as_ref());
+            }
+            let is_denied =
+                matches!(status.as_u16(), 401 | 403) || self.address.denies_with() == Some(status);
+            if is_denied {
+                // The target of a redirect does not speak for the server that was asked. Its signature may have expired
+                // before it answered.
+                let is_redirected = !reply.is_of(&target.url);
+                let denial = reply.denied(&self.place).await;
+                let is_left = *renewals < RENEWALS_MAX;
                 *renewals += 1;
-                // A signature may also expire between the redirect and its target's answer.
-                if self.address.renew(&reply, used) || reply.url != target.url {
+                if is_left && (is_redirected || self.address.renew(&denial, target.pass.as_ref())) {
                     continue;
                 }
+                return Err(denial.error.into());
             }
-            if known.is_none() && reply.url != target.url && status.is_success() {
-                *self.redirect() = Some(reply.url.clone());
+            if let (false, Some(referer), true) = (is_known, &reply.referer, status.is_success()) {
+                *self.redirect() = Some((reply.url.clone(), referer.clone()));
             }
-            return self.part(reply, range, pinned).await;
+            return Ok(reply);
         }
     }
 
@@ -222,7 +326,7 @@ impl HttpObject {
         let _ = update.fetch_update(Ordering::Relaxed, Ordering::Relaxed, shortest);
     }
 
-    fn redirect(&self) -> std::sync::MutexGuard<'_, Option<Url>> {
+    fn redirect(&self) -> std::sync::MutexGuard<'_, Option<(Url, String)>> {
         self.redirected
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -240,11 +344,10 @@ impl HttpObject {
             Failure::Final(self.error(Kind::Changed, what))
         };
         let status = reply.status();
-        let (start, end, size) = match status {
+        let (stated, size) = match status {
             StatusCode::PARTIAL_CONTENT => {
                 let stated = reply.header(CONTENT_RANGE).and_then(content_range);
-                stated
-                    .ok_or_else(|| Failure::transient("the server names no range in its answer"))?
+                stated.ok_or_else(|| Failure::wrong("the server names no range in its answer"))?
             }
             StatusCode::OK => {
                 let len = reply
@@ -252,7 +355,7 @@ impl HttpObject {
                     .filter(|len| range.start == 0 && *len <= range.end);
                 let what = "the server does not support range requests; download the image first";
                 let len = len.ok_or_else(|| self.error(Kind::Unsupported, what))?;
-                (0, len, len)
+                (0..len, Some(len))
             }
             StatusCode::RANGE_NOT_SATISFIABLE if pinned.is_none() => {
                 return Err(self.error(Kind::Unsupported, "the object is empty").into());
@@ -265,7 +368,7 @@ impl HttpObject {
                 let what = "the object was removed since it was opened";
                 return Err(self.error(Kind::Changed, what).into());
             }
-            _ => return Err(reply.refused(&self.place)),
+            _ => return Err(reply.refused(&self.place).await),
         };
         if reply
             .header(CONTENT_ENCODING)
@@ -276,7 +379,7 @@ impl HttpObject {
         }
         let validator = validator(&reply);
         if let Some(pinned) = pinned {
-            if size != pinned.size {
+            if size.is_some_and(|size| size != pinned.size) {
                 return Err(changed("it has another size"));
             }
             let is_digest = pinned.name.is_empty();
@@ -284,19 +387,20 @@ impl HttpObject {
                 return Err(changed("it has another ETag or time of modification"));
             }
             if !is_digest && validator.is_none() && !pinned.validator.is_empty() {
-                return Err(Failure::transient(
+                return Err(Failure::wrong(
                     "the server does not name the version of its answer",
                 ));
             }
         }
-        let wanted = range.end.min(size) - range.start.min(size);
-        if start != range.start || end - start != wanted {
-            return Err(Failure::transient("the server answers with another range"));
+        // A part of the range is enough, and the next request continues after it.
+        if stated.start != range.start || stated.end > range.end {
+            return Err(Failure::wrong("the server answers with another range"));
         }
+        let wanted = stated.end - stated.start;
         // Fits: a range of the caller, which allocates it.
         let bytes = reply.body(wanted as usize, &self.place).await?;
         if bytes.len() as u64 != wanted {
-            return Err(Failure::transient(
+            return Err(Failure::wrong(
                 "the answer is shorter than the server stated",
             ));
         }
@@ -329,8 +433,10 @@ impl Object for HttpObject {
 
 /// Headers of a request for a range of a pinned object.
 fn headers(range: &Range<u64>, pinned: Option<&Identity>) -> Vec<(HeaderName, String)> {
-    let last = range.end.saturating_sub(1);
-    let mut headers = vec![(RANGE, format!("bytes={}-{last}", range.start))];
+    let mut headers = Vec::new();
+    if let Some(last) = range.end.checked_sub(1).filter(|_| !range.is_empty()) {
+        headers.push((RANGE, format!("bytes={}-{last}", range.start)));
+    }
     // Weak ETags never match in this header.
     let etag = pinned.and_then(|p| p.validator.strip_prefix("etag "));
     if let Some(etag) = etag.filter(|etag| etag.starts_with('"')) {
@@ -349,13 +455,25 @@ fn validator(reply: &Reply) -> Option<String> {
     })
 }
 
-/// Start, end and size of `bytes START-LAST/SIZE`.
-fn content_range(value: &str) -> Option<(u64, u64, u64)> {
-    let (range, size) = value.strip_prefix("bytes ")?.split_once('/')?;
+/// Range and size of `bytes START-LAST/SIZE`. The size may be unknown, `*`.
+pub(crate) fn content_range(value: &str) -> Option<(Range<u64>, Option<u64>)> {
+    let (unit, rest) = value.trim().split_once(' ')?;
+    let (range, size) = rest.split_once('/')?;
     let (start, last) = range.split_once('-')?;
-    let number = |text: &str| text.trim().parse::<u64>().ok();
-    let (start, last, size) = (number(start)?, number(last)?, number(size)?);
-    (start <= last && last < size).then_some((start, last + 1, size))
+    let number = |text: &str| {
+        let text = text.trim();
+        // Not a sign.
+        let is_number = text.bytes().all(|b| b.is_ascii_digit());
+        text.parse::<u64>().ok().filter(|_| is_number)
+    };
+    let (start, last) = (number(start)?, number(last)?);
+    let size = match size.trim() {
+        "*" => None,
+        size => Some(number(size)?),
+    };
+    let end = last.checked_add(1)?;
+    let is_possible = start <= last && size.is_none_or(|size| end <= size);
+    (unit.eq_ignore_ascii_case("bytes") && is_possible).then_some((start..end, size))
 }
 
 #[cfg(test)]
@@ -364,11 +482,20 @@ mod tests {
 
     #[test]
     fn impossible_ranges_are_not_accepted() {
-        assert_eq!(content_range("bytes 0-4095/8192"), Some((0, 4096, 8192)));
+        assert_eq!(
+            content_range("bytes 0-4095/8192"),
+            Some((0..4096, Some(8192)))
+        );
+        assert_eq!(content_range("bytes 5-9/*"), Some((5..10, None)));
         for bad in [
             "bytes 1-0/2",
             "bytes 0-2/2",
-            "bytes 0-1/*",
+            "bytes 0-18446744073709551615/*",
+            "bytes 0-18446744073709551616/*",
+            "bytes +0-1/2",
+            "bytes -1/2",
+            "bytes 0-1",
+            "items 0-1/2",
             "0-1/2",
             "bytes */2",
             "",

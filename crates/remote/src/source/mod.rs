@@ -12,6 +12,7 @@ use crate::registry::IndexPlace;
 use crate::retry::RetryPolicy;
 use std::sync::Arc;
 
+pub(crate) use http::content_range;
 pub(crate) use object::{Identity, Later, Object};
 pub(crate) use oci::blob;
 

@@ -2,10 +2,11 @@
 
 use super::http::{Address, HttpObject, Target};
 use super::object::{Identity, Later, Object};
-use crate::client::{Client, Reply};
+use crate::client::{Client, Denial};
 use crate::error::Result;
 use crate::location::{self, Reference};
 use crate::registry::{self, IndexPlace, Registry, Session};
+use crate::renewal::Pass;
 use crate::retry::{Failure, RetryPolicy};
 use reqwest::Url;
 use std::sync::Arc;
@@ -98,14 +99,24 @@ pub(crate) fn blob(registry: &Registry, digest: &str, size: u64) -> Result<impl 
 impl Address for Blob {
     fn target(&self) -> Later<'_, Result<Target, Failure>> {
         Box::pin(async {
+            let (authorization, pass) = self.session.authorization().await?.unzip();
             Ok(Target {
                 url: self.url.clone(),
-                authorization: self.session.authorization().await?,
+                authorization,
+                pass,
             })
         })
     }
 
-    fn renew(&self, reply: &Reply, used: Option<&str>) -> bool {
-        self.session.renew(reply, used)
+    fn accepted(&self, used: Option<&Pass>) {
+        self.session.accepted(used);
+    }
+
+    fn renew(&self, denial: &Denial, used: Option<&Pass>) -> bool {
+        self.session.renew(denial, used)
+    }
+
+    fn has_public_path(&self) -> bool {
+        true
     }
 }

@@ -175,3 +175,33 @@ fn another_range_of_another_size_is_a_replaced_object() {
     let said = read_error(&*store, 9 * CHUNK);
     assert!(said.contains("another size"), "{said}");
 }
+
+#[test]
+fn answers_that_break_the_protocol_end_soon() {
+    let bytes = image(3000, 24);
+    let faults: [fn(Answer) -> Answer; 3] = [
+        |mut answer| {
+            answer.headers.clear();
+            answer.with("ETag", "\"v1\"")
+        },
+        |mut answer| {
+            answer.body.push(0);
+            answer
+        },
+        |mut answer| {
+            answer.body.pop();
+            answer
+        },
+    ];
+    for fault in faults {
+        let bytes = bytes.clone();
+        let server = Server::start(move |request| fault(Answer::object(request, &bytes, "\"v1\"")));
+        let start = Instant::now();
+        let e = open(&server.url("/i"), &options(&Dir::new()))
+            .err()
+            .unwrap();
+        assert_eq!(e.kind(), Kind::Unavailable);
+        assert_eq!(server.take_requests().len(), 4, "{e}");
+        assert!(start.elapsed() < Duration::from_secs(5));
+    }
+}

@@ -243,3 +243,45 @@ fn the_cache_is_bounded_and_readers_see_no_holes() {
     // Two writers may each be a step beyond the bound.
     assert!(size <= (5 << 20) + 2 * (1 << 20), "{size}");
 }
+
+#[test]
+fn parts_of_a_range_are_continued() {
+    let bytes = image(1000, 12);
+    for (has_size, part) in [(true, 50_000), (false, 50_000), (false, usize::MAX)] {
+        let served = bytes.clone();
+        let server = Server::start(move |request| {
+            let mut answer = Answer::object(request, &served, "\"v1\"");
+            let Some(range) = request.range(served.len() as u64) else {
+                return answer;
+            };
+            answer.body.truncate(part);
+            let last = range.start + answer.body.len() as u64 - 1;
+            let size = match has_size {
+                true => served.len().to_string(),
+                false => "*".to_owned(),
+            };
+            let stated = format!("bytes {}-{last}/{size}", range.start);
+            answer.headers.retain(|(name, _)| name != "Content-Range");
+            answer.with("Content-Range", stated)
+        });
+        let store = open(&server.url("/i"), &options(&Dir::new())).unwrap();
+        assert_same(&*store, &bytes);
+    }
+}
+
+#[test]
+fn a_size_that_no_answer_states_is_an_error() {
+    let server = Server::start(move |request| {
+        let bytes = vec![1; 5000];
+        let mut answer = Answer::object(request, &bytes, "\"v1\"");
+        answer.headers.retain(|(name, _)| name != "Content-Range");
+        match answer.status {
+            206 => answer.with("Content-Range", "bytes 0-4999/*"),
+            _ => Answer::status(500),
+        }
+    });
+    let mut options = options(&Dir::new());
+    options.retry.deadline = std::time::Duration::from_millis(200);
+    let e = open(&server.url("/i"), &options).err().unwrap();
+    assert!(e.what().contains("500"), "{e}");
+}

@@ -2,6 +2,7 @@
 
 mod ahead;
 mod common;
+mod credentials;
 mod http;
 mod push;
 mod registry;

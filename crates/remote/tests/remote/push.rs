@@ -366,3 +366,45 @@ fn an_image_without_a_tree_is_verified_by_its_chunk_index() {
     assert_eq!(e.kind(), Kind::Corrupt);
     assert!(e.what().contains("chunk index"), "{e}");
 }
+
+#[test]
+fn the_reason_of_a_refused_manifest_is_shown_without_escapes() {
+    let registry = Registry::default();
+    let server = Server::start(move |request| {
+        match request.method == "PUT" && request.path.contains("/manifests/") {
+            true => Answer {
+                body: br#"{"errors":[{"code":"MANIFEST_INVALID","message":"index \u001b[31m is not supported"}]}"#.to_vec(),
+                ..Answer::status(400)
+            },
+            false => registry.answer(request),
+        }
+    });
+    let e = pushed(&server, &[layer(&image(100, 90), 100, None)]).unwrap_err();
+    assert_eq!(e.kind(), Kind::Unavailable);
+    assert_eq!(
+        e.what(),
+        "the server answers 400 Bad Request: index \\u{1b}[31m is not supported"
+    );
+}
+
+#[test]
+fn an_upload_continues_only_at_a_safe_place() {
+    for place in [
+        "file:///tmp/x",
+        "http://u:p@127.0.0.1/",
+        "http://169.254.169.254/",
+        "http://[",
+    ] {
+        let server = Server::start(move |request| match request.method.as_str() {
+            "POST" => Answer::status(202).with("Location", place),
+            _ => Answer::status(404),
+        });
+        let e = pushed(&server, &[layer(&image(100, 91), 100, None)]).unwrap_err();
+        assert!(
+            e.what()
+                .starts_with("the registry continues the upload to "),
+            "{e}"
+        );
+        assert!(!e.to_string().contains("u:p"), "{e}");
+    }
+}

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use tuff_remote::{Kind, Location, open_images};
 use tuff_testkit::http::{Answer, Request, Server};
 
-const LAYER: &str = "application/vnd.erofs.layer.v1";
+pub(crate) const LAYER: &str = "application/vnd.erofs.layer.v1";
 const TAR: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
 fn hex(bytes: &[u8]) -> String {
@@ -18,7 +18,7 @@ fn digest(bytes: &[u8]) -> String {
     format!("sha256:{}", hex(&Sha256::digest(bytes)))
 }
 
-fn layer(media: &str, bytes: &[u8], root: Option<&[u8]>) -> String {
+pub(crate) fn layer(media: &str, bytes: &[u8], root: Option<&[u8]>) -> String {
     let digest = digest(bytes);
     let annotations = root.map_or(String::new(), |root| {
         format!(
@@ -30,12 +30,12 @@ fn layer(media: &str, bytes: &[u8], root: Option<&[u8]>) -> String {
     format!(r#"{{"mediaType":"{media}","digest":"{digest}","size":{size}{annotations}}}"#)
 }
 
-fn manifest(layers: &[String]) -> String {
+pub(crate) fn manifest(layers: &[String]) -> String {
     format!(r#"{{"schemaVersion":2,"layers":[{}]}}"#, layers.join(","))
 }
 
 /// Registry with one manifest under the tag `v1` and its digest, and one blob.
-fn answer(request: &Request, manifest: &str, blob: &[u8]) -> Answer {
+pub(crate) fn answer(request: &Request, manifest: &str, blob: &[u8]) -> Answer {
     let manifests = ["v1".to_owned(), digest(manifest.as_bytes())];
     let path = request
         .path

@@ -8,13 +8,14 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use std::fs;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use tuff_remote::{Location, push};
 use tuff_store::ReadAt;
-use tuff_testkit::http::Server;
+use tuff_testkit::hostile::Origin;
+use tuff_testkit::http::{Answer, Server};
 use tuff_testkit::registry::Registry;
 use tuff_testkit::skipped;
 
@@ -68,10 +69,9 @@ fn certificate(dir: &Path) -> Option<()> {
     }
 }
 
-/// Starts a registry behind TLS. Returns its host and port.
-fn start(dir: &Path) -> String {
-    let registry = Registry::default();
-    let server = Arc::new(Server::start(move |request| registry.answer(request)));
+/// Puts a server behind TLS. Returns its host and port.
+fn start(dir: &Path, server: Server) -> String {
+    let server = Arc::new(server);
     let certificate = CertificateDer::from_pem_file(dir.join("cert.pem")).unwrap();
     let key = PrivateKeyDer::from_pem_file(dir.join("key.pem")).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -97,12 +97,13 @@ fn start(dir: &Path) -> String {
     host
 }
 
-fn run(host: &str, certificates: Option<&Path>) -> (bool, String) {
+fn run(host: &str, certificates: Option<&Path>, logins: &Path) -> (bool, String) {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "tls::child_pushes_and_reads", "--nocapture"]);
     child
         .env(HOST, host)
         .env("HOME", "/nonexistent")
+        .env("REGISTRY_AUTH_FILE", logins)
         .env_remove("SSL_CERT_FILE");
     if let Some(file) = certificates {
         child.env("SSL_CERT_FILE", file);
@@ -122,9 +123,41 @@ fn a_certificate_of_the_environment_is_trusted_and_others_are_not() {
     if certificate(&dir.0).is_none() {
         return;
     }
-    let host = start(&dir.0);
-    let (is_done, said) = run(&host, Some(&dir.0.join("cert.pem")));
+    let registry = Registry::default();
+    let server = Server::start(move |request| registry.answer(request));
+    let host = start(&dir.0, server);
+    let none = Path::new("/nonexistent");
+    let (is_done, said) = run(&host, Some(&dir.0.join("cert.pem")), none);
     assert!(is_done, "{said}");
-    let (is_done, said) = run(&host, None);
+    let (is_done, said) = run(&host, None, none);
     assert!(!is_done && said.contains("certificate"), "{said}");
+}
+
+#[test]
+fn no_password_of_a_registry_with_tls_is_sent_without() {
+    let dir = Dir::new();
+    fs::create_dir(&dir.0).unwrap();
+    if certificate(&dir.0).is_none() {
+        return;
+    }
+    let other = Origin::start(Ipv4Addr::new(127, 0, 0, 2));
+    let challenge = format!("Bearer realm=\"http://{}/token\"", other.host());
+    let server = Server::start(move |_| Answer::status(401).with("WWW-Authenticate", &challenge));
+    let host = start(&dir.0, server);
+    for login in [
+        r#"{"username":"u","password":"SECRET"}"#,
+        r#"{"identitytoken":"SECRET"}"#,
+    ] {
+        let logins = dir.0.join("logins.json");
+        fs::write(&logins, format!(r#"{{"auths":{{"{host}":{login}}}}}"#)).unwrap();
+        let (is_done, said) = run(&host, Some(&dir.0.join("cert.pem")), &logins);
+        assert!(
+            !is_done && said.contains("a token service without TLS"),
+            "{said}"
+        );
+        assert!(
+            other.received().is_empty() && !said.contains("SECRET"),
+            "{said}"
+        );
+    }
 }
