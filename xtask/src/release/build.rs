@@ -87,7 +87,7 @@ impl Build {
         if let (true, None, Some(path)) = (self.is_dev, target, std::env::var_os("TUFF")) {
             return Ok(PathBuf::from(path));
         }
-        let dir = self.compile("tuff", target)?;
+        let dir = self.compile("tuff-cli", target)?;
         Ok(dir.join("tuff"))
     }
 

@@ -44,7 +44,7 @@ pub(super) fn run_all(build: &Build) -> Result<()> {
         &dir.join("Dockerfile"),
     )?;
     let texts = dir.join("third-party-licenses");
-    std::fs::write(&texts, licenses::of_dependencies(build, "tuff")?).map_err(at(&texts))?;
+    std::fs::write(&texts, licenses::of_dependencies(build, "tuff-cli")?).map_err(at(&texts))?;
     // The image of the project, made by the project: the tree that the Dockerfile describes.
     let tree = build.dist.join("tree");
     if tree.exists() {

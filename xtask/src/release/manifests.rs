@@ -15,6 +15,9 @@ pub(super) struct Crate {
     manifest: String,
 }
 
+/// Address of the project in manifests until a release replaces it.
+const PLACEHOLDER: &str = "https://tuff.invalid";
+
 /// Crates that may be published, by folder.
 pub(super) fn published(root: &Path) -> Result<Vec<Crate>> {
     let dir = root.join("crates");
@@ -55,8 +58,25 @@ fn value<'a>(manifest: &'a str, key: &str) -> Option<&'a str> {
     line.strip_suffix('"')
 }
 
+/// Fails if the address of the project is the placeholder.
+fn has_address(root: &Path) -> Result<()> {
+    for file in ["Cargo.toml", "crates/capi/js/package.json"] {
+        let path = root.join(file);
+        let text = std::fs::read_to_string(&path).map_err(at(&path))?;
+        if text.contains(PLACEHOLDER) {
+            return Err(format!(
+                "{file}: {PLACEHOLDER} is a placeholder; put the address of the project in its place"
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Packs the crates in the order of their dependencies and compiles the packages. With `--dev` they are not compiled.
 pub(super) fn dry_run(build: &Build) -> Result<()> {
+    if !build.is_dev() {
+        has_address(&build.root)?;
+    }
     let mut cargo = build.cargo(&["publish", "--workspace", "--dry-run", "--allow-dirty"]);
     cargo.arg("--locked");
     if build.is_dev() {
@@ -71,11 +91,30 @@ mod tests {
     use super::*;
     use crate::tidy::root;
 
-    const KEYS: [&str; 9] = [
+    #[test]
+    fn a_release_refuses_the_placeholder_of_the_address() {
+        let dir = std::env::temp_dir().join(format!("xtask-address-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("crates/capi/js")).unwrap();
+        let package = dir.join("crates/capi/js/package.json");
+        std::fs::write(dir.join("Cargo.toml"), "homepage = \"https://example.org\"").unwrap();
+        std::fs::write(&package, "{\"homepage\": \"https://example.org\"}").unwrap();
+        assert_eq!(has_address(&dir), Ok(()));
+        std::fs::write(&package, format!("{{\"homepage\": \"{PLACEHOLDER}\"}}")).unwrap();
+        assert!(
+            has_address(&dir)
+                .unwrap_err()
+                .starts_with("crates/capi/js/package.json: ")
+        );
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    const KEYS: [&str; 11] = [
         "description = ",
         "version.workspace = true",
         "rust-version.workspace = true",
         "license.workspace = true",
+        "repository.workspace = true",
+        "homepage.workspace = true",
         "readme = \"README.md\"",
         "documentation = ",
         "keywords = [",

@@ -30,7 +30,7 @@ pub(super) fn run_all(build: &Build) -> Result<()> {
     }
     let dist = build.dist.display().to_string();
     for variant in VARIANTS {
-        let mut deb = build.cargo(&["deb", "--package", "tuff", "--no-build", "--no-strip"]);
+        let mut deb = build.cargo(&["deb", "--package", "tuff-cli", "--no-build", "--no-strip"]);
         // The names of staged files are not those of cargo's outputs, about which it warns.
         deb.args(["--quiet", "--output", &dist]);
         let mut rpm = build.cargo(&["generate-rpm", "--package", "crates/cli"]);
@@ -78,7 +78,7 @@ fn stage(build: &Build, program: &Path) -> Result<()> {
     let changes = stage.join("changelog.md");
     std::fs::copy(build.root.join("CHANGELOG.md"), &changes).map_err(at(&changes))?;
     let texts = stage.join("third-party-licenses");
-    std::fs::write(&texts, licenses::of_dependencies(build, "tuff")?).map_err(at(&texts))?;
+    std::fs::write(&texts, licenses::of_dependencies(build, "tuff-cli")?).map_err(at(&texts))?;
     // cargo-deb compresses manual pages, cargo-generate-rpm does not.
     let gz = stage.join("gz");
     run(build.command("cp").arg("-r").args([&man, &gz]))?;
