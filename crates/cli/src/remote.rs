@@ -254,12 +254,13 @@ mod with_clients {
                 .fetched()
                 .map(|store| store.complete_file().map_err(error))
                 .collect::<Result<_>>()?;
-            // Paths of descriptors are short enough for fsconfig(2), and the index has no other path.
+            // Paths of descriptors lead to the files that were verified and are short enough for fsconfig(2). The index has no
+            // other path.
             let of_descriptor = |file: &File| format!("/proc/self/fd/{}", file.as_raw_fd()).into();
             let of_file = |file: &CompleteFile| of_descriptor(file.file());
             let (image, devices) = match (&self.index, &files[..]) {
                 (Some(index), layers) => (of_descriptor(index), layers),
-                (None, [image, devices @ ..]) => (image.path().to_owned(), devices),
+                (None, [image, devices @ ..]) => (of_file(image), devices),
                 (None, []) => return Err(Error::usage("bug: an image without a store")),
             };
             Ok(CompleteFiles {
@@ -308,7 +309,7 @@ mod with_clients {
 
     /// Complete image as plain files, whose bytes stay as long as the value and the image live.
     pub(crate) struct CompleteFiles {
-        /// Path of the image, or of the index of several layers.
+        /// Path of the image, or of the index of several layers. It is valid in this process.
         pub(crate) image: PathBuf,
         /// Paths of its devices, in their order. They are valid in this process.
         pub(crate) devices: Vec<PathBuf>,
@@ -345,6 +346,7 @@ mod with_clients {
             Kind::Corrupt => Error::corrupt(e.place(), e.what()),
             Kind::Unsupported => Error::unsupported(e.place(), e.what()),
             Kind::Untrusted => Error::untrusted(e.place(), e.what()),
+            Kind::Limit => Error::limit(e.place(), e.what()),
             Kind::Unavailable | Kind::Changed => {
                 Error::io(e.place(), what, std::io::Error::other(e.what().to_owned()))
             }

@@ -15,6 +15,9 @@ const HEADER_LEN: usize = 32;
 /// Offset in the blob, offset in the image, digest.
 const ENTRY_LEN: usize = 16 + DIGEST_LEN;
 
+/// Longest index: that of an image of 64 GiB. Unit: bytes.
+pub(crate) const LEN_MAX: u64 = (24 << 20) + HEADER_LEN as u64;
+
 /// Digests of the chunks of an image, in chunks of the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkIndex {

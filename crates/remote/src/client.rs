@@ -36,6 +36,9 @@ const REASON_TIMEOUT: Duration = Duration::from_secs(2);
 /// Number of characters of an explanation that are shown.
 const REASON_SHOWN: usize = 200;
 
+/// Memory for a body that the server has announced but not sent: that of most ranges. Unit: bytes.
+const ALLOCATED_MAX: u64 = 2 << 20;
+
 /// Number of redirects that are followed.
 const REDIRECTS_MAX: usize = 5;
 
@@ -337,9 +340,9 @@ impl Reply {
 
     /// Reads the body, which has at most `limit` bytes.
     pub(crate) async fn body(mut self, limit: usize, place: &str) -> Result<Vec<u8>, Failure> {
-        // Fits: `limit` does.
-        let stated = self.stated_len().unwrap_or(0).min(limit as u64) as usize;
-        let mut body = Vec::with_capacity(stated);
+        let stated = self.stated_len().unwrap_or(0).min(limit as u64);
+        // Fits: small. The rest is allocated as it arrives.
+        let mut body = Vec::with_capacity(stated.min(ALLOCATED_MAX) as usize);
         while let Some(part) = self
             .inner
             .chunk()

@@ -12,13 +12,17 @@
 
 use crate::beside::{DEVICES, DEVICES_SIGNATURE, SIGNATURE_MAX, file};
 use crate::error::{Error, Kind, Result};
+use crate::json;
 use crate::location::Location;
 use crate::options::Options;
 use crate::registry::{hex, unhex};
-use serde_json::{Value, json};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tuff_signature::Certificate;
 use tuff_verity::Root;
+
+/// Largest number of devices. Each takes up to four open files.
+const DEVICES_MAX: usize = 200;
 
 /// Longest list. Unit: bytes.
 const LEN_MAX: usize = 1 << 20;
@@ -28,15 +32,21 @@ pub(crate) fn name(digest: &str) -> String {
     format!("{}.erofs", digest.replace(':', "-"))
 }
 
+/// Name of the object that holds the name of the image with a digest, beside it.
+pub(crate) fn note_name(digest: &str) -> String {
+    format!("{}.key", digest.replace(':', "-"))
+}
+
 /// Bytes of the list of devices with these digests and root hashes. `image`: root hash of the image.
 pub(crate) fn encode<'a>(
     devices: impl Iterator<Item = (&'a str, Option<&'a Root>)>,
     image: Option<&Root>,
 ) -> Vec<u8> {
     let digits = |root: Option<&Root>| root.map(|root| hex(root));
-    let entry = |(digest, root)| json!({"name": name(digest), "root_hash": digits(root)});
+    let entry =
+        |(digest, root)| serde_json::json!({"name": name(digest), "root_hash": digits(root)});
     let entries: Vec<Value> = devices.map(entry).collect();
-    let list = json!({"devices": entries, "root_hash": digits(image)});
+    let list = serde_json::json!({"devices": entries, "root_hash": digits(image)});
     format!("{list}\n").into_bytes()
 }
 
@@ -61,8 +71,16 @@ pub(crate) fn read(
         let what = format_args!("the list of devices beside the image ({DEVICES}) is damaged");
         Error::new(Kind::Unsupported, location, what)
     };
-    let object: Value = serde_json::from_slice(&text).map_err(|_| wrong())?;
+    let name = "list of devices beside the image";
+    let object = json::parse(&text, &location.to_string(), name)?;
     let entries = object["devices"].as_array().ok_or_else(wrong)?;
+    let count = entries.len();
+    if count > DEVICES_MAX {
+        let what = format_args!(
+            "the {name} ({DEVICES}) has {count} devices, and at most {DEVICES_MAX} can be opened"
+        );
+        return Err(Error::new(Kind::Limit, location, what));
+    }
     let device = |entry: &Value| {
         let location = location.with_name(entry["name"].as_str()?)?;
         let root = match &entry["root_hash"] {

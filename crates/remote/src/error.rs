@@ -17,8 +17,10 @@ pub enum Kind {
     Changed,
     /// The server or the object has a form that cannot be read in ranges.
     Unsupported,
-    /// Bytes of the object do not match the root hash.
+    /// Bytes of the object do not match the root hash or their digest.
     Corrupt,
+    /// The object states more than this program accepts.
+    Limit,
     /// No signature by the trusted certificate comes with the image.
     Untrusted,
 }
@@ -87,6 +89,7 @@ impl From<Error> for io::Error {
             Kind::Corrupt => io::ErrorKind::InvalidData,
             Kind::Unsupported => io::ErrorKind::Unsupported,
             Kind::Untrusted => io::ErrorKind::PermissionDenied,
+            Kind::Limit => io::ErrorKind::FileTooLarge,
             Kind::Unavailable | Kind::Changed => io::ErrorKind::Other,
         };
         Self::new(kind, e)

@@ -1,12 +1,13 @@
 //! First requests for an image: its first bytes, then its metadata and hash tree.
 
 use crate::cache::{CHUNK, Directory, ImageCache};
-use crate::chunk_index::ChunkIndex;
+use crate::chunk_index::{self, ChunkIndex};
 use crate::error::{Error, Kind, Result};
 use crate::registry::{IndexPlace, digest};
 use crate::runtime::runtime;
 use crate::source::Object;
 use crate::verifier::{TreePlace, Verifier, cached_tree, header_place, metadata, tree_file_head};
+use std::io::Read;
 use std::iter;
 use std::sync::Arc;
 use tuff_store::MemStore;
@@ -24,6 +25,9 @@ const DIRECTORIES_MAX: u64 = 1 << 20;
 
 /// Bytes of the request for the header of a hash tree. Unit: bytes.
 const HEADER_READ: u64 = 4096;
+
+/// Longest hash tree that is kept in memory if the cache cannot store it: that of an image of 2 GiB. Unit: bytes.
+const TREE_IN_MEMORY_MAX: u64 = 17 << 20;
 
 /// Longest of the first requests, so that each can end before its deadline. Unit: bytes.
 const REQUEST_MAX: u64 = 4 << 20;
@@ -63,7 +67,11 @@ impl FirstReads<'_> {
         let size = self.object.identity().size;
         let index = self.index.take().filter(|_| root.is_none());
         let known = match (root, &index) {
-            (Some(root), _) => cached_tree(&directory.tree(key), root).ok().map(Arc::new),
+            (Some(root), _) => directory
+                .tree(key)
+                .and_then(|file| cached_tree(file, root))
+                .ok()
+                .map(Arc::new),
             (None, Some(place)) => cached_index(directory, key, place),
             (None, None) => None,
         };
@@ -170,7 +178,11 @@ impl FirstReads<'_> {
             };
             let file = iter::once(Ok(tree_file_head(start))).chain(parts());
             let verifier = match directory.store_tree(key, file)? {
-                Ok(()) => cached_tree(&directory.tree(key), root),
+                Ok(()) => directory.tree(key).and_then(|file| cached_tree(file, root)),
+                Err(e) if place.end - place.start > TREE_IN_MEMORY_MAX => {
+                    let what = format_args!("cannot keep the hash tree in the cache: {e}");
+                    return Err(Error::new(Kind::Unavailable, self.place, what));
+                }
                 // A full disk does not keep readers from an image. Its tree is in memory then.
                 Err(_) => {
                     let tree = parts().collect::<Result<Vec<_>>>()?.concat();
@@ -186,7 +198,11 @@ impl FirstReads<'_> {
 
 /// Opens the chunk index in the cache.
 fn cached_index(directory: &Directory, key: &str, place: &IndexPlace) -> Option<Arc<Verifier>> {
-    let bytes = std::fs::read(directory.tree(key)).ok()?;
+    let mut bytes = Vec::new();
+    let file = directory.tree(key).ok()?;
+    file.take(chunk_index::LEN_MAX)
+        .read_to_end(&mut bytes)
+        .ok()?;
     if digest(&bytes) != place.digest {
         return None;
     }

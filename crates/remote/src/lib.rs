@@ -34,6 +34,7 @@ mod first_reads;
 #[doc(hidden)]
 pub mod fuzzing;
 mod image;
+mod json;
 mod layers;
 mod layout;
 mod location;

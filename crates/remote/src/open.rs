@@ -1,12 +1,13 @@
 //! Opening of remote images: identity, cache and hash tree.
 
-use crate::cache::Directory;
+use crate::cache::{Directory, IMAGE_MAX};
+use crate::chunk_index;
 use crate::error::{Error, Kind, Result};
 use crate::fetch::Fetcher;
 use crate::first_reads::{FirstReads, HEAD};
 use crate::location::Location;
 use crate::options::Options;
-use crate::registry::{hex, unhex};
+use crate::registry::{IndexPlace, hex, unhex};
 use crate::runtime::runtime;
 use crate::source::{self, Identity, Opened};
 use crate::store::{Cached, RemoteStore};
@@ -60,9 +61,26 @@ impl Opening<'_> {
         };
         let object = opened.object;
         let size = object.identity().size;
+        if size > IMAGE_MAX {
+            let what = format_args!(
+                "the size of the object is stated as {size} bytes, more than the largest image of {IMAGE_MAX} bytes"
+            );
+            return Err(self.error(Kind::Limit, what));
+        }
+        let index_len = opened
+            .index
+            .as_ref()
+            .map_or(0, |index| size.saturating_sub(index.start));
+        if index_len > chunk_index::LEN_MAX {
+            let what = format_args!(
+                "the length of the chunk index is stated as {index_len} bytes, more than {} bytes",
+                chunk_index::LEN_MAX
+            );
+            return Err(self.error(Kind::Limit, what));
+        }
         let directory = Directory::open(&self.options.cache, self.options.cache_max);
         let directory = Arc::new(directory.map_err(|e| self.cache_error(e))?);
-        let key = key(object.identity(), root);
+        let key = key(object.identity(), root, opened.index.as_ref());
         let cache = directory
             .image(&key, size)
             .map_err(|e| self.cache_error(e))?;
@@ -96,15 +114,82 @@ impl Opening<'_> {
     }
 }
 
-/// Name of an image in the cache.
-fn key(identity: &Identity, root: Option<Root>) -> String {
+/// Name of an image in the cache: the place that it comes from, and what its parts are verified by.
+///
+/// A digest does not replace the place: parts are stored before all of the object is there to be compared with it. Images of
+/// other places are shared by blocks, each of which is verified.
+fn key(identity: &Identity, root: Option<Root>, index: Option<&IndexPlace>) -> String {
     let mut hash = Sha256::new();
-    for text in [&identity.name, &identity.validator] {
+    let index = index.map_or("", |index| index.digest.as_str());
+    for text in [identity.origin.as_str(), &identity.validator, index] {
         hash.update((text.len() as u64).to_le_bytes());
         hash.update(text);
     }
     hash.update(identity.size.to_le_bytes());
-    // Bytes that were not verified are kept apart.
     hash.update(root.as_ref().map_or(&[][..], |root| &root[..]));
     hex(&hash.finalize())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::of_url;
+
+    fn identity(origin: &str) -> Identity {
+        Identity {
+            validator: "modified Thu, 26 Nov 2026 12:00:00 GMT".to_owned(),
+            origin: of_url(origin),
+            size: 4096,
+        }
+    }
+
+    #[test]
+    fn images_of_different_places_have_different_names() {
+        let urls = [
+            "http://h/i",
+            "https://h/i",
+            "http://h:81/i",
+            "http://g/i",
+            "http://h/I",
+            "http://h/i/",
+            "http://h/i?v=1",
+            "http://h/i?v=2",
+            "http://h/i?v=1&w=2",
+            "http://h/i?",
+            "http://user@h/i",
+            "http://other@h/i",
+        ];
+        let names: Vec<String> = urls.map(|url| key(&identity(url), None, None)).into();
+        let mut distinct = names.clone();
+        distinct.sort();
+        distinct.dedup();
+        assert_eq!(distinct.len(), urls.len());
+        // A password may be renewed, and a fragment is never sent. Hosts have no case.
+        for same in ["http://h:80/i", "http://H/i#f"] {
+            assert_eq!(key(&identity(same), None, None), names[0], "{same}");
+        }
+        for same in ["http://user:a@h/i", "http://us%65r:b@h/i"] {
+            assert_eq!(key(&identity(same), None, None), names[10], "{same}");
+        }
+        assert!(names.iter().all(|name| name.len() == 64));
+    }
+
+    #[test]
+    fn images_that_are_verified_by_different_digests_have_different_names() {
+        let index = |digest: &str| IndexPlace {
+            start: 4096,
+            digest: digest.to_owned(),
+        };
+        let (a, b) = (index("a"), index("b"));
+        let identity = identity("http://h/i");
+        let mut names = [
+            key(&identity, None, None),
+            key(&identity, Some([0; 32]), None),
+            key(&identity, Some([1; 32]), None),
+            key(&identity, None, Some(&a)),
+            key(&identity, None, Some(&b)),
+        ];
+        names.sort();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
+    }
 }

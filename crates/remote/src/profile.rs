@@ -8,12 +8,12 @@ use crate::registry::{self, Registry, media, referrers};
 use crate::runtime::runtime;
 use std::sync::Arc;
 
-/// Longest profile that is fetched. Unit: bytes.
-const LEN_MAX: usize = 16 << 20;
+/// Longest profile that is fetched. Its lines take up to nine times as much memory. Unit: bytes.
+const LEN_MAX: usize = 4 << 20;
 
 /// Fetches the profile of the image at a location: a referrer in a registry, else `URL.profile`. `None` if there is none.
 ///
-/// The profile is a hint, so it is not verified. A file is cut after 16 MiB.
+/// The profile is a hint, so it is not verified. A file is cut after 4 MiB.
 ///
 /// # Errors
 /// Kinds of [`Error`](crate::Error) other than that the object does not exist.

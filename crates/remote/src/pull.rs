@@ -2,8 +2,7 @@
 
 use crate::error::{Error, Kind, Result};
 use crate::image::OpenImage;
-use crate::registry::hex;
-use crate::store::RemoteStore;
+use crate::store::{RemoteStore, digest_of};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use tuff_store::ReadAt;
@@ -58,6 +57,7 @@ impl WholeImage {
             image: self,
             at: 0,
             hash: Sha256::new(),
+            has_ended: false,
         }
     }
 }
@@ -66,6 +66,7 @@ struct Parts<'a> {
     image: &'a WholeImage,
     at: u64,
     hash: Sha256,
+    has_ended: bool,
 }
 
 impl Parts<'_> {
@@ -87,7 +88,6 @@ impl Parts<'_> {
         }
         self.at += len;
         if self.at == image.size {
-            self.hash.update(&image.tail);
             self.verify()?;
         }
         Ok(part)
@@ -95,12 +95,11 @@ impl Parts<'_> {
 
     /// Compares the digest of all bytes.
     fn verify(&mut self) -> Result<()> {
-        let digest = format!("sha256:{}", hex(&self.hash.finalize_reset()));
+        let mut hash = std::mem::take(&mut self.hash);
+        hash.update(&self.image.tail);
+        let found = digest_of(hash);
         match &self.image.digest {
-            Some(wanted) if *wanted != digest => {
-                let what = "the bytes do not match the digest of the blob in the manifest";
-                Err(Error::new(Kind::Corrupt, &self.image.place, what))
-            }
+            Some(wanted) if *wanted != found => Err(self.image.store.wrong_digest()),
             _ => Ok(()),
         }
     }
@@ -110,13 +109,15 @@ impl Iterator for Parts<'_> {
     type Item = Result<Vec<u8>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.at >= self.image.size {
+        if self.has_ended {
             return None;
         }
-        let part = self.read();
-        if part.is_err() {
-            self.at = self.image.size;
-        }
-        Some(part)
+        // An empty image has no part, and a digest like any other.
+        let part = match self.image.size {
+            0 => self.verify().err().map(Err),
+            _ => Some(self.read()),
+        };
+        self.has_ended = self.at >= self.image.size || !matches!(part, Some(Ok(_)));
+        part
     }
 }

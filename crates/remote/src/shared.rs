@@ -16,6 +16,9 @@ const BLOCK: u64 = 4096;
 /// Number of blocks of other images that are known at most. They take 16 bytes each.
 const KNOWN_MAX: usize = 1 << 20;
 
+/// Number of other images whose files are open.
+const IMAGES_MAX: usize = 64;
+
 /// Number of blocks with the same start of a digest that are looked at.
 const CANDIDATES_MAX: usize = 4;
 
@@ -69,15 +72,16 @@ impl SharedBlocks {
         }
         let (mut images, mut known) = (Vec::new(), Vec::new());
         for other in directory.others(key) {
-            if known.len() >= KNOWN_MAX {
+            if known.len() >= KNOWN_MAX || images.len() >= IMAGES_MAX {
                 break;
             }
-            let Ok(data) = File::open(directory.image_file(&other)) else {
+            let (Ok(tree), Ok(data)) = (directory.tree(&other), directory.image_file(&other))
+            else {
                 continue;
             };
-            let number = images.len() as u32; // fits: there are not that many files
+            let number = images.len() as u32; // fits: at most IMAGES_MAX
             let before = known.len();
-            let found = cached_digests(&directory.tree(&other), header, |block, digest| {
+            let found = cached_digests(tree, header, |block, digest| {
                 if let (Ok(block), true) = (u32::try_from(block), known.len() < KNOWN_MAX) {
                     known.push(Known {
                         digest: start_of(digest),
@@ -89,7 +93,9 @@ impl SharedBlocks {
             if found.is_err() {
                 known.truncate(before);
             }
-            images.push(data);
+            if known.len() > before {
+                images.push(data);
+            }
         }
         known.sort_unstable();
         (!known.is_empty()).then(|| Self {

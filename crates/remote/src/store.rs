@@ -3,7 +3,7 @@
 use crate::cache::{CHUNK, Directory, Hold, ImageCache};
 use crate::error::{Error, Kind, Result};
 use crate::fetch::{self, Fetcher};
-use crate::location::sha256_hex;
+use crate::registry::hex;
 use crate::runtime::runtime;
 use crate::stats::Stats;
 use crate::verifier::Verifier;
@@ -111,6 +111,14 @@ impl RemoteStore {
         &self.place
     }
 
+    /// True if parts are verified when they are read, by a hash tree or a chunk index.
+    pub fn verifies_parts(&self) -> bool {
+        match &self.source {
+            Source::Local { .. } => false,
+            Source::Remote(cached) => cached.verifier.is_some(),
+        }
+    }
+
     /// Root hash that parts are verified by.
     pub(crate) fn root_hash(&self) -> Option<Root> {
         match &self.source {
@@ -124,8 +132,8 @@ impl RemoteStore {
         match &self.source {
             Source::Local { .. } => None,
             Source::Remote(cached) => {
-                let validator = &cached.fetcher.object().identity().validator;
-                sha256_hex(validator).map(|_| validator.clone())
+                let identity = cached.fetcher.object().identity();
+                identity.is_digest().then(|| identity.validator.clone())
             }
         }
     }
@@ -238,7 +246,8 @@ impl RemoteStore {
     /// the registry, or the checksums of chunks. Damaged chunks are fetched again.
     ///
     /// # Errors
-    /// `Unavailable` if bytes are absent or cannot be fetched again, `Corrupt` if the file does not match the digest.
+    /// `Unavailable` if bytes are absent or cannot be fetched again, `Corrupt` if the file does not match the digest; it leaves the
+    /// cache then.
     pub fn complete_file(&self) -> Result<CompleteFile> {
         let failed = |e: io::Error| Error::new(Kind::Unavailable, &self.place, e);
         let cached = match &self.source {
@@ -257,27 +266,41 @@ impl RemoteStore {
             let what = format_args!("{present} of {} bytes are in the cache", self.size);
             return Err(Error::new(Kind::Unavailable, &self.place, what));
         }
-        let digest = sha256_hex(&cached.fetcher.object().identity().validator);
+        let wanted = self.digest();
         let mut hash = Sha256::new();
         for chunk in 0..cached.cache.len() {
             let bytes = cached.verified_chunk(chunk, &self.place)?;
-            if digest.is_some() {
+            if wanted.is_some() {
                 hash.update(&bytes);
             }
         }
-        let found = digest.map(|_| hash.finalize());
-        let found = found.map(|digest| digest.iter().map(|b| format!("{b:02x}")).collect());
-        let found: Option<String> = found;
-        if found.as_deref() != digest {
-            let what = "the complete file does not match the digest of the image in the registry";
-            return Err(Error::new(Kind::Corrupt, &self.place, what));
+        let found = digest_of(hash);
+        if wanted.is_some_and(|wanted| wanted != found) {
+            return Err(self.wrong_digest());
         }
-        let path = cached.directory.image_file(&cached.key);
+        let path = cached.directory.image_path(&cached.key);
+        let file = cached.directory.image_file(&cached.key);
         Ok(CompleteFile {
-            file: File::open(&path).map_err(failed)?,
+            file: file.map_err(failed)?,
             path,
             _hold: Some((hold, Arc::clone(&cached.cache))),
         })
+    }
+}
+
+impl RemoteStore {
+    /// Error for an object that does not match its digest, none of which stays in the cache.
+    pub(crate) fn wrong_digest(&self) -> Error {
+        let mut what = "the bytes do not match the digest of the blob in the manifest".to_owned();
+        if let Source::Remote(cached) = &self.source {
+            what += match cached.cache.forget_all() {
+                Ok(()) => {
+                    "; they were removed from the cache, so repeat the command to fetch them again"
+                }
+                Err(_) => "; remove the directory of the cache",
+            };
+        }
+        Error::new(Kind::Corrupt, &self.place, what)
     }
 }
 
@@ -318,6 +341,11 @@ impl Cached {
         }
         Err(unstable(chunk, place))
     }
+}
+
+/// Digest of all bytes, as registries write it.
+pub(crate) fn digest_of(hash: Sha256) -> String {
+    format!("sha256:{}", hex(&hash.finalize()))
 }
 
 fn unstable(chunk: u64, place: &str) -> Error {

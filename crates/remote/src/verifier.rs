@@ -2,8 +2,8 @@
 
 use crate::cache::CHUNK;
 use crate::chunk_index::ChunkIndex;
+use std::fs::File;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use tuff_format::superblock::{self, Superblock};
 use tuff_store::{FileStore, ReadAt, Window};
@@ -91,19 +91,19 @@ impl ReadAt for Shifted {
 }
 
 /// Opens and verifies a hash tree in the cache.
-pub(crate) fn cached_tree(path: &Path, root: Root) -> io::Result<Verifier> {
-    let (tree, start) = tree_file(path)?;
+pub(crate) fn cached_tree(file: File, root: Root) -> io::Result<Verifier> {
+    let (tree, start) = tree_file(file)?;
     Verifier::tree(tree, start, root)
 }
 
 /// Calls `f` with the number and the digest of each block of a tree in the cache that hashes blocks as `like` does.
 /// Nothing is verified.
 pub(crate) fn cached_digests(
-    path: &Path,
+    file: File,
     like: &Header,
     f: impl FnMut(u64, &Root),
 ) -> io::Result<()> {
-    let (tree, start) = tree_file(path)?;
+    let (tree, start) = tree_file(file)?;
     let tree = Shifted { inner: tree, start };
     let header = tuff_verity::read_header(&tree, start)?;
     if (header.data_block, &header.salt) != (like.data_block, &like.salt) {
@@ -113,8 +113,8 @@ pub(crate) fn cached_digests(
 }
 
 /// Tree in a file of the cache, from its header on, and its position in its object.
-fn tree_file(path: &Path) -> io::Result<(Arc<dyn ReadAt>, u64)> {
-    let store = FileStore::open(path)?;
+fn tree_file(file: File) -> io::Result<(Arc<dyn ReadAt>, u64)> {
+    let store = FileStore::new(file)?;
     let mut start = [0; 8];
     store.read_exact_at(&mut start, 0)?;
     let tree = Window::from(store, TREE_FILE_HEAD);

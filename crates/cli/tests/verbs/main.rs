@@ -22,6 +22,7 @@ mod kernel_remote;
 mod mount;
 mod outputs;
 mod patch;
+mod poisoned;
 #[cfg(feature = "remote")]
 mod push;
 #[cfg(feature = "remote")]

@@ -315,6 +315,12 @@ impl Bucket {
                     "<CompleteMultipartUploadResult><ETag>\"e\"</ETag></CompleteMultipartUploadResult>",
                 )
             }
+            ("PUT", _) if request.headers.contains_key("x-amz-copy-source") => {
+                let source = format!("/{}", request.headers["x-amz-copy-source"]);
+                let copied = self.objects[&source].clone();
+                self.objects.insert(path, copied);
+                xml("<CopyObjectResult><ETag>\"e\"</ETag></CopyObjectResult>")
+            }
             ("PUT", _) => {
                 self.objects.insert(path, (request.body.clone(), digest));
                 Answer::status(200).with("ETag", "\"e\"")

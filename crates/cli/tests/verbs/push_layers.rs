@@ -263,6 +263,47 @@ fn devices_of_an_image_in_a_bucket_are_objects_beside_it() {
 }
 
 #[test]
+fn content_that_a_bucket_has_under_another_key_is_not_sent() {
+    let place = with_delta("push-bucket-content");
+    let bucket = Arc::new(Mutex::new(Bucket::default()));
+    let answering = Arc::clone(&bucket);
+    let server = Server::start(move |request| answering.lock().unwrap().answer(request));
+    let endpoint = server.url("");
+    let variables = bucket_variables(&endpoint);
+    let size = fs::metadata(place.path("i")).unwrap().len() as usize;
+    let largest = || {
+        let requests = server.take_requests();
+        requests.iter().map(|request| request.body.len()).max()
+    };
+    // The base is there as an image, and becomes a device.
+    pushed(&place, &variables, &["i", "s3://bucket/dir/day0"]);
+    assert_eq!(largest(), Some(size));
+    let url = "s3://bucket/dir/day1";
+    let done = pushed(&place, &variables, &["--device", "i", "delta", url]);
+    assert_eq!(done["layers"][0]["was_present"], true);
+    assert!(largest().unwrap() < size);
+    assert_reads_same(&place, &variables, url);
+    // The device is there, and becomes an image.
+    let done = pushed(&place, &variables, &["i", "s3://bucket/dir/again"]);
+    assert_eq!(done["layers"][0]["was_present"], true);
+    assert!(largest().unwrap() < size);
+    // An object that states the digest and has another hash tree is not taken.
+    let digest = done["layers"][0]["digest"].as_str().unwrap();
+    let name = format!("/bucket/dir/{}.erofs", digest.replace(':', "-"));
+    {
+        let objects = &mut bucket.lock().unwrap().objects;
+        objects.remove(&name).unwrap();
+        for key in ["/bucket/dir/day0", "/bucket/dir/again"] {
+            *objects.get_mut(key).unwrap().0.last_mut().unwrap() ^= 1;
+        }
+    }
+    let done = pushed(&place, &variables, &["--device", "i", "delta", url]);
+    assert_eq!(done["layers"][0]["was_present"], false);
+    let sent = bucket.lock().unwrap().objects[&name].0.clone();
+    assert!(sent == fs::read(place.path("i")).unwrap());
+}
+
+#[test]
 fn devices_in_a_bucket_are_trusted_if_their_list_is_signed() {
     let place = with_delta("push-bucket-trust");
     if !["a", "b"].iter().all(|name| key(&place, name)) {

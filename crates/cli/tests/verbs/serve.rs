@@ -19,7 +19,7 @@ struct Registry {
     ids: Vec<String>,
 }
 
-fn digest_of(place: &Place, name: &str) -> String {
+pub(crate) fn digest_of(place: &Place, name: &str) -> String {
     let out = Command::new("sha256sum")
         .arg(place.path(name))
         .output()
@@ -30,6 +30,15 @@ fn digest_of(place: &Place, name: &str) -> String {
 
 /// Builds two layers and starts a registry that holds them as `oci://HOST/app`.
 fn registry(place: &Place) -> Registry {
+    registry_with(place, |_| {}, |_, _| {})
+}
+
+/// The same, with another configuration, and other bytes of a layer than those that its digest was made of.
+fn registry_with(
+    place: &Place,
+    change_ids: impl Fn(&mut Vec<String>),
+    change_layer: impl Fn(usize, &mut Vec<u8>),
+) -> Registry {
     let mut rng = tuff_testkit::Rng::new(3);
     let mut blobs = HashMap::new();
     let (mut ids, mut layers) = (Vec::new(), Vec::new());
@@ -44,7 +53,8 @@ fn registry(place: &Place) -> Registry {
         assert_eq!(code(&out), 0, "{}", stderr(&out));
         let verity = &place.json(&["verity", "show", "--json", &name])[0];
         let digest = digest_of(place, &name);
-        let bytes = fs::read(place.path(&name)).unwrap();
+        let mut bytes = fs::read(place.path(&name)).unwrap();
+        change_layer(number, &mut bytes);
         layers.push(json!({
             "mediaType": "application/vnd.erofs.layer.v1",
             "digest": format!("sha256:{digest}"),
@@ -57,6 +67,7 @@ fn registry(place: &Place) -> Registry {
         blobs.insert(format!("sha256:{digest}"), bytes);
         ids.push(digest);
     }
+    change_ids(&mut ids);
     let diff_ids: Vec<Value> = ids.iter().map(|id| json!(format!("sha256:{id}"))).collect();
     let config = json!({"rootfs": {"type": "layers", "diff_ids": diff_ids}}).to_string();
     place_blob(place, &mut blobs, "config", &config);
@@ -90,13 +101,13 @@ fn place_blob(place: &Place, blobs: &mut HashMap<String, Vec<u8>>, name: &str, t
 }
 
 /// Running `tuff serve`. Dropping it ends the process.
-struct Serving<'a> {
+pub(crate) struct Serving<'a> {
     place: &'a Place,
     child: Child,
 }
 
 impl<'a> Serving<'a> {
-    fn start(place: &'a Place, urls: &[&str], options: &[&str]) -> Self {
+    pub(crate) fn start(place: &'a Place, urls: &[&str], options: &[&str]) -> Self {
         fs::create_dir_all(place.path("into")).unwrap();
         let mut command = place.command(&["serve", "-f", "--into", "into", "--store", "store"]);
         command
@@ -113,16 +124,16 @@ impl<'a> Serving<'a> {
         Self { place, child }
     }
 
-    fn path(&self, dir: &str, id: &str) -> PathBuf {
+    pub(crate) fn path(&self, dir: &str, id: &str) -> PathBuf {
         let place = fs::canonicalize(&self.place.0).unwrap();
         place.join(format!("{dir}/sha256/{}/{id}.erofs", &id[..2]))
     }
 
-    fn is_complete(&self, id: &str) -> bool {
+    pub(crate) fn is_complete(&self, id: &str) -> bool {
         fs::symlink_metadata(self.path("store", id)).is_ok_and(|meta| meta.is_file())
     }
 
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         self.place.unmount("into");
         let status = wait_for("the end of the server", || self.child.try_wait().unwrap());
         assert!(status.success(), "{status}");
@@ -256,10 +267,13 @@ fn objects_are_layers_by_their_names() {
     }
     let place = Place::with_image("serve-object");
     let bytes = fs::read(place.path("i")).unwrap();
-    let server = Server::start(move |request| Answer::object(request, &bytes, "\"v1\""));
-    let id = "ab".repeat(32);
+    let served = bytes.clone();
+    let server = Server::start(move |request| Answer::object(request, &served, "\"v1\""));
+    let id = digest_of(&place, "i");
     let url = server.url(&format!("/layers/{id}.erofs"));
-    let serving = Serving::start(&place, &[&url], &[]);
+    // Nothing verifies parts of such a layer, so it is read as a whole.
+    let serving = Serving::start(&place, &[&url], &["--fill-rate", "0"]);
+    assert!(fs::read(serving.path("into", &id)).unwrap() == bytes);
     wait_for("completion", || serving.is_complete(&id).then_some(()));
     serving.end();
     let out = place.run(&[
@@ -272,4 +286,147 @@ fn objects_are_layers_by_their_names() {
     ]);
     assert_eq!(code(&out), 2);
     assert!(stderr(&out).contains("diffID"), "{}", stderr(&out));
+}
+
+/// Waits until the log has a line with these words.
+pub(crate) fn wait_for_log(place: &Place, words: &str) {
+    wait_for(words, || {
+        let log = fs::read_to_string(place.path("log")).ok()?;
+        log.contains(words).then_some(())
+    });
+}
+
+#[test]
+fn content_whose_digest_is_not_its_name_never_gets_the_name() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_image("serve-wrong-object");
+    let bytes = fs::read(place.path("i")).unwrap();
+    let server = Server::start(move |request| Answer::object(request, &bytes, "\"v1\""));
+    let id = "dd".repeat(32);
+    let url = server.url(&format!("/layers/{id}.erofs"));
+    for rate in ["0", "1G"] {
+        let serving = Serving::start(&place, &[&url], &["--fill-rate", rate]);
+        assert!(fs::read(serving.path("into", &id)).is_err());
+        wait_for_log(&place, &format!("not served as {id}"));
+        assert!(fs::read(serving.path("into", &id)).is_err());
+        assert!(fs::symlink_metadata(serving.path("store", &id)).is_err());
+        serving.end();
+        fs::remove_file(place.path("log")).unwrap();
+    }
+}
+
+#[test]
+fn a_configuration_with_other_digests_than_the_manifest_is_refused() {
+    let place = Place::new("serve-wrong-config");
+    let registry = registry_with(&place, |ids| ids[1] = "dd".repeat(32), |_, _| {});
+    let url = format!("oci://{}/app", registry.server.host());
+    let out = place.run(&["serve", "--into", "into", "--store", "store", &url]);
+    assert_eq!(code(&out), 3, "{}", stderr(&out));
+    assert!(stderr(&out).contains(&"dd".repeat(32)), "{}", stderr(&out));
+}
+
+#[test]
+fn a_blob_that_is_not_its_digest_is_withdrawn() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("serve-wrong-blob");
+    // The bytes behind the header of the hash tree are in no block that the tree covers.
+    let change = |number: usize, bytes: &mut Vec<u8>| {
+        let offset =
+            place.json(&["verity", "show", "--json", &number.to_string()])[0]["hash_offset"]
+                .as_u64()
+                .unwrap();
+        bytes[offset as usize + 2000] ^= 1;
+    };
+    let registry = registry_with(&place, |_| {}, change);
+    let url = format!("oci://{}/app", registry.server.host());
+    let serving = Serving::start(&place, &[&url], &[]);
+    for id in &registry.ids {
+        wait_for_log(&place, &format!("not served as {id}"));
+        assert!(fs::symlink_metadata(serving.path("store", id)).is_err());
+        assert!(fs::read(serving.path("into", id)).is_err());
+    }
+    serving.end();
+}
+
+#[test]
+fn wrong_files_of_a_store_are_removed_at_the_start() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("serve-poisoned");
+    let registry = registry(&place);
+    let url = format!("oci://{}/app", registry.server.host());
+    let serving = Serving::start(&place, &[&url], &[]);
+    for id in &registry.ids {
+        wait_for("completion", || serving.is_complete(id).then_some(()));
+    }
+    let (first, second) = (
+        serving.path("store", &registry.ids[0]),
+        serving.path("store", &registry.ids[1]),
+    );
+    let store = fs::canonicalize(place.path("store")).unwrap();
+    serving.end();
+    // As an earlier version left them: a layer of another image, one that is served, and the description of another hash tree.
+    let other = store.join(format!("sha256/dd/{}.erofs", "dd".repeat(32)));
+    fs::create_dir_all(other.parent().unwrap()).unwrap();
+    fs::copy(&first, &other).unwrap();
+    let mut bytes = fs::read(&second).unwrap();
+    bytes[5000] ^= 1;
+    let times = fs::metadata(&second).unwrap();
+    let times = (times.accessed().unwrap(), times.modified().unwrap());
+    fs::write(&second, &bytes).unwrap();
+    let file = fs::File::options().write(true).open(&second).unwrap();
+    let times = fs::FileTimes::new()
+        .set_accessed(times.0)
+        .set_modified(times.1);
+    file.set_times(times).unwrap();
+    drop(file);
+    let description = format!("{}.dmverity", first.display());
+    let lie = json!({"roothash": "00".repeat(32), "hashoffset": 4096}).to_string();
+    fs::write(&description, lie).unwrap();
+    // Only the files in this list are known to be right.
+    let list = fs::read_to_string(store.join("verified")).unwrap();
+    let kept = list
+        .lines()
+        .filter(|line| line.starts_with(&registry.ids[1]));
+    let kept: Vec<&str> = kept.collect();
+    assert_eq!((list.lines().count(), kept.len()), (2, 1));
+    fs::write(store.join("verified"), kept.concat() + "\n").unwrap();
+    fs::write(store.join("sha256/dd/half.new"), "left by a killed process").unwrap();
+    let serving = Serving::start(&place, &[&url], &["--fill-rate", "0"]);
+    for (id, path) in [
+        ("dd".repeat(32), &other),
+        (registry.ids[1].clone(), &second),
+    ] {
+        wait_for_log(&place, &format!("{id}.erofs: removed"));
+        let found = fs::symlink_metadata(path);
+        assert!(found.is_err() || found.unwrap().is_symlink());
+    }
+    assert!(fs::symlink_metadata(&first).unwrap().is_file());
+    assert!(!Path::new(&description).exists());
+    assert!(!store.join("sha256/dd/half.new").exists());
+    let wanted = fs::read(place.path("1")).unwrap();
+    assert!(fs::read(serving.path("into", &registry.ids[1])).unwrap() == wanted);
+    serving.end();
+}
+
+#[test]
+fn a_store_that_others_can_change_is_refused() {
+    let place = Place::new("serve-open");
+    let registry = registry(&place);
+    let url = format!("oci://{}/app", registry.server.host());
+    fs::create_dir(place.path("store")).unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    fs::set_permissions(place.path("store"), open).unwrap();
+    let out = place.run(&["serve", "--into", "into", "--store", "store", &url]);
+    assert_eq!(code(&out), 5, "{}", stderr(&out));
+    let said = stderr(&out);
+    assert!(
+        said.contains("can be written by others") && said.contains("store"),
+        "{said}"
+    );
 }

@@ -57,12 +57,30 @@ impl Layout {
 
     fn manifest_with(&self, config: &Value, layers: &[Value]) -> Value {
         let media = "application/vnd.oci.image.config.v1+json";
+        let mut config = config.clone();
+        if config.get("rootfs").is_none() {
+            let ids: Vec<Value> = layers.iter().map(|layer| self.diff_id(layer)).collect();
+            config["rootfs"] = json!({"type": "layers", "diff_ids": ids});
+        }
         let config = self.blob(config.to_string().as_bytes(), media);
         let text = json!({"schemaVersion": 2, "config": config, "layers": layers}).to_string();
         self.blob(
             text.as_bytes(),
             "application/vnd.oci.image.manifest.v1+json",
         )
+    }
+
+    /// Digest of a layer as a plain tar.
+    fn diff_id(&self, layer: &Value) -> Value {
+        if !layer["mediaType"].as_str().unwrap().ends_with("gzip") {
+            return layer["digest"].clone();
+        }
+        let hex = &layer["digest"].as_str().unwrap()["sha256:".len()..];
+        let blob = fs::File::open(self.0.path("l/blobs/sha256").join(hex)).unwrap();
+        let mut plain = Vec::new();
+        let mut decoder = flate2::read::GzDecoder::new(blob);
+        std::io::Read::read_to_end(&mut decoder, &mut plain).unwrap();
+        self.blob(&plain, "")["digest"].clone()
     }
 
     pub(crate) fn index(&self, entries: &[Value]) {
@@ -277,6 +295,40 @@ fn a_layer_with_another_diff_id_is_rejected() {
             fs::remove_file(place.path("o")).unwrap();
         }
     }
+}
+
+#[test]
+fn a_layout_states_the_size_and_the_diff_id_of_each_layer() {
+    let Some(layout) = Layout::new("oci-unstated") else {
+        return;
+    };
+    let place = &layout.0;
+    let layer = layout.layer(&[("a", "1")]);
+    let fails = |layer: &Value, config: &Value, wanted: &str| {
+        layout.index(&[layout.manifest_with(config, std::slice::from_ref(layer))]);
+        let out = place.run(&["build", "-q", "oci:l", "o"]);
+        assert_eq!(code(&out), 3, "{config}: {}", stderr(&out));
+        assert!(stderr(&out).contains(wanted), "{config}: {}", stderr(&out));
+        assert!(!place.path("o").exists());
+    };
+    for size in [json!(-1), json!("10"), json!(1.5), Value::Null] {
+        let mut odd = layer.clone();
+        odd["size"] = size;
+        fails(&odd, &json!({}), "has no size in bytes");
+    }
+    for rootfs in [
+        Value::Null,
+        json!({}),
+        json!({"diff_ids": null}),
+        json!({"diff_ids": "sha256:"}),
+        json!({"diff_ids": {}}),
+    ] {
+        fails(&layer, &json!({"rootfs": rootfs}), "rootfs.diff_ids");
+    }
+    let none = json!({"rootfs": {"diff_ids": []}});
+    fails(&layer, &none, "1 layers, with 0 digests");
+    let odd = json!({"rootfs": {"diff_ids": [""]}});
+    fails(&layer, &odd, "is not a SHA-256 digest");
 }
 
 /// Regression: a build waited for a pipe, and read a device without end.

@@ -2,16 +2,26 @@
 
 use super::hold::Hold;
 use super::{CHUNK, ImageCache};
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
+use tuff_store::PrivateDir;
 
-/// Directory that several processes share.
+/// File with the number of the format of the directory.
+const FORMAT_FILE: &str = "cache.format";
+
+/// Number of the format. Format 1, which has no such file, kept bytes under names that others could have given them.
+const FORMAT: &[u8] = b"2\n";
+
+/// Files of an image. The state comes last: without it the others would not be found again.
+const KINDS: [&str; 4] = ["image", "tree", "hold", "state"];
+
+/// Directory that several processes of one user share.
 pub(crate) struct Directory {
-    path: PathBuf,
+    dir: PrivateDir,
     /// Largest size of all files. Unit: bytes.
     max: u64,
     /// Bytes stored since the size was last compared with `max`.
@@ -22,29 +32,55 @@ pub(crate) struct Directory {
 struct Found {
     key: String,
     used: SystemTime,
+    /// Space on the disk. Unit: bytes.
     size: u64,
 }
 
 impl Directory {
-    /// Opens a directory, and creates it for this user alone.
+    /// Opens a directory, and creates it for this user alone. Images in an older format are removed.
+    ///
+    /// # Errors
+    /// `PermissionDenied` if others can change the directory; other errors of the host.
     pub(crate) fn open(path: &Path, max: u64) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-        Ok(Self {
-            // A server in the background changes its working directory.
-            path: std::path::absolute(path)?,
+        let directory = Self {
+            dir: PrivateDir::open(path)?,
             max,
             stored: AtomicU64::new(0),
-        })
+        };
+        directory.remove_old_format()?;
+        Ok(directory)
     }
 
-    fn file(&self, key: &str, kind: &str) -> PathBuf {
-        self.path.join(format!("{key}.{kind}"))
+    /// Removes the images in an older format. Those in use stay: no name of this format leads to them, and the next process
+    /// removes them.
+    fn remove_old_format(&self) -> io::Result<()> {
+        let format = self.dir.file(FORMAT_FILE)?;
+        let mut number = Vec::new();
+        (&format).take(16).read_to_end(&mut number)?;
+        if number == FORMAT {
+            return Ok(());
+        }
+        let mut is_empty = true;
+        for old in self.found()? {
+            is_empty &= self.remove(&old.key)?;
+        }
+        match is_empty {
+            true => {
+                format.set_len(0)?;
+                format.write_all_at(FORMAT, 0)
+            }
+            false => Ok(()),
+        }
+    }
+
+    fn file(&self, key: &str, kind: &str) -> io::Result<File> {
+        self.dir.file(&format!("{key}.{kind}"))
     }
 
     /// Opens the image `key` of `size` bytes, and keeps other processes from removing it.
     pub(crate) fn image(&self, key: &str, size: u64) -> io::Result<ImageCache> {
         loop {
-            let state = open(&self.file(key, "state"))?;
+            let state = self.file(key, "state")?;
             state.lock_shared()?;
             // Whoever removed the file held its lock.
             if state.metadata()?.nlink() == 0 {
@@ -56,19 +92,24 @@ impl Directory {
     }
 
     fn wrap(&self, key: &str, state: File, size: u64) -> io::Result<ImageCache> {
-        let data = open(&self.file(key, "image"))?;
+        let data = self.file(key, "image")?;
         let image = ImageCache::new(data, state, size)?;
-        Ok(image.with_hold(open(&self.file(key, "hold"))?))
+        Ok(image.with_hold(self.file(key, "hold")?))
     }
 
     /// Keeps every process from evicting chunks of an image in use, as long as the value lives.
     pub(crate) fn hold(&self, key: &str) -> io::Result<Hold> {
-        Hold::new(open(&self.file(key, "hold"))?)
+        Hold::new(self.file(key, "hold")?)
     }
 
-    /// Path of the file with the bytes of an image.
-    pub(crate) fn image_file(&self, key: &str) -> PathBuf {
-        self.file(key, "image")
+    /// Path of the file with the bytes of an image, for messages and mounts.
+    pub(crate) fn image_path(&self, key: &str) -> PathBuf {
+        self.dir.path().join(format!("{key}.image"))
+    }
+
+    /// File with the bytes of an image, open for reading.
+    pub(crate) fn image_file(&self, key: &str) -> io::Result<File> {
+        self.dir.read(&format!("{key}.image"))
     }
 
     /// Names of other images than `key`, those used last first.
@@ -79,9 +120,9 @@ impl Directory {
         keys.filter(|other| other != key).collect()
     }
 
-    /// Path of the hash tree of an image.
-    pub(crate) fn tree(&self, key: &str) -> PathBuf {
-        self.file(key, "tree")
+    /// File with the hash tree of an image, open for reading.
+    pub(crate) fn tree(&self, key: &str) -> io::Result<File> {
+        self.dir.read(&format!("{key}.tree"))
     }
 
     /// Stores the hash tree of an image, which comes in parts, under its final name once it is complete. The outer error is
@@ -91,27 +132,32 @@ impl Directory {
         key: &str,
         parts: impl IntoIterator<Item = Result<Vec<u8>, E>>,
     ) -> Result<io::Result<()>, E> {
-        let path = self.file(key, &format!("tree-{}", std::process::id()));
-        let written = self.write_parts(&path, parts);
-        let done = written.map(|written| written.and_then(|()| fs::rename(&path, self.tree(key))));
+        /// Number of the next temporary name of this process.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let temporary = format!("{key}.tree-{}-{number}", std::process::id());
+        let written = self.write_parts(&temporary, parts);
+        let name = || self.dir.rename(&temporary, &format!("{key}.tree"));
+        let done = written.map(|written| written.and_then(|()| name()));
         if !matches!(done, Ok(Ok(()))) {
-            let _ = fs::remove_file(&path);
+            let _ = self.dir.remove(&temporary);
         }
         done
     }
 
     fn write_parts<E>(
         &self,
-        path: &Path,
+        name: &str,
         parts: impl IntoIterator<Item = Result<Vec<u8>, E>>,
     ) -> Result<io::Result<()>, E> {
-        let file = open(path).and_then(|file| file.set_len(0).map(|()| file));
+        let file = self.dir.file(name);
+        let file = file.and_then(|file| file.set_len(0).map(|()| file));
         let mut file = match file {
             Ok(file) => file,
             Err(e) => return Ok(Err(e)),
         };
         for part in parts {
-            if let Err(e) = io::Write::write_all(&mut file, &part?) {
+            if let Err(e) = file.write_all(&part?) {
                 return Ok(Err(e));
             }
         }
@@ -143,7 +189,7 @@ impl Directory {
     /// Evicts until another `room` bytes fit: unused images, then chunks of `image`, then of images in use elsewhere.
     /// Without `image` only unused images. Returns false if there is no room.
     pub(crate) fn shrink(&self, room: u64, image: Option<&ImageCache>) -> io::Result<bool> {
-        let lock = open(&self.path.join("lock"))?;
+        let lock = self.dir.file("lock")?;
         if lock.try_lock().is_err() {
             // Another process is at it.
             return Ok(true);
@@ -175,8 +221,8 @@ impl Directory {
             if total <= target {
                 break;
             }
-            let size = fs::metadata(self.image_file(&other.key)).map_or(0, |m| m.len());
-            let state = open(&self.file(&other.key, "state"))?;
+            let size = self.image_file(&other.key)?.metadata()?.len();
+            let state = self.file(&other.key, "state")?;
             if size > 0 && state.metadata()?.len() > 0 {
                 let other = self.wrap(&other.key, state, size)?;
                 total -= other.evict(total - target)?.min(total);
@@ -187,28 +233,26 @@ impl Directory {
 
     /// Removes an image that no process uses. Returns false if one does.
     fn remove(&self, key: &str) -> io::Result<bool> {
-        let state = open(&self.file(key, "state"))?;
+        let state = self.file(key, "state")?;
         if state.try_lock().is_err() {
             return Ok(false);
         }
-        // The state comes last: without it the others would not be found again.
-        for kind in ["image", "tree", "hold", "state"] {
-            match fs::remove_file(self.file(key, kind)) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-                _ => {}
-            }
+        for kind in KINDS {
+            self.dir.remove(&format!("{key}.{kind}"))?;
         }
         Ok(true)
     }
 
     fn found(&self) -> io::Result<Vec<Found>> {
         let mut found = Vec::new();
-        for entry in fs::read_dir(&self.path)? {
-            let name = entry?.file_name();
+        for name in self.dir.names()? {
             let Some(key) = name.to_str().and_then(|name| name.strip_suffix(".state")) else {
                 continue;
             };
-            let meta = |kind: &str| fs::metadata(self.file(key, kind)).ok();
+            let meta = |kind: &str| {
+                let found = self.dir.metadata(&format!("{key}.{kind}"));
+                found.ok().flatten()
+            };
             let Some(state) = meta("state") else {
                 continue;
             };
@@ -230,20 +274,10 @@ impl Directory {
     }
 }
 
-/// Opens a file of the cache, and creates it for this user alone.
-fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     struct Dir(PathBuf);
@@ -293,7 +327,7 @@ mod tests {
             cache.charge(bytes, Some(&image)).unwrap();
             assert!(cache.size() <= max + CHUNK, "{n}: {}", cache.size());
         }
-        assert!(!cache.file("old", "image").exists());
+        assert!(!dir.0.join("old.image").exists());
         assert!(image.is_present(63));
     }
 
@@ -305,7 +339,7 @@ mod tests {
         other.store(0, &vec![1; CHUNK as usize * 8]).unwrap();
         let image = cache.image("mine", CHUNK).unwrap();
         cache.shrink(0, Some(&image)).unwrap();
-        assert!(cache.file("other", "state").exists());
+        assert!(dir.0.join("other.state").exists());
         assert!(cache.size() <= CHUNK * 4);
         // The chunks that are left are read, the rest is absent.
         let mut buf = [0; 4096];

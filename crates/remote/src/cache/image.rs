@@ -1,14 +1,14 @@
 //! Cached chunks of one image.
 
-use super::CHUNK;
 use super::hold::unless_held;
 use super::state::{Entry, StateFile};
+use super::{CHUNK, IMAGE_MAX};
 use rustix::fs::{FallocateFlags, copy_file_range, fallocate, fstatfs};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Chunks of an image in its sparse file. Many threads and processes read and write them at once.
@@ -16,7 +16,8 @@ pub(crate) struct ImageCache {
     data: File,
     state: StateFile,
     size: u64,
-    chunks: Box<[Chunk]>,
+    /// Chunks in groups of [`PAGE`], allocated on first use: the size of an image is only a statement of its server.
+    pages: Box<[OnceLock<Box<[Chunk]>>]>,
     /// Serializes changes within this process; a lock of `data` does so between processes.
     change: Mutex<()>,
     /// Next chunk that [`evict`](Self::evict) looks at.
@@ -30,6 +31,9 @@ pub(crate) struct ImageCache {
 /// Filesystems whose files can share space, by the type that `statfs` returns.
 const CLONABLE: [i64; 2] = [0x5846_5342, 0x9123_683E];
 
+/// Number of chunks whose knowledge is allocated at once.
+const PAGE: u64 = 1024;
+
 /// Knowledge of this process about a chunk.
 #[derive(Default)]
 struct Chunk {
@@ -40,8 +44,11 @@ struct Chunk {
 }
 
 impl ImageCache {
-    /// Wraps the open files of an image of `size` bytes.
+    /// Wraps the open files of an image of `size` bytes, at most [`IMAGE_MAX`].
     pub(crate) fn new(data: File, state: File, size: u64) -> io::Result<Self> {
+        if size > IMAGE_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         data.lock()?;
         let state = StateFile::new(state, size, CHUNK);
         data.unlock()?;
@@ -55,8 +62,8 @@ impl ImageCache {
             data,
             state,
             size,
-            chunks: (0..size.div_ceil(CHUNK))
-                .map(|_| Chunk::default())
+            pages: (0..size.div_ceil(CHUNK).div_ceil(PAGE))
+                .map(|_| OnceLock::new())
                 .collect(),
             change: Mutex::default(),
             hand: AtomicU64::new(0),
@@ -91,17 +98,23 @@ impl ImageCache {
         chunk: u64,
         verify: impl FnOnce(&[u8]) -> bool,
     ) -> Option<Vec<u8>> {
-        // Fits: there are as many as this process could allocate. No generation of a chunk that is present is 0.
-        self.chunks[chunk as usize]
-            .verified
-            .store(0, Ordering::Release);
+        // No generation of a chunk that is present is 0.
+        self.known(chunk).verified.store(0, Ordering::Release);
         let mut bytes = vec![0; self.chunk_len(chunk)];
         self.read(chunk, 0, &mut bytes, verify).then_some(bytes)
     }
 
     /// Number of chunks of the image.
     pub(crate) fn len(&self) -> u64 {
-        self.chunks.len() as u64
+        self.size.div_ceil(CHUNK)
+    }
+
+    /// Knowledge of this process about a chunk of the image.
+    fn known(&self, chunk: u64) -> &Chunk {
+        let page = || (0..PAGE).map(|_| Chunk::default()).collect();
+        // Fits: the pages are in memory, and PAGE is small.
+        let page = self.pages[(chunk / PAGE) as usize].get_or_init(page);
+        &page[(chunk % PAGE) as usize]
     }
 
     /// Length of a chunk. The last one may be short. Unit: bytes.
@@ -137,11 +150,10 @@ impl ImageCache {
         verify: impl FnOnce(&[u8]) -> bool,
     ) -> io::Result<bool> {
         let entry = self.state.entry(chunk)?;
-        // Fits: there are as many as this process could allocate.
-        let known = &self.chunks[chunk as usize];
         if !entry.is_present() {
             return Ok(false);
         }
+        let known = self.known(chunk);
         let at = chunk * CHUNK;
         let is_verified = known.verified.load(Ordering::Acquire) == entry.generation;
         if is_verified {
@@ -211,7 +223,7 @@ impl ImageCache {
                         generation,
                     },
                 )?;
-                let known = &self.chunks[chunk as usize];
+                let known = self.known(chunk);
                 known.verified.store(generation, Ordering::Release);
                 written += bytes.len() as u64;
             }
@@ -256,19 +268,32 @@ impl ImageCache {
 
     fn evict_chunks(&self, wanted: u64) -> io::Result<u64> {
         let mut freed = 0;
+        let present = self.state.present(self.len())?;
+        let hand = self.hand.load(Ordering::Relaxed);
+        let start = present.partition_point(|chunk| *chunk < hand);
         // After one round every chunk is marked as unused.
-        for _ in 0..self.len() * 2 {
+        let rounds = present.iter().cycle().skip(start);
+        for chunk in rounds.take(present.len() * 2) {
             if freed >= wanted {
                 break;
             }
-            let chunk = self.hand.fetch_add(1, Ordering::Relaxed) % self.len();
-            let known = &self.chunks[chunk as usize];
-            if known.used.swap(false, Ordering::Relaxed) || !self.is_present(chunk) {
-                continue;
+            self.hand.store(chunk + 1, Ordering::Relaxed);
+            if !self.known(*chunk).used.swap(false, Ordering::Relaxed) {
+                freed += self.evict_chunk(*chunk)?;
             }
-            freed += self.evict_chunk(chunk)?;
         }
         Ok(freed)
+    }
+
+    /// Marks all chunks as absent. Their bytes stay where a mount of the kernel may read them.
+    pub(crate) fn forget_all(&self) -> io::Result<()> {
+        self.changing(|| {
+            for chunk in self.state.present(self.len())? {
+                let entry = self.state.entry(chunk)?;
+                self.state.set(chunk, entry.removed())?;
+            }
+            Ok(())
+        })
     }
 
     fn evict_chunk(&self, chunk: u64) -> io::Result<u64> {
@@ -313,6 +338,39 @@ mod tests {
         assert!(cache.read(2, 0, &mut buf, |_| true));
         assert_eq!(buf, bytes[bytes.len() - 5..]);
         assert!(!cache.is_present(0) && cache.is_present(1));
+    }
+
+    #[test]
+    fn a_stated_size_allocates_nothing() {
+        let (data, state) = files();
+        let cache = ImageCache::new(again(&data), again(&state), IMAGE_MAX).unwrap();
+        let last = cache.len() - 1;
+        let chunk = vec![7; CHUNK as usize];
+        cache.store(last, &chunk).unwrap();
+        assert_eq!(cache.present_bytes().unwrap(), CHUNK);
+        assert!(cache.is_present(last) && !cache.is_complete());
+        let mut buf = [0; 5];
+        assert!(cache.read(last, 9, &mut buf, |_| true));
+        assert!(!cache.read(5, 9, &mut buf, |_| true));
+        let allocated = cache.pages.iter().filter(|page| page.get().is_some());
+        assert_eq!(allocated.count(), 1);
+        // Twice: the first round only marks the chunk as unused.
+        assert_eq!(cache.evict(1).unwrap(), CHUNK);
+        assert_eq!(cache.present_bytes().unwrap(), 0);
+        assert!(ImageCache::new(data, state, IMAGE_MAX + 1).is_err());
+    }
+
+    #[test]
+    fn forgotten_chunks_are_absent_and_can_be_stored_again() {
+        let (data, state) = files();
+        let cache = ImageCache::new(data, state, CHUNK * 3).unwrap();
+        cache.store(1, &vec![7; 2 * CHUNK as usize]).unwrap();
+        cache.forget_all().unwrap();
+        assert_eq!(cache.present_bytes().unwrap(), 0);
+        cache.store(1, &vec![8; CHUNK as usize]).unwrap();
+        let mut buf = [0; 5];
+        assert!(cache.read(1, 0, &mut buf, |_| true));
+        assert_eq!(buf, [8; 5]);
     }
 
     #[test]

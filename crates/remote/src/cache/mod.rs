@@ -6,9 +6,12 @@
 //! DIR/KEY.tree    hash tree of the image, if its root hash is known
 //! DIR/KEY.hold    locked while the complete image is used as a plain file, which keeps its chunks from eviction
 //! DIR/lock        held while chunks are evicted
+//! DIR/cache.format  number of this format; images in an older one are removed
 //! ```
 //!
-//! KEY is a digest of the identity of the image, so a replaced image has another key. A process holds a shared lock on
+//! The directory and its files belong to this user alone, as [`PrivateDir`](tuff_store::PrivateDir) checks. KEY is a digest of
+//! the place and the identity of the image: bytes that were not verified are read under the place that they came from only,
+//! and a replaced image has another key. A process holds a shared lock on
 //! the state of an image that it uses; only images without such a lock are removed as a whole.
 
 mod directory;
@@ -22,3 +25,6 @@ pub(crate) use image::ImageCache;
 
 /// Unit of presence, verification and eviction. Unit: bytes.
 pub(crate) const CHUNK: u64 = 128 << 10;
+
+/// Largest image: 2^31 blocks of 4 KiB, as the format allows. Unit: bytes.
+pub(crate) const IMAGE_MAX: u64 = 8 << 40;

@@ -6,11 +6,13 @@
 //! Nothing is flushed. After a power failure an entry may belong to bytes that were never written; the checksum finds
 //! them on first use.
 
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-const MAGIC: &[u8; 8] = b"TUFFCHK1";
+const MAGIC: &[u8; 8] = b"TUFFCHK2";
 
 /// Length of the header, which is followed by the entries. Unit: bytes.
 const HEADER_LEN: u64 = 32;
@@ -85,13 +87,22 @@ impl StateFile {
         Ok(Entry::decode(&bytes))
     }
 
-    /// Numbers of the chunks that are in the cache, of the first `len`.
+    /// Numbers of the chunks that are in the cache, of the first `len`. Holes of the file are skipped.
     pub(crate) fn present(&self, len: u64) -> io::Result<Vec<u64>> {
         let mut present = Vec::new();
         let mut bytes = [0; 1024 * ENTRY_LEN as usize];
-        for first in (0..len).step_by(1024) {
+        let mut first = 0;
+        while first < len {
+            let at = HEADER_LEN + first * ENTRY_LEN;
+            let data = match seek(&self.0, SeekFrom::Data(at)) {
+                Ok(data) => data.max(at),
+                Err(Errno::NXIO) => break,
+                // A filesystem that does not know holes has none.
+                Err(_) => at,
+            };
+            first = (data - HEADER_LEN) / ENTRY_LEN;
             // Fits: at most 1024 entries.
-            let bytes = &mut bytes[..((len - first).min(1024) * ENTRY_LEN) as usize];
+            let bytes = &mut bytes[..(len.saturating_sub(first).min(1024) * ENTRY_LEN) as usize];
             self.0
                 .read_exact_at(bytes, HEADER_LEN + first * ENTRY_LEN)?;
             for (chunk, entry) in (first..).zip(bytes.chunks_exact(ENTRY_LEN as usize)) {
@@ -99,6 +110,7 @@ impl StateFile {
                     present.push(chunk);
                 }
             }
+            first += 1024;
         }
         Ok(present)
     }

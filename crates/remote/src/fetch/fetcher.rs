@@ -24,6 +24,9 @@ use tokio::sync::{Notify, OnceCell};
 /// Number of times that bytes which do not match the root hash are fetched.
 const VERIFY_ATTEMPTS: u32 = 3;
 
+/// Number of chunks of a profile that are looked at: 16 GiB. A profile names ranges of an image whose size the server states.
+const PREFETCH_MAX: usize = 1 << 17;
+
 /// Number of requests for each late one that is repeated: at most 5 % are.
 const REQUESTS_PER_HEDGE: u64 = 20;
 
@@ -137,7 +140,7 @@ impl Fetcher {
     /// Asks for chunks in their order, after what readers want.
     pub(crate) fn prefetch(self: &Arc<Self>, chunks: impl Iterator<Item = Range<u64>>) {
         let mut queue = self.queue();
-        for chunk in chunks.flatten() {
+        for chunk in chunks.flatten().take(PREFETCH_MAX) {
             let is_wanted = chunk < self.cache.len()
                 && !queue.slots.contains_key(&chunk)
                 && !self.cache.is_present(chunk);

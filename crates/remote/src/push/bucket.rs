@@ -12,6 +12,7 @@ use crate::error::{Error, Kind, Result};
 use crate::registry::hex;
 use crate::retry::Failure;
 use object_store::multipart::{MultipartStore, PartId};
+use object_store::path::Path as Key;
 use object_store::{
     Attribute, Attributes, GetOptions, ObjectStore, ObjectStoreExt, PutMultipartOptions,
     PutOptions, PutPayload,
@@ -35,6 +36,9 @@ const CONNECTIONS: usize = 4;
 
 /// Time for the request of one part.
 const PART_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Longest name of an object. Unit: bytes.
+const NAME_MAX: u64 = 1024;
 
 /// Metadata of an object with its digest.
 const DIGEST: &str = "tuff-digest";
@@ -65,9 +69,12 @@ pub(crate) async fn push(
             blob,
             watch,
         };
-        let was_present = upload.is_present().await?;
+        let was_present = upload.is_present().await? || upload.copy_from_elsewhere().await;
         if !was_present {
             upload.send(options.records.as_deref()).await?;
+        }
+        if !blob.is_device {
+            upload.note_content().await?;
         }
         pushed.push(blob.pushed(was_present));
         last = Some((upload, blob));
@@ -131,12 +138,17 @@ impl Upload<'_> {
 
     /// Returns true if the bucket has the same image under the key.
     async fn is_present(&self) -> Result<bool> {
+        self.has_content(&self.object.key).await
+    }
+
+    /// Returns true if the object under a key has the size of the image, and states its digest.
+    async fn has_content(&self, key: &Key) -> Result<bool> {
         let options = GetOptions {
             head: true,
             ..GetOptions::default()
         };
         let object = &self.object;
-        match object.store.get_opts(&object.key, options).await {
+        match object.store.get_opts(key, options).await {
             Ok(found) => {
                 let digest = found.attributes.get(&Attribute::Metadata(DIGEST.into()));
                 let is_same = digest.is_some_and(|value| value.as_ref() == self.blob.digest);
@@ -147,10 +159,75 @@ impl Upload<'_> {
         }
     }
 
+    /// Key of an object in the same directory.
+    fn key_beside(&self, name: &str) -> Key {
+        Key::from(beside(self.object.key.as_ref(), name))
+    }
+
+    /// Copies the image within the bucket if it is there under another key: that of a device, or the one that an earlier upload
+    /// has noted. Returns false if it is not, or if the copy fails.
+    ///
+    /// The object must state the digest, and have the hash tree of the image. One without a hash tree is not copied.
+    async fn copy_from_elsewhere(&self) -> bool {
+        let object = &self.object;
+        let device = self.key_beside(&device_list::name(&self.blob.digest));
+        for from in [Some(device), self.noted_key().await].into_iter().flatten() {
+            let is_same = from != object.key
+                && self.has_content(&from).await.unwrap_or(false)
+                && self.has_tree(&from).await.unwrap_or(false);
+            if is_same && object.store.copy(&from, &object.key).await.is_ok() {
+                // The copy states what the object stated when it was copied.
+                return self.is_present().await.unwrap_or(false);
+            }
+        }
+        false
+    }
+
+    /// Key of the object that an earlier upload of the same content has noted.
+    async fn noted_key(&self) -> Option<Key> {
+        let note = self.key_beside(&device_list::note_name(&self.blob.digest));
+        let store = &self.object.store;
+        let name = store.get_range(&note, 0..NAME_MAX).await.ok()?;
+        let name = std::str::from_utf8(&name).ok()?.trim();
+        let is_name = !name.is_empty() && !name.contains('/') && !name.starts_with('.');
+        is_name.then(|| self.key_beside(name))
+    }
+
+    /// Notes the name of the image under its digest, for uploads of the same content under another key.
+    async fn note_content(&self) -> Result<()> {
+        let object = &self.object;
+        let name = object.key.filename().unwrap_or_default();
+        let note = self.key_beside(&device_list::note_name(&self.blob.digest));
+        let put = object
+            .store
+            .put(&note, format!("{name}\n").into_bytes().into())
+            .await;
+        put.map(drop).map_err(|e| self.failed(e))
+    }
+
+    /// Returns true if the object under a key has the same hash tree. A reader compares all else with it.
+    async fn has_tree(&self, key: &Key) -> Result<bool> {
+        let Some(tree) = &self.blob.tree else {
+            return Ok(false);
+        };
+        let mut at = tree.offset;
+        while at < self.blob.size {
+            let len = PART.min(self.blob.size - at);
+            let here = read(Arc::clone(&self.blob.store), at, len).await;
+            let here = here.map_err(|what| self.watch.error(Kind::Unavailable, what))?;
+            let there = self.object.store.get_range(key, at..at + len).await;
+            if bytes::Bytes::from(here) != there.map_err(|e| self.failed(e))? {
+                return Ok(false);
+            }
+            at += len;
+        }
+        Ok(true)
+    }
+
     /// Stores a small object whose key is that of the image with a suffix.
     async fn beside(&self, suffix: &str, bytes: Vec<u8>) -> Result<()> {
         let object = &self.object;
-        let key = object_store::path::Path::from(format!("{}{suffix}", object.key));
+        let key = Key::from(format!("{}{suffix}", object.key));
         let put = object.store.put(&key, bytes.into()).await;
         put.map(drop).map_err(|e| self.failed(e))
     }

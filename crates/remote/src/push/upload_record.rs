@@ -5,10 +5,10 @@
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use tuff_store::PrivateDir;
 
 /// Longest record that is read: about 100 bytes for each of 10,000 parts. Unit: bytes.
 const LEN_MAX: u64 = 8 << 20;
@@ -16,8 +16,8 @@ const LEN_MAX: u64 = 8 << 20;
 /// Record of one upload. Failures of the disk make it shorter: what it lacks is sent again.
 #[derive(Default)]
 pub(crate) struct UploadRecord {
-    /// Locked file. `None` if nothing is recorded.
-    file: Option<(File, PathBuf)>,
+    /// Locked file with its directory and name. `None` if nothing is recorded.
+    file: Option<(File, PrivateDir, String)>,
     /// Id of the upload.
     pub(crate) upload: Option<String>,
     /// Ids of the parts that the bucket has, by their numbers.
@@ -26,16 +26,12 @@ pub(crate) struct UploadRecord {
 
 impl UploadRecord {
     /// Opens the record `name` in a directory, which is created if it does not exist. Nothing is recorded while another
-    /// process uploads the same.
+    /// process uploads the same, or if others can change the directory or the file.
     pub(crate) fn open(dir: &Path, name: &str) -> Self {
         let mut record = Self::default();
-        let path = dir.join(name);
-        let mut builder = DirBuilder::new();
-        let made = builder.recursive(true).mode(0o700).create(dir);
-        let mut options = OpenOptions::new();
-        options.read(true).append(true).create(true).mode(0o600);
-        let opened = made.and_then(|()| options.open(&path));
-        let Some(file) = opened.ok().filter(|file| file.try_lock().is_ok()) else {
+        let opened = PrivateDir::open(dir).and_then(|dir| Ok((dir.file(name)?, dir)));
+        let opened = opened.ok().filter(|(file, _)| file.try_lock().is_ok());
+        let Some((mut file, dir)) = opened else {
             return record;
         };
         let mut text = String::new();
@@ -43,7 +39,9 @@ impl UploadRecord {
         if (&file).take(LEN_MAX).read_to_string(&mut text).is_ok() {
             record.parse(&text);
         }
-        record.file = Some((file, path));
+        if file.seek(SeekFrom::End(0)).is_ok() {
+            record.file = Some((file, dir, name.to_owned()));
+        }
         record
     }
 
@@ -61,7 +59,7 @@ impl UploadRecord {
     }
 
     fn write(&self, line: &Value) {
-        if let Some((file, _)) = &self.file {
+        if let Some((file, ..)) = &self.file {
             // Without the line, the part is sent again.
             let _ = writeln!(&mut &*file, "{line}");
         }
@@ -87,9 +85,9 @@ impl UploadRecord {
 
     /// Removes the record of an upload that is complete.
     pub(crate) fn remove(self) {
-        if let Some((_, path)) = self.file {
+        if let Some((_, dir, name)) = self.file {
             // A record that stays is found to be out of date.
-            let _ = fs::remove_file(path);
+            let _ = dir.remove(&name);
         }
     }
 }
@@ -97,6 +95,7 @@ impl UploadRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::{self, OpenOptions};
 
     #[test]
     fn a_record_survives_its_process_and_a_line_that_is_cut_off() {
@@ -118,6 +117,14 @@ mod tests {
         assert_eq!(record.parts, BTreeMap::from([(2, "\"etag\"".to_owned())]));
         record.remove();
         assert!(!dir.join("r").exists());
+        // A planted link is neither read nor written.
+        let victim = dir.join("victim");
+        fs::write(&victim, "{\"upload\":\"planted\"}\n").unwrap();
+        std::os::unix::fs::symlink(&victim, dir.join("r")).unwrap();
+        let mut record = UploadRecord::open(&dir, "r");
+        assert!(!record.is_kept() && record.upload.is_none());
+        record.begin("mine");
+        assert_eq!(fs::read_to_string(&victim).unwrap().lines().count(), 1);
         fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -3,6 +3,7 @@
 use super::credential_helper;
 use crate::client::{Client, Content, Denial, Redirects, Request, basic};
 use crate::error::{Error, Kind};
+use crate::json;
 use crate::location::{Reference, shown};
 use crate::origin;
 use crate::renewal::{Pass, Renewal};
@@ -204,7 +205,7 @@ impl Session {
             return Err(reply.refused(&place).await);
         }
         let body = reply.body(ANSWER_MAX, &place).await?;
-        let object: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let object = json::parse(&body, &place, "answer of the token service").unwrap_or_default();
         // Some services fill one of the fields, some both, some leave one empty.
         let mut tokens = ["token", "access_token"]
             .iter()

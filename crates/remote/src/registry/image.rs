@@ -3,9 +3,13 @@
 use super::media;
 use super::repository::{Manifest, Registry};
 use crate::error::{Kind, Result};
+use crate::json;
 use crate::location::sha256_hex;
 use serde_json::Value;
 use std::fmt::Write as _;
+
+/// Largest number of layers that are opened, devices included. Each takes up to four open files.
+const LAYERS_MAX: usize = 200;
 
 /// Longest configuration of an image. Unit: bytes.
 const CONFIG_MAX: usize = 4 << 20;
@@ -108,6 +112,8 @@ pub(crate) fn images(registry: &Registry, manifest: &Value) -> Result<Vec<Layere
         let what = format!("the manifest holds no EROFS image: {held}");
         return Err(unusable(&what));
     }
+    let count = found.iter().map(|image| image.devices.len() + 1).sum();
+    check_count(registry, count)?;
     match devices.is_empty() {
         true => Ok(found),
         false => Err(unusable(
@@ -141,8 +147,7 @@ pub(crate) async fn layers(registry: &Registry, manifest: &Value) -> Result<Vec<
     let config = registry
         .blob(config.ok_or_else(no_config)?, CONFIG_MAX)
         .await?;
-    let config: Value = serde_json::from_slice(&config)
-        .map_err(|_| unusable("the configuration of the image is not JSON"))?;
+    let config = json::parse(&config, &registry.place, "configuration of the image")?;
     let diff_ids = list(&config["rootfs"]["diff_ids"]);
     let layers = list(&manifest["layers"]);
     let mut found = Vec::new();
@@ -153,7 +158,16 @@ pub(crate) async fn layers(registry: &Registry, manifest: &Value) -> Result<Vec<
         let diff_id = diff_ids.get(at).and_then(Value::as_str);
         let no_id = || unusable("the configuration has no diffID for a layer");
         let diff_id = diff_id.and_then(sha256_hex).ok_or_else(no_id)?;
-        found.push((diff_id.to_owned(), described_layer(registry, layer)?));
+        let layer = described_layer(registry, layer)?;
+        // A layer that is not compressed is its own uncompressed form.
+        if sha256_hex(&layer.digest) != Some(diff_id) {
+            let what = format_args!(
+                "the configuration names a layer sha256:{diff_id}, which is {} in the manifest",
+                layer.digest
+            );
+            return Err(registry.error(Kind::Corrupt, what));
+        }
+        found.push((diff_id.to_owned(), layer));
     }
     if found.is_empty() {
         let held = described(layers, &media_type);
@@ -161,7 +175,19 @@ pub(crate) async fn layers(registry: &Registry, manifest: &Value) -> Result<Vec<
             "the manifest holds no EROFS image: {held}"
         )));
     }
+    check_count(registry, found.len())?;
     Ok(found)
+}
+
+/// Fails for a manifest with more layers than can be open at once.
+fn check_count(registry: &Registry, count: usize) -> Result<()> {
+    if count <= LAYERS_MAX {
+        return Ok(());
+    }
+    let what = format_args!(
+        "the manifest holds {count} EROFS layers, and at most {LAYERS_MAX} can be opened"
+    );
+    Err(registry.error(Kind::Limit, what))
 }
 
 fn list(value: &Value) -> &[Value] {

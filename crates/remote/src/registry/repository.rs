@@ -5,6 +5,7 @@ use super::digest::digest;
 use super::media;
 use crate::client::{Client, Content, Denial, RENEWALS_MAX, Redirects, Reply, Request};
 use crate::error::{Error, Kind, Result};
+use crate::json;
 use crate::location::{Reference, sha256_hex};
 use crate::retry::{Failure, RetryPolicy};
 use reqwest::header::{ACCEPT, HeaderName};
@@ -191,8 +192,7 @@ impl Registry {
         let Some(bytes) = self.bytes(&call, MANIFEST_MAX, wanted, "manifest").await? else {
             return Ok(None);
         };
-        let object = serde_json::from_slice(&bytes)
-            .map_err(|_| self.error(Kind::Unsupported, "the manifest is not JSON"))?;
+        let object = json::parse(&bytes, &self.place, "manifest")?;
         Ok(Some(Manifest {
             digest: digest(&bytes),
             object,

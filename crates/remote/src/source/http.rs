@@ -29,6 +29,9 @@ pub(crate) struct Target {
 
 /// Where an object is, which may need credentials that expire.
 pub(crate) trait Address: Send + Sync {
+    /// All that selects the object and stays the same from one request to the next. It may hold secrets.
+    fn origin(&self) -> String;
+
     /// Target of the next request.
     fn target(&self) -> Later<'_, Result<Target, Failure>>;
 
@@ -54,6 +57,8 @@ pub(crate) trait Address: Send + Sync {
 /// Address that needs no more than its URL.
 pub(crate) struct Plain {
     url: Url,
+    /// Name that the server may give other content to.
+    user: String,
     authorization: Option<String>,
 }
 
@@ -69,12 +74,17 @@ impl Plain {
         let given = !url.username().is_empty() || !password.is_empty();
         Self {
             authorization: given.then(|| basic(&decoded(url.username()), &decoded(password))),
+            user: decoded(url.username()),
             url: plain,
         }
     }
 }
 
 impl Address for Plain {
+    fn origin(&self) -> String {
+        format!("{} {}", self.url, self.user)
+    }
+
     fn target(&self) -> Later<'_, Result<Target, Failure>> {
         Box::pin(async {
             Ok(Target {
@@ -138,10 +148,9 @@ impl HttpObject {
         has_root: bool,
         retry: RetryPolicy,
     ) -> Result<(Self, Vec<u8>)> {
-        let name = place.clone();
         let identity = Identity {
             validator: String::new(),
-            name,
+            origin: address.origin(),
             size: 0,
         };
         let mut object = Self::pinned((client, address), identity, place, retry);
@@ -382,7 +391,7 @@ impl HttpObject {
             if size.is_some_and(|size| size != pinned.size) {
                 return Err(changed("it has another size"));
             }
-            let is_digest = pinned.name.is_empty();
+            let is_digest = pinned.is_digest();
             if !is_digest && validator.as_ref().is_some_and(|v| *v != pinned.validator) {
                 return Err(changed("it has another ETag or time of modification"));
             }

@@ -61,6 +61,13 @@ pub(crate) async fn open(
     })
 }
 
+/// Origin of the object at an HTTP URL.
+#[cfg(test)]
+pub(crate) fn of_url(url: &str) -> String {
+    let url = reqwest::Url::parse(url).unwrap();
+    http::Address::origin(&http::Plain::new(&url))
+}
+
 fn of_layer(layer: oci::Layer, place: String, retry: RetryPolicy) -> Opened {
     let object = http::HttpObject::pinned(layer.blob, layer.identity, place, retry);
     Opened {

@@ -1,6 +1,7 @@
 //! Objects that are read in ranges, and their pinned identity.
 
 use crate::error::Result;
+use crate::location::sha256_hex;
 use std::ops::Range;
 use std::pin::Pin;
 use std::time::Duration;
@@ -13,10 +14,18 @@ pub(crate) type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub(crate) struct Identity {
     /// Validator: a digest, an ETag or a time of modification, with its kind.
     pub(crate) validator: String,
-    /// Name that the validator belongs to. Empty for a digest, which needs none.
-    pub(crate) name: String,
+    /// Place that the validator belongs to, with all that selects its content: scheme, host, port, user, path and query, or
+    /// the repository. Never shown, because a query may hold a signature.
+    pub(crate) origin: String,
     /// Size of the object. Unit: bytes.
     pub(crate) size: u64,
+}
+
+impl Identity {
+    /// True if the validator is the SHA-256 digest of the whole object.
+    pub(crate) fn is_digest(&self) -> bool {
+        sha256_hex(&self.validator).is_some()
+    }
 }
 
 /// Ranges of one immutable object.

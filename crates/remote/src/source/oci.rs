@@ -57,12 +57,12 @@ pub(crate) fn known(
 fn open(registry: Registry, layer: registry::Layer) -> Result<Layer> {
     let blob = Blob::new(&registry, &layer.digest)?;
     Ok(Layer {
-        blob: (registry.client, Box::new(blob)),
         identity: Identity {
             validator: layer.digest,
-            name: String::new(),
+            origin: blob.origin(),
             size: layer.size,
         },
+        blob: (registry.client, Box::new(blob)),
         root_hash: layer.root_hash,
         index: layer.index,
     })
@@ -88,7 +88,7 @@ pub(crate) fn blob(registry: &Registry, digest: &str, size: u64) -> Result<impl 
     let address: Box<dyn Address> = Box::new(Blob::new(registry, digest)?);
     let identity = Identity {
         validator: digest.to_owned(),
-        name: String::new(),
+        origin: address.origin(),
         size,
     };
     let client = (Arc::clone(&registry.client), address);
@@ -97,6 +97,10 @@ pub(crate) fn blob(registry: &Registry, digest: &str, size: u64) -> Result<impl 
 }
 
 impl Address for Blob {
+    fn origin(&self) -> String {
+        self.url.to_string()
+    }
+
     fn target(&self) -> Later<'_, Result<Target, Failure>> {
         Box::pin(async {
             let (authorization, pass) = self.session.authorization().await?.unzip();

@@ -20,6 +20,8 @@ pub(crate) struct Object {
     bucket: String,
     key: String,
     place: String,
+    /// Identity of the object: its endpoint, bucket and key.
+    origin: String,
     /// URL of the object, if requests are not signed.
     public: Option<Url>,
     /// Settings of the first use, which were read with the URL.
@@ -52,6 +54,7 @@ impl Object {
             bucket: bucket.to_owned(),
             key: key.to_owned(),
             place: place.to_owned(),
+            origin: format!("s3 {} {}", first.endpoint, first.key),
             public: first.public.clone(),
             first: Mutex::new(Some(first)),
             renewal: Renewal::new(),
@@ -106,6 +109,10 @@ fn read(bucket: &str, key: &str, place: &str) -> Result<BucketObject> {
 }
 
 impl Address for Object {
+    fn origin(&self) -> String {
+        self.origin.clone()
+    }
+
     fn target(&self) -> Later<'_, Result<Target, Failure>> {
         Box::pin(async {
             match &self.public {

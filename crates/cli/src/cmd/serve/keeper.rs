@@ -2,11 +2,13 @@
 
 use super::layer::Layer;
 use super::layer_store::LayerStore;
+use std::fmt::Display;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tuff_fuse::Log;
-use tuff_remote::RemoteStore;
+use tuff_remote::{Kind, RemoteStore};
 
 /// Longest time between two looks for layers that are complete.
 const LOOK: Duration = Duration::from_secs(1);
@@ -116,8 +118,24 @@ impl Keeper {
         if !has_room.map_err(|e| e.to_string())? {
             return Err("there is no room; make the store larger with --store-max SIZE".to_owned());
         }
-        let file = source.complete_file().map_err(|e| e.to_string())?;
-        let added = self.store.add(layer, file.file());
-        added.map(|()| true).map_err(|e| e.to_string())
+        let file = match source.complete_file() {
+            Ok(file) => file,
+            Err(e) if e.kind() == Kind::Corrupt => return Ok(self.withdrawn(layer, &e)),
+            Err(e) => return Err(e.to_string()),
+        };
+        match self.store.add(layer, file.file()) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::InvalidData => Ok(self.withdrawn(layer, &e)),
+            Err(e) => Err(e.to_string()),
+        }
+    }
+
+    /// Ends the reads of a layer whose content is not that of its name. Returns true: there is no more to do for it.
+    fn withdrawn(&self, layer: &Layer, why: &dyn Display) -> bool {
+        layer.withdraw();
+        let id = &layer.diff_id;
+        self.log
+            .line(format_args!("{layer}: not served as {id}: {why}"));
+        true
     }
 }

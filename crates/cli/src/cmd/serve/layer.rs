@@ -1,11 +1,19 @@
 //! Layer that is read from its source, or from the plain file once that is complete.
+//!
+//! A layer is named by its digest, and engines use it for every image that names it. Parts of an incomplete layer are given
+//! out only if a hash tree or chunk index of its manifest verifies them. A layer without one is read when all of it is there
+//! and has the digest.
 
+use super::layer_digest::{WRONG_DIGEST, digest};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
-use tuff_remote::{Error, Location, Options, RemoteStore};
+use std::time::{Duration, Instant};
+use tuff_remote::{CompleteFile, Error, Location, Options, RemoteStore};
 use tuff_store::{FileStore, ReadAt};
+
+/// Longest time between two looks at whether a layer is complete.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Layer of a remote image. Its source is opened by the first read.
 pub(super) struct Layer {
@@ -18,6 +26,15 @@ pub(super) struct Layer {
     location: Location,
     options: Options,
     state: Mutex<State>,
+    /// Whole layer in the cache, which was compared with its name. Locked while it is fetched and compared.
+    whole: Mutex<Option<Whole>>,
+}
+
+/// Whole layer, open for reading.
+struct Whole {
+    file: Arc<FileStore>,
+    /// Protection against eviction.
+    _held: CompleteFile,
 }
 
 #[derive(Default)]
@@ -27,6 +44,8 @@ struct State {
     failure: Option<(Instant, Error)>,
     /// True if the layer was read.
     was_read: bool,
+    /// True if the content was found to be another one than the name says. It is not read again.
+    is_wrong: bool,
 }
 
 /// Source of the bytes of a layer.
@@ -53,6 +72,7 @@ impl Layer {
             location,
             options,
             state: Mutex::default(),
+            whole: Mutex::default(),
         }
     }
 
@@ -107,11 +127,61 @@ impl Layer {
         self.state().source = Source::Closed;
     }
 
-    fn source(&self) -> Source {
+    /// Lets every read fail: the source has other content than the name says.
+    pub(super) fn withdraw(&self) {
+        self.state().is_wrong = true;
+    }
+
+    fn source(&self) -> io::Result<Source> {
         let mut state = self.state();
         state.was_read = true;
-        state.source.clone()
+        match state.is_wrong {
+            true => Err(wrong()),
+            false => Ok(state.source.clone()),
+        }
     }
+
+    /// Reads from the source, or from the whole layer if the source cannot verify its parts.
+    fn read_from_source(
+        &self,
+        source: &Arc<RemoteStore>,
+        buf: &mut [u8],
+        offset: u64,
+    ) -> io::Result<usize> {
+        match source.verifies_parts() {
+            true => source.read_at(buf, offset),
+            false => self.whole(source)?.read_at(buf, offset),
+        }
+    }
+
+    /// Fetches the whole layer and compares it with its name, unless that has been done.
+    fn whole(&self, source: &Arc<RemoteStore>) -> io::Result<Arc<FileStore>> {
+        let mut whole = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(whole) = &*whole {
+            return Ok(Arc::clone(&whole.file));
+        }
+        // Those that waited for a comparison share its result.
+        self.source()?;
+        source.fill(None);
+        while !source.wait_complete(LOOK) {
+            if let Some(e) = source.failure() {
+                return Err(e.into());
+            }
+        }
+        let held = source.complete_file()?;
+        if digest(held.file(), &|_| {})? != self.diff_id {
+            self.withdraw();
+            return Err(wrong());
+        }
+        let file = Arc::new(FileStore::new(held.file().try_clone()?)?);
+        let shared = Arc::clone(&file);
+        *whole = Some(Whole { file, _held: held });
+        Ok(shared)
+    }
+}
+
+fn wrong() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, WRONG_DIGEST)
 }
 
 impl fmt::Display for Layer {
@@ -122,10 +192,10 @@ impl fmt::Display for Layer {
 
 impl ReadAt for Layer {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        match self.source() {
+        match self.source()? {
             Source::File(file) => file.read_at(buf, offset),
-            Source::Remote(store) => store.read_at(buf, offset),
-            Source::Closed => self.open()?.read_at(buf, offset),
+            Source::Remote(store) => self.read_from_source(&store, buf, offset),
+            Source::Closed => self.read_from_source(&self.open()?, buf, offset),
         }
     }
 

@@ -7,12 +7,14 @@
 
 mod keeper;
 mod layer;
+mod layer_digest;
 mod layer_store;
 mod sources;
 
 use crate::allocator;
 use crate::cmd::mount::background::{self, Role};
 use crate::cmd::mount::lifetime::{Lifetime, Signals, serve_metrics};
+use crate::progress::{Meter, Show};
 use crate::remote::RemoteArgs;
 use crate::units::parse_size;
 use keeper::Keeper;
@@ -25,7 +27,7 @@ use std::sync::Arc;
 use tuff_erofs::{Error, Result};
 use tuff_fuse::mountpoint::{self, MountOptions};
 use tuff_fuse::transport::Transport;
-use tuff_fuse::{CpuLatencyMode, Handler, Session, SessionOptions};
+use tuff_fuse::{CpuLatencyMode, Handler, Log, Session, SessionOptions};
 use tuff_mount::ExportFs;
 use tuff_mount::export::{BadName, THREADS};
 use tuff_store::{MemStore, ReadAt};
@@ -34,7 +36,7 @@ use tuff_store::{MemStore, ReadAt};
 ///
 /// Two directories show every layer as sha256/XX/DIFFID.erofs, the layout of containerd's layer_content_caches: STORE the
 /// complete layers as plain files, INTO all layers through FUSE. What is read is fetched first, and the rest in the
-/// background. A background process serves until INTO is unmounted (tuff umount) or on SIGTERM or SIGINT.
+/// background. A layer gets into STORE when its content has the digest that is its name. A background process serves until INTO is unmounted (tuff umount) or on SIGTERM or SIGINT.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Image in a registry (oci://), whose EROFS layers are served, or a layer by a URL that ends in DIFFID.erofs
@@ -81,7 +83,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     allocator::share_heap();
     let log = background::log(args.log.as_deref(), in_background)?;
     let layers = sources::layers(&args.urls, &args.remote)?;
-    let layers: Vec<Arc<Layer>> = layers.into_iter().map(Arc::new).collect();
     let absolute = |dir: &PathBuf| {
         std::path::absolute(dir).map_err(|e| Error::io(dir.display(), "cannot find", e))
     };
@@ -90,6 +91,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         absolute(&args.into)?,
         args.store_max,
     )?;
+    verify(&store, &layers, &log)?;
+    let layers: Vec<Arc<Layer>> = layers.into_iter().map(Arc::new).collect();
     for layer in &layers {
         store.adopt(layer)?;
     }
@@ -114,6 +117,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     life.beside(move || keeper.run())?;
     life.wait(None, in_background)
+}
+
+/// Compares the files of the store with their names. Later runs skip those that have not changed.
+fn verify(store: &LayerStore, layers: &[Layer], log: &Log) -> Result<()> {
+    let meter = Meter::start("check", Show::Auto);
+    let report = |line: &str| meter.suspend(|| log.line(format_args!("{line}")));
+    let progress = |done, total| meter.counter().set("check", done, total);
+    store.verify(layers, &report, &progress)
 }
 
 /// Files of the export: each layer, and a description of its hash tree.

@@ -1,6 +1,7 @@
 //! Layers that URLs name.
 
 use super::layer::Layer;
+use super::layer_store::is_digest;
 use crate::remote::{self, RemoteArgs};
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -44,8 +45,7 @@ fn of_image(location: &Location, options: &Options) -> Result<Vec<Layer>> {
 fn of_object(location: Location, options: &Options) -> Result<Layer> {
     let name = location.file_name().unwrap_or_default();
     let diff_id = name.strip_suffix(".erofs").unwrap_or(name);
-    let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-    if diff_id.len() != 64 || !diff_id.bytes().all(is_hex) {
+    if !is_digest(diff_id) {
         return Err(Error::usage(format_args!(
             "{location}: the name of a layer is its diffID, 64 hexadecimal digits, and '.erofs'"
         )));

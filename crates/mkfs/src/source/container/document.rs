@@ -23,6 +23,16 @@ pub(super) fn broken(place: &str, what: &str) -> Error {
     Error::from(SourceError::corrupt(what).in_source(place))
 }
 
+/// Largest number of values in a document. An image of 200 layers has some thousand.
+const VALUES_MAX: usize = 60_000;
+
+/// Parses a document. A value takes up to some hundred bytes of memory for two bytes of text, so their number is bounded.
 pub(super) fn parse(place: &str, text: &[u8]) -> Result<Value> {
+    // Each value but the first follows one of these bytes. Those in strings count as well, which changes nothing.
+    let starts = text.iter().filter(|byte| b",:[{".contains(byte)).count();
+    if starts > VALUES_MAX {
+        let what = format_args!("the document has {starts} values, more than {VALUES_MAX}");
+        return Err(Error::limit(place, what));
+    }
     serde_json::from_slice(text).map_err(|e| broken(place, &e.to_string()))
 }

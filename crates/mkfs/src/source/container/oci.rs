@@ -66,7 +66,9 @@ impl OciLayout<'_> {
             let mut layers = layers.collect::<Result<Vec<Blob>>>()?;
             let config = self.config(place, &document)?;
             if let Some(config) = &config {
-                add_diff_ids(config, &mut layers)?;
+                let media = document.get("config").and_then(|c| c.get("mediaType"));
+                let is_image = media.and_then(Value::as_str).is_none_or(is_image_config);
+                add_diff_ids(config, is_image, &mut layers)?;
             }
             let bytes = config.map(|config| config.document());
             return Ok((layers, bytes.transpose()?));
@@ -169,26 +171,42 @@ impl OciLayout<'_> {
     /// Blob that a descriptor in the document at `place` names.
     fn blob(&self, place: &str, entry: &Value) -> Result<Blob> {
         let hex = digest(place, entry.get("digest"))?;
+        let size = entry.get("size").and_then(Value::as_u64);
+        let no_size = || broken(place, &format!("sha256:{hex} has no size in bytes"));
         Ok(Blob {
             member: self.files.find(&format!("blobs/sha256/{hex}"))?,
             digest: hex.to_owned(),
-            size: entry.get("size").and_then(Value::as_u64),
+            size: Some(size.ok_or_else(no_size)?),
             unpacked: false,
             diff_id: None,
         })
     }
 }
 
-/// Adds to layers the digests of their plain tars from the config. Configs of other types have none.
-fn add_diff_ids(config: &Member, layers: &mut [Blob]) -> Result<()> {
+/// Returns true for the media type of the config of an image, which states the digests of its layers. Artifacts have
+/// configs of other types.
+fn is_image_config(media: &str) -> bool {
+    matches!(
+        media,
+        "application/vnd.oci.image.config.v1+json"
+            | "application/vnd.docker.container.image.v1+json"
+    )
+}
+
+/// Adds to layers the digests of their plain tars from the config. That of an image must have them.
+fn add_diff_ids(config: &Member, is_image: bool, layers: &mut [Blob]) -> Result<()> {
     let name = &config.name;
-    let Ok(config) = serde_json::from_slice::<Value>(&config.document()?) else {
-        return Ok(());
+    let text = config.document()?;
+    let config = match parse(name, &text) {
+        Err(_) if !is_image => return Ok(()),
+        config => config?,
     };
-    let Some(ids) = config.get("rootfs").and_then(|r| r.get("diff_ids")) else {
-        return Ok(());
+    let ids = config.get("rootfs").and_then(|r| r.get("diff_ids"));
+    let ids = match ids {
+        None if !is_image => return Ok(()),
+        ids => ids.and_then(Value::as_array),
     };
-    let ids = ids.as_array().map_or(&[][..], Vec::as_slice);
+    let ids = ids.ok_or_else(|| broken(name, "no digests of layers (rootfs.diff_ids)"))?;
     if ids.len() != layers.len() {
         let what = format!("{} layers, with {} digests", layers.len(), ids.len());
         return Err(broken(name, &what));

@@ -1,0 +1,77 @@
+//! Comparison of layers with their names and with the descriptions of their hash trees.
+
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use tuff_erofs::verity::Verified;
+use tuff_store::{FileStore, ReadAt};
+
+/// Sentence about a layer whose content is not that of its name.
+pub(super) const WRONG_DIGEST: &str = "its content does not have the digest that is its name";
+
+/// Length of the parts in which a layer is read. Unit: bytes.
+const PART: usize = 1 << 20;
+
+fn hex(hash: Sha256) -> String {
+    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Reads a file from its start and calls `part` with each part and its position.
+fn parts(file: &File, mut part: impl FnMut(&[u8], u64) -> io::Result<()>) -> io::Result<u64> {
+    let mut bytes = vec![0; PART];
+    let mut at = 0;
+    loop {
+        match file.read_at(&mut bytes, at) {
+            Ok(0) => return Ok(at),
+            Ok(n) => {
+                part(&bytes[..n], at)?;
+                at += n as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// SHA-256 of a file in hexadecimal digits. Calls `progress` with the number of bytes that were read.
+pub(super) fn digest(file: &File, progress: &dyn Fn(u64)) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    parts(file, |part, at| {
+        hash.update(part);
+        progress(at + part.len() as u64);
+        Ok(())
+    })?;
+    Ok(hex(hash))
+}
+
+/// Copies `len` bytes to an empty file, and returns their SHA-256 in hexadecimal digits.
+pub(super) fn copy_digest(from: &File, len: u64, to: &File) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    let copied = parts(from, |part, at| {
+        hash.update(part);
+        to.write_all_at(part, at)
+    })?;
+    match copied == len {
+        true => Ok(hex(hash)),
+        false => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// True if the description of a hash tree, JSON with its root hash and its position, is that of the tree in a layer.
+pub(super) fn states_tree_of(file: File, description: &str) -> bool {
+    let description: serde_json::Value = serde_json::from_str(description).unwrap_or_default();
+    let root = description["roothash"]
+        .as_str()
+        .map(crate::text::parse_root);
+    let (Some(Ok(root)), Some(offset)) = (root, description["hashoffset"].as_u64()) else {
+        return false;
+    };
+    let Ok(store) = FileStore::new(file) else {
+        return false;
+    };
+    let store: Arc<dyn ReadAt> = Arc::new(store);
+    let tree = Verified::open(Arc::clone(&store), store, offset, root);
+    tree.and_then(|tree| tree.is_top_sound()).unwrap_or(false)
+}
