@@ -69,6 +69,15 @@ fn main() -> std::io::Result<()> {
             }
         }
     }
+    for (name, image) in &images {
+        let (bytes, at) = with_tree(&scratch.join("tree-of"), image)?;
+        let numbers = [at, image.len() as u64].map(u64::to_le_bytes).concat();
+        put("hash_tree", name, &[&numbers[..], &bytes].concat())?;
+        put("gpt", name, &disk(&scratch.join("disk"), &bytes, at)?)?;
+    }
+    for (name, seed) in signatures()? {
+        put("signature", name, &seed)?;
+    }
     // Two concatenated images: equal ones, and different ones.
     for (name, second) in [("same", 0), ("different", 1)] {
         let (mut both, second) = (images[0].1.clone(), images[second].1.clone());
@@ -115,6 +124,56 @@ fn main() -> std::io::Result<()> {
                     ./d/null type=char device=1,3\n./h hardlink=f\n./l type=link link=a\\040b\n";
     put("manifest", "all", manifest.as_bytes())?;
     std::fs::remove_dir_all(scratch)
+}
+
+/// Appends the hash tree of an image. Returns the position of its header, too.
+fn with_tree(file: &Path, image: &[u8]) -> std::io::Result<(Vec<u8>, u64)> {
+    std::fs::write(file, image)?;
+    let options = tuff_mkfs::Verity {
+        block: 4096,
+        parity: None,
+        salt: Vec::new(),
+    };
+    let tree = tuff_mkfs::hash_tree(file, None, &options, true, 1, &Progress::default());
+    let tree = tree.map_err(std::io::Error::other)?;
+    Ok((std::fs::read(file)?, tree.hash_offset))
+}
+
+/// Sealed disk of an image with its tree, whose header is at `at`.
+fn disk(file: &Path, image: &[u8], at: u64) -> std::io::Result<Vec<u8>> {
+    use tuff_disk::discoverable::{Architecture, Role};
+    let source = file.with_extension("source");
+    std::fs::write(&source, image)?;
+    let seal = tuff_disk::Seal {
+        architecture: Architecture::from_name("x86-64").expect("a known name"),
+        role: Role::Root,
+        sector: 512,
+        root: [7; 32],
+        record: None,
+    };
+    let output = tuff_store::Output::create(&Target::Path(file.to_owned()))?;
+    let source = std::fs::File::open(source)?;
+    let (data, tree) = (0..at, at..image.len() as u64);
+    let (_, len) = tuff_disk::seal(&seal, &source, data, tree, &output, &|_| Ok(()))?;
+    output.finish(len, false)?;
+    std::fs::read(file)
+}
+
+/// Certificates with signatures of the root hash of zeros. None without openssl.
+fn signatures() -> std::io::Result<Vec<(&'static str, Vec<u8>)>> {
+    use tuff_testkit::openssl;
+    let dir = tempfile::tempdir()?;
+    if openssl::keys(dir.path()).is_none() {
+        return Ok(Vec::new());
+    }
+    let seeds = ["rsa", "ec"].map(|name| {
+        let certificate = std::fs::read(dir.path().join(format!("{name}.pem"))).unwrap_or_default();
+        let signature = openssl::signer(dir.path(), name).sign(&[0; 32]);
+        let numbers = [certificate.len() as u64, 0].map(u64::to_le_bytes).concat();
+        let seed = [numbers, certificate, signature.unwrap_or_default()].concat();
+        (name, seed)
+    });
+    Ok(seeds.into())
 }
 
 /// Returns an archive of these members: path, mode and data.

@@ -19,6 +19,13 @@ pub fn open(data: &[u8]) -> Option<Image> {
     Image::open(MemStore::new(data), options).ok()
 }
 
+/// Two little-endian numbers at the start of an input, and the rest.
+pub fn numbers(data: &[u8]) -> Option<([u64; 2], &[u8])> {
+    let (first, data) = data.split_first_chunk()?;
+    let (second, data) = data.split_first_chunk()?;
+    Some(([*first, *second].map(u64::from_le_bytes), data))
+}
+
 /// Walks the tree and reads at most 200 inodes and the first megabyte of each.
 pub fn walk(image: &Image) {
     let Ok(root) = image.root() else { return };

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_disk::Disk;
 use tuff_erofs::read::{Image, OpenOptions};
-use tuff_erofs::verity::{self, Root, Verified};
+use tuff_erofs::verity::{self, Extent, HashTree, Root, TreePlace, Verified, WithTree};
 use tuff_erofs::{Error, Result};
 use tuff_store::{FileStore, ReadAt, Window};
 
@@ -51,6 +51,9 @@ pub(crate) struct OpenArgs {
     /// Callback for blocks repaired from parity.
     #[arg(skip)]
     pub(crate) on_mend: Option<OnMend>,
+    /// Compares what is read with the hash tree of the image, if it has one, also without a root hash.
+    #[arg(skip)]
+    pub(crate) compares_tree: bool,
     /// Counter of the bytes that are read.
     #[arg(skip)]
     pub(crate) counter: Option<Arc<Counter>>,
@@ -71,6 +74,16 @@ impl ImageArgs {
     /// Opens the image with its devices.
     pub(crate) fn open(&self) -> Result<Image> {
         self.open.open(&self.image)
+    }
+
+    /// Opens the image with its devices, for verbs that give out its content: damage is an error if the image has a hash
+    /// tree.
+    pub(crate) fn open_compared(&self) -> Result<Image> {
+        let open = OpenArgs {
+            compares_tree: true,
+            ..self.open.clone()
+        };
+        open.open(&self.image)
     }
 
     /// Files that the image is read from, which no output may replace.
@@ -268,7 +281,8 @@ impl OpenArgs {
             ..OpenOptions::default()
         };
         let store = match self.verity {
-            Some(root) if !is_verified => Arc::new(self.verified(store, root, &shown)?),
+            Some(_) if !is_verified => Arc::new(self.verified(store, self.verity, &shown)?),
+            None if self.compares_tree && !remote::is_remote(path) => self.compared(store, path)?,
             _ => store,
         };
         let store = self.counted(store);
@@ -279,6 +293,15 @@ impl OpenArgs {
         })
     }
 
+    /// Compares what is read with the hash tree of the image, if it has one.
+    fn compared(&self, store: Arc<dyn ReadAt>, path: &Path) -> Result<Arc<dyn ReadAt>> {
+        let Some(tree) = self.tree_if_any(&store, path)? else {
+            return Ok(store);
+        };
+        let verified = tree.open(Arc::clone(&store), None)?;
+        Ok(Arc::new(WithTree::new(verified, store)))
+    }
+
     fn counted(&self, store: Arc<dyn ReadAt>) -> Arc<dyn ReadAt> {
         match &self.counter {
             Some(counter) => counter.watch(store),
@@ -286,41 +309,111 @@ impl OpenArgs {
         }
     }
 
-    /// Wraps a store so that every read is verified.
+    /// Wraps a store so that every read is verified: by the root hash, or the one that the hash tree states.
     pub(crate) fn verified(
         &self,
         store: Arc<dyn ReadAt>,
-        root: Root,
+        root: Option<Root>,
         path: &Path,
     ) -> Result<Verified> {
         if !self.device.is_empty() {
             return Err(devices_not_covered());
         }
-        let (tree, at, place) = self.tree(&store, path)?;
-        let verified = verity::open(store, tree, at, root);
-        let verified = verified.map_err(|e| e.within(place.display()))?;
+        let tree = self.tree(&store, path)?;
+        let verified = tree.open(store, root)?;
         Ok(match self.on_mend.clone() {
             Some(told) => verified.with_repair_callback(move |tree, at| told(tree, at)),
             None => verified,
         })
     }
 
-    /// Locates the hash tree of the image in `store`: its store, byte offset and path.
+    /// Locates the hash tree of the image in `store`.
     pub(crate) fn tree<'a>(
         &'a self,
         store: &Arc<dyn ReadAt>,
         path: &'a Path,
-    ) -> Result<(Arc<dyn ReadAt>, u64, &'a Path)> {
-        if let Some(tree) = &self.verity_tree {
-            return Ok((Arc::new(file(tree)?), 0, tree));
+    ) -> Result<ImageTree<'a>> {
+        if let Some(tree) = self.tree_apart(path)? {
+            return Ok(tree);
         }
-        if let Some(disk) = self.disk(path)? {
+        if self.disk(path)?.is_some() {
             let what = "the disk has no partition with a hash tree";
-            let missing = || Error::usage(format_args!("{}: {what}", path.display()));
-            return Ok((disk.tree_store().ok_or_else(missing)?, 0, path));
+            return Err(Error::usage(format_args!("{}: {what}", path.display())));
         }
         let at = verity::find(store).map_err(|e| e.within(path.display()))?;
-        Ok((Arc::clone(store), at, path))
+        Ok(ImageTree {
+            place: TreePlace::appended(Arc::clone(store), at),
+            extent: Extent::Image,
+            stated: None,
+            path,
+        })
+    }
+
+    /// As [`tree`](Self::tree). `None` for an image without one.
+    pub(crate) fn tree_if_any<'a>(
+        &'a self,
+        store: &Arc<dyn ReadAt>,
+        path: &'a Path,
+    ) -> Result<Option<ImageTree<'a>>> {
+        if let Some(tree) = self.tree_apart(path)? {
+            return Ok(Some(tree));
+        }
+        let place = verity::appended(store).map_err(|e| e.within(path.display()))?;
+        Ok(place.map(|place| ImageTree {
+            place,
+            extent: Extent::Image,
+            stated: None,
+            path,
+        }))
+    }
+
+    /// Hash tree in a file of its own, or in a partition.
+    fn tree_apart<'a>(&'a self, path: &'a Path) -> Result<Option<ImageTree<'a>>> {
+        if let Some(tree) = &self.verity_tree {
+            return Ok(Some(ImageTree {
+                place: TreePlace::separate(Arc::new(file(tree)?), 0),
+                extent: Extent::Image,
+                stated: None,
+                path: tree,
+            }));
+        }
+        let disk = self.disk(path)?;
+        let store = disk.as_ref().and_then(Disk::tree_store);
+        Ok(store.map(|store| ImageTree {
+            place: TreePlace::separate(store, 0),
+            extent: Extent::Store,
+            stated: disk.as_ref().and_then(Disk::root),
+            path,
+        }))
+    }
+}
+
+/// Hash tree of an image.
+pub(crate) struct ImageTree<'a> {
+    place: TreePlace,
+    /// Bytes that it must cover.
+    extent: Extent,
+    /// Root hash that the partition table states.
+    stated: Option<Root>,
+    /// File that holds it.
+    pub(crate) path: &'a Path,
+}
+
+impl ImageTree<'_> {
+    /// The tree of `data` as its header describes it.
+    pub(crate) fn header(&self, data: &Arc<dyn ReadAt>) -> Result<HashTree> {
+        let stated = verity::stated(data, &self.place, self.extent);
+        stated.map_err(|e| e.within(self.path.display()))
+    }
+
+    /// Opens `data` verified by the root hash, or else by the one that comes with the image.
+    pub(crate) fn open(self, data: Arc<dyn ReadAt>, root: Option<Root>) -> Result<Verified> {
+        let verified = verity::open(data, self.place, root.or(self.stated), self.extent);
+        let verified = verified.map_err(|e| e.within(self.path.display()))?;
+        Ok(match root {
+            Some(_) => verified,
+            None => verified.with_stated_root(),
+        })
     }
 }
 

@@ -9,12 +9,14 @@
 use crate::read::{DeviceId, Image, Inode, Location, OpenOptions, Space};
 use crate::walk::Walk;
 use crate::{Error, Remedy, Result};
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use tuff_format::claim::Claim;
 use tuff_store::ReadAt;
 use tuff_verity::{HEADER_LEN, HeaderError};
 
-pub use tuff_verity::{Damage, Header, RepairedBlock, Root, Verified};
+pub use tuff_verity::{Damage, Header, RepairedBlock, Root, TreePlace, Verified};
 
 /// Alignment of the hash tree's header, which follows the image. Unit: bytes.
 pub const HEADER_ALIGN: u64 = 4096;
@@ -167,39 +169,160 @@ fn last_header(store: &dyn ReadAt) -> Result<Option<u64>> {
     Ok(None)
 }
 
-/// Opens `data` verified against a root hash by the tree at `hash_offset` of `tree`.
+/// Part of a store that the data of a hash tree takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// What the superblock and the device table of the image claim.
+    Image,
+    /// All of the store: a partition.
+    Store,
+}
+
+/// Opens `data` verified by a tree, which must cover all of `extent`. Without a root hash, the one that the tree states is
+/// used: that finds damage, and nothing that was changed on purpose.
 ///
 /// # Errors
 ///
-/// `Usage` if there is no tree, `Corrupt` or `Unsupported` for one that cannot be used, and errors from reading it.
+/// * `Usage` if there is no tree, `Corrupt` or `Unsupported` for one that cannot be used.
+/// * `Corrupt` for a tree that does not cover what the image claims.
+/// * Errors from reading the tree.
 pub fn open(
     data: Arc<dyn ReadAt>,
-    tree: Arc<dyn ReadAt>,
-    hash_offset: u64,
-    root: Root,
+    tree: TreePlace,
+    root: Option<Root>,
+    extent: Extent,
 ) -> Result<Verified> {
-    Verified::open(data, tree, hash_offset, root).map_err(|e| refused(hash_offset, e))
+    let at = tree.hash_offset();
+    let size = data.size();
+    let end = tree.data_len_max(size);
+    let claim = |verified: &Verified| {
+        let claim = claim(verified, end)?;
+        Ok(match extent {
+            Extent::Image => claim,
+            Extent::Store => claim.max(size),
+        })
+    };
+    let opened = match root {
+        Some(root) => Verified::open(data, tree, root, claim),
+        None => Verified::open_stated(data, tree, claim),
+    };
+    opened.map_err(|e| refused(at, e))
 }
 
-/// Returns the tree at `hash_offset` of `tree` as its header describes it. The header itself is not verified.
+/// Returns the tree that follows the image in `store`, if there is one.
+///
+/// # Errors
+///
+/// Returns errors from reading the store.
+pub fn appended(store: &Arc<dyn ReadAt>) -> Result<Option<TreePlace>> {
+    let place = |at| format!("byte {at:#x}");
+    let mut read = |at: u64, buf: &mut [u8]| match store.read_exact_at(buf, at) {
+        Err(e) if e.kind() != io::ErrorKind::UnexpectedEof => {
+            Err(Some(Error::read(place(at), buf.len() as u64, e)))
+        }
+        other => other.map_err(|_| None),
+    };
+    let claim = match Claim::read(&mut read) {
+        Ok(Some(claim)) => claim,
+        Ok(None) | Err(None) => return Ok(None),
+        Err(Some(e)) => return Err(e),
+    };
+    for end in [claim.image, claim.with_devices] {
+        let at = end.checked_next_multiple_of(HEADER_ALIGN);
+        let Some(at) = at.filter(|at| at.saturating_add(HEADER_LEN as u64) <= store.size()) else {
+            continue;
+        };
+        match tuff_verity::read_header(&**store, at) {
+            Ok(_) => return Ok(Some(TreePlace::appended(Arc::clone(store), at))),
+            Err(e) if e.kind() == io::ErrorKind::InvalidData => {}
+            Err(e) => return Err(Error::read(place(at), HEADER_LEN as u64, e)),
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the tree that follows an image as its header describes it. `None` without one.
+///
+/// # Errors
+///
+/// Returns errors from reading the image.
+pub fn of_image(image: &Image) -> Result<Option<HashTree>> {
+    let store = image.store();
+    let tree = appended(store)?;
+    let stated = tree.map(|tree| stated(store, &tree, Extent::Image));
+    stated.transpose()
+}
+
+/// Store of an image with its hash tree, in which the image is compared with the tree. What follows the image is as it is.
+pub struct WithTree {
+    verified: Verified,
+    store: Arc<dyn ReadAt>,
+}
+
+impl WithTree {
+    /// Wraps a store whose bytes `verified` verifies.
+    pub fn new(verified: Verified, store: Arc<dyn ReadAt>) -> Self {
+        Self { verified, store }
+    }
+}
+
+impl ReadAt for WithTree {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        match self.verified.size().checked_sub(offset) {
+            Some(left) if left > 0 => {
+                let n = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                self.verified.read_at(&mut buf[..n], offset)
+            }
+            _ => self.store.read_at(buf, offset),
+        }
+    }
+
+    fn size(&self) -> u64 {
+        self.store.size()
+    }
+
+    fn will_need(&self, offset: u64, len: u64) {
+        self.store.will_need(offset, len);
+    }
+
+    fn done_with(&self, offset: u64, len: u64) {
+        self.store.done_with(offset, len);
+    }
+}
+
+/// Number of bytes that the image in a verified store claims. Other data claims everything before `end`.
+fn claim(verified: &Verified, end: u64) -> io::Result<u64> {
+    let mut read = |at: u64, buf: &mut [u8]| verified.read_exact_at(buf, at);
+    match Claim::read(&mut read) {
+        Ok(Some(claim)) => Ok(claim.up_to(end)),
+        Ok(None) => Ok(end),
+        Err(e) => match e.kind() {
+            // The superblock, or what it refers to, is after the bytes with digests.
+            io::ErrorKind::UnexpectedEof => Ok(end),
+            // No image can be opened then. Scans report the damage, and repair it.
+            io::ErrorKind::InvalidData => Ok(end.min(verified.size())),
+            _ => Err(e),
+        },
+    }
+}
+
+/// Returns a tree of `data` as its header describes it, with the root hash that its top gives.
 ///
 /// # Errors
 ///
 /// As [`open`].
-pub fn stated(data: &dyn ReadAt, tree: &dyn ReadAt, hash_offset: u64) -> Result<HashTree> {
-    let read = || {
-        let header = tuff_verity::read_header(tree, hash_offset)?;
-        let parity = tuff_verity::find_roots(&header, hash_offset, tree.size());
-        let end = tuff_verity::tree_end(&header, parity, hash_offset);
-        Ok(HashTree {
-            root: tuff_verity::stated_root(data, tree, hash_offset)?,
-            end: end.unwrap_or_else(|_| tree.size()),
-            header,
-            hash_offset,
-            parity,
-        })
-    };
-    read().map_err(|e| refused(hash_offset, e))
+pub fn stated(data: &Arc<dyn ReadAt>, tree: &TreePlace, extent: Extent) -> Result<HashTree> {
+    let verified = open(Arc::clone(data), tree.clone(), None, extent)?;
+    let (header, parity) = (verified.header().clone(), verified.roots());
+    let hash_offset = tree.hash_offset();
+    let end = tuff_verity::tree_end(&header, parity, hash_offset);
+    Ok(HashTree {
+        root: *verified.root(),
+        end: end.unwrap_or_else(|_| tree.store().size()),
+        header,
+        hash_offset,
+        parity,
+    })
 }
 
 /// Adds parity of `roots` roots, stored after the tree. For stores of which the length does not show whether

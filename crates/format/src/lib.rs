@@ -11,6 +11,7 @@
 extern crate alloc;
 
 pub mod chunk;
+pub mod claim;
 pub mod cluster;
 pub mod config;
 pub mod device;

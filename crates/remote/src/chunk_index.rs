@@ -35,6 +35,11 @@ impl ChunkIndex {
         }
     }
 
+    /// Number of bytes that the index covers: the image with its hash tree.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
     /// Adds the next chunk. Only the last one may be short.
     pub(crate) fn push(&mut self, chunk: &[u8]) {
         debug_assert!(self.size.is_multiple_of(CHUNK) && chunk.len() as u64 <= CHUNK);

@@ -3,14 +3,15 @@
 use crate::cache::{CHUNK, Directory, ImageCache};
 use crate::chunk_index::{self, ChunkIndex};
 use crate::error::{Error, Kind, Result};
+use crate::location::sha256_hex;
 use crate::registry::{IndexPlace, digest};
 use crate::runtime::runtime;
 use crate::source::Object;
-use crate::verifier::{TreePlace, Verifier, cached_tree, header_place, metadata, tree_file_head};
-use std::io::Read;
+use crate::verifier::{TreeRange, Verifier, cached_tree, header_place, metadata, tree_file_head};
+use std::io::{self, Read};
 use std::iter;
 use std::sync::Arc;
-use tuff_store::MemStore;
+use tuff_store::{FileStore, MemStore, ReadAt};
 use tuff_verity::Root;
 
 /// Bytes of the first request: the superblock, and the whole of a small image.
@@ -56,29 +57,41 @@ impl FirstReads<'_> {
         Ok(bytes)
     }
 
-    /// Opens the hash tree, if there is a root hash, or else the chunk index, and stores what was read in the cache.
-    pub(crate) fn run(
-        mut self,
+    /// Verifier in the cache: the hash tree, if there is a root hash, or else the chunk index. `None` without one that is valid.
+    pub(crate) fn known(
+        &self,
         root: Option<Root>,
         directory: &Directory,
         key: &str,
-        cache: &ImageCache,
-    ) -> Result<Option<Arc<Verifier>>> {
-        let size = self.object.identity().size;
-        let index = self.index.take().filter(|_| root.is_none());
-        let known = match (root, &index) {
-            (Some(root), _) => directory
-                .tree(key)
-                .and_then(|file| cached_tree(file, root))
-                .ok()
-                .map(Arc::new),
+    ) -> Option<Arc<Verifier>> {
+        match (root, &self.index) {
+            (Some(root), _) => {
+                // The superblock in the cache states what the tree must cover.
+                let data = FileStore::new(directory.image_file(key).ok()?).ok()?;
+                let tree = directory.tree(key).ok()?;
+                let known = cached_tree(tree, root, Arc::new(data), self.has_digest());
+                known.ok().map(Arc::new)
+            }
             (None, Some(place)) => cached_index(directory, key, place),
             (None, None) => None,
-        };
-        let is_verified = root.is_some() || index.is_some();
-        if cache.is_present(0) && (known.is_some() || !is_verified) {
-            return Ok(known);
         }
+    }
+
+    /// True if the object has a digest, by which all of it can be verified.
+    fn has_digest(&self) -> bool {
+        sha256_hex(&self.object.identity().validator).is_some()
+    }
+
+    /// Reads the first bytes and the metadata, and opens the hash tree, if there is a root hash, or else the chunk index.
+    pub(crate) fn run(
+        mut self,
+        root: Option<Root>,
+        known: Option<Arc<Verifier>>,
+        directory: &Directory,
+        key: &str,
+    ) -> Result<FirstBytes> {
+        let size = self.object.identity().size;
+        let index = self.index.take().filter(|_| root.is_none());
         if self.head.is_empty() {
             self.head = self.read(0, HEAD.min(size))?;
         }
@@ -106,20 +119,10 @@ impl FirstReads<'_> {
             (None, None, Some(place)) => self.chunk_index(&place, directory, key)?,
             (None, None, None) => None,
         };
-        let parts = [(0, &self.head), (from, &tail)];
-        for (at, bytes) in parts.into_iter().filter(|(_, bytes)| !bytes.is_empty()) {
-            if let Some(verifier) = &verifier {
-                let verified = verifier.verify(at, bytes);
-                // Left to the reads, which repeat the request and report what remains.
-                if verified.is_err() {
-                    continue;
-                }
-            }
-            // A full disk does not keep readers from an image.
-            let stored = cache.store(at / CHUNK, bytes);
-            let _ = stored.and_then(|stored| directory.charge(stored, Some(cache)));
-        }
-        Ok(verifier)
+        Ok(FirstBytes {
+            verifier,
+            parts: [(0, self.head), (from, tail)],
+        })
     }
 
     /// Reads the chunk index of a blob, and stores it in the cache. `None` if it has another form than this reader verifies.
@@ -137,9 +140,12 @@ impl FirstReads<'_> {
             ));
         }
         let index = ChunkIndex::decode(&bytes).map_err(corrupt)?;
+        let verifier = index.map(|index| Verifier::index(index, place.start));
+        let verifier = verifier.transpose();
+        let verifier = verifier.map_err(|e| corrupt(&format!("chunk index: {e}")))?;
         // Without the file, the next process reads it again.
         let _ = directory.store_tree(key, [Ok::<_, Error>(bytes)]);
-        Ok(index.map(|index| Arc::new(Verifier::Index(index))))
+        Ok(verifier.map(Arc::new))
     }
 
     /// Reads the hash tree after an image of `end` bytes, and stores it in the cache. `known`: parts of the object that
@@ -154,45 +160,110 @@ impl FirstReads<'_> {
     ) -> Result<Arc<Verifier>> {
         let size = self.object.identity().size;
         let start = header_place(end);
-        let wrong = |what: String| Error::new(Kind::Unsupported, self.place, what);
+        // What a server answers may be right the next time.
+        let wrong = |what: String| Error::new(Kind::Corrupt, self.place, what);
         if start >= size {
             return Err(wrong(
                 "there is a root hash, but no hash tree after the image".to_owned(),
             ));
         }
-        let read = |from: u64, to: u64, is_fresh: bool| -> Result<Vec<u8>> {
-            let known = known.iter().filter(|_| !is_fresh).find_map(|(at, bytes)| {
+        let read = |from: u64, to: u64| -> Result<Vec<u8>> {
+            let known = known.iter().find_map(|(at, bytes)| {
                 // Fits: the bytes are in memory.
                 let skip = from.checked_sub(*at)? as usize;
                 bytes.get(skip..skip + (to - from) as usize)
             });
             known.map_or_else(|| self.read(from, to), |bytes| Ok(bytes.to_vec()))
         };
-        let load = |is_fresh: bool| -> Result<Verifier> {
-            let header = read(start, (start + HEADER_READ).min(size), is_fresh)?;
-            let place = TreePlace::new(&header, start, size).map_err(wrong)?;
-            let parts = || {
-                // Fits: 4 MiB.
-                let starts = (place.start..place.end).step_by(REQUEST_MAX as usize);
-                starts.map(|at| read(at, (at + REQUEST_MAX).min(place.end), is_fresh))
-            };
-            let file = iter::once(Ok(tree_file_head(start))).chain(parts());
-            let verifier = match directory.store_tree(key, file)? {
-                Ok(()) => directory.tree(key).and_then(|file| cached_tree(file, root)),
-                Err(e) if place.end - place.start > TREE_IN_MEMORY_MAX => {
-                    let what = format_args!("cannot keep the hash tree in the cache: {e}");
-                    return Err(Error::new(Kind::Unavailable, self.place, what));
-                }
-                // A full disk does not keep readers from an image. Its tree is in memory then.
-                Err(_) => {
-                    let tree = parts().collect::<Result<Vec<_>>>()?.concat();
-                    Verifier::tree(Arc::new(MemStore::new(tree)), start, root)
-                }
-            };
-            let failed = |e| Error::new(Kind::Corrupt, self.place, format_args!("hash tree: {e}"));
-            verifier.map_err(failed)
+        let header = read(start, (start + HEADER_READ).min(size))?;
+        let range = TreeRange::new(&header, start, size).map_err(wrong)?;
+        let parts = || {
+            // Fits: 4 MiB.
+            let starts = (range.start..range.end).step_by(REQUEST_MAX as usize);
+            starts.map(|at| read(at, (at + REQUEST_MAX).min(range.end)))
         };
-        load(false).or_else(|_| load(true)).map(Arc::new)
+        let data = || {
+            Arc::new(FirstData {
+                head: self.head.clone(),
+                object: Arc::clone(self.object),
+            })
+        };
+        let has_digest = self.has_digest();
+        let file = iter::once(Ok(tree_file_head(start))).chain(parts());
+        let verifier = match directory.store_tree(key, file)? {
+            Ok(()) => directory
+                .tree(key)
+                .and_then(|file| cached_tree(file, root, data(), has_digest)),
+            Err(e) if range.end - range.start > TREE_IN_MEMORY_MAX => {
+                let what = format_args!("cannot keep the hash tree in the cache: {e}");
+                return Err(Error::new(Kind::Unavailable, self.place, what));
+            }
+            // A full disk does not keep readers from an image. Its tree is in memory then.
+            Err(_) => {
+                let tree = parts().collect::<Result<Vec<_>>>()?.concat();
+                let tree = Arc::new(MemStore::new(tree));
+                Verifier::tree(tree, start, root, data(), has_digest)
+            }
+        };
+        let verifier = verifier.map_err(|e| wrong(format!("hash tree: {e}")));
+        verifier.map(Arc::new)
+    }
+}
+
+/// Bytes of the first reads, and what verifies the image.
+pub(crate) struct FirstBytes {
+    pub(crate) verifier: Option<Arc<Verifier>>,
+    /// Parts of the object, and their positions.
+    parts: [(u64, Vec<u8>); 2],
+}
+
+impl FirstBytes {
+    /// Stores in the cache what the verifier accepts.
+    pub(crate) fn store(&self, directory: &Directory, cache: &ImageCache) {
+        for (at, bytes) in &self.parts {
+            // Fits: at most the length of the part.
+            let kept = cache.size().saturating_sub(*at).min(bytes.len() as u64) as usize;
+            let bytes = &bytes[..kept];
+            // What does not match is left to the reads, which repeat the request and report what remains.
+            let is_right = |verifier: &Arc<Verifier>| verifier.verify(*at, bytes).is_ok();
+            if bytes.is_empty() || !self.verifier.as_ref().is_none_or(is_right) {
+                continue;
+            }
+            // A full disk does not keep readers from an image.
+            let stored = cache.store(at / CHUNK, bytes);
+            let _ = stored.and_then(|stored| directory.charge(stored, Some(cache)));
+        }
+    }
+}
+
+/// Object whose first bytes were read.
+struct FirstData {
+    head: Vec<u8>,
+    object: Arc<dyn Object>,
+}
+
+impl ReadAt for FirstData {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let known = usize::try_from(offset)
+            .ok()
+            .and_then(|at| self.head.get(at..));
+        if let Some(known) = known.filter(|known| !known.is_empty()) {
+            let n = known.len().min(buf.len());
+            buf[..n].copy_from_slice(&known[..n]);
+            return Ok(n);
+        }
+        let end = self.size().min(offset.saturating_add(buf.len() as u64));
+        if offset >= end {
+            return Ok(0);
+        }
+        let bytes = runtime()?.block_on(self.object.read(offset..end))?;
+        let n = bytes.len().min(buf.len());
+        buf[..n].copy_from_slice(&bytes[..n]);
+        Ok(n)
+    }
+
+    fn size(&self) -> u64 {
+        self.object.identity().size
     }
 }
 
@@ -207,5 +278,6 @@ fn cached_index(directory: &Directory, key: &str, place: &IndexPlace) -> Option<
         return None;
     }
     let index = ChunkIndex::decode(&bytes).ok()??;
-    Some(Arc::new(Verifier::Index(index)))
+    let verifier = Verifier::index(index, place.start).ok()?;
+    Some(Arc::new(verifier))
 }

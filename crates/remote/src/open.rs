@@ -3,17 +3,19 @@
 use crate::cache::{Directory, IMAGE_MAX};
 use crate::chunk_index;
 use crate::error::{Error, Kind, Result};
-use crate::fetch::Fetcher;
+use crate::fetch::{Fetcher, VERIFY_ATTEMPTS};
 use crate::first_reads::{FirstReads, HEAD};
 use crate::location::Location;
 use crate::options::Options;
 use crate::registry::{IndexPlace, hex, unhex};
 use crate::runtime::runtime;
 use crate::source::{self, Identity, Opened};
-use crate::store::{Cached, RemoteStore};
+use crate::store::{Cached, Extent, RemoteStore};
+use crate::verifier::Verifier;
 use sha2::{Digest, Sha256};
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 use tuff_verity::Root;
 
 /// Opens the image at a location as a store. Its identity is the same for the life of the store.
@@ -29,9 +31,20 @@ pub fn open(location: &Location, options: &Options) -> Result<Arc<RemoteStore>> 
     }
     let runtime = runtime()?;
     let has_root = options.root_hash.is_some();
-    let opened = runtime.block_on(source::open(location, HEAD, has_root, options.retry))?;
-    let store = Opening { options, place }.store(opened)?;
-    Ok(Arc::new(store))
+    let opening = Opening { options, place };
+    let start = Instant::now();
+    let mut attempts = 0;
+    loop {
+        let opened = runtime.block_on(source::open(location, HEAD, has_root, options.retry))?;
+        let result = opening.store(opened);
+        attempts += 1;
+        // A first answer that is wrong is requested again, like other parts.
+        let is_wrong = result.as_ref().is_err_and(|e| e.kind() == Kind::Corrupt);
+        let is_last = attempts == VERIFY_ATTEMPTS || start.elapsed() >= options.retry.deadline;
+        if !is_wrong || is_last {
+            return result.map(Arc::new);
+        }
+    }
 }
 
 /// Opening of one image.
@@ -81,23 +94,46 @@ impl Opening<'_> {
         let directory = Directory::open(&self.options.cache, self.options.cache_max);
         let directory = Arc::new(directory.map_err(|e| self.cache_error(e))?);
         let key = key(object.identity(), root, opened.index.as_ref());
-        let cache = directory
-            .image(&key, size)
-            .map_err(|e| self.cache_error(e))?;
         // The chunk index after an image is no part of it.
-        let end = opened.index.as_ref().map_or(size, |index| index.start);
+        let index = opened.index.as_ref();
+        let end = index.map_or(size, |index| index.start.min(size));
+        let is_verified = root.is_some() || opened.index.is_some();
         let first = FirstReads {
             place: &self.place,
             object: &object,
             head: opened.head,
             index: opened.index,
         };
-        let first = first.run(root, &directory, &key, &cache)?;
+        let image = |verifier: Option<&Arc<Verifier>>| {
+            let kept = verifier.map_or(size, |verifier| verifier.kept(size));
+            let cache = directory.image(&key, kept);
+            cache.map_err(|e| self.cache_error(e))
+        };
+        let known = first.known(root, &directory, &key);
+        let found = match known.is_some() || !is_verified {
+            true => Some(image(known.as_ref())?).filter(|cache| cache.is_present(0)),
+            false => None,
+        };
+        let (cache, verifier) = match found {
+            Some(cache) => (cache, known),
+            None => {
+                let bytes = first.run(root, known, &directory, &key)?;
+                let cache = image(bytes.verifier.as_ref())?;
+                bytes.store(&directory, &cache);
+                (cache, bytes.verifier)
+            }
+        };
+        let of_tree = verifier.as_ref().filter(|_| root.is_some());
+        let extent = Extent {
+            image: of_tree.map_or(end, |verifier| verifier.covered()),
+            verified: of_tree.map_or(end, |verifier| verifier.end()),
+            whole: of_tree.map_or(end, |verifier| verifier.kept(end).max(verifier.end())),
+        };
         let cache = Arc::new(cache);
         let fetcher = Fetcher::new(
             object,
             (Arc::clone(&directory), key.clone(), Arc::clone(&cache)),
-            first.clone(),
+            verifier.clone(),
             self.place.clone(),
             runtime()?.handle().clone(),
             self.options,
@@ -106,11 +142,11 @@ impl Opening<'_> {
             directory,
             key,
             cache,
-            verifier: first,
+            verifier,
             root,
             fetcher: Arc::new(fetcher),
         };
-        Ok(RemoteStore::remote(end, self.place.clone(), cached))
+        Ok(RemoteStore::remote(extent, self.place.clone(), cached))
     }
 }
 

@@ -17,14 +17,14 @@ const AHEAD: u64 = 8 << 20;
 /// Image that is read as a whole.
 pub struct WholeImage {
     /// Size of the image with its hash tree, without the chunk index of a blob. Unit: bytes.
+    ///
+    /// Parity after the tree counts if the image has a digest: a root hash does not cover it.
     pub size: u64,
     /// Root hash that parts are verified by.
     pub root_hash: Option<Root>,
     /// Digest of the blob in a registry, which is verified at the end.
     pub digest: Option<String>,
     store: Arc<RemoteStore>,
-    /// Chunk index after the image, which the digest covers.
-    tail: Vec<u8>,
     place: String,
 }
 
@@ -37,18 +37,17 @@ impl WholeImage {
         let stores = images
             .into_iter()
             .flat_map(|image| std::iter::once(image.store).chain(image.devices));
-        stores.map(Self::of_store).collect()
+        Ok(stores.map(Self::of_store).collect())
     }
 
-    fn of_store(store: Arc<RemoteStore>) -> Result<Self> {
-        Ok(Self {
-            size: store.size(),
+    fn of_store(store: Arc<RemoteStore>) -> Self {
+        Self {
+            size: store.extent().whole,
             root_hash: store.root_hash(),
             digest: store.digest(),
-            tail: store.tail()?,
             place: store.place().to_owned(),
             store,
-        })
+        }
     }
 
     /// Parts of the image in their order. The last one is an error if the whole does not match its digest.
@@ -72,31 +71,73 @@ struct Parts<'a> {
 impl Parts<'_> {
     fn read(&mut self) -> Result<Vec<u8>> {
         let image = self.image;
-        let len = PART.min(image.size - self.at);
-        let mut part = vec![0; len as usize]; // fits: at most PART
-        image.store.will_need(self.at, AHEAD);
-        let read = image.store.read_exact_at(&mut part, self.at);
-        read.map_err(|e| {
-            let known = e.get_ref().and_then(|e| e.downcast_ref::<Error>());
-            known
-                .cloned()
-                .unwrap_or_else(|| Error::new(Kind::Unavailable, &image.place, &e))
-        })?;
-        image.store.done_with(self.at, len);
+        let verified = image.store.extent().verified;
+        let part = match self.at < verified {
+            true => self.read_verified(verified)?,
+            false => self.read_unverified(image.size)?,
+        };
         if image.digest.is_some() {
             self.hash.update(&part);
         }
-        self.at += len;
-        if self.at == image.size {
+        self.at += part.len() as u64;
+        if self.at >= image.size {
             self.verify()?;
         }
         Ok(part)
     }
 
+    /// Reads the next part before `end` through the cache.
+    fn read_verified(&self, end: u64) -> Result<Vec<u8>> {
+        let image = self.image;
+        let len = PART.min(end - self.at);
+        let mut part = vec![0; len as usize]; // fits: at most PART
+        image.store.will_need(self.at, AHEAD);
+        let mut done = 0;
+        while done < part.len() {
+            let at = self.at + done as u64;
+            let read = image.store.read_with_tree_at(&mut part[done..], at);
+            let read = read.map_err(|e| {
+                let known = e.get_ref().and_then(|e| e.downcast_ref::<Error>());
+                known
+                    .cloned()
+                    .unwrap_or_else(|| Error::new(Kind::Unavailable, &image.place, &e))
+            })?;
+            if read == 0 {
+                let what = format!("it ends at byte {at}");
+                return Err(Error::new(Kind::Changed, &image.place, what));
+            }
+            done += read;
+        }
+        image.store.done_with(self.at, len);
+        Ok(part)
+    }
+
+    /// Reads the next part before `end`, which the digest of the whole covers.
+    fn read_unverified(&self, end: u64) -> Result<Vec<u8>> {
+        let range = self.at..end.min(self.at + PART);
+        let part = self.image.store.read_unverified(range.clone())?;
+        match part.is_empty() {
+            true => {
+                let what = format!("it ends at byte {}", range.start);
+                Err(Error::new(Kind::Changed, &self.image.place, what))
+            }
+            false => Ok(part),
+        }
+    }
+
     /// Compares the digest of all bytes.
     fn verify(&mut self) -> Result<()> {
         let mut hash = std::mem::take(&mut self.hash);
-        hash.update(&self.image.tail);
+        if self.image.digest.is_some() {
+            // The chunk index after the image.
+            let end = self.image.store.object_size();
+            let mut at = self.at;
+            while at < end {
+                let part = end.min(at + PART);
+                hash.update(self.image.store.read_unverified(at..part)?);
+                at = part;
+            }
+        }
         let found = digest_of(hash);
         match &self.image.digest {
             Some(wanted) if *wanted != found => Err(self.image.store.wrong_digest()),

@@ -31,9 +31,31 @@ const LOOK: Duration = Duration::from_millis(500);
 ///
 /// Reads return right bytes, or an error whose text names the image and the range.
 pub struct RemoteStore {
-    size: u64,
+    extent: Extent,
     place: String,
     source: Source,
+}
+
+/// Parts of an object, each of which is the start of the next one. Unit: bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// Image without its hash tree, if there is a root hash. It is all that reads of the image see.
+    pub(crate) image: u64,
+    /// What is verified while it is read: the image with its hash tree.
+    pub(crate) verified: u64,
+    /// Image with everything that belongs to it, such as parity, but without a chunk index.
+    pub(crate) whole: u64,
+}
+
+impl Extent {
+    /// Extent of an object of which all bytes are alike.
+    fn all(size: u64) -> Self {
+        Self {
+            image: size,
+            verified: size,
+            whole: size,
+        }
+    }
 }
 
 /// Where the bytes of an image come from.
@@ -91,16 +113,16 @@ impl RemoteStore {
         let file = FileStore::open(path).map_err(failed)?;
         let path = std::path::absolute(path).map_err(failed)?;
         Ok(Self {
-            size: file.size(),
+            extent: Extent::all(file.size()),
             source: Source::Local { file, path },
             place,
         })
     }
 
-    /// Wraps a cached image of `size` bytes.
-    pub(crate) fn remote(size: u64, place: String, cached: Cached) -> Self {
+    /// Wraps a cached image.
+    pub(crate) fn remote(extent: Extent, place: String, cached: Cached) -> Self {
         Self {
-            size,
+            extent,
             place,
             source: Source::Remote(cached),
         }
@@ -138,22 +160,42 @@ impl RemoteStore {
         }
     }
 
-    /// Bytes of the object after the image: the chunk index of a blob.
-    pub(crate) fn tail(&self) -> Result<Vec<u8>> {
-        let Source::Remote(cached) = &self.source else {
-            return Ok(Vec::new());
-        };
-        let object = cached.fetcher.object();
-        match object.identity().size {
-            end if self.size < end => runtime()?.block_on(object.read(self.size..end)),
-            _ => Ok(Vec::new()),
+    /// Parts of the object.
+    pub(crate) fn extent(&self) -> Extent {
+        self.extent
+    }
+
+    /// Size of the object, with the chunk index of a blob. Unit: bytes.
+    pub(crate) fn object_size(&self) -> u64 {
+        match &self.source {
+            Source::Local { .. } => self.extent.whole,
+            Source::Remote(cached) => cached.fetcher.object().identity().size,
         }
+    }
+
+    /// Reads bytes of the object that are not verified, for the digest of the whole.
+    pub(crate) fn read_unverified(&self, range: Range<u64>) -> Result<Vec<u8>> {
+        match &self.source {
+            Source::Local { .. } => Ok(Vec::new()),
+            Source::Remote(cached) => {
+                let object = cached.fetcher.object();
+                runtime()?.block_on(object.read(range))
+            }
+        }
+    }
+
+    /// Reads bytes of the image and of the hash tree that follows it. Returns their number; 0 at the end.
+    ///
+    /// # Errors
+    /// As [`read_at`](ReadAt::read_at).
+    pub fn read_with_tree_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.read_before(self.extent.verified, buf, offset)
     }
 
     /// Fetches ranges of the image in their order, after what readers wait for and before the fill. Returns at once.
     pub fn prefetch(&self, ranges: &[Range<u64>]) {
         if let Source::Remote(cached) = &self.source {
-            let size = self.size;
+            let size = self.extent.verified;
             let chunks = ranges
                 .iter()
                 .map(|range| range.start.min(size) / CHUNK..range.end.min(size).div_ceil(CHUNK));
@@ -173,7 +215,10 @@ impl RemoteStore {
 
     /// Requests a range for a reader. Returns true if a part of it was neither there nor requested.
     fn read_ahead(&self, cached: &Cached, offset: u64, len: u64) -> bool {
-        let end = offset.saturating_add(len).min(self.size).div_ceil(CHUNK);
+        let end = offset
+            .saturating_add(len)
+            .min(self.extent.verified)
+            .div_ceil(CHUNK);
         let first = offset / CHUNK;
         let end = end.min(first + HINT_MAX);
         first < end && cached.fetcher.read_ahead(first..end)
@@ -190,8 +235,8 @@ impl RemoteStore {
     /// Counters of the image since it was opened. A local file is present from the start.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats {
-            size: self.size,
-            present_bytes: self.size,
+            size: self.extent.whole,
+            present_bytes: self.extent.whole,
             ..Stats::default()
         };
         if let Source::Remote(cached) = &self.source {
@@ -207,7 +252,7 @@ impl RemoteStore {
             ]
             .map(|counter| counter.load(Ordering::Relaxed));
             stats = Stats {
-                size: self.size,
+                size: self.extent.whole,
                 present_bytes: cached.cache.present_bytes().unwrap_or(0),
                 fetched_bytes: fetched,
                 shared_bytes: shared,
@@ -263,7 +308,7 @@ impl RemoteStore {
         let hold = cached.directory.hold(&cached.key).map_err(failed)?;
         if !cached.cache.is_complete() {
             let present = cached.cache.present_bytes().map_err(failed)?;
-            let what = format_args!("{present} of {} bytes are in the cache", self.size);
+            let what = format_args!("{present} of {} bytes are in the cache", self.extent.whole);
             return Err(Error::new(Kind::Unavailable, &self.place, what));
         }
         let wanted = self.digest();
@@ -362,13 +407,14 @@ impl Drop for RemoteStore {
     }
 }
 
-impl ReadAt for RemoteStore {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+impl RemoteStore {
+    /// Reads bytes before `end`.
+    fn read_before(&self, end: u64, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let cached = match &self.source {
             Source::Local { file, .. } => return file.read_at(buf, offset),
             Source::Remote(cached) => cached,
         };
-        let left = self.size.saturating_sub(offset);
+        let left = end.saturating_sub(offset);
         let len = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let mut done = 0;
         let mut access = Access::default();
@@ -390,9 +436,15 @@ impl ReadAt for RemoteStore {
         add(&counters.misses, access.has_missed);
         Ok(done)
     }
+}
+
+impl ReadAt for RemoteStore {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.read_before(self.extent.image, buf, offset)
+    }
 
     fn size(&self) -> u64 {
-        self.size
+        self.extent.image
     }
 
     fn done_with(&self, offset: u64, len: u64) {

@@ -9,6 +9,7 @@
 //! with hash type 1 and SHA-256.
 //!
 //! * [`Header`]: parameters of a tree. They are not trusted: only the root hash is.
+//! * [`covered`]: decides which bytes digests cover, from the length that the data claims.
 //! * [`make`]: builds the tree of some data.
 //! * [`Verified`]: a store that verifies what it reads.
 //! * [`Verified::scan`]: finds damaged blocks.
@@ -17,6 +18,7 @@
 //! Source: the kernel's `Documentation/admin-guide/device-mapper/verity.rst`, and cryptsetup's wiki page on dm-verity for
 //! the header.
 
+mod coverage;
 mod header;
 mod layout;
 mod make;
@@ -25,6 +27,7 @@ mod scan;
 mod threads;
 mod verified;
 
+pub use coverage::{NotCovered, TreePlace, covered};
 pub use header::{HEADER_LEN, Header, HeaderError};
 pub use make::{BuiltTree, make, tree_end};
 pub use parity::ROOTS;

@@ -126,7 +126,7 @@ impl Verified {
         threads: usize,
         step: &(dyn Fn(u64) -> io::Result<()> + Sync),
     ) -> io::Result<Vec<Range<u64>>> {
-        let (covered, encoder) = (self.covered(spread), Encoder::new(spread.roots));
+        let (covered, encoder) = (self.parity_input(spread), Encoder::new(spread.roots));
         let data = self.header.data_len();
         let group = (CODEWORDS / spread.block).max(1);
         let found: Mutex<Vec<Range<u64>>> = Mutex::default();

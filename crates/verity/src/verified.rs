@@ -1,5 +1,6 @@
 //! Store that verifies what it reads, and corrects it where there is parity.
 
+use crate::coverage::{TreePlace, covered};
 use crate::header::{HEADER_LEN, Header, HeaderError};
 use crate::layout::TreeLayout;
 use crate::parity::{Covered, CoveredPlace, ParityLayout, Syndromes};
@@ -27,6 +28,10 @@ pub struct Verified {
     pub(crate) shape: TreeLayout,
     pub(crate) hasher: Hasher,
     root: Root,
+    /// True if the root hash comes from where the data comes from.
+    is_stated: bool,
+    /// Bytes of the data that can be read.
+    covered: Range<u64>,
     /// Layout of the parity, if there is one.
     pub(crate) parity: Option<ParityLayout>,
     cache: Box<[Mutex<Option<CachedBlock>>]>,
@@ -38,36 +43,83 @@ pub struct Verified {
 type OnRepair = Box<dyn Fn(bool, u64) + Send + Sync>;
 
 impl Verified {
-    /// Opens `data`, whose tree has its header at `hash_offset` of `tree`. Parity is found by the length of the
-    /// store that holds the tree.
+    /// Opens `data` with its tree. Parity is found by the length of the store that holds the tree.
+    ///
+    /// `claim` returns the number of bytes that the data claims to have. It reads them through this store: verified, and
+    /// none after the bytes with digests. Once opened, the store has the bytes that [`covered`](crate::covered) returns.
     ///
     /// # Errors
-    /// `InvalidData` with a [`HeaderError`] if there is no usable header or the data ends before its last block;
-    /// errors of reading the header.
+    /// * `InvalidData` with a [`HeaderError`] if there is no usable header or the data ends before its last block.
+    /// * `InvalidData` with [`NotCovered`](crate::NotCovered) if the tree does not cover the claim.
+    /// * Errors of reading the header, and of `claim`.
     pub fn open(
         data: Arc<dyn ReadAt>,
-        tree: Arc<dyn ReadAt>,
-        hash_offset: u64,
+        tree: TreePlace,
         root: Root,
+        claim: impl FnOnce(&Self) -> io::Result<u64>,
     ) -> io::Result<Self> {
-        let header = read_header(&*tree, hash_offset)?;
+        let header = read_header(&*tree.store, tree.hash_offset)?;
+        let size = data.size();
         let short = "the data is shorter than its hash tree requires";
-        if data.size() <= header.data_len() - u64::from(header.data_block) {
+        if size <= header.data_len() - u64::from(header.data_block) {
             return Err(broken(HeaderError::Corrupt(short)));
         }
-        let shape = TreeLayout::new(&header, hash_offset);
-        Ok(Self {
-            parity: ParityLayout::found(&header, &shape, tree.size()),
+        let shape = TreeLayout::new(&header, tree.hash_offset);
+        let mut verified = Self {
+            parity: ParityLayout::found(&header, &shape, tree.store.size()),
             shape,
             hasher: Hasher::new(&header.salt),
             data,
-            tree,
+            covered: 0..header.data_len(),
+            tree: Arc::clone(&tree.store),
             header,
             root,
+            is_stated: false,
             cache: (0..CACHED_BLOCKS).map(|_| Mutex::default()).collect(),
             corrected: AtomicU64::new(0),
             on_repair: None,
-        })
+        };
+        let claim = claim(&verified)?;
+        let last = tree.data_len_max(size);
+        // A short last block counts as padded with zeros.
+        let end = last.checked_next_multiple_of(verified.header.data_block.into());
+        let end = end.filter(|_| !tree.is_appended).unwrap_or(last);
+        let covered = covered(verified.header.data_len(), claim, end);
+        verified.covered = covered.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+        Ok(verified)
+    }
+
+    /// Opens `data` as [`open`](Self::open) does, with the root hash that the top of the tree gives. That finds damage of the
+    /// data, and nothing that was changed on purpose.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_stated(
+        data: Arc<dyn ReadAt>,
+        tree: TreePlace,
+        claim: impl FnOnce(&Self) -> io::Result<u64>,
+    ) -> io::Result<Self> {
+        let root = stated_root(&*data, &*tree.store, tree.hash_offset)?;
+        Ok(Self::open(data, tree, root, claim)?.with_stated_root())
+    }
+
+    /// Notes that the root hash comes from where the data comes from.
+    #[must_use]
+    pub fn with_stated_root(self) -> Self {
+        Self {
+            is_stated: true,
+            ..self
+        }
+    }
+
+    /// True if the root hash comes from where the data comes from, which proves nothing about its author.
+    pub fn is_stated(&self) -> bool {
+        self.is_stated
+    }
+
+    /// Root hash that reads are verified against.
+    pub fn root(&self) -> &Root {
+        &self.root
     }
 
     /// Sets the number of roots, where the length of the store does not tell it: on a block device.
@@ -154,7 +206,7 @@ impl Verified {
             };
             if !self.is_expected(0, number, &digest, false)? {
                 let at = number * size as u64;
-                return Err(mismatch(format_args!("block {number}, at byte {at},")));
+                return Err(self.mismatch(format_args!("block {number}, at byte {at},")));
             }
         }
         Ok(())
@@ -186,6 +238,20 @@ impl Verified {
         Ok(digest)
     }
 
+    /// Bytes of the data that the root hash covers, and that can be read.
+    pub fn covered_range(&self) -> Range<u64> {
+        self.covered.clone()
+    }
+
+    fn mismatch(&self, what: std::fmt::Arguments<'_>) -> io::Error {
+        let with = match self.is_stated {
+            true => "hash tree",
+            false => "root hash",
+        };
+        let what = format!("{what} does not match the {with}");
+        io::Error::new(io::ErrorKind::InvalidData, what)
+    }
+
     /// Parameters of the tree.
     pub fn header(&self) -> &Header {
         &self.header
@@ -214,7 +280,7 @@ impl Verified {
                 Some(block) => bytes = block,
                 None => {
                     read?;
-                    return Err(mismatch(format_args!("the hash block at byte {at}")));
+                    return Err(self.mismatch(format_args!("the hash block at byte {at}")));
                 }
             }
         }
@@ -261,7 +327,7 @@ impl Verified {
                 None => {
                     std::mem::replace(&mut read, Ok(()))?;
                     let at = number * size as u64;
-                    return Err(mismatch(format_args!("block {number}, at byte {at},")));
+                    return Err(self.mismatch(format_args!("block {number}, at byte {at},")));
                 }
             }
         }
@@ -283,7 +349,7 @@ impl Verified {
         Some(bytes)
     }
 
-    pub(crate) fn covered<'a>(&'a self, spread: &'a ParityLayout) -> Covered<'a> {
+    pub(crate) fn parity_input<'a>(&'a self, spread: &'a ParityLayout) -> Covered<'a> {
         Covered {
             data: &*self.data,
             tree: &*self.tree,
@@ -314,7 +380,7 @@ impl Verified {
 
     /// Reads the rows of a round. Also returns which of them are damaged, and which cannot be verified.
     fn rows(&self, spread: &ParityLayout, round: u64) -> (Vec<Vec<u8>>, Vec<usize>, Vec<usize>) {
-        let covered = self.covered(spread);
+        let covered = self.parity_input(spread);
         // Fits: a block.
         let mut rows = vec![vec![0; spread.block as usize]; spread.rows()];
         let (mut damaged, mut unknown) = (Vec::new(), Vec::new());
@@ -419,7 +485,7 @@ impl ReadAt for Verified {
     }
 
     fn size(&self) -> u64 {
-        self.header.data_len()
+        self.covered.end
     }
 
     fn will_need(&self, offset: u64, len: u64) {
@@ -495,9 +561,4 @@ pub fn read_header(tree: &dyn ReadAt, hash_offset: u64) -> io::Result<Header> {
 
 fn broken(e: HeaderError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, e)
-}
-
-fn mismatch(what: std::fmt::Arguments<'_>) -> io::Error {
-    let what = format!("{what} does not match the root hash");
-    io::Error::new(io::ErrorKind::InvalidData, what)
 }

@@ -2,13 +2,13 @@
 
 mod common;
 
-use common::{content, one, open};
+use common::{content, one, open, open_store};
 use sha2::{Digest, Sha256};
 use std::cell::RefCell;
 use std::io;
 use std::sync::{Arc, RwLock};
 use tuff_store::{MemStore, Output, ReadAt, Target};
-use tuff_verity::{Header, RepairedBlock, Root, Verified, make, tree_end};
+use tuff_verity::{Header, RepairedBlock, Root, make, tree_end};
 
 /// Image with tree and parity: bytes, positions of tree and parity, root hash.
 struct ImageWithParity {
@@ -147,7 +147,7 @@ fn damaged_blocks_are_corrected_by_reads_and_repair() {
 
         let shared = Shared(Arc::new(RwLock::new(bytes)));
         let store: Arc<dyn ReadAt> = Arc::new(shared.clone());
-        let verified = Verified::open(Arc::clone(&store), store, made.at, made.root).unwrap();
+        let verified = open_store(store, made.at, made.root).unwrap();
         let left = verified.repair(2, &|_| Ok(()), &mut |mended| {
             let (RepairedBlock::Data(at, bytes)
             | RepairedBlock::Tree(at, bytes)
@@ -261,7 +261,7 @@ fn damaged_parity_is_found_and_repaired() {
         }
         let shared = Shared(Arc::new(RwLock::new(bytes)));
         let store: Arc<dyn ReadAt> = Arc::new(shared.clone());
-        let verified = Verified::open(Arc::clone(&store), store, made.at, made.root).unwrap();
+        let verified = open_store(store, made.at, made.root).unwrap();
         let left = verified.repair(2, &|_| Ok(()), &mut |mended| {
             let (RepairedBlock::Data(at, bytes)
             | RepairedBlock::Tree(at, bytes)

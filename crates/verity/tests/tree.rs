@@ -6,7 +6,7 @@ use common::{content, one, open};
 use std::io;
 use std::sync::Arc;
 use tuff_store::{MemStore, Output, ReadAt, Target};
-use tuff_verity::{Header, Root, Verified, make, stated_root, tree_end};
+use tuff_verity::{Header, NotCovered, Root, TreePlace, Verified, make, stated_root, tree_end};
 
 /// Returns data with its tree, the position of the header, and the root hash.
 fn data_with_tree(data: &[u8], block: u32, salt: &[u8], threads: usize) -> (Vec<u8>, u64, Root) {
@@ -115,9 +115,10 @@ fn verified_reads_return_the_data() {
 fn a_short_last_block_is_padded_with_zeros() {
     let data = content(3 * 4096 + 100);
     let (bytes, at, root) = data_with_tree(&data, 4096, &[], 1);
+    let len = data.len() as u64;
     let data: Arc<dyn ReadAt> = Arc::new(MemStore::new(data));
     let tree = Arc::new(MemStore::new(bytes));
-    let verified = Verified::open(data, tree, at, root).unwrap();
+    let verified = Verified::open(data, TreePlace::separate(tree, at), root, |_| Ok(len)).unwrap();
     let mut buf = [1; 4096];
     verified.read_exact_at(&mut buf, 3 * 4096).unwrap();
     assert!(buf[100..].iter().all(|b| *b == 0));
@@ -217,4 +218,85 @@ fn an_error_of_step_stops_the_scan() {
         verified.scan(2, &stop).map_err(kind),
         Err(io::ErrorKind::Interrupted)
     );
+}
+
+/// Reason why a tree does not cover a claim.
+fn not_covered(e: io::Error) -> NotCovered {
+    assert_eq!(e.kind(), io::ErrorKind::InvalidData);
+    let inner = e.into_inner().and_then(|e| e.downcast::<NotCovered>().ok());
+    *inner.expect("the error is about the coverage")
+}
+
+/// Changes the number of data blocks in the header at `at`, which no digest covers.
+fn with_blocks(bytes: &[u8], at: u64, blocks: u64) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let field = at as usize + 72;
+    bytes[field..field + 8].copy_from_slice(&blocks.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn a_tree_covers_what_the_data_claims_or_is_refused() {
+    let data = content(7 * 4096);
+    let (bytes, at, root) = data_with_tree(&data, 4096, &[], 1);
+    let open = |bytes: &[u8], claim: u64, is_separate: bool| {
+        let store = |bytes: &[u8]| Arc::new(MemStore::new(bytes.to_vec())) as Arc<dyn ReadAt>;
+        let (of_data, tree) = match is_separate {
+            true => {
+                let (data, tree) = bytes.split_at(at as usize);
+                (store(data), TreePlace::separate(store(tree), 0))
+            }
+            false => (store(bytes), TreePlace::appended(store(bytes), at)),
+        };
+        let opened = Verified::open(of_data, tree, root, |_| Ok(claim));
+        opened.map(|verified| verified.covered_range())
+    };
+    let short = |covered, claim| NotCovered::Short { covered, claim };
+    for is_separate in [false, true] {
+        assert_eq!(open(&bytes, 7 * 4096, is_separate).unwrap(), 0..7 * 4096);
+        assert_eq!(
+            open(&bytes, 6 * 4096 + 1, is_separate).unwrap(),
+            0..7 * 4096
+        );
+        let e = open(&bytes, 7 * 4096 + 1, is_separate).unwrap_err();
+        assert_eq!(not_covered(e), short(7 * 4096, 7 * 4096 + 1));
+        // As deep a tree has the same root hash for fewer blocks.
+        for blocks in [2, 6] {
+            let lowered = with_blocks(&bytes, at, blocks);
+            let e = open(&lowered, 7 * 4096, is_separate).unwrap_err();
+            assert_eq!(not_covered(e), short(blocks * 4096, 7 * 4096));
+        }
+    }
+    let raised = with_blocks(&bytes, at, 8);
+    let long = NotCovered::Long {
+        covered: 8 * 4096,
+        end: 7 * 4096,
+    };
+    assert_eq!(
+        not_covered(open(&raised, 7 * 4096, false).unwrap_err()),
+        long
+    );
+    let e = open(&raised, 7 * 4096, true).unwrap_err();
+    assert!(e.to_string().contains("shorter than its hash tree"), "{e}");
+}
+
+#[test]
+fn a_claim_is_read_verified_and_within_the_digests() {
+    let data = content(7 * 4096);
+    let (mut bytes, at, root) = data_with_tree(&data, 4096, &[], 1);
+    bytes[5000] ^= 1;
+    let bytes = with_blocks(&bytes, at, 6);
+    let store: Arc<dyn ReadAt> = Arc::new(MemStore::new(bytes));
+    let tree = TreePlace::appended(Arc::clone(&store), at);
+    let opened = Verified::open(store, tree, root, |verified| {
+        let mut buf = [0; 4096];
+        let kind = |e: io::Error| e.kind();
+        verified.read_exact_at(&mut buf, 0).unwrap();
+        let damaged = verified.read_exact_at(&mut buf, 4096).map_err(kind);
+        assert_eq!(damaged, Err(io::ErrorKind::InvalidData));
+        let after = verified.read_exact_at(&mut buf, 6 * 4096).map_err(kind);
+        assert_eq!(after, Err(io::ErrorKind::UnexpectedEof));
+        Err(io::Error::other("no claim"))
+    });
+    assert_eq!(opened.err().unwrap().to_string(), "no claim");
 }

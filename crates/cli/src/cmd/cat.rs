@@ -25,7 +25,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn print(args: &Args) -> Result<ExitCode> {
-    let image = args.image.open()?;
+    let image = args.image.open_compared()?;
     let mut out = Out::new();
     for path in &args.paths {
         let file = entry(&image, path, true)?;

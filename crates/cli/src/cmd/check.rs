@@ -1,7 +1,10 @@
 //! `tuff check`: verifies every structure and cluster of an image.
 
 mod disk;
+mod finding;
+mod tree;
 
+use self::finding::Finding;
 use crate::image::{ImageArgs, OpenArgs};
 use crate::out::Out;
 use crate::progress::{Meter, Show};
@@ -17,7 +20,8 @@ use tuff_mkfs::available_threads;
 /// Prints one line per finding: severity, rule, place and finding. The exit code is 0 if there is nothing to fix (notes do
 /// not count), 1 if there are findings, and above 1 if the image cannot be opened.
 ///
-/// For a disk of tuff disk the check includes the partition table, the hash tree, and with --trust the signature.
+/// An image is compared with the hash tree that follows it, which finds all damage. Only a root hash (--verity) finds changes on
+/// purpose. For a disk of tuff disk the check includes the partition table, the hash tree, and with --trust the signature.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -51,19 +55,19 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let meter = Meter::start("check", Show::unless(args.quiet || args.json));
     let mut out = Out::new();
-    let disk = check_disk(args, &meter)?;
+    let verification = Verification::check(args, &meter)?;
     let mut place = args.image.watched(&meter);
-    if let Some(report) = &disk {
+    if verification.disk.is_some() {
         // All of it was verified, or that failed.
         place.open = OpenArgs {
             trust: None,
             verity: None,
             ..place.open
         };
-        if !args.json {
-            for finding in &report.findings {
-                out.line(finding.line())?;
-            }
+    }
+    if !args.json {
+        for finding in verification.findings() {
+            out.line(finding.line())?;
         }
     }
     let image = match place.open_unverified() {
@@ -92,12 +96,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     drop(meter);
     let seconds = start.elapsed().as_secs_f64();
     if args.json {
-        out.json(&report_json(&report, disk.as_ref(), seconds))?;
+        out.json(&report_json(&report, &verification, seconds))?;
     } else {
-        text(&report, disk.as_ref(), args.quiet, seconds, &mut out)?;
+        text(&report, &verification, args.quiet, seconds, &mut out)?;
     }
     out.finish()?;
-    if disk.is_some() {
+    if verification.disk.is_some() {
         // Findings are printed first. A disk that is not trusted is an error as for the other verbs.
         args.image.open.trusting(&args.image.image)?;
     }
@@ -106,24 +110,48 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         report.is_clean()
     };
-    let is_sealed = disk.is_none_or(|disk| disk.findings.is_empty());
-    Ok(ExitCode::from(u8::from(!(clean && is_sealed))))
+    Ok(ExitCode::from(u8::from(
+        !(clean && verification.is_clean()),
+    )))
 }
 
-/// Verifies the disk that contains the image. `None` for an image in a file of its own.
-fn check_disk(args: &Args, meter: &Meter) -> Result<Option<disk::Report>> {
-    let open = &args.image.open;
-    let Some(found) = open.disk(&args.image.image)? else {
-        return Ok(None);
-    };
-    let threads = args.threads.map_or_else(available_threads, usize::from);
-    let scan = (!args.metadata).then_some((threads, &**meter.counter()));
-    disk::check(&found, open, scan).map(Some)
+/// Result for what the image is verified by.
+struct Verification {
+    /// Disk that contains the image. `None` for an image in a file of its own.
+    disk: Option<disk::Report>,
+    /// Hash tree that follows the image, if no root hash was given.
+    tree: Option<tree::Report>,
+}
+
+impl Verification {
+    fn check(args: &Args, meter: &Meter) -> Result<Self> {
+        let (open, path) = (&args.image.open, &*args.image.image);
+        let threads = args.threads.map_or_else(available_threads, usize::from);
+        let scan = (!args.metadata).then_some((threads, &**meter.counter()));
+        let disk = match open.disk(path)? {
+            Some(found) => Some(disk::check(&found, (open, path), scan)?),
+            None => None,
+        };
+        let tree = match disk {
+            Some(_) => None,
+            None => tree::check(open, path, scan)?,
+        };
+        Ok(Self { disk, tree })
+    }
+
+    fn findings(&self) -> impl Iterator<Item = &Finding> {
+        let of_disk = self.disk.iter().flat_map(|disk| &disk.findings);
+        of_disk.chain(self.tree.iter().flat_map(|tree| &tree.findings))
+    }
+
+    fn is_clean(&self) -> bool {
+        self.findings().next().is_none()
+    }
 }
 
 fn text(
     report: &Report,
-    disk: Option<&disk::Report>,
+    verification: &Verification,
     quiet: bool,
     seconds: f64,
     out: &mut Out,
@@ -155,10 +183,13 @@ fn text(
             t.lz4_clusters
         ))?;
     }
-    if let Some(disk) = disk {
+    if let Some(disk) = &verification.disk {
         out.line(disk.text())?;
     }
-    let (errors, warnings, notes) = counts(report, disk);
+    if let Some(tree) = &verification.tree {
+        out.line(tree.text())?;
+    }
+    let (errors, warnings, notes) = counts(report, verification);
     if errors + warnings + notes == 0 && report.dropped == 0 {
         return out.line("clean");
     }
@@ -170,28 +201,32 @@ fn text(
     ))
 }
 
-fn counts(report: &Report, disk: Option<&disk::Report>) -> (usize, usize, usize) {
+fn counts(report: &Report, verification: &Verification) -> (usize, usize, usize) {
     (
-        report.count(Severity::Error) + disk.map_or(0, |disk| disk.findings.len()),
+        report.count(Severity::Error) + verification.findings().count(),
         report.count(Severity::Warning),
         report.count(Severity::Note),
     )
 }
 
-fn report_json(report: &Report, disk: Option<&disk::Report>, seconds: f64) -> Value {
-    let of_disk = disk.into_iter().flat_map(|disk| &disk.findings);
+fn report_json(report: &Report, verification: &Verification, seconds: f64) -> Value {
     let of_image = report
         .findings
         .iter()
         .map(|f| {
             json!({"severity": f.severity.to_string(), "rule": f.rule.name(), "place": f.place, "message": f.what})
         });
-    let findings: Vec<Value> = of_disk.map(disk::Finding::json).chain(of_image).collect();
+    let findings: Vec<Value> = verification
+        .findings()
+        .map(Finding::json)
+        .chain(of_image)
+        .collect();
     let t = &report.totals;
-    let (errors, warnings, notes) = counts(report, disk);
+    let (errors, warnings, notes) = counts(report, verification);
     json!({
-        "clean": report.is_clean() && disk.is_none_or(|disk| disk.findings.is_empty()),
-        "disk": disk.map(disk::Report::json),
+        "clean": report.is_clean() && verification.is_clean(),
+        "disk": verification.disk.as_ref().map(disk::Report::json),
+        "verity": verification.tree.as_ref().map(tree::Report::json),
         "errors": errors, "warnings": warnings, "notes": notes, "omitted": report.dropped,
         "findings": findings,
         "inodes": t.inodes, "directories": t.directories, "file_bytes": t.file_bytes,

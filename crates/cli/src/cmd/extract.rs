@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 fn extract_image(args: &Args) -> Result<ExitCode> {
     let meter = Meter::start("extract", Show::unless(args.quiet || args.json));
-    let image = args.image.watched(&meter).open()?;
+    let image = args.image.watched(&meter).open_compared()?;
     args.image.with_devices(&image)?;
     let (paths, include) = wanted(&image, &args.paths)?;
     let defaults = Options::default();

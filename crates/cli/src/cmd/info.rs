@@ -1,17 +1,20 @@
 //! `tuff info`: prints features, required kernel and space usage of an image.
 
+use super::build_image::summary::{tree_json, tree_text};
 use super::extents::algorithm_name;
 use crate::disk::partitions_json;
 use crate::image::ImageArgs;
 use crate::out::Out;
 use crate::progress::{Meter, Show};
-use crate::text::{escaped, full_time, put_bytes};
+use crate::remote;
+use crate::text::{escaped, full_time, hex, put_bytes};
 use crate::units::{percent, size};
 use serde_json::{Map, Value, json};
 use std::process::ExitCode;
 use tuff_disk::Disk;
 use tuff_erofs::dump::{Area, GroupStats, LayoutStats, LayoutStatsOptions};
 use tuff_erofs::read::Image;
+use tuff_erofs::verity::{self, HashTree};
 use tuff_erofs::{Error, Result};
 use tuff_format::features::{Feature, compat, flags_of};
 use tuff_format::superblock::Superblock;
@@ -51,12 +54,14 @@ fn print(args: &Args) -> Result<ExitCode> {
         files: args.files,
         in_place: args.files,
     };
+    let tree = hash_tree(args, &image)?;
     let mut layout = (!args.brief).then(|| LayoutStats::of(&image, options));
     drop(meter);
     let mut out = Out::new();
     if args.json {
         let mut object = superblock_json(&image);
         object.insert("disk".to_owned(), disk.as_ref().map(disk_json).into());
+        object.insert("verity".to_owned(), tree.as_ref().map(tree_json).into());
         if let Some(layout) = &layout {
             layout_json(layout, &mut object);
         }
@@ -71,6 +76,15 @@ fn print(args: &Args) -> Result<ExitCode> {
                 format!("partition {number}"),
                 escaped(partition.name.as_bytes()),
                 range.start
+            ))?;
+        }
+        if let Some(tree) = &tree {
+            out.line(format_args!("{:<13} {}", "root hash", hex(&tree.root)))?;
+            let covered = size(tree.header.data_len());
+            out.line(format_args!(
+                "{:<13} {}, covers {covered}",
+                "hash tree",
+                tree_text(tree)
             ))?;
         }
         if let Some(layout) = &layout {
@@ -93,6 +107,17 @@ fn print(args: &Args) -> Result<ExitCode> {
         eprintln!("tuff: {}", args.image.named(e));
     }
     Err(first)
+}
+
+/// Hash tree of the image as its header states it. `None` without one, and for an image behind a URL that is verified.
+fn hash_tree(args: &Args, image: &Image) -> Result<Option<HashTree>> {
+    let (open, path) = (&args.image.open, &*args.image.image);
+    if remote::is_remote(path) {
+        return verity::of_image(image);
+    }
+    let store = open.store(path)?;
+    let tree = open.tree_if_any(&store, path)?;
+    tree.map(|tree| tree.header(&store)).transpose()
 }
 
 /// Formats the table of the disk that contains an image.

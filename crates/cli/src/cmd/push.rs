@@ -19,7 +19,8 @@ use std::slice::Iter;
 use std::sync::Arc;
 use std::time::Duration;
 use tuff_erofs::read::{Image, OpenOptions};
-use tuff_erofs::{Error, Result, verity};
+use tuff_erofs::verity::{self, Extent, TreePlace};
+use tuff_erofs::{Error, Result};
 use tuff_remote::{
     LayerImage, LayerMedia, LayerTree, Location, PushOptions, Pushed, RetryPolicy, default_cache,
 };
@@ -243,7 +244,8 @@ fn part(path: &Path) -> Result<LayerImage> {
     let mut tree_of_layer = None;
     let mut layer_end = end;
     if tree.is_some() {
-        let stated = verity::stated(&*store, &*store, verity::hash_offset(end));
+        let header = TreePlace::appended(Arc::clone(&store), verity::hash_offset(end));
+        let stated = verity::stated(&store, &header, Extent::Image);
         let stated = stated.map_err(|e| e.within(&place))?;
         layer_end = stated.end;
         tree_of_layer = Some(LayerTree {

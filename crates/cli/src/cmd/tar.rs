@@ -48,7 +48,7 @@ fn convert(args: &Args) -> Result<ExitCode> {
     // The reader of a pipe may print to the same terminal.
     let is_pipe = args.tar == Path::new("-");
     let meter = Meter::start("tar", Show::unless(is_pipe));
-    let image = args.image.watched(&meter).open()?;
+    let image = args.image.watched(&meter).open_compared()?;
     args.image.with_devices(&image)?;
     if !args.paths.is_empty() {
         // The share of the image is not known.

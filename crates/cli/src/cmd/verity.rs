@@ -101,9 +101,9 @@ enum What {
 struct Proof {
     /// Image: a file or a block device
     image: PathBuf,
-    /// Root hash: 64 hexadecimal digits
+    /// Root hash: 64 hexadecimal digits. Without it, damage is found, but not changes on purpose
     #[arg(value_parser = parse_root, value_name = "ROOT-HASH")]
-    root: Root,
+    root: Option<Root>,
     /// Hash tree, if it is not appended to the image
     #[arg(long, value_name = "FILE")]
     tree: Option<PathBuf>,
@@ -127,10 +127,13 @@ impl Proof {
         }
         let failed = |e| Error::io(self.image.display(), "cannot read the hash tree", e);
         if !verified.is_top_sound().map_err(failed)? {
-            return Err(Error::corrupt(
-                self.image.display(),
-                "the root hash does not match the top of the hash tree: one of them belongs to another image, or is damaged",
-            ));
+            let what = match verified.is_stated() {
+                false => {
+                    "the root hash does not match the top of the hash tree: one of them belongs to another image, or is damaged"
+                }
+                true => "the top of the hash tree is damaged",
+            };
+            return Err(Error::corrupt(self.image.display(), what));
         }
         Ok(verified)
     }
@@ -248,14 +251,16 @@ fn show(image: &Path, tree: Option<PathBuf>, as_json: bool) -> Result<ExitCode> 
         ..OpenArgs::default()
     };
     let store = open.store(image)?;
-    let (tree, at, place) = open.tree(&store, image)?;
-    let stated = verity::stated(&*store, &*tree, at).map_err(|e| e.within(place.display()))?;
+    let tree = open.tree(&store, image)?;
+    let stated = tree.header(&store)?;
+    let path = tree.path;
+    let at = stated.hash_offset;
     let mut out = Out::new();
     if as_json {
         out.json(&tree_json(&stated))?;
     } else {
         lines(&stated, &mut out)?;
-        let tree = escaped(place.as_os_str().as_encoded_bytes());
+        let tree = escaped(path.as_os_str().as_encoded_bytes());
         if let Some(disk) = disk::open_file(image)? {
             let name = escaped(image.as_os_str().as_encoded_bytes());
             let number = |p: Option<&tuff_disk::Partition>| p.map_or(0, |p| p.number);
@@ -486,7 +491,7 @@ impl<'a> Report<'a> {
         let total = self.verified.header().data_len();
         if self.work.json {
             self.out.json(&json!({
-                "sound": sound, "bytes": total, "repaired_blocks": self.repaired, "fec_roots": self.verified.roots(),
+                "sound": sound, "bytes": total, "is_authentic": sound && !self.verified.is_stated(), "repaired_blocks": self.repaired, "fec_roots": self.verified.roots(),
                 "damaged": self.stretches, "affected": self.hits, "incomplete": self.rest,
             }))?;
         } else if !self.work.quiet {
@@ -496,8 +501,12 @@ impl<'a> Report<'a> {
             }
             if damage.is_content_sound() {
                 let all = size(total);
+                let with = match self.verified.is_stated() {
+                    false => "the root hash",
+                    true => "the hash tree",
+                };
                 self.out
-                    .line(format_args!("verified: {all} match the root hash"))?;
+                    .line(format_args!("verified: {all} match {with}"))?;
             }
             let mendable = self.verified.roots().is_some() && self.repaired == 0;
             if mendable && damage.is_content_sound() && !sound {
@@ -507,6 +516,12 @@ impl<'a> Report<'a> {
                 self.out
                     .line("the hash tree has parity: 'tuff verity repair' may repair the damage")?;
             }
+        }
+        if self.verified.is_stated() && !self.work.json && !self.work.quiet {
+            let root = hex(self.verified.root());
+            self.out.line(format_args!(
+                "no root hash was given: changes on purpose are not found; the hash tree states {root}"
+            ))?;
         }
         self.out.finish()?;
         Ok(ExitCode::from(u8::from(!sound)))

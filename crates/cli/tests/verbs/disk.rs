@@ -690,3 +690,63 @@ fn an_extension_that_systems_would_ignore_or_suffer_from_is_named() {
         assert!(stderr(&out).contains(wanted), "{args:?}: {}", stderr(&out));
     }
 }
+
+#[test]
+fn a_disk_whose_tree_covers_less_than_its_partition_is_refused() {
+    let place = stage("disk-coverage");
+    let (disk, root) = disk(&place, &[]);
+    // The number of data blocks in the header, which no digest covers.
+    let field = range(&disk, 1).0 + 72;
+    change(&place.path("out.raw"), field, |b| b - 1);
+    for args in [
+        &["cat", "--root-hash", &root, "out.raw", "usr/bin/tool"][..],
+        &["extract", "-q", "--root-hash", &root, "out.raw", "out"],
+        &["cat", "out.raw", "usr/bin/tool"],
+        &["verity", "check", "out.raw", &root],
+        &["verity", "check", "out.raw"],
+    ] {
+        let out = place.run(args);
+        assert_eq!(code(&out), 3, "{args:?}: {}", stderr(&out));
+        assert!(stderr(&out).contains("digests cover"), "{}", stderr(&out));
+    }
+    for args in [
+        &["check", "out.raw"][..],
+        &["check", "--root-hash", &root, "out.raw"],
+    ] {
+        let out = place.run(args);
+        let said = String::from_utf8_lossy(&out.stdout);
+        assert_eq!(code(&out), 1, "{said}");
+        assert!(said.contains("digests cover"), "{said}");
+        assert!(
+            said.contains("no usable hash tree for the root hash"),
+            "{said}"
+        );
+        assert!(!said.contains(" match the root hash"), "{said}");
+    }
+}
+
+#[test]
+fn the_summary_of_a_damaged_disk_counts_what_does_not_match() {
+    let place = stage("disk-summary");
+    let (disk, root) = disk(&place, &[]);
+    let said = place.text(&["check", "out.raw"]);
+    assert!(
+        said.contains(&format!(" match the root hash {root}; not signed")),
+        "{said}"
+    );
+    change(&place.path("out.raw"), range(&disk, 0).0 + 70_000, |b| !b);
+    let out = place.run(&["check", "out.raw"]);
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert_eq!(code(&out), 1, "{said}");
+    assert!(said.contains("disk: 4.0 KiB of "), "{said}");
+    assert!(
+        said.contains(&format!(" do not match the root hash {root}; not signed")),
+        "{said}"
+    );
+    let said = place.run(&["check", "-m", "out.raw"]).stdout;
+    let said = String::from_utf8_lossy(&said);
+    assert!(
+        said.contains(&format!("are not compared with the root hash {root}")),
+        "{said}"
+    );
+}

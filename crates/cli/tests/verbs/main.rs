@@ -5,6 +5,7 @@ mod compat;
 mod compat_dump;
 mod completions;
 mod copy;
+mod coverage;
 mod defects;
 mod disk;
 mod doctor;

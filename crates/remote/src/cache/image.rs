@@ -104,6 +104,11 @@ impl ImageCache {
         self.read(chunk, 0, &mut bytes, verify).then_some(bytes)
     }
 
+    /// Size of the image. Unit: bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
     /// Number of chunks of the image.
     pub(crate) fn len(&self) -> u64 {
         self.size.div_ceil(CHUNK)

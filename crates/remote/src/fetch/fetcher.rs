@@ -22,7 +22,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, OnceCell};
 
 /// Number of times that bytes which do not match the root hash are fetched.
-const VERIFY_ATTEMPTS: u32 = 3;
+pub(crate) const VERIFY_ATTEMPTS: u32 = 3;
 
 /// Number of chunks of a profile that are looked at: 16 GiB. A profile names ranges of an image whose size the server states.
 const PREFETCH_MAX: usize = 1 << 17;
@@ -92,7 +92,7 @@ impl Fetcher {
 
     /// True if the cache can hold the whole image.
     pub(super) fn has_room_for_all(&self) -> bool {
-        self.directory.has_room_for(self.object.identity().size)
+        self.directory.has_room_for(self.cache.size())
     }
 
     /// Wakes those who wait for a request to end.
@@ -203,7 +203,7 @@ impl Fetcher {
 
     /// Length of a run of chunks. Unit: bytes.
     pub(super) fn run_len(&self, run: &Range<u64>) -> u64 {
-        (run.end * CHUNK).min(self.object.identity().size) - run.start * CHUNK
+        (run.end * CHUNK).min(self.cache.size()) - run.start * CHUNK
     }
 
     /// True if another request that no reader waits for may start. A quarter of the connections is left to readers. The

@@ -8,5 +8,5 @@ mod incomplete;
 mod pace;
 mod queue;
 
-pub(crate) use fetcher::Fetcher;
+pub(crate) use fetcher::{Fetcher, VERIFY_ATTEMPTS};
 pub(crate) use fill::start as fill;

@@ -3,7 +3,7 @@
 //! `TUFF_FAULT_ROUNDS` is the number of rounds, `TUFF_FAULT_SEED` the seed of the first one. A round that fails prints its
 //! seed.
 
-use crate::common::{CHUNK, Dir, open, options};
+use crate::common::{CHUNK, Dir, WithTree, open, options};
 use crate::plan::{Control, Event, Plan, Version, serve};
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -204,7 +204,7 @@ fn read_all(
                 for _ in 0..READS {
                     let at = rng.below(size);
                     let len = rng.below(buf.len()).min(size - at);
-                    match store.read_exact_at(&mut buf[..len], at as u64) {
+                    match WithTree(store).read_exact_at(&mut buf[..len], at as u64) {
                         Ok(()) => {
                             assert!(version.has(&buf[..len], at), "{len} bytes at {at}");
                             right.fetch_add(1, Ordering::SeqCst);
@@ -247,7 +247,7 @@ fn finish(
     if let Some(store) = stores.first() {
         // A read that waits for requests from the time of the faults fails with them. Each part can do so once.
         let parts = whole.len().div_ceil(128 << 10);
-        let is_read = (0..=parts).any(|_| store.read_exact_at(&mut whole, 0).is_ok());
+        let is_read = (0..=parts).any(|_| WithTree(store).read_exact_at(&mut whole, 0).is_ok());
         assert!(is_read, "{plan:?}: the image cannot be read");
         assert!(version.has(&whole, 0));
         // The fill either completes the image or says why it does not.
@@ -263,7 +263,7 @@ fn finish(
     damage(&options.cache, seed);
     let again = open(url, options).unwrap();
     whole.fill(0xEE);
-    again.read_exact_at(&mut whole, 0).unwrap();
+    WithTree(&again).read_exact_at(&mut whole, 0).unwrap();
     assert!(version.has(&whole, 0), "after damage to the cache");
     is_filled
 }

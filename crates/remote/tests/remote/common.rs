@@ -79,8 +79,22 @@ pub(crate) fn open(url: &str, options: &Options) -> Result<Arc<RemoteStore>, Err
     tuff_remote::open(&Location::parse(url)?, options)
 }
 
-/// Compares all bytes, read by several threads in different orders, with those of the local image.
-pub(crate) fn assert_same(store: &dyn ReadAt, bytes: &[u8]) {
+/// Image with the hash tree that follows it.
+pub(crate) struct WithTree<'a>(pub(crate) &'a RemoteStore);
+
+impl ReadAt for WithTree<'_> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
+        self.0.read_with_tree_at(buf, offset)
+    }
+
+    fn size(&self) -> u64 {
+        self.0.stats().size
+    }
+}
+
+/// Compares all bytes, read by several threads in different orders, with those of the local image and its tree.
+pub(crate) fn assert_same(store: &RemoteStore, bytes: &[u8]) {
+    let store = &WithTree(store);
     assert_eq!(store.size(), bytes.len() as u64);
     std::thread::scope(|scope| {
         for seed in 0..8 {
@@ -103,7 +117,7 @@ pub(crate) fn assert_same(store: &dyn ReadAt, bytes: &[u8]) {
 }
 
 /// Message of the first read that fails.
-pub(crate) fn read_error(store: &dyn ReadAt, offset: usize) -> String {
-    let e = store.read_exact_at(&mut [0; 4096], offset as u64);
+pub(crate) fn read_error(store: &RemoteStore, offset: usize) -> String {
+    let e = WithTree(store).read_exact_at(&mut [0; 4096], offset as u64);
     e.expect_err("the read fails").to_string()
 }

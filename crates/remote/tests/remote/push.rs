@@ -1,6 +1,8 @@
 //! Uploads: the registry has what the specification says, a reader gets the same bytes, and faults cost little.
 
-use crate::common::{CHUNK, Dir, assert_same, image, open, options, read_error, verified_image};
+use crate::common::{
+    CHUNK, Dir, WithTree, assert_same, image, open, options, read_error, verified_image,
+};
 use serde_json::json;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -71,7 +73,7 @@ fn a_pushed_image_is_read_back_by_its_tag() {
     let dir = Dir::new();
     let store = open(&url, &options(&dir)).unwrap();
     let mut read = vec![0; bytes.len()];
-    store.read_exact_at(&mut read, 0).unwrap();
+    WithTree(&store).read_exact_at(&mut read, 0).unwrap();
     assert!(read == bytes);
 
     let index = registry.manifest("team/app", "v1").unwrap();

@@ -94,6 +94,44 @@ fn an_image_without_a_tree_or_a_signature_is_not_trusted() {
 }
 
 #[test]
+fn a_signature_of_another_root_hash_is_not_trusted() {
+    let Some(dir) = keys() else {
+        return;
+    };
+    // A registry shows the signature of one image as that of another one.
+    let (registry, server, location) = start(false);
+    let signed = PushOptions {
+        signer: Some(Arc::new(signer(&dir.0, "rsa"))),
+        ..push_options()
+    };
+    let (bytes, root) = verified_image(500, 94);
+    let first = push(
+        &location,
+        &[layer(&bytes, 500, Some(root))],
+        &signed,
+        &|_| true,
+    )
+    .unwrap();
+    let (bytes, root) = verified_image(500, 95);
+    let other = Location::parse(&format!("oci://{}/team/app:v2", server.host())).unwrap();
+    let second = push(
+        &other,
+        &[layer(&bytes, 500, Some(root))],
+        &push_options(),
+        &|_| true,
+    );
+    let tag = |digest: Option<String>| digest.unwrap().replace(':', "-");
+    let list = registry.manifest("team/app", &tag(first.manifest)).unwrap();
+    let list = serde_json::to_vec(&list).unwrap();
+    let media = "application/vnd.oci.image.index.v1+json";
+    registry.add_manifest("team/app", &tag(second.unwrap().manifest), media, &list);
+    let e = trusted(&other, &parsed(&dir.0, "rsa"), signed.retry).unwrap_err();
+    assert_eq!(e.kind(), Kind::Untrusted);
+    assert!(e.what().contains("no signature of the root hash"), "{e}");
+    trusted(&location, &parsed(&dir.0, "rsa"), signed.retry).unwrap();
+}
+
+#[test]
 fn the_newest_profile_comes_with_an_image() {
     for has_referrers in [true, false] {
         let (_, _server, location) = start(has_referrers);

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use tuff_store::{MemStore, ReadAt};
-use tuff_verity::{Root, Verified};
+use tuff_verity::{Root, TreePlace, Verified};
 
 /// Pseudo-random bytes, the same on every run.
 pub(crate) fn content(len: usize) -> Vec<u8> {
@@ -19,8 +19,17 @@ pub(crate) fn content(len: usize) -> Vec<u8> {
 
 /// Opens data that is followed by its tree.
 pub(crate) fn open(bytes: &[u8], at: u64, root: Root) -> io::Result<Verified> {
-    let store: Arc<dyn ReadAt> = Arc::new(MemStore::new(bytes.to_vec()));
-    Verified::open(Arc::clone(&store), store, at, root)
+    open_store(Arc::new(MemStore::new(bytes.to_vec())), at, root)
+}
+
+/// Opens a store with data that is followed by its tree. The data claims what the tree has digests for.
+pub(crate) fn open_store(store: Arc<dyn ReadAt>, at: u64, root: Root) -> io::Result<Verified> {
+    Verified::open(
+        Arc::clone(&store),
+        TreePlace::appended(store, at),
+        root,
+        |verified| Ok(verified.size()),
+    )
 }
 
 /// Returns a list of one range.

@@ -1,16 +1,15 @@
 //! Verification of a disk: partition table, hash tree, and signature of the root hash.
 
+use super::finding::Finding;
+use super::tree::{self, Matching};
 use crate::image::OpenArgs;
 use crate::progress::Counter;
 use crate::signing;
 use crate::text::hex;
-use crate::units::size;
 use serde_json::{Value, json};
-use std::ops::Range;
 use std::path::Path;
 use tuff_disk::Disk;
-use tuff_erofs::check::Severity;
-use tuff_erofs::verity::{self, Root, Verified};
+use tuff_erofs::verity::{self, Extent, Root, TreePlace};
 use tuff_erofs::{Error, Result};
 
 /// Result for the signature of a disk.
@@ -26,56 +25,37 @@ enum Signature {
     Refused,
 }
 
-/// Finding about a disk.
-pub(super) struct Finding {
-    severity: Severity,
-    rule: &'static str,
-    place: &'static str,
-    what: String,
-}
-
-impl Finding {
-    pub(super) fn line(&self) -> String {
-        format!(
-            "{}[{}]: {}: {}",
-            self.severity, self.rule, self.place, self.what
-        )
-    }
-
-    pub(super) fn json(&self) -> Value {
-        json!({"severity": self.severity.to_string(), "rule": self.rule, "place": self.place, "message": self.what})
-    }
-}
-
 /// Result of the verification.
 pub(super) struct Report {
     pub(super) findings: Vec<Finding>,
     root: Option<Root>,
-    verified_bytes: u64,
+    /// Bytes that match the root hash. `None` without a usable hash tree.
+    matching: Option<Matching>,
     signature: Signature,
 }
 
 impl Report {
     /// Line of the summary.
     pub(super) fn text(&self) -> String {
-        let root = self
-            .root
-            .as_ref()
-            .map_or("none".to_owned(), |root| hex(root));
         let signature = match self.signature {
             Signature::Missing => "not signed",
             Signature::Unverified => "signature not verified (--trust CERT verifies it)",
             Signature::Trusted => "signed by the certificate",
             Signature::Refused => "not signed by the certificate",
         };
-        let verified = size(self.verified_bytes);
-        format!("disk: {verified} match the root hash {root}; {signature}")
+        let root = self.root.as_ref().map(|root| hex(root));
+        let tree = match (root, self.matching) {
+            (None, _) => "no hash tree".to_owned(),
+            (Some(root), None) => format!("no usable hash tree for the root hash {root}"),
+            (Some(root), Some(matching)) => matching.text(&format!("the root hash {root}")),
+        };
+        format!("disk: {tree}; {signature}")
     }
 
     pub(super) fn json(&self) -> Value {
         json!({
             "root_hash": self.root.as_ref().map(|root| hex(root)),
-            "verified_bytes": self.verified_bytes,
+            "verified_bytes": self.matching.map_or(0, |found| found.matching.unwrap_or(0)),
             "signature": match self.signature {
                 Signature::Missing => "none",
                 Signature::Unverified => "unverified",
@@ -85,23 +65,24 @@ impl Report {
         })
     }
 
-    fn error(&mut self, rule: &'static str, place: &'static str, what: impl ToString) {
-        self.findings.push(Finding {
-            severity: Severity::Error,
-            rule,
-            place,
-            what: what.to_string(),
-        });
+    fn error(&mut self, rule: &'static str, place: &str, what: impl ToString) {
+        self.findings.push(Finding::error(rule, place, what));
     }
 
     /// Checks the hash tree. `scan`: read all data.
-    fn check_tree(&mut self, disk: &Disk, scan: Option<(usize, &Counter)>) -> Result<()> {
+    fn check_tree(
+        &mut self,
+        disk: &Disk,
+        (open, path): (&OpenArgs, &Path),
+        scan: Option<(usize, &Counter)>,
+    ) -> Result<()> {
         let (Some(root), Some(tree)) = (disk.root(), disk.tree_store()) else {
             let what = "no partition has the type of a hash tree";
             self.error("hash-tree", "partition table", what);
             return Ok(());
         };
-        let verified = match verity::open(disk.data_store(), tree, 0, root) {
+        let tree = TreePlace::separate(tree, 0);
+        let verified = match verity::open(disk.data_store(), tree, Some(root), Extent::Store) {
             Ok(verified) => verified,
             Err(e @ Error::Io(..)) => return Err(e),
             Err(e) => {
@@ -115,43 +96,9 @@ impl Report {
             self.error("hash-tree", "partition table", what);
             return Ok(());
         }
-        let (covered, range) = (verified.header().data_len(), &disk.data().range);
-        if covered < range.end - range.start {
-            let what = format!("the hash tree covers only its first {covered} bytes");
-            self.error("hash-tree", "image", what);
-        }
-        match scan {
-            Some((threads, counter)) => self.scan(&verified, threads, counter),
-            None => Ok(()),
-        }
-    }
-
-    fn scan(&mut self, verified: &Verified, threads: usize, counter: &Counter) -> Result<()> {
-        let total = verified.header().data_len();
-        counter.add_total(total);
-        let damage = verified.scan(threads, &|bytes| {
-            counter.add(bytes);
-            Ok(())
-        });
-        let damage = damage.map_err(|e| Error::io("disk", "cannot read", e))?;
-        let len = |range: &Range<u64>| range.end - range.start;
-        let bad: u64 = damage.data.iter().chain(&damage.unknown).map(len).sum();
-        self.verified_bytes = total.saturating_sub(bad);
-        for (ranges, place) in [
-            (&damage.data, "image"),
-            (&damage.unknown, "image"),
-            (&damage.tree, "hash tree"),
-            (&damage.parity, "parity"),
-        ] {
-            for range in ranges {
-                let what = format!(
-                    "{} bytes at {} do not match the root hash",
-                    len(range),
-                    range.start
-                );
-                self.error("hash-tree", place, what);
-            }
-        }
+        let (findings, matching) = tree::compare(&verified, open, path, scan)?;
+        self.findings.extend(findings);
+        self.matching = Some(matching);
         Ok(())
     }
 
@@ -209,13 +156,13 @@ impl Report {
 /// Verifies a disk. `scan`: threads and counter to read all data with, or only the top of the hash tree.
 pub(super) fn check(
     disk: &Disk,
-    open: &OpenArgs,
+    (open, path): (&OpenArgs, &Path),
     scan: Option<(usize, &Counter)>,
 ) -> Result<Report> {
     let mut report = Report {
         findings: Vec::new(),
         root: disk.root(),
-        verified_bytes: 0,
+        matching: None,
         signature: Signature::Missing,
     };
     for damage in disk.damage() {
@@ -225,7 +172,7 @@ pub(super) fn check(
         let what = "the UUIDs of the partitions do not state the root hash that was given";
         report.error("hash-tree", "partition table", what);
     }
-    report.check_tree(disk, scan)?;
+    report.check_tree(disk, (open, path), scan)?;
     report.check_signature(disk, open.trust.as_deref())?;
     Ok(report)
 }

@@ -149,7 +149,7 @@ impl Layer {
         offset: u64,
     ) -> io::Result<usize> {
         match source.verifies_parts() {
-            true => source.read_at(buf, offset),
+            true => source.read_with_tree_at(buf, offset),
             false => self.whole(source)?.read_at(buf, offset),
         }
     }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use tuff_erofs::verity::Verified;
+use tuff_erofs::verity::{self, Extent, TreePlace};
 use tuff_store::{FileStore, ReadAt};
 
 /// Sentence about a layer whose content is not that of its name.
@@ -72,6 +72,7 @@ pub(super) fn states_tree_of(file: File, description: &str) -> bool {
         return false;
     };
     let store: Arc<dyn ReadAt> = Arc::new(store);
-    let tree = Verified::open(Arc::clone(&store), store, offset, root);
-    tree.and_then(|tree| tree.is_top_sound()).unwrap_or(false)
+    let tree = TreePlace::appended(Arc::clone(&store), offset);
+    verity::open(store, tree, Some(root), Extent::Image)
+        .is_ok_and(|tree| tree.is_top_sound().unwrap_or(false))
 }
