@@ -1,6 +1,7 @@
 //! Arguments shared by the verbs that read an image, and opening of that image.
 
 use crate::advice;
+use crate::devices;
 use crate::disk::{self, FlatFiles};
 use crate::progress::{Counter, Meter};
 use crate::remote::{self, RemoteArgs, RemoteImage};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use tuff_disk::Disk;
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_erofs::verity::{self, Extent, HashTree, Root, TreePlace, Verified, WithTree};
-use tuff_erofs::{Error, Result};
+use tuff_erofs::{Error, Remedy, Result};
 use tuff_store::{FileStore, ReadAt, Window};
 
 /// Path of an image, and the options to open it.
@@ -31,7 +32,8 @@ pub(crate) struct OpenArgs {
     /// Byte offset of the image in its file
     #[arg(long, default_value = "0", value_parser = parse_size, value_name = "BYTES", help_heading = "Image")]
     pub(crate) offset: u64,
-    /// Extra device, once for each slot of the device table, in order
+    /// Extra device, once for each slot of the device table. Images that the table names by UUID may come in any order, and
+    /// are looked for beside IMAGE if they are not given
     #[arg(long, value_name = "FILE", help_heading = "Image")]
     pub(crate) device: Vec<PathBuf>,
     /// Accept a superblock with a wrong checksum
@@ -112,8 +114,7 @@ impl ImageArgs {
 
     /// Fails if some of the image's data is on a device that was not given.
     pub(crate) fn with_devices(&self, image: &Image) -> Result<()> {
-        let missing = image.has_devices();
-        missing.map_err(|e| e.within(remote::shown(&self.image).display()))
+        self.open.with_devices(image, &self.image)
     }
 }
 
@@ -132,6 +133,47 @@ impl OpenArgs {
         std::iter::once(path)
             .chain(beside.map(PathBuf::as_path))
             .collect()
+    }
+
+    /// Returns the arguments for each of several images, which share the given devices.
+    pub(crate) fn of_each(&self, paths: &[&Path]) -> Result<Vec<Self>> {
+        if self.device.is_empty() || paths.iter().any(|path| remote::is_url(path)) {
+            return Ok(vec![self.clone(); paths.len()]);
+        }
+        let all = devices::of_images(paths, &self.device, "--device", true)?;
+        let own = |device| Self {
+            device,
+            ..self.clone()
+        };
+        Ok(all.into_iter().map(own).collect())
+    }
+
+    /// Returns the arguments with a device for each slot of the image at `path`, as far as devices are given or beside it.
+    /// Only given ones are used where a root hash or a certificate covers everything that is read.
+    pub(crate) fn with_found_devices(&self, path: &Path) -> Self {
+        let is_covered = self.verity.is_some() || self.trust.is_some();
+        let is_file = self.offset == 0 && !remote::is_url(path);
+        let device = match is_file && !is_covered {
+            true => devices::of_image(path, &self.device),
+            false => self.device.clone(),
+        };
+        Self {
+            device,
+            ..self.clone()
+        }
+    }
+
+    /// Fails if some of the data of the image at `path` is on a device that was not given.
+    pub(crate) fn with_devices(&self, image: &Image, path: &Path) -> Result<()> {
+        image.has_devices().map_err(|e| {
+            let name = remote::shown(path);
+            let is_covered = self.verity.is_some() || self.trust.is_some();
+            match devices::missing(path, &self.device).filter(|_| !is_covered) {
+                Some(what) => Error::usage(format_args!("{}: {what}", name.display()))
+                    .with_remedy(Remedy::Devices),
+                None => e.within(name.display()),
+            }
+        })
     }
 
     /// Opens the image at `path`.
@@ -238,7 +280,8 @@ impl OpenArgs {
             Some(store) => self.open_image(&store, path, verify_checksum),
             None => {
                 let store = self.at_offset(Arc::new(file(path)?), path)?;
-                self.open_store(store, self.devices()?, path, verify_checksum)
+                let open = self.with_found_devices(path);
+                open.open_store(store, open.devices()?, path, verify_checksum)
             }
         }
     }

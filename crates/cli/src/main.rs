@@ -30,6 +30,7 @@ mod cmd;
 #[cfg(any(feature = "explore", feature = "report"))]
 mod comparison;
 mod counters_socket;
+mod devices;
 mod disk;
 mod file_kind;
 mod help;

@@ -48,7 +48,12 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let meter = Meter::start("diff", Show::unless(args.quiet || args.json));
     let watched = args.open.watched(&meter);
-    let (image_a, image_b) = (open(&args.a, &watched)?, open(&args.b, &watched)?);
+    let each = watched.of_each(&[args.a.as_path(), args.b.as_path()])?;
+    let mut images = Vec::new();
+    for (path, open_args) in [&args.a, &args.b].into_iter().zip(&each) {
+        images.push(open(path, open_args)?);
+    }
+    let (image_b, image_a) = (images.pop().flatten(), images.pop().flatten());
     let mut a = side(&args.a, image_a.as_ref())?;
     let mut b = side(&args.b, image_b.as_ref())?;
     let options = Options {
@@ -126,7 +131,7 @@ fn open(path: &Path, args: &OpenArgs) -> Result<Option<Image>> {
         return Ok(None);
     }
     let image = args.open(path)?;
-    image.has_devices().map_err(|e| e.within(path.display()))?;
+    args.with_devices(&image, path)?;
     Ok(Some(image))
 }
 

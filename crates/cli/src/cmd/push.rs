@@ -4,6 +4,7 @@ use super::build_image::fetched::{FetchedImages, Watched, stopped_or};
 use super::build_image::paths::are_images;
 use super::build_image::{BuiltImages, Layering, build_with_defaults};
 use super::profile;
+use crate::devices;
 use crate::image::OpenArgs;
 use crate::out::Out;
 use crate::progress::{Show, on_signal};
@@ -15,7 +16,6 @@ use clap::ValueEnum;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::slice::Iter;
 use std::sync::Arc;
 use std::time::Duration;
 use tuff_erofs::read::{Image, OpenOptions};
@@ -54,8 +54,8 @@ pub(crate) struct Args {
     /// image whose devices are the images of the layers below (delta)
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "overlay", value_name = "HOW")]
     layers: Option<Layers>,
-    /// Extra device of an EROFS image among the sources, once for each slot of the device tables, in order. It is uploaded
-    /// with the image
+    /// Extra device of an EROFS image among the sources, once for each slot of the device tables; those with UUIDs in any
+    /// order, or found beside the image. It is uploaded with the image
     #[arg(long, value_name = "FILE")]
     device: Vec<PathBuf>,
     /// Other repository of the same registry: layers that it has are mounted there instead of sent
@@ -150,19 +150,11 @@ fn layers(
     show: Show,
 ) -> Result<(Vec<LayerImage>, Option<BuiltImages>)> {
     if are_images(sources)? {
-        let mut devices = args.device.iter();
-        let layers: Result<_> = sources
-            .iter()
-            .map(|path| layer(path, &mut devices))
-            .collect();
-        let layers = layers?;
-        return match devices.next() {
-            None => Ok((layers, None)),
-            Some(device) => Err(Error::usage(format_args!(
-                "--device {}: no image among the sources has data there",
-                device.display()
-            ))),
-        };
+        let paths: Vec<&Path> = sources.iter().map(PathBuf::as_path).collect();
+        let devices = devices::of_images(&paths, &args.device, "--device", false)?;
+        let layers = paths.iter().zip(&devices);
+        let layers: Result<_> = layers.map(|(path, own)| layer(path, own)).collect();
+        return Ok((layers?, None));
     }
     if !args.device.is_empty() {
         return Err(Error::usage("--device: the sources are no EROFS images"));
@@ -175,13 +167,13 @@ fn layers(
     });
     let keep_going = args.keep_going;
     let built = build_with_defaults(&fetched.sources, platform, layering, keep_going, show)?;
-    let open = |(image, devices): &(PathBuf, Vec<PathBuf>)| layer(image, &mut devices.iter());
+    let open = |(image, devices): &(PathBuf, Vec<PathBuf>)| layer(image, devices);
     let layers: Result<_> = built.images.iter().map(open).collect();
     Ok((layers?, Some(built)))
 }
 
-/// Opens an image with as many of `devices` as it has slots for data elsewhere.
-fn layer(path: &Path, devices: &mut Iter<'_, PathBuf>) -> Result<LayerImage> {
+/// Opens an image with its devices.
+fn layer(path: &Path, devices: &[PathBuf]) -> Result<LayerImage> {
     let store = OpenArgs::default().store(path)?;
     let place = path.display().to_string();
     let open = |devices| {
@@ -200,12 +192,12 @@ fn layer(path: &Path, devices: &mut Iter<'_, PathBuf>) -> Result<LayerImage> {
     if !image.slots().is_empty() && !is_inside {
         let slots = image.slots().len();
         let given: Vec<_> = devices
-            .take(slots)
+            .iter()
             .map(|device| part(device))
             .collect::<Result<_>>()?;
         if given.len() < slots {
             return Err(Error::usage(format_args!(
-                "{place}: the image has data on {slots} devices: give each with --device FILE, in their order"
+                "{place}: the image has data on {slots} devices: give each that is not beside it with --device FILE"
             )));
         }
         // Compares their names with those in the device table.

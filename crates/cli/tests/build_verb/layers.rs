@@ -54,9 +54,12 @@ fn an_image_over_a_base_reports_a_missing_base() {
         exit == 2 && said.contains("expected the image with UUID"),
         "{said}"
     );
+    std::fs::create_dir(place.0.join("away")).unwrap();
+    std::fs::rename(place.0.join("base"), place.0.join("away/base")).unwrap();
     let (exit, said) = code(&cat(&["image", "hello"]));
     assert_eq!(exit, 2, "not without the base: {said}");
     assert!(said.contains("device 1, the image with UUID") && said.contains("--device"));
+    std::fs::rename(place.0.join("away/base"), place.0.join("base")).unwrap();
 
     let tar = Command::new("tar")
         .args(["-C", "tree", "-cf", "-", "."])
@@ -111,6 +114,8 @@ fn layer_images_are_merged_without_copying_their_data() {
     let with = json(&["--image-index", "lower", "tree", "upper", "with"]);
     assert_eq!(with["devices"], merged["devices"]);
     assert!(with["image_bytes"].as_u64() < Some(13_000), "{with}");
+    std::fs::create_dir(place.0.join("away")).unwrap();
+    std::fs::copy(place.0.join("merged"), place.0.join("away/merged")).unwrap();
     for (args, what) in [
         (
             &["--image-index", "tree", "o"][..],
@@ -124,8 +129,8 @@ fn layer_images_are_merged_without_copying_their_data() {
             &["--image-index", "lower", "lower"],
             "cannot take the place",
         ),
-        (&["--image-index", "merged", "o"], "--source-device"),
-        (&["--base", "merged", "tree", "o"], "--source-device"),
+        (&["--image-index", "away/merged", "o"], "--source-device"),
+        (&["--base", "away/merged", "tree", "o"], "--source-device"),
     ] {
         let out = run(&[&["build", "-q"], args].concat(), &place.0);
         let (exit, said) = code(&out);
@@ -134,17 +139,17 @@ fn layer_images_are_merged_without_copying_their_data() {
     // Layers with bases of their own are given with their devices.
     let over = json(&[
         "--base",
-        "merged",
-        "--source-device",
-        "lower",
+        "away/merged",
         "--source-device",
         "upper",
+        "--source-device",
+        "lower",
         "tree",
         "over",
     ]);
     assert_eq!(
         over["devices"],
-        serde_json::json!(["merged", "lower", "upper"])
+        serde_json::json!(["away/merged", "lower", "upper"])
     );
 }
 

@@ -1,5 +1,6 @@
 //! Behaviour of the verbs over an image: output, exit codes, and files left on the host.
 
+mod chains;
 mod common;
 mod compat;
 mod compat_dump;

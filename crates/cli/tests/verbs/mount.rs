@@ -449,7 +449,9 @@ fn the_kernel_mounts_no_image_without_its_devices() {
     stage
         .0
         .image("delta", &["-z", "lz4", "-C", "16K", "--base", "i"]);
-    let out = stage.0.run(&["mount", "--kernel", "delta", "mnt"]);
+    fs::create_dir(stage.0.path("away")).unwrap();
+    fs::rename(stage.0.path("delta"), stage.0.path("away/delta")).unwrap();
+    let out = stage.0.run(&["mount", "--kernel", "away/delta", "mnt"]);
     let said = stderr(&out);
     // Names and attributes are readable without them, but the kernel would read other data instead of an error.
     assert_eq!(code(&out), 0, "{said}");
@@ -465,7 +467,7 @@ fn the_kernel_mounts_no_image_without_its_devices() {
     let error = fs::read(stage.m("dir/text")).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(5));
     stage.0.unmount("mnt");
-    let options = ["mount", "--kernel", "--device", "i", "delta", "mnt"];
+    let options = ["mount", "--kernel", "--device", "i", "away/delta", "mnt"];
     let out = stage.0.run(&options);
     assert_eq!(code(&out), 0, "{}", stderr(&out));
     assert_eq!(fs::read_to_string(stage.m("dir/text")).unwrap(), text());

@@ -206,7 +206,7 @@ fn an_image_with_devices_is_a_source_together_with_them() {
         ),
         (
             &["--source-device", "blob", "first", "no"],
-            "--source-device blob: no base and no image among the sources has data there",
+            "--source-device blob: no image that was given has data there",
         ),
     ] {
         let out = build(args);

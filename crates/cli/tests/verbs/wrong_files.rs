@@ -111,12 +111,13 @@ fn an_error_that_an_option_avoids_names_the_option() {
     fs::create_dir(place.path("dir")).unwrap();
     fs::write(place.path("dir/a"), "other\n").unwrap();
     place.text(&["verity", "add", "-q", "image"]);
-    place.text(&["build", "-q", "--base", "image", "src", "delta"]);
+    fs::create_dir(place.path("away")).unwrap();
+    place.text(&["build", "-q", "--base", "image", "src", "away/delta"]);
     for (args, option) in [
         (&["extract", "image", "dir"][..], "--overwrite"),
         (&["verity", "add", "image"], "--replace"),
-        (&["cat", "delta", "a"], "--device FILE"),
-        (&["build", "delta", "out"], "--source-device FILE"),
+        (&["cat", "away/delta", "a"], "--device FILE"),
+        (&["build", "away/delta", "out"], "--source-device FILE"),
     ] {
         let out = place.run(args);
         assert_eq!(code(&out), 2, "{args:?}: {}", stderr(&out));

@@ -2,14 +2,15 @@
 
 use super::cache::Cache;
 use super::decode::Workers;
+use super::devices::{assign, is_named, read_slots, read_some, tag_of};
 use super::extent::FileMap;
-use super::fetch::{Bytes, Devices, Space, StorePosition, TAG, WINDOW, Windows, tagged};
+use super::fetch::{Bytes, Devices, Space, StorePosition, WINDOW, Windows};
 use super::inode::Inode;
 use super::limits::{Limits, WorkBudget};
 use crate::{Error, Remedy, Result};
 use std::sync::{Arc, OnceLock};
 use tuff_format::config::Configs;
-use tuff_format::device::{SLOT_LEN, Slot};
+use tuff_format::device::Slot;
 use tuff_format::features::{compat, incompat};
 use tuff_format::inode::FileType;
 use tuff_format::superblock::{self, Superblock};
@@ -19,8 +20,8 @@ use tuff_store::ReadAt;
 
 /// Options for opening an image with [`Image::open`].
 pub struct OpenOptions {
-    /// Stores for the slots of the device table, in order. If empty, all data is on the primary store ("flat"
-    /// mode).
+    /// Stores for the slots of the device table. Stores of images that the table names by UUID may come in any order, all
+    /// others in the order of their slots. If empty, all data is on the primary store ("flat" mode).
     pub devices: Vec<Arc<dyn ReadAt>>,
     /// Limits on the resources that reading may take.
     pub limits: Limits,
@@ -93,10 +94,13 @@ impl Image {
                 slots.len()
             )));
         }
-        for ((slot, device), n) in slots.iter().zip(&options.devices).zip(1..) {
+        let tag = |device: &Arc<dyn ReadAt>| tag_of(&**device);
+        let (extra, _) = assign(&slots, options.devices, tag);
+        let extra: Vec<Arc<dyn ReadAt>> = extra.into_iter().flatten().collect();
+        for ((slot, device), n) in slots.iter().zip(&extra).zip(1..) {
             is_named(slot, &**device, n)?;
         }
-        let devices = Devices::new(store, options.devices, slots.clone(), sb.block_bits);
+        let devices = Devices::new(store, extra, slots.clone(), sb.block_bits);
         let limits = options.limits;
         let mut image = Self {
             devices,
@@ -457,52 +461,9 @@ impl Image {
     }
 }
 
-/// Returns the device tag of a device that holds the image with this UUID: `erofs:` and the UUID in hexadecimal.
-pub fn device_tag(uuid: &[u8; 16]) -> [u8; 64] {
-    let mut tag = [0; 64];
-    let hex = uuid.iter().flat_map(|b| [b >> 4, b & 15]);
-    let hex = hex.map(|digit| b"0123456789abcdef"[usize::from(digit)]);
-    let text = TAG.iter().copied().chain(hex);
-    tag.iter_mut().zip(text).for_each(|(to, byte)| *to = byte);
-    tag
-}
-
-/// Checks that a device holds the image named by the tag of its slot. Slots with other tags pass.
-///
-/// # Errors
-/// `Usage` if the device holds another image or none.
-fn is_named(slot: &Slot, device: &dyn ReadAt, n: usize) -> Result<()> {
-    if !slot.tag.starts_with(TAG) {
-        return Ok(());
-    }
-    let head = read_some(device, superblock::OFFSET, 4096 - 1024)?;
-    let found = Superblock::decode(&head).map(|sb| device_tag(&sb.uuid));
-    if found.as_ref().ok() == Some(&slot.tag) {
-        return Ok(());
-    }
-    let found = found.map_or_else(
-        |_| "no image".to_owned(),
-        |tag| format!("UUID {}", tagged(&tag)),
-    );
-    Err(Error::usage(format_args!(
-        "device {n} holds {found}, expected the image with UUID {}",
-        tagged(&slot.tag)
-    )))
-}
-
 /// Number of shards such that each can hold at least four of the largest values; 1 to 8.
 fn shards(budget: usize, largest: u64) -> usize {
     (budget / (4 * largest as usize)).clamp(1, 8)
-}
-
-/// Reads up to `len` bytes at `pos`; fewer if the store ends first.
-fn read_some(store: &dyn ReadAt, pos: u64, len: usize) -> Result<Vec<u8>> {
-    let left = usize::try_from(store.size().saturating_sub(pos)).unwrap_or(usize::MAX);
-    let mut buf = vec![0; len.min(left)];
-    store
-        .read_exact_at(&mut buf, pos)
-        .map_err(|e| Error::read(format_args!("byte {pos:#x}"), buf.len() as u64, e))?;
-    Ok(buf)
 }
 
 fn checksum_ok(store: &dyn ReadAt, sb: &Superblock) -> Result<Option<bool>> {
@@ -533,24 +494,4 @@ fn read_configs(store: &dyn ReadAt, sb: &Superblock) -> Result<Configs> {
     let (configs, _) = result
         .map_err(|e| Error::format(format_args!("compression records (byte {base:#x})"), e))?;
     Ok(configs)
-}
-
-fn read_slots(store: &dyn ReadAt, sb: &Superblock) -> Result<Vec<Slot>> {
-    if !sb.has(incompat::DEVICE_TABLE) || sb.extra_devices == 0 {
-        return Ok(Vec::new());
-    }
-    let pos = u64::from(sb.devt_slotoff) * SLOT_LEN as u64;
-    let len = usize::from(sb.extra_devices) * SLOT_LEN;
-    let place = format!("device table (byte {pos:#x})");
-    if pos + len as u64 > store.size() {
-        return Err(Error::corrupt(
-            place,
-            format_args!("{len} bytes reach past the end, byte {}", store.size()),
-        ));
-    }
-    read_some(store, pos, len)?
-        .chunks_exact(SLOT_LEN)
-        .map(|slot| Slot::decode(slot, sb.has(incompat::BIT48)))
-        .collect::<Result<_, _>>()
-        .map_err(|e| Error::format(place, e))
 }

@@ -50,6 +50,7 @@
 
 pub(crate) mod cache;
 pub(crate) mod decode;
+pub mod devices;
 pub(crate) mod dir;
 pub(crate) mod extent;
 pub(crate) mod fetch;
@@ -62,11 +63,12 @@ pub(crate) mod map;
 mod path;
 mod xattr;
 
+pub use devices::device_tag;
 pub use dir::{DirEntry, ReadDir};
 pub use extent::{Cluster, ClusterCoding, Extent, Location};
 pub use fetch::{Bytes, Space, StorePosition};
 pub use file::FileReader;
-pub use image::{Image, OpenOptions, device_tag};
+pub use image::{Image, OpenOptions};
 pub use inode::Inode;
 pub use limits::{Limits, WorkBudget};
 pub use map::{Extents, Run, Runs};

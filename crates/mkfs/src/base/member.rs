@@ -7,6 +7,7 @@ use crate::pack::grain::Grain;
 use crate::{Error, Remedy, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tuff_erofs::read::devices::{DeviceTable, assign, tag_of};
 use tuff_erofs::read::{Cluster, Image, Inode, Location, OpenOptions};
 use tuff_erofs::verity;
 use tuff_erofs::walk::Walk;
@@ -70,11 +71,15 @@ impl Member {
             let store = options.resources.open(path);
             store.map_err(|e| Error::io(path.display(), "cannot open", e))
         };
-        let paths = [&[path.to_owned()], devices].concat();
-        let stores = paths
-            .iter()
-            .map(|path| open(path))
-            .collect::<Result<Vec<_>>>()?;
+        let primary = open(path)?;
+        let devices = devices.iter().map(|path| Ok((path.clone(), open(path)?)));
+        let devices = devices.collect::<Result<Vec<_>>>()?;
+        let table = DeviceTable::read(&*primary).map_err(|e| e.within(&name))?;
+        let (in_order, rest) = assign(&table.slots, devices, |(_, store)| tag_of(&**store));
+        let all = std::iter::once((path.to_owned(), primary));
+        // Opening the image reports a wrong number of devices.
+        let all = all.chain(in_order.into_iter().flatten()).chain(rest);
+        let (paths, stores): (Vec<PathBuf>, Vec<Arc<dyn ReadAt>>) = all.unzip();
         let opened = OpenOptions {
             devices: stores[1..].to_vec(),
             ..OpenOptions::default()
@@ -257,6 +262,7 @@ impl Member {
             },
             size: inode.size(),
             clusters: in_clusters && self.can_share_clusters(),
+            stored: !is_compressed(inode),
         })
     }
 

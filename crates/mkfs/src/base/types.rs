@@ -32,6 +32,8 @@ pub(crate) struct BaseFile {
     pub(crate) size: u64,
     /// True for a compressed file that is not a fragment as a whole.
     pub(crate) clusters: bool,
+    /// True for a file that is not compressed.
+    pub(crate) stored: bool,
 }
 
 /// Clusters of a file of a base.

@@ -1,6 +1,7 @@
 //! Converts paths on the command line to sources, bases and a target.
 
 use super::args::{Args, SourceType};
+use crate::devices;
 use crate::image::OpenArgs;
 use crate::next_command::shell_word;
 use crate::overwrite::{self, Format};
@@ -9,7 +10,6 @@ use crate::remote::is_url;
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
-use std::slice::Iter;
 use tuff_erofs::{Error, Result};
 use tuff_format::superblock;
 use tuff_mkfs::{BaseImage, Container, Source, container_image};
@@ -78,14 +78,15 @@ pub(super) fn resolve(args: &Args) -> Result<BuildPaths> {
     } else {
         Target::Path(image.clone())
     };
-    let mut devices = args.source_device.iter();
-    let base = |path: &PathBuf| {
-        Ok(BaseImage {
-            path: path.clone(),
-            devices: devices_of(path, &mut devices)?,
-        })
+    let images = args.base.iter().chain(sources).map(PathBuf::as_path);
+    let images: Vec<&Path> = images.filter(|path| container(path).is_none()).collect();
+    let mut devices =
+        devices::of_images(&images, &args.source_device, "--source-device", false)?.into_iter();
+    let base = |path: &PathBuf| BaseImage {
+        path: path.clone(),
+        devices: devices.next().unwrap_or_default(),
     };
-    let bases = args.base.iter().map(base).collect::<Result<_>>()?;
+    let bases = args.base.iter().map(base).collect();
     let (mut all, mut config) = (Vec::new(), None);
     for path in sources {
         match container(path) {
@@ -95,14 +96,11 @@ pub(super) fn resolve(args: &Args) -> Result<BuildPaths> {
                 all.extend(image.layers);
                 config = image.config;
             }
-            None => all.push(source(path, args.source_type, &mut devices)?),
+            None => {
+                let own = devices.next().unwrap_or_default();
+                all.push(source(path, args.source_type, own)?);
+            }
         }
-    }
-    if let Some(device) = devices.next() {
-        return Err(Error::usage(format_args!(
-            "--source-device {}: no base and no image among the sources has data there",
-            device.display()
-        )));
     }
     if args.platform.is_some() && !sources.iter().any(|path| container(path).is_some()) {
         return Err(Error::usage(
@@ -133,11 +131,7 @@ pub(super) fn archives(kind: Option<SourceType>, sources: &[Source]) -> Vec<&Pat
 }
 
 /// Returns the source at `path`, of the given or the detected kind.
-fn source(
-    path: &Path,
-    kind: Option<SourceType>,
-    devices: &mut Iter<'_, PathBuf>,
-) -> Result<Source> {
+fn source(path: &Path, kind: Option<SourceType>, devices: Vec<PathBuf>) -> Result<Source> {
     if path == Path::new("-") {
         return Ok(Source::TarStdin);
     }
@@ -151,22 +145,9 @@ fn source(
         SourceType::Manifest => Source::Manifest(path.to_owned()),
         SourceType::Image => Source::Image {
             path: path.to_owned(),
-            devices: devices_of(path, devices)?,
+            devices,
         },
     })
-}
-
-/// Takes as many of `devices` as the image has slots, if it has data outside of its own file.
-fn devices_of(path: &Path, devices: &mut Iter<'_, PathBuf>) -> Result<Vec<PathBuf>> {
-    if devices.len() == 0 {
-        return Ok(Vec::new());
-    }
-    let image = OpenArgs::default().open(path)?;
-    let slots = match image.has_devices() {
-        Ok(()) => 0,
-        Err(_) => image.slots().len(),
-    };
-    Ok(devices.take(slots).cloned().collect())
 }
 
 /// Prefixes of paths that name container images.

@@ -74,8 +74,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let paths = std::iter::once(&args.image).chain(&args.other);
     let paths: Vec<&Path> = paths.map(PathBuf::as_path).collect();
     let mut images = Vec::new();
-    for path in &paths {
-        let image = Arc::new(args.open.open(path)?);
+    for (path, open) in paths.iter().zip(args.open.of_each(&paths)?) {
+        let image = Arc::new(open.open(path)?);
         image.root().map_err(|e| e.within(path.display()))?;
         images.push(image);
     }

@@ -22,6 +22,7 @@ pub(super) fn mount(args: &Args, mounting: &Mounting) -> Result<&'static str, St
     }
     let mut open = args.image.open.clone();
     mounting.apply(&mut open);
+    open = open.with_found_devices(&args.image.image);
     if open.verity.is_some() || open.trust.is_some() {
         return Err("it verifies devices, not files: veritysetup open makes one".to_owned());
     }

@@ -67,7 +67,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let meter = Meter::start("report", Show::unless(args.json));
     let open = args.open.watched(&meter);
     let mut read: Vec<Source> = Vec::new();
-    for path in std::iter::once(&args.image).chain(&args.other) {
+    let paths = std::iter::once(&args.image).chain(&args.other);
+    let paths: Vec<&Path> = paths.map(PathBuf::as_path).collect();
+    for (path, open) in paths.iter().zip(open.of_each(&paths)?) {
         read.push(Source::open(path, &open)?);
         // The share of metadata is not known.
         meter.counter().forget_total();

@@ -6,6 +6,7 @@ use super::parse::{refused, to_usize};
 use crate::cmd::build_image::options::source_date_epoch;
 use crate::cmd::build_image::paths::is_image;
 use crate::cmd::build_image::referenced_images::ReferencedImages;
+use crate::devices;
 use std::path::PathBuf;
 use std::time::SystemTime;
 use tuff_erofs::{Error, Result};
@@ -177,7 +178,7 @@ fn places(args: &MkfsArgs) -> Result<(PathBuf, Vec<Source>)> {
             return Ok(Source::Dir(path.clone()));
         }
         if is_image(path, &meta)? {
-            let devices = Vec::new();
+            let devices = devices::of_image(path, &[]);
             let path = path.clone();
             return Ok(Source::Image { path, devices });
         }
