@@ -41,6 +41,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use tuff_codec::Method;
 use tuff_format::Nid;
+use tuff_format::features::Feature;
 use tuff_format::inode::FileType;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -399,6 +400,9 @@ impl<'a> Loader<'a> {
             base_memory: memory_budget::eighth(self.options),
             block: self.options.block.size(),
             threads: self.threads,
+            shares_stored: self.options.layout.blob.is_none()
+                && self.options.kernel.supports(Feature::CHUNKED_FILE),
+            chunk: self.options.layout.chunk,
             sums: self.options.output.verify,
             progress,
             entropy_coding: (self.options.compression.default)
@@ -449,6 +453,14 @@ impl<'a> Loader<'a> {
                 let data = data.expect("the plan contains only data that the base has");
                 progress.add_bytes(size);
                 packer.add_base_file(inode, size, data, *sum)?;
+                continue;
+            }
+            if let Some(parts) = plan.stored_parts.remove(&inode)
+                && let Some(content) = self.file_content(tree, inode)?
+            {
+                let policy = &self.policies.stored;
+                progress.add_bytes(parts.shared_bytes(tree.size(inode), self.options.block));
+                packer.add_stored_parts(inode, tree.size(inode), content, parts, policy)?;
                 continue;
             }
             if let Some(kept) = kept.remove(&inode) {

@@ -361,6 +361,8 @@ impl Pairs {
             block: options.block.size(),
             threads,
             sums: false,
+            shares_stored: false,
+            chunk: None,
             progress,
             entropy_coding: false,
             dense_and_fast: None,

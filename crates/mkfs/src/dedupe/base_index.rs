@@ -28,6 +28,13 @@ pub(super) struct BaseIndex<'a> {
     keys: HashMap<ContentKey, BaseInode>,
     /// Files whose clusters new files may share, in the order of their data.
     pub(super) parts: Vec<BaseFile>,
+    /// Stored files whose blocks new files may share, in the order of their data.
+    pub(super) stored: Vec<BaseFile>,
+}
+
+/// Returns true if a content may consist of blocks of stored files of the base.
+pub(super) fn takes_blocks(candidate: &DedupeCandidate, settings: &DedupeSettings<'_>) -> bool {
+    !candidate.packed && candidate.size > BLOCKS_MIN * settings.block
 }
 
 /// Content key that ignores the compression policy.
@@ -46,12 +53,17 @@ impl<'a> BaseIndex<'a> {
         let cut =
             settings.dedupe == Dedupe::Content && contents.iter().any(|c| c.segment_bits.is_some());
         let least = BLOCKS_MIN * settings.block;
+        let blocks = settings.shares_stored
+            && settings.dedupe == Dedupe::Content
+            && contents.iter().any(|c| takes_blocks(c, settings));
         let most = usize::try_from(settings.base_memory / KNOWN_COST).unwrap_or(usize::MAX);
         let files = base.files(most, &|inode: &Inode| {
-            wanted.contains(&inode.size()) || cut && inode.size() > least
+            wanted.contains(&inode.size()) || (cut || blocks) && inode.size() > least
         })?;
         let parts = |f: &&BaseFile| cut && f.clusters && f.size > least;
         let parts = files.iter().filter(parts).copied().collect();
+        let stored = |f: &&BaseFile| blocks && f.stored && f.size > least;
+        let stored = files.iter().filter(stored).copied().collect();
         let same_size: Vec<BaseFile> = files
             .into_iter()
             .filter(|f| wanted.contains(&f.size))
@@ -73,6 +85,7 @@ impl<'a> BaseIndex<'a> {
             sizes: same_size.iter().map(|f| f.size).collect(),
             keys: keys.into_iter().collect(),
             parts,
+            stored,
         })
     }
 
@@ -92,22 +105,39 @@ impl<'a> BaseIndex<'a> {
         chunker: Chunker,
         settings: &DedupeSettings<'_>,
     ) -> Result<Vec<Chunks>> {
+        let mut all = self.chunks_of(&self.parts, chunker, settings)?;
+        for (file, chunks) in self.parts.iter().zip(&mut all) {
+            chunks.salt_with_algorithm(self.base.algorithm(file.inode)?);
+        }
+        Ok(all)
+    }
+
+    /// Splits `files` into chunks and returns them in the same order.
+    pub(super) fn chunks_of(
+        &self,
+        files: &[BaseFile],
+        chunker: Chunker,
+        settings: &DedupeSettings<'_>,
+    ) -> Result<Vec<Chunks>> {
         let scan = |i: usize, context: &mut WorkerContext, out: &mut Vec<(usize, Chunks)>| {
             let WorkerContext { buf, sampler, .. } = context;
             let mut seen = |_: &[u8]| settings.progress.check();
             let mut ratio = |bytes: &[u8]| sample(sampler, bytes);
-            let content = self.content(i);
-            let size = self.parts[i].size;
-            let mut chunks =
-                shared_runs::chunks(&content, size, chunker, buf, &mut seen, &mut ratio)?;
-            chunks.salt_with_algorithm(self.base.algorithm(self.parts[i].inode)?);
+            let content = self.content_of(&files[i]);
+            let size = files[i].size;
+            let chunks = shared_runs::chunks(&content, size, chunker, buf, &mut seen, &mut ratio)?;
             out.push((i, chunks));
             Ok(())
         };
-        let found = parallel(self.parts.len(), settings, &scan)?;
+        let found = parallel(files.len(), settings, &scan)?;
         let mut found: Vec<(usize, Chunks)> = found.into_iter().flatten().collect();
         found.sort_unstable_by_key(|(i, _)| *i);
         Ok(found.into_iter().map(|(_, chunks)| chunks).collect())
+    }
+
+    /// Returns the content of a file of the base.
+    pub(super) fn content_of(&self, file: &BaseFile) -> FileContent {
+        base_content(self.base, file.inode)
     }
 
     /// Returns the content of `parts[part]`.

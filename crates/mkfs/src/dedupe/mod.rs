@@ -17,12 +17,14 @@ mod scan;
 mod shared_parts;
 mod shared_runs;
 mod similarity;
+mod stored_parts;
 
 pub(crate) use cuts::Cuts;
 pub(crate) use scan::{
     DedupeCandidate, DedupeSettings, PackedFile, WorkerContext, parallel, read_through, readable,
     sums,
 };
+pub(crate) use stored_parts::StoredParts;
 
 use crate::auto::{Choice, Chooser};
 use crate::base::{BaseClusters, BaseInode, Bases};
@@ -34,7 +36,7 @@ use crate::pack::shared_clusters::FilePlan;
 use crate::readahead::{PrefetchRange, ReadaheadWindow};
 use crate::tree::InodeId;
 use crate::{Error, Result};
-use base_index::BaseIndex;
+use base_index::{BaseIndex, takes_blocks};
 use chunking::{Chunker, Sketch};
 use hashbrown::HashMap;
 use scan::sample;
@@ -60,6 +62,8 @@ pub(crate) struct DedupePlan {
     pub(crate) plans: HashMap<InodeId, FilePlan>,
     /// Clusters of base files that plans refer to, by index of the file.
     pub(crate) clusters: HashMap<u32, BaseClusters>,
+    /// Files in chunks of which some are in the base.
+    pub(crate) stored_parts: HashMap<InodeId, StoredParts>,
 }
 
 /// Results of the workers, by index of the content. There may be millions of contents, and most
@@ -100,8 +104,13 @@ pub(crate) fn find_duplicates(
     let known = base.map(|base| BaseIndex::build(base, &contents, settings));
     let known = known.transpose()?;
     let parts = known.as_ref().map_or(&[][..], |known| &known.parts);
-    let cut = contents.iter().filter(|c| c.segment_bits.is_some());
-    let total = cut.map(|c| c.size).sum::<u64>() + parts.iter().map(|f| f.size).sum::<u64>();
+    let stored = known.as_ref().map_or(&[][..], |known| &known.stored);
+    let takes_stored = |c: &DedupeCandidate| !stored.is_empty() && takes_blocks(c, settings);
+    let cut = contents
+        .iter()
+        .filter(|c| c.segment_bits.is_some() || takes_stored(c));
+    let of_base = parts.iter().chain(stored).map(|f| f.size);
+    let total = cut.map(|c| c.size).sum::<u64>() + of_base.sum::<u64>();
     let chunker = chunker(total, settings);
     let request = |candidate: &DedupeCandidate| ScanRequest {
         duplicate_key: sizes.get(&candidate.size).is_some_and(|n| *n > 1),
@@ -114,7 +123,8 @@ pub(crate) fn find_duplicates(
         } else {
             (dedupe && candidate.packed && candidate.size <= SKETCH_MAX).then_some(0)
         },
-        chunks: settings.dedupe == Dedupe::Content && candidate.segment_bits.is_some(),
+        chunks: settings.dedupe == Dedupe::Content
+            && (candidate.segment_bits.is_some() || takes_stored(candidate)),
     };
     let next_range = |i: usize| {
         let candidate = &contents[i];
@@ -187,6 +197,17 @@ pub(crate) fn find_duplicates(
     }
     results.keys = Vec::new();
     results.chunks.retain(|(i, _)| !is_shared[*i as usize]);
+    if let Some(known) = &known {
+        let chunks = &results.chunks;
+        let found = stored_parts::find(contents, chunks, known, chunker, settings, content)?;
+        for (i, parts) in found {
+            plan.stored_parts.insert(contents[i as usize].file, parts);
+            is_shared[i as usize] = true;
+        }
+    }
+    // Those of stored contents served only the search above.
+    let cut = |i: u32| !is_shared[i as usize] && contents[i as usize].segment_bits.is_some();
+    results.chunks.retain(|(i, _)| cut(*i));
 
     let packed: Vec<u32> = (0..contents.len())
         .filter(|i| (contents[*i].packed || contents[*i].tail) && !is_shared[*i])
@@ -454,6 +475,8 @@ mod tests {
                 threads: 1,
                 dense_and_fast: None,
                 entropy_coding: false,
+                shares_stored: false,
+                chunk: None,
                 sums: false,
                 progress: &progress,
             };

@@ -61,6 +61,10 @@ pub(crate) struct DedupeSettings<'a> {
     pub(crate) dense_and_fast: Option<[EncoderSpec; 2]>,
     /// The default compression uses entropy coding.
     pub(crate) entropy_coding: bool,
+    /// Ranges of stored files of the base may be shared as chunks.
+    pub(crate) shares_stored: bool,
+    /// Chunk size of stored files, if it is given. Unit: bytes.
+    pub(crate) chunk: Option<usize>,
     /// Compute checksums of contents that are not read again for packing.
     pub(crate) sums: bool,
     /// Progress, checked for stop requests.

@@ -115,7 +115,7 @@ impl PartMatcher<'_> {
 
 /// Compares each run with the data it repeats and drops those that differ. Each file is compared by
 /// one worker. `of` returns a file's content and its length.
-fn confirm(
+pub(super) fn confirm(
     runs: &[ChunkRun],
     settings: &DedupeSettings<'_>,
     chunker: Chunker,

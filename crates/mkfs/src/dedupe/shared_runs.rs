@@ -24,7 +24,7 @@ use crate::tree::InodeId;
 use hashbrown::{HashMap, HashTable};
 
 /// Chunks of one file, in order.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Chunks {
     /// Hash of each chunk.
     pub(super) hashes: Vec<u64>,

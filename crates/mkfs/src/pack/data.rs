@@ -178,6 +178,34 @@ impl FileData {
         }
     }
 
+    /// Adds chunks of a base to a file of `size` bytes, whose own chunks are placed.
+    pub(super) fn with_base_chunks(
+        self,
+        size: u64,
+        block: BlockBits,
+        shared: Vec<(ChunkRun, DataBlock)>,
+    ) -> Self {
+        let Some(chunks) = self.chunks(size, block) else {
+            return self;
+        };
+        let bits = chunks.bits;
+        let read = match &self {
+            Self::Chunked(data) => Some((Arc::clone(&data.runs), bits)),
+            Self::Table(table) => table.read.clone(),
+            _ => None,
+        };
+        let mut runs: Vec<(ChunkRun, DataBlock)> = chunks.runs().chain(shared).collect();
+        runs.sort_unstable_by_key(|(run, _)| run.first);
+        Self::Table(Box::new(Table {
+            bits,
+            external: false,
+            read,
+            count: block.count(size).div_ceil(1 << bits),
+            next: (0, 0),
+            runs,
+        }))
+    }
+
     /// Returns a compressed file in the form that can grow.
     pub(super) fn more(&mut self) -> Option<&mut Compressed> {
         if let Some(Encoded {

@@ -11,12 +11,12 @@ use super::pending::PendingBlocks;
 use super::pool::Pool;
 use super::probe::Probe;
 use super::shared_clusters::{FilePlan, PartKey};
-use super::sparse::Sparse;
+use super::sparse::{ChunkRun, Sparse};
 use super::tail_fragments::TailFragments;
 use super::worker::{Job, LargeClusters, Part, Policy};
 use super::worker::{job_cost, segment_size};
 use crate::base::{BaseTail, Bases};
-use crate::dedupe::{Cuts, PackedFile};
+use crate::dedupe::{Cuts, PackedFile, StoredParts};
 use crate::order::{ContentKey, PolicyId};
 use crate::progress::Progress;
 use crate::source::error::SourceError;
@@ -124,6 +124,8 @@ pub(crate) struct Packer<'a> {
     pub(super) chunks: HashMap<[u8; 32], DataBlock>,
     /// Files with chunks in a base whose last chunk is a copied inline tail.
     pub(super) tail_chunks: Vec<(InodeId, SpillRef)>,
+    /// Files with their sizes in bytes and the chunks that are in the base.
+    pub(super) base_chunks: Vec<(InodeId, u64, Vec<(ChunkRun, DataBlock)>)>,
 }
 
 impl<'a> Packer<'a> {
@@ -178,6 +180,7 @@ impl<'a> Packer<'a> {
             blob: None,
             chunks: HashMap::new(),
             tail_chunks: Vec::new(),
+            base_chunks: Vec::new(),
         })
     }
 
@@ -374,6 +377,37 @@ impl<'a> Packer<'a> {
         sparse: Sparse,
         policy: &Arc<Policy>,
     ) -> Result<()> {
+        let data = self.add_chunks(file, size, content, sparse, policy)?;
+        self.result.stats.sparse_files += 1;
+        self.result.stats.hole_bytes += size - data;
+        Ok(())
+    }
+
+    /// Adds a file in chunks, of which the base has some.
+    pub(crate) fn add_stored_parts(
+        &mut self,
+        file: InodeId,
+        size: u64,
+        content: FileContent,
+        parts: StoredParts,
+        policy: &Arc<Policy>,
+    ) -> Result<()> {
+        let shared = parts.shared_bytes(size, self.options.bits);
+        self.result.stats.base_part_bytes += shared;
+        self.add_chunks(file, size, content, parts.new, policy)?;
+        self.base_chunks.push((file, size, parts.shared));
+        Ok(())
+    }
+
+    /// Adds the chunks in `sparse` of a file of `size` bytes. Returns their length in bytes.
+    fn add_chunks(
+        &mut self,
+        file: InodeId,
+        size: u64,
+        content: FileContent,
+        sparse: Sparse,
+        policy: &Arc<Policy>,
+    ) -> Result<u64> {
         let chunk_size = self.options.bits.size() << sparse.bits;
         let data: u64 = sparse
             .runs
@@ -400,8 +434,6 @@ impl<'a> Packer<'a> {
         };
         self.tables += chunked.footprint();
         self.set(file, chunked);
-        self.result.stats.sparse_files += 1;
-        self.result.stats.hole_bytes += size - data;
         if data > 0 {
             let whole = Box::new(content);
             let content = FileContent::Chunks {
@@ -419,7 +451,7 @@ impl<'a> Packer<'a> {
             let with = FileSharing::default();
             self.add_segments(file, data, &content, &policy, true, &with)?;
         }
-        Ok(())
+        Ok(data)
     }
 
     /// Lets `file` share the data of `first`, which was added before.
@@ -542,6 +574,11 @@ impl<'a> Packer<'a> {
             }
         }
         self.store_tail_chunks()?;
+        for (file, size, shared) in std::mem::take(&mut self.base_chunks) {
+            let bits = self.options.bits;
+            let data = std::mem::take(self.slot(file));
+            self.set(file, data.with_base_chunks(size, bits, shared));
+        }
         for file in &mut self.result.files {
             if let FileData::Table(table) = file {
                 let table = std::mem::replace(&mut **table, Table::empty());
