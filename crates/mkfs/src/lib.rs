@@ -30,6 +30,7 @@ mod encoder;
 mod file_contexts;
 mod fingerprint;
 mod fs_config;
+mod image_options;
 mod kept_clusters;
 mod layout;
 mod load;
@@ -63,13 +64,14 @@ mod xattrs;
 
 pub use file_contexts::Contexts;
 pub use fs_config::FsConfig;
+pub use image_options::{like, like_in_detail};
 pub use options::available_threads;
 pub use options::{
     Auto, BaseImage, Compression, CompressionOptions, Dedupe, DedupeOptions, Fragments, InodeForm,
     LayoutOptions, Metadata, MetadataOptions, Options, OutputOptions, ResourceOptions, Rule,
     SourceOptions, SparsePolicy, Verity,
 };
-pub use patch::{compact, like, patch};
+pub use patch::{compact, patch};
 pub use paths::Paths;
 pub use pipeline::{Summary, build, build_to};
 pub use progress::Progress;

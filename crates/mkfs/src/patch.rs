@@ -16,25 +16,20 @@
 //! [`Unchanged`](super::unchanged::Unchanged).
 
 use super::base::Bases;
-use super::options::{Compression, Fragments, Metadata, Options, Verity};
-use super::pipeline::{Summary, build, leaving_out, write};
+use super::options::Options;
+use super::pipeline::{Summary, build, build_smaller, leaving_out, write};
 use super::progress::Progress;
 use super::source::spec::Source;
 use super::targets::Targets;
 use crate::{Error, Result};
 use std::path::Path;
-use tuff_codec::Method;
-use tuff_erofs::read::{ClusterCoding, Image, Location};
-use tuff_erofs::verity;
-use tuff_erofs::walk::Walk;
-use tuff_format::features::{Feature, KernelVersion, compat, flags_of, incompat, min_kernel};
 use tuff_store::{Output, Target};
 
 /// Length in bytes of the start of an image, which holds the superblock, compression records and device slots.
 const HEAD: usize = 4096;
 
 /// Replaces the tree of the image in the file or block device `image` by the sources, merged in order. Options are as
-/// for [`build`](super::build()), but the block size must be that of the image; see [`like`].
+/// for [`build`](super::build()), but the block size must be that of the image; see [`like`](super::like()).
 ///
 /// # Errors
 /// As `build`; `Usage` for an image with extra devices, `Io` if another process patches the image. The image is then
@@ -98,12 +93,16 @@ fn patch_once(
 }
 
 /// Writes the tree of the image in the file `image` anew and replaces the file when the new image is complete. That gives
-/// back the space of data and metadata that nothing refers to.
+/// back the space of data and metadata that nothing refers to. Options are usually those of
+/// [`like_in_detail`](super::like_in_detail()).
+///
+/// Returns `None`, and leaves the file as it is, if the new image would not be smaller. With a size budget, the image is
+/// replaced by one that meets the budget.
 ///
 /// # Errors
 /// As `build`; `Usage` for an image on a block device or with extra devices, `Io` if another process patches the image.
 /// The image is then unchanged.
-pub fn compact(options: &Options, image: &Path, progress: &Progress) -> Result<Summary> {
+pub fn compact(options: &Options, image: &Path, progress: &Progress) -> Result<Option<Summary>> {
     let name = image.display().to_string();
     let failed = |e| Error::io(&name, "cannot replace the image", e);
     // The lock excludes patches. Nothing is written through this file.
@@ -115,112 +114,14 @@ pub fn compact(options: &Options, image: &Path, progress: &Progress) -> Result<S
         devices: Vec::new(),
     };
     let target = Target::Path(image.to_owned());
-    let mut summary = build(&[source], options, &target, progress)?;
+    let built = match options.output.size_budget {
+        Some(_) => build(&[source], options, &target, progress).map(Some),
+        None => build_smaller(&[source], options, &target, meta.len(), progress),
+    };
+    let Some(mut summary) = built? else {
+        return Ok(None);
+    };
     std::fs::set_permissions(image, meta.permissions()).map_err(failed)?;
     summary.old_bytes = meta.len();
-    Ok(summary)
-}
-
-/// Returns options like those of an image: its block size and label, the algorithm and cluster size of most of its
-/// content, and a hash tree if it has one. They are for `kernel`, or for a newer kernel that the image needs.
-///
-/// # Errors
-/// Errors of reading the image.
-pub fn like(image: &Image, kernel: KernelVersion) -> Result<Options> {
-    let sb = image.superblock();
-    let (mut seen, mut in_packed) = (Seen::default(), Seen::default());
-    for entry in Walk::root(image)? {
-        let inode = entry?.inode;
-        if inode.has_data() {
-            seen.look(image, &inode)?;
-        }
-    }
-    if let Some(packed) = image.packed() {
-        in_packed.look(image, packed)?;
-    }
-    for (all, more) in seen.bytes.iter_mut().zip(in_packed.bytes) {
-        *all += more;
-    }
-    let ids = (0..).zip(seen.bytes).filter(|(_, bytes)| *bytes > 0);
-    let algorithms: Vec<_> = ids
-        .filter_map(|(id, _)| Feature::of_algorithm(id))
-        .collect();
-    let block_size = Feature::of_block_size(sb.block_bits, !algorithms.is_empty());
-    let used = flags_of(0, sb.incompat).chain(algorithms).chain(block_size);
-    let mut options = Options::for_kernel(kernel.max(min_kernel(used)));
-    options.block = sb.block_bits;
-    options.metadata.checksum = sb.has_compat(compat::SB_CHKSUM);
-    options.metadata.fingerprints = image.fingerprint_name();
-    let end = sb.label.iter().position(|b| *b == 0);
-    options.metadata.label = sb.label[..end.unwrap_or(sb.label.len())].to_vec();
-    options.compression.default = seen.algorithm().map(|method| Compression {
-        method,
-        level: method.default_level(),
-        dict: None,
-    });
-    options.layout.unaligned = seen.unaligned || in_packed.unaligned;
-    options.metadata.form = match (sb.has(incompat::METABOX), sb.has(incompat::BIT48)) {
-        (true, _) if options.compression.default.is_some() => Metadata::Compressed,
-        (_, true) => Metadata::Short,
-        _ => Metadata::Plain,
-    };
-    match (seen.cluster, in_packed.cluster) {
-        (0, 0) => options.layout.fragments = Fragments::Off,
-        (0, packed) => {
-            options.layout.fragments = Fragments::All;
-            (options.compression.cluster, options.layout.fragment_cluster) = (packed, packed);
-        }
-        (own, packed) => {
-            options.compression.cluster = own;
-            options.layout.fragment_cluster = options.fragment_cluster(own);
-            if packed == 0 {
-                options.layout.fragments = Fragments::Off;
-            }
-        }
-    }
-    options.output.verity = verity::appended_tree(image)?.map(|behind| Verity {
-        block: behind.header.data_block,
-        salt: behind.header.salt,
-        parity: behind.parity,
-    });
-    options.fit_clusters();
-    Ok(options)
-}
-
-/// Compression that an image uses.
-#[derive(Default)]
-struct Seen {
-    /// Content bytes by algorithm.
-    bytes: [u64; 4],
-    /// Largest cluster in bytes.
-    cluster: usize,
-    /// Files have an index of extents, so clusters start anywhere.
-    unaligned: bool,
-}
-
-impl Seen {
-    fn look(&mut self, image: &Image, inode: &tuff_erofs::read::Inode) -> Result<()> {
-        let first = image.extents(inode, 0..1)?.next().transpose()?;
-        let Some(Location::Cluster(cluster)) = first.map(|e| e.location) else {
-            return Ok(());
-        };
-        if let ClusterCoding::Compressed(id) = cluster.coding
-            && let Some(bytes) = self.bytes.get_mut(usize::from(id))
-        {
-            *bytes += inode.size();
-            let block = image.superblock().block_bits.size_usize();
-            let len = (cluster.len as usize).next_multiple_of(block);
-            self.cluster = self.cluster.max(len);
-            self.unaligned |= image.has_encoded_extents(inode)?;
-        }
-        Ok(())
-    }
-
-    /// Returns the algorithm of most content.
-    fn algorithm(&self) -> Option<Method> {
-        // The clusters of LZ4HC and LZ4 look alike.
-        const METHODS: [Method; 4] = [Method::Lz4hc, Method::Lzma, Method::Deflate, Method::Zstd];
-        let (i, bytes) = (self.bytes.iter().enumerate()).max_by_key(|(_, bytes)| **bytes)?;
-        (*bytes > 0).then(|| METHODS[i])
-    }
+    Ok(Some(summary))
 }

@@ -3,8 +3,10 @@
 use crate::{Error, Result};
 use regex_automata::meta::Regex;
 use regex_automata::util::syntax;
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 /// Matcher of paths relative to the root, without a leading slash.
 #[derive(Clone, Debug)]
@@ -15,6 +17,8 @@ pub enum Paths {
     Expression(Regex),
     /// The path with exactly this name.
     Exactly(Vec<u8>),
+    /// Any of these paths.
+    Any(Arc<HashSet<Vec<u8>>>),
 }
 
 impl Paths {
@@ -35,6 +39,7 @@ impl Paths {
             Self::Glob(glob) => glob.is_match(OsStr::from_bytes(path)),
             Self::Expression(expression) => expression.is_match(path),
             Self::Exactly(exactly) => exactly == path,
+            Self::Any(paths) => paths.contains(path),
         }
     }
 }

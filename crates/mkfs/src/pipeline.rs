@@ -73,6 +73,25 @@ pub fn build(
     build_at(sources, options, Destination::Target(target), progress)
 }
 
+/// As [`build`], but returns `None` and leaves the target as it is if the image would have `limit` bytes or more.
+pub(crate) fn build_smaller(
+    sources: &[Source],
+    options: &Options,
+    target: &Target,
+    limit: u64,
+    progress: &Progress,
+) -> Result<Option<Summary>> {
+    options.check()?;
+    targets::check(sources, options, target)?;
+    let mut options = options.clone();
+    options.output.size_budget = Some(limit.saturating_sub(1));
+    let mut destination = Destination::Target(target);
+    match build_once(sources, &options, &mut destination, progress) {
+        Err(Error::OverBudget(_)) => Ok(None),
+        built => built.map(Some),
+    }
+}
+
 /// Builds an image from sources, merged in order, and writes it to `writer` when it is complete. Until then it is in an
 /// unnamed temporary file.
 ///
@@ -128,11 +147,16 @@ fn build_at(
             stream.name()
         )));
     }
-    for preset in presets::PRESETS {
+    let fits = |preset: &presets::Preset| preset.kernel <= options.kernel;
+    let presets = presets::PRESETS.into_iter().filter(fits);
+    // Fits: there are few presets.
+    let count = presets.clone().count() as u32;
+    for (number, preset) in (1..).zip(presets) {
         let mut options = options.clone();
         if !preset.apply(&mut options) {
             continue;
         }
+        progress.set_attempt(number, count);
         match build(&options) {
             Err(Error::OverBudget(_)) => {}
             done => {

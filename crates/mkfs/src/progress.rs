@@ -12,6 +12,8 @@ pub struct Progress {
     entries: AtomicU64,
     bytes: AtomicU64,
     total_bytes: AtomicU64,
+    /// Number of the build and of all builds within a size budget, in 32 bits each.
+    attempt: AtomicU64,
     /// Stages with their start times.
     stages: Mutex<Vec<(&'static str, Instant)>>,
 }
@@ -27,6 +29,8 @@ pub struct Snapshot {
     pub bytes: u64,
     /// Total bytes of file content; 0 while unknown.
     pub total_bytes: u64,
+    /// Number of the build, and of settings that a size budget may try. `None` without a size budget.
+    pub attempt: Option<(u32, u32)>,
 }
 
 impl Progress {
@@ -52,6 +56,11 @@ impl Progress {
             entries: self.entries.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
             total_bytes: self.total_bytes.load(Ordering::Relaxed),
+            attempt: match self.attempt.load(Ordering::Relaxed) {
+                0 => None,
+                // Fits: 32 bits each.
+                attempt => Some(((attempt >> 32) as u32, attempt as u32)),
+            },
         }
     }
 
@@ -88,6 +97,12 @@ impl Progress {
         if let Ok(mut stages) = self.stages.lock() {
             stages.push((name, Instant::now()));
         }
+    }
+
+    /// Starts build `number` of `count`.
+    pub(crate) fn set_attempt(&self, number: u32, count: u32) {
+        let attempt = u64::from(number) << 32 | u64::from(count);
+        self.attempt.store(attempt, Ordering::Relaxed);
     }
 
     pub(crate) fn add_entry(&self) {

@@ -553,3 +553,154 @@ fn compaction_gives_back_the_space_of_patches() {
         assert!(stderr(&out).contains(what), "{}", stderr(&out));
     }
 }
+
+/// Creates trees in which every option of a build changes something: text, noise, equal parts, holes, attributes.
+fn varied(place: &Place) {
+    for (dir, seed) in [("before", 1), ("after", 2)] {
+        let dir = place.path(dir);
+        fs::create_dir_all(dir.join("sub")).unwrap();
+        fs::write(dir.join("large"), text(400_000, 1)).unwrap();
+        fs::write(dir.join("other"), text(300_000, 10 + seed)).unwrap();
+        let noise = tuff_testkit::content::noise(100_000, 3);
+        fs::write(dir.join("noise"), &noise).unwrap();
+        fs::write(dir.join("part"), [&noise[..65_536], b"end"].concat()).unwrap();
+        let holes = fs::File::create(dir.join("holes")).unwrap();
+        holes.set_len(300_000).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&holes, &noise[..80_000], 65_536).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&holes, &noise[..90_000], 196_608).unwrap();
+        for i in 0..60 {
+            let bytes = text(300 + 150 * i, 100 + seed + i as u64 / 2);
+            fs::write(dir.join(format!("sub/{i}")), &bytes).unwrap();
+        }
+    }
+}
+
+/// Regression: settings that an image does not record, such as fragments of small trees, tail packing, levels, chunks and
+/// name prefixes, were lost, so images grew.
+#[test]
+fn a_compacted_image_is_at_most_as_large_as_a_fresh_build_with_its_options() {
+    let place = Place::new("patch-compact-options");
+    varied(&place);
+    for options in [
+        &[][..],
+        &["-C", "16K"],
+        &["-z", "lz4"],
+        &["-z", "lz4:2", "-C", "128K"],
+        &["-z", "lz4hc:12", "-C", "256K", "--fragment-cluster", "64K"],
+        &["-z", "zstd:1", "-C", "32K"],
+        &["-z", "zstd:15", "-C", "128K", "--fragments", "all"],
+        &["-z", "zstd:5", "--unaligned"],
+        &["-z", "zstd:5", "--dict", "1M", "-C", "64K"],
+        &["-z", "lzma:1", "-C", "64K", "--fragments", "small"],
+        &["-z", "deflate:9", "-C", "64K"],
+        &["--fragments", "off"],
+        &["--fragments", "off", "--tail-packing", "off"],
+        &["--tail-packing", "on"],
+        &["--kernel", "5.4"],
+        &["--kernel", "5.15"],
+        &["--dedupe", "off"],
+        &["--fragment-cluster", "4K"],
+        &["-z", "none", "--fragments", "off"],
+        &["-z", "none", "--fragments", "off", "--chunk", "4K"],
+        &["-z", "none", "--fragments", "off", "--sparse", "keep"],
+        &["--metadata", "short"],
+        &["--metadata", "compressed", "--metadata-cluster", "64K"],
+        &["--rule", "other=zstd:9,128K"],
+        &["--rule", "large=none"],
+        &["--auto", "balanced", "--kernel", "6.12"],
+        &["-b", "1024", "-C", "8K"],
+        &["--index", "full", "--inodes", "extended"],
+    ] {
+        place.text(&[&["build", "-q"], options, &["before", "i"]].concat());
+        place.text(&[&["build", "-q"], options, &["after", "fresh"]].concat());
+        let before = len(&place.path("i"));
+        let said = place.text(&["patch", "--compact", "i"]);
+        let compact = len(&place.path("i"));
+        assert!(compact <= before, "{options:?}: {before} to {compact}");
+        assert!(
+            compact < before || said.contains("kept"),
+            "{options:?}: {said}"
+        );
+        place.text(&["patch", "-q", "after", "i"]);
+        place.text(&["patch", "-q", "--compact", "i"]);
+        let (compact, fresh) = (len(&place.path("i")), len(&place.path("fresh")));
+        assert!(compact <= fresh, "{options:?}: {compact} and {fresh}");
+        assert_eq!(place.text(&["diff", "i", "after"]), "", "{options:?}");
+        let checked = place.run(&["check", "-q", "i"]);
+        assert_eq!(code(&checked), 0, "{options:?}: {}", stderr(&checked));
+    }
+}
+
+#[test]
+fn an_edited_incompressible_file_costs_its_edit() {
+    let place = Place::new("stored-ranges");
+    fs::create_dir(place.path("old")).unwrap();
+    fs::create_dir(place.path("new")).unwrap();
+    let old = tuff_testkit::content::noise(6_000_000, 1);
+    fs::write(place.path("old/noise"), &old).unwrap();
+    let edit = tuff_testkit::content::noise(200_000, 2);
+    let mut edited = old.clone();
+    edited[3_000_001..3_200_001].copy_from_slice(&edit);
+    let moved = [&edit[..163_840], &old[..4_096_000]].concat();
+    let longer = [&old[..], &edit].concat();
+    let renamed = [&old[..1_000_000], &old[2_000_000..]].concat();
+    for (name, bytes, most) in [
+        ("noise", &edited, 280_000),
+        // Moved by whole blocks, behind new data.
+        ("moved", &moved, 250_000),
+        ("noise", &longer, 280_000),
+        // The start, and parts that are moved by 2 blocks and some bytes.
+        ("shorter", &renamed, 5_100_000),
+    ] {
+        let _ = fs::remove_dir_all(place.path("new"));
+        fs::create_dir(place.path("new")).unwrap();
+        fs::write(place.path("new").join(name), bytes).unwrap();
+        for options in [
+            &[][..],
+            &["-z", "none", "--fragments", "off"],
+            &["--chunk", "16K"],
+            &["-z", "zstd:3"],
+            &["--kernel", "6.18", "--metadata", "compressed"],
+        ] {
+            let case = format!("{name} {options:?}");
+            place.text(&[&["build", "-q"], options, &["old", "base"]].concat());
+            let from = ["--base", "base", "new", "delta"];
+            place.text(&[&["build", "-q", "--verify"], options, &from].concat());
+            let delta = len(&place.path("delta"));
+            assert!(delta < most, "{case}: {delta}");
+            assert_eq!(place.text(&["diff", "delta", "new"]), "", "{case}");
+            let checked = place.run(&["check", "-q", "delta"]);
+            assert_eq!(code(&checked), 0, "{case}: {}", stderr(&checked));
+            // A second delta, of a file in chunks, is not larger.
+            let from = ["--base", "delta", "new", "again"];
+            place.text(&[&["build", "-q"], options, &from].concat());
+            assert!(len(&place.path("again")) < 100_000, "{case}");
+            let before = len(&place.path("base"));
+            place.text(&["patch", "-q", "--verify", "new", "base"]);
+            let more = len(&place.path("base")) - before;
+            assert!(more < most, "{case}: {more}");
+            assert_eq!(place.text(&["diff", "base", "new"]), "", "{case}");
+            kernel_agrees(&place, "base", "new");
+        }
+    }
+    // Without a base nothing changes.
+    place.text(&["build", "-q", "new", "alone"]);
+    assert!(!place.text(&["info", "alone"]).contains("chunk"));
+}
+
+#[test]
+fn a_compressible_file_with_an_incompressible_part_of_the_base_stays_compressed() {
+    let place = Place::new("stored-part-of-text");
+    fs::create_dir(place.path("old")).unwrap();
+    fs::create_dir(place.path("new")).unwrap();
+    let noise = tuff_testkit::content::noise(262_144, 1);
+    fs::write(place.path("old/noise"), &noise).unwrap();
+    let words = text(1_048_576, 4);
+    let mixed = [&words[..524_288], &noise, &words[524_288..]].concat();
+    fs::write(place.path("new/mixed"), mixed).unwrap();
+    place.text(&["build", "-q", "old", "base"]);
+    place.text(&["build", "-q", "new", "alone"]);
+    place.text(&["build", "-q", "--base", "base", "new", "delta"]);
+    let (alone, delta) = (len(&place.path("alone")), len(&place.path("delta")));
+    assert!(delta <= alone + 8192, "{delta} and {alone}");
+}

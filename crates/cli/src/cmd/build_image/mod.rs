@@ -301,9 +301,23 @@ fn report(
     left_out: Option<&LeftOut>,
     work: impl FnOnce(&Progress) -> Result<Built>,
 ) -> Result<ExitCode> {
-    let show = show(args);
     let progress = Arc::new(Progress::default());
-    let (Built { summary, disk }, seconds) = watched(&progress, show, work)?;
+    let (built, seconds) = watched(&progress, show(args), work)?;
+    let left_out = list_left_out(left_out);
+    print_summary(args, aside, hint, &left_out, &built, seconds, &progress)
+}
+
+/// Prints the warnings and the summary of an image that took `seconds`; see [`report`].
+fn print_summary(
+    args: &Args,
+    aside: bool,
+    hint: Option<&str>,
+    left_out: &[String],
+    Built { summary, disk }: &Built,
+    seconds: f64,
+    progress: &Progress,
+) -> Result<ExitCode> {
+    let show = show(args);
     let stages = if args.stats {
         progress.stages()
     } else {
@@ -312,20 +326,19 @@ fn report(
     for warning in &summary.stats.warnings {
         eprintln!("tuff: warning: {warning}");
     }
-    let left_out = list_left_out(left_out);
     let image = paths::split(args).ok().map(|(image, _)| image.as_path());
     let image = image.filter(|_| !aside);
     let said = match show {
         Show::Json => {
-            let mut object = summary::json(&summary, seconds, &stages);
-            object["left_out"] = left_out.as_slice().into();
-            if let Some(disk) = &disk {
+            let mut object = summary::json(summary, seconds, &stages);
+            object["left_out"] = left_out.into();
+            if let Some(disk) = disk {
                 object["disk"] = disk.json();
             }
             text::json(&object)
         }
         Show::Auto => {
-            let mut text = summary::text(&summary, seconds, &stages, image);
+            let mut text = summary::text(summary, seconds, &stages, image);
             if !left_out.is_empty() {
                 text += &format!(
                     "{:<12} {} paths, listed above\n",
@@ -334,9 +347,9 @@ fn report(
                 );
             }
             text.extend(disk.iter().map(DiskSummary::text));
-            let next = image.and_then(|image| match &disk {
+            let next = image.and_then(|image| match disk {
                 Some(_) => Some(format!("tuff check {}", next_command::shell_word(image))),
-                None => summary::next_command(&summary, image),
+                None => summary::next_command(summary, image),
             });
             let next = next.and_then(next_command::line);
             let lines = hint.into_iter().chain(next.as_deref());

@@ -1,12 +1,17 @@
 //! `tuff patch`: updates an image.
 
 use super::args::Args;
-use super::{Built, options, paths, report};
+use super::{Built, options, paths, print_summary, report, show, watched};
 use crate::advice::not_an_archive;
+use crate::out::Out;
+use crate::progress::Show;
+use crate::units::size;
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_erofs::{Error, Result};
-use tuff_mkfs::Options;
+use tuff_mkfs::{Options, Progress, SparsePolicy};
 use tuff_store::{FileStore, Target};
 
 /// Update an image by appending changes
@@ -23,7 +28,8 @@ use tuff_store::{FileStore, Target};
     override_usage = "tuff patch [OPTIONS] <SOURCE>... <IMAGE>\n       tuff patch [OPTIONS] -o <IMAGE> <SOURCE>...\n       tuff patch --compact [OPTIONS] <IMAGE>"
 )]
 pub(crate) struct PatchArgs {
-    /// Write the tree of IMAGE anew, without data and metadata that earlier patches made unused, and replace the file
+    /// Write the tree of IMAGE anew, without data and metadata that earlier patches made unused, and replace the file if
+    /// the new image is smaller
     #[arg(long)]
     compact: bool,
     #[command(flatten)]
@@ -57,28 +63,63 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
     let store = FileStore::open(&path).map_err(|e| Error::io(name, "cannot open", e))?;
     let image = Image::open(store, OpenOptions::default());
     let like = image.and_then(|image| {
-        tuff_mkfs::like(&image, args.kernel.unwrap_or(Options::default().kernel))
+        let kernel = args.kernel.unwrap_or(Options::default().kernel);
+        tuff_mkfs::like_in_detail(&image, kernel)
     });
     let like = like.map_err(|e| e.within(path.display()))?;
     let kept = stays(&args, &like);
     kept.map_err(|what| Error::usage(format_args!("{}: {what}", path.display())))?;
     let asked = args.kernel.is_some();
     let mut options = of_image(&mut args, &like)?;
+    add_details(&args, &like, &mut options);
     options.dedupe.bases = bases;
     if !asked {
         options.raise_kernel();
     }
+    if compact {
+        return run_compact(&args, &options, &path);
+    }
     let archives = paths::archives(args.source_type, &sources);
     let left_out = options.sources.keep_going.as_ref();
     report(&args, false, None, left_out, |progress| {
-        let patched = match compact {
-            true => tuff_mkfs::compact(&options, &path, progress),
-            false => tuff_mkfs::patch(&sources, &options, &path, progress),
-        };
+        let patched = tuff_mkfs::patch(&sources, &options, &path, progress);
         let patched =
             patched.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)));
         patched.map(Built::from)
     })
+}
+
+/// Compacts the image at `path`, and states whether it was replaced.
+fn run_compact(args: &Args, options: &Options, path: &Path) -> Result<ExitCode> {
+    let progress = Arc::new(Progress::default());
+    let compacted = |progress: &Progress| tuff_mkfs::compact(options, path, progress);
+    let (compacted, seconds) = watched(&progress, show(args), compacted)?;
+    if let Some(summary) = compacted {
+        return print_summary(
+            args,
+            false,
+            None,
+            &[],
+            &Built::from(summary),
+            seconds,
+            &progress,
+        );
+    }
+    let len = std::fs::metadata(path).map_or(0, |meta| meta.len());
+    let mut out = Out::new();
+    match show(args) {
+        Show::Json => out.line(serde_json::json!({
+            "event": "kept", "seconds": seconds, "image_bytes": len,
+        }))?,
+        Show::Quiet => {}
+        Show::Auto => out.line(format_args!(
+            "{:<12} {}, kept: written anew it would not be smaller",
+            "image",
+            size(len)
+        ))?,
+    }
+    out.finish()?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Fails for arguments that contradict properties that a patch cannot change.
@@ -131,9 +172,36 @@ fn of_image(args: &mut Args, like: &Options) -> Result<Options> {
     }
     if args.fragments.is_none() && args.tail_packing.is_none() {
         options.layout.fragments = like.layout.fragments;
+        options.layout.tail_packing = like.layout.tail_packing;
     }
     if args.fragment_cluster.is_none() {
         options.layout.fragment_cluster = like.layout.fragment_cluster;
+        options.layout.similar_cluster_max = like.layout.similar_cluster_max;
     }
     Ok(options)
+}
+
+/// Adds the options that follow from the content of the image, unless they are given.
+fn add_details(args: &Args, like: &Options, options: &mut Options) {
+    if args.compress.is_none() && args.auto.is_none() && args.rule.is_empty() {
+        options
+            .compression
+            .rules
+            .clone_from(&like.compression.rules);
+    }
+    if args.chunk.is_none() {
+        options.layout.chunk = like.layout.chunk;
+    }
+    if args.sparse == SparsePolicy::Auto {
+        options.layout.sparse = like.layout.sparse;
+    }
+    if args.metadata_cluster.is_none() && args.auto.is_none() {
+        options.metadata.cluster = like.metadata.cluster;
+    }
+    if args.xattr_prefix.is_empty() {
+        let prefixes = &like.metadata.xattr_prefixes;
+        options.metadata.xattr_prefixes.clone_from(prefixes);
+    }
+    let share = &mut options.metadata.xattr_share;
+    *share = (*share).min(like.metadata.xattr_share);
 }
