@@ -49,7 +49,10 @@ struct State {
 impl From<Snapshot> for State {
     fn from(s: Snapshot) -> Self {
         Self {
-            stage: s.stage.into(),
+            stage: match s.attempt {
+                Some((number, count)) => format!("setting {number} of {count}: {}", s.stage).into(),
+                None => s.stage.into(),
+            },
             entries: Some(s.entries),
             bytes: s.bytes,
             total_bytes: s.total_bytes,

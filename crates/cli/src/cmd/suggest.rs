@@ -10,13 +10,15 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tuff_erofs::{Error, Result};
+use tuff_mkfs::presets::{PRESETS, Preset, Settings};
 use tuff_mkfs::suggest::{Estimate, Request, suggest};
-use tuff_mkfs::{KernelVersion, Options, Progress};
+use tuff_mkfs::{Auto, KernelVersion, Method, Options, Progress};
 
 /// Compare build options on a sample of a directory
 ///
-/// Sizes are extrapolated from the sample; duplicates outside of it are not counted. Times are measured on this machine.
-/// A random read is one of 4 KiB with a cold cache.
+/// Sizes are extrapolated from the sample; duplicates outside of it are not counted. Times are measured on this machine and
+/// only shown: the recommendations follow from sizes, from the algorithms, and from the bytes that a random read of 4 KiB
+/// fetches and decodes with a cold cache. Settings that need a newer Linux than --kernel are named, not tried.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory to take the sample from
@@ -75,11 +77,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                     "random_read_decoded_bytes": e.decoded, "sequential_bytes_per_second": e.sequential})
             })
             .collect();
-        let picks: serde_json::Map<String, serde_json::Value> = (picks.iter())
-            .map(|(what, e)| ((*what).to_owned(), line(e).into()))
+        let lines = picks.iter().flat_map(|pick| {
+            let line = line(pick.estimate);
+            pick.aims
+                .iter()
+                .map(move |aim| ((*aim).to_owned(), line.clone().into()))
+        });
+        let picks: serde_json::Map<String, serde_json::Value> = lines.collect();
+        let newer: Vec<_> = not_tried(args.kernel)
+            .map(|p| json!({"settings": preset::arguments(&p), "kernel": p.kernel.to_string()}))
             .collect();
         out.json(&json!({"files": sampled.files, "bytes": sampled.bytes, "sample_bytes": sampled.sample_bytes,
-            "estimates": rows, "recommended": picks}))?;
+            "estimates": rows, "recommended": picks, "not_tried": newer}))?;
         return out.finish().map(|()| ExitCode::SUCCESS);
     }
     out.line(format_args!(
@@ -106,30 +115,174 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ))?;
     }
     out.line("")?;
-    for (what, e) in &picks {
-        out.line(format_args!("{what}:"))?;
-        out.line(format_args!("  {}", line(e)))?;
+    for pick in &picks {
+        out.line(format_args!("{}: {}", pick.aims.join(", "), pick.reason))?;
+        out.line(format_args!("  {}", line(pick.estimate)))?;
+    }
+    let newer: Vec<Preset> = not_tried(args.kernel).collect();
+    if let Some(kernel) = newer.iter().map(|preset| preset.kernel).max() {
+        let mut names: Vec<String> = Vec::new();
+        for preset in &newer {
+            names.push(format!(
+                "{} (Linux {})",
+                preset::arguments(preset),
+                preset.kernel
+            ));
+        }
+        out.line(format_args!(
+            "not tried for Linux {}: {}; --kernel {kernel} tries them",
+            args.kernel,
+            names.join(", ")
+        ))?;
     }
     out.finish()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Recommendations: the fastest in sequential reads, the smallest, and the smallest that reads at least half as fast as
-/// the fastest.
-fn picks(all: &[Estimate]) -> Vec<(&'static str, &Estimate)> {
-    let fastest = all
-        .iter()
-        .max_by(|a, b| a.sequential.total_cmp(&b.sequential));
-    let enough = fastest.map_or(0.0, |e| e.sequential / 2.0);
-    let smallest = all.iter().min_by_key(|e| e.image_bytes);
-    let fast = all.iter().filter(|e| e.sequential >= enough);
-    let between = fast.min_by_key(|e| e.image_bytes);
-    [
-        ("fastest", fastest),
-        ("smallest of those at least half as fast", between),
-        ("smallest", smallest),
-    ]
-    .into_iter()
-    .filter_map(|(what, e)| Some((what, e?)))
-    .collect()
+/// Recommended estimate, with the aims that it meets and the reason.
+struct Pick<'a> {
+    /// Aims, the first of [`AIMS`] first.
+    aims: Vec<&'static str>,
+    estimate: &'a Estimate,
+    reason: String,
+}
+
+/// Aims of recommendations.
+const AIMS: [&str; 3] = ["fastest", "small and fast", "smallest"];
+
+/// Cost of decoding: the class of the algorithm, then what a random read decodes and fetches. It depends on the content
+/// alone.
+fn read_cost(e: &Estimate) -> (u8, u64) {
+    (decoding_class(&e.preset), e.decoded + e.fetched)
+}
+
+/// Order of the algorithms by decoding speed: LZ4, Zstandard, LZMA.
+fn decoding_class(preset: &Preset) -> u8 {
+    let class = |method| match method {
+        Method::Lz4 | Method::Lz4hc => 0,
+        Method::Zstd | Method::Deflate => 1,
+        Method::Lzma => 2,
+    };
+    match preset.settings {
+        Settings::Plain(method, ..)
+        | Settings::Packed(method, ..)
+        | Settings::Unaligned(method, ..) => class(method),
+        Settings::Auto(Auto::Speed) => 0,
+        Settings::Auto(Auto::Balanced) => 1,
+        Settings::Auto(Auto::Size) => 2,
+    }
+}
+
+/// Recommendations: what decodes fastest, the smallest, and the smallest that decodes faster than LZMA, or with LZ4 where
+/// that is the smallest. Measured times have no influence. Of equal candidates the first preset counts, and a
+/// preset that meets several aims is listed once.
+fn picks(all: &[Estimate]) -> Vec<Pick<'_>> {
+    let least = |wanted: &dyn Fn(&Estimate) -> bool| {
+        // The first of equal ones.
+        let fitting = all.iter().filter(|e| wanted(e));
+        fitting.min_by_key(|e| (e.image_bytes, read_cost(e)))
+    };
+    let fastest = all.iter().min_by_key(|e| (read_cost(e), e.image_bytes));
+    let small = least(&|_| true);
+    let limit = small.map_or(0, |e| decoding_class(&e.preset).max(1));
+    let between = least(&|e| decoding_class(&e.preset) < limit);
+    let mut picks: Vec<Pick<'_>> = Vec::new();
+    for (aim, found) in AIMS.into_iter().zip([fastest, between, small]) {
+        let Some(estimate) = found else { continue };
+        let known = picks
+            .iter_mut()
+            .find(|p| p.estimate.preset == estimate.preset);
+        match known {
+            Some(pick) => pick.aims.push(aim),
+            None => picks.push(Pick {
+                aims: vec![aim],
+                estimate,
+                reason: reason(estimate),
+            }),
+        }
+    }
+    picks
+}
+
+/// Reason for a recommendation.
+fn reason(e: &Estimate) -> String {
+    let algorithm = match decoding_class(&e.preset) {
+        0 => "LZ4, which decodes fastest",
+        1 => "Zstandard, which decodes slower than LZ4 and faster than LZMA",
+        _ => "LZMA where the kernel has it, which decodes slowest",
+    };
+    format!(
+        "{algorithm}; {}; a random read decodes {}",
+        size(e.image_bytes),
+        size(e.decoded)
+    )
+}
+
+/// Presets that need a newer kernel than the image is for.
+fn not_tried(kernel: KernelVersion) -> impl Iterator<Item = Preset> {
+    PRESETS
+        .into_iter()
+        .filter(move |preset| preset.kernel > kernel)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn estimate(preset: Preset, image_bytes: u64, decoded: u64, sequential: f64) -> Estimate {
+        Estimate {
+            preset,
+            image_bytes,
+            build_seconds: sequential,
+            fetched: 4096,
+            decoded,
+            sequential,
+        }
+    }
+
+    fn named(all: &[Estimate]) -> Vec<(Vec<&'static str>, String)> {
+        let named = |pick: Pick<'_>| (pick.aims, preset::arguments(&pick.estimate.preset));
+        picks(all).into_iter().map(named).collect()
+    }
+
+    #[test]
+    fn recommendations_do_not_depend_on_measured_times() {
+        let of = |times: [f64; 4]| {
+            let [a, b, c, d] = times;
+            named(&[
+                estimate(PRESETS[1], 900, 30_000, a),
+                estimate(PRESETS[2], 800, 90_000, b),
+                estimate(PRESETS[5], 600, 120_000, c),
+                estimate(PRESETS[8], 500, 400_000, d),
+            ])
+        };
+        let expected = [
+            (vec!["fastest"], "-z lz4hc -C 16K".to_owned()),
+            (vec!["small and fast"], "-z zstd:9 -C 64K".to_owned()),
+            (vec!["smallest"], "-z lzma:6 -C 128K".to_owned()),
+        ];
+        assert_eq!(of([1.0, 2.0, 3.0, 4.0]), expected);
+        assert_eq!(of([4.0, 3.0, 2.0, 1.0]), expected);
+    }
+
+    #[test]
+    fn equal_candidates_are_recommended_once() {
+        let all = [
+            estimate(PRESETS[0], 700, 9000, 1.0),
+            estimate(PRESETS[1], 700, 9000, 2.0),
+            estimate(PRESETS[8], 700, 9000, 3.0),
+        ];
+        let expected = [(AIMS.to_vec(), "-z lz4 -C 64K".to_owned())];
+        assert_eq!(named(&all), expected);
+    }
+
+    #[test]
+    fn settings_for_newer_kernels_are_named() {
+        let named = |kernel| {
+            let newer = not_tried(kernel).map(|p| preset::arguments(&p));
+            newer.collect::<Vec<_>>().join(", ")
+        };
+        assert!(named(KernelVersion(6, 1)).contains("-z zstd:9 -C 64K"));
+        assert_eq!(named(KernelVersion(6, 18)), "");
+    }
 }

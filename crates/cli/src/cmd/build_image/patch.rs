@@ -108,7 +108,7 @@ fn run_compact(args: &Args, options: &Options, path: &Path) -> Result<ExitCode> 
     let len = std::fs::metadata(path).map_or(0, |meta| meta.len());
     let mut out = Out::new();
     match show(args) {
-        Show::Json => out.line(serde_json::json!({
+        Show::Json => out.json(&serde_json::json!({
             "event": "kept", "seconds": seconds, "image_bytes": len,
         }))?,
         Show::Quiet => {}
