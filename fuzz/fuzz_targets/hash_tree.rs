@@ -41,7 +41,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(verified.size(), range.end);
         let mut buf = [0; 4096];
         assert_eq!(verified.read_at(&mut buf, range.end).ok(), Some(0));
-        // What is read is what the data has.
+        // Reads return the bytes of the data.
         for at in (0..range.end).step_by(buf.len()).take(64) {
             let n = verified.read_at(&mut buf, at).unwrap_or(0);
             let mut own = vec![0; n];

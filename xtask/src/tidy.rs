@@ -3,7 +3,7 @@
 //! * Every path that a document names exists, and so does every identifier of four words or more, such as a test.
 //! * Every row of the trust model names a test that exists.
 //! * Documents for newcomers are short.
-//! * Every binary file has a recipe beside it.
+//! * Every binary file has a recipe beside it, or in a README of a directory above.
 //! * Every Rust file is reached from its crate's root.
 //! * No file contains a path of a developer's machine.
 //! * A skipped test reports through `tuff_testkit`, which `TUFF_REQUIRE_ALL` turns into a failure.
@@ -128,8 +128,13 @@ fn is_silent(source: &str) -> bool {
 }
 
 fn has_recipe(root: &Path, file: &Path) -> bool {
-    let beside = [file.with_extension("md"), file.with_file_name("README.md")];
-    beside.iter().any(|recipe| root.join(recipe).exists())
+    // A README stands for the directories below its own, but that of the project for none.
+    let dirs = file.ancestors().skip(1);
+    let readmes = dirs
+        .filter(|dir| *dir != Path::new(""))
+        .map(|dir| dir.join("README.md"));
+    let mut recipes = readmes.chain([file.with_extension("md")]);
+    recipes.any(|recipe| root.join(recipe).exists())
 }
 
 /// All files of the project, relative to its root: those that git tracks, or would after `git add`.

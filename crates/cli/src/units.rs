@@ -24,6 +24,12 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("'{text}' is too large"))
 }
 
+/// Page size that a kernel needs for blocks larger than usual pages. Returns `None` for other blocks.
+pub(crate) fn pages_needed(block_size: u64) -> Option<String> {
+    let kib = block_size >> 10;
+    (block_size > 4096).then(|| format!("with pages of {kib} KiB or more"))
+}
+
 /// Formats a size with three or four digits and a unit.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];

@@ -172,7 +172,7 @@ fn last_header(store: &dyn ReadAt) -> Result<Option<u64>> {
 /// Part of a store that the data of a hash tree takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// What the superblock and the device table of the image claim.
+    /// All that the superblock and the device table of the image claim.
     Image,
     /// All of the store: a partition.
     Store,

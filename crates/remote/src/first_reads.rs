@@ -160,7 +160,7 @@ impl FirstReads<'_> {
     ) -> Result<Arc<Verifier>> {
         let size = self.object.identity().size;
         let start = header_place(end);
-        // What a server answers may be right the next time.
+        // The next answer of the server may be right.
         let wrong = |what: String| Error::new(Kind::Corrupt, self.place, what);
         if start >= size {
             return Err(wrong(
@@ -224,7 +224,7 @@ impl FirstBytes {
             // Fits: at most the length of the part.
             let kept = cache.size().saturating_sub(*at).min(bytes.len() as u64) as usize;
             let bytes = &bytes[..kept];
-            // What does not match is left to the reads, which repeat the request and report what remains.
+            // Bytes that do not match are left to the reads, which repeat the request and report what remains.
             let is_right = |verifier: &Arc<Verifier>| verifier.verify(*at, bytes).is_ok();
             if bytes.is_empty() || !self.verifier.as_ref().is_none_or(is_right) {
                 continue;

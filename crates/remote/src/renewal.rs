@@ -197,7 +197,7 @@ impl<L: Clone + PartialEq, C: Clone> Renewal<L, C> {
         }
         let (login, was_accepted) = (state.login.take(), state.is_accepted);
         drop(state);
-        // Credentials that were good until now have expired: the login itself may be good.
+        // Credentials that were accepted before have expired: the login itself may be good.
         if let Some(error) = error.filter(|_| !was_accepted) {
             self.refuse(login, error);
         }

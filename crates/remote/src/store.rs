@@ -41,7 +41,7 @@ pub struct RemoteStore {
 pub(crate) struct Extent {
     /// Image without its hash tree, if there is a root hash. It is all that reads of the image see.
     pub(crate) image: u64,
-    /// What is verified while it is read: the image with its hash tree.
+    /// Part that is verified while it is read: the image with its hash tree.
     pub(crate) verified: u64,
     /// Image with everything that belongs to it, such as parity, but without a chunk index.
     pub(crate) whole: u64,

@@ -17,7 +17,7 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Step of an answer.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// Sends bytes.
+    /// Sends these bytes at once.
     Send(Vec<u8>),
     /// Sends the same bytes up to this number of times, until the client closes the connection.
     Repeat(Vec<u8>, u64),
@@ -25,7 +25,7 @@ pub enum Step {
     Wait(Duration),
     /// Closes the connection. Without it, the connection takes the next request.
     Close,
-    /// Resets the connection.
+    /// Resets the connection (RST).
     Reset,
 }
 
@@ -90,7 +90,7 @@ impl Origin {
         Self { address, shared }
     }
 
-    /// Answers by `handler` from now on, and forgets the bytes that were received.
+    /// Answers further requests by `handler`, and forgets the bytes that were received.
     pub fn answer(&self, handler: impl Fn(&Request) -> Vec<Step> + Send + Sync + 'static) {
         *lock(&self.shared.handler) = Arc::new(Box::new(handler));
         lock(&self.shared.received).clear();

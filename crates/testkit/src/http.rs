@@ -42,7 +42,7 @@ impl Request {
 pub struct Answer {
     /// Status. 0 closes the connection without an answer.
     pub status: u16,
-    /// Headers besides `Content-Length`.
+    /// Headers of the answer besides `Content-Length`.
     pub headers: Vec<(String, String)>,
     /// Body of the answer.
     pub body: Vec<u8>,

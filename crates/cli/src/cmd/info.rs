@@ -8,7 +8,7 @@ use crate::out::Out;
 use crate::progress::{Meter, Show};
 use crate::remote;
 use crate::text::{escaped, full_time, hex, put_bytes};
-use crate::units::{percent, size};
+use crate::units::{pages_needed, percent, size};
 use serde_json::{Map, Value, json};
 use std::process::ExitCode;
 use tuff_disk::Disk;
@@ -134,12 +134,6 @@ fn disk_json(disk: &Disk) -> Value {
 fn needs(sb: &Superblock) -> impl Iterator<Item = Feature> {
     sb.features()
         .filter(|f| f.is_required() && *f != Feature::LZ4)
-}
-
-/// Page size that a kernel needs for blocks larger than usual pages. Returns `None` for other blocks.
-pub(crate) fn pages_needed(block_size: u64) -> Option<String> {
-    let kib = block_size >> 10;
-    (block_size > 4096).then(|| format!("with pages of {kib} KiB or more"))
 }
 
 /// Formats a UUID with hyphens.

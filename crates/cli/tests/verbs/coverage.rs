@@ -1,4 +1,4 @@
-//! What a root hash covers: every verb refuses a tree that does not cover what its image claims, wherever the image is.
+//! Coverage of root hashes: every verb refuses a tree that does not cover what its image claims, wherever the image is.
 
 use crate::common::{Place, code, stderr};
 use crate::mount::can_mount;
@@ -71,7 +71,7 @@ fn no_verb_reads_a_file_whose_hash_tree_covers_less_or_more() {
             blocks.saturating_add_signed(change)
         });
         if change < 0 {
-            // What no digest covers is what an attacker changes.
+            // An attacker changes the bytes without a digest.
             change_end(&place.path(name), at);
         }
         let own: [&[&str]; 7] = [

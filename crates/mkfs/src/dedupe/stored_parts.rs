@@ -237,7 +237,7 @@ impl Planner {
         };
         let all = all.into_iter().rev();
         let all = all.filter_map(|bits| Some((bits, saving(bits)?)));
-        // Of equal savings the last one counts: smaller chunks share more with later versions.
+        // The last one of equal savings counts: smaller chunks share more with later versions.
         all.max_by_key(|(_, saving)| *saving)
     }
 

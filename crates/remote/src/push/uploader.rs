@@ -192,7 +192,7 @@ impl Uploader<'_> {
         let request = self.registry.attempt(&call, &mut renewals);
         let place = (start, end, blob.size);
         let answer = self.watch.sending(place, &sent, idle, request).await?;
-        // What the caller deals with, besides refusals.
+        // Answers that the caller deals with, besides refusals.
         let known = [
             StatusCode::PAYLOAD_TOO_LARGE,
             StatusCode::RANGE_NOT_SATISFIABLE,

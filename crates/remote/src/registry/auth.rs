@@ -42,7 +42,7 @@ pub(crate) struct Session {
     reference: Reference,
     /// URL of the repository.
     base: Url,
-    /// What the registry asks for. `None` until it does.
+    /// Challenge of the registry. `None` until there is one.
     challenge: Mutex<Option<Challenge>>,
     /// Value of `Authorization`.
     renewal: Renewal<Option<Login>, String>,

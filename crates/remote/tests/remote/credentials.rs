@@ -431,7 +431,7 @@ fn child_reads_with_a_wrong_password_and_then_a_right_one() {
     let mut options = options(&Dir::new());
     options.retry.deadline = Duration::from_millis(300);
     let store = open(&url, &options).unwrap();
-    // The registry refuses the password from now on.
+    // The registry refuses the password after this.
     fs::write(format!("{file}.refuse"), "").unwrap();
     std::thread::scope(|scope| {
         for thread in 0..8 {

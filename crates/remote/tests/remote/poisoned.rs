@@ -252,7 +252,7 @@ fn what_an_older_version_stored_is_not_read() {
     assert_same(&*open(&server.url("/i"), &options).unwrap(), &bytes);
     assert!(!server.take_requests().is_empty());
     assert!(!old.exists());
-    // What this version stores stays.
+    // Entries of this version stay.
     assert_same(&*open(&server.url("/i"), &options).unwrap(), &bytes);
     assert_eq!(files(&dir, ".state").len(), 1);
     let mut buf = [0; CHUNK];

@@ -1,10 +1,9 @@
 //! Summary that `tuff build` prints.
 
 use super::preset;
-use crate::cmd::info::pages_needed;
 use crate::next_command::shell_word;
 use crate::text::{escaped_line, hex};
-use crate::units::{percent, size};
+use crate::units::{pages_needed, percent, size};
 use std::path::{Path, PathBuf};
 use tuff_erofs::verity::HashTree;
 use tuff_mkfs::Summary;

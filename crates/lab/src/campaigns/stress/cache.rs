@@ -38,7 +38,7 @@ pub struct Options {
     /// Seed of the first attack; each following attack uses the next number
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
-    /// Number of attacks
+    /// Number of attacks on cache directories
     #[arg(long, default_value_t = 1000, value_name = "N")]
     pub rounds: u64,
     /// Time after which no attack is started

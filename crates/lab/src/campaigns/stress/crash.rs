@@ -33,7 +33,7 @@ const BY_WORKLOADS: [u8; 3] = [1, 3, 4];
 /// if there are findings.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Folder for records
+    /// Folder in which records are written
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
     /// Time limit; random sequences are added until it is reached (default: run the plan once)

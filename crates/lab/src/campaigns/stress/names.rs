@@ -35,7 +35,7 @@ pub struct Options {
     /// Seed of the first image; each following image uses the next number
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
-    /// Number of images
+    /// Number of images with random names
     #[arg(long, default_value_t = 200, value_name = "N")]
     pub images: u64,
     /// Time after which no image is made
@@ -49,7 +49,7 @@ pub struct Options {
 /// Result of a campaign.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Number of images.
+    /// Number of images that were listed.
     pub images: u64,
     /// Number of outputs that were searched.
     pub outputs: u64,

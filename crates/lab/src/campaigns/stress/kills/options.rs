@@ -19,7 +19,7 @@ pub struct Options {
     /// Seed of the first run; each following run uses the next number
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
-    /// Number of kills
+    /// Number of processes that are killed
     #[arg(long, default_value_t = 1000, value_name = "N")]
     pub kills: u64,
     /// Time after which no run is started
@@ -49,7 +49,7 @@ pub struct Row {
 /// Result of a campaign.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Runs by verb.
+    /// Number of runs of each verb.
     pub verbs: BTreeMap<&'static str, Row>,
     /// Violations of a rule.
     pub findings: Vec<Finding>,
