@@ -137,7 +137,8 @@ impl OpenArgs {
 
     /// Returns the arguments for each of several images, which share the given devices.
     pub(crate) fn of_each(&self, paths: &[&Path]) -> Result<Vec<Self>> {
-        if self.device.is_empty() || paths.iter().any(|path| remote::is_url(path)) {
+        let is_elsewhere = self.offset > 0 || paths.iter().any(|path| remote::is_url(path));
+        if self.device.is_empty() || is_elsewhere {
             return Ok(vec![self.clone(); paths.len()]);
         }
         let all = devices::of_images(paths, &self.device, "--device", true)?;

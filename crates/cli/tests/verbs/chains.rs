@@ -92,7 +92,7 @@ fn images_of_a_chain_are_compared() {
     let out = place.run(&["diff", "--device", "day3", "day1", "day2"]);
     assert_eq!(code(&out), 2);
     assert!(
-        stderr(&out).contains("--device day3: no image"),
+        stderr(&out).contains("expected the image with UUID"),
         "{}",
         stderr(&out)
     );

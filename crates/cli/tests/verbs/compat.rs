@@ -1095,9 +1095,11 @@ fn metadata_is_read_without_the_devices_that_hold_data() {
     fs::write(place.path("src/inline"), "").unwrap();
     let line = "--quiet --chunksize=4096 --blobdev=b chunks src";
     done(&mkfs(&place, line), line);
-    place.text(&["build", "-q", "-z", "none", "src", "base"]);
-    place.text(&["build", "-q", "-z", "lz4", "src", "packed"]);
-    for (base, delta) in [("base", "delta"), ("packed", "delta-packed")] {
+    // Images beside a delta would be found.
+    fs::create_dir(place.path("apart")).unwrap();
+    place.text(&["build", "-q", "-z", "none", "src", "apart/base"]);
+    place.text(&["build", "-q", "-z", "lz4", "src", "apart/packed"]);
+    for (base, delta) in [("apart/base", "delta"), ("apart/packed", "delta-packed")] {
         place.text(&["build", "-q", "--base", base, "src", delta]);
         // Whatever follows the image is not the data of the base.
         let mut bytes = fs::read(place.path(delta)).unwrap();

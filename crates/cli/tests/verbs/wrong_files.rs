@@ -110,13 +110,15 @@ fn an_error_that_an_option_avoids_names_the_option() {
     let place = stage("remedies");
     fs::create_dir(place.path("dir")).unwrap();
     fs::write(place.path("dir/a"), "other\n").unwrap();
+    fs::write(place.path("src/text"), crate::common::text()).unwrap();
+    place.text(&["build", "-q", "src", "image"]);
     place.text(&["verity", "add", "-q", "image"]);
     fs::create_dir(place.path("away")).unwrap();
     place.text(&["build", "-q", "--base", "image", "src", "away/delta"]);
     for (args, option) in [
         (&["extract", "image", "dir"][..], "--overwrite"),
         (&["verity", "add", "image"], "--replace"),
-        (&["cat", "away/delta", "a"], "--device FILE"),
+        (&["cat", "away/delta", "text"], "--device FILE"),
         (&["build", "away/delta", "out"], "--source-device FILE"),
     ] {
         let out = place.run(args);
@@ -186,7 +188,11 @@ const WAYS_OUT: &[(&[&str], i32, &str)] = &[
     (&["mount", "image", "absent-dir"], 5, "absent-dir"),
     (&["ls", "src"], 2, "tuff build"),
     (&["ls", "new\nline"], 5, "new\\nline: cannot open"),
-    (&["build", "new\nline", "o"], 5, "new\\nline: cannot open"),
+    (
+        &["build", "new\nline", "absent"],
+        5,
+        "new\\nline: cannot open",
+    ),
     (&["push", "image", "file"], 2, "oci://"),
     (&["pull", "image", "file"], 2, "oci://"),
 ];
