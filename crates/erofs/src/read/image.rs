@@ -378,9 +378,9 @@ impl Image {
         Ok(Bytes::own(both))
     }
 
-    /// As [`bytes`](Self::bytes), but shorter if the space ends first.
+    /// As [`bytes`](Self::bytes), but shorter if the space ends first. Returns at least 1 byte.
     pub(crate) fn bytes_up_to(&self, space: Space, pos: u64, len: usize) -> Result<Bytes> {
-        let left = self.space_size(space)?.saturating_sub(pos);
+        let left = self.space_size(space)?.saturating_sub(pos).max(1);
         let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
         self.bytes(space, pos, len)
     }

@@ -73,6 +73,15 @@ impl Image {
     /// Decodes an inode from the bytes at its position; `bytes` may end early at the end of the space.
     pub(crate) fn inode_from(&self, nid: Nid, pos: u64, bytes: &[u8]) -> Result<Inode> {
         let sb = self.superblock();
+        let len = match bytes {
+            &[a, b, ..] => inode::Inode::len_of(u16::from_le_bytes([a, b])),
+            _ => inode::COMPACT_LEN,
+        };
+        if bytes.len() < len {
+            let end = pos.saturating_add(bytes.len() as u64);
+            let what = format_args!("{len} bytes reach past the end, byte {end}");
+            return Err(Error::corrupt(inode_place(nid, pos), what));
+        }
         let raw = inode::Inode::decode(bytes)
             .map_err(|e| Error::format("", e).within(inode_place(nid, pos)))?;
         let mtime = if raw.extended {
