@@ -13,6 +13,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use tuff_format::claim::Claim;
+use tuff_format::cluster::Coding;
 use tuff_store::ReadAt;
 use tuff_verity::{HEADER_LEN, HeaderError};
 
@@ -351,7 +352,7 @@ fn refused(at: u64, e: std::io::Error) -> Error {
 /// Object of an image that overlaps damaged bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hit {
-    /// Damaged byte range of the file or directory at this path, including bytes in damaged clusters.
+    /// Damaged byte range of the file or directory at this path. A damaged cluster damages all bytes that it decodes to.
     Content(Vec<u8>, Range<u64>),
     /// The inode at this path.
     Inode(Vec<u8>),
@@ -360,15 +361,11 @@ pub enum Hit {
 /// Reports the objects of the image that overlap `ranges` (bytes, ascending), as far as the image is
 /// readable. Returns the first error of the walk, after visiting everything else.
 pub fn hits(image: &Image, ranges: &[Range<u64>], hit: &mut dyn FnMut(Hit)) -> Option<Error> {
-    let is_hit = |pos: u64, len: u64| {
-        let next = ranges.partition_point(|r| r.end <= pos);
-        ranges.get(next).is_some_and(|r| r.start < pos + len.max(1))
-    };
     let mut failed = None;
     // Damaged bytes of the packed inode.
     let mut packed: Vec<Range<u64>> = Vec::new();
     if let Some(inode) = image.packed() {
-        let found = content(image, inode, &is_hit, &[], &mut |range| packed.push(range));
+        let found = content(image, inode, ranges, &[], &mut |range| packed.push(range));
         failed = failed.or(found.err());
     }
     let walk = match Walk::root(image) {
@@ -385,10 +382,11 @@ pub fn hits(image: &Image, ranges: &[Range<u64>], hit: &mut dyn FnMut(Hit)) -> O
         };
         let inode = &entry.inode;
         let len = inode.payload_position() - inode.position();
-        if inode.space() == Space::Image && is_hit(inode.position(), len) {
+        if inode.space() == Space::Image && overlaps(ranges, inode.position(), len).next().is_some()
+        {
             hit(Hit::Inode(entry.path.clone()));
         }
-        let found = content(image, inode, &is_hit, &packed, &mut |range| {
+        let found = content(image, inode, ranges, &packed, &mut |range| {
             hit(Hit::Content(entry.path.clone(), range));
         });
         if let Err(e) = found {
@@ -398,11 +396,19 @@ pub fn hits(image: &Image, ranges: &[Range<u64>], hit: &mut dyn FnMut(Hit)) -> O
     failed
 }
 
-/// Reports the damaged ranges of an inode's data. Adjacent ranges are merged.
+/// Returns the parts of `len` bytes at `pos` that lie in `ranges` (ascending).
+fn overlaps(ranges: &[Range<u64>], pos: u64, len: u64) -> impl Iterator<Item = Range<u64>> {
+    let end = pos.saturating_add(len);
+    let next = ranges.partition_point(|r| r.end <= pos);
+    let found = ranges[next..].iter().take_while(move |r| r.start < end);
+    found.map(move |r| r.start.max(pos)..r.end.min(end))
+}
+
+/// Reports the damaged ranges of an inode's data. Adjacent ranges are merged. `packed`: damaged bytes of the packed inode.
 fn content(
     image: &Image,
     inode: &Inode,
-    is_hit: &dyn Fn(u64, u64) -> bool,
+    ranges: &[Range<u64>],
     packed: &[Range<u64>],
     found: &mut dyn FnMut(Range<u64>),
 ) -> Result<()> {
@@ -410,30 +416,39 @@ fn content(
         return Ok(());
     }
     let mut open: Option<Range<u64>> = None;
+    let mut add = |bad: Range<u64>| match &mut open {
+        Some(range) if range.end == bad.start => range.end = bad.end,
+        _ => {
+            open.replace(bad).map(&mut *found);
+        }
+    };
     for extent in image.extents(inode, 0..inode.size())? {
         let extent = extent?;
-        let bad = match extent.location {
-            Location::Hole => false,
-            // This tree does not cover other devices.
-            Location::Raw { device, pos } => device == DeviceId::PRIMARY && is_hit(pos, extent.len),
-            Location::Cluster(cluster) => is_hit(cluster.pos, cluster.len.into()),
+        // Uncompressed bytes are damaged one by one, encoded bytes all together.
+        let (ranges, pos, encoded_len) = match extent.location {
+            Location::Raw { device, pos } if device == DeviceId::PRIMARY => (ranges, pos, None),
+            Location::Cluster(cluster) => (ranges, cluster.pos, Some(cluster.len)),
             Location::Inline {
-                space, pos, len, ..
-            } => space == Space::Image && is_hit(pos, len.into()),
-            Location::Fragment { offset } => {
-                let next = packed.partition_point(|r| r.end <= offset);
-                let end = offset.saturating_add(extent.len);
-                packed.get(next).is_some_and(|r| r.start < end)
-            }
+                space: Space::Image,
+                pos,
+                len,
+                coding,
+            } => (ranges, pos, (coding != Coding::Stored).then_some(len)),
+            Location::Fragment { offset } => (packed, offset, None),
+            // The tree does not cover other devices. Inline data of the metabox has no position in the image.
+            Location::Hole | Location::Raw { .. } | Location::Inline { .. } => continue,
         };
-        if !bad {
-            continue;
-        }
-        match &mut open {
-            Some(range) if range.end == extent.offset => range.end = extent.end(),
-            _ => {
-                open.take().map(&mut *found);
-                open = Some(extent.offset..extent.end());
+        match encoded_len {
+            Some(len) => {
+                if overlaps(ranges, pos, len.into()).next().is_some() {
+                    add(extent.offset..extent.end());
+                }
+            }
+            None => {
+                for bad in overlaps(ranges, pos, extent.len) {
+                    let start = extent.offset + (bad.start - pos);
+                    add(start..start + (bad.end - bad.start));
+                }
             }
         }
     }
