@@ -38,8 +38,10 @@ pub fn open(location: &Location, options: &Options) -> Result<Arc<RemoteStore>> 
         let opened = runtime.block_on(source::open(location, HEAD, has_root, options.retry))?;
         let result = opening.store(opened);
         attempts += 1;
-        // A first answer that is wrong is requested again, like other parts.
-        let is_wrong = result.as_ref().is_err_and(|e| e.kind() == Kind::Corrupt);
+        // A first answer that is wrong is requested again, like other parts. An object that is replaced between the first requests
+        // is opened again: nothing was read from it yet.
+        let is_wrong = |e: &Error| matches!(e.kind(), Kind::Corrupt | Kind::Changed);
+        let is_wrong = result.as_ref().is_err_and(is_wrong);
         let is_last = attempts == VERIFY_ATTEMPTS || start.elapsed() >= options.retry.deadline;
         if !is_wrong || is_last {
             return result.map(Arc::new);
