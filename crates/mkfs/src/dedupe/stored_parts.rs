@@ -231,8 +231,12 @@ impl Planner {
         };
         let saving = |bits: u8| {
             let entries = self.blocks().div_ceil(1 << bits);
-            let chunks: u64 = self.shared(bits).iter().map(|(run, _)| run.count).sum();
-            let shared = (chunks << bits).min(self.blocks()) * self.block;
+            // The last chunk of a file may have fewer blocks.
+            let len = |run: &ChunkRun| {
+                let end = ((run.first + run.count) << bits).min(self.blocks());
+                (end - (run.first << bits)) * self.block
+            };
+            let shared: u64 = self.shared(bits).iter().map(|(run, _)| len(run)).sum();
             (entries <= ENTRIES_MAX).then(|| shared.saturating_sub(entries * ENTRY_LEN))
         };
         let all = all.into_iter().rev();
@@ -275,4 +279,25 @@ fn stored_runs(file: &BaseFile, bases: &Bases, block: u64) -> Result<Vec<(ChunkR
         Some(BaseData::Chunks(chunks)) => chunks.runs,
         _ => Vec::new(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a last chunk in part counted as a whole one, so a single large chunk seemed to save the most.
+    #[test]
+    fn a_file_that_moves_by_whole_blocks_shares_them_all() {
+        let moved = Planner {
+            size: 1040 * 4096,
+            block: 4096,
+            pieces: vec![(40, 1000, DataBlock::base(7))],
+        };
+        assert_eq!(
+            moved.chunk_bits(None),
+            Some((3, 1000 * 4096 - 130 * ENTRY_LEN))
+        );
+        let shared = moved.shared(3);
+        assert_eq!((shared[0].0.first, shared[0].0.count), (5, 125));
+    }
 }
