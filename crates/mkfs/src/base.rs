@@ -23,7 +23,7 @@ mod data;
 mod member;
 mod types;
 
-pub(crate) use member::is_compressed;
+pub(crate) use member::{check_no_devices, is_compressed};
 pub(crate) use types::{
     BaseChunks, BaseClusters, BaseData, BaseFile, BaseFragment, BaseInode, BasePiece, BaseTail,
     DataPosition,

@@ -13,6 +13,7 @@
 //! | sparse files | holes that make up less than half of a file |
 //! | shared attributes, name prefixes | reference counts of shared attributes, the table of prefixes |
 
+use super::base::check_no_devices;
 use super::options::{Compression, Fragments, Metadata, Options, Rule, SparsePolicy, Verity};
 use super::paths::Paths;
 use crate::{Error, Result};
@@ -39,8 +40,10 @@ pub fn like(image: &Image, kernel: KernelVersion) -> Result<Options> {
 /// tree needs to be as small as the image.
 ///
 /// # Errors
-/// As for [`like`].
+/// As for [`like`]; `Usage` for an image with extra devices, which cannot be patched.
 pub fn like_in_detail(image: &Image, kernel: KernelVersion) -> Result<Options> {
+    // Data on a device that was not given cannot be read.
+    check_no_devices(image)?;
     let survey = Survey::of(image)?;
     let mut options = survey.options(image, kernel)?;
     survey.add_details(image, &mut options)?;

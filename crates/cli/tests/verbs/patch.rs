@@ -224,8 +224,10 @@ fn a_patch_that_fails_leaves_the_image_as_it_was() {
     // A killed patch leaves the old image with trailing bytes.
     let killed = [&old[..], &text(123_456, 5)].concat();
     fs::write(place.path("i"), killed).unwrap();
-    let json = place.text(&["patch", "--json", "new", "i"]);
-    let summary: serde_json::Value = serde_json::from_str(&json).unwrap();
+    // Progress of a slow run is on standard error.
+    let out = place.run(&["patch", "--json", "new", "i"]);
+    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    let summary: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!(summary["old_bytes"], old.len());
     assert_eq!(summary["image_bytes"], len(&place.path("i")));
     kernel_agrees(&place, "i", "new");

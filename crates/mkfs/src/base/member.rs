@@ -155,12 +155,7 @@ impl Member {
 
     /// Finds the hash tree that follows the base; it stays until the patch takes effect.
     pub(super) fn look_behind(&mut self) -> Result<()> {
-        if !self.image.slots().is_empty() {
-            return Err(Error::usage(format_args!(
-                "{}: an image with extra devices cannot be patched",
-                self.name
-            )));
-        }
+        check_no_devices(&self.image).map_err(|e| e.within(&self.name))?;
         if let Some(tree) = verity::appended_tree(&self.image).map_err(|e| e.within(&self.name))? {
             let end = u32::try_from(tree.end.div_ceil(self.bits.size())).ok();
             self.behind = end.filter(|b| *b < ADDRESS_LIMIT).ok_or_else(|| {
@@ -377,6 +372,16 @@ fn span(image: &Image, stores: &[Arc<dyn ReadAt>]) -> Result<(u64, u64)> {
         end = end.max(slot.uniaddr.saturating_add(slot.blocks).0);
     }
     Ok((own, end))
+}
+
+/// Fails for an image with extra devices.
+pub(crate) fn check_no_devices(image: &Image) -> Result<()> {
+    match image.slots().is_empty() {
+        true => Ok(()),
+        false => Err(Error::usage(
+            "an image with extra devices cannot be patched",
+        )),
+    }
 }
 
 pub(crate) fn is_compressed(inode: &Inode) -> bool {
