@@ -560,16 +560,19 @@ fn best_level(
             break;
         }
         let found = fit.of(levels[i])?;
+        // The input of a cluster does not always grow with the level: a denser level that still holds less is no reason
+        // to stop.
+        let is_past = first.is_denser || found.is_denser;
         match found.distance < least {
             true => (best, least, worse) = (i, found.distance, 0),
-            false => worse += 1,
+            false => worse += u32::from(is_past),
         }
     }
     Ok(levels.get(best).copied())
 }
 
-/// Number of levels that fit worse after which no further ones are tried.
-const WORSE_MAX: usize = 2;
+/// Number of levels past the clusters that fit worse, after which no further ones are tried.
+const WORSE_MAX: u32 = 2;
 
 /// Comparison of a level with the clusters of an image.
 struct Fit<'a> {
