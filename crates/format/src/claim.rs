@@ -32,7 +32,7 @@ impl Claim {
     /// # Errors
     /// Errors of `read`.
     pub fn read<E>(
-        read: &mut dyn FnMut(u64, &mut [u8]) -> Result<(), E>,
+        read: &mut impl FnMut(u64, &mut [u8]) -> Result<(), E>,
     ) -> Result<Option<Self>, E> {
         let mut head = [0; HEAD];
         read(OFFSET, &mut head)?;

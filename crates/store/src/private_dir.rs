@@ -127,7 +127,7 @@ impl PrivateDir {
             return Err(refused(&what));
         }
         // A file that was removed meanwhile has none.
-        if u64::from(stat.st_nlink) > 1 {
+        if stat.st_nlink > 1 {
             return Err(refused("has another name (hard link)"));
         }
         Ok(file.into())

@@ -125,8 +125,11 @@ pub(crate) struct Packer<'a> {
     /// Files with chunks in a base whose last chunk is a copied inline tail.
     pub(super) tail_chunks: Vec<(InodeId, SpillRef)>,
     /// Files with their sizes in bytes and the chunks that are in the base.
-    pub(super) base_chunks: Vec<(InodeId, u64, Vec<(ChunkRun, DataBlock)>)>,
+    pub(super) base_chunks: Vec<FileInBase>,
 }
+
+/// File, its size in bytes, and the runs of its chunks that are in a base.
+type FileInBase = (InodeId, u64, Vec<(ChunkRun, DataBlock)>);
 
 impl<'a> Packer<'a> {
     /// Starts the workers and an empty image.

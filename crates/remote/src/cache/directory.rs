@@ -250,7 +250,7 @@ impl Directory {
                 continue;
             };
             let meta = |kind: &str| {
-                let found = self.dir.metadata(&format!("{key}.{kind}"));
+                let found = self.dir.metadata(format!("{key}.{kind}"));
                 found.ok().flatten()
             };
             let Some(state) = meta("state") else {

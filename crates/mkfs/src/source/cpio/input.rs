@@ -19,7 +19,7 @@ const START_LEN: u64 = 256 << 10;
 pub(super) enum Input<'a> {
     Plain(RawInput<'a>),
     Compressed {
-        reader: BufReader<Frame<'a>>,
+        reader: Box<BufReader<Frame<'a>>>,
         /// Number of decoded bytes.
         position: u64,
         /// Start of the section in the source. Unit: bytes.
@@ -363,7 +363,7 @@ impl<'a> Input<'a> {
                 decoded: 0,
             };
             *self = Self::Compressed {
-                reader: BufReader::with_capacity(STREAM_BUFFER, frame),
+                reader: Box::new(BufReader::with_capacity(STREAM_BUFFER, frame)),
                 position,
                 start,
             };
