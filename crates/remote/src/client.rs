@@ -15,7 +15,7 @@ use reqwest::{Method, StatusCode, Url};
 use serde_json::Value;
 use std::error::Error as _;
 use std::fmt::Write as _;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -183,6 +183,11 @@ impl Client {
         };
         let mut secrets = origin::secrets(&url);
         secrets.extend(authorization.iter().flat_map(|value| secrets_of(value)));
+        if let (Redirects::Refuse, Content::Bytes(form)) = (&request.redirects, &content) {
+            let mut sent = url.clone();
+            sent.set_query(std::str::from_utf8(form).ok());
+            secrets.extend(origin::secrets(&sent));
+        }
         for _ in 0..=REDIRECTS_MAX {
             let mut headers = HeaderMap::new();
             for (name, value) in request.headers {
@@ -466,15 +471,19 @@ fn breaks_protocol(e: &reqwest::Error) -> bool {
     let mut cause = e.source();
     while let Some(e) = cause {
         let is_parse = e.downcast_ref().is_some_and(hyper::Error::is_parse);
-        let io = e.downcast_ref().map(std::io::Error::kind);
-        // Lengths of chunks that are none, and TLS that is none.
-        let is_wrong = matches!(io, Some(ErrorKind::InvalidInput | ErrorKind::InvalidData));
-        if is_parse || is_wrong {
+        if is_parse || e.downcast_ref().is_some_and(is_invalid) {
             return true;
         }
         cause = e.source();
     }
     false
+}
+
+/// True for lengths of chunks that are none, and TLS that is none.
+fn is_invalid(e: &io::Error) -> bool {
+    let inner = e.get_ref().and_then(|e| e.downcast_ref());
+    matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::InvalidData)
+        || inner.is_some_and(is_invalid)
 }
 
 /// An error of the client with its causes, without the URL.

@@ -165,17 +165,27 @@ impl<L: Clone + PartialEq, C: Clone> Renewal<L, C> {
         let was_accepted = state.was_accepted;
         let now = Instant::now();
         let before = state.refused.take();
+        let is_first = before.is_none();
         let same = before.as_ref().filter(|before| before.login == login);
         let pause = same.map_or(PAUSE_FIRST, |same| (same.pause * 2).min(PAUSE_MAX));
+        // The login may have changed since it was read: it is looked at once more without a pause.
+        let looked = now.checked_sub(LOOK).filter(|_| is_first);
         let refused = state.refused.insert(Refused {
             login,
             error,
             since: before.map_or(now, |before| before.since),
-            looked: now,
+            looked: looked.unwrap_or(now),
             next: now + pause,
             pause,
         });
-        refused.failure(was_accepted)
+        match is_first {
+            true => Failure::Transient {
+                what: refused.error.what().to_owned(),
+                pause: Some(Duration::ZERO),
+                is_unknown: false,
+            },
+            false => refused.failure(was_accepted),
+        }
     }
 
     /// Notes that the server accepts credentials.

@@ -565,3 +565,27 @@ fn a_session_token_of_a_bucket_does_not_follow_redirects() {
         assert!(!text.contains("hush"), "{text}");
     }
 }
+
+#[test]
+fn a_login_that_changes_while_it_is_refused_is_read_once_more() {
+    let bytes = bytes();
+    let manifest = manifest(&[layer(LAYER, &bytes, None)]);
+    let logins = Logins::new();
+    let (file, refused) = (Arc::clone(&logins), Arc::new(AtomicU32::new(0)));
+    let count = Arc::clone(&refused);
+    let server = Server::start(move |request| {
+        if is_sent(request, &basic("new")) {
+            return answer(request, &manifest, &bytes);
+        }
+        if request.headers.contains_key("authorization") {
+            count.fetch_add(1, Ordering::SeqCst);
+            file.replace(&password("new"));
+        }
+        Answer::status(401).with("WWW-Authenticate", "Basic realm=x")
+    });
+    logins.write(&server.host(), &password("old"));
+    let url = format!("oci://{}/team/app:v1", server.host());
+    let (is_done, text) = read_all(&url, &logins.path(), &[]);
+    assert!(is_done, "{text}");
+    assert_eq!(refused.load(Ordering::SeqCst), 1);
+}
