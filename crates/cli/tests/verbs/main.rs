@@ -34,6 +34,7 @@ mod released;
 mod remote;
 #[cfg(feature = "remote")]
 mod remote_ahead;
+mod remote_login;
 #[cfg(feature = "report")]
 mod report;
 #[cfg(feature = "remote")]
