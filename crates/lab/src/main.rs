@@ -78,7 +78,7 @@ enum Verb {
     /// Repeat the measurements of publications
     #[command(subcommand)]
     Paper(Paper),
-    /// Stress-test images and volumes
+    /// Stress-test images, volumes and clients of servers
     #[command(subcommand)]
     Campaign(Stress),
     Report(cmd::report::Args),
@@ -112,6 +112,7 @@ enum Stress {
     Cache(stress::cache::Options),
     Crash(stress::crash::Options),
     Files(stress::files::Options),
+    Hostile(stress::hostile::Options),
     Images(stress::images::Options),
     Kills(stress::kills::Options),
     Names(stress::names::Options),
@@ -175,6 +176,7 @@ fn run(verb: &Verb) -> Result<bool> {
         Verb::Campaign(Stress::Cache(options)) => cmd::stress::cache(options),
         Verb::Campaign(Stress::Crash(options)) => cmd::stress::crash(options),
         Verb::Campaign(Stress::Files(options)) => cmd::stress::files(options),
+        Verb::Campaign(Stress::Hostile(options)) => cmd::stress::hostile(options),
         Verb::Campaign(Stress::Images(options)) => cmd::stress::images(options),
         Verb::Campaign(Stress::Kills(options)) => cmd::stress::kills(options),
         Verb::Campaign(Stress::Names(options)) => cmd::stress::names(options),

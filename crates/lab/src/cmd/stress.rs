@@ -1,8 +1,9 @@
 //! `tuff-lab campaign`: stress tests of images and volumes.
 
 use std::io::IsTerminal;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tuff_lab::Result;
-use tuff_lab::campaigns::stress::{cache, crash, files, images, kills, names};
+use tuff_lab::campaigns::stress::{cache, crash, files, hostile, images, kills, names};
 use tuff_lab::record::{Line, Record, RecordWriter};
 
 /// Runs the remaining units, and prints the tables of all records of the folder. Returns false if there are findings.
@@ -113,4 +114,22 @@ impl Progress {
             eprintln!();
         }
     }
+}
+
+/// Runs verbs on hostile servers. Returns false if there are findings.
+pub(crate) fn hostile(options: &hostile::Options) -> Result<bool> {
+    let shown = std::io::stderr().is_terminal();
+    let mut tally = hostile::Tally::default();
+    let told = AtomicUsize::new(0);
+    let ended = hostile::run(options, &mut tally, &|tally| {
+        let found = tally.findings.len();
+        if shown {
+            eprint!("\r{} runs, {found} findings ", tally.runs);
+        }
+        for finding in &tally.findings[told.swap(found, Ordering::SeqCst)..] {
+            println!("{finding}");
+        }
+    });
+    print!("{tally}");
+    ended.map(|()| tally.findings.is_empty())
 }

@@ -5,6 +5,7 @@ pub mod cache;
 pub mod crash;
 pub mod files;
 mod finding;
+pub mod hostile;
 pub mod images;
 pub mod kills;
 pub mod names;

@@ -1,0 +1,32 @@
+//! Short run of the campaign of hostile servers.
+
+use std::path::Path;
+use tuff_lab::campaigns::stress::hostile::{self, Options, Tally};
+use tuff_lab::options;
+
+#[test]
+fn hostile_servers_get_no_secret_and_give_no_wrong_byte() {
+    // It exists if the whole workspace was built.
+    let tuff = Path::new(env!("CARGO_BIN_EXE_tuff-lab")).with_file_name("tuff");
+    if !tuff.exists() {
+        tuff_testkit::skipped("a campaign: no program tuff beside tuff-lab");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options {
+        out: folder.path().to_owned(),
+        rounds: 200,
+        seed: 1,
+        workers: 8,
+        fast: true,
+        options: options::Options {
+            tool: vec![("tuff".to_owned(), tuff)],
+            ..options::Options::default()
+        },
+    };
+    let mut tally = Tally::default();
+    hostile::run(&options, &mut tally, &|_| ()).unwrap();
+    assert_eq!(tally.findings.join("\n"), "");
+    assert!(tally.faults >= 130, "{tally}");
+    assert!(tally.searched > 0 && tally.codes[&0] > 0, "{tally}");
+}
