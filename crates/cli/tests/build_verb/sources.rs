@@ -336,7 +336,7 @@ fn what_cannot_be_read_is_left_out_and_listed_if_asked() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new("keep-going");
     let lock = |name: &str| {
-        let mode = std::fs::Permissions::from_mode(0);
+        let mode = std::fs::Permissions::from_mode(0o0);
         std::fs::set_permissions(place.0.join("tree").join(name), mode).unwrap();
     };
     std::fs::create_dir(place.0.join("tree/locked")).unwrap();

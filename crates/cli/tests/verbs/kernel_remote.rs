@@ -437,7 +437,7 @@ fn device_at(dir: &Path) -> String {
     let lines = table
         .lines()
         .map(|line| line.split(' ').collect::<Vec<_>>());
-    let found = lines.filter(|words| Path::new(words[4]) == dir).last();
+    let found = lines.rev().find(|words| Path::new(words[4]) == dir);
     found.unwrap()[2].to_owned()
 }
 

@@ -53,7 +53,7 @@ fn faults_that_pass_do_not_change_a_byte() {
     });
     let dir = Dir::new();
     let store = open(&server.url("/i"), &options(&dir)).unwrap();
-    assert_same(&*store, &bytes);
+    assert_same(&store, &bytes);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_dead_server_is_an_error_within_the_deadline() {
     let store = open(&server.url("/i"), &options).unwrap();
     server.stop();
     let said = std::thread::scope(|scope| {
-        let read = |n: usize| read_error(&*store, n * 8 * CHUNK);
+        let read = |n: usize| read_error(&store, n * 8 * CHUNK);
         let readers: Vec<_> = (1..8).map(|n| scope.spawn(move || read(n))).collect();
         readers
             .into_iter()
@@ -172,7 +172,7 @@ fn another_range_of_another_size_is_a_replaced_object() {
         }
     });
     let store = open(&server.url("/i"), &options(&Dir::new())).unwrap();
-    let said = read_error(&*store, 9 * CHUNK);
+    let said = read_error(&store, 9 * CHUNK);
     assert!(said.contains("another size"), "{said}");
 }
 

@@ -131,7 +131,7 @@ fn a_fill_completes_the_image_in_long_requests() {
         let mode = fs::metadata(file.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         server.stop();
-        assert_same(&*store, &bytes);
+        assert_same(&store, &bytes);
     }
 }
 
@@ -160,7 +160,7 @@ fn a_fill_goes_on_after_an_outage_and_while_programs_read() {
     }
     assert!(store.wait_complete(LONG), "{:?}", store.failure());
     assert!(store.stats().retries > 0);
-    assert_same(&*store, &bytes);
+    assert_same(&store, &bytes);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn a_cache_that_is_too_small_ends_the_fill_with_a_reason() {
     );
     assert!(e.what().contains("too small for the whole image"), "{e}");
     assert_eq!(server.take_requests().len(), 0);
-    assert_same(&*store, &bytes);
+    assert_same(&store, &bytes);
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn a_fill_evicts_no_image_in_use() {
     // An image that is not in use makes room.
     b.fill(None);
     assert!(b.wait_complete(LONG), "{:?}", b.failure());
-    assert_same(&*b, &second);
+    assert_same(&b, &second);
 }
 
 #[test]
@@ -288,12 +288,12 @@ fn the_complete_file_stays_while_it_is_used() {
     let file = a.complete_file().unwrap();
     drop(a);
     let b = open(&server.url("/b"), &options).unwrap();
-    assert_same(&*b, &second);
+    assert_same(&b, &second);
     assert!(fs::read(file.path()).unwrap() == first);
     let path = file.path().to_owned();
     drop(file);
     // An image that is not in use goes first.
-    assert_same(&*b, &second);
+    assert_same(&b, &second);
     assert!(!path.exists());
 }
 
@@ -375,7 +375,7 @@ fn a_prefetch_that_fails_leaves_reads_to_themselves() {
             .unwrap();
         assert!(buf == bytes[chunk * CHUNK..chunk * CHUNK + 4096]);
     }
-    let said = read_error(&*store, 50 * CHUNK);
+    let said = read_error(&store, 50 * CHUNK);
     assert!(said.starts_with(&server.url("/i")), "{said}");
     assert!(said.contains("bytes ") && said.contains("418"), "{said}");
 }

@@ -26,11 +26,11 @@ fn every_byte_equals_the_local_image() {
         let server = serve(&bytes);
         let dir = Dir::new();
         let store = open(&server.url("/a/image.erofs"), &options(&dir)).unwrap();
-        assert_same(&*store, &bytes);
+        assert_same(&store, &bytes);
         // The second one reads what the first one left.
         server.take_requests();
         let again = open(&server.url("/a/image.erofs"), &options(&dir)).unwrap();
-        assert_same(&*again, &bytes);
+        assert_same(&again, &bytes);
         assert_eq!(server.take_requests().len(), 1);
     }
 }
@@ -111,12 +111,12 @@ fn a_replaced_object_is_an_error() {
     let dir = Dir::new();
     let store = open(&server.url("/i"), &options(&dir)).unwrap();
     *version.lock().unwrap() = (image(2000, 7), "\"v2\"");
-    let said = read_error(&*store, 9 * CHUNK);
+    let said = read_error(&store, 9 * CHUNK);
     assert!(said.contains("was replaced since it was opened"), "{said}");
     assert!(said.starts_with(&server.url("/i")), "{said}");
     // Opened again, it is the new one, beside the old one in the cache.
     let store = open(&server.url("/i"), &options(&dir)).unwrap();
-    assert_same(&*store, &image(2000, 7));
+    assert_same(&store, &image(2000, 7));
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_server_that_ignores_conditions_does_not_hide_a_replaced_object() {
         });
         let dir = Dir::new();
         let store = open(&server.url("/i"), &options(&dir)).unwrap();
-        let said = read_error(&*store, 9 * CHUNK);
+        let said = read_error(&store, 9 * CHUNK);
         assert!(said.contains("was replaced since it was opened"), "{said}");
     }
 }
@@ -174,7 +174,7 @@ fn redirects_do_not_carry_the_password() {
     let dir = Dir::new();
     let url = format!("http://user:secret@{}/i", front.host());
     let store = open(&url, &options(&dir)).unwrap();
-    assert_same(&*store, &bytes);
+    assert_same(&store, &bytes);
     let asked = front.take_requests();
     // Base64 of user:secret.
     assert_eq!(asked[0].headers["authorization"], "Basic dXNlcjpzZWNyZXQ=");
@@ -231,8 +231,8 @@ fn the_cache_is_bounded_and_readers_see_no_holes() {
     let store = open(&server.url("/i"), &options).unwrap();
     let other = open(&server.url("/i"), &options).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| assert_same(&*store, &bytes));
-        scope.spawn(|| assert_same(&*other, &bytes));
+        scope.spawn(|| assert_same(&store, &bytes));
+        scope.spawn(|| assert_same(&other, &bytes));
     });
     let blocks =
         |entry: fs::DirEntry| std::os::unix::fs::MetadataExt::blocks(&entry.metadata().unwrap());
@@ -265,7 +265,7 @@ fn parts_of_a_range_are_continued() {
             answer.with("Content-Range", stated)
         });
         let store = open(&server.url("/i"), &options(&Dir::new())).unwrap();
-        assert_same(&*store, &bytes);
+        assert_same(&store, &bytes);
     }
 }
 

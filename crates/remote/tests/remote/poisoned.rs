@@ -59,15 +59,15 @@ fn wrong_bytes_of_one_repository_are_not_those_of_another() {
     let dir = Dir::new();
     let options = options(&dir);
     let url = |name: &str| format!("oci://{}/team/{name}:v1", server.host());
-    assert_same(&*open(&url("evil"), &options).unwrap(), &wrong);
-    assert_same(&*open(&url("good"), &options).unwrap(), &bytes);
+    assert_same(&open(&url("evil"), &options).unwrap(), &wrong);
+    assert_same(&open(&url("good"), &options).unwrap(), &bytes);
     assert!(pull(&url("good"), &options).unwrap() == bytes);
     // Another registry, with the same name of the repository.
     let blob = bytes.clone();
     let text = format!("{{\"layers\":[{}]}}", layer(LAYER, &bytes, None));
     let other = Server::start(move |request| answer(request, &text, &blob));
     let evil = format!("oci://{}/team/evil:v1", other.host());
-    assert_same(&*open(&evil, &options).unwrap(), &bytes);
+    assert_same(&open(&evil, &options).unwrap(), &bytes);
 }
 
 /// Registry whose blob is wrong while the flag is set.
@@ -144,7 +144,7 @@ fn urls_that_differ_in_their_query_or_user_have_their_own_bytes() {
     let contents: Vec<Vec<u8>> = (0..4).map(|seed| image(100, 93 + seed)).collect();
     let served = contents.clone();
     let server = Server::start(move |request| {
-        let user = request.headers.get("authorization").is_some();
+        let user = request.headers.contains_key("authorization");
         let number = match request.path.as_str() {
             "/i?v=1" => 1,
             "/i?v=2&sig=secret" => 2,
@@ -165,7 +165,7 @@ fn urls_that_differ_in_their_query_or_user_have_their_own_bytes() {
     ];
     for _ in 0..2 {
         for (url, bytes) in urls.iter().zip(&contents) {
-            assert_same(&*open(url, &options).unwrap(), bytes);
+            assert_same(&open(url, &options).unwrap(), bytes);
         }
     }
     let names = fs::read_dir(&dir.0)
@@ -203,7 +203,7 @@ fn a_cache_that_others_can_change_is_refused() {
     through_link.cache.clone_from(&linked.0);
     refused(&through_link, "is a symbolic link");
     fs::remove_file(&linked.0).unwrap();
-    assert_same(&*open(&url, &options).unwrap(), &bytes);
+    assert_same(&open(&url, &options).unwrap(), &bytes);
     // Links in place of the files of the image, and of those of all images.
     let victim = Dir::new();
     fs::write(&victim.0, "kept").unwrap();
@@ -224,7 +224,7 @@ fn a_cache_that_others_can_change_is_refused() {
         fs::write(path, saved).unwrap();
         assert_eq!(fs::read(&victim.0).unwrap(), b"kept", "{suffix}");
     }
-    assert_same(&*open(&url, &options).unwrap(), &bytes);
+    assert_same(&open(&url, &options).unwrap(), &bytes);
     fs::remove_file(&victim.0).unwrap();
 }
 
@@ -237,7 +237,7 @@ fn what_an_older_version_stored_is_not_read() {
     };
     let dir = Dir::new();
     let options = options(&dir);
-    assert_same(&*open(&server.url("/i"), &options).unwrap(), &bytes);
+    assert_same(&open(&server.url("/i"), &options).unwrap(), &bytes);
     // As version 0.2.0 left it: no number of the format, and another one in the state.
     fs::remove_file(&files(&dir, ".format")[0]).unwrap();
     let state = files(&dir, ".state").remove(0);
@@ -249,11 +249,11 @@ fn what_an_older_version_stored_is_not_read() {
     let image = files(&dir, ".image").remove(0);
     fs::write(&image, vec![7; bytes.len()]).unwrap();
     server.take_requests();
-    assert_same(&*open(&server.url("/i"), &options).unwrap(), &bytes);
+    assert_same(&open(&server.url("/i"), &options).unwrap(), &bytes);
     assert!(!server.take_requests().is_empty());
     assert!(!old.exists());
     // Entries of this version stay.
-    assert_same(&*open(&server.url("/i"), &options).unwrap(), &bytes);
+    assert_same(&open(&server.url("/i"), &options).unwrap(), &bytes);
     assert_eq!(files(&dir, ".state").len(), 1);
     let mut buf = [0; CHUNK];
     let store = open(&server.url("/i"), &options).unwrap();

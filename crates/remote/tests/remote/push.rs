@@ -344,7 +344,7 @@ fn the_chunk_index_is_no_part_of_the_image_that_is_read() {
     pushed(&server, &[layer(&bytes, 1000, None)]).unwrap();
     let url = format!("oci://{}/team/app:v1", server.host());
     let store = open(&url, &options(&Dir::new())).unwrap();
-    assert_same(&*store, &bytes);
+    assert_same(&store, &bytes);
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn an_image_without_a_tree_is_verified_by_its_chunk_index() {
     let store = open(&url, &options(&dir)).unwrap();
     let digest = &done.layers[0].digest;
     registry.change_blob("team/app", digest, |blob| blob[9 * CHUNK + 5] ^= 1);
-    let said = read_error(&*store, 9 * CHUNK);
+    let said = read_error(&store, 9 * CHUNK);
     assert!(said.contains("does not match the chunk index"), "{said}");
     store
         .read_exact_at(&mut [0; 4096], 20 * CHUNK as u64)

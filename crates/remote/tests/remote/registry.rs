@@ -64,7 +64,7 @@ fn the_layer_of_an_image_is_read_by_tag_and_by_digest() {
         let url = format!("oci://{}/team/app{version}", server.host());
         let store = open(&url, &options(&dir)).unwrap();
         server.take_requests();
-        assert_same(&*store, &bytes);
+        assert_same(&store, &bytes);
     }
     // Both name the same blob, which is in the cache.
     assert_eq!(server.take_requests().len(), 0);
@@ -87,10 +87,10 @@ fn the_annotation_of_a_layer_is_its_root_hash() {
     let url = format!("oci://{}/team/app:v1", server.host());
     let store = open(&url, &options(&dir)).unwrap();
     *is_wrong.lock().unwrap() = true;
-    let said = read_error(&*store, 9 * CHUNK);
+    let said = read_error(&store, 9 * CHUNK);
     assert!(said.contains("does not match the root hash"), "{said}");
     *is_wrong.lock().unwrap() = false;
-    assert_same(&*store, &bytes);
+    assert_same(&store, &bytes);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn tokens_are_fetched_renewed_and_kept_from_storage() {
     let dir = Dir::new();
     let url = format!("oci://{}/team/app:v1", server.host());
     let store = open(&url, &options(&dir)).unwrap();
-    assert_same(&*store, &bytes);
+    assert_same(&store, &bytes);
     assert!(issued.load(Ordering::SeqCst) >= 1);
 }
 
@@ -178,7 +178,7 @@ fn an_expired_token_is_renewed_in_the_middle() {
     let url = format!("oci://{}/team/app:v1", server.host());
     let store = open(&url, &options(&dir)).unwrap();
     *valid.lock().unwrap() = "Bearer t2".to_owned();
-    assert_same(&*store, &bytes);
+    assert_same(&store, &bytes);
     assert_eq!(issued.load(Ordering::SeqCst), 2);
     // A registry that accepts no token is an error, not a loop.
     *valid.lock().unwrap() = "Bearer none".to_owned();

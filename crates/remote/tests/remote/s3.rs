@@ -13,7 +13,7 @@ fn child_reads_the_bucket() {
     // Set by the other tests only.
     if let Ok(url) = std::env::var(URL) {
         let store = open(&url, &options(&Dir::new())).unwrap();
-        assert_same(&*store, &image(2000, 50));
+        assert_same(&store, &image(2000, 50));
     }
 }
 

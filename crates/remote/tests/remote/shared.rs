@@ -43,10 +43,10 @@ fn equal_blocks_are_copied_and_only_new_ones_are_fetched() {
     let mut options = options(&dir);
     options.root_hash = Some(pair[0].1);
     let old = open(&server.url("/old"), &options).unwrap();
-    assert_same(&*old, &pair[0].0);
+    assert_same(&old, &pair[0].0);
     options.root_hash = Some(pair[1].1);
     let new = open(&server.url("/new"), &options).unwrap();
-    assert_same(&*new, &pair[1].0);
+    assert_same(&new, &pair[1].0);
     let stats = new.stats();
     // The chunk with the new blocks. The first chunk and the metadata came with the first two requests.
     assert_eq!(stats.fetched_bytes, CHUNK as u64, "{stats:?}");
@@ -61,7 +61,7 @@ fn blocks_that_another_image_has_lost_are_fetched() {
     let mut options = options(&dir);
     options.root_hash = Some(pair[0].1);
     let old = open(&server.url("/old"), &options).unwrap();
-    assert_same(&*old, &pair[0].0);
+    assert_same(&old, &pair[0].0);
     drop(old);
     for path in image_files(&dir.0) {
         let mut content = fs::read(&path).unwrap();
@@ -71,7 +71,7 @@ fn blocks_that_another_image_has_lost_are_fetched() {
     }
     options.root_hash = Some(pair[1].1);
     let new = open(&server.url("/new"), &options).unwrap();
-    assert_same(&*new, &pair[1].0);
+    assert_same(&new, &pair[1].0);
     let stats = new.stats();
     assert!(stats.fetched_bytes > 200 * BLOCK as u64, "{stats:?}");
     assert!(stats.shared_bytes > 0, "{stats:?}");
@@ -85,11 +85,11 @@ fn an_image_without_a_root_hash_shares_nothing() {
     let mut options = options(&dir);
     options.root_hash = Some(pair[0].1);
     let old = open(&server.url("/old"), &options).unwrap();
-    assert_same(&*old, &pair[0].0);
+    assert_same(&old, &pair[0].0);
     options.root_hash = None;
     let new = open(&server.url("/new"), &options).unwrap();
     assert_eq!(new.size(), pair[1].0.len() as u64);
-    assert_same(&*new, &pair[1].0);
+    assert_same(&new, &pair[1].0);
     assert_eq!(new.stats().shared_bytes, 0);
 }
 
@@ -154,11 +154,11 @@ fn equal_chunks_share_space_where_the_filesystem_can() {
     let mut options = options(&cache);
     options.root_hash = Some(pair[0].1);
     let old = open(&server.url("/old"), &options).unwrap();
-    assert_same(&*old, &pair[0].0);
+    assert_same(&old, &pair[0].0);
     let before = disk.used();
     options.root_hash = Some(pair[1].1);
     let new = open(&server.url("/new"), &options).unwrap();
-    assert_same(&*new, &pair[1].0);
+    assert_same(&new, &pair[1].0);
     let added = disk.used() - before;
     assert!(added < pair[1].0.len() as u64 / 3, "{added}");
     // Chunks that the old image loses stay in the new one.
@@ -173,6 +173,6 @@ fn equal_chunks_share_space_where_the_filesystem_can() {
                 .unwrap();
         }
     }
-    assert_same(&*new, &pair[1].0);
+    assert_same(&new, &pair[1].0);
     drop(new);
 }

@@ -79,7 +79,7 @@ fn memory_follows_what_is_fetched_of_a_large_image() {
         assert!(buf == bytes[..CHUNK]);
     }
     // A profile that names all of it.
-    opened[0].prefetch(&[0..LARGE]);
+    opened[0].prefetch(std::slice::from_ref(&(0..LARGE)));
     assert!(opened[0].stats().pending_bytes <= 17 << 30);
     // Other tests run beside this one. The tables of eight such images would take 8 GiB.
     let used = peak().saturating_sub(before);

@@ -23,10 +23,10 @@ fn verified_bytes_equal_the_local_image() {
         let store = open(&server.url("/i"), &options).unwrap();
         // Superblock, and metadata with the tree.
         assert!(server.take_requests().len() <= 2);
-        assert_same(&*store, &bytes);
+        assert_same(&store, &bytes);
         let again = open(&server.url("/i"), &options).unwrap();
         server.take_requests();
-        assert_same(&*again, &bytes);
+        assert_same(&again, &bytes);
         assert_eq!(server.take_requests().len(), 0);
     }
 }
@@ -52,7 +52,7 @@ fn a_wrong_byte_is_fetched_again() {
     // One request at a time, so that a repetition is the next one.
     (options.root_hash, options.connections) = (Some(root), 1);
     let store = open(&server.url("/i"), &options).unwrap();
-    assert_same(&*store, &bytes);
+    assert_same(&store, &bytes);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_byte_that_stays_wrong_is_an_error_and_is_not_stored() {
     let mut options = options(&dir);
     options.root_hash = Some(root);
     let store = open(&server.url("/i"), &options).unwrap();
-    let said = read_error(&*store, 12 * CHUNK);
+    let said = read_error(&store, 12 * CHUNK);
     assert!(said.contains("does not match the root hash"), "{said}");
     assert!(
         said.contains(&format!("at byte {}", wrong / 4096 * 4096)),
@@ -108,7 +108,7 @@ fn a_server_that_is_wrong_and_then_slow_gets_no_second_deadline() {
     options.retry.deadline = Duration::from_secs(2);
     let store = open(&server.url("/i"), &options).unwrap();
     // Not the failure of a second request, which would have had its own deadline.
-    let said = read_error(&*store, 12 * CHUNK);
+    let said = read_error(&store, 12 * CHUNK);
     assert!(said.contains("does not match the root hash"), "{said}");
 }
 
@@ -156,10 +156,10 @@ fn a_hash_tree_that_changes_after_opening_is_an_error() {
             fs::write(path, "").unwrap();
         }
     }
-    let said = read_error(&*store, bytes.len() - 4096);
+    let said = read_error(&store, bytes.len() - 4096);
     assert!(said.contains("the hash tree at byte"), "{said}");
     is_wrong.store(false, Ordering::SeqCst);
-    assert_same(&*store, &bytes);
+    assert_same(&store, &bytes);
 }
 
 #[test]
@@ -316,7 +316,8 @@ fn nothing_outside_of_what_the_root_hash_determines_is_read() {
 #[test]
 fn a_wrong_first_answer_is_requested_again_like_others() {
     let (bytes, root) = verified_image(300, 34);
-    let spoil: [(&str, fn(&mut Answer)); 3] = [
+    type Spoil = fn(&mut Answer);
+    let spoil: [(&str, Spoil); 3] = [
         ("zeros", |answer| answer.body.fill(0)),
         ("bit", |answer| answer.body[2000] ^= 1),
         ("superblock", |answer| answer.body[1024 + 37] ^= 1),
@@ -382,7 +383,7 @@ fn damage_in_the_cache_is_fetched_again() {
     let mut options = options(&dir);
     for root in [None, Some(root)] {
         options.root_hash = root;
-        assert_same(&*open(&server.url("/i"), &options).unwrap(), &bytes);
+        assert_same(&open(&server.url("/i"), &options).unwrap(), &bytes);
         // As after a power failure: entries without their bytes, half a chunk, a tree of zeros.
         for entry in fs::read_dir(&dir.0).unwrap() {
             let path = entry.unwrap().path();
@@ -397,6 +398,6 @@ fn damage_in_the_cache_is_fetched_again() {
             }
             fs::write(&path, content).unwrap();
         }
-        assert_same(&*open(&server.url("/i"), &options).unwrap(), &bytes);
+        assert_same(&open(&server.url("/i"), &options).unwrap(), &bytes);
     }
 }
