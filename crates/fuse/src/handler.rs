@@ -119,7 +119,7 @@ impl Handler {
             op::LISTXATTR => {
                 let want: protocol::GetxattrIn = fields.structure()?;
                 // The kernel shows "trusted." to processes with CAP_SYS_ADMIN. Only the user is known here.
-                let privileged = request.header.uid == 0;
+                let privileged = is_root(&request.header);
                 put_xattr(out, want.size, &self.fs.listxattr(node, privileged)?)
             }
             op::STATFS => put(out, &self.fs.statfs()?),
@@ -216,6 +216,24 @@ impl Handler {
         }
         text
     }
+}
+
+/// User that the kernel states on a mount that allows mapped owners, for requests that create nothing.
+const NO_USER: u32 = u32::MAX;
+
+/// Returns true if root sent a request.
+fn is_root(header: &protocol::InHeader) -> bool {
+    match header.uid {
+        NO_USER => filesystem_user(header.pid) == Some(0),
+        uid => uid == 0,
+    }
+}
+
+/// Returns the user whose rights to files a process has. `None` for a process that this one cannot see.
+fn filesystem_user(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_whitespace().nth(3)?.parse().ok()
 }
 
 impl Service for Handler {
