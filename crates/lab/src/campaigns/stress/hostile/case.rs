@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Number of verbs.
+/// Number of verbs that read an image.
 pub(super) const VERBS: usize = 6;
 
 /// Time for a verb with its default limits, and with a deadline of a second.
@@ -280,10 +280,10 @@ impl Case<'_> {
     }
 }
 
-/// `user:PASSWORD` in Base64.
+/// User and password of the registry in Base64.
 const BASIC: &str = "dXNlcjpwd1BBU1NXT1JEcHc3MzUx";
 
-/// `user:URL_PASSWORD` in Base64.
+/// User and password of the URL in Base64.
 const URL_BASIC: &str = "dXNlcjp1cFVSTFBBU1NXT1JEdXA1NTM1";
 
 fn secrets() -> Vec<&'static str> {

@@ -7,12 +7,12 @@ use super::reply::Reply;
 use std::time::Duration;
 use tuff_testkit::hostile::Step;
 
-/// Kind of URL.
+/// Kind of server that a URL names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// Web server, with a password and a secret query in the URL.
     Web,
-    /// Registry.
+    /// Registry with a token service.
     Registry,
     /// Bucket, with a session token.
     Bucket,
@@ -25,7 +25,7 @@ pub(super) enum Source {
 pub(super) enum Kind {
     /// Manifest, as a template.
     Manifest(&'static str),
-    /// Manifest.
+    /// Manifest that a function makes.
     ManifestOf(fn() -> Vec<u8>),
     /// Value of `WWW-Authenticate`, as a template. Without another fault, the service gives a token that is good.
     Challenge(&'static str),
@@ -54,7 +54,7 @@ pub(super) enum Place {
     Upload,
 }
 
-/// One fault.
+/// Fault of a server, and whether the verb must succeed.
 pub(super) struct Fault {
     pub(super) name: &'static str,
     pub(super) source: Source,
