@@ -234,7 +234,13 @@ pub fn appended(store: &Arc<dyn ReadAt>) -> Result<Option<TreePlace>> {
             continue;
         };
         match tuff_verity::read_header(&**store, at) {
-            Ok(_) => return Ok(Some(TreePlace::appended(Arc::clone(store), at))),
+            // A writer that was killed leaves a header with a part of its tree.
+            Ok(header) => {
+                let is_whole = |end| end <= store.size();
+                if tuff_verity::tree_end(&header, None, at).is_ok_and(is_whole) {
+                    return Ok(Some(TreePlace::appended(Arc::clone(store), at)));
+                }
+            }
             Err(e) if e.kind() == io::ErrorKind::InvalidData => {}
             Err(e) => return Err(Error::read(place(at), HEADER_LEN as u64, e)),
         }

@@ -823,6 +823,7 @@ mod tests {
         assert!(cannot_rename(&busy) && !cannot_rename(&Errno::NOSPC.into()));
         let file = create_new(&dir.join("new"), 0o666).unwrap();
         file.write_all_at(b"after", 0).unwrap();
+        file.set_len(7).unwrap();
         copy_over(&file, 7, &existing(&path, busy).unwrap(), true).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"after\0\0");
         std::fs::remove_dir_all(dir).unwrap();

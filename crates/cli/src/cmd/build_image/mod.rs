@@ -36,11 +36,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::{LeftOut, Progress, Summary};
-use tuff_store::{Target, TemporaryDir};
+use tuff_store::Target;
 #[cfg(feature = "remote")]
 use {
     clap::Parser, fetched::FetchedImages, std::ffi::OsStr, std::path::PathBuf, tuff_mkfs::Source,
-    tuff_mkfs::Whiteouts, tuff_remote::RetryPolicy,
+    tuff_mkfs::Whiteouts, tuff_remote::RetryPolicy, tuff_store::TemporaryDir,
 };
 
 /// Build an image from directories, archives or other images
