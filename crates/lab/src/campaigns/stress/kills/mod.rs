@@ -442,7 +442,9 @@ impl<'a> Place<'a> {
             return Some(format!("another manifest: {manifest}"));
         }
         let layers = manifest["layers"].as_array().into_iter().flatten();
-        let mut blobs = layers.chain([&manifest["config"]]);
+        // An index names no configuration.
+        let config = Some(&manifest["config"]).filter(|config| !config.is_null());
+        let mut blobs = layers.chain(config);
         let missing = blobs.find(|blob| {
             let digest = blob["digest"].as_str().unwrap_or_default();
             let content = self.registry.blob("app", digest);
