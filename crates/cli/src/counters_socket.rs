@@ -99,7 +99,7 @@ pub(crate) fn read(device: Device) -> Option<String> {
 
 /// Returns what the server at an abstract name sends. Empty if its filesystem ended.
 fn ask(name: &str) -> io::Result<String> {
-    // A socket of somebody else must not make the reader wait, not even for a place in its queue.
+    // A socket of another user must not make the reader wait, not even for a place in its queue.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     connect(

@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 use tuff_erofs::read::FileType;
 use tuff_erofs::verity::Root;
 
-/// Returns true for characters that a terminal or a browser obeys, or that nobody sees: control characters, line and paragraph
+/// Returns true for characters that a terminal or a browser obeys, or that are invisible: control characters, line and paragraph
 /// separators, and invisible characters of format, among them those that change the direction of text.
 pub(crate) fn is_hidden(c: char) -> bool {
     c.is_control()

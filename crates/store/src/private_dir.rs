@@ -1,6 +1,6 @@
 //! Directories whose content no other user can change: caches, records of uploads, stores of layers.
 //!
-//! A directory is opened once and checked: it belongs to this user or to root, and nobody else can write to it. Its files
+//! A directory is opened once and checked: it belongs to this user or to root, and no other user can write to it. Its files
 //! are opened below its descriptor, so that a path that changes meanwhile leads nowhere else. Symbolic links are never
 //! followed, and a file is used only if it is a regular file of this user with one name.
 

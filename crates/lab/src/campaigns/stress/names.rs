@@ -325,7 +325,7 @@ fn wrong(ran: &Ran, form: Form) -> Option<String> {
     ran.fault().or(output).or_else(errors)
 }
 
-/// Returns the first character that a terminal may obey, that nobody sees, or that reorders others.
+/// Returns the first character that a terminal may obey, that is invisible, or that reorders others.
 fn unsafe_text(bytes: &[u8]) -> Option<String> {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return Some("it is not UTF-8".to_owned());
