@@ -384,7 +384,7 @@ fn layers_of_mkfs_erofs_are_merged() {
     all_agree("tars", &merged, &refs(&paths), &expected, HOLES);
 }
 
-/// A damaged layer is reported by name when its data is read, and a wrong layer is rejected.
+/// A damaged layer is reported by name when its data is read. Layers are known by UUID, and a wrong one is rejected.
 #[test]
 fn a_damaged_layer_is_named() {
     let scratch = Scratch::new("merge-damaged");
@@ -392,7 +392,11 @@ fn a_damaged_layer_is_named() {
     let (paths, sources) = layers(&scratch, &[lz4.clone(), lz4.clone()]);
     let merged = scratch.path().join("merged");
     make(&sources, &merged, &index(lz4.clone())).unwrap();
-    assert!(open_with(&merged, &[&paths[1], &paths[0]]).is_err());
+    let expected = image_tree(&open_with(&merged, &[&paths[0], &paths[1]]).unwrap());
+    let swapped = open_with(&merged, &[&paths[1], &paths[0]]).unwrap();
+    assert_same("swapped", &expected, &image_tree(&swapped), HOLES);
+    assert!(open_with(&merged, &[&paths[0], &paths[0]]).is_err());
+    assert!(open_with(&merged, &[&paths[0], &merged]).is_err());
     let len = fs::metadata(&paths[1]).unwrap().len();
     let bytes = fs::read(&paths[1]).unwrap();
     fs::write(&paths[1], &bytes[..(len / 2) as usize & !4095]).unwrap();

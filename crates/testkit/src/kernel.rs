@@ -27,9 +27,9 @@ pub fn by_kernel(image: &Path, devices: &[&Path], dir: &Path, see: &dyn Fn(&str,
         let data = CString::new(data.join(",")).unwrap();
         match mount(image, dir, "erofs", MountFlags::RDONLY, Some(&*data)) {
             Ok(()) => {
+                let mounted = Detached(dir);
                 see(way, dir);
-                // A concurrent test may have forked a child, which holds copies of our descriptors until it calls exec.
-                unmount(dir, UnmountFlags::DETACH).unwrap();
+                drop(mounted);
             }
             Err(e) if e == rustix::io::Errno::NOTBLK || e == rustix::io::Errno::NODEV => {
                 crate::skipped(format_args!("mount of {way}: {e}"));
@@ -45,6 +45,17 @@ pub fn by_kernel(image: &Path, devices: &[&Path], dir: &Path, see: &dyn Fn(&str,
             look("loop devices", &image.0, &devices);
         }
         _ => crate::skipped("no loop devices"),
+    }
+}
+
+/// Mount that is detached when the value is dropped, also by a test that fails.
+struct Detached<'a>(&'a Path);
+
+impl Drop for Detached<'_> {
+    fn drop(&mut self) {
+        // A concurrent test may have forked a child, which holds copies of our descriptors until it calls exec.
+        let detached = unmount(self.0, UnmountFlags::DETACH);
+        assert!(detached.is_ok() || std::thread::panicking(), "{detached:?}");
     }
 }
 

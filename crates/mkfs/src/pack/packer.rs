@@ -577,10 +577,16 @@ impl<'a> Packer<'a> {
             }
         }
         self.store_tail_chunks()?;
+        let mut sizes = HashMap::new();
         for (file, size, shared) in std::mem::take(&mut self.base_chunks) {
+            sizes.insert(file, size);
             let bits = self.options.bits;
             let data = std::mem::take(self.slot(file));
             self.set(file, data.with_base_chunks(size, bits, shared));
+        }
+        let base = base.filter(|base| !base.in_image());
+        if let Some(base) = base {
+            self.separate_chunks(base, &sizes)?;
         }
         for file in &mut self.result.files {
             if let FileData::Table(table) = file {
@@ -600,8 +606,8 @@ impl<'a> Packer<'a> {
             self.mixed.insert(PACKED);
         }
         std::mem::take(&mut self.adopted).append(&mut self.result, algorithm);
-        if let Some(base) = base.filter(|base| !base.in_image()) {
-            self.separate_devices(base)?;
+        if let Some(base) = base {
+            self.separate_clusters(base)?;
         }
         self.fill_block()?;
         self.result.end_block = end_of(0, self.options.bits.count(self.end))?;

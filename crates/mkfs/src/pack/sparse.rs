@@ -13,6 +13,16 @@ pub(crate) struct ChunkRun {
     pub(crate) count: u64,
 }
 
+impl ChunkRun {
+    /// Returns chunks `from` to `to` of the run.
+    pub(super) const fn part(self, from: u64, to: u64) -> Self {
+        Self {
+            first: self.first + from,
+            count: to - from,
+        }
+    }
+}
+
 /// Chunks of a sparse file.
 pub(crate) struct Sparse {
     /// log2 of the chunk size over the block size.

@@ -211,9 +211,10 @@ impl Case<'_> {
             if let Some(status) = child.try_wait()? {
                 return Ok((Some(status), memory));
             }
-            // At first the process may still have the memory of its parent.
             std::thread::sleep(LOOK);
-            memory = peak(child.id()).unwrap_or(0).max(memory);
+            memory = peak(child.id(), &self.program.tuff)
+                .unwrap_or(0)
+                .max(memory);
             if start.elapsed() > limit {
                 child.kill()?;
                 child.wait()?;
@@ -306,9 +307,13 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
 }
 
-/// Peak of the resident memory of a process since it runs its program. The usage that getrusage(2) states contains the memory
-/// of the process that started it. Unit: KiB.
-fn peak(process: u32) -> Option<u64> {
+/// Peak of the resident memory of a process since it runs `program`. `None` before that, when it has the memory of the
+/// process that started it, which getrusage(2) would count. Unit: KiB.
+fn peak(process: u32, program: &Path) -> Option<u64> {
+    let runs = fs::read_link(format!("/proc/{process}/exe")).ok()?;
+    if runs != program.canonicalize().ok()? {
+        return None;
+    }
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status
         .lines()
