@@ -35,8 +35,8 @@ pub(crate) struct Args {
     /// Algorithm and level: none, lz4, lz4hc, deflate, lzma or zstd, such as zstd:9 (default: lz4hc:9, which reads fastest; zstd:3 builds faster and smaller for Linux 6.10)
     #[arg(short = 'z', long, value_parser = parse_compression, value_name = "ALG[:LEVEL]", help_heading = "Compression")]
     pub(super) compress: Option<MaybeCompression>,
-    /// Choose algorithm, cluster size and fragments from samples of the files; other options override the choice. size takes
-    /// about a second per MiB on two CPUs
+    /// Choose algorithm, cluster size and fragments from samples of the files; other options override the choice. The
+    /// smallest image takes many times as long as the default
     #[arg(long, value_parser = choices(AUTO), value_name = "AIM", help_heading = "Compression")]
     pub(super) auto: Option<Auto>,
     /// Largest image: try presets from the fastest to the densest, each with a build of its own, and keep the first that fits.
