@@ -100,22 +100,28 @@ impl Packer<'_> {
     }
 }
 
+/// Consecutive chunks and their first block.
+type Placed = (ChunkRun, DataBlock);
+
+/// Copies a chunk, given by its number and its first block in the bases, into the image, and returns its first block there,
+/// which is none of the given ones.
+type CopyChunk<'a> = dyn FnMut(u64, u32, &[u32]) -> Result<u32> + 'a;
+
 /// Moves chunks of bases to the places that `copy` returns, until no run starts where the run before it ends on another
-/// device. A chunk has `chunk` blocks. `on_device` returns the device of a block and its number there. `copy`
-/// gets the number and the first block of a chunk, and returns a place that is none of the given ones.
+/// device. A chunk has `chunk` blocks. `on_device` returns the device of a block and its number there.
 fn separated(
-    mut runs: Vec<(ChunkRun, DataBlock)>,
+    mut runs: Vec<Placed>,
     chunk: u32,
     on_device: &dyn Fn(DataBlock) -> (DeviceId, u32),
-    copy: &mut dyn FnMut(u64, u32, &[u32]) -> Result<u32>,
-) -> Result<Vec<(ChunkRun, DataBlock)>> {
+    copy: &mut CopyChunk<'_>,
+) -> Result<Vec<Placed>> {
     // Fits: a device has less than 2^31 blocks.
-    let end_of = |(run, block): &(ChunkRun, DataBlock)| {
+    let end_of = |(run, block): &Placed| {
         let (device, start) = on_device(*block);
         (device, start + run.count as u32 * chunk)
     };
     runs.reverse();
-    let mut done: Vec<(ChunkRun, DataBlock)> = Vec::with_capacity(runs.len());
+    let mut done: Vec<Placed> = Vec::with_capacity(runs.len());
     while let Some((run, block)) = runs.pop() {
         let (device, start) = on_device(block);
         let Some(before) = done
