@@ -3,11 +3,16 @@
 use crate::aws_profile;
 use crate::client;
 use crate::error::{Error, Kind, Result};
+use http_body_util::{BodyExt, Limited};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey as Key};
-use object_store::client::{HttpClient, HttpConnector};
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
+    HttpResponseBody, HttpService,
+};
 use object_store::path::Path;
 use object_store::{ClientOptions, RetryConfig};
 use reqwest::Url;
+use std::pin::Pin;
 use std::time::Duration;
 
 /// Message about requests that cannot be signed.
@@ -36,7 +41,11 @@ pub(crate) struct Limits {
 /// Time to connect, and for the services that give credentials to instances and containers.
 pub(crate) const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Makes clients that follow no redirects, which would carry session tokens to other hosts.
+/// Longest answer to a request that goes through `object_store`: a part of a hash tree; data of images is fetched apart. Memory
+/// is allocated for the length that a server claims. Unit: bytes.
+const ANSWER_MAX: usize = 16 << 20;
+
+/// Makes clients that follow no redirects, which would carry session tokens to other hosts, and that bound answers.
 #[derive(Debug)]
 struct Connector {
     /// Time for one request.
@@ -50,11 +59,40 @@ impl HttpConnector for Connector {
             .timeout(self.request);
         let client = builder.build();
         client
-            .map(HttpClient::new)
+            .map(|client| HttpClient::new(Bounded(HttpClient::new(client))))
             .map_err(|e| object_store::Error::Generic {
                 store: "S3",
                 source: Box::new(e),
             })
+    }
+}
+
+/// Client whose answers end with an error after [`ANSWER_MAX`] bytes.
+#[derive(Debug)]
+struct Bounded(HttpClient);
+
+impl HttpService for Bounded {
+    fn call<'client, 'answer>(
+        &'client self,
+        request: HttpRequest,
+    ) -> Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send + 'answer>>
+    where
+        'client: 'answer,
+        Self: 'answer,
+    {
+        Box::pin(async move {
+            let answer = self.0.execute(request).await?;
+            Ok(answer.map(|body| {
+                let body = Limited::new(body, ANSWER_MAX);
+                HttpResponseBody::new(body.map_err(|e| match e.downcast() {
+                    Ok(e) => *e,
+                    Err(_) => HttpError::new(
+                        HttpErrorKind::Decode,
+                        std::io::Error::other("its answer is longer than 16 MiB"),
+                    ),
+                }))
+            }))
+        })
     }
 }
 

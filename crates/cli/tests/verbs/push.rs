@@ -3,7 +3,10 @@
 use crate::common::{Place, code, stderr, tool};
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::Output;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tuff_testkit::http::{Answer, Request, Server};
 use tuff_testkit::program;
@@ -393,4 +396,59 @@ fn an_image_in_a_bucket_reads_as_the_local_one() {
     fs::write(place.path("large/noise"), &noise).unwrap();
     pushed(&place, &variables, &["large", "s3://bucket/large"]);
     assert!(good(&place, &variables, &["cat", "s3://bucket/large", "noise"]) == noise);
+}
+
+/// Bucket that has nothing, and refuses uploads with an answer that claims a length, or has no end. Returns the bytes that it
+/// could send.
+fn refusing_bucket(claim: Option<u64>) -> (String, Arc<AtomicU64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let sent = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&sent);
+    let answer = move |mut stream: TcpStream| -> std::io::Result<()> {
+        let mut lines = BufReader::new(stream.try_clone()?).lines();
+        let first = lines.next().unwrap_or_else(|| Ok(String::new()))?;
+        if !first.starts_with("PUT") {
+            let nothing =
+                b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+            return stream.write_all(nothing);
+        }
+        let length = claim.map_or_else(String::new, |len| format!("Content-Length: {len}\r\n"));
+        write!(stream, "HTTP/1.1 403 Forbidden\r\n{length}\r\n")?;
+        for _ in 0..4096 {
+            stream.write_all(&[b' '; 65536])?;
+            count.fetch_add(65536, Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let answer = answer.clone();
+            // A client that has read enough closes the connection.
+            std::thread::spawn(move || drop(answer(stream.unwrap())));
+        }
+    });
+    (url, sent)
+}
+
+#[test]
+fn an_answer_of_a_bucket_takes_bounded_memory() {
+    let place = Place::with_image("bounded-answer");
+    for claim in [Some(10_000_000_000_000), None] {
+        let (endpoint, sent) = refusing_bucket(claim);
+        let variables = [
+            ("AWS_ENDPOINT_URL", endpoint.as_str()),
+            ("AWS_ACCESS_KEY_ID", "key"),
+            ("AWS_SECRET_ACCESS_KEY", "secret"),
+        ];
+        let out = run(&place, &variables, &["push", "-q", "i", "s3://bucket/i"]);
+        assert_eq!(
+            (code(&out), stderr(&out).lines().count()),
+            (5, 1),
+            "{claim:?}: {}",
+            stderr(&out)
+        );
+        let sent = sent.load(Ordering::Relaxed);
+        assert!(sent < 64 << 20, "{claim:?}: {sent} bytes were read");
+    }
 }

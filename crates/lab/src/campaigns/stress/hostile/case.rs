@@ -113,7 +113,7 @@ impl Case<'_> {
     fn args(&self) -> Vec<String> {
         let url = self.world.url(self.plan.source());
         let words: &[&str] = match (self.plan.source(), self.verb) {
-            (Source::Upload, _) => &["push", "-q", "IMAGE", "URL"],
+            (source, _) if source.is_upload() => &["push", "-q", "IMAGE", "URL"],
             (_, 0) => &["cat", "URL", "data", "hello"],
             (_, 1) => &["info", "URL"],
             (_, 2) => &["check", "-q", "URL"],
@@ -128,14 +128,15 @@ impl Case<'_> {
         });
         let mut words: Vec<String> = words.collect();
         // Servers may serve what they like, unless the root is known.
+        let is_upload = self.plan.source().is_upload();
         let has_root = self.is_random || self.plan.source() != Source::Registry;
-        if has_root && self.plan.source() != Source::Upload {
+        if has_root && !is_upload {
             words.extend(["--root-hash".to_owned(), self.world.image.root.clone()]);
         }
         if self.is_random {
-            let option = match self.plan.source() {
-                Source::Upload => "--timeout",
-                _ => "--fetch-timeout",
+            let option = match is_upload {
+                true => "--timeout",
+                false => "--fetch-timeout",
             };
             words.extend([option, "1"].map(str::to_owned));
         }
@@ -246,7 +247,7 @@ impl Case<'_> {
         if must_succeed && code != 0 {
             wrong.push("it fails, although the server is right".to_owned());
         }
-        let is_upload = self.plan.source() == Source::Upload;
+        let is_upload = self.plan.source().is_upload();
         if code == 0 && !is_upload {
             let is_same = match self.verb {
                 0 => output.stdout == self.program.content,

@@ -18,6 +18,15 @@ pub(super) enum Source {
     Bucket,
     /// Registry that an image is uploaded to.
     Upload,
+    /// Bucket that an image is uploaded to.
+    BucketUpload,
+}
+
+impl Source {
+    /// Returns true if an image is uploaded.
+    pub(super) fn is_upload(self) -> bool {
+        matches!(self, Self::Upload | Self::BucketUpload)
+    }
 }
 
 /// Place of a fault among the answers.
@@ -92,7 +101,7 @@ const fn slow(name: &'static str, source: Source, kind: Kind) -> Fault {
 use Kind::{
     Challenge, Document, Manifest, ManifestOf, Object, Redirect, Refusal, Token, TokenOf, Upload,
 };
-use Source::{Bucket, Registry, Web};
+use Source::{Bucket, BucketUpload, Registry, Web};
 
 const SECOND: Duration = Duration::from_secs(1);
 const STALL: Duration = Duration::from_secs(600);
@@ -1170,7 +1179,49 @@ pub(super) const FAULTS: &[Fault] = &[
         Source::Upload,
         Refusal(400, r#"{"errors":[{"message":"{PASSWORD}"}]}"#),
     ),
+    right("honest upload to a bucket", BucketUpload, Object(|_| ())),
+    fault(
+        "endless refusal of a bucket",
+        BucketUpload,
+        Object(|reply| {
+            endless(reply);
+            reply.status = 403;
+        }),
+    ),
+    fault(
+        "refusal of a bucket that claims a length",
+        BucketUpload,
+        Object(|reply| {
+            reply.status = 403;
+            claim(reply);
+        }),
+    ),
+    fault(
+        "answer of a bucket that claims a length",
+        BucketUpload,
+        Object(claim),
+    ),
+    fault(
+        "error of a bucket that claims a length",
+        BucketUpload,
+        Object(|reply| {
+            reply.status = 500;
+            claim(reply);
+        }),
+    ),
+    fault(
+        "refusal of a bucket with a terminal sequence",
+        BucketUpload,
+        Refusal(403, "<Error><Code>\u{1b}[2J</Code></Error>"),
+    ),
 ];
+
+/// Claims more than any memory, and sends several parts.
+fn claim(reply: &mut Reply) {
+    reply.length = Some("10000000000000".to_owned());
+    reply.then.push(Step::Repeat(vec![b' '; 65536], 4));
+    reply.then.push(Step::Close);
+}
 
 fn endless(reply: &mut Reply) {
     reply.length = Some(String::new());

@@ -150,6 +150,7 @@ impl World {
             }
             Source::Registry | Source::Upload => format!("oci://{host}/app:v1"),
             Source::Bucket => "s3://bucket/i.erofs".to_owned(),
+            Source::BucketUpload => "s3://bucket/new.erofs".to_owned(),
         }
     }
 }
@@ -233,6 +234,7 @@ impl Part {
                 reply
             }
             "/i.erofs" | "/bucket/i.erofs" => self.web(request),
+            _ if path.starts_with("/bucket/") => self.stored(request),
             _ if path.contains("/blobs/uploads/") => self.upload(request),
             _ if path.starts_with("/v2/") => self.registry(request, path),
             _ => Reply::new(404, ""),
@@ -273,15 +275,35 @@ impl Part {
             .unwrap_or_else(|| self.object(request))
     }
 
+    /// Answer of a bucket to an upload.
+    fn stored(&self, request: &Request) -> Reply {
+        if let Some(reply) = self.refusal(request) {
+            return reply;
+        }
+        let mut reply = match request.method.as_str() {
+            "PUT" => Reply::new(200, ""),
+            _ => Reply::new(404, ""),
+        };
+        reply.set("ETag", "\"v1\"");
+        if request.method == "PUT" {
+            self.change_object(&mut reply);
+        }
+        reply
+    }
+
     /// Bytes of the image.
     fn object(&self, request: &Request) -> Reply {
         let mut reply = Reply::from(Answer::object(request, &self.image.bytes, "\"v1\""));
+        self.change_object(&mut reply);
+        reply
+    }
+
+    fn change_object(&self, reply: &mut Reply) {
         for kind in self.plan.kinds() {
             if let Kind::Object(change) = kind {
-                change(&mut reply);
+                change(reply);
             }
         }
-        reply
     }
 
     fn token(&self, request: &Request) -> Reply {
