@@ -1,5 +1,6 @@
 //! Behaviour of the verbs over an image: output, exit codes, and files left on the host.
 
+mod cases;
 mod chains;
 mod common;
 mod compat;

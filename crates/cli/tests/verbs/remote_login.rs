@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tuff_testkit::Rng;
 use tuff_testkit::http::{Answer, Server};
+use tuff_testkit::program;
 use tuff_testkit::registry::digest;
 
 /// Time for which a password and its tokens are good.
@@ -48,8 +49,12 @@ fn base64(text: &str) -> String {
     text.as_bytes().chunks(3).map(part).collect()
 }
 
-/// Replaces the login as a program does that renews it.
+/// Replaces the login as a program does that renews it. A credential helper knows it, too.
 fn write_login(logins: &Path, host: &str, number: u32) {
+    let secret = logins.with_file_name("secret");
+    let new = secret.with_extension("new");
+    fs::write(&new, format!("p{number}")).unwrap();
+    fs::rename(new, secret).unwrap();
     let auth = base64(&format!("AWS:p{number}"));
     let text = json!({"auths": {host: {"auth": auth}}}).to_string();
     let new = logins.with_extension("new");
@@ -142,6 +147,21 @@ impl Registry {
         }
     }
 
+    /// Names a credential helper in a file of logins, and returns the file and the directory of the helper.
+    fn helper(&self, place: &Place) -> (PathBuf, PathBuf) {
+        let bin = place.path("bin");
+        fs::create_dir(&bin).unwrap();
+        let script = format!(
+            "#!/bin/sh\nprintf '{{\"Username\":\"AWS\",\"Secret\":\"%s\"}}' \"$(cat {})\"\n",
+            place.path("secret").display()
+        );
+        program::script(bin.join("docker-credential-test"), &script);
+        let logins = place.path("helper.json");
+        let text = json!({"credHelpers": {self.server.host(): "test"}});
+        fs::write(&logins, text.to_string()).unwrap();
+        (logins, bin)
+    }
+
     fn url(&self) -> String {
         format!("oci://{}/app", self.server.host())
     }
@@ -162,24 +182,40 @@ impl Registry {
     }
 }
 
-#[test]
-fn a_mount_outlives_its_logins() {
+/// Reads through a mount whose logins are in a file, or come from a credential helper.
+fn assert_mount_outlives(name: &str, has_helper: bool) {
     if !can_mount() {
         return;
     }
-    let place = Place::new("login-mount");
+    let place = Place::new(name);
     let registry = Registry::start(&place);
     fs::create_dir(place.path("mnt")).unwrap();
     let mut mount = place.command(&["mount", &registry.url(), "mnt"]);
-    let out = mount
+    mount
         .env("XDG_CACHE_HOME", place.path("cache"))
-        .env("REGISTRY_AUTH_FILE", &registry.logins)
-        .output()
-        .unwrap();
+        .env("REGISTRY_AUTH_FILE", &registry.logins);
+    if has_helper {
+        let (logins, bin) = registry.helper(&place);
+        let path = std::env::var("PATH").unwrap_or_default();
+        mount
+            .env("REGISTRY_AUTH_FILE", logins)
+            .env("PATH", format!("{}:{path}", bin.display()));
+    }
+    let out = mount.output().unwrap();
     assert_eq!(code(&out), 0, "{}", stderr(&out));
     let mounted = Mounted(&place, "mnt");
     registry.assert_reads(&place.path("mnt/data"), &registry.content);
     drop(mounted);
+}
+
+#[test]
+fn a_mount_outlives_its_logins() {
+    assert_mount_outlives("login-mount", false);
+}
+
+#[test]
+fn a_mount_asks_its_credential_helper_again() {
+    assert_mount_outlives("login-helper", true);
 }
 
 /// Mount that is detached when a test fails.
