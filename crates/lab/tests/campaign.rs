@@ -180,6 +180,18 @@ fn wrong_bytes_out_of_an_attacked_cache_are_found() {
     assert!(found.contains("wrong bytes, exit code 0"), "{found}");
 }
 
+#[test]
+fn attacked_caches_give_right_bytes_or_an_error_and_nothing_outside_changes() {
+    let Some(tuff) = tuff() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let tally = attack(&tuff, 60, folder.path());
+    assert_eq!(listed(&tally.findings), "");
+    assert!(tally.attacks.len() >= 8, "{tally}");
+    // Damage is no reason to fail: what is wrong in the cache is fetched again.
+    let (rounds, fine) = tally.attacks["poisoned file"];
+    assert_eq!(rounds, fine, "{tally}");
+}
+
 fn print_names(tuff: &Path, images: u64, out: &Path) -> names::Tally {
     let options = names::Options {
         out: out.to_owned(),

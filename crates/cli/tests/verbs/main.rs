@@ -9,6 +9,7 @@ mod completions;
 mod copy;
 mod coverage;
 mod defects;
+mod digests;
 mod disk;
 mod doctor;
 #[cfg(feature = "explore")]
