@@ -1,7 +1,6 @@
 //! An EROFS image as a filesystem, with the attributes that the kernel's mount of the same image shows.
 
 use crate::errno::errno;
-use crate::hand_off::HandOff;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,8 +34,6 @@ pub struct ImageFs {
     repaired: Option<Arc<AtomicU64>>,
     /// Counters of the store of the image, if it has some.
     store_counters: Option<StoreCounters>,
-    /// Reads run in a second thread, for measurements.
-    hands_off: bool,
 }
 
 /// Callback that returns counters with their names.
@@ -46,7 +43,6 @@ pub type StoreCounters = Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>
 struct ImageReader {
     fs: ImageFs,
     session: Session,
-    hand_off: Option<HandOff>,
     /// Node of the last read.
     node: Node,
 }
@@ -65,7 +61,6 @@ impl ImageFs {
             log,
             repaired: None,
             store_counters: None,
-            hands_off: false,
         })
     }
 
@@ -82,13 +77,6 @@ impl ImageFs {
             store_counters,
             ..self
         }
-    }
-
-    /// Hands each read to a worker thread instead of decoding in the thread that received the request. Only to
-    /// measure what the hand-off costs: nothing is lent or pushed.
-    #[must_use]
-    pub fn with_hand_off(self, hands_off: bool) -> Self {
-        Self { hands_off, ..self }
     }
 
     /// Returns the server of the image.
@@ -224,10 +212,6 @@ impl Filesystem for ImageFs {
         Box::new(ImageReader {
             fs: self.clone(),
             session: self.server.session(),
-            hand_off: match self.hands_off {
-                true => HandOff::start(self.server.clone()),
-                false => None,
-            },
             node: ROOT,
         })
     }
@@ -366,11 +350,6 @@ impl Reader for ImageReader {
         let inode = self.fs.inode(node)?;
         self.node = node;
         let (fs, session) = (&self.fs, &mut self.session);
-        if let Some(worker) = &mut self.hand_off {
-            let bytes = fs.said(worker.read(&inode, offset, buf.len()))?;
-            buf[..bytes.len()].copy_from_slice(bytes);
-            return Ok(Parts::One(&buf[..bytes.len()]));
-        }
         if !lend {
             let n = fs.said(fs.server.read(session, &inode, offset, buf))?;
             return Ok(Parts::One(&buf[..n]));

@@ -10,7 +10,6 @@
 
 pub mod errno;
 pub mod export;
-mod hand_off;
 pub mod image;
 pub mod kernel_erofs;
 pub mod memory_pressure;

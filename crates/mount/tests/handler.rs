@@ -295,25 +295,6 @@ fn xattr_lengths_are_reported_before_values() {
 }
 
 #[test]
-fn reads_by_a_second_thread_return_the_same_bytes() {
-    let fs = ImageFs::new(
-        server(sample::image("lz4")),
-        OwnerOverride::default(),
-        Log::none(),
-    );
-    let fs = Arc::new(fs.unwrap().with_hand_off(true));
-    let handler = Handler::new(fs, 1, Log::none());
-    let file = lookup(&handler, ROOT, "numbers");
-    let (_, content) = sample::contents()[0].clone();
-    let end = content.len();
-    for (from, to) in [(0, 4096), (1, 2), (5000, 11_000), (end - 3, end)] {
-        let want = read_in(from as u64, (to - from) as u32);
-        let got = ask(&handler, op::READ, file.node, &want).unwrap();
-        assert!(got == content[from..to], "{from} to {to}");
-    }
-}
-
-#[test]
 fn counters_are_an_unlisted_attribute_of_the_root() {
     let handler = handler_of("lz4");
     let name = std::str::from_utf8(STATS_XATTR).unwrap();

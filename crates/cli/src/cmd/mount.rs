@@ -323,8 +323,7 @@ impl Mount<'_> {
         let fs = ImageFs::new(Server::new(image, options), show, log.clone())
             .map_err(|e| e.within(remote::shown(&args.image.image).display()))?
             .with_repaired(repaired)
-            .with_store_counters(store.map(prefetch::counters))
-            .with_hand_off(args.hand_off);
+            .with_store_counters(store.map(prefetch::counters));
         Ok((fs, recording))
     }
 

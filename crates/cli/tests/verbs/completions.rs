@@ -473,7 +473,7 @@ fn hidden_options_are_neither_in_scripts_nor_in_manual_pages() {
         texts.push(fs::read_to_string(page.unwrap().path()).unwrap());
     }
     for text in texts {
-        for option in ["no-hedging", "hand-off"] {
+        for option in ["no-hedging", "no-push"] {
             let found = text.lines().find(|line| line.contains(option));
             assert_eq!(found, None);
         }

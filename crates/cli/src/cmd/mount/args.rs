@@ -41,13 +41,10 @@ pub(crate) struct Args {
     pub(super) cache: Option<usize>,
     /// Policy for decoding, for measurements: adaptive; commercial or latest, as in the EROFS paper; or one strategy for all
     /// clusters: gathered, buffer, rolling or in-place
-    #[arg(long, default_value = "adaptive", value_name = "POLICY")]
+    #[arg(long, default_value = "adaptive", value_name = "POLICY", hide = true)]
     pub(super) decode: Policy,
-    /// Decode in a second thread instead of the one that receives the request, to measure the hand-off
-    #[arg(long, hide = true)]
-    pub(super) hand_off: bool,
     /// Transport of FUSE requests: dev (/dev/fuse), uring (io_uring), or auto (io_uring if the kernel supports it)
-    #[arg(long, default_value = "auto", value_name = "HOW")]
+    #[arg(long, default_value = "auto", value_name = "HOW", hide = true)]
     pub(super) transport: Transport,
     /// Keep CPUs out of deep idle states between requests, which costs CPU time but reduces latency where wake-ups are
     /// slow: on, off, or auto (in virtual machines of up to 16 CPUs)
@@ -63,7 +60,7 @@ pub(crate) struct Args {
     pub(super) prefetch: PrefetchArgs,
     /// Never store the rest of a decoded cluster in the kernel's page cache [default: store it when random reads return to a
     /// cluster]
-    #[arg(long)]
+    #[arg(long, hide = true)]
     pub(super) no_push: bool,
     /// Serve the counters at http://ADDR/metrics in the Prometheus text format; ADDR is a loopback address such as
     /// 127.0.0.1:9000
