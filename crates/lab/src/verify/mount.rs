@@ -1,11 +1,14 @@
 //! Read-only mounts of images by the kernel.
 
 use rustix::io::Errno;
-use rustix::mount::MountFlags;
+use rustix::mount::{MountFlags, UnmountFlags, unmount};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Time after which a mount is busy for another reason than a process that has just been started.
+const BUSY_MAX: Duration = Duration::from_secs(20);
 
 /// Reason for which an image could not be mounted.
 #[derive(Debug)]
@@ -53,9 +56,25 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let done = Command::new("umount").arg(&self.point).status();
-        if !done.is_ok_and(|s| s.success()) {
-            eprintln!("tuff-lab: warning: {} stays mounted", self.point.display());
+        if let Err(e) = unmounted(&self.point) {
+            eprintln!(
+                "tuff-lab: warning: {} stays mounted: {e}",
+                self.point.display()
+            );
+        }
+    }
+}
+
+/// Unmounts, again while the mount is busy: a process that another thread starts has copies of open files until it executes its
+/// program.
+pub(crate) fn unmounted(point: &Path) -> rustix::io::Result<()> {
+    let end = Instant::now() + BUSY_MAX;
+    loop {
+        match unmount(point, UnmountFlags::empty()) {
+            Err(Errno::BUSY) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            done => return done,
         }
     }
 }

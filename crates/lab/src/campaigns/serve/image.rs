@@ -7,6 +7,7 @@ use crate::measure::workspace::{self, Work};
 use crate::measure::{helper, root};
 use crate::options::{Emit, Options};
 use crate::record::{Line, labels};
+use crate::verify::mount::unmounted;
 use crate::{At, Error, Result};
 use rustix::fs::{Advice, fadvise};
 use serde::Deserialize;
@@ -210,7 +211,7 @@ impl Build<'_> {
             return Ok(Err(format!("this kernel does not mount {kind}")));
         }
         let copied = self.command(Path::new("cp"), copied);
-        let unmounted = self.command(Path::new("umount"), [point.as_os_str()]);
+        let unmounted = unmounted(&point).map_err(|e| format!("{}: {e}", point.display()));
         Ok(copied.and(unmounted).map(|()| shown))
     }
 

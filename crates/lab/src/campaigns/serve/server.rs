@@ -6,8 +6,9 @@ use crate::measure::device::{Device, READ_ONLY};
 use crate::measure::machine::field;
 use crate::options::{Emit, Options};
 use crate::record::{Line, labels};
+use crate::verify::mount::unmounted;
 use crate::{At, Result};
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::mount::{MountFlags, mount};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -282,19 +283,13 @@ impl Served {
 impl Drop for Served {
     fn drop(&mut self) {
         let end = Instant::now() + PATIENCE;
-        while self.mounted {
-            match unmount(&self.point, UnmountFlags::empty()) {
+        if self.mounted {
+            match unmounted(&self.point) {
                 Ok(()) => self.mounted = false,
-                Err(rustix::io::Errno::BUSY) if Instant::now() < end => {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                Err(e) => {
-                    eprintln!(
-                        "tuff-lab: warning: {} stays mounted: {e}",
-                        self.point.display()
-                    );
-                    break;
-                }
+                Err(e) => eprintln!(
+                    "tuff-lab: warning: {} stays mounted: {e}",
+                    self.point.display()
+                ),
             }
         }
         if let Some(mut child) = self.child.take() {
