@@ -21,7 +21,6 @@ const PARTS: [(&str, &[&str]); 5] = [
             "CONTRIBUTING.md",
             "docs/releasing.md",
             "docs/fuzzing.md",
-            "docs/defects.md",
             "SECURITY.md",
             "CHANGELOG.md",
         ],

@@ -1,4 +1,4 @@
-//! Defects found in another tool; `docs/defects.md` lists them. It would fail each of these tests.
+//! Defects that users found in other tools, such as erofs-utils 1.9.3. Each test is one that those tools failed.
 
 use crate::common::{Place, code, stderr};
 use std::fs::{self, File};
