@@ -50,7 +50,7 @@ test("ranges are requested once", () => {
 });
 
 test("damage is reported", async () => {
-  const damaged = bytes.slice();
+  const damaged = Uint8Array.from(bytes);
   damaged.fill(0, 1024, 1028);
   await assert.rejects(Image.fromBytes(damaged), { code: "TUFF_CORRUPT" });
 });
