@@ -162,6 +162,8 @@ def test_patterns_match_names_and_directories(image):
 INTERRUPTED = """
 import os, signal, sys, threading, time, tuff
 data = os.urandom(1 << 20) + b"".join(b"%d\\n" % n for n in range(10_000_000))
+# A shell starts background processes with the signal ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     tuff.build({"data": data}, sys.argv[1], compress="lzma:9")
