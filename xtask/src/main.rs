@@ -3,12 +3,13 @@
 //! | command | checks |
 //! |---|---|
 //! | `cargo xtask tidy` | paths that documents name, recipes of binary files, unreached sources, silent skips |
-//! | `cargo xtask circles [CRATE]` | modules that depend on each other in a circle; CRATE is a folder, such as `crates/mkfs` |
+//! | `cargo xtask circles [CRATE]` | modules that depend on each other in a circle, and crates that ARCHITECTURE.md draws wrongly; CRATE is a folder, such as `crates/mkfs` |
 //! | `cargo xtask release [STEP...]` | makes what a release consists of, in `target/dist` |
 //! | `cargo xtask site` | makes the website in `target/site/html`: every document is a page, every link leads somewhere |
 //! | `cargo xtask language [UNIT]` | wording of comments and documents; UNIT is a crate's folder or a document |
 
 mod circles;
+mod crates;
 mod language;
 mod modules;
 mod release;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
             .into_iter()
             .filter(|circle| only.is_none_or(|only| *only == circle.krate))
             .map(|circle| circle.report)
+            .chain(crates::run(tidy::root()))
             .collect(),
         "language" => language::run(tidy::root())
             .into_iter()
