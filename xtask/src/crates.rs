@@ -6,7 +6,7 @@ use std::path::Path;
 /// Document with the table of crates and the drawing of their dependencies.
 const DOCUMENT: &str = "ARCHITECTURE.md";
 
-/// What stands between crates and their dependencies in the drawing.
+/// Sign between crates and their dependencies in the drawing.
 const ARROW: &str = "──►";
 
 /// Findings about the table of crates and the drawing, a sentence each.
