@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn long_introductions_are_found() {
-        let long = "word\n".repeat(151);
+        let long = "word\n".repeat(161);
         assert!(too_long(Path::new("ARCHITECTURE.md"), &long).is_some());
         assert!(too_long(Path::new("docs/ARCHITECTURE.md"), &long).is_none());
         assert!(too_long(Path::new("README.md"), "word").is_none());
