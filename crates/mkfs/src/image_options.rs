@@ -15,7 +15,7 @@
 
 use super::base::check_no_devices;
 use super::options::{Compression, Fragments, Metadata, Options, Rule, SparsePolicy, Verity};
-use super::paths::Paths;
+use crate::tree::paths::Paths;
 use crate::{Error, Result};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

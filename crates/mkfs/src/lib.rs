@@ -22,48 +22,27 @@
 #![doc = include_str!("../examples/from_tar.rs")]
 //! ```
 
-mod auto;
 mod base;
 mod dedupe;
 mod emit;
-mod encoder;
-mod file_contexts;
-mod fingerprint;
-mod fs_config;
 mod image_options;
-mod kept_clusters;
 mod layout;
 mod load;
-mod matching;
-mod memory_budget;
-mod metabox;
 pub mod options;
-mod order;
 mod pack;
 mod patch;
-mod paths;
 mod pipeline;
-mod policies;
 pub mod presets;
 pub mod progress;
-mod readahead;
 #[cfg(test)]
 mod samples;
 mod settings;
 pub mod source;
-mod spill;
 pub mod stats;
-pub mod suggest;
-mod tally;
-mod targets;
 mod tree;
-mod unchanged;
 mod verify;
 mod verity;
-mod xattrs;
 
-pub use file_contexts::Contexts;
-pub use fs_config::FsConfig;
 pub use image_options::{like, like_in_detail};
 pub use options::available_threads;
 pub use options::{
@@ -72,8 +51,8 @@ pub use options::{
     SourceOptions, SparsePolicy, Verity,
 };
 pub use patch::{compact, patch};
-pub use paths::Paths;
 pub use pipeline::{Summary, build, build_to};
+pub use presets::suggest;
 pub use progress::Progress;
 pub use source::container::{Container, ContainerImage, container_image};
 pub use source::expansion::EXPANSION_MAX;
@@ -83,6 +62,9 @@ pub use source::spec::Source;
 pub use source::stream::TarStream;
 pub use stats::Stats;
 pub use tree::Whiteouts;
+pub use tree::file_contexts::Contexts;
+pub use tree::fs_config::FsConfig;
+pub use tree::paths::Paths;
 pub use tuff_codec::Method;
 pub use tuff_erofs::{Error, Remedy, Result};
 pub use tuff_format::features::KernelVersion;

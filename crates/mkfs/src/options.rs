@@ -1,12 +1,12 @@
 //! Options of a build.
 
-use super::file_contexts::Contexts;
-use super::fs_config::FsConfig;
 use super::pack::grain::Grain;
-use super::paths::Paths;
 use super::source::DataRun;
 use super::source::left_out::LeftOut;
 use super::tree::Whiteouts;
+use crate::tree::file_contexts::Contexts;
+use crate::tree::fs_config::FsConfig;
+use crate::tree::paths::Paths;
 use crate::{Error, Remedy, Result};
 use std::collections::BTreeMap;
 use std::io;

@@ -2,27 +2,29 @@
 
 use crate::base::Bases;
 use crate::dedupe::Cuts;
+use crate::emit::targets::{Blob, Targets};
+use crate::emit::{metabox, targets};
+use crate::layout::xattrs;
 use crate::layout::{Plan, Wanted};
 use crate::load::Loader;
-use crate::matching::find_unchanged;
+use crate::load::fingerprint;
 use crate::options::{Fragments, Metadata, Options};
+use crate::pack::memory_budget;
+use crate::pack::policies::Policies;
 use crate::pack::{PackOptions, Packer};
-use crate::policies::Policies;
+use crate::patch::matching::find_unchanged;
 use crate::progress::Progress;
 use crate::source::dir::Outputs;
 use crate::source::error::{Quoted, SourceError};
 use crate::source::left_out::LeftOut;
 use crate::source::spec::Source;
+use crate::source::tally::AffectedPaths;
 use crate::stats::Stats;
-use crate::tally::AffectedPaths;
-use crate::targets::{Blob, Targets};
 use crate::tree::Whiteouts;
 use crate::tree::{InodeId, NodeKind, Tree};
+use crate::tree::{file_contexts, fs_config};
 use crate::{Error, Result};
-use crate::{
-    emit, file_contexts, fingerprint, fs_config, layout, memory_budget, metabox, presets, source,
-    targets, tree, verify, verity, xattrs,
-};
+use crate::{emit, layout, presets, source, tree, verify, verity};
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -72,8 +72,8 @@ pub(crate) fn verify(
         return Err(Error::corrupt(&finding.place, &finding.what));
     }
     // Within the memory that packing has released.
-    let budget =
-        usize::try_from(super::memory_budget::memory(parts.options) / 4).unwrap_or(usize::MAX);
+    let budget = usize::try_from(crate::pack::memory_budget::memory(parts.options) / 4)
+        .unwrap_or(usize::MAX);
     let options = ServeOptions {
         budget: budget.min(64 << 20),
         ..ServeOptions::default()
@@ -342,9 +342,9 @@ impl Verify<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::emit::targets::Targets;
     use crate::options::{DedupeOptions, LayoutOptions, OutputOptions};
     use crate::pipeline::write;
-    use crate::targets::Targets;
     use crate::{Dedupe, Fragments, KernelVersion, Options, Source};
     use std::os::unix::fs::{FileExt, symlink};
     use tuff_store::Target;

@@ -10,6 +10,7 @@
 //! sketches; one thread makes all decisions in the order of the contents. Everything that is shared
 //! was compared: whole files by BLAKE3, parts byte by byte.
 
+pub(crate) mod auto;
 mod base_index;
 mod chunking;
 mod cuts;
@@ -26,15 +27,15 @@ pub(crate) use scan::{
 };
 pub(crate) use stored_parts::StoredParts;
 
-use crate::auto::{Choice, Chooser};
 use crate::base::{BaseClusters, BaseInode, Bases};
+use crate::dedupe::auto::{Choice, Chooser};
 use crate::options::Dedupe;
-use crate::order::{ContentKey, PolicyId, content_key};
 use crate::pack::checksums::sum;
 use crate::pack::content::FileContent;
 use crate::pack::shared_clusters::FilePlan;
-use crate::readahead::{PrefetchRange, ReadaheadWindow};
+use crate::source::readahead::{PrefetchRange, ReadaheadWindow};
 use crate::tree::InodeId;
+use crate::tree::order::{ContentKey, PolicyId, content_key};
 use crate::{Error, Result};
 use base_index::{BaseIndex, takes_blocks};
 use chunking::{Chunker, Sketch};

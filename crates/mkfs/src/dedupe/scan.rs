@@ -1,13 +1,13 @@
 //! Parallel reading of file contents.
 
-use crate::auto::Chooser;
+use crate::dedupe::auto::Chooser;
 use crate::options::Dedupe;
-use crate::order::PolicyId;
 use crate::pack::checksums::sum;
 use crate::pack::content::FileContent;
 use crate::progress::Progress;
-use crate::readahead::Readahead;
+use crate::source::readahead::Readahead;
 use crate::tree::InodeId;
+use crate::tree::order::PolicyId;
 use crate::{Error, Result};
 use std::num::NonZeroU8;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -6,10 +6,10 @@ use super::scan::{DedupeCandidate, DedupeSettings, WorkerContext, parallel};
 use super::shared_runs::{self, ChunkRun, Chunks, SegmentShape};
 use crate::Result;
 use crate::base::BaseClusters;
-use crate::order::PolicyId;
 use crate::pack::content::FileContent;
 use crate::pack::shared_clusters::{FilePlan, Owner};
 use crate::tree::InodeId;
+use crate::tree::order::PolicyId;
 use hashbrown::HashMap;
 
 /// Function that returns the content of a file.

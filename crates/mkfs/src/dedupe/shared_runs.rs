@@ -17,10 +17,10 @@
 use super::chunking::Chunker;
 use crate::Result;
 use crate::base::BaseClusters;
-use crate::order::PolicyId;
 use crate::pack::content::{FileContent, OpenContent};
 use crate::pack::shared_clusters::{FilePlan, Owner, PlannedRun, Stop};
 use crate::tree::InodeId;
+use crate::tree::order::PolicyId;
 use hashbrown::{HashMap, HashTable};
 
 /// Chunks of one file, in order.

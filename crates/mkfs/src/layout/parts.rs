@@ -2,13 +2,13 @@
 
 use super::epoch::Epoch;
 use crate::base::Bases;
+use crate::layout::xattrs::Xattrs;
 use crate::options::{Fragments, InodeForm, Metadata, Options};
 use crate::pack::address::{DataBlock, Location};
 use crate::pack::{Chunks, Encoded, FileData, FileTail, Packed};
+use crate::patch::unchanged::{Place, Unchanged};
 use crate::source::error::Quoted;
 use crate::tree::{InodeId, METABOX, NodeKind, PACKED, ROOT, Tree, is_hidden};
-use crate::unchanged::{Place, Unchanged};
-use crate::xattrs::Xattrs;
 use crate::{Error, Result};
 use std::sync::Arc;
 use tuff_format::cluster::extent;

@@ -6,9 +6,9 @@
 
 use super::stream::StoppableReader;
 use super::{BUDGET_STEP, ContentProvider, Loader, in_source};
-use crate::memory_budget::Budget;
 use crate::options::Dedupe;
 use crate::pack::content::FileContent;
+use crate::pack::memory_budget::Budget;
 use crate::pack::worker::Policy;
 use crate::pack::{FileSharing, Packer, segment_size};
 use crate::progress::Progress;

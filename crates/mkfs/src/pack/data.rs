@@ -4,7 +4,7 @@ use super::address::{DataBlock, FragmentAddr, GrainAddr};
 use super::piece::ShortPiece;
 use super::sparse::ChunkRun;
 use crate::base::BaseChunks;
-use crate::spill::SpillRef;
+use crate::pack::spill::SpillRef;
 use crate::tree::InodeId;
 use std::sync::Arc;
 use tuff_format::BlockBits;

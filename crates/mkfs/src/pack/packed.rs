@@ -3,7 +3,7 @@
 use super::address::GrainAddr;
 use super::checksums::ContentSums;
 use super::data::{self, FileData, Run};
-use crate::spill::Spill;
+use crate::pack::spill::Spill;
 use crate::stats::Stats;
 use crate::{Error, Result};
 

@@ -9,7 +9,7 @@ use super::piece::ShortPiece;
 use super::segment::Tail;
 use super::shared_clusters::PartKey;
 use super::worker::{Body, JobOut, PartOut};
-use crate::order::ContentKey;
+use crate::tree::order::ContentKey;
 use crate::tree::{InodeId, PACKED};
 use crate::{Error, Result};
 

@@ -2,7 +2,7 @@
 
 use super::content::FileContent;
 use crate::Result;
-use crate::encoder::new_encoder;
+use crate::pack::encoder::new_encoder;
 use tuff_codec::{Encoder, EncoderSpec};
 
 /// Number of samples per file.

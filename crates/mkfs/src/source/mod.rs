@@ -15,8 +15,10 @@ pub(crate) mod left_out;
 pub mod manifest;
 mod member_path;
 pub(crate) mod memory;
+pub(crate) mod readahead;
 pub(crate) mod spec;
 pub(crate) mod stream;
+pub(crate) mod tally;
 pub mod tar;
 mod text;
 

@@ -5,9 +5,9 @@ use super::{
     Attrs, ContentKind, Dentry, DentryId, InodeId, NONE, NewEntry, Node, NodeKind, Pairs, ROOT,
     Tree, Whiteouts, name_of,
 };
-use crate::paths::common_dir;
 use crate::source::error::{Quoted, SourceError};
 use crate::source::{Content, Device, Entry, Kind, Meta};
+use crate::tree::paths::common_dir;
 use crate::{Error, Result};
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::borrow::Cow;

@@ -46,7 +46,7 @@ impl Paths {
 
 /// Compiles a regular expression on bytes, where a dot matches any byte. Returns a short error
 /// message otherwise.
-pub(super) fn regex(expression: &str) -> std::result::Result<Regex, String> {
+pub(crate) fn regex(expression: &str) -> std::result::Result<Regex, String> {
     let syntax = syntax::Config::new()
         .utf8(false)
         .unicode(false)

@@ -18,9 +18,9 @@
 //! * Only inodes and directories are overwritten, never data: other files may use the same clusters.
 //! * Where the image is not replaced as a whole, only the root inode is overwritten, in one sector, at the end.
 
-use super::base::BaseInode;
-use super::options::{Fragments, Options};
-use super::tree::InodeId;
+use crate::base::BaseInode;
+use crate::options::{Fragments, Options};
+use crate::tree::InodeId;
 use hashbrown::HashMap;
 use std::ops::Range;
 use tuff_erofs::read::Inode;
@@ -58,13 +58,13 @@ pub(crate) enum Content {
 #[derive(Clone)]
 pub(crate) struct Unchanged {
     /// Addresses of the inodes that stay in place with all that follows them.
-    pub(super) nids: HashMap<InodeId, Nid>,
+    pub(crate) nids: HashMap<InodeId, Nid>,
     /// Inodes that are overwritten.
-    pub(super) places: HashMap<InodeId, Place>,
-    pub(super) superblock: Superblock,
-    pub(super) configs: Configs,
+    pub(crate) places: HashMap<InodeId, Place>,
+    pub(crate) superblock: Superblock,
+    pub(crate) configs: Configs,
     /// Largest serial number of the old inodes that may stay.
-    pub(super) last_serial: u32,
+    pub(crate) last_serial: u32,
 }
 
 impl Unchanged {

@@ -3,13 +3,15 @@
 mod directory;
 mod head;
 mod inode;
+pub(crate) mod metabox;
+pub(crate) mod targets;
 
 pub(crate) use head::{Head, Overwrites, Prefixes, first_data_block};
 
 use super::base::Bases;
 use super::layout::{Parts, Plan, SUPERBLOCK_END, hidden};
+use super::patch::unchanged::Unchanged;
 use super::tree::{InodeId, NodeKind};
-use super::unchanged::Unchanged;
 use crate::{Error, Result};
 use directory::dir_blocks;
 use head::make_head;

@@ -13,14 +13,18 @@
 //! image followed by unused data.
 //!
 //! If little has changed, inodes stay in place as well, and some are overwritten after the superblock; see
-//! [`Unchanged`](super::unchanged::Unchanged).
+//! [`Unchanged`](super::patch::unchanged::Unchanged).
+
+pub(crate) mod kept_clusters;
+pub(crate) mod matching;
+pub(crate) mod unchanged;
 
 use super::base::Bases;
+use super::emit::targets::Targets;
 use super::options::Options;
 use super::pipeline::{Summary, build, build_smaller, leaving_out, write};
 use super::progress::Progress;
 use super::source::spec::Source;
-use super::targets::Targets;
 use crate::{Error, Result};
 use std::path::Path;
 use tuff_store::{Output, Target};

@@ -8,10 +8,10 @@
 //! A choice depends on the content alone. Duplicates therefore get the same choice, at any number
 //! of threads.
 
-use super::options::{Auto, Compression, Metadata, Options};
-use super::pack::content::FileContent;
 use crate::Result;
-use crate::encoder::new_encoder;
+use crate::options::{Auto, Compression, Metadata, Options};
+use crate::pack::content::FileContent;
+use crate::pack::encoder::new_encoder;
 use tuff_codec::{Encoder, EncoderSpec, Method};
 use tuff_format::features::Feature;
 
@@ -61,7 +61,7 @@ impl Auto {
         if self == Self::Size && kernel.supports(Feature::BIG_PCLUSTER) {
             options.compression.cluster = 1 << 20;
             if kernel.supports(Feature::FRAGMENTS) {
-                options.layout.fragments = super::Fragments::All;
+                options.layout.fragments = crate::Fragments::All;
                 options.layout.fragment_cluster = options.compression.cluster;
             }
             options.layout.unaligned = kernel.supports(Feature::ENCODED_EXTENTS);

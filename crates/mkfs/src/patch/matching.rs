@@ -1,15 +1,15 @@
 //! Matching of the source tree with the image that is patched: finds the inodes that stay in place.
 
-use super::base::{Bases, is_compressed};
-use super::dedupe::{self, WorkerContext, read_through};
-use super::layout::{dir_size, old_epoch, stored_owner, stored_time};
-use super::load::Loader;
-use super::memory_budget;
-use super::options::{Dedupe, InodeForm, Metadata, Options};
-use super::progress::Progress;
-use super::tree::{self, InodeId, NodeKind, ROOT, Tree, XattrSet};
-use super::unchanged::{Content, Place, Unchanged};
 use crate::Result;
+use crate::base::{Bases, is_compressed};
+use crate::dedupe::{self, WorkerContext, read_through};
+use crate::layout::{dir_size, old_epoch, stored_owner, stored_time};
+use crate::load::Loader;
+use crate::options::{Dedupe, InodeForm, Metadata, Options};
+use crate::pack::memory_budget;
+use crate::patch::unchanged::{Content, Place, Unchanged};
+use crate::progress::Progress;
+use crate::tree::{self, InodeId, NodeKind, ROOT, Tree, XattrSet};
 use hashbrown::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;

@@ -12,9 +12,9 @@
 //! where one of them is new, all are. The last new cluster before a kept one starts before the pack of that: where an old
 //! cluster starts that has no edits, or in the block before the pack.
 
-use super::base::{BaseClusters, BaseData, BasePiece, BaseTail};
-use super::pack::address::GrainAddr;
-use super::pack::shared_clusters::{FilePlan, Owner, PartKey, PlannedRun, Posted, Stop};
+use crate::base::{BaseClusters, BaseData, BasePiece, BaseTail};
+use crate::pack::address::GrainAddr;
+use crate::pack::shared_clusters::{FilePlan, Owner, PartKey, PlannedRun, Posted, Stop};
 use std::ops::Range;
 use tuff_format::cluster::HeadKind;
 use tuff_format::cluster::compact::Geometry;

@@ -1,6 +1,8 @@
 //! Presets from the fastest-reading image to the smallest: [`suggest`](crate::suggest) compares them, and a size budget tries
 //! them in order.
 
+pub mod suggest;
+
 use super::options::{Auto, Compression, Fragments, Metadata, Options};
 use tuff_codec::Method;
 use tuff_format::features::{Feature, KernelVersion};

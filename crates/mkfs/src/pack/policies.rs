@@ -1,24 +1,24 @@
 //! Compression policies by path.
 
-use super::auto::Choice;
-use super::options::{Compression, Fragments, Options};
-use super::order::PolicyId;
-use super::pack::piece::TailPolicy;
-use super::pack::worker::Policy;
-use super::paths::Paths;
+use crate::dedupe::auto::Choice;
+use crate::options::{Compression, Fragments, Options};
+use crate::pack::piece::TailPolicy;
+use crate::pack::worker::Policy;
+use crate::tree::order::PolicyId;
+use crate::tree::paths::Paths;
 use std::sync::Arc;
 use tuff_codec::EncoderSpec;
 
 /// Policies of a build, created once from its options.
 pub(crate) struct Policies {
-    pub(super) default: Arc<Policy>,
+    pub(crate) default: Arc<Policy>,
     rules: Vec<(Paths, Arc<Policy>)>,
-    pub(super) packed: Arc<Policy>,
+    pub(crate) packed: Arc<Policy>,
     /// Compression of similar files in the packed inode, if it differs.
     similar: Option<EncoderSpec>,
     /// Policies chosen from samples: a compression that decodes faster, and no compression.
     fast: Arc<Policy>,
-    pub(super) stored: Arc<Policy>,
+    pub(crate) stored: Arc<Policy>,
 }
 
 impl Policies {
@@ -108,7 +108,7 @@ impl Policies {
     }
 
     /// Policy of a choice other than the default.
-    pub(super) fn chosen(&self, choice: Choice) -> Option<&Arc<Policy>> {
+    pub(crate) fn chosen(&self, choice: Choice) -> Option<&Arc<Policy>> {
         match choice {
             Choice::Default => None,
             Choice::Fast => Some(&self.fast),
@@ -117,7 +117,7 @@ impl Policies {
     }
 
     /// Policy of a path, with its number.
-    pub(super) fn of(&self, path: impl FnOnce() -> Vec<u8>) -> (PolicyId, &Arc<Policy>) {
+    pub(crate) fn of(&self, path: impl FnOnce() -> Vec<u8>) -> (PolicyId, &Arc<Policy>) {
         if self.rules.is_empty() {
             return (PolicyId::DEFAULT, &self.default);
         }

@@ -1,6 +1,6 @@
 //! Paths affected by a warning: the first few by name, the rest as a number.
 
-use super::source::error::Quoted;
+use crate::source::error::Quoted;
 use std::fmt;
 
 /// Maximum number of paths to name.

@@ -5,10 +5,10 @@
 //! The value is `sha256:` and the 32 bytes of the digest, as written by mkfs.erofs. All images that
 //! share must use the same form.
 
-use super::dedupe::readable;
-use super::load::Loader;
-use super::progress::Progress;
-use super::tree::{InodeId, Tree};
+use crate::dedupe::readable;
+use crate::load::Loader;
+use crate::progress::Progress;
+use crate::tree::{InodeId, Tree};
 use crate::{Error, Result};
 use hashbrown::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

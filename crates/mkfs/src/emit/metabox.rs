@@ -4,18 +4,18 @@
 //! plan ──► bytes in an unnamed file ──► packer ──► clusters after everything placed so far
 //! ```
 
-use super::dedupe::{Cuts, PackedFile};
-use super::emit::{emit_blocks, write_inodes};
-use super::layout::{Metabox, Parts, Plan, Wanted, aligned};
-use super::memory_budget;
-use super::options::Options;
-use super::pack::content::FileContent;
-use super::pack::piece::TailPolicy;
-use super::pack::worker::Policy;
-use super::pack::{FileSharing, PackOptions, Packed, Packer};
-use super::progress::Progress;
-use super::source::file::SourceFile;
-use super::tree::PACKED;
+use crate::dedupe::{Cuts, PackedFile};
+use crate::emit::{emit_blocks, write_inodes};
+use crate::layout::{Metabox, Parts, Plan, Wanted, aligned};
+use crate::options::Options;
+use crate::pack::content::FileContent;
+use crate::pack::memory_budget;
+use crate::pack::piece::TailPolicy;
+use crate::pack::worker::Policy;
+use crate::pack::{FileSharing, PackOptions, Packed, Packer};
+use crate::progress::Progress;
+use crate::source::file::SourceFile;
+use crate::tree::PACKED;
 use crate::{Error, Result};
 use std::fs::File;
 use std::ops::Range;

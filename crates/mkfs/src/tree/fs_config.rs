@@ -5,7 +5,7 @@
 //! or empty (the line begins with a blank). As in Android's loader, a path may be quoted, with `\` before a quote or
 //! a backslash, bits of the mode above 07777 are ignored, and so are further words.
 
-use super::source::error::SourceError;
+use crate::source::error::SourceError;
 use crate::{Error, Result};
 use hashbrown::HashMap;
 use std::borrow::Cow;

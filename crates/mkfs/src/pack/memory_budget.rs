@@ -12,10 +12,10 @@
 //! duplicates are found, and so the image; the number of jobs in flight does not, nor does the number of workers. A
 //! memory limit of the control group therefore reduces the workers only.
 
-use super::options::{Compression, Options, available_threads};
-use super::pack;
-use super::pack::pool::IN_FLIGHT_MIN;
-use super::tree::Tree;
+use crate::options::{Compression, Options, available_threads};
+use crate::pack;
+use crate::pack::pool::IN_FLIGHT_MIN;
+use crate::tree::Tree;
 use tuff_codec::Method;
 
 /// Per inode: number in the order of the image and by position, position, serial number, place of the data.

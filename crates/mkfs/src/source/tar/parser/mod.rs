@@ -13,7 +13,7 @@ use super::super::error::SourceError;
 use super::feed::Feed;
 use super::header::{BLOCK, Block, Header, is_header};
 use super::pax::{Field, PAX_BYTES_MAX, Pax, Scope};
-use crate::tally::AffectedPaths;
+use crate::source::tally::AffectedPaths;
 
 /// Maximum length of a name or link target in a GNU `L` or `K` record. Unit: bytes.
 pub(super) const LONG_NAME_BYTES_MAX: u64 = 1 << 20;

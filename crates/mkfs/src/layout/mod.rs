@@ -30,6 +30,7 @@
 mod epoch;
 mod parts;
 mod time;
+pub(crate) mod xattrs;
 mod zone;
 
 pub(crate) use epoch::{Epoch, old_epoch};
@@ -42,8 +43,8 @@ use super::base::Bases;
 use super::options::Metadata;
 use super::pack::address::{DataBlock, GrainAddr, Location};
 use super::pack::grain::Grain;
+use super::patch::unchanged::Unchanged;
 use super::tree::{InodeId, METABOX, NodeKind, PACKED};
-use super::unchanged::Unchanged;
 use crate::{Error, Result};
 use std::sync::Arc;
 use time::common_time;

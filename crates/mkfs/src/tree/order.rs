@@ -1,8 +1,8 @@
 //! Order of file data, and keys of contents.
 
-use super::options::Options;
-use super::tally::AffectedPaths;
-use super::tree::{InodeId, Tree};
+use crate::options::Options;
+use crate::source::tally::AffectedPaths;
+use crate::tree::{InodeId, Tree};
 
 /// Number of a compression policy. Only files with the same policy can share data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub(crate) fn data_order(
 
 /// Like [`Tree::resolve`], for a finished tree.
 fn resolve(tree: &Tree, path: &[u8]) -> Option<InodeId> {
-    let mut at = super::tree::ROOT;
+    let mut at = crate::tree::ROOT;
     for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
         let children = tree.children(at);
         let i = children.binary_search_by(|d| tree.name(d).cmp(name)).ok()?;

@@ -12,14 +12,18 @@
 //! There may be millions of entries, so they are small: 40 bytes per inode, and 20 bytes plus the
 //! name per dentry. Rare and shared properties are stored in separate tables.
 
+pub(crate) mod file_contexts;
 mod finish;
+pub(crate) mod fs_config;
 mod insert;
 mod layers;
+pub(crate) mod order;
 mod overlay;
+pub(crate) mod paths;
 mod view;
 
+use super::source::tally::AffectedPaths;
 use super::source::{Content, Device, Kind, Meta};
-use super::tally::AffectedPaths;
 use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 use std::hash::Hash;
 use tuff_format::inode::FileType;

@@ -1,7 +1,7 @@
 //! Outputs of a build, and protection of its inputs from being overwritten.
 
-use super::options::{BaseImage, Options};
-use super::source::spec::Source;
+use crate::options::{BaseImage, Options};
+use crate::source::spec::Source;
 use crate::{Error, Result};
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -1,6 +1,7 @@
 //! Loading: reads sources into the tree, and hands file contents to the packer.
 
 mod cpio;
+pub(crate) mod fingerprint;
 mod image;
 mod index;
 mod manifest;
@@ -8,17 +9,17 @@ mod memory;
 mod stream;
 mod tar;
 
-use super::auto::Choice;
 use super::base::Bases;
+use super::dedupe::auto::Choice;
 use super::dedupe::{self, PackedFile};
-use super::memory_budget::{self, Budget};
 use super::options::{Dedupe, Options};
-use super::order::{PolicyId, data_order};
 use super::pack::content::FileContent;
+use super::pack::memory_budget::{self, Budget};
 use super::pack::piece::TailPolicy;
+use super::pack::policies::Policies;
 use super::pack::worker::Policy;
 use super::pack::{FileSharing, Packer, Sparse, segment_size};
-use super::policies::Policies;
+use super::patch::unchanged::Unchanged;
 use super::progress::Progress;
 use super::source::dir::{DirSource, Outputs, WalkOptions};
 use super::source::error::Quoted;
@@ -26,11 +27,11 @@ use super::source::expansion::Expansion;
 use super::source::file::{HostFile, SourceFile};
 use super::source::image::ImageSource;
 use super::source::spec::Source;
+use super::source::tally::AffectedPaths;
 use super::source::{Content, DataRun, Entry};
-use super::tally::AffectedPaths;
+use super::tree::order::{PolicyId, data_order};
 use super::tree::{InodeId, Tree, lossy};
-use super::unchanged::Unchanged;
-use crate::paths::common_dir;
+use crate::tree::paths::common_dir;
 use crate::{Error, Result};
 use std::ffi::OsStr;
 use std::fmt::Display;

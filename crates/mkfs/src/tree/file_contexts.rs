@@ -4,8 +4,8 @@
 //! `-p`, `-s`), and a context or `<<none>>`. The last matching line wins, but a line without
 //! special characters takes precedence over all others, as in libselinux.
 
-use super::paths::regex;
-use super::source::error::{Quoted, SourceError};
+use crate::source::error::{Quoted, SourceError};
+use crate::tree::paths::regex;
 use crate::{Error, Result};
 use regex_automata::meta::Regex;
 use tuff_format::inode::FileType;

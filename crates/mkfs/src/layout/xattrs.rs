@@ -1,9 +1,9 @@
 //! Extended attributes: selection of shared entries, and the body after each inode.
 
-use super::options::Options;
-use super::source::error::Quoted;
-use super::tally::AffectedPaths;
-use super::tree::{InodeId, Tree, Xattr, XattrSet, lossy};
+use crate::options::Options;
+use crate::source::error::Quoted;
+use crate::source::tally::AffectedPaths;
+use crate::tree::{InodeId, Tree, Xattr, XattrSet, lossy};
 use crate::{Error, Result};
 use hashbrown::{HashMap, HashSet};
 use std::cmp::Reverse;

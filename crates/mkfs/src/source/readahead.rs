@@ -8,8 +8,8 @@
 //!
 //! The image does not depend on any of this.
 
-use super::pack::content::FileContent;
-use super::source::file::HostFile;
+use crate::pack::content::FileContent;
+use crate::source::file::HostFile;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::io::IoSliceMut;
