@@ -2,13 +2,13 @@
 //!
 //! Each function panics if a property does not hold.
 
-use crate::chunk_index::ChunkIndex;
 use crate::client::Client;
+use crate::client::origin;
 use crate::location::{Reference, sha256_hex};
-use crate::origin;
 use crate::registry::{self, Registry};
 use crate::retry::RetryPolicy;
 use crate::source::content_range as parse_range;
+use crate::verify::chunk_index::ChunkIndex;
 use reqwest::Url;
 use std::sync::Arc;
 

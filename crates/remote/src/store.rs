@@ -6,7 +6,7 @@ use crate::fetch::{self, Fetcher};
 use crate::registry::hex;
 use crate::runtime::runtime;
 use crate::stats::Stats;
-use crate::verifier::Verifier;
+use crate::verify::Verifier;
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io;

@@ -1,7 +1,7 @@
 //! Run of chunks whose bytes come from two places: other images in the cache, and the source.
 
 use crate::cache::CHUNK;
-use crate::shared::SharedChunk;
+use crate::fetch::shared::SharedChunk;
 use std::collections::HashMap;
 use std::ops::Range;
 

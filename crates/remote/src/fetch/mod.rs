@@ -7,6 +7,7 @@ mod fill;
 mod incomplete;
 mod pace;
 mod queue;
+pub(crate) mod shared;
 
 pub(crate) use fetcher::{Fetcher, VERIFY_ATTEMPTS};
 pub(crate) use fill::start as fill;

@@ -3,9 +3,9 @@
 use super::options::{LayerImage, LayerTree, PushedLayer};
 use super::watch::Watch;
 use crate::cache::CHUNK;
-use crate::chunk_index::ChunkIndex;
 use crate::error::{Kind, Result};
 use crate::registry::{digest, hex};
+use crate::verify::chunk_index::ChunkIndex;
 use sha2::{Digest, Sha256};
 use std::io;
 use std::sync::Arc;

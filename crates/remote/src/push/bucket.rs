@@ -6,11 +6,11 @@ use super::signatures::{sign, signatures};
 use super::upload_record::UploadRecord;
 use super::watch::Watch;
 use crate::beside::{DEVICES, DEVICES_SIGNATURE, PROFILE, ROOT_HASH, ROOT_SIGNATURE};
-use crate::bucket::{BucketObject, Limits, NO_CREDENTIALS};
-use crate::device_list;
 use crate::error::{Error, Kind, Result};
+use crate::open::device_list;
 use crate::registry::hex;
 use crate::retry::Failure;
+use crate::source::bucket::{BucketObject, Limits, NO_CREDENTIALS};
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path as Key;
 use object_store::{

@@ -2,10 +2,10 @@
 
 use super::blob::Blob;
 use super::watch::Watch;
+use crate::client::feed::Feed;
+use crate::client::origin;
 use crate::client::{Content, Reply};
 use crate::error::{Kind, Result};
-use crate::feed::Feed;
-use crate::origin;
 use crate::registry::{Call, Registry};
 use crate::retry::Failure;
 use reqwest::header::{CONTENT_RANGE, CONTENT_TYPE, LOCATION, RANGE};

@@ -1,12 +1,12 @@
 //! Credentials of registries: auth files of docker and containers, challenges and tokens.
 
 use super::credential_helper;
+use crate::client::json;
+use crate::client::origin;
+use crate::client::renewal::{Pass, Renewal};
 use crate::client::{Client, Content, Denial, Redirects, Request, basic};
 use crate::error::{Error, Kind};
-use crate::json;
 use crate::location::{Reference, shown};
-use crate::origin;
-use crate::renewal::{Pass, Renewal};
 use crate::retry::Failure;
 use base64::Engine;
 use reqwest::header::{CONTENT_TYPE, HeaderValue};

@@ -2,8 +2,8 @@
 
 use super::media;
 use super::repository::{Manifest, Registry};
+use crate::client::json;
 use crate::error::{Kind, Result};
-use crate::json;
 use crate::location::sha256_hex;
 use serde_json::Value;
 use std::fmt::Write as _;

@@ -3,9 +3,9 @@
 use super::auth::Session;
 use super::digest::digest;
 use super::media;
+use crate::client::json;
 use crate::client::{Client, Content, Denial, RENEWALS_MAX, Redirects, Reply, Request};
 use crate::error::{Error, Kind, Result};
-use crate::json;
 use crate::location::{Reference, sha256_hex};
 use crate::retry::{Failure, RetryPolicy};
 use reqwest::header::{ACCEPT, HeaderName};

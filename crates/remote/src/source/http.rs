@@ -1,10 +1,10 @@
 //! Objects behind HTTP: range requests whose answers must all come from one version of the object.
 
 use super::object::{Identity, Later, Object};
+use crate::client::origin::decoded;
+use crate::client::renewal::Pass;
 use crate::client::{Client, Content, Denial, RENEWALS_MAX, Redirects, Reply, Request, basic};
 use crate::error::{Error, Kind, Result};
-use crate::origin::decoded;
-use crate::renewal::Pass;
 use crate::retry::{Failure, RetryPolicy};
 use reqwest::header::{
     CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, IF_MATCH, LAST_MODIFIED,

@@ -1,5 +1,7 @@
 //! Sources of images: objects that are read in ranges, and whose identity is pinned.
 
+mod aws_profile;
+pub(crate) mod bucket;
 mod http;
 mod object;
 mod oci;

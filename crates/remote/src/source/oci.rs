@@ -2,11 +2,11 @@
 
 use super::http::{Address, HttpObject, Target};
 use super::object::{Identity, Later, Object};
+use crate::client::renewal::Pass;
 use crate::client::{Client, Denial};
 use crate::error::Result;
 use crate::location::{self, Reference};
 use crate::registry::{self, IndexPlace, Registry, Session};
-use crate::renewal::Pass;
 use crate::retry::{Failure, RetryPolicy};
 use reqwest::Url;
 use std::sync::Arc;

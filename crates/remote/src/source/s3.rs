@@ -2,11 +2,11 @@
 
 use super::http::{Address, Target};
 use super::object::Later;
-use crate::bucket::{BucketObject, CREDENTIALS_TIMEOUT, Limits, NO_CREDENTIALS};
 use crate::client::Denial;
+use crate::client::renewal::{Pass, Renewal};
 use crate::error::{Error, Kind, Result};
-use crate::renewal::{Pass, Renewal};
 use crate::retry::Failure;
+use crate::source::bucket::{BucketObject, CREDENTIALS_TIMEOUT, Limits, NO_CREDENTIALS};
 use object_store::signer::Signer;
 use reqwest::{Method, StatusCode, Url};
 use std::sync::{Arc, Mutex, PoisonError};

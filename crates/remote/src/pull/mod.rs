@@ -1,7 +1,9 @@
 //! Whole images from a location, in order, through the cache.
 
+pub(crate) mod layout;
+
 use crate::error::{Error, Kind, Result};
-use crate::image::OpenImage;
+use crate::open::images::OpenImage;
 use crate::store::{RemoteStore, digest_of};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;

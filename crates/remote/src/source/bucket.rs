@@ -1,8 +1,8 @@
 //! Buckets: endpoint, region and credentials, as the command `aws` finds them.
 
-use crate::aws_profile;
 use crate::client;
 use crate::error::{Error, Kind, Result};
+use crate::source::aws_profile;
 use http_body_util::{BodyExt, Limited};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey as Key};
 use object_store::client::{

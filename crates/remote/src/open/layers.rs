@@ -2,8 +2,8 @@
 
 use crate::client::Client;
 use crate::error::{Error, Kind, Result};
-use crate::image::blob;
 use crate::location::{Address, Location};
+use crate::open::images::blob;
 use crate::registry::{self, Registry};
 use crate::retry::RetryPolicy;
 use crate::runtime::runtime;

@@ -1,13 +1,13 @@
 //! First requests for an image: its first bytes, then its metadata and hash tree.
 
 use crate::cache::{CHUNK, Directory, ImageCache};
-use crate::chunk_index::{self, ChunkIndex};
 use crate::error::{Error, Kind, Result};
 use crate::location::sha256_hex;
 use crate::registry::{IndexPlace, digest};
 use crate::runtime::runtime;
 use crate::source::Object;
-use crate::verifier::{TreeRange, Verifier, cached_tree, header_place, metadata, tree_file_head};
+use crate::verify::chunk_index::{self, ChunkIndex};
+use crate::verify::{TreeRange, Verifier, cached_tree, header_place, metadata, tree_file_head};
 use std::io::{self, Read};
 use std::iter;
 use std::sync::Arc;

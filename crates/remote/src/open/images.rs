@@ -1,9 +1,9 @@
 //! Images of several stores: the EROFS images of a manifest, or an object, each with the devices that hold data of it.
 
 use crate::client::Client;
-use crate::device_list;
 use crate::error::{Error, Kind, Result};
 use crate::location::{Address, Blob, Location, Reference};
+use crate::open::device_list;
 use crate::open::open;
 use crate::options::Options;
 use crate::registry::{self, LayeredImage, Registry};

@@ -4,7 +4,7 @@
 //! or damaged block of another image is no more than a block that is not found.
 
 use crate::cache::{CHUNK, Directory};
-use crate::verifier::{Verifier, cached_digests};
+use crate::verify::{Verifier, cached_digests};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;

@@ -11,8 +11,8 @@
 //! signed images and devices cannot be combined in another way.
 
 use crate::beside::{DEVICES, DEVICES_SIGNATURE, SIGNATURE_MAX, file};
+use crate::client::json;
 use crate::error::{Error, Kind, Result};
-use crate::json;
 use crate::location::Location;
 use crate::options::Options;
 use crate::registry::{hex, unhex};

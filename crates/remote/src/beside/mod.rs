@@ -1,5 +1,7 @@
 //! Signatures that come with an image: among the referrers of a manifest, or in files beside it.
 
+pub(crate) mod profile;
+
 use crate::client::Client;
 use crate::error::{Error, Kind, Result};
 use crate::location::{Address, Location, Reference, sha256_hex};

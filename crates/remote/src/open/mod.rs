@@ -1,17 +1,22 @@
 //! Opening of remote images: identity, cache and hash tree.
 
+pub(crate) mod device_list;
+pub(crate) mod first_reads;
+pub(crate) mod images;
+pub(crate) mod layers;
+
 use crate::cache::{Directory, IMAGE_MAX};
-use crate::chunk_index;
 use crate::error::{Error, Kind, Result};
 use crate::fetch::{Fetcher, VERIFY_ATTEMPTS};
-use crate::first_reads::{FirstReads, HEAD};
 use crate::location::Location;
+use crate::open::first_reads::{FirstReads, HEAD};
 use crate::options::Options;
 use crate::registry::{IndexPlace, hex, unhex};
 use crate::runtime::runtime;
 use crate::source::{self, Identity, Opened};
 use crate::store::{Cached, Extent, RemoteStore};
-use crate::verifier::Verifier;
+use crate::verify::Verifier;
+use crate::verify::chunk_index;
 use sha2::{Digest, Sha256};
 use std::io;
 use std::sync::Arc;

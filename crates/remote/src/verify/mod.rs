@@ -1,7 +1,9 @@
 //! Verification of chunks by the dm-verity tree of an image, or by the chunk index of its blob.
 
+pub(crate) mod chunk_index;
+
 use crate::cache::CHUNK;
-use crate::chunk_index::ChunkIndex;
+use crate::verify::chunk_index::ChunkIndex;
 use std::fs::File;
 use std::io;
 use std::ops::Range;

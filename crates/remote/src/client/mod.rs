@@ -1,8 +1,12 @@
 //! HTTP client: one request and its redirects, without the credentials of the first host.
 
+pub(crate) mod feed;
+pub(crate) mod json;
+pub(crate) mod origin;
+pub(crate) mod renewal;
+
+use crate::client::feed::Feed;
 use crate::error::{Error, Kind, Result};
-use crate::feed::Feed;
-use crate::origin;
 use crate::retry::{Failure, retry_after};
 use base64::Engine;
 use bytes::Bytes;
