@@ -159,29 +159,10 @@ fn jitter(limit: Duration) -> Duration {
 /// that cannot be read is one second.
 pub(crate) fn retry_after(value: &str, now: Option<&str>) -> Duration {
     let seconds = value.trim().parse::<u64>().ok();
-    let until = || Some(http_date(value)?.saturating_sub(http_date(now?)?));
-    Duration::from_secs(seconds.or_else(until).unwrap_or(1))
-}
-
-/// Seconds since 1970 of a date such as `Wed, 21 Oct 2026 07:28:00 GMT`.
-fn http_date(text: &str) -> Option<u64> {
-    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
-    let mut parts = text.trim().split([' ', ':']).skip(1);
-    let number = |parts: &mut dyn Iterator<Item = &str>| parts.next()?.parse::<u64>().ok();
-    let day = number(&mut parts)?;
-    let month = MONTHS.find(parts.next()?)? as u64 / 3 + 1;
-    let year = number(&mut parts)?;
-    let (hour, minute, second) = (
-        number(&mut parts)?,
-        number(&mut parts)?,
-        number(&mut parts)?,
-    );
-    // Days since 0000-03-01, by Gregorian years that begin in March.
-    let shifted = year.checked_sub(u64::from(month < 3))?;
-    let days = shifted * 365 + shifted / 4 - shifted / 100 + shifted / 400;
-    let days = days + ((month + 9) % 12 * 153 + 2) / 5 + day;
-    let days = days.checked_sub(719_469)?;
-    Some(((days * 24 + hour) * 60 + minute) * 60 + second)
+    let date = |text: &str| httpdate::parse_http_date(text.trim()).ok();
+    let until = || Some(date(value)?.duration_since(date(now?)?).unwrap_or_default());
+    let pause = seconds.map(Duration::from_secs).or_else(until);
+    pause.unwrap_or(Duration::from_secs(1))
 }
 
 #[cfg(test)]
@@ -201,14 +182,16 @@ mod tests {
     fn servers_ask_for_seconds_or_a_date() {
         assert_eq!(retry_after(" 7 ", None), Duration::from_secs(7));
         let date = "Sun, 06 Nov 1994 08:49:37 GMT";
-        assert_eq!(http_date(date), Some(784_111_777));
-        assert_eq!(
-            http_date("Thu, 29 Feb 2024 00:00:00 GMT"),
-            Some(1_709_164_800)
-        );
         let earlier = Some("Sun, 06 Nov 1994 08:49:00 GMT");
         assert_eq!(retry_after(date, earlier), Duration::from_secs(37));
         assert_eq!(retry_after(date, None), Duration::from_secs(1));
+        assert_eq!(
+            retry_after(
+                "Thu, 29 Feb 2024 00:00:00 GMT",
+                Some("Wed, 28 Feb 2024 23:59:00 GMT")
+            ),
+            Duration::from_secs(60)
+        );
         assert_eq!(retry_after("soon", earlier), Duration::from_secs(1));
     }
 }
