@@ -1,7 +1,7 @@
 //! Checks of files and their paths.
 //!
 //! * Every path that a document names exists, and so does every identifier of four words or more, such as a test.
-//! * Every row of the trust model names a test that exists.
+//! * Every row of the trust model names a test that exists, and so does every command `cargo test` of a document.
 //! * Documents for newcomers are short.
 //! * Every binary file has a recipe beside it, or in a README of a directory above.
 //! * Every Rust file is reached from its crate's root.
@@ -50,6 +50,9 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
                 }
                 for missing in named_identifiers(&text).difference(&known) {
                     findings.push(format!("{name}: names {missing}, which no source contains"));
+                }
+                for command in missing_tests(root, &files, &text) {
+                    findings.push(format!("{name}: names `{command}`, which runs no test"));
                 }
                 for path in named_paths(&text) {
                     if !exists(root, file, &path) {
@@ -117,6 +120,53 @@ fn test_functions(root: &Path, files: &[PathBuf]) -> BTreeSet<String> {
         }
     }
     names
+}
+
+/// Code spans of a document that run no test, although they begin with `cargo test -p`.
+fn missing_tests<'a>(root: &Path, files: &[PathBuf], text: &'a str) -> Vec<&'a str> {
+    let spans = text.split('`').skip(1).step_by(2);
+    let commands = spans.filter_map(|span| Some((span, span.strip_prefix("cargo test -p ")?)));
+    let missing = commands.filter(|(_, arguments)| !has_tests(root, files, arguments));
+    missing.map(|(span, _)| span).collect()
+}
+
+/// True if a crate has the test program and the filters of a command.
+fn has_tests(root: &Path, files: &[PathBuf], arguments: &str) -> bool {
+    let mut words = arguments.split_whitespace();
+    let package = words.next().unwrap_or_default();
+    let folder = match package.strip_prefix("tuff-") {
+        Some(name) => Path::new("crates").join(name),
+        None => PathBuf::from(package),
+    };
+    let mut found = files.iter().any(|file| file.starts_with(&folder));
+    while let Some(word) = words.next().filter(|word| *word != "--") {
+        found &= match word {
+            "--lib" | "--locked" => true,
+            "--test" => {
+                let program = folder.join("tests").join(words.next().unwrap_or_default());
+                let roots = [program.with_extension("rs"), program.join("main.rs")];
+                roots.iter().any(|file| files.contains(file))
+            }
+            filter => names(root, files, &folder, filter),
+        };
+    }
+    found
+}
+
+/// True if a module or a function of a crate has the name of a filter, or one that contains it.
+fn names(root: &Path, files: &[PathBuf], folder: &Path, filter: &str) -> bool {
+    let mut parts = filter.rsplit("::").filter(|part| !part.is_empty());
+    let part = parts.next().unwrap_or_default();
+    let is_named = |line: &str| line.trim_start().starts_with("fn ") && line.contains(part);
+    files
+        .iter()
+        .filter(|file| file.starts_with(folder))
+        .any(|file| {
+            let text = std::fs::read_to_string(root.join(file)).unwrap_or_default();
+            file.iter()
+                .any(|name| Path::new(name).file_stem() == Some(OsStr::new(part)))
+                || text.lines().any(is_named)
+        })
 }
 
 /// Prefixes of home directories.
@@ -382,6 +432,21 @@ mod tests {
             ["the row \"server, size\" names absent, which is no test"]
         );
         assert!(test_functions(root(), &files(root())).contains("the_project_is_tidy"));
+    }
+
+    #[test]
+    fn commands_of_absent_tests_are_found() {
+        let text = "`cargo test -p xtask the_project_is_tidy`, `cargo test -p tuff-lab --test page documents_` \
+                    `cargo test -p xtask --test none`, `cargo test -p xtask no_\
+                    such_name`";
+        let found = missing_tests(root(), &files(root()), text);
+        assert_eq!(
+            found,
+            [
+                "cargo test -p xtask --test none",
+                "cargo test -p xtask no_such_name"
+            ]
+        );
     }
 
     #[test]

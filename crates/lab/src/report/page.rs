@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  claims.toml ──┬─ record, cell, value ──► median of a record's samples ─┐
-//!                └─ command, prints ──────► line of the command's output ─┴──► table in README.md
+//!                ├─ command, prints ──────► line of the command's output ─┼──► table in README.md
+//!                └─ command of a test ────────────────────────────────────┘
 //! ```
 //!
 //! No figure is written by hand.
@@ -60,7 +61,7 @@ pub struct Claim {
     /// Command that shows the claim, run in the folder of the project.
     #[serde(default)]
     pub command: String,
-    /// Text in the line of the command's output that is shown. For tests, it is that of their result.
+    /// Text in the line of the command's output that is shown. Tests need none: `cargo xtask tidy` checks that they exist.
     prints: Option<String>,
     /// Path of the record with the figure, below `benchmarks/record`.
     pub record: Option<PathBuf>,
@@ -98,11 +99,12 @@ impl Definition for Claims {
             {
                 return wrong("belongs to no area");
             }
-            let shown = claim.record.is_some() || claim.prints().is_some();
-            if shown == claim.command.is_empty() {
+            let is_test = claim.command.starts_with("cargo test ");
+            let is_shown = is_test || claim.record.is_some() || claim.prints.is_some();
+            if is_shown == claim.command.is_empty() {
                 return wrong("a figure or output needs a command, and a command shows one");
             }
-            if !shown && claim.remark.is_empty() {
+            if !is_shown && claim.remark.is_empty() {
                 return wrong("a row without a command needs a remark");
             }
             if claim.base.is_some() && claim.against.is_some() {
@@ -114,12 +116,6 @@ impl Definition for Claims {
 }
 
 impl Claim {
-    /// Returns the text in the line of the command's output that is shown. None for a figure of a record.
-    fn prints(&self) -> Option<&str> {
-        let is_test = self.command.starts_with("cargo test ");
-        self.prints.as_deref().or(is_test.then_some("test result"))
-    }
-
     /// Returns figure and ratio as text.
     fn shown(
         &self,
@@ -127,7 +123,7 @@ impl Claim {
         outputs: &BTreeMap<String, String>,
     ) -> Result<(String, String)> {
         let missing = |what: &str| Error::Usage(format!("row {}: {what}", self.row));
-        if self.prints().is_some() {
+        if self.prints.is_some() {
             let output = outputs.get(&self.command);
             let text = output.map_or(NOT_RECORDED, String::as_str);
             return Ok((text.to_owned(), String::new()));
@@ -232,18 +228,17 @@ fn outputs(project: &Path) -> Result<BTreeMap<String, String>> {
 /// print.
 ///
 /// # Errors
-/// `Command` if a command printed no such line, or ran no test. The others are recorded.
+/// `Command` if a command printed no such line. The others are recorded.
 pub fn run(claims: &Claims, project: &Path, only: &str) -> Result<()> {
     let mut known = outputs(project)?;
     known.retain(|command, _| claims.claim.iter().any(|c| c.command == *command));
     let mut done: Vec<&str> = Vec::new();
-    let mut programs: Option<Vec<serde_json::Value>> = None;
     let mut failed = 0;
     let wanted = |row: &str| {
         only.is_empty() || row == only || row.trim_end_matches(char::is_numeric) == only
     };
     for claim in claims.claim.iter().filter(|c| wanted(&c.row)) {
-        let Some(prints) = claim.prints() else {
+        let Some(prints) = &claim.prints else {
             continue;
         };
         if done.contains(&claim.command.as_str()) {
@@ -251,16 +246,7 @@ pub fn run(claims: &Claims, project: &Path, only: &str) -> Result<()> {
         }
         done.push(&claim.command);
         eprintln!("{}: {}", claim.row, claim.command);
-        let process = match claim.command.strip_prefix("cargo test -p ") {
-            None => Ok(shell(&claim.command, project)),
-            Some(test) => {
-                if programs.is_none() {
-                    programs = Some(test_programs(project)?);
-                }
-                test_program(programs.as_deref().unwrap_or_default(), test)
-            }
-        };
-        match process.and_then(|process| output(process, &claim.command, prints)) {
+        match output(&claim.command, project, prints) {
             Ok(output) => known.insert(claim.command.clone(), output),
             Err(e) => {
                 eprintln!("tuff-lab: {}: {e}", claim.row);
@@ -272,10 +258,9 @@ pub fn run(claims: &Claims, project: &Path, only: &str) -> Result<()> {
         let mut text = encode(&Line::Header(header)) + "\n";
         for (command, output) in &known {
             let cell = labels([("command", command)]);
-            let text_of = output.clone();
             text += &encode(&Line::Note(Note {
                 cell,
-                text: text_of,
+                text: output.clone(),
             }));
             text.push('\n');
         }
@@ -288,8 +273,8 @@ pub fn run(claims: &Claims, project: &Path, only: &str) -> Result<()> {
     }
 }
 
-/// Returns the process of a command of the shell. The program's folder is in PATH.
-fn shell(command: &str, project: &Path) -> Command {
+/// Runs a command of the shell with the program's folder in PATH, and returns the lines of its output that contain `prints`.
+fn output(command: &str, project: &Path, prints: &str) -> Result<String> {
     let mut path = std::env::current_exe()
         .ok()
         .and_then(|exe| Some(exe.parent()?.as_os_str().to_owned()))
@@ -301,64 +286,7 @@ fn shell(command: &str, project: &Path) -> Command {
         .args(["-c", command])
         .current_dir(project)
         .env("PATH", path);
-    shell
-}
-
-/// Compiles the tests of all crates in one run of cargo and returns its messages about them. Crates compiled one by one would each
-/// have other features, and be compiled again for each other.
-fn test_programs(project: &Path) -> Result<Vec<serde_json::Value>> {
-    let arguments = "test --workspace --no-run --message-format json-render-diagnostics";
-    let mut cargo = Command::new("cargo");
-    cargo.args(arguments.split(' ')).current_dir(project);
-    let run = cargo
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .at("run", Path::new("cargo"))?;
-    if !run.status.success() {
-        return Err(Error::Command(format!("`cargo {arguments}` failed")));
-    }
-    let text = String::from_utf8_lossy(&run.stdout);
-    let messages = text
-        .lines()
-        .filter_map(|line| serde_json::from_str(line).ok());
-    Ok(messages
-        .filter(|m: &serde_json::Value| m["profile"]["test"] == true)
-        .collect())
-}
-
-/// Returns the process of a test, given by the arguments of `cargo test -p`.
-fn test_program(programs: &[serde_json::Value], test: &str) -> Result<Command> {
-    let unknown = || Error::Usage(format!("there is no test `cargo test -p {test}`"));
-    let (package, test) = test.split_once(' ').ok_or_else(unknown)?;
-    let (kind, name, filters) = match test.split_once(' ').unwrap_or((test, "")) {
-        ("--test", rest) => {
-            let (name, filters) = rest.split_once(' ').unwrap_or((rest, ""));
-            ("test", name.to_owned(), filters)
-        }
-        ("--lib", filters) => ("lib", package.replace('-', "_"), filters),
-        _ => return Err(unknown()),
-    };
-    let package = format!("#{package}@");
-    let is_it = |message: &&serde_json::Value| {
-        let id = message["package_id"].as_str().unwrap_or_default();
-        let target = &message["target"];
-        id.contains(&package) && target["name"] == name && target["kind"][0] == kind
-    };
-    let message = programs.iter().find(is_it).ok_or_else(unknown)?;
-    let path = |key: &str| message[key].as_str().map(Path::new);
-    let program = path("executable").ok_or_else(unknown)?;
-    let folder = path("manifest_path").and_then(Path::parent);
-    let mut process = Command::new(program);
-    process
-        .args(filters.split_whitespace())
-        .current_dir(folder.ok_or_else(unknown)?);
-    Ok(process)
-}
-
-/// Runs a process and returns the lines of its output that contain `prints`.
-fn output(mut process: Command, command: &str, prints: &str) -> Result<String> {
-    let run = process
+    let run = shell
         .stdin(Stdio::null())
         .output()
         .at("run", Path::new(command))?;
@@ -367,17 +295,12 @@ fn output(mut process: Command, command: &str, prints: &str) -> Result<String> {
     let lines: Vec<&str> = text
         .lines()
         .filter(|line| line.contains(prints))
-        // The rest of a test's line is about time and tests that were left out.
-        .map(|line| {
-            line.split_once("; 0 failed")
-                .map_or(line, |(begin, _)| begin)
-                .trim()
-        })
+        .map(str::trim)
         .collect();
-    if lines.is_empty() || lines.iter().any(|line| line.contains(" 0 passed")) {
+    if lines.is_empty() {
         let end: Vec<&str> = text.lines().rev().take(5).collect();
         return Err(Error::Command(format!(
-            "`{command}` does not print '{prints}' or runs no test: {}",
+            "`{command}` does not print '{prints}': {}",
             end.into_iter().rev().collect::<Vec<_>>().join("; ")
         )));
     }
