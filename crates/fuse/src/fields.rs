@@ -2,12 +2,12 @@
 
 use crate::filesystem::Result;
 use rustix::io::Errno;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, Immutable, Unaligned};
 
 /// Remaining fields of a request. Those of the operation's structure come first. Names and data follow in the same
-/// buffer or in a second one.
+/// buffer or in a second one. A field that is cut short is EINVAL.
 #[derive(Clone, Copy, Debug)]
-pub struct Fields<'a>(pub &'a [u8], pub &'a [u8]);
+pub(crate) struct Fields<'a>(pub(crate) &'a [u8], pub(crate) &'a [u8]);
 
 impl<'a> Fields<'a> {
     /// Returns the remaining bytes of the buffer with the next field.
@@ -19,43 +19,16 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Returns the number of remaining bytes in both buffers.
-    pub(crate) fn len(&self) -> usize {
-        self.0.len() + self.1.len()
-    }
-
-    /// Reads a structure.
-    ///
-    /// # Errors
-    /// EINVAL if the buffer is shorter.
-    pub fn structure<T: FromBytes>(&mut self) -> Result<T> {
+    /// Reads a structure or a number.
+    pub(crate) fn structure<T: FromBytes>(&mut self) -> Result<T> {
         let rest = self.rest();
         let (value, after) = T::read_from_prefix(rest).map_err(|_| Errno::INVAL)?;
         *rest = after;
         Ok(value)
     }
 
-    /// Reads a number of 32 bits.
-    ///
-    /// # Errors
-    /// EINVAL if the buffer is shorter.
-    pub fn u32(&mut self) -> Result<u32> {
-        self.structure()
-    }
-
-    /// Reads a number of 64 bits.
-    ///
-    /// # Errors
-    /// EINVAL if the buffer is shorter.
-    pub fn u64(&mut self) -> Result<u64> {
-        self.structure()
-    }
-
-    /// Reads a name and the NUL after it.
-    ///
-    /// # Errors
-    /// EINVAL if there is no NUL, or nothing before it.
-    pub fn name(&mut self) -> Result<&'a [u8]> {
+    /// Reads a name of at least one byte, and the NUL after it.
+    pub(crate) fn name(&mut self) -> Result<&'a [u8]> {
         let rest = self.rest();
         let end = rest.iter().position(|b| *b == 0).filter(|end| *end > 0);
         let (name, after) = rest.split_at(end.ok_or(Errno::INVAL)?);
@@ -64,14 +37,28 @@ impl<'a> Fields<'a> {
     }
 
     /// Reads data of this length.
-    ///
-    /// # Errors
-    /// EINVAL if the buffer is shorter.
-    pub fn bytes(&mut self, len: u32) -> Result<&'a [u8]> {
+    pub(crate) fn bytes(&mut self, len: u32) -> Result<&'a [u8]> {
         let rest = self.rest();
         let (bytes, after) = rest.split_at_checked(len as usize).ok_or(Errno::INVAL)?;
         *rest = after;
         Ok(bytes)
+    }
+
+    /// Reads `count` structures that may lie at any address.
+    pub(crate) fn list<T: FromBytes + Immutable + Unaligned>(
+        &mut self,
+        count: u32,
+    ) -> Result<&'a [T]> {
+        let rest = self.rest();
+        let list = <[T]>::ref_from_prefix_with_elems(rest, count as usize);
+        let (list, after) = list.map_err(|_| Errno::INVAL)?;
+        *rest = after;
+        Ok(list)
+    }
+
+    /// Reads all remaining data.
+    pub(crate) fn bytes_left(&mut self) -> &'a [u8] {
+        std::mem::take(self.rest())
     }
 }
 
@@ -85,14 +72,18 @@ mod tests {
         let names = b"one\0two\0xyz";
         let whole = [&numbers[..], names].concat();
         for mut f in [Fields(&whole, &[]), Fields(&numbers, names)] {
-            assert_eq!((f.u32(), f.u32()), (Ok(7), Ok(3)));
+            assert_eq!(f.structure(), Ok([7u32, 3]));
             assert_eq!((f.name(), f.name()), (Ok(&b"one"[..]), Ok(&b"two"[..])));
             assert_eq!(f.bytes(4), Err(Errno::INVAL));
+            assert_eq!({ f }.bytes_left(), b"xyz");
             assert_eq!(f.bytes(3), Ok(&b"xyz"[..]));
-            assert_eq!((f.u32(), f.u64()), (Err(Errno::INVAL), Err(Errno::INVAL)));
+            assert_eq!(f.structure::<u32>(), Err(Errno::INVAL));
             assert_eq!(f.name(), Err(Errno::INVAL));
         }
         // No number spans both buffers.
-        assert_eq!(Fields(&numbers[..2], names).u32(), Err(Errno::INVAL));
+        assert_eq!(
+            Fields(&numbers[..2], names).structure::<u32>(),
+            Err(Errno::INVAL)
+        );
     }
 }

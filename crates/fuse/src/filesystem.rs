@@ -1,7 +1,6 @@
 //! Trait of a read-only filesystem, between the protocol and an implementation.
 
-use crate::negotiation::MAX_PAGES;
-use crate::protocol::{Attr, StatfsOut};
+use crate::protocol::{Attr, MAX_PAGES, StatfsOut};
 use rustix::io::Errno;
 
 /// Result of an operation. The error number is passed to the calling process.
@@ -133,8 +132,6 @@ pub enum Parts<'a> {
     One(&'a [u8]),
     /// Bytes in up to 1000 buffers, none of them empty.
     Many(Vec<&'a [u8]>),
-    /// Bytes in a buffer of their own.
-    Owned(Vec<u8>),
 }
 
 impl Default for Parts<'_> {
@@ -148,7 +145,6 @@ impl Parts<'_> {
     pub fn len(&self) -> usize {
         match self {
             Self::One(bytes) => bytes.len(),
-            Self::Owned(bytes) => bytes.len(),
             Self::Many(runs) => runs.iter().map(|run| run.len()).sum(),
         }
     }

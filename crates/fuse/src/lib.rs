@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  kernel ──► transport     io_uring or /dev/fuse                        transport/, schedule/
-//!               └► service       bytes of a request → bytes of a reply   service.rs, protocol.rs
+//!               └► decoder       bytes → operation with its arguments      request.rs, protocol.rs
+//!               └► service       operation → reply                        service.rs, reply.rs
 //!                    └► filesystem    typed operations                   filesystem.rs, handler.rs
 //! ```
 //!
@@ -11,7 +12,7 @@
 //! the numbers that [`metrics`] exports, and [`schedule`] places threads on processors.
 
 pub mod counters;
-pub mod fields;
+mod fields;
 pub mod filesystem;
 pub mod handler;
 pub mod log;
@@ -19,6 +20,8 @@ pub mod metrics;
 pub mod mountpoint;
 pub mod negotiation;
 pub mod protocol;
+pub mod reply;
+pub mod request;
 pub mod schedule;
 pub mod service;
 pub mod session;

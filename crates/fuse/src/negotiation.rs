@@ -1,16 +1,10 @@
 //! FUSE_INIT: the protocol version and the features that the kernel and a server agree on.
 
 use crate::log::Log;
-use crate::protocol::{self, InitIn, InitOut, init};
+use crate::protocol::{self, InitIn, InitOut, RING_MAX_PAGES, init};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use zerocopy::FromBytes;
 
-/// Maximum length of a request through `/dev/fuse`. Unit: pages of 4 KiB.
-pub const MAX_PAGES: u16 = 256;
-/// Maximum length of a request through io_uring. Each slot has memory for one. Shorter requests would split clusters,
-/// which are then decoded and copied in parts. Unit: pages of 4 KiB.
-pub const RING_MAX_PAGES: u16 = 128;
 /// Smallest `max_write` that the kernel accepts, for servers that serve no WRITE.
 const MIN_MAX_WRITE: u32 = 4096;
 
@@ -58,14 +52,18 @@ impl Negotiation {
         self.minor.load(Relaxed)
     }
 
-    /// Computes the reply to FUSE_INIT and stores the result.
+    /// Computes the reply to FUSE_INIT, from the kernel's request and its features, and stores the result.
     ///
     /// A kernel with a later major version gets a reply with this server's version and sends FUSE_INIT again.
     ///
     /// # Errors
-    /// EPROTO for a version that is too old, EINVAL for a request that is cut short.
-    pub fn negotiate(&self, body: &[u8], offer: &Offer, log: &Log) -> Result<InitOut, Errno> {
-        let (kernel, rest) = InitIn::read_from_prefix(body).map_err(|_| Errno::INVAL)?;
+    /// EPROTO for a version that is too old.
+    pub fn negotiate(
+        &self,
+        (kernel, supported): (InitIn, u64),
+        offer: &Offer,
+        log: &Log,
+    ) -> Result<InitOut, Errno> {
         if (kernel.major, kernel.minor) < (protocol::MAJOR, protocol::MINOR_MIN) {
             log.line(format_args!(
                 "the kernel speaks FUSE {}.{}, too old: expected at least {}.{}",
@@ -82,11 +80,6 @@ impl Negotiation {
                 minor: protocol::MINOR,
                 ..Default::default()
             });
-        }
-        let mut supported = u64::from(kernel.flags);
-        if supported & init::INIT_EXT != 0 {
-            let (high, _) = u32::read_from_prefix(rest).map_err(|_| Errno::INVAL)?;
-            supported |= u64::from(high) << 32;
         }
         let io_uring = match self.offers_io_uring.load(Relaxed) {
             true => init::OVER_IO_URING,
@@ -122,18 +115,7 @@ impl Negotiation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zerocopy::IntoBytes;
-
-    fn request(major: u32, minor: u32, flags: u64) -> Vec<u8> {
-        let head = InitIn {
-            major,
-            minor,
-            max_readahead: 1 << 17,
-            flags: flags as u32,
-        };
-        let high = ((flags >> 32) as u32).to_ne_bytes();
-        [head.as_bytes(), &high, &[0; 44]].concat()
-    }
+    use crate::protocol::MAX_PAGES;
 
     #[test]
     fn io_uring_and_long_writes_are_negotiated_only_where_offered() {
@@ -145,8 +127,13 @@ mod tests {
         };
         let negotiation = Negotiation::default();
         let negotiate = |offer: &Offer| {
-            let body = request(7, 99, !0);
-            let reply = negotiation.negotiate(&body, offer, &Log::none()).unwrap();
+            let kernel = InitIn {
+                major: 7,
+                minor: 99,
+                ..InitIn::default()
+            };
+            let reply = negotiation.negotiate((kernel, !0), offer, &Log::none());
+            let reply = reply.unwrap();
             assert_eq!(reply.minor, negotiation.minor());
             (reply.max_pages, reply.max_write)
         };
@@ -160,22 +147,5 @@ mod tests {
             ..offer
         };
         assert_eq!(negotiate(&read_only), (128, 4096));
-    }
-
-    #[test]
-    fn truncated_requests_are_rejected() {
-        let negotiation = Negotiation::default();
-        let offer = Offer {
-            features: 0,
-            writable: false,
-            max_background: 1,
-            max_pages: MAX_PAGES,
-        };
-        let body = request(7, 40, init::INIT_EXT);
-        for len in 0..20 {
-            let reply = negotiation.negotiate(&body[..len], &offer, &Log::none());
-            assert_eq!(reply, Err(Errno::INVAL), "{len}");
-        }
-        assert_eq!(negotiation.minor(), 0);
     }
 }

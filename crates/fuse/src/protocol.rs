@@ -8,7 +8,8 @@
 //! Numbers are in native byte order. Source: the kernel's public header `uapi/linux/fuse.h`, protocol 7.45. Servers
 //! and kernels of different minor versions use the smaller one.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::native_endian::U64;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Major version of the protocol.
 pub const MAJOR: u32 = 7;
@@ -16,6 +17,13 @@ pub const MAJOR: u32 = 7;
 pub const MINOR: u32 = 45;
 /// Oldest minor version that is served. Its structures have the lengths below.
 pub const MINOR_MIN: u32 = 23;
+/// Maximum length of a request through `/dev/fuse`. Unit: pages of 4 KiB.
+pub const MAX_PAGES: u16 = 256;
+/// Maximum length of a request through io_uring. Each slot has memory for one. Shorter requests would split clusters,
+/// which are then decoded and copied in parts. Unit: pages of 4 KiB.
+pub const RING_MAX_PAGES: u16 = 128;
+/// Longest validity that the kernel accepts. Unit: seconds.
+pub const FOREVER: u64 = i64::MAX as u64;
 /// Node number of the root directory.
 pub const ROOT: u64 = 1;
 
@@ -80,7 +88,7 @@ wire! {
         reserved: u64,
     } = 288
 
-    /// INIT request: version and features of the kernel.
+    /// INIT request: version and features of the kernel. Bits 32 to 63 of the features may follow.
     InitIn {
         /// Major version of the kernel.
         major: u32,
@@ -231,6 +239,144 @@ wire! {
         padding: u32,
     } = 40
 
+    /// Request MKNOD: the fields before the name.
+    MknodIn {
+        /// File type and permissions.
+        mode: u32,
+        /// Device number in the kernel's 32-bit form.
+        rdev: u32,
+        /// Permissions that the caller's umask removes.
+        umask: u32,
+        /// Padding, which is always zero.
+        padding: u32,
+    } = 16
+
+    /// Request MKDIR: the fields before the name.
+    MkdirIn {
+        /// Permissions of the directory.
+        mode: u32,
+        /// Permissions that the caller's umask removes.
+        umask: u32,
+    } = 8
+
+    /// Request CREATE or TMPFILE: the fields before the name.
+    CreateIn {
+        /// Flags of the open file.
+        flags: u32,
+        /// Permissions of the file.
+        mode: u32,
+        /// Permissions that the caller's umask removes.
+        umask: u32,
+        /// Flags of the request.
+        open_flags: u32,
+    } = 16
+
+    /// Request RENAME2: the fields before the names.
+    Rename2In {
+        /// Directory of the new name.
+        new_dir: u64,
+        /// Flags of renameat2(2), such as `RENAME_EXCHANGE`.
+        flags: u32,
+        /// Padding, which is always zero.
+        padding: u32,
+    } = 16
+
+    /// Request SETXATTR: the fields before the name and the value.
+    SetxattrIn {
+        /// Length of the value. Unit: bytes.
+        size: u32,
+        /// Flags of setxattr(2), such as `XATTR_CREATE`.
+        flags: u32,
+        /// Flags of the request: [`SETXATTR_ACL_KILL_SGID`].
+        setxattr_flags: u32,
+        /// Padding, which is always zero.
+        padding: u32,
+    } = 16
+
+    /// Request WRITE. The data follows.
+    WriteIn {
+        /// Handle of the open file.
+        fh: u64,
+        /// Start of the data in the file. Unit: bytes.
+        offset: u64,
+        /// Number of bytes that follow.
+        size: u32,
+        /// Flags of the write: [`WRITE_CACHE`], [`WRITE_KILL_SUIDGID`].
+        write_flags: u32,
+        /// Owner of file locks.
+        lock_owner: u64,
+        /// Flags of the open file.
+        flags: u32,
+        /// Padding, which is always zero.
+        padding: u32,
+    } = 40
+
+    /// Request SETATTR: attributes to set.
+    SetattrIn {
+        /// Fields that are set, see [`fattr`].
+        valid: u32,
+        /// Padding, which is always zero.
+        padding: u32,
+        /// Handle of the open file.
+        fh: u64,
+        /// Length of the content. Unit: bytes.
+        size: u64,
+        /// Owner of file locks.
+        lock_owner: u64,
+        /// Time of the last access, last modification and last change, as in [`Attr`].
+        seconds: [u64; 3],
+        /// Fractions of these times. Unit: nanoseconds.
+        nanoseconds: [u32; 3],
+        /// File type and permissions.
+        mode: u32,
+        /// Padding, which is always zero.
+        unused4: u32,
+        /// User that owns the file.
+        uid: u32,
+        /// Group that owns the file.
+        gid: u32,
+        /// Padding, which is always zero.
+        unused5: u32,
+    } = 88
+
+    /// Request FALLOCATE: a range and what becomes of it.
+    FallocateIn {
+        /// Handle of the open file.
+        fh: u64,
+        /// Start of the range. Unit: bytes.
+        offset: u64,
+        /// Length of the range. Unit: bytes.
+        length: u64,
+        /// Operation, as of fallocate(2).
+        mode: u32,
+        /// Padding, which is always zero.
+        padding: u32,
+    } = 32
+
+    /// Request IOCTL. The data follows.
+    IoctlIn {
+        /// Handle of the open file.
+        fh: u64,
+        /// Flags of the request.
+        flags: u32,
+        /// Command of ioctl(2).
+        command: u32,
+        /// Argument of ioctl(2).
+        argument: u64,
+        /// Length of the data. Unit: bytes.
+        in_size: u32,
+        /// Maximum length of data in the reply. Unit: bytes.
+        out_size: u32,
+    } = 32
+
+    /// Reply to CREATE and TMPFILE: the entry, and a file handle, which nothing here uses.
+    CreateOut {
+        /// Entry of the new file.
+        entry: EntryOut,
+        /// Handle, flags and padding.
+        open: [u64; 2],
+    } = 144
+
     /// Directory entry without its name. The name follows and is padded to 8 bytes.
     Dirent {
         /// Inode number that `readdir` returns.
@@ -294,95 +440,85 @@ wire! {
     } = 8
 }
 
+/// Entry of BATCH_FORGET: a node, and a number of look-ups that the kernel forgets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ForgetOne {
+    /// Node that is forgotten.
+    pub node: U64,
+    /// Number of look-ups that are forgotten.
+    pub lookups: U64,
+}
+
+/// Replies to CREATE and TMPFILE have no file handle.
+impl From<EntryOut> for CreateOut {
+    fn from(entry: EntryOut) -> Self {
+        Self {
+            entry,
+            open: [0; 2],
+        }
+    }
+}
+
 /// Operation codes of all requests.
 pub mod op {
     #![allow(missing_docs, reason = "the names are the kernel's")]
-    pub const LOOKUP: u32 = 1;
-    pub const FORGET: u32 = 2;
-    pub const GETATTR: u32 = 3;
-    pub const SETATTR: u32 = 4;
-    pub const READLINK: u32 = 5;
-    pub const SYMLINK: u32 = 6;
-    pub const MKNOD: u32 = 8;
-    pub const MKDIR: u32 = 9;
-    pub const UNLINK: u32 = 10;
-    pub const RMDIR: u32 = 11;
-    pub const RENAME: u32 = 12;
-    pub const LINK: u32 = 13;
-    pub const OPEN: u32 = 14;
-    pub const READ: u32 = 15;
-    pub const WRITE: u32 = 16;
-    pub const STATFS: u32 = 17;
-    pub const RELEASE: u32 = 18;
-    pub const FSYNC: u32 = 20;
-    pub const SETXATTR: u32 = 21;
-    pub const GETXATTR: u32 = 22;
-    pub const LISTXATTR: u32 = 23;
-    pub const REMOVEXATTR: u32 = 24;
-    pub const FLUSH: u32 = 25;
-    pub const INIT: u32 = 26;
-    pub const OPENDIR: u32 = 27;
-    pub const READDIR: u32 = 28;
-    pub const RELEASEDIR: u32 = 29;
-    pub const FSYNCDIR: u32 = 30;
-    pub const CREATE: u32 = 35;
-    pub const INTERRUPT: u32 = 36;
-    pub const DESTROY: u32 = 38;
-    pub const IOCTL: u32 = 39;
-    pub const BATCH_FORGET: u32 = 42;
-    pub const FALLOCATE: u32 = 43;
-    pub const READDIRPLUS: u32 = 44;
-    pub const RENAME2: u32 = 45;
-    pub const LSEEK: u32 = 46;
-    pub const SYNCFS: u32 = 50;
-    pub const TMPFILE: u32 = 51;
-    pub const STATX: u32 = 52;
 
-    /// Returns the name of an operation in lower case, or "other".
-    pub fn name(opcode: u32) -> &'static str {
-        match opcode {
-            LOOKUP => "lookup",
-            FORGET => "forget",
-            GETATTR => "getattr",
-            SETATTR => "setattr",
-            READLINK => "readlink",
-            SYMLINK => "symlink",
-            MKNOD => "mknod",
-            MKDIR => "mkdir",
-            UNLINK => "unlink",
-            RMDIR => "rmdir",
-            RENAME => "rename",
-            LINK => "link",
-            OPEN => "open",
-            READ => "read",
-            WRITE => "write",
-            STATFS => "statfs",
-            RELEASE => "release",
-            FSYNC => "fsync",
-            SETXATTR => "setxattr",
-            GETXATTR => "getxattr",
-            LISTXATTR => "listxattr",
-            REMOVEXATTR => "removexattr",
-            FLUSH => "flush",
-            INIT => "init",
-            OPENDIR => "opendir",
-            READDIR => "readdir",
-            RELEASEDIR => "releasedir",
-            FSYNCDIR => "fsyncdir",
-            CREATE => "create",
-            INTERRUPT => "interrupt",
-            DESTROY => "destroy",
-            IOCTL => "ioctl",
-            BATCH_FORGET => "batch_forget",
-            FALLOCATE => "fallocate",
-            READDIRPLUS => "readdirplus",
-            RENAME2 => "rename2",
-            LSEEK => "lseek",
-            SYNCFS => "syncfs",
-            TMPFILE => "tmpfile",
-            STATX => "statx",
-            _ => "other",
-        }
+    macro_rules! opcodes {
+        ($($code:ident $name:literal = $number:literal)*) => {
+            $(pub const $code: u32 = $number;)*
+
+            /// Returns the name of an operation in lower case, or "other".
+            pub fn name(opcode: u32) -> &'static str {
+                match opcode {
+                    $($code => $name,)*
+                    _ => "other",
+                }
+            }
+        };
+    }
+
+    opcodes! {
+        LOOKUP "lookup" = 1
+        FORGET "forget" = 2
+        GETATTR "getattr" = 3
+        SETATTR "setattr" = 4
+        READLINK "readlink" = 5
+        SYMLINK "symlink" = 6
+        MKNOD "mknod" = 8
+        MKDIR "mkdir" = 9
+        UNLINK "unlink" = 10
+        RMDIR "rmdir" = 11
+        RENAME "rename" = 12
+        LINK "link" = 13
+        OPEN "open" = 14
+        READ "read" = 15
+        WRITE "write" = 16
+        STATFS "statfs" = 17
+        RELEASE "release" = 18
+        FSYNC "fsync" = 20
+        SETXATTR "setxattr" = 21
+        GETXATTR "getxattr" = 22
+        LISTXATTR "listxattr" = 23
+        REMOVEXATTR "removexattr" = 24
+        FLUSH "flush" = 25
+        INIT "init" = 26
+        OPENDIR "opendir" = 27
+        READDIR "readdir" = 28
+        RELEASEDIR "releasedir" = 29
+        FSYNCDIR "fsyncdir" = 30
+        CREATE "create" = 35
+        INTERRUPT "interrupt" = 36
+        DESTROY "destroy" = 38
+        IOCTL "ioctl" = 39
+        BATCH_FORGET "batch_forget" = 42
+        FALLOCATE "fallocate" = 43
+        READDIRPLUS "readdirplus" = 44
+        RENAME2 "rename2" = 45
+        LSEEK "lseek" = 46
+        SYNCFS "syncfs" = 50
+        TMPFILE "tmpfile" = 51
+        STATX "statx" = 52
     }
 }
 
@@ -410,6 +546,30 @@ pub mod init {
     pub const ALLOW_IDMAP: u64 = 1 << 40;
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
+
+/// Fields that SETATTR sets.
+pub mod fattr {
+    #![allow(missing_docs, reason = "the names are the kernel's")]
+    pub const MODE: u32 = 1 << 0;
+    pub const UID: u32 = 1 << 1;
+    pub const GID: u32 = 1 << 2;
+    pub const SIZE: u32 = 1 << 3;
+    pub const ATIME: u32 = 1 << 4;
+    pub const MTIME: u32 = 1 << 5;
+    pub const FH: u32 = 1 << 6;
+    pub const ATIME_NOW: u32 = 1 << 7;
+    pub const MTIME_NOW: u32 = 1 << 8;
+    pub const LOCKOWNER: u32 = 1 << 9;
+    pub const CTIME: u32 = 1 << 10;
+    pub const KILL_SUIDGID: u32 = 1 << 11;
+}
+
+/// WRITE flag: write-back of the page cache. The kernel cleared privileges when the page was written.
+pub const WRITE_CACHE: u32 = 1 << 0;
+/// WRITE flag: the writer may not keep set-user-id and set-group-id.
+pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// SETXATTR flag: the access list clears set-group-id.
+pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 
 /// Notification code of a [`NotifyInvalInode`].
 pub const NOTIFY_INVAL_INODE: i32 = 2;

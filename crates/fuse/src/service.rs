@@ -1,64 +1,11 @@
-//! Service: answers the requests of a session, from bytes to bytes.
+//! Service: answers the requests of a session.
 
-use crate::fields::Fields;
-use crate::filesystem::Parts;
 use crate::log::Log;
 use crate::negotiation::Negotiation;
-use crate::protocol::InHeader;
-use crate::transport::replies::{PendingReply, ReplySender};
-use rustix::io::Errno;
-use std::convert::Infallible;
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::transport::replies::ReplySender;
 use std::sync::Arc;
-use zerocopy::FromBytes;
-
-/// Request, split into header and fields.
-#[derive(Clone, Copy)]
-pub struct Request<'a> {
-    /// Common header of all requests.
-    pub header: InHeader,
-    /// Structure of the operation, if it has one, then names or data.
-    pub fields: Fields<'a>,
-    /// Slot of the request in the rings. None for requests from the device.
-    pub slot: Option<usize>,
-}
-
-impl<'a> Request<'a> {
-    /// Splits the bytes of a request. Returns None if they are not exactly one request.
-    pub fn new(bytes: &'a [u8]) -> Option<Self> {
-        let (header, body) = InHeader::read_from_prefix(bytes).ok()?;
-        (header.len as usize == bytes.len()).then_some(Self::of(header, body))
-    }
-
-    /// Creates a request of the device from its header and the bytes after it.
-    pub fn of(header: InHeader, body: &'a [u8]) -> Self {
-        Self {
-            header,
-            fields: Fields(body, &[]),
-            slot: None,
-        }
-    }
-
-    /// Returns the identification with which the reply is sent later.
-    pub fn pending(&self) -> PendingReply {
-        PendingReply {
-            unique: self.header.unique,
-            slot: self.slot,
-        }
-    }
-}
-
-/// Outcome of a request. `W` is work that blocks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply<'a, W = Infallible> {
-    /// No reply is expected.
-    Nothing,
-    /// Body of a successful reply, without the header.
-    Body(Parts<'a>),
-    /// Error number of a failed request.
-    Error(Errno),
-    /// A [`ReplySender`] sends the reply. The work runs on a thread that may block.
-    Later(Option<W>),
-}
 
 /// Work of a thread that runs beside the serving threads.
 pub type Background = Box<dyn FnOnce(&ReplySender<'_>) + Send>;
@@ -84,8 +31,7 @@ pub trait Service: Send + Sync + 'static {
     /// Creates the state of thread `number`. With `lend` a reply may consist of several buffers.
     fn worker(&self, number: usize, lend: bool) -> Self::Worker;
 
-    /// Answers one request. `out` receives the body if it has a length. Without `lend` a body lies at the start of
-    /// `out` or is [owned](Parts::Owned).
+    /// Answers one request. `out` receives the body. Without `lend` the body lies at the start of `out`.
     fn handle<'a>(
         &self,
         worker: &'a mut Self::Worker,

@@ -153,6 +153,13 @@ impl Error {
     }
 }
 
+/// Returns the error number that a mount reports, as [`Error::errno`].
+impl From<Error> for rustix::io::Errno {
+    fn from(error: Error) -> Self {
+        Self::from_raw_os_error(error.errno())
+    }
+}
+
 impl From<Errno> for Error {
     fn from(errno: Errno) -> Self {
         Error::Posix(errno)

@@ -13,6 +13,7 @@ use tuff_fuse::filesystem::{
 };
 use tuff_fuse::log::Log;
 use tuff_fuse::protocol::{Attr, ROOT, StatfsOut};
+use tuff_fuse::reply::xattr_list;
 
 /// Owners that replace those of the image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,7 +113,7 @@ impl ImageFs {
     }
 
     fn inode(&self, node: Node) -> Result<Inode> {
-        self.said(self.server.inode(self.nid(node)))
+        self.reported(self.server.inode(self.nid(node)))
     }
 
     fn dir(&self, node: Node) -> Result<Inode> {
@@ -138,7 +139,7 @@ impl ImageFs {
     }
 
     /// Reports an error to the log and returns its number.
-    fn said<T>(&self, result: tuff_erofs::Result<T>) -> Result<T> {
+    fn reported<T>(&self, result: tuff_erofs::Result<T>) -> Result<T> {
         result.map_err(|e| {
             self.log.line(&e);
             errno(&e)
@@ -185,10 +186,10 @@ impl Filesystem for ImageFs {
         } else if !dir.is_dir() {
             return Err(Errno::NOTDIR);
         } else {
-            self.said(self.server.lookup(&dir, name))?
+            self.reported(self.server.lookup(&dir, name))?
         };
         let Some(nid) = nid else { return Ok(None) };
-        let inode = self.said(self.server.inode(nid))?;
+        let inode = self.reported(self.server.inode(nid))?;
         Ok(Some(LookupResult {
             node: self.node(nid),
             attr: self.attr_of(&inode),
@@ -201,7 +202,7 @@ impl Filesystem for ImageFs {
 
     fn readlink(&self, node: Node) -> Result<Vec<u8>> {
         let inode = self.inode(node)?;
-        self.said(self.server.readlink(&inode))
+        self.reported(self.server.readlink(&inode))
     }
 
     fn allows_idmapped_mounts(&self) -> bool {
@@ -224,7 +225,7 @@ impl Filesystem for ImageFs {
     ) -> Result<()> {
         let dir = self.dir(dir)?;
         let show = |entry: ListedEntry<'_>| each(&self.entry(&dir, entry));
-        self.said(self.server.list(&dir, offset, show))
+        self.reported(self.server.list(&dir, offset, show))
     }
 
     fn readdir_plus(
@@ -238,11 +239,11 @@ impl Filesystem for ImageFs {
             let entry = self.entry(&dir, entry);
             let attr = match entry.is_dots() {
                 true => None,
-                false => self.said(inode).ok().map(|inode| self.attr_of(&inode)),
+                false => self.reported(inode).ok().map(|inode| self.attr_of(&inode)),
             };
             each(&entry, attr)
         };
-        self.said(self.server.list_inodes(&dir, offset, show))
+        self.reported(self.server.list_inodes(&dir, offset, show))
     }
 
     fn getxattr(&self, node: Node, name: &[u8]) -> Result<Vec<u8>> {
@@ -250,20 +251,15 @@ impl Filesystem for ImageFs {
             return Err(Errno::OPNOTSUPP);
         }
         let inode = self.inode(node)?;
-        self.said(self.server.xattr(&inode, name))?
+        self.reported(self.server.xattr(&inode, name))?
             .ok_or(Errno::NODATA)
     }
 
     fn listxattr(&self, node: Node, privileged: bool) -> Result<Vec<u8>> {
         let inode = self.inode(node)?;
-        let mut out = Vec::new();
-        for xattr in self.said(self.server.xattrs(&inode))? {
-            if privileged || !xattr.name.starts_with(b"trusted.") {
-                out.extend_from_slice(&xattr.name);
-                out.push(0);
-            }
-        }
-        Ok(out)
+        let xattrs = self.reported(self.server.xattrs(&inode))?;
+        let names = xattrs.iter().map(|xattr| &xattr.name[..]);
+        Ok(xattr_list(names, privileged))
     }
 
     fn statfs(&self) -> Result<StatfsOut> {
@@ -294,7 +290,7 @@ impl Filesystem for ImageFs {
             return Err(Errno::NXIO);
         }
         let hole = what == Seek::Hole;
-        self.said(self.server.seek(&inode, offset, hole))?
+        self.reported(self.server.seek(&inode, offset, hole))?
             .ok_or(Errno::NXIO)
     }
 
@@ -351,10 +347,10 @@ impl Reader for ImageReader {
         self.node = node;
         let (fs, session) = (&self.fs, &mut self.session);
         if !lend {
-            let n = fs.said(fs.server.read(session, &inode, offset, buf))?;
+            let n = fs.reported(fs.server.read(session, &inode, offset, buf))?;
             return Ok(Parts::One(&buf[..n]));
         }
-        let answer = fs.said(fs.server.read_by_reference(session, &inode, offset, buf))?;
+        let answer = fs.reported(fs.server.read_by_reference(session, &inode, offset, buf))?;
         Ok(Parts::Many(answer.parts().collect()))
     }
 
@@ -383,7 +379,7 @@ impl Reader for ImageReader {
             .fs
             .server
             .read_pushed(&mut self.session, &inode, &pushed, buf);
-        let (offset, pages) = self.fs.said(read)?;
+        let (offset, pages) = self.fs.reported(read)?;
         Ok((offset, &buf[pages]))
     }
 }

@@ -10,9 +10,11 @@ use crate::filesystem::Parts;
 use crate::handler::REPLY_MAX;
 use crate::log::Log;
 use crate::protocol::op;
+use crate::reply::Reply;
+use crate::request::Request;
 use crate::schedule::affinity::ClientAffinity;
 use crate::schedule::cpu_latency::CpuLatency;
-use crate::service::{Reply, Request, Service};
+use crate::service::Service;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::io::{self, IoSlice};
@@ -89,11 +91,12 @@ impl<'a, S: Service> DeviceReader<'a, S> {
     /// requests that need no hurry arrive here.
     fn step(&mut self, rings: Option<&Rings>) -> Option<(u32, bool)> {
         let (log, fuse) = (self.service.log(), &self.replies);
+        let features = self.service.negotiation().features();
         let n = match rustix::io::read(fuse, &mut self.request[..]) {
             Ok(n) => n,
             Err(e) => return goes_on(e, log, "reading").then_some((0, true)),
         };
-        let Some(request) = Request::new(&self.request[..n]) else {
+        let Some(request) = Request::new(&self.request[..n], features) else {
             log.line(format_args!(
                 "the FUSE device gave {n} bytes that are no request"
             ));
@@ -124,7 +127,6 @@ impl<'a, S: Service> DeviceReader<'a, S> {
         let first = IoSlice::new(header.as_bytes());
         let written = match body.unwrap_or_default() {
             Parts::One(bytes) => rustix::io::writev(fuse, &[first, IoSlice::new(bytes)]),
-            Parts::Owned(bytes) => rustix::io::writev(fuse, &[first, IoSlice::new(&bytes)]),
             Parts::Many(runs) => {
                 let runs = runs.into_iter().map(IoSlice::new);
                 let all: Vec<_> = std::iter::once(first).chain(runs).collect();

@@ -9,7 +9,6 @@
 //! During a checkpoint an fsync waits for its end. All other operations continue.
 
 use super::discard_policy::DiscardPolicy;
-use super::fields::errno_of;
 use super::server::{KeeperState, VolumeServer};
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -69,16 +68,19 @@ impl VolumeServer {
     pub(super) fn fsync_with_checkpoint(&self, node: Nid) -> filesystem::Result<bool> {
         let turn = self.lock_checkpoint();
         let needs = self.with(|volume| volume.begin_fsync(node));
-        match needs.map_err(errno_of)? {
+        match needs? {
             Fsync::Durable => Ok(false),
             Fsync::Flush => Ok(true),
-            Fsync::Checkpoint => self.checkpoint(&turn).map(|()| false).map_err(errno_of),
+            Fsync::Checkpoint => {
+                self.checkpoint(&turn)?;
+                Ok(false)
+            }
         }
     }
 
     /// Makes all changes durable.
     pub(super) fn sync(&self) -> filesystem::Result<()> {
-        self.checkpoint(&self.lock_checkpoint()).map_err(errno_of)
+        Ok(self.checkpoint(&self.lock_checkpoint())?)
     }
 
     /// Discards blocks that the last checkpoints released, or wakes the thread that does. Remaining discards follow
@@ -165,7 +167,7 @@ impl VolumeServer {
     /// Notifies the keeper thread if the volume needs a checkpoint.
     pub(super) fn notice_pressure(&self, volume: &Volume) {
         if volume.wants_checkpoint() {
-            self.keep_state().much = true;
+            self.keep_state().wants_checkpoint = true;
             self.wake.notify_all();
         }
     }
@@ -177,7 +179,7 @@ impl VolumeServer {
     /// Writes a checkpoint at each interval, until the mount ends.
     pub(super) fn keep(&self) {
         loop {
-            let idle = |keep: &mut KeeperState| !keep.much && !keep.ended;
+            let idle = |keep: &mut KeeperState| !keep.wants_checkpoint && !keep.ended;
             let (mut keep, _) = self
                 .wake
                 .wait_timeout_while(self.keep_state(), self.every, idle)
@@ -185,7 +187,7 @@ impl VolumeServer {
             if keep.ended {
                 return;
             }
-            keep.much = false;
+            keep.wants_checkpoint = false;
             drop(keep);
             let done = self.checkpoint(&self.lock_checkpoint());
             if let Err(e) = done.and_then(|()| self.send_discards()) {

@@ -3,14 +3,14 @@
 //! | module | content |
 //! |---|---|
 //! | `service` | answers at once, or later after a flush, a checkpoint or write-back |
-//! | `operations` | one function per request |
+//! | `operations` | one function or arm per request |
 //! | `durability` | fsync, checkpoints and discards |
 //! | `group_flush` | one device flush for all waiting requests |
-//! | `lseek`, `seek` | SEEK_DATA and SEEK_HOLE |
+//! | `seek` | SEEK_DATA and SEEK_HOLE |
 //! | `project` | project identifiers through ioctl |
 //! | `server` | the shared state and its lock |
 //! | `discard_policy` | the time at which discards are issued |
-//! | `fields` | encoding of attributes, decoding of their changes |
+//! | `fields` | attributes and their changes, between the protocol and the volume |
 //!
 //! * The kernel caches names forever and writes its page cache back at any time, because this mount is the only writer.
 //! * An inode is held while the kernel knows its number. So open files without a name live on, and no OPEN is needed.
@@ -21,7 +21,6 @@ mod discard_policy;
 mod durability;
 mod fields;
 mod group_flush;
-mod lseek;
 mod operations;
 mod project;
 mod seek;

@@ -1,26 +1,26 @@
-//! Operations of a volume: one function per group of requests.
+//! Operations of a volume: one function or arm per request.
 
-use super::fields::{FOR_EVER, attr_out, errno_of, nid, now, set_attr, sized};
+use super::fields::{Change, attr_out, nid, now};
 use super::project;
-use super::server::{ServerState, VolumeServer};
+use super::server::VolumeServer;
 use super::service::Work;
+use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::Relaxed;
-use tuff_fuse::fields::Fields;
-use tuff_fuse::filesystem::{Parts, Result};
-use tuff_fuse::handler::REPLY_MAX;
-use tuff_fuse::negotiation::{MAX_PAGES, Offer};
-use tuff_fuse::protocol::{self, EntryOut, InHeader, init, op};
-use tuff_fuse::service::Reply;
-use tuff_iplfs::{
-    Allocate, BLOCK_SIZE, Caller, Error, Nid, Rename, SetAttr, SetXattr, Volume, acl, mode,
+use tuff_fuse::filesystem::{Entry, Parts, Result};
+use tuff_fuse::negotiation::Offer;
+use tuff_fuse::protocol::{
+    CreateOut, EntryOut, FOREVER, FallocateIn, InitIn, MAX_PAGES, ReadIn, SETXATTR_ACL_KILL_SGID,
+    SetxattrIn, StatfsOut, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, init,
 };
-use zerocopy::IntoBytes;
+use tuff_fuse::reply::{Listing, xattr_list};
+use tuff_fuse::request::{Operation, Request};
+use tuff_iplfs::{
+    Allocate, Attr, BLOCK_SIZE, Caller, Error, Nid, Rename, SetAttr, SetXattr, Volume, acl, mode,
+};
+use zerocopy::{Immutable, IntoBytes};
 
-/// WRITE flag: write-back of the page cache. The kernel cleared privileges when the page was written.
-const WRITE_CACHE: u32 = 1 << 0;
-/// WRITE flag: the writer may not keep set-user-id and set-group-id.
-const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+type Reply<'a> = tuff_fuse::reply::Reply<'a, Work>;
 
 /// Features of a writable filesystem.
 ///
@@ -50,9 +50,6 @@ const BEGIN_BLOCKS: u64 = 8192;
 /// Maximum page-cache requests under way per thread. They share the queue with all other requests.
 const IN_FLIGHT: usize = 3;
 
-/// SETXATTR flag: the access list clears set-group-id.
-const ACL_KILL_SGID: u32 = 1;
-
 /// Checks the namespace of an extended attribute. The kernel passes unknown namespaces on without a permission
 /// check.
 fn known_namespace(name: &[u8]) -> Result<()> {
@@ -68,69 +65,117 @@ fn known_namespace(name: &[u8]) -> Result<()> {
 }
 
 impl VolumeServer {
-    /// Answers one request, except for those that make data durable. `room` receives the data of a read.
-    pub(super) fn answer<'a>(
-        &self,
-        header: &InHeader,
-        mut f: Fields<'_>,
-        room: &'a mut [u8],
-    ) -> Result<Reply<'a, Work>> {
-        let f = &mut f;
-        let caller = Caller {
-            now: now(),
-            uid: header.uid,
-            gid: header.gid,
-        };
-        match header.opcode {
-            op::FORGET => {
-                self.lock()?.forget(header.node, f.u64()?);
-                return Ok(Reply::Nothing);
+    /// Answers one request, except for those that wait for the device or the kernel.
+    pub(super) fn answer<'a>(&self, request: &Request<'_>, out: &'a mut [u8]) -> Result<Reply<'a>> {
+        let node = request.header.node;
+        match request.operation? {
+            Operation::Init(kernel, features) => self.init((kernel, features), out),
+            Operation::Forget(lookups) => {
+                self.lock()?.forget(node, lookups);
+                Ok(Reply::Nothing)
             }
-            op::BATCH_FORGET => {
-                let (count, _) = (f.u32()?, f.u32()?);
-                for _ in 0..count {
-                    let (node, times) = (f.u64()?, f.u64()?);
+            Operation::BatchForget(forgets) => {
+                for forget in forgets {
                     // Locked for each inode, so that other requests can run in between.
-                    self.lock()?.forget(node, times);
+                    let (node, lookups) = (forget.node.get(), forget.lookups.get());
+                    self.lock()?.forget(node, lookups);
                 }
-                return Ok(Reply::Nothing);
+                Ok(Reply::Nothing)
             }
-            op::INTERRUPT => return Ok(Reply::Nothing),
-            op::INIT => return self.init(f.0).map(owned),
-            // ENOSYS means: the kernel does not send this operation again, and treats it as successful.
-            op::OPEN | op::OPENDIR | op::FLUSH | op::STATX => return Err(Errno::NOSYS),
-            op::RELEASE | op::RELEASEDIR => return Ok(Reply::Body(Parts::default())),
-            _ => {}
+            Operation::Interrupt => Ok(Reply::Nothing),
+            Operation::Release => Ok(Reply::empty()),
+            Operation::Other => Err(Errno::NOSYS),
+            Operation::Statfs => self.statfs(out),
+            operation => self.answer_node(nid(node)?, operation, request, out),
         }
-        let node = match header.opcode {
-            op::STATFS => Nid::ROOT,
-            _ => nid(header.node)?,
-        };
-        let reply = match header.opcode {
-            op::READ => {
-                let len = self.read(node, f, room)?;
-                return Ok(Reply::Body(Parts::One(&room[..len])));
-            }
-            op::LOOKUP
-            | op::GETATTR
-            | op::READLINK
-            | op::GETXATTR
-            | op::LISTXATTR
-            | op::STATFS
-            | op::READDIR
-            | op::READDIRPLUS => self.look(node, header, f)?,
-            op::SETATTR
-            | op::WRITE
-            | op::FALLOCATE
-            | op::SETXATTR
-            | op::REMOVEXATTR
-            | op::IOCTL => self.change(node, header.opcode, f, &caller)?,
-            _ => self.names(node, header.opcode, f, &caller)?,
-        };
-        Ok(owned(reply))
     }
 
-    fn init(&self, body: &[u8]) -> Result<Vec<u8>> {
+    /// Answers a request that reads or changes an inode.
+    fn answer_node<'a>(
+        &self,
+        node: Nid,
+        operation: Operation<'_>,
+        request: &Request<'_>,
+        out: &'a mut [u8],
+    ) -> Result<Reply<'a>> {
+        let caller = &Caller {
+            now: now(),
+            uid: request.header.uid,
+            gid: request.header.gid,
+        };
+        match operation {
+            Operation::Read(read) => self.read(node, &read, out),
+            Operation::Lookup(name) => self.lookup(node, name, out),
+            Operation::Getattr => {
+                let attr = self.lock()?.volume()?.attr(node)?;
+                Reply::structure(out, &attr_out(&attr))
+            }
+            Operation::Readlink => {
+                let target = self.lock()?.volume()?.read_link(node)?;
+                Reply::bytes(out, &target)
+            }
+            Operation::Getxattr(size, name) => {
+                let value = self.lock()?.volume()?.get_xattr(node, name)?;
+                Reply::xattr(out, size, &value)
+            }
+            Operation::Listxattr(size) => {
+                let xattrs = self.lock()?.volume()?.xattrs(node)?;
+                let names = xattrs.keys().map(|name| &name[..]);
+                Reply::xattr(out, size, &xattr_list(names, request.is_by_root()))
+            }
+            Operation::Readdir(read) => self.list(node, &read, false, out),
+            Operation::Readdirplus(read) => self.list(node, &read, true, out),
+            Operation::Write(write, data) => self.write(node, (&write, data), caller, out),
+            Operation::Setattr(change) => self.set_attr(node, change.into(), caller, out),
+            Operation::Fallocate(range) => self.fallocate(node, &range, caller),
+            Operation::Ioctl(ioctl, data) => {
+                let reply = project::answer(self.lock()?.volume()?, node, ioctl.command, data)?;
+                Reply::bytes(out, &reply)
+            }
+            Operation::Setxattr(set, name, value) => self.set_xattr(node, &set, name, value),
+            Operation::Removexattr(name) => self.remove_xattr(node, name),
+            Operation::Mknod(new, name) => self.enter::<EntryOut>(out, |volume| {
+                let mode = masked(volume, node, new.mode, new.umask)?;
+                volume.create(node, name, mode, new.rdev, caller)
+            }),
+            Operation::Mkdir(new, name) => self.enter::<EntryOut>(out, |volume| {
+                let mode = masked(volume, node, new.mode, new.umask)? & 0o7777 | mode::DIR;
+                volume.create(node, name, mode, 0, caller)
+            }),
+            Operation::Create(new, name) => self.enter::<CreateOut>(out, |volume| {
+                let mode = masked(volume, node, new.mode, new.umask)? & 0o7777 | mode::FILE;
+                volume.create(node, name, mode, 0, caller)
+            }),
+            Operation::Symlink(name, target) => {
+                self.enter::<EntryOut>(out, |volume| volume.symlink(node, name, target, caller))
+            }
+            Operation::Link(old, name) => {
+                let old = nid(old)?;
+                self.enter::<EntryOut>(out, |volume| volume.link(old, node, name, caller))
+            }
+            Operation::Tmpfile(new) => {
+                let mut ino = node;
+                let reply = self.enter::<CreateOut>(out, |volume| {
+                    let mode = masked(volume, node, new.mode, new.umask)?;
+                    let attr = volume.tmpfile(node, mode, caller)?;
+                    ino = attr.ino;
+                    Ok(attr)
+                })?;
+                // The new inode is held once, and once more as an inode known to the kernel.
+                self.lock()?.volume()?.release(ino);
+                Ok(reply)
+            }
+            Operation::Unlink(name) => self.change(|volume| volume.unlink(node, name, caller)),
+            Operation::Rmdir(name) => self.change(|volume| volume.rmdir(node, name, caller)),
+            Operation::Rename(rename, name, new) => {
+                let (to, how) = (nid(rename.new_dir)?, renaming(rename.flags)?);
+                self.change(|volume| volume.rename(node, name, to, new, how, caller))
+            }
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    fn init<'a>(&self, kernel: (InitIn, u64), out: &'a mut [u8]) -> Result<Reply<'a>> {
         // All threads have work, and other requests wait for few of these.
         let background = self.negotiation.threads().saturating_mul(IN_FLIGHT);
         let offer = Offer {
@@ -139,328 +184,227 @@ impl VolumeServer {
             max_background: u16::try_from(background).unwrap_or(u16::MAX),
             max_pages: MAX_PAGES,
         };
-        let reply = self.negotiation.negotiate(body, &offer, &self.log)?;
-        Ok(reply.as_bytes().to_vec())
+        let reply = self.negotiation.negotiate(kernel, &offer, &self.log)?;
+        Reply::structure(out, &reply)
+    }
+
+    fn statfs<'a>(&self, out: &'a mut [u8]) -> Result<Reply<'a>> {
+        let space = self.lock()?.volume()?.space();
+        let available = space.available();
+        let reply = StatfsOut {
+            blocks: space.quota - space.reserve,
+            bfree: available,
+            bavail: available,
+            files: space.inodes + available,
+            ffree: available,
+            bsize: BLOCK_SIZE as u32,
+            namelen: 255,
+            frsize: BLOCK_SIZE as u32,
+            ..Default::default()
+        };
+        Reply::structure(out, &reply)
     }
 
     /// Plans a read under the lock and runs it outside.
-    fn read(&self, node: Nid, f: &mut Fields<'_>, room: &mut [u8]) -> Result<usize> {
-        let (_, offset, size) = (f.u64()?, f.u64()?, f.u32()?);
-        let size = room.len().min(size as usize);
-        let plan = self.lock()?.volume()?.plan_read(node, offset, size);
-        plan.and_then(|plan| plan.run_into(room)).map_err(errno_of)
+    fn read<'a>(&self, node: Nid, read: &ReadIn, out: &'a mut [u8]) -> Result<Reply<'a>> {
+        let size = out.len().min(read.size as usize);
+        let plan = self.lock()?.volume()?.plan_read(node, read.offset, size)?;
+        let len = plan.run_into(out)?;
+        Ok(Reply::Body(Parts::One(&out[..len])))
     }
 
-    /// Answers operations without changes.
-    fn look(&self, node: Nid, header: &InHeader, f: &mut Fields<'_>) -> Result<Vec<u8>> {
-        let mut core = self.lock()?;
-        match header.opcode {
-            op::LOOKUP => {
-                let volume = core.volume()?;
-                let found = volume.lookup(node, f.name()?);
-                let attr = match found.and_then(|ino| volume.attr(ino)) {
-                    Ok(attr) => attr,
-                    Err(Error::Posix(tuff_iplfs::Errno::NotFound)) => {
-                        // Node 0: the kernel caches that there is no such name.
-                        let none = EntryOut {
-                            entry_valid: FOR_EVER,
-                            ..Default::default()
-                        };
-                        return Ok(none.as_bytes().to_vec());
-                    }
-                    Err(e) => return Err(errno_of(e)),
-                };
-                Ok(core.tell(&attr)?.as_bytes().to_vec())
-            }
-            op::GETATTR => {
-                let attr = core.volume()?.attr(node).map_err(errno_of)?;
-                Ok(attr_out(&attr))
-            }
-            op::READLINK => core.volume()?.read_link(node).map_err(errno_of),
-            op::GETXATTR => {
-                let (size, _) = (f.u32()?, f.u32()?);
-                let value = core
-                    .volume()?
-                    .get_xattr(node, f.name()?)
-                    .map_err(errno_of)?;
-                sized(size, value)
-            }
-            op::LISTXATTR => {
-                let size = f.u32()?;
-                let names = core.volume()?.xattrs(node).map_err(errno_of)?;
-                // The kernel shows "trusted." to processes with CAP_SYS_ADMIN. Only the user is known here.
-                let privileged = header.uid == 0;
-                let mut list = Vec::new();
-                for name in names
-                    .keys()
-                    .filter(|n| privileged || !n.starts_with(b"trusted."))
-                {
-                    list.extend_from_slice(name);
-                    list.push(0);
-                }
-                sized(size, list)
-            }
-            op::STATFS => {
-                let space = core.volume()?.space();
-                let available = space.available();
-                let reply = protocol::StatfsOut {
-                    blocks: space.quota - space.reserve,
-                    bfree: available,
-                    bavail: available,
-                    files: space.inodes + available,
-                    ffree: available,
-                    bsize: BLOCK_SIZE as u32,
-                    namelen: 255,
-                    frsize: BLOCK_SIZE as u32,
-                    ..Default::default()
-                };
-                Ok(reply.as_bytes().to_vec())
-            }
-            _ => {
-                let (_, cookie, size) = (f.u64()?, f.u64()?, f.u32()?);
-                let plus = header.opcode == op::READDIRPLUS;
-                list(&mut core, node, cookie, REPLY_MAX.min(size as usize), plus)
-            }
-        }
-    }
-
-    /// Answers operations that change one inode.
-    fn change(
-        &self,
-        node: Nid,
-        opcode: u32,
-        f: &mut Fields<'_>,
-        caller: &Caller,
-    ) -> Result<Vec<u8>> {
+    fn lookup<'a>(&self, dir: Nid, name: &[u8], out: &'a mut [u8]) -> Result<Reply<'a>> {
         let mut core = self.lock()?;
         let volume = core.volume()?;
-        match opcode {
-            op::WRITE => {
-                let (_, offset, size) = (f.u64()?, f.u64()?, f.u32()?);
-                let (flags, _owner, _open, _padding) = (f.u32()?, f.u64()?, f.u32()?, f.u32()?);
-                // Privileges are cleared first, even if the write fails.
-                if flags & WRITE_CACHE == 0 {
-                    let ids = flags & WRITE_KILL_SUIDGID != 0;
-                    volume
-                        .drop_privileges(node, ids.then_some(caller), now())
-                        .map_err(errno_of)?;
-                }
-                let n = volume
-                    .write(node, offset, f.bytes(size)?, now())
-                    .inspect_err(|_| self.write_failed.store(true, Relaxed))
-                    .map_err(errno_of)?;
-                self.notice_pressure(volume);
-                let appended: u64 = volume.stats().appended_blocks.iter().sum();
-                if appended - core.begun_blocks >= BEGIN_BLOCKS {
-                    core.begun_blocks = appended;
-                    self.behind().much = true;
-                    self.much.notify_one();
-                }
-                // Fits: not longer than the request.
-                Ok([n as u32, 0].as_bytes().to_vec())
-            }
-            op::SETATTR => {
-                let change = set_attr(f)?;
-                if change.drops_capabilities {
-                    volume
-                        .drop_privileges(node, change.drops_ids.then_some(caller), change.time)
-                        .map_err(errno_of)?;
-                }
-                let attr = volume.set_attr(node, &change.set, change.time);
-                Ok(attr_out(&attr.map_err(errno_of)?))
-            }
-            op::FALLOCATE => {
-                let (_, offset, len, how) = (f.u64()?, f.u64()?, f.u64()?, f.u32()?);
-                let how = match how {
-                    0 => Allocate::Reserve,
-                    1 => Allocate::KeepSize,
-                    3 => Allocate::PunchHole,
-                    0x10 => Allocate::ZeroRange { keep_size: false },
-                    0x11 => Allocate::ZeroRange { keep_size: true },
-                    _ => return Err(Errno::OPNOTSUPP),
-                };
-                // The kernel does not report whether the caller may keep set-user-id and set-group-id.
-                let by = Some(caller).filter(|caller| caller.uid != 0);
-                volume.drop_privileges(node, by, now()).map_err(errno_of)?;
-                volume
-                    .fallocate(node, how, offset, len, now())
-                    .map_err(errno_of)?;
-                Ok(Vec::new())
-            }
-            op::IOCTL => project::answer(volume, node, f),
-            op::SETXATTR => {
-                let (size, flags) = (f.u32()?, f.u32()?);
-                let (more, _) = if self.negotiation.features() & init::SETXATTR_EXT != 0 {
-                    (f.u32()?, f.u32()?)
-                } else {
-                    (0, 0)
-                };
-                let name = f.name()?;
-                known_namespace(name)?;
-                let how = match flags {
-                    0 => SetXattr::Any,
-                    1 => SetXattr::Create,
-                    2 => SetXattr::Replace,
-                    _ => return Err(Errno::INVAL),
-                };
-                volume
-                    .set_xattr(node, name, f.bytes(size)?, how, now())
-                    .map_err(errno_of)?;
-                if more & ACL_KILL_SGID != 0 {
-                    let set = SetAttr {
-                        mode: Some(volume.attr(node).map_err(errno_of)?.mode & !0o2000),
-                        ..SetAttr::default()
-                    };
-                    volume.set_attr(node, &set, now()).map_err(errno_of)?;
-                }
-                Ok(Vec::new())
-            }
-            _ => {
-                let name = f.name()?;
-                match volume.remove_xattr(node, name, now()) {
-                    // A missing access list is the requested result.
-                    Err(Error::Posix(tuff_iplfs::Errno::NoAttribute))
-                        if [acl::ACCESS, acl::DEFAULT].contains(&name) => {}
-                    other => other.map_err(errno_of)?,
-                }
-                Ok(Vec::new())
-            }
-        }
+        let found = volume.lookup(dir, name).and_then(|ino| volume.attr(ino));
+        let entry = match found {
+            Ok(attr) => core.count_lookup(&attr)?,
+            // Node 0: the kernel caches that there is no such name.
+            Err(Error::Posix(tuff_iplfs::Errno::NotFound)) => EntryOut {
+                entry_valid: FOREVER,
+                ..Default::default()
+            },
+            Err(e) => return Err(e.into()),
+        };
+        Reply::structure(out, &entry)
     }
 
-    /// Answers operations that create, rename and remove names.
-    fn names(
+    /// Lists a directory from a position on.
+    fn list<'a>(
+        &self,
+        dir: Nid,
+        read: &ReadIn,
+        plus: bool,
+        out: &'a mut [u8],
+    ) -> Result<Reply<'a>> {
+        let mut core = self.lock()?;
+        let mut listing = Listing::new(out, read.size, plus);
+        let entries = core
+            .volume()?
+            .read_dir(dir, read.offset, listing.entries_max())?;
+        for entry in entries {
+            if !listing.fits(&entry.name) {
+                break;
+            }
+            let dirent = Entry {
+                name: &entry.name,
+                node: u64::from(entry.ino.0),
+                ino: u64::from(entry.ino.0),
+                kind: u32::from(entry.kind),
+                next: entry.cookie,
+            };
+            // An inode that cannot be read has no attributes here. A look-up reports the error.
+            let attributes = match plus && !dirent.is_dots() {
+                true => core.volume()?.attr(entry.ino).ok(),
+                false => None,
+            };
+            let attributes = attributes.map(|attr| core.count_lookup(&attr));
+            listing.add(&dirent, &attributes.transpose()?.unwrap_or_default());
+        }
+        listing.finish(Ok(()))
+    }
+
+    fn write<'a>(
         &self,
         node: Nid,
-        opcode: u32,
-        f: &mut Fields<'_>,
+        (write, data): (&WriteIn, &[u8]),
         caller: &Caller,
-    ) -> Result<Vec<u8>> {
+        out: &'a mut [u8],
+    ) -> Result<Reply<'a>> {
+        let mut core = self.lock()?;
+        let volume = core.volume()?;
+        // Privileges are cleared first, even if the write fails.
+        if write.write_flags & WRITE_CACHE == 0 {
+            let drops_ids = write.write_flags & WRITE_KILL_SUIDGID != 0;
+            volume.drop_privileges(node, drops_ids.then_some(caller), now())?;
+        }
+        let n = volume
+            .write(node, write.offset, data, now())
+            .inspect_err(|_| self.write_failed.store(true, Relaxed))?;
+        self.notice_pressure(volume);
+        let appended: u64 = volume.stats().appended_blocks.iter().sum();
+        if appended - core.begun_blocks >= BEGIN_BLOCKS {
+            core.begun_blocks = appended;
+            self.early_flush().is_due = true;
+            self.early_flush_wake.notify_one();
+        }
+        // Fits: not longer than the request.
+        Reply::structure(out, &[n as u32, 0])
+    }
+
+    fn set_attr<'a>(
+        &self,
+        node: Nid,
+        change: Change,
+        caller: &Caller,
+        out: &'a mut [u8],
+    ) -> Result<Reply<'a>> {
+        let mut core = self.lock()?;
+        let volume = core.volume()?;
+        if change.drops_capabilities {
+            volume.drop_privileges(node, change.drops_ids.then_some(caller), change.time)?;
+        }
+        let attr = volume.set_attr(node, &change.set, change.time)?;
+        Reply::structure(out, &attr_out(&attr))
+    }
+
+    fn fallocate<'a>(&self, node: Nid, range: &FallocateIn, caller: &Caller) -> Result<Reply<'a>> {
+        let how = allocation(FallocateFlags::from_bits_retain(range.mode))?;
+        let mut core = self.lock()?;
+        let volume = core.volume()?;
+        // The kernel does not report whether the caller may keep set-user-id and set-group-id.
+        let by = Some(caller).filter(|caller| caller.uid != 0);
+        volume.drop_privileges(node, by, now())?;
+        volume.fallocate(node, how, range.offset, range.length, now())?;
+        Ok(Reply::empty())
+    }
+
+    fn set_xattr<'a>(
+        &self,
+        node: Nid,
+        set: &SetxattrIn,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<Reply<'a>> {
+        known_namespace(name)?;
+        let how = match XattrFlags::from_bits_retain(set.flags) {
+            f if f.is_empty() => SetXattr::Any,
+            XattrFlags::CREATE => SetXattr::Create,
+            XattrFlags::REPLACE => SetXattr::Replace,
+            _ => return Err(Errno::INVAL),
+        };
+        let mut core = self.lock()?;
+        let volume = core.volume()?;
+        volume.set_xattr(node, name, value, how, now())?;
+        if set.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0 {
+            let set = SetAttr {
+                mode: Some(volume.attr(node)?.mode & !0o2000),
+                ..SetAttr::default()
+            };
+            volume.set_attr(node, &set, now())?;
+        }
+        Ok(Reply::empty())
+    }
+
+    fn remove_xattr<'a>(&self, node: Nid, name: &[u8]) -> Result<Reply<'a>> {
+        match self.lock()?.volume()?.remove_xattr(node, name, now()) {
+            // A missing access list is the requested result.
+            Err(Error::Posix(tuff_iplfs::Errno::NoAttribute))
+                if [acl::ACCESS, acl::DEFAULT].contains(&name) => {}
+            removed => removed?,
+        }
+        Ok(Reply::empty())
+    }
+
+    /// Removes or renames an entry.
+    fn change<'a>(
+        &self,
+        change: impl FnOnce(&mut Volume) -> tuff_iplfs::Result<()>,
+    ) -> Result<Reply<'a>> {
         let mut core = self.lock()?;
         let volume = core.volume()?;
         self.notice_pressure(volume);
-        let attr = match opcode {
-            op::MKNOD => {
-                let (bits, rdev, umask, _) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
-                let bits = masked(volume, node, bits, umask)?;
-                volume.create(node, f.name()?, bits, rdev, caller)
-            }
-            op::MKDIR => {
-                let (bits, umask) = (f.u32()?, f.u32()?);
-                let bits = masked(volume, node, bits, umask)?;
-                volume.create(node, f.name()?, bits & 0o7777 | mode::DIR, 0, caller)
-            }
-            op::SYMLINK => {
-                let (name, target) = (f.name()?, f.name()?);
-                volume.symlink(node, name, target, caller)
-            }
-            op::LINK => {
-                let old = nid(f.u64()?)?;
-                volume.link(old, node, f.name()?, caller)
-            }
-            op::CREATE | op::TMPFILE => {
-                let (_flags, bits, umask, _) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
-                let bits = masked(volume, node, bits, umask)?;
-                let attr = if opcode == op::CREATE {
-                    volume.create(node, f.name()?, bits & 0o7777 | mode::FILE, 0, caller)
-                } else {
-                    volume.tmpfile(node, bits, caller)
-                };
-                let attr = attr.map_err(errno_of)?;
-                let mut reply = core.tell(&attr)?.as_bytes().to_vec();
-                if opcode == op::TMPFILE {
-                    // The new inode is held once, and once more as an inode known to the kernel.
-                    core.volume()?.release(attr.ino);
-                }
-                // Handle, flags and padding: there are no file handles.
-                reply.extend_from_slice(&[0; 16]);
-                return Ok(reply);
-            }
-            op::UNLINK => {
-                volume.unlink(node, f.name()?, caller).map_err(errno_of)?;
-                return Ok(Vec::new());
-            }
-            op::RMDIR => {
-                volume.rmdir(node, f.name()?, caller).map_err(errno_of)?;
-                return Ok(Vec::new());
-            }
-            op::RENAME | op::RENAME2 => {
-                let to = nid(f.u64()?)?;
-                let flags = if opcode == op::RENAME2 {
-                    let (flags, _) = (f.u32()?, f.u32()?);
-                    flags
-                } else {
-                    0
-                };
-                let how = match flags {
-                    0 => Rename::Replace,
-                    1 => Rename::NoReplace,
-                    2 => Rename::Exchange,
-                    4 => Rename::Whiteout,
-                    _ => return Err(Errno::INVAL),
-                };
-                let (name, new) = (f.name()?, f.name()?);
-                volume
-                    .rename(node, name, to, new, how, caller)
-                    .map_err(errno_of)?;
-                return Ok(Vec::new());
-            }
-            _ => return Err(Errno::NOSYS),
-        };
-        let attr = attr.map_err(errno_of)?;
-        Ok(core.tell(&attr)?.as_bytes().to_vec())
+        change(volume)?;
+        Ok(Reply::empty())
     }
-}
 
-fn owned<'a>(body: Vec<u8>) -> Reply<'a, Work> {
-    Reply::Body(Parts::Owned(body))
+    /// Makes an inode or a name, and replies with the entry.
+    fn enter<'a, T: From<EntryOut> + IntoBytes + Immutable>(
+        &self,
+        out: &'a mut [u8],
+        make: impl FnOnce(&mut Volume) -> tuff_iplfs::Result<Attr>,
+    ) -> Result<Reply<'a>> {
+        let mut core = self.lock()?;
+        let volume = core.volume()?;
+        self.notice_pressure(volume);
+        let attr = make(volume)?;
+        Reply::structure(out, &T::from(core.count_lookup(&attr)?))
+    }
 }
 
 /// Returns the permissions of a new inode. A default access list of the directory replaces the umask.
-fn masked(volume: &mut Volume, dir: Nid, bits: u32, umask: u32) -> Result<u32> {
-    let listed = volume.has_default_acl(dir).map_err(errno_of)?;
+fn masked(volume: &mut Volume, dir: Nid, bits: u32, umask: u32) -> tuff_iplfs::Result<u32> {
+    let listed = volume.has_default_acl(dir)?;
     Ok(if listed { bits } else { bits & !umask })
 }
 
-/// Returns entries of a directory from `cookie` on, as many as `room` bytes hold.
-fn list(core: &mut ServerState, dir: Nid, cookie: u64, room: usize, plus: bool) -> Result<Vec<u8>> {
-    let head = if plus { size_of::<EntryOut>() } else { 0 };
-    let fixed = head + size_of::<protocol::Dirent>();
-    // Never more than fit: each name has a byte at least.
-    let entries = core
-        .volume()?
-        .read_dir(dir, cookie, room / (fixed + 8))
-        .map_err(errno_of)?;
-    let mut out = Vec::with_capacity(room);
-    for entry in entries {
-        let len = (fixed + entry.name.len()).next_multiple_of(8);
-        if out.len() + len > room {
-            break;
-        }
-        let end = out.len() + len;
-        if plus {
-            let dots = matches!(&entry.name[..], b"." | b"..");
-            let attr = if dots {
-                None
-            } else {
-                core.volume()?.attr(entry.ino).ok()
-            };
-            // An inode that cannot be read has no attributes here. A look-up reports the error.
-            let told = match attr {
-                Some(attr) => core.tell(&attr)?,
-                None => EntryOut::default(),
-            };
-            out.extend_from_slice(told.as_bytes());
-        }
-        let dirent = protocol::Dirent {
-            ino: u64::from(entry.ino.0),
-            off: entry.cookie,
-            name_len: entry.name.len() as u32, // fits: at most 255
-            kind: u32::from(entry.kind),
-        };
-        out.extend_from_slice(dirent.as_bytes());
-        out.extend_from_slice(&entry.name);
-        out.resize(end, 0);
+fn renaming(flags: u32) -> Result<Rename> {
+    match RenameFlags::from_bits_retain(flags) {
+        f if f.is_empty() => Ok(Rename::Replace),
+        RenameFlags::NOREPLACE => Ok(Rename::NoReplace),
+        RenameFlags::EXCHANGE => Ok(Rename::Exchange),
+        RenameFlags::WHITEOUT => Ok(Rename::Whiteout),
+        _ => Err(Errno::INVAL),
     }
-    Ok(out)
+}
+
+fn allocation(mode: FallocateFlags) -> Result<Allocate> {
+    let keep_size = mode.contains(FallocateFlags::KEEP_SIZE);
+    match mode - FallocateFlags::KEEP_SIZE {
+        f if f.is_empty() && keep_size => Ok(Allocate::KeepSize),
+        f if f.is_empty() => Ok(Allocate::Reserve),
+        FallocateFlags::PUNCH_HOLE if keep_size => Ok(Allocate::PunchHole),
+        FallocateFlags::ZERO_RANGE => Ok(Allocate::ZeroRange { keep_size }),
+        _ => Err(Errno::OPNOTSUPP),
+    }
 }

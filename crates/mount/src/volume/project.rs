@@ -4,19 +4,18 @@
 //! use `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS` before.
 //!
 //! ```text
-//!  request  handle 8 │ flags 4 │ command 4 │ argument 8 │ in size 4 │ out size 4 │ fsxattr or flags 4 (to set)
+//!  data     fsxattr or flags 4 (to set)
 //!  reply    result 4 │ flags 4 │ zero 8 │ fsxattr or flags 4 (to get)
 //!  fsxattr  flags 4 │ extent size 4 │ extents 4 │ project 4 │ copy-on-write extent size 4 │ zero 8
 //! ```
 //!
 //! The kernel checks permissions: only the owner, and no user of another user namespace.
 
-use super::fields::{errno_of, now};
+use super::fields::now;
 use rustix::io::Errno;
-use tuff_fuse::fields::Fields;
 use tuff_fuse::filesystem::Result;
 use tuff_iplfs::{Attr, Nid, SetAttr, Volume, mode};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Command `FS_IOC_FSGETXATTR` of ioctl.
 const GET: u32 = 0x801c_581f;
@@ -32,26 +31,30 @@ const INHERIT: u32 = 0x200;
 const INHERIT_FLAG: u32 = 0x2000_0000;
 
 /// Answers an ioctl request.
-pub(super) fn answer(volume: &mut Volume, node: Nid, f: &mut Fields<'_>) -> Result<Vec<u8>> {
-    let (_handle, _flags, command) = (f.u64()?, f.u32()?, f.u32()?);
-    let (_argument, _room_in, _room_out) = (f.u64()?, f.u32()?, f.u32()?);
-    let attr = volume.attr(node).map_err(errno_of)?;
+pub(super) fn answer(volume: &mut Volume, node: Nid, command: u32, data: &[u8]) -> Result<Vec<u8>> {
+    let attr = volume.attr(node)?;
     let mut reply = vec![0; 16];
     match command {
         GET => reply.extend_from_slice(fsxattr(&attr).as_bytes()),
         GET_FLAGS => reply.extend_from_slice(plain_flags(&attr).as_bytes()),
-        SET_FLAGS if f.u32()? == plain_flags(&attr) => {}
+        SET_FLAGS if prefix::<u32>(data)? == plain_flags(&attr) => {}
         SET_FLAGS => return Err(Errno::OPNOTSUPP),
         SET => {
             let set = SetAttr {
-                project: Some(project_to_set(&attr, f)?),
+                project: Some(project_to_set(&attr, data)?),
                 ..SetAttr::default()
             };
-            volume.set_attr(node, &set, now()).map_err(errno_of)?;
+            volume.set_attr(node, &set, now())?;
         }
         _ => return Err(Errno::NOTTY),
     }
     Ok(reply)
+}
+
+fn prefix<T: FromBytes>(data: &[u8]) -> Result<T> {
+    T::read_from_prefix(data)
+        .map(|(value, _)| value)
+        .map_err(|_| Errno::INVAL)
 }
 
 fn fsxattr(attr: &Attr) -> [u32; 7] {
@@ -71,9 +74,8 @@ fn is_dir(attr: &Attr) -> bool {
 }
 
 /// Returns the project to set. Other changes are rejected.
-fn project_to_set(attr: &Attr, f: &mut Fields<'_>) -> Result<u32> {
-    let (flags_set, extent_size, _extents) = (f.u32()?, f.u32()?, f.u32()?);
-    let (project, cow_extent_size) = (f.u32()?, f.u32()?);
+fn project_to_set(attr: &Attr, data: &[u8]) -> Result<u32> {
+    let [flags_set, extent_size, _extents, project, cow_extent_size]: [u32; 5] = prefix(data)?;
     if flags_set != flags(attr) || extent_size != 0 || cow_extent_size != 0 {
         return Err(Errno::OPNOTSUPP);
     }
@@ -87,13 +89,8 @@ mod tests {
     use tuff_iplfs::backend::MemDevice;
     use tuff_iplfs::{FormatOptions, MountOptions};
 
-    fn ask(volume: &mut Volume, command: u32, rest: &[u32]) -> Result<Vec<u8>> {
-        let head = [0, 0, 0, command, 0, 0, 0, 0];
-        volume_answer(volume, head.as_bytes(), rest.as_bytes())
-    }
-
-    fn volume_answer(volume: &mut Volume, head: &[u8], rest: &[u8]) -> Result<Vec<u8>> {
-        answer(volume, Nid::ROOT, &mut Fields(head, rest))
+    fn ask(volume: &mut Volume, command: u32, data: &[u32]) -> Result<Vec<u8>> {
+        answer(volume, Nid::ROOT, command, data.as_bytes())
     }
 
     #[test]

@@ -1,17 +1,17 @@
 //! Shared state of a mounted volume.
 
 use super::discard_policy::DiscardPolicy;
-use super::fields::{entry_of, errno_of, nid};
+use super::fields::{entry_of, nid};
 use super::group_flush::GroupFlush;
-use super::seek::{self, PendingSeek};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tuff_fuse::filesystem::Result;
+use tuff_fuse::filesystem::{Result, Seek};
 use tuff_fuse::log::Log;
 use tuff_fuse::negotiation::Negotiation;
 use tuff_fuse::protocol::EntryOut;
@@ -20,6 +20,9 @@ use tuff_iplfs::{BlockDevice, Error, Nid, Volume};
 
 /// Default interval of checkpoints. `sync` relies on it, because the kernel does not send it to servers.
 pub const SYNC_EVERY: Duration = Duration::from_secs(5);
+
+/// First minor version whose kernel waits for all pages under write-back.
+const SEEK_MINOR_MIN: u32 = 44;
 
 /// Volume and the inodes that the kernel knows.
 pub(super) struct ServerState {
@@ -55,14 +58,30 @@ pub struct VolumeServer {
     pub(super) discards: DiscardPolicy,
     /// Number of accesses to the volume.
     pub(super) requests: AtomicU64,
-    /// State of the thread that starts early flushes.
-    pub(super) behind: Mutex<WriteBehindState>,
-    pub(super) much: Condvar,
+    /// State of the thread that flushes early.
+    early_flush: Mutex<EarlyFlushState>,
+    pub(super) early_flush_wake: Condvar,
+}
+
+/// LSEEK request on a file.
+#[derive(Clone, Copy)]
+pub(super) struct SeekRequest {
+    pub(super) node: Nid,
+    pub(super) offset: u64,
+    pub(super) what: Seek,
+}
+
+/// Search that waits for write-back by the kernel.
+pub(super) struct PendingSeek {
+    pub(super) seek: SeekRequest,
+    /// Range of the file that may contain data only in the kernel. Unit: bytes.
+    pub(super) unsure: Range<u64>,
+    pub(super) pending: PendingReply,
 }
 
 #[derive(Default)]
-pub(super) struct WriteBehindState {
-    pub(super) much: bool,
+pub(super) struct EarlyFlushState {
+    pub(super) is_due: bool,
     pub(super) ended: bool,
 }
 
@@ -70,7 +89,7 @@ pub(super) struct WriteBehindState {
 #[derive(Default)]
 pub(super) struct KeeperState {
     /// The volume is so full of changes that an operation may soon need a checkpoint.
-    pub(super) much: bool,
+    pub(super) wants_checkpoint: bool,
     /// Checkpoints may have allowed discards.
     pub(super) may_discard: bool,
     /// The filesystem is unmounted.
@@ -83,12 +102,12 @@ impl ServerState {
     }
 
     /// Counts a reply that gives the kernel this inode.
-    pub(super) fn tell(&mut self, attr: &tuff_iplfs::Attr) -> Result<EntryOut> {
+    pub(super) fn count_lookup(&mut self, attr: &tuff_iplfs::Attr) -> Result<EntryOut> {
         if attr.ino != Nid::ROOT {
             let known = self.known.entry(attr.ino).or_default();
             *known += 1;
             if *known == 1 {
-                self.volume()?.hold(attr.ino).map_err(errno_of)?;
+                self.volume()?.hold(attr.ino)?;
             }
         }
         Ok(entry_of(attr))
@@ -131,8 +150,8 @@ impl VolumeServer {
             every: SYNC_EVERY,
             discards: DiscardPolicy::default(),
             requests: AtomicU64::new(0),
-            behind: Mutex::default(),
-            much: Condvar::new(),
+            early_flush: Mutex::default(),
+            early_flush_wake: Condvar::new(),
         }
     }
 
@@ -173,7 +192,7 @@ impl VolumeServer {
 
     /// Returns true if holes are reported. Otherwise LSEEK is unsupported, and the kernel treats every file as data.
     pub(super) fn reports_holes(&self) -> bool {
-        self.negotiation.minor() >= seek::MINOR_MIN && !self.write_failed.load(Relaxed)
+        self.negotiation.minor() >= SEEK_MINOR_MIN && !self.write_failed.load(Relaxed)
     }
 
     pub(super) fn lock(&self) -> Result<MutexGuard<'_, ServerState>> {
@@ -192,25 +211,22 @@ impl VolumeServer {
         }
     }
 
-    pub(super) fn behind(&self) -> MutexGuard<'_, WriteBehindState> {
-        self.behind.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn early_flush(&self) -> MutexGuard<'_, EarlyFlushState> {
+        let state = self.early_flush.lock();
+        state.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Flushes early while data arrives, so that the next checkpoint has little to wait for.
-    pub(super) fn begin_writing(&self) {
+    pub(super) fn flush_early(&self) {
         loop {
-            let mut behind = self.behind();
-            while !behind.much && !behind.ended {
-                behind = self
-                    .much
-                    .wait(behind)
-                    .unwrap_or_else(PoisonError::into_inner);
-            }
-            if behind.ended {
+            let idle = |state: &mut EarlyFlushState| !state.is_due && !state.ended;
+            let waited = self.early_flush_wake.wait_while(self.early_flush(), idle);
+            let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+            if state.ended {
                 return;
             }
-            behind.much = false;
-            drop(behind);
+            state.is_due = false;
+            drop(state);
             if let Err(e) = self.device.flush() {
                 self.flush_failed(&e);
                 return;

@@ -6,16 +6,18 @@
 //!     └► thread that may block ─► flush or checkpoint ─► reply
 //! ```
 
-use super::fields::{errno_of, nid};
-use super::server::VolumeServer;
+use super::fields::nid;
+use super::server::{SeekRequest, VolumeServer};
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
-use tuff_fuse::filesystem::{Parts, Result};
+use tuff_fuse::filesystem::Result;
 use tuff_fuse::log::Log;
 use tuff_fuse::negotiation::Negotiation;
 use tuff_fuse::protocol::{InHeader, op};
-use tuff_fuse::service::{Background, Reply, Request, Service};
+use tuff_fuse::reply::Reply;
+use tuff_fuse::request::{Operation, Request};
+use tuff_fuse::service::{Background, Service};
 use tuff_fuse::transport::replies::{PendingReply, ReplySender};
 use tuff_iplfs::Fsync;
 
@@ -51,9 +53,9 @@ impl Service for VolumeServer {
         out: &'a mut [u8],
     ) -> Reply<'a, Work> {
         let (header, pending) = (request.header, request.pending());
-        let reply = match header.opcode {
-            op::FSYNC | op::FSYNCDIR => match self.begin_fsync(&header) {
-                Ok(Fsync::Durable) => Ok(Reply::Body(Parts::default())),
+        let reply = match request.operation {
+            Ok(Operation::Fsync) => match self.begin_fsync(&header) {
+                Ok(Fsync::Durable) => Ok(Reply::empty()),
                 Ok(Fsync::Flush) => Ok(Reply::Later(
                     self.flushes.enter(pending).then_some(Work::Flush),
                 )),
@@ -61,9 +63,14 @@ impl Service for VolumeServer {
                 Err(e) => Err(e),
             },
             // The kernel sends SYNCFS only to virtiofs and fuseblk.
-            op::SYNCFS | op::DESTROY => Ok(Reply::Later(Some(Work::Sync(header, pending)))),
-            op::LSEEK => self.begin_seek(request, out),
-            _ => self.guarded(header.opcode, || self.answer(&header, request.fields, out)),
+            Ok(Operation::Syncfs | Operation::Destroy) => {
+                Ok(Reply::Later(Some(Work::Sync(header, pending))))
+            }
+            Ok(Operation::Lseek(offset, what)) => nid(header.node).and_then(|node| {
+                let seek = SeekRequest { node, offset, what };
+                self.begin_seek(seek, pending, out)
+            }),
+            _ => self.guarded(header.opcode, || self.answer(request, out)),
         };
         reply.unwrap_or_else(Reply::Error)
     }
@@ -86,7 +93,7 @@ impl Service for VolumeServer {
         vec![
             ("keeper", Box::new(move |_| keeper.keep())),
             ("discards", Box::new(move |_| discarder.dispatch_discards())),
-            ("writer", Box::new(move |_| writer.begin_writing())),
+            ("writer", Box::new(move |_| writer.flush_early())),
             (
                 "seeker",
                 Box::new(move |replies| seeker.finish_seeks(replies, &pending)),
@@ -97,8 +104,8 @@ impl Service for VolumeServer {
     fn end(&self) {
         self.keep_state().ended = true;
         self.wake.notify_all();
-        self.behind().ended = true;
-        self.much.notify_all();
+        self.early_flush().ended = true;
+        self.early_flush_wake.notify_all();
         *self.seeks() = None;
     }
 }
@@ -124,7 +131,7 @@ impl VolumeServer {
             if volume.is_read_only() {
                 return Ok(Fsync::Durable);
             }
-            volume.begin_fsync(node).map_err(errno_of)
+            Ok(volume.begin_fsync(node)?)
         })
     }
 

@@ -2,8 +2,7 @@
 
 use super::shared::SharedSlots;
 use super::start::StartBarrier;
-use crate::negotiation::RING_MAX_PAGES;
-use crate::protocol::{OutHeader, RingHeader};
+use crate::protocol::{OutHeader, RING_MAX_PAGES, RingHeader};
 use crate::transport::ring::{RequestSlot, Ring};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};

@@ -2,12 +2,13 @@
 
 use super::rings::{PASSED, READY, RETURNED, Rings, SEND, SHARED, STOP, put};
 use crate::fields::Fields;
-use crate::filesystem::Parts;
 use crate::protocol::{InHeader, ReadIn, RingHeader, op};
+use crate::reply::Reply;
+use crate::request::Request;
 use crate::schedule::affinity::stay_on;
 use crate::schedule::busy_poll::{BusyPoll, Migration};
 use crate::schedule::cpu_latency::CpuLatency;
-use crate::service::{Reply, Request, Service};
+use crate::service::Service;
 use crate::transport::connection::Connection;
 use crate::transport::device::FORGET_INTERVAL;
 use crate::transport::replies::header_of;
@@ -246,11 +247,11 @@ impl<S: Service> RingWorker<'_, S> {
             return;
         };
         let home = self.rings.home(slot);
-        let there = self.rings.threads[home].ring.load(Ordering::Acquire);
-        if home == self.number || long || there < 0 {
+        let ring_home = self.rings.threads[home].ring.load(Ordering::Acquire);
+        if home == self.number || long || ring_home < 0 {
             self.send(ring, i);
         } else {
-            ring.message(there, SEND | i as u64, PASSED | i as u64);
+            ring.message(ring_home, SEND | i as u64, PASSED | i as u64);
         }
         self.service.replied(&mut self.worker, || {
             let _ = ring.submit();
@@ -271,43 +272,37 @@ impl<S: Service> RingWorker<'_, S> {
         let Buffers { header, payload } = &mut *buffers;
         let in_header = in_header(header);
         let long = is_long(header, S::WRITABLE);
-        let behind = (header.payload_len as usize).min(payload.len());
-        let fields = (in_header.len as usize).saturating_sub(size_of::<InHeader>() + behind);
+        let data_len = (header.payload_len as usize).min(payload.len());
+        let fields = (in_header.len as usize).saturating_sub(size_of::<InHeader>() + data_len);
         let fields_max = header.op.as_bytes();
         let fields = &fields_max[..fields.min(fields_max.len())];
         // The reply must not overwrite data of the request.
-        let (data, out) = match behind {
+        let (data, out) = match data_len {
             0 => (&[][..], &mut payload[..]),
-            _ => (&payload[..behind], &mut self.reply[..]),
+            _ => (&payload[..data_len], &mut self.reply[..]),
         };
-        let request = Request {
-            header: in_header,
-            fields: Fields(fields, data),
-            slot: Some(i),
-        };
+        let features = self.service.negotiation().features();
+        let request = Request::decode(in_header, Fields(fields, data), features, Some(i));
         let mut reply = self.service.handle(&mut self.worker, &request, &mut *out);
         if let Reply::Error(Errno::NOSPC | Errno::DQUOT) = reply {
             wait_for_forgets(self.rings, self.fuse);
             reply = self.service.handle(&mut self.worker, &request, out);
         }
-        let (len, owned) = match reply {
-            Reply::Nothing => (Ok(0), None), // every request in a ring expects a reply
-            Reply::Body(Parts::Owned(bytes)) => (Ok(bytes.len()), Some(bytes)),
-            Reply::Body(parts) => (Ok(parts.len()), None),
-            Reply::Error(e) => (Err(e), None),
+        let len = match reply {
+            Reply::Nothing => Ok(0), // every request in a ring expects a reply
+            Reply::Body(parts) => Ok(parts.len()),
+            Reply::Error(e) => Err(e),
             Reply::Later(None) => return None,
             Reply::Later(Some(work)) => match self.work.as_ref().map(|queue| queue.send(work)) {
                 Some(Ok(())) => return None,
                 // The second thread panicked.
-                _ => (Err(Errno::IO), None),
+                _ => Err(Errno::IO),
             },
         };
         let len = len.and_then(|len| {
             let room = payload.get_mut(..len).ok_or(Errno::IO)?;
-            match owned {
-                Some(bytes) => room.copy_from_slice(&bytes),
-                None if behind > 0 => room.copy_from_slice(&self.reply[..len]),
-                None => {}
+            if data_len > 0 {
+                room.copy_from_slice(&self.reply[..len]);
             }
             Ok(len)
         });
