@@ -173,13 +173,23 @@ fn run(verb: &Verb) -> Result<bool> {
         Verb::Paper(Paper::Cleaning(c)) => {
             measure(&c.options, "cleaning", "cleaning", |e| cleaning::run(c, e))
         }
-        Verb::Campaign(Stress::Cache(options)) => cmd::stress::cache(options),
+        Verb::Campaign(Stress::Cache(options)) => {
+            cmd::stress::run(|tally, tell| stress::cache::run(options, tally, tell))
+        }
         Verb::Campaign(Stress::Crash(options)) => cmd::stress::crash(options),
         Verb::Campaign(Stress::Files(options)) => cmd::stress::files(options),
-        Verb::Campaign(Stress::Hostile(options)) => cmd::stress::hostile(options),
-        Verb::Campaign(Stress::Images(options)) => cmd::stress::images(options),
-        Verb::Campaign(Stress::Kills(options)) => cmd::stress::kills(options),
-        Verb::Campaign(Stress::Names(options)) => cmd::stress::names(options),
+        Verb::Campaign(Stress::Hostile(options)) => {
+            cmd::stress::run(|tally, tell| stress::hostile::run(options, tally, tell))
+        }
+        Verb::Campaign(Stress::Images(options)) => {
+            cmd::stress::run(|tally, tell| stress::images::run(options, tally, tell))
+        }
+        Verb::Campaign(Stress::Kills(options)) => {
+            cmd::stress::run(|tally, tell| stress::kills::run(options, tally, tell))
+        }
+        Verb::Campaign(Stress::Names(options)) => {
+            cmd::stress::run(|tally, tell| stress::names::run(options, tally, tell))
+        }
         Verb::Report(args) => cmd::report::run(args),
         Verb::Page(args) => cmd::page::run(args),
         Verb::Corpus(options) => corpus::run(options).map(|()| true),

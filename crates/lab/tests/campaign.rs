@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tuff_lab::campaigns::stress::images::{self, Judge, Options, Tally};
+use tuff_lab::campaigns::stress::rounds::{self, Tally as _};
 use tuff_lab::campaigns::stress::{Finding, cache, files, kills, names};
 use tuff_lab::options;
 use tuff_testkit::program;
@@ -101,10 +102,15 @@ fn copies_of_open_files_on_a_volume_are_exact() {
     run(&["volume", "check", "v"]);
 }
 
-fn programs(tuff: &Path) -> options::Options {
-    options::Options {
-        tool: vec![("tuff".to_owned(), tuff.to_owned())],
-        ..options::Options::default()
+fn common(tuff: &Path, out: &Path) -> rounds::Options {
+    rounds::Options {
+        out: out.to_owned(),
+        seed: 1,
+        minutes: None,
+        options: options::Options {
+            tool: vec![("tuff".to_owned(), tuff.to_owned())],
+            ..options::Options::default()
+        },
     }
 }
 
@@ -125,12 +131,9 @@ fn liar(folder: &Path, tuff: &Path, then: &str) -> PathBuf {
 
 fn kill(tuff: &Path, kills: u64, only: &[&str], out: &Path) -> kills::Tally {
     let options = kills::Options {
-        out: out.to_owned(),
-        seed: 1,
         kills,
-        minutes: None,
         only: only.iter().map(|verb| (*verb).to_owned()).collect(),
-        options: programs(tuff),
+        common: common(tuff, out),
     };
     let mut tally = kills::Tally::default();
     kills::run(&options, &mut tally, &mut |_| ()).unwrap();
@@ -143,7 +146,7 @@ fn killed_verbs_leave_old_or_new_outputs_and_the_next_run_leaves_nothing_else() 
     let folder = tempfile::tempdir().unwrap();
     let tally = kill(&tuff, 72, &[], folder.path());
     assert_eq!(listed(&tally.findings), "");
-    assert_eq!(tally.kills(), 72);
+    assert_eq!(tally.count(), 72);
     assert_eq!(tally.verbs.len(), kills::verbs().count());
 }
 
@@ -159,11 +162,8 @@ fn a_file_that_a_killed_verb_leaves_is_found() {
 
 fn attack(tuff: &Path, rounds: u64, out: &Path) -> cache::Tally {
     let options = cache::Options {
-        out: out.to_owned(),
-        seed: 1,
         rounds,
-        minutes: None,
-        options: programs(tuff),
+        common: common(tuff, out),
     };
     let mut tally = cache::Tally::default();
     cache::run(&options, &mut tally, &mut |_| ()).unwrap();
@@ -194,11 +194,8 @@ fn attacked_caches_give_right_bytes_or_an_error_and_nothing_outside_changes() {
 
 fn print_names(tuff: &Path, images: u64, out: &Path) -> names::Tally {
     let options = names::Options {
-        out: out.to_owned(),
-        seed: 1,
         images,
-        minutes: None,
-        options: programs(tuff),
+        common: common(tuff, out),
     };
     let mut tally = names::Tally::default();
     names::run(&options, &mut tally, &mut |_| ()).unwrap();

@@ -25,7 +25,7 @@ fn hostile_servers_get_no_secret_and_give_no_wrong_byte() {
         },
     };
     let mut tally = Tally::default();
-    hostile::run(&options, &mut tally, &|_| ()).unwrap();
+    hostile::run(&options, &mut tally, &mut |_| ()).unwrap();
     assert_eq!(tally.findings.join("\n"), "");
     assert!(tally.faults >= 130, "{tally}");
     assert!(tally.searched > 0 && tally.codes[&0] > 0, "{tally}");

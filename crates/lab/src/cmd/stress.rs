@@ -1,9 +1,9 @@
 //! `tuff-lab campaign`: stress tests of images and volumes.
 
 use std::io::IsTerminal;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tuff_lab::Result;
-use tuff_lab::campaigns::stress::{cache, crash, files, hostile, images, kills, names};
+use tuff_lab::campaigns::stress::rounds::Tally;
+use tuff_lab::campaigns::stress::{crash, files};
 use tuff_lab::record::{Line, Record, RecordWriter};
 
 /// Runs the remaining units, and prints the tables of all records of the folder. Returns false if there are findings.
@@ -35,101 +35,25 @@ pub(crate) fn files(options: &files::Options) -> Result<bool> {
     })
 }
 
-/// Verifies images of random trees. Returns false if there are findings.
-pub(crate) fn images(options: &images::Options) -> Result<bool> {
-    let shown = std::io::stderr().is_terminal();
-    let (mut tally, mut told) = (images::Tally::default(), 0);
-    let ended = images::run(options, &mut tally, &mut |tally| {
-        let found = tally.findings.len();
-        if shown {
-            eprint!(
-                "\r{} cases, {} images, {found} findings ",
-                tally.cases, tally.images
-            );
+/// Runs a campaign and shows its progress: a line on a terminal, and each finding once. Returns false if there are findings.
+pub(crate) fn run<T: Tally>(
+    campaign: impl FnOnce(&mut T, &mut (dyn FnMut(&mut T) + Send)) -> Result<()>,
+) -> Result<bool> {
+    let is_terminal = std::io::stderr().is_terminal();
+    let mut tally = T::default();
+    let mut printed = 0;
+    let result = campaign(&mut tally, &mut |tally: &mut T| {
+        for finding in &tally.findings()[printed..] {
+            println!("{}", finding.to_string().trim_end());
         }
-        for finding in &tally.findings[told..] {
-            print!("{finding}");
+        printed = tally.findings().len();
+        if is_terminal {
+            eprint!("\r{} {}, {printed} findings ", tally.count(), tally.unit());
         }
-        told = found;
     });
-    print!("{tally}");
-    ended.map(|()| tally.findings.is_empty())
-}
-
-/// Kills verbs that write. Returns false if there are findings.
-pub(crate) fn kills(options: &kills::Options) -> Result<bool> {
-    let mut tally = kills::Tally::default();
-    let mut progress = Progress::default();
-    let ended = kills::run(options, &mut tally, &mut |tally| {
-        progress.show(tally.kills(), "kills", &tally.findings);
-    });
-    progress.end();
-    print!("{tally}");
-    ended.map(|()| tally.findings.is_empty())
-}
-
-/// Attacks the cache directory. Returns false if there are findings.
-pub(crate) fn cache(options: &cache::Options) -> Result<bool> {
-    let mut tally = cache::Tally::default();
-    let mut progress = Progress::default();
-    let ended = cache::run(options, &mut tally, &mut |tally| {
-        progress.show(tally.rounds(), "attacks", &tally.findings);
-    });
-    progress.end();
-    print!("{tally}");
-    ended.map(|()| tally.findings.is_empty())
-}
-
-/// Prints hostile names. Returns false if there are findings.
-pub(crate) fn names(options: &names::Options) -> Result<bool> {
-    let mut tally = names::Tally::default();
-    let mut progress = Progress::default();
-    let ended = names::run(options, &mut tally, &mut |tally| {
-        progress.show(tally.images, "images", &tally.findings);
-    });
-    progress.end();
-    print!("{tally}");
-    ended.map(|()| tally.findings.is_empty())
-}
-
-/// Progress of a campaign: a line on a terminal, and each finding once.
-#[derive(Default)]
-struct Progress {
-    told: usize,
-}
-
-impl Progress {
-    fn show(&mut self, count: u64, what: &str, findings: &[impl std::fmt::Display]) {
-        for finding in &findings[self.told..] {
-            print!("{finding}");
-        }
-        self.told = findings.len();
-        if std::io::stderr().is_terminal() {
-            eprint!("\r{count} {what}, {} findings ", self.told);
-        }
+    if is_terminal {
+        eprintln!();
     }
-
-    fn end(&self) {
-        if std::io::stderr().is_terminal() {
-            eprintln!();
-        }
-    }
-}
-
-/// Runs verbs on hostile servers. Returns false if there are findings.
-pub(crate) fn hostile(options: &hostile::Options) -> Result<bool> {
-    let shown = std::io::stderr().is_terminal();
-    let mut tally = hostile::Tally::default();
-    let told = AtomicUsize::new(0);
-    let ended = hostile::run(options, &mut tally, &|tally| {
-        let found = tally.findings.len();
-        if shown {
-            eprint!("\r{} runs, {found} findings ", tally.runs);
-        }
-        for finding in &tally.findings[told.swap(found, Ordering::SeqCst)..] {
-            println!("{finding}");
-        }
-    });
     print!("{tally}");
-    ended.map(|()| tally.findings.is_empty())
+    result.map(|()| tally.findings().is_empty())
 }

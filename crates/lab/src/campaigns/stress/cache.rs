@@ -9,9 +9,9 @@
 
 use super::finding::Finding;
 use super::program::{self, Ran};
+use super::rounds::{self, Tally as _};
 use crate::measure::helper;
 use crate::measure::workspace::{self, Work};
-use crate::options::minutes;
 use crate::{At, Error, Result};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tuff_testkit::Rng;
 use tuff_testkit::http::{Answer, Server};
 
@@ -32,21 +32,12 @@ use tuff_testkit::http::{Answer, Server};
 /// folder and exits with 1. Attacks by other users need root.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Folder for the files of findings
-    #[arg(long, value_name = "DIR")]
-    pub out: PathBuf,
-    /// Seed of the first attack; each following attack uses the next number
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub seed: u64,
     /// Number of attacks on cache directories
     #[arg(long, default_value_t = 1000, value_name = "N")]
     pub rounds: u64,
-    /// Time after which no attack is started
-    #[arg(long, value_name = "N", value_parser = minutes)]
-    pub minutes: Option<Duration>,
-    /// Paths of programs, and folders of images and records.
+    /// Folder, seed, time and programs.
     #[command(flatten)]
-    pub options: crate::options::Options,
+    pub common: rounds::Options,
 }
 
 /// Result of a campaign.
@@ -58,10 +49,19 @@ pub struct Tally {
     pub findings: Vec<Finding>,
 }
 
-impl Tally {
-    /// Returns the number of attacks.
-    pub fn rounds(&self) -> u64 {
+impl rounds::Tally for Tally {
+    type Finding = Finding;
+
+    fn count(&self) -> u64 {
         self.attacks.values().map(|(rounds, _)| rounds).sum()
+    }
+
+    fn unit(&self) -> &'static str {
+        "attacks"
+    }
+
+    fn findings(&mut self) -> &mut Vec<Finding> {
+        &mut self.findings
     }
 }
 
@@ -109,48 +109,26 @@ const OTHER: u32 = 65534;
 const VICTIM: &[u8] = b"not yours\n";
 
 /// Runs the campaign. `tell` is called after each attack. `tally` is valid even after an error.
-pub fn run(options: &Options, tally: &mut Tally, tell: &mut dyn FnMut(&Tally)) -> Result<()> {
-    let tuff = options.options.need("tuff")?;
-    let work = Work::create(options.options.work())?;
+pub fn run(options: &Options, tally: &mut Tally, tell: &mut dyn FnMut(&mut Tally)) -> Result<()> {
+    let common = &options.common;
+    let tuff = common.options.need("tuff")?;
+    let work = Work::create(common.options.work())?;
     let fixture = Fixture::create(&work, tuff)?;
-    let begin = Instant::now();
     let is_root = rustix::process::geteuid().is_root();
-    for seed in options.seed..options.seed.saturating_add(options.rounds) {
-        crate::measure::stop::check()?;
-        if options
-            .minutes
-            .is_some_and(|limit| begin.elapsed() >= limit)
-        {
-            break;
-        }
+    let place = ("cache", options.rounds, &work);
+    common.run(place, tally, tell, |seed, folder, tally| {
         let mut rng = Rng::new(seed);
         let (attack, name) = ATTACKS[rng.below(ATTACKS.len())];
         let is_foreign = matches!(attack, Attack::ForeignDirectory | Attack::ForeignFile);
         if is_foreign && !is_root {
-            continue;
+            return Ok(Vec::new());
         }
-        let folder = work.path("round");
-        let (is_success, wrong) = fixture.round(&folder, attack, &mut rng)?;
+        let (is_success, wrong) = fixture.round(folder, attack, &mut rng)?;
         let row = tally.attacks.entry(name).or_default();
         row.0 += 1;
         row.1 += u64::from(is_success);
-        if let Some(wrong) = wrong {
-            let kept = options.out.join(format!("cache-{seed}"));
-            fs::create_dir_all(&options.out).at("create", &options.out)?;
-            workspace::remove(&kept)?;
-            helper::output(
-                "cp",
-                [OsStr::new("-a"), folder.as_os_str(), kept.as_os_str()],
-            )?;
-            tally.findings.push(Finding {
-                seed,
-                subject: name,
-                what: wrong,
-            });
-        }
-        tell(tally);
-    }
-    Ok(())
+        Ok(wrong.map(|wrong| (name, wrong)).into_iter().collect())
+    })
 }
 
 /// Image on a server, and its expected content.
@@ -437,7 +415,7 @@ impl fmt::Display for Tally {
         for (name, (rounds, fine)) in &self.attacks {
             writeln!(f, "| {name} | {rounds} | {fine} | {} |", rounds - fine)?;
         }
-        let rounds = self.rounds();
+        let rounds = self.count();
         writeln!(f, "\n{rounds} attacks, {} findings", self.findings.len())
     }
 }

@@ -10,5 +10,6 @@ pub mod images;
 pub mod kills;
 pub mod names;
 mod program;
+pub mod rounds;
 
 pub use finding::Finding;

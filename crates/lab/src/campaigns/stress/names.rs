@@ -8,18 +8,17 @@
 
 use super::finding::Finding;
 use super::program::{self, Ran};
+use super::rounds;
 use crate::measure::helper;
 use crate::measure::workspace::{self, Work};
-use crate::options::minutes;
 use crate::{At, Error, Result};
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 use tuff_testkit::Rng;
 
 /// Print hostile names through every verb
@@ -29,21 +28,12 @@ use tuff_testkit::Rng;
 /// completion runs nothing. On a finding, keeps the folder and exits with 1.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Folder for the files of findings
-    #[arg(long, value_name = "DIR")]
-    pub out: PathBuf,
-    /// Seed of the first image; each following image uses the next number
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub seed: u64,
     /// Number of images with random names
     #[arg(long, default_value_t = 200, value_name = "N")]
     pub images: u64,
-    /// Time after which no image is made
-    #[arg(long, value_name = "N", value_parser = minutes)]
-    pub minutes: Option<Duration>,
-    /// Paths of programs, and folders of images and records.
+    /// Folder, seed, time and programs.
     #[command(flatten)]
-    pub options: crate::options::Options,
+    pub common: rounds::Options,
 }
 
 /// Result of a campaign.
@@ -55,6 +45,22 @@ pub struct Tally {
     pub outputs: u64,
     /// Violations of a rule.
     pub findings: Vec<Finding>,
+}
+
+impl rounds::Tally for Tally {
+    type Finding = Finding;
+
+    fn count(&self) -> u64 {
+        self.images
+    }
+
+    fn unit(&self) -> &'static str {
+        "images"
+    }
+
+    fn findings(&mut self) -> &mut Vec<Finding> {
+        &mut self.findings
+    }
 }
 
 /// Form of an output.
@@ -138,46 +144,17 @@ const PARTS: [&[u8]; 36] = [
 ];
 
 /// Runs the campaign. `tell` is called after each image. `tally` is valid even after an error.
-pub fn run(options: &Options, tally: &mut Tally, tell: &mut dyn FnMut(&Tally)) -> Result<()> {
-    let tuff = options.options.need("tuff")?;
-    let work = Work::create(options.options.work())?;
-    let begin = Instant::now();
-    for seed in options.seed..options.seed.saturating_add(options.images) {
-        crate::measure::stop::check()?;
-        if options
-            .minutes
-            .is_some_and(|limit| begin.elapsed() >= limit)
-        {
-            break;
-        }
-        let folder = work.path("round");
-        workspace::remove(&folder)?;
-        fs::create_dir_all(folder.join("tmp")).at("create", &folder)?;
-        let round = Round {
-            tuff: &tuff,
-            folder: &folder,
-        };
-        let found = round.run(&mut Rng::new(seed), tally)?;
+pub fn run(options: &Options, tally: &mut Tally, tell: &mut dyn FnMut(&mut Tally)) -> Result<()> {
+    let common = &options.common;
+    let tuff = &common.options.need("tuff")?;
+    let work = Work::create(common.options.work())?;
+    let place = ("names", options.images, &work);
+    common.run(place, tally, tell, |seed, folder, tally| {
+        workspace::remove(folder)?;
+        fs::create_dir_all(folder.join("tmp")).at("create", folder)?;
         tally.images += 1;
-        if !found.is_empty() {
-            let kept = options.out.join(format!("names-{seed}"));
-            fs::create_dir_all(&options.out).at("create", &options.out)?;
-            workspace::remove(&kept)?;
-            helper::output(
-                "cp",
-                [OsStr::new("-a"), folder.as_os_str(), kept.as_os_str()],
-            )?;
-        }
-        for (subject, what) in found {
-            tally.findings.push(Finding {
-                seed,
-                subject,
-                what,
-            });
-        }
-        tell(tally);
-    }
-    Ok(())
+        Round { tuff, folder }.run(&mut Rng::new(seed), tally)
+    })
 }
 
 /// Draws a name of at most 255 bytes.

@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `faults` | table of faults |
+//! | `faults` | faults, from the table `faults.toml` |
 //! | `reply` | answers, and their damage |
 //! | `world` | servers, and the secrets of their clients |
 //! | `case` | one verb and what must hold |
@@ -15,6 +15,7 @@ mod faults;
 mod reply;
 mod world;
 
+use super::rounds;
 use crate::measure::workspace;
 use crate::{At, Error, Result};
 use case::{Case, Program};
@@ -78,6 +79,22 @@ pub struct Tally {
     pub findings: Vec<String>,
 }
 
+impl rounds::Tally for Tally {
+    type Finding = String;
+
+    fn count(&self) -> u64 {
+        self.runs
+    }
+
+    fn unit(&self) -> &'static str {
+        "runs"
+    }
+
+    fn findings(&mut self) -> &mut Vec<String> {
+        &mut self.findings
+    }
+}
+
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
@@ -109,16 +126,21 @@ enum Job {
 }
 
 /// Runs the campaign. `tell` is called after each run. `tally` is valid even after an error.
-pub fn run(options: &Options, tally: &mut Tally, tell: &(dyn Fn(&Tally) + Sync)) -> Result<()> {
+pub fn run(
+    options: &Options,
+    tally: &mut Tally,
+    tell: &mut (dyn FnMut(&mut Tally) + Send),
+) -> Result<()> {
     let tuff = options.options.need("tuff")?;
     let out = &options.out;
     fs::create_dir_all(out).at("create", out)?;
     let out = out.canonicalize().at("find", out)?;
     let (image, program) = prepare(&tuff, &out)?;
     let image = Arc::new(image);
-    let shared = Mutex::new(std::mem::take(tally));
+    let shared = Mutex::new((std::mem::take(tally), tell));
     let add = |done: Result<case::Done>| -> Result<()> {
-        let mut tally = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let (tally, tell) = &mut *shared;
         let done = done?;
         tally.runs += 1;
         *tally.codes.entry(done.code).or_default() += 1;
@@ -133,7 +155,7 @@ pub fn run(options: &Options, tally: &mut Tally, tell: &(dyn Fn(&Tally) + Sync))
             tally.findings.push(what);
         }
         tally.findings.extend(done.finding);
-        tell(&tally);
+        tell(tally);
         Ok(())
     };
     // The honest rows of the table come first: they show what the verbs need.
@@ -152,7 +174,8 @@ pub fn run(options: &Options, tally: &mut Tally, tell: &(dyn Fn(&Tally) + Sync))
         if result.is_ok() {
             result = work(options.workers, jobs, &image, &program, &out, &add);
         }
-        let mut tally = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let tally = &mut shared.0;
         if number == 0 {
             tally.honest_memory = tally.memory;
         }
@@ -161,7 +184,10 @@ pub fn run(options: &Options, tally: &mut Tally, tell: &(dyn Fn(&Tally) + Sync))
             tally.faults = FAULTS.iter().filter(met).count() as u64;
         }
     }
-    *tally = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+    *tally = shared
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
+        .0;
     result
 }
 
@@ -197,7 +223,7 @@ fn work(
                 Job::Random(seed) => {
                     let mut rng = Rng::new(seed);
                     let plan = Plan::random(&mut rng);
-                    let names: Vec<_> = plan.faults.iter().map(|fault| fault.name).collect();
+                    let names: Vec<_> = plan.faults.iter().map(|fault| &*fault.name).collect();
                     let verb = rng.below(case::VERBS);
                     (
                         format!("seed {seed} ({})", names.join(", ")),

@@ -51,7 +51,7 @@ impl Reply {
     }
 
     /// States another size of the whole object.
-    pub(super) fn change_size(&mut self, size: u64) {
+    pub(super) fn change_size(&mut self, size: &str) {
         self.change_range(|stated| match stated.split_once('/') {
             Some((range, _)) => format!("{range}/{size}"),
             None => stated,

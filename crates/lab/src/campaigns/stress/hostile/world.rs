@@ -1,6 +1,6 @@
 //! Servers of a campaign, the image that they serve, and the secrets of their clients.
 
-use super::faults::{FAULTS, Fault, Kind, Place, Source};
+use super::faults::{FAULTS, Fault, Kind, Place, Source, expand};
 use super::reply::Reply;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -83,8 +83,8 @@ impl Plan {
         self.faults[0].source
     }
 
-    fn kinds(&self) -> impl Iterator<Item = Kind> {
-        self.faults.iter().map(|fault| fault.kind)
+    fn kinds(&self) -> impl Iterator<Item = &'static Kind> {
+        self.faults.iter().map(|fault| &fault.kind)
     }
 
     /// True if a registry names the other port of its host for its token service.
@@ -203,7 +203,7 @@ impl Part {
             ("{QUERY}", QUERY),
             ("{PATH}", request.path.as_str()),
         ];
-        let text = template.to_owned();
+        let text = expand(template);
         names
             .iter()
             .fold(text, |text, (name, value)| text.replace(*name, value))
@@ -243,7 +243,7 @@ impl Part {
 
     fn redirect(&self, place: Place, request: &Request) -> Option<Reply> {
         let found = self.plan.kinds().find_map(|kind| match kind {
-            Kind::Redirect(at, status, to) if at == place => Some((status, to)),
+            Kind::Redirect(at, status, to) if *at == place => Some((*status, to.as_str())),
             _ => None,
         });
         let (status, to) = found.filter(|_| self.role == Role::First)?;
@@ -256,7 +256,7 @@ impl Part {
 
     fn refusal(&self, request: &Request) -> Option<Reply> {
         let found = self.plan.kinds().find_map(|kind| match kind {
-            Kind::Refusal(status, body) => Some((status, body)),
+            Kind::Refusal(status, body) => Some((*status, body.as_str())),
             _ => None,
         });
         let (status, body) = found.filter(|_| self.role == Role::First)?;
@@ -300,8 +300,8 @@ impl Part {
 
     fn change_object(&self, reply: &mut Reply) {
         for kind in self.plan.kinds() {
-            if let Kind::Object(change) = kind {
-                change(reply);
+            if let Kind::Object(changes) = kind {
+                changes.iter().for_each(|change| change.apply(reply));
             }
         }
     }
@@ -314,9 +314,11 @@ impl Part {
         for kind in self.plan.kinds() {
             match kind {
                 Kind::Token(status, body) => {
-                    reply = Reply::new(status, self.filled(body, request));
+                    reply = Reply::new(*status, self.filled(body, request));
                 }
-                Kind::TokenOf(change) => change(&mut reply),
+                Kind::TokenChange(changes) => {
+                    changes.iter().for_each(|change| change.apply(&mut reply));
+                }
                 _ => {}
             }
         }
@@ -327,8 +329,8 @@ impl Part {
     fn challenge(&self) -> Option<&'static str> {
         let honest = r#"Bearer realm="http://{A}/token",service="s""#;
         self.plan.kinds().find_map(|kind| match kind {
-            Kind::Challenge(text) => Some(text),
-            Kind::Token(..) | Kind::TokenOf(_) | Kind::Redirect(..) | Kind::Upload(..) => {
+            Kind::Challenge(text) => Some(text.as_str()),
+            Kind::Token(..) | Kind::TokenChange(_) | Kind::Redirect(..) | Kind::Upload(..) => {
                 Some(honest)
             }
             _ => None,
@@ -361,8 +363,8 @@ impl Part {
             }
             let mut reply = Reply::new(200, self.manifest(request));
             for kind in self.plan.kinds() {
-                if let Kind::Document(change) = kind {
-                    change(&mut reply);
+                if let Kind::Document(changes) = kind {
+                    changes.iter().for_each(|change| change.apply(&mut reply));
                 }
             }
             return reply;
@@ -382,11 +384,15 @@ impl Part {
 
     fn manifest(&self, request: &Request) -> Vec<u8> {
         let found = self.plan.kinds().find_map(|kind| match kind {
-            Kind::Manifest(text) => Some(self.filled(text, request).into_bytes()),
-            Kind::ManifestOf(make) => Some(make()),
+            Kind::Manifest(text) => Some(text.as_str()),
             _ => None,
         });
-        found.unwrap_or_else(|| self.filled(r#"{"layers":[{LAYER}]}"#, request).into_bytes())
+        let text = self.filled(found.unwrap_or(r#"{"layers":[{LAYER}]}"#), request);
+        // The sign of a substitute stands for bytes that are not UTF-8.
+        match text.split_once('␦') {
+            Some((head, tail)) => [head.as_bytes(), b"\xff\xfe", tail.as_bytes()].concat(),
+            None => text.into_bytes(),
+        }
     }
 
     fn upload(&self, request: &Request) -> Reply {
@@ -403,7 +409,7 @@ impl Part {
             return Reply::new(201, "");
         }
         let named = self.plan.kinds().find_map(|kind| match kind {
-            Kind::Upload(status, to) => Some((status, to)),
+            Kind::Upload(status, to) => Some((*status, to.as_str())),
             _ => None,
         });
         let (status, to) = named

@@ -49,7 +49,7 @@ pub fn random_settings(rng: &mut Rng) -> Vec<String> {
 }
 
 /// Runs the campaign. `tell` is called after each case. `tally` is valid even after an error.
-pub fn run(options: &Options, tally: &mut Tally, tell: &mut dyn FnMut(&Tally)) -> Result<()> {
+pub fn run(options: &Options, tally: &mut Tally, tell: &mut dyn FnMut(&mut Tally)) -> Result<()> {
     let programs = &Programs {
         tuff: options.options.need("tuff")?,
         fsck: match options.options.program(Tool::FsckErofs.name()) {

@@ -1,5 +1,6 @@
 //! Counters and findings of a campaign over images.
 
+use super::super::rounds;
 use super::options::Judge;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,6 +42,22 @@ impl fmt::Display for Finding {
             writeln!(f, "  {command}")?;
         }
         Ok(())
+    }
+}
+
+impl rounds::Tally for Tally {
+    type Finding = Finding;
+
+    fn count(&self) -> u64 {
+        self.cases
+    }
+
+    fn unit(&self) -> &'static str {
+        "cases"
+    }
+
+    fn findings(&mut self) -> &mut Vec<Finding> {
+        &mut self.findings
     }
 }
 

@@ -13,8 +13,8 @@ mod verbs;
 
 pub use options::{Options, Row, Tally};
 
-use super::finding::Finding;
 use super::program;
+use super::rounds::Tally as _;
 use crate::measure::helper;
 use crate::measure::workspace::{self, Work};
 use crate::{At, Error, Result};
@@ -40,18 +40,18 @@ const NOT_COMPARED: [&str; 1] = ["cache"];
 
 /// Returns the names of the verbs.
 pub fn verbs() -> impl Iterator<Item = &'static str> {
-    VERBS.iter().map(|verb| verb.name)
+    VERBS.iter().map(|verb| &*verb.name)
 }
 
 /// Runs the campaign. `tell` is called after each kill. `tally` is valid even after an error.
-pub fn run(options: &Options, tally: &mut Tally, tell: &mut dyn FnMut(&Tally)) -> Result<()> {
-    let tuff = options.options.need("tuff")?;
-    let work = Work::create(options.options.work())?;
+pub fn run(options: &Options, tally: &mut Tally, tell: &mut dyn FnMut(&mut Tally)) -> Result<()> {
+    let common = &options.common;
+    let tuff = common.options.need("tuff")?;
+    let work = Work::create(common.options.work())?;
     let fixture = Fixture::create(&work, tuff)?;
-    let wanted =
-        |verb: &&Verb| options.only.is_empty() || options.only.iter().any(|o| o == verb.name);
+    let is_chosen = |verb: &&Verb| options.only.is_empty() || options.only.contains(&verb.name);
     let mut subjects = Vec::new();
-    for verb in VERBS.iter().filter(wanted) {
+    for verb in VERBS.iter().filter(is_chosen) {
         subjects.push(Subject::new(&fixture, verb)?);
     }
     if subjects.is_empty() {
@@ -61,37 +61,17 @@ pub fn run(options: &Options, tally: &mut Tally, tell: &mut dyn FnMut(&Tally)) -
             "--only names no verb; verbs are {names}"
         )));
     }
-    let begin = Instant::now();
-    let is_open = |kills: u64| {
-        kills < options.kills && options.minutes.is_none_or(|limit| begin.elapsed() < limit)
-    };
-    let mut number = 0;
-    while is_open(tally.kills()) {
-        crate::measure::stop::check()?;
-        let seed = options.seed.wrapping_add(number);
+    let place = ("kill", options.kills, &work);
+    common.run(place, tally, tell, |seed, folder, tally| {
         // Each verb gets as many kills as any other. A run that ends before its kill is repeated at another moment.
-        let subject = &subjects[tally.kills() as usize % subjects.len()];
-        number += 1;
-        let folder = work.path("round");
-        let outcome = subject.round(&fixture, &folder, &mut Rng::new(seed))?;
-        tally.count(subject.verb.name, &outcome);
-        if let Round::Wrong(what) = outcome {
-            let kept = options.out.join(format!("kill-{seed}"));
-            fs::create_dir_all(&options.out).at("create", &options.out)?;
-            workspace::remove(&kept)?;
-            helper::output(
-                "cp",
-                [OsStr::new("-a"), folder.as_os_str(), kept.as_os_str()],
-            )?;
-            tally.findings.push(Finding {
-                seed,
-                subject: subject.verb.name,
-                what,
-            });
-        }
-        tell(tally);
-    }
-    Ok(())
+        let subject = &subjects[tally.count() as usize % subjects.len()];
+        let outcome = subject.round(&fixture, folder, &mut Rng::new(seed))?;
+        tally.record(&subject.verb.name, &outcome);
+        Ok(match outcome {
+            Round::Wrong(what) => vec![(&*subject.verb.name, what)],
+            Round::Late | Round::Fine(_) => Vec::new(),
+        })
+    })
 }
 
 /// Result of a kill.
@@ -280,7 +260,7 @@ impl Subject {
             .all(|(path, content)| left.get(path) == Some(content));
         let is_output = |path: &&PathBuf| path.as_os_str().as_encoded_bytes().starts_with(b"o");
         let is_there = left.keys().any(|path| is_output(&path)) || verb.rule == Rule::SameTree;
-        let again = if is_there { verb.again } else { "" };
+        let again = if is_there { &*verb.again } else { "" };
         if let Ended::Failed(reason) = place.run(verb, again, None)? {
             return Ok(Round::Wrong(format!(
                 "killed after {moment} µs, the next run fails: {reason}"
@@ -468,7 +448,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 }
 
 impl Tally {
-    fn count(&mut self, verb: &'static str, outcome: &Round) {
+    fn record(&mut self, verb: &'static str, outcome: &Round) {
         let row = self.verbs.entry(verb).or_default();
         match outcome {
             Round::Late => row.late += 1,

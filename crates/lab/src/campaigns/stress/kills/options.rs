@@ -1,11 +1,9 @@
 //! Options of the campaign and its result.
 
 use super::super::finding::Finding;
-use crate::options::minutes;
+use super::super::rounds::{self, Tally as _};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
-use std::time::Duration;
 
 /// Kill every verb that writes at random moments, and run it again
 ///
@@ -13,24 +11,15 @@ use std::time::Duration;
 /// nothing else. On a finding, keeps the folder and exits with 1.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Folder for the files of findings
-    #[arg(long, value_name = "DIR")]
-    pub out: PathBuf,
-    /// Seed of the first run; each following run uses the next number
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub seed: u64,
     /// Number of processes that are killed
     #[arg(long, default_value_t = 1000, value_name = "N")]
     pub kills: u64,
-    /// Time after which no run is started
-    #[arg(long, value_name = "N", value_parser = minutes)]
-    pub minutes: Option<Duration>,
     /// Kill only this verb; may be repeated
     #[arg(long, value_name = "VERB")]
     pub only: Vec<String>,
-    /// Paths of programs, and folders of images and records.
+    /// Folder, seed, time and programs.
     #[command(flatten)]
-    pub options: crate::options::Options,
+    pub common: rounds::Options,
 }
 
 /// Number of runs of a verb.
@@ -55,10 +44,19 @@ pub struct Tally {
     pub findings: Vec<Finding>,
 }
 
-impl Tally {
-    /// Returns the number of kills of all verbs.
-    pub fn kills(&self) -> u64 {
+impl rounds::Tally for Tally {
+    type Finding = Finding;
+
+    fn count(&self) -> u64 {
         self.verbs.values().map(|row| row.kills).sum()
+    }
+
+    fn unit(&self) -> &'static str {
+        "kills"
+    }
+
+    fn findings(&mut self) -> &mut Vec<Finding> {
+        &mut self.findings
     }
 }
 
@@ -78,7 +76,7 @@ impl fmt::Display for Tally {
             } = row;
             writeln!(f, "| {verb} | {kills} | {complete} | {late} | {wrong} |")?;
         }
-        let (kills, found) = (self.kills(), self.findings.len());
+        let (kills, found) = (self.count(), self.findings.len());
         writeln!(f, "\n{kills} kills, {found} findings")
     }
 }
