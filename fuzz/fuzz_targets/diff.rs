@@ -34,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
     let Some(other) = tuff_fuzz::open(&data[half..]) else {
         return;
     };
-    if let (Some(there), Some(back)) = (differ(&image, &other), differ(&other, &image)) {
-        assert_eq!(there, back);
+    if let (Some(forward), Some(back)) = (differ(&image, &other), differ(&other, &image)) {
+        assert_eq!(forward, back);
     }
 });

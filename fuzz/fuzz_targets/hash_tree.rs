@@ -45,8 +45,8 @@ fuzz_target!(|data: &[u8]| {
         for at in (0..range.end).step_by(buf.len()).take(64) {
             let n = verified.read_at(&mut buf, at).unwrap_or(0);
             let mut own = vec![0; n];
-            let there = store.size().saturating_sub(at).min(n as u64) as usize;
-            store.read_exact_at(&mut own[..there], at).expect("in memory");
+            let available = store.size().saturating_sub(at).min(n as u64) as usize;
+            store.read_exact_at(&mut own[..available], at).expect("in memory");
             assert!(verified.roots().is_some() || own == buf[..n]);
         }
         let _ = verified.scan(1, &|_| Ok(()));

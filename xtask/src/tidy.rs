@@ -403,9 +403,9 @@ mod tests {
 
     #[test]
     fn tests_that_print_skipped_themselves_are_found() {
-        let said = concat!("\"SKIP", "PED: no root\"");
-        assert!(is_silent(&format!("eprintln!(\n    {said}\n);")));
-        assert!(is_silent(&format!("writeln!(stderr, {said})")));
+        let message = concat!("\"SKIP", "PED: no root\"");
+        assert!(is_silent(&format!("eprintln!(\n    {message}\n);")));
+        assert!(is_silent(&format!("writeln!(stderr, {message})")));
         assert!(!is_silent("tuff_testkit::skipped(\"no root\")"));
     }
 

@@ -20,7 +20,7 @@ use std::path::Path;
 use libdeflate_sys::{
     libdeflate_alloc_decompressor, libdeflate_decompressor, libdeflate_deflate_decompress,
 };
-use sample::{Asked, cpu_ns, median, sample, title};
+use sample::{Selection, cpu_ns, median, sample, title};
 use tuff_codec::{Algorithm, DecodeError, Decoder, EncoderSpec};
 use zstd_sys as zs;
 
@@ -32,7 +32,7 @@ unsafe extern "C" {
         s: *const c_char,
         d: *mut c_char,
         n: c_int,
-        wanted: c_int,
+        used: c_int,
         room: c_int,
     ) -> c_int;
 }
@@ -129,11 +129,11 @@ fn pass(
 }
 
 fn main() {
-    let Some(asked) = Asked::new("decode", 5, "lz4:1,lz4hc:9,zstd:3,deflate:6") else {
+    let Some(selection) = Selection::new("decode", 5, "lz4:1,lz4hc:9,zstd:3,deflate:6") else {
         return;
     };
-    let runs = asked.runs;
-    let files = sample(Path::new(&asked.dir), asked.mib << 20);
+    let runs = selection.runs;
+    let files = sample(Path::new(&selection.dir), selection.mib << 20);
     // SAFETY: constructors without preconditions.
     let plain = unsafe {
         Plain {
@@ -143,13 +143,13 @@ fn main() {
     };
     println!(
         "{}: {} files, {runs} runs; MB/s of output",
-        asked.dir,
+        selection.dir,
         files.len()
     );
     println!("{:<22} {:>8} {:>8} {:>7}", "", "plain", "ours", "ratio");
     let ours = |result: Result<(), DecodeError>| result.expect("a cluster decodes");
     let (mut decoder, mut dst) = (Decoder::new(), Vec::new());
-    for spec in asked.specs() {
+    for spec in selection.specs() {
         let algorithm = spec.method.algorithm();
         let all = clusters(&spec, &files);
         let total: usize = all.iter().map(|c| c.content.len()).sum();

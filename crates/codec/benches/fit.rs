@@ -30,7 +30,7 @@ use libdeflate_sys::{
     libdeflate_alloc_compressor, libdeflate_compressor, libdeflate_deflate_compress,
 };
 use liblzma_sys as xz;
-use sample::{Asked, cpu_ns, median, sample, title};
+use sample::{Selection, cpu_ns, median, sample, title};
 use tuff_codec::{Decoder, Encoder, EncoderSpec, Fit, Method};
 use zstd_sys as zs;
 
@@ -330,18 +330,18 @@ fn one_file(
 
 fn main() {
     let usual = "lz4:1,lz4hc:9,lz4hc:12,zstd:3,zstd:9,zstd:15,deflate:6,lzma:1,lzma:6";
-    let Some(asked) = Asked::new("fit", 3, usual) else {
+    let Some(selection) = Selection::new("fit", 3, usual) else {
         return;
     };
-    let (runs, alone) = (asked.runs, asked.flag("--alone"));
-    let mut files = sample(Path::new(&asked.dir), asked.mib << 20);
-    if asked.flag("--joined") {
+    let (runs, alone) = (selection.runs, selection.flag("--alone"));
+    let mut files = sample(Path::new(&selection.dir), selection.mib << 20);
+    if selection.flag("--joined") {
         files = vec![files.concat()];
     }
     let total: usize = files.iter().map(Vec::len).sum();
     println!(
         "{}: {} files, {:.1} MB, {runs} runs",
-        asked.dir,
+        selection.dir,
         files.len(),
         total as f64 / 1e6
     );
@@ -355,10 +355,14 @@ fn main() {
     );
     let mut decoder = Decoder::new();
     let mut arena = Vec::new();
-    let unit = if asked.flag("--every-byte") { 1 } else { BLOCK };
-    for spec in asked.specs() {
+    let unit = if selection.flag("--every-byte") {
+        1
+    } else {
+        BLOCK
+    };
+    for spec in selection.specs() {
         let spec = EncoderSpec { unit, ..spec };
-        let mut plain = match asked.flag("--own") {
+        let mut plain = match selection.flag("--own") {
             true => PlainFit::own(&spec),
             false => PlainFit::new(&spec),
         };

@@ -9,7 +9,7 @@ use crate::Fit;
 use crate::input_estimate::InputEstimator;
 
 /// After this many attempts every second one bisects the bracket, so that the search terminates.
-const PATIENCE: u32 = 5;
+const INTERPOLATED_ATTEMPTS: u32 = 5;
 
 /// State of a search: the factor learned from previous outputs, and two buffers.
 pub(crate) struct SizeSearch {
@@ -83,7 +83,7 @@ impl SizeSearch {
             if low.size >= enough || end - low.len <= 1.max(low.len >> 12) {
                 break;
             }
-            let halve = tries > PATIENCE && tries % 2 == 0;
+            let halve = tries > INTERPOLATED_ATTEMPTS && tries % 2 == 0;
             guess = match (low, high) {
                 (Attempt { len, size: 0 }, None) => reach(len as f64 * 2.0, max),
                 (Attempt { len, size }, None) => {

@@ -116,7 +116,7 @@ pub struct Purpose {
 
 impl Purpose {
     /// Purpose by the type of a partition. `None` for types of other partitions.
-    pub fn of(kind: Guid) -> Option<Self> {
+    pub fn from_type(kind: Guid) -> Option<Self> {
         Self::all().find(|purpose| purpose.guid() == kind)
     }
 
@@ -451,10 +451,10 @@ mod tests {
     #[test]
     fn purposes_are_found_by_their_type() {
         for purpose in Purpose::all() {
-            assert_eq!(Purpose::of(purpose.guid()), Some(purpose));
+            assert_eq!(Purpose::from_type(purpose.guid()), Some(purpose));
         }
         let esp = Guid::parse("c12a7328-f81f-11d2-ba4b-00a0c93ec93b").unwrap();
-        assert_eq!(Purpose::of(esp), None);
+        assert_eq!(Purpose::from_type(esp), None);
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl Disk {
         };
         let data_of = |role: Role| {
             table.partitions.iter().find_map(|partition| {
-                let purpose = Purpose::of(partition.kind)?;
+                let purpose = Purpose::from_type(partition.kind)?;
                 let is_data = purpose.role == role && purpose.content == Content::Data;
                 is_data.then(|| (partition.clone(), purpose))
             })

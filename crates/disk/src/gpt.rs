@@ -414,7 +414,7 @@ mod tests {
             let good = disk(&table);
             let step = sector as usize;
             let last = good.len() - step;
-            for (at, wanted) in [
+            for (at, expected) in [
                 (
                     step,
                     "first table: GPT partition table: the header is missing",
@@ -435,7 +435,7 @@ mod tests {
                 let found = read(bytes).unwrap().unwrap();
                 assert_eq!(found.table, table, "byte {at}");
                 assert!(
-                    found.damage[0].contains(wanted),
+                    found.damage[0].contains(expected),
                     "byte {at}: {:?}",
                     found.damage
                 );
@@ -479,8 +479,11 @@ mod tests {
             bytes[..first.len()].copy_from_slice(&first);
             let at = bytes.len() - last.len();
             bytes[at..].copy_from_slice(&last);
-            let told = read(bytes).unwrap_err().to_string();
-            assert!(told.contains("partition 1 is outside"), "{range:?}: {told}");
+            let message = read(bytes).unwrap_err().to_string();
+            assert!(
+                message.contains("partition 1 is outside"),
+                "{range:?}: {message}"
+            );
         }
     }
 

@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn other_content_is_refused_by_the_field_that_is_wrong() {
         let root = "ab".repeat(32);
-        for (bytes, wanted) in [
+        for (bytes, expected) in [
             (String::new(), "no JSON"),
             ("[1]".to_owned(), "rootHash"),
             (
@@ -117,10 +117,10 @@ mod tests {
                 "certificateFingerprint",
             ),
         ] {
-            let told = SignatureRecord::decode(bytes.as_bytes())
+            let message = SignatureRecord::decode(bytes.as_bytes())
                 .unwrap_err()
                 .to_string();
-            assert!(told.contains(wanted), "{bytes}: {told}");
+            assert!(message.contains(expected), "{bytes}: {message}");
         }
     }
 }

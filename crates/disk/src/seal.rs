@@ -78,7 +78,7 @@ fn is_sealed_with(head: &[u8], sector: usize) -> Option<bool> {
         let kind = entry.first_chunk().copied().map(Guid::from_disk)?;
         (!kind.is_zero()).then_some(kind)
     });
-    let mut purpose = || kinds.next().map(|kind| kind.map(Purpose::of));
+    let mut purpose = || kinds.next().map(|kind| kind.map(Purpose::from_type));
     let data = purpose()???;
     let like = |content| Some(Some(Purpose { content, ..data }));
     let is_tree = purpose()? == like(Content::HashTree);
@@ -93,7 +93,7 @@ impl Seal {
         let (mut first, mut second) = ([0; 16], [0; 16]);
         first.copy_from_slice(&self.root[..16]);
         second.copy_from_slice(&self.root[16..]);
-        let wanted = [
+        let expected = [
             Some((Content::Data, Guid(first), data)),
             Some((Content::HashTree, Guid(second), tree)),
             record.map(|len| {
@@ -102,7 +102,7 @@ impl Seal {
             }),
         ];
         let mut start = ALIGNMENT;
-        let partitions = (1..).zip(wanted.into_iter().flatten());
+        let partitions = (1..).zip(expected.into_iter().flatten());
         let partitions = partitions.map(|(number, (content, id, len))| {
             let purpose = Purpose {
                 architecture: self.architecture,

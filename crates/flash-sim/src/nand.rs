@@ -25,7 +25,7 @@ pub enum Payload {
 
 impl Payload {
     /// Creates the payload from 4096 bytes. Panics if the length differs.
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn from_bytes(bytes: &[u8]) -> Self {
         assert_eq!(bytes.len(), SLOT_BYTES, "a payload is one slot");
         let (first, rest) = bytes.split_at(8);
         if bytes[..SLOT_BYTES - 8] == *rest {
@@ -86,7 +86,7 @@ pub enum IllegalMove {
         /// Erase block of the rejected operation.
         block: EraseBlock,
         /// Name of the rejected operation.
-        asked: &'static str,
+        operation: &'static str,
         /// State of the block.
         state: BlockState,
     },
@@ -106,10 +106,10 @@ impl fmt::Display for IllegalMove {
             }
             IllegalMove::WrongState {
                 block,
-                asked,
+                operation,
                 state,
             } => {
-                write!(f, "{asked} block {}, which is {state:?}", block.0)
+                write!(f, "{operation} block {}, which is {state:?}", block.0)
             }
             IllegalMove::ReadErased(slot) => write!(f, "read slot {}, which is erased", slot.0),
         }
@@ -198,7 +198,7 @@ impl Nand {
             state @ (BlockState::Full | BlockState::Retired) => {
                 return Err(IllegalMove::WrongState {
                     block,
-                    asked: "program",
+                    operation: "program",
                     state,
                 });
             }
@@ -273,12 +273,12 @@ impl Nand {
         self.faults.reads.contains(&number)
     }
 
-    fn must_be_full(&self, block: EraseBlock, asked: &'static str) -> Result<(), IllegalMove> {
+    fn must_be_full(&self, block: EraseBlock, operation: &'static str) -> Result<(), IllegalMove> {
         match self.state(block) {
             BlockState::Full => Ok(()),
             state => Err(IllegalMove::WrongState {
                 block,
-                asked,
+                operation,
                 state,
             }),
         }
@@ -333,9 +333,9 @@ mod tests {
     #[test]
     fn every_invalid_operation_is_reported() {
         let mut n = nand(Faults::default());
-        let wrong = |asked, state| IllegalMove::WrongState {
+        let wrong = |operation, state| IllegalMove::WrongState {
             block: BLOCK,
-            asked,
+            operation,
             state,
         };
         let (erased, full) = (BlockState::Erased, BlockState::Full);
@@ -392,13 +392,16 @@ mod tests {
     #[test]
     fn payloads_round_trip_through_bytes() {
         let mut bytes = [0xa5; SLOT_BYTES];
-        assert_eq!(Payload::of(&bytes), Payload::Fill(0xa5a5_a5a5_a5a5_a5a5));
+        assert_eq!(
+            Payload::from_bytes(&bytes),
+            Payload::Fill(0xa5a5_a5a5_a5a5_a5a5)
+        );
         for change in [0, 7, 8, 4095] {
             bytes[change] ^= 1;
             let mut out = [0; SLOT_BYTES];
-            Payload::of(&bytes).copy_to(&mut out);
+            Payload::from_bytes(&bytes).copy_to(&mut out);
             assert_eq!(out, bytes);
-            assert!(matches!(Payload::of(&bytes), Payload::Bytes(_)));
+            assert!(matches!(Payload::from_bytes(&bytes), Payload::Bytes(_)));
             bytes[change] ^= 1;
         }
     }

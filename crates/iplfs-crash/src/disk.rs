@@ -47,7 +47,7 @@ impl Written {
         for event in events {
             if let Event::Write(addr, blocks) = event {
                 for (at, block) in (*addr..).zip(blocks) {
-                    let content = WrittenContent::of(block);
+                    let content = WrittenContent::from_block(block);
                     all.0
                         .entry(at)
                         .and_modify(|was| *was = was.and(content))
@@ -60,7 +60,7 @@ impl Written {
 }
 
 impl WrittenContent {
-    fn of(block: &Block) -> Self {
+    fn from_block(block: &Block) -> Self {
         if block.iter().all(|b| *b == 0) {
             Self::Zeros
         } else {

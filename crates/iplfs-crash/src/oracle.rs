@@ -90,8 +90,8 @@ impl ConcurrentCheckpoint {
                 .map_err(|e| Error::Io(e, "flushing".to_owned()))
         };
         let Some((checkpoint, steps)) = self.checkpoint else {
-            let begun = volume.begin_checkpoint()?;
-            self.checkpoint = begun.map(|checkpoint| (checkpoint, step));
+            let started = volume.begin_checkpoint()?;
+            self.checkpoint = started.map(|checkpoint| (checkpoint, step));
             return Ok(0);
         };
         flush()?;
@@ -335,8 +335,8 @@ impl Campaign {
             kept.push((disk.position(), durable));
         }
         // Issues the discards of the first checkpoint while a second one is in progress.
-        let begun = concurrent.checkpoint.is_some() || concurrent.ended > 0;
-        while begun && (concurrent.checkpoint.is_some() || concurrent.ended < 2) {
+        let started = concurrent.checkpoint.is_some() || concurrent.ended > 0;
+        while started && (concurrent.checkpoint.is_some() || concurrent.ended < 2) {
             let durable = concurrent
                 .advance(&mut volume, steps.len())
                 .map_err(failed)?;
@@ -618,7 +618,7 @@ fn epoch_end(events: &[Event], from: usize) -> usize {
 /// States that are allowed after a crash between event `from` and the next flush.
 fn allowed_trees(run: &RecordedRun, from: usize) -> Vec<Tree> {
     let end = epoch_end(&run.events, from);
-    let begun = run
+    let started = run
         .marks
         .iter()
         .take_while(|(begin, _)| *begin <= end)
@@ -627,8 +627,8 @@ fn allowed_trees(run: &RecordedRun, from: usize) -> Vec<Tree> {
     let kept = run.kept.iter().filter(|(position, _)| *position <= from);
     let floor = kept.map(|(_, steps)| *steps).max().unwrap_or(0);
     let mut trees = Vec::new();
-    for k in floor..=begun {
-        let fsyncs: Vec<(usize, ObjectId)> = (k..begun)
+    for k in floor..=started {
+        let fsyncs: Vec<(usize, ObjectId)> = (k..started)
             .filter_map(|step| run.files[step].map(|id| (step, id)))
             .collect();
         let must = fsyncs.iter().filter(|(step, _)| done(*step)).count();

@@ -399,14 +399,14 @@ fn programs_start_from_images_and_a_wrong_output_is_rejected() {
 
     let lying = start(&["--only", "liar", "--condition", "idle"]);
     assert_eq!(lying.status.code(), Some(1), "{}", text(&lying.stderr));
-    let said = text(&lying.stdout);
+    let message = text(&lying.stdout);
     assert!(
-        said.contains("* idle, liar, tuff: the program exits"),
-        "{said}"
+        message.contains("* idle, liar, tuff: the program exits"),
+        "{message}"
     );
     assert!(
-        !said.contains("from fork to exit"),
-        "no time of it counts: {said}"
+        !message.contains("from fork to exit"),
+        "no time of it counts: {message}"
     );
 
     let absent = start(&["--only", "absent"]);

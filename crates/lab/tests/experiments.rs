@@ -23,7 +23,7 @@ fn conditions(id: &str, scale: &str, work: &TempDir) -> Conditions {
 struct Tiny(Record, bool);
 
 impl Tiny {
-    fn of(&self, label: &str) -> impl Iterator<Item = &tuff_lab::record::Sample> {
+    fn samples_with(&self, label: &str) -> impl Iterator<Item = &tuff_lab::record::Sample> {
         self.0
             .samples
             .iter()
@@ -41,19 +41,21 @@ fn tiny(id: &str) -> Tiny {
     let tiny = Tiny(Record::collect(lines).unwrap(), passed.unwrap());
     let text = report(&tiny.0).unwrap();
     let is_shown = |figure: &str| text.contains(&format!("| {figure} |"));
-    for figure in tiny.of("figure") {
+    for figure in tiny.samples_with("figure") {
         assert!(is_shown(&figure.cell["figure"]), "{text}");
         assert!(figure.values["here"].is_finite(), "{figure:?}");
     }
     assert_eq!(text.contains("**missed**"), !tiny.1, "{text}");
     let svg = plot(&tiny.0).unwrap();
     let title = |s: &tuff_lab::record::Sample| s.cell["chart"].replace('&', "&amp;");
-    assert!(tiny.of("chart").all(|s| svg.contains(&title(s))));
+    assert!(tiny.samples_with("chart").all(|s| svg.contains(&title(s))));
     tiny
 }
 
 fn figure(tiny: &Tiny, what: &str) -> f64 {
-    let found = tiny.of("figure").find(|s| s.cell["figure"] == what);
+    let found = tiny
+        .samples_with("figure")
+        .find(|s| s.cell["figure"] == what);
     found.unwrap_or_else(|| panic!("no '{what}'")).values["here"]
 }
 
@@ -66,7 +68,7 @@ fn e1_iplfs_moves_no_block_and_the_baseline_slows_down_in_every_run() {
     assert!(figure(&o, "F2FS batched: drop at the end, times") > 3.0);
     // It is deterministic.
     let again = tiny("E1");
-    assert!(o.of("figure").eq(again.of("figure")));
+    assert!(o.samples_with("figure").eq(again.samples_with("figure")));
 }
 
 #[test]
@@ -126,7 +128,8 @@ fn e7_incremental_maintenance_does_not_stall_the_device() {
 #[test]
 fn e8_runs_all_nine_combinations() {
     let o = tiny("E8");
-    let runs: std::collections::HashSet<_> = o.of("run").map(|s| &s.cell["run"]).collect();
+    let runs: std::collections::HashSet<_> =
+        o.samples_with("run").map(|s| &s.cell["run"]).collect();
     assert_eq!(runs.len(), 9);
 }
 

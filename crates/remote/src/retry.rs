@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
 /// Time for a server that has not answered yet to be there. Its name may be wrong.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// Number of answers that break the protocol, after which a server is not asked again.
 const WRONG_MAX: u32 = 4;
@@ -105,7 +105,7 @@ impl Retries<'_> {
         &mut self,
         attempt: impl Future<Output = Result<T, Failure>>,
     ) -> Result<Option<T>> {
-        let wanted = match tokio::time::timeout(self.left(), attempt).await {
+        let requested = match tokio::time::timeout(self.left(), attempt).await {
             Err(_) => return Err(self.expired()),
             Ok(Ok(value)) => return Ok(Some(value)),
             Ok(Err(Failure::Final(e))) => return Err(e),
@@ -116,7 +116,7 @@ impl Retries<'_> {
             })) => {
                 self.last = what;
                 if is_unknown {
-                    self.policy.deadline = self.policy.deadline.min(PATIENCE);
+                    self.policy.deadline = self.policy.deadline.min(TIME_LIMIT);
                 }
                 pause
             }
@@ -129,7 +129,7 @@ impl Retries<'_> {
                 None
             }
         };
-        let pause = wanted.unwrap_or_else(|| jitter(self.longest));
+        let pause = requested.unwrap_or_else(|| jitter(self.longest));
         self.longest = (self.longest * 2).min(self.policy.longest_pause);
         if pause >= self.left() {
             return Err(self.expired());

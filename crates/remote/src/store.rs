@@ -25,7 +25,7 @@ const HINT_MAX: u64 = 64;
 const ATTEMPTS_MAX: u32 = 16;
 
 /// Longest time between two looks for a complete image, which other processes may fill.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Image at a [`Location`](crate::Location), as a store whose bytes are fetched when they are read.
 ///
@@ -283,7 +283,7 @@ impl RemoteStore {
             if left.is_zero() || self.failure().is_some() {
                 return false;
             }
-            cached.fetcher.wait(left.min(LOOK));
+            cached.fetcher.wait(left.min(POLL_INTERVAL));
         }
     }
 
@@ -311,16 +311,16 @@ impl RemoteStore {
             let what = format_args!("{present} of {} bytes are in the cache", self.extent.whole);
             return Err(Error::new(Kind::Unavailable, &self.place, what));
         }
-        let wanted = self.digest();
+        let expected = self.digest();
         let mut hash = Sha256::new();
         for chunk in 0..cached.cache.len() {
             let bytes = cached.verified_chunk(chunk, &self.place)?;
-            if wanted.is_some() {
+            if expected.is_some() {
                 hash.update(&bytes);
             }
         }
         let found = digest_of(hash);
-        if wanted.is_some_and(|wanted| wanted != found) {
+        if expected.is_some_and(|expected| expected != found) {
             return Err(self.wrong_digest());
         }
         let path = cached.directory.image_path(&cached.key);

@@ -58,10 +58,10 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes the next value, which must have a tag.
-    pub(crate) fn take(&mut self, wanted: u8) -> Option<&'a [u8]> {
+    pub(crate) fn take(&mut self, requested: u8) -> Option<&'a [u8]> {
         let mut after = *self;
         let (tag, content) = after.next()?;
-        (tag == wanted).then(|| {
+        (tag == requested).then(|| {
             *self = after;
             content
         })

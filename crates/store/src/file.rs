@@ -236,7 +236,7 @@ mod tests {
         file.write_all(&vec![7; 300_000]).unwrap();
         let store = FileStore::new(file).unwrap();
         let window = Window::from(&store, 100_000);
-        for (offset, len, there) in [
+        for (offset, len, is_readable) in [
             (0, 0, true),
             (0, 200_000, true),
             (0, 200_001, false),
@@ -252,8 +252,8 @@ mod tests {
                 CopyingStore(&store).touch(100_000 + offset, len),
             ] {
                 let kind = result.err().map(|e| e.kind());
-                let wanted = (!there).then_some(io::ErrorKind::UnexpectedEof);
-                assert_eq!(kind, wanted, "{len} bytes at {offset}");
+                let expected = (!is_readable).then_some(io::ErrorKind::UnexpectedEof);
+                assert_eq!(kind, expected, "{len} bytes at {offset}");
             }
         }
     }

@@ -65,7 +65,7 @@ enum Kind {
         truncated: OnceLock<Result<(), i32>>,
     },
     /// File or device that keeps its content and grows.
-    Grown {
+    Extended {
         /// Original bytes at the start of the file.
         head: Vec<u8>,
         /// Original length of a file. Unit: bytes.
@@ -180,7 +180,7 @@ impl Output {
         let head = len.map_or(head, |len| len.min(head as u64) as usize);
         let mut bytes = vec![0; head];
         file.read_exact_at(&mut bytes, 0)?;
-        let kind = Kind::Grown {
+        let kind = Kind::Extended {
             head: bytes,
             len,
             overwritten: Mutex::default(),
@@ -201,7 +201,7 @@ impl Output {
 
     /// Returns true if the output is a block device.
     pub fn is_device(&self) -> bool {
-        matches!(self.kind, Kind::Device | Kind::Grown { len: None, .. })
+        matches!(self.kind, Kind::Device | Kind::Extended { len: None, .. })
     }
 
     /// Returns true if all writes take effect at once when the output is finished.
@@ -211,7 +211,7 @@ impl Output {
 
     /// Overwrites existing bytes of a file that grows. A value that is dropped before it is finished restores them.
     pub fn overwrite(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        if let Kind::Grown { overwritten, .. } = &self.kind {
+        if let Kind::Extended { overwritten, .. } = &self.kind {
             let mut original = vec![0; bytes.len()];
             self.file.read_exact_at(&mut original, offset)?;
             let mut overwritten = overwritten.lock().unwrap_or_else(PoisonError::into_inner);
@@ -223,7 +223,7 @@ impl Output {
     /// Waits until all writes are on the disk, if they must precede the next ones.
     pub fn settle(&self) -> io::Result<()> {
         match self.kind {
-            Kind::Grown { .. } => self.file.sync_data(),
+            Kind::Extended { .. } => self.file.sync_data(),
             _ => Ok(()),
         }
     }
@@ -283,9 +283,9 @@ impl Output {
 
     /// Directory for temporary data as large as the output: `TMPDIR` if it is set, or the directory of the file.
     pub fn scratch(&self) -> PathBuf {
-        let said = std::env::var_os("TMPDIR").is_some();
+        let message = std::env::var_os("TMPDIR").is_some();
         match &self.kind {
-            Kind::Unnamed { path } | Kind::Named { path, .. } if !said => {
+            Kind::Unnamed { path } | Kind::Named { path, .. } if !message => {
                 directory(path).to_owned()
             }
             _ => std::env::temp_dir(),
@@ -330,7 +330,7 @@ impl Output {
             Kind::Spooled { over } => retry(|| over.metadata()).ok().map(|m| id_of(&m)),
             Kind::Device
             | Kind::InPlace { .. }
-            | Kind::Grown { .. }
+            | Kind::Extended { .. }
             | Kind::Temporary
             | Kind::Done => None,
         };
@@ -343,7 +343,7 @@ impl Output {
     /// disk.
     pub fn finish(mut self, len: u64, sync: bool) -> io::Result<()> {
         self.truncate()?;
-        if !matches!(self.kind, Kind::Device | Kind::Grown { len: None, .. }) {
+        if !matches!(self.kind, Kind::Device | Kind::Extended { len: None, .. }) {
             self.file.set_len(len)?;
         }
         // Opened before the rename, so that an error changes nothing.
@@ -369,7 +369,7 @@ impl Output {
             },
             Kind::Spooled { over } => copy_over(&self.file, len, over, sync)?,
             Kind::InPlace { .. } if !sync => {}
-            Kind::Device | Kind::InPlace { .. } | Kind::Grown { .. } => self.file.sync_all()?,
+            Kind::Device | Kind::InPlace { .. } | Kind::Extended { .. } => self.file.sync_all()?,
             Kind::Spool { to, .. } => copy(&self.file, len, to)?,
             Kind::Temporary | Kind::Done => {}
         }
@@ -385,7 +385,7 @@ impl Drop for Output {
             Kind::Named { temporary, .. } => {
                 let _ = retry(|| std::fs::remove_file(&*temporary));
             }
-            Kind::Grown {
+            Kind::Extended {
                 head,
                 len,
                 overwritten,
@@ -423,7 +423,7 @@ fn id_of(meta: &Metadata) -> FileId {
 
 /// True if two paths refer to the same file or block device, or would after creation.
 pub fn is_same(a: &Path, b: &Path) -> bool {
-    let there = |path: &Path| {
+    let is_present = |path: &Path| {
         let meta = retry(|| path.metadata()).ok()?;
         let disk = meta.file_type().is_block_device().then(|| meta.rdev());
         Some((disk, disk.map_or((meta.dev(), meta.ino()), |_| (0, 0))))
@@ -433,7 +433,7 @@ pub fn is_same(a: &Path, b: &Path) -> bool {
         let parent = retry(|| directory(path).canonicalize()).ok()?;
         Some(parent.join(path.file_name()?))
     };
-    match (there(a), there(b)) {
+    match (is_present(a), is_present(b)) {
         (Some(a), Some(b)) => a == b,
         (None, None) => named(a).is_some_and(|a| named(b) == Some(a)),
         _ => false,

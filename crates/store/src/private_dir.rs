@@ -243,23 +243,23 @@ mod tests {
         fs::create_dir(&path).unwrap();
         for mode in [0o777, 0o1777, 0o775, 0o722] {
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
-            let said = refusal(PrivateDir::open(&path));
-            assert!(said.contains("can be written by others"), "{said}");
+            let message = refusal(PrivateDir::open(&path));
+            assert!(message.contains("can be written by others"), "{message}");
         }
         fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
         PrivateDir::open(&path).unwrap();
         let link = parent.path().join("link");
         symlink(&path, &link).unwrap();
         for link in [link.clone(), link.join(""), link.join(".")] {
-            let said = refusal(PrivateDir::open(&link));
-            assert!(said.contains("is a symbolic link"), "{said}");
+            let message = refusal(PrivateDir::open(&link));
+            assert!(message.contains("is a symbolic link"), "{message}");
         }
         if !rustix::process::geteuid().is_root() {
             return tuff_testkit::skipped("only root gives directories away");
         }
         chown(&path, Some(12345), None).unwrap();
-        let said = refusal(PrivateDir::open(&path));
-        assert!(said.contains("belongs to user 12345"), "{said}");
+        let message = refusal(PrivateDir::open(&path));
+        assert!(message.contains("belongs to user 12345"), "{message}");
     }
 
     #[test]
@@ -284,15 +284,18 @@ mod tests {
             ("pipe", "is not a regular file"),
             ("open", "can be written by others"),
         ] {
-            let said = refusal(private.file(name));
-            assert!(said.contains(words) && said.contains(name), "{said}");
-            let said = refusal(private.read(name));
-            assert!(said.contains(words), "{said}");
+            let message = refusal(private.file(name));
+            assert!(
+                message.contains(words) && message.contains(name),
+                "{message}"
+            );
+            let message = refusal(private.read(name));
+            assert!(message.contains(words), "{message}");
         }
         assert!(!parent.path().join("none").exists());
         assert_eq!(fs::read(&victim).unwrap(), b"kept");
-        let said = private.subdir("link").unwrap_err().to_string();
-        assert!(said.contains("link"), "{said}");
+        let message = private.subdir("link").unwrap_err().to_string();
+        assert!(message.contains("link"), "{message}");
         private.remove("link").unwrap();
         assert!(victim.exists());
         if !rustix::process::geteuid().is_root() {
@@ -300,8 +303,8 @@ mod tests {
         }
         fs::write(path.join("foreign"), "").unwrap();
         chown(path.join("foreign"), Some(12345), None).unwrap();
-        let said = refusal(private.file("foreign"));
-        assert!(said.contains("belongs to user 12345"), "{said}");
+        let message = refusal(private.file("foreign"));
+        assert!(message.contains("belongs to user 12345"), "{message}");
     }
 
     #[test]

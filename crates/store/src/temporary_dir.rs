@@ -170,9 +170,9 @@ mod tests {
         let other = TemporaryDir::create(parent).unwrap();
         let name =
             |dir: &TemporaryDir| dir.path().file_name().unwrap().to_str().unwrap().to_owned();
-        let mut wanted = [name(&living), name(&other)];
-        wanted.sort();
-        assert_eq!(names(parent), wanted);
+        let mut expected = [name(&living), name(&other)];
+        expected.sort();
+        assert_eq!(names(parent), expected);
     }
 
     #[test]

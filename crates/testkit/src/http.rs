@@ -76,7 +76,7 @@ impl Answer {
         if request
             .headers
             .get("if-match")
-            .is_some_and(|wanted| wanted != etag)
+            .is_some_and(|requested| requested != etag)
         {
             return Self::status(412);
         }
@@ -282,11 +282,11 @@ pub(crate) fn read(
         headers,
         body: Vec::new(),
     };
-    let wanted: usize = len.unwrap_or(0);
-    let read = breaks(&request).unwrap_or(wanted).min(wanted);
+    let requested: usize = len.unwrap_or(0);
+    let read = breaks(&request).unwrap_or(requested).min(requested);
     request.body = vec![0; read];
     input.read_exact(&mut request.body).ok()?;
-    Some((request, read < wanted))
+    Some((request, read < requested))
 }
 
 /// Writes an answer. Returns `None` if the connection is to be closed.

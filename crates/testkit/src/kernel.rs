@@ -20,7 +20,7 @@ pub fn by_kernel(image: &Path, devices: &[&Path], dir: &Path, see: &dyn Fn(&str,
         return;
     }
     fs::create_dir_all(dir).unwrap();
-    let look = |way: &str, image: &Path, devices: &[&Path]| {
+    let mount_and_check = |way: &str, image: &Path, devices: &[&Path]| {
         let data: Vec<String> = (devices.iter())
             .map(|d| format!("device={}", d.display()))
             .collect();
@@ -37,12 +37,12 @@ pub fn by_kernel(image: &Path, devices: &[&Path], dir: &Path, see: &dyn Fn(&str,
             Err(e) => panic!("mount of {way}: {e}"),
         }
     };
-    look("files", image, devices);
+    mount_and_check("files", image, devices);
     let loops: Option<Vec<Loop>> = devices.iter().copied().map(Loop::over).collect();
     match (Loop::over(image), loops) {
         (Some(image), Some(loops)) => {
             let devices: Vec<&Path> = loops.iter().map(|l| &*l.0).collect();
-            look("loop devices", &image.0, &devices);
+            mount_and_check("loop devices", &image.0, &devices);
         }
         _ => crate::skipped("no loop devices"),
     }
@@ -86,8 +86,8 @@ pub fn all_agree(what: &str, image: &Path, devices: &[&Path], expected: &[Record
         ("separate devices", open_with(image, devices).unwrap()),
     ] {
         let report = check::check(&image, &check::Options::default(), |_| ());
-        let said: Vec<_> = report.findings.iter().map(|f| f.what.to_string()).collect();
-        assert!(report.is_clean(), "{what}, {way}: {said:?}");
+        let message: Vec<_> = report.findings.iter().map(|f| f.what.to_string()).collect();
+        assert!(report.is_clean(), "{what}, {way}: {message:?}");
         assert_same(
             &format!("{what}, {way}"),
             expected,
@@ -114,8 +114,8 @@ impl Loop {
             .arg(file)
             .output()
             .ok()?;
-        let said = String::from_utf8_lossy(&out.stdout).trim().to_owned();
-        out.status.success().then(|| Self(said.into()))
+        let message = String::from_utf8_lossy(&out.stdout).trim().to_owned();
+        out.status.success().then(|| Self(message.into()))
     }
 }
 

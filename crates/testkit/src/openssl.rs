@@ -36,8 +36,8 @@ pub fn certificate(dir: &Path, name: &str, kind: &[&str]) -> Option<()> {
     let files = ["-keyout", &key, "-out", &certificate];
     let form = ["req", "-x509", "-nodes", "-days", "2", "-subj", &subject];
     let out = openssl(dir, &[&form[..], &files, kind].concat())?;
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{said}");
+    let message = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{message}");
     Some(())
 }
 

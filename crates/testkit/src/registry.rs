@@ -155,14 +155,14 @@ impl Registry {
         if request.method == "PATCH" {
             return Some(progress(name, id, upload.len()));
         }
-        let wanted = field(query, "digest").unwrap_or_default();
+        let expected = field(query, "digest").unwrap_or_default();
         let blob = state.uploads.remove(&id)?;
-        if digest(&blob) != wanted {
+        if digest(&blob) != expected {
             let error =
                 json!({"errors": [{"code": "DIGEST_INVALID", "message": "the digest differs"}]});
             return Some(document(400, &error));
         }
-        state.blobs.insert((name.to_owned(), wanted), blob);
+        state.blobs.insert((name.to_owned(), expected), blob);
         Some(Answer::status(201))
     }
 
@@ -208,14 +208,14 @@ impl Registry {
             return None;
         }
         let state = self.state();
-        let wanted = field(query, "artifactType");
+        let expected = field(query, "artifactType");
         let of_name = state.manifests.iter().filter(|((of, _), _)| of == name);
         let mut seen = BTreeSet::new();
         let mut found = Vec::new();
         for (_, (media, bytes)) in of_name {
             let object: Value = serde_json::from_slice(bytes).unwrap_or_default();
             let kind = object["artifactType"].as_str().unwrap_or_default();
-            let is_wanted = wanted.as_deref().is_none_or(|wanted| wanted == kind);
+            let is_wanted = expected.as_deref().is_none_or(|expected| expected == kind);
             if object["subject"]["digest"] == subject && is_wanted && seen.insert(digest(bytes)) {
                 found.push(json!({"mediaType": media, "digest": digest(bytes), "size": bytes.len(), "artifactType": kind, "annotations": object["annotations"]}));
             }

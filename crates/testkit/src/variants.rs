@@ -71,13 +71,13 @@ pub fn fsck_agrees(image: &Path, devices: &[&Path], tree: &Path, target: &Path) 
             if kind.is_dir() {
                 dirs.push(path);
             } else if kind.is_file() {
-                let wanted = std::fs::read(&path).unwrap();
+                let expected = std::fs::read(&path).unwrap();
                 let found = target.join(path.strip_prefix(tree).unwrap());
                 let found = std::fs::read(found).unwrap();
                 // Versions up to 1.9.3 leave out holes at the end.
-                let cut = found.len().min(wanted.len());
-                let rest = wanted[cut..].iter().all(|byte| *byte == 0);
-                assert!(found == wanted[..cut] && rest, "{}", path.display());
+                let cut = found.len().min(expected.len());
+                let rest = expected[cut..].iter().all(|byte| *byte == 0);
+                assert!(found == expected[..cut] && rest, "{}", path.display());
             }
         }
     }
@@ -103,14 +103,14 @@ fn fsck_extracts(image: &Path, devices: &[&Path], target: &Path) -> bool {
             return false;
         }
     };
-    let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
+    let message = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
     let unsupported = ["unidentified", "unsupported", "not supported", "upgrade"];
-    if unsupported.iter().any(|word| said.contains(word)) {
-        let why = said.lines().next().unwrap_or_default();
+    if unsupported.iter().any(|word| message.contains(word)) {
+        let why = message.lines().next().unwrap_or_default();
         crate::note(format_args!("fsck.erofs is too old: {why}"));
         return false;
     }
-    assert!(out.status.success(), "fsck.erofs: {said}");
+    assert!(out.status.success(), "fsck.erofs: {message}");
     true
 }
 

@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn impossible_headers_are_rejected() {
         let good = Header::new(1, 512, Vec::new(), [0; 16]).unwrap().encode();
-        for (at, byte, wanted) in [
+        for (at, byte, expected) in [
             (0, b'V', "no hash tree"),
             (8, 2, "version"),
             (12, 0, "Chrome OS"),
@@ -183,8 +183,8 @@ mod tests {
         ] {
             let mut bytes = good;
             bytes[at] = byte;
-            let told = Header::decode(&bytes).unwrap_err().to_string();
-            assert!(told.contains(wanted), "byte {at}: {told}");
+            let message = Header::decode(&bytes).unwrap_err().to_string();
+            assert!(message.contains(expected), "byte {at}: {message}");
         }
         assert!(Header::new(0, 4096, Vec::new(), [0; 16]).is_err());
         assert!(Header::new(1, 0, Vec::new(), [0; 16]).is_err());

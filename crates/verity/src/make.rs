@@ -170,7 +170,7 @@ impl Below<'_> {
         buf.clear();
         buf.resize(len, 0);
         let from = self.at + blocks.start * self.size;
-        let there = self.end.saturating_sub(from).min(len as u64) as usize;
-        self.store.read_exact_at(&mut buf[..there], from)
+        let available = self.end.saturating_sub(from).min(len as u64) as usize;
+        self.store.read_exact_at(&mut buf[..available], from)
     }
 }

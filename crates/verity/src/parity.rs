@@ -184,19 +184,19 @@ impl Covered<'_> {
         let data_len = spread.data_blocks * spread.block;
         while !buf.is_empty() {
             let left = |end: u64| end.saturating_sub(at).min(buf.len() as u64) as usize;
-            let (n, there) = if at < data_len {
+            let (n, available) = if at < data_len {
                 (left(data_len), left(data_len.min(self.data.size())))
             } else {
                 let n = left(spread.blocks * spread.block);
                 (if n == 0 { buf.len() } else { n }, n)
             };
             let (now, rest) = std::mem::take(&mut buf).split_at_mut(n);
-            now[there..].fill(0);
+            now[available..].fill(0);
             if at < data_len {
-                self.data.read_exact_at(&mut now[..there], at)?;
+                self.data.read_exact_at(&mut now[..available], at)?;
             } else {
                 let at = spread.tree_at + (at - data_len);
-                self.tree.read_exact_at(&mut now[..there], at)?;
+                self.tree.read_exact_at(&mut now[..available], at)?;
             }
             at += n as u64;
             buf = rest;
@@ -207,7 +207,7 @@ impl Covered<'_> {
 
 /// Remainder of a polynomial division: at most 24 bytes, the next coefficient first.
 trait Remainder: Copy + Default {
-    fn of(bytes: &[u8]) -> Self;
+    fn from_bytes(bytes: &[u8]) -> Self;
     /// Returns the first byte.
     fn first(self) -> u8;
     /// Drops the first byte and adds `other`.
@@ -216,7 +216,7 @@ trait Remainder: Copy + Default {
 }
 
 impl Remainder for u64 {
-    fn of(bytes: &[u8]) -> Self {
+    fn from_bytes(bytes: &[u8]) -> Self {
         bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b))
     }
 
@@ -240,7 +240,7 @@ impl Remainder for u64 {
 struct WideRemainder(u128, u64);
 
 impl Remainder for WideRemainder {
-    fn of(bytes: &[u8]) -> Self {
+    fn from_bytes(bytes: &[u8]) -> Self {
         let mut all = [0; 24];
         all[..bytes.len()].copy_from_slice(bytes);
         let (low, high) = all.split_at(16);
@@ -326,7 +326,7 @@ impl Encoder {
         let table: Vec<R> = (0..=255)
             .map(|b| {
                 let row: Vec<u8> = self.generator.iter().map(|g| times(*g, b)).collect();
-                R::of(&row)
+                R::from_bytes(&row)
             })
             .collect();
         let mut rests = vec![R::default(); count];
@@ -353,7 +353,7 @@ pub(crate) struct Syndromes {
 
 impl Syndromes {
     /// Computes the syndromes of `rows` and of `parity`, which holds codeword after codeword.
-    pub(crate) fn of(rows: &[Vec<u8>], parity: &[u8], roots: usize) -> Self {
+    pub(crate) fn compute(rows: &[Vec<u8>], parity: &[u8], roots: usize) -> Self {
         let sum = |n: usize| {
             let by = products(power(n));
             let mut sum = vec![0u8; rows[0].len()];
@@ -444,14 +444,14 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let bytes = seed.to_le_bytes();
             assert_eq!(short.first(), long.first());
-            short = short.next(u64::of(&bytes));
-            long = long.next(WideRemainder::of(&bytes));
+            short = short.next(u64::from_bytes(&bytes));
+            long = long.next(WideRemainder::from_bytes(&bytes));
             assert_eq!(short.bytes(), long.bytes());
         }
         let bytes: Vec<u8> = (1..=24).collect();
-        assert_eq!(WideRemainder::of(&bytes).bytes()[..], bytes);
+        assert_eq!(WideRemainder::from_bytes(&bytes).bytes()[..], bytes);
         assert_eq!(
-            WideRemainder::of(&bytes)
+            WideRemainder::from_bytes(&bytes)
                 .next(WideRemainder::default())
                 .bytes()[..23],
             bytes[1..]

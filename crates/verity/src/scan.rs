@@ -98,16 +98,16 @@ impl Verified {
         let size = self.header.data_block as usize;
         let start = first * size as u64;
         let mut damage = Damage::default();
-        let there = self.data.size().saturating_sub(start).min(buf.len() as u64) as usize;
-        buf[there..].fill(0);
-        let whole = self.data.read_exact_at(&mut buf[..there], start);
+        let available = self.data.size().saturating_sub(start).min(buf.len() as u64) as usize;
+        buf[available..].fill(0);
+        let whole = self.data.read_exact_at(&mut buf[..available], start);
         for (number, block) in (first..).zip(buf.chunks_exact_mut(size)) {
             let at = number * size as u64;
-            let there = there.saturating_sub((at - start) as usize).min(size);
+            let available = available.saturating_sub((at - start) as usize).min(size);
             // One unreadable block must not affect its neighbours.
             let read = match whole {
                 Ok(()) => Ok(()),
-                Err(_) => self.data.read_exact_at(&mut block[..there], at),
+                Err(_) => self.data.read_exact_at(&mut block[..available], at),
             };
             let expected = self.is_expected(0, number, &self.hasher.digest(block), false);
             match (read, expected) {
@@ -172,9 +172,9 @@ impl Verified {
         let at = spread.at + round * spread.round_len();
         let mut differs = Vec::new();
         let mut found = vec![0; size];
-        for (at, wanted) in (at..).step_by(size).zip(made.chunks_exact(size)) {
-            if self.tree.read_exact_at(&mut found, at).is_err() || found != wanted {
-                differs.push((at..at + spread.block, wanted.to_vec()));
+        for (at, requested) in (at..).step_by(size).zip(made.chunks_exact(size)) {
+            if self.tree.read_exact_at(&mut found, at).is_err() || found != requested {
+                differs.push((at..at + spread.block, requested.to_vec()));
             }
         }
         differs
@@ -237,9 +237,9 @@ impl Verified {
                 for (number, bytes) in self.correct_round(round) {
                     match spread.place(number) {
                         CoveredPlace::Data(at) => {
-                            let there = self.data.size().saturating_sub(at);
-                            let there = there.min(bytes.len() as u64) as usize;
-                            write(RepairedBlock::Data(at, &bytes[..there]))?;
+                            let available = self.data.size().saturating_sub(at);
+                            let available = available.min(bytes.len() as u64) as usize;
+                            write(RepairedBlock::Data(at, &bytes[..available]))?;
                         }
                         CoveredPlace::Tree(at) => write(RepairedBlock::Tree(at, &bytes))?,
                     }

@@ -134,12 +134,15 @@ impl Verified {
         })
     }
 
-    /// Calls `told` for each block that is read damaged and corrected: true for a block of the tree, and its
+    /// Calls `callback` for each block that is read damaged and corrected: true for a block of the tree, and its
     /// position in its store.
     #[must_use]
-    pub fn with_repair_callback(self, told: impl Fn(bool, u64) + Send + Sync + 'static) -> Self {
+    pub fn with_repair_callback(
+        self,
+        callback: impl Fn(bool, u64) + Send + Sync + 'static,
+    ) -> Self {
         Self {
-            on_repair: Some(Box::new(told)),
+            on_repair: Some(Box::new(callback)),
             ..self
         }
     }
@@ -312,12 +315,12 @@ impl Verified {
         let size = self.header.data_block as usize;
         let at = first * size as u64;
         // Bytes past the end of the data count as zeros.
-        let there = self.data.size().saturating_sub(at).min(buf.len() as u64) as usize;
-        let mut read = self.data.read_exact_at(&mut buf[..there], at);
+        let available = self.data.size().saturating_sub(at).min(buf.len() as u64) as usize;
+        let mut read = self.data.read_exact_at(&mut buf[..available], at);
         if read.is_err() && self.parity.is_none() {
             return read;
         }
-        buf[there..].fill(0);
+        buf[available..].fill(0);
         for (number, block) in (first..).zip(buf.chunks_exact_mut(size)) {
             if self.is_expected(0, number, &self.hasher.digest(block), true)? {
                 continue;
@@ -340,10 +343,10 @@ impl Verified {
         let corrected = self.correct_round(number % spread.rounds);
         let (_, bytes) = corrected.into_iter().find(|(n, _)| *n == number)?;
         self.corrected.fetch_add(1, Ordering::Relaxed);
-        if let Some(told) = &self.on_repair {
+        if let Some(callback) = &self.on_repair {
             match spread.place(number) {
-                CoveredPlace::Data(at) => told(false, at),
-                CoveredPlace::Tree(at) => told(true, at),
+                CoveredPlace::Data(at) => callback(false, at),
+                CoveredPlace::Tree(at) => callback(true, at),
             }
         }
         Some(bytes)
@@ -414,7 +417,7 @@ impl Verified {
         if self.tree.read_exact_at(&mut parity, at).is_err() {
             return Vec::new();
         }
-        let read = Syndromes::of(&rows, &parity, spread.roots);
+        let read = Syndromes::compute(&rows, &parity, spread.roots);
         let correct = |damaged: &[usize]| -> Vec<(u64, Vec<u8>)> {
             let blocks = damaged.iter().zip(read.corrections(damaged));
             let blocks = blocks.filter_map(|(row, mut block)| {

@@ -44,7 +44,7 @@ fn image_with_parity(len: usize, block: u32, roots: u32, threads: usize) -> Imag
 #[test]
 fn parity_equals_that_of_veritysetup() {
     // veritysetup 2.6.1: format --fec-device=F --fec-roots=N --salt=- --data-block-size=N --hash-block-size=N
-    for (blocks, block, roots, wanted) in [
+    for (blocks, block, roots, expected) in [
         (
             300,
             4096,
@@ -79,7 +79,10 @@ fn parity_equals_that_of_veritysetup() {
         let made = image_with_parity(blocks * block as usize, block, roots, 1 + blocks % 3);
         let digest = Sha256::digest(&made.bytes[made.parity..]);
         let digest: String = digest.iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(digest, wanted, "{blocks} blocks of {block}, {roots} roots");
+        assert_eq!(
+            digest, expected,
+            "{blocks} blocks of {block}, {roots} roots"
+        );
         assert_eq!(
             open(&made.bytes, made.at, made.root).unwrap().roots(),
             Some(roots)
@@ -239,7 +242,7 @@ fn damaged_parity_is_found_and_repaired() {
         for at in &damage {
             bytes[*at] ^= 0x11;
         }
-        let wanted: Vec<u64> = damage
+        let expected: Vec<u64> = damage
             .iter()
             .filter(|at| **at >= made.parity)
             .map(|at| (at / BLOCK * BLOCK) as u64)
@@ -252,10 +255,10 @@ fn damaged_parity_is_found_and_repaired() {
                 .iter()
                 .flat_map(|r| r.clone().step_by(BLOCK))
                 .collect::<Vec<u64>>();
-            assert_eq!(starts, wanted, "{n}");
+            assert_eq!(starts, expected, "{n}");
             assert_eq!(
                 found.is_content_sound(),
-                wanted.len() == damage.len(),
+                expected.len() == damage.len(),
                 "{n}"
             );
         }
@@ -285,8 +288,8 @@ fn unsupported_numbers_of_roots_are_rejected() {
     // Without the last byte, parity is found only if the number of roots is given.
     let cut = &made.bytes[..made.bytes.len() - 1];
     assert_eq!(open(cut, made.at, made.root).unwrap().roots(), None);
-    let told = open(cut, made.at, made.root).unwrap().with_parity(2);
-    assert_eq!(told.unwrap().roots(), Some(2));
+    let message = open(cut, made.at, made.root).unwrap().with_parity(2);
+    assert_eq!(message.unwrap().roots(), Some(2));
     assert!(
         open(cut, made.at, made.root)
             .unwrap()

@@ -30,7 +30,7 @@ fn hex(root: &Root) -> String {
 #[test]
 fn root_hashes_equal_those_of_veritysetup() {
     // veritysetup 2.6.1: format --data-block-size=N --hash-block-size=N --salt=...
-    for (blocks, block, salt, wanted) in [
+    for (blocks, block, salt, expected) in [
         (
             1,
             4096,
@@ -76,7 +76,7 @@ fn root_hashes_equal_those_of_veritysetup() {
     ] {
         let data = content(blocks * block as usize);
         let (bytes, at, root) = data_with_tree(&data, block, salt, 1);
-        assert_eq!(hex(&root), wanted, "{blocks} blocks of {block}");
+        assert_eq!(hex(&root), expected, "{blocks} blocks of {block}");
         let store = MemStore::new(bytes.clone());
         assert_eq!(stated_root(&store, &store, at).unwrap(), root);
         assert_eq!(data_with_tree(&data, block, salt, 3), (bytes, at, root));
@@ -150,8 +150,8 @@ fn exactly_the_damaged_blocks_are_found() {
         for block in 0..300 {
             let result = read(&verified, block);
             let kind = result.as_ref().err().map(io::Error::kind);
-            let wanted = hit.contains(&block).then_some(io::ErrorKind::InvalidData);
-            assert_eq!(kind, wanted, "byte {byte}, block {block}");
+            let expected = hit.contains(&block).then_some(io::ErrorKind::InvalidData);
+            assert_eq!(kind, expected, "byte {byte}, block {block}");
         }
         let found = verified.scan(2, &|_| Ok(())).unwrap();
         let ranges = one(hit.start * 512..hit.end * 512);
@@ -189,18 +189,22 @@ fn swapped_blocks_are_found() {
 #[test]
 fn missing_and_impossible_trees_are_rejected() {
     let (bytes, at, root) = data_with_tree(&content(8192), 4096, &[], 1);
-    let told = |bytes: &[u8], at| match open(bytes, at, root) {
+    let message = |bytes: &[u8], at| match open(bytes, at, root) {
         Ok(verified) => verified.scan(1, &|_| Ok(())).map(|d| format!("{d:?}")),
         Err(e) => Ok(format!("{:?}: {e}", e.kind())),
     };
-    assert!(told(&bytes, 0).unwrap().contains("no hash tree"));
-    assert!(told(&bytes, 1 << 40).unwrap().contains("no hash tree"));
-    assert!(told(&bytes[..8200], at).unwrap().contains("no hash tree"));
+    assert!(message(&bytes, 0).unwrap().contains("no hash tree"));
+    assert!(message(&bytes, 1 << 40).unwrap().contains("no hash tree"));
+    assert!(
+        message(&bytes[..8200], at)
+            .unwrap()
+            .contains("no hash tree")
+    );
     // A header of 2^50 blocks over little data, and a truncated tree over all data.
     let mut long = bytes.clone();
     long[at as usize + 78] = 4;
-    assert!(told(&long, at).unwrap().contains("shorter"));
-    let cut = told(&bytes[..bytes.len() - 4096], at).unwrap();
+    assert!(message(&long, at).unwrap().contains("shorter"));
+    let cut = message(&bytes[..bytes.len() - 4096], at).unwrap();
     assert_eq!(
         cut,
         "Damage { data: [], unknown: [0..8192], tree: [12288..16384], parity: [] }"

@@ -47,7 +47,7 @@ pub(super) struct Contents {
 
 impl Contents {
     /// Collects the pages of the project at `root`.
-    pub(super) fn of(root: &Path) -> Self {
+    pub(super) fn collect(root: &Path) -> Self {
         let mut seen = BTreeSet::from([PathBuf::from(FRONT)]);
         let mut parts = Vec::new();
         for (name, first) in PARTS {
@@ -192,7 +192,7 @@ mod tests {
                 ("docs/guide/x.svg", "<svg/>"),
             ],
         );
-        let contents = Contents::of(&place.0);
+        let contents = Contents::collect(&place.0);
         let summary = contents.summary();
         // The title of a page in the browser has the name of the book behind it: "Start - Tuff".
         assert!(summary.contains("[Start](README.md)\n"));
@@ -212,7 +212,7 @@ mod tests {
                 ("docs/guide/lost.md", "# Lost\n"),
             ],
         );
-        let missing = Contents::of(&place.0).missing;
+        let missing = Contents::collect(&place.0).missing;
         assert_eq!(
             missing,
             ["docs/guide/lost.md: no README.md of the website links it"]

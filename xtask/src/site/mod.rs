@@ -19,7 +19,7 @@ const INSTALL: &str = "cargo install --locked mdbook --no-default-features --fea
 
 /// Makes the website and returns the findings, a line each.
 pub(crate) fn run(root: &Path) -> Vec<String> {
-    let contents = Contents::of(root);
+    let contents = Contents::collect(root);
     if !contents.missing.is_empty() {
         return contents.missing;
     }
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn every_document_is_a_page_of_the_website() {
-        let missing = Contents::of(root()).missing;
+        let missing = Contents::collect(root()).missing;
         assert!(missing.is_empty(), "{}", missing.join("\n"));
     }
 }

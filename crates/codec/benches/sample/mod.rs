@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tuff_codec::{EncoderSpec, Method};
 
 /// Arguments of a benchmark.
-pub(crate) struct Asked {
+pub(crate) struct Selection {
     /// Directory with the files.
     pub(crate) dir: String,
     /// Size of the sample. Unit: MiB.
@@ -17,11 +17,11 @@ pub(crate) struct Asked {
     flags: Vec<String>,
 }
 
-impl Asked {
+impl Selection {
     /// Parses the command line, with defaults for the number of runs and the methods. Prints an error and returns
     /// `None` if it names no directory.
     pub(crate) fn new(program: &str, runs: usize, only: &str) -> Option<Self> {
-        let mut asked = Self {
+        let mut selection = Self {
             dir: std::env::var("FIT_DIR").unwrap_or_default(),
             mib: 16,
             runs,
@@ -33,19 +33,19 @@ impl Asked {
         while let Some(arg) = args.next() {
             let mut value = || args.next().expect("a value follows the option");
             match &*arg {
-                "--mib" => asked.mib = value().parse().expect("a number"),
-                "--runs" => asked.runs = value().parse().expect("a number"),
-                "--only" => asked.only = value(),
-                "--cluster" => asked.clusters = value(),
-                flag if flag.starts_with("--") => asked.flags.push(arg),
-                _ => asked.dir = arg,
+                "--mib" => selection.mib = value().parse().expect("a number"),
+                "--runs" => selection.runs = value().parse().expect("a number"),
+                "--only" => selection.only = value(),
+                "--cluster" => selection.clusters = value(),
+                flag if flag.starts_with("--") => selection.flags.push(arg),
+                _ => selection.dir = arg,
             }
         }
-        if asked.dir.is_empty() {
+        if selection.dir.is_empty() {
             println!("no directory given: {program} DIR, or FIT_DIR");
             return None;
         }
-        Some(asked)
+        Some(selection)
     }
 
     /// Returns true if the flag is given.

@@ -26,7 +26,8 @@ use match_finder::{DISTANCE, HEADS, INDEX_BATCH, find_match, index_positions};
 use path::{
     COMMITTED, Cell, CommittedMatch, LAST_LITERALS, LAST_MATCH, LITERAL_RUN, MatchEvent,
     NO_EXTENSION_CELLS, NO_EXTENSION_MAX, ONE_EXTENSION_MAX, PathTable, STRIDE, Sequence, cheaper,
-    collect_sequences, emit, end_of_block, fill, grown, literal, literals, match_cost, matched,
+    collect_sequences, emit, end_of_block, fill, literal, literals, match_cost, matched,
+    with_length,
 };
 
 use super::truncate::trim_tail;
@@ -199,7 +200,7 @@ fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) ->
     // A cell of this cost leaves no space for the last token.
     let limit = room as u32;
     let mut committed = None;
-    let mut cells = grown(store, 1);
+    let mut cells = with_length(store, 1);
     cells[0] = Cell {
         cost: 0,
         link: LITERAL_RUN,
@@ -242,7 +243,7 @@ fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) ->
         }
         let Some((back, ahead, distance)) = found else {
             if reach - base + quiet + STRIDE >= cells.len() {
-                cells = grown(store, reach - base + quiet + 1 + STRIDE);
+                cells = with_length(store, reach - base + quiet + 1 + STRIDE);
             }
             let done = literals(&mut last, &mut cells[reach - base + 1..], quiet, limit);
             reach += done;
@@ -268,7 +269,7 @@ fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) ->
                 distance: distance as u32,
             });
             base = end - KEPT_CELLS;
-            cells = grown(store, KEPT_CELLS + 1);
+            cells = with_length(store, KEPT_CELLS + 1);
             for (cell, j) in cells.iter_mut().zip(base..=end) {
                 *cell = Cell {
                     cost: first + match_cost(j - start),
@@ -280,7 +281,7 @@ fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) ->
             continue;
         }
         if end - base + SLACK >= cells.len() {
-            cells = grown(store, end - base + 1 + SLACK);
+            cells = with_length(store, end - base + 1 + SLACK);
         }
         let cell = Cell {
             cost: first + 3,

@@ -25,7 +25,7 @@ enum MatchSearch {
 impl MatchSearch {
     /// Returns the settings of liblzma's presets. Levels 7 to 9, which differ from 6 there only by the dictionary
     /// size, take longer matches here.
-    fn of(level: i32) -> Self {
+    fn for_level(level: i32) -> Self {
         match level {
             ..=3 => {
                 let (nice, depth) =
@@ -70,7 +70,7 @@ impl MatchSearch {
 pub(crate) fn encoder(spec: &EncoderSpec) -> Option<Box<dyn Encoder>> {
     let dict = spec.match_distance_max();
     let input_max = spec.input_max;
-    Some(match MatchSearch::of(spec.level) {
+    Some(match MatchSearch::for_level(spec.level) {
         MatchSearch::HashChain(limits) => Box::new(LzmaEncoder {
             finder: HashChain::new(dict, limits)?,
             parser: LazyParser::new(limits),
@@ -118,7 +118,7 @@ impl<F: MatchFinder, P: Parser> Encoder for LzmaEncoder<F, P> {
 impl<F: MatchFinder, P: Parser> LzmaEncoder<F, P> {
     fn run(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: Option<&Trim>) -> TailFit {
         let data = bounded_input(input, at, self.input_max);
-        let props = Props::of(data, dst.len());
+        let props = Props::choose(data, dst.len());
         let end = self.encode(data, props, dst, trim);
         if let (Some(first), true) = (dst.first_mut(), end.fit.consumed > 0) {
             *first = !props.byte();

@@ -63,11 +63,11 @@ impl Props {
     const SMALL: usize = 16 << 10;
 
     /// Number of bytes inspected to recognise text. Unit: bytes.
-    const LOOK: usize = 4096;
+    const SAMPLE_LEN: usize = 4096;
 
     /// Returns the properties for an output of `room` bytes of `data`.
-    pub(crate) fn of(data: &[u8], room: usize) -> Self {
-        let is_text = !data[..data.len().min(Self::LOOK)].contains(&0);
+    pub(crate) fn choose(data: &[u8], room: usize) -> Self {
+        let is_text = !data[..data.len().min(Self::SAMPLE_LEN)].contains(&0);
         if room <= Self::SMALL || is_text {
             Self::ANYWHERE
         } else {
@@ -452,8 +452,8 @@ mod tests {
     #[test]
     fn lzma_properties_differ_between_binary_words_and_text() {
         let (words, text) = ([7, 0, 0, 0].repeat(2000), [b'x'; 8000]);
-        assert_eq!(Props::of(&words, 65536).byte(), 93);
-        assert_eq!(Props::of(&text, 65536).byte(), 3);
-        assert_eq!(Props::of(&words, 4096).byte(), 3);
+        assert_eq!(Props::choose(&words, 65536).byte(), 93);
+        assert_eq!(Props::choose(&text, 65536).byte(), 3);
+        assert_eq!(Props::choose(&words, 4096).byte(), 3);
     }
 }

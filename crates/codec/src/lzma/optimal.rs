@@ -556,9 +556,9 @@ impl OptimalParser {
         }
         let state = here.state.after(lead);
         let dist = state.reps[0] as usize + 1;
-        let behind = at + len + 1;
+        let next_at = at + len + 1;
         // At least two bytes remain.
-        if load2(data, behind) == load2(data, behind - dist) {
+        if load2(data, next_at) == load2(data, next_at - dist) {
             let cost = cost + here.literal(at + len, state.last, state.reps[0]);
             self.then_repeat(here, cur, full, cost, lead);
         }

@@ -120,7 +120,8 @@ static FIXED: [NormalizedCounts; 3] = [
     ),
 ];
 
-static FIXED_TABLES: LazyLock<[FseTable; 3]> = LazyLock::new(|| FIXED.each_ref().map(FseTable::of));
+static FIXED_TABLES: LazyLock<[FseTable; 3]> =
+    LazyLock::new(|| FIXED.each_ref().map(FseTable::from_counts));
 
 /// Statistics of a block's literals and sequences.
 #[derive(Clone)]
@@ -284,7 +285,7 @@ enum Literals {
 enum Mode {
     Fixed,
     Single(u8),
-    Described(NormalizedCounts),
+    WithTable(NormalizedCounts),
     /// With the table of the previous block.
     Again,
 }
@@ -304,7 +305,7 @@ pub(super) struct BlockPrices {
 }
 
 impl BlockPrices {
-    fn of(&self, seq: Sequence) -> u64 {
+    fn price_of_sequence(&self, seq: Sequence) -> u64 {
         let (literals, offset, matched) =
             (seq.codes[LITERALS], seq.codes[OFFSET], seq.codes[MATCHED]);
         u64::from(
@@ -359,7 +360,7 @@ pub(super) fn shrink(
             let seq = seqs[cut.seqs];
             stats.drop_match(seq);
             cut.tail = seq.literals as usize;
-            saved = prices.of(seq);
+            saved = prices.price_of_sequence(seq);
         } else {
             break;
         }
@@ -393,7 +394,7 @@ pub(super) fn grow(
             cut.tail += 1;
             cut.literals += 1;
         } else if let Some(seq) = seq {
-            cost = prices.of(seq);
+            cost = prices.price_of_sequence(seq);
             if cost > spare || stats.content + seq.matched as usize > most {
                 return;
             }
@@ -554,11 +555,11 @@ impl BlockCoder {
         if total > 8 || best.1 == u64::MAX {
             let shares = NormalizedCounts::normalise(counts, total, LOG_MAX[kind]);
             let mut buffer = [0; 128];
-            let described = shares.describe(&mut buffer, 0) as u64 * 8 * BIT;
+            let table_price = shares.describe(&mut buffer, 0) as u64 * 8 * BIT;
             // present: every symbol that occurs has a share
-            let price = shares.price(counts).unwrap_or(u64::MAX / 2) + described + ends(&shares);
+            let price = shares.price(counts).unwrap_or(u64::MAX / 2) + table_price + ends(&shares);
             if price < best.1 {
-                best = (Mode::Described(shares), price);
+                best = (Mode::WithTable(shares), price);
             }
         }
         best
@@ -588,7 +589,7 @@ impl BlockCoder {
                     codes[usize::from(*symbol)] = 0;
                     continue;
                 }
-                Mode::Described(shares) => shares,
+                Mode::WithTable(shares) => shares,
                 Mode::Again => match &self.shares[kind] {
                     Some(shares) => shares,
                     None => continue,
@@ -661,7 +662,7 @@ impl BlockCoder {
         if any_seqs {
             for (shares, mode) in self.shares.iter_mut().zip(plan.modes) {
                 match mode {
-                    Mode::Described(made) => *shares = Some(made),
+                    Mode::WithTable(made) => *shares = Some(made),
                     Mode::Again => {}
                     Mode::Fixed | Mode::Single(_) => *shares = None,
                 }
@@ -761,7 +762,7 @@ impl BlockCoder {
         let field = |mode: &Mode| match mode {
             Mode::Fixed => 0,
             Mode::Single(_) => 1,
-            Mode::Described(_) => 2,
+            Mode::WithTable(_) => 2,
             Mode::Again => 3,
         };
         out[pos] =
@@ -776,7 +777,7 @@ impl BlockCoder {
                     pos += 1;
                     table.build_single(*symbol);
                 }
-                Mode::Described(shares) => {
+                Mode::WithTable(shares) => {
                     pos = shares.describe(out, pos);
                     table.build(shares);
                 }

@@ -236,7 +236,7 @@ impl MatchFinder for DoubleHash {
         let places = FullTables {
             tables: &mut self.tables,
             masks: self.masks,
-            zero: self.count.of(start),
+            zero: self.count.entry(start),
             reach: self.reach,
         };
         if self.four {

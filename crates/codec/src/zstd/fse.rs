@@ -192,7 +192,7 @@ impl FseTable {
     }
 
     /// Creates the table of a distribution.
-    pub(super) fn of(counts: &NormalizedCounts) -> Self {
+    pub(super) fn from_counts(counts: &NormalizedCounts) -> Self {
         let mut this = Self::new();
         this.build(counts);
         this

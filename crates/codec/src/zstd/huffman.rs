@@ -23,7 +23,7 @@ pub(super) struct HuffmanTable {
     /// Code and length of each symbol: the length in the low byte, the code above. Zero without a code.
     codes: [u32; 256],
     description: [u8; DESCRIPTION_MAX + 8],
-    described: usize,
+    description_len: usize,
 }
 
 impl HuffmanTable {
@@ -77,7 +77,7 @@ impl HuffmanTable {
         let mut this = Self {
             codes,
             description: [0; DESCRIPTION_MAX + 8],
-            described: 0,
+            description_len: 0,
         };
         this.describe(lengths, entries, longest as u8)?;
         Some(this)
@@ -95,14 +95,14 @@ impl HuffmanTable {
         let packed = pack(weights, &mut self.description);
         match (plain, packed) {
             (plain, Some(packed)) if plain.is_none_or(|plain| packed < plain) => {
-                self.described = packed
+                self.description_len = packed
             }
             (Some(plain), _) => {
                 self.description[0] = 127 + last as u8;
                 for (byte, pair) in self.description[1..].iter_mut().zip(weights.chunks(2)) {
                     *byte = pair[0] << 4 | pair.get(1).copied().unwrap_or(0);
                 }
-                self.described = plain;
+                self.description_len = plain;
             }
             (None, _) => return None,
         }
@@ -116,7 +116,7 @@ impl HuffmanTable {
 
     /// Returns the table description.
     pub(super) fn description(&self) -> &[u8] {
-        &self.description[..self.described]
+        &self.description[..self.description_len]
     }
 
     /// Returns the price of encoding the counted symbols. `None` if one of them has no code. Unit: bits.

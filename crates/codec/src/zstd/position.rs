@@ -21,7 +21,7 @@ impl PositionCounter {
 
     /// Returns the entry for the position `at`.
     #[inline(always)]
-    pub(super) fn of(&self, at: usize) -> u32 {
+    pub(super) fn entry(&self, at: usize) -> u32 {
         at.wrapping_add(self.shift) as u32
     }
 
@@ -166,11 +166,11 @@ mod tests {
     #[test]
     fn positions_increase_across_inputs() {
         let mut count = PositionCounter::new();
-        assert_eq!(count.of(0), 1);
+        assert_eq!(count.entry(0), 1);
         assert!(!count.reset(700, 5));
-        assert_eq!(count.of(0), 706);
+        assert_eq!(count.entry(0), 706);
         assert!(!count.begin(300));
-        assert_eq!(count.of(300), 1006);
+        assert_eq!(count.entry(300), 1006);
     }
 
     #[test]
@@ -178,10 +178,10 @@ mod tests {
         let mut count = PositionCounter::new();
         assert!(!count.begin(2 * COUNT_MAX - 1));
         assert!(count.begin(2 * COUNT_MAX));
-        assert_eq!(count.of(2 * COUNT_MAX), 1);
+        assert_eq!(count.entry(2 * COUNT_MAX), 1);
         let mut count = PositionCounter::new();
         assert!(!count.reset(COUNT_MAX - 2, 1));
         assert!(count.reset(0, 1));
-        assert_eq!(count.of(0), 1);
+        assert_eq!(count.entry(0), 1);
     }
 }

@@ -41,7 +41,7 @@ struct Row {
     /// Tags of the hashed bytes.
     hashed: [u8; ROW],
     /// Tags of the two bytes after them.
-    behind: [u8; ROW],
+    tail: [u8; ROW],
     /// Positions, as counted by the index; 0 for none.
     positions: [u32; ROW],
 }
@@ -145,9 +145,9 @@ impl RowHash {
     fn hash(&self, data: &[u8], at: usize) -> u32 {
         let bytes = load8(data, at);
         let product = (bytes << self.hashed).wrapping_mul(0xCF1B_BCDC_B7A5_6463);
-        let behind = u32::from((bytes >> (64 - self.hashed)) as u16).wrapping_mul(0x9E37_79B1);
+        let tail = u32::from((bytes >> (64 - self.hashed)) as u16).wrapping_mul(0x9E37_79B1);
         // fits: 2^23 rows and tags at most
-        (product >> self.shorten) as u32 | behind >> 24 << 24
+        (product >> self.shorten) as u32 | tail >> 24 << 24
     }
 
     /// Hashes a position and prefetches its row.
@@ -172,8 +172,8 @@ impl RowHash {
         self.heads[row] = head;
         let row = &mut self.rows[row];
         row.hashed[usize::from(head)] = hash as u8;
-        row.behind[usize::from(head)] = (hash >> 24) as u8;
-        row.positions[usize::from(head)] = self.count.of(at);
+        row.tail[usize::from(head)] = (hash >> 24) as u8;
+        row.positions[usize::from(head)] = self.count.entry(at);
         hash
     }
 
@@ -217,7 +217,7 @@ impl RowHash {
     ) -> Found {
         let head = u32::from(self.heads[row]);
         let positions = &self.rows[row].positions;
-        let here = self.count.of(at);
+        let here = self.count.entry(at);
         let most = (at - self.state.start).min(self.reach);
         let mut found = Found { len, distance: 0 };
         let mut attempts = self.attempts;
@@ -266,7 +266,7 @@ impl RowHash {
         let head = u32::from(self.heads[row]);
         let tags = &self.rows[row];
         let equal = equal_tags(&tags.hashed, hash as u8).rotate_right(head);
-        let both = equal & equal_tags(&tags.behind, (hash >> 24) as u8).rotate_right(head);
+        let both = equal & equal_tags(&tags.tail, (hash >> 24) as u8).rotate_right(head);
         // Longer matches have both bytes after the hashed ones in common.
         let short = (64 - self.hashed as usize) / 8 + 1;
         let mut found = self.longest(both, row, data, at, (len.max(short), usize::MAX));
@@ -293,10 +293,10 @@ fn equal_tags(tags: &[u8; ROW], tag: u8) -> u32 {
         // SAFETY: SSE2 is part of every x86-64 processor; the tags are twice 16 bytes, which these loads accept at
         // any alignment.
         unsafe {
-            let wanted = _mm_set1_epi8(tag as i8);
+            let pattern = _mm_set1_epi8(tag as i8);
             let from = tags.as_ptr().cast();
-            let low = _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_loadu_si128(from), wanted));
-            let high = _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_loadu_si128(from.add(1)), wanted));
+            let low = _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_loadu_si128(from), pattern));
+            let high = _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_loadu_si128(from.add(1)), pattern));
             low as u32 | (high as u32) << 16
         }
     }

@@ -84,7 +84,7 @@ impl MatchFinder for SingleHash {
         let index = Index {
             table: &mut self.table.0,
             mask: self.mask,
-            zero: self.count.of(start),
+            zero: self.count.entry(start),
             reach: self.reach,
         };
         let until = until.saturating_sub(start).min(end);

@@ -306,7 +306,10 @@ impl BlockDevice for Shared {
     }
 
     fn write(&self, addr: BlockAddr, data: &[u8]) -> io::Result<()> {
-        let payloads = data.chunks_exact(SLOT_BYTES).map(Payload::of).collect();
+        let payloads = data
+            .chunks_exact(SLOT_BYTES)
+            .map(Payload::from_bytes)
+            .collect();
         let stream = (addr.0 >> self.area_bits) as u32;
         self.lock().write(addr.0, payloads, stream).map_err(to_io)
     }

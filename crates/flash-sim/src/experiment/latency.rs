@@ -34,7 +34,7 @@ const CLIENTS: usize = 8;
 /// query, the other clients wait.
 fn query(fs: &mut dyn Fs, db: &mut Database, queries: u64) -> Result<Answers> {
     let mut meter = Meter::new(fs, (queries / 50).max(1));
-    let mut answered: VecDeque<Nanos> = VecDeque::new();
+    let mut completions: VecDeque<Nanos> = VecDeque::new();
     let mut answers = Answers {
         reads: Histogram::new(),
         updates: Histogram::new(),
@@ -50,9 +50,9 @@ fn query(fs: &mut dyn Fs, db: &mut Database, queries: u64) -> Result<Answers> {
         let mut took = answer.took;
         if answer.needed_fs {
             let now = fs.disk().lock().now();
-            answered.push_back(now);
-            if answered.len() > CLIENTS
-                && let Some(before) = answered.pop_front()
+            completions.push_back(now);
+            if completions.len() > CLIENTS
+                && let Some(before) = completions.pop_front()
             {
                 took = now - before;
             }

@@ -207,7 +207,7 @@ impl BlockDevice for Watched {
         let mut state = self.lock();
         for (i, bytes) in data.chunks_exact(BLOCK_SIZE).enumerate() {
             let lba = addr.0 + i as u64;
-            state.blocks.insert(lba, Payload::of(bytes));
+            state.blocks.insert(lba, Payload::from_bytes(bytes));
             if lba >> AREA_BITS != state.area {
                 continue;
             }

@@ -377,9 +377,9 @@ mod tests {
             let header_pos = 8 * (4 + rnd(4));
             let index = index(&pieces, tail, 0, header_pos, BlockBits::B4K, round % 3 != 0);
             let far = matches!(tail, Tail::Fragment(offset) if offset >> 32 != 0);
-            let wanted = round % 3 != 0 && round % 7 != 6 && !far;
+            let requested = round % 3 != 0 && round % 7 != 6 && !far;
             assert!(
-                index.compact || !wanted,
+                index.compact || !requested,
                 "round {round}: back to back is compact"
             );
             let big = pieces.iter().any(|p| p.blocks > 1);

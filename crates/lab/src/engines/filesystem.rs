@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Time limit of a command.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIME_LIMIT: Duration = Duration::from_secs(90);
 
 /// Filesystem on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -193,7 +193,7 @@ impl Place<'_> {
         };
         let mut words = command.split(' ').map(word);
         match words.next().filter(|program| !program.is_empty()) {
-            Some(program) => helper::run(Command::new(program).args(words), fine, PATIENCE),
+            Some(program) => helper::run(Command::new(program).args(words), fine, TIME_LIMIT),
             None => Ok(String::new()),
         }
     }
@@ -240,12 +240,14 @@ impl Place<'_> {
             return Some(self.run(0, command).map(|_| ()));
         }
         // The exit code of fsck.f2fs does not tell whether it found something.
-        let said = self.run(i32::MAX, command);
+        let message = self.run(i32::MAX, command);
         let is_finding = |line: &&str| line.contains("[Fail]") || line.contains("[ASSERT]");
-        Some(said.and_then(|said| match said.lines().find(is_finding) {
-            None => Ok(()),
-            Some(line) => Err(format!("fsck.f2fs: {}", line.trim())),
-        }))
+        Some(
+            message.and_then(|message| match message.lines().find(is_finding) {
+                None => Ok(()),
+                Some(line) => Err(format!("fsck.f2fs: {}", line.trim())),
+            }),
+        )
     }
 
     /// Runs the automatic repair.

@@ -111,13 +111,13 @@ pub fn disk(number: usize) -> String {
 }
 
 /// Time limit of dmsetup.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs dmsetup, which makes the device nodes itself: the guest has no udev.
 pub fn dmsetup(words: &[&str]) -> Result<(), String> {
     let mut command = Command::new("/sbin/dmsetup");
     command.args(words).args(["--noudevsync", "--noudevrules"]);
-    helper::run(&mut command, 0, PATIENCE).map(|_| ())
+    helper::run(&mut command, 0, TIME_LIMIT).map(|_| ())
 }
 
 /// Creates a device-mapper device. Returns its path.

@@ -36,7 +36,7 @@ const MODULES: [&str; 3] = ["virtio_pci", "virtio_blk", "virtio_console"];
 /// Interval at which the host looks for new messages.
 const POLL: Duration = Duration::from_millis(10);
 /// Time limit of modprobe.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 /// Number of lines of the console that an error message quotes.
 const CONSOLE_LINES: usize = 6;
 
@@ -101,7 +101,7 @@ pub struct Hardware {
     /// Main memory in MiB.
     pub memory_mib: u32,
     /// Time after which the guest is killed.
-    pub patience: Duration,
+    pub time_limit: Duration,
 }
 
 impl Guest {
@@ -206,7 +206,7 @@ impl Guest {
                     "-d",
                 ])
                 .arg(&self.folder);
-            let text = helper::run(&mut modprobe, 0, PATIENCE).map_err(Error::Usage)?;
+            let text = helper::run(&mut modprobe, 0, TIME_LIMIT).map_err(Error::Usage)?;
             // The lines of modules that are a part of the kernel's image begin with another word. The named module is the last one.
             let needed = text.lines().filter_map(|l| l.strip_prefix("insmod "));
             let needed: Vec<PathBuf> = needed.map(|path| PathBuf::from(path.trim())).collect();
@@ -285,7 +285,7 @@ impl Guest {
             child,
             messages: BufReader::new(messages),
             rest: Vec::new(),
-            end: Instant::now() + hardware.patience,
+            end: Instant::now() + hardware.time_limit,
             work: work.to_owned(),
         })
     }
@@ -384,14 +384,14 @@ impl Running {
         Ok(is_complete.then(|| std::mem::take(&mut self.rest)))
     }
 
-    fn said(&self, name: &str) -> String {
+    fn printed(&self, name: &str) -> String {
         let bytes = std::fs::read(self.work.join(name)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Returns an error with the end of the console.
     fn failed(&self, reason: &str) -> Error {
-        let text = self.said("errors") + &self.said("console");
+        let text = self.printed("errors") + &self.printed("console");
         let lines: Vec<&str> = text
             .lines()
             .map(str::trim)

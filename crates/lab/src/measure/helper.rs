@@ -23,11 +23,15 @@ pub fn run(command: &mut Command, fine: i32, limit: Duration) -> Result<String, 
     let name = Path::new(command.get_program()).file_name();
     let name = name.unwrap_or(OsStr::new("?")).display().to_string();
     let ended = run_for(command, limit).map_err(|e| format!("cannot run {name}: {e}"))?;
-    let (code, said, error) = ended.ok_or_else(|| format!("{name} timed out"))?;
+    let (code, message, error) = ended.ok_or_else(|| format!("{name} timed out"))?;
     match code {
-        Some(code) if code <= fine => Ok(said),
+        Some(code) if code <= fine => Ok(message),
         Some(code) => {
-            let text = if error.trim().is_empty() { said } else { error };
+            let text = if error.trim().is_empty() {
+                message
+            } else {
+                error
+            };
             let lines = telling_lines(&text);
             Err(format!("{name} exited with code {code}: {lines}"))
         }
@@ -41,14 +45,14 @@ fn run_for(
     limit: Duration,
 ) -> io::Result<Option<(Option<i32>, String, String)>> {
     // Files, because a process that the command leaves behind would hold a pipe open.
-    let (said, errors) = (output_file()?, output_file()?);
+    let (message, errors) = (output_file()?, output_file()?);
     if std::env::var_os("PATH").is_none() {
         command.env("PATH", PATH);
     }
     let command = command.env("LC_ALL", "C").env_remove("SOURCE_DATE_EPOCH");
     command.stdin(Stdio::null()).process_group(0);
     command
-        .stdout(said.try_clone()?)
+        .stdout(message.try_clone()?)
         .stderr(errors.try_clone()?);
     let mut child = command.spawn()?;
     let begin = Instant::now();
@@ -64,7 +68,7 @@ fn run_for(
         // Callers that measure the time are at most 2 % late.
         std::thread::sleep((begin.elapsed() / 50).min(Duration::from_millis(1)));
     };
-    Ok(Some((status.code(), text(&said)?, text(&errors)?)))
+    Ok(Some((status.code(), text(&message)?, text(&errors)?)))
 }
 
 /// Returns a file in memory for the output of a command.

@@ -97,7 +97,7 @@ pub struct Outcome {
     /// Resource usage of the command.
     pub usage: Usage,
     /// Output of the command, reduced to the lines that explain a failure.
-    pub said: String,
+    pub message: String,
 }
 
 /// Measures one command in a fresh process.
@@ -134,10 +134,10 @@ pub fn sample(job: &Job<'_>) -> Result<Outcome> {
 pub fn take(program: &OsStr, arguments: &[OsString]) -> Result<Outcome> {
     let mut command = Command::new(program);
     let failed = |e| Error::Io("handle the output".to_owned(), e);
-    let said = helper::output_file().map_err(failed)?;
+    let message = helper::output_file().map_err(failed)?;
     command.args(arguments).stdin(Stdio::null());
-    command.stdout(said.try_clone().map_err(failed)?);
-    command.stderr(said.try_clone().map_err(failed)?);
+    command.stdout(message.try_clone().map_err(failed)?);
+    command.stderr(message.try_clone().map_err(failed)?);
     let path = Path::new(program);
     let own_before_us = own_cpu_us()?;
     let before = Ticks::now()?;
@@ -165,8 +165,8 @@ pub fn take(program: &OsStr, arguments: &[OsString]) -> Result<Outcome> {
         read_bytes: unsigned(used.block_reads()).saturating_mul(512),
         exit: status.code(),
     };
-    let said = helper::telling_lines(&helper::text(&said).map_err(failed)?);
-    Ok(Outcome { usage, said })
+    let message = helper::telling_lines(&helper::text(&message).map_err(failed)?);
+    Ok(Outcome { usage, message })
 }
 
 fn own_cpu_us() -> Result<u64> {

@@ -16,7 +16,7 @@ pub struct Spread {
 
 impl Spread {
     /// Returns the summary of `samples`, `None` if there are none.
-    pub fn of(samples: &[f64]) -> Option<Spread> {
+    pub fn from_samples(samples: &[f64]) -> Option<Spread> {
         Some(Spread {
             median: median(samples)?,
             min: samples.iter().copied().fold(f64::INFINITY, f64::min),
@@ -63,8 +63,8 @@ mod tests {
     fn an_outlier_affects_the_range_but_not_the_median() {
         assert_eq!(median(&[7.0]), Some(7.0));
         assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), Some(2.5));
-        assert_eq!(Spread::of(&[]), None);
-        let spread = Spread::of(&[1.0, 2.0, 3.0, 4.0, 100.0]).unwrap();
+        assert_eq!(Spread::from_samples(&[]), None);
+        let spread = Spread::from_samples(&[1.0, 2.0, 3.0, 4.0, 100.0]).unwrap();
         assert_eq!((spread.median, spread.min, spread.max), (3.0, 1.0, 100.0));
     }
 }

@@ -54,10 +54,12 @@ fn row(
     };
     let median = |of: &BTreeMap<u32, f64>| {
         let values: Vec<f64> = of.values().copied().collect();
-        Spread::of(&values).map_or(String::new(), |spread| number(spread.median))
+        Spread::from_samples(&values).map_or(String::new(), |spread| number(spread.median))
     };
-    let (Some(ratio), Some(itself)) = (Spread::of(&ratios(&new)), Spread::of(&ratios(&again)))
-    else {
+    let (Some(ratio), Some(itself)) = (
+        Spread::from_samples(&ratios(&new)),
+        Spread::from_samples(&ratios(&again)),
+    ) else {
         return;
     };
     let verdict = match ratio.median {

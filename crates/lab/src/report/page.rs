@@ -234,10 +234,10 @@ pub fn run(claims: &Claims, project: &Path, only: &str) -> Result<()> {
     known.retain(|command, _| claims.claim.iter().any(|c| c.command == *command));
     let mut done: Vec<&str> = Vec::new();
     let mut failed = 0;
-    let wanted = |row: &str| {
+    let is_selected = |row: &str| {
         only.is_empty() || row == only || row.trim_end_matches(char::is_numeric) == only
     };
-    for claim in claims.claim.iter().filter(|c| wanted(&c.row)) {
+    for claim in claims.claim.iter().filter(|c| is_selected(&c.row)) {
         let Some(prints) = &claim.prints else {
             continue;
         };

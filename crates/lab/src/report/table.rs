@@ -194,7 +194,7 @@ impl Table {
 
     /// Formats the median of the samples `of`, with spread and ratio as requested.
     fn cell(&self, all: &[&Sample], of: &[&Sample], figure: &Figure) -> String {
-        let Some(spread) = Spread::of(&values(of, figure)) else {
+        let Some(spread) = Spread::from_samples(&values(of, figure)) else {
             return "–".to_owned();
         };
         let mut out = number(spread.median);

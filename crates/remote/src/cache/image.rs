@@ -263,15 +263,15 @@ impl ImageCache {
         })
     }
 
-    /// Evicts chunks that were not read for longest, about `wanted` bytes. Returns the number of bytes freed.
-    pub(crate) fn evict(&self, wanted: u64) -> io::Result<u64> {
+    /// Evicts chunks that were not read for longest, about `requested` bytes. Returns the number of bytes freed.
+    pub(crate) fn evict(&self, requested: u64) -> io::Result<u64> {
         match &self.hold {
-            Some(hold) => unless_held(hold, || self.evict_chunks(wanted)),
-            None => self.evict_chunks(wanted),
+            Some(hold) => unless_held(hold, || self.evict_chunks(requested)),
+            None => self.evict_chunks(requested),
         }
     }
 
-    fn evict_chunks(&self, wanted: u64) -> io::Result<u64> {
+    fn evict_chunks(&self, requested: u64) -> io::Result<u64> {
         let mut freed = 0;
         let present = self.state.present(self.len())?;
         let hand = self.hand.load(Ordering::Relaxed);
@@ -279,7 +279,7 @@ impl ImageCache {
         // After one round every chunk is marked as unused.
         let rounds = present.iter().cycle().skip(start);
         for chunk in rounds.take(present.len() * 2) {
-            if freed >= wanted {
+            if freed >= requested {
                 break;
             }
             self.hand.store(chunk + 1, Ordering::Relaxed);

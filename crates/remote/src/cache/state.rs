@@ -61,19 +61,19 @@ pub(crate) struct StateFile(File);
 impl StateFile {
     /// Wraps an open file. A file with another header becomes empty.
     pub(crate) fn new(file: File, size: u64, chunk: u64) -> io::Result<Self> {
-        let mut wanted = [0; HEADER_LEN as usize];
-        wanted[..8].copy_from_slice(MAGIC);
-        wanted[8..16].copy_from_slice(&size.to_le_bytes());
-        wanted[16..24].copy_from_slice(&chunk.to_le_bytes());
+        let mut expected = [0; HEADER_LEN as usize];
+        expected[..8].copy_from_slice(MAGIC);
+        expected[8..16].copy_from_slice(&size.to_le_bytes());
+        expected[16..24].copy_from_slice(&chunk.to_le_bytes());
         let mut found = [0; HEADER_LEN as usize];
         let is_known = match file.read_exact_at(&mut found, 0) {
-            Ok(()) => found == wanted,
+            Ok(()) => found == expected,
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => false,
             Err(e) => return Err(e),
         };
         if !is_known {
             file.set_len(0)?;
-            file.write_all_at(&wanted, 0)?;
+            file.write_all_at(&expected, 0)?;
         }
         file.set_len(HEADER_LEN + size.div_ceil(chunk) * ENTRY_LEN)?;
         Ok(Self(file))

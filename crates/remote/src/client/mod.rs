@@ -153,7 +153,7 @@ impl Client {
 
     /// Client for a URL. Only TLS reads the certificates of the host. No proxy leads to this machine, whose registries have
     /// no TLS: it would see their passwords.
-    fn of(&self, url: &Url, place: &str) -> Result<&reqwest::Client> {
+    fn client_for(&self, url: &Url, place: &str) -> Result<&reqwest::Client> {
         let tls = url.scheme() == "https";
         let is_local = !tls && origin::is_loopback(url);
         let slot = match (tls, is_local) {
@@ -208,7 +208,7 @@ impl Client {
                 headers.insert(REFERER, header(value, place)?);
             }
             let mut builder = self
-                .of(&url, place)?
+                .client_for(&url, place)?
                 .request(method.clone(), url.clone())
                 .headers(headers);
             builder = match &content {

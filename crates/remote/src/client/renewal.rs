@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::OwnedMutexGuard;
 
 /// Time between two looks at a login that was refused.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time before a login that was refused is sent again as it is. It doubles with each refusal.
 const PAUSE_FIRST: Duration = Duration::from_secs(2);
@@ -64,7 +64,7 @@ impl<L> Refused<L> {
         }
         Failure::Transient {
             what: self.error.what().to_owned(),
-            pause: Some(LOOK / 2),
+            pause: Some(POLL_INTERVAL / 2),
             is_unknown: false,
         }
     }
@@ -117,7 +117,9 @@ impl<L: Clone + PartialEq, C: Clone> Renewal<L, C> {
                 return Ok((credentials.clone(), pass));
             }
             let refused = state.refused.as_ref();
-            if let Some(refused) = refused.filter(|refused| refused.looked.elapsed() < LOOK) {
+            if let Some(refused) =
+                refused.filter(|refused| refused.looked.elapsed() < POLL_INTERVAL)
+            {
                 return Err(refused.failure(state.was_accepted));
             }
             state.was_accepted
@@ -169,7 +171,7 @@ impl<L: Clone + PartialEq, C: Clone> Renewal<L, C> {
         let same = before.as_ref().filter(|before| before.login == login);
         let pause = same.map_or(PAUSE_FIRST, |same| (same.pause * 2).min(PAUSE_MAX));
         // The login may have changed since it was read: it is looked at once more without a pause.
-        let looked = now.checked_sub(LOOK).filter(|_| is_first);
+        let looked = now.checked_sub(POLL_INTERVAL).filter(|_| is_first);
         let refused = state.refused.insert(Refused {
             login,
             error,

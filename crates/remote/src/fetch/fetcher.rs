@@ -246,11 +246,11 @@ impl Fetcher {
     }
 
     async fn run(self: Arc<Self>, run: Range<u64>, priority: Priority, started: Started) {
-        let (this, wanted) = (Arc::clone(&self), run.clone());
+        let (this, requested) = (Arc::clone(&self), run.clone());
         // A task of its own, so that readers learn of a panic.
         let task = self
             .runtime
-            .spawn(async move { this.get(&wanted, priority, started).await });
+            .spawn(async move { this.get(&requested, priority, started).await });
         let result = match task.await {
             Ok(result) => result.map(Arc::new),
             Err(e) => Err(self.error(Kind::Unavailable, &run, e)),

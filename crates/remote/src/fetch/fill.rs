@@ -26,7 +26,7 @@ const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_DOUBLINGS_MAX: u32 = 6;
 
 /// Longest time between two looks at the queue.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Number of chunks that are looked at while readers cannot use the queue.
 const SCAN: u64 = 1024;
@@ -128,7 +128,7 @@ impl Fill {
             return Step::Wait(self.next - now);
         }
         if !queue.is_quiet() {
-            return Step::Wait(LOOK);
+            return Step::Wait(POLL_INTERVAL);
         }
         let since = queue.last_wait.map(|last| last.elapsed());
         if let Some(since) = since.filter(|since| *since < QUIET) {
@@ -137,7 +137,7 @@ impl Fill {
         // One request at a time until the first one has succeeded after a failure.
         let is_recovering = queue.fill.failures > 0 && queue.fill.in_flight > 0;
         if !fetcher.has_room(&queue, Priority::Fill) || is_recovering {
-            return Step::Wait(LOOK);
+            return Step::Wait(POLL_INTERVAL);
         }
         self.advance(&mut queue, now)
     }
@@ -182,7 +182,7 @@ impl Fill {
     fn next_pass(&mut self, queue: &Queue) -> Step {
         if queue.in_flight.all() > 0 {
             self.is_incomplete = true;
-            return Step::Wait(LOOK);
+            return Step::Wait(POLL_INTERVAL);
         }
         if !self.is_incomplete {
             return Step::End(None);

@@ -121,8 +121,8 @@ impl SharedBlocks {
         let mut is_whole = true;
         let blocks = start / BLOCK..;
         for (block, buf) in blocks.zip(bytes.chunks_exact_mut(BLOCK as usize)) {
-            let wanted = start_of(&self.verifier.digest(block).ok()?);
-            let found = self.block(wanted, last)?;
+            let expected = start_of(&self.verifier.digest(block).ok()?);
+            let found = self.block(expected, last)?;
             let image = &self.images[found.image as usize];
             image
                 .read_exact_at(buf, u64::from(found.block) * BLOCK)

@@ -142,7 +142,7 @@ impl Parts<'_> {
         }
         let found = digest_of(hash);
         match &self.image.digest {
-            Some(wanted) if *wanted != found => Err(self.image.store.wrong_digest()),
+            Some(requested) if *requested != found => Err(self.image.store.wrong_digest()),
             _ => Ok(()),
         }
     }

@@ -215,8 +215,8 @@ impl Upload<'_> {
             let len = PART.min(self.blob.size - at);
             let here = read(Arc::clone(&self.blob.store), at, len).await;
             let here = here.map_err(|what| self.watch.error(Kind::Unavailable, what))?;
-            let there = self.object.store.get_range(key, at..at + len).await;
-            if bytes::Bytes::from(here) != there.map_err(|e| self.failed(e))? {
+            let existing = self.object.store.get_range(key, at..at + len).await;
+            if bytes::Bytes::from(here) != existing.map_err(|e| self.failed(e))? {
                 return Ok(false);
             }
             at += len;
@@ -261,8 +261,8 @@ impl Upload<'_> {
             attributes: self.attributes(),
             ..PutMultipartOptions::default()
         };
-        let begun = object.store.create_multipart_opts(&object.key, options);
-        record.begin(&begun.await.map_err(|e| self.failed(e))?);
+        let started = object.store.create_multipart_opts(&object.key, options);
+        record.begin(&started.await.map_err(|e| self.failed(e))?);
         let sent = self.send_parts(&mut record).await;
         self.finish(record, sent).await
     }

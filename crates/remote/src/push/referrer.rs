@@ -19,8 +19,8 @@ pub(crate) async fn push(
     let content = Blob::small(content);
     uploader.blob(&content).await?;
     uploader.blob(&Blob::small(b"{}".to_vec())).await?;
-    let described = (media, content.digest.as_str(), content.size);
-    let artifact = referrers::artifact(kind, described, subject);
+    let descriptor = (media, content.digest.as_str(), content.size);
+    let artifact = referrers::artifact(kind, descriptor, subject);
     let bytes = artifact.to_string().into_bytes();
     let entry = json!({
         "mediaType": media::MANIFEST,

@@ -36,7 +36,7 @@ pub(crate) struct Uploader<'a> {
 }
 
 /// Answer to the request for an upload.
-enum Begun {
+enum UploadAnswer {
     Upload(Upload),
     /// The blob was mounted from another repository.
     Mounted,
@@ -77,7 +77,7 @@ impl Uploader<'_> {
                 return Ok(is_first);
             }
             is_first = false;
-            let (what, wanted) = match self.attempt(blob, &mut upload, &mut part).await {
+            let (what, requested) = match self.attempt(blob, &mut upload, &mut part).await {
                 Ok(was_mounted) => return Ok(was_mounted),
                 Err(Failure::Final(e)) => return Err(e),
                 Err(Failure::Transient { what, pause, .. }) => (what, pause),
@@ -91,7 +91,7 @@ impl Uploader<'_> {
                 (reached, since) = (offset, Instant::now());
                 pause = retry.first_pause;
             }
-            let next = wanted.unwrap_or(pause);
+            let next = requested.unwrap_or(pause);
             if since.elapsed() + next >= retry.deadline {
                 let seconds = retry.deadline.as_secs_f32();
                 let what = format_args!("{what}; given up after {seconds} s");
@@ -120,8 +120,8 @@ impl Uploader<'_> {
         let upload = match upload {
             Some(upload) => upload,
             None => match self.begin(blob).await? {
-                Begun::Upload(begun) => upload.insert(begun),
-                Begun::Mounted => return Ok(true),
+                UploadAnswer::Upload(started) => upload.insert(started),
+                UploadAnswer::Mounted => return Ok(true),
             },
         };
         while upload.offset < blob.size {
@@ -150,7 +150,7 @@ impl Uploader<'_> {
     }
 
     /// Begins an upload. A registry that cannot mount the blob begins one too.
-    async fn begin(&self, blob: &Blob) -> Result<Begun, Failure> {
+    async fn begin(&self, blob: &Blob) -> Result<UploadAnswer, Failure> {
         let mut url = self.registry.url("blobs/uploads/")?;
         if let Some(from) = self.mount_from {
             let mut query = url.query_pairs_mut();
@@ -165,9 +165,9 @@ impl Uploader<'_> {
         let answer = self.registry.attempt(&call, &mut 0).await?;
         let reply = answer.expect(&[], self.watch.place()).await?;
         if reply.status() == StatusCode::CREATED {
-            return Ok(Begun::Mounted);
+            return Ok(UploadAnswer::Mounted);
         }
-        Ok(Begun::Upload(Upload {
+        Ok(UploadAnswer::Upload(Upload {
             url: self.next_url(&reply, &url)?,
             offset: 0,
         }))

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Time between two looks at a request.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Time for an answer after the last byte of a request: the server may copy or hash the whole blob.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
@@ -63,7 +63,7 @@ impl<'a> Watch<'a> {
         while Instant::now() < end {
             self.step("upload", bytes, total)?;
             let left = end.saturating_duration_since(Instant::now());
-            tokio::time::sleep(LOOK.min(left)).await;
+            tokio::time::sleep(POLL_INTERVAL.min(left)).await;
         }
         Ok(())
     }
@@ -80,7 +80,7 @@ impl<'a> Watch<'a> {
         let mut request = pin!(request);
         let mut last = (0, Instant::now());
         loop {
-            if let Ok(result) = tokio::time::timeout(LOOK, request.as_mut()).await {
+            if let Ok(result) = tokio::time::timeout(POLL_INTERVAL, request.as_mut()).await {
                 return result;
             }
             let bytes = sent.load(Ordering::Relaxed);

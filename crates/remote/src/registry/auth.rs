@@ -128,17 +128,19 @@ impl Session {
 
     /// Notes that the registry refuses a request. Returns true if another one may have other credentials.
     pub(crate) fn renew(&self, denial: &Denial, used: Option<&Pass>) -> bool {
-        let asked = strongest(&denial.challenges);
+        let strongest_challenge = strongest(&denial.challenges);
         match used {
-            None if denial.status != StatusCode::UNAUTHORIZED || asked.is_none() => return false,
+            None if denial.status != StatusCode::UNAUTHORIZED || strongest_challenge.is_none() => {
+                return false;
+            }
             Some(_) if !denial.is_of_login() => return false,
             _ => {}
         }
         // A token for another scope says nothing about the login.
         let mut is_of_login = true;
-        if asked.is_some() {
-            let before = std::mem::replace(&mut *self.challenge(), asked.clone());
-            is_of_login = before == asked;
+        if strongest_challenge.is_some() {
+            let before = std::mem::replace(&mut *self.challenge(), strongest_challenge.clone());
+            is_of_login = before == strongest_challenge;
         }
         if let Some(used) = used {
             let refusal = is_of_login.then(|| denial.error.clone());
@@ -343,10 +345,10 @@ fn challenges(value: &str) -> Vec<Challenge> {
         }
     }
     let challenge = |(scheme, parameters): (&str, Vec<(&str, String)>)| {
-        let field = |wanted: &str| {
+        let field = |requested: &str| {
             let mut parameters = parameters.iter();
             parameters
-                .find(|(name, _)| name.eq_ignore_ascii_case(wanted))
+                .find(|(name, _)| name.eq_ignore_ascii_case(requested))
                 .map(|(_, value)| value.clone())
         };
         match () {
@@ -425,7 +427,7 @@ mod tests {
             service: service.map(str::to_owned),
             scope: scope.map(str::to_owned),
         };
-        for (value, wanted) in [
+        for (value, requested) in [
             (
                 r#"Bearer realm="https://a/t",service="r",scope="repository:a/b:pull,push""#,
                 vec![bearer(
@@ -452,7 +454,7 @@ mod tests {
             ("", vec![]),
             ("=\",\\", vec![]),
         ] {
-            assert_eq!(challenges(value), wanted, "{value}");
+            assert_eq!(challenges(value), requested, "{value}");
         }
     }
 

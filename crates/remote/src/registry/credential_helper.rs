@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Time between two looks at a helper.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Longest answer of a helper. Unit: bytes.
 const ANSWER_MAX: u64 = 1 << 20;
@@ -72,7 +72,7 @@ fn wait(child: &mut Child) -> Result<bool, String> {
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Ok(status.success()),
-            Ok(None) if start.elapsed() < TIMEOUT => std::thread::sleep(LOOK),
+            Ok(None) if start.elapsed() < TIMEOUT => std::thread::sleep(POLL_INTERVAL),
             Ok(None) => {
                 // It may have ended in between.
                 let _ = child.kill();

@@ -48,7 +48,7 @@ pub(crate) async fn image(registry: &Registry, version: &str) -> Result<Manifest
         return Ok(manifest);
     };
     let digest = child(children).ok_or_else(|| {
-        let held = described(children, &|child| platform(child));
+        let held = describe(children, &|child| platform(child));
         let here = this_platform();
         let what = format_args!("the index holds no manifest for {here}: {held}");
         registry.error(Kind::Unsupported, what)
@@ -60,24 +60,24 @@ pub(crate) async fn image(registry: &Registry, version: &str) -> Result<Manifest
 pub(crate) async fn container(
     registry: &Registry,
     version: &str,
-    wanted: Option<&str>,
+    requested: Option<&str>,
 ) -> Result<Manifest> {
     let manifest = registry.manifest(version).await?;
     let Some(children) = manifest.object["manifests"].as_array() else {
         return Ok(manifest);
     };
-    let wanted = wanted.map_or_else(this_platform, str::to_owned);
+    let requested = requested.map_or_else(this_platform, str::to_owned);
     let with_variant = |child: &Value| match child["platform"]["variant"].as_str() {
         Some(variant) => format!("{}/{variant}", platform(child)),
         None => platform(child),
     };
-    let fits = |child: &&Value| with_variant(child) == wanted || platform(child) == wanted;
+    let fits = |child: &&Value| with_variant(child) == requested || platform(child) == requested;
     // Images of tars come before those of other layers.
     let found = children.iter().find(fits);
     let digest = found.and_then(|child| child["digest"].as_str());
     let Some(digest) = digest.filter(|digest| sha256_hex(digest).is_some()) else {
-        let held = described(children, &|child| platform(child));
-        let what = format_args!("the index holds no manifest for {wanted}: {held}");
+        let held = describe(children, &|child| platform(child));
+        let what = format_args!("the index holds no manifest for {requested}: {held}");
         return Err(registry.error(Kind::Unsupported, what));
     };
     registry.manifest(digest).await
@@ -108,7 +108,7 @@ pub(crate) fn images(registry: &Registry, manifest: &Value) -> Result<Vec<Layere
         }
     }
     if found.is_empty() {
-        let held = described(layers, &media_type);
+        let held = describe(layers, &media_type);
         let what = format!("the manifest holds no EROFS image: {held}");
         return Err(unusable(&what));
     }
@@ -128,7 +128,7 @@ pub(crate) fn only_image(registry: &Registry, manifest: &Value) -> Result<Layere
     match (images.pop(), images.len()) {
         (Some(image), 0) => Ok(image),
         _ => {
-            let held = described(list(&manifest["layers"]), &media_type);
+            let held = describe(list(&manifest["layers"]), &media_type);
             let what = format_args!(
                 "the manifest holds several EROFS images, and only one can be opened: {held}"
             );
@@ -170,7 +170,7 @@ pub(crate) async fn layers(registry: &Registry, manifest: &Value) -> Result<Vec<
         found.push((diff_id.to_owned(), layer));
     }
     if found.is_empty() {
-        let held = described(layers, &media_type);
+        let held = describe(layers, &media_type);
         return Err(unusable(&format!(
             "the manifest holds no EROFS image: {held}"
         )));
@@ -284,7 +284,7 @@ pub(crate) fn this_platform() -> String {
 }
 
 /// Names of what a list holds, each with its number: `application/x (2), application/y`.
-fn described(list: &[Value], name: &dyn Fn(&Value) -> String) -> String {
+fn describe(list: &[Value], name: &dyn Fn(&Value) -> String) -> String {
     /// Number of names in a message.
     const SHOWN: usize = 5;
     let mut names: Vec<(String, usize)> = Vec::new();
@@ -343,7 +343,7 @@ mod tests {
     fn a_manifest_without_an_image_is_described() {
         let list = [json!({"m": "a\n"}), json!({"m": "b"}), json!({"m": "b"})];
         let name = |item: &Value| item["m"].as_str().unwrap().to_owned();
-        assert_eq!(described(&list, &name), "a\\n, b (2)");
-        assert_eq!(described(&[], &name), "nothing");
+        assert_eq!(describe(&list, &name), "a\\n, b (2)");
+        assert_eq!(describe(&[], &name), "nothing");
     }
 }

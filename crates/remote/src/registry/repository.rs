@@ -174,22 +174,26 @@ impl Registry {
 
     /// Reads a manifest, or `None` if the registry has none of this tag or digest.
     pub(crate) async fn manifest_if_any(&self, version: &str) -> Result<Option<Manifest>> {
-        let wanted = sha256_hex(version).map(|_| version);
-        self.document(&format!("manifests/{version}"), wanted).await
+        let expected = sha256_hex(version).map(|_| version);
+        self.document(&format!("manifests/{version}"), expected)
+            .await
     }
 
-    /// Reads the JSON document at a path, or `None` if there is none. It must match a digest if one is `wanted`.
+    /// Reads the JSON document at a path, or `None` if there is none. It must match a digest if one is `expected`.
     pub(crate) async fn document(
         &self,
         path: &str,
-        wanted: Option<&str>,
+        expected: Option<&str>,
     ) -> Result<Option<Manifest>> {
         let headers = [(ACCEPT, media::MANIFESTS.to_owned())];
         let call = Call {
             headers: &headers,
             ..Call::plain(Method::GET, self.url(path)?)
         };
-        let Some(bytes) = self.bytes(&call, MANIFEST_MAX, wanted, "manifest").await? else {
+        let Some(bytes) = self
+            .bytes(&call, MANIFEST_MAX, expected, "manifest")
+            .await?
+        else {
             return Ok(None);
         };
         let object = json::parse(&bytes, &self.place, "manifest")?;
@@ -212,12 +216,12 @@ impl Registry {
         })
     }
 
-    /// Reads at most `limit` bytes, which must match a digest if one is `wanted`. `None` if there is nothing.
+    /// Reads at most `limit` bytes, which must match a digest if one is `expected`. `None` if there is nothing.
     async fn bytes(
         &self,
         call: &Call<'_>,
         limit: usize,
-        wanted: Option<&str>,
+        expected: Option<&str>,
         name: &str,
     ) -> Result<Option<Vec<u8>>> {
         let mut renewals = 0;
@@ -231,7 +235,7 @@ impl Registry {
                     return Ok(None);
                 }
                 let body = reply.body(limit, &self.place).await?;
-                if wanted.is_some_and(|wanted| wanted != digest(&body)) {
+                if expected.is_some_and(|expected| expected != digest(&body)) {
                     let what = format!("the {name} does not match its digest");
                     return Err(Failure::wrong(what));
                 }

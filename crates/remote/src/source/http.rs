@@ -167,13 +167,13 @@ impl HttpObject {
                 return Err(object.error(Kind::Unsupported, what));
             }
         };
-        let (done, wanted) = (part.bytes.len() as u64, head.min(object.identity.size));
-        if done > wanted {
+        let (done, requested) = (part.bytes.len() as u64, head.min(object.identity.size));
+        if done > requested {
             let what = "the server states another size than that of its answer";
             return Err(object.error(Kind::Changed, what));
         }
-        if done < wanted {
-            part.bytes.extend(object.read(done..wanted).await?);
+        if done < requested {
+            part.bytes.extend(object.read(done..requested).await?);
         }
         Ok((object, part.bytes))
     }
@@ -405,10 +405,10 @@ impl HttpObject {
         if stated.start != range.start || stated.end > range.end {
             return Err(Failure::wrong("the server answers with another range"));
         }
-        let wanted = stated.end - stated.start;
+        let requested = stated.end - stated.start;
         // Fits: a range of the caller, which allocates it.
-        let bytes = reply.body(wanted as usize, &self.place).await?;
-        if bytes.len() as u64 != wanted {
+        let bytes = reply.body(requested as usize, &self.place).await?;
+        if bytes.len() as u64 != requested {
             return Err(Failure::wrong(
                 "the answer is shorter than the server stated",
             ));

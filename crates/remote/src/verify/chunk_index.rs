@@ -117,8 +117,8 @@ impl ChunkIndex {
         let left = self.size.saturating_sub(offset).min(bytes.len() as u64);
         let chunks = bytes[..left as usize].chunks(CHUNK as usize); // fits: at most the length of `bytes`
         for (chunk, number) in chunks.zip(offset / CHUNK..) {
-            let wanted = self.digests.get(number as usize); // fits: the index is in memory
-            if wanted != Some(&Sha256::digest(chunk).into()) {
+            let expected = self.digests.get(number as usize); // fits: the index is in memory
+            if expected != Some(&Sha256::digest(chunk).into()) {
                 let what = format!(
                     "the chunk at byte {} does not match the chunk index",
                     number * CHUNK

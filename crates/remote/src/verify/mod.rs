@@ -299,9 +299,9 @@ impl TreeDigests {
         let Some((at, found)) = part(hashes) else {
             return Ok(());
         };
-        let mut wanted = vec![0; found.len()];
-        self.tree.read_exact_at(&mut wanted, at)?;
-        match found == wanted {
+        let mut expected = vec![0; found.len()];
+        self.tree.read_exact_at(&mut expected, at)?;
+        match found == expected {
             true => Ok(()),
             false => Err(different(at)),
         }

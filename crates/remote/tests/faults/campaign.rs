@@ -45,18 +45,18 @@ fn random_faults_give_right_bytes_or_a_clear_error() {
         number("TUFF_FAULT_SEED", 1),
     );
     let disk = SmallDisk::new();
-    let begun = Arc::new(AtomicU64::new(0));
-    watch(Arc::clone(&begun));
+    let started_ms = Arc::new(AtomicU64::new(0));
+    watch(Arc::clone(&started_ms));
     let mut outcomes = Outcomes::default();
     for seed in first..first + rounds {
-        begun.fetch_add(1, Ordering::SeqCst);
+        started_ms.fetch_add(1, Ordering::SeqCst);
         let _named = NameOnPanic(seed);
         let mut rng = Rng::new(seed);
         let plan = Plan::new(&mut rng);
         let version = &versions[usize::from(plan.is_verified)];
         outcomes.add(&round(&plan, version, seed, disk.as_ref()));
     }
-    begun.store(u64::MAX, Ordering::SeqCst);
+    started_ms.store(u64::MAX, Ordering::SeqCst);
     eprintln!("{rounds} rounds: {outcomes:?}");
     assert!(outcomes.right > 0);
     // With fewer rounds there may be none.
@@ -64,12 +64,12 @@ fn random_faults_give_right_bytes_or_a_clear_error() {
 }
 
 /// Ends the process if a round does not end.
-fn watch(begun: Arc<AtomicU64>) {
+fn watch(started_ms: Arc<AtomicU64>) {
     std::thread::spawn(move || {
         let (mut seen, mut since) = (0, Instant::now());
         while seen != u64::MAX {
             std::thread::sleep(Duration::from_millis(500));
-            let now = begun.load(Ordering::SeqCst);
+            let now = started_ms.load(Ordering::SeqCst);
             if now != seen {
                 (seen, since) = (now, Instant::now());
             }
@@ -210,9 +210,9 @@ fn read_all(
                             right.fetch_add(1, Ordering::SeqCst);
                         }
                         Err(e) => {
-                            let said = e.to_string();
-                            assert!(said.starts_with(url), "{said}");
-                            assert!(said.contains("bytes "), "{said}");
+                            let message = e.to_string();
+                            assert!(message.starts_with(url), "{message}");
+                            assert!(message.contains("bytes "), "{message}");
                             errors.fetch_add(1, Ordering::SeqCst);
                             // Each further read would wait for its deadline.
                             if plan.event == Event::Killed {

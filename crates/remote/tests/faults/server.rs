@@ -99,7 +99,7 @@ fn a_dead_server_is_an_error_within_the_deadline() {
     options.retry.deadline = Duration::from_millis(300);
     let store = open(&server.url("/i"), &options).unwrap();
     server.stop();
-    let said = std::thread::scope(|scope| {
+    let message = std::thread::scope(|scope| {
         let read = |n: usize| read_error(&store, n * 8 * CHUNK);
         let readers: Vec<_> = (1..8).map(|n| scope.spawn(move || read(n))).collect();
         readers
@@ -107,9 +107,9 @@ fn a_dead_server_is_an_error_within_the_deadline() {
             .map(|r| r.join().unwrap())
             .collect::<Vec<_>>()
     });
-    for said in said {
-        assert!(said.starts_with(&server.url("/i")), "{said}");
-        assert!(said.contains("given up after 0.3 s"), "{said}");
+    for message in message {
+        assert!(message.starts_with(&server.url("/i")), "{message}");
+        assert!(message.contains("given up after 0.3 s"), "{message}");
     }
     // A cached chunk needs no server.
     store.read_exact_at(&mut [0; 4096], 0).unwrap();
@@ -172,8 +172,8 @@ fn another_range_of_another_size_is_a_replaced_object() {
         }
     });
     let store = open(&server.url("/i"), &options(&Dir::new())).unwrap();
-    let said = read_error(&store, 9 * CHUNK);
-    assert!(said.contains("another size"), "{said}");
+    let message = read_error(&store, 9 * CHUNK);
+    assert!(message.contains("another size"), "{message}");
 }
 
 #[test]

@@ -82,12 +82,12 @@ fn a_profile_saves_the_misses_of_its_reads() {
                 .map(|at| *at as u64..*at as u64 + 4096)
                 .collect();
             let before = store.stats().present_bytes;
-            let mut wanted: Vec<usize> = reads.iter().map(|at| at / CHUNK).collect();
-            wanted.sort_unstable();
-            wanted.dedup();
-            wanted.retain(|chunk| *chunk > 0);
+            let mut expected: Vec<usize> = reads.iter().map(|at| at / CHUNK).collect();
+            expected.sort_unstable();
+            expected.dedup();
+            expected.retain(|chunk| *chunk > 0);
             store.prefetch(&profile);
-            wait_for(&store, before + (wanted.len() * CHUNK) as u64);
+            wait_for(&store, before + (expected.len() * CHUNK) as u64);
         }
         let mut buf = [0; 4096];
         for at in &reads {
@@ -186,11 +186,11 @@ fn a_fill_pauses_while_a_reader_waits() {
     let bytes = image(6000, 64);
     let is_open = Arc::new(AtomicBool::new(false));
     let (served, opened) = (bytes.clone(), Arc::clone(&is_open));
-    let wanted = 150 * CHUNK as u64;
+    let expected = 150 * CHUNK as u64;
     let server = Server::start(move |request| {
         let range = request.range(u64::MAX).unwrap();
         // The reader's request; those of the fill have not got so far.
-        while range.contains(&wanted) && !opened.load(Ordering::SeqCst) {
+        while range.contains(&expected) && !opened.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
         }
         Answer::object(request, &served, "\"v1\"")
@@ -204,10 +204,11 @@ fn a_fill_pauses_while_a_reader_waits() {
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let mut buf = [0; 4096];
-            store.read_exact_at(&mut buf, wanted).unwrap();
+            store.read_exact_at(&mut buf, expected).unwrap();
             buf
         });
-        let is_asked = |requests: &[Request]| ranges(requests).iter().any(|r| r.contains(&wanted));
+        let is_asked =
+            |requests: &[Request]| ranges(requests).iter().any(|r| r.contains(&expected));
         while !is_asked(&server.take_requests()) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -218,7 +219,7 @@ fn a_fill_pauses_while_a_reader_waits() {
         assert_eq!(ranges(&server.take_requests()), []);
         is_open.store(true, Ordering::SeqCst);
         let buf = reader.join().unwrap();
-        assert!(buf[..] == bytes[wanted as usize..wanted as usize + 4096]);
+        assert!(buf[..] == bytes[expected as usize..expected as usize + 4096]);
     });
     assert!(store.wait_complete(LONG), "{:?}", store.failure());
 }
@@ -351,9 +352,9 @@ fn a_late_answer_is_requested_again_and_rarely() {
     assert!(stats.hedged_requests > 0, "{stats:?}");
     assert!(stats.hedged_requests * 20 <= stats.requests, "{stats:?}");
     let sent = server.take_requests().len() as u64;
-    let wanted = stats.requests + stats.hedged_requests + stats.retries;
+    let expected = stats.requests + stats.hedged_requests + stats.retries;
     // A repetition is not sent if the first answer comes while it connects.
-    assert!(sent <= wanted, "{sent}: {stats:?}");
+    assert!(sent <= expected, "{sent}: {stats:?}");
 }
 
 #[test]
@@ -375,7 +376,10 @@ fn a_prefetch_that_fails_leaves_reads_to_themselves() {
             .unwrap();
         assert!(buf == bytes[chunk * CHUNK..chunk * CHUNK + 4096]);
     }
-    let said = read_error(&store, 50 * CHUNK);
-    assert!(said.starts_with(&server.url("/i")), "{said}");
-    assert!(said.contains("bytes ") && said.contains("418"), "{said}");
+    let message = read_error(&store, 50 * CHUNK);
+    assert!(message.starts_with(&server.url("/i")), "{message}");
+    assert!(
+        message.contains("bytes ") && message.contains("418"),
+        "{message}"
+    );
 }

@@ -39,12 +39,12 @@ fn child_reads_all_of_an_image() {
         return;
     }
     // From the end on, so that nothing is read ahead.
-    let wanted = bytes();
+    let expected = bytes();
     for chunk in (0..CHUNKS).rev() {
         let mut read = vec![0; 4096];
         let at = chunk * CHUNK;
         store.read_exact_at(&mut read, at as u64).unwrap();
-        assert!(read == wanted[at..at + 4096], "{chunk}");
+        assert!(read == expected[at..at + 4096], "{chunk}");
     }
 }
 
@@ -221,9 +221,9 @@ fn storage_that_asks_for_a_referer_gets_the_path_without_the_query() {
     );
     let (host, is_wrong) = (Arc::clone(&front), Arc::clone(&wrong));
     storage.answer(move |request| {
-        let wanted = format!("http://{}/v2/team/app/blobs/sha256:", host.lock().unwrap());
+        let expected = format!("http://{}/v2/team/app/blobs/sha256:", host.lock().unwrap());
         let referer = request.headers.get("referer");
-        match referer.is_some_and(|r| r.starts_with(&wanted) && !r.contains(['?', '@'])) {
+        match referer.is_some_and(|r| r.starts_with(&expected) && !r.contains(['?', '@'])) {
             true => steps(&Answer::object(request, &bytes, "")),
             false => {
                 is_wrong.store(true, Ordering::SeqCst);

@@ -111,9 +111,12 @@ fn a_replaced_object_is_an_error() {
     let dir = Dir::new();
     let store = open(&server.url("/i"), &options(&dir)).unwrap();
     *version.lock().unwrap() = (image(2000, 7), "\"v2\"");
-    let said = read_error(&store, 9 * CHUNK);
-    assert!(said.contains("was replaced since it was opened"), "{said}");
-    assert!(said.starts_with(&server.url("/i")), "{said}");
+    let message = read_error(&store, 9 * CHUNK);
+    assert!(
+        message.contains("was replaced since it was opened"),
+        "{message}"
+    );
+    assert!(message.starts_with(&server.url("/i")), "{message}");
     // Opened again, it is the new one, beside the old one in the cache.
     let store = open(&server.url("/i"), &options(&dir)).unwrap();
     assert_same(&store, &image(2000, 7));
@@ -134,8 +137,11 @@ fn a_server_that_ignores_conditions_does_not_hide_a_replaced_object() {
         });
         let dir = Dir::new();
         let store = open(&server.url("/i"), &options(&dir)).unwrap();
-        let said = read_error(&store, 9 * CHUNK);
-        assert!(said.contains("was replaced since it was opened"), "{said}");
+        let message = read_error(&store, 9 * CHUNK);
+        assert!(
+            message.contains("was replaced since it was opened"),
+            "{message}"
+        );
     }
 }
 
@@ -175,9 +181,12 @@ fn redirects_do_not_carry_the_password() {
     let url = format!("http://user:secret@{}/i", front.host());
     let store = open(&url, &options(&dir)).unwrap();
     assert_same(&store, &bytes);
-    let asked = front.take_requests();
+    let requested = front.take_requests();
     // Base64 of user:secret.
-    assert_eq!(asked[0].headers["authorization"], "Basic dXNlcjpzZWNyZXQ=");
+    assert_eq!(
+        requested[0].headers["authorization"],
+        "Basic dXNlcjpzZWNyZXQ="
+    );
     let requests = objects.take_requests();
     assert!(
         requests
@@ -185,7 +194,7 @@ fn redirects_do_not_carry_the_password() {
             .all(|r| !r.headers.contains_key("authorization"))
     );
     // Later requests go to the target at once.
-    assert_eq!(asked.len(), 1);
+    assert_eq!(requested.len(), 1);
     front.stop();
     objects.stop();
     for entry in fs::read_dir(&dir.0).unwrap() {

@@ -357,8 +357,11 @@ fn an_image_without_a_tree_is_verified_by_its_chunk_index() {
     let store = open(&url, &options(&dir)).unwrap();
     let digest = &done.layers[0].digest;
     registry.change_blob("team/app", digest, |blob| blob[9 * CHUNK + 5] ^= 1);
-    let said = read_error(&store, 9 * CHUNK);
-    assert!(said.contains("does not match the chunk index"), "{said}");
+    let message = read_error(&store, 9 * CHUNK);
+    assert!(
+        message.contains("does not match the chunk index"),
+        "{message}"
+    );
     store
         .read_exact_at(&mut [0; 4096], 20 * CHUNK as u64)
         .unwrap();

@@ -87,8 +87,11 @@ fn the_annotation_of_a_layer_is_its_root_hash() {
     let url = format!("oci://{}/team/app:v1", server.host());
     let store = open(&url, &options(&dir)).unwrap();
     *is_wrong.lock().unwrap() = true;
-    let said = read_error(&store, 9 * CHUNK);
-    assert!(said.contains("does not match the root hash"), "{said}");
+    let message = read_error(&store, 9 * CHUNK);
+    assert!(
+        message.contains("does not match the root hash"),
+        "{message}"
+    );
     *is_wrong.lock().unwrap() = false;
     assert_same(&store, &bytes);
 }
@@ -253,7 +256,7 @@ fn roles_without_a_meaning_are_refused() {
 fn a_manifest_that_does_not_match_its_digest_is_refused() {
     let bytes = image(100, 44);
     let right = manifest(&[layer(LAYER, &bytes, None)]);
-    let asked = digest(right.as_bytes());
+    let requests = digest(right.as_bytes());
     let server = Server::start(move |_| Answer {
         status: 200,
         body: manifest(&[layer(LAYER, b"another", None)]).into_bytes(),
@@ -261,7 +264,7 @@ fn a_manifest_that_does_not_match_its_digest_is_refused() {
     });
     let mut options = options(&Dir::new());
     options.retry.deadline = std::time::Duration::from_millis(100);
-    let url = format!("oci://{}/team/app@{asked}", server.host());
+    let url = format!("oci://{}/team/app@{requests}", server.host());
     let e = open(&url, &options).err().unwrap();
     assert!(e.what().contains("does not match its digest"), "{e}");
 }

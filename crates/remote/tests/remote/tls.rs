@@ -109,10 +109,10 @@ fn run(host: &str, certificates: Option<&Path>, logins: &Path) -> (bool, String)
         child.env("SSL_CERT_FILE", file);
     }
     let out = child.output().unwrap();
-    let said = [out.stdout, out.stderr].concat();
+    let message = [out.stdout, out.stderr].concat();
     (
         out.status.success(),
-        String::from_utf8_lossy(&said).into_owned(),
+        String::from_utf8_lossy(&message).into_owned(),
     )
 }
 
@@ -127,10 +127,10 @@ fn a_certificate_of_the_environment_is_trusted_and_others_are_not() {
     let server = Server::start(move |request| registry.answer(request));
     let host = start(&dir.0, server);
     let none = Path::new("/nonexistent");
-    let (is_done, said) = run(&host, Some(&dir.0.join("cert.pem")), none);
-    assert!(is_done, "{said}");
-    let (is_done, said) = run(&host, None, none);
-    assert!(!is_done && said.contains("certificate"), "{said}");
+    let (is_done, message) = run(&host, Some(&dir.0.join("cert.pem")), none);
+    assert!(is_done, "{message}");
+    let (is_done, message) = run(&host, None, none);
+    assert!(!is_done && message.contains("certificate"), "{message}");
 }
 
 #[test]
@@ -150,14 +150,14 @@ fn no_password_of_a_registry_with_tls_is_sent_without() {
     ] {
         let logins = dir.0.join("logins.json");
         fs::write(&logins, format!(r#"{{"auths":{{"{host}":{login}}}}}"#)).unwrap();
-        let (is_done, said) = run(&host, Some(&dir.0.join("cert.pem")), &logins);
+        let (is_done, message) = run(&host, Some(&dir.0.join("cert.pem")), &logins);
         assert!(
-            !is_done && said.contains("a token service without TLS"),
-            "{said}"
+            !is_done && message.contains("a token service without TLS"),
+            "{message}"
         );
         assert!(
-            other.received().is_empty() && !said.contains("SECRET"),
-            "{said}"
+            other.received().is_empty() && !message.contains("SECRET"),
+            "{message}"
         );
     }
 }

@@ -66,11 +66,14 @@ fn a_byte_that_stays_wrong_is_an_error_and_is_not_stored() {
     let mut options = options(&dir);
     options.root_hash = Some(root);
     let store = open(&server.url("/i"), &options).unwrap();
-    let said = read_error(&store, 12 * CHUNK);
-    assert!(said.contains("does not match the root hash"), "{said}");
+    let message = read_error(&store, 12 * CHUNK);
     assert!(
-        said.contains(&format!("at byte {}", wrong / 4096 * 4096)),
-        "{said}"
+        message.contains("does not match the root hash"),
+        "{message}"
+    );
+    assert!(
+        message.contains(&format!("at byte {}", wrong / 4096 * 4096)),
+        "{message}"
     );
     // Other parts are read.
     let mut buf = [0; 4096];
@@ -108,8 +111,11 @@ fn a_server_that_is_wrong_and_then_slow_gets_no_second_deadline() {
     options.retry.deadline = Duration::from_secs(2);
     let store = open(&server.url("/i"), &options).unwrap();
     // Not the failure of a second request, which would have had its own deadline.
-    let said = read_error(&store, 12 * CHUNK);
-    assert!(said.contains("does not match the root hash"), "{said}");
+    let message = read_error(&store, 12 * CHUNK);
+    assert!(
+        message.contains("does not match the root hash"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -156,8 +162,8 @@ fn a_hash_tree_that_changes_after_opening_is_an_error() {
             fs::write(path, "").unwrap();
         }
     }
-    let said = read_error(&store, bytes.len() - 4096);
-    assert!(said.contains("the hash tree at byte"), "{said}");
+    let message = read_error(&store, bytes.len() - 4096);
+    assert!(message.contains("the hash tree at byte"), "{message}");
     is_wrong.store(false, Ordering::SeqCst);
     assert_same(&store, &bytes);
 }
@@ -193,7 +199,7 @@ fn files(dir: &Dir, extension: &str) -> Vec<PathBuf> {
 #[test]
 fn a_tree_that_does_not_cover_the_image_exactly_is_refused_and_nothing_is_stored() {
     // As deep a tree has the same root hash: 3 levels for 16,385 to 2,097,152 blocks, 2 for 129 and more, 1 for 2 and more.
-    for (blocks, stated, wanted) in [
+    for (blocks, stated, expected) in [
         (100, 2, "digests cover 8192 bytes of 409600"),
         (100, 99, "digests cover 405504 bytes of 409600"),
         (
@@ -218,7 +224,7 @@ fn a_tree_that_does_not_cover_the_image_exactly_is_refused_and_nothing_is_stored
         options.root_hash = Some(root);
         let e = open(&server.url("/i"), &options).err().unwrap();
         assert_eq!(e.kind(), Kind::Corrupt, "{stated} of {blocks}: {e}");
-        assert!(e.what().contains(wanted), "{stated} of {blocks}: {e}");
+        assert!(e.what().contains(expected), "{stated} of {blocks}: {e}");
         for image in files(&dir, "image") {
             assert!(fs::read(image).unwrap().iter().all(|b| *b == 0));
         }

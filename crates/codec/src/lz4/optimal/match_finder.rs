@@ -93,7 +93,7 @@ pub(super) fn find_match(
     while left > 0 {
         // A better match has the bytes right before or right after the best one in common.
         let before = load4(src, (g - back).saturating_sub(1));
-        let behind = load4(src, g + ahead + 1);
+        let next_bytes = load4(src, g + ahead + 1);
         let c = loop {
             let delta = usize::from(ring[(at + g - distance) % DISTANCE]);
             distance += delta;
@@ -103,7 +103,7 @@ pub(super) fn find_match(
             }
             let c = g - distance;
             // Must start earlier, or end later.
-            if (load4(src, c - back - 1) == before) | (load4(src, c + ahead + 1) == behind)
+            if (load4(src, c - back - 1) == before) | (load4(src, c + ahead + 1) == next_bytes)
                 && load4(src, c) == gram
             {
                 break c;

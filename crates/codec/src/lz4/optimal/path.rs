@@ -190,7 +190,7 @@ pub(super) fn fill(cells: &mut [Cell], cell: Cell) {
 }
 
 /// Returns at least `len` cells.
-pub(super) fn grown(store: &mut Vec<Cell>, len: usize) -> &mut [Cell] {
+pub(super) fn with_length(store: &mut Vec<Cell>, len: usize) -> &mut [Cell] {
     if store.len() < len {
         store.resize(len + len / 2 + 4096, Cell::default());
     }

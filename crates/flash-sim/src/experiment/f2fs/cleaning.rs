@@ -7,7 +7,7 @@ use std::ops::Range;
 
 impl F2fs {
     /// Sections needed to write all dirty nodes and directory blocks.
-    pub(super) fn wanted(&self) -> u64 {
+    pub(super) fn demand(&self) -> u64 {
         let size = self.options.section_blocks;
         let nodes = (self.dirty_nodes.len() as u64).div_ceil(size);
         let dentries = self.dirty_data.range((ROOT, 0)..=(ROOT, NONE)).count() as u64;
@@ -15,14 +15,14 @@ impl F2fs {
     }
 
     pub(super) fn short_of(&self, sections: u64) -> bool {
-        (self.free.len() as u64) <= self.wanted() + sections
+        (self.free.len() as u64) <= self.demand() + sections
     }
 
     /// Cleans if there are too few free sections for a write.
     pub(super) fn balance(&mut self) -> Result<()> {
         // An exact count of dirty directory blocks for every block would cost more time than it
         // saves.
-        if self.cleaning || self.free.len() as u64 > self.reserved + self.wanted() {
+        if self.cleaning || self.free.len() as u64 > self.reserved + self.demand() {
             return Ok(());
         }
         self.cleaning = true;
@@ -37,7 +37,7 @@ impl F2fs {
         while self.short_of(self.reserved) {
             // Sections that only the last checkpoint uses are the cheapest to free.
             let waiting = self.prefree.len() as u64;
-            if waiting > 0 && (self.free.len() as u64) + waiting > self.wanted() + self.reserved {
+            if waiting > 0 && (self.free.len() as u64) + waiting > self.demand() + self.reserved {
                 self.checkpoint()?;
                 continue;
             }

@@ -23,7 +23,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(1800);
+const TIME_LIMIT: Duration = Duration::from_secs(1800);
 
 /// Measure F2FS's cleaning in a guest, beside a volume (IPLFS, ATC 2022)
 ///
@@ -97,7 +97,7 @@ fn measure(
         direct: false,
         region: None,
         memory_mib: 1024,
-        patience: PATIENCE,
+        time_limit: TIME_LIMIT,
     };
     let job = Job {
         system,

@@ -11,7 +11,7 @@ const CLEANER: &str = "/usr/sbin/nilfs_cleanerd";
 /// Age in seconds from which the cleaner may remove a checkpoint. Its default of an hour is longer than the test.
 const CLEANED_AFTER: &str = "1";
 /// Time limit of the start of the cleaner.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// All filesystems in the order of tables.
 pub const KINDS: [Filesystem; 7] = [
@@ -67,7 +67,7 @@ pub(super) fn start_cleaner(kind: Filesystem, device: &str) -> Result<(), String
     }
     let mut command = Command::new(CLEANER);
     command.args(["-p", CLEANED_AFTER, device]);
-    helper::run(&mut command, 0, PATIENCE).map(|_| ())
+    helper::run(&mut command, 0, TIME_LIMIT).map(|_| ())
 }
 
 /// Stops the cleaner, which keeps the filesystem busy, and waits for its end.

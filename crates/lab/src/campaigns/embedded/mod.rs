@@ -54,7 +54,7 @@ const CUT_FLASH_MS: usize = 2000;
 const CUT_AFTER: Duration = Duration::from_secs(20);
 /// Time after a power cut within which the filesystem has to be unmounted. The guest is killed otherwise.
 const DOWN_WITHIN: Duration = Duration::from_secs(10);
-const PATIENCE: Duration = Duration::from_secs(900);
+const TIME_LIMIT: Duration = Duration::from_secs(900);
 
 /// Part of the test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -279,7 +279,7 @@ impl Bench<'_> {
             direct: false,
             region,
             memory_mib: 1024,
-            patience: PATIENCE,
+            time_limit: TIME_LIMIT,
         }
     }
 
@@ -319,16 +319,16 @@ impl Bench<'_> {
                 synced,
             })
             .collect();
-        let mut begun = None;
-        while begun.is_some() || !rounds.is_empty() {
+        let mut started = None;
+        while started.is_some() || !rounds.is_empty() {
             let job = Job::Cut {
                 kind,
-                begun: begun.take(),
+                started: started.take(),
                 rounds: rounds.clone(),
             };
             let mut running = guest.boot(&initramfs, &hardware, work, &job)?;
             let limit = kind.is_flash().then_some(CUT_FLASH_MS);
-            begun = cut_rounds(&mut running, &disk, limit, &mut rounds, emit)?;
+            started = cut_rounds(&mut running, &disk, limit, &mut rounds, emit)?;
             drop(running);
             disk.give_power();
         }
@@ -379,8 +379,8 @@ fn cut_rounds(
             disk.cut();
         }
         if !disk.has_power() && down_by.is_none() {
-            let patience = flash_ms.map_or(DOWN_WITHIN, |_| Duration::ZERO);
-            down_by = Some(Instant::now() + patience);
+            let time_limit = flash_ms.map_or(DOWN_WITHIN, |_| Duration::ZERO);
+            down_by = Some(Instant::now() + time_limit);
         }
         if is_past(down_by) {
             return Ok(round.map(|round| (round, operations)));

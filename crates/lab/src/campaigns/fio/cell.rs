@@ -186,7 +186,7 @@ impl<'a> Fio<'a> {
             }
             let after = self.blocks(point)?;
             let fresh = before.iter().zip(&after).filter(|(b, a)| b != a).count();
-            let written = answer.of("write", "io_bytes") / BLOCK as f64;
+            let written = answer.job_number("write", "io_bytes") / BLOCK as f64;
             if fresh as f64 != written || before.len() != after.len() {
                 return Ok(Err(format!(
                     "{fresh} blocks differ afterwards, expected {written}"
@@ -237,8 +237,8 @@ impl<'a> Fio<'a> {
         let outcome = measure::sample(&job)?;
         if outcome.usage.exit != Some(0) {
             // Records contain no paths of the machine.
-            let said = outcome.said.replace(&*point.to_string_lossy(), "");
-            return Ok(Err(format!("fio failed: {said}")));
+            let message = outcome.message.replace(&*point.to_string_lossy(), "");
+            return Ok(Err(format!("fio failed: {message}")));
         }
         let text = std::fs::read_to_string(&self.answer).at("read", &self.answer)?;
         let value = serde_json::from_str(text.get(text.find('{').unwrap_or(0)..).unwrap_or(""))
@@ -276,7 +276,7 @@ struct Answer {
 
 impl Answer {
     /// Returns a number of the only job, or 0 if it is absent.
-    fn of(&self, way: &str, name: &str) -> f64 {
+    fn job_number(&self, way: &str, name: &str) -> f64 {
         self.value["jobs"][0][way][name].as_f64().unwrap_or(0.0)
     }
 
@@ -302,7 +302,7 @@ impl Answer {
         let own_us = (user + system) / 100.0 * ms * 1000.0;
         // Microseconds are exact in this type.
         let cpu_us = self.others_us as f64 + own_us;
-        let bytes = self.of("read", "io_bytes") + self.of("write", "io_bytes");
+        let bytes = self.job_number("read", "io_bytes") + self.job_number("write", "io_bytes");
         Ok([
             (SPEED, bytes / ms * 1e3),
             (MEDIAN, median_ns),

@@ -166,10 +166,10 @@ impl Setting<'_> {
             return Ok(Err(reason));
         }
         let point = self.work.path("mount");
-        let begun = Instant::now();
+        let begin = Instant::now();
         let source = (&*image, format.name());
         let started = Served::start(server, program.as_deref(), &[], source, &point)?;
-        let mounted = ms(begun);
+        let mounted = ms(begin);
         let served = match started {
             Ok(served) => served,
             Err(reason) => return Ok(Err(reason)),
@@ -231,12 +231,12 @@ impl Place<'_> {
         match self.held {
             Held::Disk(mut disk) => {
                 disk.unmount()?;
-                let begun = Instant::now();
+                let begin = Instant::now();
                 let checked = disk.check();
-                costs.push((CHECK, ms(begun)));
-                let begun = Instant::now();
+                costs.push((CHECK, ms(begin)));
+                let begin = Instant::now();
                 disk.mount()?;
-                costs.push((MOUNT, ms(begun)));
+                costs.push((MOUNT, ms(begin)));
                 disk.end()?;
                 Ok((costs, checked.err().map(|e| e.to_string())))
             }
@@ -256,11 +256,11 @@ impl Place<'_> {
                 let Some((program, words)) = checker else {
                     return Ok((costs, None));
                 };
-                let begun = Instant::now();
+                let begin = Instant::now();
                 let words = words.iter().map(OsStr::new);
                 match helper::output(program, words.chain([image.as_os_str()])) {
                     Ok(_) => {
-                        costs.push((CHECK, ms(begun)));
+                        costs.push((CHECK, ms(begin)));
                         Ok((costs, None))
                     }
                     Err(e) => Ok((costs, Some(e.to_string()))),

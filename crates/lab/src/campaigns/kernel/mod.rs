@@ -31,7 +31,7 @@ const RANDOM: &str = "random";
 const DAMAGED: &str = "dm-verity, a damaged block";
 /// Images of one guest. Each is a disk on the PCI bus.
 const BATCH: usize = 24;
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIME_LIMIT: Duration = Duration::from_secs(300);
 
 /// Settings by name: features that the table promises for some kernel.
 const SETTINGS: [(&str, &str); 21] = [
@@ -152,13 +152,13 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
         )
     });
     let mut seeds = Rng::new(conditions.seed);
-    let mut wanted: Vec<(&str, Vec<String>)> = fixed.collect();
+    let mut variants: Vec<(&str, Vec<String>)> = fixed.collect();
     for _ in 0..conditions.random {
         let settings = crate::campaigns::stress::images::random_settings(&mut seeds);
-        wanted.push((RANDOM, settings));
+        variants.push((RANDOM, settings));
     }
     let (mut number, mut is_right) = (0, true);
-    for batch in wanted.chunks(BATCH) {
+    for batch in variants.chunks(BATCH) {
         let mut images = Vec::new();
         for (name, settings) in batch {
             number += 1;
@@ -173,7 +173,7 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
             direct: false,
             region: None,
             memory_mib: 768,
-            patience: PATIENCE,
+            time_limit: TIME_LIMIT,
         };
         let running = guest.boot(&initramfs, &hardware, work.folder(), &job)?;
         for Seen(at, seen) in running.results()? {
@@ -337,13 +337,13 @@ fn json(tuff: &Path, words: &[&str], image: &Path) -> Result<serde_json::Value> 
 /// Mounts each image in the guest and sends its tree.
 pub fn inside(job: &Job, port: &mut Port) -> Result<()> {
     for (at, mapping) in job.images.iter().enumerate() {
-        port.send(&Seen(at, look(at, mapping)?))?;
+        port.send(&Seen(at, read_tree(at, mapping)?))?;
     }
     Ok(())
 }
 
 /// Returns the tree of an image. The inner error is the outcome without one.
-fn look(at: usize, mapping: &Option<String>) -> Result<Result<Tree, (String, String)>> {
+fn read_tree(at: usize, mapping: &Option<String>) -> Result<Result<Tree, (String, String)>> {
     let disk = inside::disk(at);
     let device = match mapping {
         None => disk,

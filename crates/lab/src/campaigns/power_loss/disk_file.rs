@@ -19,7 +19,7 @@ use std::time::{Duration, UNIX_EPOCH};
 const NAME: &str = "disk";
 const FILE: INodeNo = INodeNo(2);
 /// Lifetime of entries and attributes in the kernel's cache. They never change.
-const BELIEVED: Duration = Duration::from_secs(3600);
+const LIFETIME: Duration = Duration::from_secs(3600);
 
 /// FUSE server of the disk. It stops when dropped; all loop devices must be detached before.
 pub(in crate::campaigns) struct DiskFile {
@@ -85,14 +85,14 @@ impl Served {
 impl Filesystem for Served {
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         if parent == INodeNo::ROOT && name == NAME {
-            reply.entry(&BELIEVED, &Self::attributes(FILE), Generation(0));
+            reply.entry(&LIFETIME, &Self::attributes(FILE), Generation(0));
         } else {
             reply.error(Errno::ENOENT);
         }
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        reply.attr(&BELIEVED, &Self::attributes(ino));
+        reply.attr(&LIFETIME, &Self::attributes(ino));
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {

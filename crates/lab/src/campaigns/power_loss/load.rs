@@ -71,7 +71,7 @@ struct Log {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::campaigns) struct Verdict {
     /// First error that a read returned.
-    pub(in crate::campaigns) told: Option<String>,
+    pub(in crate::campaigns) reported: Option<String>,
     /// First wrong or missing content that no error reported.
     pub(in crate::campaigns) silent: Option<String>,
 }
@@ -85,7 +85,8 @@ impl Verdict {
     fn tell(&mut self, path: &Path, error: &io::Error) {
         // Records contain no paths, so only the name is kept.
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        self.told.get_or_insert_with(|| format!("{name}: {error}"));
+        self.reported
+            .get_or_insert_with(|| format!("{name}: {error}"));
     }
 
     fn find(&mut self, what: String) {
@@ -395,8 +396,8 @@ mod tests {
 
     /// Returns the number of a file whose newest state is a version of more than 100 bytes.
     fn some(promise: &Promise) -> usize {
-        let there = |h: &History| matches!(h.states.last(), Some(Some(v)) if v.size > 100);
-        promise.files.iter().position(there).unwrap()
+        let exists = |h: &History| matches!(h.states.last(), Some(Some(v)) if v.size > 100);
+        promise.files.iter().position(exists).unwrap()
     }
 
     #[test]
@@ -406,22 +407,22 @@ mod tests {
         let number = some(&promise);
         let path = file(top, number);
         let bytes = fs::read(&path).unwrap();
-        let said = |verdict: Verdict| {
-            assert_eq!(verdict.told, None);
+        let message = |verdict: Verdict| {
+            assert_eq!(verdict.reported, None);
             verdict.silent.unwrap()
         };
         fs::remove_file(&path).unwrap();
-        assert!(said(promise.judge(top)).ends_with("is missing"));
+        assert!(message(promise.judge(top)).ends_with("is missing"));
         fs::write(&path, &bytes[..50]).unwrap();
-        assert!(said(promise.judge(top)).ends_with("never written there"));
+        assert!(message(promise.judge(top)).ends_with("never written there"));
         let mut wrong = bytes.clone();
         wrong[70] ^= 4;
         fs::write(&path, &wrong).unwrap();
-        assert!(said(promise.judge(top)).ends_with("never written there"));
+        assert!(message(promise.judge(top)).ends_with("never written there"));
         fs::write(&path, &bytes).unwrap();
         let pages = OpenOptions::new().write(true).open(top.join("pages"));
         pages.unwrap().write_all_at(b"x", 9 * 4096 + 700).unwrap();
-        assert!(said(promise.judge(top)).starts_with("pages: page 9 "));
+        assert!(message(promise.judge(top)).starts_with("pages: page 9 "));
     }
 
     #[test]

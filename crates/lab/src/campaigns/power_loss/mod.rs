@@ -91,7 +91,7 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
         some => some.to_vec(),
     };
     let tuff = conditions.options.need("tuff")?;
-    let (mut there, mut versions) = (Vec::new(), Vec::new());
+    let (mut present, mut versions) = (Vec::new(), Vec::new());
     let mut missing = Vec::new();
     for kind in kinds {
         let program = match kind {
@@ -100,7 +100,7 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
         };
         match program {
             Some(program) => {
-                there.push(kind);
+                present.push(kind);
                 versions.push(version(&program));
             }
             None => missing.push(Line::failure(
@@ -123,7 +123,7 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
         for &failure in &failures {
             // All filesystems of a round get the same seed and therefore the same load.
             let seed = seeds.draw();
-            for &kind in &there {
+            for &kind in &present {
                 stop::check()?;
                 let (outcome, found) = bench.round(kind, failure, seed)?;
                 let (writes, wrong_bits) = bench.counts;
@@ -206,7 +206,7 @@ impl Bench {
         self.flush();
         self.counts = self.disk.counts();
         self.disk.give_power();
-        self.on(kind, |place| Outcome::of(place, &promise))
+        self.on(kind, |place| Outcome::determine(place, &promise))
     }
 
     fn make(&mut self, kind: Filesystem) -> Result<()> {
@@ -247,13 +247,13 @@ impl Bench {
             }
         };
         self.disk.set(fault(failure, &mut rng), rng.draw());
-        let begun = Instant::now();
+        let start = Instant::now();
         let pace = match failure {
             Failure::CutAsync => Pace::Async,
             _ => Pace::Sync,
         };
         let loaded = promise.load(point, pace, &mut rng, |done| match failure.is_cut() {
-            true => self.disk.has_power() && begun.elapsed() < CUT_AFTER,
+            true => self.disk.has_power() && start.elapsed() < CUT_AFTER,
             false => done < OPERATIONS,
         });
         if failure.is_cut() {

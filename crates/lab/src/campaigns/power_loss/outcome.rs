@@ -84,12 +84,12 @@ impl Outcome {
     }
 
     /// Determines the outcome of a round after the power is back, and the first deviation.
-    pub(in crate::campaigns) fn of(
+    pub(in crate::campaigns) fn determine(
         place: &Place<'_>,
         promise: &Promise,
     ) -> (Outcome, Option<String>) {
-        let is_right = || look(place, promise).is_ok_and(|verdict| verdict.right());
-        let found = match look(place, promise) {
+        let is_right = || mount_and_judge(place, promise).is_ok_and(|verdict| verdict.right());
+        let found = match mount_and_judge(place, promise) {
             Ok(verdict) if verdict.right() => {
                 let Some(Err(found)) = place.check() else {
                     return (Outcome::Clean, None);
@@ -101,22 +101,22 @@ impl Outcome {
                 found
             }
             Ok(Verdict {
-                told,
+                reported,
                 silent: Some(what),
-            }) if told.is_none() || what.contains(NEVER_WRITTEN) => {
+            }) if reported.is_none() || what.contains(NEVER_WRITTEN) => {
                 // Wrong bytes count even if other files return errors.
                 return (Outcome::Silent, Some(what));
             }
-            Ok(Verdict { told, .. }) => told.unwrap_or_default(),
+            Ok(Verdict { reported, .. }) => reported.unwrap_or_default(),
             Err(refused) => refused,
         };
         // The result of a failed repair is not trusted, even if the content is right.
-        let after = match (place.repair(), look(place, promise)) {
+        let after = match (place.repair(), mount_and_judge(place, promise)) {
             (Ok(()), Ok(verdict)) if verdict.right() => return (Outcome::NeedsFsck, Some(found)),
             (Err(what), _) => what,
-            (_, Ok(Verdict { told, silent })) => {
-                let is_silent = told.is_none();
-                let what = told.or(silent).unwrap_or_default();
+            (_, Ok(Verdict { reported, silent })) => {
+                let is_silent = reported.is_none();
+                let what = reported.or(silent).unwrap_or_default();
                 if is_silent && what.contains(NEVER_WRITTEN) {
                     let found = format!("{found}; after repair {what}");
                     return (Outcome::Silent, Some(found));
@@ -131,11 +131,11 @@ impl Outcome {
 }
 
 /// Mounts the filesystem, verifies everything and unmounts it. The error is the reason of a failed mount.
-fn look(place: &Place<'_>, promise: &Promise) -> Result<Verdict, String> {
+fn mount_and_judge(place: &Place<'_>, promise: &Promise) -> Result<Verdict, String> {
     place.mount("")?;
     let mut verdict = promise.judge(Path::new(place.point));
     if let Err(what) = place.unmount() {
-        verdict.told.get_or_insert(what);
+        verdict.reported.get_or_insert(what);
     }
     Ok(verdict)
 }

@@ -176,8 +176,8 @@ impl Chunks {
         let mut stream = BufReader::new(stream);
         for range in &self.requests {
             let bytes = get(&mut stream, range).at("read from", here)?;
-            let wanted = range.start as usize..range.end as usize;
-            if expected.get(wanted) != Some(&bytes[..]) {
+            let requested = range.start as usize..range.end as usize;
+            if expected.get(requested) != Some(&bytes[..]) {
                 return Err(Error::Command(
                     "a chunk arrives with other bytes".to_owned(),
                 ));

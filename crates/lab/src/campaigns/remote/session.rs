@@ -23,7 +23,7 @@ const DEFINITION: &str = include_str!("../../../../../benchmarks/definitions/rem
 /// Path of the image on the server.
 pub(super) const PATH: &str = "/image";
 /// Time limit for an image to be complete.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// Part of the campaign, which has a record of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -200,7 +200,7 @@ pub(super) fn counter(tuff: &Path, point: &Path, name: &str) -> Option<f64> {
 
 /// Waits until something is true.
 pub(super) fn wait(what: &str, mut is_true: impl FnMut() -> bool) -> Result<()> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     while !is_true() {
         crate::measure::stop::check()?;
         if Instant::now() > end {

@@ -45,15 +45,15 @@ pub(super) fn run(session: &Session<'_>, emit: Emit<'_>) -> Result<bool> {
             let (mut times, mut is_same) = (Vec::new(), true);
             for step in order(READS, u64::from(round)) {
                 stop::check()?;
-                let (mut found, mut wanted) = ([0; 4096], [0; 4096]);
+                let (mut found, mut expected) = ([0; 4096], [0; 4096]);
                 let begin = Instant::now();
                 file.read_exact_at(&mut found, step * STEP)
                     .at("read", &path)?;
                 times.push(begin.elapsed().as_secs_f64() * 1e3);
                 source
-                    .read_exact_at(&mut wanted, step * STEP)
+                    .read_exact_at(&mut expected, step * STEP)
                     .at("read", &path)?;
-                is_same &= found == wanted;
+                is_same &= found == expected;
             }
             let cell = labels([("way", way)]);
             if !is_same {

@@ -275,7 +275,7 @@ impl Starts<'_> {
             Ok(done) => {
                 return Ok(Err(format!(
                     "exits with {}: {}",
-                    done.answer.exit, done.said
+                    done.answer.exit, done.message
                 )));
             }
             Err(reason) => return Ok(Err(reason)),

@@ -76,16 +76,16 @@ pub fn run(definition: &Definition, conditions: &Conditions, emit: Emit<'_>) -> 
         ours_fine,
     };
     let rounds = conditions.rounds.unwrap_or(definition.rounds);
-    let wanted = |only: &Option<String>, name: &str| {
+    let matches = |only: &Option<String>, name: &str| {
         only.as_ref()
             .is_none_or(|only| name.contains(only.as_str()))
     };
     for spec in &definition.images {
         let workloads = definition.workloads.iter();
         let workloads: Vec<&Workload> = workloads
-            .filter(|w| w.is_for(&spec.name) && wanted(&conditions.only, &w.name))
+            .filter(|w| w.is_for(&spec.name) && matches(&conditions.only, &w.name))
             .collect();
-        if workloads.is_empty() || !wanted(&conditions.image, &spec.name) {
+        if workloads.is_empty() || !matches(&conditions.image, &spec.name) {
             continue;
         }
         stop::check()?;
@@ -220,7 +220,7 @@ impl Session<'_> {
                 }
             };
             values.insert(format!("{pass}_ns"), nanos(took.wall) as f64);
-            values.insert(format!("{pass}_client_ns"), nanos(took.asker) as f64);
+            values.insert(format!("{pass}_client_ns"), nanos(took.client) as f64);
             if *pass == "cold" {
                 values.extend(served.used());
                 if let Some(device) = &device {

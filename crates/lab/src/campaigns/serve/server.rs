@@ -18,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Time limit for a server to answer and to exit.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// Implementation that serves an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -215,7 +215,7 @@ impl Served {
             device: None,
             mounted: false,
         };
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIME_LIMIT;
         loop {
             // While a server starts, the call can block or fail. Both are handled by the loop.
             if device_of(point).is_ok_and(|now| now != before) {
@@ -282,7 +282,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIME_LIMIT;
         if self.mounted {
             match unmounted(&self.point) {
                 Ok(()) => self.mounted = false,

@@ -195,7 +195,7 @@ impl Script {
         };
         let took = Took {
             wall: start.elapsed(),
-            asker: own_time().saturating_sub(own),
+            client: own_time().saturating_sub(own),
         };
         Ok((answer, took))
     }
@@ -208,7 +208,7 @@ pub struct Took {
     pub wall: Duration,
     /// Processor time of the client, including its time in the kernel, which no server can shorten. The
     /// kernel's own filesystems may decode in it.
-    pub asker: Duration,
+    pub client: Duration,
 }
 
 /// Returns the processor time of this process.

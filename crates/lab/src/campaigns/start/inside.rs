@@ -75,7 +75,7 @@ pub struct Started {
     /// Exit status and output of the program.
     pub answer: Answer,
     /// Beginning of the output, for messages.
-    pub said: String,
+    pub message: String,
 }
 
 /// Exit status and output of a program.
@@ -142,7 +142,7 @@ pub fn start(order: &Order) -> Result<Started> {
                 bytes: output.stdout.len() as u64,
                 digest: hasher.finalize().to_hex()[..16].to_owned(),
             },
-            said: beginning(&[output.stderr, output.stdout].concat()),
+            message: beginning(&[output.stderr, output.stdout].concat()),
         })
     };
     let (Some(background), Some(written)) = (&order.background, written) else {

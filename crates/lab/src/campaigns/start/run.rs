@@ -61,7 +61,7 @@ const SEED: u64 = 1;
 /// Minimum size of the background file in bytes. It is at least as large as the largest memory limit.
 const BACKGROUND_LENGTH: u64 = 16 << 20;
 /// Time limit of a start.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs a definition, with a header before its lines.
 pub fn run_alone(
@@ -127,20 +127,20 @@ pub fn run(definition: &Definition, conditions: &Conditions, emit: Emit<'_>) -> 
         session.without(cell, reason)?;
     }
     let chosen = session.choose(conditions)?;
-    let mut answered = Vec::new();
+    let mut able_programs = Vec::new();
     for program in programs {
         match session.answer(program)? {
-            Ok(answer) => answered.push((program, answer)),
+            Ok(answer) => able_programs.push((program, answer)),
             Err(reason) => session.without(labels([("program", &program.name)]), reason)?,
         }
     }
-    if answered.is_empty() {
+    if able_programs.is_empty() {
         return Err(Error::Usage("no program can be started".to_owned()));
     }
-    let asked: BTreeSet<&str> = able.iter().map(|(s, _)| &*s.image).collect();
+    let requested: BTreeSet<&str> = able.iter().map(|(s, _)| &*s.image).collect();
     let mut images = Vec::new();
     for spec in &definition.images {
-        if !asked.contains(&*spec.name) {
+        if !requested.contains(&*spec.name) {
             continue;
         }
         let image = session.work.path(&format!("image{}", images.len()));
@@ -171,7 +171,7 @@ pub fn run(definition: &Definition, conditions: &Conditions, emit: Emit<'_>) -> 
         })
         .collect();
     let starts = conditions.starts.unwrap_or(definition.starts);
-    session.rounds(starts, &answered, &chosen, &subjects, &images)?;
+    session.rounds(starts, &able_programs, &chosen, &subjects, &images)?;
     Ok(session.ours_fine)
 }
 
@@ -186,7 +186,7 @@ pub(in crate::campaigns) fn make<'a>(
     for need in &definition.needs {
         root.add(need)?;
     }
-    let mut there = Vec::new();
+    let mut present = Vec::new();
     for program in programs {
         stop::check()?;
         let command = program.command.first().map(String::as_str);
@@ -206,21 +206,21 @@ pub(in crate::campaigns) fn make<'a>(
         for command in &program.prepare {
             match start(&Order::new(prepared.point(), command))? {
                 Ok(done) if done.answer.exit == 0 => {}
-                Ok(done) => failed = Some(done.said),
+                Ok(done) => failed = Some(done.message),
                 Err(reason) => failed = Some(reason),
             }
         }
         match failed {
-            None => there.push(program),
-            Some(said) => without.push((
+            None => present.push(program),
+            Some(message) => without.push((
                 labels([("program", &program.name)]),
-                format!("preparation failed: {said}"),
+                format!("preparation failed: {message}"),
             )),
         }
     }
-    let limits = there.iter().filter_map(|p| p.limit).map(|l| l.0);
+    let limits = present.iter().filter_map(|p| p.limit).map(|l| l.0);
     root.write_background(limits.max().unwrap_or(0).max(BACKGROUND_LENGTH))?;
-    Ok((root.folder().to_owned(), there))
+    Ok((root.folder().to_owned(), present))
 }
 
 /// Server with its program and image.
@@ -245,10 +245,10 @@ struct Session<'a> {
 impl Session<'_> {
     /// Returns those of the requested conditions that this machine supports.
     fn choose(&mut self, conditions: &Conditions) -> Result<Vec<Condition>> {
-        let asked =
+        let requested =
             |c: &Condition| conditions.condition.is_empty() || conditions.condition.contains(c);
         let mut chosen = Vec::new();
-        for condition in CONDITIONS.into_iter().filter(asked) {
+        for condition in CONDITIONS.into_iter().filter(requested) {
             let mut lacks = None;
             if condition != Condition::Idle && self.background.is_none() {
                 lacks = Some("the tree has no file with content".to_owned());
@@ -285,9 +285,9 @@ impl Session<'_> {
             match start(&self.order(rooted.point(), program, None))? {
                 Ok(done) if done.answer.exit == 0 => answers.push(done.answer),
                 Ok(done) => {
-                    let (exit, said) = (done.answer.exit, done.said);
+                    let (exit, message) = (done.answer.exit, done.message);
                     return Ok(Err(format!(
-                        "with the tree as its root it exits with {exit}: {said}"
+                        "with the tree as its root it exits with {exit}: {message}"
                     )));
                 }
                 Err(reason) => return Ok(Err(reason)),
@@ -426,7 +426,7 @@ impl Session<'_> {
             true => Ok(done),
             false => Err(format!(
                 "the program exits with {}; exit status or output differ from those with the tree as its root: {}",
-                done.answer.exit, done.said
+                done.answer.exit, done.message
             )),
         }))
     }
@@ -472,7 +472,7 @@ pub(in crate::campaigns) fn start(order: &Order) -> Result<Result<Started, Strin
         // A write error means that the child has exited, and its status gives the reason.
         let _ = pipe.write_all(text.as_bytes());
     }
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     // The child's reply is shorter than a pipe's buffer, so the child cannot block while it is not read.
     while child.try_wait().at("wait for", &lab)?.is_none() {
         if Instant::now() > end {
@@ -484,13 +484,13 @@ pub(in crate::campaigns) fn start(order: &Order) -> Result<Result<Started, Strin
     }
     let output = child.wait_with_output().at("wait for", &lab)?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let said = said.trim().trim_start_matches("tuff-lab: ");
+        let message = String::from_utf8_lossy(&output.stderr);
+        let message = message.trim().trim_start_matches("tuff-lab: ");
         let root = order.root.to_string_lossy();
         return Ok(Err(format!(
             "{}: {}",
             output.status,
-            said.replace(&*root, "ROOT")
+            message.replace(&*root, "ROOT")
         )));
     }
     let done = serde_json::from_slice(&output.stdout);

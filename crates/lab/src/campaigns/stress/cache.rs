@@ -196,8 +196,8 @@ impl Fixture {
         if !warm.is_success() || !verified.is_success() {
             return Err(Error::Command(format!(
                 "the honest run fails: {}{}",
-                warm.said(),
-                verified.said()
+                warm.message(),
+                verified.message()
             )));
         }
         let plan = Plan {
@@ -354,7 +354,7 @@ impl Plan<'_> {
 
     /// Exchanges a file or the directory until `stopped`. A step may fail, because the program replaces files, too.
     fn exchange(&self, attack: Attack, rng: &mut Rng, stopped: &AtomicBool) {
-        let aside = self.outside.join("aside");
+        let moved_away = self.outside.join("aside");
         while !stopped.load(Ordering::Relaxed) {
             let Ok(path) = (match attack {
                 Attack::Exchanged => self.file(rng),
@@ -362,7 +362,7 @@ impl Plan<'_> {
             }) else {
                 continue;
             };
-            if fs::rename(&path, &aside).is_ok() {
+            if fs::rename(&path, &moved_away).is_ok() {
                 let target = match attack {
                     Attack::Exchanged => self.victim,
                     _ => self.outside,
@@ -370,7 +370,7 @@ impl Plan<'_> {
                 let _ = symlink(target, &path);
                 std::thread::sleep(Duration::from_micros(rng.below_u64(300)));
                 let _ = fs::remove_file(&path);
-                let _ = fs::rename(&aside, &path);
+                let _ = fs::rename(&moved_away, &path);
             }
             std::thread::sleep(Duration::from_micros(rng.below_u64(300)));
         }

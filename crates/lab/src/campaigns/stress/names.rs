@@ -199,7 +199,7 @@ impl Round<'_> {
             if !ran.is_success() {
                 return Err(Error::Command(format!(
                     "no image of the seed: {}",
-                    ran.said()
+                    ran.message()
                 )));
             }
         }
@@ -282,8 +282,8 @@ impl Round<'_> {
             .env("PATH", bin);
         let output = ran.output().at("run", Path::new("bash"))?;
         if output.status.code() != Some(0) {
-            let said = String::from_utf8_lossy(&output.stderr);
-            return Ok(Some(format!("{}: {}", output.status, said.trim())));
+            let message = String::from_utf8_lossy(&output.stderr);
+            return Ok(Some(format!("{}: {}", output.status, message.trim())));
         }
         let ran = self.folder.join("ran").exists();
         Ok(ran.then(|| "a completed line ran a command of a name".to_owned()))

@@ -13,7 +13,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Time limit of a run.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 /// Documented exit codes: docs/reference/exit-codes.md.
 const EXIT_CODES: std::ops::RangeInclusive<i32> = 0..=6;
 
@@ -35,19 +35,19 @@ impl Ran {
     }
 
     /// Standard error as text.
-    pub(super) fn said(&self) -> String {
+    pub(super) fn message(&self) -> String {
         String::from_utf8_lossy(&self.errors).trim().to_owned()
     }
 
     /// Returns what no input may lead to: a run without end, a signal, a panic, or an exit code without a meaning.
     pub(super) fn fault(&self) -> Option<String> {
         let Some(status) = self.status else {
-            return Some(format!("it does not end in {} s", PATIENCE.as_secs()));
+            return Some(format!("it does not end in {} s", TIME_LIMIT.as_secs()));
         };
-        let said = self.said();
+        let message = self.message();
         let is_documented = status.code().is_some_and(|code| EXIT_CODES.contains(&code));
-        let is_fine = is_documented && !said.contains("panicked at");
-        (!is_fine).then(|| format!("{status}: {said}"))
+        let is_fine = is_documented && !message.contains("panicked at");
+        (!is_fine).then(|| format!("{status}: {message}"))
     }
 }
 
@@ -81,7 +81,7 @@ pub(super) fn run(
         // The process is not reaped yet, so the group exists even if it has ended.
         let _ = kill_process_group(group, Signal::KILL);
     }
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIME_LIMIT;
     let status = loop {
         if let Some(status) = child.try_wait().at("wait for", program)? {
             break Some(status);
@@ -118,7 +118,7 @@ mod tests {
     fn signals_panics_and_unknown_exit_codes_are_faults() {
         let fine = shell("echo a; echo b >&2; exit 3", None);
         assert_eq!(
-            (fine.fault(), &*fine.output, &*fine.said()),
+            (fine.fault(), &*fine.output, &*fine.message()),
             (None, &b"a\n"[..], "b")
         );
         assert!(shell("kill -ABRT $$", None).fault().is_some());

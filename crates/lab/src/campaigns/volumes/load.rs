@@ -87,7 +87,7 @@ fn files(place: &Path) -> Result<Vec<Cost>> {
     let dir = |n: usize| top.join(format!("d{}", n / IN_A_DIRECTORY));
     let path = |n: usize| dir(n).join(format!("f{n}"));
     let mut bytes = vec![0; SMALL];
-    let begun = Instant::now();
+    let start = Instant::now();
     fs::create_dir(&top).at("create", &top)?;
     for n in 0..FILES {
         if n % IN_A_DIRECTORY == 0 {
@@ -96,14 +96,14 @@ fn files(place: &Path) -> Result<Vec<Cost>> {
         fill(n as u64, &mut bytes);
         fs::write(path(n), &bytes).at("write", &path(n))?;
     }
-    let made = begun.elapsed();
+    let made = start.elapsed();
     for n in 0..FILES {
         fill(n as u64, &mut bytes);
         if fs::read(path(n)).at("read", &path(n))? != bytes {
             return Err(wrong(&path(n), "content differs from the written bytes"));
         }
     }
-    let begun = Instant::now();
+    let start = Instant::now();
     for n in 0..FILES {
         fs::remove_file(path(n)).at("delete", &path(n))?;
         if n % IN_A_DIRECTORY == IN_A_DIRECTORY - 1 {
@@ -111,7 +111,7 @@ fn files(place: &Path) -> Result<Vec<Cost>> {
         }
     }
     fs::remove_dir(&top).at("delete", &top)?;
-    let deleted = begun.elapsed();
+    let deleted = start.elapsed();
     if top.exists() {
         return Err(wrong(&top, "exists after its deletion"));
     }
@@ -128,21 +128,21 @@ fn stream(place: &Path) -> Result<Vec<Cost>> {
     let mut written = Duration::ZERO;
     for n in 0..LARGE {
         fill(n, &mut bytes);
-        let begun = Instant::now();
+        let start = Instant::now();
         file.write_all_at(&bytes, n << 20).at("write", &path)?;
-        written += begun.elapsed();
+        written += start.elapsed();
     }
-    let begun = Instant::now();
+    let start = Instant::now();
     file.sync_all().at("sync", &path)?;
-    written += begun.elapsed();
+    written += start.elapsed();
     drop(file);
     let file = File::open(&path).at("open", &path)?;
     forget(&file, &path)?;
     let (mut read, mut found) = (Duration::ZERO, vec![0; MIB]);
     for n in 0..LARGE {
-        let begun = Instant::now();
+        let start = Instant::now();
         file.read_exact_at(&mut found, n << 20).at("read", &path)?;
-        read += begun.elapsed();
+        read += start.elapsed();
         fill(n, &mut bytes);
         if found != bytes {
             return Err(wrong(&path, "content differs from the written bytes"));
@@ -198,17 +198,17 @@ fn rewrite(place: &Path, count: usize, pages: usize, synced: bool) -> Result<(Ve
         let at = rng.below(pages);
         seeds[at] = (pages + n) as u64;
         fill(seeds[at], &mut page);
-        let begun = Instant::now();
+        let start = Instant::now();
         file.write_all_at(&page, (at * PAGE) as u64)
             .at("write", &path)?;
         if synced {
             file.sync_data().at("sync", &path)?;
         }
-        times.push(begun.elapsed().as_nanos() as f64);
+        times.push(start.elapsed().as_nanos() as f64);
     }
-    let begun = Instant::now();
+    let start = Instant::now();
     file.sync_all().at("sync", &path)?;
-    let end = begun.elapsed().as_nanos() as f64;
+    let end = start.elapsed().as_nanos() as f64;
     compare(&path, &file, &seeds)?;
     Ok((times, end))
 }
@@ -256,8 +256,8 @@ fn beside(place: &Path) -> Result<Vec<Cost>> {
             Ok(())
         });
         let mut dirs = || {
-            let begun = Instant::now();
-            while begun.elapsed() < BESIDE {
+            let start = Instant::now();
+            while start.elapsed() < BESIDE {
                 let dir = place.join(format!("d{}", times.len()));
                 let now = Instant::now();
                 fs::create_dir(&dir).at("create", &dir)?;

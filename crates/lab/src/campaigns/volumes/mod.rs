@@ -22,7 +22,7 @@ use place::{DISCARDS, PLACES, Place};
 use std::time::Duration;
 
 /// Time after which discarded space has returned to the host.
-const SETTLED: Duration = Duration::from_secs(10);
+const RETURN_TIME: Duration = Duration::from_secs(10);
 
 /// Measure volumes, compared with ext4 on a loop device and the filesystem of the host
 ///
@@ -84,7 +84,7 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
                 // Sizes are exact in this type.
                 let held = |place: &Place| place.held_bytes().map(|bytes| bytes as f64);
                 sample("time", "after the loads", "held_bytes", held(&place)?)?;
-                std::thread::sleep(SETTLED);
+                std::thread::sleep(RETURN_TIME);
                 sample("time", "ten seconds later", "held_bytes", held(&place)?)?;
                 place.unmount()?;
                 sample("time", "after the unmount", "held_bytes", held(&place)?)?;

@@ -163,18 +163,18 @@ impl Place {
 
     /// Returns the allocated space on the host. Unit: bytes.
     pub(crate) fn held_bytes(&self) -> Result<u64> {
-        fn of(path: &Path) -> std::io::Result<u64> {
+        fn allocated(path: &Path) -> std::io::Result<u64> {
             use std::os::unix::fs::MetadataExt;
             let found = std::fs::symlink_metadata(path)?;
             let mut bytes = found.blocks() * 512;
             if found.is_dir() {
                 for entry in std::fs::read_dir(path)? {
-                    bytes += of(&entry?.path())?;
+                    bytes += allocated(&entry?.path())?;
                 }
             }
             Ok(bytes)
         }
-        of(&self.store).at("stat", &self.store)
+        allocated(&self.store).at("stat", &self.store)
     }
 
     /// Path of its mount point.

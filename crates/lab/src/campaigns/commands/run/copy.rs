@@ -82,8 +82,8 @@ impl Session<'_> {
         ];
         let outcome = measure::sample(&self.job(&rsync, &arguments))?;
         if outcome.usage.exit != Some(0) {
-            let said = self.scrub(&outcome.said, &subject.found, source);
-            return Ok(Some(format!("rsync failed: {said}")));
+            let message = self.scrub(&outcome.message, &subject.found, source);
+            return Ok(Some(format!("rsync failed: {message}")));
         }
         let used = served.used();
         drop(served);

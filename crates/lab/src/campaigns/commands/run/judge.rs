@@ -114,7 +114,7 @@ impl Session<'_> {
                         let tree = Tree::read(self.work.target())?;
                         Verdict::on_tree(judge, maker, source.tree.differences(&tree))
                     }
-                    Err(said) => unread(self.scrub(&said, &found, source)),
+                    Err(message) => unread(self.scrub(&message, &found, source)),
                 };
                 workspace::remove(self.work.target())?;
                 Ok(verdict)
@@ -132,8 +132,8 @@ impl Session<'_> {
         workspace::remove(&copy)?;
         let wrong = match done {
             Ok(_) => Some("a damaged image was not detected".to_owned()),
-            Err(said) if said.contains(" exited with code ") => None,
-            Err(said) => Some(format!("on a damaged image, {said}")),
+            Err(message) if message.contains(" exited with code ") => None,
+            Err(message) => Some(format!("on a damaged image, {message}")),
         };
         Ok(unread(Judge::Damage, wrong))
     }
@@ -152,8 +152,8 @@ impl Session<'_> {
     }
 
     /// Returns the message of a tool without local paths.
-    pub(super) fn scrub(&self, said: &str, found: &Found, source: &Source<'_>) -> String {
-        let text = said.replace(&*source.path.to_string_lossy(), "TREE");
+    pub(super) fn scrub(&self, message: &str, found: &Found, source: &Source<'_>) -> String {
+        let text = message.replace(&*source.path.to_string_lossy(), "TREE");
         let text = text.replace(&*found.path.to_string_lossy(), found.tool.name());
         self.without_paths(&text)
     }

@@ -387,9 +387,9 @@ impl Session<'_> {
         let plan = engines::plan(maker, Action::Build, settings, &[]).map_err(Error::Usage)?;
         let image = self.work.path(name);
         let arguments = plan.arguments(self.places(source, &image));
-        if let Err(said) = self.run_unmeasured(&found.path, &arguments, Duration::MAX / 4) {
-            let said = self.scrub(&said, &found, source);
-            return Ok(Err(format!("no image to read: {said}")));
+        if let Err(message) = self.run_unmeasured(&found.path, &arguments, Duration::MAX / 4) {
+            let message = self.scrub(&message, &found, source);
+            return Ok(Err(format!("no image to read: {message}")));
         }
         let verdict = self.judge_image(source, maker, &image)?;
         let wrong = verdict.wrong.clone();
@@ -463,8 +463,8 @@ impl Session<'_> {
             if outcome.usage.exit != Some(0) {
                 let exit = outcome.usage.exit;
                 let code = exit.map_or("a signal".to_owned(), |c| format!("exit code {c}"));
-                let said = self.scrub(&outcome.said, &subject.found, source);
-                failure = Some(format!("{code}: {said}"));
+                let message = self.scrub(&outcome.message, &subject.found, source);
+                failure = Some(format!("{code}: {message}"));
             } else {
                 match self.examine(task, source, subject)? {
                     Ok((made, verdict)) => {

@@ -30,7 +30,7 @@ const POLL: Duration = Duration::from_millis(10);
 /// Judges the round that another guest began, then runs the other rounds.
 pub(super) fn run(
     kind: Filesystem,
-    begun: Option<(Round, usize)>,
+    started: Option<(Round, usize)>,
     rounds: &[Round],
     port: &mut Port,
 ) -> Result<()> {
@@ -40,7 +40,7 @@ pub(super) fn run(
         device: &first_device(kind).map_err(Error::Command)?,
         point: POINT,
     };
-    if let Some((round, operations)) = begun {
+    if let Some((round, operations)) = started {
         let promise = replay(round, operations)?;
         judge(&place, round, operations, &promise, port)?;
     }
@@ -93,11 +93,11 @@ fn ubifs_load(place: &Place<'_>, round: Round) -> Result<(Promise, usize)> {
         let mut rng = Rng::new(round.seed);
         let mut promise = workload::prepare(Path::new(POINT), &mut rng)?;
         fs::write(UBIFS_CUT, "1").at("write", Path::new(UBIFS_CUT))?;
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut operations = 0;
         let loaded = promise.load(Path::new(POINT), round.pace(), &mut rng, |done| {
             operations = done;
-            begun.elapsed() < UBIFS_PATIENCE
+            started.elapsed() < UBIFS_PATIENCE
         });
         place.unmount().map_err(Error::Command)?;
         if loaded.is_err() {
@@ -125,7 +125,7 @@ fn judge(
     promise: &Promise,
     port: &mut Port,
 ) -> Result<()> {
-    let (outcome, found) = Outcome::of(place, promise);
+    let (outcome, found) = Outcome::determine(place, promise);
     let failure = match round.synced {
         true => Failure::CutSync,
         false => Failure::CutAsync,

@@ -31,7 +31,7 @@ pub enum Job {
         /// Filesystem that is tested.
         kind: Filesystem,
         /// Round that another guest began, with the number of operations that it reported. It is judged first.
-        begun: Option<(Round, usize)>,
+        started: Option<(Round, usize)>,
         /// Rounds to run.
         rounds: Vec<Round>,
     },

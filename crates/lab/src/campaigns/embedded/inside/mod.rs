@@ -20,9 +20,9 @@ pub fn run(job: &Job, port: &mut Port) -> Result<()> {
         Job::Flash { kind, .. } => (*kind, ""),
         Job::Cut {
             kind,
-            begun,
+            started,
             rounds,
-        } => return cut::run(*kind, *begun, rounds, port),
+        } => return cut::run(*kind, *started, rounds, port),
     };
     let (root, large) = match (job, kind.is_flash()) {
         (Job::Measure { .. }, true) => ("0".to_owned(), "1".to_owned()),

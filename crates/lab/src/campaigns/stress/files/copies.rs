@@ -80,8 +80,8 @@ impl Copier {
                     .env("to", to)
                     .output()?;
                 if !done.status.success() {
-                    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-                    let failed = format!("{command}: {}: {said}", done.status);
+                    let message = String::from_utf8_lossy(&done.stderr).into_owned();
+                    let failed = format!("{command}: {}: {message}", done.status);
                     return Err(io::Error::other(failed));
                 }
             }

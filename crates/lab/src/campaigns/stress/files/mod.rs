@@ -25,7 +25,7 @@ use tuff_testkit::Rng;
 use vmap::{Flush, Map, MapMut};
 
 /// Number of preceding operations that the report of a difference shows.
-const TOLD: usize = 24;
+const OPERATIONS_SHOWN: usize = 24;
 
 /// Number of files that are used at once.
 const FILES: usize = 4;
@@ -182,7 +182,7 @@ fn step(
         (at, length(rng).min(size - at))
     };
     let mut wrong = None;
-    let told = match what {
+    let recent = match what {
         What::Read if size > 0 => {
             let (at, len) = inside(rng);
             let mut buf = vec![0; len as usize];
@@ -308,8 +308,8 @@ fn step(
         }
         _ => return Ok(None),
     };
-    s.past.push_back(format!("{number}: {told}"));
-    if s.past.len() > TOLD {
+    s.past.push_back(format!("{number}: {recent}"));
+    if s.past.len() > OPERATIONS_SHOWN {
         s.past.pop_front();
     }
     let found = s.file.metadata()?.size();

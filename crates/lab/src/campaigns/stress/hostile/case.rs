@@ -19,7 +19,7 @@ const TIME_MAX: Duration = Duration::from_secs(150);
 const TIME_MAX_SHORT: Duration = Duration::from_secs(40);
 
 /// Time between two looks at a program.
-const LOOK: Duration = Duration::from_millis(4);
+const POLL_INTERVAL: Duration = Duration::from_millis(4);
 
 /// Longest message. Unit: bytes.
 const MESSAGE_MAX: usize = 2000;
@@ -212,7 +212,7 @@ impl Case<'_> {
             if let Some(status) = child.try_wait()? {
                 return Ok((Some(status), memory));
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
             memory = peak(child.id(), &self.program.tuff)
                 .unwrap_or(0)
                 .max(memory);

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use tuff_testkit::Rng;
 
 /// Timeout of a command, in the format of timeout(1). Unit: seconds.
-const PATIENCE: &str = "300";
+const TIME_LIMIT: &str = "300";
 
 /// Reason for the early end of a case: a finding, or an error of the lab itself.
 pub(super) enum Failure {
@@ -309,9 +309,9 @@ impl<'a> Case<'a> {
                 let line: Vec<String> = line.split(' ').map(str::to_owned).collect();
                 let output = self.command(Path::new("tar"), &line)?;
                 if !output.status.success() {
-                    let said = String::from_utf8_lossy(&output.stderr);
-                    let said = said.lines().next().unwrap_or("").to_owned();
-                    self.skip(Judge::Sources, &format!("tar failed: {said}"));
+                    let message = String::from_utf8_lossy(&output.stderr);
+                    let message = message.lines().next().unwrap_or("").to_owned();
+                    self.skip(Judge::Sources, &format!("tar failed: {message}"));
                     return Ok(());
                 }
             }
@@ -469,7 +469,7 @@ impl<'a> Case<'a> {
         let line = [&[name.to_string_lossy().into_owned()], arguments].concat();
         self.commands.push(line.join(" "));
         Command::new("timeout")
-            .arg(PATIENCE)
+            .arg(TIME_LIMIT)
             .arg(program)
             .args(arguments)
             .current_dir(self.folder)
@@ -530,12 +530,12 @@ pub(super) fn words(line: &[&str]) -> Vec<String> {
 
 /// Returns a finding with the exit status and the output of a failed program.
 pub(super) fn failed(what: &str, output: &Output) -> Failure {
-    let said = [&output.stdout[..], &output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
+    let message = [&output.stdout[..], &output.stderr].concat();
+    let message = String::from_utf8_lossy(&message);
     let code = match output.status.code() {
         Some(124) => "timed out".to_owned(),
         Some(code) => format!("exited with code {code}"),
         None => "was killed by a signal".to_owned(),
     };
-    Failure::Found(format!("{what} {code}: {}", said.trim()))
+    Failure::Found(format!("{what} {code}: {}", message.trim()))
 }

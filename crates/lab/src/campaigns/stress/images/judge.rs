@@ -78,9 +78,9 @@ impl Case<'_> {
     fn by_extract(&mut self, source: &Tree, extract: &[String]) -> Outcome {
         let target = self.cleared("target")?;
         let output = self.tuff(extract)?;
-        let said = String::from_utf8_lossy(&output.stderr);
+        let message = String::from_utf8_lossy(&output.stderr);
         // The number of attributes that fit depends on the order in which they are set.
-        if said.contains("attribute") && said.contains("No space left") {
+        if message.contains("attribute") && message.contains("No space left") {
             self.skip(
                 Judge::Extract,
                 "the host has no space for the extended attributes",
@@ -174,9 +174,9 @@ impl Case<'_> {
             output = self.command(&fsck.path, &nowhere)?;
             extracted = false;
         }
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
         let unknown = ["unsupported", "not supported", "unidentified"];
-        if unknown.iter().any(|word| said.contains(word)) {
+        if unknown.iter().any(|word| message.contains(word)) {
             self.skip(Judge::Fsck, &format!("{number} does not support a feature"));
             return Ok(());
         }

@@ -368,7 +368,7 @@ impl<'a> Place<'a> {
         Ok(match ran.status {
             Some(status) if status.success() => Ended::Whole,
             _ if ran.is_killed() && kill.is_some() => Ended::Killed,
-            Some(status) => Ended::Failed(format!("{status}: {}", ran.said())),
+            Some(status) => Ended::Failed(format!("{status}: {}", ran.message())),
             None => Ended::Failed("it does not end".to_owned()),
         })
     }
@@ -386,8 +386,8 @@ impl<'a> Place<'a> {
         );
         let is_same = found.status.success() && found.stdout == expected.stdout;
         Ok((!is_same).then(|| {
-            let said = String::from_utf8_lossy(&found.stderr);
-            format!("the image shows another tree: {}", said.trim())
+            let message = String::from_utf8_lossy(&found.stderr);
+            format!("the image shows another tree: {}", message.trim())
         }))
     }
 
