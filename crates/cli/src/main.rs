@@ -9,7 +9,7 @@
 //! | 2 | wrong arguments, a path that is not in the image, or another request that makes no sense |
 //! | 3 | the image, or what it is to be built from, is corrupt; so is the volume, or the stream it is to receive |
 //! | 4 | the image or volume is unsupported, or a limit was reached |
-//! | 5 | the host failed: a file that cannot be read, a full disk, a volume that is in use, or whose server could not write what was done last |
+//! | 5 | the host failed: a file that cannot be read, a full disk, a volume that is in use, or whose server could not write the last changes |
 //! | 6 | no signature by the certificate of `--trust` comes with the image |
 //! | 130 | stopped by a signal |
 //! | SIGABRT | the host has no memory for an allocation |

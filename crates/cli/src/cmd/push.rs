@@ -36,8 +36,8 @@ const RECORDS: &str = "uploads";
 /// keeps its configuration, such as the command to run. docker://REGISTRY/NAME:TAG is a container image in a registry.
 ///
 /// URL is oci://REGISTRY/NAME:TAG or s3://BUCKET/KEY. Several EROFS images become layers in a registry, the lowest first.
-/// An image with bases is uploaded with them (--device). Everything that is there already is skipped, and an upload that broke
-/// continues where it ended.
+/// An image with bases is uploaded with them (--device). Blobs that the server has are skipped, and an interrupted
+/// upload continues where it ended.
 ///
 /// Layers in a registry have the form of the EROFS image specification. The manifest states the root hash, which tuff verifies
 /// when it reads the image by its URL.

@@ -29,8 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Show what this host can do for tuff, and what would help
 ///
 /// Prints one line per fact: ok, limited or missing; what it is for; what was found; and what to do about it. Nothing is changed
-/// and no root is needed. Root gets more answers: it mounts test images with the kernel's EROFS, which are visible nowhere. Of
-/// logins only the existence is looked at.
+/// and no root is needed. Root gets more answers: it mounts test images with the kernel's EROFS, which are visible nowhere. Only
+/// checks that logins exist.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Print only facts that are limited or missing
