@@ -1,6 +1,6 @@
 //! `tuff man`: manual pages, generated from the definition of the arguments.
 
-use crate::help::{EXIT_CODES, Topic, topic};
+use crate::help::{Topic, topic};
 use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
@@ -60,33 +60,31 @@ fn page(command: &Command, man: &Man) -> io::Result<Vec<u8>> {
 }
 
 /// The sections that clap does not know.
-fn sections(topic: &Topic) -> Roff {
+fn sections(verb: &Topic) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["EXAMPLES"]);
-    for (purpose, line) in topic.examples {
+    for (purpose, line) in &verb.examples {
         roff.control("TP", []);
         roff.text([roman(format!("{purpose}:"))]);
         roff.text([bold(*line)]);
     }
     roff.control("SH", ["EXIT STATUS"]);
-    let (success, others) = EXIT_CODES.split_at(1);
-    let failure = topic.failure.map(|meaning| ("1", meaning));
-    entries(&mut roff, success.iter().copied().chain(failure));
-    // The verbs of other tools have their codes.
-    if !topic.path.contains(".erofs") {
-        entries(&mut roff, others.iter().copied());
+    // The meaning of 1 is that of the verb. The verbs of other tools have only 0 and 1.
+    let is_ours = !verb.path.contains(".erofs");
+    for code in topic("").iter().flat_map(|tuff| &tuff.exit_codes) {
+        let shown = match code.0 {
+            "0" => Some(code),
+            "1" => verb.exit_codes.iter().find(|own| own.0 == "1"),
+            _ => is_ours.then_some(code),
+        };
+        entries(&mut roff, shown);
     }
     roff.control("SH", ["ENVIRONMENT"]);
-    entries(
-        &mut roff,
-        topic.environment.iter().copied().chain([NO_COLOR]),
-    );
+    entries(&mut roff, verb.environment.iter().chain([&NO_COLOR]));
     roff.control("SH", ["SEE ALSO"]);
-    let related = topic
-        .related
-        .iter()
-        .map(|path| format!("tuff-{}", path.replace(' ', "-")));
-    let root = (!topic.path.is_empty()).then(|| "tuff".to_owned());
+    let related = verb.related.iter().map(|path| path.replace(' ', "-"));
+    let related = related.map(|name| format!("tuff-{name}"));
+    let root = (!verb.path.is_empty()).then(|| "tuff".to_owned());
     let pages: Vec<String> = related.chain(root).collect();
     let mut text = Vec::new();
     for (i, name) in pages.iter().enumerate() {
@@ -97,10 +95,10 @@ fn sections(topic: &Topic) -> Roff {
     roff
 }
 
-fn entries<'a>(roff: &mut Roff, list: impl Iterator<Item = (&'a str, &'a str)>) {
+fn entries<'a>(roff: &mut Roff, list: impl IntoIterator<Item = &'a (&'static str, &'static str)>) {
     for (term, meaning) in list {
         roff.control("TP", []);
-        roff.text([bold(term)]);
-        roff.text([roman(meaning)]);
+        roff.text([bold(*term)]);
+        roff.text([roman(*meaning)]);
     }
 }

@@ -3,9 +3,7 @@
 //! clap defines the arguments, `topics` adds common options, examples and exit codes, and `command` puts both together.
 
 mod command;
-mod topic;
 mod topics;
 
 pub(crate) use command::{Detail, command};
-pub(crate) use topic::{EXIT_CODES, Topic};
-pub(crate) use topics::topic;
+pub(crate) use topics::{Topic, topic};
