@@ -1,14 +1,15 @@
-//! HTML page of a report. Its numbers are in tables that need no script; the script adds the tree map and the map of the
-//! image.
+//! HTML page of a report: `page.html`, filled with tables. Its numbers need no script; the script adds the tree map and the map
+//! of the image.
 
 use crate::overwrite::REPORT_START;
 use crate::text::{is_hidden, json};
 use crate::units::{percent, size};
 use serde_json::Value;
+use std::cmp::{Ordering, Reverse};
 use std::fmt::Write;
 
-const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
+/// Page with `{{name}}` where the value of that name belongs.
+const TEMPLATE: &str = include_str!("page.html");
 /// Number of file extensions in the table: those with most stored bytes.
 const EXTENSIONS: usize = 25;
 /// Number of changes that are shown at once. The others are folded.
@@ -16,19 +17,34 @@ const CHANGES: usize = 20;
 
 /// Returns the page of a report's data.
 pub(super) fn html(data: &Value) -> String {
-    let mut page = Page(String::with_capacity(1 << 16), "");
-    page.head(data);
-    page.summary(data);
-    page.comparison(data);
-    page.profile(data);
-    page.space(data);
-    page.diagrams(data);
-    page.changes(data);
-    page.types(data);
-    page.savings(data);
-    page.files(data);
-    page.end(data);
-    page.0
+    let values = [
+        ("start", REPORT_START.to_owned()),
+        ("style", include_str!("page.css").to_owned()),
+        ("script", include_str!("page.js").to_owned()),
+        ("version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("image", escape(text(&data["image"]))),
+        ("facts", facts(data)),
+        ("tiles", tiles(data)),
+        ("damage", damage(&data["info"])),
+        ("comparison", comparison(data)),
+        ("profile", profile(data)),
+        ("space", space(&data["info"])),
+        ("colours", colours(data)),
+        ("changes", changes(data)),
+        ("types", types(&data["info"])),
+        ("savings", savings(data)),
+        ("files", files(data)),
+        ("data", script_json(data)),
+    ];
+    let mut parts = TEMPLATE.split("{{");
+    let mut page = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (name, rest) = part.split_once("}}").unwrap_or((part, ""));
+        let value = values.iter().find(|(known, _)| *known == name);
+        page.push_str(value.map_or("", |(_, value)| value));
+        page.push_str(rest);
+    }
+    page
 }
 
 /// Text of HTML that is replaced by entities where markup could begin.
@@ -71,6 +87,10 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_default()
 }
 
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
 /// Formats a number with separators between groups of three digits.
 fn grouped(n: u64) -> String {
     let digits = n.to_string();
@@ -84,9 +104,11 @@ fn grouped(n: u64) -> String {
     out
 }
 
-/// Total of a table of space, and a label for its area.
-fn is_store(table: &Value) -> bool {
-    text(&table["device"]) != "metabox"
+/// Size of an image with its devices.
+fn stored(info: &Value) -> u64 {
+    let tables = list(&info["space"]).iter();
+    let stores = tables.filter(|table| text(&table["device"]) != "metabox");
+    stores.map(|table| number(&table["bytes"])).sum()
 }
 
 /// Class of the colour for a row of the table of space.
@@ -104,619 +126,426 @@ fn purpose_class(name: &str) -> &'static str {
     }
 }
 
-/// Cell of a table.
-enum Cell<'a> {
-    Text(&'a str),
-    /// Number, shown with all digits.
-    Count(u64),
-    /// Bytes, with the exact number for scripts and as a tooltip.
-    Bytes(u64),
-    /// Share of the second number that the first has, as a bar.
-    Share(u64, u64),
+/// Cell of text.
+fn name(text: &str) -> String {
+    format!("<td class=name>{}</td>", escape(text))
 }
 
-/// HTML of the page so far, and the title of the section that is written.
-struct Page(String, &'static str);
+/// Cell of a number, shown with all digits.
+fn count(n: u64) -> String {
+    format!("<td class=num data-value={n}>{}</td>", grouped(n))
+}
 
-impl Page {
-    fn put(&mut self, html: &str) {
-        self.0.push_str(html);
-        self.0.push('\n');
+/// Cell of bytes, with the exact number for scripts and as a tooltip.
+fn bytes(n: u64) -> String {
+    let (exact, shown) = (grouped(n), size(n));
+    format!("<td class=num data-value={n} title=\"{exact} bytes\">{shown}</td>")
+}
+
+/// Cells of the share of `whole` that `part` has, with a bar.
+fn share(part: u64, whole: u64) -> String {
+    let width = part.saturating_mul(1000).checked_div(whole).unwrap_or(0);
+    format!(
+        "<td class=num>{}</td><td class=bar aria-hidden=true><i style=\"width:{}%\"></i></td>",
+        percent(part, whole),
+        width.min(1000) as f64 / 10.0
+    )
+}
+
+/// Row of a table, with a key for scripts.
+fn row(key: &str, cells: String) -> String {
+    format!("<tr data-key=\"{}\">{cells}</tr>\n", escape(key))
+}
+
+/// Table in the section with this title. Headings are separated by `|`. One that starts with `#` is one of numbers, one that starts
+/// with `%` of a share with its bar.
+fn table(title: &str, id: &str, headings: &str, rows: impl Iterator<Item = String>) -> String {
+    let heading = |heading: &str| match heading.split_at_checked(1) {
+        Some(("#", name)) => format!("<th class=num scope=col>{name}</th>"),
+        Some(("%", name)) => format!("<th class=num scope=col colspan=2>{name}</th>"),
+        None => "<td></td>".to_owned(),
+        Some(_) => format!("<th scope=col>{heading}</th>"),
+    };
+    let headings: String = headings.split('|').map(heading).collect();
+    // A region that scrolls sideways takes the focus, so that keys scroll it.
+    format!(
+        "<div class=scroll tabindex=0 role=region aria-label=\"{title}\"><table id={id}><thead><tr>{headings}\
+         </tr></thead><tbody>\n{}</tbody></table></div>\n",
+        rows.collect::<String>()
+    )
+}
+
+fn facts(data: &Value) -> String {
+    let info = &data["info"];
+    let mut facts = vec![
+        format!("UUID {}", escape(text(&info["uuid"]))),
+        format!("Linux {} or newer", escape(text(&info["lowest_kernel"]))),
+        format!("blocks of {}", size(number(&info["block_size"]))),
+    ];
+    let label = crate::text::escaped(text(&info["label"]).as_bytes());
+    if !label.is_empty() {
+        facts.insert(0, format!("label {}", escape(&label)));
     }
+    if let Some(older) = data["older_image"].as_str() {
+        facts.push(format!("compared with {}", escape(older)));
+    }
+    facts.join(" · ")
+}
 
-    fn cell(&mut self, cell: &Cell<'_>) {
-        let html = match cell {
-            Cell::Text(text) => format!("<td class=name>{}</td>", escape(text)),
-            Cell::Count(n) => format!("<td class=num data-value={n}>{}</td>", grouped(*n)),
-            Cell::Bytes(n) => format!(
-                "<td class=num data-value={n} title=\"{} bytes\">{}</td>",
-                grouped(*n),
-                size(*n)
-            ),
-            Cell::Share(part, whole) => {
-                let width = part.saturating_mul(1000).checked_div(*whole).unwrap_or(0);
-                format!(
-                    "<td class=num>{}</td><td class=bar aria-hidden=true><i style=\"width:{}%\"></i></td>",
-                    percent(*part, *whole),
-                    width.min(1000) as f64 / 10.0
-                )
-            }
+/// The main numbers.
+fn tiles(data: &Value) -> String {
+    let info = &data["info"];
+    let (total, content) = (stored(info), number(&info["file_bytes"]));
+    let files = number(&info["types"]["file"]);
+    let saved = number(&data["savings"]["shared_bytes"]);
+    let inodes = grouped(number(&info["inodes"]));
+    let runs = grouped(number(&info["shared"]["runs"]));
+    let mut out = String::new();
+    let mut tile = |id: &str, name: &str, value: String, exact: u64, note: &str| {
+        out += &format!(
+            "<div><dt>{name}</dt><dd id={id} data-value={exact}>{value}</dd><dd class=note>{note}</dd></div>\n"
+        );
+    };
+    tile(
+        "image-bytes",
+        "image",
+        size(total),
+        total,
+        "with its devices",
+    );
+    tile(
+        "file-bytes",
+        "content",
+        size(content),
+        content,
+        "of regular files",
+    );
+    tile(
+        "ratio",
+        "ratio",
+        percent(total, content),
+        total,
+        "of the content",
+    );
+    tile(
+        "files",
+        "files",
+        grouped(files),
+        files,
+        &format!("{inodes} inodes"),
+    );
+    let note = format!("{runs} shared runs");
+    tile(
+        "shared-saved",
+        "saved by sharing",
+        size(saved),
+        saved,
+        &note,
+    );
+    if data["profile"].is_object() {
+        let read = number(&data["profile"]["stored_bytes"]);
+        let note = format!("{} of the image", percent(read, total));
+        tile(
+            "profile-stored",
+            "read by the profile",
+            size(read),
+            read,
+            &note,
+        );
+    }
+    if data["comparison"].is_object() {
+        let before = stored(&data["older_info"]);
+        let change = match total.cmp(&before) {
+            Ordering::Less => format!("-{}", size(before - total)),
+            _ => format!("+{}", size(total - before)),
         };
-        self.0.push_str(&html);
-    }
-
-    /// Opens a table. A heading that starts with `#` is one of numbers, one that starts with `%` of a share with its bar.
-    fn table(&mut self, id: &str, headings: &[&str]) {
-        // A region that scrolls sideways takes the focus, so that keys scroll it.
-        let title = self.1;
-        let _ = write!(
-            self.0,
-            "<div class=scroll tabindex=0 role=region aria-label=\"{title}\"><table id={id}><thead><tr>"
-        );
-        for heading in headings {
-            let html = match (heading.strip_prefix('#'), heading.strip_prefix('%')) {
-                (Some(name), _) => format!("<th class=num scope=col>{name}</th>"),
-                (_, Some(name)) => format!("<th class=num scope=col colspan=2>{name}</th>"),
-                _ if heading.is_empty() => "<td></td>".to_owned(),
-                _ => format!("<th scope=col>{heading}</th>"),
-            };
-            self.0.push_str(&html);
-        }
-        self.put("</tr></thead><tbody>");
-    }
-
-    fn row(&mut self, key: &str, cells: &[Cell<'_>]) {
-        let _ = write!(self.0, "<tr data-key=\"{}\">", escape(key));
-        for cell in cells {
-            self.cell(cell);
-        }
-        self.put("</tr>");
-    }
-
-    fn table_end(&mut self) {
-        self.put("</tbody></table></div>");
-    }
-
-    fn section(&mut self, id: &str, title: &'static str, about: &str) {
-        self.1 = title;
-        let _ = write!(self.0, "<section id={id}><h2>{title}</h2>");
-        if !about.is_empty() {
-            let _ = write!(self.0, "<p class=about>{about}</p>");
-        }
-        self.0.push('\n');
-    }
-
-    fn head(&mut self, data: &Value) {
-        let image = escape(text(&data["image"]));
-        let _ = writeln!(
-            self.0,
-            "{REPORT_START}\n<head><meta charset=utf-8>\n\
-             <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n\
-             <meta name=viewport content=\"width=device-width, initial-scale=1\"><meta name=color-scheme content=\"light dark\">\n\
-             <title>{image} - tuff report</title>\n<style>\n{STYLE}</style></head>\n<body><header><h1>{image}</h1>"
-        );
-        let info = &data["info"];
-        let label = text(&info["label"]);
-        let mut facts = vec![
-            format!("UUID {}", escape(text(&info["uuid"]))),
-            format!("Linux {} or newer", escape(text(&info["lowest_kernel"]))),
-            format!("blocks of {}", size(number(&info["block_size"]))),
-        ];
-        if !label.is_empty() {
-            let label = crate::text::escaped(label.as_bytes());
-            facts.insert(0, format!("label {}", escape(&label)));
-        }
-        if data["older_image"].is_string() {
-            let older = escape(text(&data["older_image"]));
-            facts.push(format!("compared with {older}"));
-        }
-        let _ = writeln!(
-            self.0,
-            "<p class=facts>{}</p></header>\n<main>",
-            facts.join(" · ")
+        tile(
+            "older-bytes",
+            "change",
+            change,
+            before,
+            &format!("from {}", size(before)),
         );
     }
+    out
+}
 
-    /// The main numbers as tiles.
-    fn summary(&mut self, data: &Value) {
-        let info = &data["info"];
-        let total: u64 = stored(info);
-        let content = number(&info["file_bytes"]);
-        let files = number(&info["types"]["file"]);
-        let saved = number(&data["savings"]["shared_bytes"]);
-        let mut tiles = vec![
-            (
-                "image-bytes",
-                "image",
-                size(total),
-                total,
-                "with its devices".to_owned(),
-            ),
-            (
-                "file-bytes",
-                "content",
-                size(content),
-                content,
-                "of regular files".to_owned(),
-            ),
-            (
-                "ratio",
-                "ratio",
-                percent(total, content),
-                total,
-                "of the content".to_owned(),
-            ),
-            (
-                "files",
-                "files",
-                grouped(files),
-                files,
-                format!("{} inodes", grouped(number(&info["inodes"]))),
-            ),
-            (
-                "shared-saved",
-                "saved by sharing",
-                size(saved),
-                saved,
-                format!("{} shared runs", grouped(number(&info["shared"]["runs"]))),
-            ),
-        ];
-        if data["profile"].is_object() {
-            let read = number(&data["profile"]["stored_bytes"]);
-            tiles.push((
-                "profile-stored",
-                "read by the profile",
-                size(read),
-                read,
-                format!("{} of the image", percent(read, total)),
-            ));
+fn damage(info: &Value) -> String {
+    let [first, ..] = list(&info["errors"]) else {
+        return String::new();
+    };
+    format!(
+        "<p class=damage role=alert>Damaged: {} structures could not be read, and what they hold is missing here. First: {}</p>\n",
+        list(&info["errors"]).len(),
+        escape(&crate::text::escaped_line(text(first)))
+    )
+}
+
+/// Space by purpose: one bar and table per store.
+fn space(info: &Value) -> String {
+    let mut out = String::new();
+    for store in list(&info["space"]) {
+        let (device, all) = (text(&store["device"]), number(&store["bytes"]));
+        match device {
+            "0" => {}
+            "metabox" => out += "<h3>Metabox (inside the image)</h3>\n",
+            n => out += &format!("<h3>Device {}</h3>\n", escape(n)),
         }
-        if data["comparison"].is_object() {
-            let before = stored(&data["older_info"]);
-            let change = match total.cmp(&before) {
-                std::cmp::Ordering::Less => format!("-{}", size(before - total)),
-                _ => format!("+{}", size(total - before)),
-            };
-            tiles.push((
-                "older-bytes",
-                "change",
-                change,
-                before,
-                format!("from {}", size(before)),
-            ));
-        }
-        self.put("<section class=tiles aria-label=Summary><dl>");
-        for (id, name, value, exact, note) in tiles {
+        out += "<div class=stack aria-hidden=true>\n";
+        let rows = list(&store["rows"]).iter();
+        let rows = rows.map(|row| {
+            (
+                text(&row["name"]),
+                number(&row["bytes"]),
+                number(&row["runs"]),
+            )
+        });
+        for (name, bytes, _) in rows.clone() {
+            let share = bytes as f64 * 100.0 / all.max(1) as f64;
+            let (class, name, shown) = (purpose_class(name), escape(name), size(bytes));
+            // Writing to a String cannot fail.
             let _ = writeln!(
-                self.0,
-                "<div><dt>{name}</dt><dd id={id} data-value={exact}>{value}</dd><dd class=note>{note}</dd></div>"
+                out,
+                "<i class={class} style=\"flex-grow:{share:.4}\" title=\"{name}: {shown}\"></i>"
             );
         }
-        self.put("</dl></section>");
-        let errors = info["errors"].as_array().map_or(0, Vec::len);
-        if errors > 0 {
-            let first = info["errors"][0].as_str().unwrap_or_default();
-            let first = escape(&crate::text::escaped_line(first));
-            let _ = writeln!(
-                self.0,
-                "<p class=damage role=alert>Damaged: {errors} structures could not be read, and what they hold is missing here. First: {first}</p>"
+        out += "</div>\n";
+        let rows = rows.map(|(name, n, runs)| {
+            let class = purpose_class(name);
+            let first = format!(
+                "<td class=name><b class=\"key {class}\"></b>{}</td>",
+                escape(name)
             );
-        }
+            row(name, first + &bytes(n) + &count(runs) + &share(n, all))
+        });
+        let id = format!("space-{}", escape(device));
+        let headings = "purpose|#bytes|#ranges|%share";
+        out += &table("Where the bytes go", &id, headings, rows);
     }
+    out
+}
 
-    /// Space by purpose: one bar and table per store.
-    fn space(&mut self, data: &Value) {
-        self.section("space", "Where the bytes go", "");
-        for table in data["info"]["space"].as_array().into_iter().flatten() {
-            let (device, all) = (text(&table["device"]), number(&table["bytes"]));
-            match device {
-                "0" => {}
-                "metabox" => self.put("<h3>Metabox (inside the image)</h3>"),
-                n => self.put(&format!("<h3>Device {}</h3>", escape(n))),
-            }
-            self.put("<div class=stack aria-hidden=true>");
-            let rows = table["rows"].as_array();
-            for row in rows.into_iter().flatten() {
-                let (name, bytes) = (text(&row["name"]), number(&row["bytes"]));
-                let share = bytes as f64 * 100.0 / all.max(1) as f64;
-                let class = purpose_class(name);
-                let (name, shown) = (escape(name), size(bytes));
-                let _ = writeln!(
-                    self.0,
-                    "<i class={class} style=\"flex-grow:{share:.4}\" title=\"{name}: {shown}\"></i>"
-                );
-            }
-            self.put("</div>");
-            let id = format!("space-{}", escape(device));
-            self.table(&id, &["purpose", "#bytes", "#ranges", "%share"]);
-            for row in rows.into_iter().flatten() {
-                let (name, bytes) = (text(&row["name"]), number(&row["bytes"]));
-                let _ = write!(
-                    self.0,
-                    "<tr data-key=\"{0}\"><td class=name><b class=\"key {1}\"></b>{0}</td>",
-                    escape(name),
-                    purpose_class(name)
-                );
-                for cell in [
-                    Cell::Bytes(bytes),
-                    Cell::Count(number(&row["runs"])),
-                    Cell::Share(bytes, all),
-                ] {
-                    self.cell(&cell);
-                }
-                self.put("</tr>");
-            }
-            self.table_end();
-        }
-        self.put("</section>");
-    }
+/// Further choices for the colours of the tree map.
+fn colours(data: &Value) -> String {
+    let choice = |key: &str, option: &'static str| data[key].is_object().then_some(option);
+    let profile = choice("profile", "<option value=profile>read by the profile");
+    let changed = choice("comparison", "<option value=changed>changed");
+    profile.into_iter().chain(changed).collect()
+}
 
-    /// Places of the diagrams, which the script fills.
-    fn diagrams(&mut self, data: &Value) {
-        let mut colours = String::from(
-            "<option value=ratio>compression<option value=kind>type of file<option value=shared>shared data",
-        );
-        if data["profile"].is_object() {
-            colours.push_str("<option value=profile>read by the profile");
-        }
-        if data["comparison"].is_object() {
-            colours.push_str("<option value=changed>changed");
-        }
-        self.section(
-            "tree",
-            "Bytes by path",
-            "Each rectangle is a file or directory. Select a directory to enlarge it; Escape goes up.",
-        );
-        let _ = writeln!(
-            self.0,
-            "<noscript><p class=about>The tree map and the map of the image need JavaScript. All tables are complete without it.</p></noscript>\n\
-             <form class=controls hidden><label>Area <select id=tree-size><option value=stored_bytes>bytes in the image<option value=bytes>bytes of content</select></label>\n\
-             <label>Colour <select id=tree-colour>{colours}</select></label></form>\n\
-             <nav id=tree-path aria-label=\"Path of the tree map\"></nav>\n<div id=tree-map role=group aria-label=\"Tree map\"></div>\n\
-             <p id=tree-legend class=legend></p>\n\
-             <details><summary>The same as a table</summary><div class=scroll id=tree-table tabindex=0 role=region aria-label=\"Bytes by path, as a table\"></div></details></section>"
-        );
-        self.section("map", "Map of the image", "Each cell is a part of the image of equal length, from its first byte at the top left to its last.");
-        self.put("<div id=maps></div>\n<p id=map-legend class=legend></p></section>");
-    }
-
-    fn types(&mut self, data: &Value) {
-        let info = &data["info"];
-        self.section("types", "By type of file", "Bytes of content, and their share of the data in the image. The bytes of a cluster with data of several files are divided among them.");
-        let headings = ["type", "#inodes", "#content", "#stored", "%ratio"];
-        self.table("by-type", &headings);
-        for (name, group) in info["by_type"].as_object().into_iter().flatten() {
-            self.group(name, group);
-        }
-        self.table_end();
-        let groups = info["by_extension"].as_object().into_iter().flatten();
-        let mut groups: Vec<_> = groups.collect();
-        groups.sort_by_key(|(name, g)| (std::cmp::Reverse(number(&g["stored_bytes"])), *name));
-        self.table(
+fn types(info: &Value) -> String {
+    const TITLE: &str = "By type of file";
+    let headings = |first: &str| format!("{first}|#inodes|#content|#stored|%ratio");
+    let group = |key: &str, [inodes, content, stored]: [u64; 3]| {
+        let sizes = bytes(content) + &bytes(stored) + &share(stored, content);
+        row(key, name(key) + &count(inodes) + &sizes)
+    };
+    let numbers = |g: &Value| ["inodes", "bytes", "stored_bytes"].map(|key| number(&g[key]));
+    let of = |key: &str| info[key].as_object().into_iter().flatten();
+    let rows = of("by_type").map(|(name, g)| group(name, numbers(g)));
+    let by_type = table(TITLE, "by-type", &headings("type"), rows);
+    let mut groups: Vec<_> = of("by_extension")
+        .map(|(name, g)| (name, numbers(g)))
+        .collect();
+    groups.sort_by_key(|(name, [_, _, stored])| (Reverse(*stored), *name));
+    let (shown, others) = groups.split_at(groups.len().min(EXTENSIONS));
+    let shown = shown.iter().map(|(name, numbers)| match name.as_str() {
+        "" => group("(none)", *numbers),
+        name => group(&format!(".{name}"), *numbers),
+    });
+    let sum = |i: usize| {
+        others
+            .iter()
+            .fold(0, |sum: u64, (_, n)| sum.saturating_add(n[i]))
+    };
+    let rest = format!("{} others", others.len());
+    let rest = (!others.is_empty()).then(|| group(&rest, [sum(0), sum(1), sum(2)]));
+    by_type
+        + &table(
+            TITLE,
             "by-extension",
-            &["extension", "#inodes", "#content", "#stored", "%ratio"],
-        );
-        let (shown, others) = groups.split_at(groups.len().min(EXTENSIONS));
-        for (name, group) in shown {
-            match name.as_str() {
-                "" => self.group("(none)", group),
-                name => self.group(&format!(".{name}"), group),
-            }
-        }
-        if !others.is_empty() {
-            let sum = |key: &str| {
-                let numbers = others.iter().map(|(_, g)| number(&g[key]));
-                numbers.fold(0, u64::saturating_add)
-            };
-            let (inodes, bytes, stored) = (sum("inodes"), sum("bytes"), sum("stored_bytes"));
-            let name = format!("{} others", others.len());
-            self.row(
-                &name,
-                &[
-                    Cell::Text(&name),
-                    Cell::Count(inodes),
-                    Cell::Bytes(bytes),
-                    Cell::Bytes(stored),
-                    Cell::Share(stored, bytes),
-                ],
-            );
-        }
-        self.table_end();
-        self.put("</section>");
-    }
-
-    fn group(&mut self, name: &str, group: &Value) {
-        let (bytes, stored) = (number(&group["bytes"]), number(&group["stored_bytes"]));
-        let cells = [
-            Cell::Text(name),
-            Cell::Count(number(&group["inodes"])),
-            Cell::Bytes(bytes),
-            Cell::Bytes(stored),
-            Cell::Share(stored, bytes),
-        ];
-        self.row(name, &cells);
-    }
-
-    fn savings(&mut self, data: &Value) {
-        let (info, savings) = (&data["info"], &data["savings"]);
-        self.section("savings", "What is saved", "");
-        self.table("saved", &["technique", "#saved", "details"]);
-        let algorithms = info["algorithms"].as_object().into_iter().flatten();
-        let names: Vec<String> = algorithms
-            .map(|(name, a)| {
-                let clusters = number(&a["clusters"]) + number(&a["inline_clusters"]);
-                let share = percent(number(&a["stored_bytes"]), number(&a["decoded_bytes"]));
-                format!(
-                    "{name}: {} clusters, {share} of their content",
-                    grouped(clusters)
-                )
-            })
-            .collect();
-        let fragments = &info["fragments"];
-        let (tails, tail_bytes) = (number(&fragments["files"]), number(&fragments["bytes"]));
-        let packed = number(&fragments["packed_bytes"]);
-        let rows = [
-            ("compression", "compression_bytes", names.join("; ")),
-            (
-                "shared clusters and chunks",
-                "shared_bytes",
-                format!(
-                    "{} ranges that several extents refer to",
-                    grouped(number(&info["shared"]["runs"]))
-                ),
-            ),
-            (
-                "equal fragments",
-                "fragment_bytes",
-                format!(
-                    "{} files have {} in the packed inode, which holds {}",
-                    grouped(tails),
-                    size(tail_bytes),
-                    size(packed)
-                ),
-            ),
-            (
-                "holes",
-                "hole_bytes",
-                format!("in {} files", grouped(number(&info["holes"]["files"]))),
-            ),
-            (
-                "hard links",
-                "hard_link_bytes",
-                format!("{} further names", grouped(number(&info["hard_links"]))),
-            ),
-        ];
-        for (name, key, details) in rows {
-            self.row(
-                key,
-                &[
-                    Cell::Text(name),
-                    Cell::Bytes(number(&savings[key])),
-                    Cell::Text(&details),
-                ],
-            );
-        }
-        self.table_end();
-        let sharing = data["sharing"].as_array();
-        if sharing.is_some_and(|list| !list.is_empty()) {
-            self.put("<h3>Files with most shared data</h3>");
-            self.table("sharing", &["file", "#shared bytes", "with"]);
-            for row in sharing.into_iter().flatten() {
-                let with: Vec<&str> = row["with"]
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .map(text)
-                    .collect();
-                let with = if with.is_empty() {
-                    "itself".to_owned()
-                } else {
-                    with.join(", ")
-                };
-                self.row(
-                    text(&row["path"]),
-                    &[
-                        Cell::Text(text(&row["path"])),
-                        Cell::Bytes(number(&row["shared_bytes"])),
-                        Cell::Text(&with),
-                    ],
-                );
-            }
-            self.table_end();
-        }
-        self.put("</section>");
-    }
-
-    fn comparison(&mut self, data: &Value) {
-        let comparison = &data["comparison"];
-        if !comparison.is_object() {
-            return;
-        }
-        let about = format!(
-            "From {} to {}.",
-            escape(text(&data["older_image"])),
-            escape(text(&data["image"]))
-        );
-        self.section("comparison", "What has changed", &about);
-        self.table("totals", &["", "#older", "#newer"]);
-        let (older, newer) = (&data["older_info"], &data["info"]);
-        let mut pair = |name: &str, a: u64, b: u64| {
-            self.row(name, &[Cell::Text(name), Cell::Bytes(a), Cell::Bytes(b)]);
-        };
-        pair("image", stored(older), stored(newer));
-        pair(
-            "content",
-            number(&older["file_bytes"]),
-            number(&newer["file_bytes"]),
-        );
-        pair(
-            "saved by sharing",
-            number(&older["shared"]["saved_bytes"]),
-            number(&newer["shared"]["saved_bytes"]),
-        );
-        pair(
-            "fragments",
-            number(&older["fragments"]["packed_bytes"]),
-            number(&newer["fragments"]["packed_bytes"]),
-        );
-        let files = [older, newer].map(|info| number(&info["types"]["file"]));
-        self.row(
-            "files",
-            &[
-                Cell::Text("files"),
-                Cell::Count(files[0]),
-                Cell::Count(files[1]),
-            ],
-        );
-        self.table_end();
-        self.table("change-counts", &["change", "#paths", "#bytes of files"]);
-        let metadata = number(&comparison["metadata_only"]);
-        let content = number(&comparison["changed"]).saturating_sub(metadata);
-        for (word, name, paths) in [
-            ("added", "added", number(&comparison["added"])),
-            ("removed", "removed", number(&comparison["removed"])),
-            ("changed", "changed content", content),
-            (
-                "metadata",
-                "changed times, owners, modes or attributes only",
-                metadata,
-            ),
-        ] {
-            let bytes = number(&comparison[format!("{word}_bytes")]);
-            self.row(
-                word,
-                &[Cell::Text(name), Cell::Count(paths), Cell::Bytes(bytes)],
-            );
-        }
-        self.table_end();
-        self.put("</section>");
-    }
-
-    /// Largest changes of content: the first ones, and the others folded.
-    fn changes(&mut self, data: &Value) {
-        let rows = data["comparison"]["changes"].as_array();
-        let rows = rows.map(Vec::as_slice).unwrap_or_default();
-        if rows.is_empty() {
-            return;
-        }
-        self.section("largest-changes", "Largest changes", "");
-        let (first, others) = rows.split_at(rows.len().min(CHANGES));
-        self.change_table("changes", first);
-        if !others.is_empty() {
-            let count = grouped(others.len() as u64);
-            self.put(&format!("<details><summary>{count} more</summary>"));
-            self.change_table("more-changes", others);
-            self.put("</details>");
-        }
-        self.put("</section>");
-    }
-
-    fn change_table(&mut self, id: &str, rows: &[Value]) {
-        self.table(id, &["path", "change", "#older", "#newer"]);
-        for row in rows {
-            let path = text(&row["path"]);
-            self.row(
-                path,
-                &[
-                    Cell::Text(path),
-                    Cell::Text(text(&row["change"])),
-                    Cell::Bytes(number(&row["older_bytes"])),
-                    Cell::Bytes(number(&row["bytes"])),
-                ],
-            );
-        }
-        self.table_end();
-    }
-
-    fn profile(&mut self, data: &Value) {
-        let profile = &data["profile"];
-        if !profile.is_object() {
-            return;
-        }
-        let total = stored(&data["info"]);
-        let content = number(&data["info"]["file_bytes"]);
-        self.section("profile", "What the profile reads", "The map of the image marks these parts. A cluster counts whole, because it is read whole.");
-        self.table("profile-table", &["", "#read", "%share"]);
-        let (read, bytes) = (number(&profile["stored_bytes"]), number(&profile["bytes"]));
-        self.row(
-            "stored",
-            &[
-                Cell::Text("bytes of the image"),
-                Cell::Bytes(read),
-                Cell::Share(read, total),
-            ],
-        );
-        self.row(
-            "content",
-            &[
-                Cell::Text("bytes of content"),
-                Cell::Bytes(bytes),
-                Cell::Share(bytes, content),
-            ],
-        );
-        let (files, all) = (
-            number(&profile["files"]),
-            number(&data["info"]["types"]["file"]),
-        );
-        self.row(
-            "files",
-            &[
-                Cell::Text("files"),
-                Cell::Count(files),
-                Cell::Share(files, all),
-            ],
-        );
-        self.table_end();
-        let missing = number(&profile["missing_files"]);
-        if missing > 0 {
-            let _ = writeln!(
-                self.0,
-                "<p class=about>{} files of the profile are not in the image.</p>",
-                grouped(missing)
-            );
-        }
-        self.put("</section>");
-    }
-
-    fn files(&mut self, data: &Value) {
-        self.section("files", "Largest files", "");
-        self.table("largest", &["file", "#content", "#stored", "%ratio"]);
-        for row in data["largest"].as_array().into_iter().flatten() {
-            let (path, bytes) = (text(&row["path"]), number(&row["bytes"]));
-            let stored = number(&row["stored_bytes"]);
-            self.row(
-                path,
-                &[
-                    Cell::Text(path),
-                    Cell::Bytes(bytes),
-                    Cell::Bytes(stored),
-                    Cell::Share(stored, bytes),
-                ],
-            );
-        }
-        self.table_end();
-        self.put("</section>");
-    }
-
-    fn end(&mut self, data: &Value) {
-        let json = script_json(data);
-        let version = env!("CARGO_PKG_VERSION");
-        let _ = writeln!(
-            self.0,
-            "</main>\n<footer>tuff {version}. The data of this page: <code>tuff report --json</code>.</footer>\n\
-             <div id=tip role=tooltip hidden></div>\n\
-             <script type=\"application/json\" id=data>{json}</script>\n<script>\n{SCRIPT}</script></body></html>"
-        );
-    }
+            &headings("extension"),
+            shown.chain(rest),
+        )
 }
 
-/// Size of an image with its devices.
-fn stored(info: &Value) -> u64 {
-    let tables = info["space"].as_array().into_iter().flatten();
-    tables
-        .filter(|t| is_store(t))
-        .map(|t| number(&t["bytes"]))
-        .sum()
+fn savings(data: &Value) -> String {
+    const TITLE: &str = "What is saved";
+    let (info, savings) = (&data["info"], &data["savings"]);
+    let algorithms = info["algorithms"].as_object().into_iter().flatten();
+    let algorithms = algorithms.map(|(name, a)| {
+        let clusters = grouped(number(&a["clusters"]) + number(&a["inline_clusters"]));
+        let share = percent(number(&a["stored_bytes"]), number(&a["decoded_bytes"]));
+        format!("{name}: {clusters} clusters, {share} of their content")
+    });
+    let algorithms = algorithms.collect::<Vec<_>>().join("; ");
+    let fragments = &info["fragments"];
+    let tails = grouped(number(&fragments["files"]));
+    let tail_bytes = size(number(&fragments["bytes"]));
+    let packed = size(number(&fragments["packed_bytes"]));
+    let runs = grouped(number(&info["shared"]["runs"]));
+    let sparse = grouped(number(&info["holes"]["files"]));
+    let links = grouped(number(&info["hard_links"]));
+    let rows = [
+        ("compression", "compression_bytes", algorithms),
+        (
+            "shared clusters and chunks",
+            "shared_bytes",
+            format!("{runs} ranges that several extents refer to"),
+        ),
+        (
+            "equal fragments",
+            "fragment_bytes",
+            format!("{tails} files have {tail_bytes} in the packed inode, which holds {packed}"),
+        ),
+        ("holes", "hole_bytes", format!("in {sparse} files")),
+        (
+            "hard links",
+            "hard_link_bytes",
+            format!("{links} further names"),
+        ),
+    ];
+    let rows = rows.iter().map(|(technique, key, details)| {
+        let saved = bytes(number(&savings[key]));
+        row(key, name(technique) + &saved + &name(details))
+    });
+    let mut out = table(TITLE, "saved", "technique|#saved|details", rows);
+    let sharing = list(&data["sharing"]);
+    if !sharing.is_empty() {
+        out += "<h3>Files with most shared data</h3>\n";
+        let rows = sharing.iter().map(|file| {
+            let with: Vec<&str> = list(&file["with"]).iter().map(text).collect();
+            let with = if with.is_empty() {
+                "itself".to_owned()
+            } else {
+                with.join(", ")
+            };
+            let path = text(&file["path"]);
+            let shared = bytes(number(&file["shared_bytes"]));
+            row(path, name(path) + &shared + &name(&with))
+        });
+        out += &table(TITLE, "sharing", "file|#shared bytes|with", rows);
+    }
+    out
+}
+
+fn comparison(data: &Value) -> String {
+    const TITLE: &str = "What has changed";
+    let comparison = &data["comparison"];
+    if !comparison.is_object() {
+        return String::new();
+    }
+    let infos = [&data["older_info"], &data["info"]];
+    let mut rows = vec![("image", infos.map(stored))];
+    for (name, pointer) in [
+        ("content", "/file_bytes"),
+        ("saved by sharing", "/shared/saved_bytes"),
+        ("fragments", "/fragments/packed_bytes"),
+    ] {
+        rows.push((
+            name,
+            infos.map(|info| info.pointer(pointer).map_or(0, number)),
+        ));
+    }
+    let rows = rows
+        .iter()
+        .map(|(key, [a, b])| row(key, name(key) + &bytes(*a) + &bytes(*b)));
+    let [a, b] = infos.map(|info| count(number(&info["types"]["file"])));
+    let rows = rows.chain([row("files", name("files") + &a + &b)]);
+    let totals = table(TITLE, "totals", "|#older|#newer", rows);
+    let metadata = number(&comparison["metadata_only"]);
+    let content = number(&comparison["changed"]).saturating_sub(metadata);
+    let rows = [
+        ("added", "added", number(&comparison["added"])),
+        ("removed", "removed", number(&comparison["removed"])),
+        ("changed", "changed content", content),
+        (
+            "metadata",
+            "changed times, owners, modes or attributes only",
+            metadata,
+        ),
+    ];
+    let rows = rows.iter().map(|(key, what, paths)| {
+        let sum = number(&comparison[format!("{key}_bytes")]);
+        row(key, name(what) + &count(*paths) + &bytes(sum))
+    });
+    let counts = table(
+        TITLE,
+        "change-counts",
+        "change|#paths|#bytes of files",
+        rows,
+    );
+    let [older, newer] = ["older_image", "image"].map(|key| escape(text(&data[key])));
+    format!(
+        "<section id=comparison><h2>{TITLE}</h2><p class=about>From {older} to {newer}.</p>\n{totals}{counts}</section>\n"
+    )
+}
+
+/// Largest changes of content: the first ones, and the others folded.
+fn changes(data: &Value) -> String {
+    let rows = list(&data["comparison"]["changes"]);
+    if rows.is_empty() {
+        return String::new();
+    }
+    let of = |id: &str, rows: &[Value]| {
+        let rows = rows.iter().map(|change| {
+            let (path, kind) = (text(&change["path"]), text(&change["change"]));
+            let [older, newer] = ["older_bytes", "bytes"].map(|key| bytes(number(&change[key])));
+            row(path, name(path) + &name(kind) + &older + &newer)
+        });
+        table("Largest changes", id, "path|change|#older|#newer", rows)
+    };
+    let (first, others) = rows.split_at(rows.len().min(CHANGES));
+    let mut out = of("changes", first);
+    if !others.is_empty() {
+        let count = grouped(others.len() as u64);
+        let more = of("more-changes", others);
+        out += &format!("<details><summary>{count} more</summary>\n{more}</details>\n");
+    }
+    format!("<section id=largest-changes><h2>Largest changes</h2>\n{out}</section>\n")
+}
+
+fn profile(data: &Value) -> String {
+    const TITLE: &str = "What the profile reads";
+    let profile = &data["profile"];
+    if !profile.is_object() {
+        return String::new();
+    }
+    let [read, content, files, missing] =
+        ["stored_bytes", "bytes", "files", "missing_files"].map(|key| number(&profile[key]));
+    let total = stored(&data["info"]);
+    let all_content = number(&data["info"]["file_bytes"]);
+    let all_files = number(&data["info"]["types"]["file"]);
+    let read = name("bytes of the image") + &bytes(read) + &share(read, total);
+    let content = name("bytes of content") + &bytes(content) + &share(content, all_content);
+    let files = name("files") + &count(files) + &share(files, all_files);
+    let rows = [("stored", read), ("content", content), ("files", files)].into_iter();
+    let rows = rows.map(|(key, cells)| row(key, cells));
+    let mut out = table(TITLE, "profile-table", "|#read|%share", rows);
+    if missing > 0 {
+        let missing = grouped(missing);
+        out +=
+            &format!("<p class=about>{missing} files of the profile are not in the image.</p>\n");
+    }
+    format!(
+        "<section id=profile><h2>{TITLE}</h2><p class=about>The map of the image marks these parts. A cluster counts whole, because it \
+         is read whole.</p>\n{out}</section>\n"
+    )
+}
+
+fn files(data: &Value) -> String {
+    let rows = list(&data["largest"]).iter().map(|file| {
+        let (path, content) = (text(&file["path"]), number(&file["bytes"]));
+        let stored = number(&file["stored_bytes"]);
+        let sizes = bytes(content) + &bytes(stored) + &share(stored, content);
+        row(path, name(path) + &sizes)
+    });
+    table(
+        "Largest files",
+        "largest",
+        "file|#content|#stored|%ratio",
+        rows,
+    )
 }
 
 #[cfg(test)]
