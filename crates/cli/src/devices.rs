@@ -35,15 +35,15 @@ pub(crate) fn of_images(
         tag.is_some() && slots.any(|slot| names_image(slot) && Some(slot.tag) == tag)
     };
     let (named, other): (Vec<&PathBuf>, Vec<&PathBuf>) = given.iter().partition(is_named);
-    let wanted = |table: &Table| match table.is_inside {
+    let fits = |table: &Table| match table.is_inside {
         true => 0,
         false => table.slots.slots.len(),
     };
     let others = |table: &Table| {
         let own = named.iter().filter(|device| table.names(device)).count();
-        wanted(table).saturating_sub(own)
+        fits(table).saturating_sub(own)
     };
-    let outside = tables.iter().flatten().filter(|table| wanted(table) > 0);
+    let outside = tables.iter().flatten().filter(|table| fits(table) > 0);
     let outside: Vec<&Table> = outside.collect();
     let shared = is_comparison
         && !outside.is_empty()

@@ -282,8 +282,8 @@ fn run(
         let inode = &inodes[*file];
         let answer = server.read_by_reference(&mut session, inode, *offset, &mut buf[..*len])?;
         if let Some(truth) = truth {
-            let wanted = inode.size().saturating_sub(*offset).min(*len as u64);
-            assert_eq!(answer.len() as u64, wanted, "length at {offset}");
+            let requested = inode.size().saturating_sub(*offset).min(*len as u64);
+            assert_eq!(answer.len() as u64, requested, "length at {offset}");
             let bytes: Vec<u8> = answer.parts().collect::<Vec<_>>().concat();
             let first = (*offset / PAGE) as usize;
             for (page, hash) in bytes.chunks(PAGE as usize).zip(&truth[*file][first..]) {

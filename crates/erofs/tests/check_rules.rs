@@ -283,11 +283,11 @@ fn with_xattrs(
     change: fn(&mut Superblock),
 ) -> Assembled {
     let mut nodes = nodes();
-    let wanted = entries
+    let requested = entries
         .iter()
         .fold(0, |bits, e| bits | filter_bit(e.index, e.name));
     encode_body(
-        filter.unwrap_or(!wanted),
+        filter.unwrap_or(!requested),
         &[],
         entries,
         &mut nodes[1].xattrs,

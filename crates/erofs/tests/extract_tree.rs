@@ -105,7 +105,7 @@ fn special_cases_survive_mkfs_and_extraction() {
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
     nasty_tree(&source);
-    let wanted = host_tree(&source);
+    let requested = host_tree(&source);
     for (i, options) in [
         &["-zlz4hc", "-C65536", "-Eall-fragments,dedupe,ztailpacking"][..],
         &["-zlz4", "-C4096"],
@@ -126,7 +126,7 @@ fn special_cases_survive_mkfs_and_extraction() {
         }
         assert_same(
             &format!("{options:?}"),
-            &wanted,
+            &requested,
             &host_tree(&target),
             same_as_image(),
         );
@@ -611,11 +611,11 @@ fn damage_is_reported_and_the_rest_is_extracted_on_request() {
     let report = run(&image, &scratch.path().join("b"), &going_on).unwrap();
     assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
     assert_eq!(report.problems[0].path, b"letters");
-    let mut wanted = image_tree(&clean);
+    let mut requested = image_tree(&clean);
     let mut got = host_tree(&scratch.path().join("b"));
-    wanted.retain(|r| r.path != b"letters");
+    requested.retain(|r| r.path != b"letters");
     got.retain(|r| r.path != b"letters");
-    assert_same("the rest", &wanted, &got, same_as_image());
+    assert_same("the rest", &requested, &got, same_as_image());
 }
 
 /// Regression: with a default ACL on the parent directory, users named in that ACL could read

@@ -188,8 +188,8 @@ fn records_of_4_bytes_describe_consecutive_extents() {
     let file = inode(Layout::CompressedFull, size, 1);
     sheet.put(place(1), file, &[], 8, &extents(4, 0, 1, 0, &table));
     let image = judge("records-4", &["48bit"], &sheet.finish(), &[]);
-    let wanted = [&first[..], &[0; 8192], &first, &last].concat();
-    assert!(content(&image, "f") == wanted);
+    let expected = [&first[..], &[0; 8192], &first, &last].concat();
+    assert!(content(&image, "f") == expected);
     let holes = [
         (0, 8192, false),
         (8192, 8192, true),
@@ -225,8 +225,8 @@ fn records_of_8_bytes_may_share_clusters() {
     );
     sheet.put(place(1), file, &[], 8, &extents(8, 0, 2, 0, &table));
     let image = judge("records-8", &["48bit"], &sheet.finish(), &[]);
-    let wanted = [&data[..], &[0; 16384], &data, &data[..5000]].concat();
-    assert!(content(&image, "f") == wanted);
+    let expected = [&data[..], &[0; 16384], &data, &data[..5000]].concat();
+    assert!(content(&image, "f") == expected);
 }
 
 #[test]
@@ -253,8 +253,8 @@ fn records_of_16_bytes_start_at_any_byte_and_may_end_in_a_fragment() {
     let file = inode(Layout::CompressedFull, 41_012, 1);
     sheet.put(place(1), file, &[], 8, &extents(16, 6, 0, FRAGMENT, &table));
     let image = judge("records-16", &["48bit"], &sheet.finish(), &[]);
-    let wanted = [&a[..], &b, &[0; 20_000], &c, &a[..1000], b"the fragment"].concat();
-    assert!(content(&image, "f") == wanted);
+    let expected = [&a[..], &b, &[0; 20_000], &c, &a[..1000], b"the fragment"].concat();
+    assert!(content(&image, "f") == expected);
     assert_eq!(runs(&image, "f")[2], (17_000, 20_000, true));
     assert_eq!(runs(&image, "f")[5].0, 41_000);
 }
@@ -293,17 +293,17 @@ fn records_of_32_bytes_describe_files_over_4_gib() {
         .as_ref()
         .map(|m| std::fs::File::open(m.0.join("f")).unwrap());
     let near_end = [&[0; 100][..], &b[..300]].concat();
-    for (at, wanted) in [
+    for (at, expected) in [
         (8_900, [&a[8_900..], &[0; 300]].concat()),
         (far - 100, near_end),
     ] {
         let mut buf = [1; 400];
         assert_eq!(image.read_at(&file, &mut buf, at).unwrap(), 400);
-        assert!(buf[..] == wanted, "{at}");
+        assert!(buf[..] == expected, "{at}");
         if let Some(theirs) = &theirs {
             use std::os::unix::fs::FileExt;
             theirs.read_exact_at(&mut buf, at).unwrap();
-            assert!(buf[..] == wanted, "{at}: kernel");
+            assert!(buf[..] == expected, "{at}: kernel");
         }
     }
 }
@@ -643,7 +643,7 @@ fn chunks_on_devices_read_the_same_with_separate_and_appended_devices() {
     let primary = sheet.finish();
     assert_eq!(primary.len(), 5 * BS);
     let zeros = [0; 4096];
-    let wanted = [
+    let expected = [
         &one[4096..],
         &zeros,
         &own,
@@ -657,7 +657,7 @@ fn chunks_on_devices_read_the_same_with_separate_and_appended_devices() {
     let together = [&primary[..], &one, &two].concat();
     let flat = judge("devices-flat", &["device_table"], &together, &[]);
     for image in [&explicit, &flat] {
-        assert!(content(image, "chunks") == wanted.concat());
+        assert!(content(image, "chunks") == expected.concat());
         assert!(content(image, "flat") == one);
         let holes: Vec<_> = runs(image, "chunks").iter().map(|r| r.2).collect();
         assert_eq!(holes, [false, true, false, true, false, true, false, true]);

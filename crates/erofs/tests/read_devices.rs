@@ -28,7 +28,7 @@ fn separate_and_appended_devices_read_the_same() {
         return;
     }
     let (primary, blob) = (std::fs::read(&file).unwrap(), std::fs::read(&blob).unwrap());
-    let wanted = host_tree(&source);
+    let expected = host_tree(&source);
     let ignore = Ignore {
         holes: true,
         dir_size: true,
@@ -42,7 +42,7 @@ fn separate_and_appended_devices_read_the_same() {
         ..OpenOptions::default()
     };
     let explicit = Image::open(MemStore::new(primary.clone()), options).unwrap();
-    assert_same("explicit", &wanted, &image_tree(&explicit), ignore);
+    assert_same("explicit", &expected, &image_tree(&explicit), ignore);
 
     // A single store with the device after the primary. mkfs.erofs 1.5 does not set the device's
     // address.
@@ -54,7 +54,7 @@ fn separate_and_appended_devices_read_the_same() {
     flat.resize(start, 0);
     flat.extend(&blob);
     let flat = Image::open(MemStore::new(flat), OpenOptions::default()).unwrap();
-    assert_same("flat", &wanted, &image_tree(&flat), ignore);
+    assert_same("flat", &expected, &image_tree(&flat), ignore);
 
     let two = OpenOptions {
         devices: vec![device.clone(), device],

@@ -280,10 +280,10 @@ fn results_do_not_depend_on_the_cache_size() {
 #[test]
 fn threads_can_share_an_image() {
     let image = sample::image("fragments");
-    let wanted = image_tree(&image);
+    let expected = image_tree(&image);
     std::thread::scope(|scope| {
         for _ in 0..8 {
-            scope.spawn(|| assert_eq!(image_tree(&image), wanted));
+            scope.spawn(|| assert_eq!(image_tree(&image), expected));
         }
     });
 }

@@ -17,7 +17,7 @@ fn reader_kernel_and_source_agree() {
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
     nasty_tree(&source);
-    let wanted = host_tree(&source);
+    let expected = host_tree(&source);
     let mut compared = 0;
     for (i, options) in MKFS_OPTIONS.iter().enumerate() {
         let file = scratch.path().join(format!("{i}.erofs"));
@@ -38,7 +38,7 @@ fn reader_kernel_and_source_agree() {
         if !options.contains(&"-Eforce-inode-compact") {
             assert_same(
                 &format!("{options:?}: source and reader"),
-                &wanted,
+                &expected,
                 &ours,
                 ignore,
             );

@@ -150,8 +150,8 @@ fn reads_at_any_offset_match_a_sequential_reader() {
                 let mut buf = vec![0xEE; n];
                 let got = image.read_at(&inode, &mut buf, at).unwrap();
                 let from = (at as usize).min(all.len());
-                let wanted = &all[from..(from + n).min(all.len())];
-                assert!(&buf[..got] == wanted, "{}: {n} bytes at {at}", name);
+                let requested = &all[from..(from + n).min(all.len())];
+                assert!(&buf[..got] == requested, "{}: {n} bytes at {at}", name);
                 use std::io::{Read, Seek, SeekFrom};
                 reader.seek(SeekFrom::Start(at)).unwrap();
                 let mut again = Vec::new();
@@ -160,7 +160,7 @@ fn reads_at_any_offset_match_a_sequential_reader() {
                     .take(n as u64)
                     .read_to_end(&mut again)
                     .unwrap();
-                assert!(again == wanted, "{}: reader, {n} bytes at {at}", name);
+                assert!(again == requested, "{}: reader, {n} bytes at {at}", name);
             }
         }
     }

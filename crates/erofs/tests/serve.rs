@@ -83,11 +83,11 @@ fn contents(image: &Image) -> Vec<(Inode, Vec<u8>)> {
 fn compare(server: &Server, session: &mut Session, file: &(Inode, Vec<u8>), at: u64, len: usize) {
     let (inode, bytes) = file;
     let from = (at as usize).min(bytes.len());
-    let wanted = &bytes[from..(from + len).min(bytes.len())];
+    let expected = &bytes[from..(from + len).min(bytes.len())];
     let mut buf = vec![0xAA; len];
     let n = server.read(session, inode, at, &mut buf).unwrap();
     assert!(
-        buf[..n] == *wanted,
+        buf[..n] == *expected,
         "nid {}: {len} bytes at {at}",
         inode.nid()
     );
@@ -95,9 +95,9 @@ fn compare(server: &Server, session: &mut Session, file: &(Inode, Vec<u8>), at: 
     let answer = server
         .read_by_reference(session, inode, at, &mut buf)
         .unwrap();
-    assert_eq!(answer.len(), wanted.len());
+    assert_eq!(answer.len(), expected.len());
     assert!(
-        answer.parts().collect::<Vec<_>>().concat() == wanted,
+        answer.parts().collect::<Vec<_>>().concat() == expected,
         "nid {}: {len} bytes at {at}, by reference",
         inode.nid()
     );
@@ -282,11 +282,14 @@ fn damage_fails_only_requests_for_its_range() {
                         let e = server
                             .read(&mut session, &good.0, at, &mut buf)
                             .unwrap_err();
-                        let said = e.to_string();
-                        assert!(said.contains(&format!("nid {}", good.0.nid())), "{said}");
+                        let message = e.to_string();
                         assert!(
-                            said.contains(&format!("cluster at byte {pos:#x}")),
-                            "{said}"
+                            message.contains(&format!("nid {}", good.0.nid())),
+                            "{message}"
+                        );
+                        assert!(
+                            message.contains(&format!("cluster at byte {pos:#x}")),
+                            "{message}"
                         );
                         failed += 1;
                     } else {
@@ -671,8 +674,8 @@ fn costly_steps_of_a_strided_reader_are_offered_for_a_push() {
                 let (from, pages) = server
                     .read_pushed(&mut other, &inode, &rest, &mut buf)
                     .unwrap();
-                let there = at + 4096 <= whole.len() as u64;
-                assert_eq!((from, pages.len()), (at, if there { 4096 } else { 0 }));
+                let present = at + 4096 <= whole.len() as u64;
+                assert_eq!((from, pages.len()), (at, if present { 4096 } else { 0 }));
                 assert_eq!(buf[pages.clone()], whole[at as usize..][..pages.len()]);
                 at += STEP;
             }

@@ -13,7 +13,7 @@ pub struct Log(Arc<Inner>);
 
 struct Inner {
     sink: Box<dyn Fn(&str) + Send + Sync>,
-    said: Mutex<HashSet<String>>,
+    message: Mutex<HashSet<String>>,
 }
 
 impl Log {
@@ -21,7 +21,7 @@ impl Log {
     pub fn new(sink: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self(Arc::new(Inner {
             sink: Box::new(sink),
-            said: Mutex::default(),
+            message: Mutex::default(),
         }))
     }
 
@@ -34,14 +34,18 @@ impl Log {
     pub fn line(&self, line: impl Display) {
         let line = line.to_string();
         {
-            let mut said = self.0.said.lock().unwrap_or_else(PoisonError::into_inner);
-            if said.contains(&line) {
+            let mut message = self
+                .0
+                .message
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if message.contains(&line) {
                 return;
             }
-            if said.len() >= REMEMBERED {
-                said.clear();
+            if message.len() >= REMEMBERED {
+                message.clear();
             }
-            said.insert(line.clone());
+            message.insert(line.clone());
         }
         (self.0.sink)(&line);
     }
@@ -69,7 +73,7 @@ mod tests {
         for i in 0..5000 {
             log.line(i);
         }
-        assert!(log.0.said.lock().unwrap().len() <= REMEMBERED);
+        assert!(log.0.message.lock().unwrap().len() <= REMEMBERED);
         assert_eq!(lines.lock().unwrap().len(), 5002);
     }
 }

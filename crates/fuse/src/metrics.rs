@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Longest request that is accepted. Unit: bytes.
 const REQUEST_MAX: usize = 4096;
 /// Time limit for a client's request, and again for reading the response.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIME_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum number of open connections. A further one closes the oldest.
 const CLIENTS_MAX: usize = 64;
 
@@ -58,15 +58,15 @@ fn serve_once(listener: &TcpListener, clients: &mut Vec<Client>, handler: &Handl
     let first = clients.iter().map(|client| client.deadline - now).min();
     let mut ready = vec![PollFd::new(listener, PollFlags::IN)];
     ready.extend(clients.iter().map(|client| {
-        let wanted = match client.answer.is_empty() {
+        let requested = match client.answer.is_empty() {
             true => PollFlags::IN,
             false => PollFlags::OUT,
         };
-        PollFd::new(&client.stream, wanted)
+        PollFd::new(&client.stream, requested)
     }));
     let timeout = first.and_then(|first| Timespec::try_from(first).ok());
     if !matches!(poll(&mut ready, timeout.as_ref()), Ok(_) | Err(Errno::INTR)) {
-        std::thread::sleep(PATIENCE / 20);
+        std::thread::sleep(TIME_LIMIT / 20);
     }
     drop(ready);
     // Fewer than the maximum, so that each is served before it may be closed.
@@ -84,13 +84,13 @@ fn serve_once(listener: &TcpListener, clients: &mut Vec<Client>, handler: &Handl
                     request: Vec::new(),
                     answer: Vec::new(),
                     sent: 0,
-                    deadline: Instant::now() + PATIENCE,
+                    deadline: Instant::now() + TIME_LIMIT,
                 });
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
             Err(_) => {
                 // Possibly too many open files: an immediate retry would fail again.
-                std::thread::sleep(PATIENCE / 20);
+                std::thread::sleep(TIME_LIMIT / 20);
                 break;
             }
         }
@@ -115,7 +115,7 @@ impl Client {
             let is_whole = self.request.windows(4).any(|w| w == b"\r\n\r\n");
             if n == 0 || is_whole || self.request.len() >= REQUEST_MAX {
                 self.answer = answer(&self.request, handler);
-                self.deadline = Instant::now() + PATIENCE;
+                self.deadline = Instant::now() + TIME_LIMIT;
             }
         }
         while self.sent < self.answer.len() {

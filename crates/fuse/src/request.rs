@@ -224,7 +224,7 @@ mod tests {
         let longs = |n: usize| LONGS[..n].as_bytes();
         let ints = |n: usize| INTS[..n].as_bytes();
         let init = [7u32, 40, 9, 1 << 30 | 1, 1 << 9];
-        for (opcode, head, data, wanted) in [
+        for (opcode, head, data, requested) in [
             (op::FORGET, longs(1), "", "Forget(1)"),
             (op::LOOKUP, &[], "a\0", "Lookup([97])"),
             (op::UNLINK, &[], "a\0", "Unlink([97])"),
@@ -290,8 +290,8 @@ mod tests {
                 "Fallocate(FallocateIn { fh: 1, offset: 2, length: 3, mode: 4, padding: 0 })",
             ),
         ] {
-            let wanted = format!("Ok({wanted})");
-            assert_eq!(decode(opcode, head, data.as_bytes()), [&*wanted; 2]);
+            let requested = format!("Ok({requested})");
+            assert_eq!(decode(opcode, head, data.as_bytes()), [&*requested; 2]);
             let whole = [head, data.as_bytes()].concat();
             for len in 0..whole.len() {
                 let [cut, _] = decode(opcode, &whole[..len], &[]);

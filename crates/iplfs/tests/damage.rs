@@ -93,7 +93,7 @@ fn mount(dev: &Arc<dyn BlockDevice>) -> Volume {
 
 /// Content that a read-only mount shows, of the current state and of each snapshot. `None` if damage prevents the
 /// mount.
-fn look(dev: &Arc<dyn BlockDevice>) -> Option<Vec<FileBlocks>> {
+fn inspect(dev: &Arc<dyn BlockDevice>) -> Option<Vec<FileBlocks>> {
     let options = MountOptions {
         read_only: true,
         ..MountOptions::default()
@@ -151,7 +151,7 @@ fn sample(snapshots: bool) -> (Blocks, Vec<FileBlocks>) {
     let blocks = device.blocks();
     let dev: Arc<dyn BlockDevice> = device;
     no_findings(&dev, "sample");
-    (blocks, look(&dev).unwrap())
+    (blocks, inspect(&dev).unwrap())
 }
 
 /// Blocks of superblocks and packs that are not zero.
@@ -183,17 +183,17 @@ fn every_byte_of_superblocks_and_packs_may_be_flipped() {
                 found += usize::from(!report.findings.is_empty());
                 // The repair is the same for every byte of a part.
                 if byte % 256 == addr as usize % 256 {
-                    assert!(look(&dev).unwrap() == was, "{place}");
+                    assert!(inspect(&dev).unwrap() == was, "{place}");
                     let done = mend(&dev, &place).done;
                     assert!(!done.is_empty() || report.findings.is_empty(), "{place}");
-                    assert!(look(&dev).unwrap() == was, "{place}");
+                    assert!(inspect(&dev).unwrap() == was, "{place}");
                     // A writable mount repairs it, too.
                     let dev = damaged(&blocks, addr, byte, 1 << (byte % 8));
                     let mut v = mount(&dev);
                     v.trim().unwrap();
                     v.unmount().unwrap();
                     no_findings(&dev, &place);
-                    assert!(look(&dev).unwrap() == was, "{place}");
+                    assert!(inspect(&dev).unwrap() == was, "{place}");
                 }
             }
         }
@@ -212,7 +212,7 @@ fn a_volume_is_found_by_its_third_superblock() {
         let dev: Arc<dyn BlockDevice> = device.clone();
         mend(&dev, "no superblock");
         // Without packs there are no snapshots, and deleted files may reappear.
-        let mut is = look(&dev).unwrap();
+        let mut is = inspect(&dev).unwrap();
         no_wrong_bytes_in(&was, &is, "no superblock");
         is[0].retain(|path, _| !path.starts_with("/lost+found"));
         let states = if lost.end == 2 { 3 } else { 1 };
@@ -260,7 +260,7 @@ fn a_second_repair_finds_nothing_after_any_flipped_byte() {
         let (byte, flip) = (rng.below(4096), 1 << rng.below(8));
         let place = format!("byte {byte} of block {addr:#x}");
         let dev = damaged(&blocks, addr, byte, flip);
-        if let Some(is) = look(&dev) {
+        if let Some(is) = inspect(&dev) {
             no_wrong_bytes_in(&was, &is, &place);
         }
         let data = CheckOptions {
@@ -269,7 +269,7 @@ fn a_second_repair_finds_nothing_after_any_flipped_byte() {
         };
         let found = check(&dev, data).unwrap().findings;
         let repaired = mend(&dev, &place);
-        let is = look(&dev).unwrap();
+        let is = inspect(&dev).unwrap();
         assert_eq!(is.len(), was.len(), "{place}");
         no_wrong_bytes_in(&was, &is, &place);
         let differ = |at: usize| was[at] != is[at];
@@ -305,7 +305,7 @@ fn scratch(name: &str) -> PathBuf {
 fn on_host(name: &str) -> (PathBuf, Vec<FileBlocks>) {
     let path = scratch(name);
     fill(Arc::new(ZoneDir::create(&path, 256).unwrap()), false);
-    let was = look(&open(&path)).unwrap();
+    let was = inspect(&open(&path)).unwrap();
     (path, was)
 }
 
@@ -363,7 +363,7 @@ fn either_header_of_zone_files_may_be_damaged_in_any_way() {
             }
         }
     }
-    assert!(look(&open(&path)).unwrap() == was);
+    assert!(inspect(&open(&path)).unwrap() == was);
     // Without both headers the volume is lost, and the error says so.
     for name in names {
         fs::write(path.join(name), "x").unwrap();
@@ -419,11 +419,11 @@ fn any_zone_file_may_be_deleted_or_truncated() {
             }
             let place = format!("zone {name}, {cut:?}");
             let dev = open(&copy);
-            if let Some(is) = look(&dev) {
+            if let Some(is) = inspect(&dev) {
                 no_wrong_bytes_in(&was, &is, &place);
             }
             mend(&dev, &place);
-            let mut is = look(&dev).unwrap();
+            let mut is = inspect(&dev).unwrap();
             no_wrong_bytes_in(&was, &is, &place);
             is[0].retain(|path, _| !path.starts_with("/lost+found"));
             let number = u64::from_str_radix(name, 16).unwrap();
@@ -442,7 +442,7 @@ fn a_flipped_byte_in_fixed_blocks_of_one_file_loses_nothing() {
     let path = scratch("one file with damage");
     fill(Arc::new(FileDevice::create(&path).unwrap()), false);
     let open = || -> Arc<dyn BlockDevice> { Arc::new(FileDevice::open(&path, false).unwrap()) };
-    let was = look(&open()).unwrap();
+    let was = inspect(&open()).unwrap();
     let mut rng = Rng::new(3);
     for _ in 0..60 {
         let dev = open();
@@ -453,9 +453,9 @@ fn a_flipped_byte_in_fixed_blocks_of_one_file_loses_nothing() {
         block[byte] ^= 4;
         dev.write(BlockAddr(addr), &block).unwrap();
         let place = format!("byte {byte} of block {addr:#x}");
-        assert!(look(&dev).unwrap() == was, "{place}");
+        assert!(inspect(&dev).unwrap() == was, "{place}");
         mend(&dev, &place);
-        assert!(look(&dev).unwrap() == was, "{place}");
+        assert!(inspect(&dev).unwrap() == was, "{place}");
     }
     fs::remove_file(path).unwrap();
 }

@@ -118,7 +118,7 @@ fn put(v: &mut Volume, name: &str, blocks: usize) -> tuff_iplfs::Result<()> {
     Ok(())
 }
 
-fn there(v: &mut Volume, name: &str) -> bool {
+fn exists(v: &mut Volume, name: &str) -> bool {
     v.lookup(Nid::ROOT, name.as_bytes()).is_ok()
 }
 
@@ -146,17 +146,17 @@ fn deletes_are_durable_on_a_full_host() {
     // A crash, and a mount on the full host.
     drop(v);
     let mut v = mount(&host);
-    assert!(there(&mut v, "dirty") && !there(&mut v, "f9") && there(&mut v, "f10"));
+    assert!(exists(&mut v, "dirty") && !exists(&mut v, "f9") && exists(&mut v, "f10"));
     v.unlink(Nid::ROOT, b"f10", &CALLER).unwrap();
     v.unmount().unwrap();
     // An orderly unmount keeps space for this as well.
     let mut v = mount(&host);
-    assert!(!there(&mut v, "f10"));
+    assert!(!exists(&mut v, "f10"));
     v.unlink(Nid::ROOT, b"f11", &CALLER).unwrap();
     v.unmount().unwrap();
     host.empty();
     let mut v = mount(&host);
-    assert!(!there(&mut v, "f11"));
+    assert!(!exists(&mut v, "f11"));
     put(&mut v, "more", 100).unwrap();
     v.drain().unwrap();
     v.unmount().unwrap();

@@ -535,11 +535,11 @@ fn a_directory_found_in_an_older_version_is_reported() {
             {
                 old += 1;
                 let place = format!("directory {large}");
-                let mut said = repaired
+                let mut message = repaired
                     .done
                     .iter()
                     .filter(|done| done.place.starts_with(&place));
-                assert!(said.any(|done| done.what.contains("version of a snapshot")));
+                assert!(message.any(|done| done.what.contains("version of a snapshot")));
             }
         }
     }

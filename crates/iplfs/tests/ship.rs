@@ -55,11 +55,11 @@ fn present(v: &mut Volume) -> Tree {
 }
 
 fn shown(device: &Arc<dyn BlockDevice>) -> Tree {
-    let look = MountOptions {
+    let inspect = MountOptions {
         read_only: true,
         ..options()
     };
-    present(&mut Volume::mount(device.clone(), look).unwrap())
+    present(&mut Volume::mount(device.clone(), inspect).unwrap())
 }
 
 /// Verifies that a check finds nothing, and that the device holds exactly the reachable blocks.
@@ -259,8 +259,8 @@ fn damaged_streams_are_rejected_and_change_nothing() {
     // Truncated: near every boundary, and in the middle of frames.
     for at in bounds.iter().flat_map(|at| [at - 1, *at, at + 1, at + 30]) {
         if at < stream.len() {
-            let said = refused(&device, &stream[..at], tree, &format!("cut at {at}"));
-            assert!(said.contains("is truncated"), "{said}");
+            let message = refused(&device, &stream[..at], tree, &format!("cut at {at}"));
+            assert!(message.contains("is truncated"), "{message}");
         }
     }
     // One flipped bit anywhere.
@@ -371,8 +371,8 @@ fn streams_for_another_state_are_rejected() {
     assert!(receive(&device, &streams[1], false).is_err());
     receive(&device, &streams[0], false).unwrap();
     for (n, says) in [(0, "a volume already"), (2, "continues"), (3, "continues")] {
-        let said = refused(&device, &streams[n], &trees[0], says);
-        assert!(said.contains(says), "{said}");
+        let message = refused(&device, &streams[n], &trees[0], says);
+        assert!(message.contains(says), "{message}");
     }
     // Stream of another volume.
     let other = {
@@ -385,8 +385,8 @@ fn streams_for_another_state_are_rejected() {
         Volume::format(device.clone(), &format).unwrap();
         device as Arc<dyn BlockDevice>
     };
-    let said = receive(&other, &streams[1], false).unwrap_err().to_string();
-    assert!(said.contains("another volume"), "{said}");
+    let message = receive(&other, &streams[1], false).unwrap_err().to_string();
+    assert!(message.contains("another volume"), "{message}");
     // A volume that was only read, mounted and unmounted accepts the next stream. One with another file does not.
     mount_dyn(&device).unmount().unwrap();
     let taken: Arc<dyn BlockDevice> = copy(&device);

@@ -450,7 +450,7 @@ fn every_flipped_bit_of_metadata_is_an_error_or_harmless() {
     v.drain().unwrap();
     v.unmount().unwrap();
     let blocks = device.blocks();
-    let look = |device: &Arc<MemDevice>| -> Result<Vec<u8>, Error> {
+    let inspect = |device: &Arc<MemDevice>| -> Result<Vec<u8>, Error> {
         let options = MountOptions {
             read_only: true,
             ..MountOptions::default()
@@ -469,7 +469,7 @@ fn every_flipped_bit_of_metadata_is_an_error_or_harmless() {
         }
         Ok(all)
     };
-    let want = look(&device).unwrap();
+    let want = inspect(&device).unwrap();
     let (mut errors, mut harmless) = (0, 0);
     let mut rng = Rng::new(5);
     let addresses: Vec<u64> = blocks
@@ -483,7 +483,7 @@ fn every_flipped_bit_of_metadata_is_an_error_or_harmless() {
         block[bit / 8] ^= 1 << (bit % 8);
         let damaged = Arc::new(MemDevice::from_blocks(blocks.clone()));
         damaged.write(BlockAddr(addr), &block).unwrap();
-        match look(&damaged) {
+        match inspect(&damaged) {
             Ok(got) => {
                 assert!(
                     got == want,

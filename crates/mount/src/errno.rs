@@ -34,7 +34,7 @@ mod tests {
     fn every_error_kind_has_its_number() {
         let io = |n: Errno| Error::io("", "", io::Error::from_raw_os_error(n.raw_os_error()));
         let eof = Error::io("", "", io::ErrorKind::UnexpectedEof.into());
-        for (error, wanted) in [
+        for (error, requested) in [
             (Error::corrupt("", ""), Errno::IO),
             (Error::limit("", ""), Errno::FBIG),
             (Error::usage(""), Errno::INVAL),
@@ -43,7 +43,7 @@ mod tests {
             (io(Errno::NXIO), Errno::IO),
             (eof, Errno::IO),
         ] {
-            assert_eq!(errno(&error), wanted, "{error:?}");
+            assert_eq!(errno(&error), requested, "{error:?}");
         }
     }
 }

@@ -377,8 +377,8 @@ mod tests {
     #[test]
     fn a_read_that_fails_is_an_io_error_and_is_logged() {
         let lines = Arc::new(std::sync::Mutex::new(Vec::new()));
-        let said = Arc::clone(&lines);
-        let log = Log::new(move |line| said.lock().unwrap().push(line.to_owned()));
+        let message = Arc::clone(&lines);
+        let log = Log::new(move |line| message.lock().unwrap().push(line.to_owned()));
         let failing: Arc<dyn ReadAt> = Arc::new(Failing);
         let fs = ExportFs::new([("f".to_owned(), failing)], log).unwrap();
         let node = fs.lookup(ROOT, b"f").unwrap().unwrap().node;

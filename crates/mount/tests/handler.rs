@@ -262,12 +262,12 @@ fn listings_do_not_depend_on_the_buffer_size() {
             for (name, _, node) in &all {
                 let name = std::str::from_utf8(name).unwrap();
                 let dots = matches!(name, "." | "..");
-                let wanted = if dots {
+                let expected = if dots {
                     0
                 } else {
                     lookup(&handler, dir, name).node
                 };
-                assert_eq!(*node, wanted, "{name}");
+                assert_eq!(*node, expected, "{name}");
             }
         }
     }
@@ -389,7 +389,7 @@ fn holes_and_data_are_found() {
         let out = ask(&handler, op::LSEEK, sparse, body.as_bytes())?;
         Ok(whole::<protocol::LseekOut>(&out).offset)
     };
-    for (offset, whence, wanted) in [
+    for (offset, whence, expected) in [
         (0, protocol::SEEK_HOLE, Ok(0)),
         (0, protocol::SEEK_DATA, Ok(28_672)),
         (30_000, protocol::SEEK_DATA, Ok(30_000)),
@@ -399,7 +399,7 @@ fn holes_and_data_are_found() {
         (40_000, protocol::SEEK_HOLE, Err(Errno::NXIO)),
         (0, 9, Err(Errno::INVAL)),
     ] {
-        assert_eq!(seek(offset, whence), wanted, "{whence} from {offset}");
+        assert_eq!(seek(offset, whence), expected, "{whence} from {offset}");
     }
 }
 

@@ -124,9 +124,12 @@ fn suggested_commands_run() {
     ];
     let out = run(&args, &place.0);
     assert_eq!(code(&out).0, 0, "{}", code(&out).1);
-    let said: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
-    assert!(said["estimates"].as_array().unwrap().len() >= 8, "{said}");
-    let smallest = said["recommended"]["smallest"].as_str().unwrap();
+    let message: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(
+        message["estimates"].as_array().unwrap().len() >= 8,
+        "{message}"
+    );
+    let smallest = message["recommended"]["smallest"].as_str().unwrap();
     let args: Vec<&str> = smallest
         .split(' ')
         .skip(1)
@@ -149,8 +152,8 @@ fn suggestions_are_for_the_default_kernel_of_a_build() {
     letters(&place);
     let suggested = run(&["suggest", "-q", "--sample=300K", "tree"], &place.0);
     let built = run(&["build", "tree", "i"], &place.0);
-    let said = String::from_utf8_lossy(&built.stdout).into_owned();
-    let kernel = said.lines().find_map(|l| l.strip_prefix("kernel"));
+    let message = String::from_utf8_lossy(&built.stdout).into_owned();
+    let kernel = message.lines().find_map(|l| l.strip_prefix("kernel"));
     let kernel = kernel.and_then(|l| l.split_whitespace().nth(1)).unwrap();
     let suggested = String::from_utf8_lossy(&suggested.stdout).into_owned();
     assert!(
@@ -184,8 +187,8 @@ fn holes_are_not_sampled() {
     let bytes = |sample| {
         let out = run(&["suggest", "--json", "--sample", sample, "tree"], &place.0);
         assert_eq!(code(&out).0, 0, "{}", code(&out).1);
-        let said: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
-        let of = |what: &str| said[what].as_u64().unwrap();
+        let message: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        let of = |what: &str| message[what].as_u64().unwrap();
         (of("bytes"), of("sample_bytes"))
     };
     let (all, _) = bytes("1G");

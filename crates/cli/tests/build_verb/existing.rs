@@ -51,11 +51,14 @@ fn files_of_other_formats_are_replaced_only_with_force() {
     ] {
         let before = fs::read(place.0.join(name)).unwrap();
         let build = |more: &[&str]| run(&[&["build", "-q"], more, args].concat(), &place.0);
-        let (status, said) = code(&build(&[]));
-        assert_eq!(status, 2, "{args:?}: {said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
-        assert!(said.contains(name) && said.contains(what), "{said}");
-        assert!(said.contains("--force"), "{said}");
+        let (status, message) = code(&build(&[]));
+        assert_eq!(status, 2, "{args:?}: {message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+        assert!(
+            message.contains(name) && message.contains(what),
+            "{message}"
+        );
+        assert!(message.contains("--force"), "{message}");
         assert_eq!(fs::read(place.0.join(name)).unwrap(), before);
         assert_eq!(code(&build(&["--force"])), (0, String::new()));
         assert_ne!(fs::read(place.0.join(name)).unwrap(), before);
@@ -115,10 +118,10 @@ fn an_image_is_written_to_a_terminal_only_with_force() {
             Ok(out) => out,
             Err(e) => return skipped(format_args!("script: {e}")),
         };
-        let said = String::from_utf8_lossy(&out.stdout);
+        let message = String::from_utf8_lossy(&out.stdout);
         let status = if command.starts_with("mkfs") { 1 } else { 2 };
-        assert_eq!(out.status.code(), Some(status), "{command}: {said}");
-        assert!(said.contains("is a terminal"), "{command}: {said}");
+        assert_eq!(out.status.code(), Some(status), "{command}: {message}");
+        assert!(message.contains("is a terminal"), "{command}: {message}");
     }
     let forced = on_terminal("build -q --force tree -").unwrap();
     assert!(forced.status.success() && forced.stdout.len() > 1000);
@@ -130,9 +133,12 @@ fn an_output_is_not_packed_into_itself() {
     let tree = place.0.join("tree");
     let build = |args: &[&str]| run(args, &tree);
     let is_told = |out: &std::process::Output, name: &str| {
-        let (status, said) = code(out);
-        assert_eq!(status, 0, "{said}");
-        assert!(said.contains(name) && said.contains("left out"), "{said}");
+        let (status, message) = code(out);
+        assert_eq!(status, 0, "{message}");
+        assert!(
+            message.contains(name) && message.contains("left out"),
+            "{message}"
+        );
     };
     let listed = |image: &str| {
         let out = run(&["ls", "-R", image], &tree);
@@ -185,12 +191,18 @@ fn devices_with_data_are_overwritten_only_with_force() {
     let device = device.trim();
     let verb = |args: &[&str]| code(&run(args, &place.0));
     let tried = std::panic::catch_unwind(|| {
-        let (status, said) = verb(&["build", "-q", "tree", device]);
-        assert_eq!(status, 2, "{said}");
-        assert!(said.contains("ext4") && said.contains("--force"), "{said}");
-        let (status, said) = verb(&["mkfs.erofs", "--quiet", device, "tree"]);
-        assert_eq!(status, 1, "{said}");
-        assert!(said.contains("ext4") && said.contains("--force"), "{said}");
+        let (status, message) = verb(&["build", "-q", "tree", device]);
+        assert_eq!(status, 2, "{message}");
+        assert!(
+            message.contains("ext4") && message.contains("--force"),
+            "{message}"
+        );
+        let (status, message) = verb(&["mkfs.erofs", "--quiet", device, "tree"]);
+        assert_eq!(status, 1, "{message}");
+        assert!(
+            message.contains("ext4") && message.contains("--force"),
+            "{message}"
+        );
         // An image may follow a partition table.
         assert_eq!(
             verb(&["mkfs.erofs", "--quiet", "--offset=524288", device, "tree"]).0,

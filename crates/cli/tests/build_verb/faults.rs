@@ -17,11 +17,11 @@ fn a_damaged_tar_is_reported_by_name_with_code_3() {
     }
     let bytes = std::fs::read(place.0.join("t.tar")).unwrap();
     std::fs::write(place.0.join("t.tar"), &bytes[..bytes.len() / 3]).unwrap();
-    let (code, said) = code(&run(&["build", "t.tar", "i"], &place.0));
-    assert_eq!(code, 3, "{said}");
+    let (code, message) = code(&run(&["build", "t.tar", "i"], &place.0));
+    assert_eq!(code, 3, "{message}");
     assert!(
-        said.contains("t.tar") && said.lines().count() == 1,
-        "{said}"
+        message.contains("t.tar") && message.lines().count() == 1,
+        "{message}"
     );
     assert_eq!(place.names(), ["t.tar", "tree"]);
 }
@@ -52,9 +52,9 @@ fn a_stopped_build_leaves_nothing() {
             .success()
     );
     let out = child.wait_with_output().unwrap();
-    let (code, said) = code(&out);
-    assert_eq!(code, 130, "{said}");
-    assert!(said.contains("stopped"), "{said}");
+    let (code, message) = code(&out);
+    assert_eq!(code, 130, "{message}");
+    assert!(message.contains("stopped"), "{message}");
     assert_eq!(place.names(), ["tree"]);
 }
 
@@ -75,10 +75,10 @@ fn a_full_disk_is_reported_and_leaves_nothing() {
     let out = run(&["build", "-z", "none", "tree", "small/image"], &place.0);
     let left = std::fs::read_dir(&small).unwrap().count();
     let _ = Command::new("umount").arg(&small).status();
-    let (code, said) = code(&out);
-    assert_eq!(code, 5, "{said}");
+    let (code, message) = code(&out);
+    assert_eq!(code, 5, "{message}");
     assert_eq!(
-        said,
+        message,
         "tuff: small/image: cannot write: No space left on device (os error 28)\n"
     );
     assert_eq!(left, 0);
@@ -99,9 +99,9 @@ fn output_to_a_full_disk_is_an_error_without_a_panic() {
     ] {
         let mut command = tuff();
         let out = command.current_dir(&place.0).args(args);
-        let (code, said) = code(&out.stdout(full().unwrap()).output().unwrap());
-        assert_eq!((code, said.lines().count()), (5, 1), "{said}");
-        assert!(said.contains("standard output"), "{said}");
+        let (code, message) = code(&out.stdout(full().unwrap()).output().unwrap());
+        assert_eq!((code, message.lines().count()), (5, 1), "{message}");
+        assert!(message.contains("standard output"), "{message}");
     }
     let mut command = tuff();
     let none = command.current_dir(&place.0).args(["build", "none", "i"]);

@@ -45,20 +45,20 @@ fn an_image_over_a_base_reports_a_missing_base() {
     let cat = |args: &[&str]| run(&[&["cat"][..], args].concat(), &place.0);
     for name in ["hello", "sub/same", "new"] {
         let out = cat(&["--device", "base", "image", name]);
-        let wanted = std::fs::read(place.0.join("tree").join(name)).unwrap();
-        assert!(code(&out).0 == 0 && out.stdout == wanted, "{name}");
+        let expected = std::fs::read(place.0.join("tree").join(name)).unwrap();
+        assert!(code(&out).0 == 0 && out.stdout == expected, "{name}");
     }
     let out = cat(&["--device", "image", "image", "hello"]);
-    let (exit, said) = code(&out);
+    let (exit, message) = code(&out);
     assert!(
-        exit == 2 && said.contains("expected the image with UUID"),
-        "{said}"
+        exit == 2 && message.contains("expected the image with UUID"),
+        "{message}"
     );
     std::fs::create_dir(place.0.join("away")).unwrap();
     std::fs::rename(place.0.join("base"), place.0.join("away/base")).unwrap();
-    let (exit, said) = code(&cat(&["image", "hello"]));
-    assert_eq!(exit, 2, "not without the base: {said}");
-    assert!(said.contains("device 1, the image with UUID") && said.contains("--device"));
+    let (exit, message) = code(&cat(&["image", "hello"]));
+    assert_eq!(exit, 2, "not without the base: {message}");
+    assert!(message.contains("device 1, the image with UUID") && message.contains("--device"));
     std::fs::rename(place.0.join("away/base"), place.0.join("base")).unwrap();
 
     let tar = Command::new("tar")
@@ -133,8 +133,8 @@ fn layer_images_are_merged_without_copying_their_data() {
         (&["--base", "away/merged", "tree", "o"], "--source-device"),
     ] {
         let out = run(&[&["build", "-q"], args].concat(), &place.0);
-        let (exit, said) = code(&out);
-        assert!(exit == 2 && said.contains(what), "{args:?}: {said}");
+        let (exit, message) = code(&out);
+        assert!(exit == 2 && message.contains(what), "{args:?}: {message}");
     }
     // Layers with bases of their own are given with their devices.
     let over = json(&[
@@ -176,11 +176,11 @@ fn a_metacopy_layer_is_rejected_and_whiteouts_apply() {
     for options in [&["-q"][..], &["-q", "--no-xattrs"]] {
         let args = |upper, image| [&["build"], options, &["lower.mtree", upper, image]].concat();
         let out = run(&args("upper.mtree", "i"), &place.0);
-        let (code, said) = code(&out);
-        assert_eq!(code, 3, "{said}");
+        let (code, message) = code(&out);
+        assert_eq!(code, 3, "{message}");
         assert!(
-            said.starts_with("tuff: upper.mtree: line 3: member \"d/f\": overlay.metacopy: "),
-            "{said}"
+            message.starts_with("tuff: upper.mtree: line 3: member \"d/f\": overlay.metacopy: "),
+            "{message}"
         );
         let out = run(&args("white.mtree", "w"), &place.0);
         assert!(out.status.success());
@@ -230,6 +230,6 @@ fn oci_layers_delete_or_become_overlay_layers() {
     let out = run(&["stat", "layer", "d"], &place.0);
     let stat = String::from_utf8(out.stdout).unwrap();
     assert!(stat.contains("trusted.overlay.opaque=y"), "{stat}");
-    let (code, said) = code(&run(&[&convert[..], &["--no-xattrs"]].concat(), &place.0));
-    assert_eq!(code, 2, "{said}");
+    let (code, message) = code(&run(&[&convert[..], &["--no-xattrs"]].concat(), &place.0));
+    assert_eq!(code, 2, "{message}");
 }

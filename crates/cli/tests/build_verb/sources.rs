@@ -48,11 +48,11 @@ fn a_manifest_creates_entries_that_need_root() {
         "#mtree\n./x type=file contents=gone\n",
     )
     .unwrap();
-    let (code, said) = code(&run(&["build", "bad.mtree", "b"], &place.0));
-    assert_eq!(code, 5, "{said}");
+    let (code, message) = code(&run(&["build", "bad.mtree", "b"], &place.0));
+    assert_eq!(code, 5, "{message}");
     assert!(
-        said.contains("bad.mtree") && said.contains("gone"),
-        "{said}"
+        message.contains("bad.mtree") && message.contains("gone"),
+        "{message}"
     );
 }
 
@@ -86,11 +86,11 @@ fn hard_links_of_manifests_come_in_any_order() {
         ],
     );
     let out = run(&["build", "-q", "any.mtree", "i"], &place.0);
-    let (status, said) = code(&out);
-    assert_eq!(status, 0, "{said}");
+    let (status, message) = code(&out);
+    assert_eq!(status, 0, "{message}");
     assert!(
-        said.starts_with("tuff: warning: \"gone\": no directory at first"),
-        "{said}"
+        message.starts_with("tuff: warning: \"gone\": no directory at first"),
+        "{message}"
     );
     let nid = |path: &str| {
         let stat = run(&["stat", "--json", "i", path], &place.0);
@@ -117,11 +117,11 @@ fn hard_links_of_manifests_come_in_any_order() {
         ("name", "line 3: member \"nnn"),
     ] {
         let source = format!("{source}.mtree");
-        let (status, said) = code(&run(&["build", &source, "x"], &place.0));
-        assert_eq!(status, 3, "{said}");
+        let (status, message) = code(&run(&["build", &source, "x"], &place.0));
+        assert_eq!(status, 3, "{message}");
         assert!(
-            said.starts_with(&format!("tuff: {source}: {says}")),
-            "{said}"
+            message.starts_with(&format!("tuff: {source}: {says}")),
+            "{message}"
         );
     }
 }
@@ -147,9 +147,9 @@ make('through.tar', [('s', tarfile.SYMTYPE, 'd'), ('s/f', tarfile.REGTYPE, '')])
         tuff_testkit::skipped("python3 is not installed");
         return;
     }
-    let (status, said) = code(&run(&["build", "missing.tar", "x"], &place.0));
+    let (status, message) = code(&run(&["build", "missing.tar", "x"], &place.0));
     assert_eq!(
-        (status, said.as_str()),
+        (status, message.as_str()),
         (
             3,
             "tuff: missing.tar: member \"h\": hard link to \"a\", which is not there\n"
@@ -212,11 +212,11 @@ fn oversized_attributes_are_reported_with_their_path() {
         let found = found.or_else(|| stat["xattrs"].as_object().map(serde_json::Map::len));
         assert_eq!(found, Some(count), "{source}");
     }
-    let (status, said) = code(&run(&["build", "many.mtree", "x"], &place.0));
-    assert_eq!(status, 4, "{said}");
+    let (status, message) = code(&run(&["build", "many.mtree", "x"], &place.0));
+    assert_eq!(status, 4, "{message}");
     assert!(
-        said.starts_with("tuff: limit reached: \"d/f\": attributes: "),
-        "{said}"
+        message.starts_with("tuff: limit reached: \"d/f\": attributes: "),
+        "{message}"
     );
     let out = run(&["build", "--json", "odd.mtree", "i"], &place.0);
     let summary: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
@@ -240,14 +240,17 @@ fn a_too_deep_tree_is_rejected_with_the_limit() {
     let out = run(&["build", "-q", "deep.mtree", "i"], &place.0);
     assert_eq!(code(&out), (0, String::new()));
     assert_eq!(code(&run(&["check", "i"], &place.0)), (0, String::new()));
-    let (status, said) = code(&run(&["build", "over.mtree", "x"], &place.0));
-    assert_eq!(status, 4, "{said}");
-    assert!(said.starts_with("tuff: limit reached: \"d/d/d/"), "{said}");
+    let (status, message) = code(&run(&["build", "over.mtree", "x"], &place.0));
+    assert_eq!(status, 4, "{message}");
     assert!(
-        said.ends_with(
+        message.starts_with("tuff: limit reached: \"d/d/d/"),
+        "{message}"
+    );
+    assert!(
+        message.ends_with(
             "... (131071 bytes): directories are nested deeper than the limit depth, 65536\n"
         ),
-        "{said}"
+        "{message}"
     );
 }
 
@@ -320,12 +323,15 @@ fn a_subtree_of_an_archive_or_image_is_the_root() {
         let out = run(&["check", "-q", image], &place.0);
         assert_eq!(code(&out), (0, String::new()));
     }
-    let (exit, said) = code(&run(&["build", "--subtree", "none", "t", "o"], &place.0));
-    assert!(exit == 2 && said.contains("no such directory"), "{said}");
-    let (exit, said) = code(&run(&["build", "--subtree", "sub", "tree", "o"], &place.0));
+    let (exit, message) = code(&run(&["build", "--subtree", "none", "t", "o"], &place.0));
     assert!(
-        exit == 2 && said.contains("tree: a subtree is one of archives"),
-        "{said}"
+        exit == 2 && message.contains("no such directory"),
+        "{message}"
+    );
+    let (exit, message) = code(&run(&["build", "--subtree", "sub", "tree", "o"], &place.0));
+    assert!(
+        exit == 2 && message.contains("tree: a subtree is one of archives"),
+        "{message}"
     );
     assert!(!place.0.join("o").exists());
 }
@@ -364,20 +370,20 @@ fn what_cannot_be_read_is_left_out_and_listed_if_asked() {
             );
         }
     }
-    let (exit, said) = code(&tuff(&["build", "-q", "tree", "i"]).unwrap());
+    let (exit, message) = code(&tuff(&["build", "-q", "tree", "i"]).unwrap());
     assert!(
-        exit == 5 && said.contains("Permission denied"),
-        "{exit} {said}"
+        exit == 5 && message.contains("Permission denied"),
+        "{exit} {message}"
     );
     for arguments in [
         &["build", "-q", "--keep-going"][..],
         &["build", "-qk", "--dedupe=off"],
     ] {
         let out = tuff(&[arguments, &["tree", "i"]].concat()).unwrap();
-        let (exit, said) = code(&out);
-        assert_eq!(exit, 1, "{said}");
+        let (exit, message) = code(&out);
+        assert_eq!(exit, 1, "{message}");
         assert_eq!(
-            said,
+            message,
             "tuff: left out: \"tree/locked\": cannot open directory: Permission denied (os error 13)\n\
              tuff: left out: \"tree/secret\": cannot open: Permission denied (os error 13)\n"
         );
@@ -399,10 +405,10 @@ fn members_of_an_archive_that_a_file_replaces_are_reported() {
     let place = Place::new("replaced");
     let members = [("d/x", b'0', "", "1"), ("d", b'2', "e", "")];
     write_tar(&place, "t", &members);
-    let (exit, said) = code(&run(&["build", "-q", "t", "i"], &place.0));
+    let (exit, message) = code(&run(&["build", "-q", "t", "i"], &place.0));
     assert_eq!(exit, 0);
     assert!(
-        said.contains("\"d\": a directory at first, with entries of the same source"),
-        "{said}"
+        message.contains("\"d\": a directory at first, with entries of the same source"),
+        "{message}"
     );
 }

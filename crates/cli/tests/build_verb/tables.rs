@@ -79,7 +79,7 @@ fn labels_and_owners_come_from_tables() {
         )
     );
     write("contexts", "/a\n");
-    let (code, said) = build(&[]);
+    let (code, message) = build(&[]);
     assert_eq!(code, 3);
-    assert!(said.contains("contexts: line 1: expected"), "{said}");
+    assert!(message.contains("contexts: line 1: expected"), "{message}");
 }

@@ -13,7 +13,7 @@ const NAMES_ARE_FINAL: bool = true;
 struct Extract {
     dir: Dir,
     args: &'static [&'static str],
-    wanted: Contents,
+    expected: Contents,
 }
 
 impl Extract {
@@ -27,8 +27,12 @@ impl Extract {
             .output()
             .unwrap();
         assert!(out.status.success());
-        let wanted = tree::contents(&dir.path("tree"));
-        Self { dir, args, wanted }
+        let expected = tree::contents(&dir.path("tree"));
+        Self {
+            dir,
+            args,
+            expected,
+        }
     }
 }
 
@@ -41,7 +45,7 @@ impl Scene for Extract {
         let image = [self.dir.path("image")];
         let out = self.dir.path("out").display().to_string();
         let made = self
-            .wanted
+            .expected
             .keys()
             .map(|path| PathBuf::from(format!("{out}{path}")));
         image.into_iter().chain(made).collect()
@@ -63,18 +67,18 @@ impl Scene for Extract {
             false => Contents::new(),
         };
         if run.succeeded() {
-            let wrong = tree::difference(&self.wanted, &found);
+            let wrong = tree::difference(&self.expected, &found);
             return wrong.map_or(Ok(()), |what| Err(format!("exit code 0, but {what}")));
         }
         for (path, entry) in &found {
-            let Some(wanted) = self.wanted.get(path) else {
+            let Some(expected) = self.expected.get(path) else {
                 if run.failed_call("unlink") {
                     continue;
                 }
                 return Err(format!("{path:?} stays"));
             };
-            let is_whole = entry.content.len() == wanted.content.len();
-            if (is_whole || NAMES_ARE_FINAL) && entry.content != wanted.content {
+            let is_whole = entry.content.len() == expected.content.len();
+            if (is_whole || NAMES_ARE_FINAL) && entry.content != expected.content {
                 return Err(format!("an error, and {path:?} has wrong content"));
             }
         }

@@ -15,8 +15,8 @@ fn good(dir: &Dir, args: &[&str]) {
         .args(args)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{args:?}: {said}");
+    let message = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{args:?}: {message}");
 }
 
 /// Scene of a verb that writes `out/image`.

@@ -19,13 +19,13 @@ fn tuff(dir: &Path, args: &[&str]) -> Output {
 
 pub(crate) fn good(dir: &Path, args: &[&str]) {
     let out = tuff(dir, args);
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{args:?}: {said}");
+    let message = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{args:?}: {message}");
 }
 
 /// Checks and repairs a volume; a second check must find nothing.
 pub(crate) fn check(dir: &Path) -> Result<(), String> {
-    let said = |out: &Output| {
+    let message = |out: &Output| {
         let bytes = [&out.stdout[..], &out.stderr[..]].concat();
         String::from_utf8_lossy(&bytes).into_owned()
     };
@@ -39,9 +39,9 @@ pub(crate) fn check(dir: &Path) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!(
             "check: {} repair: {} then: {}",
-            said(&out),
-            said(&repair),
-            said(&again)
+            message(&out),
+            message(&repair),
+            message(&again)
         )),
     }
 }
@@ -68,8 +68,8 @@ pub(crate) fn contents(dir: &Path) -> Result<Contents, String> {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&tar.stderr);
-    assert!(tar.status.success(), "{said}");
+    let message = String::from_utf8_lossy(&tar.stderr);
+    assert!(tar.status.success(), "{message}");
     Ok(tree::contents(&dir.join("out")))
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Waits for a process whose standard error goes to the file `said`.
+    /// Waits for a process whose standard error goes to the file `message`.
     pub(crate) fn after(dir: &Path, child: Child) -> Self {
         let status = wait(child);
         let log = fs::read(dir.join("trace")).unwrap();
@@ -146,14 +146,14 @@ pub(crate) fn only<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> Vec<Stri
 
 /// Runs the binary in `dir` with a fault, which may be limited to calls on `files`.
 pub(crate) fn run(dir: &Path, fault: &Fault, files: &[PathBuf], args: &[&str]) -> Run {
-    let said = File::create(dir.join("said")).unwrap();
+    let message = File::create(dir.join("said")).unwrap();
     let mut all = options(fault);
     if fault.on_files {
         all.extend(only(files));
     }
     let child = command(dir, &all, args)
         .stdout(Stdio::null())
-        .stderr(said)
+        .stderr(message)
         .spawn()
         .unwrap();
     Run::after(dir, child)
@@ -183,15 +183,15 @@ pub(crate) fn kill_group(child: &mut Child) {
 
 /// Returns the injected failures in a log. A call interrupted by another thread takes two lines.
 pub(crate) fn injected(log: &str) -> Vec<String> {
-    let mut begun = HashMap::new();
+    let mut started = HashMap::new();
     let mut calls = Vec::new();
     for line in log.lines() {
         let (thread, what) = line.split_once(' ').unwrap_or(("", line));
         let what = what.trim_start();
         if let Some(head) = what.strip_suffix("<unfinished ...>") {
-            begun.insert(thread, head);
+            started.insert(thread, head);
         } else if line.ends_with("(INJECTED)") {
-            let head = begun.get(thread).filter(|_| what.starts_with("<..."));
+            let head = started.get(thread).filter(|_| what.starts_with("<..."));
             calls.push(format!("{}{what}", head.unwrap_or(&"")));
         }
     }

@@ -155,7 +155,7 @@ impl Place {
     fn start(&self, options: &[String]) -> Child {
         let v = self.dir.path("v").display().to_string();
         let options = [only(&self.files), options.to_vec()].concat();
-        let said = File::create(self.dir.path("said")).unwrap();
+        let message = File::create(self.dir.path("said")).unwrap();
         let args = [
             "volume",
             "mount",
@@ -173,7 +173,7 @@ impl Place {
         ];
         command(&self.dir.0, &options, &args)
             .stdout(Stdio::null())
-            .stderr(said)
+            .stderr(message)
             .spawn()
             .unwrap()
     }
@@ -276,9 +276,9 @@ impl Place {
     fn check_content(&self, client: &Client) -> Result<(), String> {
         let found = contents(&self.dir.0)?;
         let content = |path: &str| found.get(path).map(|entry| &entry.content[..]);
-        for (path, wanted) in &client.durable {
+        for (path, expected) in &client.durable {
             match content(path) {
-                Some(found) if found == wanted => {}
+                Some(found) if found == expected => {}
                 Some(_) => return Err(format!("{path} was durable and has other content")),
                 None => return Err(format!("{path} was durable and is gone")),
             }

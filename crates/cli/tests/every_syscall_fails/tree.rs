@@ -151,8 +151,8 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
 }
 
 /// Returns the first difference between two trees.
-pub(crate) fn difference(wanted: &Contents, found: &Contents) -> Option<String> {
-    for (path, entry) in wanted {
+pub(crate) fn difference(expected: &Contents, found: &Contents) -> Option<String> {
+    for (path, entry) in expected {
         match found.get(path) {
             None => return Some(format!("{path:?} is missing")),
             Some(other) if other.content != entry.content => {
@@ -160,12 +160,14 @@ pub(crate) fn difference(wanted: &Contents, found: &Contents) -> Option<String> 
             }
             Some(other) if other != entry => {
                 let brief = |e: &Entry| (e.mode, e.owner, e.links, e.time, e.xattrs.len());
-                let (wanted, found) = (brief(entry), brief(other));
-                return Some(format!("{path:?} has {found:?} in the place of {wanted:?}"));
+                let (expected, found) = (brief(entry), brief(other));
+                return Some(format!(
+                    "{path:?} has {found:?} in the place of {expected:?}"
+                ));
             }
             Some(_) => {}
         }
     }
-    let more = found.keys().find(|path| !wanted.contains_key(*path))?;
+    let more = found.keys().find(|path| !expected.contains_key(*path))?;
     Some(format!("{more:?} is too much"))
 }

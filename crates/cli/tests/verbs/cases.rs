@@ -49,7 +49,7 @@ fn a_tar_that_ends_in_the_padding_of_a_member_is_refused() {
 #[test]
 fn what_an_image_cannot_hold_is_left_out_with_a_warning() {
     let place = Place::new("cases-warnings");
-    for (tar, wanted) in [
+    for (tar, expected) in [
         ("xattr-name-256.tar", "left out"),
         ("xattr-esc.tar", r"\u{1b}]0;PWN\u{7}"),
         ("trailing.tgz", "what follows is ignored"),
@@ -61,7 +61,7 @@ fn what_an_image_cannot_hold_is_left_out_with_a_warning() {
             (0, 1),
             "{tar}: {message}"
         );
-        assert!(message.contains(wanted), "{tar}: {message}");
+        assert!(message.contains(expected), "{tar}: {message}");
         let is_plain = |c: char| !c.is_control() || c == '\n';
         assert!(message.chars().all(is_plain), "{tar}: {message:?}");
         place.text(&["check", "-q", "o"]);

@@ -107,22 +107,22 @@ fn a_disk_is_the_image_its_tree_and_a_table_that_sfdisk_reads() {
     assert!(out.status.success(), "{}", stderr(&out));
     assert_eq!(stderr(&out), "");
     let out = tool(&place.0, "sfdisk", &["--json", "out.raw"]).unwrap();
-    let said: Value = serde_json::from_slice(&out.stdout).unwrap();
-    let said = &said["partitiontable"];
-    assert_eq!(said["label"], "gpt");
+    let message: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let message = &message["partitiontable"];
+    assert_eq!(message["label"], "gpt");
     let uuid = |value: &Value| value.as_str().unwrap().to_lowercase();
-    assert_eq!(uuid(&said["id"]), uuid(&disk["uuid"]));
-    for (part, said) in parts.iter().zip(said["partitions"].as_array().unwrap()) {
-        assert_eq!(uuid(&part["type"]), uuid(&said["type"]));
-        assert_eq!(uuid(&part["uuid"]), uuid(&said["uuid"]));
-        assert_eq!(part["name"], said["name"]);
+    assert_eq!(uuid(&message["id"]), uuid(&disk["uuid"]));
+    for (part, message) in parts.iter().zip(message["partitions"].as_array().unwrap()) {
+        assert_eq!(uuid(&part["type"]), uuid(&message["type"]));
+        assert_eq!(uuid(&part["uuid"]), uuid(&message["uuid"]));
+        assert_eq!(part["name"], message["name"]);
         assert_eq!(
             part["offset"].as_u64().unwrap(),
-            said["start"].as_u64().unwrap() * 512
+            message["start"].as_u64().unwrap() * 512
         );
         assert_eq!(
             part["length"].as_u64().unwrap(),
-            said["size"].as_u64().unwrap() * 512
+            message["size"].as_u64().unwrap() * 512
         );
     }
 }
@@ -158,8 +158,8 @@ fn types_of_partitions_are_those_of_systemd() {
     let Some(out) = tool(&place.0, "systemd-id128", &["show", "-u"]) else {
         return;
     };
-    let said = String::from_utf8(out.stdout).unwrap();
-    let types: Vec<(&str, &str)> = said
+    let message = String::from_utf8(out.stdout).unwrap();
+    let types: Vec<(&str, &str)> = message
         .lines()
         .filter_map(|line| line.split_once(char::is_whitespace))
         .map(|(name, guid)| (name, guid.trim()))
@@ -223,8 +223,11 @@ fn verbs_read_the_image_in_a_disk() {
     }
     assert_eq!(place.text(&["diff", "out.raw", "plain"]), "");
     place.text(&["verity", "check", "-q", "out.raw", &root]);
-    let said = place.text(&["verity", "show", "out.raw"]);
-    assert!(said.contains(&root) && said.contains("p1 NAME"), "{said}");
+    let message = place.text(&["verity", "show", "out.raw"]);
+    assert!(
+        message.contains(&root) && message.contains("p1 NAME"),
+        "{message}"
+    );
     assert_eq!(
         place.text(&["verity", "repair", "-q", "out.raw", &root]),
         ""
@@ -270,10 +273,10 @@ fn check_finds_damage_in_every_part_of_a_disk() {
         }
     }
     let (disk, root) = disk(&place, &["--sign", "rsa.key,rsa.pem"]);
-    let said = place.text(&["check", "--trust", "rsa.pem", "out.raw"]);
+    let message = place.text(&["check", "--trust", "rsa.pem", "out.raw"]);
     assert!(
-        said.contains("signed by the certificate") && said.contains(&root),
-        "{said}"
+        message.contains("signed by the certificate") && message.contains(&root),
+        "{message}"
     );
     let whole = fs::read(place.path("out.raw")).unwrap();
     let last = whole.len() as u64 - 512;
@@ -283,7 +286,7 @@ fn check_finds_damage_in_every_part_of_a_disk() {
     let key = b"\"rootHash\":\"";
     let found = whole.windows(key.len()).position(|bytes| bytes == key);
     let digit = (found.unwrap() + key.len()) as u64;
-    for (bytes, wanted) in [
+    for (bytes, expected) in [
         (
             flip(512 + 56),
             "error[partition-table]: partition table: first table",
@@ -308,10 +311,10 @@ fn check_finds_damage_in_every_part_of_a_disk() {
             change(&place.path("out.raw"), byte, |b| b ^ mask);
         }
         let out = place.run(&["check", "--trust", "rsa.pem", "out.raw"]);
-        let said = String::from_utf8_lossy(&out.stdout);
-        let status = if wanted == "error[signature]" { 6 } else { 1 };
-        assert_eq!(code(&out), status, "{wanted}: {said}{}", stderr(&out));
-        assert!(said.contains(wanted), "{wanted}: {said}");
+        let message = String::from_utf8_lossy(&out.stdout);
+        let status = if expected == "error[signature]" { 6 } else { 1 };
+        assert_eq!(code(&out), status, "{expected}: {message}{}", stderr(&out));
+        assert!(message.contains(expected), "{expected}: {message}");
     }
     fs::write(place.path("out.raw"), &whole).unwrap();
     let out = place.run(&["check", "--json", "--trust", "other.pem", "out.raw"]);
@@ -340,13 +343,13 @@ fn a_disk_is_read_by_the_certificate_that_signed_it_only() {
             "#!/bin/sh\n"
         );
         let out = place.run(&["ls", "--trust", other, "out.raw"]);
-        let said = stderr(&out);
-        assert_eq!(code(&out), 6, "{said}");
+        let message = stderr(&out);
+        assert_eq!(code(&out), 6, "{message}");
         assert!(
-            said.starts_with("tuff: untrusted image: out.raw: "),
-            "{said}"
+            message.starts_with("tuff: untrusted image: out.raw: "),
+            "{message}"
         );
-        assert!(said.contains("is not trusted by"), "{said}");
+        assert!(message.contains("is not trusted by"), "{message}");
 
         // The partition has the form that openssl and systemd verify.
         cut(&place, &disk, 2, "record");
@@ -367,8 +370,8 @@ fn a_disk_is_read_by_the_certificate_that_signed_it_only() {
             "smime", "-verify", "-binary", "-inform", "der", "-in", "p7s", "-content", "content",
         ];
         run(&[&input[..], &["-certfile", &pem, "-nointern", "-noverify"]].concat());
-        let said = run(&["x509", "-in", &pem, "-noout", "-fingerprint", "-sha256"]);
-        let digest = said
+        let message = run(&["x509", "-in", &pem, "-noout", "-fingerprint", "-sha256"]);
+        let digest = message
             .trim()
             .split('=')
             .next_back()
@@ -441,11 +444,11 @@ fn systemd_finds_a_signed_root_partition() {
     }
     let signed = ["--sign", "rsa.key,rsa.pem", "src", "out.raw"];
     summary(&place, &of_host("disk", &signed));
-    let Some(said) = dissect(&place, &["--json=short", "out.raw"]) else {
+    let Some(message) = dissect(&place, &["--json=short", "out.raw"]) else {
         return;
     };
-    let said: Value = serde_json::from_str(&said).unwrap();
-    let mounts = said["mounts"].as_array().unwrap();
+    let message: Value = serde_json::from_str(&message).unwrap();
+    let mounts = message["mounts"].as_array().unwrap();
     let of = |key: &str| mounts.iter().map(|m| m[key].clone()).collect::<Vec<_>>();
     assert_eq!(of("designator"), ["root", "root-verity", "root-verity-sig"]);
     assert_eq!(mounts[0]["verity"], "signed");
@@ -460,15 +463,15 @@ fn systemd_copies_a_file_out_of_a_disk_and_accepts_an_extension() {
     let place = stage("disk-copy");
     summary(&place, &of_host("disk", &["src", "out.raw"]));
     let from = ["--copy-from", "out.raw", "/usr/share/text", "-"];
-    if let Some(said) = dissect(&place, &from) {
-        assert!(said == crate::common::text());
+    if let Some(message) = dissect(&place, &from) {
+        assert!(message == crate::common::text());
     }
     let options = ["--release", "ID=_any", "ext", "more.raw"];
     summary(&place, &of_host("sysext", &options));
-    if let Some(said) = dissect(&place, &["--json=short", "more.raw"]) {
-        let said: Value = serde_json::from_str(&said).unwrap();
-        assert_eq!(said["useSystemExtension"], true);
-        assert_eq!(said["extensionRelease"], serde_json::json!(["ID=_any"]));
+    if let Some(message) = dissect(&place, &["--json=short", "more.raw"]) {
+        let message: Value = serde_json::from_str(&message).unwrap();
+        assert_eq!(message["useSystemExtension"], true);
+        assert_eq!(message["extensionRelease"], serde_json::json!(["ID=_any"]));
     }
 }
 
@@ -527,7 +530,7 @@ fn outputs_that_are_no_disks_stay() {
     }
     place.text(&["disk", "-q", "--force", "src", "notes"]);
     place.text(&["disk", "-q", "src", "notes"]);
-    for (args, wanted) in [
+    for (args, expected) in [
         (
             &["disk", "--base", "out.raw", "src", "new.raw"][..],
             "--base",
@@ -551,7 +554,11 @@ fn outputs_that_are_no_disks_stay() {
     ] {
         let out = place.run(args);
         assert!(matches!(code(&out), 2 | 5), "{args:?}: {}", stderr(&out));
-        assert!(stderr(&out).contains(wanted), "{args:?}: {}", stderr(&out));
+        assert!(
+            stderr(&out).contains(expected),
+            "{args:?}: {}",
+            stderr(&out)
+        );
         assert!(!place.path("new.raw").exists());
     }
 }
@@ -630,7 +637,7 @@ fn a_release_file_of_another_name_needs_the_attribute_that_systemd_asks_for() {
     };
     let strict = |value: &str| format!(" xattr.user.extension-release.strict={value}");
     let both = line("app", &strict("0")) + &line("other", &strict("false"));
-    for (lines, wanted) in [
+    for (lines, expected) in [
         (line("app", &strict("0")), ""),
         (line("app", &strict("no")), ""),
         // One of several is the only one without the strict rule.
@@ -641,15 +648,15 @@ fn a_release_file_of_another_name_needs_the_attribute_that_systemd_asks_for() {
     ] {
         fs::write(place.path("tree.mtree"), format!("{manifest}{lines}")).unwrap();
         let out = place.run(&["sysext", "-q", "tree.mtree", "app-1.2.raw"]);
-        let said = stderr(&out);
+        let message = stderr(&out);
         assert_eq!(
             code(&out),
-            if wanted.is_empty() { 0 } else { 2 },
-            "{lines}: {said}"
+            if expected.is_empty() { 0 } else { 2 },
+            "{lines}: {message}"
         );
         assert!(
-            said.contains(wanted) && said.is_empty() == wanted.is_empty(),
-            "{lines}: {said}"
+            message.contains(expected) && message.is_empty() == expected.is_empty(),
+            "{lines}: {message}"
         );
         let _ = fs::remove_file(place.path("app-1.2.raw"));
     }
@@ -658,7 +665,7 @@ fn a_release_file_of_another_name_needs_the_attribute_that_systemd_asks_for() {
 #[test]
 fn an_extension_that_systems_would_ignore_or_suffer_from_is_named() {
     let place = stage("sysext-wrong");
-    for (args, wanted, status) in [
+    for (args, expected, status) in [
         (&["--release", "ID=_any", "ext", "name"][..], "NAME.raw", 2),
         (&["--release", "NAME=x", "ext", "a.raw"], "ID is missing", 2),
         (&["--release", "id", "ext", "a.raw"], "os-release", 2),
@@ -687,7 +694,11 @@ fn an_extension_that_systems_would_ignore_or_suffer_from_is_named() {
     ] {
         let out = place.run(&[&["sysext", "-q"], args].concat());
         assert_eq!(code(&out), status, "{args:?}: {}", stderr(&out));
-        assert!(stderr(&out).contains(wanted), "{args:?}: {}", stderr(&out));
+        assert!(
+            stderr(&out).contains(expected),
+            "{args:?}: {}",
+            stderr(&out)
+        );
     }
 }
 
@@ -714,14 +725,14 @@ fn a_disk_whose_tree_covers_less_than_its_partition_is_refused() {
         &["check", "--root-hash", &root, "out.raw"],
     ] {
         let out = place.run(args);
-        let said = String::from_utf8_lossy(&out.stdout);
-        assert_eq!(code(&out), 1, "{said}");
-        assert!(said.contains("digests cover"), "{said}");
+        let message = String::from_utf8_lossy(&out.stdout);
+        assert_eq!(code(&out), 1, "{message}");
+        assert!(message.contains("digests cover"), "{message}");
         assert!(
-            said.contains("no usable hash tree for the root hash"),
-            "{said}"
+            message.contains("no usable hash tree for the root hash"),
+            "{message}"
         );
-        assert!(!said.contains(" match the root hash"), "{said}");
+        assert!(!message.contains(" match the root hash"), "{message}");
     }
 }
 
@@ -729,24 +740,24 @@ fn a_disk_whose_tree_covers_less_than_its_partition_is_refused() {
 fn the_summary_of_a_damaged_disk_counts_what_does_not_match() {
     let place = stage("disk-summary");
     let (disk, root) = disk(&place, &[]);
-    let said = place.text(&["check", "out.raw"]);
+    let message = place.text(&["check", "out.raw"]);
     assert!(
-        said.contains(&format!(" match the root hash {root}; not signed")),
-        "{said}"
+        message.contains(&format!(" match the root hash {root}; not signed")),
+        "{message}"
     );
     change(&place.path("out.raw"), range(&disk, 0).0 + 70_000, |b| !b);
     let out = place.run(&["check", "out.raw"]);
-    let said = String::from_utf8_lossy(&out.stdout);
-    assert_eq!(code(&out), 1, "{said}");
-    assert!(said.contains("disk: 4.0 KiB of "), "{said}");
+    let message = String::from_utf8_lossy(&out.stdout);
+    assert_eq!(code(&out), 1, "{message}");
+    assert!(message.contains("disk: 4.0 KiB of "), "{message}");
     assert!(
-        said.contains(&format!(" do not match the root hash {root}; not signed")),
-        "{said}"
+        message.contains(&format!(" do not match the root hash {root}; not signed")),
+        "{message}"
     );
-    let said = place.run(&["check", "-m", "out.raw"]).stdout;
-    let said = String::from_utf8_lossy(&said);
+    let message = place.run(&["check", "-m", "out.raw"]).stdout;
+    let message = String::from_utf8_lossy(&message);
     assert!(
-        said.contains(&format!("are not compared with the root hash {root}")),
-        "{said}"
+        message.contains(&format!("are not compared with the root hash {root}")),
+        "{message}"
     );
 }

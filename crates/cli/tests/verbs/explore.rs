@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Time that a screen may take. Far more than needed, except on a busy host.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Server of tmux with one window, ended on drop.
 struct Window<'a> {
@@ -70,7 +70,7 @@ impl<'a> Window<'a> {
             if screen.contains(text) {
                 return screen;
             }
-            assert!(start.elapsed() < PATIENCE, "no {text:?} in\n{screen}");
+            assert!(start.elapsed() < TIME_LIMIT, "no {text:?} in\n{screen}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -155,12 +155,15 @@ fn without_a_terminal_there_is_one_sentence() {
     let place = Place::with_image("explore-pipe");
     let out = place.run(&["explore", "i"]);
     assert_eq!((code(&out), &out.stdout[..]), (2, &b""[..]));
-    let said = stderr(&out);
+    let message = stderr(&out);
     assert!(
-        said.starts_with("tuff: standard output is not a terminal; "),
-        "{said}"
+        message.starts_with("tuff: standard output is not a terminal; "),
+        "{message}"
     );
-    assert_eq!((said.lines().count(), said.contains('\x1b')), (1, false));
+    assert_eq!(
+        (message.lines().count(), message.contains('\x1b')),
+        (1, false)
+    );
 }
 
 #[test]

@@ -61,10 +61,10 @@ fn a_full_disk_leaves_no_partial_extracted_file() {
     for threads in ["1", "3"] {
         let out = place.run(&["extract", "-j", threads, "i", "small/out"]);
         assert_eq!(code(&out), 5, "{}", stderr(&out));
-        let said = stderr(&out);
-        assert_eq!(said.lines().count(), 1, "{said}");
-        assert!(said.contains("No space left on device"), "{said}");
-        assert!(said.contains(": writing "), "{said}");
+        let message = stderr(&out);
+        assert_eq!(message.lines().count(), 1, "{message}");
+        assert!(message.contains("No space left on device"), "{message}");
+        assert!(message.contains(": writing "), "{message}");
         let target = small.0.join("out");
         for file in files(&target) {
             let same = fs::read(target.join(&file)).unwrap()
@@ -106,10 +106,10 @@ fn a_full_disk_names_the_output_and_the_directory_of_temporary_files() {
         "small/d.raw",
     ];
     let out = place.run(&args);
-    let said = stderr(&out);
-    assert_eq!(code(&out), 5, "{said}");
+    let message = stderr(&out);
+    assert_eq!(code(&out), 5, "{message}");
     assert_eq!(
-        said,
+        message,
         "tuff: small/d.raw: temporary file in small (TMPDIR names another directory): cannot write: No space left on device (os error 28)\n"
     );
     assert_eq!(fs::read_dir(&small.0).unwrap().count(), 0);
@@ -150,18 +150,18 @@ fn a_stopped_extraction_leaves_complete_files() {
     assert!(kill.unwrap().success());
     let out = child.wait_with_output().unwrap();
     assert_eq!(code(&out), 130, "{}", stderr(&out));
-    let said = stderr(&out);
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.starts_with("tuff: out: stopped: "), "{said}");
+    let message = stderr(&out);
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert!(message.starts_with("tuff: out: stopped: "), "{message}");
     let made = files(&place.path("out"));
     assert!(
-        said.contains(&format!(" {} files are complete", made.len())),
-        "{said}"
+        message.contains(&format!(" {} files are complete", made.len())),
+        "{message}"
     );
     assert!(!made.is_empty() && made.len() < count, "{}", made.len());
-    let wanted = fs::read(place.path("content")).unwrap();
+    let requested = fs::read(place.path("content")).unwrap();
     for file in &made {
-        assert!(fs::read(place.path("out").join(file)).unwrap() == wanted);
+        assert!(fs::read(place.path("out").join(file)).unwrap() == requested);
     }
     // Existing files do not prevent the continuation.
     let again = place.run(&["extract", "-q", "--overwrite", "i", "out"]);
@@ -170,7 +170,7 @@ fn a_stopped_extraction_leaves_complete_files() {
 }
 
 /// Counts the regular files below `dir` with their final name; all must have this content.
-fn whole_files(dir: &Path, wanted: &[u8]) -> usize {
+fn whole_files(dir: &Path, requested: &[u8]) -> usize {
     let is_temporary = |file: &Path| {
         let mut parts = file.components().map(|c| c.as_os_str().as_encoded_bytes());
         parts.any(|name| name.starts_with(b".tuff-extract-"))
@@ -181,7 +181,12 @@ fn whole_files(dir: &Path, wanted: &[u8]) -> usize {
         .collect();
     for file in &made {
         let found = fs::read(dir.join(file)).unwrap();
-        assert!(found == wanted, "{}: {} bytes", file.display(), found.len());
+        assert!(
+            found == requested,
+            "{}: {} bytes",
+            file.display(),
+            found.len()
+        );
     }
     made.len()
 }
@@ -190,8 +195,8 @@ fn whole_files(dir: &Path, wanted: &[u8]) -> usize {
 #[test]
 fn a_killed_extraction_leaves_no_partial_file_under_its_final_name() {
     let place = Place::new("kill-extract");
-    let wanted = "complete\n".repeat(120_000).into_bytes();
-    fs::write(place.path("content"), &wanted).unwrap();
+    let requested = "complete\n".repeat(120_000).into_bytes();
+    fs::write(place.path("content"), &requested).unwrap();
     let count = 21;
     // In a directory of the image, and directly in the target.
     let lines: String = (0..count)
@@ -232,8 +237,8 @@ fn a_killed_extraction_leaves_no_partial_file_under_its_final_name() {
             std::thread::sleep(Duration::from_millis(2 * delay + 1));
             child.kill().unwrap();
             let ended = child.wait().unwrap();
-            let there = whole_files(&out, &wanted);
-            assert!(there <= count);
+            let existing = whole_files(&out, &requested);
+            assert!(existing <= count);
             partial_trees += usize::from(ended.code().is_none());
             // The next extraction reuses what was left, and leaves no temporary file.
             let how = if delay % 2 == 0 {
@@ -244,7 +249,7 @@ fn a_killed_extraction_leaves_no_partial_file_under_its_final_name() {
             let again = place.run(&["extract", "-q", how, "i", "in/out"]);
             assert_eq!(code(&again), 0, "{}", stderr(&again));
             assert_eq!(files(&place.path("in")).len(), count, "{state} {delay}");
-            assert_eq!(whole_files(&out, &wanted), count, "{state} {delay}");
+            assert_eq!(whole_files(&out, &requested), count, "{state} {delay}");
             assert_eq!(fs::read_dir(place.path("in")).unwrap().count(), 1);
         }
     }
@@ -299,8 +304,8 @@ fn no_output_remains_after_two_signals_or_a_kill() {
             assert_eq!(out.status.code(), None);
         } else {
             assert_eq!(code(&out), 130, "{}", stderr(&out));
-            let said = stderr(&out);
-            assert!(said.starts_with("tuff: to/t.tar: stopped"), "{said}");
+            let message = stderr(&out);
+            assert!(message.starts_with("tuff: to/t.tar: stopped"), "{message}");
         }
         assert!(files(&place.path("to")).is_empty());
     }
@@ -366,10 +371,10 @@ fn an_unreadable_image_is_reported_by_name() {
                 continue; // That is a tree to compare with.
             }
             let out = place.run(verb);
-            let said = stderr(&out);
-            assert_eq!(code(&out), expected, "{verb:?}: {said}");
-            assert_eq!(said.lines().count(), 1, "{verb:?}: {said}");
-            assert!(said.contains(says), "{verb:?}: {said}");
+            let message = stderr(&out);
+            assert_eq!(code(&out), expected, "{verb:?}: {message}");
+            assert_eq!(message.lines().count(), 1, "{verb:?}: {message}");
+            assert!(message.contains(says), "{verb:?}: {message}");
             assert!(!place.path("t.tar").exists());
         }
     }
@@ -392,16 +397,16 @@ fn an_output_cannot_replace_its_input() {
         (&["mount", "-f", "i", "on", "--record", "i"], "tuff: i: "),
     ] {
         let out = place.run(args);
-        let said = stderr(&out);
+        let message = stderr(&out);
         assert_eq!(
-            (code(&out), said.lines().count()),
+            (code(&out), message.lines().count()),
             (2, 1),
-            "{args:?}: {said}"
+            "{args:?}: {message}"
         );
-        assert!(said.starts_with(says), "{args:?}: {said}");
+        assert!(message.starts_with(says), "{args:?}: {message}");
         assert!(
-            said.contains("cannot replace a file that is read"),
-            "{args:?}: {said}"
+            message.contains("cannot replace a file that is read"),
+            "{args:?}: {message}"
         );
         assert!(fs::read(place.path("i")).unwrap() == bytes, "{args:?}");
     }
@@ -462,15 +467,15 @@ fn a_pipe_is_rejected_as_image_without_waiting() {
             .current_dir(&place.0)
             .output()
             .unwrap();
-        let said = stderr(&out);
+        let message = stderr(&out);
         assert_eq!(
-            (code(&out), said.lines().count()),
+            (code(&out), message.lines().count()),
             (5, 1),
-            "{args:?}: {said}"
+            "{args:?}: {message}"
         );
         assert!(
-            said.contains("neither a regular file nor a block device"),
-            "{args:?}: {said}"
+            message.contains("neither a regular file nor a block device"),
+            "{args:?}: {message}"
         );
     }
 }
@@ -492,15 +497,15 @@ fn the_file_size_limit_is_an_error_of_the_write() {
             .current_dir(&place.0)
             .output()
             .unwrap();
-        let said = stderr(&out);
+        let message = stderr(&out);
         assert_eq!(
-            (code(&out), said.lines().count()),
+            (code(&out), message.lines().count()),
             (5, 1),
-            "{args:?}: {said}"
+            "{args:?}: {message}"
         );
         assert!(
-            said.contains("to/") && said.contains("File too large"),
-            "{args:?}: {said}"
+            message.contains("to/") && message.contains("File too large"),
+            "{args:?}: {message}"
         );
         assert_eq!(
             fs::read_dir(place.path("to")).unwrap().count(),

@@ -77,17 +77,17 @@ fn every_verb_ends_on_files_of_any_claimed_size() {
         for args in VERBS {
             put(&place, &bytes);
             let out = run(&place, args);
-            let said = stderr(&out);
+            let message = stderr(&out);
             assert!(
                 [0, 1, 3, 4, 5].contains(&code(&out)),
-                "{name}: {args:?}: {}, {said}",
+                "{name}: {args:?}: {}, {message}",
                 out.status
             );
             // One line, unless the verb continues after damage.
             let goes_on = args.contains(&"-k") || args[0] == "dump";
             assert!(
-                goes_on || said.lines().count() <= 1,
-                "{name}: {args:?}: {said}"
+                goes_on || message.lines().count() <= 1,
+                "{name}: {args:?}: {message}"
             );
         }
     }
@@ -104,9 +104,9 @@ fn a_hole_of_a_source_image_stays_a_hole_in_every_layout() {
     assert_eq!((code(&diff), stderr(&diff).as_str()), (0, ""));
     // Written as zeros they would exceed the limit.
     let out = run(&place, &["build", "-q", "--sparse", "fill", "i", "built"]);
-    let said = stderr(&out);
-    assert_eq!(code(&out), 4, "{said}");
-    assert!(said.contains("content_per_byte"), "{said}");
+    let message = stderr(&out);
+    assert_eq!(code(&out), 4, "{message}");
+    assert!(message.contains("content_per_byte"), "{message}");
 }
 
 /// Regression: a hash tree was built for 1 TiB of zeros.
@@ -119,9 +119,9 @@ fn verity_rejects_an_image_shorter_than_its_superblock_states() {
     bytes[1024 + 0x24..1024 + 0x28].copy_from_slice(&(1u32 << 28).to_le_bytes());
     put(&place, &bytes);
     let out = run(&place, &["verity", "add", "-q", "i"]);
-    let said = stderr(&out);
-    assert_eq!(code(&out), 3, "{said}");
-    assert!(said.contains("by its blocks"), "{said}");
+    let message = stderr(&out);
+    assert_eq!(code(&out), 3, "{message}");
+    assert!(message.contains("by its blocks"), "{message}");
     assert_eq!(fs::read(place.path("i")).unwrap(), bytes);
 }
 
@@ -161,9 +161,9 @@ fn shared_directories_end_at_a_limit() {
     put(&place, &shapes::deep(2_000, 200));
     for args in VERBS.iter().filter(|args| args[0] != "verity") {
         let out = run(&place, args);
-        let said = stderr(&out);
-        assert!([1, 4].contains(&code(&out)), "{args:?}: {said}");
-        assert!(said.len() < 10_000, "{args:?}");
+        let message = stderr(&out);
+        assert!([1, 4].contains(&code(&out)), "{args:?}: {message}");
+        assert!(message.len() < 10_000, "{args:?}");
         let _ = crate::common::tool(&place.0, "rm", &["-rf", "out"]);
     }
 }

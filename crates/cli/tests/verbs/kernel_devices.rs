@@ -82,7 +82,7 @@ fn the_kernel_reads_several_objects_as_the_local_image() {
         (&images.chunks, "upper"),
     ];
     for (url, local) in cases {
-        let wanted = image_tree(&open(&place.path(local)));
+        let expected = image_tree(&open(&place.path(local)));
         // A cache that is too small for the image keeps it from being complete.
         let mut daemon = Daemon::start(place, url, &["--kernel", "--cache-max", "1M"]);
         // A small image is complete, and replaced, at once.
@@ -93,7 +93,7 @@ fn the_kernel_reads_several_objects_as_the_local_image() {
             for _ in 0..4 {
                 scope.spawn(|| {
                     let found = host_tree(&daemon.dir());
-                    assert_same(local, &wanted, &found, Ignore::default());
+                    assert_same(local, &expected, &found, Ignore::default());
                 });
             }
         });
@@ -181,16 +181,16 @@ fn layers_are_copied_as_an_index_and_its_devices() {
     place.text(&["build", "-q", "--verity", "top", "upper"]);
     let (_, _server, url) = start();
     pushed(&place, &[], &["i", "upper", &url]);
-    let said = good(&place, &[], &["pull", "--json", &url, "copy"]);
-    let said: serde_json::Value = serde_json::from_slice(&said).unwrap();
+    let message = good(&place, &[], &["pull", "--json", &url, "copy"]);
+    let message: serde_json::Value = serde_json::from_slice(&message).unwrap();
     let devices = ["copy.device1", "copy.device2"];
-    assert_eq!(said["devices"], serde_json::json!(devices));
+    assert_eq!(message["devices"], serde_json::json!(devices));
     assert_eq!(
-        [&said["digest"], &said["root_hash"]],
+        [&message["digest"], &message["root_hash"]],
         [&serde_json::Value::Null; 2]
     );
     assert_eq!(
-        said["image_bytes"],
+        message["image_bytes"],
         fs::metadata(place.path("copy")).unwrap().len()
     );
     for (copy, original) in devices.iter().zip(["i", "upper"]) {

@@ -19,7 +19,7 @@ use tuff_testkit::tree::{Ignore, assert_same, host_tree, image_tree, open};
 use tuff_testkit::{is_root, skipped};
 
 /// Longest wait for something that must happen.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Waits until `f` returns a value.
 pub(crate) fn wait_for<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
@@ -28,7 +28,7 @@ pub(crate) fn wait_for<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
         if let Some(value) = f() {
             return value;
         }
-        assert!(start.elapsed() < PATIENCE, "{what} does not happen");
+        assert!(start.elapsed() < TIME_LIMIT, "{what} does not happen");
         sleep(Duration::from_millis(10));
     }
 }
@@ -187,7 +187,7 @@ fn the_kernel_reads_from_a_url_what_the_image_has() {
     let out = place.run(&[&args[..], &["holes", "m/tree.mtree", "tree", "i"]].concat());
     assert_eq!(code(&out), 0, "{}", stderr(&out));
     let server = serve(&place, Duration::from_millis(2));
-    let wanted = image_tree(&open(&place.path("i")));
+    let expected = image_tree(&open(&place.path("i")));
     let url = format!("http://user:secret@{}/i", server.host());
     // A cache that is too small for the image keeps it from being complete.
     let options = ["--kernel", "--cache-max", "256K"];
@@ -198,7 +198,7 @@ fn the_kernel_reads_from_a_url_what_the_image_has() {
         for _ in 0..8 {
             scope.spawn(|| {
                 let found = host_tree(&daemon.dir());
-                assert_same("kernel mount", &wanted, &found, Ignore::default());
+                assert_same("kernel mount", &expected, &found, Ignore::default());
             });
         }
     });
@@ -277,9 +277,9 @@ fn a_killed_server_is_an_error_and_never_zeros() {
     daemon.child.wait().unwrap();
     let mut failed = 0;
     for number in 0..4 {
-        let wanted = fs::read(place.path(&format!("tree/{number}/large"))).unwrap();
+        let expected = fs::read(place.path(&format!("tree/{number}/large"))).unwrap();
         match fs::read(daemon.dir().join(format!("{number}/large"))) {
-            Ok(found) => assert!(found == wanted, "{number}"),
+            Ok(found) => assert!(found == expected, "{number}"),
             Err(_) => failed += 1,
         }
     }
@@ -383,15 +383,15 @@ fn is_replaced_when_complete(name: &str, options: &[&str]) {
 pub(crate) fn assert_is_replaced(mut daemon: Daemon<'_>, server: Option<Server>) {
     let dir = daemon.dir();
     let mut held = File::open(dir.join("3/large")).unwrap();
-    let wanted = walk(&dir);
+    let expected = walk(&dir);
     let done = Arc::new(AtomicBool::new(false));
     let rounds = Arc::new(AtomicU64::new(0));
     let walker = {
-        let (dir, wanted) = (dir.clone(), wanted.clone());
+        let (dir, expected) = (dir.clone(), expected.clone());
         let (done, rounds) = (Arc::clone(&done), Arc::clone(&rounds));
         std::thread::spawn(move || {
             while !done.load(Ordering::Relaxed) {
-                assert!(walk(&dir) == wanted);
+                assert!(walk(&dir) == expected);
                 rounds.fetch_add(1, Ordering::Relaxed);
             }
         })
@@ -411,11 +411,11 @@ pub(crate) fn assert_is_replaced(mut daemon: Daemon<'_>, server: Option<Server>)
     walker.join().expect("the walker sees no difference");
     let mut content = Vec::new();
     held.read_to_end(&mut content).unwrap();
-    assert!(content == wanted[Path::new("3/large")].3);
+    assert!(content == expected[Path::new("3/large")].3);
     drop(held);
     // The files are complete: the server of the image is not needed.
     drop(server);
-    assert!(walk(&dir) == wanted);
+    assert!(walk(&dir) == expected);
     assert!(daemon.child.try_wait().unwrap().is_none());
     daemon.umount();
     daemon.ends_well();

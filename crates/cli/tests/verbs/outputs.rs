@@ -19,15 +19,18 @@ fn outputs_replace_only_their_own_format_without_force() {
     ] {
         let before = fs::read(place.path("README")).unwrap();
         let out = place.run(args);
-        let said = stderr(&out);
+        let message = stderr(&out);
         assert_eq!(
-            (code(&out), said.lines().count()),
+            (code(&out), message.lines().count()),
             (2, 1),
-            "{args:?}: {said}"
+            "{args:?}: {message}"
         );
-        assert!(said.contains("README: is a text file"), "{args:?}: {said}");
+        assert!(
+            message.contains("README: is a text file"),
+            "{args:?}: {message}"
+        );
         assert_eq!(fs::read(place.path("README")).unwrap(), before);
-        assert_eq!(said.contains("--force"), forced, "{args:?}: {said}");
+        assert_eq!(message.contains("--force"), forced, "{args:?}: {message}");
         if forced {
             place.text(&[args, &["--force"]].concat());
             assert_ne!(fs::read(place.path("README")).unwrap(), before);
@@ -80,9 +83,9 @@ fn an_image_with_devices_is_mounted_as_its_build_says() {
             "an image's",
         ],
     ] {
-        let said = place.text(build);
-        let command = said.lines().find_map(|line| line.strip_prefix("mount"));
-        let command = command.unwrap_or_else(|| panic!("{said}")).trim();
+        let message = place.text(build);
+        let command = message.lines().find_map(|line| line.strip_prefix("mount"));
+        let command = command.unwrap_or_else(|| panic!("{message}")).trim();
         assert!(command.ends_with(" DIR"), "{command}");
         is_mounted_by(&command.replace("DIR", "mnt"));
     }

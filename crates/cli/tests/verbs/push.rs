@@ -135,8 +135,8 @@ fn two_images_become_two_layers() {
     let manifest = registry.manifest("team/app", "v1").unwrap();
     let layers = manifest["layers"].as_array().unwrap();
     assert_eq!(layers.len(), 2);
-    for (layer, said) in layers.iter().zip(done["layers"].as_array().unwrap()) {
-        assert_eq!(layer["digest"], said["digest"]);
+    for (layer, message) in layers.iter().zip(done["layers"].as_array().unwrap()) {
+        assert_eq!(layer["digest"], message["digest"]);
         assert_eq!(layer["mediaType"], "application/vnd.erofs.layer.v1");
     }
 }
@@ -171,13 +171,13 @@ fn failures_of_uploads_are_one_sentence_without_credentials() {
         (5, &["--sign", "k,c", "i", &url], "No such file"),
         (2, &["i"], "2 values"),
     ];
-    for (wanted, args, words) in cases {
+    for (expected, args, words) in cases {
         let args = [&["push"], *args].concat();
         let out = run(&place, &[], &args);
-        let said = stderr(&out);
-        assert_eq!(code(&out), *wanted, "{args:?}: {said}");
-        assert!(said.contains(words), "{args:?}: {said}");
-        assert!(!said.contains("secret"), "{said}");
+        let message = stderr(&out);
+        assert_eq!(code(&out), *expected, "{args:?}: {message}");
+        assert!(message.contains(words), "{args:?}: {message}");
+        assert!(!message.contains("secret"), "{message}");
     }
     assert!(
         server
@@ -225,12 +225,12 @@ fn an_image_that_the_certificate_did_not_sign_is_refused() {
         let out = with("a.pem");
         assert_eq!(code(&out), 0, "{}", stderr(&out));
         let out = with("b.pem");
-        let said = stderr(&out);
-        assert_eq!(code(&out), 6, "{said}");
-        assert!(said.starts_with("tuff: untrusted image: "), "{said}");
+        let message = stderr(&out);
+        assert_eq!(code(&out), 6, "{message}");
+        assert!(message.starts_with("tuff: untrusted image: "), "{message}");
         assert!(
-            said.contains("signature") && said.contains("not trusted by b.pem"),
-            "{said}"
+            message.contains("signature") && message.contains("not trusted by b.pem"),
+            "{message}"
         );
     }
     // Bytes that the signed root hash does not cover are refused too.
@@ -278,11 +278,11 @@ fn a_credential_helper_gives_the_login() {
     // A helper that fails is named, and what it printed is not.
     program::script(&helper, "#!/bin/sh\necho secret\nexit 1\n");
     let out = run(&place, &[("PATH", &path)], &["push", "-q", "i", &url]);
-    let said = stderr(&out);
-    assert_eq!(code(&out), 5, "{said}");
+    let message = stderr(&out);
+    assert_eq!(code(&out), 5, "{message}");
     assert!(
-        said.contains("docker-credential-test") && !said.contains("secret"),
-        "{said}"
+        message.contains("docker-credential-test") && !message.contains("secret"),
+        "{message}"
     );
 }
 

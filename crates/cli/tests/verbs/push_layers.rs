@@ -356,11 +356,11 @@ fn devices_in_a_bucket_are_trusted_if_their_list_is_signed() {
     };
     let refused = |words: &str| {
         let out = check("a.pem");
-        let said = stderr(&out);
-        assert_eq!(code(&out), 6, "{said}");
+        let message = stderr(&out);
+        assert_eq!(code(&out), 6, "{message}");
         assert!(
-            said.contains(words) && said.contains("not trusted by a.pem"),
-            "{said}"
+            message.contains(words) && message.contains("not trusted by a.pem"),
+            "{message}"
         );
         assert!(out.stdout.is_empty());
     };

@@ -215,10 +215,10 @@ fn a_fill_that_has_no_room_says_so() {
     let out = run(&place, &server.url("/i"), &args);
     assert_eq!(code(&out), 0, "{}", stderr(&out));
     let mounted = Mounted(&place);
-    let wanted = format!("{}: the background fill stops: ", server.url("/i"));
+    let expected = format!("{}: the background fill stops: ", server.url("/i"));
     wait(&place, "log", || {
         let log = fs::read_to_string(place.path("log")).unwrap_or_default();
-        log.contains(&wanted)
+        log.contains(&expected)
     });
     read_some(&place);
     place.unmount("mnt");
@@ -280,9 +280,9 @@ fn credentials_appear_nowhere_and_files_only_in_the_cache() {
         names.sort();
         names
     };
-    let mut wanted = names();
-    wanted.extend(["kept".into(), "log".into()]);
-    wanted.sort();
+    let mut expected = names();
+    expected.extend(["kept".into(), "log".into()]);
+    expected.sort();
     let (address, cache) = (format!("127.0.0.1:{port}"), "kept");
     let out = place
         .command(&[
@@ -317,7 +317,7 @@ fn credentials_appear_nowhere_and_files_only_in_the_cache() {
     }
     let _ = fs::read(place.path("mnt/dir/text"));
     let stats = place.run(&["stats", "mnt"]);
-    let said = [
+    let message = [
         String::from_utf8(stats.stdout).unwrap(),
         stderr(&out),
         metrics(port),
@@ -325,16 +325,16 @@ fn credentials_appear_nowhere_and_files_only_in_the_cache() {
         fs::read_to_string(place.path("log")).unwrap_or_default(),
         fs::read_to_string("/proc/self/mounts").unwrap(),
     ];
-    for text in &said {
+    for text in &message {
         assert!(!text.contains("verysecret"), "{text}");
         assert!(!text.contains("Signature"), "{text}");
     }
     assert!(
-        said[2].contains("tuff_image_remote_size_bytes"),
+        message[2].contains("tuff_image_remote_size_bytes"),
         "{}",
-        said[2]
+        message[2]
     );
-    assert!(said[3].contains("s3://bucket/i"), "{}", said[3]);
+    assert!(message[3].contains("s3://bucket/i"), "{}", message[3]);
     let out = Command::new("umount")
         .arg("-l")
         .arg(place.path("mnt"))
@@ -342,5 +342,5 @@ fn credentials_appear_nowhere_and_files_only_in_the_cache() {
     assert!(out.unwrap().status.success());
     drop(mounted);
     // The mount point itself, and nothing else, was there before.
-    assert_eq!(names(), wanted);
+    assert_eq!(names(), expected);
 }

@@ -144,15 +144,15 @@ fn has_numbers_of(page: &str, info: &Value) {
     }
     for (key, group) in info["by_type"].as_object().unwrap() {
         let cells = row(page, "by-type", key);
-        let wanted = ["inodes", "bytes", "stored_bytes"].map(|name| number(&group[name]));
-        assert_eq!(cells, wanted, "{key}");
+        let expected = ["inodes", "bytes", "stored_bytes"].map(|name| number(&group[name]));
+        assert_eq!(cells, expected, "{key}");
     }
     for (key, group) in info["by_extension"].as_object().unwrap().iter().take(20) {
         if key.chars().all(|c| c.is_ascii_alphanumeric()) && !key.is_empty() {
-            let wanted = ["inodes", "bytes", "stored_bytes"].map(|name| number(&group[name]));
+            let expected = ["inodes", "bytes", "stored_bytes"].map(|name| number(&group[name]));
             assert_eq!(
                 row(page, "by-extension", &format!(".{key}")),
-                wanted,
+                expected,
                 "{key}"
             );
         }
@@ -487,9 +487,9 @@ fn damage_is_one_sentence_and_the_page_has_the_rest() {
     // The root of a superblock whose checksum is not verified is no inode.
     place.damage("root", 1024 + 14, |b| b ^ 0x40);
     let out = place.run(&["report", "root", "--no-checksum", "-o", "r.html"]);
-    let said = stderr(&out);
-    assert!([3, 4].contains(&code(&out)), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
+    let message = stderr(&out);
+    assert!([3, 4].contains(&code(&out)), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
     assert!(!place.path("r.html").exists());
     let mut damaged = 0;
     let root = &place.json(&["stat", "--json", "i", "/"])[0];
@@ -498,9 +498,9 @@ fn damage_is_one_sentence_and_the_page_has_the_rest() {
     for at in (root..len.min(root + 3000)).step_by(37) {
         place.damage("d", at, |b| b ^ 0x55);
         let out = place.run(&["report", "d", "--no-checksum", "--json"]);
-        let said = stderr(&out);
-        assert!([0, 3, 4].contains(&code(&out)), "{at}: {said}");
-        assert!(said.lines().count() <= 1, "{at}: {said}");
+        let message = stderr(&out);
+        assert!([0, 3, 4].contains(&code(&out)), "{at}: {message}");
+        assert!(message.lines().count() <= 1, "{at}: {message}");
         damaged += u32::from(code(&out) != 0);
     }
     assert!(damaged > 0);

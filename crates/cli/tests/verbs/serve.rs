@@ -157,12 +157,12 @@ fn assert_kernel_reads(place: &Place, layer: &Path, image: &str) {
     fs::create_dir_all(&dir).unwrap();
     let flags = rustix::mount::MountFlags::RDONLY;
     rustix::mount::mount(layer, &dir, "erofs", flags, None).unwrap();
-    let wanted = image_tree(&open(&place.path(image)));
+    let expected = image_tree(&open(&place.path(image)));
     let found = host_tree(&dir);
     rustix::mount::unmount(&dir, rustix::mount::UnmountFlags::DETACH).unwrap();
     assert_same(
         &layer.display().to_string(),
-        &wanted,
+        &expected,
         &found,
         Ignore::default(),
     );
@@ -209,15 +209,17 @@ fn layers_are_served_and_then_stored_as_files() {
     let serving = Serving::start(&place, &[&url], &[]);
     let image = fs::read(place.path("1")).unwrap();
     assert!(fs::read(serving.path("into", &registry.ids[1])).unwrap() == image);
-    let asked: Vec<String> = registry
+    let requested: Vec<String> = registry
         .server
         .take_requests()
         .into_iter()
         .map(|r| r.path)
         .collect();
     assert!(
-        asked.iter().all(|path| !path.contains(&registry.ids[1])),
-        "{asked:?}"
+        requested
+            .iter()
+            .all(|path| !path.contains(&registry.ids[1])),
+        "{requested:?}"
     );
     serving.end();
 }
@@ -409,8 +411,8 @@ fn wrong_files_of_a_store_are_removed_at_the_start() {
     assert!(fs::symlink_metadata(&first).unwrap().is_file());
     assert!(!Path::new(&description).exists());
     assert!(!store.join("sha256/dd/half.new").exists());
-    let wanted = fs::read(place.path("1")).unwrap();
-    assert!(fs::read(serving.path("into", &registry.ids[1])).unwrap() == wanted);
+    let expected = fs::read(place.path("1")).unwrap();
+    assert!(fs::read(serving.path("into", &registry.ids[1])).unwrap() == expected);
     serving.end();
 }
 
@@ -424,9 +426,9 @@ fn a_store_that_others_can_change_is_refused() {
     fs::set_permissions(place.path("store"), open).unwrap();
     let out = place.run(&["serve", "--into", "into", "--store", "store", &url]);
     assert_eq!(code(&out), 5, "{}", stderr(&out));
-    let said = stderr(&out);
+    let message = stderr(&out);
     assert!(
-        said.contains("can be written by others") && said.contains("store"),
-        "{said}"
+        message.contains("can be written by others") && message.contains("store"),
+        "{message}"
     );
 }

@@ -84,8 +84,8 @@ fn assert_works(place: &Place, variables: &[(&str, &str)], prefix: &str, tag: &s
         // The second time there is nothing to send.
         let out = run(place, variables, &["push", "--json", image, url]);
         assert_eq!(code(&out), 0, "{}", stderr(&out));
-        let said: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
-        assert_eq!(said["layers"][0]["was_present"], true);
+        let message: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(message["layers"][0]["was_present"], true);
     }
     assert_reads_same(place, variables, &small, "i");
     let openssl = Command::new("openssl")
@@ -168,9 +168,9 @@ fn versitygw_takes_and_gives_images() {
     ];
     let out = run(&place, &wrong, &["push", "i", "s3://bucket/other"]);
     assert_eq!(code(&out), 5, "{}", stderr(&out));
-    let said = stderr(&out);
+    let message = stderr(&out);
     assert!(
-        said.contains("access denied") && !said.contains("wrongwrong"),
-        "{said}"
+        message.contains("access denied") && !message.contains("wrongwrong"),
+        "{message}"
     );
 }

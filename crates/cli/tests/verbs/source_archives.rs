@@ -41,10 +41,14 @@ fn image(place: &Place, source: &str) -> Vec<u8> {
     image
 }
 
-fn fails(place: &Place, source: &str, wanted: &str, exit: i32) {
+fn fails(place: &Place, source: &str, expected: &str, exit: i32) {
     let out = place.run(&["build", "-q", source, "o"]);
-    assert_eq!(code(&out), exit, "{source}: {wanted}: {}", stderr(&out));
-    assert!(stderr(&out).contains(wanted), "{wanted}: {}", stderr(&out));
+    assert_eq!(code(&out), exit, "{source}: {expected}: {}", stderr(&out));
+    assert!(
+        stderr(&out).contains(expected),
+        "{expected}: {}",
+        stderr(&out)
+    );
     assert_eq!(stderr(&out).lines().count(), 1, "{}", stderr(&out));
     assert!(!place.path("o").exists());
 }
@@ -67,8 +71,8 @@ fn a_tar_of_a_layout_gives_the_bytes_of_the_layout() {
     let two = named(layout.manifest(&[above]), "two:2");
     layout.index(&[one, two]);
     archive(place, "l", "a.tar");
-    let wanted = image(place, "oci:l:one");
-    assert!(image(place, "oci-archive:a.tar:one") == wanted);
+    let expected = image(place, "oci:l:one");
+    assert!(image(place, "oci-archive:a.tar:one") == expected);
     assert_eq!(place.text(&["ls", "-R", "i"]), "/\nb\ngone\n");
     assert!(image(place, "oci-archive:a.tar:two:2") == image(place, "oci:l:two:2"));
     fails(
@@ -124,7 +128,7 @@ fn a_docker_archive_gives_the_bytes_of_its_layers() {
     let place = &layout.0;
     let [below, above] = layers(&layout);
     layout.index(&[layout.manifest(&[below.clone(), above.clone()])]);
-    let wanted = image(place, "oci:l");
+    let expected = image(place, "oci:l");
     let (config, names) = saved(&layout, &[below.clone(), above]);
     let one =
         json!({"Config": config, "RepoTags": ["docker.io/library/one:latest"], "Layers": names});
@@ -134,7 +138,7 @@ fn a_docker_archive_gives_the_bytes_of_its_layers() {
         "docker-archive:d.tar:one",
         "docker-archive:d.tar:library/one:latest",
     ] {
-        assert!(image(place, source) == wanted, "{source}");
+        assert!(image(place, source) == expected, "{source}");
     }
     // As links to existing layers.
     fs::rename(place.path("d/layer0/layer.tar"), place.path("d/first.tar")).unwrap();
@@ -144,7 +148,7 @@ fn a_docker_archive_gives_the_bytes_of_its_layers() {
     fs::hard_link(layer1.join("x"), layer1.join("layer.tar")).unwrap();
     let two = json!({"Config": config, "RepoTags": null, "Layers": names});
     write_manifest(place, &json!([one, two]));
-    assert!(image(place, "docker-archive:d.tar:one:latest") == wanted);
+    assert!(image(place, "docker-archive:d.tar:one:latest") == expected);
     fails(
         place,
         "docker-archive:d.tar",
@@ -175,7 +179,7 @@ fn a_docker_archive_gives_the_bytes_of_its_layers() {
     if tool(&place.0, "gzip", &["-n", "d/first.tar"]).is_some() {
         fs::rename(place.path("d/first.tar.gz"), place.path("d/first.tar")).unwrap();
         archive(place, "d", "d.tar");
-        assert!(image(place, "docker-archive:d.tar:one") == wanted);
+        assert!(image(place, "docker-archive:d.tar:one") == expected);
     }
 }
 
@@ -193,7 +197,7 @@ fn a_hostile_archive_is_rejected_with_one_line() {
     write_manifest(place, &good);
     image(place, "docker-archive:d.tar");
     let source = "docker-archive:d.tar";
-    for (layers, wanted) in [
+    for (layers, expected) in [
         (
             json!(["layer0/layer.tar", "none"]),
             "d.tar: member \"none\" is missing",
@@ -233,9 +237,9 @@ fn a_hostile_archive_is_rejected_with_one_line() {
             symlink(target, place.path("d").join(link)).unwrap();
         }
         write_manifest(place, &of(&config, layers));
-        fails(place, source, wanted, 3);
+        fails(place, source, expected, 3);
     }
-    for (manifest, wanted, exit) in [
+    for (manifest, expected, exit) in [
         ("{}".to_owned(), "no list of images", 3),
         ("[]".to_owned(), "an archive without images", 3),
         ("[{}]".to_owned(), "an image without config", 3),
@@ -244,7 +248,7 @@ fn a_hostile_archive_is_rejected_with_one_line() {
     ] {
         fs::write(place.path("d/manifest.json"), manifest).unwrap();
         archive(place, "d", "d.tar");
-        fails(place, source, wanted, exit);
+        fails(place, source, expected, exit);
     }
     // A config that does not match its digest.
     fs::write(place.path("d").join(&config), "{}").unwrap();

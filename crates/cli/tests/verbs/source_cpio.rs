@@ -57,7 +57,7 @@ fn an_image_of_a_cpio_is_its_tree() {
     if !archives(place) {
         return;
     }
-    let wanted = image(place, "newc.cpio", None);
+    let expected = image(place, "newc.cpio", None);
     fs::create_dir(place.path("x")).unwrap();
     // cpio does not restore times of directories and links.
     let script = "cd x && cpio -idm < ../newc.cpio && find . -exec touch -h -d @1700000000 {} +";
@@ -67,16 +67,16 @@ fn an_image_of_a_cpio_is_its_tree() {
         let out = place.run(&["diff", "i", "x"]);
         assert_eq!((code(&out), stderr(&out).as_str()), (0, ""), "{out:?}");
     }
-    assert!(image(place, "crc.cpio", None) == wanted);
-    assert!(image(place, "-", Some("newc.cpio")) == wanted);
+    assert!(image(place, "crc.cpio", None) == expected);
+    assert!(image(place, "-", Some("newc.cpio")) == expected);
     for (tool_name, args, name) in [
         ("gzip", &["-nk", "newc.cpio"][..], "newc.cpio.gz"),
         ("xz", &["-k", "newc.cpio"], "newc.cpio.xz"),
         ("zstd", &["-q", "-k", "newc.cpio"], "newc.cpio.zst"),
     ] {
         if tool(&place.0, tool_name, args).is_some() {
-            assert!(image(place, name, None) == wanted, "{name}");
-            assert!(image(place, "-", Some(name)) == wanted, "{name}");
+            assert!(image(place, name, None) == expected, "{name}");
+            assert!(image(place, "-", Some(name)) == expected, "{name}");
         }
     }
     let out = place.run(&["build", "-q", "--tar-index", "newc.cpio", "o"]);
@@ -103,8 +103,8 @@ fn an_initramfs_of_several_archives_is_one_tree() {
     let late = fs::read(place.path("newc.cpio")).unwrap();
     let zeros = [0; 1000];
     fs::write(place.path("plain"), [&early[..], &zeros, &late].concat()).unwrap();
-    let wanted = image(place, "plain", None);
-    assert!(image(place, "-", Some("plain")) == wanted);
+    let expected = image(place, "plain", None);
+    assert!(image(place, "-", Some("plain")) == expected);
     let whole = place.text(&["ls", "-R", "i"]);
     assert!(
         whole.contains("dir/text") && whole.contains("GenuineIntel.bin"),
@@ -113,8 +113,8 @@ fn an_initramfs_of_several_archives_is_one_tree() {
     if tool(&place.0, "gzip", &["-nk", "newc.cpio"]).is_some() {
         let late = fs::read(place.path("newc.cpio.gz")).unwrap();
         fs::write(place.path("packed"), [&early[..], &zeros, &late].concat()).unwrap();
-        assert!(image(place, "packed", None) == wanted);
-        assert!(image(place, "-", Some("packed")) == wanted);
+        assert!(image(place, "packed", None) == expected);
+        assert!(image(place, "-", Some("packed")) == expected);
         let half = [&early[..], &late[..late.len() / 2]].concat();
         fs::write(place.path("half"), half).unwrap();
         let out = place.run(&["build", "-q", "half", "o"]);
@@ -144,14 +144,17 @@ fn an_unsupported_cpio_format_is_named() {
                 .stdin(Stdio::from(File::open(place.path("other")).unwrap()))
                 .output()
                 .unwrap();
-            let said = stderr(&out);
+            let message = stderr(&out);
             assert_eq!(
-                (code(&out), said.lines().count()),
+                (code(&out), message.lines().count()),
                 (3, 1),
-                "{form} {source}: {said}"
+                "{form} {source}: {message}"
             );
-            assert!(said.contains(says), "{form} {source}: {said}");
-            assert!(said.contains("cpio -H newc"), "{form} {source}: {said}");
+            assert!(message.contains(says), "{form} {source}: {message}");
+            assert!(
+                message.contains("cpio -H newc"),
+                "{form} {source}: {message}"
+            );
         }
     }
     // The same first bytes, in a tar.

@@ -273,9 +273,9 @@ const WAYS: &[&[&str]] = &[
 fn fails(place: &Place, options: &[&str], sentence: &str) {
     let args = [&["build"], options, &["src", "out/i"]].concat();
     let out = place.run(&args);
-    let said = stderr(&out);
+    let message = stderr(&out);
     assert_eq!(
-        (code(&out), said.as_str()),
+        (code(&out), message.as_str()),
         (5, format!("tuff: {sentence}\n").as_str()),
         "{options:?}"
     );
@@ -336,8 +336,8 @@ fn errors_of_a_source_name_the_path() {
     ];
     for (i, (name, mode, ask, errno, sentence)) in cases.iter().enumerate() {
         let place = place(&format!("answers-{i}"));
-        let (wanted, asked, errno) = (*name, *ask, *errno);
-        let answer = move |ask: Ask, name: &str| match ask == asked && name == wanted {
+        let (expected, requested, errno) = (*name, *ask, *errno);
+        let answer = move |ask: Ask, name: &str| match ask == requested && name == expected {
             true => Err(errno),
             false => Ok(None),
         };
@@ -355,7 +355,7 @@ fn errors_of_a_source_name_the_path() {
 fn interrupted_calls_are_retried() {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     let names = [("dir", DIR), ("file", FILE), ("link", LINK)];
-    for (i, (wanted, asked)) in [
+    for (i, (expected, requested)) in [
         ("file", Ask::Examine),
         ("dir", Ask::List),
         ("link", Ask::Link),
@@ -368,7 +368,7 @@ fn interrupted_calls_are_retried() {
         let left = Arc::new(AtomicUsize::new(0));
         let count = left.clone();
         let answer = move |ask: Ask, name: &str| {
-            let is_it = ask == asked && name == wanted;
+            let is_it = ask == requested && name == expected;
             match is_it
                 && count
                     .fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1))
@@ -389,7 +389,7 @@ fn interrupted_calls_are_retried() {
             left.store(2, SeqCst);
             let out = place.run(args);
             assert_eq!(code(&out), 0, "{args:?}: {}", stderr(&out));
-            assert_eq!(left.load(SeqCst), 0, "{asked:?} is not asked: {args:?}");
+            assert_eq!(left.load(SeqCst), 0, "{requested:?} is not asked: {args:?}");
         }
     }
 }
@@ -409,15 +409,15 @@ fn a_failing_or_short_read_names_file_and_offset() {
             .chain(&[&["-j", "3"][..], &["-z", "zstd", "--kernel", "6.12"]])
         {
             let out = place.run(&[&["build"], *options, &["src", "out/i"]].concat());
-            let said = stderr(&out);
-            assert_eq!((code(&out), said.lines().count()), (5, 1), "{said}");
+            let message = stderr(&out);
+            assert_eq!((code(&out), message.lines().count()), (5, 1), "{message}");
             assert!(
-                said.starts_with("tuff: src/bad: cannot read at byte "),
-                "{said}"
+                message.starts_with("tuff: src/bad: cannot read at byte "),
+                "{message}"
             );
             assert!(
-                said.ends_with(": Input/output error (os error 5)\n"),
-                "{said}"
+                message.ends_with(": Input/output error (os error 5)\n"),
+                "{message}"
             );
             assert!(left_over(&place).is_empty());
         }
@@ -601,10 +601,10 @@ fn a_manifests_file_that_changes_is_named() {
     )
     .unwrap();
     let out = place.run(&[&["build"], WAYS[0], &["src.mtree", "out/i"]].concat());
-    let said = stderr(&out);
-    assert_eq!((code(&out), said.lines().count()), (5, 1), "{said}");
-    let wanted = "/b: cannot read: the file changed while the image was built: its size was 300000 bytes and is 10\n";
-    assert!(said.ends_with(wanted), "{said}");
+    let message = stderr(&out);
+    assert_eq!((code(&out), message.lines().count()), (5, 1), "{message}");
+    let expected = "/b: cannot read: the file changed while the image was built: its size was 300000 bytes and is 10\n";
+    assert!(message.ends_with(expected), "{message}");
     assert!(left_over(&place).is_empty());
 }
 
@@ -704,12 +704,12 @@ fn a_stopped_build_leaves_nothing() {
             *pid = Some(child.id());
             drop(pid);
             let out = child.wait_with_output().unwrap();
-            let said = stderr(&out);
-            assert_eq!(code(&out), 130, "{moment:?}: {said}");
-            assert_eq!(said.lines().count(), 1, "{moment:?}: {said}");
+            let message = stderr(&out);
+            assert_eq!(code(&out), 130, "{moment:?}: {message}");
+            assert_eq!(message.lines().count(), 1, "{moment:?}: {message}");
             assert!(
-                said.starts_with("tuff: out/i: stopped"),
-                "{moment:?}: {said}"
+                message.starts_with("tuff: out/i: stopped"),
+                "{moment:?}: {message}"
             );
             assert!(left_over(&place).is_empty(), "{moment:?}");
         }
@@ -731,20 +731,20 @@ fn a_full_disk_ends_a_build_without_a_file() {
     let full = "No space left on device (os error 28)";
     for threads in ["1", "3"] {
         let out = place.run(&["build", "-j", threads, "-z", "none", "src", "small/i"]);
-        let said = stderr(&out);
-        assert_eq!((code(&out), said.lines().count()), (5, 1), "{said}");
-        assert!(said.starts_with("tuff: small/i: "), "{said}");
-        assert!(said.trim_end().ends_with(full), "{said}");
+        let message = stderr(&out);
+        assert_eq!((code(&out), message.lines().count()), (5, 1), "{message}");
+        assert!(message.starts_with("tuff: small/i: "), "{message}");
+        assert!(message.trim_end().ends_with(full), "{message}");
         assert_eq!(fs::read_dir(&small.0).unwrap().count(), 0);
     }
     // Standard output is filled from a temporary file.
     let mut command = place.command(&["build", "-z", "none", "src", "-"]);
     let out = command.env("TMPDIR", &small.0).output().unwrap();
-    let said = stderr(&out);
-    assert_eq!((code(&out), said.lines().count()), (5, 1), "{said}");
+    let message = stderr(&out);
+    assert_eq!((code(&out), message.lines().count()), (5, 1), "{message}");
     assert!(
-        said.contains("standard output") && said.trim_end().ends_with(full),
-        "{said}"
+        message.contains("standard output") && message.trim_end().ends_with(full),
+        "{message}"
     );
     assert!(out.stdout.is_empty());
     assert_eq!(fs::read_dir(&small.0).unwrap().count(), 0);
@@ -759,10 +759,13 @@ fn a_full_disk_ends_a_build_without_a_file() {
             "build", "--force", "-j", threads, "-z", "none", "src", &device.0,
         ];
         let out = place.run(&args);
-        let said = stderr(&out);
-        assert_eq!((code(&out), said.lines().count()), (5, 1), "{said}");
-        assert!(said.starts_with(&format!("tuff: {}: ", device.0)), "{said}");
-        assert!(said.trim_end().ends_with(full), "{said}");
+        let message = stderr(&out);
+        assert_eq!((code(&out), message.lines().count()), (5, 1), "{message}");
+        assert!(
+            message.starts_with(&format!("tuff: {}: ", device.0)),
+            "{message}"
+        );
+        assert!(message.trim_end().ends_with(full), "{message}");
     }
     assert!(
         fs::metadata(&device.0)
@@ -788,9 +791,9 @@ fn a_full_disk_ends_a_build_without_a_file() {
     }
     let out = place.run(&["build", "-q", "src", &device.0]);
     let _ = Command::new("umount").arg(place.path("mnt")).status();
-    let said = stderr(&out);
-    assert_eq!((code(&out), said.lines().count()), (5, 1), "{said}");
-    assert!(said.contains("busy"), "{said}");
+    let message = stderr(&out);
+    assert_eq!((code(&out), message.lines().count()), (5, 1), "{message}");
+    assert!(message.contains("busy"), "{message}");
 }
 
 /// Loop device over a file, detached on drop.

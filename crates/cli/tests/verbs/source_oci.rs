@@ -139,11 +139,11 @@ fn a_platform_that_only_the_config_states_must_match() {
     let stated = json!({"os": "linux", "architecture": "s390x"});
     layout.index(&[layout.manifest_with(&stated, &layers)]);
     let bogus = place.run(&["build", "-q", "--platform=bogus", "oci:l", "i"]);
-    let said = stderr(&bogus);
-    assert_eq!((code(&bogus), said.lines().count()), (2, 1), "{said}");
+    let message = stderr(&bogus);
+    assert_eq!((code(&bogus), message.lines().count()), (2, 1), "{message}");
     assert!(
-        said.contains("no image for bogus") && said.contains("linux/s390x"),
-        "{said}"
+        message.contains("no image for bogus") && message.contains("linux/s390x"),
+        "{message}"
     );
     assert!(!place.path("i").exists());
     place.text(&["build", "-q", "--platform=linux/s390x", "oci:l", "i"]);
@@ -171,7 +171,7 @@ fn one_of_several_is_chosen() {
     let media = "application/vnd.oci.image.index.v1+json";
     let both = layout.blob(both.to_string().as_bytes(), media);
     layout.index(&[named(both, "all:1"), named(image("other"), "other")]);
-    for (source, platform, wanted) in [
+    for (source, platform, expected) in [
         ("oci:l:other", None, "other"),
         ("oci:l:all:1", Some("linux/arm64"), "arm"),
         ("oci:l:all:1", Some("linux/amd64"), "amd"),
@@ -180,9 +180,9 @@ fn one_of_several_is_chosen() {
         args.extend(platform.iter().flat_map(|p| ["--platform", p]));
         args.extend([source, "i"]);
         place.text(&args);
-        assert_eq!(place.text(&["cat", "i", "which"]), wanted, "{source}");
+        assert_eq!(place.text(&["cat", "i", "which"]), expected, "{source}");
     }
-    for (args, wanted) in [
+    for (args, expected) in [
         (&["oci:l"][..], "all:1, other"),
         (&["oci:l:none"], "no image with the name 'none'"),
         (
@@ -193,7 +193,11 @@ fn one_of_several_is_chosen() {
     ] {
         let out = place.run(&[&["build", "-q"], args, &["o"]].concat());
         assert_eq!(code(&out), 2, "{args:?}: {}", stderr(&out));
-        assert!(stderr(&out).contains(wanted), "{args:?}: {}", stderr(&out));
+        assert!(
+            stderr(&out).contains(expected),
+            "{args:?}: {}",
+            stderr(&out)
+        );
     }
     // The only image, for another architecture.
     layout.index(&[platform(arm, "linux", "somewhere")]);
@@ -209,10 +213,14 @@ fn an_invalid_layout_is_reported_and_nothing_is_written() {
     let place = &layout.0;
     let layer = layout.layer(&[("a", "1")]);
     let manifest = layout.manifest(std::slice::from_ref(&layer));
-    let fails = |wanted: &str, exit: i32| {
+    let fails = |expected: &str, exit: i32| {
         let out = place.run(&["build", "-q", "oci:l", "o"]);
-        assert_eq!(code(&out), exit, "{wanted}: {}", stderr(&out));
-        assert!(stderr(&out).contains(wanted), "{wanted}: {}", stderr(&out));
+        assert_eq!(code(&out), exit, "{expected}: {}", stderr(&out));
+        assert!(
+            stderr(&out).contains(expected),
+            "{expected}: {}",
+            stderr(&out)
+        );
         assert!(!place.path("o").exists());
     };
     let with = |key: &str, value: Value| {
@@ -282,15 +290,15 @@ fn a_layer_with_another_diff_id_is_rejected() {
                 let out = place.run(&["build", "-q", "--dedupe", dedupe, "oci:l", "o"]);
                 (code(&out), stderr(&out))
             };
-            let (exit, said) = build(json!([other]));
-            assert_eq!(exit, 3, "{said}");
-            assert!(said.contains("rootfs.diff_ids"), "{said}");
+            let (exit, message) = build(json!([other]));
+            assert_eq!(exit, 3, "{message}");
+            assert!(message.contains("rootfs.diff_ids"), "{message}");
             assert!(!place.path("o").exists());
-            let (exit, said) = build(json!([id, id]));
-            assert_eq!(exit, 3, "{said}");
-            assert!(said.contains("1 layers, with 2 digests"), "{said}");
-            let (exit, said) = build(json!([id]));
-            assert_eq!(exit, 0, "{said}");
+            let (exit, message) = build(json!([id, id]));
+            assert_eq!(exit, 3, "{message}");
+            assert!(message.contains("1 layers, with 2 digests"), "{message}");
+            let (exit, message) = build(json!([id]));
+            assert_eq!(exit, 0, "{message}");
             assert_eq!(place.text(&["cat", "o", "a"]), "1");
             fs::remove_file(place.path("o")).unwrap();
         }
@@ -304,11 +312,15 @@ fn a_layout_states_the_size_and_the_diff_id_of_each_layer() {
     };
     let place = &layout.0;
     let layer = layout.layer(&[("a", "1")]);
-    let fails = |layer: &Value, config: &Value, wanted: &str| {
+    let fails = |layer: &Value, config: &Value, expected: &str| {
         layout.index(&[layout.manifest_with(config, std::slice::from_ref(layer))]);
         let out = place.run(&["build", "-q", "oci:l", "o"]);
         assert_eq!(code(&out), 3, "{config}: {}", stderr(&out));
-        assert!(stderr(&out).contains(wanted), "{config}: {}", stderr(&out));
+        assert!(
+            stderr(&out).contains(expected),
+            "{config}: {}",
+            stderr(&out)
+        );
         assert!(!place.path("o").exists());
     };
     for size in [json!(-1), json!("10"), json!(1.5), Value::Null] {
@@ -394,9 +406,9 @@ fn an_opaque_root_is_reported_where_a_layer_cannot_express_it() {
         "i",
     ]);
     assert_eq!(code(&out), 0);
-    let said = stderr(&out);
-    assert!(said.contains("above: its root is opaque"), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
+    let message = stderr(&out);
+    assert!(message.contains("above: its root is opaque"), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
     assert_eq!(place.text(&["ls", "-R", "i"]), "/\na\nd\nd/b\n");
     let stat = place.text(&["stat", "i", "d"]);
     assert!(stat.contains("trusted.overlay.opaque"), "{stat}");

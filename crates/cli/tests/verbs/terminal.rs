@@ -24,7 +24,7 @@ fn on_terminal(place: &Place, command: &str) -> Option<Output> {
     }
 }
 
-fn said(out: &Output) -> String {
+fn message(out: &Output) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
@@ -79,15 +79,15 @@ fn long_verbs_show_progress_on_a_terminal_and_clear_it() {
         let Some(out) = on_terminal(&place, &command.replace("$ROOT", root)) else {
             return;
         };
-        let said = said(&out);
-        assert!(code(&out) <= 1, "{command}: {said:?}");
-        assert!(said.contains(ERASE), "{command}: {said:?}");
-        assert!(said.contains(stage), "{command}: {said:?}");
+        let message = message(&out);
+        assert!(code(&out) <= 1, "{command}: {message:?}");
+        assert!(message.contains(ERASE), "{command}: {message:?}");
+        assert!(message.contains(stage), "{command}: {message:?}");
         // Results follow the line, which is gone.
-        let after = said.rsplit(ERASE).next().unwrap();
+        let after = message.rsplit(ERASE).next().unwrap();
         assert!(
             !after.contains(" eta ") && !after.contains(" 0s"),
-            "{command}: {said:?}"
+            "{command}: {message:?}"
         );
     }
 }
@@ -107,9 +107,9 @@ fn there_is_no_progress_off_a_terminal_or_in_quiet_mode() {
         let Some(out) = on_terminal(&place, command) else {
             return;
         };
-        let said = said(&out);
-        assert!(code(&out) <= 1, "{command}: {said:?}");
-        assert!(!said.contains('\u{1b}'), "{command}: {said:?}");
+        let message = message(&out);
+        assert!(code(&out) <= 1, "{command}: {message:?}");
+        assert!(!message.contains('\u{1b}'), "{command}: {message:?}");
         let err = fs::read_to_string(place.path("err")).unwrap_or_default();
         assert!(!err.contains('\u{1b}'), "{command}: {err:?}");
     }
@@ -149,7 +149,7 @@ fn the_next_command_is_suggested_on_a_terminal_only() {
         let Some(out) = on_terminal(&place, &format!("tuff {args}")) else {
             return;
         };
-        let shown = said(&out);
+        let shown = message(&out);
         assert_eq!(code(&out), 0, "{args}: {shown}");
         assert_eq!(shown.matches("next  ").count(), 1, "{args}: {shown}");
         assert!(shown.contains(next), "{args}: {shown}");
@@ -162,7 +162,7 @@ fn the_next_command_is_suggested_on_a_terminal_only() {
         "tuff verity add --replace --json i",
     ] {
         let out = on_terminal(&place, command).unwrap();
-        let shown = said(&out);
+        let shown = message(&out);
         assert!(
             code(&out) == 0 && !shown.contains("next  "),
             "{command}: {shown}"
@@ -191,7 +191,7 @@ fn progress_has_a_rate_and_the_remaining_time() {
     let Some(out) = on_terminal(&place, &command) else {
         return;
     };
-    let shown = said(&out);
+    let shown = message(&out);
     assert_eq!(code(&out), 0, "{shown:?}");
     assert!(
         shown.contains("/s eta ") && shown.contains("/4.0"),

@@ -30,9 +30,9 @@ pub(crate) fn good(dir: &Path, args: &[&str]) -> Vec<u8> {
 /// Runs a verb that must fail. Returns its exit code and its one-line message.
 pub(crate) fn bad(dir: &Path, args: &[&str]) -> (i32, String) {
     let out = tuff(dir, args);
-    let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
-    (out.status.code().unwrap_or(-1), said)
+    let message = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(message.lines().count(), 1, "{args:?}: {message}");
+    (out.status.code().unwrap_or(-1), message)
 }
 
 pub(crate) fn json(bytes: &[u8]) -> serde_json::Value {

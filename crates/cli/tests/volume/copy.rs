@@ -13,8 +13,8 @@ fn imported_files_survive_a_round_trip_on_both_kinds_of_device() {
     let dir = &place.0;
     let mut tars = Vec::new();
     for volume in ["v", "f"] {
-        let said = json(&good(dir, &["import", volume, "src", "--json"]));
-        assert_eq!(said["objects"], 6);
+        let message = json(&good(dir, &["import", volume, "src", "--json"]));
+        assert_eq!(message["objects"], 6);
         good(dir, &["check", "--data", volume]);
         tars.push(good(dir, &["export", volume]));
     }
@@ -71,9 +71,9 @@ fn holes_are_not_read_and_stay_holes() {
     let read = |root: &str| fs::read(dir.join(root).join("sub/sparse")).unwrap();
     assert!(read("src") == read("out"));
     let start = std::time::Instant::now();
-    let said = json(&good(dir, &["import", "f", "large", "--json"]));
+    let message = json(&good(dir, &["import", "f", "large", "--json"]));
     assert!(start.elapsed() < Duration::from_secs(60));
-    assert_eq!(said["content_bytes"], 1u64 << 40);
+    assert_eq!(message["content_bytes"], 1u64 << 40);
     let stat = json(&good(dir, &["stat", "f", "--json"]));
     assert!(stat["live_bytes"].as_u64().unwrap() < 1 << 20, "{stat}");
     good(dir, &["check", "--data", "f"]);
@@ -90,10 +90,14 @@ fn a_snapshot_keeps_deleted_files() {
     assert_eq!(good(dir, &["export", "v", "--snapshot", "empty"]), empty);
     let list = json(&good(dir, &["snapshot", "list", "v", "--json"]));
     assert_eq!(list["snapshots"][0]["name"], "empty");
-    let (code, said) = bad(dir, &["snapshot", "create", "v", "empty"]);
-    assert_eq!((code, said.contains("already")), (2, true), "{said}");
-    let (code, said) = bad(dir, &["snapshot", "delete", "v", "none"]);
-    assert_eq!((code, said.contains("no snapshot")), (2, true), "{said}");
+    let (code, message) = bad(dir, &["snapshot", "create", "v", "empty"]);
+    assert_eq!((code, message.contains("already")), (2, true), "{message}");
+    let (code, message) = bad(dir, &["snapshot", "delete", "v", "none"]);
+    assert_eq!(
+        (code, message.contains("no snapshot")),
+        (2, true),
+        "{message}"
+    );
     good(dir, &["snapshot", "delete", "v", "empty"]);
     good(dir, &["trim", "v"]);
     let stat = json(&good(dir, &["stat", "v", "--json"]));
@@ -134,37 +138,65 @@ fn a_snapshot_is_received_in_full_and_incrementally() {
             &fs::read(dir.join("two")).unwrap()[..1 << 20],
         )
         .unwrap();
-        let (code, said) = bad(dir, &["receive", "copy", "-i", "cut"]);
-        assert_eq!((code, said.contains("is truncated")), (3, true), "{said}");
-        let (code, said) = bad(dir, &["receive", "copy", "-i", "one"]);
-        assert_eq!((code, said.contains("volume already")), (2, true), "{said}");
-        let (code, said) = bad(dir, &["receive", "v", "-i", "two"]);
-        assert_eq!((code, said.contains("another volume")), (2, true), "{said}");
+        let (code, message) = bad(dir, &["receive", "copy", "-i", "cut"]);
+        assert_eq!(
+            (code, message.contains("is truncated")),
+            (3, true),
+            "{message}"
+        );
+        let (code, message) = bad(dir, &["receive", "copy", "-i", "one"]);
+        assert_eq!(
+            (code, message.contains("volume already")),
+            (2, true),
+            "{message}"
+        );
+        let (code, message) = bad(dir, &["receive", "v", "-i", "two"]);
+        assert_eq!(
+            (code, message.contains("another volume")),
+            (2, true),
+            "{message}"
+        );
         assert!(good(dir, &["export", "copy"]) == was);
         take("copy", "two");
         good(dir, &["check", "--data", "copy"]);
         assert!(good(dir, &["export", "copy"]) == good(dir, &["export", "f"]));
-        let (code, said) = bad(dir, &["receive", "copy", "-i", "two"]);
-        assert_eq!((code, said.contains("continues")), (2, true), "{said}");
+        let (code, message) = bad(dir, &["receive", "copy", "-i", "two"]);
+        assert_eq!(
+            (code, message.contains("continues")),
+            (2, true),
+            "{message}"
+        );
     }
     // Regression: any file of that name was overwritten, because only block devices were checked.
     let theirs = vec![b'x'; 100_000];
     fs::write(dir.join("theirs"), &theirs).unwrap();
     for file in [&["--file"][..], &[]] {
         let receive = ["receive", "theirs", "-i", "one"];
-        let (code, said) = bad(dir, &[&receive, file].concat());
-        assert_eq!((code, said.contains("not a volume")), (2, true), "{said}");
+        let (code, message) = bad(dir, &[&receive, file].concat());
+        assert_eq!(
+            (code, message.contains("not a volume")),
+            (2, true),
+            "{message}"
+        );
         assert!(fs::read(dir.join("theirs")).unwrap() == theirs);
     }
     good(dir, &["receive", "theirs", "-i", "one", "--force"]);
     good(dir, &["check", "--data", "theirs"]);
-    let (code, said) = bad(dir, &["receive", "new", "-i", "cut"]);
-    assert_ne!(code, 0, "{said}");
+    let (code, message) = bad(dir, &["receive", "new", "-i", "cut"]);
+    assert_ne!(code, 0, "{message}");
     assert!(!dir.join("new").exists());
-    let (code, said) = bad(dir, &["send", "v", "-o", "x"]);
-    assert_eq!((code, said.contains("no snapshot")), (2, true), "{said}");
-    let (code, said) = bad(dir, &["send", "f", "one", "--from", "two", "-o", "x"]);
-    assert_eq!((code, said.contains("not older")), (2, true), "{said}");
+    let (code, message) = bad(dir, &["send", "v", "-o", "x"]);
+    assert_eq!(
+        (code, message.contains("no snapshot")),
+        (2, true),
+        "{message}"
+    );
+    let (code, message) = bad(dir, &["send", "f", "one", "--from", "two", "-o", "x"]);
+    assert_eq!(
+        (code, message.contains("not older")),
+        (2, true),
+        "{message}"
+    );
     assert!(!dir.join("x").exists());
 }
 

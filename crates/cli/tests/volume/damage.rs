@@ -59,8 +59,12 @@ fn a_damaged_header_or_superblock_is_reported_and_repaired() {
     assert!(good(dir, &["export", "v", "-"]) == was);
     // The zone file with both superblocks and both packs.
     fs::remove_file(&first).unwrap();
-    let (code, said) = bad(dir, &["check", "v", "--repair"]);
-    assert_eq!((code, said.contains("--rebuild")), (3, true), "{said}");
+    let (code, message) = bad(dir, &["check", "v", "--repair"]);
+    assert_eq!(
+        (code, message.contains("--rebuild")),
+        (3, true),
+        "{message}"
+    );
     assert_eq!(
         tuff(dir, &["check", "v", "--rebuild"]).status.code(),
         Some(1)
@@ -70,8 +74,12 @@ fn a_damaged_header_or_superblock_is_reported_and_repaired() {
     for name in ["v/volume", "v/volume.copy"] {
         fs::write(dir.join(name), "x").unwrap();
     }
-    let (code, said) = bad(dir, &["check", "v"]);
-    assert_eq!((code, said.contains("`volume.copy`")), (3, true), "{said}");
+    let (code, message) = bad(dir, &["check", "v"]);
+    assert_eq!(
+        (code, message.contains("`volume.copy`")),
+        (3, true),
+        "{message}"
+    );
 }
 
 /// Regression: repairs kept returning 1 for damage that only a snapshot used.

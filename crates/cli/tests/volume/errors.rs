@@ -49,11 +49,11 @@ fn limits_are_set_shown_and_removed() {
     fs::write(dir.join("src/large"), vec![1; 1 << 20]).unwrap();
     let user = ["quota", "small", "--user", &owner, "--space", "512K"];
     good(dir, &user);
-    let (code, said) = bad(dir, &["import", "small", "src"]);
+    let (code, message) = bad(dir, &["import", "small", "src"]);
     assert_eq!(
-        (code, said.contains("src/") && said.contains("limit")),
+        (code, message.contains("src/") && message.contains("limit")),
         (4, true),
-        "{said}"
+        "{message}"
     );
 }
 
@@ -82,14 +82,18 @@ fn errors_are_one_line_with_the_documented_code() {
         (&["import", "v", "src/hello"], 2, "not a directory"),
         (&["export", "v", "--snapshot", "x"], 2, "no snapshot"),
     ] {
-        let (found, said) = bad(dir, args);
-        assert_eq!(found, code, "{args:?}: {said}");
-        assert!(said.to_lowercase().contains(says), "{args:?}: {said}");
+        let (found, message) = bad(dir, args);
+        assert_eq!(found, code, "{args:?}: {message}");
+        assert!(message.to_lowercase().contains(says), "{args:?}: {message}");
     }
     assert!(!dir.join("x").exists());
     fs::write(dir.join("junk"), vec![7; 1 << 20]).unwrap();
-    let (code, said) = bad(dir, &["stat", "junk"]);
-    assert_eq!((code, said.contains("superblock")), (3, true), "{said}");
+    let (code, message) = bad(dir, &["stat", "junk"]);
+    assert_eq!(
+        (code, message.contains("superblock")),
+        (3, true),
+        "{message}"
+    );
 }
 
 /// Regression: "src/hello: TooBig (errno 7)".
@@ -107,12 +111,12 @@ fn oversized_attributes_are_reported_with_the_limit() {
         tuff_testkit::skipped("the temporary directory takes no attributes so large");
         return;
     };
-    let (code, said) = bad(&place.0, &["import", "v", "src"]);
+    let (code, message) = bad(&place.0, &["import", "v", "src"]);
     let what = format!(
         "attribute user.big has {len} bytes, where all of a file's names and values have at most 4054"
     );
-    assert!(said.starts_with("tuff: src/"), "{said}");
-    assert_eq!((code, said.contains(&what)), (4, true), "{said}");
+    assert!(message.starts_with("tuff: src/"), "{message}");
+    assert_eq!((code, message.contains(&what)), (4, true), "{message}");
 }
 
 #[test]
@@ -121,8 +125,8 @@ fn a_volume_in_use_is_rejected() {
     let dir = &place.0;
     for volume in ["v", "f"] {
         let held = tuff_iplfs::backend::open(&dir.join(volume), false).unwrap();
-        let (code, said) = bad(dir, &["stat", volume]);
-        assert_eq!((code, said.contains("in use")), (5, true), "{said}");
+        let (code, message) = bad(dir, &["stat", volume]);
+        assert_eq!((code, message.contains("in use")), (5, true), "{message}");
         drop(held);
         // A concurrent test's child may hold a copy of the descriptor until it executes a command.
         let free = (0..500).any(|_| {
@@ -139,18 +143,22 @@ fn a_volume_without_packs_is_repaired_from_its_logs() {
     let dir = &place.0;
     good(dir, &["import", "f", "src"]);
     let was = good(dir, &["export", "f"]);
-    let (code, said) = bad(dir, &["check", "--rebuild", "f"]);
+    let (code, message) = bad(dir, &["check", "--rebuild", "f"]);
     assert_eq!(
-        (code, said.contains("nothing to rebuild")),
+        (code, message.contains("nothing to rebuild")),
         (2, true),
-        "{said}"
+        "{message}"
     );
     // Blocks 16 to 527 are the packs.
     let file = fs::File::options().write(true).open(dir.join("f")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &vec![0; 512 << 12], 16 << 12).unwrap();
     drop(file);
-    let (code, said) = bad(dir, &["check", "--repair", "f"]);
-    assert_eq!((code, said.contains("no sound seal")), (3, true), "{said}");
+    let (code, message) = bad(dir, &["check", "--repair", "f"]);
+    assert_eq!(
+        (code, message.contains("no sound seal")),
+        (3, true),
+        "{message}"
+    );
     let out = tuff(dir, &["check", "--rebuild", "f", "--json"]);
     assert_eq!(
         out.status.code(),
@@ -198,12 +206,12 @@ fn a_repair_that_falls_back_reports_the_checkpoint() {
     assert_eq!(out.status.code(), Some(1));
     assert_eq!(json(&out.stdout)["fallback"]["lost_checkpoint"], newest);
     let out = tuff(dir, &["check", "--repair", "g"]);
-    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    let message = String::from_utf8_lossy(&out.stdout).into_owned();
     assert_eq!(out.status.code(), Some(1));
     let what = format!("changes in checkpoint {newest} are lost");
     assert!(
-        said.contains("fell back to checkpoint") && said.contains(&what),
-        "{said}"
+        message.contains("fell back to checkpoint") && message.contains(&what),
+        "{message}"
     );
     for volume in ["f", "g"] {
         let again = json(&good(dir, &["check", "--repair", "--json", volume]));
@@ -221,8 +229,8 @@ fn an_existing_directory_stays_if_create_fails() {
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
     let label = "l".repeat(65);
     let create = ["create", "mine", "-s", "64M", "--label", &label];
-    let (code, said) = bad(&place.0, &create);
-    assert_eq!((code, said.contains("label")), (2, true), "{said}");
+    let (code, message) = bad(&place.0, &create);
+    assert_eq!((code, message.contains("label")), (2, true), "{message}");
     assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
     good(&place.0, &["create", "mine", "-s", "64M"]);
@@ -235,8 +243,12 @@ fn an_existing_directory_stays_if_create_fails() {
     good(&place.0, &["snapshot", "create", "v", "one"]);
     good(&place.0, &["send", "v", "-o", "stream"]);
     let receive = ["receive", "new", "-i", "stream", "--zone", "3M"];
-    let (code, said) = bad(&place.0, &receive);
-    assert_eq!((code, said.contains("power of two")), (2, true), "{said}");
+    let (code, message) = bad(&place.0, &receive);
+    assert_eq!(
+        (code, message.contains("power of two")),
+        (2, true),
+        "{message}"
+    );
 }
 
 /// Regression: `tuff volume export f f` replaced the volume.
@@ -257,9 +269,9 @@ fn an_export_cannot_replace_its_volume() {
         &["send", "f", "-o", "f"],
         &["send", "v", "-o", "v/volume"],
     ] {
-        let (code, said) = bad(dir, args);
-        let says = said.contains("cannot replace a file that is read");
-        assert_eq!((code, says), (2, true), "{args:?}: {said}");
+        let (code, message) = bad(dir, args);
+        let says = message.contains("cannot replace a file that is read");
+        assert_eq!((code, says), (2, true), "{args:?}: {message}");
     }
     for volume in ["v", "f"] {
         good(dir, &["check", "--data", volume]);
@@ -272,11 +284,19 @@ fn an_export_cannot_replace_its_volume() {
 fn a_volume_is_not_copied_into_itself() {
     let place = Place::new("within");
     for volume in ["v", "f"] {
-        let (code, said) = bad(&place.0, &["import", volume, "."]);
-        assert_eq!((code, said.contains("into itself")), (2, true), "{said}");
+        let (code, message) = bad(&place.0, &["import", volume, "."]);
+        assert_eq!(
+            (code, message.contains("into itself")),
+            (2, true),
+            "{message}"
+        );
     }
-    let (code, said) = bad(&place.0, &["import", "v", "v/zones"]);
-    assert_eq!((code, said.contains("into itself")), (2, true), "{said}");
+    let (code, message) = bad(&place.0, &["import", "v", "v/zones"]);
+    assert_eq!(
+        (code, message.contains("into itself")),
+        (2, true),
+        "{message}"
+    );
 }
 
 #[test]
@@ -286,11 +306,11 @@ fn exports_and_streams_replace_only_their_own_format_without_force() {
     good(dir, &["snapshot", "create", "v", "s"]);
     for args in [&["export", "v", "notes"][..], &["send", "v", "-o", "notes"]] {
         fs::write(dir.join("notes"), "Do not lose this.\n").unwrap();
-        let (code, said) = bad(dir, args);
-        assert_eq!(code, 2, "{said}");
+        let (code, message) = bad(dir, args);
+        assert_eq!(code, 2, "{message}");
         assert!(
-            said.contains("notes: is a text file") && said.contains("--force"),
-            "{said}"
+            message.contains("notes: is a text file") && message.contains("--force"),
+            "{message}"
         );
         assert_eq!(fs::read(dir.join("notes")).unwrap(), b"Do not lose this.\n");
         good(dir, &[args, &["--force"]].concat());
@@ -318,19 +338,27 @@ fn an_existing_file_of_ordinary_size_becomes_a_volume() {
     assert!(stat["allocated_bytes"].is_u64());
     assert_eq!(dir.join("disk").metadata().unwrap().len(), 64 << 20);
     // An error leaves the file as it is.
-    let (code, said) = bad(dir, &["create", "disk"]);
-    assert_eq!((code, said.contains("--force")), (2, true), "{said}");
+    let (code, message) = bad(dir, &["create", "disk"]);
+    assert_eq!((code, message.contains("--force")), (2, true), "{message}");
     file("small", 8 << 20).unwrap();
-    let (code, said) = bad(dir, &["create", "small"]);
-    assert_eq!((code, said.contains("20.0 MiB")), (2, true), "{said}");
-    let (code, said) = bad(dir, &["create", "--size", "65M", "--force", "disk"]);
-    assert_eq!((code, said.contains("space for")), (2, true), "{said}");
+    let (code, message) = bad(dir, &["create", "small"]);
+    assert_eq!((code, message.contains("20.0 MiB")), (2, true), "{message}");
+    let (code, message) = bad(dir, &["create", "--size", "65M", "--force", "disk"]);
+    assert_eq!(
+        (code, message.contains("space for")),
+        (2, true),
+        "{message}"
+    );
     good(dir, &["check", "disk"]);
     good(dir, &["create", "--force", "--size", "32M", "disk"]);
-    let (code, said) = bad(dir, &["create", "new"]);
-    assert_eq!((code, said.contains("--size")), (2, true), "{said}");
+    let (code, message) = bad(dir, &["create", "new"]);
+    assert_eq!((code, message.contains("--size")), (2, true), "{message}");
     let sections = ["create", "new", "-s", "64M", "--section"];
-    let (code, said) = bad(dir, &[&sections[..], &["3M"]].concat());
-    assert_eq!((code, said.contains("power of two")), (2, true), "{said}");
+    let (code, message) = bad(dir, &[&sections[..], &["3M"]].concat());
+    assert_eq!(
+        (code, message.contains("power of two")),
+        (2, true),
+        "{message}"
+    );
     good(dir, &[&sections[..], &["4M"]].concat());
 }

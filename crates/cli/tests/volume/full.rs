@@ -92,8 +92,8 @@ impl Background {
     fn umount(&self) -> (Option<i32>, String) {
         let mut umount = Command::new(env!("CARGO_BIN_EXE_tuff"));
         let out = program::retry_busy(umount.arg("umount").arg(&self.0));
-        let said = String::from_utf8_lossy(&out.stderr).into_owned();
-        (out.status.code(), said)
+        let message = String::from_utf8_lossy(&out.stderr).into_owned();
+        (out.status.code(), message)
     }
 
     fn end(self) {
@@ -219,9 +219,9 @@ fn a_read_only_host_gets_a_read_only_mount() {
     assert!(remount.is_some_and(|out| out.status.success()));
     fs::create_dir(dir.join("m")).unwrap();
     let out = tuff(dir, &["mount", "h/v", "m", "--log", "log"]);
-    let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert_eq!((out.status.code(), said.lines().count()), (Some(0), 1));
-    assert!(said.contains("mounted for reading only"), "{said}");
+    let message = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!((out.status.code(), message.lines().count()), (Some(0), 1));
+    assert!(message.contains("mounted for reading only"), "{message}");
     let m = Background(dir.join("m"));
     let want = fs::read(dir.join("src/hello")).unwrap();
     assert!(fs::read(m.0.join("hello")).unwrap() == want);
@@ -256,8 +256,8 @@ fn an_unmount_reports_a_failed_last_checkpoint() {
         return;
     }
     let served = Background(m.0.clone());
-    let (code, said) = served.umount();
-    assert_eq!((code, said.lines().count()), (Some(5), 1), "{said}");
-    assert!(said.contains("the last changes are lost"), "{said}");
+    let (code, message) = served.umount();
+    assert_eq!((code, message.lines().count()), (Some(5), 1), "{message}");
+    assert!(message.contains("the last changes are lost"), "{message}");
     good(&place.0, &["check", "v"]);
 }

@@ -132,8 +132,8 @@ fn a_background_mount_is_ready_and_closed_after_its_unmount() {
         );
         good(dir, &["check", "--data", "v"]);
     }
-    let (code, said) = bad(dir, &["mount", "nothing", "m"]);
-    assert_eq!((code, said.contains("nothing")), (5, true), "{said}");
+    let (code, message) = bad(dir, &["mount", "nothing", "m"]);
+    assert_eq!((code, message.contains("nothing")), (5, true), "{message}");
 }
 
 #[test]
@@ -208,9 +208,9 @@ fn a_volume_is_the_upper_layer_over_an_image() {
     for name in ["lower", "all", "m/upper", "m/work"] {
         fs::create_dir(dir.join(name)).unwrap();
     }
-    let (lower, said) = run("mount", &["-t", "erofs", "-o", "loop,ro", "image", "lower"]);
+    let (lower, message) = run("mount", &["-t", "erofs", "-o", "loop,ro", "image", "lower"]);
     if !lower {
-        tuff_testkit::skipped(format_args!("the host mounts no EROFS: {said}"));
+        tuff_testkit::skipped(format_args!("the host mounts no EROFS: {message}"));
         return;
     }
     let layers = "lowerdir=lower,upperdir=m/upper,workdir=m/work";

@@ -8,20 +8,20 @@ use std::collections::HashMap;
 /// Puts the first path of each inode before the places that begin with its number. Reads the metadata again, up to the last of
 /// them. Inodes that no path leads to keep their number.
 pub(super) fn add(image: &Image, findings: &mut [Finding]) {
-    let mut wanted: HashMap<Nid, Vec<usize>> = HashMap::new();
+    let mut requested: HashMap<Nid, Vec<usize>> = HashMap::new();
     for (index, finding) in findings.iter().enumerate() {
         if let Some(nid) = nid_of(&finding.place) {
-            wanted.entry(nid).or_default().push(index);
+            requested.entry(nid).or_default().push(index);
         }
     }
     let Ok(walk) = Walk::root(image) else {
         return;
     };
     let mut entries = walk.flatten();
-    while !wanted.is_empty()
+    while !requested.is_empty()
         && let Some(entry) = entries.next()
     {
-        for index in wanted.remove(&entry.inode.nid()).unwrap_or_default() {
+        for index in requested.remove(&entry.inode.nid()).unwrap_or_default() {
             let place = &mut findings[index].place;
             *place = format!("{}: {place}", shown(&entry.path));
         }

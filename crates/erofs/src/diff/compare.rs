@@ -118,7 +118,7 @@ pub fn diff<'a>(
             workers,
             most,
             waiting: VecDeque::new(),
-            settled: 0,
+            completed: 0,
             content: Part::default(),
             listed: [&*a, &*b].map(|side| side.image().map(Image::name_budget)),
             read: [&*a, &*b].map(|side| side.image().map(Image::content_budget)),
@@ -155,7 +155,7 @@ struct Run<'r, 'a> {
     most: usize,
     waiting: VecDeque<Step>,
     /// Number of completed steps, which is also the ticket of the first pending step.
-    settled: u64,
+    completed: u64,
     /// Accumulated result of the parts of the file at the front.
     content: Part,
     /// Remaining limits of each side that is an image: names listed, and bytes read.
@@ -379,7 +379,7 @@ impl<'a> Run<'_, 'a> {
         let sides = [side_a.content(dir, name, a)?, side_b.content(dir, name, b)?];
         let mut parts = self.workers.parts(sides, size);
         loop {
-            let ticket = self.settled + self.waiting.len() as u64;
+            let ticket = self.completed + self.waiting.len() as u64;
             let Some(part) = self.workers.next(&mut parts, ticket) else {
                 return Ok(());
             };
@@ -406,7 +406,7 @@ impl<'a> Run<'_, 'a> {
         loop {
             while !matches!(self.waiting.front(), None | Some(Step::Part(None))) {
                 let step = self.waiting.pop_front();
-                self.settled += 1;
+                self.completed += 1;
                 step.map_or(Ok(()), |step| self.step(step))?;
             }
             if self.waiting.len() <= most {
@@ -414,7 +414,7 @@ impl<'a> Run<'_, 'a> {
             }
             for (ticket, part) in self.workers.answers()? {
                 // Fits: the index of a pending step.
-                let i = (ticket - self.settled) as usize;
+                let i = (ticket - self.completed) as usize;
                 if let Some(step) = self.waiting.get_mut(i) {
                     *step = Step::Part(Some(part));
                 }

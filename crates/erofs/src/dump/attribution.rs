@@ -96,9 +96,9 @@ impl Uses {
         while let Some(first) = rest.first() {
             let mut end = first.end;
             let touching = rest.iter().position(|u| {
-                let apart = u.area != first.area || u.start >= end;
+                let separate = u.area != first.area || u.start >= end;
                 end = end.max(u.end);
-                apart
+                separate
             });
             let (unit, others) = rest.split_at(touching.unwrap_or(rest.len()));
             rest = others;

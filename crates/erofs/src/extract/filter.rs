@@ -71,7 +71,7 @@ impl Filter {
         let by_path = if self.paths.is_empty() {
             Verdict::Yes
         } else {
-            let verdicts = self.paths.iter().map(|wanted| relation(wanted, path));
+            let verdicts = self.paths.iter().map(|requested| relation(requested, path));
             verdicts.fold(Verdict::No, best)
         };
         match &self.include {
@@ -90,11 +90,11 @@ impl Filter {
     }
 }
 
-fn relation(wanted: &[u8], path: &[u8]) -> Verdict {
+fn relation(requested: &[u8], path: &[u8]) -> Verdict {
     let below = |a: &[u8], b: &[u8]| b.starts_with(a) && (b.len() == a.len() || b[a.len()] == b'/');
-    if below(wanted, path) {
+    if below(requested, path) {
         Verdict::Yes
-    } else if below(path, wanted) {
+    } else if below(path, requested) {
         Verdict::Inside
     } else {
         Verdict::No

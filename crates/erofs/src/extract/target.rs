@@ -476,7 +476,7 @@ impl Handles {
             // Merged directories are entered several times, so they cannot keep a temporary name until they are
             // complete.
             let staged = parent.is_visible() && !merge;
-            let there = match staged {
+            let is_existing = match staged {
                 true => is_there(&above, &dir.name).map_err(io)?,
                 false => match make(&dir.name) {
                     Ok(()) => false,
@@ -485,7 +485,7 @@ impl Handles {
                 },
             };
             let mut goes_on = false;
-            if there {
+            if is_existing {
                 if !(overwrite || merge) {
                     return Err(exists());
                 }

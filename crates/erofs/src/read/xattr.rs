@@ -47,8 +47,8 @@ impl Image {
     fn fingerprint_prefix(&self) -> Option<&LongPrefix> {
         let sb = self.superblock();
         let number = usize::from(sb.ishare_prefix);
-        let there = sb.has_compat(compat::ISHARE_XATTRS);
-        self.prefixes().get(number).filter(|_| there)
+        let present = sb.has_compat(compat::ISHARE_XATTRS);
+        self.prefixes().get(number).filter(|_| present)
     }
 
     /// Returns the stored fingerprint of an inode's content. `None` if it has none.

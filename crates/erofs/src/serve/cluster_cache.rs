@@ -291,8 +291,8 @@ impl ClusterCache {
             self.ghosts.put(self.hasher.hash_one(held.key));
         }
         let mut table = lock(&self.shard(&held.key).table);
-        if let Some(Slot::CachedCluster(there)) = table.slots.get(&held.key)
-            && Arc::ptr_eq(there, &held)
+        if let Some(Slot::CachedCluster(present)) = table.slots.get(&held.key)
+            && Arc::ptr_eq(present, &held)
         {
             table.slots.remove(&held.key);
         }
@@ -369,11 +369,11 @@ impl Fingerprints {
     /// Removes a key. True if it was present.
     fn take(&self, hash: u64) -> bool {
         let (place, print) = self.place(hash);
-        let there = place.load(Ordering::Relaxed) == print;
-        if there {
+        let present = place.load(Ordering::Relaxed) == print;
+        if present {
             place.store(0, Ordering::Relaxed);
         }
-        there
+        present
     }
 }
 

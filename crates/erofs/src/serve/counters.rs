@@ -192,14 +192,14 @@ impl Latency {
     #[must_use]
     pub fn quantile(&self, q: f64) -> u64 {
         // Fits: rounded and bounded.
-        let wanted = (self.count() as f64 * q.clamp(0.0, 1.0)).ceil() as u64;
+        let requested = (self.count() as f64 * q.clamp(0.0, 1.0)).ceil() as u64;
         let (mut seen, mut last) = (0, 0);
         for ((_, count), (next, _)) in self.buckets().zip(self.buckets().skip(1)) {
             seen += count;
             if count > 0 {
                 last = next;
             }
-            if seen >= wanted && seen > 0 {
+            if seen >= requested && seen > 0 {
                 return next;
             }
         }

@@ -96,7 +96,7 @@ mod tests {
         }
         push(&mut out, 1, 20..30);
         let of = |store, range| StoreRange { store, range };
-        let wanted = [of(0, 10..30), of(0, 40..50), of(0, 10..20), of(1, 20..30)];
-        assert_eq!(out, wanted);
+        let expected = [of(0, 10..30), of(0, 40..50), of(0, 10..20), of(1, 20..30)];
+        assert_eq!(out, expected);
     }
 }

@@ -216,8 +216,8 @@ impl Server {
     /// If directories cannot be read.
     pub fn profile(&self) -> Result<Profile> {
         let recorded = self.recorded();
-        let wanted: HashSet<Nid> = recorded.iter().map(|u| u.nid).collect();
-        let paths = self.paths_of(&wanted)?;
+        let requested: HashSet<Nid> = recorded.iter().map(|u| u.nid).collect();
+        let paths = self.paths_of(&requested)?;
         let uses = recorded.iter().filter_map(|u| {
             Some(PathUse {
                 path: paths.get(&u.nid)?.clone(),
@@ -232,7 +232,7 @@ impl Server {
         })
     }
 
-    fn paths_of(&self, wanted: &HashSet<Nid>) -> Result<HashMap<Nid, Vec<u8>>> {
+    fn paths_of(&self, requested: &HashSet<Nid>) -> Result<HashMap<Nid, Vec<u8>>> {
         let image = &self.image;
         let mut found = HashMap::new();
         let root = image.root()?;
@@ -242,7 +242,7 @@ impl Server {
         let mut path = Vec::new();
         let mut down: Vec<(ReadDir<&Image>, usize)> = vec![(image.read_dir(&root)?, 0)];
         while let Some((entries, len)) = down.last_mut() {
-            if found.len() == wanted.len() {
+            if found.len() == requested.len() {
                 break;
             }
             path.truncate(*len);
@@ -255,7 +255,7 @@ impl Server {
             }
             path.push(b'/');
             path.extend_from_slice(&entry.name);
-            if wanted.contains(&entry.nid) {
+            if requested.contains(&entry.nid) {
                 found.entry(entry.nid).or_insert_with(|| path.clone());
             }
             let inode = image.inode(entry.nid)?;

@@ -297,10 +297,10 @@ impl Server {
             }
             let (from, to) = access.readahead;
             if self.options.read_ahead && done.is_ok() && from < to.min(size) {
-                let told = self.send_hints(inode, (from, to.min(size)), |device, pos, len| {
+                let hinted = self.send_hints(inode, (from, to.min(size)), |device, pos, len| {
                     self.image.devices.will_need(device, pos, len);
                 });
-                session.tally.add(Count::Ahead, told);
+                session.tally.add(Count::Ahead, hinted);
             }
             let (from, to) = access.consumed;
             if self.options.read_ahead && done.is_ok() && from < to.min(size) {
@@ -400,11 +400,11 @@ impl Server {
             return 0;
         };
         // Clusters are mostly adjacent, so that few hints cover the range.
-        let (mut at, mut run, mut told) = (from, None::<(DeviceId, u64, u64)>, 0);
+        let (mut at, mut run, mut hinted) = (from, None::<(DeviceId, u64, u64)>, 0);
         let mut tell = |run: Option<(DeviceId, u64, u64)>| {
             if let Some((device, pos, len)) = run {
                 hint(device, pos, len);
-                told += len;
+                hinted += len;
             }
         };
         while at < to {
@@ -433,7 +433,7 @@ impl Server {
             };
         }
         tell(run);
-        told
+        hinted
     }
 
     /// Returns the next offset at or after `offset` that is data (`hole` false) or in a hole

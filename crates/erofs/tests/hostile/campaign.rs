@@ -34,7 +34,7 @@ const MEMORY: u64 = 150 << 20;
 const ALLOWANCE: Duration = Duration::from_secs(2);
 const PER_BYTE: Duration = Duration::from_micros(20);
 /// CPU time after which a case is killed.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// Elapsed time after which a case is killed. A busy host may not schedule a process for a long
 /// time.
 const SLEEP: Duration = Duration::from_secs(900);
@@ -176,8 +176,8 @@ fn watch(
     let (mut at, mut findings) = (shard, Vec::new());
     while at < batch.count && findings.len() < 20 {
         let count = (batch.count - at).div_ceil(step);
-        let (image, first, apart) = (batch.image, batch.case(at), step * batch.stride);
-        let cases = format!("{image} {first} {apart} {count}");
+        let (image, first, separate) = (batch.image, batch.case(at), step * batch.stride);
+        let cases = format!("{image} {first} {separate} {count}");
         let progress = nameless();
         progress.write_all_at(&0u64.to_le_bytes(), 0).unwrap();
         let output = nameless();
@@ -193,14 +193,14 @@ fn watch(
             .unwrap();
         let (done, how) = wait(child, &progress);
         let Some(how) = how else { break };
-        let said = text_of(&output);
-        let said: Vec<_> = said
+        let message = text_of(&output);
+        let message: Vec<_> = message
             .lines()
             .filter(|l| l.contains("panicked") || l.contains("memory"))
             .collect();
         let what = batch.case(at + done * step);
         eprintln!("{} {what}: {how}", batch.image);
-        findings.push((batch.image, what, format!("{how} {}", said.join(" "))));
+        findings.push((batch.image, what, format!("{how} {}", message.join(" "))));
         at += (done + 1) * step;
     }
     findings
@@ -235,7 +235,7 @@ fn wait(mut child: Child, progress: &File) -> (u64, Option<String>) {
         if now != last {
             (last, since, spent) = (now, Instant::now(), used);
         }
-        if used.saturating_sub(spent) > PATIENCE || since.elapsed() > SLEEP {
+        if used.saturating_sub(spent) > TIME_LIMIT || since.elapsed() > SLEEP {
             child.kill().unwrap();
             child.wait().unwrap();
             let busy = used.saturating_sub(spent);
@@ -250,8 +250,8 @@ fn wait(mut child: Child, progress: &File) -> (u64, Option<String>) {
 fn used(child: &Child) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
     // The second field is a name in parentheses, which may contain any byte.
-    let behind = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    let ticks = behind.split(' ').skip(11).take(2);
+    let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let ticks = fields.split(' ').skip(11).take(2);
     let ticks: u64 = ticks.filter_map(|t| t.parse::<u64>().ok()).sum();
     Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }

@@ -99,12 +99,12 @@ fn rebuild(bytes: &[u8], devices: &[Arc<dyn ReadAt>], around: &Path) {
 fn hash(bytes: &[u8], around: &Path) {
     let path = around.join("hashed");
     std::fs::write(&path, bytes).unwrap();
-    let wanted = Verity {
+    let expected = Verity {
         block: 4096,
         parity: None,
         salt: Vec::new(),
     };
-    let _ = tuff_mkfs::hash_tree(&path, None, &wanted, false, 1, &Progress::default());
+    let _ = tuff_mkfs::hash_tree(&path, None, &expected, false, 1, &Progress::default());
     std::fs::remove_file(path).unwrap();
 }
 

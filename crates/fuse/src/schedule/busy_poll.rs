@@ -77,7 +77,12 @@ impl BusyPoll {
     }
 
     /// Notes an answered request. `in_row` states whether requests arrive in a row.
-    pub(crate) fn answered(&mut self, long: bool, in_row: bool, now: Instant) -> Option<Migration> {
+    pub(crate) fn note_answer(
+        &mut self,
+        long: bool,
+        in_row: bool,
+        now: Instant,
+    ) -> Option<Migration> {
         if long || !in_row {
             self.short = 0;
             return self.away.take().map(|_| Migration::Home);
@@ -145,29 +150,32 @@ mod tests {
     }
 
     fn goes_away(busy_poll: &mut BusyPoll, now: Instant) -> bool {
-        (0..4 * ROW).any(|_| busy_poll.answered(false, true, now) == Some(Migration::Away))
+        (0..4 * ROW).any(|_| busy_poll.note_answer(false, true, now) == Some(Migration::Away))
     }
 
     #[test]
     fn only_short_requests_in_a_row_make_a_thread_poll() {
         let (mut busy_poll, now, _) = busy_poll();
         for _ in 0..ROW {
-            assert_eq!(busy_poll.answered(false, true, now), None);
+            assert_eq!(busy_poll.note_answer(false, true, now), None);
         }
         assert!(!busy_poll.is_polling());
-        assert_eq!(busy_poll.answered(false, true, now), Some(Migration::Away));
-        assert!(busy_poll.is_polling());
-        assert_eq!(busy_poll.answered(false, true, now + 2 * MS), None);
         assert_eq!(
-            busy_poll.answered(true, true, now + 2 * MS),
+            busy_poll.note_answer(false, true, now),
+            Some(Migration::Away)
+        );
+        assert!(busy_poll.is_polling());
+        assert_eq!(busy_poll.note_answer(false, true, now + 2 * MS), None);
+        assert_eq!(
+            busy_poll.note_answer(true, true, now + 2 * MS),
             Some(Migration::Home),
             "a long one"
         );
         assert!(goes_away(&mut busy_poll, now + 3 * MS));
-        let end = busy_poll.answered(false, false, now + 4 * MS);
+        let end = busy_poll.note_answer(false, false, now + 4 * MS);
         assert_eq!(end, Some(Migration::Home), "the row is over");
         for _ in 0..10 * ROW {
-            assert_eq!(busy_poll.answered(false, false, now), None);
+            assert_eq!(busy_poll.note_answer(false, false, now), None);
         }
     }
 
@@ -178,19 +186,29 @@ mod tests {
             assert!(goes_away(&mut busy_poll, now));
             waited.set(waited.get() + MS / 10);
             now += 2 * MS;
-            assert_eq!(busy_poll.answered(false, true, now), None, "a short wait");
+            assert_eq!(
+                busy_poll.note_answer(false, true, now),
+                None,
+                "a short wait"
+            );
             waited.set(waited.get() + MS);
             now += 2 * MS;
-            assert_eq!(busy_poll.answered(false, true, now), Some(Migration::Home));
+            assert_eq!(
+                busy_poll.note_answer(false, true, now),
+                Some(Migration::Home)
+            );
             assert!(!goes_away(&mut busy_poll, now + rest - MS));
             now += rest;
         }
         assert!(goes_away(&mut busy_poll, now));
         now += 4 * REST[0] + MS;
-        assert_eq!(busy_poll.answered(false, true, now), None, "in peace");
+        assert_eq!(busy_poll.note_answer(false, true, now), None, "in peace");
         waited.set(waited.get() + MS);
         now += 2 * MS;
-        assert_eq!(busy_poll.answered(false, true, now), Some(Migration::Home));
+        assert_eq!(
+            busy_poll.note_answer(false, true, now),
+            Some(Migration::Home)
+        );
         assert!(goes_away(&mut busy_poll, now + REST[0]));
     }
 

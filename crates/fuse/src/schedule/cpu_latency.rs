@@ -216,13 +216,13 @@ mod tests {
     #[test]
     fn a_row_of_requests_sets_the_limit_once() {
         let row = Row::new();
-        let begun =
+        let started =
             |from: u64, step: u64, count| (0..count).filter(|i| row.note(from + i * step)).count();
-        assert_eq!(begun(10 * MS, 2 * MS, 1000), 0, "far apart");
-        assert_eq!(begun(3000 * MS, MS / 50, u64::from(ROW) + 1), 0, "few");
-        assert_eq!(begun(3001 * MS, MS / 50, 1000), 1);
+        assert_eq!(started(10 * MS, 2 * MS, 1000), 0, "far apart");
+        assert_eq!(started(3000 * MS, MS / 50, u64::from(ROW) + 1), 0, "few");
+        assert_eq!(started(3001 * MS, MS / 50, 1000), 1);
         row.is_set.store(false, Ordering::Relaxed);
-        assert_eq!(begun(3021 * MS, MS / 50, 1), 1, "it was withdrawn");
+        assert_eq!(started(3021 * MS, MS / 50, 1), 1, "it was withdrawn");
     }
 
     #[test]
@@ -238,9 +238,9 @@ mod tests {
                 .any(|to| to == file)
         };
         let until = |state: bool, asking: bool| {
-            let begun = Instant::now();
+            let started = Instant::now();
             while is_open() != state {
-                assert!(begun.elapsed() < Duration::from_secs(20), "{state}");
+                assert!(started.elapsed() < Duration::from_secs(20), "{state}");
                 if asking {
                     cpu_latency.note_request();
                 }

@@ -208,8 +208,8 @@ impl Ring {
     /// See [`wait`](Self::wait).
     pub(super) fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
         self.enter(0, events)?;
-        let begun = Instant::now();
-        while events.is_empty() && begun.elapsed() < POLL_TIME {
+        let started = Instant::now();
+        while events.is_empty() && started.elapsed() < POLL_TIME {
             for _ in 0..GLANCES {
                 // The kernel announces that an event can be fetched with a system call.
                 if self.0.submission().taskrun() {

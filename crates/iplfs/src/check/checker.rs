@@ -83,8 +83,8 @@ pub fn check(dev: &Arc<dyn BlockDevice>, options: CheckOptions) -> Result<Report
         about: Vec::new(),
     };
     checker.run()?;
-    let wanted = checker.about.iter().map(|(_, ino)| *ino).collect();
-    let paths = checker.volume.paths_of(&wanted);
+    let requested = checker.about.iter().map(|(_, ino)| *ino).collect();
+    let paths = checker.volume.paths_of(&requested);
     name_paths(&mut checker.report.findings, &checker.about, &paths);
     Ok(checker.report)
 }

@@ -321,10 +321,10 @@ impl Salvage {
             let first = child_base(base, level, at);
             let range = ordinal_at(first)..ordinal_at(first + span(level - 1));
             let known = self.places.get(&ino).cloned().unwrap_or_default();
-            let mut there = known
+            let mut present = known
                 .iter()
                 .filter(|((l, o), _)| *l < level && range.contains(o));
-            if there.next().is_none() {
+            if present.next().is_none() {
                 continue;
             }
             let child = known.get(&(level - 1, range.start)).copied();

@@ -120,8 +120,8 @@ impl Salvage {
         self.v.evict_orphans();
         self.v.checkpoint_whole_table()?;
         self.report_old_versions()?;
-        let wanted = self.about.iter().map(|(_, ino)| *ino).collect();
-        let paths = self.v.paths_of(&wanted);
+        let requested = self.about.iter().map(|(_, ino)| *ino).collect();
+        let paths = self.v.paths_of(&requested);
         name_paths(&mut self.done, &self.about, &paths);
         self.finish(fallback)
     }

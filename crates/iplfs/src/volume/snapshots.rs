@@ -192,15 +192,15 @@ impl Volume {
     }
 
     /// Returns a path of each of the inodes, as far as directories can be read.
-    pub(crate) fn paths_of(&mut self, wanted: &BTreeSet<Nid>) -> BTreeMap<Nid, String> {
+    pub(crate) fn paths_of(&mut self, requested: &BTreeSet<Nid>) -> BTreeMap<Nid, String> {
         let mut found = BTreeMap::new();
         let (mut seen, mut todo) = (HashSet::new(), Vec::new());
-        if wanted.contains(&Nid::ROOT) {
+        if requested.contains(&Nid::ROOT) {
             found.insert(Nid::ROOT, "/".to_owned());
         }
         todo.push((Nid::ROOT, String::new()));
         while let Some((dir, path)) = todo.pop() {
-            if found.len() == wanted.len() {
+            if found.len() == requested.len() {
                 break;
             }
             for entry in self.read_dir(dir, 2, usize::MAX).unwrap_or_default() {
@@ -208,7 +208,7 @@ impl Volume {
                 if u32::from(entry.kind) << 12 == mode::DIR && seen.insert(entry.ino) {
                     todo.push((entry.ino, path.clone()));
                 }
-                if wanted.contains(&entry.ino) {
+                if requested.contains(&entry.ino) {
                     found.entry(entry.ino).or_insert(path);
                 }
             }

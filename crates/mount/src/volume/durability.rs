@@ -46,13 +46,13 @@ impl VolumeServer {
             true => Ok(None),
             false => volume.begin_checkpoint(),
         };
-        let Some(begun) = self.with(begin)? else {
+        let Some(started) = self.with(begin)? else {
             return Ok(());
         };
         self.flush_device()?;
-        if self.with(|volume| volume.seal_checkpoint(begun))? {
+        if self.with(|volume| volume.seal_checkpoint(started))? {
             self.flush_device()?;
-            self.with(|volume| volume.end_checkpoint(begun))?;
+            self.with(|volume| volume.end_checkpoint(started))?;
         }
         Ok(())
     }
@@ -99,8 +99,8 @@ impl VolumeServer {
         let Some(mut discards) = self.allowed_discards()? else {
             return Ok(());
         };
-        let begun = Instant::now();
-        while begun.elapsed() < self.every && self.issue(&mut discards, EAGER_BATCH)? {}
+        let started = Instant::now();
+        while started.elapsed() < self.every && self.issue(&mut discards, EAGER_BATCH)? {}
         self.release_zones(discards)
     }
 

@@ -71,18 +71,21 @@ mod tests {
     #[test]
     fn requests_during_a_flush_share_the_next_one() {
         let flushes = GroupFlush::default();
-        let (begun, begins) = mpsc::channel();
+        let (started, begins) = mpsc::channel();
         let (go, wait) = mpsc::channel::<()>();
-        let told = Mutex::new(Vec::new());
+        let reported = Mutex::new(Vec::new());
         let tell = |group: &[u64], result: &io::Result<()>| {
-            told.lock().unwrap().push((group.to_vec(), result.is_ok()));
+            reported
+                .lock()
+                .unwrap()
+                .push((group.to_vec(), result.is_ok()));
         };
         std::thread::scope(|scope| {
             let first = scope.spawn(|| {
                 // Moved into this thread: only it flushes.
-                let (begun, wait) = (begun, wait);
+                let (started, wait) = (started, wait);
                 let flush = || {
-                    begun.send(()).unwrap();
+                    started.send(()).unwrap();
                     wait.recv().map_err(io::Error::other)
                 };
                 assert!(flushes.enter(0));
@@ -92,7 +95,7 @@ mod tests {
             for unique in 1..=5 {
                 assert!(!flushes.enter(unique));
             }
-            assert!(told.lock().unwrap().is_empty());
+            assert!(reported.lock().unwrap().is_empty());
             go.send(()).unwrap();
             begins.recv().unwrap();
             // This request arrives too late for the second flush.
@@ -108,10 +111,10 @@ mod tests {
             (vec![1, 2, 3, 4, 5], true),
             (vec![6], false),
         ];
-        assert_eq!(*told.lock().unwrap(), want);
+        assert_eq!(*reported.lock().unwrap(), want);
         // No flush is running: the next request runs its own.
         assert!(flushes.enter(7));
         flushes.run(|| Ok(()), tell);
-        assert_eq!(told.lock().unwrap().last(), Some(&(vec![7], true)));
+        assert_eq!(reported.lock().unwrap().last(), Some(&(vec![7], true)));
     }
 }

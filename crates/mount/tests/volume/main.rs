@@ -88,7 +88,7 @@ struct Ours {
     dir: PathBuf,
     host: Arc<Host>,
     mount: Option<Session<VolumeServer>>,
-    said: Arc<Mutex<Vec<String>>>,
+    message: Arc<Mutex<Vec<String>>>,
     transport: Transport,
 }
 
@@ -112,7 +112,7 @@ impl Ours {
             dir,
             host,
             mount: None,
-            said: Arc::default(),
+            message: Arc::default(),
             transport,
         };
         ours.mount();
@@ -133,7 +133,7 @@ impl Ours {
             ..MountOptions::default()
         };
         let volume = Volume::mount(self.host.clone(), options).unwrap();
-        let sink = self.said.clone();
+        let sink = self.message.clone();
         let log = Log::new(move |line| sink.lock().unwrap().push(line.to_owned()));
         let options = mountpoint::MountOptions {
             source: self.dir.clone(),
@@ -280,8 +280,8 @@ fn a_failed_flush_ends_changes_and_keeps_durable_data() {
     ours.host.fail_flushes.store(false, SeqCst);
     assert!(ours.put("later", b"x").is_err());
     assert!(ours.stored("kept").unwrap() == vec![3; 100_000]);
-    let said = ours.said.lock().unwrap().clone();
-    assert!(said[0].contains("a flush failed"), "{said:?}");
+    let message = ours.message.lock().unwrap().clone();
+    assert!(message[0].contains("a flush failed"), "{message:?}");
     assert!(ours.unmount().is_err());
     ours.mount();
     assert!(ours.stored("kept").unwrap() == vec![3; 100_000]);
@@ -606,9 +606,9 @@ fn deleted_blocks_return(policy: DiscardPolicy) {
 }
 
 fn wait_until(what: &str, holds: impl Fn() -> bool) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what}: never");
+        assert!(started.elapsed() < Duration::from_secs(60), "{what}: never");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -11,7 +11,7 @@ use tuff_fuse::Log;
 use tuff_remote::{Kind, RemoteStore};
 
 /// Longest time between two looks for layers that are complete.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Pause after a failure, unless the layer is read for the first time meanwhile.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -55,9 +55,9 @@ impl Keeper {
         while !pending.is_empty() {
             match self.filled(&mut pending) {
                 Some(source) => {
-                    source.wait_complete(LOOK);
+                    source.wait_complete(POLL_INTERVAL);
                 }
-                None => sleep(LOOK),
+                None => sleep(POLL_INTERVAL),
             }
             pending.retain_mut(|p| {
                 let is_active = p.is_filled || p.layer.was_read();

@@ -134,7 +134,7 @@ impl<S: Service> RingWorker<'_, S> {
 
     /// Runs until the end of the session. `events` are the first events.
     fn run(&mut self, ring: &mut Ring, mut events: Vec<Event>) -> io::Result<()> {
-        let mut begun = false;
+        let mut started = false;
         loop {
             let idle = &self.rings.threads[self.number].idle;
             if events.is_empty() {
@@ -149,10 +149,10 @@ impl<S: Service> RingWorker<'_, S> {
             }
             for event in events.drain(..) {
                 match self.note(ring, event) {
-                    Ok(true) => begun = true,
+                    Ok(true) => started = true,
                     Ok(false) => return Ok(()),
                     // The first event reports that the kernel rejects the slots.
-                    Err(e) if !begun => return Err(e.into()),
+                    Err(e) if !started => return Err(e.into()),
                     Err(e) => {
                         if !matches!(e, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) {
                             let log = self.service.log();
@@ -257,7 +257,7 @@ impl<S: Service> RingWorker<'_, S> {
             let _ = ring.submit();
         });
         if let (Some(busy_poll), Some(cpu_latency)) = (&mut self.busy_poll, self.cpu_latency) {
-            let go = busy_poll.answered(long, cpu_latency.is_held(), Instant::now());
+            let go = busy_poll.note_answer(long, cpu_latency.is_held(), Instant::now());
             if go.is_some() {
                 // Send this reply before the migration.
                 let _ = ring.submit();

@@ -132,18 +132,18 @@ impl BatchHeader {
         let mut changes = Vec::new();
         let mut rest = bytes;
         while !rest.is_empty() {
-            let (fixed, behind) = rest.split_at_checked(CHANGE_LEN)?;
+            let (fixed, remainder) = rest.split_at_checked(CHANGE_LEN)?;
             let mut get = Get::new(fixed);
             let (addr, physical, blocks) = (get.u64(), get.u64(), get.u32());
             let sums = if addr == 0 { 0 } else { blocks as usize * 4 };
-            let (sums, behind) = behind.split_at_checked(sums)?;
+            let (sums, remainder) = remainder.split_at_checked(sums)?;
             let change = Change {
                 physical,
                 blocks: blocks.into(),
                 addr,
             };
             changes.push((change, sums));
-            rest = behind;
+            rest = remainder;
         }
         Some(changes)
     }

@@ -242,9 +242,9 @@ impl BlockDevice for MappedDevice {
     fn read(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()> {
         let mut rest = buf;
         for step in self.steps(addr.0..addr.0 + blocks_in(rest)) {
-            let (mut part, behind) =
+            let (mut part, remainder) =
                 rest.split_at_mut((step.end - step.start) as usize * BLOCK_SIZE);
-            rest = behind;
+            rest = remainder;
             if let Some(physical) = self.layout.fixed_place(step.start) {
                 self.medium.read(BlockAddr(physical), part)?;
                 continue;
