@@ -22,7 +22,7 @@ impl Comparison {
     ///
     /// # Errors
     /// Those of [`diff::diff`], and `Limit` for more differences than are kept in memory.
-    pub(crate) fn of(a: (&Image, &str), b: (&Image, &str)) -> Result<Self> {
+    pub(crate) fn new(a: (&Image, &str), b: (&Image, &str)) -> Result<Self> {
         let mut changes = HashMap::new();
         let report = &mut |path: &[u8], change: &Change| {
             if changes.len() >= CHANGES_MAX {

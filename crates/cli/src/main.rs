@@ -65,7 +65,7 @@ fn main() -> ExitCode {
     // it cannot be registered, the default remains.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let args: Vec<OsString> = std::env::args_os().collect();
-    if let Some(tool) = args.first().and_then(|program| Tool::of(program)) {
+    if let Some(tool) = args.first().and_then(|program| Tool::from_name(program)) {
         return compat::run(tool, &args[1..]);
     }
     let args = match helper::of_mount(&args) {
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
         Some(Helper::Fake) => return ExitCode::SUCCESS,
         None => args,
     };
-    let command = help::command(Cli::command(), Detail::of(&args));
+    let command = help::command(Cli::command(), Detail::from_args(&args));
     let matches = command.clone().try_get_matches_from(&args);
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match cli {

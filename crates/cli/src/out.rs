@@ -4,7 +4,16 @@ use crate::text::{self, Line};
 use serde_json::Value;
 use std::fmt::{self, Write as _};
 use std::io::{self, BufWriter, StdoutLock, Write};
+use std::process::ExitCode;
 use tuff_erofs::{Error, Result};
+
+/// Writes a line of a name, padded to a width, and a value: `field!(out, 9, "size" => "{} bytes", bytes)`.
+macro_rules! field {
+    ($out:expr, $width:literal, $name:expr => $($value:tt)+) => {
+        $out.line(format_args!("{:<width$} {}", $name, format_args!($($value)+), width = $width))
+    };
+}
+pub(crate) use field;
 
 /// Name of standard output in errors.
 pub(crate) const PLACE: &str = "standard output";
@@ -50,9 +59,10 @@ impl Out {
         self.0.flush().map_err(failed)
     }
 
-    /// Writes the rest of the buffer.
-    pub(crate) fn finish(mut self) -> Result<()> {
-        self.0.flush().map_err(failed)
+    /// Writes the rest of the buffer. Returns the exit code of success.
+    pub(crate) fn finish(mut self) -> Result<ExitCode> {
+        self.flush()?;
+        Ok(ExitCode::SUCCESS)
     }
 }
 

@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_bar_is_drawn_only_while_a_share_is_known() {
-        for (s, columns, wanted, says) in [
+        for (s, columns, expected, says) in [
             // Standard input has no total.
             (at("walk", 5 << 20, 0), 80, RATE, "walk 5.0 MiB"),
             (at("walk", 5 << 20, 0), 30, SPINNER, "walk 5.0 MiB"),
@@ -400,7 +400,7 @@ mod tests {
             (at("pack", 1, 9 << 20), 30, NARROW, "pack"),
             (at("write", 9, 9), 80, SPINNER, "write 9 B"),
         ] {
-            assert_eq!(template(&s, columns), wanted, "{s:?}");
+            assert_eq!(template(&s, columns), expected, "{s:?}");
             assert_eq!(message(&s), says);
         }
     }

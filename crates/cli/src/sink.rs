@@ -70,7 +70,7 @@ impl Sink {
     }
 
     /// Returns the error to report for `e`: that the work was stopped, if it was.
-    pub(crate) fn told(&self, e: Error) -> Error {
+    pub(crate) fn stop_or(&self, e: Error) -> Error {
         if self.stop.load(Relaxed) {
             return Error::io(&self.place, "stopped", io::ErrorKind::Interrupted.into());
         }
@@ -79,7 +79,7 @@ impl Sink {
 
     /// Returns the error to report for a failed write.
     pub(crate) fn failed(&self, e: io::Error) -> Error {
-        self.told(Error::io(&self.place, "cannot write", e))
+        self.stop_or(Error::io(&self.place, "cannot write", e))
     }
 
     /// Flushes the output, and gives a file its name.

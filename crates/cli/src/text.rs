@@ -47,12 +47,17 @@ pub(crate) fn escaped(bytes: &[u8]) -> String {
     out
 }
 
+/// Returns a path below a directory; the directory itself is `/`.
+pub(crate) fn or_root(path: &[u8]) -> &[u8] {
+    match path {
+        b"" => b"/",
+        path => path,
+    }
+}
+
 /// Escapes a path below a directory; the directory itself is `/`.
 pub(crate) fn escaped_path(path: &[u8]) -> String {
-    match path {
-        b"" => "/".to_owned(),
-        path => escaped(path),
-    }
+    escaped(or_root(path))
 }
 
 /// Writer of text that becomes a part of one line: hidden characters are escaped, backslashes are kept. Everything that the
@@ -99,6 +104,14 @@ pub(crate) fn json(value: &Value) -> String {
         }
     }
     out
+}
+
+/// Returns the entries of a JSON object.
+pub(crate) fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(entries) => entries,
+        _ => Map::new(),
+    }
 }
 
 /// Adds bytes to a JSON object as a string. Bytes that are not UTF-8 are also added in hexadecimal as `KEY_hex`.

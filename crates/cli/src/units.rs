@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn shares_are_readable_numbers() {
-        for (part, whole, wanted) in [
+        for (part, whole, expected) in [
             (1, 2, "50.0 %"),
             (0, 7, "0.0 %"),
             (7, 7, "100.0 %"),
@@ -103,7 +103,7 @@ mod tests {
             (88_666_112, 1, "> 999 %"),
             (5, 0, "-"),
         ] {
-            assert_eq!(percent(part, whole), wanted, "{part} of {whole}");
+            assert_eq!(percent(part, whole), expected, "{part} of {whole}");
         }
     }
 }

@@ -42,8 +42,7 @@ fn print(args: &Args) -> Result<ExitCode> {
         }
         copy(&image, &file.inode, &path.display(), &mut out)?;
     }
-    out.finish()?;
-    Ok(ExitCode::SUCCESS)
+    out.finish()
 }
 
 /// Writes the content of a file. Errors call the file `name`.

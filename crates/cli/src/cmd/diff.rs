@@ -1,11 +1,10 @@
 //! `tuff diff`: compares two images, or an image and a directory.
 
-use super::ls::shown;
 use crate::image::OpenArgs;
 use crate::out::Out;
 use crate::progress::{Meter, Show};
 use crate::remote;
-use crate::text::{escaped, full_time, put_bytes};
+use crate::text::{escaped, escaped_path, full_time, or_root, put_bytes};
 use serde_json::{Map, Value, json};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -147,11 +146,11 @@ fn side<'a>(path: &Path, image: Option<&'a Image>) -> Result<Side<'a>> {
 
 fn change_text(path: &[u8], change: &Change) -> String {
     match change {
-        Change::Removed(kind) => format!("- {} ({})", shown(path), kind.name()),
-        Change::Added(kind) => format!("+ {} ({})", shown(path), kind.name()),
+        Change::Removed(kind) => format!("- {} ({})", escaped_path(path), kind.name()),
+        Change::Added(kind) => format!("+ {} ({})", escaped_path(path), kind.name()),
         Change::Changed(list) => {
             let list: Vec<String> = list.iter().map(difference_text).collect();
-            format!("~ {}: {}", shown(path), list.join(", "))
+            format!("~ {}: {}", escaped_path(path), list.join(", "))
         }
     }
 }
@@ -182,7 +181,7 @@ fn difference_text(d: &Difference) -> String {
 
 fn change_json(path: &[u8], change: &Change) -> Value {
     let mut out = Map::new();
-    put_bytes(&mut out, "path", if path.is_empty() { b"/" } else { path });
+    put_bytes(&mut out, "path", or_root(path));
     let (word, more) = match change {
         Change::Removed(kind) => ("removed", ("type", kind.name().into())),
         Change::Added(kind) => ("added", ("type", kind.name().into())),

@@ -1,9 +1,9 @@
 //! `tuff dump`: prints every byte of an image, structure by structure.
 
+use super::info::{space_rows_json, space_rows_text};
 use crate::image::ImageArgs;
 use crate::out::Out;
 use crate::text::{escape, hex, put_bytes};
-use crate::units::percent;
 use serde_json::{Map, Value as Json, json};
 use std::process::ExitCode;
 use tuff_erofs::dump::{Area, Item, Items, Regions, SpaceTable, Value};
@@ -217,23 +217,10 @@ fn area_json(area: Area) -> Json {
 
 fn table_text(table: &SpaceTable, out: &mut Out) -> Result<()> {
     out.line(format_args!("{}space:", area_name(table.area)))?;
-    for row in &table.rows {
-        out.line(format_args!(
-            "  {:<22} {:>14} bytes {:>8} {:>9} runs",
-            row.name,
-            row.bytes,
-            percent(row.bytes, table.size),
-            row.count
-        ))?;
-    }
-    out.line(format_args!("  {:<22} {:>14} bytes", "all", table.size))
+    space_rows_text(table, out)
 }
 
 fn table_json(table: &SpaceTable) -> Json {
-    let rows: Vec<Json> = table
-        .rows
-        .iter()
-        .map(|r| json!({"name": r.name, "bytes": r.bytes, "runs": r.count}))
-        .collect();
+    let rows = space_rows_json(table);
     json!({"structure": "space", "device": area_json(table.area), "bytes": table.size, "rows": rows})
 }

@@ -55,8 +55,7 @@ fn print(args: &Args) -> Result<ExitCode> {
             out.line(line.text())
         })?;
     }
-    out.finish()?;
-    Ok(ExitCode::SUCCESS)
+    out.finish()
 }
 
 /// Heading of the columns of [`Line::text`].

@@ -90,7 +90,7 @@ fn extract_image(args: &Args) -> Result<ExitCode> {
     let meter = Meter::start("extract", Show::unless(args.quiet || args.json));
     let image = args.image.watched(&meter).open_compared()?;
     args.image.with_devices(&image)?;
-    let (paths, include) = wanted(&image, &args.paths)?;
+    let (paths, include) = selected(&image, &args.paths)?;
     let defaults = Options::default();
     let options = Options {
         paths,
@@ -148,7 +148,7 @@ fn extract_image(args: &Args) -> Result<ExitCode> {
 }
 
 /// Resolves the arguments to paths or patterns.
-fn wanted(image: &Image, arguments: &[OsString]) -> Result<(Vec<Vec<u8>>, Vec<String>)> {
+fn selected(image: &Image, arguments: &[OsString]) -> Result<(Vec<Vec<u8>>, Vec<String>)> {
     let (mut paths, mut globs) = (Vec::new(), Vec::new());
     // Every argument as a pattern, with names escaped. `None` if a name is not UTF-8.
     let mut all_globs = Some(Vec::new());

@@ -4,15 +4,15 @@ use super::build_image::summary::{tree_json, tree_text};
 use super::extents::algorithm_name;
 use crate::disk::partitions_json;
 use crate::image::ImageArgs;
-use crate::out::Out;
+use crate::out::{Out, field};
 use crate::progress::{Meter, Show};
 use crate::remote;
-use crate::text::{escaped, full_time, hex, put_bytes};
+use crate::text::{escaped, full_time, hex, object, put_bytes};
 use crate::units::{pages_needed, percent, size};
 use serde_json::{Map, Value, json};
 use std::process::ExitCode;
 use tuff_disk::Disk;
-use tuff_erofs::dump::{Area, GroupStats, LayoutStats, LayoutStatsOptions};
+use tuff_erofs::dump::{Area, GroupStats, LayoutStats, LayoutStatsOptions, Row, SpaceTable};
 use tuff_erofs::read::Image;
 use tuff_erofs::verity::{self, HashTree};
 use tuff_erofs::{Error, Result};
@@ -71,21 +71,16 @@ fn print(args: &Args) -> Result<ExitCode> {
         for partition in disk.iter().flat_map(|disk| &disk.table().partitions) {
             let (range, number) = (&partition.range, partition.number);
             let len = size(range.end - range.start);
-            out.line(format_args!(
-                "{:<13} {}, {len} at byte {}",
-                format!("partition {number}"),
+            let (name, number) = (
                 escaped(partition.name.as_bytes()),
-                range.start
-            ))?;
+                format!("partition {number}"),
+            );
+            field!(out, 13, number => "{name}, {len} at byte {}", range.start)?;
         }
         if let Some(tree) = &tree {
-            out.line(format_args!("{:<13} {}", "root hash", hex(&tree.root)))?;
+            field!(out, 13, "root hash" => "{}", hex(&tree.root))?;
             let covered = size(tree.header.data_len());
-            out.line(format_args!(
-                "{:<13} {}, covers {covered}",
-                "hash tree",
-                tree_text(tree)
-            ))?;
+            field!(out, 13, "hash tree" => "{}, covers {covered}", tree_text(tree))?;
         }
         if let Some(layout) = &layout {
             layout_text(layout, &mut out)?;
@@ -195,59 +190,44 @@ fn records(image: &Image) -> Vec<(&'static str, String)> {
 fn superblock_text(image: &Image, out: &mut Out) -> Result<()> {
     let sb = image.superblock();
     let block = sb.block_bits.size();
-    let mut line = |name: &str, value: String| out.line(format_args!("{name:<13} {value}"));
     let bytes = sb.blocks.saturating_mul(block);
-    line(
-        "size",
-        format!("{} ({} blocks of {block} bytes)", size(bytes), sb.blocks),
-    )?;
+    field!(out, 13, "size" => "{} ({} blocks of {block} bytes)", size(bytes), sb.blocks)?;
     if bytes != image.store_size() {
-        line(
-            "stored in",
-            format!(
-                "{} ({} bytes)",
-                size(image.store_size()),
-                image.store_size()
-            ),
-        )?;
+        field!(out, 13, "stored in" => "{} ({} bytes)", size(image.store_size()), image.store_size())?;
     }
     if !image.slots().is_empty() {
         let blocks = image.slots().iter().map(|slot| slot.blocks);
         let devices = blocks.fold(0u64, u64::saturating_add);
         let all = devices.saturating_mul(block).saturating_add(bytes);
-        line("with devices", format!("{} ({all} bytes)", size(all)))?;
+        field!(out, 13, "with devices" => "{} ({all} bytes)", size(all))?;
     }
-    line(
-        "label",
-        if sb.label().is_empty() {
-            "-".into()
-        } else {
-            escaped(sb.label())
-        },
-    )?;
-    line("uuid", uuid(&sb.uuid))?;
-    line("time", full_time(build_time(sb)))?;
-    line("checksum", checksum(image).to_owned())?;
-    line("inodes", sb.inodes.to_string())?;
+    let label = match sb.label() {
+        b"" => "-".to_owned(),
+        label => escaped(label),
+    };
+    field!(out, 13, "label" => "{label}")?;
+    field!(out, 13, "uuid" => "{}", uuid(&sb.uuid))?;
+    field!(out, 13, "time" => "{}", full_time(build_time(sb)))?;
+    field!(out, 13, "checksum" => "{}", checksum(image))?;
+    field!(out, 13, "inodes" => "{}", sb.inodes)?;
     let mut nids = format!("root {}", sb.root);
     for (name, nid) in [("packed", sb.packed), ("metabox", sb.metabox)] {
         if let Some(nid) = nid {
             nids += &format!(", {name} {nid}");
         }
     }
-    line("nids", nids)?;
+    field!(out, 13, "nids" => "{nids}")?;
     let lowest = sb.min_kernel();
     let because: Vec<&str> = needs(sb)
         .filter(|f| f.min_kernel == lowest)
         .map(|f| f.name)
         .collect();
-    let because = if because.is_empty() {
-        String::new()
-    } else {
-        format!(" ({})", because.join("; "))
+    let because = match &because[..] {
+        [] => String::new(),
+        because => format!(" ({})", because.join("; ")),
     };
     let pages = pages_needed(block).map_or_else(String::new, |pages| format!(", {pages}"));
-    line("kernel", format!("{lowest} or newer{pages}{because}"))?;
+    field!(out, 13, "kernel" => "{lowest} or newer{pages}{because}")?;
     out.line("features")?;
     for f in flags_of(sb.compat, sb.incompat) {
         let Some((field, bit)) = f.flag() else {
@@ -317,96 +297,50 @@ fn layout_text(s: &LayoutStats, out: &mut Out) -> Result<()> {
             tree.push(format!("{count} {}", if count == 1 { one } else { many }));
         }
     }
-    let mut line = |name: &str, value: String| out.line(format_args!("{name:<13} {value}"));
-    line("tree", tree.join(", "))?;
+    field!(out, 13, "tree" => "{}", tree.join(", "))?;
     let total: u64 = s
         .space
         .iter()
         .filter(|t| t.area != Area::Metabox)
         .map(|t| t.size)
         .sum();
-    line(
-        "content",
-        format!(
-            "{}, {} in the image",
-            size(s.file_bytes),
-            percent(total, s.file_bytes)
-        ),
-    )?;
-    line(
-        "inode forms",
-        format!(
-            "{} extended, {} compact",
-            s.extended,
-            s.inodes() - s.extended
-        ),
-    )?;
+    field!(out, 13, "content" => "{}, {} in the image", size(s.file_bytes), percent(total, s.file_bytes))?;
+    field!(out, 13, "inode forms" => "{} extended, {} compact", s.extended, s.inodes() - s.extended)?;
     let layouts: Vec<String> = s
         .layouts
         .iter()
         .map(|(name, n)| format!("{n} {name}"))
         .collect();
-    line("layouts", layouts.join(", "))?;
+    field!(out, 13, "layouts" => "{}", layouts.join(", "))?;
     if s.with_xattrs > 0 {
-        line("attributes", format!("on {} inodes", s.with_xattrs))?;
+        field!(out, 13, "attributes" => "on {} inodes", s.with_xattrs)?;
     }
     for (id, a) in (0..).zip(&s.algorithms) {
         let clusters = a.clusters + a.inline_clusters;
         if clusters > 0 {
             let share = percent(a.stored_bytes, a.decoded_bytes);
             let (stored, decoded) = (size(a.stored_bytes), size(a.decoded_bytes));
-            line(
-                algorithm_name(id),
-                format!("{clusters} clusters, {stored} from {decoded} ({share})"),
-            )?;
+            field!(out, 13, algorithm_name(id) => "{clusters} clusters, {stored} from {decoded} ({share})")?;
         }
     }
     if s.stored_clusters > 0 {
-        line(
-            "stored",
-            format!("{} clusters of compressed files", s.stored_clusters),
-        )?;
+        field!(out, 13, "stored" => "{} clusters of compressed files", s.stored_clusters)?;
     }
     if s.inline_tails > 0 {
-        line(
-            "inline",
-            format!("{} tails, {}", s.inline_tails, size(s.inline_bytes)),
-        )?;
+        field!(out, 13, "inline" => "{} tails, {}", s.inline_tails, size(s.inline_bytes))?;
     }
     if s.fragments > 0 {
         let (used, packed) = (size(s.fragment_bytes), size(s.packed_bytes));
-        line(
-            "fragments",
-            format!(
-                "{} files, {used} as files count it, {packed} packed",
-                s.fragments
-            ),
-        )?;
+        field!(out, 13, "fragments" => "{} files, {used} as files count it, {packed} packed", s.fragments)?;
     }
     if s.shared_runs > 0 {
-        line(
-            "shared",
-            format!(
-                "{} runs, {} saved",
-                s.shared_runs,
-                size(s.shared_saved_bytes)
-            ),
-        )?;
+        field!(out, 13, "shared" => "{} runs, {} saved", s.shared_runs, size(s.shared_saved_bytes))?;
     }
     if s.sparse_files > 0 {
-        line(
-            "holes",
-            format!("{} in {} files", size(s.hole_bytes), s.sparse_files),
-        )?;
+        field!(out, 13, "holes" => "{} in {} files", size(s.hole_bytes), s.sparse_files)?;
     }
     if let Some((seen, possible)) = s.in_place.filter(|(seen, _)| *seen > 0) {
-        line(
-            "in place",
-            format!(
-                "{possible} of {seen} LZ4 clusters ({})",
-                percent(possible, seen)
-            ),
-        )?;
+        field!(out, 13, "in place" => "{possible} of {seen} LZ4 clusters ({})", percent(possible, seen))?;
     }
     for table in &s.space {
         match table.area {
@@ -414,16 +348,7 @@ fn layout_text(s: &LayoutStats, out: &mut Out) -> Result<()> {
             Area::Store(n) => out.line(format_args!("space on device {n}"))?,
             Area::Metabox => out.line("space in the metabox")?,
         }
-        for row in &table.rows {
-            out.line(format_args!(
-                "  {:<22} {:>14} bytes {:>8} {:>9} runs",
-                row.name,
-                row.bytes,
-                percent(row.bytes, table.size),
-                row.count
-            ))?;
-        }
-        out.line(format_args!("  {:<22} {:>14} bytes", "all", table.size))?;
+        space_rows_text(table, out)?;
     }
     groups_text(s, out)
 }
@@ -506,28 +431,15 @@ pub(crate) fn superblock_json(image: &Image) -> Map<String, Value> {
         })
         .collect();
     let (seconds, nanos) = build_time(sb);
-    let mut out = Map::new();
-    let mut put = |key: &str, value: Value| _ = out.insert(key.to_owned(), value);
-    put("block_size", sb.block_bits.size().into());
-    put("blocks", sb.blocks.into());
-    put("store_bytes", image.store_size().into());
-    put("uuid", uuid(&sb.uuid).into());
-    put("time", seconds.into());
-    put("time_nsec", nanos.into());
-    put("checksum", checksum(image).into());
-    put("inodes", sb.inodes.into());
-    put("root_nid", sb.root.0.into());
-    put("packed_nid", sb.packed.map(|n| n.0).into());
-    put("metabox_nid", sb.metabox.map(|n| n.0).into());
-    put("compat", sb.compat.into());
-    put("incompat", sb.incompat.into());
-    put("features", features.into());
-    put("lowest_kernel", sb.min_kernel().to_string().into());
-    put("page_bytes_needed", sb.block_bits.size().max(4096).into());
     let needs = needs(sb).map(|f| json!({"kernel": f.min_kernel.to_string(), "feature": f.name}));
-    put("needs", needs.collect());
-    put("compression", records.into());
-    put("devices", devices.into());
+    let mut out = object(json!({
+        "block_size": sb.block_bits.size(), "blocks": sb.blocks, "store_bytes": image.store_size(),
+        "uuid": uuid(&sb.uuid), "time": seconds, "time_nsec": nanos, "checksum": checksum(image), "inodes": sb.inodes,
+        "root_nid": sb.root.0, "packed_nid": sb.packed.map(|n| n.0), "metabox_nid": sb.metabox.map(|n| n.0),
+        "compat": sb.compat, "incompat": sb.incompat, "features": features,
+        "lowest_kernel": sb.min_kernel().to_string(), "page_bytes_needed": sb.block_bits.size().max(4096),
+        "needs": needs.collect::<Vec<_>>(), "compression": records, "devices": devices,
+    }));
     put_bytes(&mut out, "label", sb.label());
     out
 }
@@ -548,66 +460,60 @@ pub(crate) fn layout_json(s: &LayoutStats, out: &mut Map<String, Value>) {
             (algorithm_name(id).to_owned(), value)
         })
         .collect();
-    let space: Vec<Value> = s
-        .space
-        .iter()
-        .map(|table| {
-            let area = match table.area {
-                Area::Store(n) => n.to_string(),
-                Area::Metabox => "metabox".to_owned(),
-            };
-            let rows: Vec<Value> = table
-                .rows
-                .iter()
-                .map(|r| json!({"name": r.name, "bytes": r.bytes, "runs": r.count}))
-                .collect();
-            json!({"device": area, "bytes": table.size, "rows": rows})
-        })
-        .collect();
-    let group = |g: &GroupStats| json!({"inodes": g.inodes, "bytes": g.bytes, "stored_bytes": g.stored_bytes});
-    let mut put = |key: &str, value: Value| _ = out.insert(key.to_owned(), value);
-    put("types", types.into());
-    put("names", s.names.into());
-    put("hard_links", s.hard_links().into());
-    put("extended_inodes", s.extended.into());
-    put("layouts", json!(s.layouts));
-    put("inodes_with_xattrs", s.with_xattrs.into());
-    put("file_bytes", s.file_bytes.into());
-    put("algorithms", algorithms.into());
-    put("stored_clusters", s.stored_clusters.into());
-    put("cluster_blocks_histogram", json!(s.histogram));
-    put(
-        "inline",
-        json!({"tails": s.inline_tails, "bytes": s.inline_bytes}),
-    );
-    put(
-        "fragments",
-        json!({"files": s.fragments, "bytes": s.fragment_bytes, "packed_bytes": s.packed_bytes}),
-    );
-    put(
-        "shared",
-        json!({"runs": s.shared_runs, "saved_bytes": s.shared_saved_bytes}),
-    );
-    put(
-        "holes",
-        json!({"files": s.sparse_files, "bytes": s.hole_bytes}),
-    );
-    put("space", space.into());
-    let errors: Vec<Value> = s.errors.iter().map(|e| e.to_string().into()).collect();
-    put("errors", errors.into());
+    let space = s.space.iter().map(|table| {
+        let area = match table.area {
+            Area::Store(n) => n.to_string(),
+            Area::Metabox => "metabox".to_owned(),
+        };
+        json!({"device": area, "bytes": table.size, "rows": space_rows_json(table)})
+    });
+    let errors: Vec<String> = s.errors.iter().map(ToString::to_string).collect();
+    out.append(&mut object(json!({
+        "types": types, "names": s.names, "hard_links": s.hard_links(), "extended_inodes": s.extended,
+        "layouts": s.layouts, "inodes_with_xattrs": s.with_xattrs, "file_bytes": s.file_bytes,
+        "algorithms": algorithms, "stored_clusters": s.stored_clusters, "cluster_blocks_histogram": s.histogram,
+        "inline": {"tails": s.inline_tails, "bytes": s.inline_bytes},
+        "fragments": {"files": s.fragments, "bytes": s.fragment_bytes, "packed_bytes": s.packed_bytes},
+        "shared": {"runs": s.shared_runs, "saved_bytes": s.shared_saved_bytes},
+        "holes": {"files": s.sparse_files, "bytes": s.hole_bytes},
+        "space": space.collect::<Vec<_>>(), "errors": errors,
+    })));
     if let Some((seen, possible)) = s.in_place {
-        put("in_place", json!({"clusters": seen, "possible": possible}));
+        let value = json!({"clusters": seen, "possible": possible});
+        out.insert("in_place".to_owned(), value);
     }
     if !s.by_type.is_empty() {
+        let group = |g: &GroupStats| json!({"inodes": g.inodes, "bytes": g.bytes, "stored_bytes": g.stored_bytes});
         let types = s
             .by_type
             .iter()
             .map(|(name, g)| ((*name).to_owned(), group(g)));
-        put("by_type", types.collect::<Map<_, _>>().into());
         let extensions = s
             .by_extension
             .iter()
             .map(|(name, g)| (escaped(name), group(g)));
-        put("by_extension", extensions.collect::<Map<_, _>>().into());
+        out.insert("by_type".to_owned(), types.collect::<Map<_, _>>().into());
+        out.insert(
+            "by_extension".to_owned(),
+            extensions.collect::<Map<_, _>>().into(),
+        );
     }
+}
+
+/// Rows of a table of space, as text.
+pub(crate) fn space_rows_text(table: &SpaceTable, out: &mut Out) -> Result<()> {
+    for row in &table.rows {
+        let (name, bytes, count) = (row.name, row.bytes, row.count);
+        let share = percent(bytes, table.size);
+        out.line(format_args!(
+            "  {name:<22} {bytes:>14} bytes {share:>8} {count:>9} runs"
+        ))?;
+    }
+    out.line(format_args!("  {:<22} {:>14} bytes", "all", table.size))
+}
+
+/// Rows of a table of space, as an array.
+pub(crate) fn space_rows_json(table: &SpaceTable) -> Vec<Value> {
+    let row = |row: &Row| json!({"name": row.name, "bytes": row.bytes, "runs": row.count});
+    table.rows.iter().map(row).collect()
 }

@@ -3,8 +3,8 @@
 use crate::image::ImageArgs;
 use crate::out::Out;
 use crate::select::{Selected, entry, select};
-use crate::text::{escape, escaped, full_time, mode_string, put_bytes, time};
-use serde_json::{Map, Value};
+use crate::text::{escape, full_time, mode_string, object, or_root, put_bytes, time};
+use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::process::ExitCode;
 use tuff_erofs::read::{FileType, Image, Inode};
@@ -138,7 +138,7 @@ impl Lister<'_> {
     }
 
     fn entry(&mut self, name: &[u8], inode: &Inode) -> Result<()> {
-        let name = if name.is_empty() { b"/" } else { name };
+        let name = or_root(name);
         if self.args.json {
             let object = self.object(name, inode)?;
             return self.out.json(&Value::Object(object));
@@ -195,18 +195,11 @@ impl Lister<'_> {
 pub(crate) fn put_inode(image: &Image, inode: &Inode, out: &mut Map<String, Value>) -> Result<()> {
     let (seconds, nanos) = inode.mtime();
     let kind = inode.file_type();
-    out.insert("type".into(), kind.name().into());
-    out.insert("nid".into(), inode.nid().0.into());
-    out.insert(
-        "mode".into(),
-        format!("{:04o}", inode.mode() & 0o7777).into(),
-    );
-    out.insert("nlink".into(), inode.nlink().into());
-    out.insert("uid".into(), inode.uid().into());
-    out.insert("gid".into(), inode.gid().into());
-    out.insert("size".into(), inode.size().into());
-    out.insert("mtime".into(), seconds.into());
-    out.insert("mtime_nsec".into(), nanos.into());
+    out.append(&mut object(json!({
+        "type": kind.name(), "nid": inode.nid().0, "mode": format!("{:04o}", inode.mode() & 0o7777),
+        "nlink": inode.nlink(), "uid": inode.uid(), "gid": inode.gid(), "size": inode.size(),
+        "mtime": seconds, "mtime_nsec": nanos,
+    })));
     if let Some((major, minor)) = inode.device() {
         out.insert("major".into(), major.into());
         out.insert("minor".into(), minor.into());
@@ -221,14 +214,5 @@ fn size_or_device(inode: &Inode) -> String {
     match inode.device() {
         Some((major, minor)) => format!("{major}, {minor}"),
         None => inode.size().to_string(),
-    }
-}
-
-/// Formats a path for messages and listings.
-pub(crate) fn shown(path: &[u8]) -> String {
-    if path.is_empty() {
-        "/".to_owned()
-    } else {
-        escaped(path)
     }
 }

@@ -43,7 +43,7 @@ enum What {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
-        What::Show { file, parts } => show(&read(file)?, *parts)?,
+        What::Show { file, parts } => return show(&read(file)?, *parts),
         What::Merge { files, output } => {
             let profiles: Vec<Profile> = files.iter().map(|f| read(f)).collect::<Result<_>>()?;
             let path = output.as_deref().unwrap_or(Path::new("-"));
@@ -63,7 +63,7 @@ pub(super) fn read(path: &Path) -> Result<Profile> {
     Profile::parse(&text).map_err(|e| e.within(path.display()))
 }
 
-fn show(profile: &Profile, parts: bool) -> Result<()> {
+fn show(profile: &Profile, parts: bool) -> Result<ExitCode> {
     let mut out = Out::new();
     out.line("   when_ms  runs        bytes  path")?;
     let ms = |us: u64| format!("{}.{:03}", us / 1000, us % 1000);

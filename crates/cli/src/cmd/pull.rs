@@ -118,8 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         images: &images,
         files: &files,
     };
-    copied.report(args, &location)?;
-    Ok(ExitCode::SUCCESS)
+    copied.report(args, &location)
 }
 
 /// Copies the index of several layers.
@@ -137,7 +136,7 @@ fn copy_index(index: &FileStore, sink: &mut Sink) -> Result<()> {
 
 fn copy(image: &WholeImage, sink: &mut Sink, meter: &Meter) -> Result<()> {
     for part in image.parts() {
-        let part = part.map_err(|e| sink.told(failed(e, "cannot pull")))?;
+        let part = part.map_err(|e| sink.stop_or(failed(e, "cannot pull")))?;
         sink.write_all(&part).map_err(|e| sink.failed(e))?;
         meter.counter().add(part.len() as u64);
     }
@@ -154,10 +153,10 @@ struct Copied<'a> {
 }
 
 impl Copied<'_> {
-    fn report(&self, args: &Args, location: &Location) -> Result<()> {
+    fn report(&self, args: &Args, location: &Location) -> Result<ExitCode> {
         // The summary must not be mixed into an image on standard output.
         if args.quiet || args.file == Path::new("-") {
-            return Ok(());
+            return Ok(ExitCode::SUCCESS);
         }
         let first = self.images.first().filter(|_| self.index.is_none());
         let len = match (self.index, first) {

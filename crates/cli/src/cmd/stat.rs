@@ -1,11 +1,11 @@
 //! `tuff stat`: prints inode, attributes and extents of paths.
 
 use super::extents::{self, Line};
-use super::ls::{put_inode, shown};
+use super::ls::put_inode;
 use crate::image::ImageArgs;
-use crate::out::Out;
+use crate::out::{Out, field};
 use crate::select::entry;
-use crate::text::{escaped, full_time, mode_string, put_bytes};
+use crate::text::{self, escaped, escaped_path, full_time, mode_string, or_root, put_bytes};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -50,8 +50,7 @@ fn print(args: &Args) -> Result<ExitCode> {
             text(&image, &found, args.extents, &mut out)?;
         }
     }
-    out.finish()?;
-    Ok(ExitCode::SUCCESS)
+    out.finish()
 }
 
 /// Space usage of an inode's data.
@@ -91,42 +90,25 @@ pub(crate) fn has_data(inode: &Inode) -> bool {
 
 fn text(image: &Image, entry: &Entry, with_extents: bool, out: &mut Out) -> Result<()> {
     let inode = &entry.inode;
-    let mut line = |name: &str, value: String| out.line(format_args!("{name:<9} {value}"));
-    line("path", shown(&entry.path))?;
-    line("type", inode.file_type().name().to_owned())?;
+    field!(out, 9, "path" => "{}", escaped_path(&entry.path))?;
+    field!(out, 9, "type" => "{}", inode.file_type().name())?;
     if inode.file_type() == FileType::Symlink {
-        line("target", escaped(&image.readlink(inode)?))?;
+        field!(out, 9, "target" => "{}", escaped(&image.readlink(inode)?))?;
     }
-    line(
-        "inode",
-        format!(
-            "{} at {} byte {:#x}, {}, {}",
-            inode.nid(),
-            inode.space(),
-            inode.position(),
-            if inode.raw().extended {
-                "extended"
-            } else {
-                "compact"
-            },
-            layout_name(inode.layout())
-        ),
-    )?;
-    line(
-        "mode",
-        format!(
-            "{:04o} {}",
-            inode.mode() & 0o7777,
-            mode_string(inode.mode())
-        ),
-    )?;
-    line("owner", format!("{}:{}", inode.uid(), inode.gid()))?;
-    line("links", inode.nlink().to_string())?;
+    let form = match inode.raw().extended {
+        true => "extended",
+        false => "compact",
+    };
+    let (nid, space, layout) = (inode.nid(), inode.space(), layout_name(inode.layout()));
+    field!(out, 9, "inode" => "{nid} at {space} byte {:#x}, {form}, {layout}", inode.position())?;
+    field!(out, 9, "mode" => "{:04o} {}", inode.mode() & 0o7777, mode_string(inode.mode()))?;
+    field!(out, 9, "owner" => "{}:{}", inode.uid(), inode.gid())?;
+    field!(out, 9, "links" => "{}", inode.nlink())?;
     if let Some((major, minor)) = inode.device() {
-        line("device", format!("{major}, {minor}"))?;
+        field!(out, 9, "device" => "{major}, {minor}")?;
     }
-    line("size", inode.size().to_string())?;
-    line("modified", full_time(inode.mtime()))?;
+    field!(out, 9, "size" => "{}", inode.size())?;
+    field!(out, 9, "modified" => "{}", full_time(inode.mtime()))?;
     if has_data(inode) {
         let s = storage(image, inode)?;
         let mut parts = vec![format!("{} bytes, extents: {}", s.stored_bytes, s.extents)];
@@ -136,13 +118,10 @@ fn text(image: &Image, entry: &Entry, with_extents: bool, out: &mut Out) -> Resu
         if s.hole_bytes > 0 {
             parts.push(format!("{} bytes of holes", s.hole_bytes));
         }
-        line("stored", parts.join(", "))?;
+        field!(out, 9, "stored" => "{}", parts.join(", "))?;
     }
     for xattr in image.xattrs(inode)? {
-        line(
-            "xattr",
-            format!("{}={}", escaped(&xattr.name), escaped(&xattr.value)),
-        )?;
+        field!(out, 9, "xattr" => "{}={}", escaped(&xattr.name), escaped(&xattr.value))?;
     }
     if with_extents && has_data(inode) {
         out.line(extents::HEADING)?;
@@ -156,24 +135,18 @@ fn text(image: &Image, entry: &Entry, with_extents: bool, out: &mut Out) -> Resu
 fn object(image: &Image, entry: &Entry, with_extents: bool) -> Result<Map<String, Value>> {
     let inode = &entry.inode;
     let mut out = Map::new();
-    let path: &[u8] = if entry.path.is_empty() {
-        b"/"
-    } else {
-        &entry.path
-    };
-    put_bytes(&mut out, "path", path);
+    put_bytes(&mut out, "path", or_root(&entry.path));
     put_inode(image, inode, &mut out)?;
-    out.insert("position".into(), inode.position().into());
-    out.insert("space".into(), inode.space().to_string().into());
-    out.insert("extended".into(), inode.raw().extended.into());
-    out.insert("layout".into(), layout_name(inode.layout()).into());
     let xattrs = image.xattrs(inode)?.into_iter().map(|x| {
         let mut one = Map::new();
         put_bytes(&mut one, "name", &x.name);
         put_bytes(&mut one, "value", &x.value);
-        Value::Object(one)
+        one
     });
-    out.insert("xattrs".into(), xattrs.collect());
+    out.append(&mut text::object(json!({
+        "position": inode.position(), "space": inode.space().to_string(), "extended": inode.raw().extended,
+        "layout": layout_name(inode.layout()), "xattrs": xattrs.collect::<Vec<_>>(),
+    })));
     if has_data(inode) {
         let s = storage(image, inode)?;
         let value = json!({"extents": s.extents, "bytes": s.stored_bytes, "hole_bytes": s.hole_bytes,

@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             .collect();
         out.json(&json!({"files": sampled.files, "bytes": sampled.bytes, "sample_bytes": sampled.sample_bytes,
             "estimates": rows, "recommended": picks, "not_tried": newer}))?;
-        return out.finish().map(|()| ExitCode::SUCCESS);
+        return out.finish();
     }
     out.line(format_args!(
         "{} in {} files, tried with {} of it",
@@ -135,8 +135,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             names.join(", ")
         ))?;
     }
-    out.finish()?;
-    Ok(ExitCode::SUCCESS)
+    out.finish()
 }
 
 /// Recommended estimate, with the aims that it meets and the reason.

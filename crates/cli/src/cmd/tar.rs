@@ -62,8 +62,8 @@ fn convert(args: &Args) -> Result<ExitCode> {
     let mut sink = Sink::create(&args.tar, &args.image.files(), Format::Tar, args.force)?;
     let stats = write(&image, trees, options, &mut sink).map_err(|e| match e {
         // The output failed, not a member.
-        Error::Io(..) if e.place() == "tar" => sink.told(e.within(sink.place())),
-        e => sink.told(e),
+        Error::Io(..) if e.place() == "tar" => sink.stop_or(e.within(sink.place())),
+        e => sink.stop_or(e),
     })?;
     sink.finish()?;
     drop(meter);

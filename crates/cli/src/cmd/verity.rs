@@ -5,14 +5,14 @@ use super::build_image::{Salt, parse_salt, parse_verity_block};
 use crate::disk;
 use crate::image::OpenArgs;
 use crate::next_command::{self, shell_word};
-use crate::out::Out;
+use crate::out::{Out, field};
 use crate::overwrite::{self, Format};
 use crate::progress::{Meter, Show, Watch, on_signal};
 use crate::sink::keep;
 use crate::text::{escaped, hex, parse_root, put_bytes};
 use crate::units::size;
 use clap::Subcommand;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::fs::OpenOptions;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -122,8 +122,8 @@ impl Proof {
         let store = open.store(&self.image)?;
         let mut verified = open.verified(store, self.root, &self.image)?;
         if let Some(roots) = self.fec {
-            let told = verity::with_parity(verified, roots);
-            verified = told.map_err(|e| e.within(self.image.display()))?;
+            let with_parity = verity::with_parity(verified, roots);
+            verified = with_parity.map_err(|e| e.within(self.image.display()))?;
         }
         let failed = |e| Error::io(self.image.display(), "cannot read the hash tree", e);
         if !verified.is_top_sound().map_err(failed)? {
@@ -184,12 +184,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                     overwrite::check(into, Format::HashTree)?;
                 }
             }
-            let wanted = Verity {
+            let options = Verity {
                 block: *block,
                 parity: *fec,
                 salt: salt.clone().map(|salt| salt.0).unwrap_or_default(),
             };
-            add(image, into.as_deref(), &wanted, *replace, work)
+            add(image, into.as_deref(), &options, *replace, work)
         }
         What::Check { place, work } => check(place, work),
         What::Repair { place, work } => repair(place, work),
@@ -200,13 +200,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 fn add(
     image: &Path,
     into: Option<&Path>,
-    wanted: &Verity,
+    options: &Verity,
     replace: bool,
     work: &Work,
 ) -> Result<ExitCode> {
     let progress = Arc::new(Progress::default());
     let watch = Watch::start(&progress, work.show());
-    let tree = hash_tree(image, into, wanted, replace, work.threads(), &progress);
+    let tree = hash_tree(image, into, options, replace, work.threads(), &progress);
     drop(watch);
     let tree = tree?;
     let mut out = Out::new();
@@ -225,24 +225,20 @@ fn add(
         }
         Show::Quiet => {}
     }
-    out.finish()?;
-    Ok(ExitCode::SUCCESS)
+    out.finish()
 }
 
 fn lines(tree: &HashTree, out: &mut Out) -> Result<()> {
     let header = &tree.header;
     let covered = size(header.data_len());
-    out.line(format_args!("root hash    {}", hex(&tree.root)))?;
-    out.line(format_args!("hash tree    {}", tree_text(tree)))?;
-    out.line(format_args!(
-        "covers       {covered}, {} blocks of {} bytes",
-        header.data_blocks, header.data_block
-    ))?;
+    field!(out, 12, "root hash" => "{}", hex(&tree.root))?;
+    field!(out, 12, "hash tree" => "{}", tree_text(tree))?;
+    field!(out, 12, "covers" => "{covered}, {} blocks of {} bytes", header.data_blocks, header.data_block)?;
     let salt = match &*header.salt {
         [] => "none".to_owned(),
         salt => hex(salt),
     };
-    out.line(format_args!("salt         {salt}"))
+    field!(out, 12, "salt" => "{salt}")
 }
 
 fn show(image: &Path, tree: Option<PathBuf>, as_json: bool) -> Result<ExitCode> {
@@ -269,8 +265,7 @@ fn show(image: &Path, tree: Option<PathBuf>, as_json: bool) -> Result<ExitCode> 
                 "kernel       loop=$(losetup -f --show -P -r {name}) && veritysetup open ${{loop}}p{data} NAME ${{loop}}p{tree} {}",
                 hex(&stated.root)
             ))?;
-            out.finish()?;
-            return Ok(ExitCode::SUCCESS);
+            return out.finish();
         }
         let parity = stated.parity.map_or(String::new(), |roots| {
             let at = stated.tree_end();
@@ -282,8 +277,7 @@ fn show(image: &Path, tree: Option<PathBuf>, as_json: bool) -> Result<ExitCode> 
             hex(&stated.root),
         ))?;
     }
-    out.finish()?;
-    Ok(ExitCode::SUCCESS)
+    out.finish()
 }
 
 fn check(place: &Proof, work: &Work) -> Result<ExitCode> {
@@ -371,159 +365,112 @@ fn report(
     damage: &Damage,
     repaired: u64,
 ) -> Result<ExitCode> {
-    let mut report = Report::new(work, verified, repaired);
-    for (ranges, kind) in [
+    let ranges = [
         (&damage.data, "damaged"),
         (&damage.unknown, "unknown"),
         (&damage.tree, "tree"),
         (&damage.parity, "parity"),
-    ] {
-        for range in ranges {
-            report.stretch(range, kind)?;
-        }
-    }
+    ];
+    let ranges = ranges.into_iter();
+    let ranges = ranges.flat_map(|(ranges, kind)| ranges.iter().map(move |range| (range, kind)));
+    let (mut affected, mut incomplete) = (Vec::new(), None);
     if !damage.data.is_empty() {
         // The files are found through the image's metadata, which may itself be damaged.
         let plain = OpenArgs {
             no_checksum: true,
             ..OpenArgs::default()
         };
-        let failed = match plain.open(&place.image) {
-            Ok(image) => {
-                let mut result = Ok(());
-                let failed = verity::hits(&image, &damage.data, &mut |hit| {
-                    if result.is_ok() {
-                        result = report.hit(&hit);
-                    }
-                });
-                result?;
-                failed
-            }
+        let mut take = |hit| {
+            affected.push(match hit {
+                Hit::Content(path, range) => (path, Some(range)),
+                Hit::Inode(path) => (path, None),
+            });
+        };
+        incomplete = match plain.open(&place.image) {
+            Ok(image) => verity::hits(&image, &damage.data, &mut take),
             Err(e) => Some(e),
         };
-        if let Some(e) = failed {
-            report.rest(&e)?;
-        }
     }
-    report.finish(damage)
-}
-
-/// Output of a check: lines, or one JSON object at the end.
-struct Report<'a> {
-    out: Out,
-    work: &'a Work,
-    verified: &'a Verified,
-    repaired: u64,
-    stretches: Vec<Value>,
-    hits: Vec<Value>,
-    rest: Option<String>,
-}
-
-impl<'a> Report<'a> {
-    fn new(work: &'a Work, verified: &'a Verified, repaired: u64) -> Self {
-        Self {
-            out: Out::new(),
-            work,
-            verified,
-            repaired,
-            stretches: Vec::new(),
-            hits: Vec::new(),
-            rest: None,
+    let is_sound = damage.is_none();
+    let mut out = Out::new();
+    if work.json {
+        let ranges = ranges.map(|(range, kind)| {
+            let (offset, length) = (range.start, range.end - range.start);
+            json!({"offset": offset, "length": length, "kind": kind})
+        });
+        let affected: Vec<_> = affected.iter().map(affected_json).collect();
+        out.json(&json!({
+            "sound": is_sound, "bytes": verified.header().data_len(),
+            "is_authentic": is_sound && !verified.is_stated(),
+            "repaired_blocks": repaired, "fec_roots": verified.roots(), "damaged": ranges.collect::<Vec<_>>(),
+            "affected": affected, "incomplete": incomplete.map(|e| e.to_string()),
+        }))?;
+    } else {
+        for (range, kind) in ranges {
+            let (at, len) = (range.start, range.end - range.start);
+            let what = match kind {
+                "unknown" => "unknown: its part of the hash tree is damaged",
+                "tree" => "damaged hash tree",
+                "parity" => "damaged parity",
+                _ => "damaged",
+            };
+            out.line(format_args!("{len} bytes at {at}: {what}"))?;
         }
-    }
-
-    fn stretch(&mut self, range: &Range<u64>, kind: &str) -> Result<()> {
-        let (at, len) = (range.start, range.end - range.start);
-        if self.work.json {
-            self.stretches
-                .push(json!({"offset": at, "length": len, "kind": kind}));
-            return Ok(());
-        }
-        let what = match kind {
-            "unknown" => "unknown: its part of the hash tree is damaged",
-            "tree" => "damaged hash tree",
-            "parity" => "damaged parity",
-            _ => "damaged",
-        };
-        self.out.line(format_args!("{len} bytes at {at}: {what}"))
-    }
-
-    fn hit(&mut self, hit: &Hit) -> Result<()> {
-        let (path, range) = match hit {
-            Hit::Content(path, range) => (path, Some(range)),
-            Hit::Inode(path) => (path, None),
-        };
-        if self.work.json {
-            let mut object = serde_json::Map::new();
-            let full = [b"/", &path[..]].concat();
-            put_bytes(&mut object, "path", &full);
-            if let Some(range) = range {
-                object.insert("offset".to_owned(), range.start.into());
-                object.insert("length".to_owned(), (range.end - range.start).into());
-            }
-            self.hits.push(object.into());
-            return Ok(());
-        }
-        let path = escaped(path);
-        match range {
-            Some(range) => self.out.line(format_args!(
-                "/{path}: {} bytes at {}",
-                range.end - range.start,
-                range.start
-            )),
-            None => self.out.line(format_args!("/{path}: inode")),
-        }
-    }
-
-    /// Notes that the list of affected files is incomplete.
-    fn rest(&mut self, why: &Error) -> Result<()> {
-        if self.work.json {
-            self.rest = Some(why.to_string());
-            return Ok(());
-        }
-        self.out.line(format_args!(
-            "the list of files is incomplete: the image cannot be read everywhere ({why})"
-        ))
-    }
-
-    fn finish(mut self, damage: &Damage) -> Result<ExitCode> {
-        let sound = damage.is_none();
-        let total = self.verified.header().data_len();
-        if self.work.json {
-            self.out.json(&json!({
-                "sound": sound, "bytes": total, "is_authentic": sound && !self.verified.is_stated(), "repaired_blocks": self.repaired, "fec_roots": self.verified.roots(),
-                "damaged": self.stretches, "affected": self.hits, "incomplete": self.rest,
-            }))?;
-        } else if !self.work.quiet {
-            if self.repaired > 0 {
-                self.out
-                    .line(format_args!("blocks repaired: {}", self.repaired))?;
-            }
-            if damage.is_content_sound() {
-                let all = size(total);
-                let with = match self.verified.is_stated() {
-                    false => "the root hash",
-                    true => "the hash tree",
-                };
-                self.out
-                    .line(format_args!("verified: {all} match {with}"))?;
-            }
-            let mendable = self.verified.roots().is_some() && self.repaired == 0;
-            if mendable && damage.is_content_sound() && !sound {
-                self.out
-                    .line("the parity does not match: 'tuff verity repair' computes it again")?;
-            } else if mendable && !sound {
-                self.out
-                    .line("the hash tree has parity: 'tuff verity repair' may repair the damage")?;
+        for (path, range) in &affected {
+            let path = escaped(path);
+            match range {
+                Some(Range { start, end }) => {
+                    out.line(format_args!("/{path}: {} bytes at {start}", end - start))?;
+                }
+                None => out.line(format_args!("/{path}: inode"))?,
             }
         }
-        if self.verified.is_stated() && !self.work.json && !self.work.quiet {
-            let root = hex(self.verified.root());
-            self.out.line(format_args!(
-                "no root hash was given: changes on purpose are not found; the hash tree states {root}"
+        if let Some(e) = incomplete {
+            out.line(format_args!(
+                "the list of files is incomplete: the image cannot be read everywhere ({e})"
             ))?;
         }
-        self.out.finish()?;
-        Ok(ExitCode::from(u8::from(!sound)))
+        if !work.quiet {
+            conclusion(verified, damage, repaired, &mut out)?;
+        }
     }
+    out.finish()?;
+    Ok(ExitCode::from(u8::from(!is_sound)))
+}
+
+fn affected_json((path, range): &(Vec<u8>, Option<Range<u64>>)) -> Map<String, Value> {
+    let mut object = Map::new();
+    put_bytes(&mut object, "path", &[b"/", &path[..]].concat());
+    if let Some(range) = range {
+        object.insert("offset".to_owned(), range.start.into());
+        object.insert("length".to_owned(), (range.end - range.start).into());
+    }
+    object
+}
+
+fn conclusion(verified: &Verified, damage: &Damage, repaired: u64, out: &mut Out) -> Result<()> {
+    if repaired > 0 {
+        out.line(format_args!("blocks repaired: {repaired}"))?;
+    }
+    if damage.is_content_sound() {
+        let all = size(verified.header().data_len());
+        let with = match verified.is_stated() {
+            false => "the root hash",
+            true => "the hash tree",
+        };
+        out.line(format_args!("verified: {all} match {with}"))?;
+    }
+    if verified.roots().is_some() && repaired == 0 && !damage.is_none() {
+        out.line(match damage.is_content_sound() {
+            true => "the parity does not match: 'tuff verity repair' computes it again",
+            false => "the hash tree has parity: 'tuff verity repair' may repair the damage",
+        })?;
+    }
+    if verified.is_stated() {
+        let root = hex(verified.root());
+        out.line(format_args!(
+            "no root hash was given: changes on purpose are not found; the hash tree states {root}"
+        ))?;
+    }
+    Ok(())
 }

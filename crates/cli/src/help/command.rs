@@ -17,7 +17,7 @@ pub(crate) enum Detail {
 
 impl Detail {
     /// Level for a command line: `tuff help VERB` and `--help-all` print all options.
-    pub(crate) fn of<T: AsRef<OsStr>>(args: &[T]) -> Self {
+    pub(crate) fn from_args<T: AsRef<OsStr>>(args: &[T]) -> Self {
         let is_help = args.get(1).is_some_and(|verb| verb.as_ref() == "help");
         match is_help || args.iter().any(|arg| arg.as_ref() == "--help-all") {
             true => Self::All,
@@ -225,9 +225,9 @@ mod tests {
 
     #[test]
     fn help_all_and_the_help_verb_print_everything() {
-        assert!(Detail::of(&["tuff", "build", "--help-all"]) == Detail::All);
-        assert!(Detail::of(&["tuff", "help", "build"]) == Detail::All);
-        assert!(Detail::of(&["tuff", "build", "--help"]) == Detail::Common);
+        assert!(Detail::from_args(&["tuff", "build", "--help-all"]) == Detail::All);
+        assert!(Detail::from_args(&["tuff", "help", "build"]) == Detail::All);
+        assert!(Detail::from_args(&["tuff", "build", "--help"]) == Detail::Common);
     }
 
     #[test]

@@ -118,8 +118,7 @@ fn run_compact(args: &Args, options: &Options, path: &Path) -> Result<ExitCode> 
             size(len)
         ))?,
     }
-    out.finish()?;
-    Ok(ExitCode::SUCCESS)
+    out.finish()
 }
 
 /// Fails for arguments that contradict properties that a patch cannot change.

@@ -30,10 +30,12 @@ static OPTIONS: OptionTable = OptionTable {
 };
 
 /// Parsed arguments of `fsck.erofs`.
+#[derive(Default)]
 struct FsckArgs {
     help: bool,
     version: bool,
-    level: u8,
+    /// Detail of the output, 2 without the option.
+    level: Option<u8>,
     ratio: bool,
     /// Also read all file data.
     data: bool,
@@ -48,7 +50,8 @@ struct FsckArgs {
     owners: Option<bool>,
     /// Restores modes exactly, not without the bits of the umask. Default: only as root.
     modes: Option<bool>,
-    image: ImageArgs,
+    image: Option<PathBuf>,
+    open: OpenArgs,
 }
 
 pub(super) fn run(raw: &[OsString]) -> Result<ExitCode> {
@@ -58,29 +61,28 @@ pub(super) fn run(raw: &[OsString]) -> Result<ExitCode> {
             "available decompressors: lz4, lz4hc, lzma, deflate, libdeflate, zstd",
         ));
     }
-    let mut out = Out::new();
     if args.help {
-        out.bytes(include_bytes!("fsck-help.txt"))?;
-        out.finish()?;
-        return Ok(ExitCode::SUCCESS);
+        return Tool::print(include_bytes!("fsck-help.txt"));
     }
-    if args.image.image.as_os_str().is_empty() {
-        return Err(Error::usage("IMAGE is missing"));
-    }
+    let place = ImageArgs {
+        image: args.image.clone().ok_or_else(Tool::no_image)?,
+        open: args.open.clone(),
+    };
+    let mut out = Out::new();
     // The check reports a wrong checksum itself.
     let checks = args.to.is_none();
     let image = match checks {
-        true => args.image.open_unverified()?,
-        false => args.image.open()?,
+        true => place.open_unverified()?,
+        false => place.open()?,
     };
     if args.data {
-        args.image.with_devices(&image)?;
+        place.with_devices(&image)?;
     }
     if let (None, Some(nid)) = (&args.path, args.nid) {
         args.path = Some(path_of(&image, nid)?);
     }
     let good = match &args.to {
-        None => checked(&image, &args, &mut out)?,
+        None => checked(&image, &place, &args, &mut out)?,
         Some(dir) => {
             extract(&image, dir, &args)?;
             true
@@ -91,41 +93,12 @@ pub(super) fn run(raw: &[OsString]) -> Result<ExitCode> {
 }
 
 fn read_args(tokens: Vec<Token>) -> Result<FsckArgs> {
-    let mut args = FsckArgs {
-        help: false,
-        version: false,
-        level: 2,
-        ratio: false,
-        data: false,
-        to: None,
-        path: None,
-        nid: None,
-        xattrs: false,
-        fingerprints: false,
-        overwrite: false,
-        force: false,
-        owners: None,
-        modes: None,
-        image: ImageArgs {
-            image: PathBuf::new(),
-            open: OpenArgs::default(),
-        },
-    };
+    let mut args = FsckArgs::default();
     for token in tokens {
-        let (name, value) = match token {
-            Token::Option(name, value) => (name, value),
-            Token::Operand(path) if args.image.image.as_os_str().is_empty() => {
-                args.image.image = path.into();
-                continue;
-            }
-            Token::Operand(path) => {
-                return Err(Error::usage(format_args!(
-                    "{}: one image at a time",
-                    path.display()
-                )));
-            }
-        };
-        args.take(&name, value)?;
+        match token {
+            Token::Option(name, value) => args.take(&name, value)?,
+            Token::Operand(path) => getopt::one_image(&mut args.image, path)?,
+        }
     }
     Ok(args)
 }
@@ -137,24 +110,24 @@ impl FsckArgs {
                 .as_ref()
                 .map_or_else(Default::default, |v| v.to_string_lossy())
         };
-        let said = |what: &str| Error::usage(format_args!("{name}: {what}"));
+        let message = |what: &str| Error::usage(format_args!("{name}: {what}"));
         match name {
             "-h" | "--help" => self.help = true,
             "-V" | "--version" => self.version = true,
             "-p" => self.ratio = true,
             "-d" => {
                 let level = text().parse().ok().filter(|level| *level <= 9);
-                self.level = level.ok_or_else(|| said("0 to 9"))?;
+                self.level = Some(level.ok_or_else(|| message("0 to 9"))?);
             }
             "-a" | "-A" | "-y" => {}
             "--extract" => {
                 self.data = true;
                 self.to = value.map(PathBuf::from);
             }
-            "--device" => self.image.open.device.extend(value.map(PathBuf::from)),
-            "--offset" => self.image.open.offset = parse_size(&text()).map_err(|e| said(&e))?,
+            "--device" => self.open.device.extend(value.map(PathBuf::from)),
+            "--offset" => self.open.offset = parse_size(&text()).map_err(|e| message(&e))?,
             "--path" => self.path = value.map(PathBuf::from),
-            "--no-sbcrc" => self.image.open.no_checksum = true,
+            "--no-sbcrc" => self.open.no_checksum = true,
             "--xattrs" => self.xattrs = true,
             "--no-xattrs" => self.xattrs = false,
             "--xattr-inode-digest" => self.fingerprints = true,
@@ -166,8 +139,8 @@ impl FsckArgs {
             "--no-preserve-owner" => self.owners = Some(false),
             "--preserve-perms" => self.modes = Some(true),
             "--no-preserve-perms" => self.modes = Some(false),
-            "--nid" => self.nid = Some(Nid(number(&text()).map_err(|e| said(&e))?)),
-            _ => return Err(said("not supported: leave it out")),
+            "--nid" => self.nid = Some(Nid(number(&text()).map_err(|e| message(&e))?)),
+            _ => return Err(message("not supported: leave it out")),
         }
         Ok(())
     }
@@ -183,7 +156,7 @@ fn path_of(image: &Image, nid: Nid) -> Result<PathBuf> {
 }
 
 /// Checks an image and prints its errors. Returns true if there are none.
-fn checked(image: &Image, args: &FsckArgs, out: &mut Out) -> Result<bool> {
+fn checked(image: &Image, place: &ImageArgs, args: &FsckArgs, out: &mut Out) -> Result<bool> {
     if let Some(path) = &args.path {
         image.resolve(path.as_os_str().as_bytes().trim_ascii())?;
     }
@@ -193,7 +166,7 @@ fn checked(image: &Image, args: &FsckArgs, out: &mut Out) -> Result<bool> {
         ..check::Options::default()
     };
     let report = check::check(image, &options, |_| ());
-    let ignored = |rule: Rule| args.image.open.no_checksum && rule == Rule::Checksum;
+    let ignored = |rule: Rule| args.open.no_checksum && rule == Rule::Checksum;
     let errors = report
         .findings
         .iter()
@@ -201,29 +174,28 @@ fn checked(image: &Image, args: &FsckArgs, out: &mut Out) -> Result<bool> {
     let mut count = report.dropped;
     for finding in errors {
         count += 1;
-        if args.level > 0 {
+        if args.level != Some(0) {
             eprintln!("fsck.erofs: {finding}");
         }
     }
     if count > 0 {
         let errors = counted(count, "error");
-        eprintln!("fsck.erofs: {}: {errors}", args.image.image.display());
+        eprintln!("fsck.erofs: {}: {errors}", place.image.display());
         return Ok(false);
     }
     let t = &report.totals;
-    if args.level > 2 {
+    if args.level.unwrap_or(2) > 2 {
         out.line(format_args!(
             "No errors found: {} inodes, {} directories",
             t.inodes, t.directories
         ))?;
     }
     if args.ratio {
-        let whole = std::fs::metadata(&args.image.image).map_or(0, |m| m.len());
-        let share = whole.saturating_sub(args.image.open.offset) as f64 * 100.0;
-        let share = if t.file_bytes == 0 {
-            100.0
-        } else {
-            share / t.file_bytes as f64
+        let whole = std::fs::metadata(&place.image).map_or(0, |m| m.len());
+        let share = whole.saturating_sub(args.open.offset) as f64 * 100.0;
+        let share = match t.file_bytes {
+            0 => 100.0,
+            bytes => share / bytes as f64,
         };
         out.line(format_args!("Compression ratio: {share:.2}(%)"))?;
     }
@@ -255,7 +227,11 @@ fn extract(image: &Image, dir: &Path, args: &FsckArgs) -> Result<()> {
         }
     }
     let report = tuff_erofs::extract::extract(image, dir, &options, |_| ())?;
-    for problem in report.problems.iter().filter(|_| args.level > 1) {
+    for problem in report
+        .problems
+        .iter()
+        .filter(|_| args.level.unwrap_or(2) > 1)
+    {
         eprintln!(
             "fsck.erofs: warning: {}: {}",
             escaped_path(&problem.path),

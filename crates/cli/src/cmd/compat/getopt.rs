@@ -3,6 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 use tuff_erofs::{Error, Result};
 
 /// Options of a tool. Lists of long names are delimited by zero bytes, because some callers search the binary for
@@ -48,6 +49,16 @@ pub(super) fn parse(arguments: &[OsString], grammar: &OptionTable) -> Result<Vec
         }
     }
     Ok(tokens)
+}
+
+/// Takes the operand of a tool that reads one image.
+pub(super) fn one_image(image: &mut Option<PathBuf>, operand: OsString) -> Result<()> {
+    if image.is_some() {
+        let name = operand.display();
+        return Err(Error::usage(format_args!("{name}: one image at a time")));
+    }
+    *image = Some(operand.into());
+    Ok(())
 }
 
 impl OptionTable {
@@ -182,8 +193,8 @@ mod tests {
             ("--bogus", "--bogus is not a known option"),
             ("-aq", "-q is not a known option"),
         ] {
-            let said = read_all(line).unwrap_err().to_string();
-            assert!(said.contains(expected), "{line}: {said}");
+            let message = read_all(line).unwrap_err().to_string();
+            assert!(message.contains(expected), "{line}: {message}");
         }
     }
 }

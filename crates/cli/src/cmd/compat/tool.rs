@@ -4,7 +4,7 @@ use crate::out;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
-use tuff_erofs::Result;
+use tuff_erofs::{Error, Result};
 
 /// Version of erofs-utils whose options are understood. Callers compare it with the version they need.
 const ERA: &str = "1.9.3";
@@ -19,7 +19,7 @@ pub(crate) enum Tool {
 
 impl Tool {
     /// Returns the tool with this name or path.
-    pub(crate) fn of(program: &OsStr) -> Option<Self> {
+    pub(crate) fn from_name(program: &OsStr) -> Option<Self> {
         let name = Path::new(program).file_name()?;
         [Self::Mkfs, Self::Fsck, Self::Dump]
             .into_iter()
@@ -34,6 +34,18 @@ impl Tool {
         }
     }
 
+    /// Prints a text.
+    pub(super) fn print(text: &[u8]) -> Result<ExitCode> {
+        let mut out = out::Out::new();
+        out.bytes(text)?;
+        out.finish()
+    }
+
+    /// The error for a command line without an image.
+    pub(super) fn no_image() -> Error {
+        Error::usage("IMAGE is missing")
+    }
+
     /// Prints the version: a line and an optional list that callers parse, then a line for users.
     pub(super) fn version(self, list: Option<&str>) -> Result<ExitCode> {
         let mut out = out::Out::new();
@@ -45,7 +57,6 @@ impl Tool {
         out.line(format_args!(
             "this is Tuff {ours}, which accepts the options of that version"
         ))?;
-        out.finish()?;
-        Ok(ExitCode::SUCCESS)
+        out.finish()
     }
 }

@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn lines_are_split_as_bash_splits_them() {
-        for (line, wanted) in [
+        for (line, expected) in [
             ("tuff cat i /e", &["tuff", "cat", "i", "/e"][..]),
             ("tuff cat i ", &["tuff", "cat", "i", ""]),
             (r"tuff cat a\ b /c\'", &["tuff", "cat", "a b", "/c'"]),
@@ -85,7 +85,7 @@ mod tests {
             (r#"tuff cat "a\"\n" '"#, &["tuff", "cat", "a\"\\n", ""]),
             ("cd x; tuff ls i", &["tuff", "ls", "i"]),
         ] {
-            assert_eq!(words(line).unwrap(), wanted, "{line}");
+            assert_eq!(words(line).unwrap(), expected, "{line}");
         }
         assert_eq!(words("tuff cat $IMAGE /"), None);
         assert_eq!(words("tuff cat \"`ls`\" /"), None);

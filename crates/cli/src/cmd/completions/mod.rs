@@ -40,8 +40,7 @@ pub(crate) fn run(args: &Args, command: Command) -> Result<ExitCode> {
     };
     let mut out = Out::new();
     out.bytes(&text)?;
-    out.finish()?;
-    Ok(ExitCode::SUCCESS)
+    out.finish()
 }
 
 /// Names in an image, one per line. None if the command line does not end with a path in an image.

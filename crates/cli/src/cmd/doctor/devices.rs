@@ -58,8 +58,7 @@ fn verity(host: &Host, config: &KernelConfig) -> Fact {
             "there is no veritysetup",
             format!("install the package cryptsetup-bin; {instead}"),
         ),
-        (true, Some(_)) if host.is_root => fact.ok("device mapper and veritysetup exist"),
-        (true, Some(_)) => fact.limited("it needs root", instead),
+        (true, Some(_)) => fact.for_root(host, "device mapper and veritysetup exist", instead),
     }
 }
 
@@ -68,14 +67,15 @@ fn beneath(host: &Host) -> Fact {
         "mount-beneath",
         "replacing the mount of a URL by the kernel's when it is complete (tuff mount --kernel)",
     );
-    match (host.kernel() >= FIRST_BENEATH, host.is_root) {
-        (true, true) => fact.ok("Linux 6.5 or newer, and root"),
-        (true, false) => fact.limited("it needs root", "mount as root, or stay with FUSE"),
-        (false, _) => fact.missing(
-            format!("the kernel is older than Linux {FIRST_BENEATH}"),
+    if host.kernel() < FIRST_BENEATH {
+        let found = format!("the kernel is older than Linux {FIRST_BENEATH}");
+        return fact.missing(
+            found,
             "a newer kernel helps; until then such mounts stay with FUSE",
-        ),
+        );
     }
+    let advice = "mount as root, or stay with FUSE";
+    fact.for_root(host, "Linux 6.5 or newer, and root", advice)
 }
 
 fn fanotify(host: &Host, config: &KernelConfig) -> Fact {
@@ -87,19 +87,13 @@ fn fanotify(host: &Host, config: &KernelConfig) -> Fact {
     let events = config
         .has("CONFIG_FANOTIFY_ACCESS_PERMISSIONS")
         .unwrap_or(true);
+    let advice = "nothing to do: URLs are served through FUSE";
     match compiled && events {
-        _ if host.kernel() < FIRST_PRE_CONTENT => fact.missing(
-            format!("the kernel is older than Linux {FIRST_PRE_CONTENT}"),
-            "nothing to do: URLs are served through FUSE",
-        ),
-        false => fact.missing(
-            "not compiled in",
-            "nothing to do: URLs are served through FUSE",
-        ),
-        true if host.is_root => fact.ok("events before a read"),
-        true => fact.limited(
-            "it needs root",
-            "nothing to do: URLs are served through FUSE",
-        ),
+        _ if host.kernel() < FIRST_PRE_CONTENT => {
+            let found = format!("the kernel is older than Linux {FIRST_PRE_CONTENT}");
+            fact.missing(found, advice)
+        }
+        false => fact.missing("not compiled in", advice),
+        true => fact.for_root(host, "events before a read", advice),
     }
 }

@@ -1,5 +1,6 @@
 //! Fact about the host, and its forms of output.
 
+use super::host::Host;
 use crate::text::escaped_line;
 use serde_json::{Value, json};
 use std::fmt;
@@ -65,6 +66,14 @@ impl Fact {
 impl Question {
     pub(super) fn ok(self, found: impl Into<String>) -> Fact {
         self.fact(State::Ok, found.into(), None)
+    }
+
+    /// The state of what only root can use.
+    pub(super) fn for_root(self, host: &Host, found: &str, advice: impl Into<String>) -> Fact {
+        match host.is_root {
+            true => self.ok(found),
+            false => self.limited("it needs root", advice),
+        }
     }
 
     pub(super) fn limited(self, found: impl Into<String>, advice: impl Into<String>) -> Fact {

@@ -24,13 +24,13 @@ use std::time::Duration;
 use tuff_erofs::Result;
 
 /// Time that a group of facts may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const GROUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Show what this host can do for tuff, and what would help
 ///
 /// Prints one line per fact: ok, limited or missing; what it is for; what was found; and what to do about it. Nothing is changed
-/// and no root is needed. Root gets more answers: it mounts test images with the kernel's EROFS, which are visible nowhere. Only
-/// checks that logins exist.
+/// and no root is needed. Root gets more answers: it mounts test images with the kernel's EROFS, which are visible nowhere.
+/// Only checks that logins exist.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Print only facts that are limited or missing
@@ -64,8 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             out.line(fact)?;
         }
     }
-    out.finish()?;
-    Ok(ExitCode::SUCCESS)
+    out.finish()
 }
 
 /// Facts of all groups, in their order.
@@ -79,7 +78,7 @@ fn examine(host: &Arc<Host>) -> Vec<Fact> {
         answers.push((name, receive));
     }
     let facts = answers.into_iter().flat_map(|(name, receive)| {
-        receive.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+        receive.recv_timeout(GROUP_TIMEOUT).unwrap_or_else(|_| {
             let found = "the host did not answer in time";
             let advice = "look for a device or filesystem that hangs";
             vec![Fact::about(name, "this part of the examination").limited(found, advice)]
@@ -127,127 +126,61 @@ mod tests {
 
     const RELEASE: &str = "proc/sys/kernel/osrelease";
 
+    /// Kernel, fact, its state, and words of its line.
+    const KERNELS: &str = "\
+4.19.0-27-amd64|kernel|missing|Linux 5.4 is the first
+6.1.0-18-amd64|kernel|limited|metabox (6.17)
+6.1.0-18-amd64|kernel|limited|--kernel 6.1
+9.0.0|kernel|ok|all features
+6.1.0-18-amd64|erofs-zstd|missing|Linux 6.10
+6.1.0-18-amd64|erofs-lzma|limited|as root
+6.1.0-18-amd64|erofs-files|missing|Linux 6.12
+6.1.0-18-amd64|fuse-io_uring|missing|Linux 6.14
+6.1.0-18-amd64|mount-beneath|missing|Linux 6.5
+";
+
     #[test]
     fn the_version_of_the_kernel_decides_what_it_mounts() {
-        for (release, name, state, words) in [
-            (
-                "4.19.0-27-amd64",
-                "kernel",
-                "missing",
-                "Linux 5.4 is the first",
-            ),
-            ("6.1.0-18-amd64", "kernel", "limited", "metabox (6.17)"),
-            ("6.1.0-18-amd64", "kernel", "limited", "--kernel 6.1"),
-            ("9.0.0", "kernel", "ok", "all features"),
-            ("6.1.0-18-amd64", "erofs-zstd", "missing", "Linux 6.10"),
-            ("6.1.0-18-amd64", "erofs-lzma", "limited", "as root"),
-            ("6.1.0-18-amd64", "erofs-files", "missing", "Linux 6.12"),
-            ("6.1.0-18-amd64", "fuse-io_uring", "missing", "Linux 6.14"),
-            ("6.1.0-18-amd64", "mount-beneath", "missing", "Linux 6.5"),
-        ] {
-            let files = Files::new("version", &[(RELEASE, release)]);
-            let line = files.line(name);
+        for case in KERNELS.lines() {
+            let [release, name, state, words] = case.split('|').collect::<Vec<_>>()[..] else {
+                panic!("{case}");
+            };
+            let line = Files::new("version", &[(RELEASE, release)]).line(name);
             assert!(line.starts_with(state) && line.contains(words), "{line}");
         }
     }
 
+    /// File of the host and its content, with `;` for line feeds; fact, its state, and words of its line.
+    const FILES: &str = "\
+boot/config-6.18.1-test|CONFIG_EROFS_FS=m|erofs|ok|configured
+boot/config-6.18.1-test|CONFIG_EROFS_FS_ZIP_ZSTD=y|erofs-zstd|ok|configured
+boot/config-6.18.1-test|# CONFIG_EROFS_FS_ZIP_LZMA is not set|erofs-lzma|missing|not configured
+boot/config-6.18.1-test|CONFIG_EROFS_FS=m|erofs-files|missing|CONFIG_EROFS_FS_BACKED_BY_FILE
+lib/modules/6.18.1-test/modules.dep|kernel/fs/erofs/erofs.ko.xz:|erofs|ok|a module
+proc/filesystems|nodev\tproc;\terofs|erofs|ok|in the kernel
+proc/filesystems|\text4|erofs|missing|without --kernel
+dev/fuse||fuse|ok|opens
+dev/null||fuse|missing|modprobe fuse
+dev/null||fusermount3|missing|package fuse3
+etc/fuse.conf|# user_allow_other|fuse-allow-other|limited|add the line
+etc/fuse.conf|user_allow_other|fuse-allow-other|ok|allowed
+proc/sys/kernel/io_uring_disabled|2|io_uring|missing|sysctl kernel.io_uring_disabled=0
+sys/module/fuse/parameters/enable_uring|N|fuse-io_uring|limited|echo Y
+sys/kernel/mm/transparent_hugepage/enabled|always madvise [never]|huge-pages|limited|echo madvise
+sys/kernel/mm/transparent_hugepage/enabled|always [madvise] never|huge-pages|ok|madvise
+dev/null||loop|missing|modprobe loop
+dev/null||dm-verity|missing|tuff mount --verity
+proc/meminfo|MemAvailable:    102400 kB|memory|limited|--memory
+";
+
     #[test]
     fn files_of_the_host_decide_where_nothing_can_be_tried() {
-        let release = (RELEASE, "6.18.1-test");
-        let config = |text| ("boot/config-6.18.1-test", text);
-        let zstd = "CONFIG_EROFS_FS=m\nCONFIG_EROFS_FS_ZIP_ZSTD=y\n# CONFIG_EROFS_FS_ZIP_LZMA is not set\n";
-        for (file, name, state, words) in [
-            (config(zstd), "erofs", "ok", "configured"),
-            (config(zstd), "erofs-zstd", "ok", "configured"),
-            (config(zstd), "erofs-lzma", "missing", "not configured"),
-            (
-                config(zstd),
-                "erofs-files",
-                "missing",
-                "CONFIG_EROFS_FS_BACKED_BY_FILE",
-            ),
-            (
-                (
-                    "lib/modules/6.18.1-test/modules.dep",
-                    "kernel/fs/erofs/erofs.ko.xz:\n",
-                ),
-                "erofs",
-                "ok",
-                "a module",
-            ),
-            (
-                ("proc/filesystems", "nodev\tproc\n\terofs\n"),
-                "erofs",
-                "ok",
-                "in the kernel",
-            ),
-            (
-                ("proc/filesystems", "\text4\n"),
-                "erofs",
-                "missing",
-                "without --kernel",
-            ),
-            (("dev/fuse", ""), "fuse", "ok", "opens"),
-            (("dev/null", ""), "fuse", "missing", "modprobe fuse"),
-            (("dev/null", ""), "fusermount3", "missing", "package fuse3"),
-            (
-                ("etc/fuse.conf", "# user_allow_other\n"),
-                "fuse-allow-other",
-                "limited",
-                "add the line",
-            ),
-            (
-                ("etc/fuse.conf", "user_allow_other\n"),
-                "fuse-allow-other",
-                "ok",
-                "allowed",
-            ),
-            (
-                ("proc/sys/kernel/io_uring_disabled", "2\n"),
-                "io_uring",
-                "missing",
-                "sysctl kernel.io_uring_disabled=0",
-            ),
-            (
-                ("sys/module/fuse/parameters/enable_uring", "N\n"),
-                "fuse-io_uring",
-                "limited",
-                "echo Y",
-            ),
-            (
-                (
-                    "sys/kernel/mm/transparent_hugepage/enabled",
-                    "always madvise [never]\n",
-                ),
-                "huge-pages",
-                "limited",
-                "echo madvise",
-            ),
-            (
-                (
-                    "sys/kernel/mm/transparent_hugepage/enabled",
-                    "always [madvise] never\n",
-                ),
-                "huge-pages",
-                "ok",
-                "madvise",
-            ),
-            (("dev/null", ""), "loop", "missing", "modprobe loop"),
-            (
-                ("dev/null", ""),
-                "dm-verity",
-                "missing",
-                "tuff mount --verity",
-            ),
-            (
-                ("proc/meminfo", "MemAvailable:    102400 kB\n"),
-                "memory",
-                "limited",
-                "--memory",
-            ),
-        ] {
-            let files = Files::new("files", &[release, file]);
-            let line = files.line(name);
+        for case in FILES.lines() {
+            let [path, text, name, state, words] = case.split('|').collect::<Vec<_>>()[..] else {
+                panic!("{case}");
+            };
+            let file = (path, &*(text.replace(';', "\n") + "\n"));
+            let line = Files::new("files", &[(RELEASE, "6.18.1-test"), file]).line(name);
             assert!(line.starts_with(state) && line.contains(words), "{line}");
         }
     }

@@ -181,7 +181,7 @@ impl App {
             KeyCode::Left | KeyCode::Char('h') => pane.collapse(),
             KeyCode::Right | KeyCode::Char('l') => _ = pane.expand(),
             KeyCode::Enter if pane.usage.is_dir(pane.current()) => pane.toggle(),
-            KeyCode::Enter | KeyCode::Char('p') => self.mode = Mode::Preview(Preview::of(pane)),
+            KeyCode::Enter | KeyCode::Char('p') => self.mode = Mode::Preview(Preview::new(pane)),
             KeyCode::Char(' ') => pane.select(),
             KeyCode::Char('<') => pane.left = pane.left.saturating_sub(SIDEWAYS),
             KeyCode::Char('>') => pane.left = (pane.left + SIDEWAYS).min(SIDEWAYS_MAX),
@@ -215,8 +215,8 @@ impl App {
 
     /// Goes to the next name that contains the text of the search, in any case of ASCII letters.
     fn next_match(&mut self, forward: bool) {
-        let wanted = self.search.to_ascii_lowercase();
-        if wanted.is_empty() {
+        let lowercase = self.search.to_ascii_lowercase();
+        if lowercase.is_empty() {
             return;
         }
         let current = self.current;
@@ -224,7 +224,7 @@ impl App {
             return;
         };
         let found = pane.find(forward, |id| {
-            pane.name(id).to_ascii_lowercase().contains(&wanted)
+            pane.name(id).to_ascii_lowercase().contains(&lowercase)
         });
         match found {
             Some(id) => pane.reveal(id),

@@ -23,7 +23,7 @@ pub(super) struct Details {
 
 impl Details {
     /// Reads the details of a node.
-    pub(super) fn of(image: &Image, usage: &TreeUsage, id: NodeId) -> Self {
+    pub(super) fn new(image: &Image, usage: &TreeUsage, id: NodeId) -> Self {
         let mut lines = vec![("path", format!("/{}", escaped(&usage.path(id))))];
         let read = image
             .inode(usage.inode(id).nid)

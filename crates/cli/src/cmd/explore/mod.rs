@@ -105,7 +105,7 @@ fn work(images: &[Arc<Image>], names: &[String], send: &Sender<Done>) {
     let usages = images.iter().zip(names).map(usage).collect();
     let _ = send.send(Done::Usage(usages));
     if let ([a, b], [name_a, name_b]) = (images, names) {
-        let comparison = Comparison::of((a, name_a), (b, name_b));
+        let comparison = Comparison::new((a, name_a), (b, name_b));
         let _ = send.send(Done::Comparison(comparison));
     }
 }

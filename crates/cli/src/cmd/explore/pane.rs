@@ -209,8 +209,8 @@ impl Pane {
         self.step(1);
     }
 
-    /// Finds the next node in tree order that `wanted` accepts, from the cursor on and around the end.
-    pub(super) fn find(&self, forward: bool, wanted: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+    /// Finds the next node in tree order that `accepts` returns true for, from the cursor on and around the end.
+    pub(super) fn find(&self, forward: bool, accepts: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let all: Vec<NodeId> = self.usage.all().collect();
         let at = self.current().index();
         let (before, after) = all.split_at(at);
@@ -219,7 +219,7 @@ impl Pane {
             true => Box::new(after.iter().chain(before)),
             false => Box::new(before.iter().rev().chain(after.iter().rev())),
         };
-        order.find(|id| wanted(**id)).copied()
+        order.find(|id| accepts(**id)).copied()
     }
 
     /// Paths to extract: the selection without what lies below a part of it, or the node at the cursor.

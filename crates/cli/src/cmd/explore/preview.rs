@@ -23,7 +23,7 @@ pub(super) struct Preview {
 
 impl Preview {
     /// Returns the preview of the node at the cursor.
-    pub(super) fn of(pane: &Pane) -> Self {
+    pub(super) fn new(pane: &Pane) -> Self {
         let id = pane.current();
         let path = format!("/{}", escaped(&pane.usage.path(id)));
         let (note, lines) = match content(pane) {

@@ -219,7 +219,7 @@ fn the_selection_is_extracted_without_what_a_directory_covers() {
 fn differences_are_marked_in_both_images() {
     let place = Place::new("compare");
     let (a, b) = (place.pane("a"), place.pane("b"));
-    let comparison = Comparison::of((&a.image, "a"), (&b.image, "b"));
+    let comparison = Comparison::new((&a.image, "a"), (&b.image, "b"));
     let mut app = App::new(true);
     app.open(vec![a, b]);
     app.compared(comparison);

@@ -334,7 +334,7 @@ fn draw_details(frame: &mut Frame<'_>, area: Rect, pane: &mut Pane) {
     }
     let id = pane.current();
     if pane.details.as_ref().is_none_or(|details| details.id != id) {
-        pane.details = Some(Details::of(&pane.image, &pane.usage, id));
+        pane.details = Some(Details::new(&pane.image, &pane.usage, id));
     }
     let lines = pane.details.iter().flat_map(|details| &details.lines);
     let lines: Vec<Line<'_>> = lines

@@ -47,12 +47,12 @@ mod tests {
 
     #[test]
     fn mount_8_runs_the_program_by_a_link_or_as_a_verb() {
-        for (line, wanted) in [
+        for (line, expected) in [
             ("/sbin/mount.tuff i d -o ro,dev", "tuff mount i d -o ro,dev"),
             ("tuff mount.tuff i d -n -s -v -t tuff", "tuff mount i d -v"),
             ("mount.tuff i d -N 5", "tuff mount i d -N 5"),
         ] {
-            assert_eq!(of_mount(&words(line)), Some(Helper::Mount(words(wanted))));
+            assert_eq!(of_mount(&words(line)), Some(Helper::Mount(words(expected))));
         }
         assert_eq!(of_mount(&words("mount.tuff i d -f")), Some(Helper::Fake));
         assert_eq!(of_mount(&words("tuff mount i mount.tuff")), None);

@@ -172,8 +172,8 @@ fn through_loop(
     if out.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    Err(said
+    let message = String::from_utf8_lossy(&out.stderr).into_owned();
+    Err(message
         .lines()
         .next()
         .unwrap_or("mount failed")

@@ -93,15 +93,15 @@ mod tests {
     #[test]
     fn a_budget_follows_the_last_comma() {
         let pin = |text: &str| text.parse::<Pin>();
-        let wanted = |path: &str, budget| {
+        let expected = |path: &str, budget| {
             Ok(Pin {
                 path: path.into(),
                 budget,
             })
         };
-        assert_eq!(pin("a"), wanted("a", None));
-        assert_eq!(pin("a,4M"), wanted("a", Some(4 << 20)));
-        assert_eq!(pin("a,b,1K"), wanted("a,b", Some(1024)));
+        assert_eq!(pin("a"), expected("a", None));
+        assert_eq!(pin("a,4M"), expected("a", Some(4 << 20)));
+        assert_eq!(pin("a,b,1K"), expected("a,b", Some(1024)));
         assert!(pin("a,b").is_err() && pin(",4M").is_err() && pin("").is_err());
     }
 }

@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let comparison = second.map(|second| {
         let names = [first, second].map(|source| source.path.display().to_string());
-        Comparison::of((&first.image, &names[0]), (&second.image, &names[1]))
+        Comparison::new((&first.image, &names[0]), (&second.image, &names[1]))
     });
     let comparison = comparison.transpose()?;
     let facts = Facts {

@@ -13,7 +13,7 @@ use tuff_remote::{CompleteFile, Error, Location, Options, RemoteStore};
 use tuff_store::{FileStore, ReadAt};
 
 /// Longest time between two looks at whether a layer is complete.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Layer of a remote image. Its source is opened by the first read.
 pub(super) struct Layer {
@@ -163,7 +163,7 @@ impl Layer {
         // Those that waited for a comparison share its result.
         self.source()?;
         source.fill(None);
-        while !source.wait_complete(LOOK) {
+        while !source.wait_complete(POLL_INTERVAL) {
             if let Some(e) = source.failure() {
                 return Err(e.into());
             }

@@ -106,8 +106,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         let command = format!("tuff volume mount {} DIR", shell_word(&args.path));
         next_command::line(command).map_or(Ok(()), |line| out.line(line))?;
     }
-    out.finish()?;
-    Ok(ExitCode::SUCCESS)
+    Ok(out.finish()?)
 }
 
 type Created = (Arc<dyn BlockDevice>, FormatOptions);

@@ -36,7 +36,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(name) = &args.snapshot {
         volume = volume
             .open_snapshot(name)
-            .map_err(|e| snapshot::told(&args.path, name, e))?;
+            .map_err(|e| snapshot::to_failure(&args.path, name, e))?;
     }
     let mut sink = Sink::create(&args.tar, &[&args.path], Format::Tar, args.force)?;
     // The reader of a pipe may print to the same terminal.

@@ -155,10 +155,10 @@ fn open(args: &Args, how: tuff_iplfs::MountOptions, log: &Log) -> Result<Volume>
             | io::ErrorKind::ReadOnlyFilesystem => {}
             _ => return volume,
         }
-        let said = format!("{place}: mounted for reading only: {why}");
+        let message = format!("{place}: mounted for reading only: {why}");
         let volume = read_only()?;
-        eprintln!("tuff: {said}");
-        log.line(format_args!("{said}"));
+        eprintln!("tuff: {message}");
+        log.line(format_args!("{message}"));
         return Ok(volume);
     }
     read_only()

@@ -90,6 +90,5 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             ))?;
         }
     }
-    out.finish()?;
-    Ok(ExitCode::SUCCESS)
+    Ok(out.finish()?)
 }

@@ -45,13 +45,13 @@ pub(super) fn run(verb: &Verb) -> Result<ExitCode> {
         Verb::Create(args) => {
             let mut volume = mount(&args.path, false)?;
             let made = volume.snapshot(&args.name, now());
-            made.map_err(|e| told(&args.path, &args.name, e))?;
+            made.map_err(|e| to_failure(&args.path, &args.name, e))?;
             volume.unmount().at(args.path.display())?;
         }
         Verb::Delete(args) => {
             let mut volume = mount(&args.path, false)?;
             let gone = volume.delete_snapshot(&args.name);
-            gone.map_err(|e| told(&args.path, &args.name, e))?;
+            gone.map_err(|e| to_failure(&args.path, &args.name, e))?;
             volume.drain().at(args.path.display())?;
             volume.unmount().at(args.path.display())?;
         }
@@ -90,7 +90,7 @@ fn list(args: &ListArgs) -> Result<()> {
 }
 
 /// Converts the error of a snapshot operation to a message.
-pub(super) fn told(path: &Path, name: &str, e: Error) -> Failure {
+pub(super) fn to_failure(path: &Path, name: &str, e: Error) -> Failure {
     let place = path.display();
     match e {
         Error::Posix(Errno::NotFound) => {

@@ -2,7 +2,7 @@
 
 use super::failure::{At, Result};
 use super::open::{bytes, device};
-use crate::out::Out;
+use crate::out::{Out, field};
 use crate::text::hex;
 use crate::units::size;
 use serde_json::json;
@@ -45,69 +45,36 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             "inodes": space.inodes, "snapshots": volume.snapshots().len(), "limits": volume.quotas().len(), "needs_trim": space.needs_trim,
         }))?;
     } else {
-        let row =
-            |out: &mut Out, name: &str, what: String| out.line(format_args!("{name:<12}{what}"));
-        row(&mut out, "uuid", hex(&sb.uuid))?;
+        field!(out, 11, "uuid" => "{}", hex(&sb.uuid))?;
         if !label.is_empty() {
-            row(&mut out, "label", crate::text::escaped(label.as_bytes()))?;
+            field!(out, 11, "label" => "{}", crate::text::escaped(label.as_bytes()))?;
         }
-        row(
-            &mut out,
-            "checkpoint",
-            volume.checkpoint_version().to_string(),
+        field!(out, 11, "checkpoint" => "{}", volume.checkpoint_version())?;
+        field!(
+            out, 11, "quota" => "{}, {} of it for deletes only",
+            size(bytes(space.quota)), size(bytes(space.reserve))
         )?;
-        row(
-            &mut out,
-            "quota",
-            format!(
-                "{}, {} of it for deletes only",
-                size(bytes(space.quota)),
-                size(bytes(space.reserve))
-            ),
-        )?;
-        row(&mut out, "available", size(bytes(space.available())))?;
-        row(
-            &mut out,
-            "live",
-            format!("{} in {} inodes", size(bytes(space.live)), space.inodes),
-        )?;
-        row(
-            &mut out,
-            "snapshots",
-            format!(
-                "{}, which hold {} more",
-                volume.snapshots().len(),
-                size(bytes(space.held))
-            ),
-        )?;
-        row(
-            &mut out,
-            "dead",
-            format!(
-                "{}, {} of it in the discard log",
-                size(bytes(space.dead + space.pending)),
-                size(bytes(space.pending))
-            ),
+        field!(out, 11, "available" => "{}", size(bytes(space.available())))?;
+        field!(out, 11, "live" => "{} in {} inodes", size(bytes(space.live)), space.inodes)?;
+        field!(out, 11, "snapshots" => "{}, which hold {} more", volume.snapshots().len(), size(bytes(space.held)))?;
+        field!(
+            out, 11, "dead" => "{}, {} of it in the discard log",
+            size(bytes(space.dead + space.pending)), size(bytes(space.pending))
         )?;
         let limits = volume.quotas().len();
         if limits > 0 {
-            row(
-                &mut out,
-                "limits",
-                format!("{limits}, which 'tuff volume quota' shows"),
-            )?;
+            field!(out, 11, "limits" => "{limits}, which 'tuff volume quota' shows")?;
         }
         let host = held.map_or(
             "unknown: a block device does not say".to_owned(),
             |blocks| size(bytes(blocks)),
         );
-        row(&mut out, "on the host", host)?;
+        field!(out, 11, "on the host" => "{host}")?;
         if space.needs_trim {
             out.line("some blocks have leaked: 'tuff volume trim' gives them back")?;
         }
     }
-    out.finish()?;
-    Ok(ExitCode::SUCCESS)
+    Ok(out.finish()?)
 }
 
 /// Number of blocks allocated on the host, packs and superblocks included. `None` if it is unknown.

@@ -39,6 +39,5 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         );
         out.line(text)?;
     }
-    out.finish()?;
-    Ok(ExitCode::SUCCESS)
+    Ok(out.finish()?)
 }

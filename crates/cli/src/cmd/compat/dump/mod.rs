@@ -57,10 +57,7 @@ pub(super) fn run(raw: &[OsString]) -> Result<ExitCode> {
         return Tool::Dump.version(None);
     }
     if args.help {
-        let mut out = Out::new();
-        out.bytes(include_bytes!("help.txt"))?;
-        out.finish()?;
-        return Ok(ExitCode::SUCCESS);
+        return Tool::print(include_bytes!("help.txt"));
     }
     let path = args.image()?;
     let image = path.open_unverified()?;
@@ -86,13 +83,7 @@ impl DumpArgs {
         for token in tokens {
             match token {
                 Token::Option(name, value) => args.take(&name, value)?,
-                Token::Operand(path) if args.image.is_none() => args.image = Some(path.into()),
-                Token::Operand(path) => {
-                    return Err(Error::usage(format_args!(
-                        "{}: one image at a time",
-                        path.display()
-                    )));
-                }
+                Token::Operand(path) => getopt::one_image(&mut args.image, path)?,
             }
         }
         Ok(args)
@@ -100,7 +91,7 @@ impl DumpArgs {
 
     fn take(&mut self, name: &str, value: Option<OsString>) -> Result<()> {
         let text = || value.as_deref().map(|v| v.to_string_lossy());
-        let said = |what: String| Error::usage(format_args!("{name}: {what}"));
+        let message = |what: String| Error::usage(format_args!("{name}: {what}"));
         match name {
             "-h" | "--help" => self.help = true,
             "-V" | "--version" => self.version = true,
@@ -111,18 +102,19 @@ impl DumpArgs {
             "--ls" => self.list = true,
             "--cat" => self.cat = true,
             "--device" => self.open.device.extend(value.map(PathBuf::from)),
-            "--offset" => self.open.offset = number(&text().unwrap_or_default()).map_err(said)?,
-            "--nid" => self.nid = Some(Nid(number(&text().unwrap_or_default()).map_err(said)?)),
+            "--offset" => {
+                self.open.offset = number(&text().unwrap_or_default()).map_err(message)?
+            }
+            "--nid" => self.nid = Some(Nid(number(&text().unwrap_or_default()).map_err(message)?)),
             "--path" => self.path = value,
-            _ => return Err(said("not supported: leave it out".to_owned())),
+            _ => return Err(message("not supported: leave it out".to_owned())),
         }
         Ok(())
     }
 
     /// Validates the arguments and returns those that open the image.
     fn image(&self) -> Result<ImageArgs> {
-        let image = self.image.clone();
-        let image = image.ok_or_else(|| Error::usage("IMAGE is missing"))?;
+        let image = self.image.clone().ok_or_else(Tool::no_image)?;
         if self.cat && (self.superblock || self.statistics || self.extents || self.list) {
             return Err(Error::usage("--cat: not with -s, -S, -e or --ls"));
         }

@@ -7,6 +7,7 @@ use tuff_mkfs::{
 };
 
 /// Parsed arguments of `mkfs.erofs`.
+#[derive(Default)]
 pub(super) struct MkfsArgs {
     pub(super) help: bool,
     pub(super) version: bool,
@@ -54,10 +55,6 @@ impl MkfsArgs {
     /// Returns the values of an empty command line.
     pub(super) fn new() -> Self {
         Self {
-            help: false,
-            version: false,
-            quiet: false,
-            force: false,
             // Defaults of mkfs.erofs, which differ from those of the library.
             options: Options {
                 compression: CompressionOptions {
@@ -75,30 +72,9 @@ impl MkfsArgs {
                 },
                 ..Options::default()
             },
-            block: None,
-            algorithms: Vec::new(),
-            cluster: None,
-            fragment_cluster: None,
             fragment_dedupe: true,
-            dedupe: None,
-            plain_prefixes: false,
-            blockmap: false,
-            hints: None,
-            time: None,
-            mkfs_time: false,
-            ignore_mtime: false,
-            tar: false,
-            index: false,
-            data: false,
-            aufs: false,
-            strip_overlay: false,
-            vmdk: None,
-            block_list: None,
-            offset: 0,
             align_blocks: 1,
-            notes: Vec::new(),
-            product_out: false,
-            operands: Vec::new(),
+            ..Self::default()
         }
     }
 }

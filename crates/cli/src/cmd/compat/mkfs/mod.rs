@@ -43,10 +43,7 @@ pub(super) fn run(raw: &[OsString]) -> Result<ExitCode> {
         ));
     }
     if args.help {
-        let mut out = crate::out::Out::new();
-        out.bytes(include_bytes!("help.txt"))?;
-        out.finish()?;
-        return Ok(ExitCode::SUCCESS);
+        return Tool::print(include_bytes!("help.txt"));
     }
     let job = job::job(args)?;
     if !job.quiet {

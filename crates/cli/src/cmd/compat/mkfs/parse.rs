@@ -78,7 +78,7 @@ impl MkfsArgs {
             "-b" => self.block = Some(size(name, text)?),
             "-L" => o.metadata.label = text.into(),
             "-U" if text == "random" => o.metadata.uuid = Some(random()?),
-            "-U" => o.metadata.uuid = parse_uuid(text).map_err(|e| said(name, &e))?.0,
+            "-U" => o.metadata.uuid = parse_uuid(text).map_err(|e| message(name, &e))?.0,
             "-T" => self.time = Some(number(name, text)?),
             "--all-time" => self.mkfs_time = false,
             "--mkfs-time" => self.mkfs_time = true,
@@ -99,7 +99,7 @@ impl MkfsArgs {
             "--zD" => match text {
                 "" | "1" => o.metadata.form = Metadata::Compressed,
                 "0" => {}
-                _ => return Err(said(name, "0 or 1")),
+                _ => return Err(message(name, "0 or 1")),
             },
             "--max-extent-bytes" => self.window(text)?,
             "--chunksize" => o.layout.chunk = Some(to_usize(name, size(name, text)?)?),
@@ -116,77 +116,33 @@ impl MkfsArgs {
             "--xattr-prefix" => o.metadata.xattr_prefixes.push(text.into()),
             "--hard-dereference" => o.sources.hard_links = false,
             "--exclude-regex" => o.sources.exclude_also.push(ere::paths(name, text)?),
-            "--tar" => match text {
-                "" | "f" => (self.tar, self.index) = (true, false),
-                "i" => (self.tar, self.index) = (true, true),
-                _ => {
-                    return Err(refused(
-                        &format!("--tar={text}"),
-                        "use --tar=f, which copies the data into the image, or --tar=i, which leaves it in the tar",
-                    ));
-                }
-            },
+            "--tar" if matches!(text, "" | "f" | "i") => {
+                (self.tar, self.index) = (true, text == "i");
+            }
             "--aufs" => self.aufs = true,
             "--ovlfs-strip" => match text {
                 "" | "1" => self.strip_overlay = true,
                 "0" => self.strip_overlay = false,
-                _ => return Err(said(name, "0 or 1")),
+                _ => return Err(message(name, "0 or 1")),
             },
             // Files of a tar always keep its order, because a stream is written as it is read.
             "--sort" if matches!(text, "none" | "path") => {}
-            "--sort" => return Err(said(name, &format!("'{text}' is neither none nor path"))),
+            "--sort" => return Err(message(name, &format!("'{text}' is neither none nor path"))),
             // The compression of a tar is detected from its first bytes.
             "--ungzip" | "--gzip" | "--unxz" | "--unlzma" if value.is_none() => {}
-            "--ungzip" | "--gzip" | "--unxz" | "--unlzma" => {
-                return Err(refused(
-                    &format!("{name}={text}"),
-                    "use it without a file, and tee for the stream",
-                ));
-            }
             "--clean" if matches!(text, "" | "data") => self.data = true,
-            "--clean" => {
-                return Err(refused(
-                    &format!("--clean={text}"),
-                    "use --clean=data, with all data in the image",
-                ));
-            }
-            "--incremental" => {
-                return Err(refused(name, "use 'tuff patch', which updates an image"));
-            }
             "--dsunit" if number::<u64>(name, text)? <= 1 => {}
-            "--dsunit" => return Err(refused(name, "leave it out: files begin at any block")),
             "--MZ" if text == "0" => {}
-            "--MZ" => {
-                return Err(refused(
-                    name,
-                    "use -m#, which compresses inodes and directories",
-                ));
-            }
-            "--root-xattr-isize" => {
-                return Err(refused(
-                    name,
-                    "leave it out: images are not changed in place",
-                ));
-            }
             "--xattr-inode-digest" => {
                 o.metadata.fingerprints = Some(match text {
                     "" => fingerprint::NAME.into(),
                     name => name.into(),
                 });
             }
-            "--gzinfo" => {
-                return Err(refused(
-                    name,
-                    "use --tar=f, which copies the data into the image",
-                ));
+            "--tar" | "--clean" | "--ungzip" | "--gzip" | "--unxz" | "--unlzma" => {
+                return Err(refused(&format!("{name}={text}"), alternative(name)));
             }
-            "--s3" | "--oci" => {
-                return Err(refused(
-                    name,
-                    "fetch the image first (skopeo copy), and give it to tuff build as oci:DIR, oci-archive:FILE or docker-archive:FILE",
-                ));
-            }
-            _ => return Err(refused(name, "leave it out")),
+            _ => return Err(refused(name, alternative(name))),
         }
         Ok(())
     }
@@ -233,6 +189,28 @@ fn is_path(name: &str) -> bool {
             | "--vmdk-desc"
             | "--exclude-path"
     )
+}
+
+/// Advice for an unsupported option.
+fn alternative(name: &str) -> &'static str {
+    match name {
+        "--tar" => {
+            "use --tar=f, which copies the data into the image, or --tar=i, which leaves it in the tar"
+        }
+        "--ungzip" | "--gzip" | "--unxz" | "--unlzma" => {
+            "use it without a file, and tee for the stream"
+        }
+        "--clean" => "use --clean=data, with all data in the image",
+        "--incremental" => "use 'tuff patch', which updates an image",
+        "--dsunit" => "leave it out: files begin at any block",
+        "--MZ" => "use -m#, which compresses inodes and directories",
+        "--root-xattr-isize" => "leave it out: images are not changed in place",
+        "--gzinfo" => "use --tar=f, which copies the data into the image",
+        "--s3" | "--oci" => {
+            "fetch the image first (skopeo copy), and give it to tuff build as oci:DIR, oci-archive:FILE or docker-archive:FILE"
+        }
+        _ => "leave it out",
+    }
 }
 
 /// Parses one algorithm of `-z`: `lz4hc`, `lzma,9`, `zstd,level=22,dictsize=1m`.
@@ -304,26 +282,26 @@ fn random() -> Result<[u8; 16]> {
 fn number<T: FromStr>(name: &str, text: &str) -> Result<T> {
     text.trim()
         .parse()
-        .map_err(|_| said(name, &format!("'{text}' is not a valid number")))
+        .map_err(|_| message(name, &format!("'{text}' is not a valid number")))
 }
 
 fn at_most(name: &str, number: u64, max: u64) -> Result<()> {
     match number <= max {
         true => Ok(()),
-        false => Err(said(name, &format!("{number} is more than {max}"))),
+        false => Err(message(name, &format!("{number} is more than {max}"))),
     }
 }
 
 fn size(name: &str, text: &str) -> Result<u64> {
-    parse_size(text).map_err(|e| said(name, &e))
+    parse_size(text).map_err(|e| message(name, &e))
 }
 
 /// Converts a size to `usize`.
 pub(super) fn to_usize(name: &str, size: u64) -> Result<usize> {
-    usize::try_from(size).map_err(|_| said(name, &format!("{size} is too large")))
+    usize::try_from(size).map_err(|_| message(name, &format!("{size} is too large")))
 }
 
-fn said(name: &str, what: &str) -> Error {
+fn message(name: &str, what: &str) -> Error {
     Error::usage(format_args!("{name}: {what}"))
 }
 

@@ -31,16 +31,16 @@ pub(super) fn describe(path: &Path, image: &Path, devices: &[PathBuf]) -> Result
 
 fn text(path: &Path, image: &Path, devices: &[PathBuf], opened: &Image) -> Result<String> {
     let (sb, slots) = (opened.superblock(), opened.slots());
-    let apart = |what: &str| Err(Error::usage(format_args!("--vmdk-desc: {what}")));
+    let refused = |what: &str| Err(Error::usage(format_args!("--vmdk-desc: {what}")));
     if slots.len() != devices.len() {
-        return apart("what came from standard input has no name");
+        return refused("what came from standard input has no name");
     }
     let sectors = |blocks: u64| blocks * (sb.block_bits.size() / SECTOR);
     let mut end = slots.first().map_or(sb.blocks, |slot| slot.uniaddr.0);
     let mut parts = vec![(image, sectors(end))];
     for (slot, device) in slots.iter().zip(devices) {
         if slot.uniaddr.0 != end {
-            return apart("its devices are not adjacent");
+            return refused("its devices are not adjacent");
         }
         end += slot.blocks;
         parts.push((device, sectors(slot.blocks)));
