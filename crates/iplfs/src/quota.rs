@@ -92,7 +92,7 @@ impl Owners {
         ])
     }
 
-    pub(crate) fn of(inode: &Inode) -> Self {
+    pub(crate) fn from_inode(inode: &Inode) -> Self {
         Self::new(inode.uid, inode.gid, inode.project)
     }
 

@@ -76,7 +76,7 @@ impl CachedCluster {
 
     /// Creates a cluster with these bytes that is in no cache.
     #[cfg(test)]
-    pub(crate) fn of(bytes: &[u8]) -> Arc<Self> {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Arc<Self> {
         let cache = ClusterCache::new(BufferPool::new(1 << 20), 1 << 20);
         let mut slab = cache.slab(bytes.len()).unwrap();
         slab[..bytes.len()].copy_from_slice(bytes);

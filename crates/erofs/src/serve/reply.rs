@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn parts_concatenate_to_the_reply() {
         let buf = *b"ab__e__";
-        let held = CachedCluster::of(b"-cdfg");
+        let held = CachedCluster::from_bytes(b"-cdfg");
         let reference = |at: Range<usize>, from| ClusterReference {
             at,
             held: held.clone(),

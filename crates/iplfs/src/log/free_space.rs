@@ -18,7 +18,7 @@ pub(crate) struct FreeSpace {
 
 impl FreeSpace {
     /// Returns the free blocks, `None` if the device has no such limit.
-    pub(crate) fn of(&self, dev: &dyn BlockDevice) -> io::Result<Option<u64>> {
+    pub(crate) fn blocks(&self, dev: &dyn BlockDevice) -> io::Result<Option<u64>> {
         if let Some((free, at)) = self.last.get()
             && free > AMPLE
             && at.elapsed() < REUSE_TIME

@@ -116,7 +116,7 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
             .flatten()
             .collect();
         let heads = volume.logs.heads();
-        let scan = LogScan::of(&volume, heads, |addr| dead.contains(&addr))?;
+        let scan = LogScan::run(&volume, heads, |addr| dead.contains(&addr))?;
         for range in lost {
             note(
                 &format_args!(
@@ -184,7 +184,7 @@ pub fn rebuild(dev: &Arc<dyn BlockDevice>, uuid: [u8; 16], now: Time) -> Result<
             )));
         }
     }
-    let scan = LogScan::of(&volume, ends, |_| false)?;
+    let scan = LogScan::run(&volume, ends, |_| false)?;
     volume.checkpoint.version = scan.tag.max(newest_seal_version(&**dev, &sb)) + 2;
     volume.checkpoint.pack = 1;
     (volume.roll_forward.next_seq, volume.roll_forward.base_seq) = (scan.seq + 1, scan.seq + 1);

@@ -21,7 +21,7 @@ pub(super) struct LogScan {
 }
 
 impl LogScan {
-    pub(super) fn of(volume: &Volume, ends: [u64; 7], skip: impl Fn(u64) -> bool) -> Result<Self> {
+    pub(super) fn run(volume: &Volume, ends: [u64; 7], skip: impl Fn(u64) -> bool) -> Result<Self> {
         let mut scan = Self::default();
         let mut newest: HashMap<Nid, (u64, u64)> = HashMap::new();
         for log in Log::NODES {

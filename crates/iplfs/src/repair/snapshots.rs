@@ -70,7 +70,7 @@ impl Salvage {
             .flatten()
             .collect();
         let heads = self.v.snapshots.records[at].heads;
-        let scan = LogScan::of(&self.v, heads, |addr| dead.contains(&addr))?;
+        let scan = LogScan::run(&self.v, heads, |addr| dead.contains(&addr))?;
         for range in lost {
             let (first, last) = (range.start, range.end - 1);
             self.note(

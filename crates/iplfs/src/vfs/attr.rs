@@ -47,7 +47,7 @@ pub struct Attr {
 }
 
 impl Attr {
-    pub(crate) fn of(ino: Nid, inode: &Inode) -> Self {
+    pub(crate) fn from_inode(ino: Nid, inode: &Inode) -> Self {
         Self {
             ino,
             mode: inode.mode,
@@ -118,7 +118,7 @@ pub enum SetXattr {
 impl Volume {
     /// Returns the attributes of an inode.
     pub fn attr(&mut self, ino: Nid) -> Result<Attr> {
-        Ok(Attr::of(ino, self.inode(ino)?))
+        Ok(Attr::from_inode(ino, self.inode(ino)?))
     }
 
     /// Changes attributes. A change of owner clears set-user-id and set-group-id of files, as POSIX requires. A
@@ -128,7 +128,7 @@ impl Volume {
         self.writable()?;
         let inode = self.inode(ino)?;
         let (old_size, has) = (inode.size, inode.blocks + 1);
-        let before = Owners::of(inode);
+        let before = Owners::from_inode(inode);
         let after = Owners::new(
             set.uid.unwrap_or(inode.uid),
             set.gid.unwrap_or(inode.gid),
@@ -179,7 +179,7 @@ impl Volume {
             inode.flags = set.flags.unwrap_or(inode.flags);
             inode.project = set.project.unwrap_or(inode.project);
             inode.heat = set.cold.map_or(inode.heat, u8::from);
-            let (attr, now_has) = (Attr::of(ino, inode), inode.blocks as i64 + 1);
+            let (attr, now_has) = (Attr::from_inode(ino, inode), inode.blocks as i64 + 1);
             v.quotas.transfer(before, after, now_has);
             Ok(attr)
         })
@@ -312,7 +312,7 @@ impl Volume {
         }
         let inode = self.inode(ino)?;
         if bytes.len() > INLINE_XATTR && inode.xattr_nid == Nid::NONE {
-            let owners = Owners::of(inode);
+            let owners = Owners::from_inode(inode);
             self.quotas.check(owners, 1, 0)?;
         }
         self.admit(8, false)?;

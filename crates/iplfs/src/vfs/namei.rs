@@ -93,7 +93,7 @@ impl Volume {
         if inode.is_dir() {
             inode.size = INLINE_MAX as u64;
         }
-        let owners = Owners::of(&inode);
+        let owners = Owners::from_inode(&inode);
         let ino = self.new_node(None, 0, NodeBody::Inode(Box::new(inode)))?;
         self.inodes += 1;
         self.quotas.charge(owners, 1, 1);
@@ -254,7 +254,7 @@ impl Volume {
             }
             inode.nlink += 1;
             inode.ctime = caller.now;
-            let attr = Attr::of(ino, inode);
+            let attr = Attr::from_inode(ino, inode);
             v.touch(dir, caller.now)?;
             Ok(attr)
         })
@@ -387,7 +387,7 @@ impl Volume {
             self.free_node(xattr_nid)?;
         }
         let inode = self.inode(ino)?;
-        let (owners, blocks) = (Owners::of(inode), inode.blocks as i64 + 1);
+        let (owners, blocks) = (Owners::from_inode(inode), inode.blocks as i64 + 1);
         self.quotas.charge(owners, -blocks, -1);
         self.free_node(ino)?;
         self.inodes -= 1;

@@ -71,13 +71,15 @@ impl Volume {
         for (ino, addr) in inos {
             let found = match self.nodes.get(ino) {
                 Some(node) => match &node.body {
-                    NodeBody::Inode(inode) => Some((Owners::of(inode), inode.blocks)),
+                    NodeBody::Inode(inode) => Some((Owners::from_inode(inode), inode.blocks)),
                     _ => None,
                 },
                 // Read past the cache, which cannot hold all inodes. An unreadable inode is charged to no subject;
                 // its users get the error.
                 None if addr.is_mapped() => match self.read_node_at(addr) {
-                    Ok((NodeBody::Inode(inode), _)) => Some((Owners::of(&inode), inode.blocks)),
+                    Ok((NodeBody::Inode(inode), _)) => {
+                        Some((Owners::from_inode(&inode), inode.blocks))
+                    }
                     _ => None,
                 },
                 None => None,
@@ -93,7 +95,7 @@ impl Volume {
     pub(crate) fn count_blocks(&mut self, ino: Nid, more: i64) -> Result<()> {
         let inode = self.inode_mut(ino)?;
         inode.blocks = inode.blocks.saturating_add_signed(more);
-        let owners = Owners::of(inode);
+        let owners = Owners::from_inode(inode);
         self.quotas.charge(owners, more, 0);
         Ok(())
     }
@@ -101,14 +103,14 @@ impl Volume {
     /// Fails with EDQUOT if the owners of an inode may not have the blocks that filling `first..end` would take.
     pub(crate) fn check_quota_to_fill(&mut self, ino: Nid, first: u64, end: u64) -> Result<()> {
         let blocks = self.blocks_to_fill(ino, first, end)?;
-        let owners = Owners::of(self.inode(ino)?);
+        let owners = Owners::from_inode(self.inode(ino)?);
         self.quotas.check(owners, blocks, 0)
     }
 
     /// Fails with EDQUOT if the owners of a directory may not have the blocks that another entry would take.
     pub(crate) fn check_quota_to_enter(&mut self, dir: Nid, name: &[u8]) -> Result<()> {
         let blocks = self.blocks_to_enter(dir, name)?;
-        let owners = Owners::of(self.inode(dir)?);
+        let owners = Owners::from_inode(self.inode(dir)?);
         self.quotas.check(owners, blocks, 0)
     }
 
@@ -122,7 +124,7 @@ impl Volume {
         blocks: u64,
     ) -> Result<()> {
         let dir_blocks = self.blocks_to_enter(dir, name)?;
-        let dir_owners = Owners::of(self.inode(dir)?);
+        let dir_owners = Owners::from_inode(self.inode(dir)?);
         self.quotas
             .check_new((owners, blocks), (dir_owners, dir_blocks))
     }
@@ -131,7 +133,7 @@ impl Volume {
     /// are far beyond those.
     fn blocks_to_fill(&mut self, ino: Nid, first: u64, end: u64) -> Result<u64> {
         let inode = self.inode(ino)?;
-        let (owners, has) = (Owners::of(inode), inode.blocks);
+        let (owners, has) = (Owners::from_inode(inode), inode.blocks);
         if !self.quotas.limits_blocks_of(owners) {
             return Ok(0);
         }
@@ -152,7 +154,7 @@ impl Volume {
 
     /// Maximum number of new blocks for another entry of a directory, 0 if its owners have no limits of space.
     fn blocks_to_enter(&mut self, dir: Nid, name: &[u8]) -> Result<u64> {
-        let owners = Owners::of(self.inode(dir)?);
+        let owners = Owners::from_inode(self.inode(dir)?);
         if !self.quotas.limits_blocks_of(owners) {
             return Ok(0);
         }

@@ -24,7 +24,7 @@ const LOW_SPACE_DIRTY_MAX: u64 = 64;
 impl Volume {
     /// Returns the free blocks of the host, `None` if the device has no such limit.
     pub(crate) fn host_free(&self) -> io::Result<Option<u64>> {
-        self.free_space.of(&*self.dev)
+        self.free_space.blocks(&*self.dev)
     }
 
     /// Preallocates for logs that have used a quarter of their preallocation. Returns whether all of it is there, or
