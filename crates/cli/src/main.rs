@@ -22,10 +22,9 @@ macro_rules! eprintln {
     ($($what:tt)*) => { $crate::out::error_line(format_args!($($what)*)) };
 }
 
-mod advice;
 #[cfg(feature = "remote")]
 mod allocator;
-mod cli;
+mod args;
 mod cmd;
 #[cfg(any(feature = "explore", feature = "report"))]
 mod comparison;
@@ -37,23 +36,17 @@ mod help;
 mod image;
 #[cfg(feature = "remote")]
 mod layer_index;
-mod next_command;
-mod out;
-mod overwrite;
-mod progress;
+mod output;
 mod remote;
-mod select;
 mod signing;
-mod sink;
-mod text;
-mod units;
-mod usage;
 
+use args::{cli, select, usage};
 use clap::{CommandFactory, FromArgMatches};
 use cli::{Cli, Verb};
 use cmd::compat::{self, Tool};
 use cmd::mount::helper::{self, Helper};
 use help::Detail;
+use output::{advice, next_command, out, overwrite, progress, sink, text, units};
 use signal_hook::consts::SIGXFSZ;
 use std::ffi::OsString;
 use std::process::ExitCode;
