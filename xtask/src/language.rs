@@ -1,5 +1,6 @@
-//! Language of comments and documents, as far as a program can judge it.
+//! Language of comments, documents and names, as far as a program can judge it.
 //!
+//! * No identifier is a word that says nothing about what it names ([`REFUSED`]). No function is called `of`.
 //! * No comment opens with a question word, "So" or "Of".
 //! * Nearly no doc comment has three words or fewer.
 //! * No comment or document uses relative time, which belongs in the changelog and in commit messages.
@@ -34,6 +35,31 @@ const RELATIVE: [&str; 8] = [
     "formerly",
     "now",
 ];
+
+/// Names that a reader has to guess: participles, prepositions and figures of speech. Constants count in their capitals.
+const REFUSED: [&str; 18] = [
+    "answered",
+    "apart",
+    "aside",
+    "asked",
+    "asker",
+    "begun",
+    "behind",
+    "believed",
+    "described",
+    "grown",
+    "look",
+    "patience",
+    "said",
+    "settled",
+    "there",
+    "told",
+    "untangled",
+    "wanted",
+];
+
+/// Crates whose names are not checked.
+const UNCHECKED_NAMES: [&str; 3] = ["crates/cli", "crates/erofs", "crates/mkfs"];
 
 /// All findings by unit: a crate's folder, or the path of a document.
 pub(crate) fn run(root: &Path) -> BTreeMap<String, Vec<String>> {
@@ -76,8 +102,22 @@ struct Unit {
 
 impl Unit {
     fn source(&mut self, file: &Path, text: &str) {
-        for comment in scan(text).1 {
+        let (tokens, comments) = scan(text);
+        for comment in comments {
             self.comment(file, &comment);
+        }
+        if UNCHECKED_NAMES.iter().any(|unit| file.starts_with(unit)) {
+            return;
+        }
+        let previous = std::iter::once("").chain(tokens.iter().map(|token| token.text.as_str()));
+        for (token, previous) in tokens.iter().zip(previous) {
+            let name = token.text.to_lowercase();
+            if REFUSED.contains(&name.as_str()) || (previous == "fn" && name == "of") {
+                let (file, line, name) = (file.display(), token.line, &token.text);
+                self.findings.push(format!(
+                    "{file}:{line}: the name \"{name}\" says too little"
+                ));
+            }
         }
     }
 
@@ -238,6 +278,18 @@ mod tests {
         );
         assert_eq!(of_source("// So.\n"), ["a.rs:1: opens with \"So\""]);
         assert_eq!(of_source("/// Result of a build.\n"), [""; 0]);
+    }
+
+    #[test]
+    fn names_that_say_too_little_are_found_in_code_alone() {
+        let text = "// The said thing.\nlet said = \"told\";\nconst PATIENCE: u8 = 1;\nfn of() {}\nlet of = 1;\n";
+        let names = [
+            "2: the name \"said\"",
+            "3: the name \"PATIENCE\"",
+            "4: the name \"of\"",
+        ];
+        let expected = names.map(|name| format!("a.rs:{name} says too little"));
+        assert_eq!(of_source(text), expected);
     }
 
     #[test]

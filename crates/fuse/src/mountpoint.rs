@@ -250,13 +250,13 @@ pub fn detach(dir: &Path, how: Detach) -> io::Result<()> {
     if out.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&out.stderr).trim().to_owned();
-    let kind = if said.contains("busy") {
+    let printed = String::from_utf8_lossy(&out.stderr).trim().to_owned();
+    let kind = if printed.contains("busy") {
         io::ErrorKind::ResourceBusy
     } else {
         io::ErrorKind::Other
     };
-    Err(io::Error::new(kind, said))
+    Err(io::Error::new(kind, printed))
 }
 
 /// Line of the mount table.
@@ -379,13 +379,13 @@ mod tests {
     #[test]
     fn mount_table_lines_are_parsed() {
         let line = b"36 35 0:98 / /mnt/a\\040b\\134 ro,nosuid shared:1 master:2 - fuse.tuff /x/y\\040z ro,user_id=0";
-        let wanted = Mounted {
+        let requested = Mounted {
             dir: PathBuf::from("/mnt/a b\\"),
             fstype: "fuse.tuff".to_owned(),
             source: PathBuf::from("/x/y z"),
             device: (0, 98),
         };
-        assert_eq!(mountinfo(line), Some(wanted));
+        assert_eq!(mountinfo(line), Some(requested));
         assert_eq!(mountinfo(b""), None);
         assert_eq!(mountinfo(b"36 35 0:98 / /mnt"), None);
     }

@@ -5,8 +5,8 @@
 use tuff_iplfs::Rules;
 use tuff_iplfs_crash::Campaign;
 
-fn run(mut campaign: Campaign, look: impl FnOnce(&mut Campaign) -> Result<(), String>) {
-    let result = look(&mut campaign);
+fn run(mut campaign: Campaign, inspect: impl FnOnce(&mut Campaign) -> Result<(), String>) {
+    let result = inspect(&mut campaign);
     println!("{:?}", campaign.tally);
     result.unwrap();
     assert!(

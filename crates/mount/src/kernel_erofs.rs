@@ -55,12 +55,12 @@ impl KernelErofs {
         }
         fsconfig_create(&fs)?;
         let mut attr = MountAttrFlags::MOUNT_ATTR_RDONLY;
-        for (flag, wanted) in [
+        for (flag, requested) in [
             (MountFlags::NOSUID, MountAttrFlags::MOUNT_ATTR_NOSUID),
             (MountFlags::NODEV, MountAttrFlags::MOUNT_ATTR_NODEV),
             (MountFlags::NOEXEC, MountAttrFlags::MOUNT_ATTR_NOEXEC),
         ] {
-            attr.set(wanted, flags.contains(flag));
+            attr.set(requested, flags.contains(flag));
         }
         let root = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attr)?;
         Ok(Self { root })

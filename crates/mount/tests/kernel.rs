@@ -21,14 +21,14 @@ use walk::{differences, parallel_readers};
 /// FUSE mount served by this process until the value is dropped.
 struct Ours {
     mount: Option<Session<Handler>>,
-    said: Arc<std::sync::Mutex<Vec<String>>>,
+    message: Arc<std::sync::Mutex<Vec<String>>>,
 }
 
 impl Ours {
     fn new(image: &Path, dir: &Path, options: ServeOptions, transport: Transport) -> Self {
         std::fs::create_dir_all(dir).unwrap();
-        let said = Arc::new(std::sync::Mutex::new(Vec::new()));
-        let sink = said.clone();
+        let message = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let sink = message.clone();
         let log = Log::new(move |line| sink.lock().unwrap().push(line.to_owned()));
         let server = Server::new(tuff_testkit::tree::open(image), options);
         let fs = ImageFs::new(server, OwnerOverride::default(), log.clone()).unwrap();
@@ -53,7 +53,7 @@ impl Ours {
                 )
                 .unwrap(),
             ),
-            said,
+            message,
         }
     }
 }
@@ -65,9 +65,9 @@ impl Drop for Ours {
             // Hangs if a thread does not end.
             mount.wait();
         }
-        let said = self.said.lock().unwrap();
+        let message = self.message.lock().unwrap();
         if !std::thread::panicking() {
-            assert!(said.is_empty(), "{said:?}");
+            assert!(message.is_empty(), "{message:?}");
         }
     }
 }
@@ -99,8 +99,8 @@ fn transports() -> Vec<Transport> {
     if is_on() {
         return vec![Transport::Dev, Transport::Uring];
     }
-    static SAID: std::sync::Once = std::sync::Once::new();
-    SAID.call_once(|| {
+    static REPORTED: std::sync::Once = std::sync::Once::new();
+    REPORTED.call_once(|| {
         tuff_testkit::skipped(format_args!(
             "io_uring as a transport, without Y in {switch}"
         ));
@@ -303,10 +303,10 @@ fn a_server_sends_no_request_to_its_own_mount() {
         let ours = Ours::new(&image, &dir, pushing(), transport);
         let handler = ours.mount.as_ref().unwrap().service().clone();
         let sums = handler.counters().sums();
-        let asked: Vec<_> = sums.iter().filter(|sum| sum.requests > 0).collect();
+        let requested: Vec<_> = sums.iter().filter(|sum| sum.requests > 0).collect();
         assert!(
-            matches!(&asked[..], [only] if only.name == "init"),
-            "{transport:?}: {asked:?}"
+            matches!(&requested[..], [only] if only.name == "init"),
+            "{transport:?}: {requested:?}"
         );
         assert!(std::fs::read(dir.join("file")).unwrap() == whole);
     }

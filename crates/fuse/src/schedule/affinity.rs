@@ -63,9 +63,9 @@ impl ClientAffinity {
             return;
         }
         self.streak = self.streak.saturating_add(1);
-        let look =
+        let is_due =
             self.streak == STREAK || self.streak > STREAK && self.streak.is_multiple_of(LOOK_AGAIN);
-        if look
+        if is_due
             && let Some(processor) = processor_of(client)
             && anywhere.is_set(processor)
             && self.bound != Some(processor)

@@ -130,7 +130,7 @@ impl Volume {
     pub(crate) fn complete_checkpoint(&mut self) -> Result<()> {
         match &self.checkpoint.in_progress {
             None => return Ok(()),
-            Some(begun) if begun.sealed => {}
+            Some(started) if started.sealed => {}
             Some(_) => {
                 self.writable()?;
                 self.flush()?;
@@ -248,40 +248,40 @@ impl Volume {
     /// Writes both seals of the checkpoint in progress. If that fails the checkpoint is aborted, and its changes go
     /// into the next one.
     fn seal_in_progress(&mut self) -> Result<()> {
-        let Some(begun) = &mut self.checkpoint.in_progress else {
+        let Some(started) = &mut self.checkpoint.in_progress else {
             return Ok(());
         };
-        begun.sealed = true;
-        let block = begun.seal.encode();
+        started.sealed = true;
+        let block = started.seal.encode();
         let start = self.sb.geometry.pack_start(1 - self.checkpoint.pack);
         self.write_fixed(start, &[block, block].concat())
             .inspect_err(|_| self.abort_in_progress())
     }
 
     fn abort_in_progress(&mut self) {
-        let Some(begun) = self.checkpoint.in_progress.take() else {
+        let Some(started) = self.checkpoint.in_progress.take() else {
             return;
         };
-        self.discard_log.abort(begun.seal.version);
-        self.dead.absorb(&begun.died);
-        if begun.phase != Phase::Recovering {
-            self.dead.insert_range(begun.overflow);
+        self.discard_log.abort(started.seal.version);
+        self.dead.absorb(&started.died);
+        if started.phase != Phase::Recovering {
+            self.dead.insert_range(started.overflow);
         }
         self.nat.abort_commit();
-        self.roll_forward.changes.absorb(begun.changes);
+        self.roll_forward.changes.absorb(started.changes);
         self.checkpoint.is_required = true;
     }
 
     /// Makes the checkpoint in progress the newest committed one.
     fn finish_in_progress(&mut self) {
-        let Some(begun) = self.checkpoint.in_progress.take() else {
+        let Some(started) = self.checkpoint.in_progress.take() else {
             return;
         };
-        let seal = begun.seal;
+        let seal = started.seal;
         self.checkpoint.version = seal.version;
         self.checkpoint.pack = 1 - self.checkpoint.pack;
         self.discard_log.forget_issued();
-        self.checkpoint.overflow = begun.overflow;
+        self.checkpoint.overflow = started.overflow;
         self.nat.end_commit();
         self.checkpoint.body_crc = seal.body_crc;
         self.roll_forward.tag = seal.roll_tag;
@@ -292,7 +292,7 @@ impl Volume {
                 ..sealed
             };
         }
-        if begun.phase != Phase::Recovering {
+        if started.phase != Phase::Recovering {
             self.roll_forward.base_seq = seal.next_seq;
         }
         self.stats.checkpoints += 1;
