@@ -6,7 +6,7 @@
 //! | `cargo xtask circles [CRATE]` | modules that depend on each other in a circle, and crates that ARCHITECTURE.md draws wrongly; CRATE is a folder, such as `crates/mkfs` |
 //! | `cargo xtask release [STEP...]` | makes what a release consists of, in `target/dist` |
 //! | `cargo xtask site` | makes the website in `target/site/html`: every document is a page, every link leads somewhere |
-//! | `cargo xtask language [UNIT]` | wording of comments and documents; UNIT is a crate's folder or a document |
+//! | `cargo xtask language [UNIT]` | names, and wording of comments and documents; UNIT is a crate's folder or a document |
 
 mod circles;
 mod crates;
