@@ -98,15 +98,14 @@ impl ImageArgs {
         self.open.open_with(&self.image, false)
     }
 
-    /// Adds the path of the image to an error about its content, unless the error starts with it.
+    /// Adds the path of the image to an error about its content, unless the error names it.
     pub(crate) fn named(&self, e: Error) -> Error {
         let path = remote::shown(&self.image);
-        let name = path.display().to_string();
         match e {
             Error::Corrupt(_) | Error::Unsupported(_) | Error::Limit(_)
-                if !e.place().starts_with(&name) && !e.what().starts_with(&name) =>
+                if !e.place().is_in_file(path.display()) =>
             {
-                e.within(name)
+                e.within(path.display())
             }
             e => e,
         }

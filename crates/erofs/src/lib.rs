@@ -67,5 +67,5 @@ pub mod threads;
 pub mod verity;
 pub mod walk;
 
-pub use error::{Error, Remedy, Result};
+pub use error::{Error, Place, Remedy, Result};
 pub use threads::THREADS_MAX;

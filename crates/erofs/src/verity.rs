@@ -8,7 +8,7 @@
 
 use crate::read::{DeviceId, Image, Inode, Location, OpenOptions, Space};
 use crate::walk::Walk;
-use crate::{Error, Remedy, Result};
+use crate::{Error, Place, Remedy, Result};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ fn appended_header(image: &Image, len: u64) -> Result<Option<Header>> {
     image
         .store()
         .read_exact_at(&mut bytes, at)
-        .map_err(|e| Error::read(format_args!("byte {at:#x}"), HEADER_LEN as u64, e))?;
+        .map_err(|e| Error::read(Place::byte(at), HEADER_LEN as u64, e))?;
     Ok(Header::decode(&bytes).ok())
 }
 
@@ -157,7 +157,7 @@ fn last_header(store: &dyn ReadAt) -> Result<Option<u64>> {
         // Fits: at most `STEP`.
         let bytes = &mut bytes[..(end - start) as usize];
         let read = store.read_exact_at(bytes, start);
-        read.map_err(|e| Error::read(format_args!("byte {start:#x}"), end - start, e))?;
+        read.map_err(|e| Error::read(Place::byte(start), end - start, e))?;
         for (n, place) in bytes.chunks(HEADER_ALIGN as usize).enumerate().rev() {
             let at = start + n as u64 * HEADER_ALIGN;
             let header = place.first_chunk().map(Header::decode);
@@ -216,10 +216,9 @@ pub fn open(
 ///
 /// Returns errors from reading the store.
 pub fn appended(store: &Arc<dyn ReadAt>) -> Result<Option<TreePlace>> {
-    let place = |at| format!("byte {at:#x}");
     let mut read = |at: u64, buf: &mut [u8]| match store.read_exact_at(buf, at) {
         Err(e) if e.kind() != io::ErrorKind::UnexpectedEof => {
-            Err(Some(Error::read(place(at), buf.len() as u64, e)))
+            Err(Some(Error::read(Place::byte(at), buf.len() as u64, e)))
         }
         other => other.map_err(|_| None),
     };
@@ -242,7 +241,7 @@ pub fn appended(store: &Arc<dyn ReadAt>) -> Result<Option<TreePlace>> {
                 }
             }
             Err(e) if e.kind() == io::ErrorKind::InvalidData => {}
-            Err(e) => return Err(Error::read(place(at), HEADER_LEN as u64, e)),
+            Err(e) => return Err(Error::read(Place::byte(at), HEADER_LEN as u64, e)),
         }
     }
     Ok(None)
@@ -343,7 +342,7 @@ pub fn with_parity(verified: Verified, roots: u32) -> Result<Verified> {
 }
 
 fn refused(at: u64, e: std::io::Error) -> Error {
-    let place = format_args!("byte {at:#x}");
+    let place = Place::byte(at);
     match e.get_ref().and_then(|e| e.downcast_ref::<HeaderError>()) {
         Some(HeaderError::Missing) => {
             let e = Error::usage(format_args!("{place}: {}", HeaderError::Missing));

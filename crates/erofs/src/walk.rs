@@ -10,7 +10,7 @@
 
 use crate::read::limits::WorkBudget;
 use crate::read::{Image, Inode, Nid, ReadDir};
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Deref;
@@ -96,7 +96,7 @@ impl<I: Deref<Target = Image> + Clone> Walk<I> {
     fn enter(&mut self, inode: Inode, path_len: usize) -> Result<()> {
         let result = self.check_enter(&inode);
         if let Err(e) = result {
-            let place = shown(&self.path);
+            let place = Place::path(shown(&self.path));
             self.path.truncate(path_len);
             return Err(e.within(place));
         }
@@ -173,7 +173,7 @@ impl<I: Deref<Target = Image> + Clone> Walk<I> {
             let inode = self.image.inode(entry.nid).map_err(|e| {
                 let mut path = self.path.clone();
                 push_name(&mut path, &entry.name);
-                e.within(shown(&path))
+                e.within(Place::path(shown(&path)))
             })?;
             let path_len = self.path.len();
             let mut path = self.path.clone();
@@ -215,10 +215,10 @@ impl<I: Deref<Target = Image> + Clone> Iterator for Walk<I> {
                 Ok(Some(entry)) => return Some(Ok(entry)),
                 Ok(None) => self.leave(),
                 Err(e) => {
-                    let e = if e.place().starts_with('/') {
+                    let e = if e.place().begins_with_path() {
                         e
                     } else {
-                        e.within(shown(&self.path))
+                        e.within(Place::path(shown(&self.path)))
                     };
                     // A listing that broke off is at its end already. One that could not be opened would be retried
                     // forever.

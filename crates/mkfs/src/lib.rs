@@ -66,6 +66,6 @@ pub use tree::file_contexts::Contexts;
 pub use tree::fs_config::FsConfig;
 pub use tree::paths::Paths;
 pub use tuff_codec::Method;
-pub use tuff_erofs::{Error, Remedy, Result};
+pub use tuff_erofs::{Error, Place, Remedy, Result};
 pub use tuff_format::features::KernelVersion;
 pub use verity::hash_tree;

@@ -23,7 +23,7 @@ use crate::stats::Stats;
 use crate::tree::Whiteouts;
 use crate::tree::{InodeId, NodeKind, Tree};
 use crate::tree::{file_contexts, fs_config};
-use crate::{Error, Result};
+use crate::{Error, Place, Remedy, Result};
 use crate::{emit, layout, presets, source, tree, verify, verity};
 use std::io::Write;
 use std::path::PathBuf;
@@ -89,7 +89,7 @@ pub(crate) fn build_smaller(
     options.output.size_budget = Some(limit.saturating_sub(1));
     let mut destination = Destination::Target(target);
     match build_once(sources, &options, &mut destination, progress) {
-        Err(Error::OverBudget(_)) => Ok(None),
+        Err(e) if is_over_budget(&e) => Ok(None),
         built => built.map(Some),
     }
 }
@@ -160,7 +160,7 @@ fn build_at(
         }
         progress.set_attempt(number, count);
         match build(&options) {
-            Err(Error::OverBudget(_)) => {}
+            Err(e) if is_over_budget(&e) => {}
             done => {
                 return done.map(|mut summary| {
                     summary.preset = Some(preset);
@@ -170,12 +170,16 @@ fn build_at(
         }
     }
     Err(Error::limit(
-        "image",
+        Place::image(),
         format_args!(
             "no settings for Linux {} make it as small as {budget} bytes",
             options.kernel
         ),
     ))
+}
+
+fn is_over_budget(e: &Error) -> bool {
+    e.remedy() == Some(Remedy::LargerBudget)
 }
 
 fn is_read_once(source: &Source) -> bool {
@@ -217,7 +221,7 @@ fn build_once(
         Destination::Target(target) => (target_name(target), Output::create(target)),
         Destination::Writer(_) => ("image".to_owned(), Output::temporary()),
     };
-    let output = output.map_err(|e| Error::io(&name, "cannot create", e))?;
+    let output = output.map_err(|e| Error::io(Place::file(&name), "cannot create", e))?;
     let base = Bases::open(options, sources)?;
     let in_place = matches!(destination, Destination::Target(Target::InPlace(_)));
     let blob = (options.layout.blob.as_deref())
@@ -225,8 +229,8 @@ fn build_once(
         .transpose()?;
     let blob_name = blob.as_ref().map_or("blob", |blob| &blob.name);
     let renamed = |e: Error| {
-        e.rename_place("image", &name)
-            .rename_place("blob", blob_name)
+        e.rename_place(Place::image(), Place::file(&name))
+            .rename_place(Place::blob(), Place::file(blob_name))
     };
     let places = Targets {
         image: &output,
@@ -244,7 +248,7 @@ fn build_once(
         Destination::Target(_) => output.finish(written.bytes, options.output.sync),
         Destination::Writer(writer) => output.copy_to(written.bytes, writer),
     }
-    .map_err(|e| Error::io(&name, "cannot finish", e))?;
+    .map_err(|e| Error::io(Place::file(&name), "cannot finish", e))?;
     Ok(written.summary(options, 0))
 }
 
@@ -457,7 +461,7 @@ pub(crate) fn write(
                 limits.path_len
             ),
         };
-        return Err(Error::limit(Quoted(&path), what));
+        return Err(Error::limit(Place::path(Quoted(&path)), what));
     }
 
     if let Some(name) = &options.metadata.fingerprints {
@@ -552,7 +556,7 @@ pub(crate) fn write(
         None => bytes,
     };
     if options.output.size_budget.is_some_and(|max| all > max) {
-        return Err(Error::over_budget());
+        return Err(super::pack::grain::over_budget());
     }
     let head = emit::emit(&parts, &plan, &area, prefixes, threads, output)?;
     let mut tree_behind = None;

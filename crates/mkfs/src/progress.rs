@@ -1,6 +1,6 @@
 //! Progress of a build, and the request to stop it.
 
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -67,7 +67,7 @@ impl Progress {
     pub(crate) fn check(&self) -> Result<()> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::io(
-                "image",
+                Place::image(),
                 "stopped",
                 std::io::ErrorKind::Interrupted.into(),
             ));

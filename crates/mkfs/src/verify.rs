@@ -14,7 +14,7 @@ use super::pack::FileData;
 use super::pack::checksums::sum;
 use super::progress::Progress;
 use super::tree::{InodeId, NodeKind, lossy};
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -45,7 +45,7 @@ pub(crate) fn verify(
     blob: Option<&Output>,
     progress: &Progress,
 ) -> Result<()> {
-    let failed = |e| Error::io("image", "cannot read again", e);
+    let failed = |e| Error::io(Place::image(), "cannot read again", e);
     let store = FileStore::new(output.file().try_clone().map_err(failed)?).map_err(failed)?;
     let devices = match blob {
         Some(blob) => {
@@ -69,7 +69,7 @@ pub(crate) fn verify(
     };
     let report = check::check(&image, &structures, |_| ());
     if let Some(finding) = report.findings.first().filter(|_| !report.is_clean()) {
-        return Err(Error::corrupt(&finding.place, &finding.what));
+        return Err(Error::corrupt(finding.place.as_str(), &finding.what));
     }
     // Within the memory that packing has released.
     let budget = usize::try_from(crate::pack::memory_budget::memory(parts.options) / 4)
@@ -158,7 +158,7 @@ impl Verify<'_> {
     fn differs(&self, id: InodeId, what: &str) -> Error {
         let path = self.parts.tree.path(id);
         let what = format_args!("the finished image has {what} than the source");
-        Error::corrupt(lossy(&path), what)
+        Error::corrupt(Place::path(lossy(&path)), what)
     }
 
     fn read_inode(&self, id: InodeId) -> Result<Inode> {
@@ -323,7 +323,7 @@ impl Verify<'_> {
                 let answer = self
                     .server
                     .read_by_reference(&mut context.session, &inode, at, &mut context.buf[..want])
-                    .map_err(|e| e.within(lossy(&self.parts.tree.path(id))))?;
+                    .map_err(|e| e.within(Place::path(lossy(&self.parts.tree.path(id)))))?;
                 let n = answer.len() as u64;
                 if n == 0 {
                     return Err(self.differs(id, "less content"));

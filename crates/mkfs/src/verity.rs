@@ -5,7 +5,7 @@
 use super::emit::Head;
 use super::options::Verity;
 use super::progress::Progress;
-use crate::{Error, Remedy, Result};
+use crate::{Error, Place, Remedy, Result};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(crate) fn append(
 ) -> Result<HashTree> {
     let header = header(options, image_len, head.uuid)?;
     let at = hash_offset(image_len);
-    let failed = |e| Error::io("image", "cannot write its hash tree", e);
+    let failed = |e| Error::io(Place::image(), "cannot write its hash tree", e);
     // Fits: less than a block.
     let zeros = vec![0; (at - image_len) as usize];
     output.write_at(&zeros, image_len).map_err(failed)?;
@@ -95,7 +95,7 @@ pub fn hash_tree(
     progress: &Progress,
 ) -> Result<HashTree> {
     let name = image.display().to_string();
-    let failed = |what, e| Error::io(&name, what, e);
+    let failed = |what, e| Error::io(Place::file(&name), what, e);
     if let Some(path) = into.filter(|into| is_same(into, image)) {
         return Err(Error::usage(format_args!(
             "{}: a hash tree cannot take the place of its image",
@@ -112,8 +112,8 @@ pub fn hash_tree(
     let is_file = store.file().metadata().is_ok_and(|m| m.is_file());
     let data: Arc<dyn ReadAt> = Arc::new(store);
     let opened = Image::open_shared(Arc::clone(&data), OpenOptions::default());
-    let opened = opened.map_err(|e| e.within(&name))?;
-    let image_len = verity::end(&opened).map_err(|e| e.within(&name))?;
+    let opened = opened.map_err(|e| e.within(Place::file(&name)))?;
+    let image_len = verity::end(&opened).map_err(|e| e.within(Place::file(&name)))?;
     if image_len > data.size().next_multiple_of(HEADER_ALIGN) {
         let (place, size) = (format_args!("{name}: superblock"), data.size());
         let what = format_args!(
@@ -121,7 +121,7 @@ pub fn hash_tree(
         );
         return Err(Error::corrupt(place, what));
     }
-    let existing = verity::appended_tree(&opened).map_err(|e| e.within(&name))?;
+    let existing = verity::appended_tree(&opened).map_err(|e| e.within(Place::file(&name)))?;
     let place = hash_offset(image_len);
     let at = if into.is_some() { 0 } else { place };
     let free = replace || into.is_some();
@@ -152,7 +152,7 @@ pub fn hash_tree(
     let built = make(&image, &header, options.parity, &output, at, threads, &step);
     progress
         .check()
-        .map_err(|e| e.rename_place("image", &name))?;
+        .map_err(|e| e.rename_place(Place::image(), Place::file(&name)))?;
     let built = built.map_err(|e| failed("cannot make its hash tree", e))?;
     output
         .finish(built.end, true)

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use tuff_store::StoreError;
 
 /// Result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -53,6 +54,16 @@ impl Error {
         }
     }
 
+    /// Creates the error of a failed read of `place`.
+    pub(crate) fn read(place: impl fmt::Display, e: &io::Error) -> Self {
+        let inner = e.get_ref();
+        if let Some(e) = inner.and_then(|e| e.downcast_ref::<StoreError>()) {
+            return Self::new(Kind::Corrupt, &e.store, &e.what);
+        }
+        let known = inner.and_then(|e| e.downcast_ref::<Self>()).cloned();
+        known.unwrap_or_else(|| Self::new(Kind::Unavailable, place, e))
+    }
+
     /// True if the object does not exist, or is hidden from those without access.
     pub(crate) fn is_missing(&self) -> bool {
         self.is_missing
@@ -92,6 +103,15 @@ impl From<Error> for io::Error {
             Kind::Limit => io::ErrorKind::FileTooLarge,
             Kind::Unavailable | Kind::Changed => io::ErrorKind::Other,
         };
-        Self::new(kind, e)
+        match e.kind {
+            Kind::Corrupt => Self::new(
+                kind,
+                StoreError {
+                    store: e.place,
+                    what: e.what,
+                },
+            ),
+            _ => Self::new(kind, e),
+        }
     }
 }

@@ -48,6 +48,6 @@ pub use path_opener::PathOpener;
 #[cfg(target_os = "linux")]
 pub use private_dir::PrivateDir;
 pub use ranges::{MissingRange, RangeStore};
-pub use read_at::{ReadAt, Window};
+pub use read_at::{ReadAt, StoreError, Window};
 #[cfg(target_os = "linux")]
 pub use temporary_dir::TemporaryDir;

@@ -1,10 +1,28 @@
 //! Positional reads from shared stores.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
 /// Buffer size of [`ReadAt::touch`], small enough for the processor cache. Unit: bytes.
 const TOUCHED: u64 = 64 << 10;
+
+/// Error of a store that knows its name, inside of an [`io::Error`].
+#[derive(Debug)]
+pub struct StoreError {
+    /// Name of the store for messages, such as its URL without credentials.
+    pub store: String,
+    /// Description without the name.
+    pub what: String,
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.store, self.what)
+    }
+}
+
+impl std::error::Error for StoreError {}
 
 /// Store that many threads can read at any position at once.
 pub trait ReadAt: Send + Sync {

@@ -6,7 +6,7 @@ use crate::select::entry;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use tuff_erofs::read::{FileType, Image, Inode};
-use tuff_erofs::{Error, Result};
+use tuff_erofs::{Error, Place, Result};
 
 /// Write files to standard output
 ///
@@ -55,7 +55,9 @@ pub(crate) fn copy(
     let mut buf = vec![0; 1 << 20];
     let mut reader = image.reader(file)?;
     loop {
-        let n = reader.read_some(&mut buf).map_err(|e| e.within(name))?;
+        let n = reader
+            .read_some(&mut buf)
+            .map_err(|e| e.within(Place::file(name)))?;
         if n == 0 {
             return Ok(());
         }

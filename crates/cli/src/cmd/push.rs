@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_erofs::verity::{self, Extent, TreePlace};
-use tuff_erofs::{Error, Result};
+use tuff_erofs::{Error, Place, Result};
 use tuff_remote::{
     LayerImage, LayerMedia, LayerTree, Location, PushOptions, Pushed, RetryPolicy, default_cache,
 };
@@ -181,13 +181,13 @@ fn layer(path: &Path, devices: &[PathBuf]) -> Result<LayerImage> {
             devices,
             ..OpenOptions::default()
         };
-        Image::open_shared(Arc::clone(&store), options).map_err(|e| e.within(&place))
+        Image::open_shared(Arc::clone(&store), options).map_err(|e| e.within(Place::file(&place)))
     };
     let image = open(Vec::new())?;
     let sb = image.superblock();
     let own = sb.blocks.saturating_mul(sb.block_bits.size());
     // Data of devices may follow the image in its file.
-    let is_inside = verity::end(&image).map_err(|e| e.within(&place))? > own;
+    let is_inside = verity::end(&image).map_err(|e| e.within(Place::file(&place)))? > own;
     let mut of_image = Vec::new();
     if !image.slots().is_empty() && !is_inside {
         let slots = image.slots().len();
@@ -229,16 +229,16 @@ fn part(path: &Path) -> Result<LayerImage> {
                 devices: Vec::new(),
             });
         }
-        Err(e) => return Err(e.within(&place)),
+        Err(e) => return Err(e.within(Place::file(&place))),
     };
-    let end = verity::end(&image).map_err(|e| e.within(&place))?;
-    let tree = verity::appended_tree(&image).map_err(|e| e.within(&place))?;
+    let end = verity::end(&image).map_err(|e| e.within(Place::file(&place)))?;
+    let tree = verity::appended_tree(&image).map_err(|e| e.within(Place::file(&place)))?;
     let mut tree_of_layer = None;
     let mut layer_end = end;
     if tree.is_some() {
         let header = TreePlace::appended(Arc::clone(&store), verity::hash_offset(end));
         let stated = verity::stated(&store, &header, Extent::Image);
-        let stated = stated.map_err(|e| e.within(&place))?;
+        let stated = stated.map_err(|e| e.within(Place::file(&place)))?;
         layer_end = stated.end;
         tree_of_layer = Some(LayerTree {
             offset: stated.hash_offset,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use tuff_erofs::{Error, Result};
+use tuff_erofs::{Error, Place, Result};
 use tuff_fuse::handler::STATS_XATTR;
 use tuff_fuse::mountpoint::{self, FSTYPE};
 
@@ -65,7 +65,7 @@ fn pairs(text: &str) -> impl Iterator<Item = (&str, u64)> {
 /// Returns the counters of the mount at `dir`.
 fn counters(dir: &Path) -> Result<String> {
     let shown = dir.display();
-    let failed = |e: Errno| Error::io(&shown, "cannot read the counters", e.into());
+    let failed = |e: Errno| Error::io(Place::file(&shown), "cannot read the counters", e.into());
     for _ in 0..100 {
         let dir = mounted(dir)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use tuff_erofs::read::Image;
 use tuff_erofs::tar::{Options, Stats, TarWriter};
 use tuff_erofs::walk::{Entry, Walk};
-use tuff_erofs::{Error, Result};
+use tuff_erofs::{Error, Place, Result};
 
 /// Convert an image to a tar stream
 ///
@@ -62,7 +62,9 @@ fn convert(args: &Args) -> Result<ExitCode> {
     let mut sink = Sink::create(&args.tar, &args.image.files(), Format::Tar, args.force)?;
     let stats = write(&image, trees, options, &mut sink).map_err(|e| match e {
         // The output failed, not a member.
-        Error::Io(..) if e.place() == "tar" => sink.stop_or(e.within(sink.place())),
+        Error::Io(..) if *e.place() == Place::tar() => {
+            sink.stop_or(e.within(Place::file(sink.place())))
+        }
         e => sink.stop_or(e),
     })?;
     sink.finish()?;

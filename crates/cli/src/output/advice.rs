@@ -37,11 +37,8 @@ pub(crate) fn message(e: &Error) -> String {
 /// The error for the file at `path`, which does not open as an image because of `e`.
 pub(crate) fn not_opened(e: Error, path: &Path, store: &dyn ReadAt) -> Error {
     if e.remedy() == Some(Remedy::IgnoreChecksum) {
-        let what = format!(
-            "{}; the file may be truncated or damaged, --no-checksum reads it anyway",
-            e.what()
-        );
-        return Error::corrupt(e.place(), what).within(path.display());
+        let advice = "the file may be truncated or damaged, --no-checksum reads it anyway";
+        return e.with_advice(advice).within(path.display());
     }
     let Some(head) = head(store).filter(|head| !is_image(head)) else {
         return e.within(path.display());
@@ -92,7 +89,7 @@ pub(crate) fn not_opened(e: Error, path: &Path, store: &dyn ReadAt) -> Error {
 /// The error for a build from the archive at `path`, which fails with `e`.
 pub(crate) fn not_an_archive(e: Error, path: &Path) -> Error {
     let name = path.display();
-    let concerns = matches!(e, Error::Source(_)) && e.to_string().starts_with(&format!("{name}: "));
+    let concerns = matches!(e, Error::Source(_)) && e.place().is_in_file(&name);
     let store = concerns.then(|| FileStore::open(path).ok()).flatten();
     let Some(head) = store.and_then(|store| head(&store)) else {
         return e;
@@ -121,7 +118,7 @@ pub(crate) fn not_an_archive(e: Error, path: &Path) -> Error {
             "{name}: is {}, which is no source of an image: {advice}",
             kind.name()
         )),
-        None => Error::source(format_args!("{e}; if it is not an archive, {advice}")),
+        None => e.with_advice(format_args!("if it is not an archive, {advice}")),
     }
 }
 

@@ -8,7 +8,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use tuff_erofs::{Error, Result};
+use tuff_erofs::{Error, Place, Result};
 use tuff_store::{Output, Target, is_same, retry, takes_stream};
 
 /// Output of a stream. Without a call of [`finish`](Self::finish) it leaves no file.
@@ -43,7 +43,7 @@ impl Sink {
         } else {
             path.display().to_string()
         };
-        let failed = |e| Error::io(&place, "cannot create", e);
+        let failed = |e| Error::io(Place::file(&place), "cannot create", e);
         let mut stop = Arc::default();
         let to = if is_stdout {
             To::Stdout(io::stdout())
@@ -72,14 +72,18 @@ impl Sink {
     /// Returns the error to report for `e`: that the work was stopped, if it was.
     pub(crate) fn stop_or(&self, e: Error) -> Error {
         if self.stop.load(Relaxed) {
-            return Error::io(&self.place, "stopped", io::ErrorKind::Interrupted.into());
+            return Error::io(
+                Place::file(&self.place),
+                "stopped",
+                io::ErrorKind::Interrupted.into(),
+            );
         }
         e
     }
 
     /// Returns the error to report for a failed write.
     pub(crate) fn failed(&self, e: io::Error) -> Error {
-        self.stop_or(Error::io(&self.place, "cannot write", e))
+        self.stop_or(Error::io(Place::file(&self.place), "cannot write", e))
     }
 
     /// Flushes the output, and gives a file its name.
@@ -87,7 +91,7 @@ impl Sink {
         self.to.flush().map_err(|e| self.failed(e))?;
         let (to, _) = self.to.into_parts();
         if let To::File { output, len, .. } = to {
-            let failed = |e| Error::io(&self.place, "cannot finish", e);
+            let failed = |e| Error::io(Place::file(&self.place), "cannot finish", e);
             output.finish(len, false).map_err(failed)?;
         }
         Ok(())

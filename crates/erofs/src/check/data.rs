@@ -11,7 +11,7 @@ use crate::read::file::cluster_place;
 use crate::read::map::{Cluster, Extent, Location};
 use crate::read::{DeviceId, Image, Inode, Nid};
 use crate::threads;
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -123,9 +123,7 @@ impl<'a> Jobs<'a> {
             } if !matches!(self.readers, Readers::Nobody) => {
                 match self.near.look(space, pos, len as usize) {
                     Ok(()) => self.totals.raw_bytes += u64::from(len),
-                    Err(e) => self
-                        .shared
-                        .failed(Rule::DataRange, &format!("nid {nid}"), &e),
+                    Err(e) => self.shared.failed(Rule::DataRange, Place::nid(nid), &e),
                 }
             }
             Location::Inline { .. } => self.push(Job {
@@ -147,7 +145,7 @@ impl<'a> Jobs<'a> {
                 Ok(found) => found,
                 Err(e) => {
                     let place = format!("nid {nid}");
-                    return self.shared.failed(Rule::DataRange, &place, &e);
+                    return self.shared.failed(Rule::DataRange, place, &e);
                 }
             };
             let n = (extent.len - done).min(RAW).min(left);
@@ -155,9 +153,7 @@ impl<'a> Jobs<'a> {
                 if self.leaves_out(&e) {
                     return;
                 }
-                return self
-                    .shared
-                    .failed(Rule::DataRange, &format!("nid {nid}"), &e);
+                return self.shared.failed(Rule::DataRange, Place::nid(nid), &e);
             }
             let padding = if last && done + n == extent.len {
                 (bits.size() - 1) & n.wrapping_neg()
@@ -222,7 +218,7 @@ impl<'a> Jobs<'a> {
 
     fn cluster(&mut self, nid: Nid, extent: Extent, cluster: Cluster) {
         let bits = self.image.superblock().block_bits;
-        let place = || format!("nid {nid}: {}", cluster_place(&extent, cluster));
+        let place = || Place::from(cluster_place(&extent, cluster)).within(Place::nid(nid));
         let inside = self
             .image
             .devices
@@ -231,7 +227,7 @@ impl<'a> Jobs<'a> {
         let spot = match inside {
             Ok((spot, _)) => spot,
             Err(e) if self.leaves_out(&e) => return,
-            Err(e) => return self.shared.failed(Rule::DataRange, &place(), &e),
+            Err(e) => return self.shared.failed(Rule::DataRange, place(), &e),
         };
         let aligned = bits.within(cluster.pos) == 0;
         let first = spot.pos >> bits.get();
@@ -351,7 +347,7 @@ impl<'a> Jobs<'a> {
             match owner {
                 Owner::Whole(have) if u64::from(have) < job.extent.len => self.shared.error(
                     Rule::Cluster,
-                    format_args!("nid {}: {}", job.nid, cluster_place(&job.extent, cluster)),
+                    Place::from(cluster_place(&job.extent, cluster)).within(Place::nid(job.nid)),
                     format_args!(
                         "extent of {} bytes, but another extent of the cluster has {have} bytes",
                         job.extent.len

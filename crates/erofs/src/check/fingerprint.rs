@@ -6,7 +6,7 @@ use crate::fingerprint::{PREFIX, digest_of};
 use crate::read::FileType;
 use crate::read::{Image, Inode};
 use crate::walk::{Entry, Walk, shown};
-use crate::{Error, Result, threads};
+use crate::{Error, Place, Result, threads};
 use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
@@ -34,7 +34,7 @@ pub(super) fn check(image: &Image, count: usize, shared: &Shared) {
             match compare(image, &inode) {
                 Ok(None) => {}
                 Ok(Some(what)) => shared.error(Rule::Fingerprint, shown(&path), what),
-                Err(e) => shared.failed(Rule::Fingerprint, &shown(&path), &e),
+                Err(e) => shared.failed(Rule::Fingerprint, Place::path(shown(&path)), &e),
             }
         }
     };

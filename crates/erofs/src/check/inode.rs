@@ -2,9 +2,9 @@
 
 use super::finding::{Rule, Severity};
 use super::walk::Walk;
-use crate::Error;
 use crate::read::map::{ClusterCoding, Extents, FileMap, Location};
 use crate::read::{DeviceId, FileType, Inode, Space};
+use crate::{Error, Place};
 use tuff_format::cluster::header::{BIG_1, BIG_2};
 use tuff_format::cluster::{Form, HeadKind, Lcluster};
 use tuff_format::inode::Layout;
@@ -31,7 +31,7 @@ impl Walk<'_, '_> {
             ),
             FileType::Symlink => {
                 if let Err(e) = self.image.readlink(inode) {
-                    shared.failed(Rule::Symlink, &self.path(), &e);
+                    shared.failed(Rule::Symlink, Place::path(self.path()), &e);
                 }
             }
             FileType::File | FileType::Dir => {}
@@ -48,7 +48,7 @@ impl Walk<'_, '_> {
             Ok(map) => map,
             Err(e) => {
                 self.take(inode, inode.payload_position());
-                return shared.failed(Rule::Index, &self.path(), &e);
+                return shared.failed(Rule::Index, Place::path(self.path()), &e);
             }
         };
         self.take(inode, end_of(inode, &map));
@@ -75,7 +75,7 @@ impl Walk<'_, '_> {
         self.note_features(inode, map);
         let verified = map.clusters().map(|c| c.map.verify_index(&c.index));
         if let Some(Err(e)) = verified {
-            let error = Error::format(inode.place(), e).within(self.path());
+            let error = Error::format(inode.place(), e).within(Place::path(self.path()));
             return shared.failed(Rule::Index, "", &error);
         }
         let bits = self.image.superblock().block_bits;
@@ -85,7 +85,7 @@ impl Walk<'_, '_> {
         for extent in Extents::new(self.image, inode.nid(), map.clone(), 0..inode.size()) {
             let extent = match extent {
                 Ok(extent) => extent,
-                Err(e) => return shared.failed(Rule::Index, &self.path(), &e),
+                Err(e) => return shared.failed(Rule::Index, Place::path(self.path()), &e),
             };
             if extent.offset != next {
                 return shared.error(

@@ -2,6 +2,7 @@
 
 use super::finding::{Finding, Rule, Severity};
 use super::report::{Options, Report, Totals};
+use crate::Place;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::atomic::{Ordering::Relaxed, Ordering::Release};
 use std::sync::{Mutex, PoisonError};
@@ -118,17 +119,13 @@ impl Shared {
     }
 
     /// Reports an error of the reader. Failures of the host and limits are rules of their own.
-    pub(super) fn failed(&self, rule: Rule, path: &str, error: &crate::Error) {
+    pub(super) fn failed(&self, rule: Rule, path: impl Into<Place>, error: &crate::Error) {
         let rule = match error {
             crate::Error::Io(..) => Rule::Io,
             crate::Error::Limit(_) => Rule::Limit,
             _ => rule,
         };
-        let place = match (path, error.place()) {
-            (path, "") => path.to_owned(),
-            ("", place) => place.to_owned(),
-            (path, place) => format!("{path}: {place}"),
-        };
+        let place = error.place().clone().within(path.into());
         let what = match error {
             crate::Error::Io(_, e) => format!("{}: {e}", error.what()),
             _ => error.what().to_owned(),

@@ -5,6 +5,7 @@ use super::finding::Rule;
 use super::marks::{DataMap, Owner, SlotMap};
 use super::report::Totals;
 use super::shared::Shared;
+use crate::Place;
 use crate::read::dir::{Dir, type_of};
 use crate::read::limits::WorkBudget;
 use crate::read::{FileType, Image, Inode, Nid, Space};
@@ -145,7 +146,7 @@ impl<'a, 'p> Walk<'a, 'p> {
             return;
         }
         if let Err(e) = path_fits(self.image, &self.path) {
-            self.shared.failed(Rule::Depth, &inode.place(), &e);
+            self.shared.failed(Rule::Depth, inode.place(), &e);
             self.path.truncate(path_len);
             return;
         }
@@ -169,7 +170,8 @@ impl<'a, 'p> Walk<'a, 'p> {
             Ok(dir) => dir,
             Err(e) => {
                 frame.bad_blocks += 1;
-                self.shared.failed(Rule::DirBlock, &self.path(), &e);
+                self.shared
+                    .failed(Rule::DirBlock, Place::path(self.path()), &e);
                 return Step::Done;
             }
         };
@@ -188,7 +190,8 @@ impl<'a, 'p> Walk<'a, 'p> {
             Ok(held) => held,
             Err(e) => {
                 frame.bad_blocks += 1;
-                self.shared.failed(Rule::DirBlock, &self.path(), &e);
+                self.shared
+                    .failed(Rule::DirBlock, Place::path(self.path()), &e);
                 return None;
             }
         };
@@ -204,7 +207,8 @@ impl<'a, 'p> Walk<'a, 'p> {
             let i = frame.index;
             frame.index += 1;
             if let Err(e) = self.names.take(1) {
-                self.shared.failed(Rule::Limit, &self.path(), &e);
+                self.shared
+                    .failed(Rule::Limit, Place::path(self.path()), &e);
                 return Some(Step::End);
             }
             match view.entry(i) {
@@ -301,7 +305,7 @@ impl<'a, 'p> Walk<'a, 'p> {
         let inode = match self.jobs.inode(entry.nid) {
             Ok(inode) => inode,
             Err(e) => {
-                shared.failed(Rule::Inode, &self.path(), &e);
+                shared.failed(Rule::Inode, Place::path(self.path()), &e);
                 return None;
             }
         };

@@ -6,12 +6,12 @@
 use super::finding::Rule;
 use super::report::Totals;
 use super::shared::Shared;
-use crate::Error;
 use crate::read::decode::{self, DecodeScope, Worker};
 use crate::read::fetch::FETCH_MAX;
 use crate::read::file::cluster_place;
 use crate::read::map::{Cluster, ClusterCoding, Extent, Location};
 use crate::read::{DeviceId, Image, Nid, Space};
+use crate::{Error, Place};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Receiver;
@@ -112,7 +112,7 @@ impl<'a> Work<'a> {
                 Location::Raw { .. } => Rule::DataRange,
                 _ => Rule::Cluster,
             };
-            self.shared.failed(rule, &format!("nid {}", job.nid), &e);
+            self.shared.failed(rule, Place::nid(job.nid), &e);
         }
     }
 
@@ -380,7 +380,7 @@ fn check_window(image: &Image, shared: &Shared, job: &Job, cluster: Cluster, str
     if window.is_some_and(|w| w > 1 << log) {
         shared.error(
             Rule::Config,
-            format_args!("nid {}: {}", job.nid, cluster_place(&job.extent, cluster)),
+            Place::from(cluster_place(&job.extent, cluster)).within(Place::nid(job.nid)),
             format_args!(
                 "window of {} bytes, but the image states at most {}",
                 window.unwrap_or(0),

@@ -2,6 +2,7 @@
 
 use super::finding::{Rule, Severity};
 use super::walk::Walk;
+use crate::Place;
 use crate::read::{Inode, Space};
 use std::collections::HashSet;
 use tuff_format::xattr::{Body, Entry, LONG_PREFIX, NAME_MAX, check_acl, filter_bit, prefix};
@@ -16,7 +17,7 @@ impl Walk<'_, '_> {
         let shared = self.shared;
         let body = match self.image.xattr_body(inode) {
             Ok(body) => body,
-            Err(e) => return shared.failed(Rule::XattrBody, &self.path(), &e),
+            Err(e) => return shared.failed(Rule::XattrBody, Place::path(self.path()), &e),
         };
         let body = match Body::new(&body) {
             Ok(body) => body,
@@ -33,7 +34,7 @@ impl Walk<'_, '_> {
             let bytes = match self.image.shared_xattr(id) {
                 Ok(bytes) => bytes,
                 Err(e) => {
-                    shared.failed(Rule::XattrBody, &self.place(inode), &e);
+                    shared.failed(Rule::XattrBody, self.place(inode), &e);
                     continue;
                 }
             };

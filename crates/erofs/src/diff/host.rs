@@ -3,7 +3,7 @@
 use super::node::Node;
 use crate::read::{FileType, Xattr};
 use crate::walk::shown;
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use rustix::fs::{self, AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -123,7 +123,7 @@ impl HostTree {
     }
 
     fn failed(&self, path: &[u8], what: &str, e: Errno) -> Error {
-        Error::io(self.place(path), what, e.into())
+        Error::io(Place::file(self.place(path)), what, e.into())
     }
 
     /// Returns a path with the name of the tree, for messages.

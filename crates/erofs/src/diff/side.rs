@@ -4,7 +4,7 @@ use super::host::HostTree;
 use super::node::Node;
 use crate::read::{Image, Inode, Xattr};
 use crate::walk::{push_name, shown};
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::os::unix::fs::FileExt;
@@ -22,9 +22,9 @@ pub enum Side<'a> {
 /// Readable content of a file on one side.
 pub(super) enum Content<'a> {
     /// File of an image, and its place in error messages.
-    Image(&'a Image, Inode, String),
+    Image(&'a Image, Inode, Place),
     /// File of the host, and its path.
-    Host(std::fs::File, String),
+    Host(std::fs::File, Place),
 }
 
 impl<'a> Side<'a> {
@@ -115,9 +115,12 @@ impl<'a> Side<'a> {
     pub(super) fn content(&mut self, path: &[u8], name: &[u8], node: &Node) -> Result<Content<'a>> {
         let full = joined(path, name);
         match self {
-            Self::Host(tree) => Ok(Content::Host(tree.file(path, name)?, tree.place(&full))),
+            Self::Host(tree) => Ok(Content::Host(
+                tree.file(path, name)?,
+                Place::file(tree.place(&full)),
+            )),
             Self::Image(image, image_name) => {
-                let place = format!("{image_name}: {}", shown(&full));
+                let place = Place::path(shown(&full)).within(Place::file(image_name));
                 Ok(Content::Image(image, *inode_of(node)?, place))
             }
         }
@@ -142,7 +145,7 @@ impl Content<'_> {
     pub(super) fn data_from(&self, at: u64, size: u64) -> Result<u64> {
         match self {
             Self::Image(image, inode, place) => {
-                let within = |e: Error| e.within(place);
+                let within = |e: Error| e.within(place.clone());
                 for run in image.runs(inode, at..size).map_err(within)? {
                     let run = run.map_err(within)?;
                     if !run.is_hole {
@@ -160,7 +163,7 @@ impl Content<'_> {
                 },
                 // The filesystem does not support `SEEK_DATA`.
                 Err(Errno::INVAL) => Ok(at),
-                Err(e) => Err(Error::io(place, "cannot seek", e.into())),
+                Err(e) => Err(Error::io(place.clone(), "cannot seek", e.into())),
             },
         }
     }
@@ -170,7 +173,7 @@ impl Content<'_> {
         match self {
             Self::Image(image, inode, place) => {
                 let read = image.read_at(inode, buf, offset);
-                read.map_err(|e| e.within(place))
+                read.map_err(|e| e.within(place.clone()))
             }
             Self::Host(file, place) => {
                 let mut n = 0;
@@ -179,7 +182,7 @@ impl Content<'_> {
                         Ok(0) => break,
                         Ok(more) => n += more,
                         Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                        Err(e) => return Err(Error::io(place, "cannot read", e)),
+                        Err(e) => return Err(Error::io(place.clone(), "cannot read", e)),
                     }
                 }
                 Ok(n)
@@ -190,7 +193,8 @@ impl Content<'_> {
 
 /// Adds a path and the name of its image to an error.
 fn within(image_name: &str, path: &[u8], e: Error) -> Error {
-    e.within(shown(path)).within(image_name)
+    e.within(Place::path(shown(path)))
+        .within(Place::file(image_name))
 }
 
 /// Path of the entry `name` of the directory at `dir`.

@@ -5,7 +5,7 @@ use super::regions::{Kind, Region, Regions};
 use crate::read::decode::strip;
 use crate::read::dir::type_of;
 use crate::read::{DeviceId, FileType, Image, Location, Nid, Space};
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use tuff_format::cluster::MapHeader;
 use tuff_format::dirent::{Block, Dirent};
 use tuff_format::features::flags_of;
@@ -597,7 +597,7 @@ fn read(image: &Image, area: Area, start: u64, end: u64) -> Result<Vec<u8>> {
     let len = end - start;
     if end > area_size(image, area) {
         return Err(Error::corrupt(
-            format_args!("byte {start:#x}"),
+            Place::byte(start),
             format_args!(
                 "{len} bytes reach past the end, byte {}",
                 area_size(image, area)

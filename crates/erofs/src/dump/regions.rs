@@ -8,7 +8,7 @@ use crate::read::limits::WorkBudget;
 use crate::read::map::{Extents, FileMap};
 use crate::read::{ClusterCoding, DeviceId, Extent, FileType, Image, Inode, Location, Nid};
 use crate::walk::{Walk, shown};
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::collections::HashSet;
 use tuff_format::cluster::Coding;
 use tuff_format::device::SLOT_LEN;
@@ -214,7 +214,7 @@ impl Regions {
     /// Collects the regions of one inode, including its shared xattrs.
     pub fn of_inode(image: &Image, inode: &Inode) -> Self {
         let mut collector = Collector::new(image);
-        collector.inode(inode, String::new);
+        collector.inode(inode, Place::default);
         collector.finish()
     }
 }
@@ -373,7 +373,7 @@ impl<'a> Collector<'a> {
         ] {
             if let Some(inode) = inode.copied() {
                 self.attribute_to(visitor.groups(member), member == Member::Packed);
-                self.inode(&inode, || name.to_owned());
+                self.inode(&inode, || name.into());
             }
         }
         let walk = match Walk::root(self.image) {
@@ -394,7 +394,7 @@ impl<'a> Collector<'a> {
             let found = if first {
                 let member = Member::Named(&entry.path, entry.inode.file_type());
                 self.attribute_to(visitor.groups(member), false);
-                self.inode(&entry.inode, || shown(&entry.path))
+                self.inode(&entry.inode, || Place::path(shown(&entry.path)))
             } else {
                 InodeSizes::default()
             };
@@ -405,13 +405,10 @@ impl<'a> Collector<'a> {
     }
 
     /// Collects all regions of an inode.
-    pub(super) fn inode(&mut self, inode: &Inode, place: impl FnOnce() -> String) -> InodeSizes {
+    pub(super) fn inode(&mut self, inode: &Inode, place: impl FnOnce() -> Place) -> InodeSizes {
         let mut found = InodeSizes::default();
         if let Err(e) = self.try_inode(inode, &mut found) {
-            self.errors.push(match place() {
-                place if place.is_empty() => e,
-                place => e.within(place),
-            });
+            self.errors.push(e.within(place()));
         }
         found
     }

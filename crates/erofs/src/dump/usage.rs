@@ -135,7 +135,10 @@ impl TreeUsage {
         let mut regions = collector.finish();
         // The root has a group.
         let Some((by_kind, by_inode, references)) = uses else {
-            return Err(regions.errors.pop().unwrap_or_else(Error::over_budget));
+            return Err(regions
+                .errors
+                .pop()
+                .unwrap_or_else(|| Error::corrupt("root", "cannot be read")));
         };
         let is_full = builder.is_full || by_inode.is_full() || references.is_full();
         let is_limit = |e: &Error| matches!(e, Error::Limit(_));

@@ -4,7 +4,7 @@ use super::report::{Options, Problem, Totals};
 use super::target;
 use crate::read::Image;
 use crate::walk::shortened;
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
@@ -83,7 +83,7 @@ impl Shared<'_> {
         Err(if shown.is_empty() {
             error
         } else {
-            error.within(shown)
+            error.within(Place::path(shown))
         })
     }
 

@@ -13,7 +13,7 @@ use crate::read::limits::WorkBudget;
 use crate::read::map::{ClusterCoding, Extent, Extents, FileMap, Location};
 use crate::read::{DeviceId, FileType, Image, Inode, Nid, Space};
 use crate::walk::{path_fits, shortened};
-use crate::{Error, Remedy, Result};
+use crate::{Error, Place, Remedy, Result};
 use rustix::fs::{self, AtFlags, Mode};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -187,7 +187,10 @@ impl<'a, 'q> Walk<'a, 'q> {
                         let limit = self.image.limits().depth;
                         let what = format_args!("nested deeper than the limit depth, {limit}");
                         let path = shortened(&self.path);
-                        return Err(Error::limit(String::from_utf8_lossy(&path), what));
+                        return Err(Error::limit(
+                            Place::path(String::from_utf8_lossy(&path)),
+                            what,
+                        ));
                     }
                     stack.push(child);
                 }

@@ -1,6 +1,6 @@
 //! Decoding of physical clusters. Independent of inodes and devices.
 
-use crate::error::Error;
+use crate::{Error, Place};
 
 use super::fetch::Fetched;
 use std::fmt;
@@ -25,7 +25,7 @@ pub(crate) enum Broken {
 impl Broken {
     /// Returns the error for `place`: `Unsupported` if the algorithm is not part of the build, otherwise
     /// `Corrupt`.
-    pub(crate) fn at(self, place: impl fmt::Display) -> Error {
+    pub(crate) fn at(self, place: impl Into<Place>) -> Error {
         match self {
             Self::Codec(e) if e.is_unsupported() => Error::unsupported(place, e),
             _ => Error::corrupt(place, self),

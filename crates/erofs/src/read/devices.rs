@@ -1,7 +1,7 @@
 //! Device tables: which image belongs into which slot.
 
 use super::fetch::{TAG, tagged};
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use tuff_format::BlockBits;
 use tuff_format::device::{SLOT_LEN, Slot};
 use tuff_format::features::incompat;
@@ -123,7 +123,7 @@ pub(super) fn read_some(store: &dyn ReadAt, pos: u64, len: usize) -> Result<Vec<
     let mut buf = vec![0; len.min(left)];
     store
         .read_exact_at(&mut buf, pos)
-        .map_err(|e| Error::read(format_args!("byte {pos:#x}"), buf.len() as u64, e))?;
+        .map_err(|e| Error::read(Place::byte(pos), buf.len() as u64, e))?;
     Ok(buf)
 }
 

@@ -1,7 +1,7 @@
 //! Access to devices, the unified address space, and the windows of the metadata cache.
 
 use super::cache::Cache;
-use crate::{Error, Remedy, Result};
+use crate::{Error, Place, Remedy, Result};
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use tuff_format::device::Slot;
@@ -262,7 +262,7 @@ impl Devices {
         let size = self.store(spot.store)?.size();
         if spot.pos.checked_add(len).is_none_or(|end| end > size) {
             return Err(Error::corrupt(
-                Self::place(spot),
+                Place::byte_of(spot.store, spot.pos),
                 format_args!("{len} bytes reach past the end, byte {size}"),
             ));
         }
@@ -279,7 +279,7 @@ impl Devices {
     }
 
     fn failed(spot: StorePosition, len: u64, e: std::io::Error) -> Error {
-        Error::read(Self::place(spot), len, e)
+        Error::read(Place::byte_of(spot.store, spot.pos), len, e)
     }
 
     fn store(&self, n: u16) -> Result<&Arc<dyn ReadAt>> {
@@ -291,13 +291,6 @@ impl Devices {
                 }
                 Error::corrupt("", format_args!("device {n} is not in the device table"))
             }),
-        }
-    }
-
-    fn place(spot: StorePosition) -> String {
-        match spot.store {
-            0 => format!("byte {:#x}", spot.pos),
-            n => format!("device {n}, byte {:#x}", spot.pos),
         }
     }
 }

@@ -6,6 +6,7 @@ use super::image::Image;
 use super::inode::Inode;
 use super::limits::WorkBudget;
 use super::map::{Cluster, ClusterCoding, Extent, Extents, FileMap, Location};
+use crate::error::Step;
 use crate::{Error, Result};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Deref;
@@ -310,15 +311,13 @@ impl Image {
 }
 
 /// Describes a cluster in an error message.
-pub(crate) fn cluster_place(extent: &Extent, cluster: Cluster) -> String {
-    format!(
-        "file bytes {} to {}: cluster at byte {:#x} ({} bytes, {})",
-        extent.offset,
-        extent.end(),
-        cluster.pos,
-        cluster.len,
-        decode::name(cluster.coding.into())
-    )
+pub(crate) fn cluster_place(extent: &Extent, cluster: Cluster) -> Step {
+    Step::Cluster {
+        range: (extent.offset, extent.end()),
+        byte: cluster.pos,
+        len: cluster.len,
+        coding: decode::name(cluster.coding.into()),
+    }
 }
 
 /// Returns the total length of `cluster` and of the clusters in `next` that are contiguous on the device, at

@@ -7,7 +7,7 @@ use super::extent::FileMap;
 use super::fetch::{Bytes, Devices, Space, StorePosition, WINDOW, Windows};
 use super::inode::Inode;
 use super::limits::{Limits, WorkBudget};
-use crate::{Error, Remedy, Result};
+use crate::{Error, Place, Remedy, Result};
 use std::sync::{Arc, OnceLock};
 use tuff_format::config::Configs;
 use tuff_format::device::Slot;
@@ -315,8 +315,8 @@ impl Image {
             } else {
                 self.bytes_up_to(Space::Image, at, 258)?
             };
-            let (prefix, len) = LongPrefix::decode(&bytes)
-                .map_err(|e| Error::format(format_args!("byte {at:#x}"), e))?;
+            let (prefix, len) =
+                LongPrefix::decode(&bytes).map_err(|e| Error::format(Place::byte(at), e))?;
             out.push(prefix);
             at = (at + len as u64).next_multiple_of(4);
         }
@@ -350,7 +350,7 @@ impl Image {
                 true => format!("{len} bytes reach past the end, byte {size}"),
                 false => format!("past the end, byte {size}: the image may be truncated"),
             };
-            return Err(Error::corrupt(format_args!("byte {pos:#x}"), what));
+            return Err(Error::corrupt(Place::byte(pos), what));
         }
         if len == 0 {
             return Ok(Bytes::own(Vec::new()));

@@ -1,6 +1,7 @@
 //! Decoded inode and its position.
 
 use super::fetch::Space;
+use crate::Place;
 use tuff_format::Nid;
 use tuff_format::inode::{self, FileType, Layout};
 
@@ -114,11 +115,7 @@ impl Inode {
     }
 
     /// Returns number and position for messages.
-    pub fn place(&self) -> String {
-        let space = match self.space() {
-            Space::Image => "",
-            Space::Metabox => "metabox ",
-        };
-        format!("nid {} ({space}byte {:#x})", self.nid, self.pos)
+    pub fn place(&self) -> Place {
+        Place::inode(self.nid, self.pos)
     }
 }

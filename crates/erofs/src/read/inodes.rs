@@ -3,7 +3,7 @@
 use super::fetch::{Bytes, Space, WINDOW};
 use super::image::Image;
 use super::inode::Inode;
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use tuff_format::Nid;
 use tuff_format::inode::{self};
 
@@ -26,7 +26,7 @@ impl Image {
         let (space, pos) = self.inode_position(nid)?;
         let bytes = self
             .bytes_up_to(space, pos, inode::EXTENDED_LEN)
-            .map_err(|e| e.within(inode_place(nid, pos)))?;
+            .map_err(|e| e.within(Place::inode(nid, pos)))?;
         self.inode_from(nid, pos, &bytes)
     }
 
@@ -56,12 +56,8 @@ impl Image {
     pub(crate) fn inode_position(&self, nid: Nid) -> Result<(Space, u64)> {
         let sb = self.superblock();
         let pos = nid.position(sb.block_bits, sb.meta_blkaddr);
-        let pos = pos.ok_or_else(|| {
-            Error::corrupt(
-                format_args!("nid {nid}"),
-                "position does not fit in 64 bits",
-            )
-        })?;
+        let pos =
+            pos.ok_or_else(|| Error::corrupt(Place::nid(nid), "position does not fit in 64 bits"))?;
         let space = if nid.in_metabox() {
             Space::Metabox
         } else {
@@ -80,10 +76,10 @@ impl Image {
         if bytes.len() < len {
             let end = pos.saturating_add(bytes.len() as u64);
             let what = format_args!("{len} bytes reach past the end, byte {end}");
-            return Err(Error::corrupt(inode_place(nid, pos), what));
+            return Err(Error::corrupt(Place::inode(nid, pos), what));
         }
         let raw = inode::Inode::decode(bytes)
-            .map_err(|e| Error::format("", e).within(inode_place(nid, pos)))?;
+            .map_err(|e| Error::format("", e).within(Place::inode(nid, pos)))?;
         let mtime = if raw.extended {
             (raw.mtime, raw.mtime_nsec)
         } else {
@@ -96,8 +92,4 @@ impl Image {
             mtime,
         })
     }
-}
-
-fn inode_place(nid: Nid, pos: u64) -> String {
-    format!("nid {nid} (byte {pos:#x})")
 }

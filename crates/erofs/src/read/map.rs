@@ -6,7 +6,7 @@ pub(crate) use super::extent::{
 use super::fetch::{Bytes, Space};
 use super::image::Image;
 use super::inode::Inode;
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::ops::Range;
 use std::sync::Arc;
 use tuff_format::cluster::{self, Coding, Data};
@@ -364,7 +364,7 @@ impl Iterator for Extents<'_> {
             }
             Err(e) => {
                 self.next = self.end;
-                Some(Err(e.within(format_args!("nid {}", self.nid))))
+                Some(Err(e.within(Place::nid(self.nid))))
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::image::Image;
 use super::inode::Inode;
-use crate::{Error, Remedy, Result};
+use crate::{Error, Place, Remedy, Result};
 use tuff_format::inode::FileType;
 
 impl Image {
@@ -63,7 +63,7 @@ impl Image {
             followed += 1;
             if followed > self.limits().symlinks {
                 return Err(Error::limit(
-                    String::from_utf8_lossy(path),
+                    Place::path(String::from_utf8_lossy(path)),
                     format_args!(
                         "more symlinks than the limit symlinks, {}",
                         self.limits().symlinks

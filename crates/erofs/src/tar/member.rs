@@ -6,7 +6,7 @@ use super::{sparse, xattr};
 use crate::read::limits::WorkBudget;
 use crate::read::{FileType, Image, Inode, Nid};
 use crate::walk::{Entry, shown};
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::collections::HashMap;
 use std::io::Write;
 use std::ops::Range;
@@ -84,8 +84,8 @@ impl<'a, W: Write> TarWriter<'a, W> {
     pub fn append(&mut self, entry: &Entry) -> Result<()> {
         let place = |e: Error| match e {
             Error::Io(..) => e,
-            e if e.place().starts_with('/') => e,
-            e => e.within(shown(&entry.path)),
+            e if e.place().begins_with_path() => e,
+            e => e.within(Place::path(shown(&entry.path))),
         };
         self.member(entry).map_err(place)
     }
@@ -206,7 +206,7 @@ impl<'a, W: Write> TarWriter<'a, W> {
 }
 
 fn failed(e: std::io::Error) -> Error {
-    Error::io("tar", "cannot write", e)
+    Error::io(Place::tar(), "cannot write", e)
 }
 
 /// Returns the path for the member: with a trailing slash for a directory, and "./" for the root.

@@ -6,7 +6,7 @@ use crate::pack::address::{DataBlock, GrainAddr};
 use crate::pack::piece::ShortPiece;
 use crate::pack::shared_clusters::{PartKey, Posted};
 use crate::pack::sparse::ChunkRun;
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use tuff_erofs::read::{Cluster, ClusterCoding, Extent, Inode, Location};
 use tuff_format::Nid;
 use tuff_format::cluster::{Coding, HeadKind};
@@ -24,7 +24,7 @@ impl Member {
                 false => self.flat(&inode),
             }
         };
-        data().map_err(|e: Error| e.within(&self.name))
+        data().map_err(|e: Error| e.within(Place::file(&self.name)))
     }
 
     /// Returns the algorithm of the first compressed cluster of a file. `None` if all clusters are stored.
@@ -40,7 +40,7 @@ impl Member {
             }
             Ok(None)
         };
-        look().map_err(|e: Error| e.within(&self.name))
+        look().map_err(|e: Error| e.within(Place::file(&self.name)))
     }
 
     /// Returns the clusters of a compressed file for use by other files, under the key `number`.
@@ -81,7 +81,7 @@ impl Member {
                 places,
             })
         };
-        look().map_err(|e: Error| e.within(&self.name))
+        look().map_err(|e: Error| e.within(Place::file(&self.name)))
     }
 
     /// Returns the longest inline tail in bytes that still shares a block with an extended inode.

@@ -4,7 +4,7 @@ use super::types::{BaseFile, BaseInode, DataPosition};
 use crate::options::{Fragments, Options};
 use crate::pack::address::{ADDRESS_LIMIT, FragmentAddr};
 use crate::pack::grain::Grain;
-use crate::{Error, Remedy, Result};
+use crate::{Error, Place, Remedy, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_erofs::read::devices::{DeviceTable, assign, tag_of};
@@ -74,7 +74,7 @@ impl Member {
         let primary = open(path)?;
         let devices = devices.iter().map(|path| Ok((path.clone(), open(path)?)));
         let devices = devices.collect::<Result<Vec<_>>>()?;
-        let table = DeviceTable::read(&*primary).map_err(|e| e.within(&name))?;
+        let table = DeviceTable::read(&*primary).map_err(|e| e.within(Place::file(&name)))?;
         let (in_order, rest) = assign(&table.slots, devices, |(_, store)| tag_of(&**store));
         let all = std::iter::once((path.to_owned(), primary));
         // Opening the image reports a wrong number of devices.
@@ -85,7 +85,7 @@ impl Member {
             ..OpenOptions::default()
         };
         let image = Image::open_shared(Arc::clone(&stores[0]), opened);
-        let image = image.map_err(|e| e.within(&name))?;
+        let image = image.map_err(|e| e.within(Place::file(&name)))?;
         let bits = options.block;
         let its_bits = image.superblock().block_bits;
         if its_bits != bits {
@@ -95,7 +95,7 @@ impl Member {
                 bits.size()
             )));
         }
-        let (own, blocks) = span(&image, &stores).map_err(|e| e.within(&name))?;
+        let (own, blocks) = span(&image, &stores).map_err(|e| e.within(Place::file(&name)))?;
         if u64::from(origin) + blocks >= ADDRESS_LIMIT.into() {
             return Err(Error::usage(format_args!(
                 "{name}: bases of 2^31 blocks or more"
@@ -139,7 +139,10 @@ impl Member {
     /// Fails if some of its data is on a device that was not given.
     pub(super) fn has_devices(&self) -> Result<()> {
         let name = &self.name;
-        let missing = |e: Error| e.within(name).with_remedy(Remedy::SourceDevices);
+        let missing = |e: Error| {
+            e.within(Place::file(name))
+                .with_remedy(Remedy::SourceDevices)
+        };
         self.image.has_devices().map_err(missing)
     }
 
@@ -155,8 +158,10 @@ impl Member {
 
     /// Finds the hash tree that follows the base; it stays until the patch takes effect.
     pub(super) fn look_behind(&mut self) -> Result<()> {
-        check_no_devices(&self.image).map_err(|e| e.within(&self.name))?;
-        if let Some(tree) = verity::appended_tree(&self.image).map_err(|e| e.within(&self.name))? {
+        check_no_devices(&self.image).map_err(|e| e.within(Place::file(&self.name)))?;
+        if let Some(tree) =
+            verity::appended_tree(&self.image).map_err(|e| e.within(Place::file(&self.name)))?
+        {
             let end = u32::try_from(tree.end.div_ceil(self.bits.size())).ok();
             self.behind = end.filter(|b| *b < ADDRESS_LIMIT).ok_or_else(|| {
                 Error::usage(format_args!(
@@ -243,7 +248,7 @@ impl Member {
             files.dedup();
             Ok(files)
         };
-        list().map_err(|e: Error| e.within(&self.name))
+        list().map_err(|e: Error| e.within(Place::file(&self.name)))
     }
 
     fn file(&self, inode: &Inode) -> Result<BaseFile> {
@@ -270,7 +275,7 @@ impl Member {
             }
             Ok(())
         };
-        read().map_err(|e| e.within(&self.name))
+        read().map_err(|e| e.within(Place::file(&self.name)))
     }
 
     /// Returns the position of the first byte of a file's data.
@@ -301,7 +306,7 @@ impl Member {
         let mut bytes = vec![0; usize::from(count) * self.grain.size()];
         let pos = self.position(grain);
         let read = self.image.read_device(DeviceId::PRIMARY, pos, &mut bytes);
-        read.map_err(|e| e.within(&self.name))?;
+        read.map_err(|e| e.within(Place::file(&self.name)))?;
         Ok(bytes)
     }
 

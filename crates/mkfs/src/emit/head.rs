@@ -4,7 +4,7 @@ use crate::base::Bases;
 use crate::layout::{Parts, Plan, SUPERBLOCK_END};
 use crate::pack::{FileData, FileTail};
 use crate::tree::{self, METABOX, PACKED};
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::io;
 use std::os::unix::fs::FileExt;
 use tuff_codec::{EncoderSpec, Method};
@@ -231,7 +231,7 @@ impl Head {
 
     /// Writes block 0 after everything before it is on stable storage.
     pub(crate) fn write(&self, output: &Output) -> Result<()> {
-        let fail = |e| Error::io("image", "cannot write", e);
+        let fail = |e| Error::io(Place::image(), "cannot write", e);
         output.settle().map_err(fail)?;
         output
             .write_at(&self.bytes, superblock::OFFSET)
@@ -367,14 +367,14 @@ pub(super) fn make_head(
         covered.resize(at, 0);
         covered.extend_from_slice(front);
     }
-    let fail = |e| Error::io("image", "cannot write", e);
+    let fail = |e| Error::io(Place::image(), "cannot write", e);
     let known = covered.len();
     covered.resize(len, 0);
     if parts.base.is_some_and(Bases::in_image) {
         // The rest stays as it is, so that all changes are in one sector.
         let at = superblock::OFFSET + known as u64;
         let rest = output.file().read_exact_at(&mut covered[known..], at);
-        rest.map_err(|e| Error::io("image", "cannot read", e))?;
+        rest.map_err(|e| Error::io(Place::image(), "cannot read", e))?;
     } else {
         output
             .write_at(&[0; superblock::OFFSET as usize], 0)

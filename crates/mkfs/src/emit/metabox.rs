@@ -16,7 +16,7 @@ use crate::pack::{FileSharing, PackOptions, Packed, Packer};
 use crate::progress::Progress;
 use crate::source::file::SourceFile;
 use crate::tree::PACKED;
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -169,7 +169,7 @@ impl Means<'_> {
         for block in blocks {
             let at = u64::from(block) * parts.bits().size();
             let written = self.output.write_at(&zeros, at);
-            written.map_err(|e| Error::io("image", "cannot write", e))?;
+            written.map_err(|e| Error::io(Place::image(), "cannot write", e))?;
         }
         Ok(())
     }

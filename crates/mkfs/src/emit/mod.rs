@@ -12,7 +12,7 @@ use super::base::Bases;
 use super::layout::{Parts, Plan, SUPERBLOCK_END, hidden};
 use super::patch::unchanged::Unchanged;
 use super::tree::{InodeId, NodeKind};
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use directory::dir_blocks;
 use head::make_head;
 use inode::emit_inode;
@@ -156,7 +156,7 @@ pub(crate) fn emit(
     let block = parts.options.block.size();
     let write = |bytes: &[u8], at| {
         let written = output.write_at(bytes, at);
-        written.map_err(|e| Error::io("image", "cannot write", e))
+        written.map_err(|e| Error::io(Place::image(), "cannot write", e))
     };
     // Readers of an unfinished image read to its end.
     if plan.len_blocks > plan.end_block {
@@ -234,7 +234,7 @@ fn overwritten(
     let mut all = Overwrites::default();
     let mut add = |bytes: &[u8], at| {
         let added = all.add(bytes, at, bits, output);
-        added.map_err(|e| Error::io("image", "cannot read", e))
+        added.map_err(|e| Error::io(Place::image(), "cannot read", e))
     };
     let mut out = Vec::new();
     for (inode, place) in unchanged.overwritten() {

@@ -2,7 +2,7 @@
 
 use crate::options::{BaseImage, Options};
 use crate::source::spec::Source;
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -44,14 +44,14 @@ impl Blob {
             true => Target::InPlace(path.to_owned()),
             false => Target::Path(path.to_owned()),
         });
-        let output = output.map_err(|e| Error::io(&name, "cannot create", e))?;
+        let output = output.map_err(|e| Error::io(Place::file(&name), "cannot create", e))?;
         Ok(Self { output, name })
     }
 
     /// Moves the blob to its name.
     pub(crate) fn finish(self, bytes: u64, sync: bool) -> Result<()> {
         let done = self.output.finish(bytes, sync);
-        done.map_err(|e| Error::io(&self.name, "cannot finish", e))
+        done.map_err(|e| Error::io(Place::file(&self.name), "cannot finish", e))
     }
 }
 

@@ -45,7 +45,7 @@ use super::pack::address::{DataBlock, GrainAddr, Location};
 use super::pack::grain::Grain;
 use super::patch::unchanged::Unchanged;
 use super::tree::{InodeId, METABOX, NodeKind, PACKED};
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::sync::Arc;
 use time::common_time;
 use tuff_format::inode::{ALIGN, Layout};
@@ -132,7 +132,7 @@ impl Plan {
             } else {
                 let position = zone.place(&form) / ALIGN;
                 plan.positions[*inode as usize] = u32::try_from(position)
-                    .map_err(|_| Error::limit("image", "more than 128 GiB of inodes"))?;
+                    .map_err(|_| Error::limit(Place::image(), "more than 128 GiB of inodes"))?;
                 serial += 1;
                 plan.serials[*inode as usize] = serial;
             }
@@ -333,5 +333,5 @@ pub(crate) fn aligned(parts: &Parts<'_>, blocks: u64) -> Result<u32> {
 
 fn block32(block: u64) -> Result<u32> {
     let fits = u32::try_from(block).ok().filter(|b| *b < 1 << 31);
-    fits.ok_or_else(|| Error::limit("image", "larger than 2^31 blocks"))
+    fits.ok_or_else(|| Error::limit(Place::image(), "larger than 2^31 blocks"))
 }

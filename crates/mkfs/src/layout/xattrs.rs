@@ -4,7 +4,7 @@ use crate::options::Options;
 use crate::source::error::Quoted;
 use crate::source::tally::AffectedPaths;
 use crate::tree::{InodeId, Tree, Xattr, XattrSet, lossy};
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use hashbrown::{HashMap, HashSet};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -155,7 +155,8 @@ impl Xattrs {
                 &mut ids,
                 &mut skip,
             );
-            this.bodies[*set as usize] = body.map_err(|e| e.within(Quoted(&tree.path(*inode))))?;
+            this.bodies[*set as usize] =
+                body.map_err(|e| e.within(Place::path(Quoted(&tree.path(*inode)))))?;
         }
         for (name, sets) in skipped {
             let mut paths = AffectedPaths::default();

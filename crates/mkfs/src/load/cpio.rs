@@ -9,7 +9,7 @@ use crate::source::error::SourceError;
 use crate::source::expansion::Expansion;
 use crate::source::file::SourceFile;
 use crate::tree::Tree;
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -78,7 +78,7 @@ impl Loader<'_> {
                 }
             }
             self.add(entry, tree, progress)
-                .map_err(|e| in_source(e, name))?;
+                .map_err(|e| in_source(e, Place::file(name)))?;
         }
         self.warnings.extend(cpio.warning());
         self.providers.push(ContentProvider::Archive {

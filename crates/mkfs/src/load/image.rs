@@ -1,6 +1,7 @@
 //! Images as sources: their data is read, or stays in place.
 
 use super::{ContentProvider, Loader, in_source};
+use crate::Place;
 use crate::Result;
 use crate::base::BaseInode;
 use crate::dedupe;
@@ -43,7 +44,7 @@ impl Loader<'_> {
             let place = || shown(&entry.path);
             content
                 .take(self.read_len(&entry))
-                .map_err(|e| in_source(e.within(place()), path.display()))?;
+                .map_err(|e| in_source(e.within(Place::path(place())), path.display()))?;
             let added = self.add(entry, tree, progress);
             added.map(drop).map_err(|e| in_source(e, path.display()))
         })?;

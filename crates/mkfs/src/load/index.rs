@@ -22,7 +22,7 @@ use crate::source::spec::Source;
 use crate::source::tar::TarReader;
 use crate::source::{Content, DataRun, Kind};
 use crate::tree::{InodeId, Tree};
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::io::{BufReader, Cursor, Read, Seek};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -41,13 +41,15 @@ impl Loader<'_> {
             Source::Tar(path) => {
                 let name = path.display().to_string();
                 let file = tuff_store::open_stream(path);
-                let file = file.map_err(|e| Error::io(&name, "cannot open the source", e))?;
+                let file =
+                    file.map_err(|e| Error::io(Place::file(&name), "cannot open the source", e))?;
                 (name, file)
             }
             Source::TarStdin => {
                 let name = "standard input".to_owned();
                 let stdin = std::io::stdin().as_fd().try_clone_to_owned();
-                let stdin = stdin.map_err(|e| Error::io(&name, "cannot open the source", e))?;
+                let stdin = stdin
+                    .map_err(|e| Error::io(Place::file(&name), "cannot open the source", e))?;
                 (name, stdin.into())
             }
             Source::TarStream(_) | Source::Memory(_) => {
@@ -77,7 +79,8 @@ impl Loader<'_> {
             return indexed;
         }
         let mut magic = [0; HEADER_LEN];
-        let n = read_start(&file, &mut magic).map_err(|e| Error::io(&name, "cannot read", e))?;
+        let n = read_start(&file, &mut magic)
+            .map_err(|e| Error::io(Place::file(&name), "cannot read", e))?;
         reject_cpio(&name, &magic[..n])?;
         let compression = Compression::detect(&magic[..n.min(MAGIC_LEN)]);
         reject_compressed(
@@ -85,7 +88,7 @@ impl Loader<'_> {
             compression.map_err(|e| Error::from(e.in_source(&name)))?,
         )?;
         let size = file.metadata().map(|m| m.len());
-        let size = size.map_err(|e| Error::io(&name, "cannot examine", e))?;
+        let size = size.map_err(|e| Error::io(Place::file(&name), "cannot examine", e))?;
         self.load_tar(&name, file, None, tree, progress)?;
         packer.set_external(self.blocks(&name, size)?);
         Ok(())
@@ -128,7 +131,7 @@ impl Loader<'_> {
                 }
             }
             let added = self.add(entry, tree, progress);
-            let added = added.map_err(|e| in_source(e, name))?;
+            let added = added.map_err(|e| in_source(e, Place::file(name)))?;
             if let (Some(inode), Some(runs)) = (added, copied) {
                 let policy = Arc::clone(&self.policies.default);
                 self.stream_sparse(inode, size, &runs, &mut tar, &policy, packer)?;

@@ -6,7 +6,7 @@ use crate::source::dir::runs_of;
 use crate::source::manifest::ManifestReader;
 use crate::source::{Content, Entry, Kind};
 use crate::tree::Tree;
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use hashbrown::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -32,12 +32,12 @@ impl Loader<'_> {
                 continue;
             }
             find_holes(&mut entry)?;
-            let place = format_args!("{}: line {line}", path.display());
+            let place = Place::from(format_args!("line {line}")).within(path.display().into());
             self.add(entry, tree, progress)
                 .map_err(|e| in_source(e, place))?;
         }
         for (link, target, line) in links.in_order() {
-            let place = format_args!("{}: line {line}", path.display());
+            let place = Place::from(format_args!("line {line}")).within(path.display().into());
             progress.check()?;
             progress.add_entry();
             tree.add_link(&link, &target)

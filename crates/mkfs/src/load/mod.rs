@@ -32,9 +32,8 @@ use super::source::{Content, DataRun, Entry};
 use super::tree::order::{PolicyId, data_order};
 use super::tree::{InodeId, Tree, lossy};
 use crate::tree::paths::common_dir;
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::ffi::OsStr;
-use std::fmt::Display;
 use std::num::NonZeroU8;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -652,7 +651,7 @@ impl<'a> Loader<'a> {
 }
 
 /// Adds the place in the source to an error about an entry.
-fn in_source(e: Error, place: impl Display) -> Error {
+fn in_source(e: Error, place: impl Into<Place>) -> Error {
     match e {
         Error::Source(_) => e.within(place),
         e => e,

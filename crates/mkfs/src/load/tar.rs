@@ -22,7 +22,7 @@ use crate::source::stream::TarStream;
 use crate::source::tar::{self, TarReader};
 use crate::source::{Content, DataRun, Kind};
 use crate::tree::{InodeId, Tree};
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::fs::File;
 use std::io::{BufReader, Cursor, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
@@ -42,11 +42,13 @@ impl Loader<'_> {
         progress: &Progress,
     ) -> Result<()> {
         let name = path.display().to_string();
-        let file = open_stream(path).map_err(|e| Error::io(&name, "cannot open the source", e))?;
+        let file = open_stream(path)
+            .map_err(|e| Error::io(Place::file(&name), "cannot open the source", e))?;
         let mut magic = [0; HEADER_LEN];
         let seekable = file.metadata().is_ok_and(|m| m.is_file());
         let n = if seekable {
-            read_start(&file, &mut magic).map_err(|e| Error::io(&name, "cannot read", e))?
+            read_start(&file, &mut magic)
+                .map_err(|e| Error::io(Place::file(&name), "cannot read", e))?
         } else {
             0
         };
@@ -122,7 +124,7 @@ impl Loader<'_> {
         while let Some(mut entry) = tar.next_entry().map_err(Error::from)? {
             entry.content = entry.content.shifted_by(start);
             self.add(entry, tree, progress)
-                .map_err(|e| in_source(e, name))?;
+                .map_err(|e| in_source(e, Place::file(name)))?;
         }
         self.warnings.extend(tar.warnings());
         self.providers.push(ContentProvider::Archive {
@@ -214,7 +216,7 @@ impl Loader<'_> {
         while let Some(entry) = tar.next_entry().map_err(Error::from)? {
             let (Content::Stream, runs) = entry.content.parts() else {
                 self.add(entry, tree, progress)
-                    .map_err(|e| in_source(e, name))?;
+                    .map_err(|e| in_source(e, Place::file(name)))?;
                 continue;
             };
             let runs = runs.cloned();
@@ -229,7 +231,7 @@ impl Loader<'_> {
             let (number, policy) = self.policies.of(|| entry.path.clone());
             let policy = Arc::clone(policy);
             let added = self.add(entry, tree, progress);
-            let Some(inode) = added.map_err(|e| in_source(e, name))? else {
+            let Some(inode) = added.map_err(|e| in_source(e, Place::file(name)))? else {
                 continue;
             };
             if tree.len().is_multiple_of(BUDGET_STEP) {

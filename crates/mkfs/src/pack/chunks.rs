@@ -5,7 +5,7 @@ use super::data::{FileData, Table};
 use super::packed::end_of;
 use super::packer::Packer;
 use super::worker::{ChunkPart, PartOut};
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use tuff_store::Output;
 
 impl Table {
@@ -111,6 +111,6 @@ impl<'a> Packer<'a> {
         let (bits, begin) = (self.options.bits, self.chunks_end());
         self.result.external = Some(end_of(begin, bits.count(bytes.len() as u64))?);
         blob.write_at(bytes, u64::from(begin) * bits.size())
-            .map_err(|e| Error::io("blob", "cannot write", e))
+            .map_err(|e| Error::io(Place::blob(), "cannot write", e))
     }
 }

@@ -1,6 +1,6 @@
 //! Unit of cluster addresses.
 
-use crate::{Error, Result};
+use crate::{Error, Place, Remedy, Result};
 use tuff_format::BlockBits;
 
 /// log2 of the grain in bytes where clusters start anywhere: little padding per cluster, and images of up to 64 GiB.
@@ -43,8 +43,13 @@ impl Grain {
 
     fn too_large(self) -> Error {
         let most = (1u64 << 31 << self.0) >> 30;
-        Error::limit("image", format_args!("larger than {most} GiB"))
+        Error::limit(Place::image(), format_args!("larger than {most} GiB"))
     }
+}
+
+/// Returns the error of an image that exceeds the size budget of its build.
+pub(crate) fn over_budget() -> Error {
+    Error::limit(Place::image(), "larger than its size budget").with_remedy(Remedy::LargerBudget)
 }
 
 #[cfg(test)]

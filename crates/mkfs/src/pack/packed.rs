@@ -5,7 +5,7 @@ use super::checksums::ContentSums;
 use super::data::{self, FileData, Run};
 use crate::pack::spill::Spill;
 use crate::stats::Stats;
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 
 /// Places of all data.
 pub(crate) struct Packed {
@@ -49,5 +49,5 @@ impl Packed {
 pub(super) fn end_of(block: u32, count: u64) -> Result<u32> {
     let end = u32::try_from(u64::from(block) + count).ok();
     end.filter(|b| *b < 1 << 31)
-        .ok_or_else(|| Error::limit("image", "larger than 2^31 blocks"))
+        .ok_or_else(|| Error::limit(Place::image(), "larger than 2^31 blocks"))
 }

@@ -11,7 +11,7 @@ use super::shared_clusters::PartKey;
 use super::worker::{Body, JobOut, PartOut};
 use crate::tree::order::ContentKey;
 use crate::tree::{InodeId, PACKED};
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 
 impl Packer<'_> {
     /// Writes the blocks of a result and records their places. Duplicates of earlier files leave no blocks.
@@ -110,11 +110,11 @@ impl Packer<'_> {
         let end = self.end + bytes.len() as u64;
         end_of(0, self.options.bits.count(end))?;
         if self.options.size_max.is_some_and(|max| end > max) {
-            return Err(Error::over_budget());
+            return Err(super::grain::over_budget());
         }
         self.output
             .write_at(bytes, self.end)
-            .map_err(|e| Error::io("image", "cannot write", e))?;
+            .map_err(|e| Error::io(Place::image(), "cannot write", e))?;
         self.end = end;
         Ok(())
     }

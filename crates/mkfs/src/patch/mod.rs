@@ -25,7 +25,7 @@ use super::options::Options;
 use super::pipeline::{Summary, build, build_smaller, leaving_out, write};
 use super::progress::Progress;
 use super::source::spec::Source;
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::path::Path;
 use tuff_store::{Output, Target};
 
@@ -66,14 +66,14 @@ fn patch_once(
         ));
     }
     let name = image.display().to_string();
-    let failed = |e| Error::io(&name, "cannot write behind the image", e);
+    let failed = |e| Error::io(Place::file(&name), "cannot write behind the image", e);
     // The lock excludes other patches.
     let old = Output::grow(image, HEAD).map_err(failed)?;
     let copy = match old.is_device() {
         true => Ok(None),
         false => old.copy(image),
     };
-    let copy = copy.map_err(|e| Error::io(&name, "cannot copy the image", e))?;
+    let copy = copy.map_err(|e| Error::io(Place::file(&name), "cannot copy the image", e))?;
     let output = copy.as_ref().unwrap_or(&old);
     // Under the lock: another patch may just have ended.
     let base = Bases::of_patch(image, options)?;
@@ -83,16 +83,16 @@ fn patch_once(
         blob: None,
     };
     let written = write(sources, options, Some(base), places, progress, &|| ())
-        .map_err(|e| e.rename_place("image", &name))?;
+        .map_err(|e| e.rename_place(Place::image(), Place::file(&name)))?;
     // After this point the image is changed.
     progress
         .check()
-        .map_err(|e| e.rename_place("image", &name))?;
+        .map_err(|e| e.rename_place(Place::image(), Place::file(&name)))?;
     let (finished, _lock) = match copy {
         Some(copy) => (copy.finish(written.bytes, true), Some(old)),
         None => (old.finish(written.bytes, true), None),
     };
-    finished.map_err(|e| Error::io(&name, "cannot finish", e))?;
+    finished.map_err(|e| Error::io(Place::file(&name), "cannot finish", e))?;
     Ok(written.summary(options, old_bytes))
 }
 
@@ -108,7 +108,7 @@ fn patch_once(
 /// The image is then unchanged.
 pub fn compact(options: &Options, image: &Path, progress: &Progress) -> Result<Option<Summary>> {
     let name = image.display().to_string();
-    let failed = |e| Error::io(&name, "cannot replace the image", e);
+    let failed = |e| Error::io(Place::file(&name), "cannot replace the image", e);
     // The lock excludes patches. Nothing is written through this file.
     let old = Output::grow(image, HEAD).map_err(failed)?;
     let meta = old.file().metadata().map_err(failed)?;

@@ -1,5 +1,6 @@
 //! Errors of sources, each with its place in the source.
 
+use crate::Place;
 use std::fmt;
 use std::io;
 
@@ -221,15 +222,20 @@ impl fmt::Display for Quoted<'_> {
 }
 
 impl From<SourceError> for tuff_erofs::Error {
-    fn from(error: SourceError) -> Self {
-        match error.kind() {
-            SourceErrorKind::Corrupt | SourceErrorKind::Unsupported => Self::source(&error),
+    fn from(mut error: SourceError) -> Self {
+        if error.kind() == SourceErrorKind::Io {
+            // The message of `error` states the cause.
+            return Self::io("", "cannot read the source", io::Error::other(error));
+        }
+        let source = error.0.source.take();
+        let this = match error.kind() {
             SourceErrorKind::Limit => Self::limit("", &error),
             SourceErrorKind::Usage => Self::usage(&error),
-            // The message of `error` states the cause.
-            SourceErrorKind::Io => {
-                Self::io("", "cannot read the source", std::io::Error::other(error))
-            }
+            _ => Self::source(&error),
+        };
+        match source {
+            Some(source) => this.within(Place::file(source)),
+            None => this,
         }
     }
 }

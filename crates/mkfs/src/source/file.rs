@@ -2,7 +2,7 @@
 //! they are read.
 
 use super::dir::DirSource;
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::ffi::OsStr;
 use std::fmt::{self, Display};
 use std::fs::File;
@@ -71,7 +71,7 @@ impl HostFile {
         if let Some(dir) = &self.dir {
             dir.leaves_out(&self.path, &what, &e);
         }
-        Error::io(self, what, e)
+        Error::io(Place::file(self), what, e)
     }
 
     fn changed(&self, how: impl Display) -> Error {
@@ -79,7 +79,7 @@ impl HostFile {
         if let Some(dir) = &self.dir {
             dir.leave_out_changed(&self.path, &how);
         }
-        Error::io(self, "cannot read", io::Error::other(how))
+        Error::io(Place::file(self), "cannot read", io::Error::other(how))
     }
 
     /// Opens whatever is at the path, without blocking.
@@ -122,13 +122,17 @@ impl Display for HostFile {
 fn read_exact(file: &File, name: impl Display, buf: &mut [u8], offset: u64) -> Result<()> {
     file.read_exact_at(buf, offset).map_err(|e| match e.kind() {
         io::ErrorKind::UnexpectedEof => changed(name, "it became shorter"),
-        _ => Error::io(name, format_args!("cannot read at byte {offset}"), e),
+        _ => Error::io(
+            Place::file(name),
+            format_args!("cannot read at byte {offset}"),
+            e,
+        ),
     })
 }
 
 fn changed(name: impl Display, how: impl Display) -> Error {
     let e = io::Error::other(format!("the file changed while the image was built: {how}"));
-    Error::io(name, "cannot read", e)
+    Error::io(Place::file(name), "cannot read", e)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Images as sources: their entries in order, and the content of their files.
 
 use super::{Content, DataRun, Device, Entry, Kind, Meta};
-use crate::{Error, Remedy, Result};
+use crate::{Error, Place, Remedy, Result};
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -47,10 +47,11 @@ impl ImageSource {
             ..OpenOptions::default()
         };
         let image = Image::open_shared(open(path)?, options);
-        let image = image.map_err(|e| e.within(&name))?;
-        image
-            .has_devices()
-            .map_err(|e| e.within(&name).with_remedy(Remedy::SourceDevices))?;
+        let image = image.map_err(|e| e.within(Place::file(&name)))?;
+        image.has_devices().map_err(|e| {
+            e.within(Place::file(&name))
+                .with_remedy(Remedy::SourceDevices)
+        })?;
         let options = ServeOptions {
             budget,
             ..ServeOptions::default()
@@ -71,9 +72,9 @@ impl ImageSource {
     pub(crate) fn each(&self, take: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
         let image = self.server.image();
         let mut firsts: HashMap<Nid, Vec<u8>> = HashMap::new();
-        let walk = Walk::root(image).map_err(|e| e.within(&self.name))?;
+        let walk = Walk::root(image).map_err(|e| e.within(Place::file(&self.name)))?;
         for found in walk {
-            let found = found.map_err(|e| e.within(&self.name))?;
+            let found = found.map_err(|e| e.within(Place::file(&self.name)))?;
             let inode = &found.inode;
             let first = if inode.is_dir() || inode.nlink() < 2 {
                 None
@@ -92,8 +93,10 @@ impl ImageSource {
                     if !inode.is_dir() && inode.nlink() > 1 {
                         firsts.insert(inode.nid(), found.path.clone());
                     }
-                    entry(image, inode, &found.path)
-                        .map_err(|e| e.within(walk::shown(&found.path)).within(&self.name))
+                    entry(image, inode, &found.path).map_err(|e| {
+                        e.within(Place::path(walk::shown(&found.path)))
+                            .within(Place::file(&self.name))
+                    })
                 }
             };
             take(entry?)?;
@@ -124,7 +127,10 @@ impl ImageSource {
         };
         let result = { read }();
         self.sessions().push(session);
-        result.map_err(|e| e.within(walk::shown(path)).within(&self.name))
+        result.map_err(|e| {
+            e.within(Place::path(walk::shown(path)))
+                .within(Place::file(&self.name))
+        })
     }
 
     fn sessions(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {

@@ -98,12 +98,7 @@ impl Parts<'_> {
         while done < part.len() {
             let at = self.at + done as u64;
             let read = image.store.read_with_tree_at(&mut part[done..], at);
-            let read = read.map_err(|e| {
-                let known = e.get_ref().and_then(|e| e.downcast_ref::<Error>());
-                known
-                    .cloned()
-                    .unwrap_or_else(|| Error::new(Kind::Unavailable, &image.place, &e))
-            })?;
+            let read = read.map_err(|e| Error::read(&image.place, &e))?;
             if read == 0 {
                 let what = format!("it ends at byte {at}");
                 return Err(Error::new(Kind::Changed, &image.place, what));

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use tuff_disk::discoverable::{Architecture, Role};
 use tuff_disk::{SECTORS, Seal, SignatureRecord, seal};
 use tuff_erofs::verity::HashTree;
-use tuff_erofs::{Error, Result};
+use tuff_erofs::{Error, Place, Result};
 use tuff_mkfs::{Options, Progress, Source};
 use tuff_signature::Signer;
 use tuff_store::{Output, Target, TemporaryDir};
@@ -153,8 +153,8 @@ pub(super) fn write(mut build: Args, args: &SealArgs, content: &Content<'_>) -> 
         left_out,
         |progress| {
             let name = out.display();
-            let output =
-                Output::create(&target).map_err(|e| Error::io(&name, "cannot create", e))?;
+            let output = Output::create(&target)
+                .map_err(|e| Error::io(Place::file(&name), "cannot create", e))?;
             let (scratch, place) = (output.scratch(), name.to_string());
             let dir = TemporaryDir::create(&scratch).map_err(|e| {
                 let e = Error::io("", "cannot create", e);

@@ -34,7 +34,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tuff_erofs::{Error, Result};
+use tuff_erofs::{Error, Place, Result};
 use tuff_mkfs::{LeftOut, Progress, Summary};
 use tuff_store::Target;
 #[cfg(feature = "remote")]
@@ -248,14 +248,16 @@ pub(crate) fn build_with_defaults(
 /// Names the output instead of the temporary file `image` in an error, and the directory `dir` of temporary files if that file
 /// cannot be written.
 pub(super) fn temporary_failed(e: Error, image: &Path, dir: &Path, output: &str) -> Error {
+    let output = Place::file(output);
     let place = match &e {
-        Error::Io(_, io) if io.kind() == io::ErrorKind::Interrupted => output.to_owned(),
+        Error::Io(_, io) if io.kind() == io::ErrorKind::Interrupted => output,
         _ => {
             let dir = dir.display();
-            format!("{output}: temporary file in {dir} (TMPDIR names another directory)")
+            let file = format!("temporary file in {dir} (TMPDIR names another directory)");
+            Place::from(file).within(output)
         }
     };
-    e.rename_place(&image.display().to_string(), &place)
+    e.rename_place(image.display(), place)
 }
 
 /// Runs `work` while it shows progress. Returns the result and the elapsed seconds.

@@ -33,7 +33,7 @@ use terminal::Screen;
 use tuff_erofs::dump::TreeUsage;
 use tuff_erofs::extract::{self, Options};
 use tuff_erofs::read::Image;
-use tuff_erofs::{Error, Result};
+use tuff_erofs::{Error, Place, Result};
 
 /// Explore an image in the terminal: sizes, sharing, previews
 ///
@@ -100,8 +100,9 @@ fn start(images: &[Arc<Image>], names: &[String]) -> Receiver<Done> {
 
 /// Body of the background thread. If the view has ended, results are dropped.
 fn work(images: &[Arc<Image>], names: &[String], send: &Sender<Done>) {
-    let usage =
-        |(image, name): (&Arc<Image>, &String)| TreeUsage::of(image).map_err(|e| e.within(name));
+    let usage = |(image, name): (&Arc<Image>, &String)| {
+        TreeUsage::of(image).map_err(|e| e.within(Place::file(name)))
+    };
     let usages = images.iter().zip(names).map(usage).collect();
     let _ = send.send(Done::Usage(usages));
     if let ([a, b], [name_a, name_b]) = (images, names) {

@@ -7,7 +7,7 @@ use super::super::tar;
 use super::super::{Content, Kind};
 use super::document::broken;
 use crate::source::spec::Source;
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Take};
@@ -204,16 +204,16 @@ impl Member {
             }
             Ok(file.take(len))
         };
-        open().map_err(|e| Error::io(&self.name, "cannot open the source", e))
+        open().map_err(|e| Error::io(Place::file(&self.name), "cannot open the source", e))
     }
 
     /// Reads an index or manifest, up to the maximum length.
     pub(super) fn document(&self) -> Result<Vec<u8>> {
         let mut text = Vec::new();
         let read = self.open()?.take(DOCUMENT_MAX + 1).read_to_end(&mut text);
-        read.map_err(|e| Error::io(&self.name, "cannot read", e))?;
+        read.map_err(|e| Error::io(Place::file(&self.name), "cannot read", e))?;
         if text.len() as u64 > DOCUMENT_MAX {
-            return Err(Error::limit(&self.name, "longer than 4 MiB"));
+            return Err(Error::limit(Place::file(&self.name), "longer than 4 MiB"));
         }
         Ok(text)
     }
@@ -228,7 +228,7 @@ impl Member {
                 let meta = retry(|| std::fs::metadata(&self.path));
                 (
                     0,
-                    meta.map_err(|e| Error::io(&self.name, "cannot examine", e))?
+                    meta.map_err(|e| Error::io(Place::file(&self.name), "cannot examine", e))?
                         .len(),
                 )
             }

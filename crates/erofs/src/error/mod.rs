@@ -1,7 +1,12 @@
-//! Errors of this crate: eight kinds of failure.
+//! Errors of this crate: seven kinds of failure, each with its place.
+
+mod place;
+
+pub use place::{Output, Place, Step};
 
 use std::fmt;
 use std::io;
+use tuff_store::StoreError;
 
 /// Result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -16,8 +21,6 @@ pub enum Error {
     Unsupported(Detail),
     /// The image, or an operation on it, exceeds a named limit.
     Limit(Detail),
-    /// The image exceeds the size budget given for building it.
-    OverBudget(Detail),
     /// A host operation failed, such as a read, a write or an allocation of disk space.
     Io(Detail, io::Error),
     /// A source of a build is damaged or has an unsupported form.
@@ -28,10 +31,10 @@ pub enum Error {
     Untrusted(Detail),
 }
 
-/// Place and description of an error, as text for people.
+/// Place and description of an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detail {
-    place: String,
+    place: Place,
     what: String,
     remedy: Option<Remedy>,
 }
@@ -64,38 +67,38 @@ pub enum Remedy {
     MoreBytes,
     /// Provide what mounts need on this host.
     MountHost,
+    /// Allow a larger image.
+    LargerBudget,
 }
 
 impl Error {
     /// Returns a `Corrupt` error at a place.
-    pub fn corrupt(place: impl fmt::Display, what: impl fmt::Display) -> Self {
+    pub fn corrupt(place: impl Into<Place>, what: impl fmt::Display) -> Self {
         Self::Corrupt(Detail::new(place, what))
     }
 
     /// Returns an `Unsupported` error at a place.
-    pub fn unsupported(place: impl fmt::Display, what: impl fmt::Display) -> Self {
+    pub fn unsupported(place: impl Into<Place>, what: impl fmt::Display) -> Self {
         Self::Unsupported(Detail::new(place, what))
     }
 
     /// Returns a `Limit` error at a place.
-    pub fn limit(place: impl fmt::Display, what: impl fmt::Display) -> Self {
+    pub fn limit(place: impl Into<Place>, what: impl fmt::Display) -> Self {
         Self::Limit(Detail::new(place, what))
     }
 
-    /// Returns the error of an image that exceeds the size budget.
-    pub fn over_budget() -> Self {
-        Self::OverBudget(Detail::new("image", "larger than its size budget"))
-    }
-
     /// Returns an `Io` error at a place.
-    pub fn io(place: impl fmt::Display, what: impl fmt::Display, source: io::Error) -> Self {
+    pub fn io(place: impl Into<Place>, what: impl fmt::Display, source: io::Error) -> Self {
         Self::Io(Detail::new(place, what), source)
     }
 
     /// Returns the error of a failed read: `Corrupt` if the store rejects the bytes, `Io` otherwise.
-    pub fn read(place: impl fmt::Display, len: u64, source: io::Error) -> Self {
+    pub fn read(place: impl Into<Place>, len: u64, source: io::Error) -> Self {
         match source.kind() {
-            io::ErrorKind::InvalidData => Self::corrupt(place, source),
+            io::ErrorKind::InvalidData => match source.downcast::<StoreError>() {
+                Ok(e) => Self::corrupt(Place::file(e.store), e.what).within(place),
+                Err(e) => Self::corrupt(place, e),
+            },
             _ => Self::io(place, format_args!("reading {len} bytes"), source),
         }
     }
@@ -111,12 +114,12 @@ impl Error {
     }
 
     /// Returns an `Untrusted` error at a place.
-    pub fn untrusted(place: impl fmt::Display, what: impl fmt::Display) -> Self {
+    pub fn untrusted(place: impl Into<Place>, what: impl fmt::Display) -> Self {
         Self::Untrusted(Detail::new(place, what))
     }
 
     /// Converts a violated rule of the format into an error at a place.
-    pub fn format(place: impl fmt::Display, error: tuff_format::Error) -> Self {
+    pub fn format(place: impl Into<Place>, error: tuff_format::Error) -> Self {
         let detail = Detail::new(place, error);
         match error.kind {
             tuff_format::Kind::Corrupt => Self::Corrupt(detail),
@@ -125,13 +128,9 @@ impl Error {
     }
 
     /// Returns the same error with `place` as the enclosing context, for example `nid 36: cluster at byte 4096`.
-    pub fn within(mut self, place: impl fmt::Display) -> Self {
+    pub fn within(mut self, place: impl Into<Place>) -> Self {
         let d = self.detail_mut();
-        d.place = if d.place.is_empty() {
-            place.to_string()
-        } else {
-            format!("{place}: {}", d.place)
-        };
+        d.place = std::mem::take(&mut d.place).within(place.into());
         self
     }
 
@@ -142,7 +141,6 @@ impl Error {
             Self::Corrupt(_) => Self::Corrupt(detail),
             Self::Unsupported(_) => Self::Unsupported(detail),
             Self::Limit(_) => Self::Limit(detail),
-            Self::OverBudget(_) => Self::OverBudget(detail),
             Self::Source(_) => Self::Source(detail),
             Self::Usage(_) => Self::Usage(detail),
             Self::Untrusted(_) => Self::Untrusted(detail),
@@ -168,7 +166,7 @@ impl Error {
     }
 
     /// Returns the place of the error. May be empty.
-    pub fn place(&self) -> &str {
+    pub fn place(&self) -> &Place {
         &self.detail().place
     }
 
@@ -177,12 +175,19 @@ impl Error {
         &self.detail().what
     }
 
-    /// Replaces the place `from` by `to`, for a stage that was not given the name of its file.
-    pub fn rename_place(mut self, from: &str, to: &str) -> Self {
+    /// Returns the same error at the place `to`, if it is at `from`. For a stage that was not given the name of its file.
+    pub fn rename_place(mut self, from: impl Into<Place>, to: impl Into<Place>) -> Self {
         let d = self.detail_mut();
-        if d.place == from {
-            d.place = to.to_owned();
+        if d.place == from.into() {
+            d.place = to.into();
         }
+        self
+    }
+
+    /// Returns the same error with advice after its description.
+    pub fn with_advice(mut self, advice: impl fmt::Display) -> Self {
+        let d = self.detail_mut();
+        d.what = format!("{}; {advice}", d.what);
         self
     }
 
@@ -191,7 +196,6 @@ impl Error {
             Self::Corrupt(d)
             | Self::Unsupported(d)
             | Self::Limit(d)
-            | Self::OverBudget(d)
             | Self::Io(d, _)
             | Self::Source(d)
             | Self::Usage(d)
@@ -204,7 +208,6 @@ impl Error {
             Self::Corrupt(d)
             | Self::Unsupported(d)
             | Self::Limit(d)
-            | Self::OverBudget(d)
             | Self::Io(d, _)
             | Self::Source(d)
             | Self::Usage(d)
@@ -214,9 +217,9 @@ impl Error {
 }
 
 impl Detail {
-    fn new(place: impl fmt::Display, what: impl fmt::Display) -> Self {
+    fn new(place: impl Into<Place>, what: impl fmt::Display) -> Self {
         Self {
-            place: place.to_string(),
+            place: place.into(),
             what: what.to_string(),
             remedy: None,
         }
@@ -225,7 +228,7 @@ impl Detail {
 
 impl fmt::Display for Detail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.place.is_empty() {
+        if !self.place.steps().is_empty() {
             write!(f, "{}: ", self.place)?;
         }
         f.write_str(&self.what)
@@ -238,7 +241,7 @@ impl fmt::Display for Error {
             Self::Corrupt(d) => write!(f, "corrupt image: {d}"),
             Self::Unsupported(d) => write!(f, "unsupported image: {d}"),
             Self::Untrusted(d) => write!(f, "untrusted image: {d}"),
-            Self::Limit(d) | Self::OverBudget(d) => write!(f, "limit reached: {d}"),
+            Self::Limit(d) => write!(f, "limit reached: {d}"),
             Self::Io(d, e) => write!(f, "{d}: {e}"),
             Self::Source(d) | Self::Usage(d) => d.fmt(f),
         }
