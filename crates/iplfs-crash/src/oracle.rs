@@ -14,8 +14,8 @@ use crate::workload::{Op, PERSISTS, Persist, Step, alphabet, at, base, dependent
 use std::sync::Arc;
 use tuff_iplfs::backend::{Blocks, MappedDevice};
 use tuff_iplfs::{
-    BlockDevice, CheckOptions, Checkpoint, Discards, Error, FormatOptions, Geometry, MountOptions,
-    Result as VolumeResult, Rules, Volume, check, mode,
+    BlockDevice, CheckOptions, Checkpoint, DiscardRule, Discards, Error, FormatOptions, Geometry,
+    MountOptions, Result as VolumeResult, Volume, check, mode,
 };
 use tuff_testkit::Rng;
 
@@ -130,30 +130,30 @@ impl ConcurrentCheckpoint {
 }
 
 impl Campaign {
-    /// Creates a campaign on a small volume, with the given rules in force.
-    pub fn new(rules: Rules, seed: u64) -> Result<Self, Failure> {
-        Self::on_volume(rules, seed, 6, 0, false, None)
+    /// Creates a campaign on a small volume, which may break a rule.
+    pub fn new(broken_rule: Option<DiscardRule>, seed: u64) -> Result<Self, Failure> {
+        Self::on_volume(broken_rule, seed, 6, 0, false, None)
     }
 
     /// Creates a campaign on a small volume over a block map. Events are those of the medium.
     pub fn with_block_map(seed: u64) -> Result<Self, Failure> {
-        Self::on_volume(Rules::default(), seed, 6, 0, false, Some(MEDIUM_BLOCKS))
+        Self::on_volume(None, seed, 6, 0, false, Some(MEDIUM_BLOCKS))
     }
 
     /// Creates a campaign on a volume whose discard log does not fit its pack.
-    pub fn with_long_log(rules: Rules, seed: u64) -> Result<Self, Failure> {
-        Self::on_volume(rules, seed, 5, 820, false, None)
+    pub fn with_long_log(broken_rule: Option<DiscardRule>, seed: u64) -> Result<Self, Failure> {
+        Self::on_volume(broken_rule, seed, 5, 820, false, None)
     }
 
     /// Creates a campaign on a volume with a snapshot that differs from its current state.
-    pub fn with_snapshot(rules: Rules, seed: u64) -> Result<Self, Failure> {
-        Self::on_volume(rules, seed, 6, 0, true, None)
+    pub fn with_snapshot(broken_rule: Option<DiscardRule>, seed: u64) -> Result<Self, Failure> {
+        Self::on_volume(broken_rule, seed, 6, 0, true, None)
     }
 
     /// Creates a campaign. `holes` is the number of separate dead blocks in the discard log at the start. With
     /// `medium_blocks`, the volume lies on a block map.
     fn on_volume(
-        rules: Rules,
+        broken_rule: Option<DiscardRule>,
         seed: u64,
         pack_blocks: u32,
         holes: u64,
@@ -191,14 +191,14 @@ impl Campaign {
             window_blocks,
             journal_max: 12,
             prepare_blocks: 2,
-            rules,
+            broken_rule,
             ..MountOptions::default()
         };
         let mut model = Model::default();
         let mut run = || {
             Volume::format(dev.clone(), &format)?;
             let sound = MountOptions {
-                rules: Rules::default(),
+                broken_rule: None,
                 ..options.clone()
             };
             let mut volume = Volume::mount(dev.clone(), sound)?;

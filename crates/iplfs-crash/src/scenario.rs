@@ -6,8 +6,8 @@ use crate::workload::{Op, at, base};
 use std::sync::Arc;
 use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{
-    BlockAddr, BlockDevice, Caller, CheckOptions, Errno, Error, FormatOptions, Geometry,
-    MountOptions, Nid, Rules, SetAttr, Time, Volume, check, mode,
+    BlockAddr, BlockDevice, Caller, CheckOptions, DiscardRule, Errno, Error, FormatOptions,
+    Geometry, MountOptions, Nid, SetAttr, Time, Volume, check, mode,
 };
 
 const CALLER: Caller = Caller {
@@ -34,12 +34,12 @@ fn format(device: &Arc<MemDevice>) -> Result<(), Error> {
     Volume::format(device.clone(), &options)
 }
 
-fn mount(device: &Arc<MemDevice>, rules: Rules) -> Result<Volume, Error> {
+fn mount(device: &Arc<MemDevice>, broken_rule: Option<DiscardRule>) -> Result<Volume, Error> {
     Volume::mount(
         device.clone(),
         MountOptions {
             window_blocks: 1024,
-            rules,
+            broken_rule,
             ..MountOptions::default()
         },
     )
@@ -90,11 +90,11 @@ fn holds(device: &Arc<MemDevice>, granule: u64) -> Result<(), Failure> {
 }
 
 /// Rule 2: if the newest checkpoint is damaged, the one before it is intact, whatever was discarded later.
-pub fn the_older_checkpoint_stays_intact(rules: Rules) -> Result<(), Failure> {
+pub fn the_older_checkpoint_stays_intact(broken_rule: Option<DiscardRule>) -> Result<(), Failure> {
     let device = Arc::new(MemDevice::new());
     let run = || -> Result<Vec<u8>, Error> {
         format(&device)?;
-        let mut volume = mount(&device, rules)?;
+        let mut volume = mount(&device, broken_rule)?;
         for (now, op) in base().iter().enumerate() {
             op.volume(&mut volume, now as i64)?;
         }
@@ -118,14 +118,14 @@ pub fn the_older_checkpoint_stays_intact(rules: Rules) -> Result<(), Failure> {
         Ok(old)
     };
     let old = run().map_err(failed)?;
-    match mount(&device, rules) {
+    match mount(&device, broken_rule) {
         Err(Error::Corrupt(_)) => {}
         Err(e) => return Err(format!("a damaged checkpoint gives {e}")),
         Ok(_) => return Err("a damaged checkpoint is not reported".to_string()),
     }
     let options = MountOptions {
         fallback: true,
-        rules,
+        broken_rule,
         ..MountOptions::default()
     };
     let mut volume = Volume::mount(device.clone(), options).map_err(failed)?;
@@ -141,10 +141,12 @@ pub fn the_older_checkpoint_stays_intact(rules: Rules) -> Result<(), Failure> {
 
 /// Rule 5: a reader that has resolved its addresses reads the bytes that it resolved, whatever is overwritten and
 /// drained meanwhile.
-pub fn readers_see_the_bytes_they_resolved(rules: Rules) -> Result<(), Failure> {
+pub fn readers_see_the_bytes_they_resolved(
+    broken_rule: Option<DiscardRule>,
+) -> Result<(), Failure> {
     let device = Arc::new(MemDevice::new());
     format(&device).map_err(failed)?;
-    let mut volume = mount(&device, rules).map_err(failed)?;
+    let mut volume = mount(&device, broken_rule).map_err(failed)?;
     let ino = file(&mut volume, "f", 8, 1).map_err(failed)?;
     volume.sync().map_err(failed)?;
     let plan = volume.plan_read(ino, 0, 8 * 4096).map_err(failed)?;
@@ -162,10 +164,10 @@ pub fn readers_see_the_bytes_they_resolved(rules: Rules) -> Result<(), Failure> 
 }
 
 /// Rule 6: a zone is released as a whole once it is dead and the log has passed it.
-pub fn only_dead_zones_are_released(rules: Rules) -> Result<(), Failure> {
+pub fn only_dead_zones_are_released(broken_rule: Option<DiscardRule>) -> Result<(), Failure> {
     let device = Arc::new(MemDevice::with(1, Some(16)));
     format(&device).map_err(failed)?;
-    let mut volume = mount(&device, rules).map_err(failed)?;
+    let mut volume = mount(&device, broken_rule).map_err(failed)?;
     file(&mut volume, "gone", 40, 1).map_err(failed)?;
     let kept = file(&mut volume, "kept", 3, 2).map_err(failed)?;
     volume.sync().map_err(failed)?;
@@ -213,10 +215,12 @@ pub fn only_dead_zones_are_released(rules: Rules) -> Result<(), Failure> {
 
 /// Rule 7: on a device that reclaims four blocks at a time, blocks that die one by one are released after their
 /// neighbours died too.
-pub fn granules_are_released_after_their_last_block_died(rules: Rules) -> Result<(), Failure> {
+pub fn granules_are_released_after_their_last_block_died(
+    broken_rule: Option<DiscardRule>,
+) -> Result<(), Failure> {
     let device = Arc::new(MemDevice::with(4, None));
     format(&device).map_err(failed)?;
-    let mut volume = mount(&device, rules).map_err(failed)?;
+    let mut volume = mount(&device, broken_rule).map_err(failed)?;
     let ino = file(&mut volume, "f", 16, 1).map_err(failed)?;
     volume.sync().map_err(failed)?;
     for index in [0, 5, 2, 7, 1, 4, 6, 3] {
@@ -256,11 +260,13 @@ fn overflow(device: &Arc<MemDevice>, options: &MountOptions) -> Result<(), Error
 }
 
 /// Rule 8, first half: a discard log that does not fit its pack continues elsewhere without a loss.
-pub fn a_long_discard_log_overflows_without_a_leak(rules: Rules) -> Result<(), Failure> {
+pub fn a_long_discard_log_overflows_without_a_leak(
+    broken_rule: Option<DiscardRule>,
+) -> Result<(), Failure> {
     let device = Arc::new(MemDevice::new());
     let options = MountOptions {
         window_blocks: 4096,
-        rules,
+        broken_rule,
         ..MountOptions::default()
     };
     overflow(&device, &options).map_err(failed)?;
@@ -269,19 +275,21 @@ pub fn a_long_discard_log_overflows_without_a_leak(rules: Rules) -> Result<(), F
 
 /// Rule 8, second half, and rule 9: if the rest of the log does not fit anywhere, the leak is recorded, and a trim
 /// finds it.
-pub fn unavoidable_leaks_are_found_by_trim(rules: Rules) -> Result<(), Failure> {
+pub fn unavoidable_leaks_are_found_by_trim(
+    broken_rule: Option<DiscardRule>,
+) -> Result<(), Failure> {
     let device = Arc::new(MemDevice::new());
     let options = MountOptions {
         window_blocks: 4096,
         overflow_blocks_max: 0,
-        rules,
+        broken_rule,
         ..MountOptions::default()
     };
     overflow(&device, &options).map_err(failed)?;
     if holds(&device, 1).is_ok() {
         return Err("the scenario leaks nothing".to_string());
     }
-    let mut volume = mount(&device, rules).map_err(failed)?;
+    let mut volume = mount(&device, broken_rule).map_err(failed)?;
     if !volume.space().needs_trim {
         return Err("the leak is not recorded".to_string());
     }
@@ -308,7 +316,7 @@ pub fn a_full_volume_can_be_emptied() -> Result<(), Failure> {
     let device = Arc::new(MemDevice::new());
     format(&device).map_err(failed)?;
     device.set_capacity(Some(8192));
-    let mut volume = mount(&device, Rules::default()).map_err(failed)?;
+    let mut volume = mount(&device, None).map_err(failed)?;
     let mut files = 0;
     let full = loop {
         match file(&mut volume, &format!("f{files}"), 100, 1) {

@@ -60,7 +60,7 @@ pub use disk::snapshot::Snapshot;
 pub use disk::xattr::Xattrs;
 pub use error::{Errno, Error, Result};
 pub use finding::Finding;
-pub use options::{Caller, DiscardMode, FormatOptions, MountOptions, Rules};
+pub use options::{Caller, DiscardMode, DiscardRule, FormatOptions, MountOptions};
 pub use quota::{Limit, Subject, Usage};
 pub use repair::{CheckpointFallback, Repaired, rebuild, repair};
 pub use ship::{Received, Sent, Stream};

@@ -95,10 +95,10 @@ pub struct MountOptions {
     pub node_cache_max: usize,
     /// Maximum number of cached directory blocks.
     pub page_cache_max: u64,
-    /// Discard rules in force. Anything but the default destroys data; tests use it to prove that they detect the
-    /// violation.
+    /// Rule that the volume breaks, which destroys data. Tests use it to prove that they detect the violation.
+    #[cfg(feature = "broken-rules")]
     #[doc(hidden)]
-    pub rules: Rules,
+    pub broken_rule: Option<DiscardRule>,
 }
 
 impl Default for MountOptions {
@@ -117,25 +117,52 @@ impl Default for MountOptions {
             prepare_blocks: 0,
             node_cache_max: 32768,
             page_cache_max: 16384,
-            rules: Rules::default(),
+            #[cfg(feature = "broken-rules")]
+            broken_rule: None,
         }
     }
 }
 
-/// The nine discard rules of docs/design/discard.md. A test can disable each of them.
+/// Discard rule of docs/design/discard.md, which numbers them in this order.
 #[doc(hidden)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
-    broken: u16,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiscardRule {
+    DurableCheckpoint,
+    OlderCheckpoint,
+    LogUntilFlush,
+    NoReuse,
+    Readers,
+    EmptyZones,
+    WholeGranules,
+    LogOverflow,
+    Trim,
 }
 
-impl Rules {
-    /// Returns all rules but one.
-    pub fn without(rule: u8) -> Self {
-        Self { broken: 1 << rule }
+impl DiscardRule {
+    /// All rules.
+    pub const ALL: [Self; 9] = [
+        Self::DurableCheckpoint,
+        Self::OlderCheckpoint,
+        Self::LogUntilFlush,
+        Self::NoReuse,
+        Self::Readers,
+        Self::EmptyZones,
+        Self::WholeGranules,
+        Self::LogOverflow,
+        Self::Trim,
+    ];
+}
+
+impl MountOptions {
+    /// Returns true if the rule is in force.
+    #[cfg(feature = "broken-rules")]
+    pub(crate) fn holds(&self, rule: DiscardRule) -> bool {
+        self.broken_rule != Some(rule)
     }
 
-    pub(crate) fn hold(self, rule: u8) -> bool {
-        self.broken >> rule & 1 == 0
+    /// Returns true: every rule is in force.
+    #[cfg(not(feature = "broken-rules"))]
+    pub(crate) fn holds(&self, _: DiscardRule) -> bool {
+        true
     }
 }

@@ -20,7 +20,7 @@ use crate::disk::slot::Slot;
 use crate::error::{Error, Result};
 use crate::nodes::cache::Node;
 use crate::nodes::tree::roots;
-use crate::options::Caller;
+use crate::options::{Caller, DiscardRule};
 use crate::vfs::dir::kind_of;
 use crate::volume::state::{Volume, verify_data};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -41,7 +41,7 @@ impl Volume {
 
     /// Recovers up to the point where orphans are freed. Without `adopt`, the groups of fsyncs are discarded.
     pub(crate) fn recover_groups(&mut self, adopt: bool) -> Result<()> {
-        if self.options.rules.hold(4) {
+        if self.options.holds(DiscardRule::NoReuse) {
             let zone = self.sb.geometry.zone_blocks();
             for m in &mut self.logs.marks {
                 let restart = m.far.next_multiple_of(zone);

@@ -2,7 +2,6 @@
 //!
 //! The complete ones are ignored tests: `cargo test --release -p tuff-iplfs --test crash -- --ignored --nocapture`.
 
-use tuff_iplfs::Rules;
 use tuff_iplfs_crash::Campaign;
 
 fn run(mut campaign: Campaign, inspect: impl FnOnce(&mut Campaign) -> Result<(), String>) {
@@ -17,14 +16,14 @@ fn run(mut campaign: Campaign, inspect: impl FnOnce(&mut Campaign) -> Result<(),
 
 #[test]
 fn every_single_operation_survives_every_crash() {
-    let mut campaign = Campaign::new(Rules::default(), 1).unwrap();
+    let mut campaign = Campaign::new(None, 1).unwrap();
     campaign.nested_every = 64;
     run(campaign, Campaign::single_operations);
 }
 
 #[test]
 fn dependent_sequences_survive_every_crash() {
-    let mut campaign = Campaign::new(Rules::default(), 9).unwrap();
+    let mut campaign = Campaign::new(None, 9).unwrap();
     campaign.samples = 2;
     campaign.nested_every = 64;
     run(campaign, Campaign::dependent_sequences);
@@ -32,7 +31,7 @@ fn dependent_sequences_survive_every_crash() {
 
 #[test]
 fn some_pairs_of_operations_survive_every_crash() {
-    let mut campaign = Campaign::new(Rules::default(), 3).unwrap();
+    let mut campaign = Campaign::new(None, 3).unwrap();
     campaign.samples = 3;
     campaign.nested_every = 64;
     run(campaign, |c| c.pairs_of_operations(181, 7));
@@ -40,7 +39,7 @@ fn some_pairs_of_operations_survive_every_crash() {
 
 #[test]
 fn operations_during_a_checkpoint_survive_every_crash() {
-    let mut campaign = Campaign::new(Rules::default(), 10).unwrap();
+    let mut campaign = Campaign::new(None, 10).unwrap();
     campaign.samples = 3;
     campaign.nested_every = 64;
     run(campaign, |c| c.pairs_during_checkpoint(31, 7));
@@ -48,7 +47,7 @@ fn operations_during_a_checkpoint_survive_every_crash() {
 
 #[test]
 fn sampled_sequences_of_three_and_ten_survive_every_crash() {
-    let mut campaign = Campaign::new(Rules::default(), 4).unwrap();
+    let mut campaign = Campaign::new(None, 4).unwrap();
     campaign.samples = 2;
     campaign.nested_every = 64;
     run(campaign, |c| {
@@ -58,7 +57,7 @@ fn sampled_sequences_of_three_and_ten_survive_every_crash() {
 
 #[test]
 fn a_discard_log_longer_than_its_pack_survives_crashes() {
-    let mut campaign = Campaign::with_long_log(Rules::default(), 5).unwrap();
+    let mut campaign = Campaign::with_long_log(None, 5).unwrap();
     campaign.samples = 1;
     campaign.nested_every = 16;
     run(campaign, |c| c.sampled(2, 6));
@@ -66,7 +65,7 @@ fn a_discard_log_longer_than_its_pack_survives_crashes() {
 
 #[test]
 fn snapshots_survive_every_crash() {
-    let mut campaign = Campaign::with_snapshot(Rules::default(), 7).unwrap();
+    let mut campaign = Campaign::with_snapshot(None, 7).unwrap();
     campaign.samples = 2;
     campaign.nested_every = 64;
     run(campaign, |c| {
@@ -89,7 +88,7 @@ fn a_volume_on_a_block_map_survives_every_crash() {
 #[test]
 #[ignore = "every pair: about seven million states, twenty minutes of one core in a release build"]
 fn every_pair_of_operations_survives_every_crash() {
-    run(Campaign::new(Rules::default(), 2).unwrap(), |c| {
+    run(Campaign::new(None, 2).unwrap(), |c| {
         c.pairs_of_operations(1, 0)
             .and_then(|()| c.pairs_during_checkpoint(1, 0))
     });
@@ -98,10 +97,10 @@ fn every_pair_of_operations_survives_every_crash() {
 #[test]
 #[ignore = "four thousand sequences of three and twelve: 1.3 million states, five minutes"]
 fn many_sampled_sequences_survive_every_crash() {
-    run(Campaign::new(Rules::default(), 6).unwrap(), |c| {
+    run(Campaign::new(None, 6).unwrap(), |c| {
         c.sampled(3, 2000).and_then(|()| c.sampled(12, 500))
     });
-    run(Campaign::with_snapshot(Rules::default(), 8).unwrap(), |c| {
+    run(Campaign::with_snapshot(None, 8).unwrap(), |c| {
         c.sampled(3, 1000).and_then(|()| c.sampled(12, 500))
     });
 }

@@ -4,6 +4,7 @@ use super::checker::{CheckOptions, check};
 use crate::device::read_block;
 use crate::disk::address::{BlockAddr, Log};
 use crate::error::{Error, Result};
+use crate::options::DiscardRule;
 use crate::volume::state::Volume;
 
 impl Volume {
@@ -37,7 +38,7 @@ impl Volume {
     pub fn trim(&mut self) -> Result<u64> {
         self.drain()?;
         // Rule 9. The volume is in sync, so the check sees exactly what the device holds.
-        if !self.options.rules.hold(9) {
+        if !self.options.holds(DiscardRule::Trim) {
             return Ok(0);
         }
         let report = check(&self.dev, CheckOptions::default())?;

@@ -18,7 +18,7 @@ use crate::disk::checkpoint::{CheckpointBody, LogMarks, Phase, SEALS, Seal};
 use crate::error::{Error, Result};
 use crate::log::dead_blocks::DeadBlocks;
 use crate::log::discard_log::to_entries;
-use crate::options::DiscardMode;
+use crate::options::{DiscardMode, DiscardRule};
 use crate::volume::state::{Volume, WriteState};
 use std::ops::Range;
 
@@ -341,7 +341,9 @@ impl Volume {
             }
         } else if want > 0 {
             let bytes = with_copy(body.encode(), copy);
-            let placed = if want > self.options.overflow_blocks_max || !self.options.rules.hold(8) {
+            let placed = if want > self.options.overflow_blocks_max
+                || !self.options.holds(DiscardRule::LogOverflow)
+            {
                 None
             } else {
                 self.append(Log::Meta, &bytes[(capacity * block) as usize..])
@@ -449,7 +451,7 @@ impl Volume {
     }
 
     fn log_entries(&self, fresh: &[Range<u64>]) -> Vec<crate::disk::checkpoint::DiscardEntry> {
-        let old: Vec<Range<u64>> = if self.options.rules.hold(3) {
+        let old: Vec<Range<u64>> = if self.options.holds(DiscardRule::LogUntilFlush) {
             self.discard_log.iter().collect()
         } else {
             Vec::new()
@@ -463,7 +465,7 @@ impl Volume {
     /// Drops discards until at most `keep` entries are left. Their blocks stay allocated on the device until a trim
     /// finds them.
     fn leak_beyond(&mut self, keep: usize, fresh: &mut Vec<Range<u64>>) {
-        self.needs_trim |= self.options.rules.hold(8);
+        self.needs_trim |= self.options.holds(DiscardRule::LogOverflow);
         let old = self.discard_log.iter().flat_map(to_entries).count();
         let remaining = keep.saturating_sub(old);
         if fresh.len() > remaining {

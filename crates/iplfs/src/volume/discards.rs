@@ -6,7 +6,7 @@
 use crate::device::BlockDevice;
 use crate::disk::address::{BlockAddr, Geometry, Log};
 use crate::error::{Error, Result};
-use crate::options::DiscardMode;
+use crate::options::{DiscardMode, DiscardRule};
 use crate::volume::state::Volume;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -86,18 +86,20 @@ impl Volume {
             DiscardMode::Eager | DiscardMode::Deferred => usize::MAX,
             DiscardMode::Never => 0,
         };
-        let rules = self.options.rules;
-        let mut before = if rules.hold(2) {
+        let mut before = if self.options.holds(DiscardRule::OlderCheckpoint) {
             self.checkpoint.version
         } else {
             self.checkpoint.version + 1
         };
         if let Some(oldest) = self.readers.oldest()
-            && rules.hold(5)
+            && self.options.holds(DiscardRule::Readers)
         {
             before = before.min(oldest + 1);
         }
-        let runs = self.discard_log.eligible(before, rules.hold(7)).into_iter();
+        let runs = self
+            .discard_log
+            .eligible(before, self.options.holds(DiscardRule::WholeGranules))
+            .into_iter();
         let runs: Vec<_> = runs
             .take(max)
             .map(|run| self.whole_granules(&run))
@@ -124,7 +126,7 @@ impl Volume {
             zones,
             left,
             scan: self.logs.marks.map(|m| m.scan),
-            only_whole: rules.hold(6),
+            only_whole: self.options.holds(DiscardRule::EmptyZones),
         }
     }
 
@@ -171,7 +173,7 @@ impl Volume {
 
     /// Rule 7: the device would ignore part of a granule. Such a part waits in the log for its neighbours.
     fn whole_granules(&self, run: &Range<u64>) -> Range<u64> {
-        if !self.options.rules.hold(7) {
+        if !self.options.holds(DiscardRule::WholeGranules) {
             return run.clone();
         }
         let granule = self.dev.granule();

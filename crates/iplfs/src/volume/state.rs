@@ -26,7 +26,7 @@ use crate::log::state::Logs;
 use crate::nodes::cache::{Node, NodeCache};
 use crate::nodes::nat::Nat;
 use crate::nodes::pages::PageCache;
-use crate::options::MountOptions;
+use crate::options::{DiscardRule, MountOptions};
 use crate::quota::Quotas;
 use crate::volume::snapshot_records::Snapshots;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -212,7 +212,7 @@ impl Volume {
                 // Two references to one block: the volume is damaged, and further writes would spread the damage.
                 self.state = WriteState::Broken(format!("block {addr} was freed twice"));
             }
-            if !self.options.rules.hold(1) {
+            if !self.options.holds(DiscardRule::DurableCheckpoint) {
                 let _ = self.dev.discard(addr.0..addr.0 + 1);
             }
         }
