@@ -57,6 +57,7 @@
 
 mod buffer_pool;
 mod cluster_cache;
+mod compressed;
 mod counters;
 mod index;
 mod out;
