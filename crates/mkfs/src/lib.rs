@@ -36,8 +36,6 @@ mod patch;
 mod pipeline;
 pub mod presets;
 pub mod progress;
-#[cfg(test)]
-mod samples;
 mod settings;
 pub mod source;
 pub mod stats;

@@ -252,7 +252,7 @@ impl Verify<'_> {
             return;
         }
         let mut from = 0;
-        for (len, sum) in self.parts.packed.sums.of(self.parts.first(id), size) {
+        for (len, sum) in self.parts.packed.sums.ranges(self.parts.first(id), size) {
             out.push(ChecksumRange {
                 file: id,
                 from,
@@ -313,7 +313,6 @@ impl Verify<'_> {
 mod tests {
     use super::*;
     use crate::emit::targets::Targets;
-    use crate::options::{DedupeOptions, LayoutOptions, OutputOptions};
     use crate::pipeline::write;
     use crate::{Dedupe, Fragments, KernelVersion, Options, Progress, Source};
     use std::os::unix::fs::{FileExt, symlink};
@@ -355,20 +354,12 @@ mod tests {
     }
 
     fn options() -> Vec<Options> {
-        let with = |fragments, dedupe| Options {
-            layout: LayoutOptions {
-                fragments,
-                ..Options::for_kernel(KernelVersion(6, 18)).layout
-            },
-            dedupe: DedupeOptions {
-                mode: dedupe,
-                ..Options::for_kernel(KernelVersion(6, 18)).dedupe
-            },
-            output: OutputOptions {
-                verify: true,
-                ..Options::for_kernel(KernelVersion(6, 18)).output
-            },
-            ..Options::for_kernel(KernelVersion(6, 18))
+        let with = |fragments, dedupe| {
+            let mut options = Options::for_kernel(KernelVersion(6, 18));
+            options.layout.fragments = fragments;
+            options.dedupe.mode = dedupe;
+            options.output.verify = true;
+            options
         };
         vec![
             with(Fragments::Off, Dedupe::Off),

@@ -11,19 +11,12 @@ use tuff_mkfs::{
     BaseImage, Dedupe, Fragments, KernelVersion, Method, Options, Progress, Rule, Source, Summary,
     build,
 };
-use tuff_mkfs::{DedupeOptions, LayoutOptions};
 use tuff_store::{FileStore, ReadAt, Target};
 use tuff_testkit::Scratch;
-use tuff_testkit::content::mixed;
-use tuff_testkit::content::noise;
-use tuff_testkit::content::text;
+use tuff_testkit::content::{mixed, noise, text};
 use tuff_testkit::kernel::{by_kernel, open_with};
-use tuff_testkit::tree::Ignore;
-use tuff_testkit::tree::assert_same;
-use tuff_testkit::tree::host_tree;
-use tuff_testkit::tree::image_tree;
-use tuff_testkit::variants::mkfs;
-use tuff_testkit::variants::{MKFS_OPTIONS, compression, fsck_agrees};
+use tuff_testkit::tree::{Ignore, assert_same, host_tree, image_tree};
+use tuff_testkit::variants::{MKFS_OPTIONS, compression, fsck_agrees, mkfs};
 
 /// Files of every layout that both trees contain.
 fn shared(root: &Path) {
@@ -103,15 +96,10 @@ fn ignore() -> Ignore {
     }
 }
 
-fn unaligned(options: Options) -> Options {
-    Options {
-        layout: LayoutOptions {
-            unaligned: true,
-            tail_packing: false,
-            ..options.layout
-        },
-        ..options
-    }
+fn unaligned(mut options: Options) -> Options {
+    options.layout.unaligned = true;
+    options.layout.tail_packing = false;
+    options
 }
 
 fn newest(method: Option<Method>, cluster: usize, fragments: Fragments) -> Options {
@@ -155,10 +143,7 @@ fn shared_files_refer_to_the_base() {
         ..newest(None, 4096, Fragments::Off)
     };
     let two = |options: Options| (options.clone(), options);
-    let older = Options {
-        kernel: KernelVersion(5, 16),
-        ..Options::for_kernel(KernelVersion(5, 16))
-    };
+    let older = Options::for_kernel(KernelVersion(5, 16));
     // All 48 common files are shared, with these exceptions:
     //
     // * Compression or tails have to be those of the image.
@@ -560,12 +545,10 @@ fn unsuitable_bases_are_rejected() {
     let (base, image) = (place.path("base"), place.path("image"));
     let plain = newest(Some(Method::Lz4), 16 << 10, Fragments::Off);
     make(&place.old, &base, &plain).unwrap();
-    let over = |base: &Path| Options {
-        dedupe: DedupeOptions {
-            bases: vec![base.to_owned().into()],
-            ..plain.dedupe.clone()
-        },
-        ..plain.clone()
+    let over = |base: &Path| {
+        let mut options = plain.clone();
+        options.dedupe.bases = vec![base.to_owned().into()];
+        options
     };
     let refused = |options: &Options| match make(&place.new, &image, options) {
         Err(Error::Usage(what)) => what.to_string(),
@@ -579,12 +562,10 @@ fn unsuitable_bases_are_rejected() {
     let chained = place.path("chained");
     fs::copy(&image, &chained).unwrap();
     assert!(refused(&over(&chained)).contains("not given"));
-    let old = Options {
-        dedupe: DedupeOptions {
-            bases: vec![base.clone().into()],
-            ..Options::for_kernel(KernelVersion(5, 15)).dedupe
-        },
-        ..Options::for_kernel(KernelVersion(5, 15))
+    let old = {
+        let mut options = Options::for_kernel(KernelVersion(5, 15));
+        options.dedupe.bases = vec![base.clone().into()];
+        options
     };
     assert!(refused(&old).contains("Linux 5.16"));
     let itself = make(&place.new, &base, &over(&base));

@@ -9,12 +9,7 @@ use tuff_format::BlockBits;
 use tuff_mkfs::{Dedupe, Fragments, KernelVersion, Metadata, Method, Options, SparsePolicy};
 use tuff_testkit::Scratch;
 use tuff_testkit::kernel::by_kernel;
-use tuff_testkit::tree::assert_same;
-use tuff_testkit::tree::from_source;
-use tuff_testkit::tree::host_tree;
-use tuff_testkit::tree::image_tree;
-use tuff_testkit::tree::nasty_tree;
-use tuff_testkit::tree::open;
+use tuff_testkit::tree::{assert_same, from_source, host_tree, image_tree, nasty_tree, open};
 use tuff_testkit::variants::{build_dir, compression};
 
 fn options(block_log2: u8, method: Option<Method>) -> Options {

@@ -6,10 +6,6 @@ use std::path::{Path, PathBuf};
 use tuff_erofs::Error;
 use tuff_erofs::read::{DeviceId, Location};
 use tuff_mkfs::{
-    CompressionOptions, DedupeOptions, LayoutOptions, MetadataOptions, OutputOptions,
-    ResourceOptions,
-};
-use tuff_mkfs::{
     Dedupe, Fragments, KernelVersion, Metadata, Method, Options, Progress, Source, SparsePolicy,
     Summary, build,
 };
@@ -17,37 +13,19 @@ use tuff_store::Target;
 use tuff_testkit::Scratch;
 use tuff_testkit::content::noise;
 use tuff_testkit::kernel::{all_agree, by_kernel};
-use tuff_testkit::tree::assert_same;
-use tuff_testkit::tree::from_source;
-use tuff_testkit::tree::host_tree;
-use tuff_testkit::tree::image_tree;
-use tuff_testkit::tree::nasty_tree;
-use tuff_testkit::tree::open;
+use tuff_testkit::tree::{assert_same, from_source, host_tree, image_tree, nasty_tree, open};
 use tuff_testkit::variants::compression;
 
 /// Options for uncompressed chunks.
 fn options(chunk: usize, blob: Option<PathBuf>) -> Options {
-    Options {
-        compression: CompressionOptions {
-            default: None,
-            ..Options::for_kernel(KernelVersion(6, 4)).compression
-        },
-        layout: LayoutOptions {
-            fragments: Fragments::Off,
-            chunk: Some(chunk),
-            blob,
-            ..Options::for_kernel(KernelVersion(6, 4)).layout
-        },
-        dedupe: DedupeOptions {
-            mode: Dedupe::Off,
-            ..Options::for_kernel(KernelVersion(6, 4)).dedupe
-        },
-        output: OutputOptions {
-            verify: true,
-            ..Options::for_kernel(KernelVersion(6, 4)).output
-        },
-        ..Options::for_kernel(KernelVersion(6, 4))
-    }
+    let mut options = Options::for_kernel(KernelVersion(6, 4));
+    options.compression.default = None;
+    options.layout.fragments = Fragments::Off;
+    options.layout.chunk = Some(chunk);
+    options.layout.blob = blob;
+    options.dedupe.mode = Dedupe::Off;
+    options.output.verify = true;
+    options
 }
 
 fn make(source: &Path, image: &Path, options: &Options) -> tuff_erofs::Result<Summary> {
@@ -66,39 +44,25 @@ fn chunk_based_images_contain_the_tree() {
     nasty_tree(&at("tree"));
     let expected = host_tree(&at("tree"));
     let ignore = from_source(&expected);
-    let lz4 = |options: Options| Options {
-        compression: CompressionOptions {
-            default: compression(Method::Lz4, 1),
-            ..options.compression
-        },
-        layout: LayoutOptions {
-            fragments: Fragments::Tails,
-            ..options.layout
-        },
-        dedupe: DedupeOptions {
-            mode: Dedupe::Content,
-            ..options.dedupe
-        },
-        ..options
+    let lz4 = |mut options: Options| {
+        options.compression.default = compression(Method::Lz4, 1);
+        options.layout.fragments = Fragments::Tails;
+        options.dedupe.mode = Dedupe::Content;
+        options
     };
-    let small = |options: Options| Options {
-        block: tuff_format::BlockBits::new(9).unwrap(),
-        ..options
+    let small = |mut options: Options| {
+        options.block = tuff_format::BlockBits::new(9).unwrap();
+        options
     };
-    let boxed = |options: Options| Options {
-        kernel: KernelVersion(6, 17),
-        metadata: MetadataOptions {
-            form: Metadata::Compressed,
-            ..lz4(options.clone()).metadata
-        },
-        ..lz4(options)
+    let boxed = |options: Options| {
+        let mut options = lz4(options);
+        options.kernel = KernelVersion(6, 17);
+        options.metadata.form = Metadata::Compressed;
+        options
     };
-    let keep = |options: Options| Options {
-        layout: LayoutOptions {
-            sparse: SparsePolicy::Keep,
-            ..options.layout
-        },
-        ..options
+    let keep = |mut options: Options| {
+        options.layout.sparse = SparsePolicy::Keep;
+        options
     };
     let with: [(&str, &dyn Fn(Options) -> Options); 5] = [
         ("stored", &|o| o),
@@ -202,13 +166,8 @@ fn bytes_do_not_depend_on_threads() {
     fs::write(at("tree/large"), noise(20 << 20, 3)).unwrap();
     let mut made = Vec::new();
     for threads in [1, 2, 7, 16] {
-        let options = Options {
-            resources: ResourceOptions {
-                threads: Some(threads),
-                ..options(4096, Some(at("blob"))).resources
-            },
-            ..options(4096, Some(at("blob")))
-        };
+        let mut options = options(4096, Some(at("blob")));
+        options.resources.threads = Some(threads);
         make(&at("tree"), &at("image"), &options).unwrap();
         made.push((
             fs::read(at("image")).unwrap(),
@@ -256,29 +215,26 @@ fn conflicting_options_are_rejected() {
             "cannot be one file",
         ),
         (
-            Options {
-                layout: LayoutOptions {
-                    chunk: None,
-                    ..options(4096, blob()).layout
-                },
-                ..options(4096, blob())
+            {
+                let mut options = options(4096, blob());
+                options.layout.chunk = None;
+                options
             },
             "needs a chunk size",
         ),
         (
-            Options {
-                dedupe: DedupeOptions {
-                    bases: vec![at("base").into()],
-                    ..options(4096, blob()).dedupe
-                },
-                ..options(4096, blob())
+            {
+                let mut options = options(4096, blob());
+                options.dedupe.bases = vec![at("base").into()];
+                options
             },
             "neither a base nor",
         ),
         (
-            Options {
-                kernel: KernelVersion(5, 15),
-                ..options(4096, blob())
+            {
+                let mut options = options(4096, blob());
+                options.kernel = KernelVersion(5, 15);
+                options
             },
             "needs Linux 5.16",
         ),

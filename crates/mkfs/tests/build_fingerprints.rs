@@ -8,7 +8,6 @@ use std::path::Path;
 use tuff_erofs::check::{self, Rule, check};
 use tuff_erofs::read::{FileType, Image, Location};
 use tuff_erofs::walk::Walk;
-use tuff_mkfs::{CompressionOptions, DedupeOptions, LayoutOptions, MetadataOptions, OutputOptions};
 use tuff_mkfs::{
     Dedupe, Fragments, KernelVersion, Metadata, Method, Options, Progress, Source, build, like,
     patch,
@@ -16,26 +15,14 @@ use tuff_mkfs::{
 use tuff_store::Target;
 use tuff_testkit::Scratch;
 use tuff_testkit::kernel::by_kernel;
-use tuff_testkit::tree::assert_same;
-use tuff_testkit::tree::from_source;
-use tuff_testkit::tree::host_tree;
-use tuff_testkit::tree::image_tree;
-use tuff_testkit::tree::nasty_tree;
-use tuff_testkit::tree::open;
+use tuff_testkit::tree::{assert_same, from_source, host_tree, image_tree, nasty_tree, open};
 use tuff_testkit::variants::compression;
 
 fn options(kernel: KernelVersion) -> Options {
-    Options {
-        metadata: MetadataOptions {
-            fingerprints: Some(tuff_erofs::fingerprint::NAME.into()),
-            ..Options::for_kernel(kernel).metadata
-        },
-        output: OutputOptions {
-            verify: true,
-            ..Options::for_kernel(kernel).output
-        },
-        ..Options::for_kernel(kernel)
-    }
+    let mut options = Options::for_kernel(kernel);
+    options.metadata.fingerprints = Some(tuff_erofs::fingerprint::NAME.into());
+    options.output.verify = true;
+    options
 }
 
 fn make(source: Source, image: &Path, options: &Options) {
@@ -69,67 +56,36 @@ fn every_file_has_a_hidden_digest() {
     fs::create_dir(at("tree")).unwrap();
     nasty_tree(&at("tree"));
     let expected = host_tree(&at("tree"));
-    let packed = |kernel| Options {
-        compression: CompressionOptions {
-            default: compression(Method::Lz4, 1),
-            ..options(kernel).compression
-        },
-        ..options(kernel)
+    let packed = |kernel| {
+        let mut options = options(kernel);
+        options.compression.default = compression(Method::Lz4, 1);
+        options
     };
     let with = [
         ("default", packed(KernelVersion(6, 6))),
-        (
-            "stored",
-            Options {
-                compression: CompressionOptions {
-                    default: None,
-                    ..options(KernelVersion(6, 4)).compression
-                },
-                layout: LayoutOptions {
-                    fragments: Fragments::Off,
-                    ..options(KernelVersion(6, 4)).layout
-                },
-                dedupe: DedupeOptions {
-                    mode: Dedupe::Off,
-                    ..options(KernelVersion(6, 4)).dedupe
-                },
-                ..options(KernelVersion(6, 4))
-            },
-        ),
-        (
-            "fragments",
-            Options {
-                layout: LayoutOptions {
-                    fragments: Fragments::All,
-                    ..packed(KernelVersion(6, 6)).layout
-                },
-                metadata: MetadataOptions {
-                    xattr_prefixes: vec![b"user.x".to_vec()],
-                    ..packed(KernelVersion(6, 6)).metadata
-                },
-                ..packed(KernelVersion(6, 6))
-            },
-        ),
-        (
-            "seen",
-            Options {
-                metadata: MetadataOptions {
-                    fingerprints: Some(b"trusted.erofs.fp".to_vec()),
-                    ..packed(KernelVersion(6, 6)).metadata
-                },
-                ..packed(KernelVersion(6, 6))
-            },
-        ),
-        (
-            "boxed",
-            Options {
-                metadata: MetadataOptions {
-                    form: Metadata::Compressed,
-                    ..packed(KernelVersion(6, 17)).metadata
-                },
-                ..packed(KernelVersion(6, 17))
-            },
-        ),
+        ("stored", {
+            let mut options = options(KernelVersion(6, 4));
+            options.compression.default = None;
+            options.layout.fragments = Fragments::Off;
+            options.dedupe.mode = Dedupe::Off;
+            options
+        }),
+        ("fragments", {
+            let mut options = packed(KernelVersion(6, 6));
+            options.layout.fragments = Fragments::All;
+            options.metadata.xattr_prefixes = vec![b"user.x".to_vec()];
+            options
+        }),
+        ("seen", {
+            let mut options = packed(KernelVersion(6, 6));
+            options.metadata.fingerprints = Some(b"trusted.erofs.fp".to_vec());
+            options
+        }),
+        ("boxed", {
+            let mut options = packed(KernelVersion(6, 17));
+            options.metadata.form = Metadata::Compressed;
+            options
+        }),
     ];
     let ignore = from_source(&expected);
     for (name, options) in with {
@@ -182,16 +138,11 @@ fn a_wrong_digest_is_found() {
     for name in ["one", "two"] {
         fs::write(at("tree").join(name), name.repeat(3000)).unwrap();
     }
-    let stored = Options {
-        compression: CompressionOptions {
-            default: None,
-            ..options(KernelVersion(6, 4)).compression
-        },
-        layout: LayoutOptions {
-            fragments: Fragments::Off,
-            ..options(KernelVersion(6, 4)).layout
-        },
-        ..options(KernelVersion(6, 4))
+    let stored = {
+        let mut options = options(KernelVersion(6, 4));
+        options.compression.default = None;
+        options.layout.fragments = Fragments::Off;
+        options
     };
     make(Source::Dir(at("tree")), &at("image"), &stored);
     let image = open(&at("image"));

@@ -7,17 +7,15 @@ use std::path::Path;
 use std::process::Command;
 use tuff_erofs::read::{DeviceId, Location};
 use tuff_format::features::incompat;
-use tuff_mkfs::{KernelVersion, Metadata, Options, Progress, Source, Whiteouts, build};
-use tuff_mkfs::{LayoutOptions, MetadataOptions, ResourceOptions, SourceOptions};
+use tuff_mkfs::{
+    KernelVersion, LayoutOptions, Metadata, MetadataOptions, Options, Progress, ResourceOptions,
+    Source, SourceOptions, Whiteouts, build,
+};
 use tuff_store::Target;
 use tuff_testkit::Scratch;
 use tuff_testkit::content::noise;
 use tuff_testkit::kernel::{all_agree, appended, by_kernel, open_with};
-use tuff_testkit::tree::Ignore;
-use tuff_testkit::tree::assert_same;
-use tuff_testkit::tree::image_tree;
-use tuff_testkit::tree::nasty_tree;
-use tuff_testkit::tree::open;
+use tuff_testkit::tree::{Ignore, assert_same, image_tree, nasty_tree, open};
 
 /// Options of a tar index.
 fn options() -> Options {

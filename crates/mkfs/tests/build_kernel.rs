@@ -4,26 +4,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tuff_format::features::{Feature, flags_of, min_kernel};
 use tuff_mkfs::{
-    CompressionOptions, DedupeOptions, LayoutOptions, MetadataOptions, OutputOptions,
-    ResourceOptions,
-};
-use tuff_mkfs::{
-    Dedupe, Fragments, KernelVersion, Metadata, Method, Options, Progress, Source, SparsePolicy,
-    build,
+    Dedupe, Fragments, KernelVersion, LayoutOptions, Metadata, Method, Options, Progress, Source,
+    SparsePolicy, build,
 };
 use tuff_store::Target;
-use tuff_testkit::Scratch;
 use tuff_testkit::content::noise;
-use tuff_testkit::is_root;
-use tuff_testkit::tree::Ignore;
-use tuff_testkit::tree::Record;
-use tuff_testkit::tree::assert_same;
-use tuff_testkit::tree::from_source;
-use tuff_testkit::tree::host_tree;
-use tuff_testkit::tree::image_tree;
-use tuff_testkit::tree::nasty_tree;
-use tuff_testkit::tree::open;
+use tuff_testkit::tree::{
+    Ignore, Record, assert_same, from_source, host_tree, image_tree, nasty_tree, open,
+};
 use tuff_testkit::variants::{build_dir, compression, variants};
+use tuff_testkit::{Scratch, is_root};
 
 /// Available ways to mount an image. Reports a skip if there is none.
 fn ways_to_mount() -> Vec<&'static str> {
@@ -223,14 +213,9 @@ fn holes_are_preserved() {
         tuff_testkit::skipped("the filesystem of the temporary directory shows no holes");
         return;
     }
-    let options = Options {
-        kernel: KernelVersion(6, 18),
-        layout: LayoutOptions {
-            sparse: SparsePolicy::Keep,
-            ..LayoutOptions::default()
-        },
-        ..Options::default()
-    };
+    let mut options = Options::default();
+    options.layout.sparse = SparsePolicy::Keep;
+    options.kernel = KernelVersion(6, 18);
     let image = scratch.path().join("image");
     build_dir(&source, &image, &options);
     assert!(std::fs::metadata(&image).unwrap().len() < 6 << 20);
@@ -328,21 +313,10 @@ fn small_images_fit_in_the_first_block() {
             (Fragments::All, Metadata::Short),
             (Fragments::All, Metadata::Compressed),
         ] {
-            let options = Options {
-                output: OutputOptions {
-                    verify: true,
-                    ..Options::for_kernel(KernelVersion(6, 18)).output
-                },
-                layout: LayoutOptions {
-                    fragments,
-                    ..Options::for_kernel(KernelVersion(6, 18)).layout
-                },
-                metadata: MetadataOptions {
-                    form: metadata,
-                    ..Options::for_kernel(KernelVersion(6, 18)).metadata
-                },
-                ..Options::for_kernel(KernelVersion(6, 18))
-            };
+            let mut options = Options::for_kernel(KernelVersion(6, 18));
+            options.output.verify = true;
+            options.layout.fragments = fragments;
+            options.metadata.form = metadata;
             build_dir(&source, &image, &options);
             let name = format!("{} files, {fragments:?}, {metadata:?}", n + 1);
             assert_same(&name, &expected, &image_tree(&open(&image)), ignore);
@@ -380,21 +354,10 @@ fn bytes_do_not_depend_on_threads_or_output() {
             .into_iter()
             .map(|threads| {
                 let image = scratch.path().join(format!("{threads}"));
-                let mut options = Options {
-                    resources: ResourceOptions {
-                        threads: Some(threads),
-                        ..Options::for_kernel(KernelVersion(6, 18)).resources
-                    },
-                    layout: LayoutOptions {
-                        fragments,
-                        ..Options::for_kernel(KernelVersion(6, 18)).layout
-                    },
-                    metadata: MetadataOptions {
-                        form: metadata,
-                        ..Options::for_kernel(KernelVersion(6, 18)).metadata
-                    },
-                    ..Options::for_kernel(KernelVersion(6, 18))
-                };
+                let mut options = Options::for_kernel(KernelVersion(6, 18));
+                options.resources.threads = Some(threads);
+                options.layout.fragments = fragments;
+                options.metadata.form = metadata;
                 options.compression.default = compression(Method::Lz4, 1);
                 options.compression.cluster = 16 << 10;
                 // One of them has a budget that makes the submitter wait.
@@ -553,26 +516,12 @@ fn shared_parts_do_not_depend_on_threads() {
             .into_iter()
             .map(|threads| {
                 let image = scratch.path().join(format!("{threads}"));
-                let options = Options {
-                    resources: ResourceOptions {
-                        threads: Some(threads),
-                        ..Options::for_kernel(KernelVersion(6, 18)).resources
-                    },
-                    layout: LayoutOptions {
-                        fragments,
-                        unaligned,
-                        ..Options::for_kernel(KernelVersion(6, 18)).layout
-                    },
-                    dedupe: DedupeOptions {
-                        mode: Dedupe::Content,
-                        ..Options::for_kernel(KernelVersion(6, 18)).dedupe
-                    },
-                    compression: CompressionOptions {
-                        default: compression(Method::Lz4, 1),
-                        ..Options::for_kernel(KernelVersion(6, 18)).compression
-                    },
-                    ..Options::for_kernel(KernelVersion(6, 18))
-                };
+                let mut options = Options::for_kernel(KernelVersion(6, 18));
+                options.resources.threads = Some(threads);
+                options.layout.fragments = fragments;
+                options.layout.unaligned = unaligned;
+                options.dedupe.mode = Dedupe::Content;
+                options.compression.default = compression(Method::Lz4, 1);
                 build_dir(&source, &image, &options);
                 std::fs::read(image).unwrap()
             })

@@ -8,22 +8,12 @@ use tuff_mkfs::{
     BaseImage, Dedupe, Fragments, KernelVersion, Metadata, Method, Options, Progress, Source,
     Summary, Verity, build,
 };
-use tuff_mkfs::{
-    CompressionOptions, DedupeOptions, LayoutOptions, MetadataOptions, OutputOptions,
-    ResourceOptions,
-};
 use tuff_store::Target;
 use tuff_testkit::Scratch;
-use tuff_testkit::content::mixed;
-use tuff_testkit::content::noise;
-use tuff_testkit::content::text;
+use tuff_testkit::content::{mixed, noise, text};
 use tuff_testkit::kernel::{all_agree, open_with};
-use tuff_testkit::tree::Ignore;
-use tuff_testkit::tree::assert_same;
-use tuff_testkit::tree::image_tree;
-use tuff_testkit::tree::open;
-use tuff_testkit::variants::mkfs;
-use tuff_testkit::variants::{MKFS_OPTIONS, compression};
+use tuff_testkit::tree::{Ignore, assert_same, image_tree, open};
+use tuff_testkit::variants::{MKFS_OPTIONS, compression, mkfs};
 
 /// Holes may be read back as data.
 const HOLES: Ignore = Ignore {
@@ -58,36 +48,18 @@ fn method(method: Method, cluster: usize, fragments: Fragments) -> Options {
 }
 
 fn stored() -> Options {
-    Options {
-        compression: CompressionOptions {
-            default: None,
-            ..Options::for_kernel(KernelVersion(6, 18)).compression
-        },
-        layout: LayoutOptions {
-            fragments: Fragments::Off,
-            ..Options::for_kernel(KernelVersion(6, 18)).layout
-        },
-        dedupe: DedupeOptions {
-            mode: Dedupe::Off,
-            ..Options::for_kernel(KernelVersion(6, 18)).dedupe
-        },
-        ..Options::for_kernel(KernelVersion(6, 18))
-    }
+    let mut options = Options::for_kernel(KernelVersion(6, 18));
+    options.compression.default = None;
+    options.layout.fragments = Fragments::Off;
+    options.dedupe.mode = Dedupe::Off;
+    options
 }
 
 /// Options of an image that refers to its source images.
-fn index(options: Options) -> Options {
-    Options {
-        dedupe: DedupeOptions {
-            image_index: true,
-            ..options.dedupe
-        },
-        output: OutputOptions {
-            verify: true,
-            ..options.output
-        },
-        ..options
-    }
+fn index(mut options: Options) -> Options {
+    options.dedupe.image_index = true;
+    options.output.verify = true;
+    options
 }
 
 /// Creates files of every layout. Each number has its own files, changes some of the layer below
@@ -153,12 +125,10 @@ fn copied(scratch: &Scratch, sources: &[Source]) -> Vec<tuff_testkit::tree::Reco
 #[test]
 fn images_in_place_are_one_tree() {
     let scratch = Scratch::new("merge");
-    let chunks = Options {
-        layout: LayoutOptions {
-            chunk: Some(8192),
-            ..stored().layout
-        },
-        ..stored()
+    let chunks = {
+        let mut options = stored();
+        options.layout.chunk = Some(8192);
+        options
     };
     let lz4 = method(Method::Lz4, 64 << 10, Fragments::Tails);
     let zstd = method(Method::Zstd, 32 << 10, Fragments::Off);
@@ -171,36 +141,27 @@ fn images_in_place_are_one_tree() {
         ("LZ4", index(lz4.clone())),
         (
             "short",
-            index(Options {
-                metadata: MetadataOptions {
-                    form: Metadata::Short,
-                    ..stored().metadata
-                },
-                ..stored()
+            index({
+                let mut options = stored();
+                options.metadata.form = Metadata::Short;
+                options
             }),
         ),
         (
             "compressed",
-            index(Options {
-                metadata: MetadataOptions {
-                    form: Metadata::Compressed,
-                    ..lz4.metadata.clone()
-                },
-                layout: LayoutOptions {
-                    align_blocks: 8,
-                    ..lz4.layout.clone()
-                },
-                ..lz4.clone()
+            index({
+                let mut options = lz4.clone();
+                options.metadata.form = Metadata::Compressed;
+                options.layout.align_blocks = 8;
+                options
             }),
         ),
         (
             "verity",
-            index(Options {
-                output: OutputOptions {
-                    verity: Some(Verity::default()),
-                    ..stored().output
-                },
-                ..stored()
+            index({
+                let mut options = stored();
+                options.output.verity = Some(Verity::default());
+                options
             }),
         ),
     ] {
@@ -245,13 +206,8 @@ fn many_layers_are_one_tree() {
         let merged = scratch.path().join("merged");
         let bytes = [1, 2, 7].map(|threads| {
             let threads = Some(threads);
-            let options = Options {
-                resources: ResourceOptions {
-                    threads,
-                    ..options.resources.clone()
-                },
-                ..options.clone()
-            };
+            let mut options = options.clone();
+            options.resources.threads = threads;
             make(&sources, &merged, &options).unwrap();
             fs::read(&merged).unwrap()
         });
@@ -270,21 +226,17 @@ fn devices_of_layers_are_devices_of_the_image() {
     let plain = stored();
     make(&[Source::Dir(trees[0].clone())], &at("bottom"), &plain).unwrap();
     fs::write(trees[1].join("text"), text(300_001, 0)).unwrap();
-    let over = Options {
-        dedupe: DedupeOptions {
-            bases: vec![at("bottom").into()],
-            ..plain.dedupe.clone()
-        },
-        ..plain.clone()
+    let over = {
+        let mut options = plain.clone();
+        options.dedupe.bases = vec![at("bottom").into()];
+        options
     };
     make(&[Source::Dir(trees[1].clone())], &at("over"), &over).unwrap();
-    let apart = Options {
-        layout: LayoutOptions {
-            chunk: Some(4096),
-            blob: Some(at("blob")),
-            ..plain.layout.clone()
-        },
-        ..plain.clone()
+    let apart = {
+        let mut options = plain.clone();
+        options.layout.chunk = Some(4096);
+        options.layout.blob = Some(at("blob"));
+        options
     };
     make(&[Source::Dir(trees[2].clone())], &at("apart"), &apart).unwrap();
     let with = |name: &str, device: &str| Source::Image {
@@ -302,17 +254,9 @@ fn devices_of_layers_are_devices_of_the_image() {
         path: at(name),
         devices: vec![at(device)],
     });
-    let options = Options {
-        dedupe: DedupeOptions {
-            bases: bases.to_vec(),
-            ..plain.dedupe.clone()
-        },
-        output: OutputOptions {
-            verify: true,
-            ..plain.output.clone()
-        },
-        ..plain.clone()
-    };
+    let mut options = plain.clone();
+    options.dedupe.bases = bases.to_vec();
+    options.output.verify = true;
     let again = [Source::Dir(trees[1].clone()), Source::Dir(trees[2].clone())];
     let summary = make(&again, &merged, &options).unwrap();
     let s = summary.stats;

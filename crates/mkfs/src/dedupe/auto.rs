@@ -194,7 +194,7 @@ fn compressed_len(encoder: &mut dyn Encoder, sample: &[u8], out: &mut Vec<u8>) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::noise;
+    use tuff_testkit::content::noise;
 
     fn spec(method: Method, level: i32) -> EncoderSpec {
         EncoderSpec::new(method, 64 << 10).with_level(level)

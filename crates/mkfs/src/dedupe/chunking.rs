@@ -114,7 +114,7 @@ pub(crate) fn sketch(data: &[u8]) -> Sketch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::noise;
+    use tuff_testkit::content::noise;
 
     fn cuts(cutter: Chunker, data: &[u8]) -> Vec<usize> {
         let (mut at, mut all) = (0, Vec::new());

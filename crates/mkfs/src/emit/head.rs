@@ -81,7 +81,7 @@ fn used(parts: &Parts<'_>, plan: &Plan) -> Used {
         }
     }
     if let Some(unchanged) = parts.unchanged {
-        let (sb, configs) = (unchanged.superblock(), unchanged.configs());
+        let (sb, configs) = (&unchanged.superblock, &unchanged.configs);
         used.incompat |= sb.incompat;
         used.algorithms |= sb.algorithms();
         let largest = configs

@@ -204,7 +204,7 @@ pub(crate) fn emit(
         let all = [
             digest,
             overwrites.digest(),
-            u128::from_le_bytes(unchanged.superblock().uuid),
+            u128::from_le_bytes(unchanged.superblock.uuid),
         ];
         digest = xxh3_128(all.map(u128::to_le_bytes).as_flattened());
     }
@@ -216,7 +216,7 @@ pub(crate) fn emit(
         .filter(|_| {
             overwrites.is_empty() && Some(plan.end_block) == parts.base.map(Bases::first_free)
         })
-        .map(|unchanged| unchanged.superblock().uuid);
+        .map(|unchanged| unchanged.superblock.uuid);
     let mut head = make_head(parts, plan, prefixes, (uuid, digest), &front, output)?;
     head.set_overwrites(overwrites);
     Ok(head)

@@ -94,7 +94,7 @@ impl Plan {
         let tree = parts.tree;
         let order = parts.order;
         let epoch = match parts.unchanged {
-            Some(unchanged) => old_epoch(unchanged.superblock(), parts.options),
+            Some(unchanged) => old_epoch(&unchanged.superblock, parts.options),
             None => common_time(parts),
         };
         let boxed = parts.options.metadata.form == Metadata::Compressed;
@@ -122,7 +122,7 @@ impl Plan {
         };
         let mut serial = 0;
         if let Some(unchanged) = parts.unchanged {
-            serial = unchanged.last_serial();
+            serial = unchanged.last_serial;
         }
         let mut old_blocks = Vec::new();
         let mut next_packed = parts.packed.packed_size;
@@ -156,7 +156,7 @@ impl Plan {
         plan.place_blocks(parts)?;
         plan.block_of.extend(old_blocks);
         plan.xattr_block = match parts.unchanged {
-            Some(unchanged) => block32(unchanged.superblock().xattr_blkaddr.0)?,
+            Some(unchanged) => block32(unchanged.superblock.xattr_blkaddr.0)?,
             None => plan.end_block,
         };
         let area = bits.count(parts.area.len() as u64);
@@ -232,7 +232,7 @@ impl Plan {
 
     /// Returns the nid of the patched image's packed inode, if it stays.
     fn old_packed(&self) -> Option<Nid> {
-        self.unchanged.as_ref()?.superblock().packed
+        self.unchanged.as_ref()?.superblock.packed
     }
 
     /// Returns the nid of the metabox inode, if there is one.
@@ -269,7 +269,7 @@ impl Plan {
     pub(crate) fn meta_blkaddr(&self) -> u32 {
         match &self.unchanged {
             // Fits: below the end of the image.
-            Some(unchanged) => unchanged.superblock().meta_blkaddr.0 as u32,
+            Some(unchanged) => unchanged.superblock.meta_blkaddr.0 as u32,
             None => self.zone_block.saturating_sub(1),
         }
     }

@@ -172,7 +172,7 @@ impl Parts<'_> {
         let Some(unchanged) = self.unchanged else {
             return Vec::new();
         };
-        let epoch = old_epoch(unchanged.superblock(), self.options);
+        let epoch = old_epoch(&unchanged.superblock, self.options);
         let block = self.bits().size();
         let overwritten = unchanged.overwritten().into_iter();
         let misfits = overwritten.filter(|(inode, place)| {

@@ -50,7 +50,7 @@ impl AdoptedFragments {
             pieces.push(piece);
         }
         packed.packed_size = at;
-        append_runs(&mut packed.packed, Run::of(pieces, &grains), algorithm);
+        append_runs(&mut packed.packed, Run::group(pieces, &grains), algorithm);
         let place = |fragment: &mut FragmentAddr| {
             if let FragmentLocation::Base(from) = fragment.location() {
                 // The pieces were added together with the fragment.

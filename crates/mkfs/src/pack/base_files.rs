@@ -69,7 +69,7 @@ impl Packer<'_> {
             } => {
                 let tail = self.base_tail(tail)?;
                 let (places, pieces): (Vec<GrainAddr>, Vec<_>) = pieces.into_iter().unzip();
-                FileData::encoded(Run::of(pieces, &places), tail, algorithm)
+                FileData::encoded(Run::group(pieces, &places), tail, algorithm)
             }
         };
         self.tables += data.footprint();

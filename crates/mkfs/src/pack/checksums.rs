@@ -33,7 +33,7 @@ impl ContentSums {
     }
 
     /// Returns lengths and checksums of the parts of a file of `size` bytes, not 0.
-    pub(crate) fn of(&self, file: InodeId, size: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub(crate) fn ranges(&self, file: InodeId, size: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let more = self.more.get(&file).map_or(&[][..], |m| m);
         let rest: u64 = more.iter().map(|(len, _)| len).sum();
         let first = self.first.get(file as usize).copied();
@@ -52,7 +52,7 @@ mod tests {
         sums.add(3, true, 5, 9);
         sums.add(7, false, 50, 2);
         sums.add(7, false, 1, 3);
-        assert!(sums.of(7, 151).eq([(100, 1), (50, 2), (1, 3)]));
-        assert!(sums.of(3, 5).eq([(5, 9)]));
+        assert!(sums.ranges(7, 151).eq([(100, 1), (50, 2), (1, 3)]));
+        assert!(sums.ranges(3, 5).eq([(5, 9)]));
     }
 }

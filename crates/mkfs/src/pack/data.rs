@@ -315,11 +315,11 @@ impl Run {
             let place = places.first().copied().unwrap_or(GrainAddr::NONE);
             return vec![Self { place, pieces }];
         }
-        Self::of(pieces, places)
+        Self::group(pieces, places)
     }
 
     /// Groups pieces with these first grains, in any order, into runs.
-    pub(super) fn of(pieces: Vec<ShortPiece>, places: &[GrainAddr]) -> Vec<Self> {
+    pub(super) fn group(pieces: Vec<ShortPiece>, places: &[GrainAddr]) -> Vec<Self> {
         let mut runs: Vec<Self> = Vec::new();
         let mut next = None;
         for (piece, place) in pieces.into_iter().zip(places) {

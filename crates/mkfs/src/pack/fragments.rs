@@ -76,19 +76,9 @@ impl Packer<'_> {
             let bytes: Arc<[u8]> = std::mem::replace(&mut ends.buf, rest).into();
             let id = ENDS_TICKETS + ends.segments;
             let part = Part {
-                file: PACKED,
-                content: FileContent::Bytes(bytes),
-                offset: 0,
-                len,
                 first: ends.segments == 0 && self.streamed == 0,
                 last: end && ends.buf.is_empty() && !continued,
-                store: false,
-                policy: Arc::clone(&policy),
-                duplicate_key: None,
-                plan: None,
-                end_len: 0,
-                kept_tail: None,
-                large: None,
+                ..Part::segment(PACKED, FileContent::Bytes(bytes), (0, len), &policy)
             };
             ends.pending.push_back(id);
             ends.submitted += len as u64;

@@ -146,18 +146,13 @@ fn largest_segment(options: &Options) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{CompressionOptions, ResourceOptions};
     use crate::source::{Content, Entry, Kind, Meta};
     use crate::tree::Whiteouts;
 
     fn with_memory(memory: u64) -> Options {
-        Options {
-            resources: ResourceOptions {
-                memory: Some(memory),
-                ..ResourceOptions::default()
-            },
-            ..Options::default()
-        }
+        let mut options = Options::default();
+        options.resources.memory = Some(memory);
+        options
     }
 
     /// Returns a tree of `files` files.
@@ -218,13 +213,8 @@ mod tests {
 
     #[test]
     fn every_worker_has_a_large_job_unless_the_memory_is_given() {
-        let mut options = Options {
-            compression: CompressionOptions {
-                cluster: 1 << 20,
-                ..CompressionOptions::default()
-            },
-            ..Options::default()
-        };
+        let mut options = Options::default();
+        options.compression.cluster = 1 << 20;
         let in_flight =
             |options: &Options, threads| Budget::new(options, &tree(10), threads).in_flight;
         assert!(in_flight(&options, 2) >= 192 << 20);
@@ -238,13 +228,8 @@ mod tests {
     /// Regression: the limit was ignored, so that builds with large clusters were killed.
     #[test]
     fn a_limit_of_the_control_group_reduces_the_workers_unless_they_are_given() {
-        let mut options = Options {
-            compression: CompressionOptions {
-                cluster: 1 << 20,
-                ..CompressionOptions::default()
-            },
-            ..Options::default()
-        };
+        let mut options = Options::default();
+        options.compression.cluster = 1 << 20;
         let all = available_threads();
         assert_eq!(threads(&options, None), all);
         assert_eq!(threads(&options, Some(1 << 40)), all);

@@ -37,7 +37,7 @@ impl Packed {
         };
         let algorithm = encoded.algorithm;
         let (places, pieces): (Vec<GrainAddr>, Vec<_>) = encoded.pieces().unzip();
-        data::append_runs(&mut self.packed, Run::of(pieces, &places), algorithm);
+        data::append_runs(&mut self.packed, Run::group(pieces, &places), algorithm);
         self.packed_size += more.packed_size;
         self.end_block = more.end_block;
         let both = [self.digest, more.digest].map(u128::to_le_bytes);

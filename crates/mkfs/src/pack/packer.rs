@@ -252,20 +252,11 @@ impl<'a> Packer<'a> {
             .options
             .similar
             .and_then(|spec| LargeClusters::new(spec, &items));
+        let content = FileContent::Packed(items.into());
         let part = Part {
-            file: PACKED,
-            content: FileContent::Packed(items.into()),
-            offset: 0,
-            len,
             first: self.streamed == 0,
-            last: false,
-            store: false,
-            policy: Arc::clone(&self.options.packed),
-            duplicate_key: None,
-            plan: None,
-            end_len: 0,
-            kept_tail: None,
             large: large.map(Box::new),
+            ..Part::segment(PACKED, content, (0, len), &self.options.packed)
         };
         self.streamed += len as u64;
         self.submit(vec![part], len as u64)
@@ -292,20 +283,13 @@ impl<'a> Packer<'a> {
             let own = end.map_or(size, u64::from);
             // Fits: a segment is a few MiB.
             let part = Part {
-                file,
-                content,
-                offset: 0,
-                len: own as usize,
-                first: true,
                 last: end.is_none(),
-                store: false,
-                policy: Arc::clone(policy),
                 duplicate_key,
                 plan: plan.map(|p| Box::new(p.part(file, 0, own, segment))),
                 end_len: (size - own) as usize,
                 // Fits: inside the part.
                 kept_tail: kept_tail.map(|at| at as usize),
-                large: None,
+                ..Part::segment(file, content, (0, own as usize), policy)
             };
             self.batch.push(part);
             self.batch_bytes += own;
@@ -343,22 +327,11 @@ impl<'a> Packer<'a> {
             if let (0, Some(spec)) = (at, policy.spec) {
                 store = !self.probe.is_worth(&content, len as u64, spec)?;
             }
-            let last = at + len as u64 == size;
-            let policy = Arc::clone(policy);
             let part = Part {
-                file,
-                content,
-                offset: 0,
-                len,
                 first: at == 0,
-                last,
+                last: at + len as u64 == size,
                 store,
-                policy,
-                duplicate_key: None,
-                plan: None,
-                end_len: 0,
-                kept_tail: None,
-                large: None,
+                ..Part::segment(file, content, (0, len), policy)
             };
             self.submit(vec![part], len as u64)?;
             at += len as u64;
@@ -472,23 +445,15 @@ impl<'a> Packer<'a> {
         let mut offset = 0;
         while offset < size {
             let len = segment.min(size - offset);
-            let policy = Arc::clone(policy);
             let last = offset + len == size;
             let part = Part {
-                file,
-                content: content.clone(),
-                offset,
-                len: len as usize,
-                first: offset == 0,
                 last,
                 store,
-                policy,
-                duplicate_key: None,
                 plan: (with.plan).map(|p| Box::new(p.part(file, offset, len, segment))),
                 end_len: 0,
                 // Fits: inside the part.
                 kept_tail: (with.kept_tail.filter(|_| last)).map(|at| (at - offset) as usize),
-                large: None,
+                ..Part::segment(file, content.clone(), (offset, len as usize), policy)
             };
             self.submit(vec![part], len)?;
             offset += len;

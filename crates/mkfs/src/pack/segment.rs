@@ -417,9 +417,9 @@ fn inline(raw: &[u8], encoded: &[u8], max: usize) -> Option<(Vec<u8>, HeadKind)>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::noise;
     use tuff_codec::{Decoder, EncoderSpec, Method};
     use tuff_format::BlockBits;
+    use tuff_testkit::content::noise;
 
     fn text(n: usize) -> Vec<u8> {
         let mut seed = 1u32;

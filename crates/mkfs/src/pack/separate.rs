@@ -46,7 +46,7 @@ impl Packer<'_> {
                 Ok(at)
             })?;
             if let Some(data) = self.slot(file).more() {
-                data.runs = Run::of(pieces, &places);
+                data.runs = Run::group(pieces, &places);
             }
         }
         Ok(())

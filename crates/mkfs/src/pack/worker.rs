@@ -104,6 +104,30 @@ impl LargeClusters {
 }
 
 impl Part {
+    /// Returns a segment of a large file, of `len` bytes from `offset` of the content.
+    pub(crate) fn segment(
+        file: InodeId,
+        content: FileContent,
+        (offset, len): (u64, usize),
+        policy: &Arc<Policy>,
+    ) -> Self {
+        Self {
+            file,
+            content,
+            offset,
+            len,
+            first: offset == 0,
+            last: false,
+            store: false,
+            policy: Arc::clone(policy),
+            duplicate_key: None,
+            plan: None,
+            end_len: 0,
+            kept_tail: None,
+            large: None,
+        }
+    }
+
     /// Returns the key under which later parts find its clusters.
     fn post(&self) -> Option<PartKey> {
         self.plan.as_ref().and_then(|p| p.post)

@@ -61,7 +61,9 @@ pub(crate) struct Unchanged {
     pub(crate) nids: HashMap<InodeId, Nid>,
     /// Inodes that are overwritten.
     pub(crate) places: HashMap<InodeId, Place>,
+    /// Superblock of the patched image.
     pub(crate) superblock: Superblock,
+    /// Compression records of the patched image.
     pub(crate) configs: Configs,
     /// Largest serial number of the old inodes that may stay.
     pub(crate) last_serial: u32,
@@ -122,20 +124,5 @@ impl Unchanged {
             rest.places.remove(inode);
         }
         rest
-    }
-
-    /// Returns the superblock of the patched image.
-    pub(crate) fn superblock(&self) -> &Superblock {
-        &self.superblock
-    }
-
-    /// Returns the compression records of the patched image.
-    pub(crate) fn configs(&self) -> &Configs {
-        &self.configs
-    }
-
-    /// Returns the largest serial number of the old inodes that may stay.
-    pub(crate) fn last_serial(&self) -> u32 {
-        self.last_serial
     }
 }

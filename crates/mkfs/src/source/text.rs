@@ -38,12 +38,20 @@ fn base64_digit(c: u8) -> Option<u8> {
 
 /// Value of a hexadecimal digit.
 pub(super) fn hex_digit(c: u8) -> Option<u8> {
-    match c {
-        b'0'..=b'9' => Some(c - b'0'),
-        b'a'..=b'f' => Some(c - b'a' + 10),
-        b'A'..=b'F' => Some(c - b'A' + 10),
-        _ => None,
+    // Fits: below 16.
+    char::from(c).to_digit(16).map(|digit| digit as u8)
+}
+
+/// Decodes pairs of hexadecimal digits. Returns `None` for other text.
+pub(super) fn hex(text: &[u8]) -> Option<Vec<u8>> {
+    let (pairs, rest) = text.as_chunks::<2>();
+    if !rest.is_empty() {
+        return None;
     }
+    pairs
+        .iter()
+        .map(|&[high, low]| Some(hex_digit(high)? << 4 | hex_digit(low)?))
+        .collect()
 }
 
 /// Decodes `%XX`. A percent sign without two hexadecimal digits is kept.
@@ -71,17 +79,9 @@ pub(super) fn percent(text: &[u8], which: impl Fn(u8) -> bool) -> Vec<u8> {
 
 /// Parses a decimal number without a sign, at most 2^63 - 1.
 pub(super) fn decimal(text: &[u8]) -> Option<u64> {
-    if text.is_empty() {
-        return None;
-    }
-    let mut value = 0u64;
-    for &c in text {
-        if !c.is_ascii_digit() {
-            return None;
-        }
-        value = value.checked_mul(10)?.checked_add(u64::from(c - b'0'))?;
-    }
-    i64::try_from(value).is_ok().then_some(value)
+    let digits = text.iter().all(u8::is_ascii_digit);
+    let value: i64 = str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()?;
+    u64::try_from(value).ok()
 }
 
 /// Like [`decimal`], with an optional minus sign.
@@ -120,6 +120,14 @@ mod tests {
         ] {
             assert_eq!(base64(text.as_bytes()), None, "{text}");
         }
+    }
+
+    #[test]
+    fn hex_requires_pairs() {
+        assert_eq!(hex(b"00fFaB"), Some(vec![0x00, 0xff, 0xab]));
+        assert_eq!(hex(b""), Some(vec![]));
+        assert_eq!(hex(b"abc"), None);
+        assert_eq!(hex(b"zz"), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use zstd::zstd_safe::{self, zstd_sys};
 
 /// Number of leading bytes that [`Compression::detect`] examines. Unit: bytes.
 pub const MAGIC_LEN: usize = 13;
@@ -530,9 +531,11 @@ pub(crate) fn decode_error(format: Compression, near: u64, error: io::Error) -> 
 fn wants_too_much_memory(error: &io::Error) -> bool {
     let inner = error.get_ref();
     let xz = inner.and_then(|inner| inner.downcast_ref::<liblzma::stream::Error>());
-    // Zstandard reports errors as text only.
+    // The crate passes on no code but the library's name of it.
+    let too_large = zstd_sys::ZSTD_ErrorCode::ZSTD_error_frameParameter_windowTooLarge;
+    let too_large = zstd_safe::get_error_name((too_large as usize).wrapping_neg());
     matches!(xz, Some(liblzma::stream::Error::MemLimit))
-        || error.to_string().contains("requires too much memory")
+        || inner.is_some_and(|inner| inner.to_string() == too_large)
 }
 
 impl Read for BackgroundDecoder {

@@ -21,6 +21,7 @@ pub(crate) use digest::Digested;
 use crate::Result;
 use crate::options::available_threads;
 use crate::source::spec::Source;
+use crate::source::text::hex;
 use crate::tree::{ROOT, Tree};
 use blob::{Blob, verify};
 use files::Files;
@@ -100,10 +101,6 @@ pub(crate) fn hint(tree: &Tree) -> Option<String> {
 }
 
 /// Bytes of a digest of 64 hexadecimal digits.
-fn bytes(hex: &str) -> Option<[u8; 32]> {
-    let mut out = [0; 32];
-    for (n, byte) in out.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(hex.get(2 * n..2 * n + 2)?, 16).ok()?;
-    }
-    Some(out)
+fn bytes(digest: &str) -> Option<[u8; 32]> {
+    hex(digest.as_bytes())?.try_into().ok()
 }

@@ -222,7 +222,7 @@ impl DirSource {
         let mut xattrs = Pairs::new();
         if options.xattrs {
             xattrs = XattrReader::default()
-                .of(self.root.as_fd(), None)
+                .read(self.root.as_fd(), None)
                 .map_err(|e| self.fail(b"", "cannot read attributes", e))?;
         }
         tree.describe(ROOT, meta(&root), xattrs)?;
@@ -559,7 +559,7 @@ impl Lister<'_> {
         if self.options.xattrs {
             xattrs = self
                 .attributes
-                .of(dir.as_fd(), Some(name))
+                .read(dir.as_fd(), Some(name))
                 .map_err(failed("cannot read attributes"))?;
         }
         let content = match kind {
@@ -696,7 +696,7 @@ impl XattrReader {
 
     /// Sorted attributes of `name` in the directory that was [`enter`](Self::enter)ed, or of `dir`
     /// itself.
-    fn of(&mut self, dir: BorrowedFd<'_>, name: Option<&CStr>) -> Result<Pairs, Errno> {
+    fn read(&mut self, dir: BorrowedFd<'_>, name: Option<&CStr>) -> Result<Pairs, Errno> {
         self.path.clear();
         if name.is_none() || !self.is_inside {
             self.path.extend_from_slice(b"/proc/self/fd/");

@@ -2,8 +2,8 @@
 
 use super::super::Device;
 use super::super::error::{Quoted, SourceError};
-use super::super::text::{base64, decimal, signed_decimal};
-use super::vis::{hex, unvis};
+use super::super::text::{base64, decimal, hex, signed_decimal};
+use super::vis::unvis;
 use std::collections::BTreeMap;
 
 /// Limit of the names and values of xattrs in `/set`, which are copied to every entry. Unit: bytes.

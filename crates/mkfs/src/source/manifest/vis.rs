@@ -1,7 +1,5 @@
 //! Text encodings in manifests: vis(3) escapes and hexadecimal.
 
-use super::super::text::hex_digit;
-
 /// Decodes escapes of vis(3): `\ooo`, `\n` and similar, `\^X`, `\M-x`, `\M^X`, and a backslash
 /// before punctuation.
 ///
@@ -82,29 +80,9 @@ fn control(c: u8) -> Option<u8> {
     }
 }
 
-/// Decodes pairs of hexadecimal digits. Returns `None` for other text.
-pub(super) fn hex(text: &[u8]) -> Option<Vec<u8>> {
-    let (pairs, rest) = text.as_chunks::<2>();
-    if !rest.is_empty() {
-        return None;
-    }
-    pairs
-        .iter()
-        .map(|&[high, low]| Some(hex_digit(high)? << 4 | hex_digit(low)?))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn hex_requires_pairs() {
-        assert_eq!(hex(b"00fFaB"), Some(vec![0x00, 0xff, 0xab]));
-        assert_eq!(hex(b""), Some(vec![]));
-        assert_eq!(hex(b"abc"), None);
-        assert_eq!(hex(b"zz"), None);
-    }
 
     #[test]
     fn unvis_decodes_every_form_of_vis() {
