@@ -31,6 +31,8 @@ pub enum tuff_status {
     TUFF_SOURCE = 9,
     /// A bug of the library. Close the handle and report it.
     TUFF_PANIC = 10,
+    /// No signature by the trusted certificate comes with the image.
+    TUFF_UNTRUSTED = 11,
 }
 
 /// Description of a failure, in memory of the caller.
@@ -83,6 +85,7 @@ impl From<Error> for Failure {
                 os_error = e.raw_os_error().unwrap_or_default();
                 tuff_status::TUFF_IO
             }
+            Error::Untrusted(_) => tuff_status::TUFF_UNTRUSTED,
             Error::Source(_) => tuff_status::TUFF_SOURCE,
             Error::Usage(_) => tuff_status::TUFF_USAGE,
             // The limits of an image, the budget of a build, and kinds that are added later.

@@ -1,14 +1,13 @@
-//! Images: opening, attributes, data, links and extended attributes.
+//! Images: those in memory, attributes, data, links and extended attributes.
 
 use crate::error::{Failure, guard, tuff_error, tuff_status};
-use crate::pointers::{bytes, copy_out, drop_object, give, host_path, object, put, text};
+use crate::pointers::{bytes, copy_out, drop_object, give, object, put, text};
 use crate::ranges::tuff_ranges;
 use std::ffi::{c_char, c_void};
-use std::path::Path;
 use std::sync::Arc;
-use tuff_erofs::Error;
-use tuff_erofs::read::{Image, Inode, Nid, OpenOptions};
-use tuff_store::{FileStore, MemStore, ReadAt};
+use tuff_erofs::read::{Image, Inode, Nid};
+use tuff_open::open_stores;
+use tuff_store::MemStore;
 
 /// Open image. Any number of threads may use it at once.
 pub struct tuff_image(pub(crate) Arc<Image>);
@@ -41,51 +40,6 @@ pub struct tuff_stat {
     pub reserved: u32,
 }
 
-/// Opens the image in a file or block device.
-///
-/// # Safety
-/// Pointers are valid as described at the start of the header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tuff_image_open(
-    path: *const c_char,
-    image: *mut *mut tuff_image,
-    error: *mut tuff_error,
-) -> tuff_status {
-    // SAFETY: promised by the caller. There are no devices to read.
-    unsafe { tuff_image_open_devices(path, std::ptr::null(), 0, image, error) }
-}
-
-/// Opens an image with its `count` extra devices, in the order of its device table.
-///
-/// # Safety
-/// `devices` has `count` strings. The other pointers are valid as described at the start of the header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tuff_image_open_devices(
-    path: *const c_char,
-    devices: *const *const c_char,
-    count: usize,
-    image: *mut *mut tuff_image,
-    error: *mut tuff_error,
-) -> tuff_status {
-    let body = || {
-        // SAFETY: promised by the caller.
-        let store = open_store(unsafe { host_path(path) }?)?;
-        let mut options = OpenOptions::default();
-        for i in 0..count {
-            if devices.is_null() {
-                return Err(Failure::usage("the list of devices is NULL"));
-            }
-            // SAFETY: the caller promises `count` strings.
-            let device = unsafe { host_path(*devices.add(i)) }?;
-            options.devices.push(Arc::new(open_store(device)?));
-        }
-        // SAFETY: promised by the caller.
-        unsafe { open(store, options, image) }
-    };
-    // SAFETY: promised by the caller.
-    unsafe { guard(error, body) }
-}
-
 /// Opens an image of `len` bytes in memory, which are copied.
 ///
 /// # Safety
@@ -100,8 +54,9 @@ pub unsafe extern "C" fn tuff_image_open_memory(
     let body = || {
         // SAFETY: promised by the caller.
         let store = MemStore::new(unsafe { bytes(data, len) }?);
+        let opened = open_stores(Arc::new(store), Vec::new())?;
         // SAFETY: promised by the caller.
-        unsafe { open(store, OpenOptions::default(), image) }
+        unsafe { give(image, tuff_image(Arc::new(opened))) }
     };
     // SAFETY: promised by the caller.
     unsafe { guard(error, body) }
@@ -120,29 +75,12 @@ pub unsafe extern "C" fn tuff_image_open_ranges(
     let body = || {
         // SAFETY: promised by the caller.
         let store = Arc::clone(&unsafe { object(ranges) }?.0);
+        let opened = open_stores(store, Vec::new())?;
         // SAFETY: promised by the caller.
-        unsafe { open(store, OpenOptions::default(), image) }
+        unsafe { give(image, tuff_image(Arc::new(opened))) }
     };
     // SAFETY: promised by the caller.
     unsafe { guard(error, body) }
-}
-
-fn open_store(path: &Path) -> Result<FileStore, Failure> {
-    FileStore::open(path).map_err(|e| Error::io(path.display(), "cannot open", e).into())
-}
-
-/// Opens an image and stores its handle.
-///
-/// # Safety
-/// `image` is NULL or may be written.
-unsafe fn open(
-    store: impl ReadAt + 'static,
-    options: OpenOptions,
-    image: *mut *mut tuff_image,
-) -> Result<(), Failure> {
-    let opened = Image::open(store, options)?;
-    // SAFETY: promised by the caller.
-    unsafe { give(image, tuff_image(Arc::new(opened))) }
 }
 
 /// Closes an image. Directories and walks that are open stay valid.

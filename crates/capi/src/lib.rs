@@ -8,7 +8,7 @@
 //!   argument, unless that is NULL.
 //! * Paths and names are bytes without a NUL, as in Linux. They need not be UTF-8.
 //! * Threads: a [`tuff_image`] and a [`tuff_ranges`] may be used by any number of threads at once. A handle of another
-//!   type may move between threads, but only one thread may use it at a time. No function has global state.
+//!   type may move between threads, but only one thread may use it at a time. No function has global state but the network client.
 //! * No panic crosses the interface: it becomes [`tuff_status::TUFF_PANIC`]. The handle must then be closed.
 
 #![allow(
@@ -22,6 +22,8 @@ mod builder;
 mod entries;
 mod error;
 mod image;
+#[cfg(feature = "full")]
+mod open;
 mod pointers;
 mod ranges;
 #[cfg(feature = "full")]
@@ -33,6 +35,8 @@ pub use builder::*;
 pub use entries::*;
 pub use error::*;
 pub use image::*;
+#[cfg(feature = "full")]
+pub use open::*;
 pub use ranges::*;
 #[cfg(feature = "full")]
 pub use tools::*;

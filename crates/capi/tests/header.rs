@@ -3,9 +3,10 @@
 use std::path::Path;
 
 /// Sources in the order of the header.
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "lib.rs",
     "error.rs",
+    "open.rs",
     "image.rs",
     "entries.rs",
     "ranges.rs",

@@ -31,6 +31,13 @@ create_exception!(
     "A source of a build is damaged or has an unknown form."
 );
 
+create_exception!(
+    tuff,
+    UntrustedError,
+    Error,
+    "No signature by the trusted certificate comes with the image."
+);
+
 /// Adds the exceptions to the module.
 pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
@@ -38,7 +45,8 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CorruptError", py.get_type::<CorruptError>())?;
     module.add("UnsupportedError", py.get_type::<UnsupportedError>())?;
     module.add("LimitError", py.get_type::<LimitError>())?;
-    module.add("SourceError", py.get_type::<SourceError>())
+    module.add("SourceError", py.get_type::<SourceError>())?;
+    module.add("UntrustedError", py.get_type::<UntrustedError>())
 }
 
 /// Converts an error of the libraries. A missing range of a file object becomes `BlockingIOError`.
@@ -48,6 +56,7 @@ pub(crate) fn convert(error: tuff_erofs::Error) -> PyErr {
     match error {
         E::Corrupt(_) => CorruptError::new_err(text),
         E::Unsupported(_) => UnsupportedError::new_err(text),
+        E::Untrusted(_) => UntrustedError::new_err(text),
         E::Source(_) => SourceError::new_err(text),
         E::Usage(_) => PyValueError::new_err(text),
         E::Io(_, e) if e.kind() == io::ErrorKind::WouldBlock => PyBlockingIOError::new_err(text),

@@ -6,12 +6,13 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use tuff_erofs::read::{self, Nid, OpenOptions};
+use tuff_erofs::read::{self, Nid};
 use tuff_erofs::{Error, check, extract, walk};
 use tuff_format::dirent::is_name;
-use tuff_store::{FileStore, MemStore, RangeStore};
+use tuff_open::{ImageRef, OpenOptions, open_stores};
+use tuff_store::{MemStore, RangeStore};
 
 /// Memory for ranges of a file object. Unit: bytes.
 const RANGES: usize = 64 << 20;
@@ -25,36 +26,44 @@ pub(crate) struct Image {
     image: Arc<read::Image>,
     /// Ranges of a file object, which the part in Python supplies.
     ranges: Option<Arc<RangeStore>>,
+    /// Reads may wait for a network.
+    is_network: bool,
+    /// URL of the image without credentials.
+    url: Option<String>,
 }
 
 #[pymethods]
 impl Image {
-    /// Opens an image in a file or block device, with its extra devices.
+    /// Opens the image at a path or URL. The settings are options of the command: names and values.
     #[staticmethod]
-    fn open(py: Python<'_>, path: PathBuf, devices: Vec<PathBuf>) -> PyResult<Self> {
-        let open = |path: &PathBuf| {
-            FileStore::open(path).map_err(|e| Error::io(path.display(), "cannot open", e))
-        };
-        let image = py.detach(|| {
+    fn open(py: Python<'_>, image: PathBuf, settings: Vec<(String, PathBuf)>) -> PyResult<Self> {
+        let image = ImageRef::from(image);
+        let is_network = image.is_network();
+        let url = image.url().map(ToString::to_string);
+        let opened = interrupt::leave(py, move || {
             let mut options = OpenOptions::default();
-            for device in &devices {
-                options.devices.push(Arc::new(open(device)?));
+            for (name, value) in &settings {
+                options.set(name, value.as_os_str())?;
             }
-            read::Image::open(open(&path)?, options)
-        });
+            tuff_open::open(&image, &options)
+        })?;
         Ok(Self {
-            image: Arc::new(image.map_err(convert)?),
+            image: Arc::new(opened.map_err(convert)?.into_image()),
             ranges: None,
+            is_network,
+            url,
         })
     }
 
     /// Opens an image in memory.
     #[staticmethod]
     fn from_bytes(bytes: &[u8]) -> PyResult<Self> {
-        let image = read::Image::open(MemStore::new(bytes), OpenOptions::default());
+        let image = open_stores(Arc::new(MemStore::new(bytes)), Vec::new());
         Ok(Self {
             image: Arc::new(image.map_err(convert)?),
             ranges: None,
+            is_network: false,
+            url: None,
         })
     }
 
@@ -63,11 +72,18 @@ impl Image {
     fn from_ranges(size: u64, head: &[u8]) -> PyResult<Self> {
         let ranges = Arc::new(RangeStore::new(size, RANGES));
         ranges.put(0, head.to_vec());
-        let image = read::Image::open_shared(ranges.clone(), OpenOptions::default());
+        let image = open_stores(ranges.clone(), Vec::new());
         Ok(Self {
             image: Arc::new(image.map_err(convert)?),
             ranges: Some(ranges),
+            is_network: false,
+            url: None,
         })
+    }
+
+    /// URL that the image was opened by, without credentials.
+    fn url(&self) -> Option<&str> {
+        self.url.as_deref()
     }
 
     /// Returns position and length of the range that the last `BlockingIOError` was about.
@@ -85,16 +101,17 @@ impl Image {
 
     /// Returns the inode number of a path. `None` if it does not exist.
     fn find(&self, py: Python<'_>, path: &[u8], follow: bool) -> PyResult<Option<u64>> {
-        let found = py.detach(|| match follow {
-            true => self.image.find_following(path),
-            false => self.image.find(path),
-        });
+        let path = path.to_vec();
+        let found = self.wait(py, move |image| match follow {
+            true => image.find_following(&path),
+            false => image.find(&path),
+        })?;
         Ok(found.map_err(convert)?.map(|inode| inode.nid().0))
     }
 
     /// Returns the attributes of an inode.
-    fn stat(&self, nid: u64) -> PyResult<Stat> {
-        let inode = self.inode(nid)?;
+    fn stat(&self, py: Python<'_>, nid: u64) -> PyResult<Stat> {
+        let inode = self.inode(py, nid)?;
         let (seconds, nanoseconds) = inode.mtime();
         let time = i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
         let (major, minor) = inode.device().unwrap_or_default();
@@ -119,8 +136,8 @@ impl Image {
         offset: u64,
         size: u64,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let inode = self.inode(nid)?;
-        let bytes = py.detach(|| {
+        let bytes = self.wait(py, move |image| {
+            let inode = image.inode(Nid(nid))?;
             let left = inode.size().saturating_sub(offset).min(size);
             let mut bytes = Vec::new();
             // The size that an image states for a file is no reason to allocate it at once.
@@ -130,21 +147,21 @@ impl Image {
                 let more = (left - done as u64).min(4 << 20) as usize;
                 bytes.resize(done + more, 0);
                 let at = offset + done as u64;
-                let n = self.image.read_at(&inode, &mut bytes[done..], at)?;
+                let n = image.read_at(&inode, &mut bytes[done..], at)?;
                 bytes.truncate(done + n);
                 if n == 0 {
                     break;
                 }
             }
             Ok(bytes)
-        });
+        })?;
         Ok(PyBytes::new(py, &bytes.map_err(convert)?))
     }
 
     /// Returns the target of a symbolic link.
     fn readlink<'py>(&self, py: Python<'py>, nid: u64) -> PyResult<Bound<'py, PyBytes>> {
-        let target = self.image.readlink(&self.inode(nid)?).map_err(convert)?;
-        Ok(PyBytes::new(py, &target))
+        let target = self.wait(py, move |image| image.readlink(&image.inode(Nid(nid))?))?;
+        Ok(PyBytes::new(py, &target.map_err(convert)?))
     }
 
     /// Returns names and values of extended attributes.
@@ -153,36 +170,44 @@ impl Image {
         py: Python<'py>,
         nid: u64,
     ) -> PyResult<Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
-        let xattrs = self.image.xattrs(&self.inode(nid)?).map_err(convert)?;
+        let xattrs = self.wait(py, move |image| image.xattrs(&image.inode(Nid(nid))?))?;
+        let xattrs = xattrs.map_err(convert)?;
         let pair = |x: &read::Xattr| (PyBytes::new(py, &x.name), PyBytes::new(py, &x.value));
         Ok(xattrs.iter().map(pair).collect())
     }
 
     /// Returns names and inode numbers of a directory's entries, without "." and "..".
     fn list<'py>(&self, py: Python<'py>, nid: u64) -> PyResult<Vec<(Bound<'py, PyBytes>, u64)>> {
-        let dir = self.inode(nid)?;
-        let mut entries = Vec::new();
-        for entry in self.image.read_dir(&dir).map_err(convert)? {
-            let entry = entry.map_err(convert)?;
-            if entry.name == b"." || entry.name == b".." {
-                continue;
+        let entries = self.wait(py, move |image| {
+            let dir = image.inode(Nid(nid))?;
+            let mut entries = Vec::new();
+            for entry in image.read_dir(&dir)? {
+                let entry = entry?;
+                if entry.name == b"." || entry.name == b".." {
+                    continue;
+                }
+                if !is_name(&entry.name) {
+                    let name = entry.name.escape_ascii().to_string();
+                    let what = format!("entry {name:?} is not a name");
+                    return Err(Error::corrupt(dir.place(), what));
+                }
+                entries.push((entry.name, entry.nid.0));
             }
-            if !is_name(&entry.name) {
-                let what = format!(
-                    "entry {:?} is not a name",
-                    entry.name.escape_ascii().to_string()
-                );
-                return Err(convert(Error::corrupt(dir.place(), what)));
-            }
-            entries.push((PyBytes::new(py, &entry.name), entry.nid.0));
-        }
-        Ok(entries)
+            Ok(entries)
+        })?;
+        let entries = entries.map_err(convert)?.into_iter();
+        let named = entries.map(|(name, nid)| (PyBytes::new(py, &name), nid));
+        Ok(named.collect())
     }
 
     /// Starts a walk over an inode and everything below it.
-    fn walk(&self, nid: u64) -> PyResult<Walk> {
-        let walk = walk::Walk::new(Arc::clone(&self.image), Vec::new(), self.inode(nid)?);
-        Ok(Walk(Mutex::new(walk)))
+    fn walk(&self, py: Python<'_>, nid: u64) -> PyResult<Walk> {
+        let start = self.inode(py, nid)?;
+        let walk = walk::Walk::new(Arc::clone(&self.image), Vec::new(), start);
+        Ok(Walk {
+            walk: Arc::new(Mutex::new(walk)),
+            is_network: self.is_network,
+        })
     }
 
     /// Extracts a path, and everything below it, into a directory.
@@ -208,29 +233,57 @@ impl Image {
             overwrite,
             ..extract::Options::default()
         };
-        let report = interrupt::run(py, &stop, || {
-            extract::extract(&self.image, &target, &options, |_| ())
-        })?;
+        let report = match self.is_network {
+            // After ^C the thread ends with the request that it waits for.
+            true => {
+                let (image, stopped) = (Arc::clone(&self.image), Arc::clone(&stop));
+                let work = move || extract::extract(&image, &target, &options, |_| ());
+                interrupt::leave(py, work).inspect_err(|_| stopped.store(true, Relaxed))?
+            }
+            false => interrupt::run(py, &stop, || {
+                extract::extract(&self.image, &target, &options, |_| ())
+            })?,
+        };
         Ok(report.map_err(convert)?.totals.files)
     }
 
     /// Checks every structure and all data. Returns severities and texts of the findings.
-    fn check(&self, py: Python<'_>) -> Vec<(String, String)> {
-        let report = py.detach(|| check::check(&self.image, &check::Options::default(), |_| ()));
+    fn check(&self, py: Python<'_>) -> PyResult<Vec<(String, String)>> {
+        let options = check::Options::default();
+        let report = self.wait(py, move |image| check::check(image, &options, |_| ()))?;
         let pair = |f: &check::Finding| (f.severity.to_string(), f.to_string());
-        report.findings.iter().map(pair).collect()
+        Ok(report.findings.iter().map(pair).collect())
     }
 }
 
 impl Image {
-    fn inode(&self, nid: u64) -> PyResult<read::Inode> {
-        self.image.inode(Nid(nid)).map_err(convert)
+    fn inode(&self, py: Python<'_>, nid: u64) -> PyResult<read::Inode> {
+        let inode = self.wait(py, move |image| image.inode(Nid(nid)))?;
+        inode.map_err(convert)
+    }
+
+    /// Runs `work` without the interpreter. ^C ends a wait for a network.
+    fn wait<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&read::Image) -> T + Send + 'static,
+    ) -> PyResult<T> {
+        match self.is_network {
+            true => {
+                let image = Arc::clone(&self.image);
+                interrupt::leave(py, move || work(&image))
+            }
+            false => Ok(py.detach(|| work(&self.image))),
+        }
     }
 }
 
 /// Walk: iterates over pairs of a path, relative to its start, and an inode number.
 #[pyclass(frozen, module = "tuff._tuff")]
-pub(crate) struct Walk(Mutex<walk::Walk<Arc<read::Image>>>);
+pub(crate) struct Walk {
+    walk: Arc<Mutex<walk::Walk<Arc<read::Image>>>>,
+    is_network: bool,
+}
 
 #[pymethods]
 impl Walk {
@@ -239,10 +292,15 @@ impl Walk {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, u64)>> {
-        let next = py.detach(|| {
-            let walk = self.0.try_lock();
+        let walk = Arc::clone(&self.walk);
+        let next = move || {
+            let walk = walk.try_lock();
             walk.map(|mut walk| walk.next()).map_err(drop)
-        });
+        };
+        let next = match self.is_network {
+            true => interrupt::leave(py, next)?,
+            false => py.detach(next),
+        };
         match next {
             Err(()) => Err(PyRuntimeError::new_err(
                 "the walk is used by another thread",
@@ -257,7 +315,7 @@ impl Walk {
 
     /// Leaves out the entries below the directory that was returned last.
     fn skip(&self) {
-        let mut walk = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut walk = self.walk.lock().unwrap_or_else(PoisonError::into_inner);
         walk.skip_below();
     }
 }

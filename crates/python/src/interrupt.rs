@@ -1,5 +1,6 @@
 //! Work that ^C stops.
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -9,6 +10,35 @@ use std::time::Duration;
 
 /// Interval at which signals are handled.
 const TICK: Duration = Duration::from_millis(50);
+
+/// Runs `work` in a thread, and lets Python handle signals meanwhile. If a handler raises an exception, returns it at once: the
+/// thread ends by itself, when what it waits for has come or is late.
+pub(crate) fn leave<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    let (done, ended) = channel::<T>();
+    // Only this thread receives; the lock lets it leave the interpreter meanwhile.
+    let ended = Mutex::new(ended);
+    let wait = || {
+        let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.recv_timeout(TICK)
+    };
+    let started = thread::Builder::new().spawn(move || {
+        // No one receives if an exception was raised.
+        let _ = done.send(work());
+    });
+    started?;
+    loop {
+        match py.detach(wait) {
+            Ok(result) => return Ok(result),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(PyRuntimeError::new_err("bug in tuff: a thread has failed"));
+            }
+        }
+    }
+}
 
 /// Runs `work` in a thread, and lets Python handle signals meanwhile. If a handler raises an exception, such as
 /// `KeyboardInterrupt`, sets `stop`, waits for the work to end, and returns the exception.

@@ -10,7 +10,7 @@
 
 from ._build import Content, Device, Dir, Fifo, File, HardLink, Node, Socket, Symlink, Tree, build
 from ._image import Entry, Finding, Image, Stat
-from ._tuff import CorruptError, Error, LimitError, SourceError, UnsupportedError, __version__
+from ._tuff import CorruptError, Error, LimitError, SourceError, UnsupportedError, UntrustedError, __version__
 
 __all__ = [
     "Content",
@@ -32,6 +32,7 @@ __all__ = [
     "Symlink",
     "Tree",
     "UnsupportedError",
+    "UntrustedError",
     "__version__",
     "build",
 ]

@@ -17,6 +17,9 @@ from . import _tuff
 #: Path in an image. Bytes that are not UTF-8 appear in text as surrogate escapes, as in the module ``os``.
 Path = Union[str, bytes, "os.PathLike[str]"]
 
+#: Path of the host, or URL of an image.
+HostPath = Union[str, "os.PathLike[str]"]
+
 T = TypeVar("T")
 
 #: Bytes of a file object that are read at once to open an image.
@@ -96,10 +99,42 @@ class Image:
 
     @classmethod
     def open(
-        cls, path: Union[str, os.PathLike[str]], devices: Sequence[Union[str, os.PathLike[str]]] = ()
+        cls,
+        path: HostPath,
+        devices: Sequence[Union[HostPath, tuple[HostPath, str]]] = (),
+        *,
+        offset: int = 0,
+        root_hash: Optional[str] = None,
+        verity_tree: Optional[HostPath] = None,
+        trust: Optional[HostPath] = None,
+        no_checksum: bool = False,
+        cache_dir: Optional[HostPath] = None,
+        cache_max: Optional[int] = None,
+        fetch_timeout: Optional[int] = None,
     ) -> Image:
-        """Opens the image in a file or block device, with the extra devices of its device table."""
-        return cls(_tuff.Image.open(path, list(devices)), source=repr(os.fspath(path)))
+        """Opens the image at a path or URL: a file, a block device, a disk, ``https://``, ``s3://`` or ``oci://``.
+
+        The arguments are those of the command. With ``root_hash`` or ``trust``, the path of a certificate, all that is read is
+        verified; a device then needs a root hash too, in a pair. After a fork, the child opens images behind URLs again.
+        """
+        settings: list[tuple[str, Optional[HostPath]]] = [
+            ("offset", str(offset)),
+            ("root-hash", root_hash),
+            ("verity-tree", verity_tree),
+            ("trust", trust),
+            ("no-checksum", "" if no_checksum else None),
+            ("cache-dir", cache_dir),
+            ("cache-max", None if cache_max is None else str(cache_max)),
+            ("fetch-timeout", None if fetch_timeout is None else str(fetch_timeout)),
+        ]
+        for device in devices:
+            if isinstance(device, tuple):
+                device = f"{os.fspath(device[0])},{device[1]}"
+            settings.append(("device", device))
+        given = [(name, value) for name, value in settings if value is not None]
+        core = _tuff.Image.open(path, given)
+        # The text of a URL may have a password.
+        return cls(core, source=core.url() or repr(os.fspath(path)))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Image:
