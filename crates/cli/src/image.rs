@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_erofs::read::Image;
 use tuff_erofs::verity::Root;
-use tuff_erofs::{Error, Result};
+use tuff_erofs::{Error, Place, Result};
 use tuff_open::{
     Container, Device, ImageRef, Integrity, OpenImage, OpenOptions, certificate, devices,
     parse_root,
