@@ -272,8 +272,9 @@ void tuff_free(void *memory, size_t len);
 enum tuff_status tuff_builder_new(struct tuff_builder **builder, struct tuff_error *error);
 
 /*
- Sets an option: "kernel", "compress", "cluster", "dedupe", "fragments", "timestamp", "uid", "gid", "label" or
- "threads", with values as for `tuff build`. Invalid ones are reported here.
+ Sets an option of `tuff build --help-all` by its name without dashes, or one of those of its `--set`, such as "compress" to
+ "zstd:9". The value of a flag is "on" or "off". An option that may be repeated gets one more value by each call. Invalid
+ values are reported here.
 
  # Safety
  Pointers are valid as described at the start of the header.
@@ -976,8 +977,9 @@ enum tuff_status tuff_check(const char *path,
 enum tuff_status tuff_builder_new(struct tuff_builder **builder, struct tuff_error *error);
 
 /*
- Sets an option: "kernel", "compress", "cluster", "dedupe", "fragments", "timestamp", "uid", "gid", "label" or
- "threads", with values as for `tuff build`. Invalid ones are reported here.
+ Sets an option of `tuff build --help-all` by its name without dashes, or one of those of its `--set`, such as "compress" to
+ "zstd:9". The value of a flag is "on" or "off". An option that may be repeated gets one more value by each call. Invalid
+ values are reported here.
 
  # Safety
  Pointers are valid as described at the start of the header.

@@ -3,8 +3,9 @@
 use crate::error::{Failure, guard, tuff_error, tuff_status};
 use crate::pointers::{bytes, drop_object, give, host_path, object_mut, text};
 use std::ffi::{c_char, c_void};
+use tuff_mkfs::settings::Settings;
 use tuff_mkfs::source::{Device, Kind};
-use tuff_mkfs::{MemoryEntry, MemoryTree, Options, Progress, Source};
+use tuff_mkfs::{MemoryEntry, MemoryTree, Progress, Source};
 use tuff_store::Target;
 
 /// Image to be built: sources, and options by name. One thread at a time may use it.
@@ -13,7 +14,7 @@ use tuff_store::Target;
 /// one by one form a tree that is merged last.
 #[derive(Default)]
 pub struct tuff_builder {
-    settings: Vec<(String, String)>,
+    settings: Settings,
     sources: Vec<Source>,
     tree: MemoryTree,
 }
@@ -51,8 +52,9 @@ pub unsafe extern "C" fn tuff_builder_new(
     unsafe { guard(error, body) }
 }
 
-/// Sets an option: "kernel", "compress", "cluster", "dedupe", "fragments", "timestamp", "uid", "gid", "label" or
-/// "threads", with values as for `tuff build`. Invalid ones are reported here.
+/// Sets an option of `tuff build --help-all` by its name without dashes, or one of those of its `--set`, such as "compress" to
+/// "zstd:9". The value of a flag is "on" or "off". An option that may be repeated gets one more value by each call. Invalid
+/// values are reported here.
 ///
 /// # Safety
 /// Pointers are valid as described at the start of the header.
@@ -70,10 +72,7 @@ pub unsafe extern "C" fn tuff_builder_set(
             let text = String::from_utf8(text.to_vec());
             text.map_err(|_| Failure::usage("an option is not UTF-8"))
         };
-        let setting = (utf8(name)?, utf8(value)?);
-        Options::from_settings([(setting.0.as_str(), setting.1.as_str())])?;
-        builder.settings.push(setting);
-        Ok(())
+        Ok(builder.settings.set(&utf8(name)?, utf8(value)?)?)
     };
     // SAFETY: promised by the caller.
     unsafe { change(builder, error, body) }
@@ -319,9 +318,7 @@ pub unsafe extern "C" fn tuff_builder_write(
     let body = |builder: &mut tuff_builder| {
         // SAFETY: promised by the caller.
         let target = Target::Path(unsafe { host_path(host) }?.to_owned());
-        let settings = builder.settings.iter();
-        let options =
-            Options::from_settings(settings.map(|(name, value)| (name.as_str(), value.as_str())))?;
+        let options = builder.settings.options()?;
         let mut sources = builder.sources.clone();
         if !builder.tree.is_empty() || sources.is_empty() {
             sources.push(Source::Memory(builder.tree.clone()));

@@ -79,7 +79,6 @@ fn main() -> ExitCode {
         Verb::Ls(args) => cmd::ls::run(&args),
         Verb::Cat(args) => cmd::cat::run(&args),
         Verb::Stat(args) => cmd::stat::run(&args),
-        Verb::Extents(args) => cmd::extents::run(&args),
         Verb::Extract(args) => cmd::extract::run(&args),
         Verb::Tar(args) => cmd::tar::run(&args),
         Verb::Check(args) => cmd::check::run(&args),

@@ -36,7 +36,7 @@ mod patch;
 mod pipeline;
 pub mod presets;
 pub mod progress;
-mod settings;
+pub mod settings;
 pub mod source;
 pub mod stats;
 mod tree;

@@ -93,13 +93,14 @@ pub enum Fragments {
 }
 
 /// Data that is stored once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dedupe {
     /// All data is stored as often as it occurs.
     Off,
     /// Identical files share data.
     Files,
     /// Identical files share data, and so do equal parts of large files.
+    #[default]
     Content,
 }
 
@@ -132,6 +133,21 @@ pub enum Metadata {
     Short,
     /// As [`Short`](Self::Short), compressed in the metabox; directories of more than a block stay outside. Linux 6.17.
     Compressed,
+}
+
+/// Array of conditions and values, one row each.
+macro_rules! rows {
+    ($($is:expr => $value:expr),+ $(,)?) => {
+        [$(($is, $value)),+]
+    };
+}
+
+/// Fails with the first reason that applies.
+fn refuse<const N: usize>(reasons: [(bool, String); N]) -> Result<()> {
+    match reasons.into_iter().find(|(is, _)| *is) {
+        Some((_, what)) => Err(Error::usage(what)),
+        None => Ok(()),
+    }
 }
 
 /// Options of a build. [`Options::check`] validates all combinations.
@@ -212,7 +228,7 @@ pub struct LayoutOptions {
 }
 
 /// Data that is stored once or not at all.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct DedupeOptions {
     /// Data that is stored once.
     pub mode: Dedupe,
@@ -410,17 +426,6 @@ impl Default for LayoutOptions {
     }
 }
 
-impl Default for DedupeOptions {
-    fn default() -> Self {
-        Self {
-            mode: Dedupe::Content,
-            bases: Vec::new(),
-            image_index: false,
-            tar_index: false,
-        }
-    }
-}
-
 impl Default for MetadataOptions {
     fn default() -> Self {
         Self {
@@ -579,78 +584,67 @@ impl Options {
         rules.chain(usual.map(|c| (c, self.compression.cluster)))
     }
 
+    /// Sets the dictionary or window size of all compressions that have one. Unit: bytes.
+    pub(crate) fn set_dict(&mut self, dict: usize) {
+        let rules = self.compression.rules.iter_mut();
+        let rules = rules.filter_map(|rule| rule.compression.as_mut());
+        for compression in self.compression.default.iter_mut().chain(rules) {
+            let has_dict = matches!(compression.method, Method::Lzma | Method::Zstd);
+            compression.dict = Some(dict).filter(|_| has_dict);
+        }
+    }
+
+    /// Sets the cluster size of the packed inode to that of files if it holds all of them.
+    pub(crate) fn fit_fragments(&mut self) {
+        if self.layout.fragments == Fragments::All {
+            self.layout.fragment_cluster = self.compression.cluster;
+        }
+    }
+
+    /// Returns true if a compression has a dictionary of its own size.
+    pub(crate) fn has_dict(&self) -> bool {
+        self.compressions()
+            .any(|(compression, _)| compression.dict.is_some())
+    }
+
     /// Lists the features that need a newer kernel than the oldest one, with names for messages.
     fn needs(&self) -> Vec<(&'static str, Feature)> {
         let block = self.block.size_usize();
-        let compresses = self.compressions().next().is_some();
-        let mut needs = Vec::new();
-        let mut need = |what, feature, is_used| {
-            if is_used {
-                needs.push((what, feature));
-            }
-        };
         let small_blocks = block < 4096;
-        need(
-            "a block size below 4096 bytes",
-            Feature::SUBPAGE_BLOCKS,
-            small_blocks,
-        );
+        let compresses = self.compressions().next().is_some();
+        let prefixes =
+            !self.metadata.xattr_prefixes.is_empty() || self.metadata.fingerprints.is_some();
+        let mut needs = Vec::from(rows! {
+            small_blocks => ("a block size below 4096 bytes", Feature::SUBPAGE_BLOCKS),
+        });
         for (compression, cluster) in self.compressions() {
-            need(
-                "compression with a block size below 4096 bytes",
-                Feature::SUBPAGE_COMPRESSION,
-                small_blocks,
-            );
-            need(
-                "a cluster of several blocks",
-                Feature::BIG_PCLUSTER,
-                cluster > block,
-            );
-            let (name, algorithm) = match compression.method {
+            let algorithm = match compression.method {
                 Method::Lz4 | Method::Lz4hc => ("LZ4", Feature::LZ4),
                 Method::Lzma => ("LZMA", Feature::LZMA),
                 Method::Deflate => ("DEFLATE", Feature::DEFLATE),
                 Method::Zstd => ("Zstandard", Feature::ZSTD),
             };
-            need(name, algorithm, true);
+            needs.extend(rows! {
+                small_blocks => ("compression with a block size below 4096 bytes", Feature::SUBPAGE_COMPRESSION),
+                cluster > block => ("a cluster of several blocks", Feature::BIG_PCLUSTER),
+                true => algorithm,
+            });
         }
-        let tails = self.layout.tail_packing && compresses;
-        need("tail packing", Feature::ZTAILPACKING, tails);
-        let anywhere = self.layout.unaligned && compresses;
-        need(
-            "letting clusters begin anywhere",
-            Feature::ENCODED_EXTENTS,
-            anywhere,
-        );
-        let fragments = self.layout.fragments != Fragments::Off;
-        need("fragments", Feature::FRAGMENTS, fragments);
-        let parts = self.dedupe.mode == Dedupe::Content && compresses;
-        need("sharing parts of files", Feature::DEDUPE, parts);
-        need("a base", Feature::DEVICE_TABLE, self.has_base());
-        need(
-            "storing files in chunks",
-            Feature::CHUNKED_FILE,
-            self.layout.chunk.is_some(),
-        );
-        need(
-            "a file of chunks",
-            Feature::DEVICE_TABLE,
-            self.layout.blob.is_some(),
-        );
-        let short = self.metadata.form == Metadata::Short;
-        need("the short form of metadata", Feature::BIT48, short);
-        let packed = self.metadata.form == Metadata::Compressed;
-        need("compressed metadata", Feature::METABOX, packed);
-        let holes = self.layout.sparse == SparsePolicy::Keep;
-        need("keeping every hole", Feature::CHUNKED_FILE, holes);
-        let prefixes =
-            !self.metadata.xattr_prefixes.is_empty() || self.metadata.fingerprints.is_some();
-        need(
-            "an attribute name prefix",
-            Feature::XATTR_PREFIXES,
-            prefixes,
-        );
-        needs
+        needs.extend(rows! {
+            self.layout.tail_packing && compresses => ("tail packing", Feature::ZTAILPACKING),
+            self.layout.unaligned && compresses => ("letting clusters begin anywhere", Feature::ENCODED_EXTENTS),
+            self.layout.fragments != Fragments::Off => ("fragments", Feature::FRAGMENTS),
+            self.dedupe.mode == Dedupe::Content && compresses => ("sharing parts of files", Feature::DEDUPE),
+            self.has_base() => ("a base", Feature::DEVICE_TABLE),
+            self.layout.chunk.is_some() => ("storing files in chunks", Feature::CHUNKED_FILE),
+            self.layout.blob.is_some() => ("a file of chunks", Feature::DEVICE_TABLE),
+            self.metadata.form == Metadata::Short => ("the short form of metadata", Feature::BIT48),
+            self.metadata.form == Metadata::Compressed => ("compressed metadata", Feature::METABOX),
+            self.layout.sparse == SparsePolicy::Keep => ("keeping every hole", Feature::CHUNKED_FILE),
+            prefixes => ("an attribute name prefix", Feature::XATTR_PREFIXES),
+        });
+        let used = needs.into_iter().filter(|(is_used, _)| *is_used);
+        used.map(|(_, need)| need).collect()
     }
 
     /// Returns the oldest kernel that supports all options, whatever [`Options::kernel`] is.
@@ -683,69 +677,55 @@ impl Options {
             ));
             return Err(e.with_remedy(Remedy::NewerKernel));
         }
+        let layout = &self.layout;
         let compresses = self.compressions().next().is_some();
-        if self.layout.unaligned && compresses && self.layout.tail_packing {
-            return Err(Error::usage(
-                "ends of files lie behind their inodes only where clusters begin at blocks",
-            ));
+        let window = self.compression.window;
+        let has_blob = layout.blob.is_some();
+        let has_base = self.has_base();
+        let packs_metadata = self.metadata.form == Metadata::Compressed;
+        let converts = self.sources.whiteouts == Some(Whiteouts::Convert);
+        let cuts = &Self::FRAGMENT_CUTS;
+        let label = &self.metadata.label;
+        refuse(rows! {
+            layout.unaligned && compresses && layout.tail_packing =>
+                "ends of files lie behind their inodes only where clusters begin at blocks".to_owned(),
+            !(block..=tuff_codec::INPUT_MAX).contains(&window) => format!("window of {window} bytes: from one block to 12 MiB"),
+            layout.fragment_cut.is_some_and(|cut| !cuts.contains(&cut)) =>
+                format!("fragment cut of {} bytes: from 16 KiB to 1 GiB", layout.fragment_cut.unwrap_or_default()),
+            layout.chunk.is_some_and(|chunk| !chunk.is_power_of_two() || !(block..=CHUNK_MAX).contains(&chunk)) => format!(
+                "chunk size {}: it must be a power of two from the block size {block} up to {CHUNK_MAX}",
+                layout.chunk.unwrap_or_default()
+            ),
+            has_blob && layout.chunk.is_none() => "a file of chunks needs a chunk size".to_owned(),
+            has_blob && (has_base || self.output.size_budget.is_some()) =>
+                "an image with a file of chunks has neither a base nor a size budget".to_owned(),
+            packs_metadata && self.compression.default.is_none() =>
+                "compressed metadata needs an algorithm, and the image has none".to_owned(),
+            converts && !self.metadata.xattrs => "whiteouts are converted to attributes, and the image is to have none".to_owned(),
+            label.len() > 15 || label.contains(&0) => format!("label of {} bytes: at most 15, none of them zero", label.len()),
+        })?;
+        let method = self.compression.default.map_or(Method::Zstd, |c| c.method);
+        if layout.fragments != Fragments::Off {
+            self.check_cluster("fragment cluster size", layout.fragment_cluster, method)?;
         }
-        if self.compression.window < block || self.compression.window > tuff_codec::INPUT_MAX {
-            return Err(Error::usage(format_args!(
-                "window of {} bytes: from one block to 12 MiB",
-                self.compression.window
-            )));
+        if packs_metadata {
+            self.check_cluster("metadata cluster size", self.metadata.cluster, method)?;
         }
-        if self.layout.fragments != Fragments::Off {
-            let method = self.compression.default.map_or(Method::Zstd, |c| c.method);
-            self.check_cluster(
-                "fragment cluster size",
-                self.layout.fragment_cluster,
-                method,
-            )?;
+        if !self.dedupe.tar_index {
+            return Ok(());
         }
-        if let Some(cut) = self.layout.fragment_cut
-            && !Self::FRAGMENT_CUTS.contains(&cut)
-        {
-            return Err(Error::usage(format_args!(
-                "fragment cut of {cut} bytes: from 16 KiB to 1 GiB"
-            )));
-        }
-        if self.dedupe.tar_index {
-            self.check_tar_index()?;
-        }
-        if let Some(chunk) = self.layout.chunk
-            && (!chunk.is_power_of_two() || chunk < block || chunk > CHUNK_MAX)
-        {
-            return Err(Error::usage(format_args!(
-                "chunk size {chunk}: it must be a power of two from the block size {block} up to {CHUNK_MAX}"
-            )));
-        }
-        if self.layout.blob.is_some() {
-            if self.layout.chunk.is_none() {
-                return Err(Error::usage("a file of chunks needs a chunk size"));
-            }
-            if self.has_base() || self.output.size_budget.is_some() {
-                return Err(Error::usage(
-                    "an image with a file of chunks has neither a base nor a size budget",
-                ));
-            }
-        }
-        if self.metadata.form == Metadata::Compressed {
-            let Some(compression) = self.compression.default else {
-                return Err(Error::usage(
-                    "compressed metadata needs an algorithm, and the image has none",
-                ));
-            };
-            let cluster = self.metadata.cluster;
-            self.check_cluster("metadata cluster size", cluster, compression.method)?;
-        }
-        if self.metadata.label.len() > 15 || self.metadata.label.contains(&0) {
-            return Err(Error::usage(format_args!(
-                "label of {} bytes: at most 15, none of them zero",
-                self.metadata.label.len()
-            )));
-        }
-        Ok(())
+        let of_tar = rows! {
+            self.block.get() != 9 => "blocks of another size than 512 bytes, a tar's",
+            self.compression.default.is_some() => "compression: the data stays as it is",
+            layout.fragments != Fragments::Off => "fragments: the data stays where it is",
+            self.dedupe.mode != Dedupe::Off => "dedupe: the data stays where it is",
+            has_base => "a base",
+            layout.chunk.is_some() || has_blob => "chunks: the data stays where it is",
+            self.output.size_budget.is_some() => "a size budget",
+            packs_metadata => "compressed metadata",
+            self.output.verify => "verifying: the image has no content of its own; check it together with the tar",
+        };
+        refuse(of_tar.map(|(is, what)| (is, format!("an index of a tar cannot have {what}"))))
     }
 
     /// Leaves all data in the tar that is the source: disables compression, the packed inode and deduplication.
@@ -756,48 +736,6 @@ impl Options {
         self.layout.fragments = Fragments::Off;
         self.dedupe.mode = Dedupe::Off;
         self.layout.chunk = None;
-    }
-
-    /// Validates the options of an image whose data stays in a tar.
-    fn check_tar_index(&self) -> Result<()> {
-        let wrong = [
-            (
-                self.block.get() != 9,
-                "blocks of another size than 512 bytes, a tar's",
-            ),
-            (
-                self.compression.default.is_some(),
-                "compression: the data stays as it is",
-            ),
-            (
-                self.layout.fragments != Fragments::Off,
-                "fragments: the data stays where it is",
-            ),
-            (
-                self.dedupe.mode != Dedupe::Off,
-                "dedupe: the data stays where it is",
-            ),
-            (self.has_base(), "a base"),
-            (
-                self.layout.chunk.is_some() || self.layout.blob.is_some(),
-                "chunks: the data stays where it is",
-            ),
-            (self.output.size_budget.is_some(), "a size budget"),
-            (
-                self.metadata.form == Metadata::Compressed,
-                "compressed metadata",
-            ),
-            (
-                self.output.verify,
-                "verifying: the image has no content of its own; check it together with the tar",
-            ),
-        ];
-        match wrong.iter().find(|(is, _)| *is) {
-            Some((_, what)) => Err(Error::usage(format_args!(
-                "an index of a tar cannot have {what}"
-            ))),
-            None => Ok(()),
-        }
     }
 
     /// Returns true if the image refers to other images.

@@ -5,9 +5,11 @@ use crate::interrupt;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
+use std::ffi::OsString;
 use std::path::PathBuf;
+use tuff_mkfs::settings::Settings;
 use tuff_mkfs::source::{Device, Kind};
-use tuff_mkfs::{Error, MemoryEntry, MemoryTree, Options, Progress, Source};
+use tuff_mkfs::{Error, MemoryEntry, MemoryTree, Progress, Source};
 use tuff_store::Target;
 
 /// Entry of a tree: path, type bits of `st_mode` or 0 for a hard link, content or target, device, attributes.
@@ -33,16 +35,17 @@ pub(crate) enum Input {
 pub(crate) fn build<'py>(
     py: Python<'py>,
     inputs: Vec<Input>,
-    settings: Vec<(String, String)>,
+    settings: Vec<(String, OsString)>,
     out: Option<PathBuf>,
 ) -> PyResult<Option<Bound<'py, PyBytes>>> {
     let progress = Progress::default();
     let stop = progress.stop_flag();
     let built = interrupt::run(py, &stop, || {
-        let settings = settings
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()));
-        let options = Options::from_settings(settings)?;
+        let mut given = Settings::default();
+        for (name, value) in settings {
+            given.set(&name, value)?;
+        }
+        let options = given.options()?;
         let sources: Vec<Source> = inputs.into_iter().map(source).collect::<Result<_, _>>()?;
         let mut image = Vec::new();
         match out {

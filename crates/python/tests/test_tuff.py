@@ -105,6 +105,26 @@ def test_errors_have_the_usual_types(image, tmp_path):
         tuff.Image.open(tmp_path / "zeros")
 
 
+def test_a_build_has_every_option_of_the_command(tmp_path):
+    (tmp_path / "order").write_text("b\n")
+    tree = {"a": "", "b": b"b" * 5000, "skip.o": "", "also.tmp": ""}
+    built = tuff.build(
+        tree, all_root=True, exclude=["*.o", "*.tmp"], order=tmp_path / "order", inodes="extended", block_size=1024,
+        no_xattrs=True, verity=True, verity_salt="00ff", timestamp=5, verify=True,
+    )
+    image = tuff.Image.from_bytes(built)
+    assert sorted(image.listdir("")) == ["a", "b"]
+    assert image.read("b") == b"b" * 5000 and image.stat("b").mtime_ns == 5_000_000_000
+    assert tuff.build(tree, no_xattrs=False) == tuff.build(tree)
+    for options, message in [
+        ({"all_root": True, "uid": 5}, "all-root: cannot be used with uid"),
+        ({"colour": "blue"}, "colour is not an option"),
+        ({"dedupe": "some"}, "dedupe: some: "),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            tuff.build(tree, **options)
+
+
 def test_content_of_other_types_is_a_type_error():
     for tree in [{"a": 5}, {"a": None}, {"a": [1]}, {"a": tuff.File(b"", xattrs={"user.a": 3})}]:
         with pytest.raises(TypeError):

@@ -33,6 +33,10 @@ static void build(const char *image)
     CHECK(tuff_builder_set(builder, "compress", "zstd", &error) == TUFF_OK);
     CHECK(tuff_builder_set(builder, "compress", "zip", &error) == TUFF_USAGE);
     CHECK(strstr(error.message, "zip") != NULL);
+    CHECK(tuff_builder_set(builder, "verify", "on", &error) == TUFF_OK);
+    CHECK(tuff_builder_set(builder, "exclude", "*.o", &error) == TUFF_OK);
+    CHECK(tuff_builder_set(builder, "exclude", "*.tmp", &error) == TUFF_OK);
+    CHECK(tuff_builder_set(builder, "inodes", "extended", &error) == TUFF_OK);
     CHECK(tuff_builder_add_file(builder, "etc/name", "box\n", 4, &secret, &error) == TUFF_OK);
     CHECK(tuff_builder_add_file(builder, "/empty", NULL, 0, NULL, &error) == TUFF_OK);
     CHECK(tuff_builder_add_file(builder, "large", large, LARGE, NULL, &error) == TUFF_OK);

@@ -26,7 +26,6 @@ pub(crate) enum Verb {
     Ls(cmd::ls::Args),
     Cat(cmd::cat::Args),
     Stat(cmd::stat::Args),
-    Extents(cmd::extents::Args),
     Extract(Box<cmd::extract::Args>),
     Tar(cmd::tar::Args),
     Check(cmd::check::Args),

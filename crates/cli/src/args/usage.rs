@@ -5,6 +5,7 @@ use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsString;
 use std::process::ExitCode;
+use tuff_mkfs::settings::{Form, Setting};
 
 /// Verbs by the names that they have in other tools.
 const VERBS: &[(&str, &[&str])] = &[
@@ -21,6 +22,8 @@ const VERBS: &[(&str, &[&str])] = &[
     ("patch", &["append", "update"]),
     ("pull", &["download", "fetch"]),
     ("push", &["upload"]),
+    // A verb of its own until 0.2.
+    ("stat --extents", &["extents"]),
     ("umount", &["eject", "unmount"]),
 ];
 
@@ -38,7 +41,7 @@ pub(crate) fn refuse(e: clap::Error, command: Command, args: &[OsString]) -> Exi
     // The error names arguments, which may have line feeds.
     let shown = args.iter().map(|arg| escaped_line(arg.to_string_lossy()));
     let shown = command.try_get_matches_from(shown).err();
-    let e = with_suggestion(shown.unwrap_or(e));
+    let e = with_suggestion(shown.unwrap_or(e), args);
     let text = e.render().to_string();
     let text = text.trim_end();
     let text = text.strip_prefix("error: ").unwrap_or(text);
@@ -51,8 +54,15 @@ pub(crate) fn refuse(e: clap::Error, command: Command, args: &[OsString]) -> Exi
     ExitCode::from(2)
 }
 
-/// Names the verb that does what a verb of other tools does.
-fn with_suggestion(mut e: clap::Error) -> clap::Error {
+/// Returns true for a verb with the settings of a build.
+fn builds(args: &[OsString]) -> bool {
+    let verbs = ["build", "disk", "sysext", "patch"];
+    args.get(1)
+        .is_some_and(|verb| verbs.iter().any(|name| verb == name))
+}
+
+/// Names the verb that does what a verb of other tools does, and the setting that a flag is not.
+fn with_suggestion(mut e: clap::Error, args: &[OsString]) -> clap::Error {
     let verb = match e.get(ContextKind::InvalidSubcommand) {
         Some(ContextValue::String(word)) => VERBS
             .iter()
@@ -62,6 +72,19 @@ fn with_suggestion(mut e: clap::Error) -> clap::Error {
     if let Some((verb, _)) = verb {
         let verbs = ContextValue::Strings(vec![(*verb).to_owned()]);
         e.insert(ContextKind::SuggestedSubcommand, verbs);
+    }
+    let setting = match e.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(flag)) => flag.strip_prefix("--").and_then(Setting::find),
+        _ => None,
+    };
+    if let Some(setting) = setting.filter(|setting| setting.is_rare && builds(args)) {
+        let value = if setting.form == Form::Flag {
+            ""
+        } else {
+            "=VALUE"
+        };
+        let flag = ContextValue::String(format!("--set {}{value}", setting.name));
+        e.insert(ContextKind::SuggestedArg, flag);
     }
     e
 }

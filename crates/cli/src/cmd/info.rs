@@ -1,7 +1,7 @@
 //! `tuff info`: prints features, required kernel and space usage of an image.
 
 use super::build_image::summary::{tree_json, tree_text};
-use super::extents::algorithm_name;
+use super::stat::extents::algorithm_name;
 use crate::disk::partitions_json;
 use crate::image::ImageArgs;
 use crate::out::{Out, field};

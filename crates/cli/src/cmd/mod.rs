@@ -10,7 +10,6 @@ pub(crate) mod doctor;
 pub(crate) mod dump;
 #[cfg(feature = "explore")]
 pub(crate) mod explore;
-pub(crate) mod extents;
 pub(crate) mod extract;
 pub(crate) mod info;
 pub(crate) mod ls;

@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Reads and parses a profile.
 pub(super) fn read(path: &Path) -> Result<Profile> {
-    let text = super::build_image::options::read(path)?;
+    let text = tuff_mkfs::source::lists::read_text(path)?;
     Profile::parse(&text).map_err(|e| e.within(path.display()))
 }
 

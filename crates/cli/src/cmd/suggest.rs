@@ -1,6 +1,6 @@
 //! `tuff suggest`: compares build options on a sample of a tree.
 
-use super::build_image::{parse_kernel, preset};
+use super::build_image::preset;
 use crate::next_command::shell_word;
 use crate::out::Out;
 use crate::progress::{Meter, Show, set_on_signal};
@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::presets::{PRESETS, Preset, Settings};
+use tuff_mkfs::settings::parse_kernel;
 use tuff_mkfs::suggest::{Estimate, Request, suggest};
 use tuff_mkfs::{Auto, KernelVersion, Method, Options, Progress};
 

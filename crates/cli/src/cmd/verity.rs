@@ -1,7 +1,6 @@
 //! `tuff verity`: dm-verity hash trees of existing images.
 
 use super::build_image::summary::{tree_json, tree_text};
-use super::build_image::{Salt, parse_salt, parse_verity_block};
 use crate::image::OpenArgs;
 use crate::next_command::{self, shell_word};
 use crate::out::{Out, field};
@@ -21,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tuff_erofs::verity::{self, Damage, HashTree, Hit, RepairedBlock, Root, Verified};
 use tuff_erofs::{Error, Result, THREADS_MAX};
+use tuff_mkfs::settings::{parse_salt, parse_verity_block};
 use tuff_mkfs::{Progress, Verity, available_threads, hash_tree};
 use tuff_open::{Container, OpenOptions, parse_root};
 
@@ -35,6 +35,10 @@ pub(crate) struct Args {
     #[command(subcommand)]
     what: What,
 }
+
+/// Salt of a hash tree.
+#[derive(Clone)]
+struct Salt(Vec<u8>);
 
 #[derive(Subcommand)]
 enum What {
@@ -52,7 +56,7 @@ enum What {
         #[arg(long, conflicts_with = "into")]
         replace: bool,
         /// Salt of the tree: at most 256 bytes in hexadecimal
-        #[arg(long, value_parser = parse_salt, value_name = "HEX")]
+        #[arg(long, value_parser = |text: &str| parse_salt(text).map(Salt), value_name = "HEX")]
         salt: Option<Salt>,
         /// Block size of the tree: a power of two from 512 to 4096
         #[arg(long, value_parser = parse_verity_block, default_value = "4096", value_name = "BYTES")]

@@ -240,8 +240,8 @@ mod tests {
         assert_eq!(short, help(Detail::Common, "--help"));
         assert!(short.lines().count() <= 40, "{short}");
         assert!(short.contains("Examples:") && short.contains("--compress"));
-        assert!(!short.contains("--xattr-share"));
+        assert!(!short.contains("--xattr-prefix"));
         let long = help(Detail::All, "--help-all");
-        assert!(long.contains("--xattr-share") && long.contains("--compress"));
+        assert!(long.contains("--xattr-prefix") && long.contains("--compress"));
     }
 }

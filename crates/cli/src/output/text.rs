@@ -130,17 +130,6 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Parses the output of [`hex`].
-pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: &u8| char::from(*byte).to_digit(16);
-    let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
-        // Fits: two digits.
-        [high, low] => Some((digit(high)? << 4 | digit(low)?) as u8),
-        _ => None,
-    });
-    pairs.collect()
-}
-
 /// Formats a mode like `ls -l`: `drwxr-xr-t`.
 pub(crate) fn mode_string(mode: u16) -> String {
     let kind = match FileType::from_mode(mode) {

@@ -94,6 +94,52 @@ fn wrong_arguments_give_one_line_and_code_2() {
             &["build", "--sparse", "maybe", "tree", "i"],
             "invalid value",
         ),
+        (
+            &["build", "--all-root", "--uid", "1", "tree", "i"],
+            "--all-root: cannot be used with --uid",
+        ),
+        (
+            &["build", "--blob", "b", "tree", "i"],
+            "--blob: you need --chunk as well",
+        ),
+        (
+            &["build", "--set", "colour=blue", "tree", "i"],
+            "colour is not an option",
+        ),
+        (
+            &["build", "--set", "inodes=tiny", "tree", "i"],
+            "'tiny' is none of auto, extended",
+        ),
+        // Flags and a verb of earlier releases name their successors.
+        (
+            &["build", "--index=full", "tree", "i"],
+            "'--set index=VALUE'",
+        ),
+        (
+            &["build", "--inodes", "extended", "tree", "i"],
+            "'--set inodes=VALUE'",
+        ),
+        (
+            &["build", "--xattr-share=1", "tree", "i"],
+            "'--set xattr-share=VALUE'",
+        ),
+        (
+            &["build", "--no-xattr-filter", "tree", "i"],
+            "'--set no-xattr-filter'",
+        ),
+        (
+            &["disk", "--min-saving=5", "tree", "i"],
+            "'--set min-saving=VALUE'",
+        ),
+        (
+            &["patch", "--fragment-cut=1M", "tree", "i"],
+            "'--set fragment-cut=VALUE'",
+        ),
+        (
+            &["build", "--metadata-cluster=4K", "tree", "i"],
+            "'--set metadata-cluster=VALUE'",
+        ),
+        (&["extents", "i", "tree"], "'stat --extents'"),
     ] {
         let out = run(args, &place.0);
         let (code, said) = code(&out);

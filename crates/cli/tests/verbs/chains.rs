@@ -39,8 +39,7 @@ fn a_chain_of_deltas_is_read_by_every_verb() {
     assert_eq!(place.text(&["cat", "day3", "large"]), large);
     for args in [
         &["ls", "-R", "day3"][..],
-        &["stat", "day3", "large"],
-        &["extents", "day3", "large"],
+        &["stat", "--extents", "day3", "large"],
         &["check", "day3"],
         &["dump", "day3"],
         &["tar", "day3", "day3.tar"],

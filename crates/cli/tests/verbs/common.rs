@@ -104,6 +104,12 @@ impl Place {
         assert!(out.stdout.is_empty());
     }
 
+    /// Extents of a file in an image, as `tuff stat` prints them.
+    pub(crate) fn extents(&self, image: &str, path: &str) -> Vec<serde_json::Value> {
+        let stat = self.json(&["stat", "--json", "--extents", image, path]);
+        stat[0]["extents"].as_array().unwrap().clone()
+    }
+
     /// Returns the standard output, parsed as one JSON value per line.
     pub(crate) fn json(&self, args: &[&str]) -> Vec<serde_json::Value> {
         let text = self.text(args);

@@ -264,7 +264,7 @@ Timestamp: 2020-09-13 12:26:40.000000005
         Some("Path : /")
     );
     // Rounded up to whole blocks.
-    let extent = &place.json(&["extents", "--json", "i", "dir/text"])[0];
+    let extent = &place.extents("i", "dir/text")[0];
     let pos = extent["physical"].as_u64().unwrap();
     let whole = size.next_multiple_of(4096) as u64;
     let end = pos + whole;

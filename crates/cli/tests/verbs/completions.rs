@@ -61,7 +61,10 @@ fn paths_in_images_are_completed_from_one_directory() {
             &["/usr/sbin/tool"],
         ),
         (&["stat", "--offset", "0", "i", "etc/"], &["etc/it's"]),
-        (&["extents", "i", "/usr/share/do"], &["/usr/share/doc/"]),
+        (
+            &["stat", "--extents", "i", "/usr/share/do"],
+            &["/usr/share/doc/"],
+        ),
         (&["extract", "i", "out", "--exclude", "x", "e"], &["etc/"]),
         (&["tar", "i", "-", "e"], &["etc/"]),
         (&["cat", "i", "/nothing/"], &[]),

@@ -18,7 +18,7 @@ fn assert_same(place: &Place, image: &str, dir: &str) {
 #[test]
 fn tar_depends_on_the_tree_alone() {
     let place = Place::with_image("tar-stable");
-    place.image("stored", &["-z", "none", "--inodes", "extended"]);
+    place.image("stored", &["-z", "none", "--set", "inodes=extended"]);
     place.image(
         "zstd",
         &["-z", "zstd", "--kernel", "6.18", "--fragments", "on"],

@@ -236,7 +236,7 @@ fn a_file_after_the_covered_range_is_an_error_that_names_the_place() {
 fn last_data(place: &Place) -> u64 {
     let files = ["dir/text", "many/copy", "sparse"];
     let ends = files.iter().flat_map(|file| {
-        let extents = place.json(&["extents", "--json", "i", file]);
+        let extents = place.extents("i", file);
         extents
             .into_iter()
             .filter_map(|extent| extent["physical"].as_u64())
@@ -307,7 +307,7 @@ fn damage_is_found_by_the_hash_tree_without_a_root_hash() {
         .remove(0);
     assert_eq!(said["is_authentic"], true);
 
-    let extents = place.json(&["extents", "--json", "i", "dir/text"]);
+    let extents = place.extents("i", "dir/text");
     let physical = extents[0]["physical"].as_u64().unwrap() as usize;
     place.damage("d", physical + 5000, |b| b ^ 0x55);
     let out = place.run(&["check", "d"]);

@@ -182,7 +182,6 @@ fn a_path_that_is_missing_is_an_error_of_every_verb() {
         &["cat", "i", "nowhere"][..],
         &["stat", "i", "nowhere"],
         &["ls", "i", "nowhere"],
-        &["extents", "i", "nowhere"],
         &["extract", "i", "out", "nowhere"],
         &["tar", "i", "t.tar", "nowhere"],
     ] {

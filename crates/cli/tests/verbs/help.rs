@@ -18,7 +18,6 @@ const VERBS: &[(&str, &[i32])] = &[
     ("stat", &[0]),
     #[cfg(feature = "report")]
     ("report", &[0]),
-    ("extents", &[0]),
     ("dump", &[0]),
     // The trees differ.
     ("diff", &[0, 1]),
@@ -204,8 +203,8 @@ fn help_shows_few_options_and_help_all_the_rest() {
     assert_eq!(short, place.text(&["build", "-h"]));
     assert!(short.lines().count() < 40, "{short}");
     assert!(short.find("Examples:") < short.find("--compress"));
-    assert!(!short.contains("--xattr-share"));
+    assert!(!short.contains("--xattr-prefix"));
     let all = place.text(&["build", "--help-all"]);
-    assert!(all.contains("--xattr-share") && all.contains("Compression:"));
+    assert!(all.contains("--xattr-prefix") && all.contains("Compression:"));
     assert_eq!(all, place.text(&["help", "build"]));
 }

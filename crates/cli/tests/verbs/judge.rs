@@ -21,7 +21,7 @@ fn a_valid_image_is_clean() {
 #[test]
 fn damaged_data_is_reported_with_its_place() {
     let place = Place::with_image("damaged");
-    let extents = place.json(&["extents", "--json", "i", "dir/text"]);
+    let extents = place.extents("i", "dir/text");
     let at = extents[1]["physical"].as_u64().unwrap() as usize;
     let mut bytes = fs::read(place.path("i")).unwrap();
     bytes[at..at + 4096].fill(0);
@@ -68,11 +68,6 @@ fn exit_codes_follow_the_kind_of_error() {
         (&["cat", "i", "nothing"], 2, "\"nothing\" does not exist"),
         (
             &["stat", "i", "dir/nothing"],
-            2,
-            "\"nothing\" does not exist",
-        ),
-        (
-            &["extents", "i", "nothing"],
             2,
             "\"nothing\" does not exist",
         ),

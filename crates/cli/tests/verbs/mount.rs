@@ -298,7 +298,7 @@ fn damage_is_an_error_of_its_range_only_and_is_logged_with_its_place() {
     let Some(stage) = Stage::new("damage") else {
         return;
     };
-    let extents = stage.0.json(&["extents", "--json", "i", "dir/text"]);
+    let extents = stage.0.extents("i", "dir/text");
     let hit = &extents[extents.len() / 2];
     let number = |field: &str| hit[field].as_u64().unwrap();
     let (from, to) = (number("offset"), number("offset") + number("length"));

@@ -606,12 +606,12 @@ fn a_compacted_image_is_at_most_as_large_as_a_fresh_build_with_its_options() {
         &["-z", "none", "--fragments", "off", "--chunk", "4K"],
         &["-z", "none", "--fragments", "off", "--sparse", "keep"],
         &["--metadata", "short"],
-        &["--metadata", "compressed", "--metadata-cluster", "64K"],
+        &["--metadata", "compressed", "--set", "metadata-cluster=64K"],
         &["--rule", "other=zstd:9,128K"],
         &["--rule", "large=none"],
         &["--auto", "balanced", "--kernel", "6.12"],
         &["-b", "1024", "-C", "8K"],
-        &["--index", "full", "--inodes", "extended"],
+        &["--set", "index=full", "--set", "inodes=extended"],
     ] {
         place.text(&[&["build", "-q"], options, &["before", "i"]].concat());
         place.text(&[&["build", "-q"], options, &["after", "fresh"]].concat());

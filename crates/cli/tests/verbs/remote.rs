@@ -48,7 +48,7 @@ fn verbs_print_the_same_for_a_url_and_for_a_file() {
             &["ls", "-lR", "IMAGE"],
             &["cat", "IMAGE", "dir/text", "many/copy", "sparse"],
             &["stat", "IMAGE", "hello"],
-            &["extents", "IMAGE", "dir/text"],
+            &["stat", "--extents", "IMAGE", "dir/text"],
             &["dump", "IMAGE"],
             &["tar", "IMAGE", "-"],
             &["check", "-q", "IMAGE"],

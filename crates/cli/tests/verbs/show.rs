@@ -1,4 +1,4 @@
-//! Output of ls, cat, stat, extents, info and dump.
+//! Output of ls, cat, stat, info and dump.
 
 use crate::common::{Place, code, skipped, stderr, text, tool};
 use std::collections::HashSet;
@@ -130,7 +130,7 @@ fn extents_cover_the_file_without_gaps() {
     let place = Place::with_image("extents");
     for path in ["dir/text", "sparse", "hello", "link"] {
         let mut at = 0;
-        let extents = place.json(&["extents", "--json", "i", path]);
+        let extents = place.extents("i", path);
         for extent in &extents {
             assert_eq!(extent["offset"], at, "{path}");
             at += extent["length"].as_u64().unwrap();
@@ -146,12 +146,12 @@ fn extents_cover_the_file_without_gaps() {
     }
     // A name that is not UTF-8 is printed exactly, as in `ls`.
     let odd = OsStr::from_bytes(b"dir/odd\xff");
-    let out = place.command(&["extents", "--json", "i"]).arg(odd).output();
-    let extent: serde_json::Value = serde_json::from_slice(&out.unwrap().stdout).unwrap();
-    assert_eq!(extent["path_hex"], "6469722f6f6464ff");
+    let out = place.command(&["stat", "--json", "i"]).arg(odd).output();
+    let stat: serde_json::Value = serde_json::from_slice(&out.unwrap().stdout).unwrap();
+    assert_eq!(stat["path_hex"], "6469722f6f6464ff");
     // Identical files share their clusters.
     let physical = |path: &str| -> Vec<_> {
-        let lines = place.json(&["extents", "--json", "i", path]);
+        let lines = place.extents("i", path);
         lines.iter().map(|l| l["physical"].clone()).collect()
     };
     assert!(physical("dir/text").len() > 1);
@@ -285,12 +285,19 @@ fn dump_accounts_for_every_byte() {
     let place = Place::with_image("dump");
     for (i, options) in [
         &["-z", "lz4", "-C", "16K"][..],
-        &["-z", "none", "--inline-data", "off", "--inodes", "extended"],
+        &[
+            "-z",
+            "none",
+            "--inline-data",
+            "off",
+            "--set",
+            "inodes=extended",
+        ],
         &[
             "-z",
             "lz4hc",
-            "--index",
-            "full",
+            "--set",
+            "index=full",
             "--tail-packing",
             "on",
             "--sparse",
@@ -305,8 +312,8 @@ fn dump_accounts_for_every_byte() {
             "on",
             "--xattr-prefix",
             "user.com",
-            "--xattr-share",
-            "0",
+            "--set",
+            "xattr-share=0",
         ],
         &[
             "-z",
@@ -428,13 +435,13 @@ fn extra_devices_are_read_and_accounted_for() {
     }
     let out = place.run(&["cat", "--device", "blob", "i", "file"]);
     assert!(out.stdout == text().as_bytes(), "{}", stderr(&out));
-    let extents = place.json(&["extents", "--json", "--device", "blob", "i", "file"]);
+    let stat = &place.json(&["stat", "--json", "-e", "--device", "blob", "i", "file"])[0];
     assert!(
-        extents[0]["flags"]
+        stat["extents"][0]["flags"]
             .as_array()
             .unwrap()
             .contains(&"device=1".into()),
-        "{extents:?}"
+        "{stat:?}"
     );
     let dump = place.text(&["dump", "--device", "blob", "i"]);
     assert!(

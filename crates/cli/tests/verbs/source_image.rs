@@ -98,7 +98,7 @@ fn obsolete_data_of_patches_is_dropped() {
 fn a_damaged_image_is_rejected_as_source() {
     let place = Place::new("source-damaged");
     place.image("i", &["-z", "lz4", "-C", "4K", "--fragments", "off"]);
-    let extents = place.json(&["extents", "--json", "i", "dir/text"]);
+    let extents = place.extents("i", "dir/text");
     let at = extents[1]["physical"].as_u64().unwrap() as usize;
     let mut bytes = fs::read(place.path("i")).unwrap();
     bytes[at..at + 4096].fill(0);

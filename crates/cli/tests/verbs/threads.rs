@@ -306,7 +306,7 @@ fn the_output_of_a_comparison_does_not_depend_on_threads() {
     assert!(total["content_bytes"].as_u64().unwrap() > 20 << 20);
     // Damage ends the comparison at the same place, after the same lines.
     for path in ["a/zz-big", "a/version-2"] {
-        let extents = place.json(&["extents", "--json", "one", path]);
+        let extents = place.extents("one", path);
         let extent = &extents[extents.len() * 3 / 4];
         let at = extent["physical"].as_u64().unwrap() as usize;
         let mut image = fs::read(place.path("one")).unwrap();

@@ -159,7 +159,7 @@ fn damage_is_reported_and_never_read() {
         &["-z", "lz4", "-C", "4K", "--fragments", "off", "--verity"],
     );
     let tree = Tree::of(&place, "i");
-    let extents = place.json(&["extents", "--json", "i", "dir/text"]);
+    let extents = place.extents("i", "dir/text");
     let at = extents[1]["physical"]
         .as_u64()
         .unwrap_or_else(|| panic!("{extents:?}"));
@@ -429,7 +429,7 @@ fn a_mount_serves_only_data_that_matches_the_root_hash() {
         &["-z", "lz4", "-C", "4K", "--fragments", "off", "--verity"],
     );
     let tree = Tree::of(&place, "i");
-    let extents = place.json(&["extents", "--json", "i", "dir/text"]);
+    let extents = place.extents("i", "dir/text");
     let at = extents[1]["physical"].as_u64().unwrap() as usize;
     fs::create_dir(place.path("mnt")).unwrap();
     let option = format!("verity.roothash={}", tree.root);

@@ -227,7 +227,7 @@ fn every_verb_names_the_image_that_is_damaged() {
     let at = inode["position"].as_u64().unwrap() as usize;
     // The type of the directory.
     place.damage("bad", at + 5, |_| 0xe0);
-    let extents = place.json(&["extents", "--json", "i", "dir/text"]);
+    let extents = place.extents("i", "dir/text");
     let at = extents[0]["physical"].as_u64().unwrap() as usize;
     let mut bytes = fs::read(place.path("i")).unwrap();
     bytes[at..at + 4000].fill(0xff);
@@ -242,7 +242,7 @@ fn every_verb_names_the_image_that_is_damaged() {
         &["cat", "bad", "dir/text"],
         &["ls", "-R", "bad"],
         &["stat", "bad", "dir"],
-        &["extents", "bad", "dir/text"],
+        &["stat", "--extents", "bad", "dir/text"],
         &["tar", "bad", "o.tar"],
         &["extract", "bad", "o"],
         &["info", "bad"],

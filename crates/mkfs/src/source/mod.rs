@@ -12,6 +12,7 @@ pub(crate) mod expansion;
 pub(crate) mod file;
 pub(crate) mod image;
 pub(crate) mod left_out;
+pub mod lists;
 pub mod manifest;
 mod member_path;
 pub(crate) mod memory;

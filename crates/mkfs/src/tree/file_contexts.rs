@@ -5,9 +5,11 @@
 //! special characters takes precedence over all others, as in libselinux.
 
 use crate::source::error::{Quoted, SourceError};
+use crate::source::lists::read_text;
 use crate::tree::paths::regex;
 use crate::{Error, Result};
 use regex_automata::meta::Regex;
+use std::path::Path;
 use tuff_format::inode::FileType;
 
 /// Name of the extended attribute with the label.
@@ -32,6 +34,15 @@ struct Rule {
 }
 
 impl Contexts {
+    /// Reads a `file_contexts` file.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it cannot be read, or with the number of the first invalid line.
+    pub fn read(path: &Path) -> Result<Self> {
+        Self::parse(&path.display().to_string(), &read_text(path)?)
+    }
+
     /// Parses a `file_contexts` file. `name` appears in messages.
     ///
     /// # Errors

@@ -6,9 +6,11 @@
 //! a backslash, bits of the mode above 07777 are ignored, and so are further words.
 
 use crate::source::error::SourceError;
+use crate::source::lists::read_text;
 use crate::{Error, Result};
 use hashbrown::HashMap;
 use std::borrow::Cow;
+use std::path::Path;
 
 /// Name of the extended attribute with capabilities.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
@@ -41,6 +43,15 @@ impl Owner {
 }
 
 impl FsConfig {
+    /// Reads a canned `fs_config` file.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it cannot be read, or with the number of the first invalid line.
+    pub fn read(path: &Path) -> Result<Self> {
+        Self::parse(&path.display().to_string(), &read_text(path)?)
+    }
+
     /// Parses a canned `fs_config` file. `name` appears in messages.
     ///
     /// # Errors

@@ -12,6 +12,8 @@ from . import _tuff
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
+    from ._options import Options
+
     class Attributes(TypedDict, total=False):
         """Attributes of an entry; see ``Node``."""
 
@@ -116,19 +118,28 @@ Source = Union[Tree, str, "os.PathLike[str]"]
 def build(
     source: Union[Source, Sequence[Source]],
     path: Optional[Union[str, os.PathLike[str]]] = None,
-    **options: Union[str, int],
+    **options: Unpack[Options],
 ) -> Optional[bytes]:
     """Builds an image from a tree, a directory, a tar, or a list of these, merged in order.
 
     The image is written to ``path``, which is created or replaced when the image is complete. Without a path its bytes
-    are returned. Options are those of ``tuff build`` with these names: ``kernel``, ``compress``, ``cluster``,
-    ``dedupe``, ``fragments``, ``timestamp``, ``uid``, ``gid``, ``label``, ``threads``.
+    are returned. Options are those of ``tuff build --help-all`` and of its ``--set``, with underscores in place of dashes:
+    ``compress="zstd:9"``, ``no_xattrs=True``, ``exclude=["*.o", "/tmp"]``.
 
     The same sources and options give the same bytes.
     """
     sources = [source] if isinstance(source, (str, os.PathLike, Mapping)) else source
-    settings = [(name, str(value)) for name, value in options.items()]
+    settings = [(name.replace("_", "-"), text) for name, value in options.items() for text in _texts(value)]
     return _tuff.build([_input(s) for s in sources], settings, path)
+
+
+def _texts(value: object) -> list[str]:
+    """Values of an option, as the builder takes them."""
+    if isinstance(value, (list, tuple)):
+        return [text for one in value for text in _texts(one)]
+    if isinstance(value, bool):
+        return ["on" if value else "off"]
+    return [os.fsdecode(value) if isinstance(value, os.PathLike) else str(value)]
 
 
 def _input(source: Source) -> _tuff._Input:

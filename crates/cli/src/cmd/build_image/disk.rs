@@ -9,6 +9,7 @@ use crate::signing::KeyPair;
 use crate::sink::keep;
 use crate::text::hex;
 use crate::units::parse_size;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -19,6 +20,7 @@ use tuff_disk::discoverable::{Architecture, Role};
 use tuff_disk::{SECTORS, Seal, SignatureRecord, seal};
 use tuff_erofs::verity::HashTree;
 use tuff_erofs::{Error, Place, Result};
+use tuff_mkfs::settings::parse_verity_block;
 use tuff_mkfs::{Options, Progress, Source};
 use tuff_open::FlatFiles;
 use tuff_signature::Signer;
@@ -110,11 +112,10 @@ pub(super) fn output_path(build: &Args) -> Result<&Path> {
 /// Builds the image, and writes it as a disk.
 pub(super) fn write(mut build: Args, args: &SealArgs, content: &Content<'_>) -> Result<ExitCode> {
     refuse_other_files(&build)?;
-    build.verity = true;
-    if build
-        .verity_block
-        .is_some_and(|block| block < args.sector_size)
-    {
+    build.settings.set("verity", "on")?;
+    let block = build.settings.get("verity-block").and_then(OsStr::to_str);
+    let block = block.and_then(|block| parse_verity_block(block).ok());
+    if block.is_some_and(|block| block < args.sector_size) {
         let sector = args.sector_size;
         return Err(Error::usage(format_args!(
             "--verity-block: dm-verity needs blocks of at least a sector, {sector} bytes"
@@ -136,7 +137,7 @@ pub(super) fn write(mut build: Args, args: &SealArgs, content: &Content<'_>) -> 
                     .ok_or_else(|| Error::usage("--flat writes several files: name OUT.raw"))?,
             ),
         },
-        sync: build.sync,
+        sync: build.settings.has("sync"),
     };
     job.check_outputs(&out)?;
     let (sources, mut options) = sources_and_options(&build, content)?;
@@ -197,15 +198,10 @@ fn sources_and_options(build: &Args, content: &Content<'_>) -> Result<(Vec<Sourc
 
 /// Fails for options that leave data of the image in other files.
 fn refuse_other_files(build: &Args) -> Result<()> {
-    let options = [
-        (!build.base.is_empty(), "--base"),
-        (build.blob.is_some(), "--blob"),
-        (build.image_index, "--image-index"),
-        (build.tar_index, "--tar-index"),
-    ];
-    match options.iter().find(|(is_given, _)| *is_given) {
-        Some((_, option)) => Err(Error::usage(format_args!(
-            "{option}: the image of a disk has no data in other files"
+    let names = ["base", "blob", "image-index", "tar-index"];
+    match names.iter().find(|name| build.settings.has(name)) {
+        Some(name) => Err(Error::usage(format_args!(
+            "--{name}: the image of a disk has no data in other files"
         ))),
         None => Ok(()),
     }

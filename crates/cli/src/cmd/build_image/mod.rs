@@ -1,10 +1,9 @@
 //! Verbs that write images: `tuff build`, `tuff patch`, `tuff disk` and `tuff sysext`.
 //!
-//! `args` defines the arguments, `paths` and `options` convert them to those of the library, `referenced_images`
-//! supplies defaults from base images, and `summary` prints the result.
+//! `args` and `settings` define the arguments, `paths` and `options` convert them to those of the library,
+//! `referenced_images` supplies defaults from base images, and `summary` prints the result.
 
 mod args;
-mod choices;
 pub(crate) mod disk;
 #[cfg(feature = "remote")]
 pub(crate) mod fetched;
@@ -13,14 +12,11 @@ pub(crate) mod patch;
 pub(crate) mod paths;
 pub(crate) mod preset;
 pub(crate) mod referenced_images;
+mod settings;
 pub(crate) mod summary;
 pub(crate) mod sysext;
 
 use args::Args;
-pub(crate) use args::{
-    MaybeCompression, Salt, parse_compression, parse_kernel, parse_salt, parse_uuid,
-    parse_verity_block,
-};
 
 use crate::advice::not_an_archive;
 use crate::disk::DiskSummary;
@@ -39,8 +35,8 @@ use tuff_mkfs::{LeftOut, Progress, Summary};
 use tuff_store::Target;
 #[cfg(feature = "remote")]
 use {
-    clap::Parser, fetched::FetchedImages, std::ffi::OsStr, std::path::PathBuf, tuff_mkfs::Source,
-    tuff_mkfs::Whiteouts, tuff_remote::RetryPolicy, tuff_store::TemporaryDir,
+    fetched::FetchedImages, std::path::PathBuf, tuff_mkfs::Options, tuff_mkfs::Source,
+    tuff_mkfs::Verity, tuff_mkfs::Whiteouts, tuff_remote::RetryPolicy, tuff_store::TemporaryDir,
 };
 
 /// Build an image from directories, archives or other images
@@ -87,19 +83,18 @@ pub(crate) fn run(args: BuildArgs) -> Result<ExitCode> {
         bases,
         ..
     } = paths::resolve(&args)?;
-    let others = ReferencedImages::open(&bases, &sources, args.image_index);
-    others.settings(&mut args)?;
+    let others = ReferencedImages::open(&bases, &sources, args.settings.has("image-index"));
+    others.set_defaults(&mut args.settings)?;
     let mut options = options::options(&args)?;
-    if args.kernel.is_none() {
+    if !args.settings.has("kernel") {
         options.kernel = options.kernel.max(others.kernel());
     }
     options.dedupe.bases = bases;
     // The summary must not be mixed into an image on standard output.
     let to_stdout = target == Target::Stdout;
     let archives = paths::archives(args.source_type, &sources);
-    let is_default = args.compress.is_none()
-        && args.auto.is_none()
-        && args.size_budget.is_none()
+    let chosen = ["compress", "auto", "size-budget"];
+    let is_default = !chosen.iter().any(|name| args.settings.has(name))
         && options.dedupe.bases.is_empty()
         && options.compression.default.is_some();
     let hint = is_default.then_some(DEFAULT_COMPRESSION);
@@ -173,21 +168,18 @@ pub(crate) fn build_with_defaults(
     keep_going: bool,
     show: Show,
 ) -> Result<BuiltImages> {
-    #[derive(clap::Parser)]
-    struct Defaults {
-        #[command(flatten)]
-        args: Args,
-    }
-    let mut words: Vec<&OsStr> = ["build", "--verity", "-o", "-"].map(OsStr::new).to_vec();
-    if let Some(platform) = platform.filter(|_| paths::have_container(sources)) {
-        words.extend(["--platform", platform].map(OsStr::new));
-    }
-    words.extend(keep_going.then_some(OsStr::new("--keep-going")));
-    words.push(OsStr::new("--"));
-    words.extend(sources.iter().map(|path| path.as_os_str()));
-    let defaults = Defaults::try_parse_from(words).map_err(Error::usage)?;
-    let paths = paths::resolve(&defaults.args)?;
-    let mut options = options::options(&defaults.args)?;
+    let platform = platform.filter(|_| paths::have_container(sources));
+    let args = Args {
+        paths: sources.to_vec(),
+        output: Some("-".into()),
+        platform: platform.map(str::to_owned),
+        ..Args::default()
+    };
+    let paths = paths::resolve(&args)?;
+    let mut options = Options::default();
+    options.output.verity = Some(Verity::default());
+    options.metadata.clamp = options::source_date_epoch()?;
+    options.sources.keep_going = keep_going.then(LeftOut::default);
     let archives = paths::archives(None, &paths.sources);
     let parent = std::env::temp_dir();
     let dir = TemporaryDir::create(&parent).map_err(|e| {

@@ -1,17 +1,19 @@
 //! `tuff patch`: updates an image.
 
 use super::args::Args;
+use super::settings::SettingArgs;
 use super::{Built, options, paths, print_summary, report, show, watched};
 use crate::advice::not_an_archive;
 use crate::out::Out;
 use crate::progress::Show;
-use crate::units::size;
+use crate::units::{parse_size, size};
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_erofs::{Error, Result};
-use tuff_mkfs::{Options, Progress, SparsePolicy};
+use tuff_mkfs::{Options, Progress};
 use tuff_store::{FileStore, Target};
 
 /// Update an image by appending changes
@@ -63,17 +65,17 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
     let store = FileStore::open(&path).map_err(|e| Error::io(name, "cannot open", e))?;
     let image = Image::open(store, OpenOptions::default());
     let like = image.and_then(|image| {
-        let kernel = args.kernel.unwrap_or(Options::default().kernel);
-        tuff_mkfs::like_in_detail(&image, kernel)
+        let kernel = args.settings.kernel();
+        tuff_mkfs::like_in_detail(&image, kernel.unwrap_or(Options::default().kernel))
     });
     let like = like.map_err(|e| e.within(path.display()))?;
     let kept = stays(&args, &like);
     kept.map_err(|what| Error::usage(format_args!("{}: {what}", path.display())))?;
-    let asked = args.kernel.is_some();
+    let given = args.settings.clone();
     let mut options = of_image(&mut args, &like)?;
-    add_details(&args, &like, &mut options);
+    add_details(&given, &like, &mut options);
     options.dedupe.bases = bases;
-    if !asked {
+    if !given.has("kernel") {
         options.raise_kernel();
     }
     if compact {
@@ -124,12 +126,14 @@ fn run_compact(args: &Args, options: &Options, path: &Path) -> Result<ExitCode> 
 /// Fails for arguments that contradict properties that a patch cannot change.
 fn stays(args: &Args, like: &Options) -> std::result::Result<(), String> {
     let block = like.block.size();
-    if let Some(asked) = args.block_size.filter(|asked| *asked != block) {
+    let asked = args.settings.get("block-size").and_then(OsStr::to_str);
+    let asked = asked.and_then(|asked| parse_size(asked).ok());
+    if let Some(asked) = asked.filter(|asked| *asked != block) {
         return Err(format!(
             "its block size is {block} and cannot change to {asked}"
         ));
     }
-    if let Some(asked) = args.kernel.filter(|asked| *asked < like.kernel) {
+    if let Some(asked) = args.settings.kernel().filter(|asked| *asked < like.kernel) {
         let needs = like.kernel;
         return Err(format!(
             "its content needs Linux {needs}: it cannot be for {asked}"
@@ -140,40 +144,42 @@ fn stays(args: &Args, like: &Options) -> std::result::Result<(), String> {
 
 /// Returns the options, with defaults from the image.
 fn of_image(args: &mut Args, like: &Options) -> Result<Options> {
-    args.kernel = Some(like.kernel);
-    args.block_size = Some(like.block.size());
-    args.unaligned |= like.layout.unaligned && args.tail_packing.is_none();
+    let settings = &mut args.settings;
+    settings.set("kernel", like.kernel.to_string())?;
+    settings.set("block-size", like.block.size().to_string())?;
+    if like.layout.unaligned && !settings.has("tail-packing") {
+        settings.set("unaligned", "on")?;
+    }
     let mut options = options::options(args)?;
-    if args.label.is_empty() {
+    let has = |names: &[&str]| names.iter().any(|name| args.settings.has(name));
+    if args.settings.get("label").is_none_or(OsStr::is_empty) {
         options.metadata.label.clone_from(&like.metadata.label);
     }
     // A hash tree must cover the appended data, so it is written again with its parameters.
-    if !args.verity {
+    if !has(&["verity"]) {
         options.output.verity.clone_from(&like.output.verity);
     }
-    if args.fingerprints.is_none() {
-        options
-            .metadata
-            .fingerprints
-            .clone_from(&like.metadata.fingerprints);
+    if !has(&["fingerprints"]) {
+        let like = &like.metadata.fingerprints;
+        options.metadata.fingerprints.clone_from(like);
     }
-    if args.auto.is_some() {
+    if has(&["auto"]) {
         return Ok(options);
     }
-    if args.metadata.is_none() {
+    if !has(&["metadata"]) {
         options.metadata.form = like.metadata.form;
     }
-    if args.compress.is_none() {
+    if !has(&["compress"]) {
         options.compression.default = like.compression.default;
     }
-    if args.cluster.is_none() {
+    if !has(&["cluster"]) {
         options.compression.cluster = like.compression.cluster;
     }
-    if args.fragments.is_none() && args.tail_packing.is_none() {
+    if !has(&["fragments", "tail-packing"]) {
         options.layout.fragments = like.layout.fragments;
         options.layout.tail_packing = like.layout.tail_packing;
     }
-    if args.fragment_cluster.is_none() {
+    if !has(&["fragment-cluster"]) {
         options.layout.fragment_cluster = like.layout.fragment_cluster;
         options.layout.similar_cluster_max = like.layout.similar_cluster_max;
     }
@@ -181,23 +187,22 @@ fn of_image(args: &mut Args, like: &Options) -> Result<Options> {
 }
 
 /// Adds the options that follow from the content of the image, unless they are given.
-fn add_details(args: &Args, like: &Options, options: &mut Options) {
-    if args.compress.is_none() && args.auto.is_none() && args.rule.is_empty() {
-        options
-            .compression
-            .rules
-            .clone_from(&like.compression.rules);
+fn add_details(given: &SettingArgs, like: &Options, options: &mut Options) {
+    let has = |names: &[&str]| names.iter().any(|name| given.has(name));
+    if !has(&["compress", "auto", "rule"]) {
+        let like = &like.compression.rules;
+        options.compression.rules.clone_from(like);
     }
-    if args.chunk.is_none() {
+    if !has(&["chunk"]) {
         options.layout.chunk = like.layout.chunk;
     }
-    if args.sparse == SparsePolicy::Auto {
+    if given.get("sparse").is_none_or(|value| value == "auto") {
         options.layout.sparse = like.layout.sparse;
     }
-    if args.metadata_cluster.is_none() && args.auto.is_none() {
+    if !has(&["metadata-cluster", "auto"]) {
         options.metadata.cluster = like.metadata.cluster;
     }
-    if args.xattr_prefix.is_empty() {
+    if !has(&["xattr-prefix"]) {
         let prefixes = &like.metadata.xattr_prefixes;
         options.metadata.xattr_prefixes.clone_from(prefixes);
     }

@@ -51,7 +51,7 @@ pub(super) fn check_outputs(args: &Args) -> Result<()> {
         )));
     }
     overwrite::check(image, Format::Image)?;
-    match &args.blob {
+    match args.settings.get("blob").map(Path::new) {
         Some(blob) if !is_blob_of(blob, image) => overwrite::check(blob, Format::Blob),
         _ => Ok(()),
     }
@@ -76,15 +76,16 @@ pub(super) fn resolve(args: &Args) -> Result<BuildPaths> {
     } else {
         Target::Path(image.clone())
     };
-    let images = args.base.iter().chain(sources).map(PathBuf::as_path);
+    let bases = args.settings.all("base").iter().map(Path::new);
+    let images = bases.clone().chain(sources.iter().map(PathBuf::as_path));
     let images = images.filter(|path| container(path).is_none());
     let images: Vec<ImageRef> = images.map(ImageRef::from).collect();
     let mut devices = devices_of(&images, &args.source_device, "--source-device")?.into_iter();
-    let base = |path: &PathBuf| BaseImage {
-        path: path.clone(),
+    let base = |path: &Path| BaseImage {
+        path: path.to_owned(),
         devices: devices.next().unwrap_or_default(),
     };
-    let bases = args.base.iter().map(base).collect();
+    let bases = bases.map(base).collect();
     let (mut all, mut config) = (Vec::new(), None);
     for path in sources {
         match container(path) {

@@ -31,8 +31,8 @@ fn compression(method: Method, level: i32, cluster: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Cli, Verb};
-    use clap::Parser;
+    use crate::cli::Cli;
+    use clap::CommandFactory;
     use tuff_mkfs::presets::PRESETS;
 
     #[test]
@@ -55,8 +55,8 @@ mod tests {
         );
         for line in all {
             let words = format!("tuff build {line} source image");
-            let cli = Cli::try_parse_from(words.split(' ')).unwrap();
-            assert!(matches!(cli.verb, Verb::Build(_)));
+            let parsed = Cli::command().try_get_matches_from(words.split(' '));
+            assert!(parsed.is_ok(), "{line}");
         }
     }
 }

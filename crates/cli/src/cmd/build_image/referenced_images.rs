@@ -1,6 +1,6 @@
 //! Images that the new image refers to: they supply defaults for its options.
 
-use super::args::{Args, MaybeCompression};
+use super::settings::SettingArgs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_erofs::Result;
@@ -47,22 +47,27 @@ impl ReferencedImages {
 
     /// Sets block size, algorithm and alignment of clusters to those of the first image unless given: shared data
     /// requires equal values.
-    pub(super) fn settings(&self, args: &mut Args) -> Result<()> {
-        let kernel = args.kernel.unwrap_or(Options::default().kernel);
-        let Some(like) = self.like(kernel)? else {
+    pub(super) fn set_defaults(&self, settings: &mut SettingArgs) -> Result<()> {
+        let kernel = settings.kernel();
+        let Some(like) = self.like(kernel.unwrap_or(Options::default().kernel))? else {
             return Ok(());
         };
-        args.block_size.get_or_insert(like.block.size());
-        let chosen = args.auto.is_some() || args.size_budget.is_some();
-        // An uncompressed base gives no default algorithm.
-        if !chosen && (args.image_index || like.compression.default.is_some()) {
-            args.compress
-                .get_or_insert(MaybeCompression(like.compression.default));
+        let default = like.compression.default;
+        if !settings.has("block-size") {
+            settings.set("block-size", like.block.size().to_string())?;
         }
-        let can = args
-            .kernel
-            .is_none_or(|kernel| kernel.supports(Feature::ENCODED_EXTENTS));
-        args.unaligned |= like.layout.unaligned && can && !chosen && args.tail_packing.is_none();
+        if settings.has("auto") || settings.has("size-budget") {
+            return Ok(());
+        }
+        // An uncompressed base gives no default algorithm.
+        if !settings.has("compress") && (settings.has("image-index") || default.is_some()) {
+            let method = default.map_or("none", |compression| compression.method.name());
+            settings.set("compress", method)?;
+        }
+        let can = kernel.is_none_or(|kernel| kernel.supports(Feature::ENCODED_EXTENTS));
+        if like.layout.unaligned && can && !settings.has("tail-packing") {
+            settings.set("unaligned", "on")?;
+        }
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Details of one file: its attributes, and where its data lies.
 
-use crate::cmd::extents::Line;
+use crate::cmd::stat::extents::Line;
 use crate::cmd::stat::layout_name;
 use crate::text::{escaped, mode_string, time};
 use crate::units::{percent, size};
@@ -110,7 +110,7 @@ fn extents(image: &Image, inode: &Inode, lines: &mut Vec<(&'static str, String)>
 pub(super) fn coding(codings: Codings, has_fragments: bool) -> String {
     let mut names: Vec<&str> = (0..4)
         .filter(|id| codings.has(Codings::of_algorithm(*id)))
-        .map(crate::cmd::extents::algorithm_name)
+        .map(crate::cmd::stat::extents::algorithm_name)
         .collect();
     if codings.has(Codings::PLAIN) {
         names.push("plain");

@@ -47,7 +47,7 @@ const SETTINGS: [(&str, &str); 21] = [
     ("all in fragments", "--fragments=all"),
     (
         "full index, extended inodes",
-        "--index=full --inodes=extended",
+        "--set=index=full --set=inodes=extended",
     ),
     ("dm-verity", "--verity"),
     (DAMAGED, "--verity"),

@@ -75,14 +75,12 @@ enum Form {
 }
 
 /// Verbs that read an image, with the form of standard output. IMAGE, OTHER and NAME stand for the images and a name in them.
-const VERBS: [(&str, Form); 25] = [
+const VERBS: [(&str, Form); 23] = [
     ("ls -R IMAGE", Form::Text),
     ("ls -lR IMAGE", Form::Text),
     ("ls --json -R IMAGE", Form::Json),
-    ("stat IMAGE NAME", Form::Text),
-    ("stat --json IMAGE NAME", Form::Json),
-    ("extents IMAGE NAME", Form::Text),
-    ("extents --json IMAGE NAME", Form::Json),
+    ("stat --extents IMAGE NAME", Form::Text),
+    ("stat --extents --json IMAGE NAME", Form::Json),
     ("info IMAGE", Form::Text),
     ("info --json --files IMAGE", Form::Json),
     ("info --files IMAGE", Form::Text),

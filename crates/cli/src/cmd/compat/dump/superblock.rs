@@ -1,8 +1,8 @@
 //! Output of the superblock: lines of dump.erofs, and variables for udev.
 
 use super::Dump;
-use crate::cmd::extents::algorithm_name;
 use crate::cmd::info::{build_time, uuid};
+use crate::cmd::stat::extents::algorithm_name;
 use crate::text::c_time;
 use tuff_erofs::Result;
 use tuff_format::features::{Feature, KernelVersion, flags_of, incompat};

@@ -2,9 +2,9 @@
 //! wins.
 
 use super::super::ere;
-use crate::cmd::build_image::options;
 use std::path::Path;
 use tuff_erofs::{Error, Result};
+use tuff_mkfs::source::lists::read_text;
 use tuff_mkfs::{Compression, Rule};
 
 /// Reads the rules of a file. Lines whose cluster size is not a multiple of `block` are skipped with a note.
@@ -14,7 +14,7 @@ pub(super) fn rules(
     block: usize,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Rule>> {
-    let text = options::read(file)?;
+    let text = read_text(file)?;
     let text = String::from_utf8_lossy(&text);
     let mut rules = Vec::new();
     for (i, line) in text.lines().enumerate() {

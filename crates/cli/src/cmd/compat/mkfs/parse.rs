@@ -4,14 +4,14 @@ use super::super::ere;
 use super::super::getopt::Token;
 use super::args::MkfsArgs;
 use super::extended;
-use crate::cmd::build_image::{MaybeCompression, options, parse_compression, parse_uuid};
 use crate::units::parse_size;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::str::FromStr;
 use tuff_erofs::fingerprint;
 use tuff_erofs::{Error, Result, THREADS_MAX};
-use tuff_mkfs::{Compression, Metadata, Method, Paths};
+use tuff_mkfs::settings::{mount_point, parse_uuid};
+use tuff_mkfs::{Compression, Contexts, FsConfig, Metadata, Method, Paths};
 
 impl MkfsArgs {
     /// Applies all parsed arguments.
@@ -39,11 +39,9 @@ impl MkfsArgs {
         let o = &mut self.options;
         match name {
             "--compress-hints" => self.hints = Some(path.to_owned()),
-            "--file-contexts" => o.metadata.contexts = Some(options::contexts(path)?),
-            "--fs-config-file" => o.metadata.fs_config = Some(options::fs_config(path)?),
-            "--mount-point" => {
-                o.metadata.mount_point = options::mount_point(path.as_os_str().as_bytes())
-            }
+            "--file-contexts" => o.metadata.contexts = Some(Contexts::read(path)?),
+            "--fs-config-file" => o.metadata.fs_config = Some(FsConfig::read(path)?),
+            "--mount-point" => o.metadata.mount_point = mount_point(path.as_os_str().as_bytes()),
             "--product-out" => self.product_out = true,
             "--blobdev" => o.layout.blob = Some(path.to_owned()),
             "--vmdk-desc" => self.vmdk = Some(path.to_owned()),
@@ -78,7 +76,7 @@ impl MkfsArgs {
             "-b" => self.block = Some(size(name, text)?),
             "-L" => o.metadata.label = text.into(),
             "-U" if text == "random" => o.metadata.uuid = Some(random()?),
-            "-U" => o.metadata.uuid = parse_uuid(text).map_err(|e| message(name, &e))?.0,
+            "-U" => o.metadata.uuid = parse_uuid(text).map_err(|e| message(name, e.what()))?,
             "-T" => self.time = Some(number(name, text)?),
             "--all-time" => self.mkfs_time = false,
             "--mkfs-time" => self.mkfs_time = true,
@@ -249,7 +247,7 @@ fn algorithm(text: &str) -> Result<Compression> {
         Some(level) => format!("{name}:{level}"),
         None => name.to_owned(),
     };
-    let MaybeCompression(compression) = parse_compression(&spec).map_err(|e| wrong(&e))?;
+    let compression = Compression::parse(&spec).map_err(|e| wrong(e.what()))?;
     let mut compression = compression.ok_or_else(|| wrong("leave -z out to store everything"))?;
     compression.dict = match (compression.method, dict) {
         (_, None) => None,

@@ -33,7 +33,7 @@ pub(super) fn draw(rng: &mut Rng) -> Vec<String> {
     for (name, values, often) in [
         ("block-size", "512|1K|2K", 8),
         ("window", "4K|64K|300000|2M", 8),
-        ("min-saving", "0|5|40", 8),
+        ("set=min-saving", "0|5|40", 8),
         ("tail-packing", "on|off", 3),
         ("inline-data", "off", 6),
         ("fragments", "off|tails|small|all", 2),
@@ -42,12 +42,12 @@ pub(super) fn draw(rng: &mut Rng) -> Vec<String> {
         ("chunk", "4K|16K|1M", 8),
         ("dict", "64K|1M", 12),
         ("order", "order", 8),
-        ("index", "full", 5),
-        ("inodes", "extended", 6),
+        ("set=index", "full", 5),
+        ("set=inodes", "extended", 6),
         ("metadata", "plain|short|compressed", 3),
-        ("metadata-cluster", "4K|64K", 10),
+        ("set=metadata-cluster", "4K|64K", 10),
         ("sparse", "keep|fill", 4),
-        ("xattr-share", "1|2|100", 5),
+        ("set=xattr-share", "1|2|100", 5),
         ("xattr-prefix", "user.name|trusted.overlay.", 6),
         ("rule", "*.txt=zstd:3,16K|*.so=lz4hc,8K|*1*=none", 5),
         ("memory", "1M|16M", 8),
@@ -60,7 +60,7 @@ pub(super) fn draw(rng: &mut Rng) -> Vec<String> {
     }
     for (flags, often) in [
         ("--unaligned", 4),
-        ("--no-xattr-filter", 8),
+        ("--set=no-xattr-filter", 8),
         ("--no-checksum", 8),
         ("--verify", 12),
         ("--verity", 12),
@@ -87,7 +87,7 @@ pub(super) fn with_blob(settings: &[String]) -> Vec<String> {
 
 /// Returns the settings that apply to an index of a tar.
 pub(super) fn of_index(settings: &[String]) -> Vec<String> {
-    let names = "--inodes=|--xattr-|--no-|--uuid=|--label=|--block-size=|--verity";
+    let names = "--set=inodes=|--set=xattr-|--set=no-|--xattr-|--no-|--uuid=|--label=|--block-size=|--verity";
     let kept = |a: &&String| names.split('|').any(|name| a.starts_with(name));
     settings.iter().filter(kept).cloned().collect()
 }

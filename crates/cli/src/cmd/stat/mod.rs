@@ -1,11 +1,13 @@
 //! `tuff stat`: prints inode, attributes and extents of paths.
 
-use super::extents::{self, Line};
+pub(crate) mod extents;
+
 use super::ls::put_inode;
 use crate::image::ImageArgs;
 use crate::out::{Out, field};
 use crate::select::entry;
 use crate::text::{self, escaped, escaped_path, full_time, mode_string, or_root, put_bytes};
+use extents::Line;
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -14,6 +16,10 @@ use tuff_erofs::walk::Entry;
 use tuff_erofs::{Error, Result};
 
 /// Show inode, attributes and layout of files
+///
+/// With --extents, a line for each extent has offset and length in the file, offset and length in the image, coding, and flags:
+/// "last", "partial" (the cluster decodes to more), "inline" (after the inode), "packed" (offset in the data of the packed inode),
+/// "device=N", "metabox".
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -1,62 +1,9 @@
-//! `tuff extents`: lists the extents of files.
+//! Rows of the extents of a file.
 
-use crate::image::ImageArgs;
-use crate::out::Out;
-use crate::select::entry;
-use crate::text::put_bytes;
 use serde_json::{Value, json};
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
-use std::process::ExitCode;
 use tuff_erofs::Result;
 use tuff_erofs::read::{DeviceId, Extent, Image, Inode, Location};
 use tuff_format::cluster::Coding;
-
-/// List the extents of files: where their data lies in the image
-///
-/// Prints one line per extent: offset and length in the file, offset and length in the image, coding, flags. Flags: "last",
-/// "partial" (the cluster decodes to more), "inline" (after the inode), "packed" (offset in the data of the packed inode),
-/// "device=N", "metabox".
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    #[command(flatten)]
-    image: ImageArgs,
-    /// Files, directories or symlinks
-    #[arg(required = true, value_name = "PATH")]
-    paths: Vec<OsString>,
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
-}
-
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    print(args).map_err(|e| args.image.named(e))
-}
-
-fn print(args: &Args) -> Result<ExitCode> {
-    let image = args.image.open()?;
-    let mut out = Out::new();
-    for path in &args.paths {
-        let found = entry(&image, path, false)?;
-        if args.paths.len() > 1 && !args.json {
-            out.line(format_args!("{}:", path.display()))?;
-        }
-        if !args.json {
-            out.line(HEADING)?;
-        }
-        each(&image, &found.inode, |extent, last| {
-            let line = Line::of(extent, last);
-            if args.json {
-                let mut object = line.json();
-                let fields = object.as_object_mut().expect("a line is an object");
-                put_bytes(fields, "path", path.as_bytes());
-                return out.json(&object);
-            }
-            out.line(line.text())
-        })?;
-    }
-    out.finish()
-}
 
 /// Heading of the columns of [`Line::text`].
 pub(crate) const HEADING: &str =
