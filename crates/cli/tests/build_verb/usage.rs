@@ -257,6 +257,8 @@ fn source_date_epoch_is_an_upper_bound_and_an_option_wins() {
     assert_eq!(epoch(&build("b", "1000", &["--timestamp", "77"]).1), 77);
     assert_eq!(epoch(&build("c", "1000", &["--timestamp", "-5"]).1), -5);
     assert_eq!(build("d", "soon", &[]).0, Some(2));
+    let clamped = build("e", "1000", &["--set", "clamp-mtime=900"]);
+    assert_eq!(epoch(&clamped.1), 900);
 }
 
 /// Regression: an offset of 2^32 - 1 turned owner 1000 into 999.

@@ -244,6 +244,8 @@ settings! {
     "Metadata":
     /// Time of every inode, in seconds since 1970 (default: the times of the sources, at most SOURCE_DATE_EPOCH)
     "timestamp" number "SECONDS" |o, v| o.metadata.timestamp = Some(v);
+    /// Latest time of an inode, in seconds since 1970; later ones are set to it (default of the command: SOURCE_DATE_EPOCH)
+    "clamp-mtime" number "SECONDS" |o, v| o.metadata.clamp = Some(v), is_rare = true;
     /// UUID of the image: a UUID, "zero", or "content" (derived from the content of the image)
     "uuid" parse_uuid "UUID" |o, v| o.metadata.uuid = v, default = Some("content");
     /// Volume label, up to 15 bytes

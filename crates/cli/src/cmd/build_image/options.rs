@@ -7,7 +7,7 @@ use tuff_mkfs::{LeftOut, Options};
 /// Returns the options of the library, for `--kernel` or the oldest kernel that supports the other options.
 pub(super) fn options(args: &Args) -> Result<Options> {
     let mut options = args.settings.options()?;
-    if !args.settings.has("timestamp") {
+    if !args.settings.has("timestamp") && !args.settings.has("clamp-mtime") {
         options.metadata.clamp = source_date_epoch()?;
     }
     options.sources.keep_going = args.keep_going.then(LeftOut::default);
