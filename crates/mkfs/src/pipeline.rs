@@ -25,7 +25,7 @@ use crate::source::tally::AffectedPaths;
 use crate::stats::Stats;
 use crate::tree::order::data_order;
 use crate::tree::{InodeId, NodeKind, Tree};
-use crate::{Error, Result};
+use crate::{Error, Place, Remedy, Result};
 use crate::{presets, verify, verity};
 use std::io::Write;
 use std::path::PathBuf;

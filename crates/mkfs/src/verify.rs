@@ -36,7 +36,7 @@ const FILES: usize = 16;
 /// `Corrupt` with the path of the first difference, or the first finding of the check.
 pub(crate) fn verify(parts: &Parts<'_>, plan: &Plan, environment: &Environment<'_>) -> Result<()> {
     let output = environment.targets.image;
-    let failed = |e| Error::io("image", "cannot read again", e);
+    let failed = |e| Error::io(Place::image(), "cannot read again", e);
     let store = FileStore::new(output.file().try_clone().map_err(failed)?).map_err(failed)?;
     let devices = match environment.targets.blob {
         Some(blob) => {

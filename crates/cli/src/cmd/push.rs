@@ -176,7 +176,8 @@ fn layer(path: &Path, devices: &[PathBuf]) -> Result<LayerImage> {
     let container = Container::open(&path.into(), &OpenOptions::default())?;
     let place = path.display().to_string();
     let open = |devices| {
-        open_stores(Arc::clone(container.store()), devices).map_err(|e| e.within(Place::file(&place)))
+        open_stores(Arc::clone(container.store()), devices)
+            .map_err(|e| e.within(Place::file(&place)))
     };
     let image = open(Vec::new())?;
     let sb = image.superblock();

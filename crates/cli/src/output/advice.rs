@@ -42,7 +42,8 @@ pub(crate) fn not_opened(e: Error, path: &Path, store: &dyn ReadAt) -> Error {
         return e;
     }
     if e.remedy() == Some(Remedy::IgnoreChecksum) {
-        return e.with_advice("the file may be truncated or damaged, --no-checksum reads it anyway");
+        return e
+            .with_advice("the file may be truncated or damaged, --no-checksum reads it anyway");
     }
     let Some(head) = head(store).filter(|head| !is_image(head)) else {
         return e;

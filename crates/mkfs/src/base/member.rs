@@ -158,8 +158,10 @@ impl Member {
 
     /// Finds the hash tree that follows the base; it stays until the patch takes effect.
     pub(super) fn skip_hash_tree(&mut self) -> Result<()> {
-        check_no_devices(&self.image).map_err(|e| e.within(&self.name))?;
-        if let Some(tree) = verity::appended_tree(&self.image).map_err(|e| e.within(&self.name))? {
+        check_no_devices(&self.image).map_err(|e| e.within(Place::file(&self.name)))?;
+        if let Some(tree) =
+            verity::appended_tree(&self.image).map_err(|e| e.within(Place::file(&self.name)))?
+        {
             let end = u32::try_from(tree.end.div_ceil(self.bits.size())).ok();
             self.first_free = end.filter(|b| *b < ADDRESS_LIMIT).ok_or_else(|| {
                 Error::usage(format_args!(

@@ -149,7 +149,7 @@ impl Environment<'_> {
         for block in blocks {
             let at = u64::from(block) * parts.bits().size();
             let written = self.targets.image.write_at(&zeros, at);
-            written.map_err(|e| Error::io("image", "cannot write", e))?;
+            written.map_err(|e| Error::io(Place::image(), "cannot write", e))?;
         }
         Ok(())
     }

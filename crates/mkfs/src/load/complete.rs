@@ -8,7 +8,7 @@ use crate::source::error::{Quoted, SourceError};
 use crate::source::spec::Source;
 use crate::source::tally::AffectedPaths;
 use crate::tree::{Pairs, Tree, file_contexts, fs_config};
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use tuff_erofs::read::Limits;
 
 /// Resolves layers and hard links, and applies the options that name paths.
@@ -64,7 +64,7 @@ fn check_depth(tree: &Tree) -> Result<()> {
             limits.path_len
         ),
     };
-    Err(Error::limit(Quoted(&tree.path(dir)), what))
+    Err(Error::limit(Place::path(Quoted(&tree.path(dir))), what))
 }
 
 /// Applies SELinux labels and fs_config to every path. Returns a warning.

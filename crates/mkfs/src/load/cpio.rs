@@ -7,7 +7,7 @@ use crate::source::cpio::CpioReader;
 use crate::source::error::SourceError;
 use crate::source::expansion::Expansion;
 use crate::source::file::SourceFile;
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl Loader<'_, '_> {
                     }
                 }
             }
-            self.add(entry, name)?;
+            self.add(entry, || Place::file(name))?;
         }
         self.warnings.extend(cpio.warning());
         self.contents.layers.push(ContentProvider::Archive {

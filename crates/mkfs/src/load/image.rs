@@ -1,11 +1,10 @@
 //! Images as sources. Contents are read when they are packed, or stay in place.
 
 use super::{ContentProvider, Loader, in_source};
-use crate::Place;
-use crate::Result;
 use crate::pack::memory_budget;
 use crate::source::image::ImageSource;
 use crate::source::{Entry, Kind};
+use crate::{Place, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_erofs::walk::shown;
@@ -19,8 +18,10 @@ impl Loader<'_, '_> {
         let mut content = source.content_budget();
         source.each(&mut |entry| {
             let taken = content.take(self.read_len(&entry));
-            taken.map_err(|e| in_source(e.within(shown(&entry.path)), path.display()))?;
-            self.add(entry, path.display()).map(drop)
+            taken.map_err(|e| {
+                in_source(e.within(Place::path(shown(&entry.path))), path.display())
+            })?;
+            self.add(entry, || path.display().into()).map(drop)
         })?;
         self.contents.layers.push(ContentProvider::Image(source));
         Ok(())

@@ -20,7 +20,7 @@ use crate::source::error::SourceError;
 use crate::source::spec::Source;
 use crate::source::tar::TarReader;
 use crate::source::{Content, Kind};
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::io::{BufReader, Cursor, Read, Seek};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl Loader<'_, '_> {
             compression.map_err(|e| Error::from(e.in_source(&name)))?,
         )?;
         let size = file.metadata().map(|m| m.len());
-        let size = size.map_err(|e| Error::io(&name, "cannot examine", e))?;
+        let size = size.map_err(|e| Error::io(Place::file(&name), "cannot examine", e))?;
         self.load_tar(&name, file, None)?;
         let blocks = self.blocks(&name, size)?;
         self.packer.set_external(blocks);
@@ -116,7 +116,7 @@ impl Loader<'_, '_> {
                     entry.content = entry.content.sparse(runs);
                 }
             }
-            if let (Some(inode), Some(runs)) = (self.add(entry, name)?, copied) {
+            if let (Some(inode), Some(runs)) = (self.add(entry, || Place::file(name))?, copied) {
                 let policy = &self.policies.default;
                 self.pack_sparse(inode, size, &runs, &mut tar, policy)?;
             }

@@ -26,16 +26,16 @@ impl Loader<'_, '_> {
                 continue;
             }
             find_holes(&mut entry)?;
-            self.add(entry, format_args!("{}: line {line}", path.display()))?;
+            self.add(entry, || line_of(path, line))?;
         }
-        self.add_links(links, |line| format!("{}: line {line}", path.display()))
+        self.add_links(links, |line| line_of(path, line))
     }
 
     /// Adds hard links after all other entries. `place` names a line in errors.
     pub(super) fn add_links(
         &mut self,
         links: DeferredLinks,
-        place: impl Fn(u64) -> String,
+        place: impl Fn(u64) -> Place,
     ) -> Result<()> {
         for (link, target, line) in links.in_order() {
             self.environment.progress.check()?;
@@ -46,6 +46,11 @@ impl Loader<'_, '_> {
         self.contents.layers.push(ContentProvider::Elsewhere);
         Ok(())
     }
+}
+
+/// Place of a line of a manifest.
+fn line_of(path: &Path, line: u64) -> Place {
+    Place::from(format_args!("line {line}")).within(path.display().into())
 }
 
 /// Hard links by path, with target and line.

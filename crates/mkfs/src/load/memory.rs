@@ -23,8 +23,8 @@ impl Loader<'_, '_> {
             }
             let mut entry = entry.clone();
             find_holes(&mut entry)?;
-            self.add(entry, NAME)?;
+            self.add(entry, || NAME.into())?;
         }
-        self.add_links(links, |_| NAME.to_owned())
+        self.add_links(links, |_| NAME.into())
     }
 }

@@ -29,10 +29,9 @@ use crate::source::dir::{DirSource, Outputs, WalkOptions};
 use crate::source::error::Quoted;
 use crate::source::spec::Source;
 use crate::tree::{InodeId, Tree, Whiteouts};
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use exclude::Exclude;
 use std::ffi::OsStr;
-use std::fmt::Display;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -214,13 +213,13 @@ impl Loader<'_, '_> {
     }
 
     /// Adds an entry to the tree, unless it is excluded. Returns its inode. `place` names the entry in errors.
-    fn add(&mut self, entry: Entry, place: impl Display) -> Result<Option<InodeId>> {
+    fn add(&mut self, entry: Entry, place: impl FnOnce() -> Place) -> Result<Option<InodeId>> {
         self.environment.progress.check()?;
         self.environment.progress.add_entry();
         if self.exclude.is_left_out(&entry.path) {
             return Ok(None);
         }
-        self.tree.add(entry).map_err(|e| in_source(e, place))
+        self.tree.add(entry).map_err(|e| in_source(e, place()))
     }
 }
 

@@ -22,7 +22,7 @@ use crate::source::stream::TarStream;
 use crate::source::tar::{self, TarReader};
 use crate::source::{Content, DataRun, Kind};
 use crate::tree::InodeId;
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use std::fs::File;
 use std::io::{BufReader, Cursor, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
@@ -118,7 +118,7 @@ impl Loader<'_, '_> {
         let mut tar = tar::scan_file(name, &store);
         while let Some(mut entry) = tar.next_entry().map_err(Error::from)? {
             entry.content = entry.content.shifted_by(start);
-            self.add(entry, name)?;
+            self.add(entry, || Place::file(name))?;
         }
         self.warnings.extend(tar.warnings());
         self.contents.layers.push(ContentProvider::Archive {
@@ -199,7 +199,7 @@ impl Loader<'_, '_> {
         let mut tar = TarReader::new(name, reader);
         while let Some(entry) = tar.next_entry().map_err(Error::from)? {
             let (Content::Stream, runs) = entry.content.parts() else {
-                self.add(entry, name)?;
+                self.add(entry, || Place::file(name))?;
                 continue;
             };
             let runs = runs.cloned();
@@ -212,7 +212,7 @@ impl Loader<'_, '_> {
                 checked.map_err(|e| Error::from(e.in_member(&entry.path).in_source(name)))?;
             }
             let (number, policy) = self.policies.by_path(|| entry.path.clone());
-            let Some(inode) = self.add(entry, name)? else {
+            let Some(inode) = self.add(entry, || Place::file(name))? else {
                 continue;
             };
             if self.tree.len().is_multiple_of(BUDGET_STEP) {

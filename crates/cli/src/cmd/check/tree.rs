@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::ops::Range;
 use std::sync::Arc;
 use tuff_erofs::verity::{self, Hit, Root, Verified};
-use tuff_erofs::{Error, Result};
+use tuff_erofs::{Error, Place, Result};
 
 /// Number of bytes that match a hash tree. Unit: bytes.
 #[derive(Clone, Copy)]
@@ -100,7 +100,7 @@ pub(super) fn compare(
         counter.add(bytes);
         Ok(())
     });
-    let damage = damage.map_err(|e| Error::io(&image.image, "cannot read", e))?;
+    let damage = damage.map_err(|e| Error::io(Place::file(&image.image), "cannot read", e))?;
     let with = match verified.is_stated() {
         true => "hash tree",
         false => "root hash",

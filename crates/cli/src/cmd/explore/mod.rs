@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut images = Vec::new();
     for (name, open) in named.iter().zip(args.open.of_each(&named)?) {
         let image = Arc::new(open.open(name)?.into_image());
-        image.root().map_err(|e| e.within(name))?;
+        image.root().map_err(|e| e.within(Place::file(name)))?;
         images.push(image);
     }
     let names: Vec<String> = named.iter().map(|name| name.to_string()).collect();

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use swap::{Replaced, Swap};
 use tuff_erofs::serve::{Profile, ServeOptions, Server, StoreRange};
-use tuff_erofs::{Error, Remedy, Result};
+use tuff_erofs::{Error, Place, Remedy, Result};
 use tuff_fuse::mountpoint::{self, MountOptions};
 use tuff_fuse::transport::Transport;
 use tuff_fuse::{Handler, Log, Session, SessionOptions};
@@ -316,7 +316,7 @@ impl Mount<'_> {
             gid: self.mounting.gid,
         };
         let fs = ImageFs::new(Server::new(image, options), show, log.clone())
-            .map_err(|e| e.within(&args.image.image))?
+            .map_err(|e| e.within(Place::file(&args.image.image)))?
             .with_repaired(self.repaired.clone())
             .with_store_counters(self.container.remote().map(prefetch::counters));
         Ok((fs, recording))
