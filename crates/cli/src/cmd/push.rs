@@ -113,8 +113,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let text = url.to_str().filter(|_| is_url(url));
     let text = text.ok_or_else(|| {
-        let expected = "the last argument is not a URL such as oci://REGISTRY/NAME:TAG";
-        Error::usage(format_args!("{}: {expected}", shown(url).display()))
+        let problem = "the last argument is not a URL such as oci://REGISTRY/NAME:TAG";
+        Error::usage(format_args!("{}: {problem}", shown(url).display()))
     })?;
     let location = Location::parse(text).map_err(|e| failed(e, "cannot push"))?;
     let show = match (args.quiet, args.json) {
