@@ -1,12 +1,13 @@
 //! Builder of EROFS images.
 //!
 //! ```text
-//! sources ──► tree ──► dedupe ──► pack ──► layout ──► emit
-//!    I/O       pure    workers   workers    pure      output
+//! sources ──► load ──► tree ──► dedupe ──► pack ──► layout ──► emit
+//!   I/O                pure    workers   workers    pure      output
 //! ```
 //!
 //! No stage calls back into an earlier one. If requested, `verify` reads the output of `emit`. A tar stream cannot be
-//! read twice: its files are packed in the order of the stream, without deduplication of parts.
+//! read twice: its files are packed while it is loaded, without deduplication of parts. Compressed metadata is packed
+//! after the data of all files.
 //!
 //! # Examples
 //!
@@ -25,6 +26,7 @@
 mod base;
 mod dedupe;
 mod emit;
+mod environment;
 mod image_options;
 mod layout;
 mod load;

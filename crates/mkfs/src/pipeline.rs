@@ -1,34 +1,35 @@
-//! The build: sources, tree, dedupe, pack, layout, emit; see the crate's documentation.
+//! The build: load, dedupe, pack, layout, emit, a function each; see the crate's documentation.
 
 use crate::base::Bases;
-use crate::dedupe::Cuts;
-use crate::emit::targets::{Blob, Targets};
-use crate::emit::{metabox, targets};
-use crate::layout::xattrs;
-use crate::layout::{Plan, Wanted};
-use crate::load::Loader;
-use crate::load::fingerprint;
-use crate::options::{Fragments, Metadata, Options};
-use crate::pack::memory_budget;
+use crate::dedupe::{Cuts, PackedFile, StoredData, decide};
+use crate::emit::targets::{self, Blob, Targets};
+use crate::emit::{self, metabox};
+use crate::environment::Environment;
+use crate::layout::xattrs::{PrefixTable, Xattrs};
+use crate::layout::{LayoutInput, Metabox, Parts, Plan};
+use crate::load::complete::complete;
+use crate::load::fingerprint::set_fingerprints;
+use crate::load::{Loaded, load};
+use crate::options::{Metadata, Options};
+use crate::pack::files::TreeFiles;
+use crate::pack::memory_budget::{self, Budget};
 use crate::pack::policies::Policies;
-use crate::pack::{PackOptions, Packer};
+use crate::pack::stage::{pack_files, pack_fragments};
+use crate::pack::tar_index::refer_to_tar;
+use crate::pack::{PackOptions, Packed, Packer};
 use crate::patch::matching::find_unchanged;
 use crate::progress::Progress;
-use crate::source::dir::Outputs;
-use crate::source::error::{Quoted, SourceError};
 use crate::source::left_out::LeftOut;
 use crate::source::spec::Source;
 use crate::source::tally::AffectedPaths;
 use crate::stats::Stats;
-use crate::tree::Whiteouts;
+use crate::tree::order::data_order;
 use crate::tree::{InodeId, NodeKind, Tree};
-use crate::tree::{file_contexts, fs_config};
 use crate::{Error, Result};
-use crate::{emit, layout, presets, source, tree, verify, verity};
+use crate::{presets, verify, verity};
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tuff_erofs::read::Limits;
 use tuff_erofs::verity::HashTree;
 use tuff_format::features::KernelVersion;
 use tuff_store::{Output, Target};
@@ -279,50 +280,6 @@ impl Written {
     }
 }
 
-/// Applies SELinux labels and fs_config to every path. Returns a warning.
-fn described(tree: &mut Tree, options: &Options) -> Result<Option<String>> {
-    let (contexts, config) = (&options.metadata.contexts, &options.metadata.fs_config);
-    if contexts.is_none() && config.is_none() {
-        return Ok(None);
-    }
-    let mount_point = options.metadata.mount_point.trim_ascii_end();
-    let mount_point = mount_point.strip_suffix(b"/").unwrap_or(mount_point);
-    let (mut unlabelled, mut unknown) = (AffectedPaths::default(), AffectedPaths::default());
-    tree.describe_all(|_, path, file_type, meta, xattrs| {
-        if let Some(config) = config {
-            match config.owner(mount_point, path) {
-                Some(owner) => {
-                    (meta.uid, meta.gid, meta.mode) = (owner.uid, owner.gid, owner.mode);
-                    set(xattrs, fs_config::CAPABILITY, owner.capability());
-                }
-                None => unknown.add(|| path.to_vec()),
-            }
-        }
-        if let Some(contexts) = contexts {
-            let full = match (mount_point, path) {
-                ([], []) => b"/".to_vec(),
-                (_, []) => mount_point.to_vec(),
-                _ => [mount_point, path].join(&b'/'),
-            };
-            let label = contexts.label(&full, file_type).map(<[u8]>::to_vec);
-            if label.is_none() {
-                unlabelled.add(|| path.to_vec());
-            }
-            set(xattrs, file_contexts::LABEL, label);
-        }
-    })?;
-    match unknown.warning("not in the fs_config table") {
-        Some(what) => Err(Error::from(SourceError::corrupt(what))),
-        None => Ok(unlabelled.warning("no label: no line of the file_contexts file matches")),
-    }
-}
-
-/// Replaces or removes an extended attribute.
-fn set(xattrs: &mut tree::Pairs, name: &[u8], value: Option<Vec<u8>>) {
-    xattrs.retain(|(n, _)| n != name);
-    xattrs.extend(value.map(|value| (name.to_vec(), value)));
-}
-
 /// Writes the image and calls `written` before verification; tests damage the image there.
 pub(crate) fn write(
     sources: &[Source],
@@ -332,221 +289,233 @@ pub(crate) fn write(
     progress: &Progress,
     written: &dyn Fn(),
 ) -> Result<Written> {
-    let output = places.image;
-    let bits = options.block;
-    // Layers in tars mostly have AUFS whiteouts, as OCI specifies.
-    let whiteouts = |source: &Source| match (options.sources.whiteouts, source) {
-        (Some(whiteouts), _) => whiteouts,
-        (None, Source::TarWithin { .. }) => Whiteouts::Both,
-        (None, _) if sources.len() == 1 => Whiteouts::Keep,
-        (None, Source::Tar(_) | Source::TarStdin | Source::TarStream(_)) => Whiteouts::Both,
-        (None, Source::Dir(_) | Source::Manifest(_) | Source::Image { .. } | Source::Memory(_)) => {
-            Whiteouts::Overlay
-        }
-    };
-    let (small_options, small_policies);
-    let policies = Policies::new(options);
+    let environment = &Environment::new(options, places, progress);
     let base = base.map(Arc::new);
-    let grown = base.as_ref().filter(|base| base.in_image());
-    let slots = base.as_ref().map_or(0, |base| base.slot_count());
-    let head_blocks = emit::first_data_block(bits, slots);
-    let first_block = grown.map_or(head_blocks, |base| base.behind());
-    let memory_limit = tuff_store::memory_limit();
-    let threads = memory_budget::threads(options, memory_limit);
-    let temporary = options.resources.temporary.clone();
-    let temporary = temporary.unwrap_or_else(|| output.scratch());
-    let mut packer = Packer::new(
-        PackOptions {
-            bits,
-            grain: options.grain(),
-            threads,
-            // The tree has not taken its share yet.
-            in_flight: memory_budget::Budget::first(options, threads),
-            spill: usize::try_from(memory_budget::eighth(options)).unwrap_or(usize::MAX),
-            temporary: temporary.clone(),
-            first_block,
-            packed: policies.packed(),
-            similar: policies.similar(),
-            cuts: Cuts::of_stream(options.layout.fragment_cut, options.layout.fragment_cluster),
-            chunk: options.layout.chunk,
-            // About 40 bytes per entry.
-            known_max: usize::try_from(memory_budget::eighth(options) / 40).unwrap_or(usize::MAX),
-            sums: options.output.verify,
-            size_max: options.output.size_budget,
-            continued: options.metadata.form == Metadata::Compressed,
-        },
-        output,
-        progress,
-    )?;
-    if let Some(blob) = places.blob {
-        packer.set_blob(blob);
-    }
-    let prefixes = xattrs::prefixes(options)?;
-    let table = xattrs::prefix_table(&prefixes);
-    // Kernels read the prefix table from the metabox if there is one, else from the packed inode.
-    let boxed = options.metadata.form == Metadata::Compressed;
-    let table_in_packed =
-        !prefixes.is_empty() && options.layout.fragments != Fragments::Off && !boxed;
-    if table_in_packed {
-        packer.start_packed(&table)?;
+    let policies = Policies::new(options);
+    let prefixes = PrefixTable::new(options)?;
+    let mut packer = start_packer(options, &policies, base.as_deref(), environment)?;
+    if prefixes.in_packed {
+        packer.start_packed(&prefixes.bytes)?;
     }
 
-    progress.stage("walk");
-    let mut tree = Tree::new(Whiteouts::Keep);
-    if !options.metadata.xattrs {
-        tree.leave_xattrs_out();
-    }
-    let mut loader = Loader::new(
+    let has_base = base.is_some();
+    let mut loaded = load(
+        sources,
         options,
         &policies,
-        threads,
-        &temporary,
-        base.as_ref(),
-        Outputs::new(places.file_ids(options)),
-    );
-    for (i, source) in sources.iter().enumerate() {
-        if i > 0 {
-            tree.next_layer()?;
-        }
-        tree.read_whiteouts(whiteouts(source));
-        loader.in_place(Bases::of_source(i, options, sources));
-        loader.load(source, sources.len() == 1, &mut tree, &mut packer, progress)?;
-    }
-    loader.warnings.extend(tree.replaced.warning(
-        "no directory at first, but a later path leads through it: it is one now, with mode 0755, owner 0 and time 0 unless it is described",
-    ));
-    loader.warnings.extend(tree.dropped.warning(
-        "a directory at first, with entries of the same source, but a later entry replaces it: what was in it is left out",
-    ));
-    for layer in &tree.opaque_roots {
-        let source = sources.get(usize::from(*layer)).map(Source::name);
-        loader.warnings.push(format!(
-            "{}: its root is opaque (.wh..wh..opq), which overlayfs does not ask of a layer: names in the root of layers below the image that no source has stay visible",
-            source.unwrap_or_default()
-        ));
-    }
-    let subtree = &options.sources.subtree;
-    if !subtree.is_empty() {
-        if let Some(dir) = sources.iter().find(|s| matches!(s, Source::Dir(_))) {
-            return Err(Error::usage(format_args!(
-                "{}: a subtree is one of archives and images; give this directory's own subdirectory as source",
-                dir.name()
-            )));
-        }
-        tree.take_subtree(subtree)?;
-    }
-    tree.mark_opaque()?;
-    tree.finish();
-    if !options.sources.hard_links {
-        tree.split_hard_links()?;
-    }
-    loader.warnings.extend(source::container::hint(&tree));
-    loader.warnings.extend(described(&mut tree, options)?);
-    layout::check_owners(&tree, options)?;
-    // Readers refuse deeper trees and longer paths.
-    let limits = Limits::default();
-    if let Some((dir, is_depth)) = tree.deeper_than(limits.depth - 1, limits.path_len) {
-        let path = tree.path(dir);
-        let what = match is_depth {
-            true => format!(
-                "directories are nested deeper than the limit depth, {}",
-                limits.depth
-            ),
-            false => format!(
-                "the path of a directory is longer than the limit path_len, {} bytes",
-                limits.path_len
-            ),
-        };
-        return Err(Error::limit(Quoted(&path), what));
-    }
-
+        has_base,
+        environment,
+        &mut packer,
+    )?;
+    complete(&mut loaded, sources, options)?;
     if let Some(name) = &options.metadata.fingerprints {
-        fingerprint::set_fingerprints(&mut tree, name, &loader, threads, progress)?;
+        set_fingerprints(&mut loaded.tree, name, &loaded.contents, environment)?;
     }
-    let mut options = options;
-    let mut unchanged = None;
-    if let Some(base) = grown {
-        progress.stage("match");
-        unchanged = find_unchanged(
-            &tree,
-            base,
-            options,
-            output.is_atomic(),
-            &loader,
-            threads,
-            progress,
-        )?;
-    }
-    let unchanged = unchanged.map(Arc::new);
-    if let Some(unchanged) = &unchanged {
-        small_options = unchanged.options(options);
-        small_policies = Policies::new(&small_options);
-        options = &small_options;
-        loader.keep(unchanged, options, &small_policies);
+    let Loaded {
+        tree,
+        contents,
+        packed,
+        mut warnings,
+    } = loaded;
+    let files = TreeFiles {
+        tree: &tree,
+        contents: &contents,
+        options,
+        policies: &policies,
+        stores_all: false,
+    };
+
+    let patched = base.as_ref().filter(|base| base.in_image());
+    let unchanged = patched.map(|base| find_unchanged(&files, base, environment));
+    let unchanged = unchanged.transpose()?.flatten().map(Arc::new);
+    let small = unchanged.as_ref().map(|unchanged| {
         packer.keep_packed();
-    }
-    let sizes = tree.inode_order().into_iter().map(|i| tree.size(i));
-    let content = sizes.fold(0, u64::saturating_add);
-    let short = memory_budget::limit_warning(options, memory_limit, content);
-    loader.warnings.extend(short);
-    loader.pack(&tree, &mut packer, progress)?;
-    let mut packed = packer.finish(base.as_deref())?;
+        let options = unchanged.options(options);
+        (Policies::new(&options), options)
+    });
+    let (policies, options) = small.as_ref().map_or((&policies, options), |(p, o)| (p, o));
+    let files = TreeFiles {
+        options,
+        policies,
+        ..files
+    };
+    let stored = StoredData {
+        bases: base.as_ref(),
+        in_place: Bases::of_sources(options, sources),
+        unchanged: unchanged.as_deref(),
+    };
+    let mut packed = pack(files, &stored, packed, packer, environment, &mut warnings)?;
 
     progress.stage("write");
-    let mut warnings = loader.warnings;
     let order = tree.inode_order();
-    let xattrs = xattrs::Xattrs::plan(&tree, &order, options, &prefixes, &mut warnings)?;
-    let mut area = xattrs.shared.clone();
-    let table_at = area.len() as u64;
-    if !table_in_packed {
-        area.extend_from_slice(&table);
-    }
     count(&tree, &order, &mut packed.stats);
-    let settled;
-    let mut wanted = Wanted {
+    let xattrs = Xattrs::plan(&tree, &order, options, &prefixes.prefixes, &mut warnings)?;
+    let input = LayoutInput {
         tree: &tree,
         order: &order,
         xattrs: &xattrs,
         options,
         base: base.as_deref(),
-        xattr_area: area.len() as u64,
+        area: &prefixes.area(&xattrs),
         unchanged: unchanged.as_ref(),
     };
-    if let Some(unchanged) = &unchanged {
-        let epoch = layout::old_epoch(unchanged.superblock(), options);
-        let misfits = wanted.with(&packed, None).misfits(epoch);
-        settled = Arc::new(unchanged.without(&misfits));
-        wanted.unchanged = Some(&settled);
-    }
-    let mut plan = Plan::new(&wanted.with(&packed, None))?;
-    let mut metabox = None;
-    if let Some(size) = plan.metabox_size {
-        let means = metabox::Means {
-            threads,
-            temporary: &temporary,
-            output,
-            progress,
-        };
-        let directories = metabox::pack_directories(&wanted.with(&packed, None), &plan, &means)?;
-        if let Some(directories) = directories {
-            packed.append(directories);
-        }
-        let made = metabox::place(&wanted, &packed, &mut plan, size, &area, &means)?;
-        metabox = Some(made);
-    }
-    let parts = wanted.with(&packed, metabox.as_ref());
-    let table_pos = if table_in_packed {
-        0
-    } else {
-        u64::from(plan.xattr_block) * bits.size() + table_at
+    let unchanged = (unchanged.as_ref())
+        .map(|unchanged| Arc::new(unchanged.without(&input.with(&packed, None).misfits())));
+    let input = LayoutInput {
+        unchanged: unchanged.as_ref(),
+        ..input
     };
-    let prefixes = (!prefixes.is_empty()).then_some(emit::Prefixes {
-        at: table_pos,
-        // Fits: at most 128 prefixes.
-        count: prefixes.len() as u8,
-        fingerprints: xattrs::fingerprint_prefix(options, &prefixes),
+    let (plan, metabox) = lay_out(&input, &mut packed, environment)?;
+
+    let parts = input.with(&packed, metabox.as_ref());
+    let (bytes, verity) = emit(&parts, &plan, &prefixes, environment, written)?;
+    let mut stats = packed.stats.clone();
+    stats.image_blocks = plan.len_blocks.into();
+    let head_blocks = head_blocks(options, base.as_deref());
+    stats.meta_blocks = stats.image_blocks - u64::from(packed.end_block) + u64::from(head_blocks);
+    stats.block_size = options.block.size();
+    stats.blob_bytes = places.blob.map_or(0, |_| {
+        u64::from(packed.external.unwrap_or_default()) * options.block.size()
     });
-    let mut bytes = u64::from(plan.len_blocks) * bits.size();
+    stats.warnings = warnings;
+    Ok(Written {
+        stats,
+        bytes,
+        devices: devices(sources, options, base.as_deref()),
+        verity,
+    })
+}
+
+/// Returns the number of blocks before the data of an image.
+fn head_blocks(options: &Options, base: Option<&Bases>) -> u32 {
+    emit::first_data_block(options.block, base.map_or(0, Bases::slot_count))
+}
+
+/// Starts the packer of file contents.
+fn start_packer<'a>(
+    options: &Options,
+    policies: &Policies,
+    base: Option<&Bases>,
+    environment: &Environment<'a>,
+) -> Result<Packer<'a>> {
+    let eighth = usize::try_from(memory_budget::eighth(options)).unwrap_or(usize::MAX);
+    let patched = base.filter(|base| base.in_image());
+    let pack_options = PackOptions {
+        bits: options.block,
+        grain: options.grain(),
+        threads: environment.threads,
+        // The tree has not taken its share yet.
+        in_flight: memory_budget::Budget::first(options, environment.threads),
+        spill: eighth,
+        temporary: environment.temporary.clone(),
+        first_block: patched.map_or_else(|| head_blocks(options, base), Bases::first_free),
+        packed: policies.packed(),
+        similar: policies.similar(),
+        cuts: Cuts::of_stream(options.layout.fragment_cut, options.layout.fragment_cluster),
+        chunk: options.layout.chunk,
+        // About 40 bytes per entry.
+        known_max: eighth / 40,
+        sums: options.output.verify,
+        size_max: options.output.size_budget,
+        continued: options.metadata.form == Metadata::Compressed,
+    };
+    let targets = environment.targets;
+    let mut packer = Packer::new(pack_options, targets.image, environment.progress)?;
+    if let Some(blob) = targets.blob {
+        packer.set_blob(blob);
+    }
+    Ok(packer)
+}
+
+/// Stages dedupe and pack. `packed` lists the files that still go into the packed inode if all others were packed while
+/// they were loaded.
+fn pack(
+    mut files: TreeFiles<'_>,
+    stored: &StoredData<'_>,
+    packed: Option<Vec<InodeId>>,
+    mut packer: Packer<'_>,
+    environment: &Environment<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<Packed> {
+    let (tree, options, progress) = (files.tree, files.options, environment.progress);
+    let total = |inodes: &[InodeId]| {
+        let sizes = inodes.iter().map(|i| tree.size(*i));
+        sizes.fold(0, u64::saturating_add)
+    };
+    let all = total(&tree.inode_order());
+    warnings.extend(memory_budget::limit_warning(
+        options,
+        environment.memory_limit,
+        all,
+    ));
+    let budget = Budget::new(options, tree, environment.threads);
+    warnings.extend(budget.warning(options));
+    packer.set_in_flight(budget.in_flight);
+    let mut chosen = Default::default();
+    if options.dedupe.tar_index {
+        progress.stage("refer");
+        refer_to_tar(&files, &mut packer)?;
+    } else if let Some(whole) = packed {
+        progress.stage("pack");
+        let whole = whole.into_iter().map(PackedFile::whole);
+        pack_fragments(&files, whole, &mut packer)?;
+    } else {
+        let mut absent = AffectedPaths::default();
+        let mut order = data_order(tree, options, &mut absent);
+        warnings.extend(absent.warning("listed in the data order, but not in the tree"));
+        files.check_expansion(&order)?;
+        if let Some(unchanged) = stored.unchanged {
+            order.retain(|inode| unchanged.nid(*inode).is_none());
+        }
+        let total = total(&order);
+        progress.set_total(total);
+        files.stores_all = options.layout.inline_data
+            && options.compression.rules.is_empty()
+            && total <= options.block.size() / 2;
+        let decisions = decide(&files, order, stored, environment)?;
+        chosen = decisions.chosen(&files);
+        let base = stored.bases.map(Arc::as_ref);
+        pack_files(&files, decisions, base, &mut packer, progress)?;
+    }
+    let mut packed = packer.finish(stored.bases.map(Arc::as_ref))?;
+    [packed.stats.auto_fast, packed.stats.auto_stored] = chosen;
+    Ok(packed)
+}
+
+/// Stage layout. Compressed metadata is packed here, after the data of all files:
+///
+/// ```text
+/// plan ──► directories ──► packed inode ──► inodes, attributes ──► metabox ──► rest of the plan
+///              pack                               pack, again if addresses change
+/// ```
+fn lay_out(
+    input: &LayoutInput<'_>,
+    packed: &mut Packed,
+    environment: &Environment<'_>,
+) -> Result<(Plan, Option<Metabox>)> {
+    let mut plan = Plan::new(&input.with(packed, None))?;
+    let Some(size) = plan.metabox_size else {
+        return Ok((plan, None));
+    };
+    let directories = metabox::pack_directories(&input.with(packed, None), &plan, environment)?;
+    if let Some(directories) = directories {
+        packed.append(directories);
+    }
+    let metabox = metabox::place(input, packed, &mut plan, size, environment)?;
+    Ok((plan, Some(metabox)))
+}
+
+/// Stages emit, verity and verify. Returns the length of the image in bytes, with its hash tree.
+fn emit(
+    parts: &Parts<'_>,
+    plan: &Plan,
+    prefixes: &PrefixTable,
+    environment: &Environment<'_>,
+    written: &dyn Fn(),
+) -> Result<(u64, Option<HashTree>)> {
+    let (options, progress) = (parts.options, environment.progress);
+    let (threads, output) = (environment.threads, environment.targets.image);
+    let bytes = u64::from(plan.len_blocks) * options.block.size();
     let all = match &options.output.verity {
         Some(verity) => verity::end(verity, bytes)?,
         None => bytes,
@@ -554,35 +523,20 @@ pub(crate) fn write(
     if options.output.size_budget.is_some_and(|max| all > max) {
         return Err(Error::over_budget());
     }
-    let head = emit::emit(&parts, &plan, &area, prefixes, threads, output)?;
-    let mut tree_behind = None;
+    let head = emit::emit(parts, plan, prefixes, environment)?;
+    let mut tree = None;
     if let Some(verity) = &options.output.verity {
         progress.stage("hash tree");
-        let made = verity::append(verity, &head, bytes, threads, output, progress)?;
-        bytes = made.end;
-        tree_behind = Some(made);
+        let appended = verity::append(verity, &head, bytes, threads, output, progress)?;
+        tree = Some(appended);
     }
     head.write(output)?;
     written();
     if options.output.verify {
         progress.stage("verify");
-        verify::verify(&parts, &plan, threads, output, places.blob, progress)?;
+        verify::verify(parts, plan, environment)?;
     }
-    let mut stats = packed.stats.clone();
-    stats.image_blocks = plan.len_blocks.into();
-    stats.meta_blocks = stats.image_blocks - u64::from(packed.end_block) + u64::from(head_blocks);
-    stats.block_size = bits.size();
-    stats.blob_bytes = places.blob.map_or(0, |_| {
-        u64::from(packed.external.unwrap_or_default()) * bits.size()
-    });
-    stats.warnings = warnings;
-    [stats.auto_fast, stats.auto_stored] = loader.chosen;
-    Ok(Written {
-        stats,
-        bytes,
-        devices: devices(sources, options, base.as_deref()),
-        verity: tree_behind,
-    })
+    Ok((tree.as_ref().map_or(bytes, |tree| tree.end), tree))
 }
 
 /// Lists the files that hold data of the image, in the order of its device table.

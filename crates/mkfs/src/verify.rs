@@ -9,21 +9,18 @@
 //! decoded about once.
 
 use super::base::Bases;
+use super::environment::{Environment, parallel};
 use super::layout::{Parts, Plan, dir_names};
 use super::pack::FileData;
 use super::pack::checksums::sum;
-use super::progress::Progress;
 use super::tree::{InodeId, NodeKind, lossy};
 use crate::{Error, Result};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use tuff_erofs::check;
 use tuff_erofs::read::{Image, Inode, OpenOptions};
 use tuff_erofs::serve::{ServeOptions, Server, Session};
-use tuff_erofs::threads;
 use tuff_format::BlockBits;
-use tuff_store::{FileStore, Output, ReadAt};
+use tuff_store::{FileStore, ReadAt};
 
 /// Length of one read. Unit: bytes.
 const READ: usize = 1 << 20;
@@ -37,17 +34,11 @@ const FILES: usize = 16;
 /// # Errors
 ///
 /// `Corrupt` with the path of the first difference, or the first finding of the check.
-pub(crate) fn verify(
-    parts: &Parts<'_>,
-    plan: &Plan,
-    threads: usize,
-    output: &Output,
-    blob: Option<&Output>,
-    progress: &Progress,
-) -> Result<()> {
+pub(crate) fn verify(parts: &Parts<'_>, plan: &Plan, environment: &Environment<'_>) -> Result<()> {
+    let output = environment.targets.image;
     let failed = |e| Error::io("image", "cannot read again", e);
     let store = FileStore::new(output.file().try_clone().map_err(failed)?).map_err(failed)?;
-    let devices = match blob {
+    let devices = match environment.targets.blob {
         Some(blob) => {
             let file = blob.file().try_clone().map_err(failed)?;
             let store: Arc<dyn ReadAt> = Arc::new(FileStore::new(file).map_err(failed)?);
@@ -64,7 +55,7 @@ pub(crate) fn verify(
     )?;
     let structures = check::Options {
         data: false,
-        threads,
+        threads: environment.threads,
         ..Default::default()
     };
     let report = check::check(&image, &structures, |_| ());
@@ -83,14 +74,14 @@ pub(crate) fn verify(
         plan,
         bits: parts.options.block,
         server: Server::new(image, options),
-        progress,
+        environment,
     };
     let order = parts.order;
-    this.parallel(threads, order.len().div_ceil(INODES), &|n, _| {
+    this.parallel(order.len().div_ceil(INODES), &|n, _| {
         let end = order.len().min((n + 1) * INODES);
         (order[n * INODES..end].iter()).try_for_each(|inode| this.inode(*inode))
     })?;
-    this.contents(threads)
+    this.contents()
 }
 
 struct Verify<'a> {
@@ -98,7 +89,7 @@ struct Verify<'a> {
     plan: &'a Plan,
     bits: BlockBits,
     server: Server,
-    progress: &'a Progress,
+    environment: &'a Environment<'a>,
 }
 
 /// Reader state of one thread.
@@ -117,42 +108,21 @@ struct ChecksumRange {
 }
 
 impl Verify<'_> {
-    /// Calls `work` for each number below `count` on all threads. Of several errors, returns that
-    /// of the lowest number.
+    /// Calls `work` for each number below `count` on all threads.
     fn parallel(
         &self,
-        threads: usize,
         count: usize,
         work: &(dyn Fn(usize, &mut ReaderContext) -> Result<()> + Sync),
     ) -> Result<()> {
-        let next = AtomicUsize::new(0);
-        let failed: Mutex<Option<(usize, Error)>> = Mutex::default();
-        let run = || {
-            let mut context = ReaderContext {
+        let work = |n: usize, context: &mut Option<ReaderContext>, (): &mut ()| {
+            let context = context.get_or_insert_with(|| ReaderContext {
                 session: self.server.session(),
                 buf: vec![0; READ],
-            };
-            loop {
-                let n = next.fetch_add(1, Ordering::Relaxed);
-                if n >= count {
-                    return;
-                }
-                let done = self.progress.check();
-                if let Err(e) = done.and_then(|()| work(n, &mut context)) {
-                    next.store(count, Ordering::Relaxed);
-                    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                    if failed.as_ref().is_none_or(|(first, _)| n < *first) {
-                        *failed = Some((n, e));
-                    }
-                }
-            }
+            });
+            work(n, context)
         };
-        std::thread::scope(|scope| {
-            threads::start(scope, "verify", threads.min(count).saturating_sub(1), run);
-            run();
-        });
-        let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-        failed.map_or(Ok(()), |(_, e)| Err(e))
+        let environment = self.environment;
+        parallel(count, environment.threads, environment.progress, &work).map(drop)
     }
 
     fn differs(&self, id: InodeId, what: &str) -> Error {
@@ -221,7 +191,7 @@ impl Verify<'_> {
         Err(self.differs(id, "other names"))
     }
 
-    fn contents(&self, threads: usize) -> Result<()> {
+    fn contents(&self) -> Result<()> {
         let mut files: Vec<(u64, InodeId)> = (self.parts.order.iter())
             .filter_map(|id| Some((self.data_position(*id)?, *id)))
             .collect();
@@ -243,7 +213,7 @@ impl Verify<'_> {
             after_long = long;
         }
         batches.push(checksum_ranges.len());
-        self.parallel(threads, batches.len() - 1, &|n, context| {
+        self.parallel(batches.len() - 1, &|n, context| {
             (checksum_ranges[batches[n]..batches[n + 1]].iter())
                 .try_for_each(|range| self.content(range, context))
         })
@@ -345,9 +315,9 @@ mod tests {
     use crate::emit::targets::Targets;
     use crate::options::{DedupeOptions, LayoutOptions, OutputOptions};
     use crate::pipeline::write;
-    use crate::{Dedupe, Fragments, KernelVersion, Options, Source};
+    use crate::{Dedupe, Fragments, KernelVersion, Options, Progress, Source};
     use std::os::unix::fs::{FileExt, symlink};
-    use tuff_store::Target;
+    use tuff_store::{Output, Target};
 
     /// Builds a small tree. `damage` modifies the image before it is verified.
     fn build(options: &Options, damage: &dyn Fn(&std::fs::File)) -> Result<()> {

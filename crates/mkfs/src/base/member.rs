@@ -45,7 +45,7 @@ pub(super) struct Member {
     /// Length in blocks, with its own devices.
     blocks: u32,
     /// End in blocks, with the hash tree that follows it.
-    behind: u32,
+    first_free: u32,
     pub(super) kernel: KernelVersion,
     /// Algorithm of the new packed inode, if there is one.
     pub(super) packed: Option<u8>,
@@ -128,7 +128,7 @@ impl Member {
             // Fits: no more than `blocks`, which was compared with the limit.
             own: own as u32,
             blocks: blocks as u32,
-            behind: blocks as u32,
+            first_free: blocks as u32,
             kernel: options.kernel,
             packed,
             image,
@@ -154,11 +154,11 @@ impl Member {
     }
 
     /// Finds the hash tree that follows the base; it stays until the patch takes effect.
-    pub(super) fn look_behind(&mut self) -> Result<()> {
+    pub(super) fn skip_hash_tree(&mut self) -> Result<()> {
         check_no_devices(&self.image).map_err(|e| e.within(&self.name))?;
         if let Some(tree) = verity::appended_tree(&self.image).map_err(|e| e.within(&self.name))? {
             let end = u32::try_from(tree.end.div_ceil(self.bits.size())).ok();
-            self.behind = end.filter(|b| *b < ADDRESS_LIMIT).ok_or_else(|| {
+            self.first_free = end.filter(|b| *b < ADDRESS_LIMIT).ok_or_else(|| {
                 Error::usage(format_args!(
                     "{}: with its hash tree it has 2^31 blocks or more",
                     self.name
@@ -186,8 +186,8 @@ impl Member {
     }
 
     /// Returns the end in blocks, with the hash tree that follows it.
-    pub(super) fn behind(&self) -> u32 {
-        self.behind
+    pub(super) fn first_free(&self) -> u32 {
+        self.first_free
     }
 
     /// Returns the compression records of the base.

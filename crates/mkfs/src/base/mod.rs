@@ -85,7 +85,7 @@ impl Bases {
         bases.add(image, &[], options)?;
         for member in &mut bases.members {
             member.set_last();
-            member.look_behind()?;
+            member.skip_hash_tree()?;
         }
         Ok(bases)
     }
@@ -103,13 +103,16 @@ impl Bases {
         Ok(())
     }
 
-    /// Returns the number of the base that a source is, if its data stays in place.
-    pub(crate) fn of_source(source: usize, options: &Options, sources: &[Source]) -> Option<u16> {
-        let is_image = |s: &Source| matches!(s, Source::Image { .. });
-        let here = options.dedupe.image_index && is_image(sources.get(source)?);
-        let before = sources[..source].iter().filter(|s| is_image(s)).count();
-        // Fits: the bases were counted when they were opened.
-        here.then_some((options.dedupe.bases.len() + before) as u16)
+    /// Returns for each source the number of the base that it is, if its data stays in place.
+    pub(crate) fn of_sources(options: &Options, sources: &[Source]) -> Vec<Option<u16>> {
+        let mut number = options.dedupe.bases.len();
+        let base = |source: &Source| {
+            let is_base = options.dedupe.image_index && matches!(source, Source::Image { .. });
+            number += usize::from(is_base);
+            // Fits: the bases were counted when they were opened.
+            is_base.then_some((number - 1) as u16)
+        };
+        sources.iter().map(base).collect()
     }
 
     fn member(&self, inode: BaseInode) -> &Member {
@@ -166,8 +169,8 @@ impl Bases {
 
     /// Returns the first block that a patch may write. The hash tree of the old image stays intact until the patch
     /// takes effect.
-    pub(crate) fn behind(&self) -> u32 {
-        self.members.last().map_or(0, Member::behind)
+    pub(crate) fn first_free(&self) -> u32 {
+        self.members.last().map_or(0, Member::first_free)
     }
 
     /// Returns the compression records of the bases.

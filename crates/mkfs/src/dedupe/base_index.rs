@@ -2,10 +2,11 @@
 //! share.
 
 use super::chunking::Chunker;
-use super::scan::{DedupeCandidate, DedupeSettings, WorkerContext, parallel, read_through, sample};
+use super::scan::{DedupeCandidate, DedupeSettings, WorkerContext, read_through, sample};
 use super::shared_runs::{self, Chunks};
 use crate::Result;
 use crate::base::{BaseFile, BaseInode, Bases};
+use crate::environment::parallel;
 use crate::options::Dedupe;
 use crate::pack::content::FileContent;
 use crate::tree::order::{ContentKey, PolicyId, content_key};
@@ -76,7 +77,7 @@ impl<'a> BaseIndex<'a> {
                 }
                 Ok(())
             };
-        let mut keys = parallel(groups.len(), settings, &scan)?.concat();
+        let mut keys = parallel(groups.len(), settings.threads, settings.progress, &scan)?.concat();
         // Among several files with equal content, use the one with the lowest inode number.
         keys.sort_unstable();
         keys.dedup_by_key(|(key, _)| *key);
@@ -129,7 +130,7 @@ impl<'a> BaseIndex<'a> {
             out.push((i, chunks));
             Ok(())
         };
-        let found = parallel(files.len(), settings, &scan)?;
+        let found = parallel(files.len(), settings.threads, settings.progress, &scan)?;
         let mut found: Vec<(usize, Chunks)> = found.into_iter().flatten().collect();
         found.sort_unstable_by_key(|(i, _)| *i);
         Ok(found.into_iter().map(|(_, chunks)| chunks).collect())

@@ -18,17 +18,16 @@ mod scan;
 mod shared_parts;
 mod shared_runs;
 mod similarity;
+mod stage;
 mod stored_parts;
 
 pub(crate) use cuts::Cuts;
-pub(crate) use scan::{
-    DedupeCandidate, DedupeSettings, PackedFile, WorkerContext, parallel, read_through, readable,
-    sums,
-};
+pub(crate) use scan::{PackedFile, read_through};
+pub(crate) use stage::{Decisions, StoredData, decide};
 pub(crate) use stored_parts::StoredParts;
 
 use crate::base::{BaseClusters, BaseInode, Bases};
-use crate::dedupe::auto::{Choice, Chooser};
+use crate::environment::parallel;
 use crate::options::Dedupe;
 use crate::pack::checksums::sum;
 use crate::pack::content::FileContent;
@@ -37,10 +36,11 @@ use crate::source::readahead::{PrefetchRange, ReadaheadWindow};
 use crate::tree::InodeId;
 use crate::tree::order::{ContentKey, PolicyId, content_key};
 use crate::{Error, Result};
+use auto::{Choice, Chooser};
 use base_index::{BaseIndex, takes_blocks};
 use chunking::{Chunker, Sketch};
 use hashbrown::HashMap;
-use scan::sample;
+use scan::{DedupeCandidate, DedupeSettings, WorkerContext, sample};
 use shared_parts::PartMatcher;
 use shared_runs::Chunks;
 use std::sync::Arc;
@@ -89,43 +89,113 @@ const DEFAULT_CHUNK_BITS: u32 = 12;
 
 /// Analyses `contents`, given in the order of their data. `input` opens a content and is called
 /// from several threads. `base` holds the images whose data need not be stored again.
-pub(crate) fn find_duplicates(
+fn find_duplicates(
     mut contents: Vec<DedupeCandidate>,
     settings: &DedupeSettings<'_>,
     base: Option<&Arc<Bases>>,
     content: &(dyn Fn(InodeId) -> Result<FileContent> + Sync),
 ) -> Result<DedupePlan> {
-    let mut sizes: HashMap<u64, u32> = HashMap::new();
-    let dedupe = settings.dedupe != Dedupe::Off;
-    if dedupe {
-        for candidate in &contents {
-            *sizes.entry(candidate.size).or_default() += 1;
-        }
-    }
     let known = base.map(|base| BaseIndex::build(base, &contents, settings));
     let known = known.transpose()?;
     let parts = known.as_ref().map_or(&[][..], |known| &known.parts);
     let stored = known.as_ref().map_or(&[][..], |known| &known.stored);
-    let takes_stored = |c: &DedupeCandidate| !stored.is_empty() && takes_blocks(c, settings);
     let cut = contents
         .iter()
-        .filter(|c| c.segment_bits.is_some() || takes_stored(c));
+        .filter(|c| is_cut(c, known.as_ref(), settings));
     let of_base = parts.iter().chain(stored).map(|f| f.size);
     let total = cut.map(|c| c.size).sum::<u64>() + of_base.sum::<u64>();
     let chunker = chunker(total, settings);
+    let mut results = scan_contents(&contents, settings, known.as_ref(), chunker, content)?;
+
+    let mut plan = DedupePlan::default();
+    for (i, choice) in std::mem::take(&mut results.choices) {
+        let candidate = &mut contents[i as usize];
+        *candidate = with_choice(candidate, choice, settings);
+        plan.choices.insert(candidate.file, choice);
+    }
+    let contents = &contents[..];
+    // Contents stored elsewhere: in the base, or as duplicates.
+    let mut is_shared = vec![false; contents.len()];
+    for (i, nid, sum) in std::mem::take(&mut results.in_base) {
+        let candidate = &contents[i as usize];
+        let stored = candidate.algorithm.is_none();
+        let can = |base: &Bases| Ok::<_, Error>(base.data(nid, stored)?.is_some());
+        if base.map_or(Ok(false), |base| can(base))? {
+            plan.in_base.insert(candidate.file, (nid, sum));
+            is_shared[i as usize] = true;
+        }
+    }
+    for same in results.keys.chunk_by(|a, b| a.0 == b.0) {
+        for (_, i) in &same[1..] {
+            let first = contents[same[0].1 as usize].file;
+            plan.duplicates.insert(contents[*i as usize].file, first);
+            is_shared[*i as usize] = true;
+        }
+    }
+    results.keys = Vec::new();
+    results.chunks.retain(|(i, _)| !is_shared[*i as usize]);
+    if let Some(known) = &known {
+        let chunks = &results.chunks;
+        let found = stored_parts::find(contents, chunks, known, chunker, settings, content)?;
+        for (i, parts) in found {
+            plan.stored_parts.insert(contents[i as usize].file, parts);
+            is_shared[i as usize] = true;
+        }
+    }
+    // Those of stored contents served only the search above.
+    let cut = |i: u32| !is_shared[i as usize] && contents[i as usize].segment_bits.is_some();
+    results.chunks.retain(|(i, _)| cut(*i));
+
+    plan.packed = order_packed(contents, results.sketches, &is_shared, settings);
+    let tail_starts = plan.packed.iter().filter(|p| p.from > 0);
+    plan.tail_starts = tail_starts.map(|p| (p.file, p.from)).collect();
+
+    let (plans, clusters) = PartMatcher {
+        contents,
+        chunks: results.chunks,
+        tail_starts: &plan.tail_starts,
+        known: known.as_ref(),
+    }
+    .find_shared(settings, chunker, content)?;
+    (plan.plans, plan.clusters) = (plans, clusters);
+    Ok(plan)
+}
+
+/// Returns true if a content is split into chunks.
+fn is_cut(
+    candidate: &DedupeCandidate,
+    known: Option<&BaseIndex<'_>>,
+    settings: &DedupeSettings<'_>,
+) -> bool {
+    let has_stored = known.is_some_and(|known| !known.stored.is_empty());
+    candidate.segment_bits.is_some() || has_stored && takes_blocks(candidate, settings)
+}
+
+/// Reads the contents and computes what the analysis compares.
+fn scan_contents(
+    contents: &[DedupeCandidate],
+    settings: &DedupeSettings<'_>,
+    known: Option<&BaseIndex<'_>>,
+    chunker: Chunker,
+    content: &(dyn Fn(InodeId) -> Result<FileContent> + Sync),
+) -> Result<ScanResults> {
+    let mut sizes: HashMap<u64, u32> = HashMap::new();
+    let dedupe = settings.dedupe != Dedupe::Off;
+    if dedupe {
+        for candidate in contents {
+            *sizes.entry(candidate.size).or_default() += 1;
+        }
+    }
     let request = |candidate: &DedupeCandidate| ScanRequest {
         duplicate_key: sizes.get(&candidate.size).is_some_and(|n| *n > 1),
-        known: known
-            .as_ref()
-            .filter(|known| known.has_size(candidate.size)),
+        known: known.filter(|known| known.has_size(candidate.size)),
         sums: settings.sums,
         sketch: if candidate.tail {
             Some(tail_start(candidate.size, settings))
         } else {
             (dedupe && candidate.packed && candidate.size <= SKETCH_MAX).then_some(0)
         },
-        chunks: settings.dedupe == Dedupe::Content
-            && (candidate.segment_bits.is_some() || takes_stored(candidate)),
+        chunks: settings.dedupe == Dedupe::Content && (is_cut(candidate, known, settings)),
     };
     let next_range = |i: usize| {
         let candidate = &contents[i];
@@ -168,53 +238,23 @@ pub(crate) fn find_duplicates(
             settings,
         )
     };
-    let mut results = merge_results(parallel(contents.len(), settings, &scan)?);
-    drop(sizes);
+    let (threads, progress) = (settings.threads, settings.progress);
+    let results = parallel(contents.len(), threads, progress, &scan)?;
+    Ok(merge_results(results))
+}
 
-    let mut plan = DedupePlan::default();
-    for (i, choice) in std::mem::take(&mut results.choices) {
-        let candidate = &mut contents[i as usize];
-        *candidate = with_choice(candidate, choice, settings);
-        plan.choices.insert(candidate.file, choice);
-    }
-    let contents = &contents[..];
-    // Contents stored elsewhere: in the base, or as duplicates.
-    let mut is_shared = vec![false; contents.len()];
-    for (i, nid, sum) in std::mem::take(&mut results.in_base) {
-        let candidate = &contents[i as usize];
-        let stored = candidate.algorithm.is_none();
-        let can = |base: &Bases| Ok::<_, Error>(base.data(nid, stored)?.is_some());
-        if base.map_or(Ok(false), |base| can(base))? {
-            plan.in_base.insert(candidate.file, (nid, sum));
-            is_shared[i as usize] = true;
-        }
-    }
-    for same in results.keys.chunk_by(|a, b| a.0 == b.0) {
-        for (_, i) in &same[1..] {
-            let first = contents[same[0].1 as usize].file;
-            plan.duplicates.insert(contents[*i as usize].file, first);
-            is_shared[*i as usize] = true;
-        }
-    }
-    results.keys = Vec::new();
-    results.chunks.retain(|(i, _)| !is_shared[*i as usize]);
-    if let Some(known) = &known {
-        let chunks = &results.chunks;
-        let found = stored_parts::find(contents, chunks, known, chunker, settings, content)?;
-        for (i, parts) in found {
-            plan.stored_parts.insert(contents[i as usize].file, parts);
-            is_shared[i as usize] = true;
-        }
-    }
-    // Those of stored contents served only the search above.
-    let cut = |i: u32| !is_shared[i as usize] && contents[i as usize].segment_bits.is_some();
-    results.chunks.retain(|(i, _)| cut(*i));
-
+/// Orders the files and tails of the packed inode, similar ones next to each other.
+fn order_packed(
+    contents: &[DedupeCandidate],
+    sketches: Vec<(u32, Sketch)>,
+    is_shared: &[bool],
+    settings: &DedupeSettings<'_>,
+) -> Vec<PackedFile> {
     let packed: Vec<u32> = (0..contents.len())
         .filter(|i| (contents[*i].packed || contents[*i].tail) && !is_shared[*i])
         .map(|i| i as u32)
         .collect();
-    let mut sketches = results.sketches.into_iter().peekable();
+    let mut sketches = sketches.into_iter().peekable();
     let sketches: Vec<Option<Sketch>> = packed
         .iter()
         .map(|i| {
@@ -260,21 +300,7 @@ pub(crate) fn find_duplicates(
         let hash = value.wrapping_mul(0x9E37_79B1);
         file.cut = value != 0 && !p.follows && cuts.has(hash, len(p, file));
     }
-    plan.packed = files.into_iter().map(|(_, file)| file).collect();
-    drop(sketches);
-    let tail_starts = plan.packed.iter().filter(|p| p.from > 0);
-    plan.tail_starts = tail_starts.map(|p| (p.file, p.from)).collect();
-    drop(packed);
-
-    let (plans, clusters) = PartMatcher {
-        contents,
-        chunks: results.chunks,
-        tail_starts: &plan.tail_starts,
-        known: known.as_ref(),
-    }
-    .find_shared(settings, chunker, content)?;
-    (plan.plans, plan.clusters) = (plans, clusters);
-    Ok(plan)
+    files.into_iter().map(|(_, file)| file).collect()
 }
 
 /// Content with the storage decisions of `choice` applied.

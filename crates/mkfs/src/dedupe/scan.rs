@@ -1,6 +1,8 @@
 //! Parallel reading of file contents.
 
+use crate::Result;
 use crate::dedupe::auto::Chooser;
+use crate::environment::parallel;
 use crate::options::Dedupe;
 use crate::pack::checksums::sum;
 use crate::pack::content::FileContent;
@@ -8,12 +10,8 @@ use crate::progress::Progress;
 use crate::source::readahead::Readahead;
 use crate::tree::InodeId;
 use crate::tree::order::PolicyId;
-use crate::{Error, Result};
 use std::num::NonZeroU8;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use tuff_codec::{Algorithm, EncoderSpec};
-use tuff_erofs::threads;
 
 /// File content to analyse.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +70,7 @@ pub(crate) struct DedupeSettings<'a> {
 }
 
 /// Buffers and encoders that a worker reuses.
+#[derive(Default)]
 pub(crate) struct WorkerContext {
     pub(crate) buf: Vec<u8>,
     pub(super) windows: [Vec<u8>; 2],
@@ -96,51 +95,6 @@ pub(super) fn sample(sampler: &mut Option<Box<dyn tuff_codec::Encoder>>, bytes: 
     (fit.consumed * 16 / fit.written.max(1)).clamp(16, 256) as u32
 }
 
-/// Runs `work` for every index below `count` on the configured number of threads. Returns the
-/// result of each thread, in no particular order.
-pub(crate) fn parallel<T: Send + Default>(
-    count: usize,
-    settings: &DedupeSettings<'_>,
-    work: &(dyn Fn(usize, &mut WorkerContext, &mut T) -> Result<()> + Sync),
-) -> Result<Vec<T>> {
-    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let done: Mutex<Vec<T>> = Mutex::default();
-    let errors: Mutex<Vec<(usize, Error)>> = Mutex::default();
-    let run = || {
-        let mut context = WorkerContext {
-            buf: Vec::new(),
-            windows: [Vec::new(), Vec::new()],
-            sampler: None,
-            chooser: None,
-            readahead: Readahead::default(),
-        };
-        let mut mine = T::default();
-        loop {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            if i >= count || failed.load(Ordering::Relaxed) {
-                break;
-            }
-            let stopped = settings.progress.check();
-            if let Err(e) = stopped.and_then(|()| work(i, &mut context, &mut mine)) {
-                failed.store(true, Ordering::Relaxed);
-                let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
-                errors.push((i, e));
-            }
-        }
-        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-        done.push(mine);
-    };
-    std::thread::scope(|scope| {
-        threads::start(scope, "dedupe", settings.threads.saturating_sub(1), run);
-        run();
-    });
-    let errors = errors.into_inner().unwrap_or_else(PoisonError::into_inner);
-    match errors.into_iter().min_by_key(|(i, _)| *i) {
-        Some((_, e)) => Err(e),
-        None => Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner)),
-    }
-}
-
 /// Computes the checksums of contents, given with their sizes, in the same order.
 pub(crate) fn sums(
     contents: &[(InodeId, u64)],
@@ -157,7 +111,7 @@ pub(crate) fn sums(
         out.push((i, sum.digest()));
         Ok(())
     };
-    let mut all = parallel(contents.len(), settings, &work)?.concat();
+    let mut all = parallel(contents.len(), settings.threads, settings.progress, &work)?.concat();
     all.sort_unstable();
     Ok(all.into_iter().map(|(_, sum)| sum).collect())
 }
@@ -185,11 +139,6 @@ pub(crate) fn read_through(
     Ok(())
 }
 
-/// Returns a content that is required to exist. Contents of streams cannot be read before packing.
-pub(crate) fn readable(content: Option<FileContent>) -> Result<FileContent> {
-    content.ok_or_else(|| Error::usage("content that cannot be read twice"))
-}
-
 /// File, or tail of a file, in the packed inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PackedFile {
@@ -201,6 +150,18 @@ pub(crate) struct PackedFile {
     pub(crate) similar: bool,
     /// A cluster starts here, whatever the files before are.
     pub(crate) cut: bool,
+}
+
+impl PackedFile {
+    /// Returns a whole file without similar neighbours.
+    pub(crate) fn whole(file: InodeId) -> Self {
+        Self {
+            file,
+            from: 0,
+            similar: false,
+            cut: false,
+        }
+    }
 }
 
 // Builds of millions of files keep one of these per file.

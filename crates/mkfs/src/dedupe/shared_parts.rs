@@ -2,10 +2,11 @@
 
 use super::base_index::BaseIndex;
 use super::chunking::Chunker;
-use super::scan::{DedupeCandidate, DedupeSettings, WorkerContext, parallel};
+use super::scan::{DedupeCandidate, DedupeSettings, WorkerContext};
 use super::shared_runs::{self, ChunkRun, Chunks, SegmentShape};
 use crate::Result;
 use crate::base::BaseClusters;
+use crate::environment::parallel;
 use crate::pack::content::FileContent;
 use crate::pack::shared_clusters::{FilePlan, Owner};
 use crate::tree::InodeId;
@@ -142,7 +143,8 @@ pub(super) fn confirm(
             }
             Ok(())
         };
-    let mut confirmed = parallel(by_file.len(), settings, &compare)?.concat();
+    let mut confirmed =
+        parallel(by_file.len(), settings.threads, settings.progress, &compare)?.concat();
     // The sort is stable, so runs of a file stay in order.
     confirmed.sort_by_key(|(i, _)| *i);
     Ok(confirmed.into_iter().map(|(_, run)| run).collect())

@@ -1,6 +1,7 @@
 //! Superblock, compression records, device slots, and the inodes that fit into block 0.
 
 use crate::base::Bases;
+use crate::layout::xattrs::PrefixTable;
 use crate::layout::{Parts, Plan, SUPERBLOCK_END};
 use crate::pack::{FileData, FileTail};
 use crate::tree::{self, METABOX, PACKED};
@@ -17,17 +18,6 @@ use tuff_format::superblock::{self, Superblock};
 use tuff_format::{BlockAddr, BlockBits};
 use tuff_store::Output;
 use xxhash_rust::xxh3::Xxh3;
-
-/// Table of long attribute prefixes.
-#[derive(Clone, Copy)]
-pub(crate) struct Prefixes {
-    /// Position in bytes in the image, the packed inode or the metabox.
-    pub(crate) at: u64,
-    /// Number of prefixes in the table.
-    pub(crate) count: u8,
-    /// Prefix that is the name of fingerprints.
-    pub(crate) fingerprints: Option<u8>,
-}
 
 /// Requirements of the data on readers: feature bits and compression records.
 struct Used {
@@ -250,7 +240,7 @@ impl Head {
 pub(super) fn make_head(
     parts: &Parts<'_>,
     plan: &Plan,
-    prefixes: Option<Prefixes>,
+    prefixes: &PrefixTable,
     (old_uuid, meta_digest): (Option<[u8; 16]>, u128),
     front: &[u8],
     output: &Output,
@@ -274,10 +264,10 @@ pub(super) fn make_head(
                 0
             }
             | match parts.metabox {
-                Some(_) if parts.xattr_area > 0 => compat::SHARED_EA_IN_METABOX,
+                Some(_) if !parts.area.is_empty() => compat::SHARED_EA_IN_METABOX,
                 _ => 0,
             }
-            | match prefixes.and_then(|p| p.fingerprints) {
+            | match prefixes.fingerprints {
                 Some(_) => compat::ISHARE_XATTRS,
                 None => 0,
             },
@@ -292,7 +282,7 @@ pub(super) fn make_head(
         blocks: plan.len_blocks.into(),
         meta_blkaddr: plan.meta_blkaddr().into(),
         // The area may be empty.
-        xattr_blkaddr: match parts.xattr_area {
+        xattr_blkaddr: match parts.area.len() {
             0 if plan.zone_block == 0 => BlockAddr(0),
             _ => plan.xattr_block.into(),
         },
@@ -305,7 +295,7 @@ pub(super) fn make_head(
         xattr_prefix_start: 0,
         packed: plan.packed_nid(bits),
         xattr_filter_reserved: 0,
-        ishare_prefix: prefixes.and_then(|p| p.fingerprints).unwrap_or(0),
+        ishare_prefix: prefixes.fingerprints.unwrap_or(0),
         build_time: 0,
         metabox: plan.metabox_nid(bits),
     };
@@ -316,10 +306,16 @@ pub(super) fn make_head(
     } else if sb.has(incompat::LZ4_0PADDING) {
         sb.algs_or_distance = 65535;
     }
-    if let Some(prefixes) = prefixes {
+    if !prefixes.prefixes.is_empty() {
         sb.incompat |= incompat::XATTR_PREFIXES;
-        sb.xattr_prefix_count = prefixes.count;
-        let start = u32::try_from(prefixes.at / 4)
+        // Fits: at most 128.
+        sb.xattr_prefix_count = prefixes.prefixes.len() as u8;
+        let area = u64::from(plan.xattr_block) * bits.size();
+        let at = match prefixes.in_packed {
+            true => 0,
+            false => area + parts.xattrs.shared.len() as u64,
+        };
+        let start = u32::try_from(at / 4)
             .map_err(|_| Error::limit("attribute prefixes", "beyond 16 GiB"))?;
         sb.xattr_prefix_start = start;
     }

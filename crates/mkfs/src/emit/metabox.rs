@@ -6,60 +6,42 @@
 
 use crate::dedupe::{Cuts, PackedFile};
 use crate::emit::{emit_blocks, write_inodes};
-use crate::layout::{Metabox, Parts, Plan, Wanted, aligned};
+use crate::environment::Environment;
+use crate::layout::{LayoutInput, Metabox, Parts, Plan, aligned};
 use crate::options::Options;
 use crate::pack::content::FileContent;
 use crate::pack::memory_budget;
 use crate::pack::piece::TailPolicy;
 use crate::pack::worker::Policy;
 use crate::pack::{FileSharing, PackOptions, Packed, Packer};
-use crate::progress::Progress;
 use crate::source::file::SourceFile;
 use crate::tree::PACKED;
 use crate::{Error, Result};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
-use tuff_store::Output;
-
-/// Environment of the metabox: threads, files and progress.
-pub(crate) struct Means<'a> {
-    pub(crate) threads: usize,
-    /// Directory of temporary files.
-    pub(crate) temporary: &'a Path,
-    /// The image that is written.
-    pub(crate) output: &'a Output,
-    pub(crate) progress: &'a Progress,
-}
 
 /// Packs the directories that belong into the packed inode, after its other data. `None` if there are none.
 pub(crate) fn pack_directories(
     parts: &Parts<'_>,
     plan: &Plan,
-    means: &Means<'_>,
+    environment: &Environment<'_>,
 ) -> Result<Option<Packed>> {
     if plan.packed_dirs.is_empty() {
         return Ok(None);
     }
-    let file = means.temporary_file()?;
-    let mut packer = means.packer(parts.options, parts.packed.end_block)?;
+    let file = environment.temporary_file()?;
+    let mut packer = environment.packer(parts.options, parts.packed.end_block)?;
     let (mut len, mut names) = (0, Vec::new());
     for (dir, _) in &plan.packed_dirs {
         names.clear();
         emit_blocks(parts, plan, *dir, &mut names)?;
-        means.write(&file, &names, len)?;
+        environment.write(&file, &names, len)?;
         len += names.len() as u64;
     }
     // The packed inode stands for all directories: the position of each was planned.
-    let all = PackedFile {
-        file: PACKED,
-        from: 0,
-        similar: false,
-        cut: false,
-    };
-    packer.add_packed(all, len, means.content(file))?;
+    packer.add_packed(PackedFile::whole(PACKED), len, environment.content(file))?;
     packer.finish(None).map(Some)
 }
 
@@ -69,14 +51,13 @@ pub(crate) fn pack_directories(
 /// depends on the compressed size of these inodes. So the metabox is written with an estimate of the first block, and
 /// again with a larger one, until the image ends before it. The rest is padding.
 pub(crate) fn place(
-    wanted: &Wanted<'_>,
+    input: &LayoutInput<'_>,
     packed: &Packed,
     plan: &mut Plan,
     size: u64,
-    area: &[u8],
-    means: &Means<'_>,
+    environment: &Environment<'_>,
 ) -> Result<Metabox> {
-    let parts = wanted.with(packed, None);
+    let parts = input.with(packed, None);
     plan.place_blocks(&parts)?;
     let begin = plan.end_block;
     let external = parts.base.is_some_and(|base| !base.in_image());
@@ -88,13 +69,13 @@ pub(crate) fn place(
     for slack in [6, 5, 4, 3, 2, 1] {
         let mut placed = plan.clone();
         placed.base_block = guess;
-        let made = make(&parts, &placed, size, area, means)?;
-        placed.place_metabox(&wanted.with(packed, Some(&made)), &made)?;
+        let made = make(&parts, &placed, size, environment)?;
+        placed.place_metabox(&input.with(packed, Some(&made)), &made)?;
         written = written.max(made.end_block);
         // The first estimate is far too large.
         if !external || slack < 6 && placed.base_block == guess {
             let blocks = made.end_block..written;
-            means.clear(&parts, blocks)?;
+            environment.clear(&parts, blocks)?;
             *plan = placed;
             return Ok(made);
         }
@@ -112,15 +93,14 @@ fn make(
     parts: &Parts<'_>,
     plan: &Plan,
     size: u64,
-    area: &[u8],
-    means: &Means<'_>,
+    environment: &Environment<'_>,
 ) -> Result<Metabox> {
-    let file = means.temporary_file()?;
-    write_inodes(parts, plan, area, means.threads, &|bytes, at| {
-        means.write(&file, bytes, at)
+    let file = environment.temporary_file()?;
+    write_inodes(parts, plan, environment, &|bytes, at| {
+        environment.write(&file, bytes, at)
     })?;
-    let mut packer = means.packer(parts.options, plan.end_block)?;
-    let content = means.content(file);
+    let mut packer = environment.packer(parts.options, plan.end_block)?;
+    let content = environment.content(file);
     // The packed inode stands for it: the metabox is no file of the tree.
     packer.add_file(
         PACKED,
@@ -150,13 +130,13 @@ fn policy(options: &Options) -> Arc<Policy> {
     })
 }
 
-impl Means<'_> {
+impl Environment<'_> {
     fn failed(&self, e: std::io::Error) -> Error {
         Error::io(self.temporary.display(), "cannot write temporary data", e)
     }
 
     fn temporary_file(&self) -> Result<File> {
-        tuff_store::anonymous(self.temporary).map_err(|e| self.failed(e))
+        tuff_store::anonymous(&self.temporary).map_err(|e| self.failed(e))
     }
 
     fn write(&self, file: &File, bytes: &[u8], at: u64) -> Result<()> {
@@ -168,7 +148,7 @@ impl Means<'_> {
         let zeros = vec![0; parts.bits().size_usize()];
         for block in blocks {
             let at = u64::from(block) * parts.bits().size();
-            let written = self.output.write_at(&zeros, at);
+            let written = self.targets.image.write_at(&zeros, at);
             written.map_err(|e| Error::io("image", "cannot write", e))?;
         }
         Ok(())
@@ -202,6 +182,6 @@ impl Means<'_> {
             size_max: options.output.size_budget,
             continued: false,
         };
-        Packer::new(pack, self.output, self.progress)
+        Packer::new(pack, self.targets.image, self.progress)
     }
 }

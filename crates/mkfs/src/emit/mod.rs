@@ -6,19 +6,18 @@ mod inode;
 pub(crate) mod metabox;
 pub(crate) mod targets;
 
-pub(crate) use head::{Head, Overwrites, Prefixes, first_data_block};
+pub(crate) use head::{Head, first_data_block};
 
 use super::base::Bases;
+use super::environment::{Environment, parallel};
+use super::layout::xattrs::PrefixTable;
 use super::layout::{Parts, Plan, SUPERBLOCK_END, hidden};
 use super::patch::unchanged::Unchanged;
 use super::tree::{InodeId, NodeKind};
 use crate::{Error, Result};
 use directory::dir_blocks;
-use head::make_head;
+use head::{Overwrites, make_head};
 use inode::emit_inode;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use tuff_erofs::threads;
 use tuff_store::Output;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
@@ -128,31 +127,29 @@ type Write<'a> = &'a (dyn Fn(&[u8], u64) -> Result<()> + Sync);
 pub(crate) fn write_inodes(
     parts: &Parts<'_>,
     plan: &Plan,
-    area: &[u8],
-    threads: usize,
+    environment: &Environment<'_>,
     write: Write<'_>,
 ) -> Result<()> {
     let zone = Zone {
         parts,
         plan,
         with_blocks: Vec::new(),
-        area: Some((area, 0)),
+        area: Some((parts.area, 0)),
         inodes: by_position(plan, parts.order.to_vec()),
         inodes_at: 0,
         end: plan.metabox_size.unwrap_or_default(),
     };
-    emit_zone(&zone, &[], threads, write).map(drop)
+    emit_zone(&zone, &[], environment, write).map(drop)
 }
 
 /// Writes all metadata outside the metabox, except block 0, which is returned.
 pub(crate) fn emit(
     parts: &Parts<'_>,
     plan: &Plan,
-    area: &[u8],
-    prefixes: Option<Prefixes>,
-    threads: usize,
-    output: &Output,
+    prefixes: &PrefixTable,
+    environment: &Environment<'_>,
 ) -> Result<Head> {
+    let output = environment.targets.image;
     let block = parts.options.block.size();
     let write = |bytes: &[u8], at| {
         let written = output.write_at(bytes, at);
@@ -183,7 +180,7 @@ pub(crate) fn emit(
     match parts.metabox {
         None => {
             let old_area = parts.unchanged.is_some();
-            zone.area = (!old_area).then(|| (area, u64::from(plan.xattr_block) * block));
+            zone.area = (!old_area).then(|| (parts.area, u64::from(plan.xattr_block) * block));
             let order = parts.order.iter().copied();
             let placed = |i: &InodeId| !parts.is_unchanged(*i) && parts.place(*i).is_none();
             zone.inodes.extend(order.filter(placed));
@@ -191,7 +188,7 @@ pub(crate) fn emit(
         // The metabox is between the directories and the inodes.
         Some(_) => {
             let with_blocks = std::mem::take(&mut zone.with_blocks);
-            directories = emit_directories(parts, plan, with_blocks, threads, &write)?;
+            directories = emit_directories(parts, plan, with_blocks, environment, &write)?;
         }
     }
     zone.inodes = by_position(plan, std::mem::take(&mut zone.inodes));
@@ -199,7 +196,7 @@ pub(crate) fn emit(
     if plan.zone_block == 0 {
         front = front_inodes(parts, plan, &std::mem::take(&mut zone.inodes))?;
     }
-    let mut digest = emit_zone(&zone, &front, threads, &write)?;
+    let mut digest = emit_zone(&zone, &front, environment, &write)?;
     let mut overwrites = Overwrites::default();
     if let Some(unchanged) = parts.unchanged {
         overwrites = overwritten(parts, plan, unchanged, output)?;
@@ -216,7 +213,9 @@ pub(crate) fn emit(
         digest = xxh3_128(all.as_flattened());
     }
     let uuid = (parts.unchanged)
-        .filter(|_| overwrites.is_empty() && Some(plan.end_block) == parts.base.map(Bases::behind))
+        .filter(|_| {
+            overwrites.is_empty() && Some(plan.end_block) == parts.base.map(Bases::first_free)
+        })
         .map(|unchanged| unchanged.superblock().uuid);
     let mut head = make_head(parts, plan, prefixes, (uuid, digest), &front, output)?;
     head.set_overwrites(overwrites);
@@ -258,7 +257,7 @@ fn emit_directories(
     parts: &Parts<'_>,
     plan: &Plan,
     with_blocks: Vec<InodeId>,
-    threads: usize,
+    environment: &Environment<'_>,
     write: Write<'_>,
 ) -> Result<u128> {
     let bits = parts.options.block;
@@ -275,7 +274,7 @@ fn emit_directories(
         inodes_at: 0,
         end: end * bits.size(),
     };
-    emit_zone(&zone, &[], threads, write)
+    emit_zone(&zone, &[], environment, write)
 }
 
 fn by_position(plan: &Plan, mut inodes: Vec<InodeId>) -> Vec<InodeId> {
@@ -297,45 +296,28 @@ fn front_inodes(parts: &Parts<'_>, plan: &Plan, inodes: &[InodeId]) -> Result<Ve
 }
 
 /// Writes all pieces. Returns a digest of them and of the inodes in block 0.
-fn emit_zone(zone: &Zone<'_>, front: &[u8], threads: usize, write: Write<'_>) -> Result<u128> {
+fn emit_zone(
+    zone: &Zone<'_>,
+    front: &[u8],
+    environment: &Environment<'_>,
+    write: Write<'_>,
+) -> Result<u128> {
     let starts = zone.pieces();
-    let next = AtomicUsize::new(0);
-    // Results by piece. The first error by position is reported.
-    let done: Mutex<Vec<(usize, Result<u128>)>> = Mutex::new(Vec::with_capacity(starts.len()));
-    let work = || {
-        let mut out = Vec::new();
-        loop {
-            let n = next.fetch_add(1, Ordering::Relaxed);
-            let Some([from, to]) = starts.get(n..n + 2) else {
-                return;
-            };
-            out.clear();
-            let made = zone.make(*from..*to, &mut out).and_then(|()| {
-                write(&out, zone.start(*from))?;
-                Ok(xxh3_128(&out))
-            });
-            if made.is_err() {
-                next.store(starts.len(), Ordering::Relaxed);
-            }
-            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-            done.push((n, made));
-        }
+    let emit = |n: usize, bytes: &mut Vec<u8>, digests: &mut Vec<(usize, u128)>| {
+        bytes.clear();
+        zone.make(starts[n]..starts[n + 1], bytes)?;
+        write(bytes, zone.start(starts[n]))?;
+        digests.push((n, xxh3_128(bytes)));
+        Ok(())
     };
-    std::thread::scope(|scope| {
-        threads::start(
-            scope,
-            "emit",
-            threads.min(starts.len()).saturating_sub(1),
-            work,
-        );
-        work();
-    });
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.sort_unstable_by_key(|(n, _)| *n);
+    let count = starts.len().saturating_sub(1);
+    let digests = parallel(count, environment.threads, environment.progress, &emit)?;
+    let mut digests = digests.concat();
+    digests.sort_unstable();
     let mut digest = Xxh3::new();
     digest.update(front);
-    for (_, piece) in done {
-        digest.update(&piece?.to_le_bytes());
+    for (_, piece) in digests {
+        digest.update(&piece.to_le_bytes());
     }
     Ok(digest.digest128())
 }

@@ -35,7 +35,8 @@ mod zone;
 
 pub(crate) use epoch::{Epoch, old_epoch};
 pub(crate) use parts::{
-    Metabox, Parts, Wanted, check_owners, dir_names, dir_size, index, stored_owner, stored_time,
+    LayoutInput, Metabox, Parts, check_owners, dir_names, dir_size, index, stored_owner,
+    stored_time,
 };
 pub(crate) use zone::SUPERBLOCK_END;
 
@@ -99,7 +100,7 @@ impl Plan {
         let boxed = parts.options.metadata.form == Metadata::Compressed;
         let front = !boxed && fits_in_front(parts, epoch, parts.order);
         let mut zone = match boxed {
-            true => Zone::behind(parts.xattr_area, bits.size()),
+            true => Zone::after(parts.area.len() as u64, bits.size()),
             false => Zone::of_image(front, bits.size()),
         };
         let mut plan = Self {
@@ -158,7 +159,7 @@ impl Plan {
             Some(unchanged) => block32(unchanged.superblock().xattr_blkaddr.0)?,
             None => plan.end_block,
         };
-        let area = bits.count(parts.xattr_area);
+        let area = bits.count(parts.area.len() as u64);
         plan.end_block = block32(u64::from(plan.end_block) + area)?;
         plan.end_zone(parts, zone, front)?;
         Ok(plan)
@@ -206,8 +207,8 @@ impl Plan {
             _ => self.len_blocks,
         };
         let base_blocks = parts.base.map_or(0, Bases::blocks);
-        let behind = parts.packed.external.unwrap_or(base_blocks);
-        block32(u64::from(self.base_block) + u64::from(behind))?;
+        let after = parts.packed.external.unwrap_or(base_blocks);
+        block32(u64::from(self.base_block) + u64::from(after))?;
         Ok(())
     }
 
@@ -317,7 +318,7 @@ fn fits_in_front(parts: &Parts<'_>, epoch: Epoch, inodes: &[InodeId]) -> bool {
     {
         return false;
     }
-    let mut zone = Zone::behind_superblock(block);
+    let mut zone = Zone::after_superblock(block);
     inodes.iter().copied().chain(hidden(parts)).all(|inode| {
         let form = parts.form(inode, epoch);
         zone.place(&form);

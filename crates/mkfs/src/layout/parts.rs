@@ -1,6 +1,6 @@
 //! Inputs of layout and emission, and the sizes of inodes.
 
-use super::epoch::Epoch;
+use super::epoch::{Epoch, old_epoch};
 use crate::base::Bases;
 use crate::layout::xattrs::Xattrs;
 use crate::options::{Fragments, InodeForm, Metadata, Options};
@@ -10,6 +10,7 @@ use crate::patch::unchanged::{Place, Unchanged};
 use crate::source::error::Quoted;
 use crate::tree::{InodeId, METABOX, NodeKind, PACKED, ROOT, Tree, is_hidden};
 use crate::{Error, Result};
+use std::ops::Deref;
 use std::sync::Arc;
 use tuff_format::cluster::extent;
 use tuff_format::cluster::write::{self, Index, Piece, Tail, header_pos, index_len};
@@ -61,7 +62,7 @@ impl Form {
 
 /// Inputs of the layout, without the data.
 #[derive(Clone, Copy)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct LayoutInput<'a> {
     /// All inodes and names.
     pub(crate) tree: &'a Tree,
     /// Inodes in the order of the inode zone.
@@ -72,36 +73,21 @@ pub(crate) struct Wanted<'a> {
     pub(crate) options: &'a Options,
     /// Images that hold some of the data.
     pub(crate) base: Option<&'a Bases>,
-    /// Length in bytes of the shared attributes and the prefix table.
-    pub(crate) xattr_area: u64,
+    /// Shared attributes and the prefix table.
+    pub(crate) area: &'a [u8],
     /// Inodes of the patched image that stay in place.
     pub(crate) unchanged: Option<&'a Arc<Unchanged>>,
 }
 
-impl<'a> Wanted<'a> {
-    /// Adds the data and, once it is made, the metabox.
-    pub(crate) fn with<'b>(self, packed: &'b Packed, metabox: Option<&'b Metabox>) -> Parts<'b>
+impl<'a> LayoutInput<'a> {
+    /// Adds the data and, once it is placed, the metabox.
+    pub(crate) fn with<'b>(&self, packed: &'b Packed, metabox: Option<&'b Metabox>) -> Parts<'b>
     where
         'a: 'b,
     {
-        let Self {
-            tree,
-            order,
-            xattrs,
-            options,
-            base,
-            xattr_area,
-            unchanged,
-        } = self;
         Parts {
-            tree,
-            order,
+            input: *self,
             packed,
-            xattrs,
-            options,
-            base,
-            xattr_area,
-            unchanged,
             metabox,
         }
     }
@@ -109,18 +95,19 @@ impl<'a> Wanted<'a> {
 
 /// Inputs of layout and emission.
 pub(crate) struct Parts<'a> {
-    pub(crate) tree: &'a Tree,
-    pub(crate) order: &'a [InodeId],
+    input: LayoutInput<'a>,
     /// Packed data of all files.
     pub(crate) packed: &'a Packed,
-    pub(crate) xattrs: &'a Xattrs,
-    pub(crate) options: &'a Options,
-    pub(crate) base: Option<&'a Bases>,
-    pub(crate) xattr_area: u64,
-    /// Inodes of the patched image that stay in place.
-    pub(crate) unchanged: Option<&'a Arc<Unchanged>>,
-    /// Metabox, once it is made.
+    /// Metabox, once it is placed.
     pub(crate) metabox: Option<&'a Metabox>,
+}
+
+impl<'a> Deref for Parts<'a> {
+    type Target = LayoutInput<'a>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.input
+    }
 }
 
 impl Parts<'_> {
@@ -181,9 +168,13 @@ impl Parts<'_> {
     }
 
     /// Returns the inodes that do not fit where old ones were.
-    pub(crate) fn misfits(&self, epoch: Epoch) -> Vec<InodeId> {
+    pub(crate) fn misfits(&self) -> Vec<InodeId> {
+        let Some(unchanged) = self.unchanged else {
+            return Vec::new();
+        };
+        let epoch = old_epoch(unchanged.superblock(), self.options);
         let block = self.bits().size();
-        let overwritten = self.unchanged.into_iter().flat_map(|u| u.overwritten());
+        let overwritten = unchanged.overwritten().into_iter();
         let misfits = overwritten.filter(|(inode, place)| {
             let form = self.form(*inode, epoch);
             let tail_at = (place.inode.position() + form.before_tail) % block;

@@ -1,6 +1,6 @@
 //! Extended attributes: selection of shared entries, and the body after each inode.
 
-use crate::options::Options;
+use crate::options::{Fragments, Metadata, Options};
 use crate::source::error::Quoted;
 use crate::source::tally::AffectedPaths;
 use crate::tree::{InodeId, Tree, Xattr, XattrSet, lossy};
@@ -21,9 +21,51 @@ pub(crate) struct Xattrs {
     pub(crate) shared: Vec<u8>,
 }
 
+/// Long prefixes of attribute names.
+pub(crate) struct PrefixTable {
+    pub(crate) prefixes: Vec<LongPrefix>,
+    /// Encoded table.
+    pub(crate) bytes: Vec<u8>,
+    /// The packed inode starts with the table. Otherwise it follows the shared attributes.
+    pub(crate) in_packed: bool,
+    /// Index of the prefix that is the name of fingerprints.
+    pub(crate) fingerprints: Option<u8>,
+}
+
+impl PrefixTable {
+    /// Creates the table that the options describe.
+    pub(crate) fn new(options: &Options) -> Result<Self> {
+        let prefixes = prefixes(options)?;
+        let fingerprints = options.metadata.fingerprints.as_ref();
+        let fingerprints = fingerprints.and_then(|name| long_prefix(name));
+        let mut bytes = Vec::new();
+        for prefix in &prefixes {
+            prefix.encode(&mut bytes);
+        }
+        Ok(Self {
+            bytes,
+            // Kernels read the table from the metabox if there is one, else from the packed inode.
+            in_packed: !prefixes.is_empty()
+                && options.layout.fragments != Fragments::Off
+                && options.metadata.form != Metadata::Compressed,
+            // Fits: at most 128.
+            fingerprints: fingerprints
+                .and_then(|name| prefixes.iter().position(|p| *p == name))
+                .map(|at| at as u8),
+            prefixes,
+        })
+    }
+
+    /// Returns the area of shared attributes, with the table if it belongs there.
+    pub(crate) fn area(&self, xattrs: &Xattrs) -> Vec<u8> {
+        let table: &[u8] = if self.in_packed { &[] } else { &self.bytes };
+        [&xattrs.shared, table].concat()
+    }
+}
+
 /// Validates and parses the configured long prefixes. The full name of the fingerprint attribute is
 /// appended unless it is among them.
-pub(crate) fn prefixes(options: &Options) -> Result<Vec<LongPrefix>> {
+fn prefixes(options: &Options) -> Result<Vec<LongPrefix>> {
     let mut out = Vec::new();
     for full in &options.metadata.xattr_prefixes {
         out.push(long_prefix(full).filter(|p| p.base != 0).ok_or_else(|| {
@@ -52,14 +94,6 @@ pub(crate) fn prefixes(options: &Options) -> Result<Vec<LongPrefix>> {
         )));
     }
     Ok(out)
-}
-
-/// Index of the prefix for fingerprints within [`prefixes`].
-pub(crate) fn fingerprint_prefix(options: &Options, prefixes: &[LongPrefix]) -> Option<u8> {
-    let prefix = long_prefix(options.metadata.fingerprints.as_ref()?)?;
-    let at = prefixes.iter().position(|p| *p == prefix)?;
-    // Fits: at most 128.
-    Some(at as u8)
 }
 
 /// Parses a name as a prefix. The base is 0 outside of the user, trusted and security namespaces.
@@ -261,13 +295,4 @@ fn choose_shared(mut is_frequent: Vec<bool>, lens: &[usize]) -> Vec<bool> {
     let mut longest = vec![false; lens.len()];
     by_len.into_iter().for_each(|i| longest[i] = true);
     longest
-}
-
-/// Encodes the table of long prefixes.
-pub(crate) fn prefix_table(prefixes: &[LongPrefix]) -> Vec<u8> {
-    let mut out = Vec::new();
-    for p in prefixes {
-        p.encode(&mut out);
-    }
-    out
 }

@@ -32,7 +32,7 @@ impl Zone {
     }
 
     /// Returns a zone after `len` bytes, the first of which start a block.
-    pub(super) fn behind(len: u64, block: u64) -> Self {
+    pub(super) fn after(len: u64, block: u64) -> Self {
         let mut zone = Self::new(block);
         zone.end = round_up(len, block);
         let start = round_up(len, ALIGN);
@@ -43,13 +43,13 @@ impl Zone {
     /// Returns the inode zone of an image, in block 0 if `front` is set.
     pub(super) fn of_image(front: bool, block: u64) -> Self {
         match front {
-            true => Self::behind_superblock(block),
+            true => Self::after_superblock(block),
             false => Self::new(block),
         }
     }
 
     /// Returns a zone in block 0.
-    pub(super) fn behind_superblock(block: u64) -> Self {
+    pub(super) fn after_superblock(block: u64) -> Self {
         Self {
             block,
             end: block,

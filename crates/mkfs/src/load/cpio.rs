@@ -1,46 +1,32 @@
 //! Cpio archives as sources. Plain archives in a file are read in place; compressed archives and
 //! streams are copied first.
 
-use super::{ContentProvider, Loader, in_source};
-use crate::progress::Progress;
+use super::{ContentProvider, Loader};
 use crate::source::Content;
 use crate::source::cpio::CpioReader;
 use crate::source::error::SourceError;
 use crate::source::expansion::Expansion;
 use crate::source::file::SourceFile;
-use crate::tree::Tree;
 use crate::{Error, Result};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::sync::Arc;
 use tuff_store::FileStore;
 
-impl Loader<'_> {
+impl Loader<'_, '_> {
     /// Loads the archives in a file.
-    pub(super) fn load_cpio(
-        &mut self,
-        name: &str,
-        file: File,
-        tree: &mut Tree,
-        progress: &Progress,
-    ) -> Result<()> {
+    pub(super) fn load_cpio(&mut self, name: &str, file: File) -> Result<()> {
         let same = file.try_clone();
         let store = FileStore::new(same.map_err(|e| Error::io(name, "cannot open", e))?);
         let store = store.map_err(|e| Error::io(name, "cannot examine", e))?;
         let cpio = CpioReader::of_store(name, &store);
-        self.read_cpio(name, Some(file), cpio, tree, progress)
+        self.read_cpio(name, Some(file), cpio)
     }
 
     /// Loads archives from a stream.
-    pub(super) fn load_cpio_stream(
-        &mut self,
-        name: &str,
-        reader: impl Read + Send,
-        tree: &mut Tree,
-        progress: &Progress,
-    ) -> Result<()> {
+    pub(super) fn load_cpio_stream(&mut self, name: &str, reader: impl Read + Send) -> Result<()> {
         let cpio = CpioReader::new(name, reader);
-        self.read_cpio(name, None, cpio, tree, progress)
+        self.read_cpio(name, None, cpio)
     }
 
     fn read_cpio(
@@ -48,19 +34,18 @@ impl Loader<'_> {
         name: &str,
         file: Option<File>,
         mut cpio: CpioReader<'_>,
-        tree: &mut Tree,
-        progress: &Progress,
     ) -> Result<()> {
         let limit = Expansion::new(self.options.resources.max_expansion);
         cpio = cpio.limited(limit);
         let mut copy = None;
         while let Some(mut entry) = cpio.next_entry().map_err(Error::from)? {
-            if entry.content == Content::Stream && !self.is_left_out(&entry.path) {
-                let fail = |e| Error::io(self.temporary.display(), "cannot copy the archive", e);
+            if entry.content == Content::Stream && !self.exclude.is_left_out(&entry.path) {
+                let temporary = &self.environment.temporary;
+                let fail = |e| Error::io(temporary.display(), "cannot copy the archive", e);
                 let copy = match &mut copy {
                     Some(copy) => copy,
                     None => copy.insert(MemberCopies {
-                        file: tuff_store::anonymous(self.temporary).map_err(fail)?,
+                        file: tuff_store::anonymous(temporary).map_err(fail)?,
                         len: 0,
                         buf: vec![0; COPY_BUFFER],
                     }),
@@ -77,11 +62,10 @@ impl Loader<'_> {
                     }
                 }
             }
-            self.add(entry, tree, progress)
-                .map_err(|e| in_source(e, name))?;
+            self.add(entry, name)?;
         }
         self.warnings.extend(cpio.warning());
-        self.providers.push(ContentProvider::Archive {
+        self.contents.layers.push(ContentProvider::Archive {
             file: file.map(|file| Arc::new(SourceFile::new(file, name))),
             copy: copy.map(|copy| Arc::new(SourceFile::new(copy.file, name))),
         });

@@ -11,32 +11,23 @@
 //! such a file is copied into the image.
 
 use super::stream::StoppableReader;
-use super::tar::{enlarge_pipe, read_start};
-use super::{ContentProvider, Loader, in_source};
-use crate::pack::{Packer, Sparse};
-use crate::progress::Progress;
+use super::tar::{enlarge_pipe, placed, read_start};
+use super::{ContentProvider, Loader};
+use crate::pack::Sparse;
 use crate::source::compressed::{self, Compression, MAGIC_LEN};
 use crate::source::cpio::{self, HEADER_LEN};
-use crate::source::error::{Quoted, SourceError};
+use crate::source::error::SourceError;
 use crate::source::spec::Source;
 use crate::source::tar::TarReader;
-use crate::source::{Content, DataRun, Kind};
-use crate::tree::{InodeId, Tree};
+use crate::source::{Content, Kind};
 use crate::{Error, Result};
 use std::io::{BufReader, Cursor, Read, Seek};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use tuff_format::inode::FileType;
 
-impl Loader<'_> {
+impl Loader<'_, '_> {
     /// Adds the members of the only source, a tar, to the tree.
-    pub(super) fn load_index(
-        &mut self,
-        source: &Source,
-        tree: &mut Tree,
-        packer: &mut Packer<'_>,
-        progress: &Progress,
-    ) -> Result<()> {
+    pub(super) fn load_index(&mut self, source: &Source) -> Result<()> {
         let (name, mut file) = match source {
             Source::Tar(path) => {
                 let name = path.display().to_string();
@@ -70,10 +61,11 @@ impl Loader<'_> {
         let is_file = file.metadata().is_ok_and(|m| m.is_file());
         if !is_file || file.stream_position().is_ok_and(|at| at > 0) {
             enlarge_pipe(&file);
-            let reader = BufReader::new(StoppableReader::new(file, progress.stop_flag()));
-            let indexed = self.index_stream(&name, reader, tree, packer, progress);
+            let stop = self.environment.progress.stop_flag();
+            let reader = BufReader::new(StoppableReader::new(file, stop));
+            let indexed = self.index_stream(&name, reader);
             // A reader that was stopped returns an error that is not the cause.
-            progress.check()?;
+            self.environment.progress.check()?;
             return indexed;
         }
         let mut magic = [0; HEADER_LEN];
@@ -86,20 +78,14 @@ impl Loader<'_> {
         )?;
         let size = file.metadata().map(|m| m.len());
         let size = size.map_err(|e| Error::io(&name, "cannot examine", e))?;
-        self.load_tar(&name, file, None, tree, progress)?;
-        packer.set_external(self.blocks(&name, size)?);
+        self.load_tar(&name, file, None)?;
+        let blocks = self.blocks(&name, size)?;
+        self.packer.set_external(blocks);
         Ok(())
     }
 
     /// Indexes a tar stream. Only the contents of files that cannot be referred to are kept.
-    fn index_stream(
-        &mut self,
-        name: &str,
-        reader: impl Read + Send + 'static,
-        tree: &mut Tree,
-        packer: &mut Packer<'_>,
-        progress: &Progress,
-    ) -> Result<()> {
+    fn index_stream(&mut self, name: &str, reader: impl Read + Send + 'static) -> Result<()> {
         let (mut reader, mut start) = (reader, Vec::new());
         let read = (&mut reader)
             .take(HEADER_LEN as u64)
@@ -121,24 +107,23 @@ impl Loader<'_> {
                 let runs = runs.map(|runs| placed(runs, offset));
                 entry.content = Content::Range { offset };
                 if let Some(runs) = runs {
-                    if self.referred(size, &runs).is_none() {
+                    if Sparse::exact(size, &runs, self.options.block).is_none() {
                         copied = Some(Arc::clone(&runs));
                     }
                     entry.content = entry.content.sparse(runs);
                 }
             }
-            let added = self.add(entry, tree, progress);
-            let added = added.map_err(|e| in_source(e, name))?;
-            if let (Some(inode), Some(runs)) = (added, copied) {
-                let policy = Arc::clone(&self.policies.default);
-                self.stream_sparse(inode, size, &runs, &mut tar, &policy, packer)?;
+            if let (Some(inode), Some(runs)) = (self.add(entry, name)?, copied) {
+                let policy = &self.policies.default;
+                self.pack_sparse(inode, size, &runs, &mut tar, policy)?;
             }
         }
         self.warnings.extend(tar.warnings());
         let at = tar.position();
         let rest = tar.finish().map_err(Error::from)?;
-        packer.set_external(self.blocks(name, at + rest)?);
-        self.providers.push(ContentProvider::default());
+        let blocks = self.blocks(name, at + rest)?;
+        self.packer.set_external(blocks);
+        self.contents.layers.push(ContentProvider::Elsewhere);
         Ok(())
     }
 
@@ -148,75 +133,6 @@ impl Loader<'_> {
         blocks
             .filter(|b| *b < 1 << 31)
             .ok_or_else(|| Error::limit(name, "a tar with an index must be smaller than 1 TiB"))
-    }
-
-    /// Sets the position in the tar for every file of the finished tree.
-    pub(super) fn refer(&mut self, tree: &Tree, packer: &mut Packer<'_>) -> Result<()> {
-        let mut copied = Vec::new();
-        let order = tree.inode_order();
-        self.check_expansion(tree, &order)?;
-        for inode in order {
-            let size = tree.size(inode);
-            if tree.file_type(inode) != FileType::File || size == 0 {
-                continue;
-            }
-            match tree.content(inode).parts() {
-                (Content::Range { offset }, None) => {
-                    let block = self.block(tree, inode, *offset, size, packer)?;
-                    packer.add_external(inode, size, block);
-                }
-                (_, Some(runs)) => {
-                    let stored: u64 = runs.iter().map(|r| r.len).sum();
-                    let first = runs.first().map_or(0, |r| r.source_offset);
-                    match self.referred(size, runs) {
-                        Some(sparse) => {
-                            let block = self.block(tree, inode, first, stored, packer)?;
-                            packer.add_external_sparse(inode, size, size - stored, sparse, block);
-                        }
-                        None => copied.push((first, inode)),
-                    }
-                }
-                _ => {}
-            }
-        }
-        if let Some(ContentProvider::Archive { file: Some(_), .. }) = self.providers.last() {
-            // In the order of the stream.
-            copied.sort_unstable();
-            for (_, inode) in &copied {
-                self.pack_file(tree, *inode, super::FileDecision::default(), packer)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// First block of a file's data. Fails if a block is missing: the kernel reads nothing after
-    /// the last whole block.
-    fn block(
-        &self,
-        tree: &Tree,
-        inode: InodeId,
-        offset: u64,
-        len: u64,
-        packer: &Packer<'_>,
-    ) -> Result<u32> {
-        let bits = self.options.block;
-        let (first, end) = (offset >> bits.get(), bits.count(offset + len));
-        debug_assert!(offset.is_multiple_of(bits.size()), "data follows a header");
-        if end > packer.external() {
-            let path = tree.path(inode);
-            return Err(Error::from(SourceError::unsupported(format!(
-                "{}: the tar ends inside the last block of its data; append zeros up to a multiple of {} bytes to index it",
-                Quoted(&path),
-                bits.size()
-            ))));
-        }
-        // Fits: a tar has less than 2^31 blocks.
-        Ok(first as u32)
-    }
-
-    /// Chunks of a sparse file, if they start at blocks of the tar.
-    fn referred(&self, size: u64, runs: &[DataRun]) -> Option<Sparse> {
-        Sparse::exact(size, runs, self.options.block)
     }
 }
 
@@ -241,17 +157,4 @@ fn reject_compressed(name: &str, compression: Compression) -> Result<()> {
             .in_source(name),
         )),
     }
-}
-
-/// Assigns consecutive positions to runs, from `at` on.
-fn placed(runs: &[DataRun], mut at: u64) -> Arc<[DataRun]> {
-    let place = |run: &DataRun| {
-        let source_offset = at;
-        at += run.len;
-        DataRun {
-            source_offset,
-            ..*run
-        }
-    };
-    runs.iter().map(place).collect()
 }

@@ -1,7 +1,6 @@
 //! Manifests as sources. Lines come in any order, so hard links wait until all other entries exist.
 
 use super::{ContentProvider, Loader, in_source};
-use crate::progress::Progress;
 use crate::source::dir::runs_of;
 use crate::source::manifest::ManifestReader;
 use crate::source::{Content, Entry, Kind};
@@ -11,39 +10,40 @@ use hashbrown::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-impl Loader<'_> {
+impl Loader<'_, '_> {
     /// Loads all paths of a manifest.
-    pub(super) fn load_manifest(
-        &mut self,
-        path: &Path,
-        tree: &mut Tree,
-        progress: &Progress,
-    ) -> Result<()> {
+    pub(super) fn load_manifest(&mut self, path: &Path) -> Result<()> {
         let mut manifest = ManifestReader::open(path).map_err(Error::from)?;
         let mut links = DeferredLinks::default();
         while let Some(mut entry) = manifest.next_entry().map_err(Error::from)? {
-            if self.is_left_out(&entry.path) {
+            if self.exclude.is_left_out(&entry.path) {
                 continue;
             }
             let line = manifest.line();
-            links.remove_replaced(&entry.path, tree);
+            links.remove_replaced(&entry.path, &mut self.tree);
             if let Kind::Hardlink(target) = entry.kind {
                 links.defer(entry.path, target, line);
                 continue;
             }
             find_holes(&mut entry)?;
-            let place = format_args!("{}: line {line}", path.display());
-            self.add(entry, tree, progress)
-                .map_err(|e| in_source(e, place))?;
+            self.add(entry, format_args!("{}: line {line}", path.display()))?;
         }
+        self.add_links(links, |line| format!("{}: line {line}", path.display()))
+    }
+
+    /// Adds hard links after all other entries. `place` names a line in errors.
+    pub(super) fn add_links(
+        &mut self,
+        links: DeferredLinks,
+        place: impl Fn(u64) -> String,
+    ) -> Result<()> {
         for (link, target, line) in links.in_order() {
-            let place = format_args!("{}: line {line}", path.display());
-            progress.check()?;
-            progress.add_entry();
-            tree.add_link(&link, &target)
-                .map_err(|e| in_source(e, place))?;
+            self.environment.progress.check()?;
+            self.environment.progress.add_entry();
+            let added = self.tree.add_link(&link, &target);
+            added.map_err(|e| in_source(e, place(line)))?;
         }
-        self.providers.push(ContentProvider::default());
+        self.contents.layers.push(ContentProvider::Elsewhere);
         Ok(())
     }
 }
@@ -76,7 +76,7 @@ impl DeferredLinks {
 
     /// Links with targets and lines in the order of the manifest, except that targets come before
     /// their links.
-    pub(super) fn in_order(mut self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>, u64)> {
+    fn in_order(mut self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>, u64)> {
         let mut paths: Vec<_> = self.waiting.iter().map(|(p, l)| (l.1, p.clone())).collect();
         paths.sort_unstable();
         let mut paths = paths.into_iter();

@@ -196,13 +196,8 @@ impl<'a> Packer<'a> {
     /// Puts bytes at the start of the packed inode, before any file.
     pub(crate) fn start_packed(&mut self, bytes: &[u8]) -> Result<()> {
         debug_assert!(self.streamed == 0 && self.stream.0.is_empty());
-        let table = PackedFile {
-            file: PACKED,
-            from: 0,
-            similar: false,
-            cut: false,
-        };
-        self.add_packed(table, bytes.len() as u64, FileContent::Bytes(bytes.into()))
+        let content = FileContent::Bytes(bytes.into());
+        self.add_packed(PackedFile::whole(PACKED), bytes.len() as u64, content)
     }
 
     /// Appends a file of `size` bytes, not empty, or the tail of one, to the packed inode. The bytes before the tail

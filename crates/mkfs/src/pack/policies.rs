@@ -117,7 +117,7 @@ impl Policies {
     }
 
     /// Policy of a path, with its number.
-    pub(crate) fn of(&self, path: impl FnOnce() -> Vec<u8>) -> (PolicyId, &Arc<Policy>) {
+    pub(crate) fn by_path(&self, path: impl FnOnce() -> Vec<u8>) -> (PolicyId, &Arc<Policy>) {
         if self.rules.is_empty() {
             return (PolicyId::DEFAULT, &self.default);
         }

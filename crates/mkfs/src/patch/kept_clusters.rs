@@ -12,12 +12,20 @@
 //! where one of them is new, all are. The last new cluster before a kept one starts before the pack of that: where an old
 //! cluster starts that has no edits, or in the block before the pack.
 
-use crate::base::{BaseClusters, BaseData, BasePiece, BaseTail};
+use crate::Result;
+use crate::base::{BaseClusters, BaseData, BaseInode, BasePiece, BaseTail, Bases};
 use crate::pack::address::GrainAddr;
+use crate::pack::files::TreeFiles;
+use crate::pack::segment_size;
 use crate::pack::shared_clusters::{FilePlan, Owner, PartKey, PlannedRun, Posted, Stop};
+use crate::patch::unchanged::Unchanged;
+use crate::tree::InodeId;
+use hashbrown::HashMap;
 use std::ops::Range;
 use tuff_format::cluster::HeadKind;
 use tuff_format::cluster::compact::Geometry;
+use tuff_format::cluster::write::header_pos;
+use tuff_format::inode::Layout;
 
 /// Clusters that a file keeps.
 pub(crate) struct KeptClusters {
@@ -32,26 +40,62 @@ pub(crate) struct KeptClusters {
 }
 
 /// Form of the new file.
-pub(crate) struct NewForm {
+struct NewForm {
     /// Size in bytes, which is that of the old file.
-    pub(crate) size: u64,
+    size: u64,
     /// Algorithm of new clusters.
-    pub(crate) algorithm: u8,
+    algorithm: u8,
     /// Length in bytes of the segments that are encoded separately.
-    pub(crate) segment: u64,
+    segment: u64,
     /// Block size in bytes.
-    pub(crate) block: u64,
+    block: u64,
     /// Layout of the COMPACT index, if it has one.
-    pub(crate) compact: Option<Geometry>,
+    compact: Option<Geometry>,
+}
+
+/// Selects the clusters that edited files of a patched image keep.
+pub(crate) fn keep_clusters(
+    files: &TreeFiles<'_>,
+    bases: &Bases,
+    unchanged: &Unchanged,
+    order: &[InodeId],
+) -> Result<HashMap<InodeId, KeptClusters>> {
+    let mut all = HashMap::new();
+    let bits = files.options.block;
+    for inode in order {
+        let Some((place, edits)) = unchanged.edited(*inode) else {
+            continue;
+        };
+        let (size, policy) = (files.tree.size(*inode), files.policy(*inode).1);
+        let old = BaseInode {
+            base: 0,
+            nid: place.inode.nid(),
+        };
+        let (Some(spec), Some(data)) = (policy.spec, bases.patched_data(old)?) else {
+            continue;
+        };
+        let header = header_pos((place.inode.raw().len() + place.body.len()) as u64);
+        let blocks = bits.count(size);
+        let geometry = Geometry::new(header + 8, blocks, bits.get() <= 12, bits.get(), false);
+        let is_compact = place.inode.layout() == Layout::CompressedCompact;
+        let form = NewForm {
+            size,
+            algorithm: spec.method.algorithm() as u8,
+            segment: segment_size(policy),
+            block: bits.size(),
+            compact: geometry.ok().filter(|_| is_compact),
+        };
+        // Files of the deduplication are numbered from 0.
+        let number = u32::MAX - all.len() as u32;
+        if let Some(kept) = keep(data, edits, number, &form) {
+            all.insert(*inode, kept);
+        }
+    }
+    Ok(all)
 }
 
 /// Selects the clusters of an old file that a new file with these `edits` keeps. `number` identifies the old file.
-pub(crate) fn keep(
-    data: BaseData,
-    edits: &[Range<u64>],
-    number: u32,
-    form: &NewForm,
-) -> Option<KeptClusters> {
+fn keep(data: BaseData, edits: &[Range<u64>], number: u32, form: &NewForm) -> Option<KeptClusters> {
     let BaseData::Encoded {
         algorithm,
         mut pieces,

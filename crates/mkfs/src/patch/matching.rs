@@ -2,17 +2,15 @@
 
 use crate::Result;
 use crate::base::{Bases, is_compressed};
-use crate::dedupe::{self, WorkerContext, read_through};
+use crate::dedupe::read_through;
+use crate::environment::{Environment, parallel};
 use crate::layout::{dir_size, old_epoch, stored_owner, stored_time};
-use crate::load::Loader;
-use crate::options::{Dedupe, InodeForm, Metadata, Options};
-use crate::pack::memory_budget;
+use crate::options::{InodeForm, Metadata, Options};
+use crate::pack::files::TreeFiles;
 use crate::patch::unchanged::{Content, Place, Unchanged};
-use crate::progress::Progress;
 use crate::tree::{self, InodeId, NodeKind, ROOT, Tree, XattrSet};
 use hashbrown::{HashMap, HashSet};
 use std::ops::Range;
-use std::sync::Arc;
 use tuff_erofs::read::{self, Image, Inode};
 use tuff_format::Nid;
 use tuff_format::features::{compat, incompat};
@@ -29,41 +27,44 @@ const ATTRIBUTES_MAX: usize = 2048;
 /// Files that a worker takes at once. Neighbours share clusters of the packed inode.
 const FILES: usize = 16;
 
-/// Finds the inodes that keep their nid. `None` if the patch has to write all metadata. `overwrites` is set if old bytes
-/// may change because the image takes effect as a whole.
+/// Finds the inodes that keep their nid. `None` if the patch has to write all metadata.
 ///
 /// # Errors
 /// Errors of reading the old image and the sources.
 pub(crate) fn find_unchanged(
-    tree: &Tree,
-    base: &Arc<Bases>,
-    options: &Options,
-    overwrites: bool,
-    loader: &Loader<'_>,
-    threads: usize,
-    progress: &Progress,
+    files: &TreeFiles<'_>,
+    base: &Bases,
+    environment: &Environment<'_>,
 ) -> Result<Option<Unchanged>> {
+    environment.progress.stage("match");
+    let (tree, options) = (files.tree, files.options);
     let Some(image) = base.patched().filter(|image| supports(image, options)) else {
         return Ok(None);
     };
+    let patch = &Patch {
+        files,
+        image,
+        base,
+        overwrites: environment.targets.image.is_atomic(),
+    };
     let root = image.root()?;
-    let root_stays = can_overwrite(tree, image, options, ROOT, &root)?
-        && (overwrites || is_in_one_sector(&root));
+    let root_stays =
+        patch.can_overwrite(ROOT, &root)? && (patch.overwrites || is_in_one_sector(&root));
     if !root_stays || !attributes_fit(tree) {
         return Ok(None);
     }
-    let mut pairs = Pairs::of(tree, image, root, overwrites)?;
+    let mut pairs = Pairs::find(patch, root)?;
     let order = tree.inode_order();
-    pairs.drop_different(tree, image, options, loader, &order)?;
-    let most = NEW_INODES_MIN.max(order.len() / NEW_INODES_SHARE);
-    if pairs.new_contents(tree, &order) > most {
+    pairs.drop_different(patch, &order)?;
+    let new_max = NEW_INODES_MIN.max(order.len() / NEW_INODES_SHARE);
+    if pairs.new_contents(tree, &order) > new_max {
         return Ok(None);
     }
-    pairs.compare_contents(tree, base, options, loader, threads, progress)?;
-    if pairs.new_contents(tree, &order) > most {
+    pairs.compare_contents(patch, environment)?;
+    if pairs.new_contents(tree, &order) > new_max {
         return Ok(None);
     }
-    match overwrites {
+    match patch.overwrites {
         true => pairs.alter_directories(tree, &order),
         false => pairs.drop_moved(tree, &order),
     }
@@ -71,7 +72,7 @@ pub(crate) fn find_unchanged(
     for (inode, content) in pairs.altered {
         // Dropped ones have no pair.
         if let Some(old) = pairs.old.remove(&inode) {
-            let place = place(image, old, content, overwrites)?;
+            let place = place(image, old, content, patch.overwrites)?;
             places.insert(inode, place);
         }
     }
@@ -161,67 +162,70 @@ fn is_in_one_sector(inode: &Inode) -> bool {
     at / SECTOR == (at + len - 1) / SECTOR
 }
 
-/// Returns true if an old inode, with its attributes, has room for the properties of a new one.
-fn can_overwrite(
-    tree: &Tree,
-    image: &Image,
-    options: &Options,
-    inode: InodeId,
-    old: &Inode,
-) -> Result<bool> {
-    let epoch = old_epoch(image.superblock(), options);
-    let (uid, gid) = stored_owner(tree, options, inode);
-    let size = match tree.kind(inode) {
-        NodeKind::Dir => dir_size(tree, inode, options.block),
-        _ => tree.size(inode),
-    };
-    let fits = old.raw().extended
-        || uid <= 0xFFFF
-            && gid <= 0xFFFF
-            && tree.nlink(inode) <= 0xFFFF
-            && size <= u32::MAX.into()
-            && epoch.delay(stored_time(tree, options, inode)).is_some();
-    Ok(fits && has_attributes(tree, image, inode, old)?)
+/// New tree and old image of a patch.
+struct Patch<'a> {
+    files: &'a TreeFiles<'a>,
+    image: &'a Image,
+    base: &'a Bases,
+    /// Old bytes may change because the image takes effect as a whole. Otherwise only the root is overwritten.
+    overwrites: bool,
 }
 
-/// Returns true if an old inode has the attributes of a new one.
-fn has_attributes(tree: &Tree, image: &Image, inode: InodeId, old: &Inode) -> Result<bool> {
-    let set = &tree.xattr_sets()[tree.xattrs(inode) as usize];
-    if set.is_empty() || !old.has_xattrs() {
-        return Ok(set.is_empty() && !old.has_xattrs());
-    }
-    let mut there = image.xattrs(old)?;
-    there.sort_unstable();
-    let same =
-        |((name, value), x): (&tree::Xattr, &read::Xattr)| **name == *x.name && **value == *x.value;
-    Ok(there.len() == set.len() && set.iter().zip(&there).all(same))
-}
-
-/// Returns true if an old inode has all properties of a new one except content, names and place.
-fn is_alike(
-    tree: &Tree,
-    image: &Image,
-    options: &Options,
-    inode: InodeId,
-    old: &Inode,
-) -> Result<bool> {
-    let kind = tree.kind(inode);
-    let mode = tree.meta(inode).mode & 0o7777 | tree.file_type(inode).mode_bits();
-    let device = match kind {
-        NodeKind::Char(d) | NodeKind::Block(d) => Some((d.major, d.minor)),
-        _ => None,
-    };
-    let alike = old.mode() == mode
-        && (old.uid(), old.gid()) == stored_owner(tree, options, inode)
-        && old.mtime() == stored_time(tree, options, inode)
-        && old.nlink() == tree.nlink(inode)
-        && old.device() == device
-        && match kind {
-            NodeKind::File { size } => old.size() == size,
-            NodeKind::Symlink(target) => *image.readlink(old)? == *target,
-            _ => true,
+impl Patch<'_> {
+    /// Returns true if an old inode, with its attributes, has room for the properties of a new one.
+    fn can_overwrite(&self, inode: InodeId, old: &Inode) -> Result<bool> {
+        let (tree, options) = (self.files.tree, self.files.options);
+        let epoch = old_epoch(self.image.superblock(), options);
+        let (uid, gid) = stored_owner(tree, options, inode);
+        let size = match tree.kind(inode) {
+            NodeKind::Dir => dir_size(tree, inode, options.block),
+            _ => tree.size(inode),
         };
-    Ok(alike && has_attributes(tree, image, inode, old)?)
+        let fits = old.raw().extended
+            || uid <= 0xFFFF
+                && gid <= 0xFFFF
+                && tree.nlink(inode) <= 0xFFFF
+                && size <= u32::MAX.into()
+                && epoch.delay(stored_time(tree, options, inode)).is_some();
+        Ok(fits && self.has_attributes(inode, old)?)
+    }
+
+    /// Returns true if an old inode has the attributes of a new one.
+    fn has_attributes(&self, inode: InodeId, old: &Inode) -> Result<bool> {
+        let tree = self.files.tree;
+        let set = &tree.xattr_sets()[tree.xattrs(inode) as usize];
+        if set.is_empty() || !old.has_xattrs() {
+            return Ok(set.is_empty() && !old.has_xattrs());
+        }
+        let mut existing = self.image.xattrs(old)?;
+        existing.sort_unstable();
+        let same = |((name, value), x): (&tree::Xattr, &read::Xattr)| {
+            **name == *x.name && **value == *x.value
+        };
+        Ok(existing.len() == set.len() && set.iter().zip(&existing).all(same))
+    }
+
+    /// Returns true if an old inode has all properties of a new one except content, names and place.
+    fn is_alike(&self, inode: InodeId, old: &Inode) -> Result<bool> {
+        let (tree, options) = (self.files.tree, self.files.options);
+        let kind = tree.kind(inode);
+        let mode = tree.meta(inode).mode & 0o7777 | tree.file_type(inode).mode_bits();
+        let device = match kind {
+            NodeKind::Char(d) | NodeKind::Block(d) => Some((d.major, d.minor)),
+            _ => None,
+        };
+        let alike = old.mode() == mode
+            && (old.uid(), old.gid()) == stored_owner(tree, options, inode)
+            && old.mtime() == stored_time(tree, options, inode)
+            && old.nlink() == tree.nlink(inode)
+            && old.device() == device
+            && match kind {
+                NodeKind::File { size } => old.size() == size,
+                NodeKind::Symlink(target) => *self.image.readlink(old)? == *target,
+                _ => true,
+            };
+        Ok(alike && self.has_attributes(inode, old)?)
+    }
 }
 
 /// New inodes and the old ones with the same path.
@@ -229,19 +233,18 @@ struct Pairs {
     old: HashMap<InodeId, Inode>,
     /// Those of them that are overwritten, with their content.
     altered: HashMap<InodeId, Content>,
-    /// Any old inode may be overwritten, not only the root.
-    overwrites: bool,
     /// Directories with other names than before.
     renamed: HashSet<InodeId>,
     last_serial: u32,
 }
 
 impl Pairs {
-    fn of(tree: &Tree, image: &Image, root: Inode, overwrites: bool) -> Result<Self> {
+    /// Pairs new inodes with the old ones that have the same path and type.
+    fn find(patch: &Patch<'_>, root: Inode) -> Result<Self> {
+        let (tree, image) = (patch.files.tree, patch.image);
         let mut this = Self {
             old: HashMap::new(),
             altered: HashMap::new(),
-            overwrites,
             renamed: HashSet::new(),
             last_serial: root.raw().ino,
         };
@@ -250,17 +253,17 @@ impl Pairs {
         this.old.insert(ROOT, root);
         let mut dirs = vec![(ROOT, root)];
         while let Some((dir, old)) = dirs.pop() {
-            let mut there: HashMap<Vec<u8>, Nid> = HashMap::new();
+            let mut names: HashMap<Vec<u8>, Nid> = HashMap::new();
             for entry in image.read_dir(&old)? {
                 let entry = entry?;
                 if !matches!(&*entry.name, b"." | b"..") {
-                    there.insert(entry.name.to_vec(), entry.nid);
+                    names.insert(entry.name.to_vec(), entry.nid);
                 }
             }
             let children = tree.children(dir);
-            let mut same = there.len() == children.len();
+            let mut same = names.len() == children.len();
             for child in children {
-                let Some(nid) = there.get(tree.name(child)) else {
+                let Some(nid) = names.get(tree.name(child)) else {
                     same = false;
                     continue;
                 };
@@ -286,25 +289,19 @@ impl Pairs {
 
     /// Drops pairs with other properties, unless the old inode can be overwritten, and pairs with data in a form that
     /// the options exclude.
-    fn drop_different(
-        &mut self,
-        tree: &Tree,
-        image: &Image,
-        options: &Options,
-        loader: &Loader<'_>,
-        order: &[InodeId],
-    ) -> Result<()> {
+    fn drop_different(&mut self, patch: &Patch<'_>, order: &[InodeId]) -> Result<()> {
+        let tree = patch.files.tree;
         for inode in order {
             let Some(old) = self.old.get(inode) else {
                 continue;
             };
-            let recoded = is_compressed(old) && loader.policy(tree, *inode).1.spec.is_none();
-            if !recoded && is_alike(tree, image, options, *inode, old)? {
+            let recoded = is_compressed(old) && patch.files.policy(*inode).1.spec.is_none();
+            if !recoded && patch.is_alike(*inode, old)? {
                 continue;
             }
             // That of the root was seen to fit.
             let fits = *inode == ROOT
-                || self.overwrites && !recoded && can_overwrite(tree, image, options, *inode, old)?;
+                || patch.overwrites && !recoded && patch.can_overwrite(*inode, old)?;
             if fits {
                 let content = match tree.kind(*inode) {
                     NodeKind::File { size } if size != old.size() => Content::Other,
@@ -330,50 +327,23 @@ impl Pairs {
 
     /// Compares the contents of files. Pairs of files with different contents are altered, or dropped if the old inode
     /// cannot be overwritten.
-    fn compare_contents(
-        &mut self,
-        tree: &Tree,
-        base: &Arc<Bases>,
-        options: &Options,
-        loader: &Loader<'_>,
-        threads: usize,
-        progress: &Progress,
-    ) -> Result<()> {
-        let Some(image) = base.patched() else {
-            return Ok(());
-        };
+    fn compare_contents(&mut self, patch: &Patch<'_>, environment: &Environment<'_>) -> Result<()> {
+        let (tree, progress) = (patch.files.tree, environment.progress);
         let mut files = Vec::new();
         for (inode, old) in &self.old {
             if tree.size(*inode) > 0 && tree.size(*inode) == old.size() {
-                files.push((base.data_position(old)?, *inode, *old));
+                files.push((patch.base.data_position(old)?, *inode, *old));
             }
         }
         files.sort_unstable_by_key(|(position, inode, _)| (*position, *inode));
         progress.set_total(files.iter().map(|(_, inode, _)| tree.size(*inode)).sum());
         let groups: Vec<_> = files.chunks(FILES).collect();
-        let settings = dedupe::DedupeSettings {
-            dedupe: Dedupe::Off,
-            tail_len: 0,
-            fragment_cut: None,
-            fragment_cluster: options.layout.fragment_cluster,
-            memory: memory_budget::eighth(options),
-            base_memory: 0,
-            block: options.block.size(),
-            threads,
-            sums: false,
-            shares_stored: false,
-            chunk: None,
-            progress,
-            entropy_coding: false,
-            dense_and_fast: None,
-        };
-        let compare = |i: usize, context: &mut WorkerContext, different: &mut Vec<_>| {
-            let mut there = Vec::new();
+        let compare = |i: usize, buffers: &mut [Vec<u8>; 2], different: &mut Vec<_>| {
+            let [buffer, old_bytes] = buffers;
             for (_, inode, old) in groups[i] {
-                let size = tree.size(*inode);
-                let content = match loader.file_content(tree, *inode)? {
+                let content = match patch.files.content(*inode)? {
                     // Content with holes is compared by the deduplication.
-                    Some(content) if !loader.is_sparse(tree, *inode) => content,
+                    Some(content) if !patch.files.is_sparse(*inode) => content,
                     _ => {
                         different.push((*inode, Content::Other));
                         continue;
@@ -381,15 +351,15 @@ impl Pairs {
                 };
                 let mut at = 0;
                 let mut ranges: Vec<Range<u64>> = Vec::new();
-                read_through(&content, size, &mut context.buf, &mut |bytes| {
+                read_through(&content, tree.size(*inode), buffer, &mut |bytes| {
                     progress.check()?;
                     progress.add_bytes(bytes.len() as u64);
                     // Where no old inode is overwritten, the first difference decides.
-                    if self.overwrites || ranges.is_empty() {
-                        there.resize(bytes.len(), 0);
-                        let read = image.read_at(old, &mut there, at)?;
-                        there.truncate(read);
-                        add_differences(bytes, &there, at, &mut ranges);
+                    if patch.overwrites || ranges.is_empty() {
+                        old_bytes.resize(bytes.len(), 0);
+                        let read = patch.image.read_at(old, old_bytes, at)?;
+                        old_bytes.truncate(read);
+                        add_differences(bytes, old_bytes, at, &mut ranges);
                         at += bytes.len() as u64;
                     }
                     Ok(())
@@ -400,11 +370,11 @@ impl Pairs {
             }
             Ok(())
         };
-        let different = dedupe::parallel(groups.len(), &settings, &compare)?;
+        let different = parallel(groups.len(), environment.threads, progress, &compare)?;
         for (inode, content) in different.into_iter().flatten() {
             let old = self.old.get(&inode);
-            let fits = old.map(|old| can_overwrite(tree, image, options, inode, old));
-            if self.overwrites && fits.transpose()?.unwrap_or(false) {
+            let fits = old.map(|old| patch.can_overwrite(inode, old));
+            if patch.overwrites && fits.transpose()?.unwrap_or(false) {
                 self.altered.insert(inode, content);
             } else {
                 self.old.remove(&inode);
@@ -456,15 +426,15 @@ impl Pairs {
     }
 }
 
-/// Appends the ranges in which bytes differ from those that are `there`, in units of 4 KiB. Both start at `at`.
-fn add_differences(bytes: &[u8], there: &[u8], at: u64, ranges: &mut Vec<Range<u64>>) {
+/// Appends the ranges in which bytes differ from the old ones, in units of 4 KiB. Both start at `at`.
+fn add_differences(bytes: &[u8], old: &[u8], at: u64, ranges: &mut Vec<Range<u64>>) {
     const UNIT: usize = 4096;
-    if bytes == there {
+    if bytes == old {
         return;
     }
     for (i, unit) in bytes.chunks(UNIT).enumerate() {
         let from = i * UNIT;
-        if there.get(from..from + unit.len()) == Some(unit) {
+        if old.get(from..from + unit.len()) == Some(unit) {
             continue;
         }
         let (start, end) = (at + from as u64, at + (from + unit.len()) as u64);

@@ -77,7 +77,7 @@ fn patch_once(
     let output = copy.as_ref().unwrap_or(&old);
     // Under the lock: another patch may just have ended.
     let base = Bases::of_patch(image, options)?;
-    let old_bytes = options.block.size() * u64::from(base.behind());
+    let old_bytes = options.block.size() * u64::from(base.first_free());
     let places = Targets {
         image: output,
         blob: None,
