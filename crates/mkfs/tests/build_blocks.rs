@@ -71,8 +71,8 @@ fn images_with_large_blocks_contain_the_tree() {
         let image = open(&at("image"));
         assert_eq!(image.superblock().block_bits, options.block, "{what}");
         let report = check::check(&image, &check::Options::default(), |_| ());
-        let said: Vec<_> = report.findings.iter().map(|f| f.what.to_string()).collect();
-        assert!(report.is_clean(), "{what}: {said:?}");
+        let message: Vec<_> = report.findings.iter().map(|f| f.what.to_string()).collect();
+        assert!(report.is_clean(), "{what}: {message:?}");
         assert_same(&what, &expected, &image_tree(&image), ignore);
     }
 }

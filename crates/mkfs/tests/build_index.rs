@@ -368,20 +368,21 @@ fn unsuitable_tars_are_rejected() {
             "compressed with gzip, but an index refers to the bytes of a plain tar",
         ),
     ] {
-        let said = make(&at(name), &image, &options()).unwrap_err().to_string();
-        assert!(said.contains(says), "{name}: {said}");
+        let message = make(&at(name), &image, &options()).unwrap_err().to_string();
+        assert!(message.contains(says), "{name}: {message}");
         let bytes = fs::read(at(name)).unwrap();
-        let said = through_a_pipe(&bytes, &image, &options())
+        let message = through_a_pipe(&bytes, &image, &options())
             .unwrap_err()
             .to_string();
-        assert!(said.contains(says), "{name}: {said}");
+        assert!(message.contains(says), "{name}: {message}");
         fs::remove_file(at("i.fifo")).unwrap();
     }
     make(&at("ends.tar"), &image, &options()).unwrap();
     fs::remove_file(&image).unwrap();
-    let said = make(&at("ends.tar"), &at("ends.tar"), &options()).unwrap_err();
+    let message = make(&at("ends.tar"), &at("ends.tar"), &options()).unwrap_err();
     assert!(
-        said.to_string()
+        message
+            .to_string()
             .contains("cannot take the place of the tar")
     );
     assert_eq!(fs::metadata(at("ends.tar")).unwrap().len(), 512 + 1024);

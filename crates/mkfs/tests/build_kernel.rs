@@ -169,7 +169,7 @@ fn check_by_incumbent(image: &Path, name: &str, options: &Options) {
         .arg(image)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
+    let message = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
     if !out.status.success()
         && [
             "please upgrade",
@@ -179,15 +179,15 @@ fn check_by_incumbent(image: &Path, name: &str, options: &Options) {
             "Operation not supported",
         ]
         .iter()
-        .any(|s| said.contains(s))
+        .any(|s| message.contains(s))
     {
         tuff_testkit::note(format_args!(
             "{name}: fsck.erofs is too old: {}",
-            said.lines().next().unwrap_or_default()
+            message.lines().next().unwrap_or_default()
         ));
         return;
     }
-    assert!(out.status.success(), "{name}: fsck.erofs: {said}");
+    assert!(out.status.success(), "{name}: fsck.erofs: {message}");
 }
 
 #[test]

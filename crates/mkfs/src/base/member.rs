@@ -224,18 +224,18 @@ impl Member {
         std::iter::once(own).chain(inner)
     }
 
-    /// Lists at most `most` files with data that match `wanted`, in the order of their data. A file with several names
+    /// Lists at most `count_max` files with data that match `filter`, in the order of their data. A file with several names
     /// is listed once.
     pub(super) fn files(
         &self,
-        most: usize,
-        wanted: &dyn Fn(&Inode) -> bool,
+        count_max: usize,
+        filter: &dyn Fn(&Inode) -> bool,
     ) -> Result<Vec<BaseFile>> {
         let list = || {
             let mut files: Vec<BaseFile> = Vec::new();
             for entry in Walk::root(&self.image)? {
                 let inode = entry?.inode;
-                if files.len() < most && inode.has_data() && wanted(&inode) {
+                if files.len() < count_max && inode.has_data() && filter(&inode) {
                     files.push(self.file(&inode)?);
                 }
             }
@@ -350,8 +350,8 @@ impl Member {
 /// Returns the length of a base in blocks of the unified address space, without its own devices and with them.
 fn span(image: &Image, stores: &[Arc<dyn ReadAt>]) -> Result<(u64, u64)> {
     let sb = image.superblock();
-    let there = stores[0].size() >> sb.block_bits.get();
-    let mut end = sb.blocks.min(there);
+    let stored_blocks = stores[0].size() >> sb.block_bits.get();
+    let mut end = sb.blocks.min(stored_blocks);
     if stores.len() == 1 {
         // By its slots, the devices follow the image in the same file.
         let ends = image

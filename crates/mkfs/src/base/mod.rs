@@ -110,7 +110,7 @@ impl Bases {
             let is_base = options.dedupe.image_index && matches!(source, Source::Image { .. });
             number += usize::from(is_base);
             // Fits: the bases were counted when they were opened.
-            is_base.then_some((number - 1) as u16)
+            is_base.then(|| (number - 1) as u16)
         };
         sources.iter().map(base).collect()
     }
@@ -191,16 +191,16 @@ impl Bases {
         self.slots(0).len()
     }
 
-    /// Lists at most `most` files of the bases that have data and match `wanted`, base by base, in the order of their
+    /// Lists at most `count_max` files of the bases that have data and match `filter`, base by base, in the order of their
     /// data. A file with several names is listed once.
     pub(crate) fn files(
         &self,
-        most: usize,
-        wanted: &dyn Fn(&Inode) -> bool,
+        count_max: usize,
+        filter: &dyn Fn(&Inode) -> bool,
     ) -> Result<Vec<BaseFile>> {
         let mut files = Vec::new();
         for member in &self.members {
-            files.extend(member.files(most - files.len(), wanted)?);
+            files.extend(member.files(count_max - files.len(), filter)?);
         }
         Ok(files)
     }

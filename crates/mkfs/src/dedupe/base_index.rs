@@ -50,24 +50,24 @@ impl<'a> BaseIndex<'a> {
         contents: &[DedupeCandidate],
         settings: &DedupeSettings<'_>,
     ) -> Result<Self> {
-        let wanted: HashSet<u64> = contents.iter().map(|c| c.size).collect();
+        let sizes: HashSet<u64> = contents.iter().map(|c| c.size).collect();
         let cut =
             settings.dedupe == Dedupe::Content && contents.iter().any(|c| c.segment_bits.is_some());
-        let least = BLOCKS_MIN * settings.block;
+        let size_min = BLOCKS_MIN * settings.block;
         let blocks = settings.shares_stored
             && settings.dedupe == Dedupe::Content
             && contents.iter().any(|c| takes_blocks(c, settings));
-        let most = usize::try_from(settings.base_memory / KNOWN_COST).unwrap_or(usize::MAX);
-        let files = base.files(most, &|inode: &Inode| {
-            wanted.contains(&inode.size()) || (cut || blocks) && inode.size() > least
+        let count_max = usize::try_from(settings.base_memory / KNOWN_COST).unwrap_or(usize::MAX);
+        let files = base.files(count_max, &|inode: &Inode| {
+            sizes.contains(&inode.size()) || (cut || blocks) && inode.size() > size_min
         })?;
-        let parts = |f: &&BaseFile| cut && f.clusters && f.size > least;
+        let parts = |f: &&BaseFile| cut && f.clusters && f.size > size_min;
         let parts = files.iter().filter(parts).copied().collect();
-        let stored = |f: &&BaseFile| blocks && f.stored && f.size > least;
+        let stored = |f: &&BaseFile| blocks && f.stored && f.size > size_min;
         let stored = files.iter().filter(stored).copied().collect();
         let same_size: Vec<BaseFile> = files
             .into_iter()
-            .filter(|f| wanted.contains(&f.size))
+            .filter(|f| sizes.contains(&f.size))
             .collect();
         let groups: Vec<&[BaseFile]> = same_size.chunks(FILES).collect();
         let scan =

@@ -134,11 +134,11 @@ pub(super) fn confirm(
     };
     // Extend past the end of the run, too. Within one file, the source ends before its repetition.
     let remaining = (sizes.0 - run.at).min(sizes.1 - run.owner_at);
-    let wanted = remaining.min(run.len + widen);
+    let limit = remaining.min(run.len + widen);
     let mut len = 0;
-    while len < wanted {
+    while len < limit {
         // Fits: bounded by the window.
-        let n = (wanted - len).min(WINDOW as u64) as usize;
+        let n = (limit - len).min(WINDOW as u64) as usize;
         load(buffers, run.at + len, run.owner_at + len, n)?;
         let same = common_prefix(&buffers[0], &buffers[1]);
         len += same as u64;

@@ -98,7 +98,7 @@ impl Packer<'_> {
                     id,
                     cost: 2 * len as u64,
                     parts: vec![part],
-                    asked: false,
+                    advised: false,
                 },
                 true,
             );
@@ -118,7 +118,7 @@ impl Packer<'_> {
             };
             self.ends.pending.pop_front();
             self.ends
-                .held
+                .encoded
                 .put(out.data.bytes(), (out.digest, out.parts))?;
             self.pool.recycle(out.data);
         }

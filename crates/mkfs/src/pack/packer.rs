@@ -145,7 +145,7 @@ impl<'a> Packer<'a> {
             options.sums,
         )?;
         let spill = Spill::new(options.spill, options.temporary.clone());
-        let held = PendingBlocks::new(options.spill, options.temporary.clone());
+        let pending = PendingBlocks::new(options.spill, options.temporary.clone());
         let result = Packed {
             files: Vec::new(),
             spill,
@@ -172,7 +172,7 @@ impl<'a> Packer<'a> {
             stream: (Vec::new(), 0),
             streamed: 0,
             stream_placed: 0,
-            ends: TailFragments::new(held),
+            ends: TailFragments::new(pending),
             adopted: AdoptedFragments::default(),
             kept_tails: HashMap::new(),
             mixed: BTreeSet::new(),
@@ -521,7 +521,7 @@ impl<'a> Packer<'a> {
                 id: self.next_ticket,
                 cost,
                 parts,
-                asked: false,
+                advised: false,
             },
             false,
         );
@@ -558,7 +558,7 @@ impl<'a> Packer<'a> {
         }
         self.submit_fragments(true);
         self.store_fragments(true)?;
-        while let Some((bytes, (digest, parts))) = self.ends.held.next()? {
+        while let Some((bytes, (digest, parts))) = self.ends.encoded.next()? {
             self.digest.update(&digest.to_le_bytes());
             if parts.iter().any(|part| part.body.begins_at_block()) {
                 self.fill_block()?;

@@ -93,16 +93,17 @@ mod tests {
 
     #[test]
     fn blocks_come_back_in_order_from_memory_and_from_the_file() {
-        let mut held = PendingBlocks::new(100, std::env::temp_dir());
+        let mut pending = PendingBlocks::new(100, std::env::temp_dir());
         for i in 0..20u8 {
-            held.put(&vec![i; usize::from(i) + 1], (i.into(), Vec::new()))
+            pending
+                .put(&vec![i; usize::from(i) + 1], (i.into(), Vec::new()))
                 .unwrap();
         }
         for i in 0..20u8 {
-            let (bytes, (digest, _)) = held.next().unwrap().unwrap();
+            let (bytes, (digest, _)) = pending.next().unwrap().unwrap();
             assert_eq!(bytes, vec![i; usize::from(i) + 1]);
             assert_eq!(digest, i.into());
         }
-        assert!(held.next().unwrap().is_none());
+        assert!(pending.next().unwrap().is_none());
     }
 }

@@ -23,7 +23,7 @@ use tuff_format::BlockBits;
 pub(crate) const IN_FLIGHT_MIN: u64 = 16 << 20;
 
 /// Number of queued jobs whose contents are read ahead from a disk.
-const ASKED_AHEAD: usize = 16;
+const READAHEAD_JOBS: usize = 16;
 
 /// Pool of encoding threads.
 pub(crate) struct Pool {
@@ -104,9 +104,9 @@ impl Pool {
         self.budget = budget;
     }
 
-    /// Returns true if a job of `cost` bytes may be submitted while `gone` bytes of the budget are used otherwise.
-    pub(crate) fn has_room(&self, cost: u64, gone: u64) -> bool {
-        let budget = self.budget.saturating_sub(gone).max(IN_FLIGHT_MIN);
+    /// Returns true if a job of `cost` bytes may be submitted while `used` bytes of the budget are used otherwise.
+    pub(crate) fn has_room(&self, cost: u64, used: u64) -> bool {
+        let budget = self.budget.saturating_sub(used).max(IN_FLIGHT_MIN);
         let state = self.shared.lock();
         state.in_flight == 0 || state.in_flight + cost <= budget
     }
@@ -206,14 +206,16 @@ fn run(shared: &Shared, counted: (BlockBits, Grain), sums: bool) {
             continue;
         };
         let buffer = state.buffers.pop().unwrap_or_default();
-        let wanted: Vec<_> = if worker.is_cold() {
-            let next = state.queue.iter_mut().take(ASKED_AHEAD);
-            job.wanted().chain(next.flat_map(Job::wanted)).collect()
+        let ranges: Vec<_> = if worker.is_cold() {
+            let next = state.queue.iter_mut().take(READAHEAD_JOBS);
+            job.take_ranges()
+                .chain(next.flat_map(Job::take_ranges))
+                .collect()
         } else {
             Vec::new()
         };
         drop(state);
-        worker.ask(&wanted);
+        worker.advise(&ranges);
         let (id, cost) = (job.id, job.cost);
         let out = catch_unwind(AssertUnwindSafe(|| worker.run(job, buffer))).unwrap_or_else(|_| {
             worker = Worker::new(counted, Arc::clone(&shared.board), sums);
@@ -224,9 +226,9 @@ fn run(shared: &Shared, counted: (BlockBits, Grain), sums: bool) {
         });
         state = shared.lock();
         // A finished job costs the memory of its result.
-        let held = out.as_ref().map_or(0, |o| o.footprint());
-        state.in_flight = state.in_flight - cost + held;
-        state.done.insert(id, (held, out));
+        let kept = out.as_ref().map_or(0, |o| o.footprint());
+        state.in_flight = state.in_flight - cost + kept;
+        state.done.insert(id, (kept, out));
         if state.awaited == Some(id) {
             shared.done.notify_one();
         }

@@ -17,21 +17,21 @@ pub(super) struct TailFragments {
     /// Tickets of submitted segments whose results are not stored yet.
     pub(super) pending: VecDeque<u64>,
     /// Encoded segments of tails.
-    pub(super) held: PendingBlocks,
+    pub(super) encoded: PendingBlocks,
     /// Addresses of known tails, by digest.
     pub(super) known: HashMap<[u8; 16], FragmentAddr>,
 }
 
 impl TailFragments {
     /// Returns an empty queue.
-    pub(super) fn new(held: PendingBlocks) -> Self {
+    pub(super) fn new(encoded: PendingBlocks) -> Self {
         Self {
             buf: Vec::new(),
             cuts: VecDeque::new(),
             submitted: 0,
             segments: 0,
             pending: VecDeque::new(),
-            held,
+            encoded,
             known: HashMap::new(),
         }
     }

@@ -133,19 +133,19 @@ pub(crate) struct Job {
     /// Parts in the order of their blocks.
     pub(crate) parts: Vec<Part>,
     /// True if readahead was issued for its content.
-    pub(crate) asked: bool,
+    pub(crate) advised: bool,
 }
 
 impl Job {
     /// Returns the content for readahead, once.
-    pub(super) fn wanted(&mut self) -> impl Iterator<Item = PrefetchRange> {
-        let parts = if std::mem::replace(&mut self.asked, true) {
+    pub(super) fn take_ranges(&mut self) -> impl Iterator<Item = PrefetchRange> {
+        let parts = if std::mem::replace(&mut self.advised, true) {
             &[]
         } else {
             &self.parts[..]
         };
-        let wanted = |part: &Part| PrefetchRange::new(part.content.clone(), part.offset, part.len);
-        parts.iter().map(wanted)
+        let range = |part: &Part| PrefetchRange::new(part.content.clone(), part.offset, part.len);
+        parts.iter().map(range)
     }
 }
 
@@ -277,7 +277,7 @@ pub(crate) struct Worker {
     board: Arc<ClusterBoard>,
     input: Vec<u8>,
     encoders: HashMap<EncoderSpec, Box<dyn Encoder>>,
-    ahead: Readahead,
+    readahead: Readahead,
     /// Number of LZ4 clusters of this job: the sample must depend on the job alone.
     lz4_clusters: usize,
 }
@@ -325,19 +325,19 @@ impl Worker {
             board,
             input: Vec::new(),
             encoders: HashMap::new(),
-            ahead: Readahead::default(),
+            readahead: Readahead::default(),
             lz4_clusters: 0,
         }
     }
 
     /// Returns true if readahead pays for the content.
     pub(crate) fn is_cold(&self) -> bool {
-        self.ahead.is_cold()
+        self.readahead.is_cold()
     }
 
     /// Issues readahead for content that will be read soon.
-    pub(super) fn ask(&mut self, wanted: &[PrefetchRange]) {
-        self.ahead.issue(wanted);
+    pub(super) fn advise(&mut self, ranges: &[PrefetchRange]) {
+        self.readahead.issue(ranges);
     }
 
     /// Runs a job. `data` is an empty buffer to fill.
@@ -357,7 +357,7 @@ impl Worker {
             let start = Instant::now();
             let reader = part.content.open()?;
             reader.read_exact(&mut input[..part.len], part.offset)?;
-            self.ahead.record_read(part.len, start.elapsed());
+            self.readahead.record_read(part.len, start.elapsed());
             let content = &input[..part.len];
             let key = part.duplicate_key.map(|policy| {
                 content_key(

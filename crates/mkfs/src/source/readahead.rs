@@ -53,18 +53,18 @@ impl Readahead {
     }
 
     /// Issues readahead for ranges, until they turn out to be cached.
-    pub(crate) fn issue<'a>(&mut self, wanted: impl IntoIterator<Item = &'a PrefetchRange>) {
-        for wanted in wanted {
+    pub(crate) fn issue<'a>(&mut self, range: impl IntoIterator<Item = &'a PrefetchRange>) {
+        for range in range {
             if !self.is_cold() {
                 return;
             }
-            self.advise_and_record(wanted);
+            self.advise_and_record(range);
         }
     }
 
     /// Issues readahead for a range and updates the score by whether it was cached.
-    fn advise_and_record(&mut self, wanted: &PrefetchRange) {
-        wanted.each(&mut |file, offset, len| {
+    fn advise_and_record(&mut self, range: &PrefetchRange) {
+        range.each(&mut |file, offset, len| {
             // The later read reports a file that cannot be opened.
             match advise(file, offset, len) {
                 Some(true) => self.score = SCORE_MAX,
@@ -95,14 +95,14 @@ impl ReadaheadWindow {
         i: usize,
         count: usize,
         readahead: &mut Readahead,
-        wanted: &dyn Fn(usize) -> Option<PrefetchRange>,
+        range: &dyn Fn(usize) -> Option<PrefetchRange>,
     ) {
         readahead.since_sample += 1;
         if !readahead.is_cold() && readahead.since_sample >= SAMPLED {
             readahead.since_sample = 0;
             readahead.score = 0;
-            if let Some(wanted) = wanted(i) {
-                readahead.advise_and_record(&wanted);
+            if let Some(range) = range(i) {
+                readahead.advise_and_record(&range);
             }
         }
         if !readahead.is_cold() {
@@ -110,8 +110,8 @@ impl ReadaheadWindow {
         }
         let until = (i + READAHEAD_JOBS).min(count);
         let from = self.advised.fetch_max(until, Ordering::Relaxed).max(i);
-        for wanted in (from..until).filter_map(wanted) {
-            readahead.issue([&wanted]);
+        for range in (from..until).filter_map(range) {
+            readahead.issue([&range]);
         }
     }
 }
@@ -207,8 +207,8 @@ mod tests {
             size: 0,
             mtime: None,
         };
-        let wanted = host_file("file");
-        let file = wanted.open_unverified().unwrap();
+        let range = host_file("file");
+        let file = range.open_unverified().unwrap();
         file.sync_all().unwrap();
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
         let in_memory = || {
@@ -223,13 +223,13 @@ mod tests {
             ));
             return;
         }
-        assert_eq!(advise(&wanted, 0, 1 << 20), Some(true));
+        assert_eq!(advise(&range, 0, 1 << 20), Some(true));
         let read = || in_memory().is_ok();
         assert!((0..500).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
             read()
         }));
-        assert_eq!(advise(&wanted, 1 << 19, 1 << 19), Some(false));
+        assert_eq!(advise(&range, 1 << 19, 1 << 19), Some(false));
         assert_eq!(advise(&host_file("none"), 0, 1), None);
     }
 }

@@ -208,10 +208,10 @@ mod tests {
                 "aaa\"... (1002 bytes): unclosed group",
             ),
         ] {
-            let said = Contexts::parse("f", text.as_bytes())
+            let message = Contexts::parse("f", text.as_bytes())
                 .unwrap_err()
                 .to_string();
-            assert!(said.contains(says), "{said}");
+            assert!(message.contains(says), "{message}");
         }
     }
 }

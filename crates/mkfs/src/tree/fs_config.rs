@@ -183,12 +183,12 @@ system/l 0 2000 0644 libx.so
             "\"a 0 0 755",
         ] {
             let text = format!("ok 0 0 755\n{line}\n");
-            let said = FsConfig::parse("f", text.as_bytes())
+            let message = FsConfig::parse("f", text.as_bytes())
                 .unwrap_err()
                 .to_string();
             assert!(
-                said.contains("f: line 2: expected a path, a user"),
-                "{said}"
+                message.contains("f: line 2: expected a path, a user"),
+                "{message}"
             );
         }
     }

@@ -87,8 +87,8 @@ mod tests {
         let paths = Paths::expression("b.c$").unwrap();
         assert!(paths.is_match(b"a/b\xffc") && paths.is_match(b"b\nc"));
         assert!(!paths.is_match(b"b/c/d"));
-        let said = Paths::expression("a(").unwrap_err().to_string();
-        assert!(said.contains("unclosed group"), "{said}");
+        let message = Paths::expression("a(").unwrap_err().to_string();
+        assert!(message.contains("unclosed group"), "{message}");
         assert!(Paths::Exactly(b"a".to_vec()).is_match(b"a"));
     }
 }

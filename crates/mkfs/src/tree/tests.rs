@@ -344,11 +344,11 @@ fn metacopy_and_redirect_are_rejected_with_the_path() {
                 _ => {
                     let error = added.unwrap_err();
                     assert!(matches!(error, Error::Source(_)));
-                    let said = error.to_string();
-                    assert!(said.starts_with(says), "{said}");
+                    let message = error.to_string();
+                    assert!(message.starts_with(says), "{message}");
                     assert!(
-                        said.ends_with("mount the overlay and build from that"),
-                        "{said}"
+                        message.ends_with("mount the overlay and build from that"),
+                        "{message}"
                     );
                 }
             }

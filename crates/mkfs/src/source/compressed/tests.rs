@@ -194,17 +194,17 @@ fn what_follows_a_gzip_stream_is_ignored_with_a_warning_unless_it_is_zeros() {
         read.map(|_| (data, rules.warning()))
             .map_err(SourceError::from)
     };
-    let said = |at: usize| {
+    let message = |at: usize| {
         let at = gzip.len() + at;
         format!("test: the gzip stream ends before byte {at}; what follows is ignored")
     };
     let data = b"data".to_vec();
     assert_eq!(read(&[0; 1_000_000]).unwrap(), (data.clone(), None));
     for (garbage, at) in [(&b"garbage"[..], 0), (b"\0\0garbage", 2), (b"\x1f\x8cx", 0)] {
-        assert_eq!(read(garbage).unwrap(), (data.clone(), Some(said(at))));
+        assert_eq!(read(garbage).unwrap(), (data.clone(), Some(message(at))));
     }
     let far = [&vec![0; 1_000_000][..], b"x"].concat();
-    assert_eq!(read(&far).unwrap(), (data, Some(said(1_000_000))));
+    assert_eq!(read(&far).unwrap(), (data, Some(message(1_000_000))));
     // Another member that is cut or damaged is an error.
     for member in [
         &b"\x1f"[..],

@@ -118,7 +118,7 @@ pub(super) fn platform_of(platform: &Value) -> Option<String> {
 }
 
 /// True if `platform` satisfies the requested one. A variant counts only if it was requested.
-pub(super) fn is_for(wanted: &str, platform: &str) -> bool {
-    let rest = platform.strip_prefix(wanted);
+pub(super) fn is_for(requested: &str, platform: &str) -> bool {
+    let rest = platform.strip_prefix(requested);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

@@ -11,17 +11,17 @@ pub(crate) struct Digested<R> {
     inner: R,
     /// `None` after the comparison.
     hash: Option<Hasher>,
-    wanted: [u8; 32],
+    expected: [u8; 32],
 }
 
 impl<R: Read> Digested<R> {
     /// Creates the reader. The digest is computed in a separate thread if there may be several.
-    pub(crate) fn new(inner: R, wanted: [u8; 32], threads: usize) -> Self {
+    pub(crate) fn new(inner: R, expected: [u8; 32], threads: usize) -> Self {
         let hash = (threads > 1).then(Hasher::in_thread).flatten();
         Self {
             inner,
             hash: Some(hash.unwrap_or_else(|| Hasher::Here(Sha256::new()))),
-            wanted,
+            expected,
         }
     }
 }
@@ -35,7 +35,7 @@ impl<R: Read> Read for Digested<R> {
             }
         } else if !buf.is_empty()
             && let Some(hash) = self.hash.take()
-            && hash.finish()? != self.wanted
+            && hash.finish()? != self.expected
         {
             return Err(SourceError::corrupt(OTHER_DIFF_ID).into());
         }
@@ -120,8 +120,8 @@ impl Hasher {
             } => {
                 let _ = full.send(buffer);
                 drop(full);
-                let gone = |_| std::io::Error::other("the digest thread is gone");
-                thread.join().map_err(gone)
+                let panicked = |_| std::io::Error::other("the digest thread is gone");
+                thread.join().map_err(panicked)
             }
         }
     }
@@ -145,10 +145,10 @@ mod tests {
             20 * BUFFER_LEN,
         ] {
             let bytes: Vec<u8> = (0..len).map(|n| (n % 251) as u8).collect();
-            let wanted: [u8; 32] = Sha256::digest(&bytes).into();
+            let expected: [u8; 32] = Sha256::digest(&bytes).into();
             for threads in [1, 2] {
                 let mut read = Vec::new();
-                let mut reader = Digested::new(&bytes[..], wanted, threads);
+                let mut reader = Digested::new(&bytes[..], expected, threads);
                 reader.read_to_end(&mut read).unwrap();
                 assert!(read == bytes, "{len} bytes, {threads} threads");
                 let mut other = Digested::new(&bytes[..], [7; 32], threads);

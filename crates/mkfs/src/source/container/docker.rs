@@ -64,12 +64,14 @@ pub(super) fn layers(
     let config_bytes = member.document()?;
     let config = parse(&member.name, &config_bytes)?;
     let found = platform_of(&config);
-    if let Some(wanted) = platform
-        && !found.as_deref().is_some_and(|found| is_for(wanted, found))
+    if let Some(requested) = platform
+        && !found
+            .as_deref()
+            .is_some_and(|found| is_for(requested, found))
     {
         let found = found.as_deref().unwrap_or("one that states no platform");
         return Err(Error::usage(format_args!(
-            "{place}: no image for {wanted}; there are: {found}"
+            "{place}: no image for {requested}; there are: {found}"
         )));
     }
     let ids = config.get("rootfs").and_then(|r| r.get("diff_ids"));

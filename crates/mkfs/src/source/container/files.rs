@@ -151,11 +151,11 @@ impl Files {
         let fails = |what: &str| Err(broken(&archive, &format!("member {quoted} {what}")));
         let mut at = normalise(name.as_bytes(), "member");
         for _ in 0..LINKS_MAX {
-            let wanted = match at {
+            let member = match at {
                 Ok(at) => at,
                 Err(e) => return Err(Error::from(e.in_source(&archive))),
             };
-            at = match members.get(&wanted) {
+            at = match members.get(&member) {
                 Some(MemberContent::Range(offset, len)) => {
                     return Ok(Member {
                         name: format!("{archive}: {name}"),
@@ -169,8 +169,8 @@ impl Files {
                 }
                 Some(MemberContent::Other) => return fails("is not a plain file"),
                 Some(MemberContent::Several) => return fails("occurs more than once"),
-                None if wanted == name.as_bytes() => return fails("is missing"),
-                None => return fails(&format!("leads to {}, which is missing", Quoted(&wanted))),
+                None if member == name.as_bytes() => return fails("is missing"),
+                None => return fails(&format!("leads to {}, which is missing", Quoted(&member))),
             };
         }
         fails("is the start of too long a chain of links")

@@ -85,9 +85,9 @@ pub fn container_image(
 
 /// Warning for a tree that holds the files of a container image rather than its content.
 pub(crate) fn hint(tree: &Tree) -> Option<String> {
-    let has = |wanted: &[u8]| {
+    let has = |member: &[u8]| {
         let mut names = tree.children(ROOT).iter().map(|entry| tree.name(entry));
-        names.any(|name| name == wanted)
+        names.any(|name| name == member)
     };
     let what = if has(b"oci-layout") && has(b"index.json") && has(b"blobs") {
         "an OCI layout with container images as blobs; to build from their content, pass its directory as oci:DIR or a tar of it as oci-archive:FILE"

@@ -102,9 +102,9 @@ impl OciLayout<'_> {
             let annotation = entry.get("annotations").and_then(|a| a.get(NAME));
             annotation.and_then(Value::as_str).map(str::to_owned)
         };
-        let wanted = self.name.filter(|_| top);
+        let requested = self.name.filter(|_| top);
         let named =
-            |entry: &&Value| wanted.is_none_or(|name| name_of(entry).as_deref() == Some(name));
+            |entry: &&Value| requested.is_none_or(|name| name_of(entry).as_deref() == Some(name));
         let found: Vec<&Value> = all.iter().filter(named).collect();
         // Attestations have a platform that matches nothing.
         let of_platform =
@@ -116,7 +116,7 @@ impl OciLayout<'_> {
         match fitting[..] {
             [one] => Ok((self.blob(place, one)?, platform(one).is_some())),
             [] if found.is_empty() => {
-                let name = wanted.unwrap_or_default();
+                let name = requested.unwrap_or_default();
                 let names: Vec<String> = all.iter().filter_map(name_of).collect();
                 Err(Error::usage(format_args!(
                     "{place}: no image with the name '{name}'; there are: {}",

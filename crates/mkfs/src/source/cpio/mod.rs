@@ -364,14 +364,14 @@ impl<'a> CpioReader<'a> {
         let Some(current) = &mut self.current else {
             return Ok(0);
         };
-        let wanted = usize::try_from(current.left).unwrap_or(usize::MAX);
-        let wanted = wanted.min(buf.len());
-        if wanted == 0 {
+        let len = usize::try_from(current.left).unwrap_or(usize::MAX);
+        let len = len.min(buf.len());
+        if len == 0 {
             return Ok(0);
         }
-        let n = self.input.fill(&mut buf[..wanted])?;
+        let n = self.input.fill(&mut buf[..len])?;
         current.left -= n as u64;
-        if n < wanted {
+        if n < len {
             return Err(current.truncated(current.stored - current.left));
         }
         if let Some((_, sum)) = &mut current.sum {

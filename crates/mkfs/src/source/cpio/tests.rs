@@ -128,18 +128,18 @@ fn read(bytes: &[u8]) -> Result<Vec<ReadMember>, SourceError> {
     streamed
 }
 
-fn has(bytes: &[u8], wanted: &[(&str, &str, &str)]) {
+fn has(bytes: &[u8], expected: &[(&str, &str, &str)]) {
     let found = read(bytes).unwrap();
     let found: Vec<(&str, &str, &str)> = found
         .iter()
         .map(|(p, k, d)| (&p[..], &k[..], std::str::from_utf8(d).unwrap()))
         .collect();
-    assert_eq!(found, wanted);
+    assert_eq!(found, expected);
 }
 
-fn fails(bytes: &[u8], wanted: &str) {
+fn fails(bytes: &[u8], expected: &str) {
     let error = read(bytes).unwrap_err().to_string();
-    assert!(error.contains(wanted), "{wanted}: {error}");
+    assert!(error.contains(expected), "{expected}: {error}");
 }
 
 fn gzip(data: &[u8]) -> Vec<u8> {
@@ -231,7 +231,7 @@ fn names_that_come_before_their_data_are_links_to_it() {
 fn archives_follow_each_other_with_zeros_between_and_compressed_or_not() {
     let one = |name: &str| Archive::default().file(name, name.as_bytes()).end().0;
     let (a, b, c, d) = (one("a"), one("b"), one("c"), one("d"));
-    let wanted = ["a", "b", "c", "d"].map(|name| (name, "file 644", name));
+    let expected = ["a", "b", "c", "d"].map(|name| (name, "file 644", name));
     let zeros = [0; 700];
     for bytes in [
         [&a[..], &b, &c, &d].concat(),
@@ -257,7 +257,7 @@ fn archives_follow_each_other_with_zeros_between_and_compressed_or_not() {
             [gzip(&all[..112]), gzip(b""), gzip(&all[112..])].concat()
         },
     ] {
-        has(&bytes, &wanted);
+        has(&bytes, &expected);
     }
 }
 
@@ -326,8 +326,8 @@ fn damaged_archives_have_their_message() {
         &Archive::default().raw(b"070707").raw(&[b'0'; 200]).0,
         "cannot be read; create it with cpio -H newc",
     );
-    for (path, wanted) in [("../f", "contains \"..\""), ("", "path is empty")] {
-        fails(&Archive::default().file(path, b"x").end().0, wanted);
+    for (path, expected) in [("../f", "contains \"..\""), ("", "path is empty")] {
+        fails(&Archive::default().file(path, b"x").end().0, expected);
     }
     fails(
         &Archive::default().file(".", b"x").end().0,

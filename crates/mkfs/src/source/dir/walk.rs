@@ -845,8 +845,8 @@ mod tests {
                     &Progress::default(),
                     &mut || (),
                 );
-                let said = end.unwrap_err().to_string();
-                assert!(said.contains("/d3/f1: vanished"), "{said}");
+                let message = end.unwrap_err().to_string();
+                assert!(message.contains("/d3/f1: vanished"), "{message}");
             }
         }
     }
@@ -861,8 +861,11 @@ mod tests {
             false
         };
         let end = walk(root.path(), 0, &exclude, &Progress::default(), &mut || ());
-        let said = end.unwrap_err().to_string();
-        assert!(said.contains("/d1: cannot open directory: "), "{said}");
+        let message = end.unwrap_err().to_string();
+        assert!(
+            message.contains("/d1: cannot open directory: "),
+            "{message}"
+        );
     }
 
     /// An error of the callback and a stop request both end the walk while threads run.
@@ -912,10 +915,10 @@ mod tests {
             false
         };
         let end = walk(root.path(), 2, &exclude, &Progress::default(), &mut || ());
-        let said = end.unwrap_err().to_string();
+        let message = end.unwrap_err().to_string();
         assert!(
-            said.contains("a thread of the directory walk panicked"),
-            "{said}"
+            message.contains("a thread of the directory walk panicked"),
+            "{message}"
         );
     }
 }

@@ -107,10 +107,12 @@ impl<'a, S: ReadAt + ?Sized> Positional<'a, S> {
 
     /// Bytes of the window from the current position on.
     fn in_window(&self) -> &[u8] {
-        let ahead = self.position.checked_sub(self.window_at);
-        let ahead = ahead.and_then(|ahead| usize::try_from(ahead).ok());
+        let offset = self.position.checked_sub(self.window_at);
+        let offset = offset.and_then(|offset| usize::try_from(offset).ok());
         let window = &self.window[..self.window_len];
-        ahead.and_then(|ahead| window.get(ahead..)).unwrap_or(&[])
+        offset
+            .and_then(|offset| window.get(offset..))
+            .unwrap_or(&[])
     }
 }
 
@@ -118,14 +120,14 @@ impl<S: ReadAt + ?Sized> Feed for Positional<'_, S> {
     fn fill(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         while done < buf.len() {
-            let wanted = &mut buf[done..];
+            let rest = &mut buf[done..];
             let have = self.in_window();
             let step = if !have.is_empty() {
-                let step = have.len().min(wanted.len());
-                wanted[..step].copy_from_slice(&have[..step]);
+                let step = have.len().min(rest.len());
+                rest[..step].copy_from_slice(&have[..step]);
                 step
-            } else if wanted.len() >= WINDOW {
-                read_at(self.store, wanted, self.position)?
+            } else if rest.len() >= WINDOW {
+                read_at(self.store, rest, self.position)?
             } else {
                 self.window_len = 0;
                 self.window_len = read_at(self.store, &mut self.window[..], self.position)?;

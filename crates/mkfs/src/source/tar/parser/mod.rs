@@ -170,20 +170,20 @@ impl<F: Feed> Parser<F> {
         let Some(current) = self.current.as_mut().filter(|current| current.readable) else {
             return Ok(0);
         };
-        let wanted = usize::try_from(current.left).unwrap_or(usize::MAX);
-        let wanted = wanted.min(buf.len());
-        if wanted == 0 {
+        let len = usize::try_from(current.left).unwrap_or(usize::MAX);
+        let len = len.min(buf.len());
+        if len == 0 {
             return Ok(0);
         }
         let at = self.feed.position();
-        let got = self.feed.fill(&mut buf[..wanted]).map_err(|e| {
+        let got = self.feed.fill(&mut buf[..len]).map_err(|e| {
             SourceError::from(e)
                 .in_member(&current.path)
                 .at_byte(at)
                 .in_source(&self.source)
         })?;
         current.left -= got as u64;
-        if got < wanted {
+        if got < len {
             let found = current.stored - current.left;
             return Err(current.truncated(found).in_source(&self.source));
         }
