@@ -34,6 +34,7 @@ use super::truncate::trim_tail;
 use crate::bytes::zeroed;
 use crate::encode::bounded_input;
 use crate::{Encoder, EncoderSpec, Fit, TailFit, Trim};
+use std::ops::RangeInclusive;
 
 mod match_finder;
 mod path;
@@ -103,6 +104,14 @@ impl OptimalEncoder {
         }
     }
 
+    /// Prepares the index for a cluster that starts at `at`.
+    fn begin(&mut self, at: usize) {
+        if self.next > at + DISTANCE || at < self.origin || at - self.origin > COUNT_MAX {
+            self.clear(at);
+        }
+        self.next = self.next.max(at);
+    }
+
     /// Discards all positions and starts to index at `at`.
     fn clear(&mut self, at: usize) {
         self.bias += self.next - self.origin + DISTANCE;
@@ -162,6 +171,150 @@ unsafe fn fit_avx2(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &
     fit(encoder, input, at, dst)
 }
 
+/// Search for the matches that reach past the frontier.
+struct Search<'a> {
+    input: &'a [u8],
+    /// Input from the start of the cluster.
+    src: &'a [u8],
+    /// Start of the cluster in the input.
+    at: usize,
+    heads: &'a mut [u32; HEADS],
+    ring: &'a mut [u16; DISTANCE],
+    shift: usize,
+    compare: bool,
+    attempts: usize,
+    match_end: usize,
+    match_start_end: usize,
+    /// Next position to index.
+    indexed: usize,
+    /// Set of positions among the 64 from `batch` on that may have an earlier match. Other positions are unknown.
+    batch: usize,
+    pending: u64,
+}
+
+impl Search<'_> {
+    /// Searches at the frontier `reach`. Returns the match, as `find_match` does, or the number of positions without one.
+    #[inline(always)]
+    fn next(&mut self, base: usize, reach: usize) -> (usize, Option<(usize, usize, usize)>) {
+        if reach < 3 || reach - 3 >= self.match_start_end || reach >= self.match_end {
+            return (1, None);
+        }
+        let g = reach - 3;
+        let position = self.at + g;
+        if self.indexed <= position {
+            // Indexes a batch at a time, so that table accesses overlap. The last four bytes end with the input at the
+            // latest.
+            let to = (position + INDEX_BATCH).min(self.input.len() - 3);
+            let index_positions = if self.compare {
+                index_positions::<true>
+            } else {
+                index_positions::<false>
+            };
+            let (heads, ring, input) = (&mut *self.heads, &mut *self.ring, self.input);
+            index_positions(
+                heads,
+                ring,
+                input,
+                (self.indexed..position, self.at),
+                self.shift,
+            );
+            self.pending = index_positions(heads, ring, input, (position..to, self.at), self.shift);
+            (self.batch, self.indexed) = (position, to);
+        }
+        let known = match position - self.batch {
+            past @ ..INDEX_BATCH => self.pending >> past,
+            _ => u64::MAX,
+        };
+        let quiet = (known.trailing_zeros() as usize).min(self.indexed - position);
+        if quiet == 0 {
+            let bounds = (base, self.match_end);
+            let found = find_match(self.src, self.at, g, bounds, self.ring, self.attempts);
+            return (1, found);
+        }
+        let quiet = quiet.min(self.match_start_end - g);
+        (quiet.min(self.match_end - reach), None)
+    }
+}
+
+/// Fills the cells of the positions `range` in a committed match from `start`, of which the start costs `first`.
+#[inline(always)]
+fn fill_committed(cells: &mut [Cell], first: u32, start: usize, range: RangeInclusive<usize>) {
+    for (cell, j) in cells.iter_mut().zip(range) {
+        *cell = Cell {
+            cost: first + match_cost(j - start),
+            link: COMMITTED,
+        };
+    }
+}
+
+/// Fills the cells after the frontier `reach` of a match from `start` to `end` up to its first extension byte, where at
+/// most two literals are cheaper. Returns the last cell and the new frontier. All candidate cells are written and then
+/// selected without branches, which would be unpredictable.
+#[inline(always)]
+fn fill_short(
+    fill: &mut [Cell],
+    last: Cell,
+    cell: Cell,
+    (start, reach, end): (usize, usize, usize),
+) -> (Cell, usize) {
+    let one = literal(last);
+    let two = literal(one);
+    let cheaper = usize::from(one.cost < cell.cost) + usize::from(two.cost < cell.cost);
+    let cheaper = cheaper.min(end - reach);
+    (fill[0], fill[1]) = (one, two);
+    fill[cheaper..][..NO_EXTENSION_CELLS].fill(cell);
+    let literal = [last, one, two][cheaper];
+    let until = end.min(start + NO_EXTENSION_MAX);
+    match until > reach + cheaper {
+        true => (cell, until),
+        false => (literal, until),
+    }
+}
+
+/// Fills the cells after the frontier `reach` of a match from `start` to `end` that needs extension bytes. Returns the
+/// last cell, the new frontier, and true if the output is full.
+#[inline(always)]
+fn fill_extended(
+    cells: &mut [Cell],
+    base: usize,
+    (start, end, first): (usize, usize, u32),
+    mut reach: usize,
+    mut last: Cell,
+    limit: u32,
+) -> (Cell, usize, bool) {
+    // A later start saves the extension byte if reaching it costs nothing.
+    while reach < end && cells[reach + 1 - NO_EXTENSION_MAX - base].cost == first {
+        reach += 1;
+        last = Cell {
+            cost: first + 3,
+            link: (reach - NO_EXTENSION_MAX) as u32,
+        };
+        cells[reach - base] = last;
+    }
+    let until = end.min(start + ONE_EXTENSION_MAX);
+    if until > reach {
+        last = Cell {
+            cost: first + 4,
+            link: start as u32,
+        };
+        if last.cost >= limit {
+            return (last, reach, true);
+        }
+        fill(&mut cells[reach + 1 - base..until + STRIDE - base], last);
+        reach = until;
+    }
+    while reach < end {
+        let j = reach + 1;
+        last = cheaper(matched(cells, base, start, first, j), literal(last));
+        if last.cost >= limit {
+            return (last, reach, true);
+        }
+        reach = j;
+        cells[j - base] = last;
+    }
+    (last, reach, false)
+}
+
 #[inline(always)]
 fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
     let src = bounded_input(input, at, encoder.input_max);
@@ -169,10 +322,7 @@ fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) ->
     if src.is_empty() || room == 0 {
         return Fit::NOTHING;
     }
-    if encoder.next > at + DISTANCE || at < encoder.origin || at - encoder.origin > COUNT_MAX {
-        encoder.clear(at);
-    }
-    encoder.next = encoder.next.max(at);
+    encoder.begin(at);
     let OptimalEncoder {
         heads,
         ring,
@@ -187,16 +337,26 @@ fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) ->
         compare,
         ..
     } = encoder;
-    let (heads, ring, attempts): (&mut [u32; HEADS], &mut [u16; DISTANCE], usize) =
-        (heads, ring, *attempts);
-    let shift = bias.wrapping_sub(*origin);
-    let mut indexed = *next;
     seqs.clear();
     events.clear();
 
     let len = src.len();
-    let match_end = len.saturating_sub(LAST_LITERALS);
     let match_start_end = (len + 1).saturating_sub(LAST_MATCH);
+    let mut search = Search {
+        input,
+        src,
+        at,
+        heads,
+        ring,
+        shift: bias.wrapping_sub(*origin),
+        compare: *compare,
+        attempts: *attempts,
+        match_end: len.saturating_sub(LAST_LITERALS),
+        match_start_end,
+        indexed: *next,
+        batch: at,
+        pending: u64::MAX,
+    };
     // A cell of this cost leaves no space for the last token.
     let limit = room as u32;
     let mut committed = None;
@@ -209,38 +369,8 @@ fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) ->
     // The frontier: all positions from `base` up to this one have a cell.
     let mut reach = 0;
     let mut last = cells[0];
-    // Set of positions among the 64 from `batch` on that may have an earlier match. Other positions are unknown.
-    let (mut batch, mut pending) = (at, u64::MAX);
     'fill: while reach < len {
-        let mut quiet = 1;
-        let mut found = None;
-        if reach >= 3 && reach - 3 < match_start_end && reach < match_end {
-            let g = reach - 3;
-            if indexed <= at + g {
-                // Indexes a batch at a time, so that table accesses overlap. The last four bytes end with the input
-                // at the latest.
-                let to = (at + g + INDEX_BATCH).min(input.len() - 3);
-                let index_positions = if *compare {
-                    index_positions::<true>
-                } else {
-                    index_positions::<false>
-                };
-                index_positions(heads, ring, input, (indexed..at + g, at), shift);
-                pending = index_positions(heads, ring, input, (at + g..to, at), shift);
-                (batch, indexed) = (at + g, to);
-            }
-            let known = match at + g - batch {
-                past @ ..INDEX_BATCH => pending >> past,
-                _ => u64::MAX,
-            };
-            quiet = (known.trailing_zeros() as usize).min(indexed - at - g);
-            if quiet == 0 {
-                found = find_match(src, at, g, (base, match_end), ring, attempts);
-                quiet = 1;
-            } else {
-                quiet = quiet.min(match_start_end - g).min(match_end - reach);
-            }
-        }
+        let (quiet, found) = search.next(base, reach);
         let Some((back, ahead, distance)) = found else {
             if reach - base + quiet + STRIDE >= cells.len() {
                 cells = with_length(store, reach - base + quiet + 1 + STRIDE);
@@ -270,12 +400,7 @@ fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) ->
             });
             base = end - KEPT_CELLS;
             cells = with_length(store, KEPT_CELLS + 1);
-            for (cell, j) in cells.iter_mut().zip(base..=end) {
-                *cell = Cell {
-                    cost: first + match_cost(j - start),
-                    link: COMMITTED,
-                };
-            }
+            fill_committed(cells, first, start, base..=end);
             reach = end;
             last = cells[KEPT_CELLS];
             continue;
@@ -288,20 +413,8 @@ fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) ->
             link: start as u32,
         };
         if reach + 2 <= start + NO_EXTENSION_MAX && end < match_start_end && last.cost + 4 < limit {
-            // At most two literals are cheaper. All candidate cells are written and then selected without branches,
-            // which would be unpredictable.
-            let one = literal(last);
-            let two = literal(one);
-            let cheaper = usize::from(one.cost < cell.cost) + usize::from(two.cost < cell.cost);
-            let cheaper = cheaper.min(end - reach);
             let fill = &mut cells[reach + 1 - base..][..2 + NO_EXTENSION_CELLS];
-            (fill[0], fill[1]) = (one, two);
-            fill[cheaper..][..NO_EXTENSION_CELLS].fill(cell);
-            let literal = [last, one, two][cheaper];
-            reach += cheaper;
-            let until = end.min(start + NO_EXTENSION_MAX);
-            last = if until > reach { cell } else { literal };
-            reach = until;
+            (last, reach) = fill_short(fill, last, cell, (start, reach, end));
             if reach == end {
                 continue;
             }
@@ -337,35 +450,11 @@ fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) ->
                 reach = until;
             }
         }
-        // A later start saves the extension byte if reaching it costs nothing.
-        while reach < end && cells[reach + 1 - NO_EXTENSION_MAX - base].cost == first {
-            reach += 1;
-            last = Cell {
-                cost: first + 3,
-                link: (reach - NO_EXTENSION_MAX) as u32,
-            };
-            cells[reach - base] = last;
-        }
-        let until = end.min(start + ONE_EXTENSION_MAX);
-        if until > reach {
-            last = Cell {
-                cost: first + 4,
-                link: start as u32,
-            };
-            if last.cost >= limit {
-                break;
-            }
-            fill(&mut cells[reach + 1 - base..until + STRIDE - base], last);
-            reach = until;
-        }
-        while reach < end {
-            let j = reach + 1;
-            last = cheaper(matched(cells, base, start, first, j), literal(last));
-            if last.cost >= limit {
-                break 'fill;
-            }
-            reach = j;
-            cells[j - base] = last;
+        let is_full;
+        (last, reach, is_full) =
+            fill_extended(cells, base, (start, end, first), reach, last, limit);
+        if is_full {
+            break;
         }
     }
     let paths = PathTable {
@@ -373,7 +462,7 @@ fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) ->
         base,
     };
 
-    *next = indexed;
+    *next = search.indexed;
 
     let Some((position, end, cost)) = end_of_block(paths, committed, len, limit) else {
         return Fit::NOTHING;
