@@ -29,13 +29,10 @@ mod cmd;
 #[cfg(any(feature = "explore", feature = "report"))]
 mod comparison;
 mod counters_socket;
-mod devices;
 mod disk;
 mod file_kind;
 mod help;
 mod image;
-#[cfg(feature = "remote")]
-mod layer_index;
 mod output;
 mod remote;
 mod signing;

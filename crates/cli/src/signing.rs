@@ -1,8 +1,9 @@
 //! Keys and certificates for signatures of root hashes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tuff_erofs::{Error, Result};
-use tuff_signature::{Certificate, Signer};
+use tuff_open::certificate;
+use tuff_signature::Signer;
 
 /// Paths of a private key and of its certificate.
 #[derive(Clone, Debug)]
@@ -25,19 +26,10 @@ impl KeyPair {
 
     /// Reads both files into a signer.
     pub(crate) fn signer(&self) -> Result<Signer> {
-        let key = read(&self.key)?;
+        let key = std::fs::read(&self.key);
+        let key = key.map_err(|e| Error::io(self.key.display(), "cannot read", e))?;
         let certificate = certificate(&self.certificate)?;
         let place = self.key.display().to_string();
         Signer::new(&key, certificate, &place).map_err(Error::usage)
     }
-}
-
-/// Reads a certificate.
-pub(crate) fn certificate(path: &Path) -> Result<Certificate> {
-    let place = path.display().to_string();
-    Certificate::parse(&read(path)?, &place).map_err(Error::usage)
-}
-
-fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|e| Error::io(path.display(), "cannot read", e))
 }

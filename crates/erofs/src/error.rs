@@ -44,6 +44,10 @@ pub enum Remedy {
     Devices,
     /// Open the base or source image together with its extra devices.
     SourceDevices,
+    /// Give the start of the image in its file.
+    Offset,
+    /// Build an image of the directory.
+    BuildImage,
     /// Replace the hash tree that the image already has.
     ReplaceHashTree,
     /// Write the hash tree to a separate file.

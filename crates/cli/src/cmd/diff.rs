@@ -1,17 +1,16 @@
 //! `tuff diff`: compares two images, or an image and a directory.
 
-use crate::image::OpenArgs;
+use crate::image::{OpenArgs, image_ref};
 use crate::out::Out;
 use crate::progress::{Meter, Show};
-use crate::remote;
 use crate::text::{escaped, escaped_path, full_time, or_root, put_bytes};
+use clap::ValueHint;
 use serde_json::{Map, Value, json};
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tuff_erofs::diff::{self, Change, Difference, HostTree, Options, Side, Totals};
-use tuff_erofs::read::Image;
 use tuff_erofs::{Result, THREADS_MAX};
+use tuff_open::{ImageRef, OpenImage};
 use tuff_store::retry;
 
 /// Compare two images, or an image and a directory
@@ -23,11 +22,11 @@ use tuff_store::retry;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// First image or directory
-    #[arg(value_name = "A")]
-    a: PathBuf,
+    #[arg(value_name = "A", value_parser = image_ref(), value_hint = ValueHint::AnyPath)]
+    a: ImageRef,
     /// Second image or directory
-    #[arg(value_name = "B")]
-    b: PathBuf,
+    #[arg(value_name = "B", value_parser = image_ref(), value_hint = ValueHint::AnyPath)]
+    b: ImageRef,
     #[command(flatten)]
     open: OpenArgs,
     /// Compare only names, types, contents, link targets and device numbers
@@ -47,7 +46,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let meter = Meter::start("diff", Show::unless(args.quiet || args.json));
     let watched = args.open.watched(&meter);
-    let each = watched.of_each(&[args.a.as_path(), args.b.as_path()])?;
+    let each = watched.of_each(&[&args.a, &args.b])?;
     let mut images = Vec::new();
     for (path, open_args) in [&args.a, &args.b].into_iter().zip(&each) {
         images.push(open(path, open_args)?);
@@ -124,23 +123,21 @@ fn summary(totals: &Totals, only_time: u64, out: &mut Out) -> Result<()> {
     ))
 }
 
-/// Opens the image at `path`. Returns `None` for a directory.
-fn open(path: &Path, args: &OpenArgs) -> Result<Option<Image>> {
-    if retry(|| path.metadata()).is_ok_and(|m| m.is_dir()) {
+/// Opens the image of one side. Returns `None` for a directory.
+fn open(side: &ImageRef, args: &OpenArgs) -> Result<Option<OpenImage>> {
+    let meta = side.path().map(|path| retry(|| path.metadata()));
+    if meta.is_some_and(|meta| meta.is_ok_and(|m| m.is_dir())) {
         return Ok(None);
     }
-    let image = args.open(path)?;
-    args.with_devices(&image, path)?;
+    let image = args.open(side)?;
+    image.with_devices()?;
     Ok(Some(image))
 }
 
-fn side<'a>(path: &Path, image: Option<&'a Image>) -> Result<Side<'a>> {
+fn side<'a>(side: &ImageRef, image: Option<&'a OpenImage>) -> Result<Side<'a>> {
     match image {
-        Some(image) => Ok(Side::Image(
-            image,
-            remote::shown(path).display().to_string(),
-        )),
-        None => Ok(Side::Host(HostTree::open(path)?)),
+        Some(image) => Ok(Side::Image(image, side.to_string())),
+        None => Ok(Side::Host(HostTree::open(&side.name())?)),
     }
 }
 

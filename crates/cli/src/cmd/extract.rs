@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 fn extract_image(args: &Args) -> Result<ExitCode> {
     let meter = Meter::start("extract", Show::unless(args.quiet || args.json));
     let image = args.image.watched(&meter).open_compared()?;
-    args.image.with_devices(&image)?;
+    image.with_devices()?;
     let (paths, include) = selected(&image, &args.paths)?;
     let defaults = Options::default();
     let options = Options {

@@ -6,7 +6,6 @@ use crate::disk::partitions_json;
 use crate::image::ImageArgs;
 use crate::out::{Out, field};
 use crate::progress::{Meter, Show};
-use crate::remote;
 use crate::text::{escaped, full_time, hex, object, put_bytes};
 use crate::units::{pages_needed, percent, size};
 use serde_json::{Map, Value, json};
@@ -18,6 +17,7 @@ use tuff_erofs::verity::{self, HashTree};
 use tuff_erofs::{Error, Result};
 use tuff_format::features::{Feature, compat, flags_of};
 use tuff_format::superblock::Superblock;
+use tuff_open::OpenImage;
 
 /// Show features, required kernel, compression and space usage
 #[derive(clap::Args)]
@@ -43,7 +43,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn print(args: &Args) -> Result<ExitCode> {
-    let disk = args.image.open.disk(&args.image.image)?;
     let meter = Meter::start("info", Show::unless(args.json));
     let image = args.image.watched(&meter).open_unverified()?;
     if !args.files {
@@ -54,13 +53,14 @@ fn print(args: &Args) -> Result<ExitCode> {
         files: args.files,
         in_place: args.files,
     };
-    let tree = hash_tree(args, &image)?;
+    let disk = image.container().disk();
+    let tree = hash_tree(&image)?;
     let mut layout = (!args.brief).then(|| LayoutStats::of(&image, options));
     drop(meter);
     let mut out = Out::new();
     if args.json {
         let mut object = superblock_json(&image);
-        object.insert("disk".to_owned(), disk.as_ref().map(disk_json).into());
+        object.insert("disk".to_owned(), disk.map(disk_json).into());
         object.insert("verity".to_owned(), tree.as_ref().map(tree_json).into());
         if let Some(layout) = &layout {
             layout_json(layout, &mut object);
@@ -105,14 +105,13 @@ fn print(args: &Args) -> Result<ExitCode> {
 }
 
 /// Hash tree of the image as its header states it. `None` without one, and for an image behind a URL that is verified.
-fn hash_tree(args: &Args, image: &Image) -> Result<Option<HashTree>> {
-    let (open, path) = (&args.image.open, &*args.image.image);
-    if remote::is_remote(path) {
+fn hash_tree(image: &OpenImage) -> Result<Option<HashTree>> {
+    if image.container().reference().is_network() {
         return verity::of_image(image);
     }
-    let store = open.store(path)?;
-    let tree = open.tree_if_any(&store, path)?;
-    tree.map(|tree| tree.header(&store)).transpose()
+    let tree = image.container().tree_if_any()?;
+    let store = image.container().store();
+    tree.map(|tree| tree.header(store)).transpose()
 }
 
 /// Formats the table of the disk that contains an image.

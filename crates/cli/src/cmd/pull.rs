@@ -1,18 +1,22 @@
 //! `tuff pull`: copies whole images from registries, buckets and web servers.
 
+use crate::image::image_ref;
 use crate::out::Out;
 use crate::overwrite::Format;
 use crate::progress::{Meter, Show};
-use crate::remote::{RemoteArgs, failed, index, is_url, options, trusted};
+use crate::remote::RemoteArgs;
 use crate::sink::Sink;
-use crate::text::{hex, parse_root};
+use crate::text::hex;
 use crate::units::size;
+use clap::ValueHint;
 use serde_json::json;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tuff_erofs::verity::Root;
 use tuff_erofs::{Error, Result};
+use tuff_open::remote::{failed, index, options, trusted};
+use tuff_open::{ImageRef, certificate, parse_root};
 use tuff_remote::{Location, WholeImage, open_images};
 use tuff_store::{FileStore, ReadAt};
 
@@ -31,8 +35,8 @@ const STEP: u64 = 1 << 20;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// URL of the image: oci://, s3://, https://, http:// or file://
-    #[arg(value_name = "URL")]
-    url: PathBuf,
+    #[arg(value_name = "URL", value_parser = image_ref(), value_hint = ValueHint::AnyPath)]
+    url: ImageRef,
     /// File to write, or - for standard output
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -56,30 +60,29 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let mut url = args.url.clone();
-    if !is_url(&url) {
-        return Err(Error::usage(format_args!(
-            "{}: not a URL such as oci://REGISTRY/NAME:TAG",
-            url.display()
-        )));
+    let url = args.url.url().ok_or_else(|| {
+        let wanted = "not a URL such as oci://REGISTRY/NAME:TAG";
+        Error::usage(format_args!("{}: {wanted}", args.url))
+    })?;
+    let location = url.location().map_err(|e| failed(e, "cannot pull"))?;
+    let (mut location, mut root) = (location.clone(), args.root_hash);
+    let cache = args.remote.cache();
+    let trust = args.trust.as_deref().map(certificate).transpose()?;
+    if let Some(certificate) = &trust {
+        (location, root) = trusted(&location, certificate, &cache)?;
     }
-    let mut root = args.root_hash;
-    let mut remote = args.remote.clone();
-    if let Some(certificate) = &args.trust {
-        let (pinned, signed) = trusted(&url, certificate, &remote)?;
-        (url, root) = (pinned, signed);
-        remote.trust = Some(certificate.clone());
-    }
-    let location = Location::parse(url.to_str().unwrap_or_default());
-    let location = location.map_err(|e| failed(e, "cannot pull"))?;
     let read: Vec<&Path> = location.local_path().into_iter().collect();
     let sink = Sink::create(&args.file, &read, Format::Image, args.force)?;
-    let options = options(&remote, root)?;
+    let options = options(&cache, root, trust)?;
     let opened = open_images(&location, &options, false).map_err(|e| failed(e, "cannot pull"))?;
     let layers = match opened.len() {
         1 => None,
-        _ => Some(index(&opened, &options)?.1),
+        _ => Some(index(&opened, &options)?),
     };
+    for warning in layers.iter().flat_map(|layers| &layers.warnings) {
+        eprintln!("tuff: warning: {warning}");
+    }
+    let layers = layers.map(|layers| layers.store);
     let images = WholeImage::all(opened).map_err(|e| failed(e, "cannot pull"))?;
     let devices = images.len() - usize::from(layers.is_none());
     if devices > 0 && args.file == Path::new("-") {

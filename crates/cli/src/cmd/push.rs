@@ -1,14 +1,11 @@
 //! `tuff push`: uploads images to registries and buckets.
 
 use super::build_image::fetched::{FetchedImages, Watched, stopped_or};
-use super::build_image::paths::are_images;
+use super::build_image::paths::{are_images, devices_of};
 use super::build_image::{BuiltImages, Layering, build_with_defaults};
 use super::profile;
-use crate::devices;
-use crate::image::OpenArgs;
 use crate::out::Out;
 use crate::progress::{Show, on_signal};
-use crate::remote::{failed, is_url, shown};
 use crate::signing::KeyPair;
 use crate::text::hex;
 use crate::units::size;
@@ -18,9 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tuff_erofs::read::{Image, OpenOptions};
 use tuff_erofs::verity::{self, Extent, TreePlace};
 use tuff_erofs::{Error, Result};
+use tuff_open::remote::failed;
+use tuff_open::{Container, ImageRef, OpenOptions, open_stores};
 use tuff_remote::{
     LayerImage, LayerMedia, LayerTree, Location, PushOptions, Pushed, RetryPolicy, default_cache,
 };
@@ -111,12 +109,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let Some((url, sources)) = args.paths.split_last() else {
         return Err(Error::usage("a source and a URL are needed"));
     };
-    let text = url.to_str().filter(|_| is_url(url));
-    let text = text.ok_or_else(|| {
+    let target = ImageRef::from(url.as_path());
+    let url = target.url().ok_or_else(|| {
         let problem = "the last argument is not a URL such as oci://REGISTRY/NAME:TAG";
-        Error::usage(format_args!("{}: {problem}", shown(url).display()))
+        Error::usage(format_args!("{target}: {problem}"))
     })?;
-    let location = Location::parse(text).map_err(|e| failed(e, "cannot push"))?;
+    let location = url.location().map_err(|e| failed(e, "cannot push"))?;
     let show = match (args.quiet, args.json) {
         (true, _) => Show::Quiet,
         (_, true) => Show::Json,
@@ -127,11 +125,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let (layers, mut built) = layers(sources, args, show)?;
     options.config = built.as_mut().and_then(|built| built.config.take());
     let left_out = built.and_then(|built| built.left_out.clone());
-    let pushed = upload(&location, &layers, &options, show)?;
+    let pushed = upload(location, &layers, &options, show)?;
     let mut out = Out::new();
     match show {
-        Show::Json => out.json(&object(&location, &pushed))?,
-        Show::Auto => lines(&location, &pushed, &mut out)?,
+        Show::Json => out.json(&object(location, &pushed))?,
+        Show::Auto => lines(location, &pushed, &mut out)?,
         Show::Quiet => {}
     }
     out.finish()?;
@@ -151,7 +149,8 @@ fn layers(
 ) -> Result<(Vec<LayerImage>, Option<BuiltImages>)> {
     if are_images(sources)? {
         let paths: Vec<&Path> = sources.iter().map(PathBuf::as_path).collect();
-        let devices = devices::of_images(&paths, &args.device, "--device", false)?;
+        let images: Vec<ImageRef> = paths.iter().copied().map(ImageRef::from).collect();
+        let devices = devices_of(&images, &args.device, "--device")?;
         let layers = paths.iter().zip(&devices);
         let layers: Result<_> = layers.map(|(path, own)| layer(path, own)).collect();
         return Ok((layers?, None));
@@ -174,15 +173,10 @@ fn layers(
 
 /// Opens an image with its devices.
 fn layer(path: &Path, devices: &[PathBuf]) -> Result<LayerImage> {
-    let store = OpenArgs::default().store(path)?;
+    let container = Container::open(&path.into(), &OpenOptions::default())?;
     let place = path.display().to_string();
-    let open = |devices| {
-        let options = OpenOptions {
-            devices,
-            ..OpenOptions::default()
-        };
-        Image::open_shared(Arc::clone(&store), options).map_err(|e| e.within(&place))
-    };
+    let open =
+        |devices| open_stores(Arc::clone(container.store()), devices).map_err(|e| e.within(&place));
     let image = open(Vec::new())?;
     let sb = image.superblock();
     let own = sb.blocks.saturating_mul(sb.block_bits.size());
@@ -217,9 +211,10 @@ fn layer(path: &Path, devices: &[PathBuf]) -> Result<LayerImage> {
 
 /// Opens an image without its devices, and finds its hash tree. Another file is a device of plain bytes.
 fn part(path: &Path) -> Result<LayerImage> {
-    let store = OpenArgs::default().store(path)?;
+    let container = Container::open(&path.into(), &OpenOptions::default())?;
+    let store = Arc::clone(container.store());
     let place = path.display().to_string();
-    let image = match Image::open_shared(Arc::clone(&store), OpenOptions::default()) {
+    let image = match open_stores(Arc::clone(&store), Vec::new()) {
         Ok(image) => image,
         Err(_) if !are_images(&[path.to_owned()])? => {
             return Ok(LayerImage {

@@ -49,7 +49,7 @@ fn convert(args: &Args) -> Result<ExitCode> {
     let is_pipe = args.tar == Path::new("-");
     let meter = Meter::start("tar", Show::unless(is_pipe));
     let image = args.image.watched(&meter).open_compared()?;
-    args.image.with_devices(&image)?;
+    image.with_devices()?;
     if !args.paths.is_empty() {
         // The share of the image is not known.
         meter.counter().forget_total();

@@ -2,18 +2,17 @@
 
 use super::build_image::summary::{tree_json, tree_text};
 use super::build_image::{Salt, parse_salt, parse_verity_block};
-use crate::disk;
 use crate::image::OpenArgs;
 use crate::next_command::{self, shell_word};
 use crate::out::{Out, field};
 use crate::overwrite::{self, Format};
 use crate::progress::{Meter, Show, Watch, on_signal};
 use crate::sink::keep;
-use crate::text::{escaped, hex, parse_root, put_bytes};
+use crate::text::{escaped, hex, put_bytes};
 use crate::units::size;
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
-use std::fs::OpenOptions;
+use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -23,6 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tuff_erofs::verity::{self, Damage, HashTree, Hit, RepairedBlock, Root, Verified};
 use tuff_erofs::{Error, Result, THREADS_MAX};
 use tuff_mkfs::{Progress, Verity, available_threads, hash_tree};
+use tuff_open::{Container, OpenOptions, parse_root};
 
 /// Create, check, repair and show dm-verity hash trees
 ///
@@ -113,14 +113,15 @@ struct Proof {
 }
 
 impl Proof {
+    fn container(&self) -> Result<Container> {
+        Container::open(&self.image.as_path().into(), &OpenOptions::default())
+    }
+
     /// Opens the image for verification. The root hash must match the top of the tree.
     fn open(&self) -> Result<Verified> {
-        let open = OpenArgs {
-            verity_tree: self.tree.clone(),
-            ..OpenArgs::default()
-        };
-        let store = open.store(&self.image)?;
-        let mut verified = open.verified(store, self.root, &self.image)?;
+        let container = self.container()?;
+        let tree = container.tree(self.tree.as_deref())?;
+        let mut verified = tree.open(Arc::clone(container.store()), self.root)?;
         if let Some(roots) = self.fec {
             let with_parity = verity::with_parity(verified, roots);
             verified = with_parity.map_err(|e| e.within(self.image.display()))?;
@@ -242,22 +243,17 @@ fn lines(tree: &HashTree, out: &mut Out) -> Result<()> {
 }
 
 fn show(image: &Path, tree: Option<PathBuf>, as_json: bool) -> Result<ExitCode> {
-    let open = OpenArgs {
-        verity_tree: tree,
-        ..OpenArgs::default()
-    };
-    let store = open.store(image)?;
-    let tree = open.tree(&store, image)?;
-    let stated = tree.header(&store)?;
-    let path = tree.path;
+    let container = Container::open(&image.into(), &OpenOptions::default())?;
+    let tree = container.tree(tree.as_deref())?;
+    let stated = tree.header(container.store())?;
     let at = stated.hash_offset;
     let mut out = Out::new();
     if as_json {
         out.json(&tree_json(&stated))?;
     } else {
         lines(&stated, &mut out)?;
-        let tree = escaped(path.as_os_str().as_encoded_bytes());
-        if let Some(disk) = disk::open_file(image)? {
+        let tree = escaped(tree.path().as_os_str().as_encoded_bytes());
+        if let Some(disk) = container.disk() {
             let name = escaped(image.as_os_str().as_encoded_bytes());
             let number = |p: Option<&tuff_disk::Partition>| p.map_or(0, |p| p.number);
             let (data, tree) = (number(Some(disk.data())), number(disk.tree()));
@@ -299,13 +295,13 @@ fn repair(place: &Proof, work: &Work) -> Result<ExitCode> {
     }
     let tree = place.tree.as_ref().unwrap_or(&place.image);
     // The image and its tree may be partitions of a disk.
-    let disk = disk::open_file(&place.image)?;
-    let data_at = disk.as_ref().map_or(0, |disk| disk.data().range.start);
-    let tree_at = disk.as_ref().and_then(|disk| disk.tree());
+    let container = place.container()?;
+    let data_at = container.offset();
+    let tree_at = container.disk().and_then(|disk| disk.tree());
     let tree_at = tree_at.filter(|_| place.tree.is_none());
     let tree_at = tree_at.map_or(0, |tree| tree.range.start);
     let open = |path: &Path| {
-        let file = OpenOptions::new().write(true).open(path);
+        let file = fs::OpenOptions::new().write(true).open(path);
         file.map_err(|e| Error::io(path.display(), "cannot write", e))
     };
     let files = (open(&place.image)?, open(tree)?);
@@ -386,7 +382,7 @@ fn report(
                 Hit::Inode(path) => (path, None),
             });
         };
-        incomplete = match plain.open(&place.image) {
+        incomplete = match plain.open(&place.image.as_path().into()) {
             Ok(image) => verity::hits(&image, &damage.data, &mut take),
             Err(e) => Some(e),
         };

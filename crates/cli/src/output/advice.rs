@@ -13,6 +13,8 @@ pub(crate) fn message(e: &Error) -> String {
     let option = e.remedy().and_then(|remedy| match remedy {
         Remedy::Devices => Some("give it with --device FILE"),
         Remedy::SourceDevices => Some("give it with --source-device FILE"),
+        Remedy::Offset => Some("give the start of an image with --offset"),
+        Remedy::BuildImage => Some("'tuff build' makes one of it"),
         Remedy::ReplaceHashTree => Some("replace it with --replace"),
         Remedy::SeparateHashTree => Some("write the hash tree to a file with --into FILE"),
         Remedy::Overwrite => {
@@ -36,15 +38,18 @@ pub(crate) fn message(e: &Error) -> String {
 
 /// The error for the file at `path`, which does not open as an image because of `e`.
 pub(crate) fn not_opened(e: Error, path: &Path, store: &dyn ReadAt) -> Error {
+    if !matches!(e, Error::Corrupt(_)) {
+        return e;
+    }
     if e.remedy() == Some(Remedy::IgnoreChecksum) {
         let what = format!(
             "{}; the file may be truncated or damaged, --no-checksum reads it anyway",
             e.what()
         );
-        return Error::corrupt(e.place(), what).within(path.display());
+        return Error::corrupt(e.place(), what);
     }
     let Some(head) = head(store).filter(|head| !is_image(head)) else {
-        return e.within(path.display());
+        return e;
     };
     let name = path.display();
     let Some(kind) = FileKind::of(&head) else {

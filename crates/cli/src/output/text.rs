@@ -4,7 +4,6 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 use std::fmt::{self, Write};
 use tuff_erofs::read::FileType;
-use tuff_erofs::verity::Root;
 
 /// Returns true for characters that a terminal or a browser obeys, or that are invisible: control characters, line and paragraph
 /// separators, and invisible characters of format, among them those that change the direction of text.
@@ -140,12 +139,6 @@ pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
         _ => None,
     });
     pairs.collect()
-}
-
-/// Parses a root hash.
-pub(crate) fn parse_root(text: &str) -> Result<Root, String> {
-    let bytes = unhex(text).and_then(|b| Root::try_from(b).ok());
-    bytes.ok_or_else(|| format!("'{text}' is not a root hash, which has 64 hexadecimal digits"))
 }
 
 /// Formats a mode like `ls -l`: `drwxr-xr-t`.

@@ -3,7 +3,7 @@
 use super::args::Args;
 use super::{Built, options, paths, report, temporary_failed};
 use crate::advice::not_an_archive;
-use crate::disk::{DiskSummary, FlatFiles};
+use crate::disk::DiskSummary;
 use crate::overwrite::{self, Format};
 use crate::signing::KeyPair;
 use crate::sink::keep;
@@ -20,6 +20,7 @@ use tuff_disk::{SECTORS, Seal, SignatureRecord, seal};
 use tuff_erofs::verity::HashTree;
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::{Options, Progress, Source};
+use tuff_open::FlatFiles;
 use tuff_signature::Signer;
 use tuff_store::{Output, Target, TemporaryDir};
 

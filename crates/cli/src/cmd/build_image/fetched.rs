@@ -1,12 +1,13 @@
 //! Container images of registries among the sources of a build: copies in temporary directories.
 
 use crate::progress::{Meter, Show, on_signal};
-use crate::remote::{failed, is_url};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tuff_erofs::{Error, Result};
-use tuff_remote::{Location, RetryPolicy, Step, copy_layout};
+use tuff_open::ImageRef;
+use tuff_open::remote::failed;
+use tuff_remote::{RetryPolicy, Step, copy_layout};
 use tuff_store::TemporaryDir;
 
 /// Sources, with container images of registries as OCI layouts in temporary directories, removed on drop.
@@ -31,11 +32,12 @@ impl FetchedImages {
             dirs: Vec::new(),
         };
         for source in sources {
-            let Some(url) = source.to_str().filter(|_| is_url(source)) else {
+            let image = ImageRef::from(source.as_path());
+            let Some(url) = image.url() else {
                 fetched.sources.push(source.clone());
                 continue;
             };
-            let location = Location::parse(url).map_err(|e| failed(e, "cannot read"))?;
+            let location = url.location().map_err(|e| failed(e, "cannot read"))?;
             let parent = std::env::temp_dir();
             let made = TemporaryDir::create(&parent);
             let made =
@@ -44,7 +46,7 @@ impl FetchedImages {
             fetched.dirs.push(made);
             let stop = on_signal();
             let watched = Watched::new(show, &stop);
-            let copied = copy_layout(&location, platform, &dir, retry, &|step| watched.step(step));
+            let copied = copy_layout(location, platform, &dir, retry, &|step| watched.step(step));
             copied.map_err(|e| stopped_or(e, &stop, "cannot read"))?;
             let source = format!("oci:{}", dir.display());
             fetched.sources.push(source.into());

@@ -1,18 +1,16 @@
 //! Converts paths on the command line to sources, bases and a target.
 
 use super::args::{Args, SourceType};
-use crate::devices;
-use crate::image::OpenArgs;
+use crate::image::{OpenArgs, unused};
 use crate::next_command::shell_word;
 use crate::overwrite::{self, Format};
-#[cfg(feature = "remote")]
-use crate::remote::is_url;
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use tuff_erofs::{Error, Result};
 use tuff_format::superblock;
 use tuff_mkfs::{BaseImage, Container, Source, container_image};
+use tuff_open::{Device, ImageRef, devices};
 use tuff_store::Target;
 
 /// Sources of the tree, target of the image, and its base images.
@@ -62,7 +60,7 @@ pub(super) fn check_outputs(args: &Args) -> Result<()> {
 /// Returns true if `image` has one extra device with the length of the file `blob`.
 fn is_blob_of(blob: &Path, image: &Path) -> bool {
     let len = std::fs::metadata(blob).ok().filter(|m| m.is_file());
-    let image = OpenArgs::default().open(image);
+    let image = OpenArgs::default().open(&image.into());
     len.zip(image.ok()).is_some_and(|(blob, image)| {
         let block = image.superblock().block_bits.size();
         matches!(image.slots(), [slot] if slot.blocks.checked_mul(block) == Some(blob.len()))
@@ -79,9 +77,9 @@ pub(super) fn resolve(args: &Args) -> Result<BuildPaths> {
         Target::Path(image.clone())
     };
     let images = args.base.iter().chain(sources).map(PathBuf::as_path);
-    let images: Vec<&Path> = images.filter(|path| container(path).is_none()).collect();
-    let mut devices =
-        devices::of_images(&images, &args.source_device, "--source-device", false)?.into_iter();
+    let images = images.filter(|path| container(path).is_none());
+    let images: Vec<ImageRef> = images.map(ImageRef::from).collect();
+    let mut devices = devices_of(&images, &args.source_device, "--source-device")?.into_iter();
     let base = |path: &PathBuf| BaseImage {
         path: path.clone(),
         devices: devices.next().unwrap_or_default(),
@@ -118,6 +116,20 @@ pub(super) fn resolve(args: &Args) -> Result<BuildPaths> {
         bases,
         config,
     })
+}
+
+/// Paths of the devices of each of several images. `option` has named those that are given.
+pub(crate) fn devices_of(
+    images: &[ImageRef],
+    given: &[PathBuf],
+    option: &str,
+) -> Result<Vec<Vec<PathBuf>>> {
+    let given: Vec<Device> = given.iter().cloned().map(Device::from).collect();
+    let images: Vec<&ImageRef> = images.iter().collect();
+    let all = devices::of_images(&images, &given, false);
+    let all = all.map_err(|device| unused(option, &device))?;
+    let paths = |devices: Vec<Device>| devices.iter().map(|d| d.image.name()).collect();
+    Ok(all.into_iter().map(paths).collect())
 }
 
 /// Sources that are read as archives only because no other kind was detected.
@@ -191,7 +203,9 @@ pub(super) fn have_container(sources: &[PathBuf]) -> bool {
 #[cfg(feature = "remote")]
 pub(crate) fn are_images(sources: &[PathBuf]) -> Result<bool> {
     for path in sources {
-        let is_other = path == Path::new("-") || container(path).is_some() || is_url(path);
+        let is_other = path == Path::new("-")
+            || container(path).is_some()
+            || ImageRef::from(path.as_path()).url().is_some();
         if is_other || guess(path)? != SourceType::Image {
             return Ok(false);
         }

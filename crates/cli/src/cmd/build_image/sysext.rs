@@ -143,7 +143,7 @@ impl Kind {
 
     /// Checks the finished image. Returns warnings.
     fn check(&self, path: &Path, name: &str, written: &str) -> Result<Vec<String>> {
-        let image = OpenArgs::default().open(path)?;
+        let image = OpenArgs::default().open(&path.into())?;
         let mut place = self.path(name);
         let mut found = image.find_following(place.as_bytes())?;
         if found.is_none()

@@ -2,15 +2,15 @@
 
 use super::finding::Finding;
 use super::tree::{self, Matching};
-use crate::image::OpenArgs;
+use crate::image::ImageArgs;
 use crate::progress::Counter;
-use crate::signing;
 use crate::text::hex;
 use serde_json::{Value, json};
 use std::path::Path;
 use tuff_disk::Disk;
 use tuff_erofs::verity::{self, Extent, Root, TreePlace};
 use tuff_erofs::{Error, Result};
+use tuff_open::certificate;
 
 /// Result for the signature of a disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Report {
     fn check_tree(
         &mut self,
         disk: &Disk,
-        (open, path): (&OpenArgs, &Path),
+        image: &ImageArgs,
         scan: Option<(usize, &Counter)>,
     ) -> Result<()> {
         let (Some(root), Some(tree)) = (disk.root(), disk.tree_store()) else {
@@ -96,14 +96,14 @@ impl Report {
             self.error("hash-tree", "partition table", what);
             return Ok(());
         }
-        let (findings, matching) = tree::compare(&verified, open, path, scan)?;
+        let (findings, matching) = tree::compare(&verified, image, scan)?;
         self.findings.extend(findings);
         self.matching = Some(matching);
         Ok(())
     }
 
     fn check_signature(&mut self, disk: &Disk, trust: Option<&Path>) -> Result<()> {
-        let certificate = trust.map(signing::certificate).transpose()?;
+        let certificate = trust.map(certificate).transpose()?;
         let record = match disk.record() {
             Ok(record) => record,
             Err(tuff_disk::Error::Io(e)) => return Err(Error::io("disk", "cannot read", e)),
@@ -156,7 +156,7 @@ impl Report {
 /// Verifies a disk. `scan`: threads and counter to read all data with, or only the top of the hash tree.
 pub(super) fn check(
     disk: &Disk,
-    (open, path): (&OpenArgs, &Path),
+    image: &ImageArgs,
     scan: Option<(usize, &Counter)>,
 ) -> Result<Report> {
     let mut report = Report {
@@ -168,11 +168,12 @@ pub(super) fn check(
     for damage in disk.damage() {
         report.error("partition-table", "partition table", damage);
     }
+    let open = &image.open;
     if open.verity.is_some() && open.verity != disk.root() {
         let what = "the UUIDs of the partitions do not state the root hash that was given";
         report.error("hash-tree", "partition table", what);
     }
-    report.check_tree(disk, (open, path), scan)?;
+    report.check_tree(disk, image, scan)?;
     report.check_signature(disk, open.trust.as_deref())?;
     Ok(report)
 }

@@ -5,7 +5,7 @@ mod finding;
 mod tree;
 
 use self::finding::Finding;
-use crate::image::{ImageArgs, OpenArgs};
+use crate::image::{ImageArgs, container};
 use crate::out::Out;
 use crate::progress::{Meter, Show};
 use crate::units::{counted, size};
@@ -56,21 +56,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let meter = Meter::start("check", Show::unless(args.quiet || args.json));
     let mut out = Out::new();
     let verification = Verification::check(args, &meter)?;
-    let mut place = args.image.watched(&meter);
-    if verification.disk.is_some() {
-        // All of it was verified, or that failed.
-        place.open = OpenArgs {
-            trust: None,
-            verity: None,
-            ..place.open
-        };
-    }
     if !args.json {
         for finding in verification.findings() {
             out.line(finding.line())?;
         }
     }
-    let image = match place.open_unverified() {
+    let place = args.image.watched(&meter);
+    let opened = match verification.disk {
+        // All of it was verified, or that failed.
+        Some(_) => place.open_unchecked(),
+        None => place.open_unverified(),
+    };
+    let image = match opened {
         Ok(image) => image,
         Err(e) => {
             out.finish()?;
@@ -78,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
     };
     if !args.metadata {
-        place.with_devices(&image)?;
+        image.with_devices()?;
     }
     if args.metadata {
         // The share of metadata is not known.
@@ -103,7 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     out.finish()?;
     if verification.disk.is_some() {
         // Findings are printed first. A disk that is not trusted is an error as for the other verbs.
-        args.image.open.trusting(&args.image.image)?;
+        container(&args.image.image, &args.image.open.options()?)?;
     }
     let clean = if args.errors_only {
         report.count(Severity::Error) == 0 && report.dropped == 0
@@ -125,17 +122,16 @@ struct Verification {
 
 impl Verification {
     fn check(args: &Args, meter: &Meter) -> Result<Self> {
-        let (open, path) = (&args.image.open, &*args.image.image);
         let threads = args.threads.map_or_else(available_threads, usize::from);
         let scan = (!args.metadata).then_some((threads, &**meter.counter()));
-        let disk = match open.disk(path)? {
-            Some(found) => Some(disk::check(&found, (open, path), scan)?),
-            None => None,
-        };
-        let tree = match disk {
-            Some(_) => None,
-            None => tree::check(open, path, scan)?,
-        };
+        if args.image.image.url().is_none() && args.image.open.offset == 0 {
+            let plain = args.image.plain()?;
+            if let Some(found) = plain.disk() {
+                let disk = Some(disk::check(found, &args.image, scan)?);
+                return Ok(Self { disk, tree: None });
+            }
+        }
+        let (disk, tree) = (None, tree::check(&args.image, scan)?);
         Ok(Self { disk, tree })
     }
 

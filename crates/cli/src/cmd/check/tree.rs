@@ -1,14 +1,13 @@
 //! Comparison of an image with its hash tree.
 
 use super::finding::Finding;
-use crate::image::OpenArgs;
+use crate::image::ImageArgs;
 use crate::progress::Counter;
-use crate::remote;
 use crate::text::{escaped, hex};
 use crate::units::size;
 use serde_json::{Value, json};
 use std::ops::Range;
-use std::path::Path;
+use std::sync::Arc;
 use tuff_erofs::verity::{self, Hit, Root, Verified};
 use tuff_erofs::{Error, Result};
 
@@ -65,21 +64,17 @@ impl Report {
 
 /// Compares an image with the hash tree that follows it, by the root hash that the tree states. `None` without a tree, and
 /// for an image that is verified by a root hash or read over a network. `scan`: threads and counter to read all data with.
-pub(super) fn check(
-    open: &OpenArgs,
-    path: &Path,
-    scan: Option<(usize, &Counter)>,
-) -> Result<Option<Report>> {
-    let has_root = open.verity.is_some() || open.trust.is_some();
-    if has_root || remote::is_remote(path) {
+pub(super) fn check(image: &ImageArgs, scan: Option<(usize, &Counter)>) -> Result<Option<Report>> {
+    let has_root = image.open.verity.is_some() || image.open.trust.is_some();
+    if has_root || image.image.is_network() {
         return Ok(None);
     }
-    let store = open.store(path)?;
-    let Some(tree) = open.tree_if_any(&store, path)? else {
+    let container = image.plain()?;
+    let Some(tree) = container.tree_if_any()? else {
         return Ok(None);
     };
-    let verified = tree.open(store, None)?;
-    let (findings, matching) = compare(&verified, open, path, scan)?;
+    let verified = tree.open(Arc::clone(container.store()), None)?;
+    let (findings, matching) = compare(&verified, image, scan)?;
     Ok(Some(Report {
         findings,
         root: *verified.root(),
@@ -90,8 +85,7 @@ pub(super) fn check(
 /// Compares the data of a tree with it. Findings name the damaged ranges, and the files in them.
 pub(super) fn compare(
     verified: &Verified,
-    open: &OpenArgs,
-    path: &Path,
+    image: &ImageArgs,
     scan: Option<(usize, &Counter)>,
 ) -> Result<(Vec<Finding>, Matching)> {
     let range = verified.covered_range();
@@ -106,7 +100,7 @@ pub(super) fn compare(
         counter.add(bytes);
         Ok(())
     });
-    let damage = damage.map_err(|e| Error::io(path.display(), "cannot read", e))?;
+    let damage = damage.map_err(|e| Error::io(&image.image, "cannot read", e))?;
     let with = match verified.is_stated() {
         true => "hash tree",
         false => "root hash",
@@ -128,7 +122,7 @@ pub(super) fn compare(
         }
     }
     if !damage.data.is_empty() {
-        files(open, path, &damage.data, &mut findings);
+        files(image, &damage.data, &mut findings);
     }
     let bad: u64 = damage.data.iter().chain(&damage.unknown).map(len).sum();
     let matching = Some(covered.saturating_sub(bad));
@@ -137,16 +131,8 @@ pub(super) fn compare(
 
 /// Adds the files in damaged ranges. They are found through metadata that may itself be damaged, which the check of the
 /// image reports.
-fn files(open: &OpenArgs, path: &Path, damaged: &[Range<u64>], findings: &mut Vec<Finding>) {
-    let plain = OpenArgs {
-        verity: None,
-        verity_tree: None,
-        trust: None,
-        no_checksum: true,
-        compares_tree: false,
-        ..open.clone()
-    };
-    let Ok(image) = plain.open(path) else {
+fn files(image: &ImageArgs, damaged: &[Range<u64>], findings: &mut Vec<Finding>) {
+    let Ok(image) = image.open_unchecked() else {
         return;
     };
     let _ = verity::hits(&image, damaged, &mut |hit| {

@@ -65,7 +65,7 @@ pub(super) fn run(raw: &[OsString]) -> Result<ExitCode> {
         return Tool::print(include_bytes!("fsck-help.txt"));
     }
     let place = ImageArgs {
-        image: args.image.clone().ok_or_else(Tool::no_image)?,
+        image: args.image.clone().ok_or_else(Tool::no_image)?.into(),
         open: args.open.clone(),
     };
     let mut out = Out::new();
@@ -76,7 +76,7 @@ pub(super) fn run(raw: &[OsString]) -> Result<ExitCode> {
         false => place.open()?,
     };
     if args.data {
-        place.with_devices(&image)?;
+        image.with_devices()?;
     }
     if let (None, Some(nid)) = (&args.path, args.nid) {
         args.path = Some(path_of(&image, nid)?);
@@ -124,7 +124,10 @@ impl FsckArgs {
                 self.data = true;
                 self.to = value.map(PathBuf::from);
             }
-            "--device" => self.open.device.extend(value.map(PathBuf::from)),
+            "--device" => self
+                .open
+                .device
+                .extend(value.map(|path| PathBuf::from(path).into())),
             "--offset" => self.open.offset = parse_size(&text()).map_err(|e| invalid(&e))?,
             "--path" => self.path = value.map(PathBuf::from),
             "--no-sbcrc" => self.open.no_checksum = true,
@@ -180,7 +183,7 @@ fn checked(image: &Image, place: &ImageArgs, args: &FsckArgs, out: &mut Out) -> 
     }
     if count > 0 {
         let errors = counted(count, "error");
-        eprintln!("fsck.erofs: {}: {errors}", place.image.display());
+        eprintln!("fsck.erofs: {}: {errors}", place.image);
         return Ok(false);
     }
     let t = &report.totals;
@@ -191,7 +194,7 @@ fn checked(image: &Image, place: &ImageArgs, args: &FsckArgs, out: &mut Out) -> 
         ))?;
     }
     if args.ratio {
-        let whole = std::fs::metadata(&place.image).map_or(0, |m| m.len());
+        let whole = std::fs::metadata(place.image.name()).map_or(0, |m| m.len());
         let share = whole.saturating_sub(args.open.offset) as f64 * 100.0;
         let share = match t.file_bytes {
             0 => 100.0,

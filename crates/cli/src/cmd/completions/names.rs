@@ -1,16 +1,15 @@
 //! Names in an image that complete a word.
 
 use crate::image::OpenArgs;
-use crate::remote::is_url;
 use crate::select::normal;
 use crate::text::is_hidden;
 use clap::{ArgMatches, Command, FromArgMatches};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use tuff_erofs::Result;
 use tuff_erofs::read::{FileType, Image};
 use tuff_format::dirent::is_name;
+use tuff_open::ImageRef;
 
 /// Stands for the word that is completed while the command line is parsed.
 const MARK: &str = "\u{1}tuff-completes-this";
@@ -35,8 +34,8 @@ pub(super) fn complete(words: &[OsString], command: Command) -> Option<Vec<Vec<u
     if !is_marked(verb) {
         return None;
     }
-    let image: &PathBuf = verb.try_get_one(IMAGE).ok()??;
-    if is_url(image) {
+    let image: &ImageRef = verb.try_get_one(IMAGE).ok()??;
+    if image.url().is_some() {
         return Some(Vec::new());
     }
     let open = OpenArgs::from_arg_matches(verb).unwrap_or_default();

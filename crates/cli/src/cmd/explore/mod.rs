@@ -16,13 +16,14 @@ mod tests;
 mod view;
 
 use crate::comparison::Comparison;
-use crate::image::OpenArgs;
+use crate::image::{OpenArgs, image_ref};
 use crate::progress::on_signal;
 use app::{App, Request};
+use clap::ValueHint;
 use pane::Pane;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -34,6 +35,7 @@ use tuff_erofs::dump::TreeUsage;
 use tuff_erofs::extract::{self, Options};
 use tuff_erofs::read::Image;
 use tuff_erofs::{Error, Result};
+use tuff_open::ImageRef;
 
 /// Explore an image in the terminal: sizes, sharing, previews
 ///
@@ -43,11 +45,11 @@ use tuff_erofs::{Error, Result};
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Image: a file, a block device, or a URL
-    #[arg(value_name = "IMAGE")]
-    image: PathBuf,
+    #[arg(value_name = "IMAGE", value_parser = image_ref(), value_hint = ValueHint::AnyPath)]
+    image: ImageRef,
     /// Newer image to compare it with
-    #[arg(value_name = "NEW-IMAGE")]
-    other: Option<PathBuf>,
+    #[arg(value_name = "NEW-IMAGE", value_parser = image_ref(), value_hint = ValueHint::AnyPath)]
+    other: Option<ImageRef>,
     #[command(flatten)]
     open: OpenArgs,
 }
@@ -71,16 +73,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             "standard output is not a terminal; 'tuff report IMAGE -o FILE' writes a page, and 'tuff ls -lR IMAGE' a list",
         ));
     }
-    let paths = std::iter::once(&args.image).chain(&args.other);
-    let paths: Vec<&Path> = paths.map(PathBuf::as_path).collect();
+    let named = std::iter::once(&args.image).chain(&args.other);
+    let named: Vec<&ImageRef> = named.collect();
     let mut images = Vec::new();
-    for (path, open) in paths.iter().zip(args.open.of_each(&paths)?) {
-        let image = Arc::new(open.open(path)?);
-        image.root().map_err(|e| e.within(path.display()))?;
+    for (name, open) in named.iter().zip(args.open.of_each(&named)?) {
+        let image = Arc::new(open.open(name)?.into_image());
+        image.root().map_err(|e| e.within(name))?;
         images.push(image);
     }
-    let names = paths.iter().map(|path| crate::remote::shown(path));
-    let names: Vec<String> = names.map(|path| path.display().to_string()).collect();
+    let names: Vec<String> = named.iter().map(|name| name.to_string()).collect();
     let stop = on_signal();
     let done = start(&images, &names);
     let mut screen = Screen::start()?;

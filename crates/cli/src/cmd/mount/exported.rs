@@ -14,8 +14,6 @@ use super::kernel;
 use super::options::Mounting;
 use super::prefetch;
 use crate::counters_socket::Device;
-use crate::image::OpenArgs;
-use crate::remote::{self, RemoteImage};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -25,7 +23,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use tuff_fuse::mountpoint;
@@ -34,6 +32,7 @@ use tuff_fuse::{Handler, Log, Session, SessionOptions};
 use tuff_mount::ExportFs;
 use tuff_mount::export::{BadName, THREADS};
 use tuff_mount::kernel_erofs::{EndWatch, FileReads, KernelErofs};
+use tuff_open::{Container, ImageRef, RemoteImage};
 use tuff_store::ReadAt;
 
 /// Longest source of a mount that fsconfig(2) takes. Unit: bytes.
@@ -56,11 +55,14 @@ pub(super) struct Exported {
 }
 
 /// Returns the reason why the kernel cannot mount an image as it is asked to.
-pub(super) fn refusal(mounting: &Mounting, open: &OpenArgs) -> Option<String> {
+pub(super) fn refusal(mounting: &Mounting, container: &Container) -> Option<String> {
     let why = match () {
         () if !rustix::process::geteuid().is_root() => "that needs root",
         () if mounting.uid.is_some() || mounting.gid.is_some() => kernel::SHOWS_OWNERS,
-        () if open.offset > 0 || !open.device.is_empty() || open.verity_tree.is_some() => {
+        () if container.offset() > 0
+            || !container.devices().is_empty()
+            || container.has_separate_tree() =>
+        {
             "an image behind a URL has no offset, local devices or separate hash tree there"
         }
         () => return None,
@@ -69,7 +71,7 @@ pub(super) fn refusal(mounting: &Mounting, open: &OpenArgs) -> Option<String> {
 }
 
 /// Creates the handler of an export with the image in `store` and its devices.
-pub(super) fn handler(store: &Arc<RemoteImage>, image: &Path, log: &Log) -> Arc<Handler> {
+pub(super) fn handler(store: &Arc<RemoteImage>, image: &ImageRef, log: &Log) -> Arc<Handler> {
     let counters = prefetch::counters(store);
     let primary: Arc<dyn ReadAt> = Arc::<RemoteImage>::clone(store);
     let devices = (1..).map(device_name).zip(store.devices().iter().cloned());
@@ -88,14 +90,13 @@ fn device_name(number: usize) -> String {
 /// Source of the mount, and the path in the export that the kernel finds by it.
 ///
 /// The source is the URL if that is a path too: `s3://b/k` is found as `s3:/b/k`.
-fn name(image: &Path) -> (PathBuf, String) {
-    let shown = remote::shown(image);
-    let text = shown.to_string_lossy();
+fn name(image: &ImageRef) -> (PathBuf, String) {
+    let text = image.to_string();
     let parts: Vec<&str> = text.split('/').filter(|part| !part.is_empty()).collect();
     let is_short = text.len() <= SOURCE_MAX;
     let is_path = |part: &&str| !matches!(*part, "." | "..");
     match is_short && parts.iter().all(is_path) && !text.ends_with('/') && !text.starts_with('/') {
-        true => (PathBuf::from(&*text), parts.join("/")),
+        true => (PathBuf::from(&text), parts.join("/")),
         false => ("image".into(), "image".to_owned()),
     }
 }
@@ -241,11 +242,12 @@ fn attach(args: &Args, mounting: &Mounting) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     #[test]
     fn the_source_of_a_mount_is_its_url_where_that_is_a_path() {
         let of = |url: &str| {
-            let (source, path) = name(Path::new(url));
+            let (source, path) = name(&Path::new(url).into());
             (source.display().to_string(), path)
         };
         let pair = |source: &str, path: &str| (source.to_owned(), path.to_owned());

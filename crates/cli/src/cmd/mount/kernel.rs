@@ -2,65 +2,65 @@
 
 use super::args::Args;
 use super::options::Mounting;
-use crate::image::OpenArgs;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use std::ffi::CString;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tuff_fuse::mountpoint::FLAG_NAMES;
+use tuff_open::Container;
 
 /// Reason why images with other owners are not mounted by the kernel.
 pub(super) const SHOWS_OWNERS: &str =
     "it shows the owners that the image has, not those of uid= and gid=";
 
-/// Mounts the image. Returns the method, or the reason for the failure.
-pub(super) fn mount(args: &Args, mounting: &Mounting) -> Result<&'static str, String> {
+/// Mounts the image of a container. Returns the method, or the reason for the failure.
+pub(super) fn mount(
+    args: &Args,
+    mounting: &Mounting,
+    container: &Container,
+) -> Result<&'static str, String> {
     if mounting.uid.is_some() || mounting.gid.is_some() {
         return Err(SHOWS_OWNERS.to_owned());
     }
-    let mut open = args.image.open.clone();
-    mounting.apply(&mut open);
-    open = open.with_found_devices(&args.image.image);
-    if open.verity.is_some() || open.trust.is_some() {
+    if container.is_verified() {
         return Err("it verifies devices, not files: veritysetup open makes one".to_owned());
     }
-    let image = &args.image.image;
-    if let Some(disk) = open.disk(image).map_err(|e| e.to_string())? {
-        open.offset = disk.data().range.start;
-    }
+    let (image, offset) = (&*container.reference().name(), container.offset());
+    let devices = container.devices().iter();
+    let devices: Vec<PathBuf> = devices.map(|device| device.image.name()).collect();
     let mut data: Vec<String> = Vec::new();
     let is_block = std::fs::metadata(image)
         .map_err(|e| format!("{}: {e}", image.display()))?
         .file_type()
         .is_block_device();
-    let direct = if open.offset > 0 && is_block {
+    let direct = if offset > 0 && is_block {
         Err("it cannot mount from an offset into a block device".to_owned())
     } else {
         let mut data = Vec::new();
-        for device in &open.device {
+        for device in &devices {
             let device = std::path::absolute(device).unwrap_or_else(|_| device.clone());
             data.push(format!("device={}", device.display()));
         }
-        if open.offset > 0 {
-            data.push(format!("fsoffset={}", open.offset));
+        if offset > 0 {
+            data.push(format!("fsoffset={}", offset));
         }
         directly(image, &args.dir, mounting.flags, &data.join(","))
     };
     let why = match direct {
         Ok(()) if is_block => return Ok("from the block device"),
         Ok(()) => return Ok("straight from the file"),
-        Err(why) => match too_large_blocks(&open, image) {
+        Err(why) => match too_large_blocks(container) {
             Some(why) => return Err(why),
             None => why,
         },
     };
-    if open.offset > 0 {
-        data.push(format!("offset={}", open.offset));
+    if offset > 0 {
+        data.push(format!("offset={}", offset));
     }
     let mut loops = Vec::new();
-    for device in &open.device {
+    for device in &devices {
         let device = Loop::over(device)?;
         data.push(format!("device={}", device.path));
         loops.push(device);
@@ -73,9 +73,9 @@ pub(super) fn mount(args: &Args, mounting: &Mounting) -> Result<&'static str, St
 }
 
 /// Returns an error if the blocks of the image are larger than the pages of this kernel.
-fn too_large_blocks(open: &OpenArgs, image: &Path) -> Option<String> {
+fn too_large_blocks(container: &Container) -> Option<String> {
     let page = rustix::param::page_size() as u64; // fits: a page has some KiB
-    let block = open.open(image).ok()?.superblock().block_bits.size();
+    let block = container.image().ok()?.superblock().block_bits.size();
     (block > page).then(|| {
         format!("the image has blocks of {block} bytes, and this kernel's pages have {page}")
     })

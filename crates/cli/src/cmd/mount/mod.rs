@@ -13,10 +13,8 @@ mod swap;
 
 use crate::advice;
 use crate::counters_socket::{self, Device};
-use crate::disk;
-use crate::image::{OnMend, OpenArgs};
+use crate::image;
 use crate::next_command::shell_word;
-use crate::remote::{self, RemoteImage};
 use crate::sink::keep;
 use background::Role;
 use lifetime::{Lifetime, Save, Signals, serve_metrics};
@@ -35,7 +33,8 @@ use tuff_fuse::{Handler, Log, Session, SessionOptions};
 use tuff_mount::export::THREADS;
 use tuff_mount::memory_pressure::relieve;
 use tuff_mount::{ImageFs, OwnerOverride};
-use tuff_store::{MemoryPressure, ReadAt, memory_limit};
+use tuff_open::{Container, OnRepair, OpenOptions, RemoteImage};
+use tuff_store::{MemoryPressure, memory_limit};
 
 pub(crate) use args::Args;
 
@@ -50,17 +49,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let role = Role::of_this_process(args.foreground);
     // Before anything is downloaded or opened.
     check_directory(&args.dir)?;
-    if role == Role::Starter && args.kernel && !remote::is_url(&args.image.image) {
-        let mut open = args.image.open.clone();
-        mounting.apply(&mut open);
-        let devices = match open.open(&args.image.image) {
+    if role == Role::Starter && args.kernel && args.image.image.url().is_none() {
+        let container = container(args, &mounting, None)?;
+        let devices = match image::read(&container) {
             // The kernel would read something else at the addresses of absent devices.
             Ok(image) => image.has_devices().map_err(|e| advice::message(&e)),
             // FUSE would fail, too.
             Err(e @ (Error::Corrupt(_) | Error::Io(..))) => return Err(e),
             Err(_) => Ok(()),
         };
-        match devices.and_then(|()| kernel::mount(args, &mounting)) {
+        match devices.and_then(|()| kernel::mount(args, &mounting, &container)) {
             Ok(how) => {
                 if args.verbose {
                     eprintln!("tuff: mounted by the kernel, {how}");
@@ -74,6 +72,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Role::Starter => background::start(),
         Role::Server { in_background } => serve(args, &mounting, in_background),
     }
+}
+
+/// Opens the container of the image, as arguments and mount options say.
+fn container(args: &Args, mounting: &Mounting, on_repair: Option<OnRepair>) -> Result<Container> {
+    let mut open = args.image.open.clone();
+    mounting.apply(&mut open);
+    let options = OpenOptions {
+        on_repair,
+        ..open.options()?
+    };
+    image::container(&args.image.image, &options)
 }
 
 /// Fails if there is no directory to mount on.
@@ -101,32 +110,24 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
         background::leave_terminal();
     }
     #[cfg(feature = "remote")]
-    if remote::is_url(&args.image.image) {
+    if args.image.image.url().is_some() {
         crate::allocator::share_heap();
     }
     let log = background::log(args.log.as_deref(), in_background)?;
-    let mut open = args.image.open.clone();
-    mounting.apply(&mut open);
     let profile = args.prefetch.profile(&args.image.image)?;
-    let (image, mut open) = match open.trusting(&args.image.image)? {
-        Some(trusted) => trusted,
-        None => (args.image.image.clone(), open),
-    };
-    let store = open.remote(&image)?;
-    if let (Some(store), 0) = (&store, open.offset) {
-        let store: Arc<dyn ReadAt> = Arc::<RemoteImage>::clone(store);
-        let disk = disk::open(&store, &image)?;
-        open.offset = disk.map_or(0, |disk| disk.data().range.start);
-    }
+    let repaired = Arc::new(AtomicU64::new(0));
+    let container = container(args, mounting, Some(on_repair(&repaired, &log)))?;
     let mount = Mount {
         args,
         mounting,
-        open,
+        repaired: container.is_verified().then_some(repaired),
+        container,
         profile,
         log,
         in_background,
     };
-    if let (true, Some(store)) = (args.kernel, &store) {
+    let store = mount.container.remote();
+    if let (true, Some(store)) = (args.kernel, store) {
         match mount.by_kernel(store)? {
             Ok(code) => return Ok(code),
             Err(why) => not_by_kernel(&why),
@@ -139,7 +140,9 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
 struct Mount<'a> {
     args: &'a Args,
     mounting: &'a Mounting,
-    open: OpenArgs,
+    container: Container,
+    /// Number of blocks repaired from parity, if something verifies the image.
+    repaired: Option<Arc<AtomicU64>>,
     /// Profile of `--prefetch`, if it was given.
     profile: Option<Profile>,
     log: Log,
@@ -154,11 +157,11 @@ impl Mount<'_> {
     /// Mounts the kernel's EROFS on a remote image and serves it until the end. Returns the reason if the kernel cannot.
     fn by_kernel(&self, store: &Arc<RemoteImage>) -> Result<std::result::Result<ExitCode, String>> {
         let args = self.args;
-        if let Some(why) = exported::refusal(self.mounting, &self.open) {
+        if let Some(why) = exported::refusal(self.mounting, &self.container) {
             return Ok(Err(why));
         }
         let handler = exported::handler(store, &args.image.image, &self.log);
-        let image = self.open.open_remote(store, &args.image.image)?;
+        let image = image::read(&self.container)?;
         if let Err(e) = image.has_devices() {
             return Ok(Err(advice::message(&e)));
         }
@@ -216,11 +219,11 @@ impl Mount<'_> {
         self.args.prefetch.work(store, profile, ranges, report)
     }
 
-    fn through_fuse(&self, store: Option<Arc<RemoteImage>>) -> Result<ExitCode> {
+    fn through_fuse(&self, store: Option<&Arc<RemoteImage>>) -> Result<ExitCode> {
         let Self { args, log, .. } = self;
-        let (fs, recording) = self.filesystem(store.as_ref())?;
-        let prefetch = store.as_ref().map(|store| {
-            let (fs, offset) = (fs.clone(), self.open.offset);
+        let (fs, recording) = self.filesystem()?;
+        let prefetch = store.map(|store| {
+            let (fs, offset) = (fs.clone(), self.container.offset());
             self.prefetch(store, move |profile| {
                 let mut ranges = profile.physical_ranges(fs.server().image());
                 for StoreRange { range, .. } in ranges.iter_mut().filter(|range| range.store == 0) {
@@ -235,7 +238,7 @@ impl Mount<'_> {
             .map(|pin| pin.read().map(|read| (pin, read)));
         let pin = pin.transpose()?;
         // Reads of a remote image wait for the network, but not for each other.
-        let (threads, transport) = match (&store, args.transport) {
+        let (threads, transport) = match (store, args.transport) {
             (Some(_), Transport::Auto) => (THREADS, Transport::Dev),
             (_, transport) => (tuff_fuse::session::default_threads(), transport),
         };
@@ -277,8 +280,8 @@ impl Mount<'_> {
         if let Some(prefetch) = prefetch {
             life.beside(prefetch)?;
         }
-        if let Some(store) = &store
-            && exported::refusal(self.mounting, &self.open).is_none()
+        if let Some(store) = store
+            && exported::refusal(self.mounting, &self.container).is_none()
             && args.record.is_none()
         {
             let device = mountpoint::device_known(&dir).map_err(|e| self.failed(e));
@@ -289,17 +292,9 @@ impl Mount<'_> {
     }
 
     /// Opens the image as a filesystem.
-    fn filesystem(&self, store: Option<&Arc<RemoteImage>>) -> Result<(ImageFs, Option<Recording>)> {
+    fn filesystem(&self) -> Result<(ImageFs, Option<Recording>)> {
         let Self { args, log, .. } = self;
-        let mut open = self.open.clone();
-        let repaired = open.verity.map(|_| Arc::new(AtomicU64::new(0)));
-        open.on_mend = repaired
-            .clone()
-            .map(|repaired| on_mend(repaired, log.clone()));
-        let image = match store {
-            Some(store) => open.open_remote(store, &args.image.image)?,
-            None => open.open(&args.image.image)?,
-        };
+        let image = image::read(&self.container)?;
         if let Err(e) = image.has_devices()
             && !args.kernel
         {
@@ -313,7 +308,7 @@ impl Mount<'_> {
         // Reads from the page cache would not be recorded.
         options.push = !args.no_push && !options.record;
         if let Some(record) = &args.record {
-            keep(record, &open.files(&args.image.image))?;
+            keep(record, &self.container.files())?;
         }
         let recording = args.record.as_deref().map(Recording::start).transpose()?;
         let show = OwnerOverride {
@@ -321,21 +316,18 @@ impl Mount<'_> {
             gid: self.mounting.gid,
         };
         let fs = ImageFs::new(Server::new(image, options), show, log.clone())
-            .map_err(|e| e.within(remote::shown(&args.image.image).display()))?
-            .with_repaired(repaired)
-            .with_store_counters(store.map(prefetch::counters));
+            .map_err(|e| e.within(&args.image.image))?
+            .with_repaired(self.repaired.clone())
+            .with_store_counters(self.container.remote().map(prefetch::counters));
         Ok((fs, recording))
     }
 
     fn mount_options(&self) -> MountOptions {
         let image = &self.args.image.image;
-        let shown = remote::shown(image);
-        let path = match remote::is_url(image) {
-            true => None,
-            false => std::path::absolute(&shown).ok(),
-        };
+        let path = image.path().and_then(|path| std::path::absolute(path).ok());
+        let source = self.mounting.source.clone().or(path);
         MountOptions {
-            source: self.mounting.source.clone().or(path).unwrap_or(shown),
+            source: source.unwrap_or_else(|| image.name()),
             allow_other: self.mounting.allow_other,
             flags: self.mounting.flags,
         }
@@ -357,7 +349,8 @@ fn saving(recording: Option<Recording>, fs: &ImageFs, log: &Log) -> Save {
 }
 
 /// Returns a callback that counts and logs blocks repaired from parity.
-fn on_mend(repaired: Arc<AtomicU64>, log: Log) -> OnMend {
+fn on_repair(repaired: &Arc<AtomicU64>, log: &Log) -> OnRepair {
+    let (repaired, log) = (Arc::clone(repaired), log.clone());
     Arc::new(move |tree, at| {
         repaired.fetch_add(1, Ordering::Relaxed);
         let what = if tree { "hash tree" } else { "image" };

@@ -1,12 +1,12 @@
 //! `-o`: mount options of fstab, mount(8) and other FUSE filesystems.
 
 use crate::image::OpenArgs;
-use crate::text::parse_root;
 use crate::units::parse_size;
 use rustix::mount::MountFlags;
 use std::path::PathBuf;
 use tuff_erofs::verity::Root;
 use tuff_erofs::{Error, Result};
+use tuff_open::parse_root;
 
 /// Result of all `-o` lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +95,8 @@ impl Mounting {
         if let Some(offset) = self.offset {
             open.offset = offset;
         }
-        open.device.extend(self.devices.iter().cloned());
+        let devices = self.devices.iter().cloned();
+        open.device.extend(devices.map(Into::into));
         open.verity = self.verity.or(open.verity);
         if let Some(tree) = &self.verity_tree {
             open.verity_tree = Some(tree.clone());

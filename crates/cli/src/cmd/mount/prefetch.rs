@@ -2,15 +2,15 @@
 
 use crate::cmd::profile::read;
 use crate::progress::{Meter, Show};
-use crate::remote::{self, RemoteImage};
 use crate::units::{parse_size, size};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tuff_erofs::serve::{Profile, StoreRange};
 use tuff_erofs::{Error, Result};
 use tuff_fuse::Log;
 use tuff_mount::StoreCounters;
+use tuff_open::{ImageRef, RemoteImage};
 
 /// Time between two updates of the status line.
 const STEP: Duration = Duration::from_secs(1);
@@ -46,11 +46,10 @@ pub(super) fn counters(image: &Arc<RemoteImage>) -> StoreCounters {
 
 impl PrefetchArgs {
     /// Reads the profile of `--prefetch`.
-    pub(super) fn profile(&self, image: &Path) -> Result<Option<Profile>> {
-        if (self.prefetch.is_some() || self.fill) && !remote::is_url(image) {
+    pub(super) fn profile(&self, image: &ImageRef) -> Result<Option<Profile>> {
+        if (self.prefetch.is_some() || self.fill) && image.url().is_none() {
             return Err(Error::usage(format_args!(
-                "{}: --prefetch and --fill are for an image behind a URL",
-                image.display()
+                "{image}: --prefetch and --fill are for an image behind a URL"
             )));
         }
         if self.fill_rate == Some(0) {

@@ -5,7 +5,6 @@
 
 use super::kernel;
 use crate::counters_socket;
-use crate::remote::RemoteImage;
 use rustix::mount::MountFlags;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,6 +14,7 @@ use tuff_erofs::{Error, Result};
 use tuff_fuse::mountpoint::{self, Detach};
 use tuff_fuse::{Handler, Log};
 use tuff_mount::kernel_erofs::{FileReads, KernelErofs};
+use tuff_open::RemoteImage;
 
 /// Longest time between two looks at whether the mount has ended.
 const LOOK: Duration = Duration::from_secs(5);

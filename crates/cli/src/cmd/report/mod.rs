@@ -11,17 +11,19 @@ mod source;
 mod tree;
 
 use crate::comparison::Comparison;
-use crate::image::OpenArgs;
+use crate::image::{OpenArgs, image_ref};
 use crate::out::Out;
 use crate::overwrite::Format;
 use crate::progress::{Meter, Show};
 use crate::sink::Sink;
+use clap::ValueHint;
 use facts::Facts;
 use source::Source;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tuff_erofs::Result;
+use tuff_open::ImageRef;
 
 /// Write an HTML page about an image: sizes, sharing, layout
 ///
@@ -31,11 +33,11 @@ use tuff_erofs::Result;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Image: a file, a block device, or a URL
-    #[arg(value_name = "IMAGE")]
-    image: PathBuf,
+    #[arg(value_name = "IMAGE", value_parser = image_ref(), value_hint = ValueHint::AnyPath)]
+    image: ImageRef,
     /// Newer image to compare it with
-    #[arg(value_name = "NEW-IMAGE")]
-    other: Option<PathBuf>,
+    #[arg(value_name = "NEW-IMAGE", value_parser = image_ref(), value_hint = ValueHint::AnyPath)]
+    other: Option<ImageRef>,
     /// Page to write; - is standard output
     #[arg(
         short,
@@ -67,10 +69,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let meter = Meter::start("report", Show::unless(args.json));
     let open = args.open.watched(&meter);
     let mut read: Vec<Source> = Vec::new();
-    let paths = std::iter::once(&args.image).chain(&args.other);
-    let paths: Vec<&Path> = paths.map(PathBuf::as_path).collect();
-    for (path, open) in paths.iter().zip(open.of_each(&paths)?) {
-        read.push(Source::open(path, &open)?);
+    let images = std::iter::once(&args.image).chain(&args.other);
+    let images: Vec<&ImageRef> = images.collect();
+    for (image, open) in images.iter().zip(open.of_each(&images)?) {
+        read.push(Source::open(image, &open)?);
         // The share of metadata is not known.
         meter.counter().forget_total();
     }

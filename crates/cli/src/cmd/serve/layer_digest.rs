@@ -62,9 +62,7 @@ pub(super) fn copy_digest(from: &File, len: u64, to: &File) -> io::Result<String
 /// True if the description of a hash tree, JSON with its root hash and its position, is that of the tree in a layer.
 pub(super) fn states_tree_of(file: File, description: &str) -> bool {
     let description: serde_json::Value = serde_json::from_str(description).unwrap_or_default();
-    let root = description["roothash"]
-        .as_str()
-        .map(crate::text::parse_root);
+    let root = description["roothash"].as_str().map(tuff_open::parse_root);
     let (Some(Ok(root)), Some(offset)) = (root, description["hashoffset"].as_u64()) else {
         return false;
     };

@@ -14,9 +14,11 @@ mod sources;
 use crate::allocator;
 use crate::cmd::mount::background::{self, Role};
 use crate::cmd::mount::lifetime::{Lifetime, Signals, serve_metrics};
+use crate::image::image_ref;
 use crate::progress::{Meter, Show};
 use crate::remote::RemoteArgs;
 use crate::units::parse_size;
+use clap::ValueHint;
 use keeper::Keeper;
 use layer::Layer;
 use layer_store::LayerStore;
@@ -30,6 +32,7 @@ use tuff_fuse::transport::Transport;
 use tuff_fuse::{CpuLatencyMode, Handler, Log, Session, SessionOptions};
 use tuff_mount::ExportFs;
 use tuff_mount::export::{BadName, THREADS};
+use tuff_open::ImageRef;
 use tuff_store::{MemStore, ReadAt};
 
 /// Serve layers of remote images to container engines
@@ -40,8 +43,8 @@ use tuff_store::{MemStore, ReadAt};
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Image in a registry (oci://), whose EROFS layers are served, or a layer by a URL that ends in DIFFID.erofs
-    #[arg(required = true, value_name = "URL")]
-    urls: Vec<PathBuf>,
+    #[arg(required = true, value_name = "URL", value_parser = image_ref(), value_hint = ValueHint::AnyPath)]
+    urls: Vec<ImageRef>,
     /// Directory to mount on, for layers that are not complete
     #[arg(long, value_name = "DIR")]
     into: PathBuf,

@@ -2,21 +2,22 @@
 
 use super::layer::Layer;
 use super::layer_store::is_digest;
-use crate::remote::{self, RemoteArgs};
+use crate::remote::RemoteArgs;
 use std::collections::HashSet;
-use std::path::PathBuf;
 use tuff_erofs::{Error, Result};
+use tuff_open::{ImageRef, remote};
 use tuff_remote::{Location, Options};
 
 /// Finds all layers that the URLs name, each once.
-pub(super) fn layers(urls: &[PathBuf], args: &RemoteArgs) -> Result<Vec<Layer>> {
+pub(super) fn layers(urls: &[ImageRef], args: &RemoteArgs) -> Result<Vec<Layer>> {
     let mut layers = Vec::new();
     let mut known = HashSet::new();
-    let options = remote::options(args, None)?;
+    let options = remote::options(&args.cache(), None, None)?;
     for url in urls {
-        let location = Location::parse(url.to_str().unwrap_or_default()).map_err(remote::error)?;
+        let wanted = || Error::usage(format_args!("{url}: not a URL of an image"));
+        let location = url.url().ok_or_else(wanted)?.location().map_err(error)?;
         let found = match location.is_registry() {
-            true => of_image(&location, &options)?,
+            true => of_image(location, &options)?,
             false => vec![of_object(location, &options)?],
         };
         layers.extend(
@@ -29,7 +30,7 @@ pub(super) fn layers(urls: &[PathBuf], args: &RemoteArgs) -> Result<Vec<Layer>> 
 }
 
 fn of_image(location: &Location, options: &Options) -> Result<Vec<Layer>> {
-    let found = tuff_remote::layers(location, options.retry).map_err(remote::error)?;
+    let found = tuff_remote::layers(location, options.retry).map_err(error)?;
     let layer = |layer: tuff_remote::Layer| {
         let verity = layer.root_hash.as_ref().zip(layer.hash_offset);
         let verity = verity.map(|(root, offset)| {
@@ -41,8 +42,12 @@ fn of_image(location: &Location, options: &Options) -> Result<Vec<Layer>> {
     Ok(found.into_iter().map(layer).collect())
 }
 
+fn error(e: tuff_remote::Error) -> Error {
+    remote::failed(e, "cannot open")
+}
+
 /// Layer of an object, whose name states what it is.
-fn of_object(location: Location, options: &Options) -> Result<Layer> {
+fn of_object(location: &Location, options: &Options) -> Result<Layer> {
     let name = location.file_name().unwrap_or_default();
     let diff_id = name.strip_suffix(".erofs").unwrap_or(name);
     if !is_digest(diff_id) {
@@ -50,7 +55,7 @@ fn of_object(location: Location, options: &Options) -> Result<Layer> {
             "{location}: the name of a layer is its diffID, 64 hexadecimal digits, and '.erofs'"
         )));
     }
-    let store = tuff_remote::open(&location, options).map_err(remote::error)?;
+    let store = tuff_remote::open(location, options).map_err(error)?;
     let size = tuff_store::ReadAt::size(&*store);
     Ok(Layer::new(
         diff_id.to_owned(),

@@ -62,7 +62,7 @@ pub(super) fn run(raw: &[OsString]) -> Result<ExitCode> {
     let path = args.image()?;
     let image = path.open_unverified()?;
     if args.cat {
-        path.with_devices(&image)?;
+        image.with_devices()?;
     }
     let mut dump = Dump {
         image: &image,
@@ -101,7 +101,10 @@ impl DumpArgs {
             "--blkid-udev" => self.udev = true,
             "--ls" => self.list = true,
             "--cat" => self.cat = true,
-            "--device" => self.open.device.extend(value.map(PathBuf::from)),
+            "--device" => self
+                .open
+                .device
+                .extend(value.map(|path| PathBuf::from(path).into())),
             "--offset" => {
                 self.open.offset = number(&text().unwrap_or_default()).map_err(invalid)?
             }
@@ -132,6 +135,7 @@ impl DumpArgs {
             )));
         }
         let open = self.open.clone();
+        let image = image.into();
         Ok(ImageArgs { image, open })
     }
 

@@ -29,7 +29,7 @@ pub(super) fn list(path: &Path, file: &Path, offset: u64, mount_point: &[u8]) ->
         offset,
         ..OpenArgs::default()
     };
-    let (text, left_out) = text(&open.open(file)?, mount_point)?;
+    let (text, left_out) = text(&*open.open(&file.into())?, mount_point)?;
     super::companion_file::write(path, &text)?;
     Ok(left_out)
 }

@@ -4,9 +4,9 @@ use super::args::MkfsArgs;
 use super::hints;
 use super::parse::{refused, to_usize};
 use crate::cmd::build_image::options::source_date_epoch;
+use crate::cmd::build_image::paths::devices_of;
 use crate::cmd::build_image::paths::is_image;
 use crate::cmd::build_image::referenced_images::ReferencedImages;
-use crate::devices;
 use std::path::PathBuf;
 use std::time::SystemTime;
 use tuff_erofs::{Error, Result};
@@ -178,7 +178,8 @@ fn places(args: &MkfsArgs) -> Result<(PathBuf, Vec<Source>)> {
             return Ok(Source::Dir(path.clone()));
         }
         if is_image(path, &meta)? {
-            let devices = devices::of_image(path, &[]);
+            let devices = devices_of(&[path.as_path().into()], &[], "")
+                .map(|mut all| all.pop().unwrap_or_default())?;
             let path = path.clone();
             return Ok(Source::Image { path, devices });
         }

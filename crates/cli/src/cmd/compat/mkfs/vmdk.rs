@@ -24,7 +24,7 @@ const CYLINDERS: u64 = 16_383;
 /// `Usage` for a device name that a descriptor cannot express, or a device that does not directly follow its
 /// predecessor; errors of reading the image and writing the text.
 pub(super) fn describe(path: &Path, image: &Path, devices: &[PathBuf]) -> Result<()> {
-    let opened = OpenArgs::default().open(image)?;
+    let opened = OpenArgs::default().open(&image.into())?;
     let text = text(path, image, devices, &opened)?;
     super::companion_file::write(path, text.as_bytes())
 }

@@ -2,22 +2,33 @@
 //!
 //! Paths of upper layers replace those of lower ones. Whiteouts and opaque directories have the form of overlayfs.
 
+use crate::stores::open_stores;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tuff_erofs::read::{Image, OpenOptions};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::{Fragments, KernelVersion, Metadata, Options, Progress, Source, Whiteouts};
-use tuff_store::{ReadAt, Target};
+use tuff_store::{FileStore, ReadAt, Target};
 
 /// Kernel whose features the index may use. An older one that lacks a feature refuses to mount it.
 const KERNEL: KernelVersion = KernelVersion(u8::MAX, 0);
 
 /// Layer with its devices, and their names for messages.
-pub(crate) struct Layer {
-    pub(crate) image: (PathBuf, Arc<dyn ReadAt>),
-    pub(crate) devices: Vec<(PathBuf, Arc<dyn ReadAt>)>,
+pub(super) struct Layer {
+    pub(super) image: (PathBuf, Arc<dyn ReadAt>),
+    pub(super) devices: Vec<(PathBuf, Arc<dyn ReadAt>)>,
+}
+
+/// Index of several layers.
+pub struct LayerIndex {
+    /// File of the index, which has no name.
+    pub file: File,
+    /// The same as a store.
+    pub store: FileStore,
+    /// What is not as in the layers.
+    pub warnings: Vec<String>,
 }
 
 /// Builds the index of `layers`, the lowest first, in a file of `scratch` without a name. Its devices are the layers, each
@@ -25,7 +36,8 @@ pub(crate) struct Layer {
 ///
 /// # Errors
 /// Errors of reading the metadata of the layers, and of the build.
-pub(crate) fn build(layers: &[Layer], scratch: &Path) -> Result<File> {
+pub(super) fn build(layers: &[Layer], scratch: &Path) -> Result<LayerIndex> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
     let mut options = options(layers)?;
     let mut stores = BTreeMap::new();
     let mut sources = Vec::new();
@@ -38,16 +50,23 @@ pub(crate) fn build(layers: &[Layer], scratch: &Path) -> Result<File> {
         stores.extend(std::iter::once(&layer.image).chain(&layer.devices).cloned());
     }
     options.resources.stores = stores;
-    let path = scratch.join(format!("layers-{}.erofs", std::process::id()));
+    // Threads may open images at once.
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let path = scratch.join(format!("layers-{}-{number}.erofs", std::process::id()));
     let target = Target::Path(path.clone());
     let built = tuff_mkfs::build(&sources, &options, &target, &Progress::default());
-    for warning in built?.stats.warnings {
-        eprintln!("tuff: warning: {warning}");
-    }
+    let warnings = built?.stats.warnings;
+    let failed = |e| Error::io(path.display(), "cannot open", e);
     let file = File::open(&path);
     // The open file stays.
     let _ = std::fs::remove_file(&path);
-    file.map_err(|e| Error::io(path.display(), "cannot open", e))
+    let file = file.map_err(failed)?;
+    let store = file.try_clone().and_then(FileStore::new).map_err(failed)?;
+    Ok(LayerIndex {
+        file,
+        store,
+        warnings,
+    })
 }
 
 /// Options with which all data can stay in the layers, as far as the format allows.
@@ -55,11 +74,8 @@ fn options(layers: &[Layer]) -> Result<Options> {
     let mut likes = Vec::new();
     for Layer { image, devices } in layers {
         let name = image.0.display();
-        let options = OpenOptions {
-            devices: devices.iter().map(|(_, store)| Arc::clone(store)).collect(),
-            ..OpenOptions::default()
-        };
-        let image = Image::open_shared(Arc::clone(&image.1), options);
+        let devices = devices.iter().map(|(_, store)| Arc::clone(store));
+        let image = open_stores(Arc::clone(&image.1), devices.collect());
         let like = image.and_then(|image| tuff_mkfs::like(&image, KERNEL));
         likes.push(like.map_err(|e| e.within(name))?);
     }

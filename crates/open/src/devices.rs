@@ -1,14 +1,15 @@
-//! Extra devices of images: those that the command line names, and those that are found beside the image.
+//! Extra devices of images: those that the caller gives, and those that are found beside the image.
 //!
 //! A slot of a device table may name an image by its UUID. Such a device may be given in any order, and is looked for in the
 //! directory of the image if it is not given. A UUID proves nothing: a file counts only if its owner could replace the
 //! image as well, and never where a root hash or a certificate has to cover everything that is read.
 
+use crate::options::Device;
+use crate::reference::ImageRef;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use tuff_erofs::read::devices::{DeviceTable, assign, names_image, tag_of};
-use tuff_erofs::{Error, Result};
 use tuff_format::device::Slot;
 use tuff_store::{FileStore, ReadAt};
 
@@ -18,23 +19,24 @@ const ENTRIES_MAX: usize = 4096;
 const NO_UUID: &[u8] = b"erofs:00000000000000000000000000000000";
 
 /// Returns the devices of each of several images. A given device belongs to every image that names it by its UUID. Devices
-/// without a name belong to the images in order; two images that are compared may both have all of them.
+/// without a name belong to the images in order; two images that are compared may both have all of them. Images behind URLs have
+/// none of them.
 ///
 /// # Errors
-/// `Usage` for a device that belongs to no image, which `option` names.
-pub(crate) fn of_images(
-    images: &[&Path],
-    given: &[PathBuf],
-    option: &str,
+/// The first device that belongs to no image.
+pub fn of_images(
+    images: &[&ImageRef],
+    given: &[Device],
     is_comparison: bool,
-) -> Result<Vec<Vec<PathBuf>>> {
-    let tables: Vec<Option<Table>> = images.iter().map(|path| Table::open(path)).collect();
-    let is_named = |device: &&PathBuf| {
+) -> Result<Vec<Vec<Device>>, Device> {
+    let open = |image: &&ImageRef| image.path().and_then(Table::open);
+    let tables: Vec<Option<Table>> = images.iter().map(open).collect();
+    let is_named = |device: &&Device| {
         let tag = tag(device);
         let mut slots = tables.iter().flatten().flat_map(|table| &table.slots.slots);
         tag.is_some() && slots.any(|slot| names_image(slot) && Some(slot.tag) == tag)
     };
-    let (named, other): (Vec<&PathBuf>, Vec<&PathBuf>) = given.iter().partition(is_named);
+    let (named, other): (Vec<&Device>, Vec<&Device>) = given.iter().partition(is_named);
     let fits = |table: &Table| match table.is_inside {
         true => 0,
         false => table.slots.slots.len(),
@@ -50,13 +52,13 @@ pub(crate) fn of_images(
         && outside.iter().all(|table| others(table) == other.len());
     let mut next = other.iter();
     let mut all = Vec::with_capacity(images.len());
-    for (path, table) in images.iter().zip(&tables) {
-        let Some(table) = table else {
+    for (image, table) in images.iter().zip(&tables) {
+        let (Some(path), Some(table)) = (image.path(), table) else {
             all.push(Vec::new());
             continue;
         };
         let own = named.iter().filter(|device| table.names(device));
-        let mut devices: Vec<PathBuf> = own.map(|device| (*device).clone()).collect();
+        let mut devices: Vec<Device> = own.map(|device| (*device).clone()).collect();
         match shared {
             true => devices.extend(other.iter().map(|device| (*device).clone())),
             false => {
@@ -67,25 +69,22 @@ pub(crate) fn of_images(
         all.push(table.complete(path, &devices).unwrap_or(devices));
     }
     match next.next() {
-        Some(device) if !shared => Err(Error::usage(format_args!(
-            "{option} {}: no image that was given has data there",
-            device.display()
-        ))),
+        Some(device) if !shared => Err((*device).clone()),
         _ => Ok(all),
     }
 }
 
-/// Returns the devices of the image in the file `path` in the order of its device table: those of `given`, and others that
-/// are beside the image. Returns `given` if a device is missing, or if all data is in the file of the image.
-pub(crate) fn of_image(path: &Path, given: &[PathBuf]) -> Vec<PathBuf> {
-    let complete = Table::open(path).and_then(|table| table.complete(path, given));
+/// Returns the devices of the image in the file `path`, whose bytes are in `store`, in the order of its device table: those of
+/// `given`, and others that are beside the image. Returns `given` if a device is missing, or if all data is in the file.
+pub(crate) fn of_image(path: &Path, store: &dyn ReadAt, given: &[Device]) -> Vec<Device> {
+    let complete = Table::of(store).and_then(|table| table.complete(path, given));
     complete.unwrap_or_else(|| given.to_vec())
 }
 
-/// Describes the first device of the image in the file `path` that is neither given nor beside it.
-pub(crate) fn missing(path: &Path, given: &[PathBuf]) -> Option<String> {
-    let table = Table::open(path).filter(|table| !table.is_inside)?;
-    let (found, _) = assign(&table.slots.slots, given.to_vec(), |device| tag(device));
+/// Describes the first device of the image in the file `path`, whose bytes are in `store`, that is neither given nor beside it.
+pub(crate) fn missing(path: &Path, store: &dyn ReadAt, given: &[Device]) -> Option<String> {
+    let table = Table::of(store).filter(|table| !table.is_inside)?;
+    let (found, _) = assign(&table.slots.slots, given.to_vec(), tag);
     let beside = Beside::of(path);
     for (number, (slot, found)) in (1..).zip(table.slots.slots.iter().zip(found)) {
         if found.is_some() {
@@ -122,8 +121,11 @@ struct Table {
 impl Table {
     /// Opens the table of the image at `path`. `None` if it is no image, or has no devices.
     fn open(path: &Path) -> Option<Self> {
-        let store = open(path)?;
-        let slots = DeviceTable::read(&store).ok()?;
+        Self::of(&open(path)?)
+    }
+
+    fn of(store: &dyn ReadAt) -> Option<Self> {
+        let slots = DeviceTable::read(store).ok()?;
         let is_inside = slots.is_inside(store.size());
         (!slots.slots.is_empty()).then_some(Self { slots, is_inside })
     }
@@ -132,19 +134,19 @@ impl Table {
         self.slots.block_bits.size()
     }
 
-    /// Returns true if a slot names the image in the file `device`.
-    fn names(&self, device: &Path) -> bool {
+    /// Returns true if a slot names the image in `device`.
+    fn names(&self, device: &Device) -> bool {
         let tag = tag(device);
         let mut slots = self.slots.slots.iter();
         tag.is_some() && slots.any(|slot| names_image(slot) && Some(slot.tag) == tag)
     }
 
     /// Returns a device for each slot, or `None` if one is missing.
-    fn complete(&self, path: &Path, given: &[PathBuf]) -> Option<Vec<PathBuf>> {
+    fn complete(&self, path: &Path, given: &[Device]) -> Option<Vec<Device>> {
         if given.is_empty() && self.is_inside {
             return None;
         }
-        let (found, rest) = assign(&self.slots.slots, given.to_vec(), |device| tag(device));
+        let (found, rest) = assign(&self.slots.slots, given.to_vec(), tag);
         if !rest.is_empty() {
             return None;
         }
@@ -154,7 +156,7 @@ impl Table {
             found.or_else(|| {
                 let beside = beside.get_or_insert_with(|| Beside::of(path));
                 match beside.find(slot, self.block_bytes()) {
-                    Search::Found(path) => Some(path),
+                    Search::Found(path) => Some(ImageRef::Path(path).into()),
                     _ => None,
                 }
             })
@@ -163,12 +165,12 @@ impl Table {
     }
 }
 
-/// Returns the tag of a slot for the image in the file or block device `path`.
-fn tag(path: &Path) -> Option<[u8; 64]> {
-    tag_of(&open(path)?)
+/// Returns the tag of a slot for the image in the file or block device of `device`.
+fn tag(device: &Device) -> Option<[u8; 64]> {
+    tag_of(&open(device.image.path()?)?)
 }
 
-/// Opens a file or a block device. Returns `None` for URLs and everything else: a pipe can be read once.
+/// Opens a file or a block device. Returns `None` for everything else: a pipe can be read once.
 fn open(path: &Path) -> Option<FileStore> {
     let meta = fs::metadata(path).ok()?;
     let is_device = meta.file_type().is_block_device();

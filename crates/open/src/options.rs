@@ -1,0 +1,119 @@
+//! Options for opening images.
+
+use crate::ImageRef;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tuff_erofs::verity::Root;
+use tuff_signature::Certificate;
+use tuff_store::ReadAt;
+
+/// Options for opening an image.
+#[derive(Clone, Default)]
+pub struct OpenOptions {
+    /// Start of the image in its file or object. If it is 0, a partition table leads to the image. Unit: bytes.
+    pub offset: u64,
+    /// Extra devices. Those that the device table names by UUID may come in any order, and are looked for beside the image if
+    /// nothing verifies it.
+    pub devices: Vec<Device>,
+    /// What verifies the image.
+    pub integrity: Integrity,
+    /// Accepts a superblock with a wrong checksum.
+    pub ignores_checksum: bool,
+    /// Compares what is read with the hash tree of the image, if it has one, also without a root hash. That finds damage.
+    pub compares_tree: bool,
+    /// Cache and requests of images behind URLs.
+    pub cache: CacheOptions,
+    /// Callback for blocks repaired from parity.
+    pub on_repair: Option<OnRepair>,
+    /// Wraps the image and each device, for a progress bar.
+    pub watch: Option<Watch>,
+}
+
+impl OpenOptions {
+    /// Returns true if an image behind a URL is verified as it is fetched: by the hash tree that follows it in its object.
+    pub(crate) fn verifies_fetched(&self) -> bool {
+        let is_separate = matches!(&self.integrity, Integrity::Root { tree: Some(_), .. });
+        self.offset == 0 && !is_separate
+    }
+}
+
+/// What verifies an image.
+#[derive(Clone, Debug, Default)]
+pub enum Integrity {
+    /// Nothing, but digests in the manifest of a registry.
+    #[default]
+    None,
+    /// A dm-verity hash tree.
+    Root {
+        /// Root hash of the tree.
+        hash: Root,
+        /// File with the tree. `None` for a tree that follows the image, or lies in a partition.
+        tree: Option<PathBuf>,
+    },
+    /// A root hash that comes with the image, and a signature of it by this certificate.
+    Certificate(Certificate),
+}
+
+impl Integrity {
+    /// Returns true if something verifies the image.
+    pub fn is_some(&self) -> bool {
+        !matches!(self, Self::None)
+    }
+}
+
+/// Extra device of an image.
+#[derive(Clone, Debug)]
+pub struct Device {
+    /// File, block device or URL.
+    pub image: ImageRef,
+    /// Root hash of the hash tree that follows the device. A device of a verified image needs one.
+    pub root: Option<Root>,
+}
+
+impl From<ImageRef> for Device {
+    fn from(image: ImageRef) -> Self {
+        Self { image, root: None }
+    }
+}
+
+impl From<PathBuf> for Device {
+    fn from(path: PathBuf) -> Self {
+        ImageRef::from(path).into()
+    }
+}
+
+/// Cache and requests of images behind URLs.
+#[derive(Clone, Debug, Default)]
+pub struct CacheOptions {
+    /// Directory that keeps what was fetched. `None` for `$XDG_CACHE_HOME/tuff` or `~/.cache/tuff`.
+    pub dir: Option<PathBuf>,
+    /// Largest size of that directory. `None` for 8 GiB. Unit: bytes.
+    pub size_max: Option<u64>,
+    /// Time after which a part that cannot be fetched is an I/O error. `None` for one minute.
+    pub fetch_timeout: Option<Duration>,
+    /// Sends no second request when an answer is late.
+    pub no_hedging: bool,
+}
+
+/// Callback for a repaired block: true for one of the hash tree, and its byte offset.
+pub type OnRepair = Arc<dyn Fn(bool, u64) + Send + Sync>;
+
+/// Wrapper of a store that is read.
+pub type Watch = Arc<dyn Fn(Arc<dyn ReadAt>) -> Arc<dyn ReadAt> + Send + Sync>;
+
+/// Parses a root hash: 64 hexadecimal digits.
+///
+/// # Errors
+/// A sentence about any other text.
+pub fn parse_root(text: &str) -> Result<Root, String> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16);
+    let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
+        // Fits: two digits.
+        [high, low] => Some((digit(high)? << 4 | digit(low)?) as u8),
+        _ => None,
+    });
+    let bytes: Option<Vec<u8>> = pairs.collect();
+    let root = bytes.and_then(|bytes| Root::try_from(bytes).ok());
+    root.ok_or_else(|| format!("'{text}' is not a root hash, which has 64 hexadecimal digits"))
+}

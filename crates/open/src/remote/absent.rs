@@ -1,0 +1,88 @@
+//! Stands for images behind URLs in a program without network clients.
+
+use super::CompleteFiles;
+use crate::options::OpenOptions;
+use crate::reference::ImageUrl;
+use std::sync::Arc;
+use std::time::Duration;
+use tuff_erofs::serve::StoreRange;
+use tuff_erofs::verity::Root;
+use tuff_erofs::{Error, Result};
+use tuff_store::ReadAt;
+
+/// Image behind a URL, of which there is none.
+pub enum RemoteImage {}
+
+impl RemoteImage {
+    /// Refuses a URL.
+    pub(crate) fn open(_: &ImageUrl, _: &OpenOptions) -> Result<(Arc<Self>, Option<Root>)> {
+        let what = "this tuff reads no URLs: it was built without the cargo feature 'remote'";
+        Err(Error::usage(what))
+    }
+
+    /// Devices of the image.
+    pub fn devices(&self) -> &[Arc<dyn ReadAt>] {
+        match *self {}
+    }
+
+    /// What the index of several layers does not show as the layers have it.
+    pub fn warnings(&self) -> &[String] {
+        match *self {}
+    }
+
+    /// Profile that lies beside the image.
+    ///
+    /// # Errors
+    /// None.
+    pub fn profile(&self) -> Result<Option<Vec<u8>>> {
+        match *self {}
+    }
+
+    /// Fetches ranges of the image in the background.
+    pub fn prefetch(&self, _: &[StoreRange]) {
+        match *self {}
+    }
+
+    /// Fetches the rest of the image in the background.
+    pub fn fill(&self, _: Option<u64>) {
+        match *self {}
+    }
+
+    /// Waits until the image is complete.
+    pub fn wait_complete(&self, _: Duration) -> bool {
+        match *self {}
+    }
+
+    /// Failure that ended the fill.
+    pub fn failure(&self) -> Option<String> {
+        match *self {}
+    }
+
+    /// The complete image and its devices as plain files.
+    ///
+    /// # Errors
+    /// None.
+    pub fn complete_files(&self) -> Result<CompleteFiles> {
+        match *self {}
+    }
+
+    /// Bytes in the cache, and size of the image.
+    pub fn progress(&self) -> (u64, u64) {
+        match *self {}
+    }
+
+    /// Counters.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        match *self {}
+    }
+}
+
+impl ReadAt for RemoteImage {
+    fn read_at(&self, _: &mut [u8], _: u64) -> std::io::Result<usize> {
+        match *self {}
+    }
+
+    fn size(&self) -> u64 {
+        match *self {}
+    }
+}
