@@ -62,16 +62,7 @@ pub(crate) fn image_ref() -> impl TypedValueParser<Value = ImageRef> {
 
 /// Parser of a device: a path or URL, and the root hash of its hash tree, if it is given.
 fn device() -> impl TypedValueParser<Value = Device> {
-    PathBufValueParser::new().map(|path| {
-        let text = path.to_str().and_then(|text| text.rsplit_once(','));
-        match text.and_then(|(name, root)| Some((name, parse_root(root).ok()?))) {
-            Some((name, root)) => Device {
-                image: Path::new(name).into(),
-                root: Some(root),
-            },
-            None => path.into(),
-        }
-    })
+    PathBufValueParser::new().map(Device::parse)
 }
 
 /// Opens an image as [`read`] does, and keeps its container.

@@ -1,7 +1,7 @@
 //! Certificates, and the signatures of root hashes in disks and beside files.
 
-use crate::FlatFiles;
-use crate::options::parse_root;
+use crate::flat::FlatFiles;
+use crate::root::parse_root;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Open images.
+//! Images that are open, with their containers.
 
 use crate::container::Container;
 use crate::options::OpenOptions;

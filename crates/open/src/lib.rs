@@ -29,6 +29,8 @@ mod options;
 mod reference;
 #[cfg(unix)]
 pub mod remote;
+#[cfg(unix)]
+mod root;
 mod stores;
 #[cfg(unix)]
 mod tree;
@@ -42,11 +44,13 @@ pub use flat::FlatFiles;
 #[cfg(unix)]
 pub use image::{OpenImage, open};
 #[cfg(unix)]
-pub use options::{CacheOptions, Device, Integrity, OnRepair, OpenOptions, Watch, parse_root};
+pub use options::{CacheOptions, Device, Integrity, OnRepair, OpenOptions, Watch};
 #[cfg(unix)]
 pub use reference::{ImageRef, ImageUrl};
 #[cfg(unix)]
 pub use remote::RemoteImage;
+#[cfg(unix)]
+pub use root::parse_root;
 pub use stores::open_stores;
 #[cfg(unix)]
 pub use tree::ImageTree;

@@ -1,10 +1,14 @@
 //! Options for opening images.
 
-use crate::ImageRef;
-use std::path::PathBuf;
+use crate::certificate::certificate;
+use crate::reference::ImageRef;
+use crate::root::parse_root;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tuff_erofs::verity::Root;
+use tuff_erofs::{Error, Result};
 use tuff_signature::Certificate;
 use tuff_store::ReadAt;
 
@@ -16,7 +20,7 @@ pub struct OpenOptions {
     /// Extra devices. Those that the device table names by UUID may come in any order, and are looked for beside the image if
     /// nothing verifies it.
     pub devices: Vec<Device>,
-    /// What verifies the image.
+    /// Root hash or certificate that verifies the image.
     pub integrity: Integrity,
     /// Accepts a superblock with a wrong checksum.
     pub ignores_checksum: bool,
@@ -31,6 +35,47 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
+    /// Sets an option by the name that the command has for it, with a value as on a command line. Sizes are in bytes.
+    ///
+    /// # Errors
+    /// `Usage` for an unknown name or a wrong value, and errors of reading a certificate.
+    pub fn set(&mut self, name: &str, value: &OsStr) -> Result<()> {
+        let wrong = |what: &str| Error::usage(format_args!("{name}: {what}"));
+        let text = || value.to_str().ok_or_else(|| wrong("is not UTF-8"));
+        let number = || {
+            let number = text()?.parse().ok();
+            number.ok_or_else(|| wrong("expected a number"))
+        };
+        let path = || PathBuf::from(value);
+        match name {
+            "offset" => self.offset = number()?,
+            "device" => self.devices.push(Device::parse(path())),
+            "verity" | "root-hash" => {
+                let hash = parse_root(text()?).map_err(|what| wrong(&what))?;
+                self.integrity = match std::mem::take(&mut self.integrity) {
+                    Integrity::None => Integrity::Root { hash, tree: None },
+                    _ => return Err(wrong("something else verifies the image already")),
+                };
+            }
+            "verity-tree" => match &mut self.integrity {
+                Integrity::Root { tree, .. } => *tree = Some(path()),
+                _ => return Err(wrong("give the root hash first")),
+            },
+            "trust" => {
+                self.integrity = match std::mem::take(&mut self.integrity) {
+                    Integrity::None => Integrity::Certificate(certificate(&path())?),
+                    _ => return Err(wrong("something else verifies the image already")),
+                };
+            }
+            "no-checksum" => self.ignores_checksum = true,
+            "cache-dir" => self.cache.dir = Some(path()),
+            "cache-max" => self.cache.size_max = Some(number()?),
+            "fetch-timeout" => self.cache.fetch_timeout = Some(Duration::from_secs(number()?)),
+            _ => return Err(wrong("no such option")),
+        }
+        Ok(())
+    }
+
     /// Returns true if an image behind a URL is verified as it is fetched: by the hash tree that follows it in its object.
     pub(crate) fn verifies_fetched(&self) -> bool {
         let is_separate = matches!(&self.integrity, Integrity::Root { tree: Some(_), .. });
@@ -38,7 +83,7 @@ impl OpenOptions {
     }
 }
 
-/// What verifies an image.
+/// Root hash or certificate that verifies an image.
 #[derive(Clone, Debug, Default)]
 pub enum Integrity {
     /// Nothing, but digests in the manifest of a registry.
@@ -71,6 +116,20 @@ pub struct Device {
     pub root: Option<Root>,
 }
 
+impl Device {
+    /// Parses `FILE` or `FILE,ROOT-HASH`.
+    pub fn parse(path: PathBuf) -> Self {
+        let text = path.to_str().and_then(|text| text.rsplit_once(','));
+        match text.and_then(|(name, root)| Some((name, parse_root(root).ok()?))) {
+            Some((name, root)) => Self {
+                image: Path::new(name).into(),
+                root: Some(root),
+            },
+            None => path.into(),
+        }
+    }
+}
+
 impl From<ImageRef> for Device {
     fn from(image: ImageRef) -> Self {
         Self { image, root: None }
@@ -101,19 +160,3 @@ pub type OnRepair = Arc<dyn Fn(bool, u64) + Send + Sync>;
 
 /// Wrapper of a store that is read.
 pub type Watch = Arc<dyn Fn(Arc<dyn ReadAt>) -> Arc<dyn ReadAt> + Send + Sync>;
-
-/// Parses a root hash: 64 hexadecimal digits.
-///
-/// # Errors
-/// A sentence about any other text.
-pub fn parse_root(text: &str) -> Result<Root, String> {
-    let digit = |byte: &u8| char::from(*byte).to_digit(16);
-    let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
-        // Fits: two digits.
-        [high, low] => Some((digit(high)? << 4 | digit(low)?) as u8),
-        _ => None,
-    });
-    let bytes: Option<Vec<u8>> = pairs.collect();
-    let root = bytes.and_then(|bytes| Root::try_from(bytes).ok());
-    root.ok_or_else(|| format!("'{text}' is not a root hash, which has 64 hexadecimal digits"))
-}

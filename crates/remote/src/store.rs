@@ -63,7 +63,7 @@ enum Source {
     /// File of this host, which is complete.
     Local { file: FileStore, path: PathBuf },
     /// Object that is fetched into the cache.
-    Remote(Cached),
+    Remote(Arc<Cached>),
 }
 
 /// Cached image with its source.
@@ -76,6 +76,15 @@ pub(crate) struct Cached {
     /// Root hash of the verifier, if it has one.
     pub(crate) root: Option<Root>,
     pub(crate) fetcher: Arc<Fetcher>,
+    /// Process that opened the image.
+    pub(crate) process: u32,
+}
+
+impl Cached {
+    /// Returns false in the child of a fork, which has neither the threads nor the connections that fetch.
+    fn is_of_this_process(&self) -> bool {
+        self.process == std::process::id()
+    }
 }
 
 /// Costs of a read: whether it waited, and whether it needed a request.
@@ -124,7 +133,7 @@ impl RemoteStore {
         Self {
             extent,
             place,
-            source: Source::Remote(cached),
+            source: Source::Remote(Arc::new(cached)),
         }
     }
 
@@ -401,8 +410,11 @@ fn unstable(chunk: u64, place: &str) -> Error {
 
 impl Drop for RemoteStore {
     fn drop(&mut self) {
-        if let Source::Remote(cached) = &self.source {
-            cached.fetcher.close();
+        match &self.source {
+            Source::Remote(cached) if cached.is_of_this_process() => cached.fetcher.close(),
+            // Connections and locks are those of the parent.
+            Source::Remote(cached) => std::mem::forget(Arc::clone(cached)),
+            Source::Local { .. } => {}
         }
     }
 }
@@ -414,6 +426,10 @@ impl RemoteStore {
             Source::Local { file, .. } => return file.read_at(buf, offset),
             Source::Remote(cached) => cached,
         };
+        if !cached.is_of_this_process() {
+            let what = "was opened before a fork: open it again in this process";
+            return Err(io::Error::other(format!("{}: {what}", self.place)));
+        }
         let left = end.saturating_sub(offset);
         let len = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let mut done = 0;
@@ -456,9 +472,10 @@ impl ReadAt for RemoteStore {
     fn will_need(&self, offset: u64, len: u64) {
         match &self.source {
             Source::Local { file, .. } => file.will_need(offset, len),
-            Source::Remote(cached) => {
+            Source::Remote(cached) if cached.is_of_this_process() => {
                 self.read_ahead(cached, offset, len);
             }
+            Source::Remote(_) => {}
         }
     }
 }

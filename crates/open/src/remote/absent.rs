@@ -14,7 +14,7 @@ use tuff_store::ReadAt;
 pub enum RemoteImage {}
 
 impl RemoteImage {
-    /// Refuses a URL.
+    /// Refuses every URL, as no client is compiled.
     pub(crate) fn open(_: &ImageUrl, _: &OpenOptions) -> Result<(Arc<Self>, Option<Root>)> {
         let what = "this tuff reads no URLs: it was built without the cargo feature 'remote'";
         Err(Error::usage(what))
@@ -25,7 +25,7 @@ impl RemoteImage {
         match *self {}
     }
 
-    /// What the index of several layers does not show as the layers have it.
+    /// Properties of layers that their common index does not show.
     pub fn warnings(&self) -> &[String] {
         match *self {}
     }
@@ -71,7 +71,7 @@ impl RemoteImage {
         match *self {}
     }
 
-    /// Counters.
+    /// Counters, by the names that `tuff stats` shows.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         match *self {}
     }

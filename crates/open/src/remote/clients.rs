@@ -95,7 +95,7 @@ impl RemoteImage {
         &self.devices
     }
 
-    /// What the index of several layers does not show as the layers have it.
+    /// Properties of layers that their common index does not show.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }

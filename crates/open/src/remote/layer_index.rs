@@ -27,7 +27,7 @@ pub struct LayerIndex {
     pub file: File,
     /// The same as a store.
     pub store: FileStore,
-    /// What is not as in the layers.
+    /// Properties of layers that the index does not show.
     pub warnings: Vec<String>,
 }
 

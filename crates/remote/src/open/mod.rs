@@ -152,6 +152,7 @@ impl Opening<'_> {
             verifier,
             root,
             fetcher: Arc::new(fetcher),
+            process: std::process::id(),
         };
         Ok(RemoteStore::remote(extent, self.place.clone(), cached))
     }
