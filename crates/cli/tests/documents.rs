@@ -499,11 +499,11 @@ fn json_output() -> Vec<(&'static str, serde_json::Value)> {
     let mut objects = Vec::new();
     for (verb, script) in verbs {
         let out = place.sh(&script.replace(EXAMPLE_REGISTRY, &registry.host()));
-        let said = String::from_utf8_lossy(&out.stderr);
-        assert!(out.status.success(), "{script}: {said}");
+        let message = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{script}: {message}");
         let found = serde_json::Deserializer::from_slice(&out.stdout).into_iter();
         let found: Vec<_> = found.map(|object| (verb, object.unwrap())).collect();
-        assert!(!found.is_empty(), "{script}: {said}");
+        assert!(!found.is_empty(), "{script}: {message}");
         objects.extend(found);
     }
     objects
@@ -656,8 +656,8 @@ fn commands_in_tables_of_the_guide_run() {
     }
     assert!(commands > 15, "{commands}");
     let out = place.sh(&script);
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{}\n{said}", out.status);
+    let message = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{}\n{message}", out.status);
 }
 
 #[test]

@@ -77,15 +77,15 @@ pub fn of_images(
 /// Returns the devices of the image in the file `path`, whose bytes are in `store`, in the order of its device table: those of
 /// `given`, and others that are beside the image. Returns `given` if a device is missing, or if all data is in the file.
 pub(crate) fn of_image(path: &Path, store: &dyn ReadAt, given: &[Device]) -> Vec<Device> {
-    let complete = Table::of(store).and_then(|table| table.complete(path, given));
+    let complete = Table::read(store).and_then(|table| table.complete(path, given));
     complete.unwrap_or_else(|| given.to_vec())
 }
 
 /// Describes the first device of the image in the file `path`, whose bytes are in `store`, that is neither given nor beside it.
 pub(crate) fn missing(path: &Path, store: &dyn ReadAt, given: &[Device]) -> Option<String> {
-    let table = Table::of(store).filter(|table| !table.is_inside)?;
+    let table = Table::read(store).filter(|table| !table.is_inside)?;
     let (found, _) = assign(&table.slots.slots, given.to_vec(), tag);
-    let beside = Beside::of(path);
+    let beside = Beside::list(path);
     for (number, (slot, found)) in (1..).zip(table.slots.slots.iter().zip(found)) {
         if found.is_some() {
             continue;
@@ -121,10 +121,10 @@ struct Table {
 impl Table {
     /// Opens the table of the image at `path`. `None` if it is no image, or has no devices.
     fn open(path: &Path) -> Option<Self> {
-        Self::of(&open(path)?)
+        Self::read(&open(path)?)
     }
 
-    fn of(store: &dyn ReadAt) -> Option<Self> {
+    fn read(store: &dyn ReadAt) -> Option<Self> {
         let slots = DeviceTable::read(store).ok()?;
         let is_inside = slots.is_inside(store.size());
         (!slots.slots.is_empty()).then_some(Self { slots, is_inside })
@@ -154,7 +154,7 @@ impl Table {
         let slots = self.slots.slots.iter().zip(found);
         let found = slots.map(|(slot, found)| {
             found.or_else(|| {
-                let beside = beside.get_or_insert_with(|| Beside::of(path));
+                let beside = beside.get_or_insert_with(|| Beside::list(path));
                 match beside.find(slot, self.block_bytes()) {
                     Search::Found(path) => Some(ImageRef::Path(path).into()),
                     _ => None,
@@ -199,7 +199,7 @@ struct Beside {
 impl Beside {
     /// Lists the images beside the file `image`: those in the directory of its path, and in that of the file itself if the
     /// path is a symbolic link.
-    fn of(image: &Path) -> Self {
+    fn list(image: &Path) -> Self {
         let mut beside = Self {
             images: Vec::new(),
             is_complete: true,

@@ -87,7 +87,7 @@ impl Build {
         if let (true, None, Some(path)) = (self.is_dev, target, std::env::var_os("TUFF")) {
             return Ok(PathBuf::from(path));
         }
-        let dir = self.compile("tuff-cli", target)?;
+        let dir = self.compile(target)?;
         Ok(dir.join("tuff"))
     }
 
@@ -97,7 +97,7 @@ impl Build {
     pub(super) fn library(&self) -> Result<PathBuf> {
         match std::env::var_os("TUFF_CAPI") {
             Some(path) if self.is_dev => Ok(PathBuf::from(path)),
-            _ => self.compile("tuff-capi", None),
+            _ => self.compile(None),
         }
     }
 
@@ -111,14 +111,20 @@ impl Build {
         Ok(dir.join("tuff_capi.wasm"))
     }
 
-    /// Compiles a package and returns the folder of its results.
-    fn compile(&self, package: &str, target: Option<&str>) -> Result<PathBuf> {
-        let mut cargo = self.cargo(&["build", "--package", package, "--locked"]);
+    /// Compiles the program, and for the host also the C library, and returns the folder of the results.
+    fn compile(&self, target: Option<&str>) -> Result<PathBuf> {
+        let mut cargo = self.cargo(&["build", "--package", "tuff-cli", "--locked"]);
         let mut dir = self.target.clone();
-        if let Some(target) = target {
-            cargo.args(["--target", target]);
-            dir.push(target);
-            self.cross(&mut cargo, target);
+        match target {
+            // Alone, each would compile what both need with features of its own.
+            None => {
+                cargo.args(["--package", "tuff-capi"]);
+            }
+            Some(target) => {
+                cargo.args(["--target", target]);
+                dir.push(target);
+                self.cross(&mut cargo, target);
+            }
         }
         // The profile of tests keeps its flags, so that nothing is compiled twice.
         if self.is_dev {

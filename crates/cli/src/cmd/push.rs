@@ -111,8 +111,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let target = ImageRef::from(url.as_path());
     let url = target.url().ok_or_else(|| {
-        let expected = "the last argument is not a URL such as oci://REGISTRY/NAME:TAG";
-        Error::usage(format_args!("{target}: {expected}"))
+        let problem = "the last argument is not a URL such as oci://REGISTRY/NAME:TAG";
+        Error::usage(format_args!("{target}: {problem}"))
     })?;
     let location = url.location().map_err(|e| failed(e, "cannot push"))?;
     let show = match (args.quiet, args.json) {

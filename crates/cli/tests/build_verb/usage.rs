@@ -142,9 +142,9 @@ fn wrong_arguments_give_one_line_and_code_2() {
         (&["extents", "i", "tree"], "'stat --extents'"),
     ] {
         let out = run(args, &place.0);
-        let (code, said) = code(&out);
-        assert_eq!(code, 2, "{args:?}: {said}");
-        assert!(said.contains(says), "{args:?}: {said}");
+        let (code, message) = code(&out);
+        assert_eq!(code, 2, "{args:?}: {message}");
+        assert!(message.contains(says), "{args:?}: {message}");
         assert_eq!(place.names(), ["tree"], "{args:?}");
     }
 }
@@ -159,8 +159,8 @@ fn options_may_stand_before_between_and_after_the_paths() {
         &["build", "tree", "more", "-z", "lz4", "i", "-q"],
     ] {
         std::fs::create_dir_all(place.0.join("more")).unwrap();
-        let (code, said) = code(&run(args, &place.0));
-        assert_eq!(code, 0, "{args:?}: {said}");
+        let (code, message) = code(&run(args, &place.0));
+        assert_eq!(code, 0, "{args:?}: {message}");
         assert_eq!(place.names(), ["i", "more", "tree"], "{args:?}");
         std::fs::remove_file(place.0.join("i")).unwrap();
     }
@@ -169,10 +169,10 @@ fn options_may_stand_before_between_and_after_the_paths() {
 #[test]
 fn missing_sources_are_reported_with_code_5() {
     let place = Place::new("missing");
-    let (code, said) = code(&run(&["build", "nowhere", "i"], &place.0));
+    let (code, message) = code(&run(&["build", "nowhere", "i"], &place.0));
     assert_eq!(code, 5);
     assert_eq!(
-        said,
+        message,
         "tuff: nowhere: cannot open the source: No such file or directory (os error 2)\n"
     );
     let out = run(&["build", "tree", "no/such/dir/i"], &place.0);
@@ -284,8 +284,8 @@ fn offsets_beyond_the_highest_owner_are_rejected() {
             "tuff: \"d/f\": gid 7 and an offset of 4294967295 are more than 4294967295\n",
         ),
     ] {
-        let (code, said) = code(&run(&["build", option, offset, "t.mtree", "i"], &place.0));
-        assert_eq!((code, said.as_str()), (2, says));
+        let (code, message) = code(&run(&["build", option, offset, "t.mtree", "i"], &place.0));
+        assert_eq!((code, message.as_str()), (2, says));
         assert_eq!(place.names(), ["t.mtree", "tree"]);
     }
     let highest = ["build", "-q", "--uid-offset", "4294966295", "t.mtree", "i"];

@@ -78,9 +78,12 @@ fn images_of_a_chain_are_compared() {
         ),
     ] {
         let out = place.run(&[&["diff", "-c"], args].concat());
-        let said = String::from_utf8_lossy(&out.stdout).into_owned();
+        let message = String::from_utf8_lossy(&out.stdout).into_owned();
         assert_eq!(code(&out), 1, "{args:?}: {}", stderr(&out));
-        assert!(said.lines().any(|line| line.starts_with(change)), "{said}");
+        assert!(
+            message.lines().any(|line| line.starts_with(change)),
+            "{message}"
+        );
     }
     #[cfg(feature = "report")]
     for args in [&["day1", "day2"][..], &["--device", "day1", "day2", "day3"]] {
@@ -104,10 +107,11 @@ fn devices_elsewhere_are_given_in_any_order() {
     fs::rename(place.path("day1"), place.path("away/day1")).unwrap();
     let out = place.run(&["check", "-q", "day3"]);
     assert_eq!(code(&out), 2);
-    let said = stderr(&out);
+    let message = stderr(&out);
     assert!(
-        said.contains("data is on device 2, the image with UUID") && said.contains("--device FILE"),
-        "{said}"
+        message.contains("data is on device 2, the image with UUID")
+            && message.contains("--device FILE"),
+        "{message}"
     );
     // Metadata needs no device.
     place.text(&["ls", "day3"]);
@@ -153,8 +157,11 @@ fn two_files_with_the_uuid_of_a_device_are_refused() {
     fs::copy(place.path("day1"), place.path("copy")).unwrap();
     let out = place.run(&["check", "-q", "day2"]);
     assert_eq!(code(&out), 2);
-    let said = stderr(&out);
-    assert!(said.contains("both copy and day1 have its UUID"), "{said}");
+    let message = stderr(&out);
+    assert!(
+        message.contains("both copy and day1 have its UUID"),
+        "{message}"
+    );
     place.text(&["check", "-q", "--device", "day1", "day2"]);
     // Another name of the same file is no other file.
     fs::remove_file(place.path("copy")).unwrap();

@@ -125,7 +125,7 @@ fn done(out: &Output, line: &str) {
 }
 
 /// Mounts an image in the kernel and inspects it. Returns false, with a note, if that is not possible.
-fn mounted(place: &Place, image: &str, look: &dyn Fn(&Path)) -> bool {
+fn mounted(place: &Place, image: &str, inspect: &dyn Fn(&Path)) -> bool {
     if !is_root() {
         skipped("no mount by the kernel: not root");
         return false;
@@ -145,7 +145,7 @@ fn mounted(place: &Place, image: &str, look: &dyn Fn(&Path)) -> bool {
         ));
         return false;
     }
-    let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| look(&at)));
+    let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| inspect(&at)));
     // A concurrent test inherits our files until its child executes a command.
     let gone = tool(&place.0, "umount", &["-l", "mnt"]).unwrap();
     assert!(gone.status.success(), "{}", stderr(&gone));
@@ -171,8 +171,8 @@ fn callers_with_a_directory_get_their_tree() {
         };
         done(&out, &line);
         let diff = place.run(&["diff", "o", "src"]);
-        let said = String::from_utf8_lossy(&diff.stdout).into_owned() + &stderr(&diff);
-        assert_eq!(code(&diff), 0, "{line}: {said}");
+        let message = String::from_utf8_lossy(&diff.stdout).into_owned() + &stderr(&diff);
+        assert_eq!(code(&diff), 0, "{line}: {message}");
         assert_eq!(code(&place.run(&["check", "-q", "o"])), 0, "{line}");
         let fsck = under(&place, "fsck.erofs")
             .args(["--extract", "o"])
@@ -745,8 +745,8 @@ fn a_full_disk_behind_an_offset_leaves_what_was_there() {
     fs::write(small.0.join("o"), "what was there").unwrap();
     let out = mkfs(&place, "--quiet --offset=4096 small/o src");
     assert_eq!(code(&out), 1);
-    let said = stderr(&out);
-    assert!(said.contains("small/o: cannot write"), "{said}");
+    let message = stderr(&out);
+    assert!(message.contains("small/o: cannot write"), "{message}");
     assert_eq!(fs::read(small.0.join("o")).unwrap(), b"what was there");
     assert_eq!(fs::read_dir(&small.0).unwrap().count(), 1);
 }
@@ -823,11 +823,15 @@ fn unsupported_options_are_rejected_by_name() {
         ("", "FILE"),
     ] {
         let out = mkfs(&place, line);
-        let said = stderr(&out);
-        assert_eq!((code(&out), said.lines().count()), (1, 1), "{line}: {said}");
+        let message = stderr(&out);
+        assert_eq!(
+            (code(&out), message.lines().count()),
+            (1, 1),
+            "{line}: {message}"
+        );
         assert!(
-            said.starts_with("mkfs.erofs: ") && said.contains(says),
-            "{line}: {said}"
+            message.starts_with("mkfs.erofs: ") && message.contains(says),
+            "{line}: {message}"
         );
         assert!(out.stdout.is_empty() && !place.path("o").exists(), "{line}");
     }
@@ -1127,12 +1131,15 @@ fn metadata_is_read_without_the_devices_that_hold_data() {
         }
         for words in [&["cat", image, "/noise"][..], &["check", image]] {
             let out = place.run(words);
-            let said = stderr(&out);
-            assert_eq!(code(&out), 2, "{words:?}: {said}");
-            assert!(said.contains("data is on device 1"), "{words:?}: {said}");
+            let message = stderr(&out);
+            assert_eq!(code(&out), 2, "{words:?}: {message}");
             assert!(
-                said.contains("not given") && out.stdout.is_empty(),
-                "{words:?}: {said}"
+                message.contains("data is on device 1"),
+                "{words:?}: {message}"
+            );
+            assert!(
+                message.contains("not given") && out.stdout.is_empty(),
+                "{words:?}: {message}"
             );
         }
     }

@@ -394,11 +394,15 @@ fn invalid_requests_give_one_line() {
         ("--device=i i", "0 extra devices, 1 were given"),
     ] {
         let out = dump(&place, line);
-        let said = stderr(&out);
-        assert_eq!((code(&out), said.lines().count()), (1, 1), "{line}: {said}");
+        let message = stderr(&out);
+        assert_eq!(
+            (code(&out), message.lines().count()),
+            (1, 1),
+            "{line}: {message}"
+        );
         assert!(
-            said.starts_with("dump.erofs: ") && said.contains(says),
-            "{line}: {said}"
+            message.starts_with("dump.erofs: ") && message.contains(says),
+            "{line}: {message}"
         );
         assert!(out.stdout.is_empty(), "{line}");
     }
@@ -429,10 +433,10 @@ fn the_readable_part_of_a_damaged_image_is_shown() {
     assert_eq!(shown.lines().count(), 67, "{shown}");
     // The first error is not hidden by the last one.
     place.damage("bad", 1024 + 48, |b| b ^ 1);
-    let said = stderr(&dump(&place, "--path=/missing bad"));
+    let message = stderr(&dump(&place, "--path=/missing bad"));
     assert!(
-        said.contains("checksum") && said.contains("missing"),
-        "{said}"
+        message.contains("checksum") && message.contains("missing"),
+        "{message}"
     );
     // No damaged metadata byte may cause worse than an error.
     let image = fs::read(place.path("i")).unwrap();

@@ -38,11 +38,11 @@ fn stage(name: &str) -> Place {
 fn names(place: &Place, words: &[&str]) -> Option<Vec<String>> {
     let out = place.run(&[&["completions", "fish", "--", "tuff"], words].concat());
     assert_eq!(stderr(&out), "", "{words:?}");
-    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    let message = String::from_utf8_lossy(&out.stdout).into_owned();
     match code(&out) {
-        0 => Some(said.lines().map(str::to_owned).collect()),
+        0 => Some(message.lines().map(str::to_owned).collect()),
         1 => {
-            assert_eq!(said, "", "{words:?}");
+            assert_eq!(message, "", "{words:?}");
             None
         }
         code => panic!("{words:?}: {code}"),
@@ -52,7 +52,7 @@ fn names(place: &Place, words: &[&str]) -> Option<Vec<String>> {
 #[test]
 fn paths_in_images_are_completed_from_one_directory() {
     let place = stage("completions-names");
-    for (words, wanted) in [
+    for (words, expected) in [
         (&["cat", "i", "/us"][..], &["/usr/"][..]),
         (&["cat", "i", "us"], &["usr/"]),
         (&["ls", "-l", "i", "/usr/s"], &["/usr/sbin/", "/usr/share/"]),
@@ -76,7 +76,7 @@ fn paths_in_images_are_completed_from_one_directory() {
         let found = names(&place, words);
         assert_eq!(
             found.as_deref(),
-            Some(&wanted.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()[..]),
+            Some(&expected.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()[..]),
             "{words:?}"
         );
     }
@@ -132,7 +132,7 @@ printf '%s\n' "${COMPREPLY[@]}"
 #[test]
 fn bash_completes_paths_in_images() {
     let place = stage("completions-bash");
-    for (line, word, wanted) in [
+    for (line, word, expected) in [
         ("tuff cat i /us", "/us", "/usr/\n"),
         ("tuff cat i /usr/s", "/usr/s", "/usr/sbin/\n/usr/share/\n"),
         ("tuff cat i ", "", "etc/\nusr/\n"),
@@ -156,10 +156,10 @@ fn bash_completes_paths_in_images() {
         let Some(out) = shell(&place, "bash", &["--norc", "-c", BASH, "bash", line, word]) else {
             return;
         };
-        let said = stdout(&out);
-        let (registered, names) = said.split_once('\n').unwrap();
+        let message = stdout(&out);
+        let (registered, names) = message.split_once('\n').unwrap();
         assert!(registered.contains("-F _tuff_with_images"), "{registered}");
-        assert_eq!((names, stderr(&out).as_str()), (wanted, ""), "{line}");
+        assert_eq!((names, stderr(&out).as_str()), (expected, ""), "{line}");
     }
 }
 
@@ -173,7 +173,7 @@ bind 'set enable-bracketed-paste off'
 fn an_interactive_bash_completes_lines() {
     let place = stage("completions-interactive");
     fs::write(place.path("rc"), RC).unwrap();
-    for (line, wanted) in [
+    for (line, expected) in [
         ("tuff cat i /us", "tuff cat i /usr/"),
         (
             "tuff cat i /usr/share/my",
@@ -200,11 +200,11 @@ fn an_interactive_bash_completes_lines() {
         let Some(out) = shell(&place, "timeout", &["-k", "5", "60", "sh", "-c", run]) else {
             return;
         };
-        let said = stdout(&out).replace('\r', "");
-        let shown = said
+        let message = stdout(&out).replace('\r', "");
+        let shown = message
             .lines()
             .find_map(|line| line.strip_prefix('<')?.strip_suffix('>'));
-        assert_eq!(shown, Some(wanted), "{said}");
+        assert_eq!(shown, Some(expected), "{message}");
     }
 }
 
@@ -283,9 +283,9 @@ fn an_interactive_bash_runs_nothing_of_a_name_that_it_completes() {
         let Some(out) = shell(&place, "timeout", &["-k", "5", "60", "sh", "-c", run]) else {
             return;
         };
-        let said = stdout(&out).replace('\r', "");
-        assert!(!place.path("ran").exists(), "{line}: {said}");
-        let shown = said
+        let message = stdout(&out).replace('\r', "");
+        assert!(!place.path("ran").exists(), "{line}: {message}");
+        let shown = message
             .lines()
             .find_map(|line| line.strip_prefix('<')?.strip_suffix('>'));
         let shown = shown.map(str::trim_end);
@@ -294,7 +294,7 @@ fn an_interactive_bash_runs_nothing_of_a_name_that_it_completes() {
             true => shown == Some(name),
             false => shown.is_some_and(|shown| shown == name || shown == &name[..1]),
         };
-        assert!(is_name, "{line}: {shown:?}\n{said}");
+        assert!(is_name, "{line}: {shown:?}\n{message}");
     }
 }
 
@@ -309,14 +309,14 @@ for word in \"${COMPREPLY[@]}\"; do eval \"printf '%s\\n' $word\"; done";
         return;
     };
     assert!(!place.path("ran").exists());
-    let said = stdout(&out);
-    let mut found: Vec<&str> = said.lines().collect();
+    let message = stdout(&out);
+    let mut found: Vec<&str> = message.lines().collect();
     found.sort();
-    let mut wanted: Vec<&str> = HOSTILE.iter().chain(LEADING).copied().collect();
-    wanted.retain(|name| *name != "-x");
-    wanted.push("./-x");
-    wanted.sort();
-    assert_eq!(found, wanted, "{}", stderr(&out));
+    let mut expected: Vec<&str> = HOSTILE.iter().chain(LEADING).copied().collect();
+    expected.retain(|name| *name != "-x");
+    expected.push("./-x");
+    expected.sort();
+    assert_eq!(found, expected, "{}", stderr(&out));
 }
 
 #[test]
@@ -333,8 +333,8 @@ fn zsh_and_fish_quote_names_that_they_complete() {
             "timeout",
             &["-k", "5", "60", "zsh", "-f", "-c", ZSH, "zsh", &line],
         );
-        let said = stdout(&out.unwrap());
-        let completed = said
+        let message = stdout(&out.unwrap());
+        let completed = message
             .rsplit("<LINE>")
             .next()
             .unwrap()
@@ -343,7 +343,7 @@ fn zsh_and_fish_quote_names_that_they_complete() {
             .unwrap();
         let word = completed.strip_prefix("tuff cat i ").unwrap();
         let out = shell(&place, "zsh", &["-f", "-c", &format!("print -r -- {word}")]).unwrap();
-        assert_eq!(stdout(&out).trim_end_matches('\n'), *name, "{said}");
+        assert_eq!(stdout(&out).trim_end_matches('\n'), *name, "{message}");
         assert!(!place.path("ran").exists(), "{name}");
     }
     for name in HOSTILE {
@@ -353,14 +353,14 @@ fn zsh_and_fish_quote_names_that_they_complete() {
             return;
         };
         // fish escapes a candidate when it puts it into the line.
-        let said = stdout(&out);
-        let candidate = said.trim_end_matches('\n');
+        let message = stdout(&out);
+        let candidate = message.trim_end_matches('\n');
         let script = format!("echo -- {candidate}");
         let out = match candidate == *name {
             true => continue,
             false => shell(&place, "fish", &["--no-config", "-c", &script]).unwrap(),
         };
-        assert_eq!(stdout(&out).trim_end_matches('\n'), *name, "{said}");
+        assert_eq!(stdout(&out).trim_end_matches('\n'), *name, "{message}");
         assert!(!place.path("ran").exists(), "{name}");
     }
 }
@@ -368,7 +368,7 @@ fn zsh_and_fish_quote_names_that_they_complete() {
 #[test]
 fn fish_completes_paths_in_images() {
     let place = stage("completions-fish");
-    for (line, wanted) in [
+    for (line, expected) in [
         ("tuff cat i /us", &["/usr/"][..]),
         ("tuff ls i /usr/s", &["/usr/sbin/", "/usr/share/"]),
         (r"tuff cat i /usr/share/my\ ", &["/usr/share/my file"]),
@@ -378,10 +378,10 @@ fn fish_completes_paths_in_images() {
         let Some(out) = shell(&place, "fish", &["--no-config", "-c", &script]) else {
             return;
         };
-        let said = stdout(&out);
+        let message = stdout(&out);
         // fish may quote what it prints.
-        let found: Vec<String> = said.lines().map(|line| line.replace('\\', "")).collect();
-        assert_eq!(found, wanted, "{line}: {}", stderr(&out));
+        let found: Vec<String> = message.lines().map(|line| line.replace('\\', "")).collect();
+        assert_eq!(found, expected, "{line}: {}", stderr(&out));
     }
     let script = "source tuff.fish; complete -C 'tuff ca'";
     if let Some(out) = shell(&place, "fish", &["--no-config", "-c", script]) {
@@ -410,7 +410,7 @@ zpty -d z
 #[test]
 fn zsh_completes_paths_in_images() {
     let place = stage("completions-zsh");
-    for (line, wanted) in [
+    for (line, expected) in [
         ("tuff cat i /us", "tuff cat i /usr/"),
         ("tuff cat i /usr/sb", "tuff cat i /usr/sbin/"),
         (
@@ -427,15 +427,15 @@ fn zsh_completes_paths_in_images() {
         let Some(out) = shell(&place, "timeout", &limited) else {
             return;
         };
-        let said = stdout(&out);
-        let shown = said
+        let message = stdout(&out);
+        let shown = message
             .rsplit("<LINE>")
             .next()
             .unwrap()
             .split("</LINE>")
             .next()
             .unwrap();
-        assert_eq!(shown, wanted, "{said}");
+        assert_eq!(shown, expected, "{message}");
     }
 }
 

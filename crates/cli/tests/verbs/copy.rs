@@ -57,8 +57,8 @@ fn gnu_tar_makes_the_same_tree() {
         } else {
             skipped("devices: they need root");
             let out = place.run(&["diff", "--content-only", "i", &dir]);
-            let said = String::from_utf8_lossy(&out.stdout).into_owned();
-            assert_eq!(said, "- blk (block device)\n- chr (char device)\n");
+            let message = String::from_utf8_lossy(&out.stdout).into_owned();
+            assert_eq!(message, "- blk (block device)\n- chr (char device)\n");
         }
     }
     // Holes stay holes.
@@ -146,18 +146,18 @@ fn extract_gives_the_tree_back() {
         }
         skipped("devices need root");
         let out = place.run(&["diff", "--content-only", "i", "out"]);
-        let said = String::from_utf8_lossy(&out.stdout).into_owned();
-        assert_eq!(said, "- blk (block device)\n- chr (char device)\n");
+        let message = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert_eq!(message, "- blk (block device)\n- chr (char device)\n");
     };
     extract(&place, &args);
     compare();
     let again = place.run(&[&["extract"], &args[..]].concat());
     assert_eq!(code(&again), 2);
-    let said = stderr(&again);
-    let named = said.strip_prefix("tuff: ").unwrap();
+    let message = stderr(&again);
+    let named = message.strip_prefix("tuff: ").unwrap();
     let named = named.split(": already exists").next().unwrap();
     let out = place.path("out");
-    assert!(out.join(named).symlink_metadata().is_ok(), "{said}");
+    assert!(out.join(named).symlink_metadata().is_ok(), "{message}");
     args.push("--overwrite");
     extract(&place, &args);
     compare();
@@ -310,15 +310,15 @@ fn hard_links_are_copies_where_the_filesystem_refuses_links() {
         let Some(out) = tool(&place.0, "strace", &args) else {
             return;
         };
-        let said = stderr(&out);
-        if said.contains("ptrace") {
-            return skipped(said.trim());
+        let message = stderr(&out);
+        if message.contains("ptrace") {
+            return skipped(message.trim());
         }
-        assert_eq!(code(&out), 1, "{said}");
+        assert_eq!(code(&out), 1, "{message}");
         assert_eq!(
-            said.matches("a copy instead of a hard link").count(),
+            message.matches("a copy instead of a hard link").count(),
             2,
-            "{said}"
+            "{message}"
         );
         for name in ["a", "b", "c"] {
             let path = place.path(error).join(name);
@@ -326,14 +326,14 @@ fn hard_links_are_copies_where_the_filesystem_refuses_links() {
                 fs::read(&path).unwrap() == content.as_bytes(),
                 "{error} {name}"
             );
-            let (meta, wanted) = (
+            let (meta, expected) = (
                 fs::metadata(&path).unwrap(),
                 fs::metadata(place.path("tree/a")).unwrap(),
             );
-            assert_eq!((meta.nlink(), meta.mode()), (1, wanted.mode()));
+            assert_eq!((meta.nlink(), meta.mode()), (1, expected.mode()));
             assert_eq!(
                 (meta.mtime(), meta.mtime_nsec()),
-                (wanted.mtime(), wanted.mtime_nsec())
+                (expected.mtime(), expected.mtime_nsec())
             );
         }
     }

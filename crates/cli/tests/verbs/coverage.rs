@@ -86,8 +86,11 @@ fn no_verb_reads_a_file_whose_hash_tree_covers_less_or_more() {
         for args in VERBS.iter().chain(&own) {
             let out = place.run(&filled(args, &root, name));
             assert_eq!(code(&out), 3, "{args:?} of {name}: {}", stderr(&out));
-            let said = stderr(&out);
-            assert!(said.contains("digests cover"), "{args:?} of {name}: {said}");
+            let message = stderr(&out);
+            assert!(
+                message.contains("digests cover"),
+                "{args:?} of {name}: {message}"
+            );
         }
         // The tree in a file of its own.
         let bytes = fs::read(place.path(name)).unwrap();
@@ -164,8 +167,11 @@ fn no_verb_reads_a_url_whose_hash_tree_covers_less_or_more() {
         for args in verbs {
             let out = run(&place, &url, &filled(args, &root, "IMAGE"));
             assert_eq!(code(&out), 3, "{args:?} of {name}: {}", stderr(&out));
-            let said = stderr(&out);
-            assert!(said.contains("digests cover"), "{args:?} of {name}: {said}");
+            let message = stderr(&out);
+            assert!(
+                message.contains("digests cover"),
+                "{args:?} of {name}: {message}"
+            );
         }
         assert!(!place.path("pulled").exists());
     }
@@ -223,11 +229,11 @@ fn a_file_after_the_covered_range_is_an_error_that_names_the_place() {
             _ => &[],
         };
         let out = place.run(&[verb, &with_tree, end].concat());
-        let said = stderr(&out) + &String::from_utf8_lossy(&out.stdout);
-        assert!([1, 3].contains(&code(&out)), "{verb:?}: {said}");
+        let message = stderr(&out) + &String::from_utf8_lossy(&out.stdout);
+        assert!([1, 3].contains(&code(&out)), "{verb:?}: {message}");
         assert!(
-            said.contains("past") || said.contains("end"),
-            "{verb:?}: {said}"
+            message.contains("past") || message.contains("end"),
+            "{verb:?}: {message}"
         );
     }
 }
@@ -281,10 +287,10 @@ fn damage_is_found_by_the_hash_tree_without_a_root_hash() {
     let place = Place::new("coverage-integrity");
     place.image("i", &["-z", "none", "--verity"]);
     let (root, at) = tree(&place, "i");
-    let said = place.text(&["check", "i"]);
+    let message = place.text(&["check", "i"]);
     assert!(
-        said.contains(&format!("match its root hash {root}")),
-        "{said}"
+        message.contains(&format!("match its root hash {root}")),
+        "{message}"
     );
     let info = place.text(&["info", "i"]);
     assert!(info.contains(&format!("root hash     {root}")), "{info}");
@@ -292,37 +298,37 @@ fn damage_is_found_by_the_hash_tree_without_a_root_hash() {
     let info = place.json(&["info", "-b", "--json", "i"]).remove(0);
     assert_eq!(info["verity"]["root_hash"], root);
     assert_eq!(info["verity"]["hash_offset"], at);
-    let said = place.text(&["verity", "check", "i"]);
+    let message = place.text(&["verity", "check", "i"]);
     assert!(
-        said.contains("match the hash tree") && said.contains("no root hash was given"),
-        "{said}"
+        message.contains("match the hash tree") && message.contains("no root hash was given"),
+        "{message}"
     );
-    let said = place.json(&["verity", "check", "--json", "i"]).remove(0);
+    let message = place.json(&["verity", "check", "--json", "i"]).remove(0);
     assert_eq!(
-        (&said["sound"], &said["is_authentic"]),
+        (&message["sound"], &message["is_authentic"]),
         (&true.into(), &false.into())
     );
-    let said = place
+    let message = place
         .json(&["verity", "check", "--json", "i", &root])
         .remove(0);
-    assert_eq!(said["is_authentic"], true);
+    assert_eq!(message["is_authentic"], true);
 
     let extents = place.extents("i", "dir/text");
     let physical = extents[0]["physical"].as_u64().unwrap() as usize;
     place.damage("d", physical + 5000, |b| b ^ 0x55);
     let out = place.run(&["check", "d"]);
-    let said = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert_eq!(code(&out), 1, "{said}");
+    let message = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert_eq!(code(&out), 1, "{message}");
     assert!(
-        said.contains("error[hash-tree]: image: 4096 bytes at"),
-        "{said}"
+        message.contains("error[hash-tree]: image: 4096 bytes at"),
+        "{message}"
     );
     assert!(
-        said.contains("error[hash-tree]: /dir/text: 4096 bytes at 4096 are damaged"),
-        "{said}"
+        message.contains("error[hash-tree]: /dir/text: 4096 bytes at 4096 are damaged"),
+        "{message}"
     );
-    assert!(said.contains("4.0 KiB of "), "{said}");
-    assert!(!said.contains("clean"), "{said}");
+    assert!(message.contains("4.0 KiB of "), "{message}");
+    assert!(!message.contains("clean"), "{message}");
     let out = place.run(&["check", "--json", "d"]);
     let object: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
     let tree = &object["verity"];
@@ -346,17 +352,20 @@ fn damage_is_found_by_the_hash_tree_without_a_root_hash() {
     }
     assert_eq!(place.text(&["cat", "d", "hello"]), "hello\n");
     let out = place.run(&["verity", "check", "d"]);
-    let said = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert_eq!(code(&out), 1, "{said}");
-    assert!(said.contains("/dir/text: 4096 bytes at 4096"), "{said}");
+    let message = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert_eq!(code(&out), 1, "{message}");
+    assert!(
+        message.contains("/dir/text: 4096 bytes at 4096"),
+        "{message}"
+    );
 
     // Repaired without a root hash, and read as if it were.
     place.image("i", &["-z", "none", "--verity", "--verity-fec", "2"]);
     let sound = fs::read(place.path("i")).unwrap();
     place.damage("d", physical + 5000, |b| b ^ 0x55);
     assert_eq!(place.text(&["cat", "d", "dir/text"]), crate::common::text());
-    let said = place.text(&["verity", "repair", "d"]);
-    assert!(said.starts_with("blocks repaired: 1\n"), "{said}");
-    assert!(said.contains("no root hash was given"), "{said}");
+    let message = place.text(&["verity", "repair", "d"]);
+    assert!(message.starts_with("blocks repaired: 1\n"), "{message}");
+    assert!(message.contains("no root hash was given"), "{message}");
     assert!(fs::read(place.path("d")).unwrap() == sound);
 }

@@ -125,8 +125,8 @@ fn an_empty_attribute_value_leaves_the_others() {
         assert_eq!(&buf[..n], value.as_bytes(), "{name}");
     }
     let diff = place.run(&["diff", "i", "out"]);
-    let said = String::from_utf8_lossy(&diff.stdout).into_owned();
-    assert!(!said.contains("user."), "{said}");
+    let message = String::from_utf8_lossy(&diff.stdout).into_owned();
+    assert!(!message.contains("user."), "{message}");
 }
 
 /// Options of the form on/off do what they are named.
@@ -186,13 +186,13 @@ fn a_path_that_is_missing_is_an_error_of_every_verb() {
         &["tar", "i", "t.tar", "nowhere"],
     ] {
         let out = place.run(verb);
-        let said = stderr(&out);
+        let message = stderr(&out);
         assert_eq!(
-            (code(&out), said.lines().count()),
+            (code(&out), message.lines().count()),
             (2, 1),
-            "{verb:?}: {said}"
+            "{verb:?}: {message}"
         );
-        assert!(said.contains("nowhere"), "{verb:?}: {said}");
+        assert!(message.contains("nowhere"), "{verb:?}: {message}");
     }
     let out = place.run(&["dump", "-i", "99999999", "i"]);
     assert_ne!(code(&out), 0);
@@ -235,10 +235,13 @@ fn invalid_values_are_rejected() {
         ("--rule", "bogus", "GLOB"),
     ] {
         let out = place.run(&["build", option, value, "src", "i"]);
-        let said = stderr(&out);
-        assert_eq!(code(&out), 2, "{option} {value}: {said}");
-        assert!(said.contains(value) && said.contains(known), "{said}");
-        assert!(!said.contains("os error"), "{said}");
+        let message = stderr(&out);
+        assert_eq!(code(&out), 2, "{option} {value}: {message}");
+        assert!(
+            message.contains(value) && message.contains(known),
+            "{message}"
+        );
+        assert!(!message.contains("os error"), "{message}");
         assert!(!place.path("i").exists());
     }
     // A time before 1970 is valid.
@@ -266,9 +269,9 @@ fn output_does_not_grow_with_the_number_of_files() {
         &["diff", "i", "src"],
     ] {
         let out = place.run(verb);
-        let said = String::from_utf8_lossy(&out.stdout).into_owned() + &stderr(&out);
-        assert_eq!(code(&out), 0, "{verb:?}: {said}");
-        assert!(said.lines().count() < 20, "{verb:?}: {said}");
-        assert!(!said.contains("name-"), "{verb:?}: {said}");
+        let message = String::from_utf8_lossy(&out.stdout).into_owned() + &stderr(&out);
+        assert_eq!(code(&out), 0, "{verb:?}: {message}");
+        assert!(message.lines().count() < 20, "{verb:?}: {message}");
+        assert!(!message.contains("name-"), "{verb:?}: {message}");
     }
 }

@@ -113,9 +113,9 @@ fn logins_are_found_and_never_shown_or_read() {
             .env_remove("DOCKER_CONFIG")
             .env("HOME", place.path("home"));
         let out = doctor.envs(variables.iter().copied()).output().unwrap();
-        let said = String::from_utf8_lossy(&out.stdout).into_owned();
-        assert!(!said.contains("hunter2"), "{said}");
-        let object: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let message = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(!message.contains("hunter2"), "{message}");
+        let object: serde_json::Value = serde_json::from_str(&message).unwrap();
         if cfg!(feature = "remote") {
             for name in ["registry-login", "bucket-login"] {
                 let mut facts = object["facts"].as_array().unwrap().iter();
@@ -142,11 +142,11 @@ fn pipes_in_place_of_files_do_not_block() {
         .env("HOME", place.path("home"))
         .env_remove("XDG_CACHE_HOME");
     let out = doctor.output().unwrap();
-    let said = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert_eq!(code(&out), 0, "{said}");
-    assert!(!said.contains("did not answer"), "{said}");
+    let message = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert_eq!(code(&out), 0, "{message}");
+    assert!(!message.contains("did not answer"), "{message}");
     if cfg!(feature = "remote") {
-        assert!(said.contains("--cache-dir"), "{said}");
+        assert!(message.contains("--cache-dir"), "{message}");
     }
 }
 
@@ -173,11 +173,11 @@ fn doctor_needs_no_root() {
         Ok(out) => out,
         Err(e) => return skipped(format_args!("setpriv: {e}")),
     };
-    let said = String::from_utf8_lossy(&out.stdout);
+    let message = String::from_utf8_lossy(&out.stdout);
     assert_eq!((code(&out), stderr(&out).as_str()), (0, ""));
     let limited = |line: &str| line.starts_with("limited  mount-beneath") && line.contains("root");
     assert!(
-        said.lines().any(limited) || said.contains("missing  mount-beneath"),
-        "{said}"
+        message.lines().any(limited) || message.contains("missing  mount-beneath"),
+        "{message}"
     );
 }

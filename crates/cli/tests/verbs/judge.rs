@@ -27,10 +27,10 @@ fn damaged_data_is_reported_with_its_place() {
     bytes[at..at + 4096].fill(0);
     fs::write(place.path("z"), bytes).unwrap();
     let out = place.run(&["check", "-q", "z"]);
-    let said = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert_eq!(code(&out), 1, "{said}");
-    assert!(said.starts_with("error[cluster]: "), "{said}");
-    assert!(said.contains(&format!("{at:#x}")), "{said}");
+    let message = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert_eq!(code(&out), 1, "{message}");
+    assert!(message.starts_with("error[cluster]: "), "{message}");
+    assert!(message.contains(&format!("{at:#x}")), "{message}");
     assert_eq!(code(&place.run(&["check", "-q", "--metadata", "z"])), 0);
     for verb in [
         &["cat", "z", "dir/text"][..],
@@ -51,8 +51,8 @@ fn the_directory_of_temporary_files_is_reported() {
     let mut build = place.command(&["build", "-q", ".", "-"]);
     let out = build.env("TMPDIR", "nowhere").output().unwrap();
     assert_eq!(code(&out), 5);
-    let said = stderr(&out);
-    assert!(said.contains("a temporary file in nowhere"), "{said}");
+    let message = stderr(&out);
+    assert!(message.contains("a temporary file in nowhere"), "{message}");
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn failed_mounts_are_reported_and_leave_nothing() {
         return;
     };
     fs::write(stage.0.path("noise"), vec![7; 10_000]).unwrap();
-    for (args, wanted, says) in [
+    for (args, expected, says) in [
         (&["mount", "noise", "mnt"][..], 3, "magic number"),
         (&["mount", "nothing", "mnt"], 5, "nothing: cannot open"),
         (&["mount", "i", "missing"], 5, "missing"),
@@ -159,7 +159,7 @@ fn failed_mounts_are_reported_and_leave_nothing() {
         (&["stats", "mnt"], 2, "not a mount point"),
     ] {
         let out = stage.0.run(args);
-        assert_eq!(code(&out), wanted, "{args:?}: {}", stderr(&out));
+        assert_eq!(code(&out), expected, "{args:?}: {}", stderr(&out));
         assert!(stderr(&out).contains(says), "{args:?}: {}", stderr(&out));
         assert!(!stage.mounted(), "{args:?}");
     }
@@ -309,15 +309,15 @@ fn damage_is_an_error_of_its_range_only_and_is_logged_with_its_place() {
         .unwrap();
     image.write_all_at(&vec![0xFF; len as usize], pos).unwrap();
     let mut child = stage.foreground(&[]);
-    let wanted = text().into_bytes();
+    let expected = text().into_bytes();
     for (n, page) in pages(&stage.m("dir/text")).into_iter().enumerate() {
         let at = n * 4096;
-        let end = wanted.len().min(at + 4096);
+        let end = expected.len().min(at + 4096);
         if (at as u64) < to && end as u64 > from {
             assert_eq!(page, Err(EIO), "page {n}");
         } else {
             assert!(
-                page.as_deref() == Ok(&wanted[at..end]),
+                page.as_deref() == Ok(&expected[at..end]),
                 "page {n}: {page:?}"
             );
         }
@@ -387,8 +387,8 @@ fn counters_are_logged_at_a_signal_and_served_to_prometheus() {
     let connect = || std::net::TcpStream::connect(port).unwrap();
     let idle: Vec<_> = (0..200).map(|_| connect()).collect();
     let mut client = connect();
-    let patience = Some(std::time::Duration::from_secs(30));
-    client.set_read_timeout(patience).unwrap();
+    let timeout = Some(std::time::Duration::from_secs(30));
+    client.set_read_timeout(timeout).unwrap();
     client.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
     let mut answer = String::new();
     client.read_to_string(&mut answer).unwrap();
@@ -452,12 +452,12 @@ fn the_kernel_mounts_no_image_without_its_devices() {
     fs::create_dir(stage.0.path("away")).unwrap();
     fs::rename(stage.0.path("delta"), stage.0.path("away/delta")).unwrap();
     let out = stage.0.run(&["mount", "--kernel", "away/delta", "mnt"]);
-    let said = stderr(&out);
+    let message = stderr(&out);
     // Names and attributes are readable without them, but the kernel would read other data instead of an error.
-    assert_eq!(code(&out), 0, "{said}");
+    assert_eq!(code(&out), 0, "{message}");
     assert!(
-        said.contains("not mounted by the kernel: data is on device 1"),
-        "{said}"
+        message.contains("not mounted by the kernel: data is on device 1"),
+        "{message}"
     );
     assert_eq!(stage.kind().as_deref(), Some("fuse.tuff"));
     assert_eq!(
@@ -566,10 +566,10 @@ fn an_attribute_of_the_image_does_not_pass_for_the_counters() {
     stage.0.text(&["build", "-q", "fake/f.mtree", "f"]);
     let out = stage.0.run(&["mount", "f", "mnt"]);
     assert_eq!(code(&out), 0, "{}", stderr(&out));
-    let said = stage.0.text(&["stats", "mnt"]);
+    let message = stage.0.text(&["stats", "mnt"]);
     assert!(
-        said.contains("getattr.requests ") && !said.contains("77777"),
-        "{said}"
+        message.contains("getattr.requests ") && !message.contains("77777"),
+        "{message}"
     );
     stage.unmount();
     // Nor where the kernel mounts the image.
@@ -590,9 +590,9 @@ fn a_missing_mount_point_is_named_with_the_command_that_creates_it() {
     for options in [&[][..], &["--kernel"]] {
         let args = [&["mount"], options, &["i", "no where"]].concat();
         let out = stage.0.run(&args);
-        let wanted =
+        let expected =
             "tuff: no where: cannot mount: no such directory; create it first: mkdir 'no where'\n";
-        assert_eq!((code(&out), stderr(&out).as_str()), (5, wanted));
+        assert_eq!((code(&out), stderr(&out).as_str()), (5, expected));
     }
 }
 

@@ -203,13 +203,13 @@ fn a_patch_that_fails_leaves_the_image_as_it_was() {
         ),
     ] {
         let out = place.run(&[&["patch", "-q"], args].concat());
-        let said = stderr(&out);
+        let message = stderr(&out);
         assert_eq!(
-            (code(&out), said.lines().count()),
+            (code(&out), message.lines().count()),
             (exit, 1),
-            "{args:?}: {said}"
+            "{args:?}: {message}"
         );
-        assert!(said.contains(what), "{args:?}: {said}");
+        assert!(message.contains(what), "{args:?}: {message}");
         assert!(fs::read(place.path("i")).unwrap() == old, "{args:?}");
     }
     // A concurrent patch holds the lock.
@@ -616,12 +616,12 @@ fn a_compacted_image_is_at_most_as_large_as_a_fresh_build_with_its_options() {
         place.text(&[&["build", "-q"], options, &["before", "i"]].concat());
         place.text(&[&["build", "-q"], options, &["after", "fresh"]].concat());
         let before = len(&place.path("i"));
-        let said = place.text(&["patch", "--compact", "i"]);
+        let message = place.text(&["patch", "--compact", "i"]);
         let compact = len(&place.path("i"));
         assert!(compact <= before, "{options:?}: {before} to {compact}");
         assert!(
-            compact < before || said.contains("kept"),
-            "{options:?}: {said}"
+            compact < before || message.contains("kept"),
+            "{options:?}: {message}"
         );
         place.text(&["patch", "-q", "after", "i"]);
         place.text(&["patch", "-q", "--compact", "i"]);

@@ -133,13 +133,13 @@ fn failures_are_one_sentence_without_credentials() {
         (2, "https://user:secret@".to_owned(), "the URL of the image"),
         (5, "file:///none".to_owned(), "No such file"),
     ];
-    for (wanted, url, words) in cases {
+    for (expected, url, words) in cases {
         let out = run(&place, &url, &["ls", "--fetch-timeout", "1", "IMAGE"]);
-        let said = stderr(&out);
-        assert_eq!(code(&out), wanted, "{url}: {said}");
-        assert!(said.contains(words), "{url}: {said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
-        assert!(!said.contains("secret"), "{said}");
+        let message = stderr(&out);
+        assert_eq!(code(&out), expected, "{url}: {message}");
+        assert!(message.contains(words), "{url}: {message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+        assert!(!message.contains("secret"), "{message}");
     }
 }
 
@@ -185,8 +185,8 @@ fn a_killed_process_leaves_a_usable_cache() {
         }
         let out = run(&place, &url, &args);
         assert_eq!(code(&out), 0, "{}", stderr(&out));
-        let wanted = ["a", "b"].map(|name| fs::read(place.path("tree").join(name)).unwrap());
-        assert!(out.stdout == wanted.concat());
+        let expected = ["a", "b"].map(|name| fs::read(place.path("tree").join(name)).unwrap());
+        assert!(out.stdout == expected.concat());
     }
 }
 

@@ -34,8 +34,11 @@ lrwxrwxrwx   1     0     0        300 2023-11-14T22:13:20.000000000Z {long}/{lon
     let owner = place.text(&["ls", "-lR", "--full-time", "i"]);
     // The sparse file belongs to the user of the test.
     let shown: Vec<&str> = owner.lines().collect();
-    let wanted: Vec<&str> = expected.lines().collect();
-    assert_eq!(shown[..shown.len() - 1], wanted[..wanted.len() - 1]);
+    let expected_lines: Vec<&str> = expected.lines().collect();
+    assert_eq!(
+        shown[..shown.len() - 1],
+        expected_lines[..expected_lines.len() - 1]
+    );
     assert!(shown[shown.len() - 1].ends_with("5242880 2020-09-13T12:26:40.000000000Z sparse"));
 }
 

@@ -104,11 +104,11 @@ fn a_damaged_image_is_rejected_as_source() {
     bytes[at..at + 4096].fill(0);
     fs::write(place.path("d"), &bytes).unwrap();
     fs::write(place.path("cut"), &bytes[..3000]).unwrap();
-    for (image, wanted) in [("d", "d: /dir/text"), ("cut", "cut: ")] {
+    for (image, expected) in [("d", "d: /dir/text"), ("cut", "cut: ")] {
         let out = place.run(&["build", "-q", image, "o"]);
-        let said = stderr(&out);
-        assert_eq!(code(&out), 3, "{said}");
-        assert!(said.contains(wanted), "{said}");
+        let message = stderr(&out);
+        assert_eq!(code(&out), 3, "{message}");
+        assert!(message.contains(expected), "{message}");
         assert!(!place.path("o").exists());
     }
     // An image whose data is on a device.
@@ -126,11 +126,11 @@ fn a_device_is_not_written_while_it_is_read() {
         return skipped("a loop device needs root");
     }
     let place = Place::with_image("source-device");
-    let grown = fs::OpenOptions::new()
+    let extended = fs::OpenOptions::new()
         .write(true)
         .open(place.path("i"))
         .unwrap();
-    grown.set_len(8 << 20).unwrap();
+    extended.set_len(8 << 20).unwrap();
     let made = Command::new("losetup")
         .args(["-f", "--show"])
         .arg(place.path("i"))
@@ -199,7 +199,7 @@ fn an_image_with_devices_is_a_source_together_with_them() {
     let out = build(&[&devices[..], &["first", "index", "chunks", "o"]].concat());
     assert_eq!((code(&out), stderr(&out).as_str()), (0, ""));
     assert_eq!(place.text(&["diff", "first", "o"]), "");
-    for (args, wanted) in [
+    for (args, expected) in [
         (
             &["index", "no"][..],
             "index: data is on device 1: it was not given; give it with --source-device FILE",
@@ -211,7 +211,7 @@ fn an_image_with_devices_is_a_source_together_with_them() {
     ] {
         let out = build(args);
         assert_eq!(code(&out), 2, "{}", stderr(&out));
-        assert!(stderr(&out).contains(wanted), "{}", stderr(&out));
+        assert!(stderr(&out).contains(expected), "{}", stderr(&out));
         assert!(!place.path("no").exists());
     }
 }

@@ -216,10 +216,10 @@ fn verbs_run_with_as_many_threads_as_can_be_started() {
                 fs::read(place.path(&image)).unwrap() == fs::read(place.path("alone")).unwrap();
             assert!(same, "{allowed}");
         } else {
-            let said = stderr(&out);
-            assert_eq!(code(&out), 5, "{said}");
-            assert_eq!(said.lines().count(), 1, "{said}");
-            assert!(said.contains("cannot start a thread"), "{said}");
+            let message = stderr(&out);
+            assert_eq!(code(&out), 5, "{message}");
+            assert_eq!(message.lines().count(), 1, "{message}");
+            assert!(message.contains("cannot start a thread"), "{message}");
         }
     }
 }
@@ -280,8 +280,8 @@ fn the_output_of_a_comparison_does_not_depend_on_threads() {
     fs::write(place.path("src/small/new"), "new").unwrap();
     place.text(&["build", "-q", "-z", "lz4", "-C", "64K", "src", "two"]);
     for (a, b) in [("one", "two"), ("one", "src"), ("two", "one")] {
-        let (code, lines, said) = compared(&place, a, b);
-        assert_eq!((code, said.as_str()), (1, ""));
+        let (code, lines, message) = compared(&place, a, b);
+        assert_eq!((code, message.as_str()), (1, ""));
         let found: Vec<serde_json::Value> = lines
             .lines()
             .map(|l| serde_json::from_str(l).unwrap())
@@ -300,8 +300,8 @@ fn the_output_of_a_comparison_does_not_depend_on_threads() {
         assert_eq!(content["at"], 9 << 20);
         assert!(total["content_bytes"].as_u64().unwrap() < 20 << 20);
     }
-    let (code, lines, said) = compared(&place, "two", "src");
-    assert_eq!((code, said.as_str()), (0, ""));
+    let (code, lines, message) = compared(&place, "two", "src");
+    assert_eq!((code, message.as_str()), (0, ""));
     let total: serde_json::Value = serde_json::from_str(lines.trim_end()).unwrap();
     assert!(total["content_bytes"].as_u64().unwrap() > 20 << 20);
     // Damage ends the comparison at the same place, after the same lines.
@@ -314,10 +314,10 @@ fn the_output_of_a_comparison_does_not_depend_on_threads() {
         let len = extent["plength"].as_u64().unwrap() as usize;
         image[at..at + len].fill(0xFF);
         fs::write(place.path("bad"), image).unwrap();
-        let (code, _, said) = compared(&place, "bad", "two");
+        let (code, _, message) = compared(&place, "bad", "two");
         // Damage after the first difference does not matter.
-        assert_eq!(code, if path == "a/zz-big" { 1 } else { 3 }, "{said}");
-        assert!(code == 1 || said.contains(path), "{said}");
+        assert_eq!(code, if path == "a/zz-big" { 1 } else { 3 }, "{message}");
+        assert!(code == 1 || message.contains(path), "{message}");
     }
 }
 
@@ -360,6 +360,6 @@ fn holes_take_no_time_to_compare() {
         (&sparse["size"], &sparse["stored"]["hole_bytes"]),
         (&(1u64 << 60).into(), &(1u64 << 60).into())
     );
-    let (code, lines, said) = compared(&place, "long", "long");
-    assert_eq!((code, said.as_str()), (0, ""), "{lines}");
+    let (code, lines, message) = compared(&place, "long", "long");
+    assert_eq!((code, message.as_str()), (0, ""), "{lines}");
 }

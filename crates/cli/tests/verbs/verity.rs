@@ -12,7 +12,7 @@ struct Tree {
 }
 
 impl Tree {
-    fn of(place: &Place, image: &str) -> Self {
+    fn stated(place: &Place, image: &str) -> Self {
         let shown = place.json(&["verity", "show", "--json", image]).remove(0);
         Self {
             root: shown["root_hash"].as_str().unwrap().to_owned(),
@@ -54,21 +54,21 @@ fn a_hash_tree_is_the_same_when_added_later() {
         &["-z", "zstd", "--kernel", "6.12", "--verity", "-j", "3"],
     );
     place.image("without", &["-z", "zstd", "--kernel", "6.12"]);
-    let tree = Tree::of(&place, "with");
+    let tree = Tree::stated(&place, "with");
     let plain = fs::read(place.path("without")).unwrap();
     let whole = fs::read(place.path("with")).unwrap();
     assert_eq!(tree.offset, plain.len() as u64);
     assert!(whole[..plain.len()] == plain, "the image is as without");
     others_agree(&place, "with", "with", &tree.root, tree.offset);
-    let said = place.text(&["verity", "check", "with", &tree.root]);
-    assert!(said.contains("match the root hash"), "{said}");
+    let message = place.text(&["verity", "check", "with", &tree.root]);
+    assert!(message.contains("match the root hash"), "{message}");
 
     place.text(&["verity", "add", "without", "--into", "tree"]);
     assert!(plain == fs::read(place.path("without")).unwrap());
     assert!(whole[plain.len()..] == fs::read(place.path("tree")).unwrap());
     others_agree(&place, "without", "tree", &tree.root, 0);
     place.text(&["verity", "check", "without", &tree.root, "--tree", "tree"]);
-    let said = place.text(&[
+    let message = place.text(&[
         "ls",
         "--verity",
         &tree.root,
@@ -76,7 +76,7 @@ fn a_hash_tree_is_the_same_when_added_later() {
         "tree",
         "without",
     ]);
-    assert!(said.contains("hello"), "{said}");
+    assert!(message.contains("hello"), "{message}");
 
     place.text(&["verity", "add", "-q", "without"]);
     assert!(whole == fs::read(place.path("without")).unwrap());
@@ -107,7 +107,7 @@ fn salts_blocks_and_images_of_small_blocks() {
     {
         let image = format!("i{n}");
         place.image(&image, &[&["--verity"], *options].concat());
-        let tree = Tree::of(&place, &image);
+        let tree = Tree::stated(&place, &image);
         others_agree(&place, &image, &image, &tree.root, tree.offset);
         place.text(&["verity", "check", "-q", &image, &tree.root]);
         place.text(&["check", "-q", "--verity", &tree.root, &image]);
@@ -144,11 +144,11 @@ fn a_hash_tree_of_an_image_with_a_base_is_found() {
     let plain = fs::metadata(place.path("plain")).unwrap().len();
     let base = fs::metadata(place.path("base")).unwrap().len();
     assert!(fs::metadata(place.path("over")).unwrap().len() >= plain + base);
-    let tree = Tree::of(&place, "over");
+    let tree = Tree::stated(&place, "over");
     assert_eq!(tree.offset, plain);
     place.text(&["verity", "check", "-q", "over", &tree.root]);
     place.text(&["verity", "add", "-q", "--replace", "--fec", "24", "over"]);
-    assert_eq!(Tree::of(&place, "over").root, tree.root);
+    assert_eq!(Tree::stated(&place, "over").root, tree.root);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn damage_is_reported_and_never_read() {
         "i",
         &["-z", "lz4", "-C", "4K", "--fragments", "off", "--verity"],
     );
-    let tree = Tree::of(&place, "i");
+    let tree = Tree::stated(&place, "i");
     let extents = place.extents("i", "dir/text");
     let at = extents[1]["physical"]
         .as_u64()
@@ -167,24 +167,27 @@ fn damage_is_reported_and_never_read() {
     flip(&place.path("d"), at as usize + 100);
 
     let out = place.run(&["verity", "check", "d", &tree.root]);
-    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    let message = String::from_utf8_lossy(&out.stdout).into_owned();
     let block = at / 4096 * 4096;
-    assert_eq!(code(&out), 1, "{said}");
+    assert_eq!(code(&out), 1, "{message}");
     assert!(
-        said.contains(&format!("4096 bytes at {block}: damaged")),
-        "{said}"
+        message.contains(&format!("4096 bytes at {block}: damaged")),
+        "{message}"
     );
-    assert!(said.contains("/dir/text: "), "{said}");
-    assert!(!said.contains("hello"), "{said}");
+    assert!(message.contains("/dir/text: "), "{message}");
+    assert!(!message.contains("hello"), "{message}");
     let found = place.run(&["verity", "check", "--json", "d", &tree.root]);
     let found: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
     assert_eq!(found["damaged"][0]["offset"], block);
     assert_eq!(found["sound"], false);
 
     let out = place.run(&["cat", "--verity", &tree.root, "d", "dir/text"]);
-    let said = stderr(&out);
-    assert_eq!(code(&out), 3, "{said}");
-    assert!(said.contains(&format!("block {}", block / 4096)), "{said}");
+    let message = stderr(&out);
+    assert_eq!(code(&out), 3, "{message}");
+    assert!(
+        message.contains(&format!("block {}", block / 4096)),
+        "{message}"
+    );
     assert!(
         text().as_bytes().starts_with(&out.stdout),
         "nothing wrong is given out"
@@ -203,9 +206,9 @@ fn damage_is_reported_and_never_read() {
         &["extract", "--verity", &wrong, "i", "out"],
     ] {
         let out = place.run(args);
-        let said = stderr(&out);
-        assert_eq!(code(&out), 3, "{args:?}: {said}");
-        assert!(said.contains("root hash"), "{args:?}: {said}");
+        let message = stderr(&out);
+        assert_eq!(code(&out), 3, "{args:?}: {message}");
+        assert!(message.contains("root hash"), "{args:?}: {message}");
     }
     // Damage in the tree: the data it covers is unknown.
     fs::copy(place.path("i"), place.path("t")).unwrap();
@@ -220,7 +223,7 @@ fn parity_repairs_reads_and_the_image() {
     let place = Place::new("verity-parity");
     let options = ["-z", "none", "--verity", "--verity-fec", "2"];
     place.image("i", &options);
-    let tree = Tree::of(&place, "i");
+    let tree = Tree::stated(&place, "i");
     let shown = place.json(&["verity", "show", "--json", "i"]).remove(0);
     assert_eq!(shown["fec_roots"], 2);
     let parity = shown["fec_offset"].as_u64().unwrap();
@@ -250,34 +253,37 @@ fn parity_repairs_reads_and_the_image() {
         "hello\n"
     );
     let out = place.run(&["verity", "check", "i", &tree.root]);
-    let said = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert_eq!(code(&out), 1, "{said}");
-    assert!(said.contains("4096 bytes at 0: damaged\n"), "{said}");
-    assert!(said.contains("damaged hash tree\n"), "{said}");
-    assert!(said.contains("tuff verity repair"), "{said}");
-    let said = place.text(&["verity", "repair", "i", &tree.root]);
-    assert!(said.starts_with("blocks repaired: 2\n"), "{said}");
+    let message = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert_eq!(code(&out), 1, "{message}");
+    assert!(message.contains("4096 bytes at 0: damaged\n"), "{message}");
+    assert!(message.contains("damaged hash tree\n"), "{message}");
+    assert!(message.contains("tuff verity repair"), "{message}");
+    let message = place.text(&["verity", "repair", "i", &tree.root]);
+    assert!(message.starts_with("blocks repaired: 2\n"), "{message}");
     assert!(fs::read(place.path("i")).unwrap() == good);
     // The parity itself.
     let at = parity as usize + 100;
     flip(&place.path("i"), at);
     let out = place.run(&["verity", "check", "i", &tree.root]);
-    let said = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert_eq!(code(&out), 1, "{said}");
+    let message = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert_eq!(code(&out), 1, "{message}");
     let line = format!("4096 bytes at {parity}: damaged parity\nverified: ");
-    assert!(said.starts_with(&line), "{said}");
+    assert!(message.starts_with(&line), "{message}");
     assert!(
-        said.ends_with("'tuff verity repair' computes it again\n"),
-        "{said}"
+        message.ends_with("'tuff verity repair' computes it again\n"),
+        "{message}"
     );
     let out = place.run(&["verity", "check", "--json", "i", &tree.root]);
-    let said: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let message: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
     assert_eq!(
-        (&said["sound"], &said["damaged"][0]["kind"]),
+        (&message["sound"], &message["damaged"][0]["kind"]),
         (&false.into(), &"parity".into())
     );
-    let said = place.text(&["verity", "repair", "i", &tree.root]);
-    assert!(said.starts_with("blocks repaired: 1\nverified: "), "{said}");
+    let message = place.text(&["verity", "repair", "i", &tree.root]);
+    assert!(
+        message.starts_with("blocks repaired: 1\nverified: "),
+        "{message}"
+    );
     assert!(fs::read(place.path("i")).unwrap() == good);
     // Too much damage, with a separate tree: everything repairable is repaired.
     place.text(&["verity", "add", "-q", "--fec", "2", "i", "--into", "tree"]);
@@ -288,15 +294,15 @@ fn parity_repairs_reads_and_the_image() {
     let out = place.run(&[
         "verity", "repair", "i", &tree.root, "--tree", "tree", "--json",
     ]);
-    let said: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let message: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
     let rounds = blocks.div_ceil(253);
-    assert_eq!(said["sound"], blocks < 3 || rounds >= 2, "{said}");
+    assert_eq!(message["sound"], blocks < 3 || rounds >= 2, "{message}");
     place.image("without", &["--verity"]);
     let out = place.run(&[
         "verity",
         "repair",
         "without",
-        &Tree::of(&place, "without").root,
+        &Tree::stated(&place, "without").root,
     ]);
     assert_eq!(code(&out), 2);
     assert!(stderr(&out).contains("no parity"), "{}", stderr(&out));
@@ -313,14 +319,14 @@ fn a_damaged_superblock_does_not_hide_the_hash_tree() {
     for at in [1024, 1028, 1024 + 36, 1024 + 86] {
         for image in ["plain", "i"] {
             let sound = fs::read(place.path(image)).unwrap();
-            let root = Tree::of(&place, image).root;
+            let root = Tree::stated(&place, image).root;
             flip(&place.path(image), at);
             let out = place.run(&["verity", "check", image, &root]);
-            let said = String::from_utf8_lossy(&out.stdout);
-            assert_eq!(code(&out), 1, "{at}: {said}{}", stderr(&out));
+            let message = String::from_utf8_lossy(&out.stdout);
+            assert_eq!(code(&out), 1, "{at}: {message}{}", stderr(&out));
             assert!(
-                said.starts_with("4096 bytes at 0: damaged\n"),
-                "{at}: {said}"
+                message.starts_with("4096 bytes at 0: damaged\n"),
+                "{at}: {message}"
             );
             let listed = place.run(&["ls", "--verity", &root, image]);
             assert_eq!(code(&listed), if image == "i" { 0 } else { 3 }, "{at}");
@@ -345,7 +351,7 @@ fn a_damaged_superblock_does_not_hide_the_hash_tree() {
 fn what_makes_no_sense_is_said() {
     let place = Place::with_image("verity-sense");
     let root = "0".repeat(64);
-    for (args, wanted) in [
+    for (args, expected) in [
         (
             &["ls", "--verity", &root, "i"][..],
             "no hash tree of dm-verity",
@@ -366,9 +372,9 @@ fn what_makes_no_sense_is_said() {
         ),
     ] {
         let out = place.run(args);
-        let said = stderr(&out);
-        assert_eq!(code(&out), 2, "{args:?}: {said}");
-        assert!(said.contains(wanted), "{args:?}: {said}");
+        let message = stderr(&out);
+        assert_eq!(code(&out), 2, "{args:?}: {message}");
+        assert!(message.contains(expected), "{args:?}: {message}");
     }
     // Other bytes, or a tree, follow the image.
     let mut bytes = fs::read(place.path("i")).unwrap();
@@ -386,9 +392,9 @@ fn what_makes_no_sense_is_said() {
     let out = place.run(&["verity", "add", "j"]);
     assert_eq!(code(&out), 2);
     assert!(stderr(&out).contains("--replace"), "{}", stderr(&out));
-    let before = Tree::of(&place, "j");
+    let before = Tree::stated(&place, "j");
     place.text(&["verity", "add", "-q", "--replace", "--salt", "01", "j"]);
-    assert!(Tree::of(&place, "j").root != before.root);
+    assert!(Tree::stated(&place, "j").root != before.root);
 }
 
 #[test]
@@ -399,11 +405,11 @@ fn a_patch_replaces_the_hash_tree_atomically() {
         &["--verity", "--verity-salt", "0102", "--verity-fec", "3"],
     );
     let old = fs::read(place.path("i")).unwrap();
-    let before = Tree::of(&place, "i");
+    let before = Tree::stated(&place, "i");
     fs::create_dir(place.path("new")).unwrap();
     fs::write(place.path("new/one"), text()).unwrap();
     place.text(&["patch", "-q", "new", "i"]);
-    let after = Tree::of(&place, "i");
+    let after = Tree::stated(&place, "i");
     let now = fs::read(place.path("i")).unwrap();
     assert!(after.offset as usize >= old.len(), "behind the old tree");
     assert!(now[4096..old.len()] == old[4096..]);
@@ -428,7 +434,7 @@ fn a_mount_serves_only_data_that_matches_the_root_hash() {
         "i",
         &["-z", "lz4", "-C", "4K", "--fragments", "off", "--verity"],
     );
-    let tree = Tree::of(&place, "i");
+    let tree = Tree::stated(&place, "i");
     let extents = place.extents("i", "dir/text");
     let at = extents[1]["physical"].as_u64().unwrap() as usize;
     fs::create_dir(place.path("mnt")).unwrap();

@@ -48,10 +48,13 @@ fn a_wrong_file_as_image_is_named_with_a_way_out() {
         ("cut", "truncated", "--no-checksum"),
     ] {
         let out = place.run(&["ls", file]);
-        let said = stderr(&out);
-        assert_eq!(code(&out), 3, "{file}: {said}");
-        assert!(said.contains(format) && said.contains(advice), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let message = stderr(&out);
+        assert_eq!(code(&out), 3, "{file}: {message}");
+        assert!(
+            message.contains(format) && message.contains(advice),
+            "{message}"
+        );
+        assert_eq!(message.lines().count(), 1, "{message}");
     }
 }
 
@@ -72,9 +75,12 @@ fn a_wrong_file_as_source_is_named_with_a_way_out() {
         ("unknown", "unknown: byte 0", "if it is not an archive"),
     ] {
         let out = place.run(&["build", "-q", file, "out"]);
-        let said = stderr(&out);
-        assert_eq!(code(&out), 3, "{file}: {said}");
-        assert!(said.contains(format) && said.contains(advice), "{said}");
+        let message = stderr(&out);
+        assert_eq!(code(&out), 3, "{file}: {message}");
+        assert!(
+            message.contains(format) && message.contains(advice),
+            "{message}"
+        );
     }
     place.text(&[
         "build",
@@ -142,10 +148,13 @@ fn a_wrong_file_as_volume_is_named_with_a_way_out() {
     ] {
         for verb in ["stat", "check"] {
             let out = place.run(&["volume", verb, file]);
-            let said = stderr(&out);
-            assert_eq!(code(&out), 3, "{file}: {said}");
-            assert!(said.contains(format) && said.contains(advice), "{said}");
-            assert_eq!(said.lines().count(), 1, "{said}");
+            let message = stderr(&out);
+            assert_eq!(code(&out), 3, "{file}: {message}");
+            assert!(
+                message.contains(format) && message.contains(advice),
+                "{message}"
+            );
+            assert_eq!(message.lines().count(), 1, "{message}");
         }
     }
 }
@@ -209,10 +218,10 @@ fn failures_name_a_way_out() {
             continue;
         }
         let out = place.run(args);
-        let said = stderr(&out);
-        assert_eq!(code(&out), *status, "{args:?}: {said}");
-        assert!(said.contains(advice), "{args:?}: {said}");
-        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
+        let message = stderr(&out);
+        assert_eq!(code(&out), *status, "{args:?}: {message}");
+        assert!(message.contains(advice), "{args:?}: {message}");
+        assert_eq!(message.lines().count(), 1, "{args:?}: {message}");
     }
     let tree = place.json(&["verity", "show", "--json", "sealed"]);
     let root = tree[0]["root_hash"].as_str().unwrap();
@@ -233,9 +242,9 @@ fn every_verb_names_the_image_that_is_damaged() {
     bytes[at..at + 4000].fill(0xff);
     fs::write(place.path("bad-content"), bytes).unwrap();
     let out = place.run(&["diff", "i", "bad-content"]);
-    let said = stderr(&out);
-    assert_eq!(code(&out), 3, "{said}");
-    assert!(said.contains(": bad-content: /dir/text: "), "{said}");
+    let message = stderr(&out);
+    assert_eq!(code(&out), 3, "{message}");
+    assert!(message.contains(": bad-content: /dir/text: "), "{message}");
     let verbs: [&[&str]; 10] = [
         &["diff", "i", "bad"],
         &["diff", "bad", "m"],
@@ -250,13 +259,13 @@ fn every_verb_names_the_image_that_is_damaged() {
     ];
     for args in verbs {
         let out = place.run(args);
-        let said = stderr(&out);
-        assert_eq!(code(&out), 3, "{args:?}: {said}");
+        let message = stderr(&out);
+        assert_eq!(code(&out), 3, "{args:?}: {message}");
         assert!(
-            said.starts_with("tuff: corrupt image: bad: "),
-            "{args:?}: {said}"
+            message.starts_with("tuff: corrupt image: bad: "),
+            "{args:?}: {message}"
         );
-        assert_eq!(said.matches("bad").count(), 1, "{args:?}: {said}");
+        assert_eq!(message.matches("bad").count(), 1, "{args:?}: {message}");
     }
 }
 
@@ -272,10 +281,13 @@ fn android_sparse_and_compressed_images_are_named_with_the_tool_for_them() {
     fs::write(place.path("s.img"), sparse).unwrap();
     for args in [&["ls", "s.img"][..], &["build", "-q", "s.img", "o"]] {
         let out = place.run(args);
-        let said = stderr(&out);
-        assert_eq!(code(&out), 3, "{said}");
-        assert!(said.contains("s.img: is an Android sparse image"), "{said}");
-        assert!(said.contains("'simg2img s.img IMAGE'"), "{said}");
+        let message = stderr(&out);
+        assert_eq!(code(&out), 3, "{message}");
+        assert!(
+            message.contains("s.img: is an Android sparse image"),
+            "{message}"
+        );
+        assert!(message.contains("'simg2img s.img IMAGE'"), "{message}");
     }
     for (program, end, name) in [
         ("gzip", "gz", "a gzip file"),
@@ -288,11 +300,11 @@ fn android_sparse_and_compressed_images_are_named_with_the_tool_for_them() {
         assert_eq!(code(&out), 0, "{}", stderr(&out));
         let file = format!("i.{end}");
         let out = place.run(&["build", "-q", &file, "o"]);
-        let said = stderr(&out);
-        assert_eq!(code(&out), 3, "{said}");
+        let message = stderr(&out);
+        assert_eq!(code(&out), 3, "{message}");
         assert!(
-            said.contains(&format!("{file}: is {name} of an EROFS image")),
-            "{said}"
+            message.contains(&format!("{file}: is {name} of an EROFS image")),
+            "{message}"
         );
         let out = place.run(&["ls", &file]);
         assert!(
@@ -308,8 +320,8 @@ fn an_image_before_its_source_and_verbs_of_other_tools_are_corrected() {
     let place = Place::new("wrong-order");
     fs::create_dir(place.path("tree")).unwrap();
     let out = place.run(&["build", "i.erofs", "tree"]);
-    let wanted = "tuff: tree: is a directory; the image comes last: tuff build tree i.erofs\n";
-    assert_eq!((code(&out), stderr(&out).as_str()), (2, wanted));
+    let expected = "tuff: tree: is a directory; the image comes last: tuff build tree i.erofs\n";
+    assert_eq!((code(&out), stderr(&out).as_str()), (2, expected));
     for (word, verb) in [
         ("unpack", "extract"),
         ("create", "build"),
@@ -317,11 +329,14 @@ fn an_image_before_its_source_and_verbs_of_other_tools_are_corrected() {
         ("unmount", "umount"),
     ] {
         let out = place.run(&[word, "i"]);
-        let said = stderr(&out);
-        assert_eq!(code(&out), 2, "{said}");
-        assert!(said.starts_with("tuff: unrecognized subcommand"), "{said}");
-        assert!(said.contains(&format!("'{verb}'")), "{said}");
-        assert!(!said.contains('\x1b'), "{said:?}");
+        let message = stderr(&out);
+        assert_eq!(code(&out), 2, "{message}");
+        assert!(
+            message.starts_with("tuff: unrecognized subcommand"),
+            "{message}"
+        );
+        assert!(message.contains(&format!("'{verb}'")), "{message}");
+        assert!(!message.contains('\x1b'), "{message:?}");
     }
 }
 

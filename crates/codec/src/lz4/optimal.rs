@@ -104,6 +104,14 @@ impl OptimalEncoder {
         }
     }
 
+    /// Prepares the index for a cluster that starts at `at`.
+    fn begin(&mut self, at: usize) {
+        if self.next > at + DISTANCE || at < self.origin || at - self.origin > COUNT_MAX {
+            self.clear(at);
+        }
+        self.next = self.next.max(at);
+    }
+
     /// Discards all positions and starts to index at `at`.
     fn clear(&mut self, at: usize) {
         self.bias += self.next - self.origin + DISTANCE;
@@ -314,10 +322,7 @@ fn fit(encoder: &mut OptimalEncoder, input: &[u8], at: usize, dst: &mut [u8]) ->
     if src.is_empty() || room == 0 {
         return Fit::NOTHING;
     }
-    if encoder.next > at + DISTANCE || at < encoder.origin || at - encoder.origin > COUNT_MAX {
-        encoder.clear(at);
-    }
-    encoder.next = encoder.next.max(at);
+    encoder.begin(at);
     let OptimalEncoder {
         heads,
         ring,

@@ -239,8 +239,7 @@ impl ZstdEncoder {
                     coder,
                     plan,
                     out,
-                    body,
-                    (room, slack),
+                    (body, room, slack),
                     &src[consumed..],
                 ) {
                     put_header(out, pos, kind, stop - body);
@@ -444,15 +443,13 @@ impl OpenBlock {
 
     /// Moves the block's end to where the output is full except for `slack`, and writes it. Returns its kind and the
     /// position after it.
-    #[allow(clippy::too_many_arguments)]
     fn finish(
         &mut self,
         store: &SequenceStore,
         coder: &mut BlockCoder,
         mut plan: BlockPlan,
         out: &mut [u8],
-        body: usize,
-        (room, slack): (usize, usize),
+        (body, room, slack): (usize, usize, usize),
         src: &[u8],
     ) -> Option<(u32, usize)> {
         let left = room.checked_sub(body)?;

@@ -110,14 +110,14 @@ impl FsckArgs {
                 .as_ref()
                 .map_or_else(Default::default, |v| v.to_string_lossy())
         };
-        let message = |what: &str| Error::usage(format_args!("{name}: {what}"));
+        let invalid = |what: &str| Error::usage(format_args!("{name}: {what}"));
         match name {
             "-h" | "--help" => self.help = true,
             "-V" | "--version" => self.version = true,
             "-p" => self.ratio = true,
             "-d" => {
                 let level = text().parse().ok().filter(|level| *level <= 9);
-                self.level = Some(level.ok_or_else(|| message("0 to 9"))?);
+                self.level = Some(level.ok_or_else(|| invalid("0 to 9"))?);
             }
             "-a" | "-A" | "-y" => {}
             "--extract" => {
@@ -128,7 +128,7 @@ impl FsckArgs {
                 .open
                 .device
                 .extend(value.map(|path| PathBuf::from(path).into())),
-            "--offset" => self.open.offset = parse_size(&text()).map_err(|e| message(&e))?,
+            "--offset" => self.open.offset = parse_size(&text()).map_err(|e| invalid(&e))?,
             "--path" => self.path = value.map(PathBuf::from),
             "--no-sbcrc" => self.open.no_checksum = true,
             "--xattrs" => self.xattrs = true,
@@ -142,8 +142,8 @@ impl FsckArgs {
             "--no-preserve-owner" => self.owners = Some(false),
             "--preserve-perms" => self.modes = Some(true),
             "--no-preserve-perms" => self.modes = Some(false),
-            "--nid" => self.nid = Some(Nid(number(&text()).map_err(|e| message(&e))?)),
-            _ => return Err(message("not supported: leave it out")),
+            "--nid" => self.nid = Some(Nid(number(&text()).map_err(|e| invalid(&e))?)),
+            _ => return Err(invalid("not supported: leave it out")),
         }
         Ok(())
     }

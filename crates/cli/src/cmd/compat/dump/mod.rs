@@ -91,7 +91,7 @@ impl DumpArgs {
 
     fn take(&mut self, name: &str, value: Option<OsString>) -> Result<()> {
         let text = || value.as_deref().map(|v| v.to_string_lossy());
-        let message = |what: String| Error::usage(format_args!("{name}: {what}"));
+        let invalid = |what: String| Error::usage(format_args!("{name}: {what}"));
         match name {
             "-h" | "--help" => self.help = true,
             "-V" | "--version" => self.version = true,
@@ -106,11 +106,11 @@ impl DumpArgs {
                 .device
                 .extend(value.map(|path| PathBuf::from(path).into())),
             "--offset" => {
-                self.open.offset = number(&text().unwrap_or_default()).map_err(message)?
+                self.open.offset = number(&text().unwrap_or_default()).map_err(invalid)?
             }
-            "--nid" => self.nid = Some(Nid(number(&text().unwrap_or_default()).map_err(message)?)),
+            "--nid" => self.nid = Some(Nid(number(&text().unwrap_or_default()).map_err(invalid)?)),
             "--path" => self.path = value,
-            _ => return Err(message("not supported: leave it out".to_owned())),
+            _ => return Err(invalid("not supported: leave it out".to_owned())),
         }
         Ok(())
     }
@@ -126,7 +126,9 @@ impl DumpArgs {
             (self.list, "--ls"),
             (self.cat, "--cat"),
         ];
-        let lost = of_one.into_iter().find(|(asked, _)| *asked && !self.one());
+        let lost = of_one
+            .into_iter()
+            .find(|(is_requested, _)| *is_requested && !self.one());
         if let Some((_, name)) = lost {
             return Err(Error::usage(format_args!(
                 "{name}: name a file with --path or --nid"

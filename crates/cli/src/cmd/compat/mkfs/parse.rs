@@ -76,7 +76,7 @@ impl MkfsArgs {
             "-b" => self.block = Some(size(name, text)?),
             "-L" => o.metadata.label = text.into(),
             "-U" if text == "random" => o.metadata.uuid = Some(random()?),
-            "-U" => o.metadata.uuid = parse_uuid(text).map_err(|e| message(name, e.what()))?,
+            "-U" => o.metadata.uuid = parse_uuid(text).map_err(|e| invalid(name, e.what()))?,
             "-T" => self.time = Some(number(name, text)?),
             "--all-time" => self.mkfs_time = false,
             "--mkfs-time" => self.mkfs_time = true,
@@ -97,7 +97,7 @@ impl MkfsArgs {
             "--zD" => match text {
                 "" | "1" => o.metadata.form = Metadata::Compressed,
                 "0" => {}
-                _ => return Err(message(name, "0 or 1")),
+                _ => return Err(invalid(name, "0 or 1")),
             },
             "--max-extent-bytes" => self.window(text)?,
             "--chunksize" => o.layout.chunk = Some(to_usize(name, size(name, text)?)?),
@@ -121,11 +121,11 @@ impl MkfsArgs {
             "--ovlfs-strip" => match text {
                 "" | "1" => self.strip_overlay = true,
                 "0" => self.strip_overlay = false,
-                _ => return Err(message(name, "0 or 1")),
+                _ => return Err(invalid(name, "0 or 1")),
             },
             // Files of a tar always keep its order, because a stream is written as it is read.
             "--sort" if matches!(text, "none" | "path") => {}
-            "--sort" => return Err(message(name, &format!("'{text}' is neither none nor path"))),
+            "--sort" => return Err(invalid(name, &format!("'{text}' is neither none nor path"))),
             // The compression of a tar is detected from its first bytes.
             "--ungzip" | "--gzip" | "--unxz" | "--unlzma" if value.is_none() => {}
             "--clean" if matches!(text, "" | "data") => self.data = true,
@@ -280,26 +280,26 @@ fn random() -> Result<[u8; 16]> {
 fn number<T: FromStr>(name: &str, text: &str) -> Result<T> {
     text.trim()
         .parse()
-        .map_err(|_| message(name, &format!("'{text}' is not a valid number")))
+        .map_err(|_| invalid(name, &format!("'{text}' is not a valid number")))
 }
 
 fn at_most(name: &str, number: u64, max: u64) -> Result<()> {
     match number <= max {
         true => Ok(()),
-        false => Err(message(name, &format!("{number} is more than {max}"))),
+        false => Err(invalid(name, &format!("{number} is more than {max}"))),
     }
 }
 
 fn size(name: &str, text: &str) -> Result<u64> {
-    parse_size(text).map_err(|e| message(name, &e))
+    parse_size(text).map_err(|e| invalid(name, &e))
 }
 
 /// Converts a size to `usize`.
 pub(super) fn to_usize(name: &str, size: u64) -> Result<usize> {
-    usize::try_from(size).map_err(|_| message(name, &format!("{size} is too large")))
+    usize::try_from(size).map_err(|_| invalid(name, &format!("{size} is too large")))
 }
 
-fn message(name: &str, what: &str) -> Error {
+fn invalid(name: &str, what: &str) -> Error {
     Error::usage(format_args!("{name}: {what}"))
 }
 
