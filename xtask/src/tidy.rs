@@ -270,7 +270,7 @@ fn named_paths(text: &str) -> BTreeSet<String> {
 /// Documents that one reads before all others, with their longest length in lines and words.
 const LENGTHS: [(&str, usize, usize); 3] = [
     ("README.md", 150, 900),
-    ("ARCHITECTURE.md", 160, usize::MAX),
+    ("ARCHITECTURE.md", 165, usize::MAX),
     ("CONTRIBUTING.md", 100, usize::MAX),
 ];
 
@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn long_introductions_are_found() {
-        let long = "word\n".repeat(161);
+        let long = "word\n".repeat(166);
         assert!(too_long(Path::new("ARCHITECTURE.md"), &long).is_some());
         assert!(too_long(Path::new("docs/ARCHITECTURE.md"), &long).is_none());
         assert!(too_long(Path::new("README.md"), "word").is_none());

@@ -13,7 +13,7 @@
  * Paths and names are bytes without a NUL, as in Linux. They need not be UTF-8.
  *
  * Threads: a tuff_image and a tuff_ranges may be used by any number of threads at once. A handle of another type may move
- * between threads, but only one thread may use it at a time. The library has no global state.
+ * between threads, but only one thread may use it at a time. The library has no global state but its network client.
  *
  * Names that begin with tuff_ or TUFF_ are reserved.
  */
@@ -82,6 +82,10 @@ typedef enum tuff_status {
    A bug of the library. Close the handle and report it.
    */
   TUFF_PANIC = 10,
+  /*
+   No signature by the trusted certificate comes with the image.
+   */
+  TUFF_UNTRUSTED = 11,
 } tuff_status;
 
 /*
@@ -234,6 +238,21 @@ typedef struct tuff_stat {
    */
   uint32_t reserved;
 } tuff_stat;
+
+/*
+ Option for opening an image: a name, and a value as on the command line of `tuff`.
+ */
+typedef struct tuff_option {
+  /*
+   "root-hash", "verity-tree" after it, "trust", "device", "offset", "no-checksum", "cache-dir", "cache-max" or
+   "fetch-timeout". "device" may occur several times.
+   */
+  const char *name;
+  /*
+   Value. Sizes are in bytes. A device is a path or URL, followed by a comma and its root hash if the image is verified.
+   */
+  const char *value;
+} tuff_option;
 
 /*
  Function that receives the findings of a check: the `context` of the call, a line of text, and whether it is an
@@ -483,26 +502,6 @@ enum tuff_status tuff_walk_skip(struct tuff_walk *walk, struct tuff_error *error
 void tuff_walk_close(struct tuff_walk *walk);
 
 /*
- Opens the image in a file or block device.
-
- # Safety
- Pointers are valid as described at the start of the header.
- */
-enum tuff_status tuff_image_open(const char *path, struct tuff_image **image, struct tuff_error *error);
-
-/*
- Opens an image with its `count` extra devices, in the order of its device table.
-
- # Safety
- `devices` has `count` strings. The other pointers are valid as described at the start of the header.
- */
-enum tuff_status tuff_image_open_devices(const char *path,
-                                         const char *const *devices,
-                                         size_t count,
-                                         struct tuff_image **image,
-                                         struct tuff_error *error);
-
-/*
  Opens an image of `len` bytes in memory, which are copied.
 
  # Safety
@@ -622,6 +621,39 @@ enum tuff_status tuff_image_xattr_names(const struct tuff_image *image,
                                         struct tuff_error *error);
 
 /*
+ Opens the image at a path or URL: a file, a block device, a disk, https://, s3:// or oci://.
+
+ # Safety
+ Pointers are valid as described at the start of the header.
+ */
+enum tuff_status tuff_image_open(const char *path, struct tuff_image **image, struct tuff_error *error);
+
+/*
+ Opens an image with its `count` extra devices, in the order of its device table.
+
+ # Safety
+ `devices` has `count` strings. The other pointers are valid as described at the start of the header.
+ */
+enum tuff_status tuff_image_open_devices(const char *path,
+                                         const char *const *devices,
+                                         size_t count,
+                                         struct tuff_image **image,
+                                         struct tuff_error *error);
+
+/*
+ Opens an image with `count` options. With a root hash or a certificate ("trust"), all that is read is verified, and each device
+ needs a root hash too. An image behind a URL is not used in the child of a fork: the child opens it again.
+
+ # Safety
+ `options` has `count` elements. The other pointers are valid as described at the start of the header.
+ */
+enum tuff_status tuff_image_open_with(const char *path,
+                                      const struct tuff_option *options,
+                                      size_t count,
+                                      struct tuff_image **image,
+                                      struct tuff_error *error);
+
+/*
  Creates a store for an image of `size` bytes. It keeps at most `capacity` bytes, and at least 4 MiB; the oldest
  ranges are dropped first. Read files in parts that are smaller than the capacity.
 
@@ -691,7 +723,7 @@ enum tuff_status tuff_check(const char *path,
                             struct tuff_error *error);
 
 /*
- Opens the image in a file or block device.
+ Opens the image at a path or URL: a file, a block device, a disk, https://, s3:// or oci://.
 
  # Safety
  Pointers are valid as described at the start of the header.
@@ -709,6 +741,19 @@ enum tuff_status tuff_image_open_devices(const char *path,
                                          size_t count,
                                          struct tuff_image **image,
                                          struct tuff_error *error);
+
+/*
+ Opens an image with `count` options. With a root hash or a certificate ("trust"), all that is read is verified, and each device
+ needs a root hash too. An image behind a URL is not used in the child of a fork: the child opens it again.
+
+ # Safety
+ `options` has `count` elements. The other pointers are valid as described at the start of the header.
+ */
+enum tuff_status tuff_image_open_with(const char *path,
+                                      const struct tuff_option *options,
+                                      size_t count,
+                                      struct tuff_image **image,
+                                      struct tuff_error *error);
 
 /*
  Opens an image of `len` bytes in memory, which are copied.

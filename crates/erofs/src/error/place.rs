@@ -167,10 +167,7 @@ impl fmt::Display for Step {
             Self::Output(Output::Blob) => f.write_str("blob"),
             Self::Output(Output::Tar) => f.write_str("tar"),
             Self::Inode(nid, None) => write!(f, "nid {nid}"),
-            Self::Inode(nid, Some(at)) => {
-                let space = if nid.in_metabox() { "metabox " } else { "" };
-                write!(f, "nid {nid} ({space}byte {at:#x})")
-            }
+            Self::Inode(nid, Some(at)) => write!(f, "nid {nid} (byte {at:#x})"),
             Self::Byte(0, at) => write!(f, "byte {at:#x}"),
             Self::Byte(device, at) => write!(f, "device {device}, byte {at:#x}"),
             Self::Cluster {

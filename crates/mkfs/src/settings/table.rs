@@ -102,8 +102,8 @@ const ROW: Setting = Setting {
     apply: |_, _| Ok(()),
 };
 
-/// Each row has description, name, parser and placeholder of the value, the names of the values if they are few, each with
-/// aliases that are not shown, the function that applies a value, and further fields.
+/// Each row has description, name, parser and placeholder of the value, the function that applies a value, and further fields.
+/// The names of the values are there if they are few, each with aliases that are not shown.
 macro_rules! settings {
     ($($heading:literal: $(
         $(#[doc = $help:literal])+
@@ -289,7 +289,7 @@ settings! {
     "exclude-from" file "FILE" |_o, _v| {}, repeats = true;
     /// Do not cross mount points
     "one-file-system" flag |o, v| o.sources.one_file_system = v;
-    /// Meaning of whiteouts. Those of overlayfs are devices 0:0 and opaque directories, those of AUFS and OCI are files .wh.NAME and .wh..wh..opq. They delete entries of earlier sources if they are of overlayfs (overlay), of AUFS and OCI (aufs) or of either (both); of either, and are stored as whiteouts of overlayfs, for a layer of an overlay (convert); or are ordinary entries (keep) (default: with several sources overlay, in tars both; with one source keep; in container images both)
+    /// Meaning of whiteouts. Those of overlayfs are devices 0:0 and opaque directories, those of AUFS and OCI are files .wh.NAME and .wh..wh..opq. They delete entries of earlier sources if they are of overlayfs (overlay), of AUFS and OCI (aufs) or of either (both). With convert, those of either do, and are stored as whiteouts of overlayfs, for a layer of an overlay. With keep, they are ordinary entries (default: with several sources overlay, in tars both; with one source keep; in container images both)
     "whiteouts" text "KIND" {
         "overlay" => Whiteouts::Overlay, "aufs" => Whiteouts::Aufs, "both" => Whiteouts::Both, "convert" => Whiteouts::Convert,
         "keep" => Whiteouts::Keep,

@@ -67,6 +67,8 @@ class Options(TypedDict, total=False):
     order: _Path
     # Time of every inode, in seconds since 1970 (default: the times of the sources, at most SOURCE_DATE_EPOCH)
     timestamp: _Text
+    # Latest time of an inode, in seconds since 1970; later ones are set to it (default of the command: SOURCE_DATE_EPOCH)
+    clamp_mtime: _Text
     # UUID of the image: a UUID, "zero", or "content" (derived from the content of the image)
     uuid: _Text
     # Volume label, up to 15 bytes
@@ -107,7 +109,7 @@ class Options(TypedDict, total=False):
     exclude_from: Union[_Path, Sequence[_Path]]
     # Do not cross mount points
     one_file_system: bool
-    # Meaning of whiteouts. Those of overlayfs are devices 0:0 and opaque directories, those of AUFS and OCI are files .wh.NAME and .wh..wh..opq. They delete entries of earlier sources if they are of overlayfs (overlay), of AUFS and OCI (aufs) or of either (both); of either, and are stored as whiteouts of overlayfs, for a layer of an overlay (convert); or are ordinary entries (keep) (default: with several sources overlay, in tars both; with one source keep; in container images both)
+    # Meaning of whiteouts. Those of overlayfs are devices 0:0 and opaque directories, those of AUFS and OCI are files .wh.NAME and .wh..wh..opq. They delete entries of earlier sources if they are of overlayfs (overlay), of AUFS and OCI (aufs) or of either (both). With convert, those of either do, and are stored as whiteouts of overlayfs, for a layer of an overlay. With keep, they are ordinary entries (default: with several sources overlay, in tars both; with one source keep; in container images both)
     whiteouts: Literal["overlay", "aufs", "both", "convert", "keep"]
     # Directory of the archives and images that becomes the root of the image; the rest is left out
     subtree: _Path
