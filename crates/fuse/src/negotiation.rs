@@ -17,7 +17,7 @@ pub struct Offer {
     pub writable: bool,
     /// Maximum number of background requests, such as readahead and write-back.
     pub max_background: u16,
-    /// Maximum length of a request, at most [`MAX_PAGES`]. Unit: pages of 4 KiB.
+    /// Maximum length of a request, at most `MAX_PAGES`. Unit: pages of 4 KiB.
     pub max_pages: u16,
 }
 

@@ -1,4 +1,4 @@
-//! Presets from the fastest-reading image to the smallest: [`suggest`](crate::suggest) compares them, and a size budget tries
+//! Presets from the fastest-reading image to the smallest: [`suggest`] compares them, and a size budget tries
 //! them in order.
 
 pub mod suggest;
