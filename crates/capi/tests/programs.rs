@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tuff_mkfs::{MemoryTree, Options, Progress, Source};
+use tuff_store::Target;
 
 /// Directory of the library that cargo built for this test.
 fn library_dir() -> PathBuf {
@@ -43,15 +45,31 @@ fn run(dir: &Path, command: &[&std::ffi::OsStr]) {
     }
     let work = dir.join("work");
     std::fs::create_dir(&work).unwrap();
+    let image = dir.join("verified.erofs");
+    let root = build_verified(&image);
     let out = Command::new(command[0])
         .args(&command[1..])
         .arg(&work)
+        .arg(&image)
+        .arg(root)
         .env("LD_LIBRARY_PATH", dir)
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{}: {text}", out.status);
     assert_eq!(String::from_utf8_lossy(&out.stdout), "ok\n", "{text}");
+}
+
+/// Builds an image of the file `name` with a hash tree. Returns its root hash.
+fn build_verified(image: &Path) -> String {
+    let mut tree = MemoryTree::new();
+    tree.add_file("name", *b"box\n").unwrap();
+    let options = Options::from_settings([("verity", "on")]).unwrap();
+    let target = Target::Path(image.to_owned());
+    let sources = [Source::Memory(tree)];
+    let built = tuff_mkfs::build(&sources, &options, &target, &Progress::default()).unwrap();
+    let root = built.verity.unwrap().root;
+    root.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn has(tool: &str) -> bool {

@@ -1,4 +1,5 @@
-/* Every function of libtuff, with results that are written out. The argument is an empty directory. */
+/* Every function of libtuff, with results that are written out. Arguments: an empty directory, an image with a hash tree, its root
+ * hash. */
 #define _XOPEN_SOURCE 700
 #include "tuff.h"
 
@@ -211,6 +212,40 @@ static void wrong_arguments(const char *none)
     CHECK(strcmp(tuff_version(), "") != 0);
 }
 
+/* Opens the image at a path and at a URL of it, verified by its root hash. */
+static void verified(const char *path, const char *root)
+{
+    const char *zeros = "0000000000000000000000000000000000000000000000000000000000000000";
+    char url[4200], cache[4200];
+    snprintf(url, sizeof url, "file://%s", path);
+    snprintf(cache, sizeof cache, "%s.cache", path);
+    tuff_option right[] = {{"root-hash", root}, {"cache-dir", cache}};
+    tuff_option wrong[] = {{"root-hash", zeros}, {"cache-dir", cache}};
+    tuff_option device[] = {{"root-hash", root}, {"device", path}};
+    tuff_option trust = {"trust", "/nowhere/else.pem"};
+    tuff_option unknown = {"roothash", root};
+    const char *names[] = {path, url};
+    size_t i;
+
+    for (i = 0; i < 2; i++) {
+        tuff_image *image = NULL;
+        uint64_t nid;
+        size_t len;
+        char buf[8];
+        CHECK(tuff_image_open_with(names[i], right, 2, &image, &error) == TUFF_OK);
+        CHECK(tuff_image_find(image, "name", 0, &nid, &error) == TUFF_OK);
+        CHECK(tuff_image_read(image, nid, 0, buf, sizeof buf, &len, &error) == TUFF_OK);
+        CHECK(len == 4 && memcmp(buf, "box\n", 4) == 0);
+        tuff_image_close(image);
+        image = NULL;
+        CHECK(tuff_image_open_with(names[i], wrong, 2, &image, &error) == TUFF_CORRUPT && image == NULL);
+        CHECK(tuff_image_open_with(names[i], device, 2, &image, &error) == TUFF_USAGE && image == NULL);
+        CHECK(tuff_image_open_with(names[i], &trust, 1, &image, &error) == TUFF_IO && image == NULL);
+        CHECK(tuff_image_open_with(names[i], &unknown, 1, &image, &error) == TUFF_USAGE && image == NULL);
+        CHECK(tuff_image_open_with(names[i], NULL, 1, &image, &error) == TUFF_USAGE && image == NULL);
+    }
+}
+
 int main(int argc, char **argv)
 {
     char path[4096], copy[4096], target[4096], file[4200];
@@ -221,7 +256,7 @@ int main(int argc, char **argv)
     int findings = 0;
     size_t i, a, b;
 
-    CHECK(argc == 2);
+    CHECK(argc == 4);
     snprintf(path, sizeof path, "%s/image.erofs", argv[1]);
     snprintf(copy, sizeof copy, "%s/copy.erofs", argv[1]);
     snprintf(target, sizeof target, "%s/tree", argv[1]);
@@ -271,6 +306,7 @@ int main(int argc, char **argv)
     CHECK(a == b);
     tuff_image_close(image);
 
+    verified(argv[2], argv[3]);
     wrong_arguments("/nowhere/else");
     free(large);
     puts("ok");

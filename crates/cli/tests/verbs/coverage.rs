@@ -283,6 +283,43 @@ fn a_hash_tree_does_not_stand_for_other_devices() {
 }
 
 #[test]
+fn a_device_with_a_root_hash_of_its_own_is_verified() {
+    let place = Place::new("coverage-verified-devices");
+    fs::create_dir(place.path("t")).unwrap();
+    let text = "word ".repeat(100_000);
+    fs::write(place.path("t/text"), &text).unwrap();
+    place.text(&["build", "-q", "-z", "none", "--verity", "t", "base"]);
+    place.text(&[
+        "build", "-q", "-z", "none", "--base", "base", "--verity", "t", "over",
+    ]);
+    let ((root, _), (of_base, _)) = (tree(&place, "over"), tree(&place, "base"));
+    let cat = |device: &str| {
+        place.run(&[
+            "cat",
+            "--root-hash",
+            &root,
+            "--device",
+            device,
+            "over",
+            "text",
+        ])
+    };
+    let out = cat(&format!("base,{of_base}"));
+    assert_eq!((code(&out), out.stdout), (0, text.into_bytes()));
+    // The root hash of another image.
+    let out = cat(&format!("base,{root}"));
+    assert_eq!((code(&out), out.stdout.len()), (3, 0), "{}", stderr(&out));
+    assert!(stderr(&out).contains("device 1"), "{}", stderr(&out));
+    let mut bytes = fs::read(place.path("base")).unwrap();
+    let at = bytes.windows(5).position(|w| w == b"word ").unwrap();
+    bytes[at] ^= 1;
+    fs::write(place.path("base"), bytes).unwrap();
+    let out = cat(&format!("base,{of_base}"));
+    assert_eq!((code(&out), out.stdout.len()), (3, 0), "{}", stderr(&out));
+    assert!(stderr(&out).contains("device 1"), "{}", stderr(&out));
+}
+
+#[test]
 fn damage_is_found_by_the_hash_tree_without_a_root_hash() {
     let place = Place::new("coverage-integrity");
     place.image("i", &["-z", "none", "--verity"]);

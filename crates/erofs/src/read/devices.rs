@@ -102,7 +102,8 @@ pub(super) fn is_named(slot: &Slot, device: &dyn ReadAt, n: usize) -> Result<()>
     if !slot.tag.starts_with(TAG) {
         return Ok(());
     }
-    let head = read_some(device, superblock::OFFSET, 4096 - 1024)?;
+    let head = read_some(device, superblock::OFFSET, 4096 - 1024)
+        .map_err(|e| e.within(format_args!("device {n}")))?;
     let found = Superblock::decode(&head).map(|sb| device_tag(&sb.uuid));
     if found.as_ref().ok() == Some(&slot.tag) {
         return Ok(());
