@@ -14,6 +14,7 @@
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use tuff_lab::campaigns::stress::rounds::Tally;
 use tuff_lab::campaigns::{
     cleaning, commands, corpus, embedded, experiments, fio, kernel, measure, paper_erofs,
     power_loss, remote, serve, start, stress, volumes,
@@ -173,23 +174,13 @@ fn run(verb: &Verb) -> Result<bool> {
         Verb::Paper(Paper::Cleaning(c)) => {
             measure(&c.options, "cleaning", "cleaning", |e| cleaning::run(c, e))
         }
-        Verb::Campaign(Stress::Cache(options)) => {
-            cmd::stress::run(|tally, tell| stress::cache::run(options, tally, tell))
-        }
+        Verb::Campaign(Stress::Cache(options)) => Tally::print(options),
         Verb::Campaign(Stress::Crash(options)) => cmd::stress::crash(options),
         Verb::Campaign(Stress::Files(options)) => cmd::stress::files(options),
-        Verb::Campaign(Stress::Hostile(options)) => {
-            cmd::stress::run(|tally, tell| stress::hostile::run(options, tally, tell))
-        }
-        Verb::Campaign(Stress::Images(options)) => {
-            cmd::stress::run(|tally, tell| stress::images::run(options, tally, tell))
-        }
-        Verb::Campaign(Stress::Kills(options)) => {
-            cmd::stress::run(|tally, tell| stress::kills::run(options, tally, tell))
-        }
-        Verb::Campaign(Stress::Names(options)) => {
-            cmd::stress::run(|tally, tell| stress::names::run(options, tally, tell))
-        }
+        Verb::Campaign(Stress::Hostile(options)) => Tally::print(options),
+        Verb::Campaign(Stress::Images(options)) => Tally::print(options),
+        Verb::Campaign(Stress::Kills(options)) => Tally::print(options),
+        Verb::Campaign(Stress::Names(options)) => Tally::print(options),
         Verb::Report(args) => cmd::report::run(args),
         Verb::Page(args) => cmd::page::run(args),
         Verb::Corpus(options) => corpus::run(options).map(|()| true),

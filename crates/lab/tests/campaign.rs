@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tuff_lab::campaigns::stress::images::{self, Judge, Options, Tally};
-use tuff_lab::campaigns::stress::rounds::{self, Tally as _};
-use tuff_lab::campaigns::stress::{Finding, cache, files, kills, names};
+use tuff_lab::campaigns::stress::images::{self, Judge};
+use tuff_lab::campaigns::stress::rounds::{self, Campaign, Counts as _, Tally};
+use tuff_lab::campaigns::stress::{cache, files, kills, names};
 use tuff_lab::options;
 use tuff_testkit::program;
 
@@ -18,35 +18,32 @@ fn tuff() -> Option<PathBuf> {
     Some(tuff)
 }
 
-fn run(tuff: PathBuf, only: Vec<Judge>, cases: u64, out: &Path) -> Tally {
-    let options = Options {
-        out: out.to_owned(),
-        seed: 1,
-        cases: Some(cases),
-        minutes: None,
-        only,
-        options: options::Options {
-            tool: vec![("tuff".to_owned(), tuff)],
-            ..options::Options::default()
-        },
-    };
+/// Runs a campaign without printing its progress.
+fn tally<C: Campaign>(campaign: &C) -> Tally<C::Counts> {
     let mut tally = Tally::default();
-    images::run(&options, &mut tally, &mut |_| ()).unwrap();
+    campaign.run(&mut tally).unwrap();
     tally
+}
+
+fn run(tuff: &Path, only: Vec<Judge>, cases: u64, out: &Path) -> Tally<images::Counts> {
+    tally(&images::Options {
+        cases: Some(cases),
+        only,
+        common: common(tuff, out),
+    })
 }
 
 #[test]
 fn images_of_random_trees_and_settings_match_their_trees() {
     let Some(tuff) = tuff() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let tally = run(tuff, Vec::new(), 30, folder.path());
-    for (why, count) in &tally.skipped {
+    let tally = run(&tuff, Vec::new(), 30, folder.path());
+    for (why, count) in &tally.counts.skipped {
         tuff_testkit::note(format_args!("not verified: {why} ({count} images)"));
     }
-    let findings: String = tally.findings.iter().map(ToString::to_string).collect();
-    assert_eq!(findings, "");
-    assert!(tally.judged[&Judge::Extract] > 30, "{tally:?}");
-    assert!(tally.refused < tally.images / 4, "{tally:?}");
+    assert_eq!(tally.findings.join("\n"), "");
+    assert!(tally.counts.judged[&Judge::Extract] > 30, "{tally:?}");
+    assert!(tally.counts.refused < tally.counts.images / 4, "{tally:?}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
@@ -61,11 +58,15 @@ fn an_additional_byte_is_found_and_the_case_is_kept() {
     );
     program::script(&liar, &script);
     let out = folder.path().join("out");
-    let tally = run(liar, vec![Judge::Extract], 3, &out);
+    let tally = run(&liar, vec![Judge::Extract], 3, &out);
     let first = &tally.findings[0];
-    assert!(first.what.contains("tuff extract"), "{first}");
-    assert!(out.join(format!("case-{}/image", first.seed)).exists());
-    assert!(first.commands[0].starts_with("liar build --json --threads=1"));
+    assert!(first.contains("tuff extract"), "{first}");
+    let seed = first.trim_start_matches("seed ").split(':').next().unwrap();
+    assert!(out.join(format!("case-{seed}/image")).exists());
+    assert!(
+        first.contains("\n  liar build --json --threads=1"),
+        "{first}"
+    );
 }
 
 #[test]
@@ -114,10 +115,6 @@ fn common(tuff: &Path, out: &Path) -> rounds::Options {
     }
 }
 
-fn listed(findings: &[Finding]) -> String {
-    findings.iter().map(ToString::to_string).collect()
-}
-
 /// Writes a program that runs `tuff` and then another command.
 fn liar(folder: &Path, tuff: &Path, then: &str) -> PathBuf {
     let liar = folder.join("liar");
@@ -129,15 +126,12 @@ fn liar(folder: &Path, tuff: &Path, then: &str) -> PathBuf {
     liar
 }
 
-fn kill(tuff: &Path, kills: u64, only: &[&str], out: &Path) -> kills::Tally {
-    let options = kills::Options {
+fn kill(tuff: &Path, kills: u64, only: &[&str], out: &Path) -> Tally<kills::Counts> {
+    tally(&kills::Options {
         kills,
         only: only.iter().map(|verb| (*verb).to_owned()).collect(),
         common: common(tuff, out),
-    };
-    let mut tally = kills::Tally::default();
-    kills::run(&options, &mut tally, &mut |_| ()).unwrap();
-    tally
+    })
 }
 
 #[test]
@@ -145,9 +139,9 @@ fn killed_verbs_leave_old_or_new_outputs_and_the_next_run_leaves_nothing_else() 
     let Some(tuff) = tuff() else { return };
     let folder = tempfile::tempdir().unwrap();
     let tally = kill(&tuff, 72, &[], folder.path());
-    assert_eq!(listed(&tally.findings), "");
-    assert_eq!(tally.count(), 72);
-    assert_eq!(tally.verbs.len(), kills::verbs().count());
+    assert_eq!(tally.findings.join("\n"), "");
+    assert_eq!(tally.counts.count(), 72);
+    assert_eq!(tally.counts.verbs.len(), kills::verbs().count());
 }
 
 #[test]
@@ -156,18 +150,15 @@ fn a_file_that_a_killed_verb_leaves_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let liar = liar(folder.path(), &tuff, "[ \"$1\" != tar ] || touch left.$$");
     let tally = kill(&liar, 2, &["tar"], &folder.path().join("out"));
-    let found = listed(&tally.findings);
+    let found = tally.findings.join("\n");
     assert!(found.contains("after the next run: left."), "{found}");
 }
 
-fn attack(tuff: &Path, rounds: u64, out: &Path) -> cache::Tally {
-    let options = cache::Options {
+fn attack(tuff: &Path, rounds: u64, out: &Path) -> Tally<cache::Counts> {
+    tally(&cache::Options {
         rounds,
         common: common(tuff, out),
-    };
-    let mut tally = cache::Tally::default();
-    cache::run(&options, &mut tally, &mut |_| ()).unwrap();
-    tally
+    })
 }
 
 #[test]
@@ -176,7 +167,7 @@ fn wrong_bytes_out_of_an_attacked_cache_are_found() {
     let folder = tempfile::tempdir().unwrap();
     let liar = liar(folder.path(), &tuff, "[ \"$1\" != cat ] || echo more");
     let tally = attack(&liar, 12, &folder.path().join("out"));
-    let found = listed(&tally.findings);
+    let found = tally.findings.join("\n");
     assert!(found.contains("wrong bytes, exit code 0"), "{found}");
 }
 
@@ -185,21 +176,18 @@ fn attacked_caches_give_right_bytes_or_an_error_and_nothing_outside_changes() {
     let Some(tuff) = tuff() else { return };
     let folder = tempfile::tempdir().unwrap();
     let tally = attack(&tuff, 60, folder.path());
-    assert_eq!(listed(&tally.findings), "");
-    assert!(tally.attacks.len() >= 8, "{tally}");
+    assert_eq!(tally.findings.join("\n"), "");
+    assert!(tally.counts.attacks.len() >= 8, "{tally:?}");
     // Damage is no reason to fail: what is wrong in the cache is fetched again.
-    let (rounds, fine) = tally.attacks["poisoned file"];
-    assert_eq!(rounds, fine, "{tally}");
+    let (rounds, fine) = tally.counts.attacks["poisoned file"];
+    assert_eq!(rounds, fine, "{tally:?}");
 }
 
-fn print_names(tuff: &Path, images: u64, out: &Path) -> names::Tally {
-    let options = names::Options {
+fn print_names(tuff: &Path, images: u64, out: &Path) -> Tally<names::Counts> {
+    tally(&names::Options {
         images,
         common: common(tuff, out),
-    };
-    let mut tally = names::Tally::default();
-    names::run(&options, &mut tally, &mut |_| ()).unwrap();
-    tally
+    })
 }
 
 #[test]
@@ -207,8 +195,8 @@ fn hostile_names_reach_no_terminal_page_or_shell() {
     let Some(tuff) = tuff() else { return };
     let folder = tempfile::tempdir().unwrap();
     let tally = print_names(&tuff, 12, folder.path());
-    assert_eq!(listed(&tally.findings), "");
-    assert!(tally.outputs >= 12 * 25, "{tally}");
+    assert_eq!(tally.findings.join("\n"), "");
+    assert!(tally.counts.outputs >= 12 * 25, "{tally:?}");
 }
 
 #[test]
@@ -221,7 +209,7 @@ fn an_escape_sequence_in_an_output_is_found() {
         "[ \"$1\" != ls ] || printf '\\033[2J'",
     );
     let tally = print_names(&liar, 1, &folder.path().join("out"));
-    let found = listed(&tally.findings);
+    let found = tally.findings.join("\n");
     assert!(
         found.contains("ls -R IMAGE: standard output: \\u{1b}"),
         "{found}"

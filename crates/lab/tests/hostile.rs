@@ -1,7 +1,8 @@
 //! Short run of the campaign of hostile servers.
 
 use std::path::Path;
-use tuff_lab::campaigns::stress::hostile::{self, Options, Tally};
+use tuff_lab::campaigns::stress::hostile::Options;
+use tuff_lab::campaigns::stress::rounds::{self, Campaign, Tally};
 use tuff_lab::options;
 
 #[test]
@@ -14,19 +15,25 @@ fn hostile_servers_get_no_secret_and_give_no_wrong_byte() {
     }
     let folder = tempfile::tempdir().unwrap();
     let options = Options {
-        out: folder.path().to_owned(),
         rounds: 200,
-        seed: 1,
         workers: 8,
         fast: true,
-        options: options::Options {
-            tool: vec![("tuff".to_owned(), tuff)],
-            ..options::Options::default()
+        common: rounds::Options {
+            out: folder.path().to_owned(),
+            seed: 1,
+            minutes: None,
+            options: options::Options {
+                tool: vec![("tuff".to_owned(), tuff)],
+                ..options::Options::default()
+            },
         },
     };
     let mut tally = Tally::default();
-    hostile::run(&options, &mut tally, &mut |_| ()).unwrap();
+    options.run(&mut tally).unwrap();
     assert_eq!(tally.findings.join("\n"), "");
-    assert!(tally.faults >= 130, "{tally}");
-    assert!(tally.searched > 0 && tally.codes[&0] > 0, "{tally}");
+    assert!(tally.counts.faults >= 130, "{tally}");
+    assert!(
+        tally.counts.searched > 0 && tally.counts.codes[&0] > 0,
+        "{tally}"
+    );
 }

@@ -1,8 +1,6 @@
 //! `tuff-lab campaign`: stress tests of images and volumes.
 
-use std::io::IsTerminal;
 use tuff_lab::Result;
-use tuff_lab::campaigns::stress::rounds::Tally;
 use tuff_lab::campaigns::stress::{crash, files};
 use tuff_lab::record::{Line, Record, RecordWriter};
 
@@ -33,27 +31,4 @@ pub(crate) fn files(options: &files::Options) -> Result<bool> {
             false
         }
     })
-}
-
-/// Runs a campaign and shows its progress: a line on a terminal, and each finding once. Returns false if there are findings.
-pub(crate) fn run<T: Tally>(
-    campaign: impl FnOnce(&mut T, &mut (dyn FnMut(&mut T) + Send)) -> Result<()>,
-) -> Result<bool> {
-    let is_terminal = std::io::stderr().is_terminal();
-    let mut tally = T::default();
-    let mut printed = 0;
-    let result = campaign(&mut tally, &mut |tally: &mut T| {
-        for finding in &tally.findings()[printed..] {
-            println!("{}", finding.to_string().trim_end());
-        }
-        printed = tally.findings().len();
-        if is_terminal {
-            eprint!("\r{} {}, {printed} findings ", tally.count(), tally.unit());
-        }
-    });
-    if is_terminal {
-        eprintln!();
-    }
-    print!("{tally}");
-    result.map(|()| tally.findings().is_empty())
 }

@@ -4,12 +4,9 @@
 pub mod cache;
 pub mod crash;
 pub mod files;
-mod finding;
 pub mod hostile;
 pub mod images;
 pub mod kills;
 pub mod names;
 mod program;
 pub mod rounds;
-
-pub use finding::Finding;

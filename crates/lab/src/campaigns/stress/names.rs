@@ -6,11 +6,10 @@
 //!
 //! Names are those of files, of extended attributes, of targets of links, and of labels. The seed determines them.
 
-use super::finding::Finding;
 use super::program::{self, Ran};
-use super::rounds;
+use super::rounds::{self, Campaign, Tally};
 use crate::measure::helper;
-use crate::measure::workspace::{self, Work};
+use crate::measure::workspace::Work;
 use crate::{At, Error, Result};
 use std::ffi::OsStr;
 use std::fmt;
@@ -36,30 +35,20 @@ pub struct Options {
     pub common: rounds::Options,
 }
 
-/// Result of a campaign.
+/// Counters of a campaign.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub struct Counts {
     /// Number of images that were listed.
     pub images: u64,
     /// Number of outputs that were searched.
     pub outputs: u64,
-    /// Violations of a rule.
-    pub findings: Vec<Finding>,
 }
 
-impl rounds::Tally for Tally {
-    type Finding = Finding;
+impl rounds::Counts for Counts {
+    const UNIT: &'static str = "images";
 
     fn count(&self) -> u64 {
         self.images
-    }
-
-    fn unit(&self) -> &'static str {
-        "images"
-    }
-
-    fn findings(&mut self) -> &mut Vec<Finding> {
-        &mut self.findings
     }
 }
 
@@ -141,18 +130,19 @@ const PARTS: [&[u8]; 36] = [
     "\u{e000}\u{10ffff}".as_bytes(),
 ];
 
-/// Runs the campaign. `tell` is called after each image. `tally` is valid even after an error.
-pub fn run(options: &Options, tally: &mut Tally, tell: &mut dyn FnMut(&mut Tally)) -> Result<()> {
-    let common = &options.common;
-    let tuff = &common.options.need("tuff")?;
-    let work = Work::create(common.options.work())?;
-    let place = ("names", options.images, &work);
-    common.run(place, tally, tell, |seed, folder, tally| {
-        workspace::remove(folder)?;
-        fs::create_dir_all(folder.join("tmp")).at("create", folder)?;
-        tally.images += 1;
-        Round { tuff, folder }.run(&mut Rng::new(seed), tally)
-    })
+impl Campaign for Options {
+    type Counts = Counts;
+
+    fn run(&self, tally: &mut Tally<Counts>) -> Result<()> {
+        let common = &self.common;
+        let tuff = &common.options.need("tuff")?;
+        let work = Work::create(common.options.work())?;
+        let place = ("names", self.images, &work);
+        common.run(place, tally, |seed, folder, counts| {
+            counts.images += 1;
+            Round { tuff, folder }.run(&mut Rng::new(seed), counts)
+        })
+    }
 }
 
 /// Draws a name of at most 255 bytes.
@@ -178,7 +168,7 @@ struct Round<'a> {
 
 impl Round<'_> {
     /// Makes two images and prints them. Returns the outputs that break a rule.
-    fn run(&self, rng: &mut Rng, tally: &mut Tally) -> Result<Vec<(&'static str, String)>> {
+    fn run(&self, rng: &mut Rng, counts: &mut Counts) -> Result<Vec<String>> {
         let mut found = Vec::new();
         let names: Vec<Vec<u8>> = (0..8).map(|_| name(rng)).collect();
         for (image, skip) in [("image", 0), ("other", 3)] {
@@ -192,8 +182,8 @@ impl Round<'_> {
                 .into_iter()
                 .chain(words);
             let ran = program::run(self.tuff, self.folder, &words.collect::<Vec<_>>(), || None)?;
-            tally.outputs += 1;
-            found.extend(wrong(&ran, Form::Text).map(|what| ("build", what)));
+            counts.outputs += 1;
+            found.extend(wrong(&ran, Form::Text).map(|what| format!("build: {what}")));
             if !ran.is_success() {
                 return Err(Error::Command(format!(
                     "no image of the seed: {}",
@@ -208,8 +198,8 @@ impl Round<'_> {
                 .map(|word| self.word(word, &names))
                 .collect();
             let ran = program::run(self.tuff, self.folder, &words, || None)?;
-            tally.outputs += 1;
-            found.extend(wrong(&ran, form).map(|what| (verb, what)));
+            counts.outputs += 1;
+            found.extend(wrong(&ran, form).map(|what| format!("{verb}: {what}")));
         }
         let page = self.folder.join("page.html");
         let ran = program::run(
@@ -218,11 +208,14 @@ impl Round<'_> {
             &["report", "image.erofs", "-o", "page.html"],
             || None,
         )?;
-        found.extend(wrong(&ran, Form::Text).map(|what| ("report", what)));
+        found.extend(wrong(&ran, Form::Text).map(|what| format!("report: {what}")));
         let page = fs::read_to_string(&page).at("read", &page)?;
-        found.extend(elements(&page).map(|what| ("report", what)));
-        found.extend(self.completion()?.map(|what| ("completions bash", what)));
-        tally.outputs += 2;
+        found.extend(elements(&page).map(|what| format!("report: {what}")));
+        found.extend(
+            self.completion()?
+                .map(|what| format!("completions bash: {what}")),
+        );
+        counts.outputs += 2;
         Ok(found)
     }
 
@@ -404,10 +397,9 @@ fn member(tar: &mut Vec<u8>, kind: u8, content: &[u8]) {
     tar.resize(tar.len().next_multiple_of(512), 0);
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (images, outputs, found) = (self.images, self.outputs, self.findings.len());
-        writeln!(f, "{images} images, {outputs} outputs, {found} findings")
+        write!(f, "{} outputs", self.outputs)
     }
 }
 

@@ -15,7 +15,7 @@ mod faults;
 mod reply;
 mod world;
 
-use super::rounds;
+use super::rounds::{self, Campaign, Tally};
 use crate::measure::workspace;
 use crate::{At, Error, Result};
 use case::{Case, Program};
@@ -23,10 +23,11 @@ use faults::FAULTS;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 use tuff_testkit::Rng;
 use world::{Image, Plan, World};
 
@@ -40,29 +41,23 @@ const MEMORY_MAX: u64 = 64 << 10;
 /// exits with 1.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Folder for the image and the caches
-    #[arg(long, value_name = "DIR")]
-    pub out: PathBuf,
     /// Number of random cases after the table
     #[arg(long, default_value_t = 1000, value_name = "N")]
     pub rounds: u64,
-    /// Seed of the first random case; each following case uses the next number
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub seed: u64,
     /// Number of cases at once
     #[arg(long, default_value_t = 8, value_name = "N")]
     pub workers: u64,
     /// Leave out the faults of the table that wait for the deadline of a minute
     #[arg(long)]
     pub fast: bool,
-    /// Paths of programs, and folders of images and records.
+    /// Folder of the image and the caches, seed, time and programs.
     #[command(flatten)]
-    pub options: crate::options::Options,
+    pub common: rounds::Options,
 }
 
-/// Counters and findings of a campaign.
+/// Counters of a campaign.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub struct Counts {
     /// Number of faults of the table that were met.
     pub faults: u64,
     /// Number of runs of verbs.
@@ -75,42 +70,29 @@ pub struct Tally {
     pub honest_memory: u64,
     /// Peak memory of a verb. Unit: KiB.
     pub memory: u64,
-    /// Failures in the order in which they were found.
-    pub findings: Vec<String>,
 }
 
-impl rounds::Tally for Tally {
-    type Finding = String;
+impl rounds::Counts for Counts {
+    const UNIT: &'static str = "runs";
 
     fn count(&self) -> u64 {
         self.runs
     }
-
-    fn unit(&self) -> &'static str {
-        "runs"
-    }
-
-    fn findings(&mut self) -> &mut Vec<String> {
-        &mut self.findings
-    }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} faults, {} runs, {} bytes searched for secrets, {} findings",
-            self.faults,
-            self.runs,
-            self.searched,
-            self.findings.len()
+            "{} faults, {} bytes searched for secrets",
+            self.faults, self.searched
         )?;
         let codes = self.codes.iter();
         let codes: Vec<String> = codes
             .map(|(code, runs)| format!("{code}: {runs}"))
             .collect();
         writeln!(f, "exit codes: {}", codes.join(", "))?;
-        writeln!(
+        write!(
             f,
             "peak memory: {} KiB, {} KiB on honest servers",
             self.memory, self.honest_memory
@@ -125,147 +107,143 @@ enum Job {
     Random(u64),
 }
 
-/// Runs the campaign. `tell` is called after each run. `tally` is valid even after an error.
-pub fn run(
-    options: &Options,
-    tally: &mut Tally,
-    tell: &mut (dyn FnMut(&mut Tally) + Send),
-) -> Result<()> {
-    let tuff = options.options.need("tuff")?;
-    let out = &options.out;
-    fs::create_dir_all(out).at("create", out)?;
-    let out = out.canonicalize().at("find", out)?;
-    let (image, program) = prepare(&tuff, &out)?;
-    let image = Arc::new(image);
-    let shared = Mutex::new((std::mem::take(tally), tell));
-    let add = |done: Result<case::Done>| -> Result<()> {
-        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let (tally, tell) = &mut *shared;
-        let done = done?;
-        tally.runs += 1;
-        *tally.codes.entry(done.code).or_default() += 1;
-        tally.searched += done.searched;
-        tally.memory = tally.memory.max(done.memory);
-        let limit = tally.honest_memory + MEMORY_MAX;
-        if tally.honest_memory > 0 && done.memory > limit {
-            let what = format!(
-                "{}: {} KiB of memory, limit {limit}",
-                done.name, done.memory
-            );
-            tally.findings.push(what);
+impl Campaign for Options {
+    type Counts = Counts;
+
+    fn run(&self, tally: &mut Tally<Counts>) -> Result<()> {
+        let tuff = self.common.options.need("tuff")?;
+        let out = &self.common.out;
+        fs::create_dir_all(out).at("create", out)?;
+        let out = out.canonicalize().at("find", out)?;
+        let (image, program) = prepare(&tuff, &out)?;
+        let image = Arc::new(image);
+        let begin = Instant::now();
+        let shared = Mutex::new(tally);
+        let add = |done: Result<case::Done>| -> Result<()> {
+            let mut tally = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let done = done?;
+            let counts = &mut tally.counts;
+            counts.runs += 1;
+            *counts.codes.entry(done.code).or_default() += 1;
+            counts.searched += done.searched;
+            counts.memory = counts.memory.max(done.memory);
+            let limit = counts.honest_memory + MEMORY_MAX;
+            if counts.honest_memory > 0 && done.memory > limit {
+                let what = format!(
+                    "{}: {} KiB of memory, limit {limit}",
+                    done.name, done.memory
+                );
+                tally.findings.push(what);
+            }
+            tally.findings.extend(done.finding);
+            tally.show();
+            Ok(())
+        };
+        // The honest rows of the table come first: they show what the verbs need.
+        let fast = self.fast;
+        let rows = move |is_right: bool| {
+            let rows = (0..FAULTS.len()).filter(move |row| FAULTS[*row].is_right == is_right);
+            let rows = rows.filter(move |row| !fast || !FAULTS[*row].is_slow);
+            rows.flat_map(|row| case::verbs_of_row(row).map(move |verb| Job::Row(row, verb)))
+        };
+        let honest: Vec<Job> = rows(true).collect();
+        let hostile: Vec<Job> = rows(false).collect();
+        let random = (0..self.rounds).map(|round| Job::Random(self.common.seed + round));
+        let random: Vec<Job> = random.collect();
+        for (number, jobs) in [honest, hostile, random].iter().enumerate() {
+            self.work(begin, jobs, &image, &program, &out, &add)?;
+            let mut tally = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let counts = &mut tally.counts;
+            if number == 0 {
+                counts.honest_memory = counts.memory;
+            }
+            if number == 1 {
+                let met = |fault: &&faults::Fault| !fast || !fault.is_slow;
+                counts.faults = FAULTS.iter().filter(met).count() as u64;
+            }
         }
-        tally.findings.extend(done.finding);
-        tell(tally);
         Ok(())
-    };
-    // The honest rows of the table come first: they show what the verbs need.
-    let fast = options.fast;
-    let rows = move |is_right: bool| {
-        let rows = (0..FAULTS.len()).filter(move |row| FAULTS[*row].is_right == is_right);
-        let rows = rows.filter(move |row| !fast || !FAULTS[*row].is_slow);
-        rows.flat_map(|row| case::verbs_of_row(row).map(move |verb| Job::Row(row, verb)))
-    };
-    let honest: Vec<Job> = rows(true).collect();
-    let hostile: Vec<Job> = rows(false).collect();
-    let random = (0..options.rounds).map(|round| Job::Random(options.seed + round));
-    let random: Vec<Job> = random.collect();
-    let mut result = Ok(());
-    for (number, jobs) in [honest, hostile, random].iter().enumerate() {
-        if result.is_ok() {
-            result = work(options.workers, jobs, &image, &program, &out, &add);
-        }
-        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let tally = &mut shared.0;
-        if number == 0 {
-            tally.honest_memory = tally.memory;
-        }
-        if number == 1 {
-            let met = |fault: &&faults::Fault| !fast || !fault.is_slow;
-            tally.faults = FAULTS.iter().filter(met).count() as u64;
-        }
     }
-    *tally = shared
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner)
-        .0;
-    result
 }
 
-/// Runs jobs by several workers, each with servers of its own.
-fn work(
-    workers: u64,
-    jobs: &[Job],
-    image: &Arc<Image>,
-    program: &Program,
-    out: &Path,
-    add: &(dyn Fn(Result<case::Done>) -> Result<()> + Sync),
-) -> Result<()> {
-    let (next, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
-    let worker = |number: u64| -> Result<()> {
-        let world = World::new(Arc::clone(image));
-        let folder = out.join(format!("worker-{number}"));
-        while !is_over.load(Ordering::SeqCst) {
-            crate::measure::stop::check()?;
-            let at = next.fetch_add(1, Ordering::SeqCst);
-            // Fits: the list is in memory.
-            let Some(job) = jobs.get(at as usize) else {
-                break;
-            };
-            workspace::remove(&folder)?;
-            fs::create_dir(&folder).at("create", &folder)?;
-            let (name, plan, verb, is_random) = match *job {
-                Job::Row(row, verb) => (
-                    format!("row {row} ({})", FAULTS[row].name),
-                    Plan::row(row),
-                    verb,
-                    false,
-                ),
-                Job::Random(seed) => {
-                    let mut rng = Rng::new(seed);
-                    let plan = Plan::random(&mut rng);
-                    let names: Vec<_> = plan.faults.iter().map(|fault| &*fault.name).collect();
-                    let verb = rng.below(case::VERBS);
-                    (
-                        format!("seed {seed} ({})", names.join(", ")),
-                        plan,
+impl Options {
+    /// Runs jobs by several workers, each with servers of its own.
+    fn work(
+        &self,
+        begin: Instant,
+        jobs: &[Job],
+        image: &Arc<Image>,
+        program: &Program,
+        out: &Path,
+        add: &(dyn Fn(Result<case::Done>) -> Result<()> + Sync),
+    ) -> Result<()> {
+        let (next, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+        let worker = |number: u64| -> Result<()> {
+            let world = World::new(Arc::clone(image));
+            let folder = out.join(format!("worker-{number}"));
+            while !is_over.load(Ordering::SeqCst) && !self.common.is_over(begin) {
+                crate::measure::stop::check()?;
+                let at = next.fetch_add(1, Ordering::SeqCst);
+                // Fits: the list is in memory.
+                let Some(job) = jobs.get(at as usize) else {
+                    break;
+                };
+                workspace::remove(&folder)?;
+                fs::create_dir(&folder).at("create", &folder)?;
+                let (name, plan, verb, is_random) = match *job {
+                    Job::Row(row, verb) => (
+                        format!("row {row} ({})", FAULTS[row].name),
+                        Plan::row(row),
                         verb,
-                        true,
-                    )
-                }
-            };
-            let case = Case {
-                name,
-                plan,
-                verb,
-                is_random,
-                world: &world,
-                program,
-                folder: &folder,
-            };
-            add(case.run())?;
-        }
-        workspace::remove(&folder)
-    };
-    let results: Vec<Result<()>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..workers.max(1))
-            .map(|number| {
-                let (worker, is_over) = (&worker, &is_over);
-                scope.spawn(move || {
-                    let result = worker(number);
-                    if result.is_err() {
-                        is_over.store(true, Ordering::SeqCst);
+                        false,
+                    ),
+                    Job::Random(seed) => {
+                        let mut rng = Rng::new(seed);
+                        let plan = Plan::random(&mut rng);
+                        let names: Vec<_> = plan.faults.iter().map(|fault| &*fault.name).collect();
+                        let verb = rng.below(case::VERBS);
+                        (
+                            format!("seed {seed} ({})", names.join(", ")),
+                            plan,
+                            verb,
+                            true,
+                        )
                     }
-                    result
+                };
+                let case = Case {
+                    name,
+                    plan,
+                    verb,
+                    is_random,
+                    world: &world,
+                    program,
+                    folder: &folder,
+                };
+                add(case.run())?;
+            }
+            workspace::remove(&folder)
+        };
+        let results: Vec<Result<()>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.workers.max(1))
+                .map(|number| {
+                    let (worker, is_over) = (&worker, &is_over);
+                    scope.spawn(move || {
+                        let result = worker(number);
+                        if result.is_err() {
+                            is_over.store(true, Ordering::SeqCst);
+                        }
+                        result
+                    })
                 })
-            })
-            .collect();
-        let joined = threads.into_iter().map(|thread| {
-            let ended = thread.join();
-            ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                .collect();
+            let joined = threads.into_iter().map(|thread| {
+                let ended = thread.join();
+                ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            joined.collect()
         });
-        joined.collect()
-    });
-    results.into_iter().collect()
+        results.into_iter().collect()
+    }
 }
 
 /// Builds the image that is served, and what its files hold.

@@ -1,10 +1,10 @@
 //! Case of a campaign: the images of one seed, in a separate folder.
 
+use super::counts::Counts;
 use super::options::{Judge, Options, Programs};
 use super::plant::Gardener;
 use super::planted::Planted;
 use super::settings;
-use super::tally::Tally;
 use crate::measure::{stop, workspace};
 use crate::{At, Error, Result};
 use rustix::process::{Pid, Signal, kill_process};
@@ -43,7 +43,7 @@ pub(super) fn found<T>(what: impl Into<String>) -> Outcome<T> {
 pub(super) struct Case<'a> {
     pub(super) options: &'a Options,
     pub(super) programs: &'a Programs,
-    pub(super) tally: &'a mut Tally,
+    pub(super) counts: &'a mut Counts,
     /// Command lines that were run.
     pub(super) commands: Vec<String>,
     folder: &'a Path,
@@ -68,12 +68,12 @@ impl<'a> Case<'a> {
         options: &'a Options,
         programs: &'a Programs,
         folder: &'a Path,
-        tally: &'a mut Tally,
+        counts: &'a mut Counts,
     ) -> Self {
         Self {
             options,
             programs,
-            tally,
+            counts,
             commands: Vec::new(),
             folder,
         }
@@ -260,7 +260,7 @@ impl<'a> Case<'a> {
 
         let mut copy = Image::new(stopped, image.kernel.clone());
         let is_old = self.superblock(&image.name)? == self.superblock(stopped)?;
-        self.tally.stopped += 1;
+        self.counts.stopped += 1;
         self.judge(&copy, if is_old { before } else { planted })?;
         let head = words(&["patch", "--json"]);
         let again = self.made(&[&head[..], settings, &words(&["tree", stopped])].concat())?;
@@ -435,14 +435,14 @@ impl<'a> Case<'a> {
     fn image(&mut self, output: &Output) -> Outcome<Option<String>> {
         match output.status.code() {
             Some(0) => {
-                self.tally.images += 1;
+                self.counts.images += 1;
                 match serde_json::from_slice::<serde_json::Value>(&output.stdout) {
                     Ok(summary) => Ok(Some(summary["kernel"].as_str().unwrap_or("").to_owned())),
                     Err(e) => found(format!("the summary is not valid JSON: {e}")),
                 }
             }
             Some(2) => {
-                self.tally.refused += 1;
+                self.counts.refused += 1;
                 Ok(None)
             }
             _ => Err(failed("tuff", output)),

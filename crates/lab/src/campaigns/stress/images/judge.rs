@@ -33,12 +33,12 @@ impl Case<'_> {
     }
 
     pub(super) fn saw(&mut self, judge: Judge) {
-        *self.tally.judged.entry(judge).or_default() += 1;
+        *self.counts.judged.entry(judge).or_default() += 1;
     }
 
     pub(super) fn skip(&mut self, judge: Judge, why: &str) {
         let why = format!("{judge}: {why}");
-        *self.tally.skipped.entry(why).or_default() += 1;
+        *self.counts.skipped.entry(why).or_default() += 1;
     }
 
     /// Reads the current tree and draws its probes.

@@ -17,23 +17,22 @@
 //! facet by facet. The seed alone reproduces a case: tree and settings do not depend on the selected judges.
 
 mod case;
+mod counts;
 mod judge;
 mod options;
 mod plant;
 mod planted;
 mod settings;
-mod tally;
 
+pub use counts::Counts;
 pub use options::{Judge, Options, Programs};
-pub use tally::{Finding, Tally};
 
+use super::rounds::{Campaign, Tally};
+use crate::Result;
 use crate::engines::{Found, Tool};
-use crate::measure::workspace;
-use crate::{At, Result};
+use crate::measure::workspace::Work;
 use case::{Case, Failure};
-use std::fs;
 use std::path::Path;
-use std::time::Instant;
 use tuff_testkit::Rng;
 
 /// Creates a random tree in an empty folder.
@@ -48,47 +47,37 @@ pub fn random_settings(rng: &mut Rng) -> Vec<String> {
     settings
 }
 
-/// Runs the campaign. `tell` is called after each case. `tally` is valid even after an error.
-pub fn run(options: &Options, tally: &mut Tally, tell: &mut dyn FnMut(&mut Tally)) -> Result<()> {
-    let programs = &Programs {
-        tuff: options.options.need("tuff")?,
-        fsck: match options.options.program(Tool::FsckErofs.name()) {
-            Some(path) => Some(Found::at(Tool::FsckErofs, path)?),
-            None => None,
-        },
-    };
-    let out = &options.out;
-    fs::create_dir_all(out).at("create", out)?;
-    let out = out.canonicalize().at("find", out)?;
-    let start = Instant::now();
-    let most = options.cases.or(options.minutes.is_none().then_some(200));
-    let over = |cases: u64| {
-        most.is_some_and(|most| cases >= most)
-            || options.minutes.is_some_and(|most| start.elapsed() >= most)
-    };
-    while !over(tally.cases) {
-        let seed = options.seed + tally.cases;
-        tally.cases += 1;
-        let folder = out.join(format!("case-{seed}"));
-        workspace::remove(&folder)?;
-        fs::create_dir(&folder).at("create", &folder)?;
-        let mut case = Case::new(options, programs, &folder, tally);
-        match case.run(&mut Rng::new(seed)) {
-            Ok(()) => workspace::remove(&folder)?,
-            Err(Failure::Found(what)) => {
-                let commands = case.commands;
-                tally.findings.push(Finding {
-                    seed,
-                    commands,
-                    what,
-                });
+impl Campaign for Options {
+    type Counts = Counts;
+
+    fn run(&self, tally: &mut Tally<Counts>) -> Result<()> {
+        let common = &self.common;
+        let programs = &Programs {
+            tuff: common.options.need("tuff")?,
+            fsck: match common.options.program(Tool::FsckErofs.name()) {
+                Some(path) => Some(Found::at(Tool::FsckErofs, path)?),
+                None => None,
+            },
+        };
+        let work = Work::create(common.options.work())?;
+        let default = if common.minutes.is_some() {
+            u64::MAX
+        } else {
+            200
+        };
+        let place = ("case", self.cases.unwrap_or(default), &work);
+        common.run(place, tally, |seed, folder, counts| {
+            counts.cases += 1;
+            let mut case = Case::new(self, programs, folder, counts);
+            match case.run(&mut Rng::new(seed)) {
+                Ok(()) => Ok(Vec::new()),
+                Err(Failure::Found(what)) => {
+                    let commands = case.commands.iter();
+                    let commands = commands.map(|command| format!("\n  {command}"));
+                    Ok(vec![what + &commands.collect::<String>()])
+                }
+                Err(Failure::Lab(e)) => Err(e),
             }
-            Err(Failure::Lab(e)) => {
-                workspace::remove(&folder)?;
-                return Err(e);
-            }
-        }
-        tell(tally);
+        })
     }
-    Ok(())
 }

@@ -1,10 +1,9 @@
 //! Options of a campaign over images, and its judges.
 
+use super::super::rounds;
 use crate::engines::Found;
-use crate::options::minutes;
 use std::fmt;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// Build images of random trees with random settings, and verify each with several judges
 ///
@@ -13,24 +12,15 @@ use std::time::Duration;
 /// and images, and exits with 1.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Folder for test cases; those with findings are kept
-    #[arg(long, value_name = "DIR")]
-    pub out: PathBuf,
-    /// Seed of the first case; each following case uses the next number
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub seed: u64,
     /// Number of cases (default: 200, or unlimited with --minutes)
     #[arg(long, value_name = "N")]
     pub cases: Option<u64>,
-    /// Time after which no case is started
-    #[arg(long, value_name = "N", value_parser = minutes)]
-    pub minutes: Option<Duration>,
     /// Use only these judges. Trees and settings are unaffected
     #[arg(long, value_name = "JUDGE")]
     pub only: Vec<Judge>,
-    /// Paths of programs, and folders of images and records.
+    /// Folder, seed, time and programs.
     #[command(flatten)]
-    pub options: crate::options::Options,
+    pub common: rounds::Options,
 }
 
 /// Programs of a campaign.

@@ -11,10 +11,10 @@ mod options;
 mod snapshot;
 mod verbs;
 
-pub use options::{Options, Row, Tally};
+pub use options::{Counts, Options, Row};
 
 use super::program;
-use super::rounds::Tally as _;
+use super::rounds::{Campaign, Counts as _, Tally};
 use crate::measure::helper;
 use crate::measure::workspace::{self, Work};
 use crate::{At, Error, Result};
@@ -43,35 +43,38 @@ pub fn verbs() -> impl Iterator<Item = &'static str> {
     VERBS.iter().map(|verb| &*verb.name)
 }
 
-/// Runs the campaign. `tell` is called after each kill. `tally` is valid even after an error.
-pub fn run(options: &Options, tally: &mut Tally, tell: &mut dyn FnMut(&mut Tally)) -> Result<()> {
-    let common = &options.common;
-    let tuff = common.options.need("tuff")?;
-    let work = Work::create(common.options.work())?;
-    let fixture = Fixture::create(&work, tuff)?;
-    let is_chosen = |verb: &&Verb| options.only.is_empty() || options.only.contains(&verb.name);
-    let mut subjects = Vec::new();
-    for verb in VERBS.iter().filter(is_chosen) {
-        subjects.push(Subject::new(&fixture, verb)?);
-    }
-    if subjects.is_empty() {
-        let names: Vec<&str> = verbs().collect();
-        let names = names.join("; ");
-        return Err(Error::Usage(format!(
-            "--only names no verb; verbs are {names}"
-        )));
-    }
-    let place = ("kill", options.kills, &work);
-    common.run(place, tally, tell, |seed, folder, tally| {
-        // Each verb gets as many kills as any other. A run that ends before its kill is repeated at another moment.
-        let subject = &subjects[tally.count() as usize % subjects.len()];
-        let outcome = subject.round(&fixture, folder, &mut Rng::new(seed))?;
-        tally.record(&subject.verb.name, &outcome);
-        Ok(match outcome {
-            Round::Wrong(what) => vec![(&*subject.verb.name, what)],
-            Round::Late | Round::Fine(_) => Vec::new(),
+impl Campaign for Options {
+    type Counts = Counts;
+
+    fn run(&self, tally: &mut Tally<Counts>) -> Result<()> {
+        let common = &self.common;
+        let tuff = common.options.need("tuff")?;
+        let work = Work::create(common.options.work())?;
+        let fixture = Fixture::create(&work, tuff)?;
+        let is_chosen = |verb: &&Verb| self.only.is_empty() || self.only.contains(&verb.name);
+        let mut subjects = Vec::new();
+        for verb in VERBS.iter().filter(is_chosen) {
+            subjects.push(Subject::new(&fixture, verb)?);
+        }
+        if subjects.is_empty() {
+            let names: Vec<&str> = verbs().collect();
+            let names = names.join("; ");
+            return Err(Error::Usage(format!(
+                "--only names no verb; verbs are {names}"
+            )));
+        }
+        let place = ("kill", self.kills, &work);
+        common.run(place, tally, |seed, folder, counts| {
+            // Each verb gets as many kills as any other. A run that ends before its kill is repeated at another moment.
+            let subject = &subjects[counts.count() as usize % subjects.len()];
+            let outcome = subject.round(&fixture, folder, &mut Rng::new(seed))?;
+            counts.record(&subject.verb.name, &outcome);
+            Ok(match outcome {
+                Round::Wrong(what) => vec![format!("{}: {what}", subject.verb.name)],
+                Round::Late | Round::Fine(_) => Vec::new(),
+            })
         })
-    })
+    }
 }
 
 /// Result of a kill.
@@ -447,7 +450,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-impl Tally {
+impl Counts {
     fn record(&mut self, verb: &'static str, outcome: &Round) {
         let row = self.verbs.entry(verb).or_default();
         match outcome {
