@@ -1,6 +1,8 @@
 //! A scanner for Rust sources: tokens without comments, and comments without tokens.
 //!
-//! It does not parse. The checks of this crate need names, paths and braces only.
+//! It does not parse. The checks of this crate need names, paths and braces only. Block comments are skipped.
+
+use proc_macro2::{Span, TokenStream, TokenTree};
 
 /// One token of a source file. White space and comments are not tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,197 +43,105 @@ impl Comment {
 }
 
 /// Splits a source into tokens and comments.
+///
+/// # Panics
+/// Panics if the source is not made of Rust tokens.
 pub(crate) fn scan(source: &str) -> (Vec<Token>, Vec<Comment>) {
+    let stream: TokenStream = source.parse().expect("a source that compiles");
     let mut scanner = Scanner {
-        chars: source.chars().collect(),
-        at: 0,
-        line: 1,
+        source,
+        gaps: source.as_bytes().to_vec(),
         tokens: Vec::new(),
-        comments: Vec::new(),
+        end: 0,
     };
-    while scanner.at < scanner.chars.len() {
-        scanner.step();
-    }
-    (scanner.tokens, scanner.comments)
+    scanner.stream(stream);
+    let comments = comments(&String::from_utf8_lossy(&scanner.gaps));
+    (scanner.tokens, comments)
 }
 
-struct Scanner {
-    chars: Vec<char>,
-    at: usize,
-    line: usize,
+struct Scanner<'a> {
+    source: &'a str,
+    /// The source with an `x` for each byte of a token, which leaves white space and comments.
+    gaps: Vec<u8>,
     tokens: Vec<Token>,
-    comments: Vec<Comment>,
+    /// Position after the last token in bytes.
+    end: usize,
 }
 
-impl Scanner {
-    fn peek(&self, ahead: usize) -> char {
-        self.chars.get(self.at + ahead).copied().unwrap_or('\0')
-    }
-
-    fn advance(&mut self, count: usize) {
-        for _ in 0..count {
-            if self.peek(0) == '\n' {
-                self.line += 1;
+impl Scanner<'_> {
+    fn stream(&mut self, stream: TokenStream) {
+        for tree in stream {
+            // The compiler presents comments of documentation as attributes.
+            let source = &self.source[tree.span().byte_range()];
+            if source.starts_with("//") || source.starts_with("/*") {
+                continue;
             }
-            self.at += 1;
-        }
-    }
-
-    fn push(&mut self, text: String, line: usize) {
-        self.tokens.push(Token { text, line });
-    }
-
-    fn step(&mut self) {
-        let c = self.peek(0);
-        match c {
-            '/' if self.peek(1) == '/' => self.line_comment(),
-            '/' if self.peek(1) == '*' => self.block_comment(),
-            '"' => self.string(),
-            '\'' => self.quote(),
-            c if c.is_alphabetic() || c == '_' => self.word(),
-            c if c.is_ascii_digit() => self.number(),
-            c if c.is_whitespace() => self.advance(1),
-            ':' if self.peek(1) == ':' => {
-                self.push("::".to_owned(), self.line);
-                self.advance(2);
-            }
-            c => {
-                self.push(c.to_string(), self.line);
-                self.advance(1);
+            match tree {
+                TokenTree::Group(group) => {
+                    self.push(None, group.span_open());
+                    self.stream(group.stream());
+                    self.push(None, group.span_close());
+                }
+                // A literal is one token, whatever it says.
+                TokenTree::Literal(literal) => self.push(Some("\""), literal.span()),
+                tree => self.push(None, tree.span()),
             }
         }
     }
 
-    fn line_comment(&mut self) {
-        let marker = match (self.peek(2), self.peek(3)) {
-            ('!', _) => Marker::Inner,
-            ('/', next) if next != '/' => Marker::Outer,
-            _ => Marker::Plain,
+    /// Adds a token, by default with its text.
+    fn push(&mut self, text: Option<&str>, span: Span) {
+        let range = span.byte_range();
+        for byte in &mut self.gaps[range.clone()] {
+            if *byte != b'\n' {
+                *byte = b'x';
+            }
+        }
+        let text = text.unwrap_or(self.source[range.clone()].trim_start_matches("r#"));
+        let is_adjacent = self.end == range.start;
+        self.end = range.end;
+        match self.tokens.last_mut().filter(|_| is_adjacent) {
+            Some(last) if last.text == ":" && text == ":" => last.text.push(':'),
+            // The name of a lifetime ends its token.
+            Some(last) if last.text == "'" => self.end = 0,
+            _ => self.tokens.push(Token {
+                text: text.to_owned(),
+                line: span.start().line,
+            }),
+        }
+    }
+}
+
+/// Returns the comments in the gaps between tokens.
+fn comments(gaps: &str) -> Vec<Comment> {
+    let mut comments: Vec<Comment> = Vec::new();
+    for (line, gaps) in (1..).zip(gaps.lines()) {
+        let Some(at) = gaps.find("//") else {
+            continue;
         };
-        let is_first_of_line = self.tokens.last().is_none_or(|t| t.line != self.line);
-        let line = self.line;
-        self.advance(if marker == Marker::Plain { 2 } else { 3 });
-        let mut text = String::new();
-        while self.at < self.chars.len() && self.peek(0) != '\n' {
-            text.push(self.peek(0));
-            self.advance(1);
-        }
-        let text = text.strip_prefix(' ').unwrap_or(&text).to_owned();
-        match self.comments.last_mut() {
+        let text = &gaps[at + 2..];
+        let (marker, text) = match text.strip_prefix(['!', '/']) {
+            Some(text) if gaps[at..].starts_with("//!") => (Marker::Inner, text),
+            Some(text) if !text.starts_with('/') => (Marker::Outer, text),
+            _ => (Marker::Plain, text),
+        };
+        let text = text.strip_prefix(' ').unwrap_or(text).to_owned();
+        match comments.last_mut() {
             Some(last)
-                if is_first_of_line
+                if gaps[..at].trim().is_empty()
                     && last.marker == marker
                     && last.line + last.lines.len() == line =>
             {
                 last.lines.push(text);
             }
-            _ => self.comments.push(Comment {
+            _ => comments.push(Comment {
                 line,
                 marker,
                 lines: vec![text],
             }),
         }
     }
-
-    fn block_comment(&mut self) {
-        let mut depth = 0;
-        while self.at < self.chars.len() {
-            match (self.peek(0), self.peek(1)) {
-                ('/', '*') => {
-                    depth += 1;
-                    self.advance(2);
-                }
-                ('*', '/') => {
-                    depth -= 1;
-                    self.advance(2);
-                    if depth == 0 {
-                        return;
-                    }
-                }
-                _ => self.advance(1),
-            }
-        }
-    }
-
-    /// A string without a raw prefix.
-    fn string(&mut self) {
-        self.push("\"".to_owned(), self.line);
-        self.advance(1);
-        while self.at < self.chars.len() && self.peek(0) != '"' {
-            self.advance(if self.peek(0) == '\\' { 2 } else { 1 });
-        }
-        self.advance(1);
-    }
-
-    fn raw_string(&mut self) {
-        self.push("\"".to_owned(), self.line);
-        let mut hashes = 0;
-        while self.peek(0) == '#' {
-            hashes += 1;
-            self.advance(1);
-        }
-        self.advance(1);
-        while self.at < self.chars.len() {
-            let closes = self.peek(0) == '"' && (1..=hashes).all(|i| self.peek(i) == '#');
-            if closes {
-                self.advance(1 + hashes);
-                return;
-            }
-            self.advance(1);
-        }
-    }
-
-    /// A character literal or a lifetime.
-    fn quote(&mut self) {
-        let line = self.line;
-        if self.peek(1) == '\\' {
-            self.advance(3);
-            while self.at < self.chars.len() && self.peek(0) != '\'' {
-                self.advance(1);
-            }
-            self.advance(1);
-            self.push("\"".to_owned(), line);
-        } else if self.peek(2) == '\'' {
-            self.advance(3);
-            self.push("\"".to_owned(), line);
-        } else {
-            self.advance(1);
-            while self.peek(0).is_alphanumeric() || self.peek(0) == '_' {
-                self.advance(1);
-            }
-            self.push("'".to_owned(), line);
-        }
-    }
-
-    fn word(&mut self) {
-        let line = self.line;
-        let mut text = String::new();
-        while self.peek(0).is_alphanumeric() || self.peek(0) == '_' {
-            text.push(self.peek(0));
-            self.advance(1);
-        }
-        let is_raw = text.ends_with('r') && text.len() <= 2;
-        match self.peek(0) {
-            '"' if is_raw => self.raw_string(),
-            '#' if is_raw && matches!(self.peek(1), '"' | '#') => self.raw_string(),
-            '"' if matches!(text.as_str(), "b" | "c") => self.string(),
-            '\'' if text == "b" => self.quote(),
-            // A raw identifier: `r#type`.
-            '#' if text == "r" => self.advance(1),
-            _ => self.push(text, line),
-        }
-    }
-
-    fn number(&mut self) {
-        let line = self.line;
-        while self.peek(0).is_alphanumeric()
-            || self.peek(0) == '_'
-            || (self.peek(0) == '.' && self.peek(1).is_ascii_digit())
-        {
-            self.advance(1);
-        }
-        self.push("\"".to_owned(), line);
-    }
+    comments
 }
 
 #[cfg(test)]
