@@ -7,14 +7,13 @@
 //!
 //! The seed determines image, attack and verb.
 
-use super::program::{self, Ran};
+use super::program::{self, Ran, SealedImage};
 use super::rounds::{self, Campaign, Tally};
 use crate::measure::helper;
 use crate::measure::workspace::Work;
 use crate::{At, Error, Result};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt, chown, symlink};
@@ -130,8 +129,7 @@ impl Campaign for Options {
 struct Fixture {
     tuff: PathBuf,
     server: Server,
-    root_hash: String,
-    image: Vec<u8>,
+    image: SealedImage,
     /// Content of the file `data` in the image.
     data: Vec<u8>,
 }
@@ -144,16 +142,11 @@ impl Fixture {
         fs::write(tree.join("data"), &data).at("write", &tree)?;
         fs::write(tree.join("small"), b"small\n").at("write", &tree)?;
         let path = work.path("image");
-        let words = ["build", "-q", "--verity"].map(OsStr::new).into_iter();
-        helper::output(&tuff, words.chain([tree.as_os_str(), path.as_os_str()]))?;
-        let words = ["verity", "show", "--json"].map(OsStr::new).into_iter();
-        let shown = helper::json(&tuff, words.chain([path.as_os_str()]))?;
-        let image = fs::read(&path).at("read", &path)?;
-        let served = image.clone();
+        let image = SealedImage::build(&tuff, &[], &tree, &path)?;
+        let served = image.bytes.clone();
         Ok(Fixture {
             tuff,
             server: Server::start(move |request| Answer::object(request, &served, "\"1\"")),
-            root_hash: shown["root_hash"].as_str().unwrap_or_default().to_owned(),
             image,
             data,
         })
@@ -179,11 +172,11 @@ impl Fixture {
             _ => vec!["check", "-q", &url],
         };
         if rng.below(2) == 0 {
-            verb.extend(["--root-hash", &self.root_hash]);
+            verb.extend(["--root-hash", &self.image.root]);
         }
         // The warm cache has all files, whose names the attack needs.
         let warm = program::run(&self.tuff, folder, &["check", "-q", &url], || None)?;
-        let warm_verified = ["check", "-q", &url, "--root-hash", &self.root_hash];
+        let warm_verified = ["check", "-q", &url, "--root-hash", &self.image.root];
         let verified = program::run(&self.tuff, folder, &warm_verified, || None)?;
         if !warm.is_success() || !verified.is_success() {
             return Err(Error::Command(format!(
@@ -233,7 +226,9 @@ impl Fixture {
         let is_right = match verb {
             ["cat", _, "data", ..] => ran.output == self.data,
             ["cat", ..] => ran.output == b"small\n",
-            ["pull", ..] => fs::read(folder.join("pulled")).is_ok_and(|bytes| bytes == self.image),
+            ["pull", ..] => {
+                fs::read(folder.join("pulled")).is_ok_and(|bytes| bytes == self.image.bytes)
+            }
             _ => true,
         };
         (!is_right).then(|| "wrong bytes, exit code 0".to_owned())

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::io::Seek as _;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ impl Ran {
     /// Returns what no input may lead to: a run without end, a signal, a panic, or an exit code without a meaning.
     pub(super) fn fault(&self) -> Option<String> {
         let Some(status) = self.status else {
-            return Some(format!("it does not end in {} s", TIME_LIMIT.as_secs()));
+            return Some("it does not end".to_owned());
         };
         let message = self.message();
         let is_documented = status.code().is_some_and(|code| EXIT_CODES.contains(&code));
@@ -59,16 +59,31 @@ pub(super) fn run(
     arguments: &[impl AsRef<OsStr>],
     during: impl FnOnce() -> Option<Duration>,
 ) -> Result<Ran> {
-    let create = || helper::output_file().at("create", Path::new("a file in memory"));
-    let (output, errors) = (create()?, create()?);
-    let mut child = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(arguments)
         .current_dir(folder)
         .env("TMPDIR", folder.join("tmp"))
         .env("XDG_CACHE_HOME", folder.join("cache"))
         .env("HOME", folder)
         .env("LC_ALL", "C.UTF-8")
-        .env("SOURCE_DATE_EPOCH", "1700000000")
+        .env("SOURCE_DATE_EPOCH", "1700000000");
+    run_command(command, TIME_LIMIT, during, |_| ())
+}
+
+/// Runs a command in a process group of its own, which is killed after a time limit. `during` is as in [`run`]. `watch` is called with
+/// the number of the process while it runs.
+pub(super) fn run_command(
+    mut command: Command,
+    limit: Duration,
+    during: impl FnOnce() -> Option<Duration>,
+    mut watch: impl FnMut(u32),
+) -> Result<Ran> {
+    let create = || helper::output_file().at("create", Path::new("a file in memory"));
+    let (output, errors) = (create()?, create()?);
+    let program = PathBuf::from(command.get_program());
+    let program = program.as_path();
+    let mut child = command
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(output.try_clone().at("run", program)?)
@@ -81,11 +96,12 @@ pub(super) fn run(
         // The process is not reaped yet, so the group exists even if it has ended.
         let _ = kill_process_group(group, Signal::KILL);
     }
-    let end = Instant::now() + TIME_LIMIT;
+    let end = Instant::now() + limit;
     let status = loop {
         if let Some(status) = child.try_wait().at("wait for", program)? {
             break Some(status);
         }
+        watch(child.id());
         if Instant::now() > end {
             let _ = kill_process_group(group, Signal::KILL);
             child.wait().at("wait for", program)?;
@@ -103,6 +119,33 @@ pub(super) fn run(
         output: read(output)?,
         errors: read(errors)?,
     })
+}
+
+/// Image with a hash tree.
+pub(super) struct SealedImage {
+    pub(super) bytes: Vec<u8>,
+    /// Root hash, in hexadecimal.
+    pub(super) root: String,
+}
+
+impl SealedImage {
+    /// Builds an image of a tree.
+    pub(super) fn build(
+        tuff: &Path,
+        options: &[&str],
+        tree: &Path,
+        image: &Path,
+    ) -> Result<SealedImage> {
+        let words = [&["build", "-q", "--force", "--verity"], options].concat();
+        let words = words.into_iter().map(OsStr::new);
+        helper::output(tuff, words.chain([tree.as_os_str(), image.as_os_str()]))?;
+        let words = ["verity", "show", "--json"].map(OsStr::new).into_iter();
+        let shown = helper::json(tuff, words.chain([image.as_os_str()]))?;
+        Ok(SealedImage {
+            bytes: std::fs::read(image).at("read", image)?,
+            root: shown["root_hash"].as_str().unwrap_or_default().to_owned(),
+        })
+    }
 }
 
 #[cfg(test)]

@@ -15,21 +15,21 @@ mod faults;
 mod reply;
 mod world;
 
+use super::program::SealedImage;
 use super::rounds::{self, Campaign, Tally};
 use crate::measure::workspace;
-use crate::{At, Error, Result};
+use crate::{At, Result};
 use case::{Case, Program};
 use faults::FAULTS;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tuff_testkit::Rng;
-use world::{Image, Plan, World};
+use world::{Plan, World};
 
 /// Memory of a verb above that of the same verbs on honest servers. Unit: KiB.
 const MEMORY_MAX: u64 = 64 << 10;
@@ -172,7 +172,7 @@ impl Options {
         &self,
         begin: Instant,
         jobs: &[Job],
-        image: &Arc<Image>,
+        image: &Arc<SealedImage>,
         program: &Program,
         out: &Path,
         add: &(dyn Fn(Result<case::Done>) -> Result<()> + Sync),
@@ -247,7 +247,7 @@ impl Options {
 }
 
 /// Builds the image that is served, and what its files hold.
-fn prepare(tuff: &Path, out: &Path) -> Result<(Image, Program)> {
+fn prepare(tuff: &Path, out: &Path) -> Result<(SealedImage, Program)> {
     let tree = out.join("tree");
     workspace::remove(&tree)?;
     fs::create_dir(&tree).at("create", &tree)?;
@@ -255,27 +255,8 @@ fn prepare(tuff: &Path, out: &Path) -> Result<(Image, Program)> {
     let data: Vec<u8> = (0..600 << 10).map(|_| rng.draw() as u8).collect(); // any byte
     fs::write(tree.join("data"), &data).at("write", &tree)?;
     fs::write(tree.join("hello"), "hello\n").at("write", &tree)?;
-    let run = |args: &[&str]| -> Result<Vec<u8>> {
-        let done = Command::new(tuff).args(args).current_dir(out).output();
-        let done = done.at("run", tuff)?;
-        match done.status.success() {
-            true => Ok(done.stdout),
-            false => Err(Error::Usage(format!(
-                "tuff {}: {}",
-                args.join(" "),
-                String::from_utf8_lossy(&done.stderr).trim()
-            ))),
-        }
-    };
-    run(&["build", "-q", "--force", "--verity", "tree", "image.erofs"])?;
-    let shown = run(&["verity", "show", "--json", "image.erofs"])?;
-    let shown: serde_json::Value = serde_json::from_slice(&shown)
-        .map_err(|e| Error::Usage(format!("tuff verity show: {e}")))?;
     let path = out.join("image.erofs");
-    let image = Image {
-        bytes: fs::read(&path).at("read", &path)?,
-        root: shown["root_hash"].as_str().unwrap_or_default().to_owned(),
-    };
+    let image = SealedImage::build(tuff, &[], &tree, &path)?;
     let mut content = data;
     content.extend_from_slice(b"hello\n");
     let program = Program {

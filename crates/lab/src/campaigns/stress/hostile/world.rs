@@ -1,5 +1,6 @@
 //! Servers of a campaign, the image that they serve, and the secrets of their clients.
 
+use super::super::program::SealedImage;
 use super::faults::{FAULTS, Fault, Kind, Place, Source, expand};
 use super::reply::Reply;
 use std::net::Ipv4Addr;
@@ -18,13 +19,6 @@ pub(super) const URL_PASSWORD: &str = "upURLPASSWORDup5535";
 pub(super) const KEY: &str = "akACCESSKEYak6646";
 pub(super) const SECRET_KEY: &str = "skSECRETKEYsk7757";
 pub(super) const SESSION: &str = "stSESSIONst8868";
-
-/// Image that is served.
-pub(super) struct Image {
-    pub(super) bytes: Vec<u8>,
-    /// Root hash, in hexadecimal digits.
-    pub(super) root: String,
-}
 
 /// Login of a client at a registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +90,7 @@ impl Plan {
 
 /// Servers of one worker.
 pub(super) struct World {
-    pub(super) image: Arc<Image>,
+    pub(super) image: Arc<SealedImage>,
     /// Server that URLs name.
     pub(super) first: Origin,
     /// Server on another host.
@@ -114,7 +108,7 @@ enum Role {
 }
 
 impl World {
-    pub(super) fn new(image: Arc<Image>) -> Self {
+    pub(super) fn new(image: Arc<SealedImage>) -> Self {
         Self {
             image,
             first: Origin::start(Ipv4Addr::new(127, 0, 0, 1)),
@@ -159,7 +153,7 @@ impl World {
 struct Part {
     plan: Plan,
     role: Role,
-    image: Arc<Image>,
+    image: Arc<SealedImage>,
     /// Hosts of the first server, the other one, and the other port.
     hosts: [String; 3],
     rng: Mutex<Option<Rng>>,

@@ -13,7 +13,7 @@ mod verbs;
 
 pub use options::{Counts, Options, Row};
 
-use super::program;
+use super::program::{self, SealedImage};
 use super::rounds::{Campaign, Counts as _, Tally};
 use crate::measure::helper;
 use crate::measure::workspace::{self, Work};
@@ -105,15 +105,12 @@ impl Fixture {
             stored: Arc::default(),
         };
         fixture.trees()?;
-        let image = |options: &[&str], tree: &str, name: &str| {
+        for (tree, name) in [("tree", "image.erofs"), ("newer", "newer.erofs")] {
             let (tree, image) = (fixture.path(tree), fixture.path(name));
-            let words = [&["build", "-q", "-z", "lz4"], options].concat();
+            let words = ["build", "-q", "-z", "lz4"].map(OsStr::new).into_iter();
             let paths = [tree.as_os_str(), image.as_os_str()];
-            helper::output(&fixture.tuff, words.iter().map(OsStr::new).chain(paths))
-        };
-        image(&[], "tree", "image.erofs")?;
-        image(&[], "newer", "newer.erofs")?;
-        image(&["--verity", "--verity-fec=24"], "tree", "sealed.erofs")?;
+            helper::output(&fixture.tuff, words.chain(paths))?;
+        }
         let at = |name: &str| fixture.path(name);
         fs::copy(at("image.erofs"), at("patched.erofs")).at("copy", &at("image.erofs"))?;
         let (newer, patched) = (at("newer"), at("patched.erofs"));
@@ -122,6 +119,9 @@ impl Fixture {
             &fixture.tuff,
             words.chain([newer.as_os_str(), patched.as_os_str()]),
         )?;
+        let options = ["-z", "lz4", "--verity-fec=24"];
+        let (tree, sealed) = (at("tree"), at("sealed.erofs"));
+        let root_hash = SealedImage::build(&fixture.tuff, &options, &tree, &sealed)?.root;
         fs::copy(at("sealed.erofs"), at("damaged.erofs")).at("copy", &at("sealed.erofs"))?;
         let damaged = at("damaged.erofs");
         let file = File::options()
@@ -132,10 +132,6 @@ impl Fixture {
             file.write_all_at(&[0xFF; 512], block * BLOCK as u64)
                 .at("write", &damaged)?;
         }
-        let sealed = at("sealed.erofs");
-        let words = ["verity", "show", "--json"].map(OsStr::new).into_iter();
-        let shown = helper::json(&fixture.tuff, words.chain([sealed.as_os_str()]))?;
-        let root_hash = shown["root_hash"].as_str().unwrap_or_default().to_owned();
         let stored = Arc::new(fs::read(at("image.erofs")).at("read", &at("image.erofs"))?);
         Ok(Fixture {
             root_hash,
