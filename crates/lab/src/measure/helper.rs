@@ -2,13 +2,14 @@
 
 use crate::{Error, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tuff_testkit::Rng;
 
@@ -22,16 +23,19 @@ const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 pub fn run(command: &mut Command, fine: i32, limit: Duration) -> Result<String, String> {
     let name = Path::new(command.get_program()).file_name();
     let name = name.unwrap_or(OsStr::new("?")).display().to_string();
-    let ended = run_for(command, limit).map_err(|e| format!("cannot run {name}: {e}"))?;
-    let (code, message, error) = ended.ok_or_else(|| format!("{name} timed out"))?;
-    match code {
+    if std::env::var_os("PATH").is_none() {
+        command.env("PATH", PATH);
+    }
+    command.env("LC_ALL", "C").env_remove("SOURCE_DATE_EPOCH");
+    let ended = finish(command.stdin(Stdio::null()), limit, |_| None, |_| ());
+    let ended = ended.map_err(|e| format!("cannot run {name}: {e}"))?;
+    let status = ended.status.ok_or_else(|| format!("{name} timed out"))?;
+    let message = String::from_utf8_lossy(&ended.output).into_owned();
+    match status.code() {
         Some(code) if code <= fine => Ok(message),
         Some(code) => {
-            let text = if error.trim().is_empty() {
-                message
-            } else {
-                error
-            };
+            let error = ended.message();
+            let text = if error.is_empty() { message } else { error };
             let lines = telling_lines(&text);
             Err(format!("{name} exited with code {code}: {lines}"))
         }
@@ -39,36 +43,65 @@ pub fn run(command: &mut Command, fine: i32, limit: Duration) -> Result<String, 
     }
 }
 
-/// Returns exit code, standard output and standard error, or `None` after a timeout.
-fn run_for(
+/// Result of a command that ended.
+pub(crate) struct Ended {
+    /// None after a timeout.
+    pub(crate) status: Option<ExitStatus>,
+    pub(crate) output: Vec<u8>,
+    pub(crate) errors: Vec<u8>,
+}
+
+impl Ended {
+    pub(crate) fn is_success(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
+    }
+
+    /// Returns the standard error as text.
+    pub(crate) fn message(&self) -> String {
+        String::from_utf8_lossy(&self.errors).trim().to_owned()
+    }
+}
+
+/// Runs a command as a group of processes of its own, which is killed after a time limit. `during` is called once it runs; after
+/// the time that it returns, the group is killed. `watch` is called with the number of the process while it runs.
+pub(crate) fn finish(
     command: &mut Command,
     limit: Duration,
-) -> io::Result<Option<(Option<i32>, String, String)>> {
+    during: impl FnOnce(&mut Child) -> Option<Duration>,
+    mut watch: impl FnMut(u32),
+) -> io::Result<Ended> {
     // Files, because a process that the command leaves behind would hold a pipe open.
-    let (message, errors) = (output_file()?, output_file()?);
-    if std::env::var_os("PATH").is_none() {
-        command.env("PATH", PATH);
-    }
-    let command = command.env("LC_ALL", "C").env_remove("SOURCE_DATE_EPOCH");
-    command.stdin(Stdio::null()).process_group(0);
+    let (output, errors) = (output_file()?, output_file()?);
     command
-        .stdout(message.try_clone()?)
+        .process_group(0)
+        .stdout(output.try_clone()?)
         .stderr(errors.try_clone()?);
     let mut child = command.spawn()?;
+    // The process is not reaped before its end, so the group exists.
+    let group = Pid::from_child(&child);
+    if let Some(after) = during(&mut child) {
+        std::thread::sleep(after);
+        let _ = kill_process_group(group, Signal::KILL);
+    }
     let begin = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait()? {
-            break status;
+            break Some(status);
         }
+        watch(child.id());
         if begin.elapsed() > limit {
-            child.kill()?;
+            let _ = kill_process_group(group, Signal::KILL);
             child.wait()?;
-            return Ok(None);
+            break None;
         }
         // Callers that measure the time are at most 2 % late.
         std::thread::sleep((begin.elapsed() / 50).min(Duration::from_millis(1)));
     };
-    Ok(Some((status.code(), text(&message)?, text(&errors)?)))
+    Ok(Ended {
+        status,
+        output: content(&output)?,
+        errors: content(&errors)?,
+    })
 }
 
 /// Returns a file in memory for the output of a command.
@@ -76,11 +109,15 @@ pub(crate) fn output_file() -> io::Result<File> {
     Ok(memfd_create("output", MemfdFlags::CLOEXEC)?.into())
 }
 
-/// Returns the content of a file in memory.
-pub(super) fn text(file: &File) -> io::Result<String> {
+fn content(file: &File) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(0)];
     file.read_exact_at(&mut bytes, 0)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(bytes)
+}
+
+/// Returns the content of a file in memory.
+pub(super) fn text(file: &File) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&content(file)?).into_owned())
 }
 
 /// Runs a program with arguments, and returns its standard output.

@@ -9,19 +9,18 @@ use crate::campaigns::serve::server::{Served, Server, ServerSpec, available};
 use crate::definition::Definition as _;
 use crate::measure::cgroup::{self, Group};
 use crate::measure::device::{DIRECT, Device, READ_ONLY};
+use crate::measure::helper;
 use crate::measure::root::{self, Root};
 use crate::measure::stop;
 use crate::measure::workspace::{self, Work};
 use crate::options::{Emit, Options, need_root};
 use crate::record::{Header, Labels, Line, labels};
 use crate::{At, Error, Result};
-use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 use tuff_flash_sim::experiment::random::Rng;
 
 /// Parameters of a run that the definition leaves open.
@@ -459,41 +458,27 @@ pub(in crate::campaigns) fn start(order: &Order) -> Result<Result<Started, Strin
     let text = serde_json::to_string(order);
     let text = text.map_err(|e| Error::Command(format!("cannot encode the request: {e}")))?;
     // The process group includes the program, so that it is ended as well after a timeout.
-    let mut child = Command::new(&lab)
-        .arg("inside")
-        .process_group(0)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .at("run", &lab)?;
-    let group = Pid::from_child(&child);
-    if let Some(mut pipe) = child.stdin.take() {
+    let mut command = Command::new(&lab);
+    command.arg("inside").stdin(Stdio::piped());
+    let write = |child: &mut Child| {
         // A write error means that the child has exited, and its status gives the reason.
-        let _ = pipe.write_all(text.as_bytes());
-    }
-    let end = Instant::now() + TIME_LIMIT;
-    // The child's reply is shorter than a pipe's buffer, so the child cannot block while it is not read.
-    while child.try_wait().at("wait for", &lab)?.is_none() {
-        if Instant::now() > end {
-            let _ = kill_process_group(group, Signal::KILL);
-            child.wait().at("wait for", &lab)?;
-            return Ok(Err("it timed out".to_owned()));
-        }
-        std::thread::sleep(Duration::from_micros(500));
-    }
-    let output = child.wait_with_output().at("wait for", &lab)?;
-    if !output.status.success() {
-        let message = String::from_utf8_lossy(&output.stderr);
-        let message = message.trim().trim_start_matches("tuff-lab: ");
+        let _ = child.stdin.take()?.write_all(text.as_bytes());
+        None
+    };
+    let ended = helper::finish(&mut command, TIME_LIMIT, write, |_| ()).at("run", &lab)?;
+    let Some(status) = ended.status else {
+        return Ok(Err("it timed out".to_owned()));
+    };
+    if !status.success() {
+        let message = ended.message();
+        let message = message.trim_start_matches("tuff-lab: ");
         let root = order.root.to_string_lossy();
         return Ok(Err(format!(
-            "{}: {}",
-            output.status,
+            "{status}: {}",
             message.replace(&*root, "ROOT")
         )));
     }
-    let done = serde_json::from_slice(&output.stdout);
+    let done = serde_json::from_slice(&ended.output);
     done.map(Ok)
         .map_err(|e| Error::Command(format!("cannot parse the reply of the child process: {e}")))
 }

@@ -1,14 +1,15 @@
 //! Case of a campaign: one verb, and what must hold after it.
 
-use super::super::program::{self, Ran};
+use super::super::program::Ran;
 use super::faults::Source;
 use super::world::{
     ACCESS, KEY, Login, PASSWORD, Plan, QUERY, REFRESH, SECRET_KEY, SESSION, URL_PASSWORD, World,
 };
+use crate::measure::helper;
 use crate::{At, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Number of verbs that read an image.
@@ -163,8 +164,9 @@ impl Case<'_> {
             let now = peak(process, &self.program.tuff);
             memory = now.unwrap_or(0).max(memory);
         };
-        let ran = program::run_command(command, limit, || None, watch)?;
-        Ok((ran, memory))
+        let command = command.stdin(Stdio::null());
+        let ended = helper::finish(command, limit, |_| None, watch);
+        Ok((ended.at("run", &self.program.tuff)?, memory))
     }
 
     /// Findings of a run.
