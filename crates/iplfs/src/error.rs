@@ -69,56 +69,41 @@ pub enum Errno {
 }
 
 impl Errno {
+    /// Returns the error number on Linux, and the text.
+    fn number_and_text(self) -> (i32, &'static str) {
+        match self {
+            Self::NotFound => (2, "no such entry"),
+            Self::Exists => (17, "the name is taken"),
+            Self::NotDirectory => (20, "is not a directory"),
+            Self::IsDirectory => (21, "is a directory"),
+            Self::NotEmpty => (39, "the directory is not empty"),
+            Self::NoSpace => (28, "no space left in the volume"),
+            Self::HostFull => (28, "no space left on the host of the volume"),
+            Self::NameTooLong => (36, "the name is too long"),
+            Self::Invalid => (22, "invalid argument"),
+            Self::TooManyLinks => (31, "has too many links"),
+            Self::NoAttribute => (61, "no such extended attribute"),
+            Self::NotPermitted => (1, "is not permitted"),
+            Self::FileTooBig => (27, "the file is too large"),
+            Self::TooBig => (7, "the extended attributes are too large"),
+            Self::ReadOnly => (30, "the volume is read-only"),
+            Self::Stale => (116, "the inode is gone"),
+            Self::NoSuchOffset => (6, "no data or hole after this offset"),
+            Self::NotSupported => (95, "is not supported"),
+            Self::Busy => (16, "is in use"),
+            Self::Quota => (122, "the limit of a user, group or project is reached"),
+        }
+    }
+
     /// Error number on Linux.
     pub fn code(self) -> i32 {
-        match self {
-            Errno::NotFound => 2,
-            Errno::Exists => 17,
-            Errno::NotDirectory => 20,
-            Errno::IsDirectory => 21,
-            Errno::NotEmpty => 39,
-            Errno::NoSpace | Errno::HostFull => 28,
-            Errno::NameTooLong => 36,
-            Errno::Invalid => 22,
-            Errno::TooManyLinks => 31,
-            Errno::NoAttribute => 61,
-            Errno::NotPermitted => 1,
-            Errno::FileTooBig => 27,
-            Errno::TooBig => 7,
-            Errno::ReadOnly => 30,
-            Errno::Stale => 116,
-            Errno::NoSuchOffset => 6,
-            Errno::NotSupported => 95,
-            Errno::Busy => 16,
-            Errno::Quota => 122,
-        }
+        self.number_and_text().0
     }
 }
 
 impl fmt::Display for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Errno::NotFound => "no such entry",
-            Errno::Exists => "the name is taken",
-            Errno::NotDirectory => "is not a directory",
-            Errno::IsDirectory => "is a directory",
-            Errno::NotEmpty => "the directory is not empty",
-            Errno::NoSpace => "no space left in the volume",
-            Errno::HostFull => "no space left on the host of the volume",
-            Errno::NameTooLong => "the name is too long",
-            Errno::Invalid => "invalid argument",
-            Errno::TooManyLinks => "has too many links",
-            Errno::NoAttribute => "no such extended attribute",
-            Errno::NotPermitted => "is not permitted",
-            Errno::FileTooBig => "the file is too large",
-            Errno::TooBig => "the extended attributes are too large",
-            Errno::ReadOnly => "the volume is read-only",
-            Errno::Stale => "the inode is gone",
-            Errno::NoSuchOffset => "no data or hole after this offset",
-            Errno::NotSupported => "is not supported",
-            Errno::Busy => "is in use",
-            Errno::Quota => "the limit of a user, group or project is reached",
-        })
+        f.write_str(self.number_and_text().1)
     }
 }
 

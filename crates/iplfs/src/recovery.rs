@@ -13,7 +13,7 @@
 
 use crate::disk::address::{BLOCK_SIZE, BlockAddr, Log, Nid};
 use crate::disk::checkpoint::Phase;
-use crate::disk::inode::{Content, Inode};
+use crate::disk::inode::Inode;
 use crate::disk::nat::NatEntry;
 use crate::disk::node::{Footer, NodeBody};
 use crate::disk::slot::Slot;
@@ -99,7 +99,7 @@ impl Volume {
                 let members = open.split_off(open.len() - group);
                 open.clear();
                 // Blocks that the group names past its own nodes are data and must not be taken for nodes.
-                for slot in members.iter().flat_map(|m| slots(&m.body)) {
+                for slot in members.iter().flat_map(|m| m.body.slots()) {
                     if let Some((log, offset)) = self.sb.geometry.place(slot.addr)
                         && at.get(&log).is_some_and(|next| *next <= offset)
                     {
@@ -146,9 +146,11 @@ impl Volume {
         // Verify everything before changing anything.
         for member in &members {
             let old = self.old_version(member.footer.nid)?;
-            let old_slots = old.as_ref().map(slots).unwrap_or_default();
+            let old_slots = old.as_ref().map(NodeBody::slots).unwrap_or_default();
             let known: HashSet<BlockAddr> = old_slots.iter().map(|slot| slot.addr).collect();
-            for slot in slots(&member.body)
+            for slot in member
+                .body
+                .slots()
                 .iter()
                 .filter(|s| s.addr.is_mapped() && !known.contains(&s.addr))
             {
@@ -168,8 +170,8 @@ impl Volume {
             let nid = member.footer.nid;
             let old = self.old_version(nid)?;
             let (old_slots, new_slots) = (
-                old.as_ref().map(slots).unwrap_or_default(),
-                slots(&member.body).to_vec(),
+                old.as_ref().map(NodeBody::slots).unwrap_or_default(),
+                member.body.slots().to_vec(),
             );
             let (old_nids, new_nids) = (
                 old.as_ref().map(nids).unwrap_or_default(),
@@ -287,7 +289,7 @@ impl Volume {
                 self.forget_subtree(child, below, adopted)?;
             }
         }
-        for slot in slots(&body) {
+        for slot in body.slots() {
             self.free_slot(*slot);
             adopted.remove(&slot.addr.0);
         }
@@ -316,18 +318,6 @@ impl Volume {
             }
         }
         Ok(())
-    }
-}
-
-/// Block slots of a node.
-fn slots(body: &NodeBody) -> &[Slot] {
-    match body {
-        NodeBody::Direct(slots) => &slots[..],
-        NodeBody::Inode(inode) => match &inode.content {
-            Content::Map(map) => &map.slots,
-            _ => &[],
-        },
-        _ => &[],
     }
 }
 

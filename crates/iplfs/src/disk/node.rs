@@ -9,7 +9,7 @@
 //! The checksum in the slot lets `fsync` write data and nodes under one flush. Roll-forward adopts a group of nodes
 //! only if every data block that the group newly names is intact.
 
-use super::inode::Inode;
+use super::inode::{Content, Inode};
 use super::slot::Slot;
 use super::wire::{Get, Put, seal, sealed};
 use crate::disk::address::{BLOCK_SIZE, Block, BlockAddr, Nid};
@@ -35,6 +35,20 @@ pub enum NodeBody {
     Indirect(u8, Box<[Nid; INDIRECT_SLOTS]>),
     /// Extended attributes that do not fit the inode, encoded.
     Xattr(Vec<u8>),
+}
+
+impl NodeBody {
+    /// Returns the block slots of a node, none for a node of another kind.
+    pub fn slots(&self) -> &[Slot] {
+        match self {
+            Self::Direct(slots) => &slots[..],
+            Self::Inode(inode) => match &inode.content {
+                Content::Map(map) => &map.slots,
+                _ => &[],
+            },
+            _ => &[],
+        }
+    }
 }
 
 /// Identity and history of a node block.

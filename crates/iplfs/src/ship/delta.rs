@@ -8,9 +8,7 @@
 //! nothing else was appended to it.
 
 use crate::disk::address::{BlockAddr, Nid};
-use crate::disk::inode::Content;
 use crate::disk::node::NodeBody;
-use crate::disk::slot::Slot;
 use crate::error::{Error, Result};
 use crate::volume::state::Volume;
 use std::collections::HashSet;
@@ -61,7 +59,7 @@ impl SnapshotDelta {
                     ));
                 }
                 tail.new.push((new.addr.0, None));
-                for slot in slots(&body).iter().filter(|slot| slot.addr.is_mapped()) {
+                for slot in body.slots().iter().filter(|slot| slot.addr.is_mapped()) {
                     kept.insert(slot.addr);
                     if is_new(slot.addr) {
                         tail.new.push((slot.addr.0, Some(slot.crc)));
@@ -74,7 +72,7 @@ impl SnapshotDelta {
             if old.addr.is_mapped() {
                 dead.push(old.addr.0);
                 let (body, _) = base.read_node_at(old.addr)?;
-                let removed = slots(&body).iter().map(|slot| slot.addr);
+                let removed = body.slots().iter().map(|slot| slot.addr);
                 dead.extend(
                     removed
                         .filter(|addr| addr.is_mapped() && !kept.contains(addr))
@@ -103,16 +101,5 @@ impl SnapshotDelta {
             }
         }
         Ok(tail)
-    }
-}
-
-fn slots(body: &NodeBody) -> &[Slot] {
-    match body {
-        NodeBody::Direct(slots) => &slots[..],
-        NodeBody::Inode(inode) => match &inode.content {
-            Content::Map(map) => &map.slots,
-            _ => &[],
-        },
-        _ => &[],
     }
 }

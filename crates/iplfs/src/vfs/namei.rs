@@ -267,14 +267,7 @@ impl Volume {
         if self.inode(found.ino)?.is_dir() {
             return Err(Errno::IsDirectory.into());
         }
-        self.admit(8, true)?;
-        self.mutate(|v| {
-            v.remove_entry(dir, found.position, name.len())?;
-            v.touch(dir, caller.now)?;
-            v.drop_link(dir, name, found.ino, caller)
-        })?;
-        self.evict_if_unused(found.ino);
-        Ok(())
+        self.remove_name(dir, name, &found, caller)
     }
 
     /// Removes an empty directory.
@@ -288,6 +281,16 @@ impl Volume {
         if inode.entries > 0 {
             return Err(Errno::NotEmpty.into());
         }
+        self.remove_name(dir, name, &found, caller)
+    }
+
+    fn remove_name(
+        &mut self,
+        dir: Nid,
+        name: &[u8],
+        found: &FoundEntry,
+        caller: &Caller,
+    ) -> Result<()> {
         self.admit(8, true)?;
         self.mutate(|v| {
             v.remove_entry(dir, found.position, name.len())?;

@@ -516,12 +516,4 @@ impl Volume {
         // The packs still list released blocks. One more checkpoint makes them agree with the device.
         self.checkpoint()
     }
-
-    /// Returns whether the volume can be dropped without losing changes.
-    pub fn is_synced(&self) -> bool {
-        !self.checkpoint.has_changes
-            && self.checkpoint.in_progress.is_none()
-            && self.pages.dirty() == 0
-            && self.nodes.dirty_count() == 0
-    }
 }

@@ -6,10 +6,8 @@
 
 use crate::device::{BlockDevice, read_block};
 use crate::disk::address::{BlockAddr, Nid};
-use crate::disk::inode::{Content, Time, mode};
+use crate::disk::inode::{Time, mode};
 use crate::disk::nat::NatEntry;
-use crate::disk::node::NodeBody;
-use crate::disk::slot::Slot;
 use crate::disk::snapshot::{NAME_MAX, Snapshot};
 use crate::disk::superblock::Superblock;
 use crate::error::{Errno, Error, Result};
@@ -278,15 +276,7 @@ impl Volume {
                 }
                 Err(e) => return Err(e),
             };
-            let slots: &[Slot] = match &body {
-                NodeBody::Direct(slots) => &slots[..],
-                NodeBody::Inode(inode) => match &inode.content {
-                    Content::Map(map) => &map.slots,
-                    _ => &[],
-                },
-                _ => &[],
-            };
-            let mapped = slots.iter().filter(|slot| slot.addr.is_mapped());
+            let mapped = body.slots().iter().filter(|slot| slot.addr.is_mapped());
             all.blocks
                 .extend(mapped.map(|slot| (slot.addr.0, Some((ino, slot.crc)))));
         }
