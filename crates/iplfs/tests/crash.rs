@@ -34,7 +34,7 @@ fn some_pairs_of_operations_survive_every_crash() {
     let mut campaign = Campaign::new(None, 3).unwrap();
     campaign.samples = 3;
     campaign.nested_every = 64;
-    run(campaign, |c| c.pairs_of_operations(181, 7));
+    run(campaign, |c| c.pairs_of_operations(367, 7));
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn operations_during_a_checkpoint_survive_every_crash() {
     let mut campaign = Campaign::new(None, 10).unwrap();
     campaign.samples = 3;
     campaign.nested_every = 64;
-    run(campaign, |c| c.pairs_during_checkpoint(31, 7));
+    run(campaign, |c| c.pairs_during_checkpoint(61, 7));
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn sampled_sequences_of_three_and_ten_survive_every_crash() {
     campaign.samples = 2;
     campaign.nested_every = 64;
     run(campaign, |c| {
-        c.sampled(3, 40).and_then(|()| c.sampled(10, 12))
+        c.sampled(3, 20).and_then(|()| c.sampled(10, 8))
     });
 }
 
@@ -69,7 +69,7 @@ fn snapshots_survive_every_crash() {
     campaign.samples = 2;
     campaign.nested_every = 64;
     run(campaign, |c| {
-        c.sampled(2, 20).and_then(|()| c.sampled(12, 12))
+        c.sampled(2, 12).and_then(|()| c.sampled(12, 8))
     });
 }
 
@@ -80,8 +80,8 @@ fn a_volume_on_a_block_map_survives_every_crash() {
     campaign.nested_every = 256;
     run(campaign, |c| {
         c.single_operations()
-            .and_then(|()| c.pairs_during_checkpoint(201, 7))
-            .and_then(|()| c.sampled(12, 12))
+            .and_then(|()| c.pairs_during_checkpoint(401, 7))
+            .and_then(|()| c.sampled(12, 8))
     });
 }
 

@@ -121,7 +121,9 @@ fn the_kernel_reads_back_what_was_built() {
         let ours = image_tree(&open(&image));
         assert_same(&format!("{name}: this reader"), &expected, &ours, ignore);
         let too_new = is_too_new(&name, &image);
-        for way in ways.iter().filter(|_| !too_new) {
+        // One way for each variant. Each compression and each of the six layouts is mounted in every way.
+        let turn = (i + i / 6) % ways.len().max(1);
+        for way in ways.get(turn).filter(|_| !too_new) {
             let mount = Mount::new(&image, &scratch.path().join("mnt"), way);
             let kernel = host_tree(&mount.0);
             assert_same(

@@ -116,13 +116,23 @@ fn pushing() -> ServeOptions {
     }
 }
 
-/// Compares both mounts of an image with every kind of access.
+/// Compares both mounts of an image with every kind of access, through every transport.
 fn compare(name: &str, image: &Path, scratch: &Path, options: ServeOptions) {
+    compare_through(&transports(), name, image, scratch, options);
+}
+
+fn compare_through(
+    transports: &[Transport],
+    name: &str,
+    image: &Path,
+    scratch: &Path,
+    options: ServeOptions,
+) {
     let Some(kernel) = Mounted::new(image, &scratch.join("kernel"), "") else {
         return;
     };
     let dir = scratch.join("ours");
-    for transport in transports() {
+    for &transport in transports {
         let ours = Ours::new(image, &dir, options.clone(), transport);
         let lines = differences(kernel.path(), &dir);
         let first: Vec<_> = lines.iter().take(20).cloned().collect();
@@ -152,10 +162,14 @@ fn images_of_tuff_look_like_the_kernels_mount() {
     let scratch = Scratch::new("mount-ours");
     let source = source(&scratch);
     tuff_testkit::tree::longest_name(&source);
-    for (name, options) in variants() {
+    let transports = transports();
+    // One transport for each variant. Each compression and each of the six layouts gets every transport.
+    for (i, (name, options)) in variants().into_iter().enumerate() {
         let image = scratch.path().join("image");
         build_dir(&source, &image, &options);
-        compare(&name, &image, scratch.path(), ServeOptions::default());
+        let one = &transports[(i + i / 6) % transports.len()..][..1];
+        let options = ServeOptions::default();
+        compare_through(one, &name, &image, scratch.path(), options);
     }
 }
 

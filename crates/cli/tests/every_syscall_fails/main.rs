@@ -2,7 +2,8 @@
 //! may be partial.
 //!
 //! `strace` makes the n-th call of a kind fail, once or permanently, for each n of a healthy run. By default the most
-//! revealing errors are injected for every n, and the others for a fixed sample. `TUFF_EVERY_SYSCALL=all` injects all.
+//! revealing errors are injected for the first and the last eight n and one in four of the others, and the other errors for a
+//! fixed sample. `TUFF_EVERY_SYSCALL=all` injects all.
 
 mod extract;
 mod image;

@@ -180,12 +180,25 @@ pub(crate) fn is_full() -> bool {
     std::env::var_os("TUFF_EVERY_SYSCALL").is_some_and(|v| v == "all")
 }
 
-/// All faults for the counted calls; by default the most revealing error for every n, and a sample of the rest.
+/// Number of calls of a kind at each end of a run that fail by default. Of those between, one in four fails.
+const ENDS: usize = 8;
+
+/// The calls of a kind that fail: by default those at both ends of a run, and a sample of the others, which loops repeat.
+fn failing(census: &Census, call: &str, chance: &mut Chance) -> Vec<usize> {
+    let range = census.range(call);
+    let (first, last) = (*range.start(), *range.end());
+    let is_end = |n| n < first + ENDS || n + ENDS > last;
+    range
+        .filter(|&n| is_full() || is_end(n) || chance.one_in(4))
+        .collect()
+}
+
+/// All faults for the counted calls; by default the most revealing error for each call that fails, and a sample of the rest.
 pub(crate) fn faults(census: &Census) -> Vec<Fault> {
     let mut chance = Chance(30);
     let mut all = Vec::new();
     for (call, errors) in ERRORS {
-        for n in census.range(call) {
+        for n in failing(census, call, &mut chance) {
             for (which, error) in errors.iter().enumerate() {
                 for lasting in [false, true] {
                     let tells_most = which == 0 && !lasting;
@@ -274,11 +287,12 @@ const INTERRUPTIBLE: &[&str] = &[
     "flistxattr",
 ];
 
-/// Interruptions of all counted calls, one at a time.
+/// Interruptions of the calls that fail, one at a time.
 pub(crate) fn interruptions(census: &Census) -> Vec<Fault> {
+    let mut chance = Chance(30);
     let all = INTERRUPTIBLE.iter().flat_map(|call| {
-        let ns = census.range(call);
-        ns.map(|n| Fault {
+        let ns = failing(census, call, &mut chance);
+        ns.into_iter().map(|n| Fault {
             call,
             error: "EINTR",
             n,
