@@ -519,14 +519,23 @@ mod tests {
     }
 
     #[test]
-    fn cut_disks_are_errors_without_panics() {
-        let good = disk(&table(512));
-        for len in (0..40_000)
-            .step_by(509)
-            .chain([good.len() - 1, good.len() - 512])
-        {
-            // Without the end of the disk, the first table may still be usable.
-            let _ = read(good[..len].to_vec());
+    fn cut_disks_have_no_table_or_the_first_one_with_damage_or_are_errors() {
+        let table = table(512);
+        let good = disk(&table);
+        let lens = (0..40_000).step_by(509);
+        for len in lens.chain([good.len() - 512, good.len() - 1]) {
+            match read(good[..len].to_vec()) {
+                Ok(None) => assert!(len < 1024, "{len}"),
+                Err(e) => assert!(
+                    matches!(e, Error::Corrupt(_)) && len < 1024 + 16384,
+                    "{len}: {e}"
+                ),
+                // Without the end of the disk, the first table is still usable.
+                Ok(Some(found)) => {
+                    assert_eq!(found.table, table, "{len}");
+                    assert_eq!(found.damage.len(), 1, "{len}");
+                }
+            }
         }
     }
 }

@@ -3,14 +3,14 @@
 //! `TUFF_FAULT_ROUNDS` is the number of rounds, `TUFF_FAULT_SEED` the seed of the first one. A round that fails prints its
 //! seed.
 
-use crate::common::{CHUNK, Dir, WithTree, open, options};
+use crate::common::{CHUNK, Dir, WithTree, child, open, options};
 use crate::plan::{Control, Event, Plan, Version, serve};
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tuff_remote::{Options, RemoteStore};
 use tuff_store::ReadAt;
@@ -20,6 +20,9 @@ use tuff_testkit::http::Server;
 /// Rounds unless the environment states another number.
 const ROUNDS: u64 = 60;
 
+/// Number of rounds at the same time.
+const ROUNDS_AT_ONCE: usize = 4;
+
 /// Number of threads that read at once.
 const READERS: u64 = 8;
 
@@ -28,9 +31,6 @@ const READS: usize = 12;
 
 /// Time after which a round is taken for a hang.
 const HANG: Duration = Duration::from_secs(120);
-
-/// Variable with the URL, the cache and the root hash, by which the campaign starts a process to kill.
-const VICTIM: &str = "TUFF_FAULT_VICTIM";
 
 fn number(name: &str, default: u64) -> u64 {
     let text = std::env::var(name).ok();
@@ -44,19 +44,34 @@ fn random_faults_give_right_bytes_or_a_clear_error() {
         number("TUFF_FAULT_ROUNDS", ROUNDS),
         number("TUFF_FAULT_SEED", 1),
     );
-    let disk = SmallDisk::new();
-    let started_ms = Arc::new(AtomicU64::new(0));
-    watch(Arc::clone(&started_ms));
-    let mut outcomes = Outcomes::default();
-    for seed in first..first + rounds {
-        started_ms.fetch_add(1, Ordering::SeqCst);
-        let _named = NameOnPanic(seed);
-        let mut rng = Rng::new(seed);
-        let plan = Plan::new(&mut rng);
-        let version = &versions[usize::from(plan.is_verified)];
-        outcomes.add(&round(&plan, version, seed, disk.as_ref()));
-    }
-    started_ms.store(u64::MAX, Ordering::SeqCst);
+    let next = AtomicU64::new(first);
+    let outcomes = Mutex::new(Outcomes::default());
+    // A round mostly waits, so several run at once.
+    std::thread::scope(|scope| {
+        for worker in 0..ROUNDS_AT_ONCE {
+            let (versions, next, outcomes) = (&versions, &next, &outcomes);
+            scope.spawn(move || {
+                let disk = SmallDisk::new(worker);
+                let seed_in_progress = Arc::new(AtomicU64::new(0));
+                watch(Arc::clone(&seed_in_progress));
+                loop {
+                    let seed = next.fetch_add(1, Ordering::SeqCst);
+                    if seed >= first + rounds {
+                        break;
+                    }
+                    seed_in_progress.store(seed, Ordering::SeqCst);
+                    let _named = NameOnPanic(seed);
+                    let mut rng = Rng::new(seed);
+                    let plan = Plan::new(&mut rng);
+                    let version = &versions[usize::from(plan.is_verified)];
+                    let one = round(&plan, version, seed, disk.as_ref());
+                    outcomes.lock().unwrap().add(&one);
+                }
+                seed_in_progress.store(u64::MAX, Ordering::SeqCst);
+            });
+        }
+    });
+    let outcomes = outcomes.into_inner().unwrap();
     eprintln!("{rounds} rounds: {outcomes:?}");
     assert!(outcomes.right > 0);
     // With fewer rounds there may be none.
@@ -64,12 +79,12 @@ fn random_faults_give_right_bytes_or_a_clear_error() {
 }
 
 /// Ends the process if a round does not end.
-fn watch(started_ms: Arc<AtomicU64>) {
+fn watch(seed_in_progress: Arc<AtomicU64>) {
     std::thread::spawn(move || {
         let (mut seen, mut since) = (0, Instant::now());
         while seen != u64::MAX {
             std::thread::sleep(Duration::from_millis(500));
-            let now = started_ms.load(Ordering::SeqCst);
+            let now = seed_in_progress.load(Ordering::SeqCst);
             if now != seen {
                 (seen, since) = (now, Instant::now());
             }
@@ -311,37 +326,12 @@ fn start_victim(url: &str, options: &Options) -> Victim {
     let root = options.root_hash.map_or(String::new(), |root| {
         root.iter().map(|byte| format!("{byte:02x}")).collect()
     });
-    let cache = options.cache.display();
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "campaign::a_process_reads_until_it_is_killed"])
-        .env(VICTIM, format!("{url}|{cache}|{root}"))
+    let args = ["fill", url, options.cache.to_str().unwrap(), &root];
+    let child = child(&args)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
     Victim(child.unwrap())
-}
-
-/// Reads in the process that [`start_victim`] starts. Elsewhere it has nothing to do.
-#[test]
-fn a_process_reads_until_it_is_killed() {
-    let Ok(task) = std::env::var(VICTIM) else {
-        return;
-    };
-    let parts: Vec<&str> = task.split('|').collect();
-    let mut options = Options::new(PathBuf::from(parts[1]));
-    let byte = |at: usize| u8::from_str_radix(&parts[2][at * 2..at * 2 + 2], 16).unwrap();
-    options.root_hash = (!parts[2].is_empty()).then(|| std::array::from_fn(byte));
-    let mut rng = Rng::new(std::process::id().into());
-    let start = Instant::now();
-    while start.elapsed() < HANG {
-        let Ok(store) = open(parts[0], &options) else {
-            continue;
-        };
-        store.fill(None);
-        for _ in 0..100 {
-            let _ = store.read_at(&mut [0; 5000], rng.below_u64(store.size()));
-        }
-    }
 }
 
 /// Filesystem of 4 MiB, which an image of 6 MiB fills.
@@ -349,8 +339,8 @@ struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     /// `None`, with a note, if nothing can be mounted here.
-    fn new() -> Option<Self> {
-        let dir = std::env::temp_dir().join(format!("tuff-small-disk-{}", std::process::id()));
+    fn new(worker: usize) -> Option<Self> {
+        let dir = tuff_testkit::unused_path(&format!("small-disk-{worker}"));
         fs::create_dir_all(&dir).unwrap();
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", "size=4m", "tuff-small-disk"]);

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use tuff_format::superblock::{OFFSET, Superblock};
@@ -77,6 +78,19 @@ pub(crate) fn options(dir: &Dir) -> Options {
 
 pub(crate) fn open(url: &str, options: &Options) -> Result<Arc<RemoteStore>, Error> {
     tuff_remote::open(&Location::parse(url)?, options)
+}
+
+/// Process that reads or pushes: `tests/bin/child.rs`. Its environment has neither credentials nor certificates.
+pub(crate) fn child(args: &[&str]) -> Command {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tuff-remote-child"));
+    child
+        .args(args)
+        .env("HOME", "/nonexistent")
+        .env_remove("SSL_CERT_FILE");
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_")) {
+        child.env_remove(name);
+    }
+    child
 }
 
 /// Image with the hash tree that follows it.

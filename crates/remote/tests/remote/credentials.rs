@@ -1,23 +1,19 @@
 //! Credentials: they stay with their origin, and are read again when a server refuses them.
 //!
-//! Logins come from the environment, which belongs to the whole process, so these tests run a second one of themselves.
+//! Logins come from the environment, which belongs to the whole process, so these tests read in another one.
 
-use crate::common::{CHUNK, Dir, assert_same, image, open, options};
+use crate::common::{CHUNK, Dir, child, image};
+use crate::process::{run, run_with};
 use crate::registry::{LAYER, answer, layer, manifest};
 use base64::Engine;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-use tuff_store::ReadAt;
+use std::time::Duration;
 use tuff_testkit::hostile::{Origin, steps};
 use tuff_testkit::http::{Answer, Request, Server};
-
-const URL: &str = "TUFF_TEST_LOGIN_URL";
-const SEED: &str = "TUFF_TEST_LOGIN_SEED";
 
 /// Number of chunks of the image.
 const CHUNKS: usize = 94;
@@ -26,50 +22,16 @@ fn bytes() -> Vec<u8> {
     image(CHUNKS * CHUNK / 4096, 70)
 }
 
-#[test]
-fn child_reads_all_of_an_image() {
-    // Set by the other tests only.
-    let Ok(url) = std::env::var(URL) else {
-        return;
-    };
-    let store = open(&url, &options(&Dir::new())).unwrap();
-    let whole = std::env::var_os(SEED).is_none();
-    if whole {
-        assert_same(&store, &bytes());
-        return;
-    }
-    // From the end on, so that nothing is read ahead.
-    let expected = bytes();
-    for chunk in (0..CHUNKS).rev() {
-        let mut read = vec![0; 4096];
-        let at = chunk * CHUNK;
-        store.read_exact_at(&mut read, at as u64).unwrap();
-        assert!(read == expected[at..at + 4096], "{chunk}");
-    }
-}
-
-/// Runs a test of this program as a child. Returns its output, and whether it succeeded.
-fn run(test: &str, url: &str, variables: &[(&str, &str)]) -> (bool, String) {
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", test, "--nocapture"]);
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_")) {
-        child.env_remove(name);
-    }
-    child.env(URL, url).env("HOME", "/nonexistent");
-    child.envs(variables.iter().copied());
-    let out = child.output().unwrap();
-    let text = [out.stdout, out.stderr].concat();
-    (
-        out.status.success(),
-        String::from_utf8_lossy(&text).into_owned(),
-    )
-}
-
-/// Reads all of an image in a child, which has the logins in a file.
-fn read_all(url: &str, logins: &Path, variables: &[(&str, &str)]) -> (bool, String) {
+/// Reads all of an image in another process, which has the logins in a file.
+fn read_all(url: &str, logins: &Path) -> (bool, String) {
     let logins = [("REGISTRY_AUTH_FILE", logins.to_str().unwrap())];
-    let variables = [&logins[..], variables].concat();
-    run("credentials::child_reads_all_of_an_image", url, &variables)
+    run_with("read", url, &bytes(), &logins)
+}
+
+/// Reads chunks one after the other, which takes many requests.
+fn read_backwards(url: &str, logins: &Path) -> (bool, String) {
+    let logins = [("REGISTRY_AUTH_FILE", logins.to_str().unwrap())];
+    run_with("read-backwards", url, &bytes(), &logins)
 }
 
 /// File with a login for a registry, replaced as a whole.
@@ -151,7 +113,7 @@ fn refresh_tokens_do_not_follow_redirects_of_a_token_service() {
         ] {
             logins.write(&server.host(), &entry);
             let url = format!("oci://{}/team/app:v1", server.host());
-            let (is_done, text) = read_all(&url, &logins.path(), &[]);
+            let (is_done, text) = read_all(&url, &logins.path());
             assert!(
                 !is_done && text.contains("redirects a request with credentials"),
                 "{text}"
@@ -176,7 +138,7 @@ fn a_realm_on_another_host_without_tls_gets_no_request() {
         let logins = Logins::new();
         logins.write(&server.host(), &password("SECRET"));
         let url = format!("oci://{}/team/app:v1", server.host());
-        let (is_done, text) = read_all(&url, &logins.path(), &[]);
+        let (is_done, text) = read_all(&url, &logins.path());
         assert!(!is_done && text.contains("names a token service"), "{text}");
         assert!(!text.contains("SECRET"), "{text}");
         assert!(other.received().is_empty());
@@ -200,7 +162,7 @@ fn the_challenge_of_a_redirect_target_is_not_answered() {
         let logins = Logins::new();
         logins.write(&server.host(), &password("SECRET"));
         let url = format!("oci://{}/team/app:v1", server.host());
-        let (is_done, text) = read_all(&url, &logins.path(), &[]);
+        let (is_done, text) = read_all(&url, &logins.path());
         let words = format!(
             "access denied: the server answers 401 Unauthorized at http://{}",
             storage.host()
@@ -240,7 +202,7 @@ fn storage_that_asks_for_a_referer_gets_the_path_without_the_query() {
     let logins = Logins::new();
     logins.write("none", "{}");
     let url = format!("oci://{}/team/app:v1", server.host());
-    let (is_done, text) = read_all(&url, &logins.path(), &[]);
+    let (is_done, text) = read_all(&url, &logins.path());
     assert!(is_done, "{text}");
     assert!(!wrong.load(Ordering::SeqCst));
 }
@@ -253,7 +215,7 @@ fn the_referer_of_a_url_is_its_origin() {
     let target = format!("http://{}/cdn", storage.host());
     let server = Server::start(move |_| Answer::status(302).with("Location", &target));
     let url = format!("http://user:SECRET@{}/PATHSECRET/i?q=SECRET", server.host());
-    let (is_done, text) = run("credentials::child_reads_all_of_an_image", &url, &[]);
+    let (is_done, text) = run_with("read", &url, &self::bytes(), &[]);
     assert!(is_done, "{text}");
     let received = String::from_utf8_lossy(&storage.received()).into_owned();
     let referer = format!("referer: http://{}/\r\n", server.host());
@@ -271,7 +233,7 @@ fn a_redirect_that_hands_on_a_secret_query_is_refused() {
         Answer::status(301).with("Location", format!("http://{host}{}", request.path))
     });
     let url = server.url("/i?token=SECRET");
-    let (is_done, text) = run("credentials::child_reads_all_of_an_image", &url, &[]);
+    let (is_done, text) = run_with("read", &url, &self::bytes(), &[]);
     assert!(
         !is_done && text.contains("with a credential of its own URL"),
         "{text}"
@@ -291,7 +253,7 @@ fn no_proxy_leads_to_this_machine() {
         ("ALL_PROXY", &*at),
     ];
     let url = format!("http://user:SECRET@{}/i", server.host());
-    let (is_done, text) = run("credentials::child_reads_all_of_an_image", &url, &variables);
+    let (is_done, text) = run_with("read", &url, &self::bytes(), &variables);
     assert!(is_done, "{text}");
     assert!(proxy.received().is_empty());
 }
@@ -369,7 +331,7 @@ fn a_password_that_changes_is_read_again() {
             });
             state.logins.write(&server.host(), &password("p1"));
             let url = format!("oci://{}/team/app:v1", server.host());
-            let (is_done, text) = read_all(&url, &state.logins.path(), &[(SEED, "1")]);
+            let (is_done, text) = read_backwards(&url, &state.logins.path());
             assert!(is_done, "{text}");
             let changes = state.number.load(Ordering::SeqCst) - 1;
             assert!(changes >= 2, "{changes}");
@@ -414,45 +376,9 @@ fn a_password_of_a_token_service_that_changes_is_read_again() {
     });
     state.logins.write(&server.host(), &password("p1"));
     let url = format!("oci://{}/team/app:v1", server.host());
-    let (is_done, text) = read_all(&url, &state.logins.path(), &[(SEED, "1")]);
+    let (is_done, text) = read_backwards(&url, &state.logins.path());
     assert!(is_done, "{text}");
     assert!(state.number.load(Ordering::SeqCst) >= 2);
-}
-
-const LOGINS: &str = "TUFF_TEST_LOGIN_FILE";
-
-#[test]
-fn child_reads_with_a_wrong_password_and_then_a_right_one() {
-    // Set by the other tests only.
-    let Ok(url) = std::env::var(URL) else {
-        return;
-    };
-    let file = std::env::var(LOGINS).unwrap();
-    let mut options = options(&Dir::new());
-    options.retry.deadline = Duration::from_millis(300);
-    let store = open(&url, &options).unwrap();
-    // The registry refuses the password after this.
-    fs::write(format!("{file}.refuse"), "").unwrap();
-    std::thread::scope(|scope| {
-        for thread in 0..8 {
-            let store = &store;
-            scope.spawn(move || {
-                for n in 0..10 {
-                    let at = (8 + (thread * 10 + n) % 70) * CHUNK;
-                    let e = store.read_exact_at(&mut [0; 10], at as u64).unwrap_err();
-                    assert!(e.to_string().contains("access denied"), "{e}");
-                }
-            });
-        }
-    });
-    fs::rename(format!("{file}.next"), &file).unwrap();
-    let start = Instant::now();
-    while store
-        .read_exact_at(&mut [0; 10], 40 * CHUNK as u64)
-        .is_err()
-    {
-        assert!(start.elapsed() < Duration::from_secs(4));
-    }
 }
 
 #[test]
@@ -476,9 +402,9 @@ fn a_wrong_password_makes_few_requests_and_the_right_one_ends_that() {
     fs::rename(&path, format!("{}.next", path.display())).unwrap();
     logins.write(&server.host(), &password("old"));
     let url = format!("oci://{}/team/app:v1", server.host());
-    let test = "credentials::child_reads_with_a_wrong_password_and_then_a_right_one";
-    let path = path.to_str().unwrap();
-    let (is_done, text) = run(test, &url, &[("REGISTRY_AUTH_FILE", path), (LOGINS, path)]);
+    let (cache, path) = (Dir::new(), path.to_str().unwrap());
+    let args = ["read-refused", &url, cache.0.to_str().unwrap(), path];
+    let (is_done, text) = run(child(&args).env("REGISTRY_AUTH_FILE", path));
     assert!(is_done, "{text}");
     // Before the login is known, those on their way when it changes, and the login that is still the same.
     let refused = refused.load(Ordering::SeqCst);
@@ -523,23 +449,11 @@ fn keys_of_a_profile_that_expire_are_read_again() {
     let variables = [
         ("AWS_ENDPOINT_URL", &*endpoint),
         ("AWS_SHARED_CREDENTIALS_FILE", keys.to_str().unwrap()),
-        (SEED, "1"),
     ];
-    let test = "credentials::child_reads_all_of_an_image";
-    let (is_done, text) = run(test, "s3://bucket/i", &variables);
+    let content = self::bytes();
+    let (is_done, text) = run_with("read-backwards", "s3://bucket/i", &content, &variables);
     assert!(is_done, "{text}");
     assert!(number.load(Ordering::SeqCst) >= 3);
-}
-
-#[test]
-fn child_pushes_to_a_bucket() {
-    // Set by the other tests only.
-    let Ok(url) = std::env::var(URL) else {
-        return;
-    };
-    let layers = [crate::push::layer(&image(100, 71), 100, None)];
-    let location = tuff_remote::Location::parse(&url).unwrap();
-    tuff_remote::push(&location, &layers, &crate::push::push_options(), &|_| true).unwrap();
 }
 
 #[test]
@@ -557,9 +471,9 @@ fn a_session_token_of_a_bucket_does_not_follow_redirects() {
         ("AWS_SECRET_ACCESS_KEY", "hush-key"),
         ("AWS_SESSION_TOKEN", "hush-token"),
     ];
-    for test in ["child_pushes_to_a_bucket", "child_reads_all_of_an_image"] {
-        let test = format!("credentials::{test}");
-        let (is_done, text) = run(&test, "s3://bucket/i", &variables);
+    for action in ["push", "read"] {
+        let bytes = image(100, 71);
+        let (is_done, text) = run_with(action, "s3://bucket/i", &bytes, &variables);
         assert!(!is_done, "{text}");
         assert!(other.received().is_empty());
         assert!(!text.contains("hush"), "{text}");
@@ -585,7 +499,7 @@ fn a_login_that_changes_while_it_is_refused_is_read_once_more() {
     });
     logins.write(&server.host(), &password("old"));
     let url = format!("oci://{}/team/app:v1", server.host());
-    let (is_done, text) = read_all(&url, &logins.path(), &[]);
+    let (is_done, text) = read_all(&url, &logins.path());
     assert!(is_done, "{text}");
     assert_eq!(refused.load(Ordering::SeqCst), 1);
 }

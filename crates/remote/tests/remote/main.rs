@@ -5,6 +5,7 @@ mod common;
 mod credentials;
 mod http;
 mod poisoned;
+mod process;
 mod push;
 mod registry;
 mod s3;

@@ -1,39 +1,17 @@
 //! Buckets: signed requests to an endpoint of the environment, by path.
 //!
-//! The environment belongs to the whole process, so these tests run a second one of themselves.
+//! The environment belongs to the whole process, so these tests read in another one.
 
-use crate::common::{Dir, assert_same, image, open, options};
-use std::process::Command;
+use crate::common::{Dir, image};
+use crate::process::run_with;
 use tuff_testkit::http::{Answer, Server};
 
-const URL: &str = "TUFF_TEST_S3_URL";
-
-#[test]
-fn child_reads_the_bucket() {
-    // Set by the other tests only.
-    if let Ok(url) = std::env::var(URL) {
-        let store = open(&url, &options(&Dir::new())).unwrap();
-        assert_same(&store, &image(2000, 50));
-    }
-}
-
 fn run(server: &Server, variables: &[(&str, &str)]) {
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "s3::child_reads_the_bucket", "--nocapture"]);
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_")) {
-        child.env_remove(name);
-    }
-    child
-        .env(URL, "s3://bucket/dir/image.erofs")
-        .env("HOME", "/nonexistent");
-    child.env("AWS_ENDPOINT_URL", server.url(""));
-    child.envs(variables.iter().copied());
-    let out = child.output().unwrap();
-    assert!(
-        out.status.success(),
-        "{}",
-        String::from_utf8_lossy(&out.stdout)
-    );
+    let endpoint = server.url("");
+    let variables = [&[("AWS_ENDPOINT_URL", &*endpoint)], variables].concat();
+    let url = "s3://bucket/dir/image.erofs";
+    let (is_done, text) = run_with("read", url, &image(2000, 50), &variables);
+    assert!(is_done, "{text}");
 }
 
 fn bucket(is_allowed: impl Fn(&str) -> bool + Send + Sync + 'static) -> Server {

@@ -1,9 +1,9 @@
 //! TLS with a certificate that only `SSL_CERT_FILE` names.
 //!
-//! The environment belongs to the whole process, so the tests run a second one of themselves.
+//! The environment belongs to the whole process, so these tests push and read in another one.
 
-use crate::common::{Dir, image, open, options};
-use crate::push::{layer, push_options};
+use crate::common::{Dir, image};
+use crate::process::run_with;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -12,36 +12,10 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use tuff_remote::{Location, push};
-use tuff_store::ReadAt;
 use tuff_testkit::hostile::Origin;
 use tuff_testkit::http::{Answer, Server};
 use tuff_testkit::registry::Registry;
 use tuff_testkit::skipped;
-
-const HOST: &str = "TUFF_TEST_TLS_HOST";
-
-#[test]
-fn child_pushes_and_reads() {
-    // Set by the other tests only.
-    let Ok(host) = std::env::var(HOST) else {
-        return;
-    };
-    let bytes = image(1000, 80);
-    let url = format!("oci://{host}/team/app:v1");
-    let layers = [layer(&bytes, 1000, None)];
-    push(
-        &Location::parse(&url).unwrap(),
-        &layers,
-        &push_options(),
-        &|_| true,
-    )
-    .unwrap();
-    let store = open(&url, &options(&Dir::new())).unwrap();
-    let mut read = vec![0; bytes.len()];
-    store.read_exact_at(&mut read, 0).unwrap();
-    assert!(read == bytes);
-}
 
 /// Makes a certificate that signs itself. `None`, with a note, without openssl.
 fn certificate(dir: &Path) -> Option<()> {
@@ -97,23 +71,17 @@ fn start(dir: &Path, server: Server) -> String {
     host
 }
 
-fn run(host: &str, certificates: Option<&Path>, logins: &Path) -> (bool, String) {
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "tls::child_pushes_and_reads", "--nocapture"]);
-    child
-        .env(HOST, host)
-        .env("HOME", "/nonexistent")
-        .env("REGISTRY_AUTH_FILE", logins)
-        .env_remove("SSL_CERT_FILE");
-    if let Some(file) = certificates {
-        child.env("SSL_CERT_FILE", file);
+/// Pushes an image to a registry and reads it.
+fn push_and_read(host: &str, certificates: Option<&Path>, logins: &Path) -> (bool, String) {
+    let url = format!("oci://{host}/team/app:v1");
+    let mut variables = vec![("REGISTRY_AUTH_FILE", logins.to_str().unwrap())];
+    variables.extend(certificates.map(|file| ("SSL_CERT_FILE", file.to_str().unwrap())));
+    let bytes = image(1000, 80);
+    let (is_pushed, text) = run_with("push", &url, &bytes, &variables);
+    match is_pushed {
+        true => run_with("read", &url, &bytes, &variables),
+        false => (false, text),
     }
-    let out = child.output().unwrap();
-    let message = [out.stdout, out.stderr].concat();
-    (
-        out.status.success(),
-        String::from_utf8_lossy(&message).into_owned(),
-    )
 }
 
 #[test]
@@ -127,9 +95,9 @@ fn a_certificate_of_the_environment_is_trusted_and_others_are_not() {
     let server = Server::start(move |request| registry.answer(request));
     let host = start(&dir.0, server);
     let none = Path::new("/nonexistent");
-    let (is_done, message) = run(&host, Some(&dir.0.join("cert.pem")), none);
+    let (is_done, message) = push_and_read(&host, Some(&dir.0.join("cert.pem")), none);
     assert!(is_done, "{message}");
-    let (is_done, message) = run(&host, None, none);
+    let (is_done, message) = push_and_read(&host, None, none);
     assert!(!is_done && message.contains("certificate"), "{message}");
 }
 
@@ -150,7 +118,7 @@ fn no_password_of_a_registry_with_tls_is_sent_without() {
     ] {
         let logins = dir.0.join("logins.json");
         fs::write(&logins, format!(r#"{{"auths":{{"{host}":{login}}}}}"#)).unwrap();
-        let (is_done, message) = run(&host, Some(&dir.0.join("cert.pem")), &logins);
+        let (is_done, message) = push_and_read(&host, Some(&dir.0.join("cert.pem")), &logins);
         assert!(
             !is_done && message.contains("a token service without TLS"),
             "{message}"

@@ -250,6 +250,8 @@ fn small_terminals_are_drawn() {
     for (width, height) in [(1, 1), (10, 3), (80, 24)] {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| view::draw(frame, &mut app)).unwrap();
+        let cells = terminal.backend().buffer().content();
+        assert!(cells.iter().any(|cell| cell.symbol() != " "), "{width}");
     }
 }
 
