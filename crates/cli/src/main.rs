@@ -28,7 +28,6 @@ mod args;
 mod cmd;
 #[cfg(any(feature = "explore", feature = "report"))]
 mod comparison;
-mod counters_socket;
 mod disk;
 mod file_kind;
 mod help;

@@ -29,6 +29,17 @@ pub struct MountOptions {
     pub flags: MountFlags,
 }
 
+/// A mount named "tuff" for this user alone, without set-user-id programs and devices.
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            source: "tuff".into(),
+            allow_other: false,
+            flags: MountFlags::NOSUID | MountFlags::NODEV,
+        }
+    }
+}
+
 /// Mounted connection. Dropping it does not unmount: see [`detach`].
 pub struct Mountpoint {
     /// Descriptor of the FUSE connection.

@@ -31,6 +31,21 @@ pub enum FileReads {
     Direct,
 }
 
+/// Returns the reason why the kernel did not mount an image from a file.
+pub fn reason(e: Errno) -> String {
+    match e {
+        Errno::PERM => "that needs root".to_owned(),
+        Errno::NODEV => "this kernel has no EROFS".to_owned(),
+        Errno::NOTBLK => {
+            "this kernel mounts EROFS from block devices only; from files it needs Linux 6.12 with CONFIG_EROFS_FS_BACKED_BY_FILE".to_owned()
+        }
+        Errno::INVAL | Errno::OPNOTSUPP => {
+            format!("the image uses what this kernel does not know, or is damaged ({e})")
+        }
+        e => e.to_string(),
+    }
+}
+
 impl KernelErofs {
     /// Mounts the image in the file `source` with its `devices` in the order of the device table, read-only. `flags` are those
     /// of mount(2), such as "nosuid".

@@ -1,7 +1,6 @@
 //! `tuff stats`: counters of a mount.
 
 use super::umount::mounted;
-use crate::counters_socket;
 use crate::out::Out;
 use crate::units::{percent, size};
 use rustix::fs::{Mode, OFlags};
@@ -13,6 +12,7 @@ use std::process::ExitCode;
 use tuff_erofs::{Error, Place, Result};
 use tuff_fuse::handler::STATS_XATTR;
 use tuff_fuse::mountpoint::{self, FSTYPE};
+use tuff_mount::counters_socket;
 
 /// Show the counters of a mount that tuff serves
 ///

@@ -42,14 +42,20 @@ impl Role {
     }
 }
 
+/// Returns a command that runs this program with the same arguments.
+pub(in crate::cmd) fn same_command() -> io::Result<Command> {
+    let mut args = std::env::args_os();
+    let name = args.next().unwrap_or_else(|| "tuff".into());
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg0(name).args(args);
+    Ok(command)
+}
+
 /// Runs this program again and waits until it serves. Returns its exit code if it fails.
 pub(in crate::cmd) fn start() -> Result<ExitCode> {
     let failed = |e| Error::io("tuff mount", "cannot start the serving process", e);
-    let mut args = std::env::args_os();
-    let name = args.next().unwrap_or_else(|| "tuff".into());
-    let mut child = Command::new(std::env::current_exe().map_err(failed)?)
-        .arg0(name)
-        .args(args)
+    let mut child = same_command()
+        .map_err(failed)?
         .env(MARK, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

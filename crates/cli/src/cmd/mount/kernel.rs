@@ -2,13 +2,13 @@
 
 use super::args::Args;
 use super::options::Mounting;
-use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use std::ffi::CString;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tuff_fuse::mountpoint::FLAG_NAMES;
+use tuff_mount::kernel_erofs;
 use tuff_open::Container;
 
 /// Reason why images with other owners are not mounted by the kernel.
@@ -84,22 +84,8 @@ fn too_large_blocks(container: &Container) -> Option<String> {
 fn directly(image: &Path, dir: &Path, flags: MountFlags, data: &str) -> Result<(), String> {
     let data = CString::new(data).map_err(|e| e.to_string())?;
     let flags = flags | MountFlags::RDONLY;
-    rustix::mount::mount(image, dir, "erofs", flags, Some(data.as_c_str())).map_err(reason)
-}
-
-/// Returns the reason why the kernel did not mount an image from a file.
-pub(super) fn reason(e: Errno) -> String {
-    match e {
-        Errno::PERM => "that needs root".to_owned(),
-        Errno::NODEV => "this kernel has no EROFS".to_owned(),
-        Errno::NOTBLK => {
-            "this kernel mounts EROFS from block devices only; from files it needs Linux 6.12 with CONFIG_EROFS_FS_BACKED_BY_FILE".to_owned()
-        }
-        Errno::INVAL | Errno::OPNOTSUPP => {
-            format!("the image uses what this kernel does not know, or is damaged ({e})")
-        }
-        e => e.to_string(),
-    }
+    rustix::mount::mount(image, dir, "erofs", flags, Some(data.as_c_str()))
+        .map_err(kernel_erofs::reason)
 }
 
 /// Loop device over a file, detached on drop; a mount keeps it alive while needed.

@@ -2,36 +2,36 @@
 
 mod args;
 pub(super) mod background;
-mod exported;
 pub(crate) mod helper;
 pub(super) mod kernel;
-pub(super) mod lifetime;
 mod options;
 mod prefetch;
 mod profile;
-mod swap;
 
 use crate::advice;
-use crate::counters_socket::{self, Device};
 use crate::image;
 use crate::next_command::shell_word;
 use crate::sink::keep;
 use background::Role;
-use lifetime::{Lifetime, Save, Signals, serve_metrics};
 use options::Mounting;
 use profile::Recording;
+use signal_hook::consts::SIGUSR1;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use swap::{Replaced, Swap};
 use tuff_erofs::serve::{Profile, ServeOptions, Server, StoreRange};
 use tuff_erofs::{Error, Place, Remedy, Result};
 use tuff_fuse::mountpoint::{self, MountOptions};
 use tuff_fuse::transport::Transport;
 use tuff_fuse::{Handler, Log, Session, SessionOptions};
+use tuff_mount::counters_socket::{self, Device};
 use tuff_mount::export::THREADS;
+use tuff_mount::exported;
+use tuff_mount::lifetime::{Lifetime, Signals};
 use tuff_mount::memory_pressure::relieve;
+use tuff_mount::swap::{Replaced, Swap};
 use tuff_mount::{ImageFs, OwnerOverride};
 use tuff_open::{Container, OnRepair, OpenOptions, RemoteImage};
 use tuff_store::{MemoryPressure, memory_limit};
@@ -44,7 +44,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         mounting.add(list)?;
     }
     if exported::is_child() {
-        return Ok(exported::mount_from_input(args, &mounting));
+        let image = &args.image.image;
+        return Ok(
+            match exported::mount_from_input(image, &args.dir, mounting.flags) {
+                true => ExitCode::SUCCESS,
+                false => ExitCode::FAILURE,
+            },
+        );
     }
     let role = Role::of_this_process(args.foreground);
     // Before anything is downloaded or opened.
@@ -157,7 +163,7 @@ impl Mount<'_> {
     /// Mounts the kernel's EROFS on a remote image and serves it until the end. Returns the reason if the kernel cannot.
     fn by_kernel(&self, store: &Arc<RemoteImage>) -> Result<std::result::Result<ExitCode, String>> {
         let args = self.args;
-        if let Some(why) = exported::refusal(self.mounting, &self.container) {
+        if let Some(why) = self.refusal() {
             return Ok(Err(why));
         }
         let handler = exported::handler(store, &args.image.image, &self.log);
@@ -166,15 +172,22 @@ impl Mount<'_> {
             return Ok(Err(advice::message(&e)));
         }
         let prefetch = self.prefetch(store, move |profile| profile.physical_ranges(&image));
-        let signals = Signals::register()?;
-        let mount = match exported::mount(args, &handler, store.devices().len()) {
+        let ending = Ending::register(&self.log, Arc::new(|| Ok(())))?;
+        let mounted = background::same_command().map_err(|e| self.failed(e))?;
+        let mount = match exported::mount(
+            &args.image.image,
+            &args.dir,
+            &handler,
+            store.devices().len(),
+            args.keep_awake,
+            mounted,
+        ) {
             Ok(mount) => mount,
             Err(why) => return Ok(Err(why)),
         };
         let how = mount.session.summary.clone();
-        let nothing: Save = Arc::new(|| Ok(()));
         let (dir, device, end) = (mount.dir, mount.device, mount.end);
-        let life = Lifetime::start(signals, mount.session, dir.clone(), &self.log, nothing)?;
+        let life = ending.follow(mount.session, dir.clone())?;
         life.or_detach(serve_metrics(args.metrics, args.verbose, &handler))?;
         let counters = Arc::clone(&handler);
         // Without counters the mount is as good.
@@ -184,7 +197,34 @@ impl Mount<'_> {
         if args.verbose {
             eprintln!("tuff: mounted by the kernel, on the served image; {how}");
         }
-        life.wait(Some(swap), self.in_background).map(Ok)
+        self.wait(life, Some(swap)).map(Ok)
+    }
+
+    /// Returns the reason why the kernel cannot mount an image behind a URL as it is asked to.
+    fn refusal(&self) -> Option<String> {
+        let (mounting, container) = (self.mounting, &self.container);
+        let why = match () {
+            () if !rustix::process::geteuid().is_root() => "that needs root",
+            () if mounting.uid.is_some() || mounting.gid.is_some() => kernel::SHOWS_OWNERS,
+            () if container.offset() > 0
+                || !container.devices().is_empty()
+                || container.has_separate_tree() =>
+            {
+                "an image behind a URL has no offset, local devices or separate hash tree there"
+            }
+            () => return None,
+        };
+        Some(why.to_owned())
+    }
+
+    /// Reports that the mount is ready, and serves it until it ends.
+    fn wait(&self, life: Lifetime<Handler>, swap: Option<Swap>) -> Result<ExitCode> {
+        background::ready(self.in_background)?;
+        life.wait();
+        if let Some(swap) = swap {
+            swap.finish();
+        }
+        Ok(ExitCode::SUCCESS)
     }
 
     /// Replaces the mount of an image when that is complete.
@@ -245,7 +285,8 @@ impl Mount<'_> {
         let threads = args.threads.map_or(threads, usize::from);
         let handler = Arc::new(Handler::new(Arc::new(fs.clone()), threads, log.clone()));
         serve_metrics(args.metrics, args.verbose, &handler)?;
-        let signals = Signals::register()?;
+        let save = saving(recording, &fs, log);
+        let ending = Ending::register(log, Arc::clone(&save))?;
         let mountpoint = mountpoint::attach(&args.dir, &self.mount_options());
         let how = SessionOptions {
             threads,
@@ -261,8 +302,7 @@ impl Mount<'_> {
         );
         let session = session.map_err(|e| self.failed(e))?;
         let (dir, summary) = (session.dir().to_owned(), session.summary.clone());
-        let save = saving(recording, &fs, log);
-        let life = Lifetime::start(signals, session, dir.clone(), log, save)?;
+        let life = ending.follow(session, dir.clone())?;
         if let Some(pressure) = MemoryPressure::open() {
             let fs = fs.clone();
             life.beside(move || relieve(fs.server(), |time| pressure.wait(time)))?;
@@ -281,14 +321,16 @@ impl Mount<'_> {
             life.beside(prefetch)?;
         }
         if let Some(store) = store
-            && exported::refusal(self.mounting, &self.container).is_none()
+            && self.refusal().is_none()
             && args.record.is_none()
         {
             let device = mountpoint::device_known(&dir).map_err(|e| self.failed(e));
             let started = device.and_then(|device| self.swap(store, &handler, (dir, device)));
             swap = Some(life.or_detach(started)?);
         }
-        life.wait(swap, self.in_background)
+        self.wait(life, swap)?;
+        save()?;
+        Ok(ExitCode::SUCCESS)
     }
 
     /// Opens the image as a filesystem.
@@ -332,6 +374,69 @@ impl Mount<'_> {
             flags: self.mounting.flags,
         }
     }
+}
+
+/// Writes what was recorded. Its errors are in the log.
+type Save = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+
+/// Signals that arrive from before the mount exists: those that end it, and the one that asks for its counters.
+pub(super) struct Ending {
+    stop: Signals,
+    report: Signals,
+    log: Log,
+    save: Save,
+}
+
+impl Ending {
+    pub(super) fn register(log: &Log, save: Save) -> Result<Self> {
+        Ok(Self {
+            stop: Signals::of_end()?,
+            report: Signals::register(&[SIGUSR1])?,
+            log: log.clone(),
+            save,
+        })
+    }
+
+    /// Starts to follow the signals. A second one that ends the mount ends the process, after `save`.
+    pub(super) fn follow(
+        self,
+        session: Session<Handler>,
+        dir: PathBuf,
+    ) -> Result<Lifetime<Handler>> {
+        let (handler, save) = (Arc::clone(session.service()), Arc::clone(&self.save));
+        let end = move || std::process::exit(if save().is_ok() { 0 } else { 5 });
+        let life = Lifetime::start(self.stop, session, dir, self.log.clone(), end)?;
+        let report = move || {
+            for line in handler.stats_text().lines() {
+                self.log.again(line);
+            }
+            // `save` logs its errors.
+            let _ = (self.save)();
+            true
+        };
+        life.beside(move || self.report.each(report))?;
+        Ok(life)
+    }
+}
+
+/// Serves the counters of `handler` at the address of `--metrics`.
+pub(super) fn serve_metrics(
+    address: Option<SocketAddr>,
+    is_verbose: bool,
+    handler: &Arc<Handler>,
+) -> Result<()> {
+    let Some(address) = address else {
+        return Ok(());
+    };
+    let served = tuff_fuse::metrics::serve(address, handler.clone());
+    let at = served.map_err(|e| match e.kind() {
+        std::io::ErrorKind::InvalidInput => Error::usage(format_args!("--metrics: {e}")),
+        _ => Error::io(address, "cannot serve counters", e),
+    })?;
+    if is_verbose {
+        eprintln!("tuff: counters at http://{at}/metrics");
+    }
+    Ok(())
 }
 
 /// Returns a function that writes the profile, if one is recorded.

@@ -5,35 +5,22 @@
 //!  INTO/sha256/ab/abcd….erofs    every layer, through FUSE; what is read is fetched
 //! ```
 
-mod keeper;
-mod layer;
-mod layer_digest;
-mod layer_store;
-mod sources;
-
 use crate::allocator;
 use crate::cmd::mount::background::{self, Role};
-use crate::cmd::mount::lifetime::{Lifetime, Signals, serve_metrics};
+use crate::cmd::mount::{Ending, serve_metrics};
 use crate::image::image_ref;
 use crate::progress::{Meter, Show};
 use crate::remote::RemoteArgs;
 use crate::units::parse_size;
 use clap::ValueHint;
-use keeper::Keeper;
-use layer::Layer;
-use layer_store::LayerStore;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_erofs::{Error, Result};
-use tuff_fuse::mountpoint::{self, MountOptions};
-use tuff_fuse::transport::Transport;
-use tuff_fuse::{CpuLatencyMode, Handler, Log, Session, SessionOptions};
-use tuff_mount::ExportFs;
-use tuff_mount::export::{BadName, THREADS};
+use tuff_fuse::Log;
+use tuff_mount::layers::{self, Keeper, Layer, LayerStore};
 use tuff_open::ImageRef;
-use tuff_store::{MemStore, ReadAt};
 
 /// Serve layers of remote images to container engines
 ///
@@ -85,7 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     allocator::share_heap();
     let log = background::log(args.log.as_deref(), in_background)?;
-    let layers = sources::layers(&args.urls, &args.remote)?;
+    let layers = layers::find(&args.urls, &args.remote.cache())?;
     let absolute = |dir: &PathBuf| {
         std::path::absolute(dir).map_err(|e| Error::io(dir.display(), "cannot find", e))
     };
@@ -99,14 +86,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for layer in &layers {
         store.adopt(layer)?;
     }
-    let export = ExportFs::new(files(&layers), log.clone());
-    let export = export.map_err(|BadName(name)| Error::usage(format_args!("{name}: no file name")));
-    let handler = Arc::new(Handler::new(Arc::new(export?), THREADS, log.clone()));
+    let handler = layers::handler(&layers, log.clone())?;
     serve_metrics(args.metrics, args.verbose, &handler)?;
-    let signals = Signals::register()?;
-    let session = mount(args, handler)?;
+    let ending = Ending::register(&log, Arc::new(|| Ok(())))?;
+    let session = layers::mount(&args.into, handler)?;
     let dir = session.dir().to_owned();
-    let life = Lifetime::start(signals, session, dir, &log, Arc::new(|| Ok(())))?;
+    let life = ending.follow(session, dir)?;
     if args.verbose {
         for layer in &layers {
             eprintln!("tuff: {} is {layer}", layer.diff_id);
@@ -119,7 +104,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         log,
     };
     life.beside(move || keeper.run())?;
-    life.wait(None, in_background)
+    background::ready(in_background)?;
+    life.wait();
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Compares the files of the store with their names. Later runs skip those that have not changed.
@@ -128,36 +115,4 @@ fn verify(store: &LayerStore, layers: &[Layer], log: &Log) -> Result<()> {
     let report = |line: &str| meter.suspend(|| log.line(format_args!("{line}")));
     let progress = |done, total| meter.counter().set("check", done, total);
     store.verify(layers, &report, &progress)
-}
-
-/// Files of the export: each layer, and a description of its hash tree.
-fn files(layers: &[Arc<Layer>]) -> Vec<(String, Arc<dyn ReadAt>)> {
-    let mut files: Vec<(String, Arc<dyn ReadAt>)> = Vec::new();
-    for layer in layers {
-        let path = layer_store::path(&layer.diff_id);
-        if let Some(verity) = &layer.verity {
-            let text = Arc::new(MemStore::new(verity.clone().into_bytes()));
-            files.push((layer_store::verity_path(&path), text));
-        }
-        files.push((path, Arc::<Layer>::clone(layer)));
-    }
-    files
-}
-
-fn mount(args: &Args, handler: Arc<Handler>) -> Result<Session<Handler>> {
-    let failed = |e| Error::io(args.into.display(), "cannot mount", e);
-    let options = MountOptions {
-        source: "layers".into(),
-        // The modes of the files exclude other users; root needs it for the mounts of user namespaces.
-        allow_other: rustix::process::geteuid().is_root(),
-        flags: rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NODEV,
-    };
-    let mountpoint = mountpoint::attach(&args.into, &options).map_err(failed)?;
-    let options = SessionOptions {
-        threads: THREADS,
-        transport: Transport::Dev,
-        cpu_latency: CpuLatencyMode::Off,
-        ..SessionOptions::default()
-    };
-    Session::start(handler, mountpoint, options).map_err(failed)
 }

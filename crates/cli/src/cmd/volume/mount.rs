@@ -3,9 +3,7 @@
 use super::failure::{At, Failure, Result};
 use super::open::device;
 use crate::cmd::mount::background::{self, Role};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::io::{self, Read};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,6 +13,7 @@ use tuff_fuse::mountpoint::{self, Detach, MountOptions};
 use tuff_fuse::transport::Transport;
 use tuff_fuse::{CpuLatencyMode, Log, Session, SessionOptions};
 use tuff_iplfs::{DiscardMode, Error, Volume};
+use tuff_mount::lifetime::Signals;
 use tuff_mount::volume::{DiscardPolicy, SYNC_EVERY, VolumeServer};
 
 /// Dirty pages that are gathered into one write: 1 MiB. The write that completes them waits for all.
@@ -95,7 +94,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         allow_other: args.allow_other || rustix::process::geteuid().is_root(),
         flags: rustix::mount::MountFlags::empty(),
     };
-    let stop = signals().at("signals")?;
+    let stop = Signals::of_end()?;
     let threads = args
         .threads
         .map_or_else(tuff_fuse::session::default_threads, usize::from);
@@ -164,19 +163,11 @@ fn open(args: &Args, how: tuff_iplfs::MountOptions, log: &Log) -> Result<Volume>
     read_only()
 }
 
-/// Returns a stream that receives a byte for every signal that ends the mount.
-fn signals() -> io::Result<UnixStream> {
-    let (ours, theirs) = UnixStream::pair()?;
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
-        signal_hook::low_level::pipe::register(signal, theirs.try_clone()?)?;
-    }
-    Ok(ours)
-}
-
-fn end_when_told(mut stop: UnixStream, dir: &Path, log: &Log) {
-    while matches!(stop.read(&mut [0]), Ok(1)) {
+fn end_when_told(stop: Signals, dir: &Path, log: &Log) {
+    stop.each(|| {
         if let Err(e) = mountpoint::detach(dir, Detach::Lazily) {
             log.line(format_args!("{}: {e}", dir.display()));
         }
-    }
+        true
+    });
 }

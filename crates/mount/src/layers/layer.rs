@@ -4,7 +4,7 @@
 //! out only if a hash tree or chunk index of its manifest verifies them. A layer without one is read when all of it is there
 //! and has the digest.
 
-use super::layer_digest::{WRONG_DIGEST, digest};
+use super::digest::{WRONG_DIGEST, digest};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,17 +12,17 @@ use std::time::{Duration, Instant};
 use tuff_remote::{CompleteFile, Error, Location, Options, RemoteStore};
 use tuff_store::{FileStore, ReadAt};
 
-/// Longest time between two looks at whether a layer is complete.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of checks whether a layer is complete.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Layer of a remote image. Its source is opened by the first read.
-pub(super) struct Layer {
+pub struct Layer {
     /// SHA-256 by which engines name the layer. 64 hexadecimal digits.
-    pub(super) diff_id: String,
+    pub diff_id: String,
     /// Size of the layer. Unit: bytes.
-    pub(super) size: u64,
+    pub size: u64,
     /// Description of the hash tree for engines: JSON with its root hash and its position.
-    pub(super) verity: Option<String>,
+    pub verity: Option<String>,
     location: Location,
     options: Options,
     state: Mutex<State>,
@@ -59,7 +59,7 @@ enum Source {
 
 impl Layer {
     /// Creates a layer whose source is not opened.
-    pub(super) fn new(
+    pub(crate) fn new(
         diff_id: String,
         size: u64,
         verity: Option<String>,
@@ -83,7 +83,7 @@ impl Layer {
     /// Opens the remote source, unless it is open.
     ///
     /// Callers that waited for an attempt which failed share its error, so that none of them waits twice.
-    pub(super) fn open(&self) -> Result<Arc<RemoteStore>, Error> {
+    pub(crate) fn open(&self) -> Result<Arc<RemoteStore>, Error> {
         let asked = Instant::now();
         let mut state = self.state();
         if let Source::Remote(store) = &state.source {
@@ -108,27 +108,27 @@ impl Layer {
     }
 
     /// True if the layer was read.
-    pub(super) fn was_read(&self) -> bool {
+    pub(crate) fn was_read(&self) -> bool {
         self.state().was_read
     }
 
     /// True if the layer is read from a plain file.
-    pub(super) fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         matches!(self.state().source, Source::File(_))
     }
 
     /// Makes a plain file the source of the layer.
-    pub(super) fn read_from(&self, file: FileStore) {
+    pub(crate) fn read_from(&self, file: FileStore) {
         self.state().source = Source::File(Arc::new(file));
     }
 
     /// Makes the remote source that of the layer again.
-    pub(super) fn forget_file(&self) {
+    pub(crate) fn forget_file(&self) {
         self.state().source = Source::Closed;
     }
 
     /// Lets every read fail: the source has other content than the name says.
-    pub(super) fn withdraw(&self) {
+    pub(crate) fn withdraw(&self) {
         self.state().is_wrong = true;
     }
 
@@ -163,7 +163,7 @@ impl Layer {
         // Those that waited for a comparison share its result.
         self.source()?;
         source.fill(None);
-        while !source.wait_complete(POLL_INTERVAL) {
+        while !source.wait_complete(CHECK_INTERVAL) {
             if let Some(e) = source.failure() {
                 return Err(e.into());
             }

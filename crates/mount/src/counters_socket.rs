@@ -27,7 +27,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const TABLE: &str = "/proc/self/net/unix";
 
 /// Device number of a filesystem, major and minor.
-pub(crate) type Device = (u32, u32);
+pub type Device = (u32, u32);
 
 fn prefix(device: Device) -> String {
     format!("tuff/counters/{}:{}/", device.0, device.1)
@@ -35,7 +35,10 @@ fn prefix(device: Device) -> String {
 
 /// Sends the counters to everyone who connects, from a thread that ends with the filesystem. `end` becomes readable before the
 /// kernel gives the device number to another filesystem.
-pub(crate) fn serve(
+///
+/// # Errors
+/// Fails if there can be no socket or no thread.
+pub fn serve(
     device: Device,
     end: impl AsFd + Send + 'static,
     text: impl Fn() -> String + Send + 'static,
@@ -82,7 +85,7 @@ fn is_readable(fd: &impl AsFd) -> bool {
 
 /// Reads the counters of the mount with this device number, if a server of root or of this user has them. The caller has a file of
 /// the mount open, and has read the number from that.
-pub(crate) fn read(device: Device) -> Option<String> {
+pub fn read(device: Device) -> Option<String> {
     let table = std::fs::read(TABLE).ok()?;
     let table = String::from_utf8_lossy(&table);
     let prefix = prefix(device);

@@ -1,18 +1,20 @@
 //! Layers that URLs name.
 
 use super::layer::Layer;
-use super::layer_store::is_digest;
-use crate::remote::RemoteArgs;
+use super::store::is_digest;
 use std::collections::HashSet;
 use tuff_erofs::{Error, Result};
-use tuff_open::{ImageRef, remote};
+use tuff_open::{CacheOptions, ImageRef, remote};
 use tuff_remote::{Location, Options};
 
 /// Finds all layers that the URLs name, each once.
-pub(super) fn layers(urls: &[ImageRef], args: &RemoteArgs) -> Result<Vec<Layer>> {
+///
+/// # Errors
+/// `Usage` for what is no URL, or has another name than that of a layer; errors of the servers.
+pub fn find(urls: &[ImageRef], cache: &CacheOptions) -> Result<Vec<Layer>> {
     let mut layers = Vec::new();
     let mut known = HashSet::new();
-    let options = remote::options(&args.cache(), None, None)?;
+    let options = remote::options(cache, None, None)?;
     for url in urls {
         let wanted = || Error::usage(format_args!("{url}: not a URL of an image"));
         let location = url.url().ok_or_else(wanted)?.location().map_err(error)?;

@@ -3,8 +3,8 @@
 //! When every byte is in the cache, the kernel's EROFS is mounted from the plain files and moved beneath the mount at DIR, which
 //! is then detached. Paths lead to the new mount, with the same inode numbers; open files stay with the old one.
 
-use super::kernel;
 use crate::counters_socket;
+use crate::kernel_erofs::{self, FileReads, KernelErofs};
 use rustix::mount::MountFlags;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,26 +13,25 @@ use std::time::Duration;
 use tuff_erofs::{Error, Result};
 use tuff_fuse::mountpoint::{self, Detach};
 use tuff_fuse::{Handler, Log};
-use tuff_mount::kernel_erofs::{FileReads, KernelErofs};
 use tuff_open::RemoteImage;
 
-/// Longest time between two looks at whether the mount has ended.
-const LOOK: Duration = Duration::from_secs(5);
+/// Interval of checks whether the mount has ended.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Mount that is to be replaced.
-pub(super) struct Replaced {
+pub struct Replaced {
     /// Store of the image.
-    pub(super) store: Arc<RemoteImage>,
+    pub store: Arc<RemoteImage>,
     /// Directory of the mount: absolute, without symlinks.
-    pub(super) dir: PathBuf,
+    pub dir: PathBuf,
     /// Device number of the mount, major and minor.
-    pub(super) device: (u32, u32),
+    pub device: (u32, u32),
     /// Flags of the mount, such as "nosuid".
-    pub(super) flags: MountFlags,
+    pub flags: MountFlags,
     /// Service whose counters belong to both mounts.
-    pub(super) handler: Arc<Handler>,
+    pub handler: Arc<Handler>,
     /// Log of the mount.
-    pub(super) log: Log,
+    pub log: Log,
 }
 
 /// Progress of a replacement.
@@ -47,7 +46,7 @@ enum Progress {
 }
 
 /// Running replacement of a mount.
-pub(in crate::cmd) struct Swap {
+pub struct Swap {
     progress: Arc<Mutex<Progress>>,
     thread: JoinHandle<()>,
 }
@@ -57,7 +56,7 @@ impl Swap {
     ///
     /// # Errors
     /// Fails if no thread can be started.
-    pub(super) fn start(mount: Replaced) -> Result<Self> {
+    pub fn start(mount: Replaced) -> Result<Self> {
         let progress = Arc::new(Mutex::new(Progress::Waiting));
         let shared = Arc::clone(&progress);
         let place = mount.dir.display().to_string();
@@ -68,7 +67,7 @@ impl Swap {
     }
 
     /// Waits for the end of the mount that replaced the first one, which has ended.
-    pub(in crate::cmd) fn finish(self) {
+    pub fn finish(self) {
         let is_replaced = {
             let mut progress = lock(&self.progress);
             if *progress == Progress::Waiting {
@@ -88,7 +87,7 @@ fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
 
 impl Replaced {
     fn run(&self, progress: &Mutex<Progress>) {
-        while !self.store.wait_complete(LOOK) {
+        while !self.store.wait_complete(CHECK_INTERVAL) {
             // The fill has reported it.
             if self.store.failure().is_some() {
                 return;
@@ -110,7 +109,7 @@ impl Replaced {
         let files = self.store.complete_files().map_err(|e| e.to_string())?;
         let (image, devices) = (&files.image, &files.devices);
         let mount = KernelErofs::open(image, devices, FileReads::Cached, self.flags);
-        let mount = mount.map_err(kernel::reason)?;
+        let mount = mount.map_err(kernel_erofs::reason)?;
         let end = mount.watch().map_err(|e| e.to_string())?;
         // Without counters the mount is as good.
         let handler = Arc::clone(&self.handler);

@@ -1,7 +1,7 @@
 //! Fills layers in the background, and puts those that are complete into the store.
 
 use super::layer::Layer;
-use super::layer_store::LayerStore;
+use super::store::LayerStore;
 use std::fmt::Display;
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -10,19 +10,22 @@ use std::time::{Duration, Instant};
 use tuff_fuse::Log;
 use tuff_remote::{Kind, RemoteStore};
 
-/// Longest time between two looks for layers that are complete.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of checks for layers that are complete.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Pause after a failure, unless the layer is read for the first time meanwhile.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// Fills one layer after the other: those that were read first, then by their order.
-pub(super) struct Keeper {
-    pub(super) layers: Vec<Arc<Layer>>,
-    pub(super) store: LayerStore,
+pub struct Keeper {
+    /// Layers, in the order in which they are filled.
+    pub layers: Vec<Arc<Layer>>,
+    /// Directory of complete layers.
+    pub store: LayerStore,
     /// Largest rate of the fill. Unit: bytes per second. 0 disables it.
-    pub(super) rate: Option<u64>,
-    pub(super) log: Log,
+    pub rate: Option<u64>,
+    /// Log of the mount.
+    pub log: Log,
 }
 
 /// Layer that is not in the store.
@@ -43,7 +46,7 @@ impl Pending {
 
 impl Keeper {
     /// Works until all layers are in the store.
-    pub(super) fn run(self) {
+    pub fn run(self) {
         let absent = self.layers.iter().filter(|layer| !layer.is_complete());
         let mut pending: Vec<Pending> = absent
             .map(|layer| Pending {
@@ -55,9 +58,9 @@ impl Keeper {
         while !pending.is_empty() {
             match self.filled(&mut pending) {
                 Some(source) => {
-                    source.wait_complete(POLL_INTERVAL);
+                    source.wait_complete(CHECK_INTERVAL);
                 }
-                None => sleep(POLL_INTERVAL),
+                None => sleep(CHECK_INTERVAL),
             }
             pending.retain_mut(|p| {
                 let is_active = p.is_filled || p.layer.was_read();

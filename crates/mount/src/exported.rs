@@ -9,11 +9,10 @@
 //! No directory shows the export: it lives as long as the mount that reads it, and leaves nothing behind. A child process mounts
 //! on it, because a process that waits for its own replies cannot be killed.
 
-use super::args::Args;
-use super::kernel;
-use super::options::Mounting;
-use super::prefetch;
 use crate::counters_socket::Device;
+use crate::export::{BadName, ExportFs, THREADS};
+use crate::kernel_erofs::{self, EndWatch, FileReads, KernelErofs};
+use rustix::mount::MountFlags;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -22,17 +21,13 @@ use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use tuff_fuse::mountpoint;
 use tuff_fuse::transport::Transport;
-use tuff_fuse::{Handler, Log, Session, SessionOptions};
-use tuff_mount::ExportFs;
-use tuff_mount::export::{BadName, THREADS};
-use tuff_mount::kernel_erofs::{EndWatch, FileReads, KernelErofs};
-use tuff_open::{Container, ImageRef, RemoteImage};
+use tuff_fuse::{CpuLatencyMode, Handler, Log, Session, SessionOptions};
+use tuff_open::{ImageRef, RemoteImage};
 use tuff_store::ReadAt;
 
 /// Longest source of a mount that fsconfig(2) takes. Unit: bytes.
@@ -43,42 +38,26 @@ const SOURCE_MAX: usize = 255;
 const MARK: &str = "TUFF_MOUNT_EXPORT";
 
 /// Kernel mount of an image that this process serves.
-pub(super) struct Exported {
+pub struct Exported {
     /// Session of the export, which ends with the mount.
-    pub(super) session: Session<Handler>,
+    pub session: Session<Handler>,
     /// Directory of the mount: absolute, without symlinks.
-    pub(super) dir: PathBuf,
+    pub dir: PathBuf,
     /// Device number of the kernel's filesystem, major and minor.
-    pub(super) device: Device,
+    pub device: Device,
     /// Watch for the end of the kernel's filesystem.
-    pub(super) end: EndWatch,
-}
-
-/// Returns the reason why the kernel cannot mount an image as it is asked to.
-pub(super) fn refusal(mounting: &Mounting, container: &Container) -> Option<String> {
-    let why = match () {
-        () if !rustix::process::geteuid().is_root() => "that needs root",
-        () if mounting.uid.is_some() || mounting.gid.is_some() => kernel::SHOWS_OWNERS,
-        () if container.offset() > 0
-            || !container.devices().is_empty()
-            || container.has_separate_tree() =>
-        {
-            "an image behind a URL has no offset, local devices or separate hash tree there"
-        }
-        () => return None,
-    };
-    Some(why.to_owned())
+    pub end: EndWatch,
 }
 
 /// Creates the handler of an export with the image in `store` and its devices.
-pub(super) fn handler(store: &Arc<RemoteImage>, image: &ImageRef, log: &Log) -> Arc<Handler> {
-    let counters = prefetch::counters(store);
+pub fn handler(store: &Arc<RemoteImage>, image: &ImageRef, log: &Log) -> Arc<Handler> {
     let primary: Arc<dyn ReadAt> = Arc::<RemoteImage>::clone(store);
     let devices = (1..).map(device_name).zip(store.devices().iter().cloned());
     let files = std::iter::once((name(image).1, primary)).chain(devices);
     let export = ExportFs::new(files, log.clone());
     let export = export.unwrap_or_else(|BadName(name)| panic!("bug: {name} is no name"));
-    let export = export.with_store_counters(counters);
+    let counted = Arc::clone(store);
+    let export = export.with_store_counters(Arc::new(move || counted.counters()));
     Arc::new(Handler::new(Arc::new(export), THREADS, log.clone()))
 }
 
@@ -103,26 +82,33 @@ fn name(image: &ImageRef) -> (PathBuf, String) {
 
 /// Mounts the kernel's EROFS on the image of `handler`, which has a number of devices. Returns the reason if that is not
 /// possible.
-pub(super) fn mount(
-    args: &Args,
+///
+/// `command` runs a program that calls [`mount_from_input`] with the same image and directory if it [is the child](is_child).
+///
+/// # Errors
+/// The reason, as text.
+pub fn mount(
+    image: &ImageRef,
+    dir: &Path,
     handler: &Arc<Handler>,
     devices: usize,
+    cpu_latency: CpuLatencyMode,
+    command: Command,
 ) -> Result<Exported, String> {
     let shown = |e: std::io::Error| e.to_string();
-    let dir = std::fs::canonicalize(&args.dir).map_err(shown)?;
-    let (source, _) = name(&args.image.image);
-    let (mountpoint, root) = mountpoint::attach_nowhere(&source).map_err(shown)?;
+    let dir = std::fs::canonicalize(dir).map_err(shown)?;
+    let (mountpoint, root) = mountpoint::attach_nowhere(&name(image).0).map_err(shown)?;
     let options = SessionOptions {
         threads: THREADS,
         // Threads of rings would serve the requests of one processor each, also while they wait.
         transport: Transport::Dev,
-        cpu_latency: args.keep_awake,
+        cpu_latency,
         // The store reads ahead, and a profile knows better than the kernel what comes next.
         raises_read_ahead: false,
     };
     let session = Session::start(Arc::clone(handler), mountpoint, options).map_err(shown)?;
     // The child holds the directory. Unless it mounts, its end closes the last reference to the export.
-    match run_child(Stdio::from(root), devices) {
+    match run_child(command, Stdio::from(root), devices) {
         Ok((device, end)) => Ok(Exported {
             session,
             dir,
@@ -136,22 +122,24 @@ pub(super) fn mount(
     }
 }
 
-/// Runs this program again, to mount from the export whose root directory is `root`. Returns the device number of the mount, and a
-/// watch for its end.
-fn run_child(root: Stdio, devices: usize) -> Result<(Device, EndWatch), String> {
+/// Runs a command to mount from the export whose root directory is `root`. Returns the device number of the mount, and a watch for
+/// its end.
+fn run_child(
+    mut command: Command,
+    root: Stdio,
+    devices: usize,
+) -> Result<(Device, EndWatch), String> {
     let failed = |e: std::io::Error| format!("cannot start the process that mounts: {e}");
-    let mut args = std::env::args_os();
-    let name = args.next().unwrap_or_else(|| "tuff".into());
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-    let mut child = Command::new(std::env::current_exe().map_err(failed)?)
-        .arg0(name)
-        .args(args)
+    let mut child = command
         .env(MARK, devices.to_string())
         .stdin(root)
         .stdout(Stdio::from(OwnedFd::from(theirs)))
         .stderr(Stdio::inherit())
         .spawn()
         .map_err(failed)?;
+    // It holds the other end of the socket.
+    drop(command);
     let received = receive(ours);
     let status = child.wait().map_err(failed)?;
     let (text, end) = received.map_err(failed)?;
@@ -201,25 +189,23 @@ fn send((major, minor): Device, end: &EndWatch) -> rustix::io::Result<()> {
 }
 
 /// Returns true in the process that mounts from an export.
-pub(super) fn is_child() -> bool {
+pub fn is_child() -> bool {
     std::env::var_os(MARK).is_some()
 }
 
 /// Mounts from the export whose root directory is the standard input. Sends the device number and a watch for the end of the
-/// mount, or the reason if mounting is not possible.
-pub(super) fn mount_from_input(args: &Args, mounting: &Mounting) -> ExitCode {
-    match attach(args, mounting) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            let _ = writeln!(std::io::stdout(), "{why}");
-            ExitCode::FAILURE
-        }
+/// mount, or the reason if mounting is not possible. Returns false in that case.
+pub fn mount_from_input(image: &ImageRef, dir: &Path, flags: MountFlags) -> bool {
+    let mounted = attach(image, dir, flags);
+    if let Err(why) = &mounted {
+        let _ = writeln!(std::io::stdout(), "{why}");
     }
+    mounted.is_ok()
 }
 
-fn attach(args: &Args, mounting: &Mounting) -> Result<(), String> {
-    let dir = std::fs::canonicalize(&args.dir).map_err(|e| e.to_string())?;
-    let (source, _) = name(&args.image.image);
+fn attach(image: &ImageRef, dir: &Path, flags: MountFlags) -> Result<(), String> {
+    let dir = std::fs::canonicalize(dir).map_err(|e| e.to_string())?;
+    let (source, _) = name(image);
     let devices = std::env::var(MARK)
         .ok()
         .and_then(|count| count.parse().ok());
@@ -229,14 +215,14 @@ fn attach(args: &Args, mounting: &Mounting) -> Result<(), String> {
     let mounted = rustix::process::fchdir(input)
         .and_then(|()| {
             // The store reads ahead, and a second copy of the image would fill the page cache.
-            KernelErofs::open(&source, &devices, FileReads::Direct, mounting.flags)
+            KernelErofs::open(&source, &devices, FileReads::Direct, flags)
         })
         .and_then(|mount| {
             let (device, end) = (mount.device()?, mount.watch()?);
             mount.attach(&dir)?;
             send(device, &end)
         });
-    mounted.map_err(kernel::reason)
+    mounted.map_err(kernel_erofs::reason)
 }
 
 #[cfg(test)]

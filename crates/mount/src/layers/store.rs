@@ -10,8 +10,8 @@
 //! with this layer. A layer that is removed to make room leaves a symbolic link to its file in the FUSE mount, so that its
 //! path stays valid for engines that have noted it.
 
+use super::digest::{WRONG_DIGEST, copy_digest, digest, states_tree_of};
 use super::layer::Layer;
-use super::layer_digest::{WRONG_DIGEST, copy_digest, digest, states_tree_of};
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -43,7 +43,7 @@ const VERIFIED: &str = "verified";
 const VERIFIED_MAX: u64 = 64 << 20;
 
 /// Directory of complete layers.
-pub(super) struct LayerStore {
+pub struct LayerStore {
     dir: PrivateDir,
     /// Directory of the FUSE mount, which links lead to.
     into: PathBuf,
@@ -58,12 +58,12 @@ struct Found {
 }
 
 /// Path of a layer in both directories.
-pub(super) fn path(diff_id: &str) -> String {
+pub(crate) fn path(diff_id: &str) -> String {
     format!("sha256/{}/{diff_id}{SUFFIX}", group(diff_id))
 }
 
 /// Path of the description of a layer's hash tree.
-pub(super) fn verity_path(path: &str) -> String {
+pub(crate) fn verity_path(path: &str) -> String {
     format!("{path}{VERITY_SUFFIX}")
 }
 
@@ -72,7 +72,7 @@ fn group(diff_id: &str) -> &str {
 }
 
 /// True for the 64 digits of a SHA-256 in lower case.
-pub(super) fn is_digest(name: &str) -> bool {
+pub(crate) fn is_digest(name: &str) -> bool {
     let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
     name.len() == 64 && name.bytes().all(is_hex)
 }
@@ -92,7 +92,7 @@ impl LayerStore {
     ///
     /// # Errors
     /// `Io` if others can change the directory, or it cannot be created.
-    pub(super) fn open(dir: PathBuf, into: PathBuf, max: Option<u64>) -> Result<Self> {
+    pub fn open(dir: PathBuf, into: PathBuf, max: Option<u64>) -> Result<Self> {
         let opened = PrivateDir::open(&dir);
         Ok(Self {
             dir: opened.map_err(|e| Error::io(dir.display(), "cannot keep layers there", e))?,
@@ -118,7 +118,7 @@ impl LayerStore {
     ///
     /// # Errors
     /// `Io` if a file cannot be read or removed, or others can change a directory.
-    pub(super) fn verify(
+    pub fn verify(
         &self,
         layers: &[Layer],
         report: &dyn Fn(&str),
@@ -208,7 +208,10 @@ impl LayerStore {
     }
 
     /// Reads a layer from its file if an earlier run has completed it. [`verify`](Self::verify) has compared the file.
-    pub(super) fn adopt(&self, layer: &Layer) -> Result<()> {
+    ///
+    /// # Errors
+    /// `Io` if a file cannot be opened.
+    pub fn adopt(&self, layer: &Layer) -> Result<()> {
         let failed = |e| Error::io(self.file(&layer.diff_id).display(), "cannot open", e);
         let group = self.group_of(&layer.diff_id).map_err(failed)?;
         let name = format!("{}{SUFFIX}", layer.diff_id);
@@ -225,7 +228,7 @@ impl LayerStore {
     /// # Errors
     /// `InvalidData` if the content does not have the digest that is its name, or the hash tree that the manifest states;
     /// errors of the host.
-    pub(super) fn add(&self, layer: &Layer, content: &File) -> io::Result<()> {
+    pub(crate) fn add(&self, layer: &Layer, content: &File) -> io::Result<()> {
         let group = self.group_of(&layer.diff_id)?;
         let name = format!("{}{SUFFIX}", layer.diff_id);
         let (file, new) = temporary(&group, &name)?;
@@ -268,7 +271,7 @@ impl LayerStore {
 
     /// Tests whether `room` bytes fit. If `may_remove`, removes layers that are not mounted until they do, those that were
     /// not used for longest first. `layers` are those that are served.
-    pub(super) fn make_room(
+    pub(crate) fn make_room(
         &self,
         room: u64,
         may_remove: bool,

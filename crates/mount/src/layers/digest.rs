@@ -9,7 +9,7 @@ use tuff_erofs::verity::{self, Extent, TreePlace};
 use tuff_store::{FileStore, ReadAt};
 
 /// Sentence about a layer whose content is not that of its name.
-pub(super) const WRONG_DIGEST: &str = "its content does not have the digest that is its name";
+pub(crate) const WRONG_DIGEST: &str = "its content does not have the digest that is its name";
 
 /// Length of the parts in which a layer is read. Unit: bytes.
 const PART: usize = 1 << 20;
@@ -36,7 +36,7 @@ fn parts(file: &File, mut part: impl FnMut(&[u8], u64) -> io::Result<()>) -> io:
 }
 
 /// SHA-256 of a file in hexadecimal digits. Calls `progress` with the number of bytes that were read.
-pub(super) fn digest(file: &File, progress: &dyn Fn(u64)) -> io::Result<String> {
+pub(crate) fn digest(file: &File, progress: &dyn Fn(u64)) -> io::Result<String> {
     let mut hash = Sha256::new();
     parts(file, |part, at| {
         hash.update(part);
@@ -47,7 +47,7 @@ pub(super) fn digest(file: &File, progress: &dyn Fn(u64)) -> io::Result<String> 
 }
 
 /// Copies `len` bytes to an empty file, and returns their SHA-256 in hexadecimal digits.
-pub(super) fn copy_digest(from: &File, len: u64, to: &File) -> io::Result<String> {
+pub(crate) fn copy_digest(from: &File, len: u64, to: &File) -> io::Result<String> {
     let mut hash = Sha256::new();
     let copied = parts(from, |part, at| {
         hash.update(part);
@@ -60,7 +60,7 @@ pub(super) fn copy_digest(from: &File, len: u64, to: &File) -> io::Result<String
 }
 
 /// True if the description of a hash tree, JSON with its root hash and its position, is that of the tree in a layer.
-pub(super) fn states_tree_of(file: File, description: &str) -> bool {
+pub(crate) fn states_tree_of(file: File, description: &str) -> bool {
     let description: serde_json::Value = serde_json::from_str(description).unwrap_or_default();
     let root = description["roothash"].as_str().map(tuff_open::parse_root);
     let (Some(Ok(root)), Some(offset)) = (root, description["hashoffset"].as_u64()) else {
