@@ -235,6 +235,10 @@ fn images_of_hostile_archives_are_accepted_by_the_check() {
     for n in 0..70_000 {
         dirs.block(format!("d{n}").as_bytes(), b'5', 0, |_| ());
     }
+    let file = |name: &[u8]| Tar::default().file(name, b"1");
+    let link = |kind: u8, name: &[u8], target: &[u8]| Tar::default().link(kind, name, target);
+    let special = |kind: u8, name: &[u8]| Tar::default().special(kind, name);
+    let uid = |text: &[u8]| Tar::default().pax(&[(b"uid", text)]).file(b"f", b"");
     let cases: [(&str, Tar, bool); 38] = [
         ("300 attributes", many(300), true),
         ("5,000 attributes", many(5_000), true),
@@ -252,32 +256,12 @@ fn images_of_hostile_archives_are_accepted_by_the_check() {
         ("minor beyond", device(b"0", b"1048576"), false),
         ("negative device", device(b"-1", b"0"), false),
         ("null device", device(b"0", b"0"), true),
-        (
-            "link of 4095 bytes",
-            Tar::default().link(b'2', b"l", &[b'a'; 4095]),
-            true,
-        ),
-        (
-            "link of 4096 bytes",
-            Tar::default().link(b'2', b"l", &[b'a'; 4096]),
-            false,
-        ),
-        (
-            "link with a NUL",
-            Tar::default().link(b'2', b"l", b"a\0b"),
-            false,
-        ),
-        ("empty link", Tar::default().special(b'2', b"l"), false),
-        (
-            "hard link to nothing",
-            Tar::default().link(b'1', b"l", b"none"),
-            false,
-        ),
-        (
-            "hard link to itself",
-            Tar::default().link(b'1', b"l", b"l"),
-            false,
-        ),
+        ("link of 4095 bytes", link(b'2', b"l", &[b'a'; 4095]), true),
+        ("link of 4096 bytes", link(b'2', b"l", &[b'a'; 4096]), false),
+        ("link with a NUL", link(b'2', b"l", b"a\0b"), false),
+        ("empty link", special(b'2', b"l"), false),
+        ("hard link to nothing", link(b'1', b"l", b"none"), false),
+        ("hard link to itself", link(b'1', b"l", b"l"), false),
         (
             "hard link to a directory",
             Tar::default().file(b"d/f", b"").link(b'1', b"l", b"d"),
@@ -285,19 +269,11 @@ fn images_of_hostile_archives_are_accepted_by_the_check() {
         ),
         (
             "hard link to a pipe",
-            Tar::default().special(b'6', b"p").link(b'1', b"l", b"p"),
+            special(b'6', b"p").link(b'1', b"l", b"p"),
             true,
         ),
-        (
-            "name of 255 bytes",
-            Tar::default().file(&[b'n'; 255], b"1"),
-            true,
-        ),
-        (
-            "name of 256 bytes",
-            Tar::default().file(&[b'n'; 256], b"1"),
-            false,
-        ),
+        ("name of 255 bytes", file(&[b'n'; 255]), true),
+        ("name of 256 bytes", file(&[b'n'; 256]), false),
         (
             "path with a NUL",
             Tar::default().pax(&[(b"path", b"a\0b")]).file(b"f", b""),
@@ -311,30 +287,10 @@ fn images_of_hostile_archives_are_accepted_by_the_check() {
             ),
             true,
         ),
-        (
-            "name above its parent",
-            Tar::default().file(b"a/../b", b"1"),
-            false,
-        ),
-        (
-            "file in a file",
-            Tar::default().file(b"a", b"1").file(b"a/b", b"1"),
-            true,
-        ),
-        (
-            "uid of 32 bits",
-            Tar::default()
-                .pax(&[(b"uid", b"4294967295")])
-                .file(b"f", b""),
-            true,
-        ),
-        (
-            "uid of 33 bits",
-            Tar::default()
-                .pax(&[(b"uid", b"4294967296")])
-                .file(b"f", b""),
-            false,
-        ),
+        ("name above its parent", file(b"a/../b"), false),
+        ("file in a file", file(b"a").file(b"a/b", b"1"), true),
+        ("uid of 32 bits", uid(b"4294967295"), true),
+        ("uid of 33 bits", uid(b"4294967296"), false),
         (
             "sparse file of 8 EiB",
             sparse(b"9223372036854775807", b"9223372036854775806,1"),
@@ -358,7 +314,7 @@ fn images_of_hostile_archives_are_accepted_by_the_check() {
         ("70,000 directories", dirs, true),
         (
             "a root that is a file",
-            Tar::default().file(b"./", b"1").special(b'6', b"."),
+            file(b"./").special(b'6', b"."),
             false,
         ),
     ];

@@ -389,168 +389,73 @@ fn described_paths(mut tree: Tree) -> Vec<String> {
     out
 }
 
-/// Regression: a whiteout after entries of its own layer deleted them.
-#[test]
-fn a_whiteout_hides_lower_layers_only_in_any_order() {
-    let base = || {
-        vec![
-            dir("d"),
-            dir("d/sub"),
-            file("d/sub/old"),
-            file("d/old"),
-            file("f"),
-        ]
-    };
-    let cases: [(&str, Vec<Entry>, &[&str]); 14] = [
-        (
-            "of a directory",
-            vec![file(".wh.d"), file("d/new")],
-            &["d/ 755", "d/new", "f"],
-        ),
-        (
-            "of a directory that the layer describes",
-            vec![file(".wh.d"), dir("d"), file("d/new")],
-            &["d/ 644", "d/new", "f"],
-        ),
-        (
-            "of a directory, with a nested one",
-            vec![file(".wh.d"), file("d/sub/new"), file("d/x/y")],
-            &[
-                "d/ 755",
-                "d/sub/ 755",
-                "d/sub/new",
-                "d/x/ 755",
-                "d/x/y",
-                "f",
-            ],
-        ),
-        (
-            "of a directory, twice",
-            vec![file(".wh.d"), file(".wh.d"), file("d/sub/new")],
-            &["d/ 755", "d/sub/ 755", "d/sub/new", "f"],
-        ),
-        (
-            "in a directory that is hidden, too",
-            vec![file(".wh.d"), file("d/.wh.sub"), file("d/sub/new")],
-            &["d/ 755", "d/sub/ 755", "d/sub/new", "f"],
-        ),
-        (
-            "of a file",
-            vec![file(".wh.f"), file("f")],
-            &["d/ 644", "d/old", "d/sub/ 644", "d/sub/old", "f"],
-        ),
-        (
-            "of a file that becomes a directory",
-            vec![file(".wh.f"), file("f/new")],
-            &[
-                "d/ 644",
-                "d/old",
-                "d/sub/ 644",
-                "d/sub/old",
-                "f/ 755",
-                "f/new",
-            ],
-        ),
-        (
-            "in a nested directory",
-            vec![file("d/.wh.sub"), file("d/sub/new")],
-            &["d/ 644", "d/old", "d/sub/ 755", "d/sub/new", "f"],
-        ),
-        (
-            "an opaque marker",
-            vec![file("d/.wh..wh..opq"), file("d/new")],
-            &["d/ 644", "d/new", "f"],
-        ),
-        (
-            "an opaque marker above",
-            vec![file("d/.wh..wh..opq"), file("d/sub/new")],
-            &["d/ 644", "d/sub/ 755", "d/sub/new", "f"],
-        ),
-        (
-            "an opaque marker with a file of an old name",
-            vec![file("d/.wh..wh..opq"), file("d/old"), dir("d/sub")],
-            &["d/ 644", "d/old", "d/sub/ 644", "f"],
-        ),
-        (
-            "an opaque marker at the root",
-            vec![file(".wh..wh..opq"), file("d/sub/new"), file("f")],
-            &["d/ 755", "d/sub/ 755", "d/sub/new", "f"],
-        ),
-        (
-            "an overlay whiteout",
-            vec![null("d"), file("d/new")],
-            &["d/ 755", "d/new", "f"],
-        ),
-        (
-            "an overlay opaque directory",
-            vec![opaque_dir("d"), file("d/sub/new")],
-            &["d/ 644", "d/sub/ 755", "d/sub/new", "f"],
-        ),
-    ];
-    for (what, layer, expected) in cases {
+/// Entry of a file, or of the kind before a colon.
+fn parse_entry(text: &str) -> Entry {
+    match text.split_once(':') {
+        Some(("dir", path)) => dir(path),
+        Some(("null", path)) => null(path),
+        Some(("opaque", path)) => opaque_dir(path),
+        _ => file(text),
+    }
+}
+
+/// Adds a layer above `base` in every order of its entries. A line of `cases` has a description, the layer and the paths of
+/// the tree.
+fn check_layers(whiteouts: Whiteouts, base: &str, cases: &str) {
+    for case in cases.lines() {
+        let [what, layer, expected] = case.split(" | ").collect::<Vec<_>>()[..] else {
+            panic!("{case}");
+        };
+        let layer: Vec<&str> = layer.split(' ').collect();
         orders(&layer, &mut |layer| {
-            let mut tree = Tree::new(Whiteouts::Both);
-            for entry in base() {
-                tree.add(entry).unwrap();
+            let mut tree = Tree::new(whiteouts);
+            for entry in base.split(' ') {
+                tree.add(parse_entry(entry)).unwrap();
             }
             tree.next_layer().unwrap();
             for entry in layer {
-                tree.add(entry.clone()).unwrap();
+                tree.add(parse_entry(entry)).unwrap();
             }
-            let order: Vec<_> = layer
-                .iter()
-                .map(|e| e.path.escape_ascii().to_string())
-                .collect();
-            assert_eq!(described_paths(tree), expected, "{what}: {order:?}");
+            if whiteouts == Whiteouts::Convert {
+                assert_eq!(tree.replaced.warning(""), None, "{what}");
+            }
+            let paths = described_paths(tree).join(", ");
+            assert_eq!(paths, expected, "{}: {layer:?}", what.trim());
         });
     }
+}
+
+/// Regression: a whiteout after entries of its own layer deleted them.
+#[test]
+fn a_whiteout_hides_lower_layers_only_in_any_order() {
+    let cases = "\
+        of a directory | .wh.d d/new | d/ 755, d/new, f
+        of a directory that the layer describes | .wh.d dir:d d/new | d/ 644, d/new, f
+        of a directory, with a nested one | .wh.d d/sub/new d/x/y | d/ 755, d/sub/ 755, d/sub/new, d/x/ 755, d/x/y, f
+        of a directory, twice | .wh.d .wh.d d/sub/new | d/ 755, d/sub/ 755, d/sub/new, f
+        in a directory that is hidden, too | .wh.d d/.wh.sub d/sub/new | d/ 755, d/sub/ 755, d/sub/new, f
+        of a file | .wh.f f | d/ 644, d/old, d/sub/ 644, d/sub/old, f
+        of a file that becomes a directory | .wh.f f/new | d/ 644, d/old, d/sub/ 644, d/sub/old, f/ 755, f/new
+        in a nested directory | d/.wh.sub d/sub/new | d/ 644, d/old, d/sub/ 755, d/sub/new, f
+        an opaque marker | d/.wh..wh..opq d/new | d/ 644, d/new, f
+        an opaque marker above | d/.wh..wh..opq d/sub/new | d/ 644, d/sub/ 755, d/sub/new, f
+        an opaque marker with a file of an old name | d/.wh..wh..opq d/old dir:d/sub | d/ 644, d/old, d/sub/ 644, f
+        an opaque marker at the root | .wh..wh..opq d/sub/new f | d/ 755, d/sub/ 755, d/sub/new, f
+        an overlay whiteout | null:d d/new | d/ 755, d/new, f
+        an overlay opaque directory | opaque:d d/sub/new | d/ 644, d/sub/ 755, d/sub/new, f";
+    check_layers(Whiteouts::Both, "dir:d dir:d/sub d/sub/old d/old f", cases);
 }
 
 /// Regression: as above, for images that are layers themselves.
 #[test]
 fn a_converted_whiteout_leaves_entries_of_its_own_layer_in_any_order() {
-    let base = || vec![dir("d"), dir("d/sub"), file("d/sub/old"), file("f")];
-    let cases: [(&str, Vec<Entry>, &[&str]); 5] = [
-        (
-            "of a directory",
-            vec![file(".wh.d"), file("d/new")],
-            &["d/ 755 opaque", "d/new", "f"],
-        ),
-        (
-            "nested",
-            vec![file("d/.wh.sub"), file("d/sub/new")],
-            &["d/ 644", "d/sub/ 755 opaque", "d/sub/new", "f"],
-        ),
-        (
-            "of a file and a directory",
-            vec![file(".wh.f"), file(".wh.d")],
-            &["d null", "f null"],
-        ),
-        (
-            "an opaque marker",
-            vec![file("d/.wh..wh..opq"), file("d/sub/new")],
-            &["d/ 644 opaque", "d/sub/ 755", "d/sub/new", "f"],
-        ),
-        (
-            "an opaque root",
-            vec![file(".wh..wh..opq"), file("d/sub/new")],
-            &["d/ 755 opaque", "d/sub/ 755", "d/sub/new", "f null"],
-        ),
-    ];
-    for (what, layer, expected) in cases {
-        orders(&layer, &mut |layer| {
-            let mut tree = Tree::new(Whiteouts::Convert);
-            for entry in base() {
-                tree.add(entry).unwrap();
-            }
-            tree.next_layer().unwrap();
-            for entry in layer {
-                tree.add(entry.clone()).unwrap();
-            }
-            assert_eq!(tree.replaced.warning(""), None, "{what}");
-            assert_eq!(described_paths(tree), expected, "{what}");
-        });
-    }
+    let cases = "\
+        of a directory | .wh.d d/new | d/ 755 opaque, d/new, f
+        nested | d/.wh.sub d/sub/new | d/ 644, d/sub/ 755 opaque, d/sub/new, f
+        of a file and a directory | .wh.f .wh.d | d null, f null
+        an opaque marker | d/.wh..wh..opq d/sub/new | d/ 644 opaque, d/sub/ 755, d/sub/new, f
+        an opaque root | .wh..wh..opq d/sub/new | d/ 755 opaque, d/sub/ 755, d/sub/new, f null";
+    check_layers(Whiteouts::Convert, "dir:d dir:d/sub d/sub/old f", cases);
 }
 
 #[test]
