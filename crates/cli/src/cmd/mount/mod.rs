@@ -431,7 +431,7 @@ pub(super) fn serve_metrics(
     let served = tuff_fuse::metrics::serve(address, handler.clone());
     let at = served.map_err(|e| match e.kind() {
         std::io::ErrorKind::InvalidInput => Error::usage(format_args!("--metrics: {e}")),
-        _ => Error::io(address, "cannot serve counters", e),
+        _ => Error::io(address.to_string(), "cannot serve counters", e),
     })?;
     if is_verbose {
         eprintln!("tuff: counters at http://{at}/metrics");
