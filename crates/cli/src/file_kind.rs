@@ -63,7 +63,7 @@ impl FileKind {
     }
 
     /// Format of a file that begins with `head`, if it is known.
-    pub(crate) fn of(head: &[u8]) -> Option<Self> {
+    pub(crate) fn detect(head: &[u8]) -> Option<Self> {
         if is_image(head) {
             return Some(Self::Image);
         }
@@ -212,10 +212,10 @@ mod tests {
         for (offset, magic, kind) in SIGNATURES {
             let mut head = vec![0; HEAD];
             head[*offset..offset + magic.len()].copy_from_slice(magic);
-            assert_eq!(FileKind::of(&head), Some(*kind));
+            assert_eq!(FileKind::detect(&head), Some(*kind));
             // A file that ends within the signature is something else.
             let cut = &head[..offset + magic.len() - 1];
-            assert_ne!(FileKind::of(cut), Some(*kind));
+            assert_ne!(FileKind::detect(cut), Some(*kind));
         }
     }
 

@@ -130,11 +130,11 @@ pub fn find(store: &Arc<dyn ReadAt>) -> Result<u64> {
         };
         Image::open_shared(Arc::clone(store), options)
     };
-    let said = open(false).and_then(|image| {
+    let message = open(false).and_then(|image| {
         let at = end(&image)?;
         Ok((hash_offset(at), appended_header(&image, at)?.is_some()))
     });
-    match said {
+    match message {
         Ok((at, true)) => Ok(at),
         Ok((at, false)) if open(true).is_ok() => Ok(at),
         Ok((at, false)) => Ok(last_header(&**store)?.unwrap_or(at)),

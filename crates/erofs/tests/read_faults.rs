@@ -64,10 +64,10 @@ fn whole_files(good: &Image, target: &Path) -> usize {
         if !meta.is_file() {
             continue;
         }
-        let mut wanted = Vec::new();
-        std::io::copy(&mut good.reader(&entry.inode).unwrap(), &mut wanted).unwrap();
+        let mut expected = Vec::new();
+        std::io::copy(&mut good.reader(&entry.inode).unwrap(), &mut expected).unwrap();
         assert!(
-            std::fs::read(&path).unwrap() == wanted,
+            std::fs::read(&path).unwrap() == expected,
             "{path:?} is incomplete"
         );
         let time = std::os::unix::fs::MetadataExt::mtime(&meta);
@@ -112,7 +112,7 @@ fn all_flows(name: &str, store: impl ReadAt + 'static, good: &Image) -> usize {
         assert!(!first.place.is_empty(), "{name}: check: {first:?}");
         failed += 1;
     }
-    let regions = Regions::of(&image);
+    let regions = Regions::collect(&image);
     assert!(Items::all(&image, &regions).count() > 0);
     for e in &regions.errors {
         assert_blames_host(e, name);

@@ -57,7 +57,7 @@ fn print(args: &Args) -> Result<ExitCode> {
             })?;
             Regions::of_inode(&image, &inode)
         }
-        None => Regions::of(&image),
+        None => Regions::collect(&image),
     };
     let mut errors = std::mem::take(&mut regions.errors);
     let mut out = Out::new();
@@ -81,7 +81,7 @@ fn print(args: &Args) -> Result<ExitCode> {
         }
     }
     if args.inode.is_none() {
-        for table in SpaceTable::of(&image, &regions.list) {
+        for table in SpaceTable::collect(&image, &regions.list) {
             if args.json {
                 out.json(&table_json(&table))?;
             } else {

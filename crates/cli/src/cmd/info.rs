@@ -55,7 +55,7 @@ fn print(args: &Args) -> Result<ExitCode> {
     };
     let disk = image.container().disk();
     let tree = hash_tree(&image)?;
-    let mut layout = (!args.brief).then(|| LayoutStats::of(&image, options));
+    let mut layout = (!args.brief).then(|| LayoutStats::collect(&image, options));
     drop(meter);
     let mut out = Out::new();
     if args.json {

@@ -177,9 +177,9 @@ fn decoding_class(preset: &Preset) -> u8 {
 /// that is the smallest. Measured times have no influence. Of equal candidates the first preset counts, and a
 /// preset that meets several aims is listed once.
 fn picks(all: &[Estimate]) -> Vec<Pick<'_>> {
-    let least = |wanted: &dyn Fn(&Estimate) -> bool| {
+    let least = |requested: &dyn Fn(&Estimate) -> bool| {
         // The first of equal ones.
-        let fitting = all.iter().filter(|e| wanted(e));
+        let fitting = all.iter().filter(|e| requested(e));
         fitting.min_by_key(|e| (e.image_bytes, read_cost(e)))
     };
     let fastest = all.iter().min_by_key(|e| (read_cost(e), e.image_bytes));

@@ -49,7 +49,7 @@ pub(crate) fn not_opened(e: Error, path: &Path, store: &dyn ReadAt) -> Error {
         return e;
     };
     let name = path.display();
-    let Some(kind) = FileKind::of(&head) else {
+    let Some(kind) = FileKind::detect(&head) else {
         // The first bytes of an image may be anything, so a short one cannot be told from other files.
         let min = superblock::OFFSET + 128;
         let what = match store.size() < min {
@@ -100,7 +100,7 @@ pub(crate) fn not_an_archive(e: Error, path: &Path) -> Error {
         return e;
     };
     let simg2img = simg2img(path);
-    let advice = match FileKind::of(&head) {
+    let advice = match FileKind::detect(&head) {
         Some(kind @ FileKind::Compressed(_)) if holds_image(path) => {
             return Error::source(format_args!(
                 "{name}: is {} of an EROFS image, not an archive: decompress it, and build from the image",
@@ -118,7 +118,7 @@ pub(crate) fn not_an_archive(e: Error, path: &Path) -> Error {
         None if head.is_empty() => return e,
         None | Some(_) => "name a directory, a tar, a cpio archive, a manifest or an EROFS image",
     };
-    match FileKind::of(&head) {
+    match FileKind::detect(&head) {
         Some(kind) => Error::source(format_args!(
             "{name}: is {}, which is no source of an image: {advice}",
             kind.name()
@@ -151,7 +151,7 @@ fn holds_image(path: &Path) -> bool {
 pub(crate) fn not_a_volume(path: &Path, has_superblock: bool) -> Option<Error> {
     let is_dir = path.is_dir();
     let store = (!is_dir).then(|| FileStore::open(path).ok()).flatten()?;
-    let kind = FileKind::of(&head(&store)?)?;
+    let kind = FileKind::detect(&head(&store)?)?;
     if has_superblock && kind != FileKind::Stream {
         return None;
     }

@@ -118,7 +118,7 @@ pub(crate) fn check(path: &Path, format: Format) -> Result<()> {
     Err(Error::usage(format_args!(
         "{}: {holds} {}, not {}: {}",
         path.display(),
-        FileKind::of(&head).map_or("data of another kind", FileKind::name),
+        FileKind::detect(&head).map_or("data of another kind", FileKind::name),
         format.name(),
         format.remedy()
     )))
@@ -138,7 +138,7 @@ pub(crate) fn check_device(path: &Path, offset: u64) -> Result<()> {
         return Ok(());
     }
     let head = head(path, offset, HEAD)?;
-    match FileKind::of(&head).filter(|kind| *kind != FileKind::Image) {
+    match FileKind::detect(&head).filter(|kind| *kind != FileKind::Image) {
         Some(kind) => Err(Error::usage(format_args!(
             "{}: holds {}: name another output, or overwrite it with --force",
             path.display(),
@@ -160,7 +160,7 @@ pub(crate) fn check_blank(path: &Path) -> Result<()> {
     Err(Error::usage(format_args!(
         "{}: holds {}; --force creates a volume on it and destroys its content",
         path.display(),
-        FileKind::of(&head).map_or("data", FileKind::name)
+        FileKind::detect(&head).map_or("data", FileKind::name)
     )))
 }
 

@@ -121,7 +121,7 @@ impl<'a> Jobs<'a> {
                 len,
                 coding: Coding::Stored,
             } if !matches!(self.readers, Readers::Nobody) => {
-                match self.near.look(space, pos, len as usize) {
+                match self.near.check_readable(space, pos, len as usize) {
                     Ok(()) => self.totals.raw_bytes += u64::from(len),
                     Err(e) => self.shared.failed(Rule::DataRange, Place::nid(nid), &e),
                 }

@@ -46,7 +46,7 @@ pub(super) fn check(image: &Image, count: usize, shared: &Shared) {
 
 /// Returns the difference between fingerprint and content, if there is one.
 fn compare(image: &Image, inode: &Inode) -> Result<Option<String>> {
-    let Some(said) = image.fingerprint(inode)?.as_deref().and_then(digest) else {
+    let Some(message) = image.fingerprint(inode)?.as_deref().and_then(digest) else {
         return Ok(None);
     };
     let mut reader = image.reader(inode)?;
@@ -60,12 +60,12 @@ fn compare(image: &Image, inode: &Inode) -> Result<Option<String>> {
         }
         Ok(())
     })?;
-    let differs = found[..] != said[..];
+    let differs = found[..] != message[..];
     Ok(differs.then(|| {
         format!(
             "sha256 {} of the content, expected {}",
             hex(&found),
-            hex(&said)
+            hex(&message)
         )
     }))
 }

@@ -23,7 +23,7 @@ pub(super) struct Near<'a> {
     /// Number of sequential windows.
     streak: u64,
     /// First window that was not requested yet.
-    asked: u64,
+    requested_end: u64,
 }
 
 impl<'a> Near<'a> {
@@ -32,7 +32,7 @@ impl<'a> Near<'a> {
             image,
             last: None,
             streak: 0,
-            asked: 0,
+            requested_end: 0,
         }
     }
 
@@ -50,7 +50,7 @@ impl<'a> Near<'a> {
     }
 
     /// Fails if the bytes cannot be read.
-    pub(super) fn look(&self, space: Space, pos: u64, len: usize) -> Result<()> {
+    pub(super) fn check_readable(&self, space: Space, pos: u64, len: usize) -> Result<()> {
         match self.held(space, pos, len) {
             Some(_) => Ok(()),
             None => self.image.bytes(space, pos, len).map(drop),
@@ -68,13 +68,13 @@ impl<'a> Near<'a> {
         let follows = matches!(&self.last, Some((s, last, _)) if *s == space && last + 1 == n);
         self.streak = if follows { self.streak + 1 } else { 0 };
         if !follows {
-            self.asked = 0;
+            self.requested_end = 0;
         }
         // At most as many windows are requested as were sequential so far: a limit for useless reads.
         let until = n + 1 + self.streak.min(AHEAD);
-        let from = self.asked.max(n + 1);
+        let from = self.requested_end.max(n + 1);
         if space == Space::Image && until >= from + PART {
-            self.asked = until;
+            self.requested_end = until;
             ahead(from..until);
         }
         let window = self.image.window_of(space, n);

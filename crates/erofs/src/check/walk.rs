@@ -279,7 +279,7 @@ impl<'a, 'p> Walk<'a, 'p> {
     }
 
     fn dots(&mut self, frame: &mut Frame, entry: &Dirent<'_>) {
-        let (seen, wanted, name) = if entry.name == b"." {
+        let (seen, expected, name) = if entry.name == b"." {
             (&mut frame.dot, frame.inode.nid(), ".")
         } else {
             (&mut frame.dotdot, frame.parent, "..")
@@ -290,8 +290,8 @@ impl<'a, 'p> Walk<'a, 'p> {
             let what = format_args!("unexpected or duplicate {name:?}");
             self.shared.error(Rule::Dots, place(), what);
         }
-        if entry.nid != wanted {
-            let what = format_args!("{name:?} refers to nid {}, expected {wanted}", entry.nid);
+        if entry.nid != expected {
+            let what = format_args!("{name:?} refers to nid {}, expected {expected}", entry.nid);
             self.shared.error(Rule::Dots, place(), what);
         }
         if !matches!(type_of(entry.file_type), None | Some(FileType::Dir)) {
@@ -375,10 +375,10 @@ impl<'a, 'p> Walk<'a, 'p> {
         if !frame.dotdot {
             shared.error(Rule::Dots, place(), "entry \"..\" is missing");
         }
-        let (nlink, wanted) = (u64::from(frame.inode.nlink()), frame.subdirs + 2);
+        let (nlink, expected) = (u64::from(frame.inode.nlink()), frame.subdirs + 2);
         // 1 means "not counted".
-        if nlink != wanted && nlink != 1 {
-            let what = format_args!("link count {nlink}, expected {wanted}");
+        if nlink != expected && nlink != 1 {
+            let what = format_args!("link count {nlink}, expected {expected}");
             shared.warning(Rule::LinkCount, place(), what);
         }
     }

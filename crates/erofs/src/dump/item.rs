@@ -117,8 +117,8 @@ impl Iterator for Items<'_> {
             let cut = last.filter(|l| area == Area::Store(0) && (at + 1..start).contains(l));
             let end = cut.unwrap_or(start);
             self.at = Some((area, end));
-            let behind = area == Area::Store(0) && last.is_some_and(|l| at >= l);
-            return Some(gap(self.image, area, at, end, behind));
+            let follows = area == Area::Store(0) && last.is_some_and(|l| at >= l);
+            return Some(gap(self.image, area, at, end, follows));
         }
         if here && let Some(region) = region {
             self.next += 1;
@@ -132,12 +132,12 @@ impl Iterator for Items<'_> {
     }
 }
 
-fn gap(image: &Image, area: Area, start: u64, end: u64, behind: bool) -> Item {
+fn gap(image: &Image, area: Area, start: u64, end: u64, follows: bool) -> Item {
     let mut out = Item {
         area,
         start,
         end,
-        name: if behind {
+        name: if follows {
             "behind the filesystem"
         } else {
             "padding"

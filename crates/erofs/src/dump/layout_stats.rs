@@ -114,7 +114,7 @@ impl LayoutStats {
     ];
 
     /// Collects the statistics of an image. Reads all metadata, but data only if the options request it.
-    pub fn of(image: &Image, options: LayoutStatsOptions) -> Self {
+    pub fn collect(image: &Image, options: LayoutStatsOptions) -> Self {
         let mut collector = Collector::new(image);
         collector.tables();
         let mut builder = StatsBuilder::new(image, options);
@@ -247,7 +247,7 @@ impl StatsBuilder {
         if self.options.in_place {
             out.in_place = Some(in_place(image, &regions.list, &mut out.errors));
         }
-        out.space = SpaceTable::of(image, &regions.list);
+        out.space = SpaceTable::collect(image, &regions.list);
         out.errors.append(&mut regions.errors);
         out
     }

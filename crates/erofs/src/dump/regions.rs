@@ -204,7 +204,7 @@ impl Visitor for Ignore {
 
 impl Regions {
     /// Collects the regions of the whole image.
-    pub fn of(image: &Image) -> Self {
+    pub fn collect(image: &Image) -> Self {
         let mut collector = Collector::new(image);
         collector.tables();
         collector.tree(&mut Ignore);
@@ -506,8 +506,8 @@ impl<'a> Collector<'a> {
         while left > 0 {
             let (spot, run) = self.image.devices.locate(device, at)?;
             // Blocks claimed past the end of the area form a single region, so that a claimed size takes no memory.
-            let there = spot.pos < area_size(self.image, Area::Store(spot.store));
-            let piece = if there { piece } else { u64::MAX };
+            let available = spot.pos < area_size(self.image, Area::Store(spot.store));
+            let piece = if available { piece } else { u64::MAX };
             let n = left.min(run.max(1)).min(piece);
             let mut region = Region::new(
                 Area::Store(spot.store),
@@ -615,10 +615,10 @@ impl Attribution {
             let area = Area::Store(spot.store);
             let n = left.min(run.max(1));
             // Bytes claimed past the end of the area take no space.
-            let there = n.min(area_size(image, area).saturating_sub(spot.pos));
+            let available = n.min(area_size(image, area).saturating_sub(spot.pos));
             // Fits: at most `used`. A cluster on two devices is rare, and its parts are not independent.
             let bytes = (u128::from(used) * u128::from(n) / whole) as u64;
-            self.push(area, spot.pos, there, bytes)?;
+            self.push(area, spot.pos, available, bytes)?;
             at = at.saturating_add(n);
             left -= n;
         }

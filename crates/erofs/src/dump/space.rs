@@ -53,7 +53,7 @@ const UNUSED: usize = 20;
 
 impl SpaceTable {
     /// Returns the table of each area that has regions. `regions` are sorted.
-    pub fn of(image: &Image, regions: &[Region]) -> Vec<Self> {
+    pub fn collect(image: &Image, regions: &[Region]) -> Vec<Self> {
         let mut out = Vec::new();
         for of_area in regions.chunk_by(|a, b| a.area == b.area) {
             let Some(area) = of_area.first().map(|r| r.area) else {

@@ -56,7 +56,7 @@ impl Purpose {
         }
     }
 
-    fn of(image: &Image, region: &Region) -> Self {
+    fn from_region(image: &Image, region: &Region) -> Self {
         let is = |inode: Option<&crate::read::Inode>| {
             region.nid.is_some() && region.nid == inode.map(|i| i.nid())
         };
@@ -93,7 +93,7 @@ pub struct SpaceMap {
 impl SpaceMap {
     /// Returns the map of an area in at most `cells_max` cells of whole blocks. `regions` are sorted, as in
     /// [`Regions`](super::Regions). Bytes in several regions count for the first.
-    pub fn of(image: &Image, regions: &[Region], area: Area, cells_max: u64) -> Self {
+    pub fn collect(image: &Image, regions: &[Region], area: Area, cells_max: u64) -> Self {
         let size = area_size(image, area);
         let block = image.superblock().block_bits.size();
         let cell_len = size
@@ -113,7 +113,7 @@ impl SpaceMap {
             let end = region.end.min(size);
             if start < end {
                 out.add(cursor, start, Purpose::Unused);
-                out.add(start, end, Purpose::of(image, region));
+                out.add(start, end, Purpose::from_region(image, region));
                 cursor = end;
             }
         }

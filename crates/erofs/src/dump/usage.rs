@@ -121,7 +121,7 @@ impl TreeUsage {
     /// # Errors
     /// `Limit` for more names or references than fit into the memory that is set aside for them. The errors of
     /// reading the root.
-    pub fn of(image: &Image) -> Result<Self> {
+    pub fn collect(image: &Image) -> Result<Self> {
         image.root()?;
         let options = LayoutStatsOptions {
             files: true,

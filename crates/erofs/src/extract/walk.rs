@@ -673,17 +673,17 @@ impl<'a, 'q> Walk<'a, 'q> {
         len: u64,
         to: u64,
     ) -> Result<()> {
-        let there = self.image.devices.there(device, pos, len);
+        let available = self.image.devices.available(device, pos, len);
         let mut done = 0;
         while done < len {
-            let left = if done < there { there } else { len } - done;
+            let left = if done < available { available } else { len } - done;
             let n = left.min(RAW);
             let source = PieceSource::Raw {
                 device,
                 pos: pos.saturating_add(done),
             };
             self.push(task, (to + done, n), source)?;
-            if done >= there {
+            if done >= available {
                 break;
             }
             done += n;

@@ -71,8 +71,11 @@ pub fn assign<D>(
         .collect();
     let mut found: Vec<Option<D>> = Vec::with_capacity(slots.len());
     for slot in slots {
-        let wanted = |(tag, _): &(Option<[u8; 64]>, D)| tag.as_ref() == Some(&slot.tag);
-        let at = rest.iter().position(wanted).filter(|_| names_image(slot));
+        let requested = |(tag, _): &(Option<[u8; 64]>, D)| tag.as_ref() == Some(&slot.tag);
+        let at = rest
+            .iter()
+            .position(requested)
+            .filter(|_| names_image(slot));
         found.push(at.map(|at| rest.remove(at).1));
     }
     let mut rest = rest.into_iter().map(|(_, device)| device);

@@ -172,20 +172,20 @@ impl Devices {
     }
 
     /// Returns the number of contiguous bytes available at `pos`, at most `len`.
-    pub(crate) fn there(&self, device: DeviceId, pos: u64, len: u64) -> u64 {
-        let mut there = 0;
-        while there < len {
-            let Ok((spot, left)) = self.locate(device, pos.saturating_add(there)) else {
+    pub(crate) fn available(&self, device: DeviceId, pos: u64, len: u64) -> u64 {
+        let mut available = 0;
+        while available < len {
+            let Ok((spot, left)) = self.locate(device, pos.saturating_add(available)) else {
                 break;
             };
-            let run = left.min(len - there);
+            let run = left.min(len - available);
             let on_store = self.size(spot.store).saturating_sub(spot.pos);
-            there += run.min(on_store);
+            available += run.min(on_store);
             if on_store < run || run == 0 {
                 break;
             }
         }
-        there
+        available
     }
 
     /// Hints the stores that these bytes will be read soon.

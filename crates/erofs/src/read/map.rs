@@ -457,8 +457,8 @@ impl Image {
                     in_blocks,
                     ..
                 } => {
-                    let there = self.devices.has(DeviceId::PRIMARY, start, in_blocks);
-                    there.map_err(|e| e.within(inode.place()))?;
+                    let present = self.devices.has(DeviceId::PRIMARY, start, in_blocks);
+                    present.map_err(|e| e.within(inode.place()))?;
                     false
                 }
                 _ => false,

@@ -45,7 +45,7 @@ impl Base {
             ..OpenOptions::default()
         };
         let image = Image::open(MemStore::new(&good[..]), options).unwrap();
-        let regions = Regions::of(&image);
+        let regions = Regions::collect(&image);
         assert!(regions.errors.is_empty(), "{name}: {:?}", regions.errors);
         let mut structures: Vec<Range<usize>> = Vec::new();
         for r in regions.list {

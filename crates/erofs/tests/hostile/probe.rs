@@ -226,7 +226,7 @@ fn read_file(image: &Image, inode: &Inode, left: u64, random: &mut Rng, clear: b
 }
 
 fn dump(image: &Image) {
-    let regions = Regions::of(image);
+    let regions = Regions::collect(image);
     let mut end = (None, 0);
     for item in Items::all(image, &regions) {
         assert!(item.start <= item.end);
@@ -235,16 +235,16 @@ fn dump(image: &Image) {
         }
         end = (Some(item.area), item.end.max(end.1));
     }
-    let _ = LayoutStats::of(image, LayoutStatsOptions::default());
+    let _ = LayoutStats::collect(image, LayoutStatsOptions::default());
     usage(image, &regions);
 }
 
 /// Asserts that the bytes attributed to files and the cells of the map add up, whatever the image contains.
 fn usage(image: &Image, regions: &Regions) {
-    let map = SpaceMap::of(image, &regions.list, Area::Store(0), 100);
+    let map = SpaceMap::collect(image, &regions.list, Area::Store(0), 100);
     let mapped: u64 = map.cells.iter().flatten().sum();
     assert_eq!(mapped, image.store_size());
-    let Ok(usage) = TreeUsage::of(image) else {
+    let Ok(usage) = TreeUsage::collect(image) else {
         return;
     };
     let stored: u64 = usage.stats.by_type.values().map(|g| g.stored_bytes).sum();

@@ -313,14 +313,14 @@ impl Job<'_> {
                 .collect();
             (tree.hash_offset, tree.end) = (0, tree_len);
         } else {
-            let wanted = Seal {
+            let requested = Seal {
                 architecture: self.architecture,
                 role: self.role,
                 sector: self.args.sector_size,
                 root: tree.root,
                 record,
             };
-            let sealed = seal(&wanted, &file, data, hashes, &output, &step);
+            let sealed = seal(&requested, &file, data, hashes, &output, &step);
             let (table, len) = sealed.map_err(failed)?;
             let tree_len = tree.end - tree.hash_offset;
             tree.hash_offset = table.partitions[1].range.start;

@@ -287,10 +287,10 @@ fn list_left_out(left_out: Option<&LeftOut>) -> Vec<String> {
 }
 
 /// Runs `work` while it shows progress, then prints the summary with `hint` as its last line: to standard error if
-/// `aside`. Files in `left_out` are listed.
+/// `on_stderr`. Files in `left_out` are listed.
 fn report(
     args: &Args,
-    aside: bool,
+    on_stderr: bool,
     hint: Option<&str>,
     left_out: Option<&LeftOut>,
     work: impl FnOnce(&Progress) -> Result<Built>,
@@ -298,13 +298,13 @@ fn report(
     let progress = Arc::new(Progress::default());
     let (built, seconds) = watched(&progress, show(args), work)?;
     let left_out = list_left_out(left_out);
-    print_summary(args, aside, hint, &left_out, &built, seconds, &progress)
+    print_summary(args, on_stderr, hint, &left_out, &built, seconds, &progress)
 }
 
 /// Prints the warnings and the summary of an image that took `seconds`; see [`report`].
 fn print_summary(
     args: &Args,
-    aside: bool,
+    on_stderr: bool,
     hint: Option<&str>,
     left_out: &[String],
     Built { summary, disk }: &Built,
@@ -321,8 +321,8 @@ fn print_summary(
         eprintln!("tuff: warning: {warning}");
     }
     let image = paths::split(args).ok().map(|(image, _)| image.as_path());
-    let image = image.filter(|_| !aside);
-    let said = match show {
+    let image = image.filter(|_| !on_stderr);
+    let message = match show {
         Show::Json => {
             let mut object = summary::json(summary, seconds, &stages);
             object["left_out"] = left_out.into();
@@ -352,11 +352,11 @@ fn print_summary(
         }
         Show::Quiet => String::new(),
     };
-    if aside {
-        said.lines().for_each(|line| eprintln!("{line}"));
+    if on_stderr {
+        message.lines().for_each(|line| eprintln!("{line}"));
     } else {
         let mut out = Out::new();
-        out.lines(&said)?;
+        out.lines(&message)?;
         out.finish()?;
     }
     Ok(match left_out.is_empty() {

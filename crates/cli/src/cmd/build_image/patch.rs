@@ -126,17 +126,17 @@ fn run_compact(args: &Args, options: &Options, path: &Path) -> Result<ExitCode> 
 /// Fails for arguments that contradict properties that a patch cannot change.
 fn stays(args: &Args, like: &Options) -> std::result::Result<(), String> {
     let block = like.block.size();
-    let asked = args.settings.get("block-size").and_then(OsStr::to_str);
-    let asked = asked.and_then(|asked| parse_size(asked).ok());
-    if let Some(asked) = asked.filter(|asked| *asked != block) {
+    let requested = args.settings.get("block-size").and_then(OsStr::to_str);
+    let requested = requested.and_then(|requested| parse_size(requested).ok());
+    if let Some(requested) = requested.filter(|requested| *requested != block) {
         return Err(format!(
-            "its block size is {block} and cannot change to {asked}"
+            "its block size is {block} and cannot change to {requested}"
         ));
     }
-    if let Some(asked) = args.settings.kernel().filter(|asked| *asked < like.kernel) {
+    if let Some(requested) = args.settings.kernel().filter(|requested| *requested < like.kernel) {
         let needs = like.kernel;
         return Err(format!(
-            "its content needs Linux {needs}: it cannot be for {asked}"
+            "its content needs Linux {needs}: it cannot be for {requested}"
         ));
     }
     Ok(())

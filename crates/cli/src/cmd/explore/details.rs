@@ -97,7 +97,7 @@ fn extents(image: &Image, inode: &Inode, lines: &mut Vec<(&'static str, String)>
         count += 1;
         if first.len() < EXTENTS {
             let last = extent.end() >= inode.size();
-            first.push(Line::of(&extent, last).short());
+            first.push(Line::new(&extent, last).short());
         }
     }
     let more = if count == COUNTED { " or more" } else { "" };

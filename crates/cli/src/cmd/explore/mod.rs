@@ -102,7 +102,7 @@ fn start(images: &[Arc<Image>], names: &[String]) -> Receiver<Done> {
 /// Body of the background thread. If the view has ended, results are dropped.
 fn work(images: &[Arc<Image>], names: &[String], send: &Sender<Done>) {
     let usage = |(image, name): (&Arc<Image>, &String)| {
-        TreeUsage::of(image).map_err(|e| e.within(Place::file(name)))
+        TreeUsage::collect(image).map_err(|e| e.within(Place::file(name)))
     };
     let usages = images.iter().zip(names).map(usage).collect();
     let _ = send.send(Done::Usage(usages));

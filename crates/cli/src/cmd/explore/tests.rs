@@ -56,7 +56,7 @@ impl Place {
 
     fn pane(&self, tree: &str) -> Pane {
         let image = self.image(tree);
-        let usage = TreeUsage::of(&image).unwrap();
+        let usage = TreeUsage::collect(&image).unwrap();
         Pane::new(tree, &image, usage)
     }
 }

@@ -134,7 +134,7 @@ fn maps(source: &Source) -> Vec<(u16, SpaceMap)> {
         Area::Metabox => None,
     });
     let map = |n| {
-        SpaceMap::of(
+        SpaceMap::collect(
             &source.image,
             &source.usage.regions,
             Area::Store(n),

@@ -18,7 +18,7 @@ impl Source {
     pub(super) fn open(image: &ImageRef, args: &OpenArgs) -> Result<Self> {
         let shown = image.name();
         let image = args.open(image)?;
-        let usage = TreeUsage::of(&image).map_err(|e| e.within(shown.display()))?;
+        let usage = TreeUsage::collect(&image).map_err(|e| e.within(shown.display()))?;
         Ok(Self {
             path: shown,
             image,

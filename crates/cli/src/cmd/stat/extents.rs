@@ -34,7 +34,7 @@ pub(crate) struct Line {
 
 impl Line {
     /// Returns the row of an extent.
-    pub(crate) fn of(extent: &Extent, last: bool) -> Self {
+    pub(crate) fn new(extent: &Extent, last: bool) -> Self {
         let mut flags = Vec::new();
         let (physical, coding) = match extent.location {
             Location::Hole => (None, "hole"),

@@ -132,7 +132,7 @@ fn text(image: &Image, entry: &Entry, with_extents: bool, out: &mut Out) -> Resu
     if with_extents && has_data(inode) {
         out.line(extents::HEADING)?;
         extents::each(image, inode, |extent, last| {
-            out.line(Line::of(extent, last).text())
+            out.line(Line::new(extent, last).text())
         })?;
     }
     Ok(())
@@ -163,7 +163,7 @@ fn object(image: &Image, entry: &Entry, with_extents: bool) -> Result<Map<String
         let mut list = Vec::new();
         if has_data(inode) {
             extents::each(image, inode, |extent, last| {
-                list.push(Line::of(extent, last).json());
+                list.push(Line::new(extent, last).json());
                 Ok::<(), Error>(())
             })?;
         }
