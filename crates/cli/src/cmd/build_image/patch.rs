@@ -133,7 +133,11 @@ fn stays(args: &Args, like: &Options) -> std::result::Result<(), String> {
             "its block size is {block} and cannot change to {requested}"
         ));
     }
-    if let Some(requested) = args.settings.kernel().filter(|requested| *requested < like.kernel) {
+    if let Some(requested) = args
+        .settings
+        .kernel()
+        .filter(|requested| *requested < like.kernel)
+    {
         let needs = like.kernel;
         return Err(format!(
             "its content needs Linux {needs}: it cannot be for {requested}"
