@@ -33,7 +33,7 @@ use tuff_format::xattr::{self, Body};
 /// # Errors
 /// Errors of reading the image.
 pub fn like(image: &Image, kernel: KernelVersion) -> Result<Options> {
-    Survey::of(image)?.options(image, kernel)
+    Survey::new(image)?.options(image, kernel)
 }
 
 /// As [`like`], with the level of the compression, rules for files of other algorithms, and what else a build of the same
@@ -44,7 +44,7 @@ pub fn like(image: &Image, kernel: KernelVersion) -> Result<Options> {
 pub fn like_in_detail(image: &Image, kernel: KernelVersion) -> Result<Options> {
     // Data on a device that was not given cannot be read.
     check_no_devices(image)?;
-    let survey = Survey::of(image)?;
+    let survey = Survey::new(image)?;
     let mut options = survey.options(image, kernel)?;
     survey.add_details(image, &mut options)?;
     Ok(options)
@@ -137,7 +137,7 @@ struct Survey {
 }
 
 impl Survey {
-    fn of(image: &Image) -> Result<Self> {
+    fn new(image: &Image) -> Result<Self> {
         let mut survey = Self::default();
         for entry in Walk::root(image)? {
             let inode = entry?.inode;
@@ -323,10 +323,10 @@ impl Survey {
             _ => Metadata::Plain,
         };
         self.set_clusters(image, &mut options);
-        options.output.verity = verity::appended_tree(image)?.map(|behind| Verity {
-            block: behind.header.data_block,
-            salt: behind.header.salt,
-            parity: behind.parity,
+        options.output.verity = verity::appended_tree(image)?.map(|tree| Verity {
+            block: tree.header.data_block,
+            salt: tree.header.salt,
+            parity: tree.parity,
         });
         options.fit_clusters();
         Ok(options)
@@ -513,13 +513,13 @@ fn best_level(
     let mut total = 0;
     for sample in full {
         let rest = sample.inode.size().saturating_sub(sample.offset);
-        let wanted = rest.min(sample.len.saturating_add(LOOKAHEAD));
-        if total > 0 && total + wanted > SAMPLED_MAX {
+        let len = rest.min(sample.len.saturating_add(LOOKAHEAD));
+        if total > 0 && total + len > SAMPLED_MAX {
             break;
         }
-        total += wanted;
-        let wanted = usize::try_from(wanted).map_err(|_| Error::limit("sample", "too long"))?;
-        let mut bytes = vec![0; wanted];
+        total += len;
+        let len = usize::try_from(len).map_err(|_| Error::limit("sample", "too long"))?;
+        let mut bytes = vec![0; len];
         let read = image.read_at(&sample.inode, &mut bytes, sample.offset)?;
         bytes.truncate(read);
         inputs.push((bytes, sample.len));
@@ -547,7 +547,7 @@ fn best_level(
         inputs: &inputs,
         out: vec![0; largest],
     };
-    let first = fit.of(levels[start])?;
+    let first = fit.difference(levels[start])?;
     let (mut best, mut least) = (start, first.distance);
     // Denser levels hold more input in a cluster.
     let order: Vec<usize> = match first.is_denser {
@@ -559,7 +559,7 @@ fn best_level(
         if least == 0 || worse == WORSE_MAX {
             break;
         }
-        let found = fit.of(levels[i])?;
+        let found = fit.difference(levels[i])?;
         // The input of a cluster does not always grow with the level: a denser level that still holds less is no reason
         // to stop.
         let is_past = first.is_denser || found.is_denser;
@@ -590,7 +590,7 @@ struct Difference {
 }
 
 impl Fit<'_> {
-    fn of(&mut self, compression: Compression) -> Result<Difference> {
+    fn difference(&mut self, compression: Compression) -> Result<Difference> {
         let mut spec =
             EncoderSpec::new(compression.method, self.out.len()).with_level(compression.level);
         spec.dict = compression.dict;

@@ -668,12 +668,12 @@ impl Options {
             let spec = self.encoder(compression, cluster);
             spec.check().map_err(Error::usage)?;
         }
-        let asked = self.kernel;
-        let unmet = |(_, f): &(&str, Feature)| !asked.supports(*f);
+        let kernel_min = self.kernel;
+        let unmet = |(_, f): &(&str, Feature)| !kernel_min.supports(*f);
         if let Some((what, feature)) = self.needs().into_iter().find(unmet) {
             let kernel = feature.min_kernel;
             let e = Error::usage(format_args!(
-                "{what} needs Linux {kernel}, but the image is for Linux {asked}"
+                "{what} needs Linux {kernel}, but the image is for Linux {kernel_min}"
             ));
             return Err(e.with_remedy(Remedy::NewerKernel));
         }

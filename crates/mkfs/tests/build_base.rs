@@ -135,7 +135,7 @@ impl TestTrees {
 #[test]
 fn shared_files_refer_to_the_base() {
     let place = TestTrees::new("base");
-    let wanted = host_tree(&place.new);
+    let expected = host_tree(&place.new);
     let (base, image) = (place.path("base"), place.path("image"));
     let lz4 = Some(Method::Lz4);
     let small_blocks = Options {
@@ -247,11 +247,11 @@ fn shared_files_refer_to_the_base() {
         let both = open_both(&image, &base).unwrap();
         let report = tuff_erofs::check::check(&both, &Default::default(), |_| ());
         assert!(report.is_clean(), "{name}: {:?}", report.findings);
-        assert_same(name, &wanted, &image_tree(&both), ignore());
+        assert_same(name, &expected, &image_tree(&both), ignore());
         by_kernel(&image, &[&base], &place.path("mnt"), &|way, dir| {
             assert_same(
                 &format!("{name}: {way}"),
-                &wanted,
+                &expected,
                 &host_tree(dir),
                 ignore(),
             );
@@ -288,7 +288,7 @@ fn extents_by_device(image: &Image) -> usize {
 #[test]
 fn stored_data_of_a_base_has_its_device_number() {
     let place = TestTrees::new("base-devices");
-    let wanted = host_tree(&place.new);
+    let expected = host_tree(&place.new);
     let (base, image) = (place.path("base"), place.path("image"));
     let plain = newest(None, 4096, Fragments::Off);
     let mut no_tails = plain.clone();
@@ -311,17 +311,17 @@ fn stored_data_of_a_base_has_its_device_number() {
         make(&place.new, &image, &over(&base, &[])).unwrap();
         let both = open_both(&image, &base).unwrap();
         assert!(extents_by_device(&both) >= 8, "{name}");
-        assert_same(name, &wanted, &image_tree(&both), ignore());
+        assert_same(name, &expected, &image_tree(&both), ignore());
         fsck_agrees(&image, &[&base], &place.new, &place.path("extracted"));
     }
     // A delta over the delta: two devices.
     let second = place.path("second");
     fs::write(place.new.join("later"), noise(50_000, 77)).unwrap();
     make(&place.new, &second, &over(&image, &[&base])).unwrap();
-    let wanted = host_tree(&place.new);
+    let expected = host_tree(&place.new);
     let all = open_with(&second, &[&image, &base]).unwrap();
     assert!(extents_by_device(&all) >= 8);
-    assert_same("chain", &wanted, &image_tree(&all), ignore());
+    assert_same("chain", &expected, &image_tree(&all), ignore());
     let extracted = place.path("extracted");
     fsck_agrees(&second, &[&image, &base], &place.new, &extracted);
 }
@@ -374,7 +374,7 @@ fn shared_parts_refer_to_the_base() {
     let (old, new) = changed_trees(scratch.path());
     let path = |name: &str| scratch.path().join(name);
     let (base, image) = (path("base"), path("image"));
-    let wanted = host_tree(&new);
+    let expected = host_tree(&new);
     let [lz4, zstd] = [Method::Lz4, Method::Zstd].map(Some);
     let two = |options: Options| (options.clone(), options);
     // Minimum share of the content in clusters of the base. Unit: percent.
@@ -436,10 +436,10 @@ fn shared_parts_refer_to_the_base() {
         let both = open_both(&image, &base).unwrap();
         let report = tuff_erofs::check::check(&both, &Default::default(), |_| ());
         assert!(report.is_clean(), "{name}: {:?}", report.findings);
-        assert_same(name, &wanted, &image_tree(&both), ignore());
+        assert_same(name, &expected, &image_tree(&both), ignore());
         by_kernel(&image, &[&base], &path("mnt"), &|way, dir| {
             let name = format!("{name}: {way}");
-            assert_same(&name, &wanted, &host_tree(dir), ignore());
+            assert_same(&name, &expected, &host_tree(dir), ignore());
         });
         let bytes = fs::read(&image).unwrap();
         for threads in [1, 7, 16] {
@@ -461,7 +461,7 @@ fn shared_parts_refer_to_the_base() {
 #[test]
 fn images_of_mkfs_erofs_can_be_bases() {
     let place = TestTrees::new("base-mkfs");
-    let wanted = host_tree(&place.new);
+    let expected = host_tree(&place.new);
     let (base, image) = (place.path("base"), place.path("image"));
     for (i, options) in MKFS_OPTIONS.iter().enumerate() {
         if mkfs(&base, &place.old, options).is_none() {
@@ -481,11 +481,11 @@ fn images_of_mkfs_erofs_can_be_bases() {
         // Plain files are always shared; the last variants are compressed.
         assert!(summary.stats.base_files > 0 || i > 4, "{name}");
         let both = open_both(&image, &base).unwrap();
-        assert_same(&name, &wanted, &image_tree(&both), ignore());
+        assert_same(&name, &expected, &image_tree(&both), ignore());
         by_kernel(&image, &[&base], &place.path("mnt"), &|way, dir| {
             assert_same(
                 &format!("{name}: {way}"),
-                &wanted,
+                &expected,
                 &host_tree(dir),
                 ignore(),
             );

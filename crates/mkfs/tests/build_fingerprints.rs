@@ -97,11 +97,11 @@ fn every_file_has_a_hidden_digest() {
             "{name}"
         );
         assert!(digests(&image, &at("tree")) > 5, "{name}");
-        let asked = check::Options {
+        let options = check::Options {
             fingerprints: true,
             ..check::Options::default()
         };
-        assert_eq!(check(&image, &asked, |_| ()).findings, [], "{name}");
+        assert_eq!(check(&image, &options, |_| ()).findings, [], "{name}");
         if name != "seen" {
             assert_same(name, &expected, &image_tree(&image), ignore);
             by_kernel(&at(name), &[], &at("mnt"), &|way, dir| {
@@ -160,12 +160,12 @@ fn a_wrong_digest_is_found() {
     let plain = check(&image, &check::Options::default(), |_| ());
     assert_eq!(plain.findings, []);
     for threads in [1, 3] {
-        let asked = check::Options {
+        let options = check::Options {
             fingerprints: true,
             threads,
             ..check::Options::default()
         };
-        let report = check(&image, &asked, |_| ());
+        let report = check(&image, &options, |_| ());
         let [finding] = &report.findings[..] else {
             panic!("{:?}", report.findings);
         };

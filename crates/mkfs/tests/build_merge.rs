@@ -232,25 +232,25 @@ fn devices_of_layers_are_devices_of_the_image() {
         options
     };
     make(&[Source::Dir(trees[1].clone())], &at("over"), &over).unwrap();
-    let apart = {
+    let chunked = {
         let mut options = plain.clone();
         options.layout.chunk = Some(4096);
         options.layout.blob = Some(at("blob"));
         options
     };
-    make(&[Source::Dir(trees[2].clone())], &at("apart"), &apart).unwrap();
+    make(&[Source::Dir(trees[2].clone())], &at("chunked"), &chunked).unwrap();
     let with = |name: &str, device: &str| Source::Image {
         path: at(name),
         devices: vec![at(device)],
     };
-    let sources = [with("over", "bottom"), with("apart", "blob")];
+    let sources = [with("over", "bottom"), with("chunked", "blob")];
     let expected = copied(&scratch, &sources);
     let merged = at("merged");
     make(&sources, &merged, &index(plain.clone())).unwrap();
-    let devices = ["over", "bottom", "apart", "blob"].map(at);
+    let devices = ["over", "bottom", "chunked", "blob"].map(at);
     all_agree("beside", &merged, &refs(&devices), &expected, HOLES);
     // The same two images as bases of their own tree.
-    let bases = [("over", "bottom"), ("apart", "blob")].map(|(name, device)| BaseImage {
+    let bases = [("over", "bottom"), ("chunked", "blob")].map(|(name, device)| BaseImage {
         path: at(name),
         devices: vec![at(device)],
     });
@@ -270,10 +270,10 @@ fn devices_of_layers_are_devices_of_the_image() {
         fs::read(at("bottom")).unwrap(),
     ];
     fs::write(at("both"), both.concat()).unwrap();
-    let sources = [image(&at("both")), with("apart", "blob")];
+    let sources = [image(&at("both")), with("chunked", "blob")];
     let expected = copied(&scratch, &sources);
     make(&sources, &merged, &index(plain.clone())).unwrap();
-    let devices = ["both", "apart", "blob"].map(at);
+    let devices = ["both", "chunked", "blob"].map(at);
     all_agree("behind", &merged, &refs(&devices), &expected, HOLES);
     // An image without its device is rejected.
     let refused = make(&[image(&at("over"))], &merged, &index(plain));

@@ -61,8 +61,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let url = args.url.url().ok_or_else(|| {
-        let wanted = "not a URL such as oci://REGISTRY/NAME:TAG";
-        Error::usage(format_args!("{}: {wanted}", args.url))
+        let problem = "not a URL such as oci://REGISTRY/NAME:TAG";
+        Error::usage(format_args!("{}: {problem}", args.url))
     })?;
     let location = url.location().map_err(|e| failed(e, "cannot pull"))?;
     let (mut location, mut root) = (location.clone(), args.root_hash);

@@ -29,7 +29,7 @@ impl Member {
 
     /// Returns the algorithm of the first compressed cluster of a file. `None` if all clusters are stored.
     pub(super) fn algorithm(&self, nid: Nid) -> Result<Option<u8>> {
-        let look = || {
+        let find = || {
             let inode = self.image.inode(nid)?;
             for extent in self.image.extents(&inode, 0..inode.size())? {
                 if let Location::Cluster(cluster) = extent?.location
@@ -40,12 +40,12 @@ impl Member {
             }
             Ok(None)
         };
-        look().map_err(|e: Error| e.within(Place::file(&self.name)))
+        find().map_err(|e: Error| e.within(Place::file(&self.name)))
     }
 
     /// Returns the clusters of a compressed file for use by other files, under the key `number`.
     pub(super) fn clusters(&self, nid: Nid, number: u32) -> Result<BaseClusters> {
-        let look = || {
+        let find = || {
             let inode = self.image.inode(nid)?;
             let (mut posted, mut places) = (Vec::new(), Vec::new());
             let mut algorithm = None;
@@ -81,7 +81,7 @@ impl Member {
                 places,
             })
         };
-        look().map_err(|e: Error| e.within(Place::file(&self.name)))
+        find().map_err(|e: Error| e.within(Place::file(&self.name)))
     }
 
     /// Returns the longest inline tail in bytes that still shares a block with an extended inode.

@@ -22,17 +22,17 @@ pub(super) struct OrderedFile {
     pub(super) follows: bool,
 }
 
-/// Returns the new order of the files with these sketches. `look` returns the hash of a file's name
-/// and its size.
+/// Returns the new order of the files with these sketches. `name_and_size` returns the hash of
+/// a file's name and its size.
 ///
 /// A file follows the most similar earlier file, or the latest of several. Each tree of such files
 /// is placed where its root was. Versions of a file therefore follow each other and do not mix with
 /// those of a less similar file.
 pub(super) fn order(
     sketches: &[Option<Sketch>],
-    look: &dyn Fn(usize) -> (u16, u64),
+    name_and_size: &dyn Fn(usize) -> (u16, u64),
 ) -> Vec<OrderedFile> {
-    let nearest_earlier = nearest_earlier(sketches, look);
+    let nearest_earlier = nearest_earlier(sketches, name_and_size);
     // Fits: inodes are counted in 32 bits.
     let count = sketches.len() as u32;
     // Children of each file as linked lists: first child and next sibling.
@@ -79,7 +79,7 @@ const NONE: u32 = u32::MAX;
 /// Finds the most similar earlier file of each file, if any, and their similarity.
 fn nearest_earlier(
     sketches: &[Option<Sketch>],
-    look: &dyn Fn(usize) -> (u16, u64),
+    name_and_size: &dyn Fn(usize) -> (u16, u64),
 ) -> Vec<Option<(u32, u8)>> {
     let again: [Vec<u32>; 4] = std::array::from_fn(|k| repeated(sketches, k));
     // Last file with each value, for each of the four. Values that occur only once are not entered.
@@ -89,11 +89,11 @@ fn nearest_earlier(
     let mut nearest_earlier = vec![None; sketches.len()];
     for (i, sketch) in sketches.iter().enumerate() {
         let Some(sketch) = sketch else { continue };
-        let (name, size) = look(i);
+        let (name, size) = name_and_size(i);
         let shared = |other: u32| {
             let numbers = sketches[other as usize].iter().flatten();
             let equal = numbers.zip(sketch).filter(|(a, b)| a == b).count();
-            let (other_name, other_size) = look(other as usize);
+            let (other_name, other_size) = name_and_size(other as usize);
             let close = size.abs_diff(other_size) <= size / 4;
             equal + usize::from(equal > 0 && name == other_name && close)
         };

@@ -189,11 +189,14 @@ impl Planner {
             false => at - (run.at - run.owner_at) / block,
         };
         let (from, to) = (to_owner(first), to_owner(end));
-        for (there, at) in stored_runs(owner, bases, block)? {
-            let (lo, hi) = (there.first.max(from), (there.first + there.count).min(to));
+        for (stored, at) in stored_runs(owner, bases, block)? {
+            let (lo, hi) = (
+                stored.first.max(from),
+                (stored.first + stored.count).min(to),
+            );
             if lo < hi {
                 // Fits: blocks of a base are counted in 32 bits.
-                let at = at.plus((lo - there.first) as u32);
+                let at = at.plus((lo - stored.first) as u32);
                 self.pieces.push((first + (lo - from), hi - lo, at));
             }
         }

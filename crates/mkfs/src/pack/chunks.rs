@@ -60,11 +60,11 @@ impl<'a> Packer<'a> {
             };
             let end = at + *blocks as usize * block_size;
             let place = match self.chunks.get(key).copied() {
-                Some(there) => {
+                Some(place) => {
                     self.write_chunks(&bytes[start..at])?;
                     start = end;
                     self.result.stats.shared_bytes += len;
-                    there
+                    place
                 }
                 None => {
                     let waiting = ((at - start) / block_size) as u64;

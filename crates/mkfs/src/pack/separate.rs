@@ -38,7 +38,7 @@ impl Packer<'_> {
                 Location::Image(grain) => (DeviceId::PRIMARY, grain),
                 Location::Base(grain) => base.on_device(grain, per_block),
             };
-            untangle(&mut places, &pieces, &on_device, &mut |grain, count| {
+            separate_clusters(&mut places, &pieces, &on_device, &mut |grain, count| {
                 let bytes = base.grains_from(grain, count, per_block)?;
                 self.digest.update(&bytes);
                 let at = self.options.grain.at(self.end)?;
@@ -163,7 +163,7 @@ fn separated(
 /// Moves clusters of bases to the places that `copy` returns, until none starts or ends where a cluster on another
 /// device ends or starts. `places` has the first grain of each piece; `on_device` returns its device, the primary one
 /// for the image.
-fn untangle(
+fn separate_clusters(
     places: &mut [GrainAddr],
     pieces: &[ShortPiece],
     on_device: &dyn Fn(GrainAddr) -> (DeviceId, u32),
@@ -183,10 +183,10 @@ fn untangle(
             let Location::Base(grain) = place.location() else {
                 continue;
             };
-            let (device, there) = on_device(*place);
+            let (device, base_at) = on_device(*place);
             if !(copies.contains_key(&grain)
-                || ends.has_other(device, there)
-                || starts.has_other(device, there + u32::from(piece.grains)))
+                || ends.has_other(device, base_at)
+                || starts.has_other(device, base_at + u32::from(piece.grains)))
             {
                 continue;
             }
@@ -196,8 +196,8 @@ fn untangle(
             };
             copies.insert(grain, at);
             let grains = u32::from(piece.grains);
-            starts.remove(device, there);
-            ends.remove(device, there + grains);
+            starts.remove(device, base_at);
+            ends.remove(device, base_at + grains);
             starts.add(DeviceId::PRIMARY, at);
             ends.add(DeviceId::PRIMARY, at + grains);
             *place = GrainAddr::image(at);
@@ -237,7 +237,7 @@ mod tests {
     use tuff_format::cluster::HeadKind;
 
     /// Separates clusters of two blocks; copies start at block 900.
-    fn untangled(blocks: &[GrainAddr]) -> Vec<GrainAddr> {
+    fn separated_clusters(blocks: &[GrainAddr]) -> Vec<GrainAddr> {
         let pieces = vec![ShortPiece::own(9000, 2, HeadKind::Head1); blocks.len()];
         let (mut blocks, mut end) = (blocks.to_vec(), 900);
         // The second base starts at block 1000 of all bases.
@@ -246,7 +246,7 @@ mod tests {
             Location::Base(block @ 1000..) => (DeviceId(2), block - 1000),
             Location::Base(block) => (DeviceId(1), block),
         };
-        untangle(&mut blocks, &pieces, &on_device, &mut |_, count| {
+        separate_clusters(&mut blocks, &pieces, &on_device, &mut |_, count| {
             assert_eq!(count, 2);
             end += 2;
             Ok(end - 2)
@@ -293,13 +293,13 @@ mod tests {
             (done.collect::<Vec<_>>(), copied)
         };
         // Neighbours on one device, distant runs, equal starts.
-        let apart = [
+        let unchanged = [
             (0, 3, base(10)),
             (3, 1, base(16)),
             (4, 1, image(16)),
             (5, 2, base(16)),
         ];
-        assert_eq!(after(&apart, 900), (apart.to_vec(), vec![]));
+        assert_eq!(after(&unchanged, 900), (unchanged.to_vec(), vec![]));
         // The end of a run of a base is copied before data of the image, also after a hole.
         let expected = vec![(0, 2, base(10)), (2, 1, image(900)), (4, 1, image(16))];
         assert_eq!(
@@ -340,21 +340,21 @@ mod tests {
     fn clusters_that_look_like_neighbours_are_copied_once() {
         let (image, base) = (GrainAddr::image, GrainAddr::base);
         // Distant clusters; equal positions; neighbours within one image.
-        let apart = [image(10), image(40), base(20), base(22), base(10), base(15)];
-        assert_eq!(untangled(&apart), apart);
+        let unchanged = [image(10), image(40), base(20), base(22), base(10), base(15)];
+        assert_eq!(separated_clusters(&unchanged), unchanged);
         // After a cluster of the image, before one, and a repeated one.
         assert_eq!(
-            untangled(&[image(10), base(30), base(12), base(8), base(12)]),
+            separated_clusters(&[image(10), base(30), base(12), base(8), base(12)]),
             [image(10), base(30), image(900), image(902), image(900)]
         );
         // Clusters of two bases.
         assert_eq!(
-            untangled(&[base(30), base(1040), base(1032), base(20)]),
+            separated_clusters(&[base(30), base(1040), base(1032), base(20)]),
             [image(900), base(1040), base(1032), base(20)]
         );
         // A copy that is itself adjacent to a cluster on another device.
         assert_eq!(
-            untangled(&[base(902), image(10), base(12), base(904)]),
+            separated_clusters(&[base(902), image(10), base(12), base(904)]),
             [image(902), image(10), image(900), image(904)]
         );
     }

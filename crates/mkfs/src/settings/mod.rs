@@ -230,14 +230,14 @@ mod tests {
         }
         assert_eq!(level("lzma:109").unwrap(), Some(109));
         assert_eq!(level("none").unwrap(), None);
-        for (text, wanted) in [
+        for (text, expected) in [
             ("lz5", "'lz5' is not an algorithm"),
             ("lz4hc:13", "lz4hc has no level '13'; it has "),
             ("lzma:50", "100 to 109"),
             ("zstd:fast", "no level 'fast'"),
         ] {
             let message = level(text).unwrap_err().to_string();
-            assert!(message.contains(wanted), "{message}");
+            assert!(message.contains(expected), "{message}");
         }
     }
 
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn settings_that_contradict_each_other_are_named() {
-        for (settings, wanted) in [
+        for (settings, expected) in [
             (
                 &[("all-root", "on"), ("uid", "0")][..],
                 "all-root: cannot be used with uid",
@@ -280,7 +280,7 @@ mod tests {
             let error = Options::from_settings(settings.iter().copied())
                 .err()
                 .unwrap();
-            assert!(error.to_string().starts_with(wanted), "{error}");
+            assert!(error.to_string().starts_with(expected), "{error}");
         }
         let off = [("all-root", "off"), ("uid", "7")];
         assert_eq!(Options::from_settings(off).unwrap().metadata.uid, Some(7));

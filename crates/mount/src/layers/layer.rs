@@ -84,13 +84,13 @@ impl Layer {
     ///
     /// Callers that waited for an attempt which failed share its error, so that none of them waits twice.
     pub(crate) fn open(&self) -> Result<Arc<RemoteStore>, Error> {
-        let start = Instant::now();
+        let called_at = Instant::now();
         let mut state = self.state();
         if let Source::Remote(store) = &state.source {
             return Ok(Arc::clone(store));
         }
         match &state.failure {
-            Some((at, e)) if *at >= start => return Err(e.clone()),
+            Some((at, e)) if *at >= called_at => return Err(e.clone()),
             _ => {}
         }
         match tuff_remote::open(&self.location, &self.options) {

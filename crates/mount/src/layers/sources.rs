@@ -16,12 +16,8 @@ pub fn find(urls: &[ImageRef], cache: &CacheOptions) -> Result<Vec<Layer>> {
     let mut known = HashSet::new();
     let options = remote::options(cache, None, None)?;
     for url in urls {
-        let not_an_image = || Error::usage(format_args!("{url}: not a URL of an image"));
-        let location = url
-            .url()
-            .ok_or_else(not_an_image)?
-            .location()
-            .map_err(error)?;
+        let not_a_url = || Error::usage(format_args!("{url}: not a URL of an image"));
+        let location = url.url().ok_or_else(not_a_url)?.location().map_err(error)?;
         let found = match location.is_registry() {
             true => of_image(location, &options)?,
             false => vec![of_object(location, &options)?],

@@ -132,7 +132,7 @@ enum Listing {
     /// The listing has not begun.
     Waiting(PendingDir),
     /// A thread lists the directory. Holds chunks that the caller has not taken.
-    Begun(VecDeque<Chunk>),
+    InProgress(VecDeque<Chunk>),
     /// The listing ended with this result.
     Listed(VecDeque<Chunk>, Result<()>),
 }
@@ -172,8 +172,7 @@ impl WalkState {
 impl WalkState {
     /// True if the caller waits for this directory and no chunk is ready.
     fn is_starving(&self, id: u64) -> bool {
-        let nothing =
-            matches!(self.listings.get(&id), Some(Listing::Begun(chunks)) if chunks.is_empty());
+        let nothing = matches!(self.listings.get(&id), Some(Listing::InProgress(chunks)) if chunks.is_empty());
         self.awaited == Some(id) && nothing
     }
 }
@@ -294,7 +293,8 @@ fn work(shared: &WalkShared, mut lister: Lister<'_>) {
             // The caller has taken this directory.
             continue;
         };
-        let Listing::Waiting(task) = std::mem::replace(listing, Listing::Begun(VecDeque::new()))
+        let Listing::Waiting(task) =
+            std::mem::replace(listing, Listing::InProgress(VecDeque::new()))
         else {
             unreachable!("matched above")
         };
@@ -312,7 +312,7 @@ fn work(shared: &WalkShared, mut lister: Lister<'_>) {
                     shared.work.notify_all();
                 }
                 state.queued += chunk.entries.len();
-                if let Some(Listing::Begun(chunks)) = state.listings.get_mut(&id) {
+                if let Some(Listing::InProgress(chunks)) = state.listings.get_mut(&id) {
                     chunks.push_back(chunk);
                 }
                 if state.awaited == Some(id) {
@@ -329,7 +329,7 @@ fn work(shared: &WalkShared, mut lister: Lister<'_>) {
         });
         state = shared.lock();
         if let Some(listing) = state.listings.get_mut(&id)
-            && let Listing::Begun(chunks) = listing
+            && let Listing::InProgress(chunks) = listing
         {
             let chunks = std::mem::take(chunks);
             *listing = Listing::Listed(chunks, listed);
@@ -368,8 +368,8 @@ impl OrderedMerge<'_> {
                         Ok(true)
                     })?;
                 }
-                begun => {
-                    if let Some(listing) = begun {
+                other => {
+                    if let Some(listing) = other {
                         state.listings.insert(id, listing);
                     }
                     state.awaited = Some(id);
@@ -388,7 +388,9 @@ impl OrderedMerge<'_> {
         loop {
             let listing = state.listings.get_mut(&id);
             let chunk = match listing {
-                Some(Listing::Begun(chunks) | Listing::Listed(chunks, _)) => chunks.pop_front(),
+                Some(Listing::InProgress(chunks) | Listing::Listed(chunks, _)) => {
+                    chunks.pop_front()
+                }
                 _ => None,
             };
             if let Some(chunk) = chunk {

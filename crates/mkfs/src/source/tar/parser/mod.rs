@@ -32,7 +32,7 @@ pub(super) struct Parser<F> {
     current: Option<CurrentMember>,
     state: ParserState,
     /// A header was read.
-    begun: bool,
+    has_member: bool,
     /// The source ends without a block of zeros.
     is_unended: bool,
     /// A global header gives a name or a link target to every member.
@@ -114,7 +114,7 @@ impl<F: Feed> Parser<F> {
             peeked: None,
             current: None,
             state: ParserState::Reading,
-            begun: false,
+            has_member: false,
             is_unended: false,
             has_global_name: false,
             nameless: 0,
@@ -381,16 +381,16 @@ impl<F: Feed> Parser<F> {
                 ))
                 .at_byte(at));
             }
-            self.begun = true;
+            self.has_member = true;
             return Ok(Some(read.block));
         }
         // Two blocks of zeros end an archive, and data after them is ignored. At the end of the
         // source, one or none is enough; one between two members is an error.
-        if !self.begun && read.len == 0 {
+        if !self.has_member && read.len == 0 {
             let what = "the archive is empty; an archive without members has blocks of zeros";
             return Err(SourceError::corrupt(what).at_byte(at));
         }
-        if !self.begun && read.len < BLOCK {
+        if !self.has_member && read.len < BLOCK {
             let what = format!("not a tar: {} bytes, and no block of {BLOCK}", read.len);
             return Err(SourceError::corrupt(what).at_byte(at));
         }
@@ -404,15 +404,15 @@ impl<F: Feed> Parser<F> {
                 .at_byte(at));
             }
             // A filesystem image begins with zeros, too.
-            let mut looked = 0;
-            while !self.begun && second.len == BLOCK && looked < BLANK_BYTES {
+            let mut zeros_checked = 0;
+            while !self.has_member && second.len == BLOCK && zeros_checked < BLANK_BYTES {
                 if second.block.iter().any(|&c| c != 0) {
                     let what =
                         "zeros instead of the first member, followed by other bytes: not a tar";
                     return Err(SourceError::corrupt(what).at_byte(at));
                 }
                 second = self.read_block()?;
-                looked += BLOCK;
+                zeros_checked += BLOCK;
             }
         }
         Ok(None)
