@@ -14,7 +14,9 @@ pub(crate) fn unhex(text: &str) -> Option<tuff_verity::Root> {
         return None;
     }
     for (byte, pair) in root.iter_mut().zip(text.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+        // `from_str_radix` would accept a sign.
+        let digit = |i: usize| char::from(pair[i]).to_digit(16);
+        *byte = (digit(0)? << 4 | digit(1)?) as u8; // fits: two digits
     }
     Some(root)
 }
@@ -22,4 +24,19 @@ pub(crate) fn unhex(text: &str) -> Option<tuff_verity::Root> {
 /// Digest of bytes, as registries write it.
 pub(crate) fn digest(bytes: &[u8]) -> String {
     format!("sha256:{}", hex(&Sha256::digest(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_hashes_consist_of_digits_alone() {
+        let digits = "0f".repeat(32);
+        assert_eq!(unhex(&digits), Some([0x0f; 32]));
+        for text in [digits.replace("0f", "+f"), digits.replace("0f", "\u{e9}")] {
+            assert_eq!(unhex(&text), None, "{text}");
+        }
+        assert_eq!(unhex(&digits[1..]), None);
+    }
 }
