@@ -318,7 +318,8 @@ pub unsafe extern "C" fn tuff_builder_write(
     let body = |builder: &mut tuff_builder| {
         // SAFETY: promised by the caller.
         let target = Target::Path(unsafe { host_path(host) }?.to_owned());
-        let options = builder.settings.options()?;
+        let mut options = builder.settings.options()?;
+        tuff_open::open_bases(&mut options)?;
         let mut sources = builder.sources.clone();
         if !builder.tree.is_empty() || sources.is_empty() {
             sources.push(Source::Memory(builder.tree.clone()));

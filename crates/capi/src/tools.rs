@@ -6,8 +6,7 @@ use crate::pointers::{host_path, object, text};
 use std::ffi::{CString, c_char, c_int, c_void};
 use tuff_erofs::check::{self, Severity};
 use tuff_erofs::extract;
-use tuff_erofs::read::{Image, OpenOptions};
-use tuff_store::FileStore;
+use tuff_open::OpenOptions;
 
 /// Function that receives the findings of a check: the `context` of the call, a line of text, and whether it is an
 /// error rather than a note or a warning.
@@ -62,13 +61,11 @@ pub unsafe extern "C" fn tuff_check(
     let body = || {
         // SAFETY: promised by the caller.
         let path = unsafe { host_path(path) }?;
-        let store = FileStore::open(path);
-        let store = store.map_err(|e| tuff_erofs::Error::io(path.display(), "cannot open", e))?;
         let options = OpenOptions {
-            verify_checksum: false,
+            ignores_checksum: true,
             ..OpenOptions::default()
         };
-        let image = Image::open(store, options)?;
+        let image = tuff_open::open(&path.into(), &options)?;
         let report = check::check(&image, &check::Options::default(), |_| ());
         for found in &report.findings {
             let text = CString::new(found.to_string().replace('\0', "?")).unwrap_or_default();

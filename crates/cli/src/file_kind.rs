@@ -87,6 +87,12 @@ pub(crate) fn is_image(head: &[u8]) -> bool {
     )
 }
 
+/// Returns true for a GPT partition table that is not a file in a tar.
+pub(crate) fn is_disk(head: &[u8]) -> bool {
+    let has_table = [0x200, 0x1000].iter().any(|at| has(head, *at, b"EFI PART"));
+    has_table && !is_tar(head)
+}
+
 /// Returns true for the first header of a tar, by its checksum.
 pub(crate) fn is_tar(head: &[u8]) -> bool {
     let Some(header) = head.get(..512) else {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use tuff_erofs::read::Image;
 use tuff_erofs::verity::Root;
 use tuff_erofs::{Error, Place, Result};
+use tuff_mkfs::InputImage;
 use tuff_open::{
     Container, Device, ImageRef, Integrity, OpenImage, OpenOptions, certificate, devices,
     parse_root,
@@ -61,7 +62,7 @@ pub(crate) fn image_ref() -> impl TypedValueParser<Value = ImageRef> {
 }
 
 /// Parser of a device: a path or URL, and the root hash of its hash tree, if it is given.
-fn device() -> impl TypedValueParser<Value = Device> {
+pub(crate) fn device() -> impl TypedValueParser<Value = Device> {
     PathBufValueParser::new().map(Device::parse)
 }
 
@@ -70,6 +71,25 @@ pub(crate) fn open(image: &ImageRef, options: &OpenOptions) -> Result<OpenImage>
     let container = container(image, options)?;
     let image = read(&container)?;
     Ok(OpenImage::new(image, container))
+}
+
+/// Opens an image that a build reads, with its devices, verified by `trust` or by the root hash of each.
+pub(crate) fn input(
+    image: Device,
+    devices: Vec<Device>,
+    trust: Option<&Path>,
+) -> Result<InputImage> {
+    let integrity = match (image.root, trust) {
+        (Some(hash), _) => Integrity::Root { hash, tree: None },
+        (None, Some(by)) => Integrity::Certificate(certificate(by)?),
+        (None, None) => Integrity::None,
+    };
+    let options = OpenOptions {
+        devices,
+        integrity,
+        ..OpenOptions::default()
+    };
+    open(&image.image, &options).map(OpenImage::into_input)
 }
 
 /// Opens the container of an image.

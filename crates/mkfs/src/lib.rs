@@ -46,7 +46,7 @@ mod verity;
 pub use image_options::{like, like_in_detail};
 pub use options::available_threads;
 pub use options::{
-    Auto, BaseImage, Compression, CompressionOptions, Dedupe, DedupeOptions, Fragments, InodeForm,
+    Auto, Compression, CompressionOptions, Dedupe, DedupeOptions, Fragments, InodeForm,
     LayoutOptions, Metadata, MetadataOptions, Options, OutputOptions, ResourceOptions, Rule,
     SourceOptions, SparsePolicy, Verity,
 };
@@ -56,6 +56,7 @@ pub use presets::suggest;
 pub use progress::Progress;
 pub use source::container::{Container, ContainerImage, container_image};
 pub use source::expansion::EXPANSION_MAX;
+pub use source::input_image::InputImage;
 pub use source::left_out::LeftOut;
 pub use source::memory::{MemoryEntry, MemoryTree};
 pub use source::spec::Source;

@@ -2,20 +2,17 @@
 
 use super::pack::grain::Grain;
 use super::source::DataRun;
+use super::source::input_image::InputImage;
 use super::source::left_out::LeftOut;
 use super::tree::Whiteouts;
 use crate::tree::file_contexts::Contexts;
 use crate::tree::fs_config::FsConfig;
 use crate::tree::paths::Paths;
 use crate::{Error, Remedy, Result};
-use std::collections::BTreeMap;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use tuff_codec::{EncoderSpec, Method};
 use tuff_format::BlockBits;
 use tuff_format::features::{Feature, KernelVersion, min_kernel};
-use tuff_store::{FileStore, ReadAt};
 
 /// Cluster size of the packed inode in bytes beside clusters of 16 to 64 KiB: the amount that a read of a small file decodes.
 const FRAGMENT_CLUSTER: usize = 16 << 10;
@@ -49,23 +46,6 @@ pub enum Auto {
     Balanced,
     /// Fast build and fast reads.
     Speed,
-}
-
-/// Image that the new image refers to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BaseImage {
-    /// File or block device that holds it.
-    pub path: PathBuf,
-    /// Its extra devices, in the order of its device table. Empty if it has none, or if they follow it in the same
-    /// file.
-    pub devices: Vec<PathBuf>,
-}
-
-impl From<PathBuf> for BaseImage {
-    fn from(path: PathBuf) -> Self {
-        let devices = Vec::new();
-        Self { path, devices }
-    }
 }
 
 /// Settings for the paths that match.
@@ -233,7 +213,9 @@ pub struct DedupeOptions {
     /// Data that is stored once.
     pub mode: Dedupe,
     /// Images that hold data of the new image. Readers need all of them, in this order.
-    pub bases: Vec<BaseImage>,
+    pub bases: Vec<InputImage>,
+    /// Bases that settings name. The caller opens them into `bases` (`tuff_open::open_bases`): a build fails if one is left.
+    pub base_names: Vec<PathBuf>,
     /// Data of sources that are images stays there, as if they were the last bases.
     pub image_index: bool,
     /// Data stays in the only source, a tar. Readers need the tar and the image.
@@ -322,18 +304,6 @@ pub struct ResourceOptions {
     pub max_expansion: Option<u64>,
     /// Directory of temporary files. `None` uses [`Output::scratch`](tuff_store::Output::scratch).
     pub temporary: Option<PathBuf>,
-    /// Stores of source images, bases and their devices that are not files of this host, by the paths that name them.
-    pub stores: BTreeMap<PathBuf, Arc<dyn ReadAt>>,
-}
-
-impl ResourceOptions {
-    /// Opens a source image, a base or a device of one.
-    pub(crate) fn open(&self, path: &Path) -> io::Result<Arc<dyn ReadAt>> {
-        match self.stores.get(path) {
-            Some(store) => Ok(Arc::clone(store)),
-            None => Ok(Arc::new(FileStore::open(path)?)),
-        }
-    }
 }
 
 /// Verification and size of the finished image.

@@ -8,13 +8,12 @@ use tuff_erofs::Error;
 use tuff_erofs::read::{DeviceId, Image, Location, OpenOptions};
 use tuff_erofs::walk::Walk;
 use tuff_mkfs::{
-    BaseImage, Dedupe, Fragments, KernelVersion, Method, Options, Progress, Rule, Source, Summary,
-    build,
+    Dedupe, Fragments, KernelVersion, Method, Options, Progress, Rule, Source, Summary, build,
 };
 use tuff_store::{FileStore, ReadAt, Target};
 use tuff_testkit::Scratch;
 use tuff_testkit::content::{mixed, noise, text};
-use tuff_testkit::kernel::{by_kernel, open_with};
+use tuff_testkit::kernel::{by_kernel, input_with, open_with};
 use tuff_testkit::tree::{Ignore, assert_same, host_tree, image_tree};
 use tuff_testkit::variants::{MKFS_OPTIONS, compression, fsck_agrees, mkfs};
 
@@ -233,7 +232,7 @@ fn shared_files_refer_to_the_base() {
     for (name, (old, mut new), files) in settings {
         make(&place.old, &base, &old).unwrap();
         let alone = make(&place.new, &image, &new).unwrap();
-        new.dedupe.bases = vec![base.clone().into()];
+        new.dedupe.bases = vec![input_with(&base, &[])];
         let summary = make(&place.new, &image, &new).unwrap();
         println!(
             "{name}: {} of 48 files, parts {}, {} of {}",
@@ -297,9 +296,7 @@ fn stored_data_of_a_base_has_its_device_number() {
     chunks.layout.chunk = Some(8192);
     let over = |base: &Path, devices: &[&Path]| {
         let mut options = plain.clone();
-        let devices = devices.iter().map(|path| path.to_path_buf()).collect();
-        let path = base.to_owned();
-        options.dedupe.bases = vec![BaseImage { path, devices }];
+        options.dedupe.bases = vec![input_with(base, devices)];
         options
     };
     for (name, of_base) in [
@@ -332,7 +329,7 @@ fn image_and_base_can_be_concatenated() {
     let (base, image) = (place.path("base"), place.path("image"));
     let mut options = newest(Some(Method::Lz4), 64 << 10, Fragments::Tails);
     make(&place.old, &base, &options).unwrap();
-    options.dedupe.bases = vec![base.clone().into()];
+    options.dedupe.bases = vec![input_with(&base, &[])];
     make(&place.new, &image, &options).unwrap();
     let both = [fs::read(&image).unwrap(), fs::read(&base).unwrap()].concat();
     let flat = Image::open(tuff_store::MemStore::new(both), OpenOptions::default()).unwrap();
@@ -421,7 +418,7 @@ fn shared_parts_refer_to_the_base() {
     for (name, (before, mut now), share) in settings {
         make(&old, &base, &before).unwrap();
         let alone = make(&new, &image, &now).unwrap();
-        now.dedupe.bases = vec![base.clone().into()];
+        now.dedupe.bases = vec![input_with(&base, &[])];
         let summary = make(&new, &image, &now).unwrap();
         let stats = &summary.stats;
         let found = stats.base_part_bytes * 100 / stats.content_bytes;
@@ -451,7 +448,7 @@ fn shared_parts_refer_to_the_base() {
     // With `Dedupe::Files` only whole files are shared.
     let mut whole = newest(lz4, 16 << 10, Fragments::Off);
     make(&old, &base, &whole).unwrap();
-    whole.dedupe.bases = vec![base.clone().into()];
+    whole.dedupe.bases = vec![input_with(&base, &[])];
     whole.dedupe.mode = Dedupe::Files;
     let stats = make(&new, &image, &whole).unwrap().stats;
     assert_eq!(stats.base_part_bytes, 0);
@@ -474,7 +471,7 @@ fn images_of_mkfs_erofs_can_be_bases() {
         if options.iter().any(|o| o.contains("lzma")) {
             new.compression.default = compression(Method::Lzma, 0);
         }
-        new.dedupe.bases = vec![base.clone().into()];
+        new.dedupe.bases = vec![input_with(&base, &[])];
         let summary = make(&place.new, &image, &new).unwrap();
         let name = format!("{options:?}: {} of 48 files", summary.stats.base_files);
         println!("{name}");
@@ -504,7 +501,7 @@ fn bytes_over_a_base_do_not_depend_on_threads() {
             fs::write(tree.join("sub/large"), mixed((9 << 20) + 5, 7)).unwrap();
         }
         make(&place.old, &base, &options).unwrap();
-        options.dedupe.bases = vec![base.clone().into()];
+        options.dedupe.bases = vec![input_with(&base, &[])];
         let images = [1, 2, 7, 16].map(|threads| {
             let image = place.path(&threads.to_string());
             options.resources.threads = Some(threads);
@@ -522,7 +519,7 @@ fn rules_for_storage_apply_to_base_files() {
     let (base, image) = (place.path("base"), place.path("image"));
     let mut options = newest(Some(Method::Lz4), 16 << 10, Fragments::Off);
     make(&place.old, &base, &options).unwrap();
-    options.dedupe.bases = vec![base.clone().into()];
+    options.dedupe.bases = vec![input_with(&base, &[])];
     options.compression.rules = vec![Rule {
         paths: globset::Glob::new("{text,noise-in-blocks}")
             .unwrap()
@@ -547,7 +544,7 @@ fn unsuitable_bases_are_rejected() {
     make(&place.old, &base, &plain).unwrap();
     let over = |base: &Path| {
         let mut options = plain.clone();
-        options.dedupe.bases = vec![base.to_owned().into()];
+        options.dedupe.bases = vec![input_with(base, &[])];
         options
     };
     let refused = |options: &Options| match make(&place.new, &image, options) {
@@ -564,7 +561,7 @@ fn unsuitable_bases_are_rejected() {
     assert!(refused(&over(&chained)).contains("not given"));
     let old = {
         let mut options = Options::for_kernel(KernelVersion(5, 15));
-        options.dedupe.bases = vec![base.clone().into()];
+        options.dedupe.bases = vec![input_with(&base, &[])];
         options
     };
     assert!(refused(&old).contains("Linux 5.16"));
@@ -588,7 +585,7 @@ fn a_damaged_base_is_named() {
     let mut bytes = fs::read(&base).unwrap();
     bytes[4096..40960].fill(0x5A);
     fs::write(&base, bytes).unwrap();
-    options.dedupe.bases = vec![base.clone().into()];
+    options.dedupe.bases = vec![input_with(&base, &[])];
     options.dedupe.mode = Dedupe::Off;
     match make(&place.new, &image, &options) {
         Err(e @ Error::Corrupt(_)) => assert!(e.to_string().contains("base"), "{e}"),

@@ -12,7 +12,7 @@ use tuff_mkfs::{
 use tuff_store::Target;
 use tuff_testkit::Scratch;
 use tuff_testkit::content::noise;
-use tuff_testkit::kernel::{all_agree, by_kernel};
+use tuff_testkit::kernel::{all_agree, by_kernel, input_with};
 use tuff_testkit::tree::{assert_same, from_source, host_tree, image_tree, nasty_tree, open};
 use tuff_testkit::variants::compression;
 
@@ -205,6 +205,9 @@ fn conflicting_options_are_rejected() {
     let at = |name: &str| scratch.path().join(name);
     fs::create_dir(at("tree")).unwrap();
     let blob = || Some(at("blob"));
+    let base = Target::Path(at("base"));
+    let tree = Source::Dir(at("tree"));
+    tuff_mkfs::build(&[tree], &Options::default(), &base, &Progress::default()).unwrap();
     for (options, says) in [
         (options(512, None), "chunk size 512"),
         (options(12_288, None), "chunk size 12288"),
@@ -225,7 +228,7 @@ fn conflicting_options_are_rejected() {
         (
             {
                 let mut options = options(4096, blob());
-                options.dedupe.bases = vec![at("base").into()];
+                options.dedupe.bases = vec![input_with(&at("base"), &[])];
                 options
             },
             "neither a base nor",

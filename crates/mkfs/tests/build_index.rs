@@ -14,6 +14,7 @@ use tuff_mkfs::{
 use tuff_store::Target;
 use tuff_testkit::Scratch;
 use tuff_testkit::content::noise;
+use tuff_testkit::kernel::input_with;
 use tuff_testkit::kernel::{all_agree, appended, by_kernel, open_with};
 use tuff_testkit::tree::{Ignore, assert_same, image_tree, nasty_tree, open};
 
@@ -397,17 +398,22 @@ fn unsuitable_tars_are_rejected() {
             "{sources:?}"
         );
     }
-    let with = |change: fn(&mut Options)| {
+    let base = at("base");
+    let plain = Target::Path(base.clone());
+    let tree = [Source::Tar(at("ends.tar"))];
+    build(&tree, &Options::default(), &plain, &Progress::default()).unwrap();
+    let base = input_with(&base, &[]);
+    let with = |change: &dyn Fn(&mut Options)| {
         let mut options = options();
         change(&mut options);
         make(&at("ends.tar"), &image, &options)
     };
     for change in [
-        (|o| o.block = tuff_format::BlockBits::B4K) as fn(&mut Options),
-        |o| o.compression.default = Options::default().compression.default,
-        |o| o.output.verify = true,
-        |o| o.dedupe.bases = vec![Path::new("ends.tar").to_owned().into()],
-        |o| o.kernel = KernelVersion(6, 1),
+        &(|o: &mut Options| o.block = tuff_format::BlockBits::B4K) as &dyn Fn(&mut Options),
+        &|o| o.compression.default = Options::default().compression.default,
+        &|o| o.output.verify = true,
+        &|o| o.dedupe.bases = vec![base.clone()],
+        &|o| o.kernel = KernelVersion(6, 1),
     ] {
         assert!(matches!(with(change), Err(tuff_erofs::Error::Usage(_))));
     }

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use tuff_erofs::{Error, Result};
 use tuff_format::BlockBits;
 use tuff_mkfs::{
-    BaseImage, Dedupe, Fragments, KernelVersion, Metadata, Method, Options, Progress, Source,
-    Summary, Verity, build,
+    Dedupe, Fragments, KernelVersion, Metadata, Method, Options, Progress, Source, Summary, Verity,
+    build,
 };
 use tuff_store::Target;
 use tuff_testkit::Scratch;
 use tuff_testkit::content::{mixed, noise, text};
-use tuff_testkit::kernel::{all_agree, open_with};
+use tuff_testkit::kernel::{all_agree, input_with, open_with};
 use tuff_testkit::tree::{Ignore, assert_same, image_tree, open};
 use tuff_testkit::variants::{MKFS_OPTIONS, compression, mkfs};
 
@@ -32,10 +32,7 @@ fn make(sources: &[Source], image: &Path, options: &Options) -> Result<Summary> 
 }
 
 fn image(path: &Path) -> Source {
-    Source::Image {
-        path: path.to_owned(),
-        devices: Vec::new(),
-    }
+    Source::Image(input_with(path, &[]))
 }
 
 fn method(method: Method, cluster: usize, fragments: Fragments) -> Options {
@@ -228,7 +225,7 @@ fn devices_of_layers_are_devices_of_the_image() {
     fs::write(trees[1].join("text"), text(300_001, 0)).unwrap();
     let over = {
         let mut options = plain.clone();
-        options.dedupe.bases = vec![at("bottom").into()];
+        options.dedupe.bases = vec![input_with(&at("bottom"), &[])];
         options
     };
     make(&[Source::Dir(trees[1].clone())], &at("over"), &over).unwrap();
@@ -239,10 +236,7 @@ fn devices_of_layers_are_devices_of_the_image() {
         options
     };
     make(&[Source::Dir(trees[2].clone())], &at("chunked"), &chunked).unwrap();
-    let with = |name: &str, device: &str| Source::Image {
-        path: at(name),
-        devices: vec![at(device)],
-    };
+    let with = |name: &str, device: &str| Source::Image(input_with(&at(name), &[&at(device)]));
     let sources = [with("over", "bottom"), with("chunked", "blob")];
     let expected = copied(&scratch, &sources);
     let merged = at("merged");
@@ -250,10 +244,8 @@ fn devices_of_layers_are_devices_of_the_image() {
     let devices = ["over", "bottom", "chunked", "blob"].map(at);
     all_agree("beside", &merged, &refs(&devices), &expected, HOLES);
     // The same two images as bases of their own tree.
-    let bases = [("over", "bottom"), ("chunked", "blob")].map(|(name, device)| BaseImage {
-        path: at(name),
-        devices: vec![at(device)],
-    });
+    let bases = [("over", "bottom"), ("chunked", "blob")]
+        .map(|(name, device)| input_with(&at(name), &[&at(device)]));
     let mut options = plain.clone();
     options.dedupe.bases = bases.to_vec();
     options.output.verify = true;
@@ -314,10 +306,7 @@ fn layers_of_mkfs_erofs_are_merged() {
         make(&[Source::Tar(tar.clone())], &name, &options).unwrap();
         paths.extend([name, tar.clone()]);
     }
-    let with = |i: usize| Source::Image {
-        path: paths[i].clone(),
-        devices: vec![paths[i + 1].clone()],
-    };
+    let with = |i: usize| Source::Image(input_with(&paths[i], &[&paths[i + 1]]));
     let sources = [with(0), with(2)];
     let expected = copied(&scratch, &sources);
     let block = BlockBits::new(9).unwrap();
@@ -364,10 +353,7 @@ fn an_index_of_an_index_contains_the_tree() {
     let expected = copied(&scratch, &sources);
     let (two, three) = (scratch.path().join("two"), scratch.path().join("three"));
     make(&sources[..2], &two, &index(lz4.clone())).unwrap();
-    let two_as_source = Source::Image {
-        path: two.clone(),
-        devices: paths[..2].to_vec(),
-    };
+    let two_as_source = Source::Image(input_with(&two, &[&paths[0], &paths[1]]));
     let sources = [two_as_source, sources[2].clone()];
     make(&sources, &three, &index(lz4)).unwrap();
     let devices = [&two, &paths[0], &paths[1], &paths[2]].map(PathBuf::as_path);

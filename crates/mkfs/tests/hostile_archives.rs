@@ -7,6 +7,7 @@ use tuff_mkfs::{
     Compression, Dedupe, KernelVersion, Metadata, Options, Progress, Source, TarStream, build_to,
 };
 use tuff_store::MemStore;
+use tuff_testkit::kernel::input_with;
 
 /// Tar that is put together by hand.
 #[derive(Clone, Default)]
@@ -119,8 +120,7 @@ fn outcome(what: &str, tar: &[u8]) -> Result<Vec<String>> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         std::fs::write(&path, &image).unwrap();
-        let devices = Vec::new();
-        let (again, _) = built(Source::Image { path, devices }, &options)?;
+        let (again, _) = built(Source::Image(input_with(&path, &[])), &options)?;
         assert_clean(what, &again);
         all = warnings;
     }

@@ -13,6 +13,8 @@
 //!
 //! An image that is verified has only devices that are verified, too. With the feature `remote`, images behind URLs are read.
 
+#[cfg(all(unix, feature = "build"))]
+mod build;
 #[cfg(unix)]
 mod certificate;
 #[cfg(unix)]
@@ -35,6 +37,8 @@ mod stores;
 #[cfg(unix)]
 mod tree;
 
+#[cfg(all(unix, feature = "build"))]
+pub use build::open_bases;
 #[cfg(unix)]
 pub use certificate::certificate;
 #[cfg(unix)]

@@ -45,7 +45,8 @@ pub(crate) fn build<'py>(
         for (name, value) in settings {
             given.set(&name, value)?;
         }
-        let options = given.options()?;
+        let mut options = given.options()?;
+        tuff_open::open_bases(&mut options)?;
         let sources: Vec<Source> = inputs.into_iter().map(source).collect::<Result<_, _>>()?;
         let mut image = Vec::new();
         match out {

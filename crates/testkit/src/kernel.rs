@@ -10,6 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 use tuff_erofs::check;
 use tuff_erofs::read::{Image, OpenOptions};
+use tuff_mkfs::InputImage;
 use tuff_store::{FileStore, ReadAt};
 
 /// Mounts an image and its extra devices by the kernel, from files and from loop devices, and calls `see` with each mount.
@@ -76,6 +77,12 @@ pub fn open_with(image: &Path, devices: &[&Path]) -> tuff_erofs::Result<Image> {
         ..OpenOptions::default()
     };
     Image::open(FileStore::open(image).unwrap(), options)
+}
+
+/// Opens an image, with its devices as separate files, as an input of a build.
+pub fn input_with(image: &Path, devices: &[&Path]) -> InputImage {
+    let names = devices.iter().map(|path| path.to_path_buf()).collect();
+    InputImage::new(open_with(image, devices).unwrap(), image.to_owned(), names)
 }
 
 /// Asserts that the library and the kernel read the expected tree, with devices appended to the image and as separate files.

@@ -1,9 +1,10 @@
 //! `tuff push`: uploads images to registries and buckets.
 
 use super::build_image::fetched::{FetchedImages, Watched, stopped_or};
-use super::build_image::paths::{are_images, devices_of};
+use super::build_image::paths::are_images;
 use super::build_image::{BuiltImages, Layering, build_with_defaults};
 use super::profile;
+use crate::image::unused;
 use crate::out::Out;
 use crate::progress::{Show, on_signal};
 use crate::signing::KeyPair;
@@ -18,7 +19,7 @@ use std::time::Duration;
 use tuff_erofs::verity::{self, Extent, TreePlace};
 use tuff_erofs::{Error, Place, Result};
 use tuff_open::remote::failed;
-use tuff_open::{Container, ImageRef, OpenOptions, open_stores};
+use tuff_open::{Container, Device, ImageRef, OpenOptions, devices, open_stores};
 use tuff_remote::{
     LayerImage, LayerMedia, LayerTree, Location, PushOptions, Pushed, RetryPolicy, default_cache,
 };
@@ -150,9 +151,15 @@ fn layers(
     if are_images(sources)? {
         let paths: Vec<&Path> = sources.iter().map(PathBuf::as_path).collect();
         let images: Vec<ImageRef> = paths.iter().copied().map(ImageRef::from).collect();
-        let devices = devices_of(&images, &args.device, "--device")?;
-        let layers = paths.iter().zip(&devices);
-        let layers: Result<_> = layers.map(|(path, own)| layer(path, own)).collect();
+        let images: Vec<&ImageRef> = images.iter().collect();
+        let given: Vec<Device> = args.device.iter().cloned().map(Device::from).collect();
+        let devices = devices::of_images(&images, &given, false);
+        let devices = devices.map_err(|device| unused("--device", &device))?;
+        let layers = paths.iter().zip(devices).map(|(path, own)| {
+            let own: Vec<PathBuf> = own.iter().map(|device| device.image.name()).collect();
+            layer(path, &own)
+        });
+        let layers: Result<_> = layers.collect();
         return Ok((layers?, None));
     }
     if !args.device.is_empty() {

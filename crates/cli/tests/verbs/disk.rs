@@ -761,3 +761,66 @@ fn the_summary_of_a_damaged_disk_counts_what_does_not_match() {
         "{message}"
     );
 }
+
+#[test]
+fn a_disk_is_a_source_and_a_base_that_its_signature_or_root_hash_verifies() {
+    let place = stage("disk-source");
+    for name in ["rsa", "other"] {
+        if certificate(&place.0, name, RSA).is_none() {
+            return;
+        }
+    }
+    let (disk, root) = disk(&place, &["--sign", "rsa.key,rsa.pem"]);
+    let verified = format!("out.raw,{root}");
+    let wrong = format!("out.raw,{}", root.replace(['0', '1'], "2"));
+    for source in [
+        &["out.raw"][..],
+        &["--trust", "rsa.pem", "out.raw"],
+        &[&verified],
+    ] {
+        place.text(&[&["build", "-q"], source, &["copy"]].concat());
+        assert_eq!(place.text(&["diff", "src", "copy"]), "", "{source:?}");
+    }
+    for base in [
+        &["--base", "out.raw"][..],
+        &["--trust", "rsa.pem", "--base", "out.raw"],
+        &["--base", &verified],
+    ] {
+        let out = place.json(&[&["build", "--json"], base, &["src", "delta"]].concat());
+        assert!(
+            out[0]["base_files"].as_u64().unwrap() > 0,
+            "{base:?}: {out:?}"
+        );
+    }
+    for (args, status) in [
+        (&["build", "--trust", "other.pem", "out.raw", "new"][..], 6),
+        (
+            &[
+                "build",
+                "--trust",
+                "other.pem",
+                "--base",
+                "out.raw",
+                "src",
+                "new",
+            ],
+            6,
+        ),
+        (&["build", "--trust", "rsa.pem", "copy", "new"], 6),
+        (&["build", &wrong, "new"], 3),
+        (&["build", "--base", &wrong, "src", "new"], 3),
+        (&["build", &format!("src,{root}"), "new"], 2),
+        (&["patch", "src", "out.raw"], 2),
+    ] {
+        let out = place.run(args);
+        assert_eq!(code(&out), status, "{args:?}: {}", stderr(&out));
+        assert!(!place.path("new").exists(), "{args:?}");
+    }
+    // A change in a file of the disk is found when the build reads it.
+    let (at, len) = range(&disk, 0);
+    for position in (at + 4096..at + len.min(1 << 16)).step_by(4096) {
+        change(&place.path("out.raw"), position, |byte| byte ^ 1);
+    }
+    let out = place.run(&["build", &verified, "new"]);
+    assert_eq!(code(&out), 3, "{}", stderr(&out));
+}

@@ -452,3 +452,32 @@ fn an_answer_of_a_bucket_takes_bounded_memory() {
         assert!(sent < 64 << 20, "{claim:?}: {sent} bytes were read");
     }
 }
+
+#[test]
+fn images_behind_urls_are_sources_and_bases() {
+    let place = Place::with_image("push-source");
+    place.text(&["verity", "add", "-q", "i"]);
+    let (_, _server, url) = start();
+    let root = pushed(&place, &[], &["i", &url])["layers"][0]["root_hash"].clone();
+    let root = root.as_str().unwrap();
+    let file = format!("file://{}", place.path("i").display());
+    for source in [url.clone(), format!("{url},{root}"), file] {
+        good(&place, &[], &["build", "-q", &source, "copy"]);
+        assert_eq!(place.text(&["diff", "i", "copy"]), "", "{source}");
+        good(
+            &place,
+            &[],
+            &["build", "-q", "--base", &source, "i", "delta"],
+        );
+        assert_eq!(place.text(&["diff", "--device", "i", "i", "delta"]), "");
+        good(&place, &[], &["patch", "-q", &source, "copy"]);
+        assert_eq!(place.text(&["diff", "i", "copy"]), "", "{source}");
+    }
+    let wrong = format!("{url},{}", "ab".repeat(32));
+    let out = run(&place, &[], &["build", &wrong, "new"]);
+    assert_eq!(code(&out), 3, "{}", stderr(&out));
+    let again = url.replace("app", "again");
+    pushed(&place, &[], &[&url, &again]);
+    good(&place, &[], &["pull", "-q", &again, "twice"]);
+    assert_eq!(place.text(&["diff", "i", "twice"]), "");
+}

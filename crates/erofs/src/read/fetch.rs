@@ -60,6 +60,14 @@ impl Devices {
         &self.primary
     }
 
+    /// Returns the primary store, then the extra ones.
+    pub(crate) fn stores(&self) -> Vec<Arc<dyn ReadAt>> {
+        std::iter::once(&self.primary)
+            .chain(&self.extra)
+            .cloned()
+            .collect()
+    }
+
     pub(crate) fn primary_size(&self) -> u64 {
         self.primary.size()
     }

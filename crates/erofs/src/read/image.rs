@@ -126,6 +126,26 @@ impl Image {
         Ok(image)
     }
 
+    /// Opens the image again from the same stores, with caches of its own.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn reopen(&self) -> Result<Self> {
+        let mut stores = self.stores();
+        let store = stores.remove(0);
+        let options = OpenOptions {
+            devices: stores,
+            limits: self.limits.clone(),
+            verify_checksum: self.checksum_ok != Some(false),
+        };
+        Self::open_shared(store, options)
+    }
+
+    /// Returns the stores of the image: its own, then that of each slot of the device table, if devices were given.
+    pub fn stores(&self) -> Vec<Arc<dyn ReadAt>> {
+        self.devices.stores()
+    }
+
     /// Replaces the caches of metadata, indexes and decoded clusters by empty ones of these capacities. Unit:
     /// bytes.
     pub(crate) fn set_caches(&mut self, metadata: usize, index: usize, clusters: usize) {

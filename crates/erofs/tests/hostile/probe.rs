@@ -3,7 +3,7 @@
 #![allow(unreachable_pub, reason = "module of a test")]
 
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_erofs::check::{self, Rule, check};
 use tuff_erofs::diff::{self, Side, diff};
@@ -15,9 +15,10 @@ use tuff_erofs::read::{FileType, Image, Inode, OpenOptions};
 use tuff_erofs::serve::{ServeOptions, Server};
 use tuff_erofs::tar::TarWriter;
 use tuff_erofs::walk::Walk;
-use tuff_mkfs::{KernelVersion, Progress, options::Verity};
+use tuff_mkfs::{InputImage, KernelVersion, Progress, options::Verity};
 use tuff_store::{MemStore, ReadAt, Target};
 use tuff_testkit::Rng;
+use tuff_testkit::kernel::open_with;
 
 /// Maximum number of bytes that a case reads with the plain reader.
 const READ: u64 = 4 << 20;
@@ -83,12 +84,14 @@ fn rebuild(bytes: &[u8], devices: &[Arc<dyn ReadAt>], around: &Path) {
     options.resources.threads = Some(1);
     // Only the source is of interest, not the encoding.
     options.compression.default = None;
-    let source = tuff_mkfs::Source::Image {
-        path: path("image"),
-        devices: files.clone(),
-    };
-    let target = Target::Path(path("built"));
-    let _ = tuff_mkfs::build(&[source], &options, &target, &Progress::default());
+    let devices: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+    // The probe is of images that open.
+    if let Ok(image) = open_with(&path("image"), &devices) {
+        let source = InputImage::new(image, path("image"), files.clone());
+        let source = tuff_mkfs::Source::Image(source);
+        let target = Target::Path(path("built"));
+        let _ = tuff_mkfs::build(&[source], &options, &target, &Progress::default());
+    }
     files.extend([path("image"), path("built")]);
     for file in files {
         let _ = std::fs::remove_file(file);

@@ -4,11 +4,11 @@ use super::types::{BaseFile, BaseInode, DataPosition};
 use crate::options::{Fragments, Options};
 use crate::pack::address::{ADDRESS_LIMIT, FragmentAddr};
 use crate::pack::grain::Grain;
+use crate::source::input_image::InputImage;
 use crate::{Error, Place, Remedy, Result};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use tuff_erofs::read::devices::{DeviceTable, assign, tag_of};
-use tuff_erofs::read::{Cluster, Image, Inode, Location, OpenOptions};
+use tuff_erofs::read::{Cluster, Image, Inode, Location};
 use tuff_erofs::verity;
 use tuff_erofs::walk::Walk;
 use tuff_format::config::Configs;
@@ -54,38 +54,20 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Opens base `number` with its own `devices`. Earlier bases end at block `origin`, at byte `packed_origin` of
+    /// Opens base `number`. Earlier bases end at block `origin`, at byte `packed_origin` of
     /// their packed inodes and at device number `last_slot`.
     ///
     /// # Errors
     /// `Usage` if an image with these options cannot refer to it; errors of opening an image.
     pub(super) fn open(
         number: u16,
-        path: &Path,
-        devices: &[PathBuf],
+        input: &InputImage,
         options: &Options,
         (origin, packed_origin, last_slot): (u32, u64, u16),
     ) -> Result<Self> {
-        let name = path.display().to_string();
-        let open = |path: &Path| {
-            let store = options.resources.open(path);
-            store.map_err(|e| Error::io(path.display(), "cannot open", e))
-        };
-        let primary = open(path)?;
-        let devices = devices.iter().map(|path| Ok((path.clone(), open(path)?)));
-        let devices = devices.collect::<Result<Vec<_>>>()?;
-        let table = DeviceTable::read(&*primary).map_err(|e| e.within(Place::file(&name)))?;
-        let (in_order, rest) = assign(&table.slots, devices, |(_, store)| tag_of(&**store));
-        let all = std::iter::once((path.to_owned(), primary));
-        // Opening the image reports a wrong number of devices.
-        let all = all.chain(in_order.into_iter().flatten()).chain(rest);
-        let (paths, stores): (Vec<PathBuf>, Vec<Arc<dyn ReadAt>>) = all.unzip();
-        let opened = OpenOptions {
-            devices: stores[1..].to_vec(),
-            ..OpenOptions::default()
-        };
-        let image = Image::open_shared(Arc::clone(&stores[0]), opened);
-        let image = image.map_err(|e| e.within(Place::file(&name)))?;
+        let name = input.name().display().to_string();
+        let image = input.reopen()?;
+        let (stores, paths) = (image.stores(), input.names().to_vec());
         let bits = options.block;
         let its_bits = image.superblock().block_bits;
         if its_bits != bits {

@@ -29,7 +29,8 @@ pub(crate) use types::{
     DataPosition,
 };
 
-use super::options::{BaseImage, Options};
+use super::options::Options;
+use super::source::input_image::InputImage;
 use super::source::spec::Source;
 use crate::{Error, Result};
 use member::Member;
@@ -58,12 +59,12 @@ impl Bases {
             members: Vec::new(),
             in_image: false,
         };
-        for BaseImage { path, devices } in &options.dedupe.bases {
-            bases.add(path, devices, options)?;
+        for base in &options.dedupe.bases {
+            bases.add(base, options)?;
         }
         for source in sources.iter().filter(|_| options.dedupe.image_index) {
-            if let Source::Image { path, devices } = source {
-                bases.add(path, devices, options)?;
+            if let Source::Image(image) = source {
+                bases.add(image, options)?;
             }
         }
         bases.members.iter().try_for_each(Member::has_devices)?;
@@ -82,7 +83,7 @@ impl Bases {
             members: Vec::new(),
             in_image: true,
         };
-        bases.add(image, &[], options)?;
+        bases.add(&InputImage::of_patch(image)?, options)?;
         for member in &mut bases.members {
             member.set_last();
             member.skip_hash_tree()?;
@@ -90,12 +91,12 @@ impl Bases {
         Ok(bases)
     }
 
-    fn add(&mut self, path: &Path, devices: &[PathBuf], options: &Options) -> Result<()> {
+    fn add(&mut self, input: &InputImage, options: &Options) -> Result<()> {
         let (blocks, packed) = self.members.last().map_or((0, 0), Member::end);
         let number = u16::try_from(self.members.len())
             .map_err(|_| Error::limit("bases", "more than 65,536"))?;
         let slot = self.members.last().map_or(0, Member::end_slot);
-        let mut member = Member::open(number, path, devices, options, (blocks, packed, slot))?;
+        let mut member = Member::open(number, input, options, (blocks, packed, slot))?;
         if self.in_image {
             member.set_in_image();
         }
@@ -107,7 +108,7 @@ impl Bases {
     pub(crate) fn of_sources(options: &Options, sources: &[Source]) -> Vec<Option<u16>> {
         let mut number = options.dedupe.bases.len();
         let base = |source: &Source| {
-            let is_base = options.dedupe.image_index && matches!(source, Source::Image { .. });
+            let is_base = options.dedupe.image_index && matches!(source, Source::Image(_));
             number += usize::from(is_base);
             // Fits: the bases were counted when they were opened.
             is_base.then(|| (number - 1) as u16)

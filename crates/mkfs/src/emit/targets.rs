@@ -1,6 +1,7 @@
 //! Outputs of a build, and protection of its inputs from being overwritten.
 
-use crate::options::{BaseImage, Options};
+use crate::options::Options;
+use crate::source::input_image::InputImage;
 use crate::source::spec::Source;
 use crate::{Error, Place, Result};
 use std::fs::Metadata;
@@ -63,6 +64,12 @@ pub(crate) fn check(sources: &[Source], options: &Options, target: &Target) -> R
 
 /// Fails if sources and options contradict each other.
 pub(crate) fn check_sources(sources: &[Source], options: &Options) -> Result<()> {
+    if let Some(base) = options.dedupe.base_names.first() {
+        return Err(Error::usage(format_args!(
+            "{}: a base that its caller has not opened",
+            base.display()
+        )));
+    }
     if options.dedupe.tar_index && sources.len() != 1 {
         return Err(Error::usage("an index is one of a single tar"));
     }
@@ -71,7 +78,7 @@ pub(crate) fn check_sources(sources: &[Source], options: &Options) -> Result<()>
             "behind an index comes its tar, not a hash tree: put the tar there first, then the tree (tuff verity add)",
         ));
     }
-    if options.dedupe.image_index && !sources.iter().any(|s| matches!(s, Source::Image { .. })) {
+    if options.dedupe.image_index && !sources.iter().any(|s| matches!(s, Source::Image(_))) {
         return Err(Error::usage(
             "an index of images needs an image among its sources",
         ));
@@ -86,10 +93,9 @@ fn check_target(sources: &[Source], options: &Options, target: &Target) -> Resul
     };
     let in_place = matches!(target, Target::InPlace(_));
     let fails = |what: &str| Err(Error::usage(format_args!("{}: {what}", path.display())));
-    let of_base = |base: &BaseImage| {
-        is_same(&base.path, path) || base.devices.iter().any(|device| is_same(device, path))
-    };
-    if options.dedupe.bases.iter().any(of_base) {
+    let is_read = |image: &InputImage| image.names().iter().any(|file| is_same(file, path));
+    let is_disk = |image: &InputImage| image.names().iter().any(|file| is_same_disk(file, path));
+    if options.dedupe.bases.iter().any(is_read) {
         return fails("an image cannot take the place of its base");
     }
     if options
@@ -105,27 +111,19 @@ fn check_target(sources: &[Source], options: &Options, target: &Target) -> Resul
             Source::Tar(tar) if options.dedupe.tar_index && is_same(tar, path) => {
                 return fails("an index cannot take the place of the tar that holds its data");
             }
-            Source::Image {
-                path: image,
-                devices,
-            } if options.dedupe.image_index
-                && (is_same(image, path) || devices.iter().any(|d| is_same(d, path))) =>
-            {
+            Source::Image(image) if options.dedupe.image_index && is_read(image) => {
                 return fails("an index cannot take the place of an image that holds its data");
             }
             // A file is replaced when everything is written; a device is overwritten at once.
-            Source::Image {
-                path: image,
-                devices,
-            } if is_same_disk(image, path) || devices.iter().any(|d| is_same_disk(d, path)) => {
+            Source::Image(image) if is_disk(image) => {
                 return fails("an image cannot be read from the device that it is written to");
             }
-            Source::Tar(file)
-            | Source::TarWithin { file, .. }
-            | Source::Image { path: file, .. }
-            | Source::Manifest(file)
+            Source::Tar(file) | Source::TarWithin { file, .. } | Source::Manifest(file)
                 if in_place && is_same(file, path) =>
             {
+                return fails("a source cannot be read from the file that is written in place");
+            }
+            Source::Image(image) if in_place && is_same(image.name(), path) => {
                 return fails("a source cannot be read from the file that is written in place");
             }
             _ => {}

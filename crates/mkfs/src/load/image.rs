@@ -3,18 +3,18 @@
 use super::{ContentProvider, Loader, in_source};
 use crate::pack::memory_budget;
 use crate::source::image::ImageSource;
+use crate::source::input_image::InputImage;
 use crate::source::{Entry, Kind};
 use crate::{Place, Result};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_erofs::walk::shown;
 
 impl Loader<'_, '_> {
     /// Loads the entries of an image.
-    pub(super) fn load_image(&mut self, path: &Path, devices: &[PathBuf]) -> Result<()> {
+    pub(super) fn load_image(&mut self, input: &InputImage) -> Result<()> {
         let budget = usize::try_from(memory_budget::eighth(self.options)).unwrap_or(usize::MAX);
-        let opener = |path: &Path| self.options.resources.open(path);
-        let source = Arc::new(ImageSource::open(path, devices, &opener, budget)?);
+        let source = Arc::new(ImageSource::new(input, budget)?);
+        let path = input.name();
         let mut content = source.content_budget();
         source.each(&mut |entry| {
             let taken = content.take(self.read_len(&entry));

@@ -49,13 +49,10 @@ impl Loader<'_, '_> {
                     source.name()
                 )));
             }
-            Source::Dir(path)
-            | Source::Manifest(path)
-            | Source::Image { path, .. }
-            | Source::TarWithin { file: path, .. } => {
+            Source::Dir(_) | Source::Manifest(_) | Source::Image(_) | Source::TarWithin { .. } => {
                 return Err(Error::usage(format_args!(
                     "{}: an index needs a tar, but this source is not one",
-                    path.display()
+                    source.name()
                 )));
             }
         };

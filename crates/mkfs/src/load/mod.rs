@@ -109,7 +109,7 @@ fn whiteouts(source: &Source, options: &Options, only: bool) -> Whiteouts {
         (None, Source::TarWithin { .. }) => Whiteouts::Both,
         (None, _) if only => Whiteouts::Keep,
         (None, Source::Tar(_) | Source::TarStdin | Source::TarStream(_)) => Whiteouts::Both,
-        (None, Source::Dir(_) | Source::Manifest(_) | Source::Image { .. } | Source::Memory(_)) => {
+        (None, Source::Dir(_) | Source::Manifest(_) | Source::Image(_) | Source::Memory(_)) => {
             Whiteouts::Overlay
         }
     }
@@ -138,7 +138,7 @@ impl Loader<'_, '_> {
             _ if self.options.dedupe.tar_index => self.load_index(source),
             Source::Dir(path) => self.load_dir(path),
             Source::Manifest(path) => self.load_manifest(path),
-            Source::Image { path, devices } => self.load_image(path, devices),
+            Source::Image(image) => self.load_image(image),
             Source::Tar(path) => self.load_tar_path(path),
             Source::TarWithin {
                 file,

@@ -25,6 +25,7 @@ use super::options::Options;
 use super::pipeline::{Summary, build, build_smaller, leaving_out, write};
 use super::progress::Progress;
 use super::source::spec::Source;
+use crate::source::input_image::InputImage;
 use crate::{Error, Place, Result};
 use std::path::Path;
 use tuff_store::{Output, Target};
@@ -113,10 +114,7 @@ pub fn compact(options: &Options, image: &Path, progress: &Progress) -> Result<O
     let old = Output::grow(image, HEAD).map_err(failed)?;
     let meta = old.file().metadata().map_err(failed)?;
     Bases::of_patch(image, options)?;
-    let source = Source::Image {
-        path: image.to_owned(),
-        devices: Vec::new(),
-    };
+    let source = Source::Image(InputImage::of_patch(image)?);
     let target = Target::Path(image.to_owned());
     let built = match options.output.size_budget {
         Some(_) => build(&[source], options, &target, progress).map(Some),

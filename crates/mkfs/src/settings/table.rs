@@ -211,7 +211,7 @@ settings! {
     "dedupe" text "WHAT" { "off" => Dedupe::Off, "files" | "on" => Dedupe::Files, "content" => Dedupe::Content }
         |o, v| o.dedupe.mode = v;
     /// Base image: store only what it lacks. Mounting needs both images (tuff mount --device FILE). Each base is one extra device, in the given order
-    "base" file "FILE" |o, v| o.dedupe.bases.push(v.to_owned().into()), repeats = true;
+    "base" file "FILE" |o, v| o.dedupe.base_names.push(v.into()), repeats = true;
     /// Refer to the data of source images instead of copying it (Linux 5.16). Mounting needs them too (tuff mount, --device FILE for each, in the order of the sources)
     "image-index" flag |o, v| o.dedupe.image_index = v, conflicts = &["blob", "size-budget"];
     /// Store uncompressed files in chunks of this size: equal chunks once, zero chunks as holes (Linux 5.15)

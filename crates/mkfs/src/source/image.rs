@@ -1,18 +1,16 @@
 //! Images as sources: their entries in order, and the content of their files.
 
+use super::input_image::InputImage;
 use super::{Content, DataRun, Device, Entry, Kind, Meta};
 use crate::{Error, Place, Remedy, Result};
 use std::collections::HashMap;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use tuff_erofs::read::WorkBudget;
-use tuff_erofs::read::{Image, Inode, OpenOptions};
+use tuff_erofs::read::{Image, Inode};
 use tuff_erofs::serve::{ServeOptions, Server, Session};
 use tuff_erofs::walk::{self, Walk};
 use tuff_format::Nid;
 use tuff_format::inode::FileType;
-use tuff_store::ReadAt;
 
 /// Source image. Many threads read it at once; neighbours in its packed inode are decoded once.
 pub(crate) struct ImageSource {
@@ -23,31 +21,15 @@ pub(crate) struct ImageSource {
 }
 
 impl ImageSource {
-    /// Opens the image at `path` with its extra devices, all by `opener`. Caches at most `budget` bytes of decoded
-    /// data.
+    /// Reads an image. Caches at most `budget` bytes of decoded data.
     ///
     /// # Errors
     ///
     /// * Errors of opening the image.
     /// * `Usage`: a device is missing.
-    pub(crate) fn open(
-        path: &Path,
-        devices: &[PathBuf],
-        opener: &dyn Fn(&Path) -> io::Result<Arc<dyn ReadAt>>,
-        budget: usize,
-    ) -> Result<Self> {
-        let name = path.display().to_string();
-        let open = |path: &Path| {
-            let store = opener(path);
-            store.map_err(|e| Error::io(path.display(), "cannot open the source", e))
-        };
-        let devices: Result<Vec<_>> = devices.iter().map(|path| open(path)).collect();
-        let options = OpenOptions {
-            devices: devices?,
-            ..OpenOptions::default()
-        };
-        let image = Image::open_shared(open(path)?, options);
-        let image = image.map_err(|e| e.within(Place::file(&name)))?;
+    pub(crate) fn new(input: &InputImage, budget: usize) -> Result<Self> {
+        let name = input.name().display().to_string();
+        let image = input.reopen()?;
         image.has_devices().map_err(|e| {
             e.within(Place::file(&name))
                 .with_remedy(Remedy::SourceDevices)

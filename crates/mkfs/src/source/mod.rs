@@ -11,6 +11,7 @@ pub mod error;
 pub(crate) mod expansion;
 pub(crate) mod file;
 pub(crate) mod image;
+pub(crate) mod input_image;
 pub(crate) mod left_out;
 pub mod lists;
 pub mod manifest;

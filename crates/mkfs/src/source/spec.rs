@@ -1,5 +1,6 @@
 //! Sources of a build, as the caller names them.
 
+use super::input_image::InputImage;
 use super::memory::MemoryTree;
 use super::stream::TarStream;
 use std::path::PathBuf;
@@ -34,13 +35,8 @@ pub enum Source {
     Memory(MemoryTree),
     /// Manifest in the format of `docs/reference/manifest.md`.
     Manifest(PathBuf),
-    /// EROFS image with its devices.
-    Image {
-        /// File or block device that holds it.
-        path: PathBuf,
-        /// Extra devices in the order of the image's device table.
-        devices: Vec<PathBuf>,
-    },
+    /// EROFS image.
+    Image(InputImage),
 }
 
 impl Source {
@@ -48,7 +44,7 @@ impl Source {
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Dir(path) | Self::Tar(path) | Self::Manifest(path) => path.display().to_string(),
-            Self::Image { path, .. } => path.display().to_string(),
+            Self::Image(image) => image.name().display().to_string(),
             Self::TarWithin { name, .. } => name.clone(),
             Self::TarStdin => "standard input".to_owned(),
             Self::TarStream(stream) => stream.name().to_owned(),

@@ -3,13 +3,14 @@
 //! Paths of upper layers replace those of lower ones. Whiteouts and opaque directories have the form of overlayfs.
 
 use crate::stores::open_stores;
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tuff_erofs::{Error, Result};
-use tuff_mkfs::{Fragments, KernelVersion, Metadata, Options, Progress, Source, Whiteouts};
+use tuff_mkfs::{
+    Fragments, InputImage, KernelVersion, Metadata, Options, Progress, Source, Whiteouts,
+};
 use tuff_store::{FileStore, ReadAt, Target};
 
 /// Kernel whose features the index may use. An older one that lacks a feature refuses to mount it.
@@ -38,18 +39,9 @@ pub struct LayerIndex {
 /// Errors of reading the metadata of the layers, and of the build.
 pub(super) fn build(layers: &[Layer], scratch: &Path) -> Result<LayerIndex> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let mut options = options(layers)?;
-    let mut stores = BTreeMap::new();
-    let mut sources = Vec::new();
-    for layer in layers {
-        let names = layer.devices.iter().map(|(name, _)| name.clone());
-        sources.push(Source::Image {
-            path: layer.image.0.clone(),
-            devices: names.collect(),
-        });
-        stores.extend(std::iter::once(&layer.image).chain(&layer.devices).cloned());
-    }
-    options.resources.stores = stores;
+    let images: Vec<InputImage> = layers.iter().map(open).collect::<Result<_>>()?;
+    let options = options(&images)?;
+    let sources: Vec<Source> = images.into_iter().map(Source::Image).collect();
     // Threads may open images at once.
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let path = scratch.join(format!("layers-{}-{number}.erofs", std::process::id()));
@@ -69,16 +61,22 @@ pub(super) fn build(layers: &[Layer], scratch: &Path) -> Result<LayerIndex> {
     })
 }
 
+/// Opens the image of a layer.
+fn open(layer: &Layer) -> Result<InputImage> {
+    let (name, store) = &layer.image;
+    let (names, devices) = layer.devices.iter().cloned().unzip();
+    let image = open_stores(Arc::clone(store), devices);
+    let image = image.map_err(|e| e.within(name.display()))?;
+    Ok(InputImage::new(image, name.clone(), names))
+}
+
 /// Options with which all data can stay in the layers, as far as the format allows.
-fn options(layers: &[Layer]) -> Result<Options> {
-    let mut likes = Vec::new();
-    for Layer { image, devices } in layers {
-        let name = image.0.display();
-        let devices = devices.iter().map(|(_, store)| Arc::clone(store));
-        let image = open_stores(Arc::clone(&image.1), devices.collect());
-        let like = image.and_then(|image| tuff_mkfs::like(&image, KERNEL));
-        likes.push(like.map_err(|e| e.within(name))?);
-    }
+fn options(layers: &[InputImage]) -> Result<Options> {
+    let like = |layer: &InputImage| {
+        let like = tuff_mkfs::like(layer.image(), KERNEL);
+        like.map_err(|e| e.within(layer.name().display()))
+    };
+    let likes: Vec<Options> = layers.iter().map(like).collect::<Result<_>>()?;
     let mut options = Options::for_kernel(KERNEL);
     if let Some(first) = likes.first() {
         options.block = first.block;

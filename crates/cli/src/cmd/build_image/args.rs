@@ -1,8 +1,10 @@
 //! Arguments of `tuff build` and `tuff patch`.
 
 use super::settings::SettingArgs;
+use crate::image::device;
 use clap::ValueEnum;
 use std::path::PathBuf;
+use tuff_open::Device;
 
 /// The arguments that `tuff build` and `tuff patch` have in common.
 // The two kinds of paths are one argument because options may stand between them: clap gives a last argument of its own
@@ -22,9 +24,14 @@ pub(crate) struct Args {
     /// Kind of every source instead of detecting it; tar includes cpio
     #[arg(long, value_enum, value_name = "KIND", help_heading = "Sources")]
     pub(super) source_type: Option<SourceType>,
-    /// Extra device of a base or source image, once for each slot of its device table; those of bases come first
-    #[arg(long, value_name = "FILE", help_heading = "Sources")]
-    pub(super) source_device: Vec<PathBuf>,
+    /// Extra device of a base or source image, once for each slot of its device table; those of bases come first. With the
+    /// root hash of its hash tree, it is verified, as is a base or source that is given as FILE,ROOT-HASH
+    #[arg(long, value_name = "FILE[,ROOT-HASH]", value_parser = device(), help_heading = "Sources")]
+    pub(super) source_device: Vec<Device>,
+    /// Refuse bases and source images unless a signature of their root hash by this certificate comes with them, and verify
+    /// all that is read of them
+    #[arg(long, value_name = "CERT", help_heading = "Sources")]
+    pub(super) trust: Option<PathBuf>,
     /// Platform of a container image: OS/ARCHITECTURE[/VARIANT] (default: linux on this machine's architecture)
     #[arg(long, value_name = "PLATFORM", help_heading = "Sources")]
     pub(super) platform: Option<String>,

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tuff_erofs::{Error, Result};
-use tuff_open::ImageRef;
+use tuff_open::Device;
 use tuff_open::remote::failed;
 use tuff_remote::{RetryPolicy, Step, copy_layout};
 use tuff_store::TemporaryDir;
@@ -32,12 +32,19 @@ impl FetchedImages {
             dirs: Vec::new(),
         };
         for source in sources {
-            let image = ImageRef::from(source.as_path());
-            let Some(url) = image.url() else {
+            let source_image = Device::parse(source.clone());
+            let url = source_image.image.url();
+            // Images with a root hash are opened where they are.
+            let Some(url) = url.filter(|_| source_image.root.is_none()) else {
                 fetched.sources.push(source.clone());
                 continue;
             };
             let location = url.location().map_err(|e| failed(e, "cannot read"))?;
+            // An image of EROFS layers is opened where it is.
+            if !location.is_registry() || tuff_remote::layers(location, retry).is_ok() {
+                fetched.sources.push(source.clone());
+                continue;
+            }
             let parent = std::env::temp_dir();
             let made = TemporaryDir::create(&parent);
             let made =

@@ -35,8 +35,9 @@ use tuff_mkfs::{LeftOut, Progress, Summary};
 use tuff_store::Target;
 #[cfg(feature = "remote")]
 use {
-    fetched::FetchedImages, std::path::PathBuf, tuff_mkfs::Options, tuff_mkfs::Source,
-    tuff_mkfs::Verity, tuff_mkfs::Whiteouts, tuff_remote::RetryPolicy, tuff_store::TemporaryDir,
+    crate::image::input, fetched::FetchedImages, std::path::PathBuf, tuff_mkfs::Options,
+    tuff_mkfs::Source, tuff_mkfs::Verity, tuff_mkfs::Whiteouts, tuff_open::Device,
+    tuff_remote::RetryPolicy, tuff_store::TemporaryDir,
 };
 
 /// Build an image from directories, archives or other images
@@ -49,7 +50,7 @@ use {
 ///
 /// * a manifest: a file whose name ends in .mtree or .manifest
 ///
-/// * an EROFS image
+/// * an EROFS image in a file, on a block device, in a disk, or behind a URL; with ,ROOT-HASH after its name it is verified
 ///
 /// * docker://REGISTRY/NAME:TAG or oci://REGISTRY/NAME:TAG, a container image in a registry
 ///
@@ -83,13 +84,14 @@ pub(crate) fn run(args: BuildArgs) -> Result<ExitCode> {
         bases,
         ..
     } = paths::resolve(&args)?;
-    let others = ReferencedImages::open(&bases, &sources, args.settings.has("image-index"));
+    let others = ReferencedImages::new(&bases, &sources, args.settings.has("image-index"));
     others.set_defaults(&mut args.settings)?;
     let mut options = options::options(&args)?;
     if !args.settings.has("kernel") {
         options.kernel = options.kernel.max(others.kernel());
     }
     options.dedupe.bases = bases;
+    options.dedupe.base_names.clear();
     // The summary must not be mixed into an image on standard output.
     let to_stdout = target == Target::Stdout;
     let archives = paths::archives(args.source_type, &sources);
@@ -212,9 +214,10 @@ pub(crate) fn build_with_defaults(
             Layering::Delta => {
                 options.sources.whiteouts = None;
                 options.dedupe.image_index = true;
-                if let Some((path, devices)) = below.split_first() {
-                    let (path, devices) = (path.clone(), devices.to_vec());
-                    sources.insert(0, Source::Image { path, devices });
+                if let Some((image, devices)) = below.split_first() {
+                    let devices = devices.iter().cloned().map(Device::from).collect();
+                    let image = input(image.clone().into(), devices, None)?;
+                    sources.insert(0, Source::Image(image));
                 }
             }
         }

@@ -4,6 +4,7 @@ use super::args::Args;
 use super::settings::SettingArgs;
 use super::{Built, options, paths, print_summary, report, show, watched};
 use crate::advice::not_an_archive;
+use crate::image::OpenArgs;
 use crate::out::Out;
 use crate::progress::Show;
 use crate::units::{parse_size, size};
@@ -11,10 +12,9 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tuff_erofs::read::{Image, OpenOptions};
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::{Options, Progress};
-use tuff_store::{FileStore, Target};
+use tuff_store::Target;
 
 /// Update an image by appending changes
 ///
@@ -62,19 +62,22 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
         ));
     };
     let name = path.display();
-    let store = FileStore::open(&path).map_err(|e| Error::io(name, "cannot open", e))?;
-    let image = Image::open(store, OpenOptions::default());
-    let like = image.and_then(|image| {
-        let kernel = args.settings.kernel();
-        tuff_mkfs::like_in_detail(&image, kernel.unwrap_or(Options::default().kernel))
-    });
-    let like = like.map_err(|e| e.within(path.display()))?;
+    let image = OpenArgs::default().open(&path.as_path().into())?;
+    if image.container().disk().is_some() || image.reference().url().is_some() {
+        return Err(Error::usage(format_args!(
+            "{name}: only an image in a file or on a block device of its own can be patched"
+        )));
+    }
+    let kernel = args.settings.kernel();
+    let like = tuff_mkfs::like_in_detail(&image, kernel.unwrap_or(Options::default().kernel));
+    let like = like.map_err(|e| e.within(name))?;
     let kept = stays(&args, &like);
     kept.map_err(|what| Error::usage(format_args!("{}: {what}", path.display())))?;
     let given = args.settings.clone();
     let mut options = of_image(&mut args, &like)?;
     add_details(&given, &like, &mut options);
     options.dedupe.bases = bases;
+    options.dedupe.base_names.clear();
     if !given.has("kernel") {
         options.raise_kernel();
     }

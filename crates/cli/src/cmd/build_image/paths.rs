@@ -1,15 +1,16 @@
 //! Converts paths on the command line to sources, bases and a target.
 
 use super::args::{Args, SourceType};
-use crate::image::{OpenArgs, unused};
+use crate::file_kind;
+use crate::image::{OpenArgs, input, unused};
 use crate::next_command::shell_word;
 use crate::overwrite::{self, Format};
-use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::fs::Metadata;
+use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use tuff_erofs::{Error, Result};
-use tuff_format::superblock;
-use tuff_mkfs::{BaseImage, Container, Source, container_image};
+use tuff_mkfs::{Container, InputImage, Source, container_image};
 use tuff_open::{Device, ImageRef, devices};
 use tuff_store::Target;
 
@@ -17,7 +18,7 @@ use tuff_store::Target;
 pub(super) struct BuildPaths {
     pub(super) sources: Vec<Source>,
     pub(super) target: Target,
-    pub(super) bases: Vec<BaseImage>,
+    pub(super) bases: Vec<InputImage>,
     /// Configuration of the last container image among the sources, which only uploads use.
     #[cfg_attr(not(feature = "remote"), expect(dead_code))]
     pub(super) config: Option<Vec<u8>>,
@@ -76,16 +77,21 @@ pub(super) fn resolve(args: &Args) -> Result<BuildPaths> {
     } else {
         Target::Path(image.clone())
     };
-    let bases = args.settings.all("base").iter().map(Path::new);
-    let images = bases.clone().chain(sources.iter().map(PathBuf::as_path));
-    let images = images.filter(|path| container(path).is_none());
-    let images: Vec<ImageRef> = images.map(ImageRef::from).collect();
-    let mut devices = devices_of(&images, &args.source_device, "--source-device")?.into_iter();
-    let base = |path: &Path| BaseImage {
-        path: path.to_owned(),
-        devices: devices.next().unwrap_or_default(),
-    };
-    let bases = bases.map(base).collect();
+    let trust = args.trust.as_deref();
+    let bases = args.settings.all("base").iter().map(PathBuf::from);
+    let others = sources.iter().filter(|path| container(path).is_none());
+    let images: Vec<Device> = bases
+        .clone()
+        .chain(others.cloned())
+        .map(Device::parse)
+        .collect();
+    let references: Vec<&ImageRef> = images.iter().map(|device| &device.image).collect();
+    let devices = devices::of_images(&references, &args.source_device, false);
+    let devices = devices.map_err(|device| unused("--source-device", &device))?;
+    let mut images = images.into_iter().zip(devices);
+    let opened = images.by_ref().take(bases.len());
+    let bases = opened.map(|(base, devices)| input(base, devices, trust));
+    let bases = bases.collect::<Result<_>>()?;
     let (mut all, mut config) = (Vec::new(), None);
     for path in sources {
         match container(path) {
@@ -96,8 +102,9 @@ pub(super) fn resolve(args: &Args) -> Result<BuildPaths> {
                 config = image.config;
             }
             None => {
-                let own = devices.next().unwrap_or_default();
-                all.push(source(path, args.source_type, own)?);
+                let next = images.next().into_iter();
+                let next = next.map(|next| source(next, args.source_type, trust));
+                all.extend(next.collect::<Result<Vec<_>>>()?);
             }
         }
     }
@@ -106,7 +113,7 @@ pub(super) fn resolve(args: &Args) -> Result<BuildPaths> {
             "--platform is for container images (oci:DIR, oci-archive:FILE, docker-archive:FILE)",
         ));
     }
-    if all.iter().filter(|s| **s == Source::TarStdin).count() > 1 {
+    if all.iter().filter(|s| matches!(s, Source::TarStdin)).count() > 1 {
         return Err(Error::usage(
             "standard input can be only one of the sources",
         ));
@@ -119,20 +126,6 @@ pub(super) fn resolve(args: &Args) -> Result<BuildPaths> {
     })
 }
 
-/// Paths of the devices of each of several images. `option` has named those that are given.
-pub(crate) fn devices_of(
-    images: &[ImageRef],
-    given: &[PathBuf],
-    option: &str,
-) -> Result<Vec<Vec<PathBuf>>> {
-    let given: Vec<Device> = given.iter().cloned().map(Device::from).collect();
-    let images: Vec<&ImageRef> = images.iter().collect();
-    let all = devices::of_images(&images, &given, false);
-    let all = all.map_err(|device| unused(option, &device))?;
-    let paths = |devices: Vec<Device>| devices.iter().map(|d| d.image.name()).collect();
-    Ok(all.into_iter().map(paths).collect())
-}
-
 /// Sources that are read as archives only because no other kind was detected.
 pub(super) fn archives(kind: Option<SourceType>, sources: &[Source]) -> Vec<&Path> {
     let is_guess = kind.is_none();
@@ -143,23 +136,35 @@ pub(super) fn archives(kind: Option<SourceType>, sources: &[Source]) -> Vec<&Pat
     archives.collect()
 }
 
-/// Returns the source at `path`, of the given or the detected kind.
-fn source(path: &Path, kind: Option<SourceType>, devices: Vec<PathBuf>) -> Result<Source> {
+/// Returns a source of the given or the detected kind. `devices`: those that it has as an image.
+fn source(
+    (source, devices): (Device, Vec<Device>),
+    kind: Option<SourceType>,
+    trust: Option<&Path>,
+) -> Result<Source> {
+    let path = source.image.name();
     if path == Path::new("-") {
         return Ok(Source::TarStdin);
     }
-    let kind = match kind {
-        Some(kind) => kind,
-        None => guess(path)?,
+    let kind = match (kind, &source.image) {
+        (Some(kind), _) => kind,
+        (None, ImageRef::Url(_)) => SourceType::Image,
+        (None, ImageRef::Path(path)) => guess(path)?,
     };
+    if source.root.is_some() && kind != SourceType::Image {
+        return Err(Error::usage(format_args!(
+            "{}: a root hash verifies images alone, and this source is none",
+            path.display()
+        )));
+    }
+    if kind == SourceType::Image && path.is_dir() {
+        return Err(cannot_open(&path, io::ErrorKind::IsADirectory.into()));
+    }
     Ok(match kind {
-        SourceType::Dir => Source::Dir(path.to_owned()),
-        SourceType::Tar => Source::Tar(path.to_owned()),
-        SourceType::Manifest => Source::Manifest(path.to_owned()),
-        SourceType::Image => Source::Image {
-            path: path.to_owned(),
-            devices,
-        },
+        SourceType::Dir => Source::Dir(path),
+        SourceType::Tar => Source::Tar(path),
+        SourceType::Manifest => Source::Manifest(path),
+        SourceType::Image => Source::Image(input(source, devices, trust)?),
     })
 }
 
@@ -176,7 +181,8 @@ fn container(path: &Path) -> Option<(Container, PathBuf, Option<&str>)> {
     let text = path.to_str()?;
     let known = |(word, kind)| Some((text.strip_prefix(word)?, kind));
     let (rest, kind) = CONTAINERS.into_iter().find_map(known)?;
-    if path.exists() {
+    // Images of tars in registries were fetched before.
+    if path.exists() || ImageRef::from(path).url().is_some() {
         return None;
     }
     let is_there = |place: &str| match kind {
@@ -200,33 +206,40 @@ pub(super) fn have_container(sources: &[PathBuf]) -> bool {
     sources.iter().any(|path| container(path).is_some())
 }
 
-/// Returns true if every source is an EROFS image.
+/// Returns true if every source is a file or block device that starts with an EROFS image.
 #[cfg(feature = "remote")]
 pub(crate) fn are_images(sources: &[PathBuf]) -> Result<bool> {
     for path in sources {
         let is_other = path == Path::new("-")
             || container(path).is_some()
-            || ImageRef::from(path.as_path()).url().is_some();
-        if is_other || guess(path)? != SourceType::Image {
+            || ImageRef::from(path.as_path()).url().is_some()
+            || Device::parse(path.clone()).root.is_some();
+        if is_other || !file_kind::is_image(&head(path, &metadata(path)?)?) {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-/// Returns true for a file or block device with the superblock of an image.
-pub(crate) fn is_image(path: &Path, meta: &std::fs::Metadata) -> Result<bool> {
-    if !(meta.is_file() || meta.file_type().is_block_device()) {
-        return Ok(false);
+/// Returns true for a file or block device that is an image, or a disk that may hold one.
+pub(crate) fn is_image(path: &Path, meta: &Metadata) -> Result<bool> {
+    let head = head(path, meta)?;
+    Ok(file_kind::is_image(&head) || file_kind::is_disk(&head))
+}
+
+/// First bytes of a file or block device. Empty for others.
+fn head(path: &Path, meta: &Metadata) -> Result<Vec<u8>> {
+    let mut head = Vec::new();
+    if meta.is_file() || meta.file_type().is_block_device() {
+        let file = std::fs::File::open(path).map_err(|e| cannot_open(path, e))?;
+        let read = file.take(8192).read_to_end(&mut head);
+        read.map_err(|e| Error::io(path.display(), "cannot read the source", e))?;
     }
-    let mut magic = [0; 4];
-    let file = std::fs::File::open(path).map_err(|e| cannot_open(path, e))?;
-    match file.read_exact_at(&mut magic, superblock::OFFSET) {
-        Ok(()) => Ok(u32::from_le_bytes(magic) == superblock::MAGIC),
-        // Too short for a superblock.
-        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-        Err(e) => Err(Error::io(path.display(), "cannot read the source", e)),
-    }
+    Ok(head)
+}
+
+fn metadata(path: &Path) -> Result<Metadata> {
+    tuff_store::retry(|| std::fs::metadata(path)).map_err(|e| cannot_open(path, e))
 }
 
 fn cannot_open(path: &Path, e: io::Error) -> Error {
@@ -234,7 +247,7 @@ fn cannot_open(path: &Path, e: io::Error) -> Error {
 }
 
 fn guess(path: &Path) -> Result<SourceType> {
-    let meta = tuff_store::retry(|| std::fs::metadata(path)).map_err(|e| cannot_open(path, e))?;
+    let meta = metadata(path)?;
     let manifest = path
         .extension()
         .is_some_and(|e| e == "mtree" || e == "manifest");

@@ -1,31 +1,21 @@
 //! Images that the new image refers to: they supply defaults for its options.
 
 use super::settings::SettingArgs;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use tuff_erofs::Result;
-use tuff_erofs::read::{Image, OpenOptions};
 use tuff_format::features::Feature;
-use tuff_mkfs::{BaseImage, KernelVersion, Options, Source};
-use tuff_store::{FileStore, ReadAt};
+use tuff_mkfs::{InputImage, KernelVersion, Options, Source};
 
-/// Referenced images, except those that do not open: the build reports these.
-pub(crate) struct ReferencedImages(Vec<(PathBuf, Image)>);
+/// Bases, and source images whose data stays in place.
+pub(crate) struct ReferencedImages<'a>(Vec<&'a InputImage>);
 
-impl ReferencedImages {
-    /// Opens the bases, and the source images if their data stays `in_place`.
-    pub(crate) fn open(bases: &[BaseImage], sources: &[Source], in_place: bool) -> Self {
-        let bases = bases.iter().map(|base| (&base.path, &base.devices));
+impl<'a> ReferencedImages<'a> {
+    /// Returns the bases, and the source images if their data stays `in_place`.
+    pub(crate) fn new(bases: &'a [InputImage], sources: &'a [Source], in_place: bool) -> Self {
         let sources = sources.iter().filter_map(|source| match source {
-            Source::Image { path, devices } if in_place => Some((path, devices)),
+            Source::Image(image) if in_place => Some(image),
             _ => None,
         });
-        let images = bases.chain(sources);
-        Self(
-            images
-                .filter_map(|(path, devices)| Some((path.clone(), open(path, devices)?)))
-                .collect(),
-        )
+        Self(bases.iter().chain(sources).collect())
     }
 
     /// Returns the oldest kernel that reads all of them.
@@ -33,14 +23,15 @@ impl ReferencedImages {
         let kernels = self
             .0
             .iter()
-            .map(|(_, image)| image.superblock().min_kernel());
+            .map(|image| image.image().superblock().min_kernel());
         kernels.max().unwrap_or(KernelVersion::FIRST)
     }
 
     /// Options that the first image was apparently built with, for `kernel` or a newer one that it needs.
     pub(crate) fn like(&self, kernel: KernelVersion) -> Result<Option<Options>> {
-        let like = |(path, image): &(PathBuf, Image)| {
-            tuff_mkfs::like(image, kernel).map_err(|e| e.within(path.display()))
+        let like = |image: &&InputImage| {
+            let like = tuff_mkfs::like(image.image(), kernel);
+            like.map_err(|e| e.within(image.name().display()))
         };
         self.0.first().map(like).transpose()
     }
@@ -70,14 +61,4 @@ impl ReferencedImages {
         }
         Ok(())
     }
-}
-
-fn open(path: &Path, devices: &[PathBuf]) -> Option<Image> {
-    let store = |path: &Path| FileStore::open(path).ok();
-    let device = |path: &PathBuf| Some(Arc::new(store(path)?) as Arc<dyn ReadAt>);
-    let options = OpenOptions {
-        devices: devices.iter().map(device).collect::<Option<_>>()?,
-        ..OpenOptions::default()
-    };
-    Image::open(store(path)?, options).ok()
 }

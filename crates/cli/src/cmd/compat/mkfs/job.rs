@@ -4,9 +4,9 @@ use super::args::MkfsArgs;
 use super::hints;
 use super::parse::{refused, to_usize};
 use crate::cmd::build_image::options::source_date_epoch;
-use crate::cmd::build_image::paths::devices_of;
 use crate::cmd::build_image::paths::is_image;
 use crate::cmd::build_image::referenced_images::ReferencedImages;
+use crate::image::input;
 use std::path::PathBuf;
 use std::time::SystemTime;
 use tuff_erofs::{Error, Result};
@@ -37,8 +37,8 @@ pub(super) struct Job {
 pub(super) fn job(mut args: MkfsArgs) -> Result<Job> {
     let (image, sources) = places(&args)?;
     let mut o = args.options.clone();
-    o.dedupe.image_index = matches!(sources[..], [Source::Image { .. }, ..]) && !args.data;
-    let layers = ReferencedImages::open(&[], &sources, o.dedupe.image_index);
+    o.dedupe.image_index = matches!(sources[..], [Source::Image(_), ..]) && !args.data;
+    let layers = ReferencedImages::new(&[], &sources, o.dedupe.image_index);
     let like = layers.like(KernelVersion::FIRST)?;
     let usual = like.as_ref().map_or(4096, |like| like.block.size());
     let block = args.block.unwrap_or(if args.index { 512 } else { usual });
@@ -178,10 +178,7 @@ fn places(args: &MkfsArgs) -> Result<(PathBuf, Vec<Source>)> {
             return Ok(Source::Dir(path.clone()));
         }
         if is_image(path, &meta)? {
-            let devices = devices_of(&[path.as_path().into()], &[], "")
-                .map(|mut all| all.pop().unwrap_or_default())?;
-            let path = path.clone();
-            return Ok(Source::Image { path, devices });
+            return Ok(Source::Image(input(path.clone().into(), Vec::new(), None)?));
         }
         Err(refused(
             &format!(
@@ -198,7 +195,7 @@ fn places(args: &MkfsArgs) -> Result<(PathBuf, Vec<Source>)> {
         [_] => Err(Error::usage("SOURCE, the directory to take, is missing")),
         [image, paths @ ..] => {
             let sources: Vec<Source> = paths.iter().map(source).collect::<Result<_>>()?;
-            let other = |source: &Source| !matches!(source, Source::Image { .. });
+            let other = |source: &Source| !matches!(source, Source::Image(_));
             match sources.iter().position(other) {
                 Some(i) if sources.len() > 1 => Err(refused(
                     &format!(
