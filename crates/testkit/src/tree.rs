@@ -322,6 +322,53 @@ pub fn assert_same(what: &str, a: &[Record], b: &[Record], ignore: Ignore) {
     );
 }
 
+/// Adds what only root creates: devices, owners, privileged attributes and an access control list.
+fn privileged_entries(root: &Path) {
+    for (name, major, minor) in [("char", 5, 1), ("block", 259, 0x12345)] {
+        let kind = if name == "char" {
+            rfs::FileType::CharacterDevice
+        } else {
+            rfs::FileType::BlockDevice
+        };
+        let dev = rfs::makedev(major, minor);
+        rfs::mknodat(CWD, root.join(name), kind, 0o660.into(), dev).unwrap();
+    }
+    for (name, uid, gid) in [
+        ("text7", 1000, 100),
+        ("text8", 100_000, 70_000),
+        ("link", 12, 13),
+        ("empty", 5, 5),
+    ] {
+        let (uid, gid) = (rfs::Uid::from_raw(uid), rfs::Gid::from_raw(gid));
+        rfs::chownat(
+            CWD,
+            root.join(name),
+            Some(uid),
+            Some(gid),
+            AtFlags::SYMLINK_NOFOLLOW,
+        )
+        .unwrap();
+    }
+    for (name, value) in [
+        ("trusted.overlay.opaque", &b"y"[..]),
+        ("security.note", b"label"),
+    ] {
+        rfs::lsetxattr(root.join("empty"), name, value, XattrFlags::empty()).unwrap();
+        rfs::lsetxattr(root.join("link"), name, value, XattrFlags::empty()).unwrap();
+    }
+    let acl = [
+        2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 2, 0, 4, 0, 1, 0, 0, 0, 4, 0, 4, 0, 255, 255,
+        255, 255, 16, 0, 4, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255, 255, 255,
+    ];
+    rfs::lsetxattr(
+        root.join("text9"),
+        "system.posix_acl_access",
+        &acl,
+        XattrFlags::empty(),
+    )
+    .unwrap();
+}
+
 /// Creates a tree of edge cases: sizes, names, holes, types, owners, xattrs and times. Without root privileges it reports what
 /// it omits.
 pub fn nasty_tree(root: &Path) {
@@ -425,49 +472,7 @@ pub fn nasty_tree(root: &Path) {
         .unwrap();
     }
     if is_root() {
-        for (name, major, minor) in [("char", 5, 1), ("block", 259, 0x12345)] {
-            let kind = if name == "char" {
-                rfs::FileType::CharacterDevice
-            } else {
-                rfs::FileType::BlockDevice
-            };
-            let dev = rfs::makedev(major, minor);
-            rfs::mknodat(CWD, root.join(name), kind, 0o660.into(), dev).unwrap();
-        }
-        for (name, uid, gid) in [
-            ("text7", 1000, 100),
-            ("text8", 100_000, 70_000),
-            ("link", 12, 13),
-            ("empty", 5, 5),
-        ] {
-            let (uid, gid) = (rfs::Uid::from_raw(uid), rfs::Gid::from_raw(gid));
-            rfs::chownat(
-                CWD,
-                root.join(name),
-                Some(uid),
-                Some(gid),
-                AtFlags::SYMLINK_NOFOLLOW,
-            )
-            .unwrap();
-        }
-        for (name, value) in [
-            ("trusted.overlay.opaque", &b"y"[..]),
-            ("security.note", b"label"),
-        ] {
-            rfs::lsetxattr(root.join("empty"), name, value, XattrFlags::empty()).unwrap();
-            rfs::lsetxattr(root.join("link"), name, value, XattrFlags::empty()).unwrap();
-        }
-        let acl = [
-            2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 2, 0, 4, 0, 1, 0, 0, 0, 4, 0, 4, 0, 255,
-            255, 255, 255, 16, 0, 4, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255, 255, 255,
-        ];
-        rfs::lsetxattr(
-            root.join("text9"),
-            "system.posix_acl_access",
-            &acl,
-            XattrFlags::empty(),
-        )
-        .unwrap();
+        privileged_entries(root);
     } else {
         eprintln!("not root: no devices, owners or privileged attributes in the tree");
     }

@@ -261,50 +261,19 @@ impl BlockDevice for Watched {
     }
 }
 
-/// Runs E5: a fileserver on a volume, with several maps applied to its warm data.
-pub fn e5(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
-    let mut out = Outcome::new(e);
-    let divisor = u64::from(scale.map_divisor);
-    let interval = |unit_bits, compaction, region| Interval {
-        unit_bits,
-        compaction,
-        region,
-        ..Interval::new(AREA_BITS)
-    };
-    let on = Compaction::STEADY;
-    // Region sizes from 64 KiB to 16 MiB, as log2 of blocks.
-    let regions = [4, 6, 7, 8, 10, 11, 12];
-    let mut hows = Vec::new();
-    for unit in [2, 0] {
-        hows.push(interval(unit, Compaction::Off, Region::Adaptive));
-        hows.push(interval(unit, on, Region::Adaptive));
-        hows.push(interval(unit, on, Region::Smallest));
-    }
-    hows.extend(regions.map(|bits| interval(2, on, Region::Fixed(bits))));
-    let watched = Arc::new(Watched {
-        state: Mutex::new(WatchedState {
-            blocks: BTreeMap::new(),
-            maps: hows.iter().map(|h| IntervalMap::new(*h)).collect(),
-            next_page: 0,
-            area: Log::WarmData as u64,
-            peaks: vec![0; hows.len()],
-        }),
-    });
-    // 142 GiB of live files of 2 MiB; the total written is three times as much.
-    let live = 142 * GIB / divisor;
-    let error = |what: &'static str| move |e: tuff_iplfs::Error| failed(what, &e);
-    let options = FormatOptions::new([3; 16], [4; 16], live * 2 + 65536);
-    Volume::format(watched.clone(), &options).map_err(error("format"))?;
-    let mount = MountOptions {
-        dirty_pages_max: scale.dirty_max,
-        node_cache_max: 1 << 20,
-        ..MountOptions::default()
-    };
-    let mut volume = Volume::mount(watched.clone(), mount).map_err(error("mount"))?;
+/// Writes three times `live` blocks, as many files being created as deleted. Returns what was written, in times of `live`, and
+/// the bytes of each map, from the first fill on.
+fn overwrite(
+    watched: &Watched,
+    volume: &mut Volume,
+    live: u64,
+    seed: u64,
+) -> Result<Vec<(f64, Vec<u64>)>> {
     let mut rng = Rng::new(seed);
     let mut files: Vec<(u64, u64, Nid)> = Vec::new();
     let (mut next, mut total, mut written) = (0_u64, 0, 0);
     let mut word = 0_u64;
+    let error = |what: &'static str| move |e: tuff_iplfs::Error| failed(what, &e);
     let mut growth: Vec<(f64, Vec<u64>)> = Vec::new();
     while written < live * 3 {
         // Create a file while there is room; otherwise delete a random one.
@@ -364,6 +333,50 @@ pub fn e5(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
             ));
         }
     }
+    Ok(growth)
+}
+
+/// Runs E5: a fileserver on a volume, with several maps applied to its warm data.
+pub fn e5(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
+    let mut out = Outcome::new(e);
+    let divisor = u64::from(scale.map_divisor);
+    let interval = |unit_bits, compaction, region| Interval {
+        unit_bits,
+        compaction,
+        region,
+        ..Interval::new(AREA_BITS)
+    };
+    let on = Compaction::STEADY;
+    // Region sizes from 64 KiB to 16 MiB, as log2 of blocks.
+    let regions = [4, 6, 7, 8, 10, 11, 12];
+    let mut hows = Vec::new();
+    for unit in [2, 0] {
+        hows.push(interval(unit, Compaction::Off, Region::Adaptive));
+        hows.push(interval(unit, on, Region::Adaptive));
+        hows.push(interval(unit, on, Region::Smallest));
+    }
+    hows.extend(regions.map(|bits| interval(2, on, Region::Fixed(bits))));
+    let watched = Arc::new(Watched {
+        state: Mutex::new(WatchedState {
+            blocks: BTreeMap::new(),
+            maps: hows.iter().map(|h| IntervalMap::new(*h)).collect(),
+            next_page: 0,
+            area: Log::WarmData as u64,
+            peaks: vec![0; hows.len()],
+        }),
+    });
+    // 142 GiB of live files of 2 MiB; the total written is three times as much.
+    let live = 142 * GIB / divisor;
+    let error = |what: &'static str| move |e: tuff_iplfs::Error| failed(what, &e);
+    let options = FormatOptions::new([3; 16], [4; 16], live * 2 + 65536);
+    Volume::format(watched.clone(), &options).map_err(error("format"))?;
+    let mount = MountOptions {
+        dirty_pages_max: scale.dirty_max,
+        node_cache_max: 1 << 20,
+        ..MountOptions::default()
+    };
+    let mut volume = Volume::mount(watched.clone(), mount).map_err(error("mount"))?;
+    let growth = overwrite(&watched, &mut volume, live, seed)?;
     volume.drain().map_err(error("drain"))?;
     let state = watched.lock();
     state.maps.iter().for_each(Map::assert_sound);
