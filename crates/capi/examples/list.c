@@ -1,7 +1,9 @@
-/* Lists an image: mode, size, hash of the content (FNV-1a) and path of every entry. */
+/* Lists the image at a path or URL: mode, size, hash of the content (FNV-1a) and path of every entry.
+   Arguments: the image, then options to open it with, as NAME=VALUE (root-hash, trust, device...). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <tuff.h>
 
@@ -37,10 +39,19 @@ int main(int argc, char **argv)
     tuff_entry entry;
     tuff_stat stat;
     tuff_status status;
+    tuff_option options[8];
+    size_t count = 0;
 
-    if (argc != 2)
+    if (argc < 2 || argc > 10)
         return 2;
-    must(tuff_image_open(argv[1], &image, &error));
+    for (char **arg = argv + 2; *arg; arg++, count++) {
+        char *value = strchr(*arg, '=');
+        if (!value)
+            return 2;
+        *value = 0;
+        options[count] = (tuff_option){*arg, value + 1};
+    }
+    must(tuff_image_open_with(argv[1], options, count, &image, &error));
     must(tuff_walk_open(image, "", &walk, &error));
     while ((status = tuff_walk_next(walk, &entry, &error)) == TUFF_OK) {
         must(tuff_image_stat(image, entry.nid, &stat, &error));

@@ -1,4 +1,7 @@
-"""Lists an image: mode, size, hash of the content (FNV-1a) and path of every entry."""
+"""Lists the image at a path or URL: mode, size, hash of the content (FNV-1a) and path of every entry.
+
+Arguments: the image, then options to open it with, as NAME=VALUE (root-hash, trust...).
+"""
 
 import sys
 
@@ -12,7 +15,8 @@ def fnv(data: bytes) -> int:
     return value
 
 
-with tuff.Image.open(sys.argv[1]) as image:
+options = [option.split("=", 1) for option in sys.argv[2:]]
+with tuff.Image.open(sys.argv[1], **{name.replace("-", "_"): value for name, value in options}) as image:
     for entry in image.walk():
         stat = entry.stat
         size, value = (stat.size, fnv(image.read(entry.path))) if stat.is_file else (0, 0)
