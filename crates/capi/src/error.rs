@@ -68,10 +68,6 @@ impl Failure {
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(tuff_status::TUFF_USAGE, message)
     }
-
-    pub(crate) fn io(what: &str, error: io::Error) -> Self {
-        Error::io("", what, error).into()
-    }
 }
 
 impl From<Error> for Failure {

@@ -2,7 +2,6 @@
 
 use crate::error::Failure;
 use std::ffi::{CStr, c_char, c_void};
-use std::path::Path;
 
 /// Returns the object of a handle.
 ///
@@ -74,10 +73,11 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a [u8
 ///
 /// # Safety
 /// As for [`text`].
-pub(crate) unsafe fn host_path<'a>(path: *const c_char) -> Result<&'a Path, Failure> {
+#[cfg(feature = "full")]
+pub(crate) unsafe fn host_path<'a>(path: *const c_char) -> Result<&'a std::path::Path, Failure> {
     // SAFETY: promised by the caller.
     let bytes = unsafe { text(path, "a path") }?;
-    tuff_store::host_path(bytes).map_err(|e| Failure::io("path", e))
+    tuff_store::host_path(bytes).map_err(|e| tuff_erofs::Error::io("", "path", e).into())
 }
 
 /// Returns the bytes of a buffer. NULL is an empty one.
