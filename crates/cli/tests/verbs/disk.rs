@@ -772,6 +772,7 @@ fn a_disk_is_a_source_and_a_base_that_its_signature_or_root_hash_verifies() {
     }
     let (disk, root) = disk(&place, &["--sign", "rsa.key,rsa.pem"]);
     let verified = format!("out.raw,{root}");
+    place.text(&["tar", "out.raw", "plain.tar"]);
     let wrong = format!("out.raw,{}", root.replace(['0', '1'], "2"));
     for source in [
         &["out.raw"][..],
@@ -807,6 +808,7 @@ fn a_disk_is_a_source_and_a_base_that_its_signature_or_root_hash_verifies() {
             6,
         ),
         (&["build", "--trust", "rsa.pem", "copy", "new"], 6),
+        (&["build", "--trust", "rsa.pem", "plain.tar", "new"], 2),
         (&["build", &wrong, "new"], 3),
         (&["build", "--base", &wrong, "src", "new"], 3),
         (&["build", &format!("src,{root}"), "new"], 2),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tuff_erofs::{Error, Result};
 use tuff_open::Device;
 use tuff_open::remote::failed;
-use tuff_remote::{RetryPolicy, Step, copy_layout};
+use tuff_remote::{Kind, RetryPolicy, Step, copy_layout};
 use tuff_store::TemporaryDir;
 
 /// Sources, with container images of registries as OCI layouts in temporary directories, removed on drop.
@@ -41,7 +41,17 @@ impl FetchedImages {
             };
             let location = url.location().map_err(|e| failed(e, "cannot read"))?;
             // An image of EROFS layers is opened where it is.
-            if !location.is_registry() || tuff_remote::layers(location, retry).is_ok() {
+            let is_image = match location.is_registry() {
+                true => match tuff_remote::layers(location, retry) {
+                    Ok(_) => true,
+                    Err(e) if e.kind() == Kind::Unavailable => {
+                        return Err(failed(e, "cannot read"));
+                    }
+                    Err(_) => false,
+                },
+                false => true,
+            };
+            if is_image {
                 fetched.sources.push(source.clone());
                 continue;
             }

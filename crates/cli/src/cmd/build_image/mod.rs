@@ -126,14 +126,18 @@ impl From<Summary> for Built {
 
 /// Fetches container images of registries among the sources, and puts their copies in their places.
 #[cfg(feature = "remote")]
-fn fetch(args: &mut Args) -> Result<FetchedImages> {
+fn fetch(args: &mut Args) -> Result<Option<FetchedImages>> {
+    // A signature is one of an image: a registry cannot replace it by tars.
+    if args.trust.is_some() {
+        return Ok(None);
+    }
     let show = show(args);
     let (image, sources) = paths::split(args)?;
     let platform = args.platform.as_deref();
     let fetched = FetchedImages::fetch(sources, platform, RetryPolicy::default(), show)?;
     args.output = Some(image.clone());
     args.paths = fetched.sources.clone();
-    Ok(fetched)
+    Ok(Some(fetched))
 }
 
 /// Images that were built for an upload.

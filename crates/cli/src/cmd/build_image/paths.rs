@@ -102,15 +102,22 @@ pub(super) fn resolve(args: &Args) -> Result<BuildPaths> {
                 config = image.config;
             }
             None => {
-                let next = images.next().into_iter();
-                let next = next.map(|next| source(next, args.source_type, trust));
-                all.extend(next.collect::<Result<Vec<_>>>()?);
+                if let Some(image) = images.next() {
+                    all.push(source(image, args.source_type, trust)?);
+                }
             }
         }
     }
     if args.platform.is_some() && !sources.iter().any(|path| container(path).is_some()) {
         return Err(Error::usage(
             "--platform is for container images (oci:DIR, oci-archive:FILE, docker-archive:FILE)",
+        ));
+    }
+    // The content of other sources decides what they are, so that it could replace an image that a signature covers.
+    let is_covered = |source: &Source| matches!(source, Source::Image(_) | Source::Dir(_));
+    if trust.is_some() && !all.iter().all(is_covered) {
+        return Err(Error::usage(
+            "--trust verifies images, and a source is neither an image nor a directory",
         ));
     }
     if all.iter().filter(|s| matches!(s, Source::TarStdin)).count() > 1 {
