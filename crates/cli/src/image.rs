@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_erofs::read::Image;
 use tuff_erofs::verity::Root;
-use tuff_erofs::{Error, Place, Result};
+use tuff_erofs::{Error, Place, Remedy, Result};
 use tuff_mkfs::InputImage;
 use tuff_open::{
     Container, Device, ImageRef, Integrity, OpenImage, OpenOptions, certificate, devices,
@@ -89,7 +89,20 @@ pub(crate) fn input(
         integrity,
         ..OpenOptions::default()
     };
-    open(&image.image, &options).map(OpenImage::into_input)
+    open_for_build(&image.image, &options).map(OpenImage::into_input)
+}
+
+/// Opens an image as [`open`] does, for the verbs that build: errors name no option that only the other verbs have.
+pub(crate) fn open_for_build(image: &ImageRef, options: &OpenOptions) -> Result<OpenImage> {
+    let for_build = |e: Error| match e.remedy() {
+        Some(Remedy::Devices) => e.with_remedy(Remedy::SourceDevices),
+        _ => e.without_remedy(),
+    };
+    let container = container(image, options).map_err(for_build)?;
+    let name = container.reference().name();
+    let opened = container.image().map_err(for_build);
+    let opened = opened.map_err(|e| advice::not_opened(e, &name, &**container.store()))?;
+    Ok(OpenImage::new(opened, container))
 }
 
 /// Opens the container of an image.

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tuff_testkit::http::{Answer, Server};
+use tuff_testkit::openssl::{RSA, certificate};
 use tuff_testkit::registry::{Registry, digest};
 
 /// Image `i` with a hash tree, and the image `delta` of other files, whose base it is.
@@ -466,6 +467,16 @@ fn layers_of_a_container_image_in_a_registry_become_images() {
     );
     good(place, &[], &["pull", "-q", &url, "copy"]);
     assert!(fs::read(place.path("copy")).unwrap() == fs::read(place.path("file")).unwrap());
+    // Tars in the place of a signed image are not read.
+    if certificate(&place.0, "rsa", RSA).is_some() {
+        let out = run(
+            place,
+            &variables,
+            &["build", "--trust", "rsa.pem", &tars, "new"],
+        );
+        assert_ne!(code(&out), 0);
+        assert!(!place.path("new").exists(), "{}", stderr(&out));
+    }
     // Layer by layer, with whiteouts for overlayfs in the upper one.
     let done = pushed(place, &variables, &["--layers", &tars, &url]);
     let layers = done["layers"].as_array().unwrap();

@@ -34,6 +34,26 @@ fn an_image_as_source_gives_the_bytes_of_its_tree() {
     assert!(!place.path("o").exists());
 }
 
+/// Regression: the message named an option of other verbs.
+#[test]
+fn a_damaged_source_is_refused_without_options_that_builds_lack() {
+    let place = Place::with_image("source-damaged");
+    let image = fs::read(place.path("i")).unwrap();
+    fs::write(place.path("cut"), &image[..3000]).unwrap();
+    for args in [
+        &["build", "cut", "new"][..],
+        &["build", "--base", "cut", "m", "new"],
+        &["patch", "m", "cut"],
+    ] {
+        let out = place.run(args);
+        let message = stderr(&out);
+        assert_eq!(code(&out), 3, "{args:?}: {message}");
+        assert!(message.contains("cut: superblock"), "{message}");
+        assert!(!message.contains("--no-checksum"), "{message}");
+        assert!(!place.path("new").exists());
+    }
+}
+
 /// Regression: "0 bytes reach past the end", since a file without blocks has no address.
 #[test]
 fn a_file_that_is_all_inline_is_read() {

@@ -164,6 +164,13 @@ impl Error {
         self
     }
 
+    /// Removes the choice that avoids the error, for an operation that does not offer it.
+    #[must_use]
+    pub fn without_remedy(mut self) -> Self {
+        self.detail_mut().remedy = None;
+        self
+    }
+
     /// Choice of the caller that avoids the error, if there is one.
     pub fn remedy(&self) -> Option<Remedy> {
         self.detail().remedy

@@ -61,15 +61,6 @@ impl InputImage {
     }
 }
 
-/// Two values are equal if they share the image.
-impl PartialEq for InputImage {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.image, &other.image)
-    }
-}
-
-impl Eq for InputImage {}
-
 impl fmt::Debug for InputImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("InputImage").field(&self.names).finish()

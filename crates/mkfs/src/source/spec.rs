@@ -6,7 +6,7 @@ use super::stream::TarStream;
 use std::path::PathBuf;
 
 /// Source of a build.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Source {
     /// Directory to walk recursively.
     Dir(PathBuf),

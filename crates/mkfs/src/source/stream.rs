@@ -35,15 +35,6 @@ impl TarStream {
     }
 }
 
-/// Two values are equal if they share the reader.
-impl PartialEq for TarStream {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.reader, &other.reader)
-    }
-}
-
-impl Eq for TarStream {}
-
 impl fmt::Debug for TarStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("TarStream").field(&self.name).finish()

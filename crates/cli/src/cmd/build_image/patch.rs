@@ -4,7 +4,7 @@ use super::args::Args;
 use super::settings::SettingArgs;
 use super::{Built, options, paths, print_summary, report, show, watched};
 use crate::advice::not_an_archive;
-use crate::image::OpenArgs;
+use crate::image::open_for_build;
 use crate::out::Out;
 use crate::progress::Show;
 use crate::units::{parse_size, size};
@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::{Options, Progress};
+use tuff_open::OpenOptions;
 use tuff_store::Target;
 
 /// Update an image by appending changes
@@ -62,7 +63,7 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
         ));
     };
     let name = path.display();
-    let image = OpenArgs::default().open(&path.as_path().into())?;
+    let image = open_for_build(&path.as_path().into(), &OpenOptions::default())?;
     if image.container().disk().is_some() || image.reference().url().is_some() {
         return Err(Error::usage(format_args!(
             "{name}: only an image in a file or on a block device of its own can be patched"

@@ -39,7 +39,7 @@ pub enum Container {
 }
 
 /// Container image as a source.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ContainerImage {
     /// Layers, lowest first.
     pub layers: Vec<Source>,
