@@ -9,7 +9,7 @@ fuzz_target!(|data: &[u8]| {
     let Some(image) = tuff_fuzz::open(data) else {
         return;
     };
-    let regions = Regions::of(&image);
+    let regions = Regions::collect(&image);
     let mut at = None;
     for item in Items::all(&image, &regions).take(10_000) {
         assert!(item.start <= item.end);
