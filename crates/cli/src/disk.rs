@@ -1,6 +1,6 @@
 //! Disks that the command writes and shows.
 
-use crate::text::{escaped_line, hex};
+use crate::text::escaped_line;
 use crate::units::size;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -43,7 +43,7 @@ impl DiskSummary {
             line("file", file.display().to_string());
         }
         match &self.fingerprint {
-            Some(fingerprint) => line("signed by", format!("sha256 {}", hex(fingerprint))),
+            Some(fingerprint) => line("signed by", format!("sha256 {}", hex::encode(fingerprint))),
             None => line(
                 "signed by",
                 "none: --sign KEY,CERT signs the root hash".to_owned(),
@@ -70,7 +70,7 @@ impl DiskSummary {
             "uuid": self.table.as_ref().map(|table| table.disk.to_string()),
             "sector_bytes": self.table.as_ref().map(|table| table.sector),
             "partitions": self.table.as_ref().map(partitions_json),
-            "certificate_fingerprint": self.fingerprint.as_ref().map(|digest| hex(digest)),
+            "certificate_fingerprint": self.fingerprint.as_ref().map(hex::encode),
             "companion_files": files,
         })
     }

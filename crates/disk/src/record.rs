@@ -27,11 +27,11 @@ impl SignatureRecord {
     /// Encodes the content of the partition.
     pub fn encode(&self) -> Vec<u8> {
         let mut object = json!({
-            "rootHash": hex(&self.root),
+            "rootHash": hex::encode(self.root),
             "signature": BASE64_STANDARD.encode(&self.signature),
         });
         if let Some(fingerprint) = &self.fingerprint {
-            object["certificateFingerprint"] = hex(fingerprint).into();
+            object["certificateFingerprint"] = hex::encode(fingerprint).into();
         }
         let mut bytes = object.to_string().into_bytes();
         bytes.resize(bytes.len().next_multiple_of(PADDED_TO), 0);
@@ -48,7 +48,7 @@ impl SignatureRecord {
         let object: Value = serde_json::from_slice(&bytes[..len])
             .map_err(|e| wrong(&format!("no JSON object: {e}")))?;
         let text = |key: &str| object.get(key).and_then(Value::as_str);
-        let digest = |key: &str| text(key).map(unhex);
+        let digest = |key: &str| text(key).map(|digits| hex::decode(digits).ok()?.try_into().ok());
         let root = digest("rootHash").flatten();
         let signature = text("signature").and_then(|text| BASE64_STANDARD.decode(text).ok());
         Ok(Self {
@@ -62,20 +62,6 @@ impl SignatureRecord {
             },
         })
     }
-}
-
-fn hex(bytes: &[u8; 32]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    let mut digits = text.chars();
-    for byte in &mut bytes {
-        let (high, low) = (digits.next()?.to_digit(16)?, digits.next()?.to_digit(16)?);
-        *byte = (high << 4 | low) as u8; // fits: two digits
-    }
-    digits.next().is_none().then_some(bytes)
 }
 
 #[cfg(test)]

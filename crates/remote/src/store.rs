@@ -3,7 +3,6 @@
 use crate::cache::{CHUNK, Directory, Hold, ImageCache};
 use crate::error::{Error, Kind, Result};
 use crate::fetch::{self, Fetcher};
-use crate::registry::hex;
 use crate::runtime::runtime;
 use crate::stats::Stats;
 use crate::verify::Verifier;
@@ -399,7 +398,7 @@ impl Cached {
 
 /// Digest of all bytes, as registries write it.
 pub(crate) fn digest_of(hash: Sha256) -> String {
-    format!("sha256:{}", hex(&hash.finalize()))
+    format!("sha256:{}", hex::encode(hash.finalize()))
 }
 
 fn unstable(chunk: u64, place: &str) -> Error {

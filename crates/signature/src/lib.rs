@@ -97,7 +97,7 @@ impl Certificate {
 
     /// Returns true if one of the signatures in `signature` is of this root hash and by this certificate.
     pub fn has_signed(&self, root: &Root, signature: &[u8]) -> bool {
-        let content = hex(root);
+        let content = hex::encode(root);
         let Ok(certificate) = EndEntityCert::try_from(&self.der) else {
             return false;
         };
@@ -151,7 +151,7 @@ impl Signer {
     /// Signs a root hash. The signature is PKCS #7 in DER, without certificates and attributes. Signatures by an RSA key are
     /// always the same; those by an ECDSA key contain a random number. Returns `None` if the host has no random numbers.
     pub fn sign(&self, root: &Root) -> Option<Vec<u8>> {
-        let signature = self.key.sign(hex(root).as_bytes())?;
+        let signature = self.key.sign(hex::encode(root).as_bytes())?;
         let certificate = EndEntityCert::try_from(&self.certificate.der).ok()?;
         let null = value(tag::NULL, &[]);
         let object = |oid: &[u8]| value(tag::OID, &[oid]);
@@ -185,11 +185,6 @@ impl Signer {
         let signed = value(tag::CONTEXT_0, &[&signed]);
         Some(value(tag::SEQUENCE, &[&object(oid::SIGNED_DATA), &signed]))
     }
-}
-
-/// Formats bytes in hexadecimal, two digits each.
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Digest of signed bytes.

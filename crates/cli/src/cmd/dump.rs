@@ -3,7 +3,7 @@
 use super::info::{space_rows_json, space_rows_text};
 use crate::image::ImageArgs;
 use crate::out::Out;
-use crate::text::{escape, hex, put_bytes};
+use crate::text::{escape, put_bytes};
 use serde_json::{Map, Value as Json, json};
 use std::process::ExitCode;
 use tuff_erofs::dump::{Area, Item, Items, Regions, SpaceTable, Value};
@@ -145,7 +145,7 @@ fn item_text(item: &Item, out: &mut Out) -> Result<()> {
                 }
             })
             .collect();
-        let pairs: Vec<String> = bytes.chunks(2).map(hex).collect();
+        let pairs: Vec<String> = bytes.chunks(2).map(hex::encode).collect();
         out.line(format_args!(
             "    {at:08x}: {:<39}  {shown}",
             pairs.join(" ")
@@ -200,7 +200,7 @@ fn item_json(item: &Item) -> Json {
             .collect();
     }
     if let Some(raw) = &item.raw {
-        object["raw_hex"] = hex(raw).into();
+        object["raw_hex"] = hex::encode(raw).into();
     }
     if let Some(e) = &item.error {
         object["error"] = e.as_str().into();

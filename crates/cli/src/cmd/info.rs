@@ -6,7 +6,7 @@ use crate::disk::partitions_json;
 use crate::image::ImageArgs;
 use crate::out::{Out, field};
 use crate::progress::{Meter, Show};
-use crate::text::{escaped, full_time, hex, object, put_bytes};
+use crate::text::{escaped, full_time, object, put_bytes};
 use crate::units::{pages_needed, percent, size};
 use serde_json::{Map, Value, json};
 use std::process::ExitCode;
@@ -78,7 +78,7 @@ fn print(args: &Args) -> Result<ExitCode> {
             field!(out, 13, number => "{name}, {len} at byte {}", range.start)?;
         }
         if let Some(tree) = &tree {
-            field!(out, 13, "root hash" => "{}", hex(&tree.root))?;
+            field!(out, 13, "root hash" => "{}", hex::encode(tree.root))?;
             let covered = size(tree.header.data_len());
             field!(out, 13, "hash tree" => "{}, covers {covered}", tree_text(tree))?;
         }
@@ -132,7 +132,7 @@ fn needs(sb: &Superblock) -> impl Iterator<Item = Feature> {
 
 /// Formats a UUID with hyphens.
 pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
-    let hex = crate::text::hex(bytes);
+    let hex = hex::encode(bytes);
     [
         &hex[..8],
         &hex[8..12],

@@ -6,7 +6,6 @@ use crate::overwrite::Format;
 use crate::progress::{Meter, Show};
 use crate::remote::RemoteArgs;
 use crate::sink::Sink;
-use crate::text::hex;
 use crate::units::size;
 use clap::ValueHint;
 use serde_json::json;
@@ -168,7 +167,7 @@ impl Copied<'_> {
         };
         let digest = first.and_then(|image| image.digest.as_ref());
         let root = first.and_then(|image| image.root_hash.as_ref());
-        let root = root.map(|root| hex(root));
+        let root = root.map(hex::encode);
         let devices = &self.images[usize::from(first.is_some())..];
         let names = self.files.iter().skip(1).map(|file| file.to_string_lossy());
         let names: Vec<_> = names.collect();

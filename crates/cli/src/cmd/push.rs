@@ -8,7 +8,6 @@ use crate::image::unused;
 use crate::out::Out;
 use crate::progress::{Show, on_signal};
 use crate::signing::KeyPair;
-use crate::text::hex;
 use crate::units::size;
 use clap::ValueEnum;
 use serde_json::json;
@@ -310,7 +309,7 @@ fn object(location: &Location, pushed: &Pushed) -> serde_json::Value {
             json!({
                 "digest": layer.digest,
                 "blob_bytes": layer.size,
-                "root_hash": layer.root_hash.as_ref().map(|root| hex(root)),
+                "root_hash": layer.root_hash.as_ref().map(hex::encode),
                 "is_device": layer.is_device,
                 "was_present": layer.was_present,
             })
@@ -341,7 +340,7 @@ fn lines(location: &Location, pushed: &Pushed, out: &mut Out) -> Result<()> {
             layer.digest
         ))?;
         match &layer.root_hash {
-            Some(root) => out.line(format_args!("root hash    {}", hex(root)))?,
+            Some(root) => out.line(format_args!("root hash    {}", hex::encode(root)))?,
             None => out.line("root hash    none: tuff verity add appends a hash tree")?,
         }
     }

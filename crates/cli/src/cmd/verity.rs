@@ -7,7 +7,7 @@ use crate::out::{Out, field};
 use crate::overwrite::{self, Format};
 use crate::progress::{Meter, Show, Watch, on_signal};
 use crate::sink::keep;
-use crate::text::{escaped, hex, put_bytes};
+use crate::text::{escaped, put_bytes};
 use crate::units::size;
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
@@ -224,7 +224,7 @@ fn add(
                 "tuff verity check {}{} {}",
                 separate.unwrap_or_default(),
                 shell_word(image),
-                hex(&tree.root)
+                hex::encode(tree.root)
             );
             next_command::line(command).map_or(Ok(()), |line| out.line(line))?;
         }
@@ -236,12 +236,12 @@ fn add(
 fn lines(tree: &HashTree, out: &mut Out) -> Result<()> {
     let header = &tree.header;
     let covered = size(header.data_len());
-    field!(out, 12, "root hash" => "{}", hex(&tree.root))?;
+    field!(out, 12, "root hash" => "{}", hex::encode(tree.root))?;
     field!(out, 12, "hash tree" => "{}", tree_text(tree))?;
     field!(out, 12, "covers" => "{covered}, {} blocks of {} bytes", header.data_blocks, header.data_block)?;
     let salt = match &*header.salt {
         [] => "none".to_owned(),
-        salt => hex(salt),
+        salt => hex::encode(salt),
     };
     field!(out, 12, "salt" => "{salt}")
 }
@@ -263,7 +263,7 @@ fn show(image: &Path, tree: Option<PathBuf>, as_json: bool) -> Result<ExitCode> 
             let (data, tree) = (number(Some(disk.data())), number(disk.tree()));
             out.line(format_args!(
                 "kernel       loop=$(losetup -f --show -P -r {name}) && veritysetup open ${{loop}}p{data} NAME ${{loop}}p{tree} {}",
-                hex(&stated.root)
+                hex::encode(stated.root)
             ))?;
             return out.finish();
         }
@@ -274,7 +274,7 @@ fn show(image: &Path, tree: Option<PathBuf>, as_json: bool) -> Result<ExitCode> 
         out.line(format_args!(
             "kernel       veritysetup open {} NAME {tree} {} --hash-offset={at}{parity}",
             escaped(image.as_os_str().as_encoded_bytes()),
-            hex(&stated.root),
+            hex::encode(stated.root),
         ))?;
     }
     out.finish()
@@ -467,7 +467,7 @@ fn conclusion(verified: &Verified, damage: &Damage, repaired: u64, out: &mut Out
         })?;
     }
     if verified.is_stated() {
-        let root = hex(verified.root());
+        let root = hex::encode(verified.root());
         out.line(format_args!(
             "no root hash was given: changes on purpose are not found; the hash tree states {root}"
         ))?;

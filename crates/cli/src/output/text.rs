@@ -120,14 +120,9 @@ pub(crate) fn put_bytes(object: &mut Map<String, Value>, key: &str, bytes: &[u8]
         Err(_) => {
             let lossy = String::from_utf8_lossy(bytes).into_owned();
             object.insert(key.to_owned(), lossy.into());
-            object.insert(format!("{key}_hex"), hex(bytes).into());
+            object.insert(format!("{key}_hex"), hex::encode(bytes).into());
         }
     }
-}
-
-/// Formats bytes in hexadecimal, two digits each.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// Formats a mode like `ls -l`: `drwxr-xr-t`.

@@ -8,7 +8,6 @@ use crate::read::{Image, Inode};
 use crate::walk::{Entry, Walk, shown};
 use crate::{Error, Place, Result, threads};
 use std::collections::HashSet;
-use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 
 /// Compares the fingerprint of every file with its content, with `count` threads. Fingerprints in unsupported
@@ -64,8 +63,8 @@ fn compare(image: &Image, inode: &Inode) -> Result<Option<String>> {
     Ok(differs.then(|| {
         format!(
             "sha256 {} of the content, expected {}",
-            hex(&found),
-            hex(&message)
+            hex::encode(found),
+            hex::encode(&message)
         )
     }))
 }
@@ -75,19 +74,9 @@ fn digest(value: &[u8]) -> Option<Vec<u8>> {
     let digest = value.strip_prefix(PREFIX)?;
     match digest.len() {
         32 => Some(digest.to_vec()),
-        64 => {
-            let pair = |two: &[u8]| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok();
-            digest.chunks(2).map(pair).collect()
-        }
+        64 => hex::decode(digest).ok(),
         _ => None,
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut out, byte| {
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
 }
 
 #[cfg(test)]
@@ -98,7 +87,7 @@ mod tests {
     fn digests_are_raw_or_hexadecimal_and_others_are_left_alone() {
         let raw: Vec<u8> = (0..32).collect();
         assert_eq!(digest(&[PREFIX, &raw].concat()), Some(raw.clone()));
-        let text = hex(&raw);
+        let text = hex::encode(&raw);
         assert_eq!(
             digest(&[PREFIX, text.as_bytes()].concat()),
             Some(raw.clone())
@@ -106,5 +95,7 @@ mod tests {
         assert_eq!(digest(&raw), None);
         assert_eq!(digest(&[PREFIX, &raw[1..]].concat()), None);
         assert_eq!(digest(&[PREFIX, &[b'g'; 64]].concat()), None);
+        let signed = text.replace("0f", "+f");
+        assert_eq!(digest(&[PREFIX, signed.as_bytes()].concat()), None);
     }
 }

@@ -8,7 +8,7 @@ mod values;
 
 pub use table::{Form, SETTINGS, Setting};
 pub use values::{
-    mount_point, parse_kernel, parse_salt, parse_size, parse_uuid, parse_verity_block, unhex,
+    mount_point, parse_kernel, parse_salt, parse_size, parse_uuid, parse_verity_block,
 };
 
 use crate::options::Fragments;

@@ -117,7 +117,7 @@ pub fn parse_uuid(text: &str) -> Result<Option<[u8; 16]>> {
         "zero" | "clear" => return Ok(Some([0; 16])),
         _ => {}
     }
-    let bytes = unhex(&text.replace('-', ""));
+    let bytes = hex::decode(text.replace('-', "")).ok();
     let uuid = bytes.and_then(|bytes| bytes.try_into().ok());
     uuid.map(Some).ok_or_else(|| {
         Error::usage(format_args!(
@@ -131,10 +131,10 @@ pub fn parse_uuid(text: &str) -> Result<Option<[u8; 16]>> {
 /// # Errors
 /// `Usage` for other text.
 pub fn parse_salt(text: &str) -> Result<Vec<u8>> {
-    match unhex(text) {
-        Some(bytes) if bytes.len() <= 256 => Ok(bytes),
-        Some(_) => Err(Error::usage("a salt has at most 256 bytes")),
-        None => Err(Error::usage("the salt is not a row of hexadecimal digits")),
+    match hex::decode(text) {
+        Ok(bytes) if bytes.len() <= 256 => Ok(bytes),
+        Ok(_) => Err(Error::usage("a salt has at most 256 bytes")),
+        Err(_) => Err(Error::usage("the salt is not a row of hexadecimal digits")),
     }
 }
 
@@ -147,17 +147,6 @@ pub fn parse_verity_block(text: &str) -> Result<u32> {
         Ok(n) if n.is_power_of_two() && (512..=4096).contains(&n) => Ok(n),
         _ => Err(Error::usage("a power of two from 512 to 4096 is needed")),
     }
-}
-
-/// Decodes pairs of hexadecimal digits.
-pub fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: &u8| char::from(*byte).to_digit(16);
-    let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
-        // Fits: two digits.
-        [high, low] => Some((digit(high)? << 4 | digit(low)?) as u8),
-        _ => None,
-    });
-    pairs.collect()
 }
 
 impl Compression {

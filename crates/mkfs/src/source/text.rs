@@ -1,5 +1,7 @@
 //! Text encodings that tar records and manifests use for names and values.
 
+use hex::FromHex;
+
 /// Decodes base64 of the standard alphabet. Padding is optional. Returns `None` for invalid text.
 pub(super) fn base64(text: &[u8]) -> Option<Vec<u8>> {
     let body = match text {
@@ -36,24 +38,6 @@ fn base64_digit(c: u8) -> Option<u8> {
     }
 }
 
-/// Value of a hexadecimal digit.
-pub(super) fn hex_digit(c: u8) -> Option<u8> {
-    // Fits: below 16.
-    char::from(c).to_digit(16).map(|digit| digit as u8)
-}
-
-/// Decodes pairs of hexadecimal digits. Returns `None` for other text.
-pub(super) fn hex(text: &[u8]) -> Option<Vec<u8>> {
-    let (pairs, rest) = text.as_chunks::<2>();
-    if !rest.is_empty() {
-        return None;
-    }
-    pairs
-        .iter()
-        .map(|&[high, low]| Some(hex_digit(high)? << 4 | hex_digit(low)?))
-        .collect()
-}
-
 /// Decodes `%XX`. A percent sign without two hexadecimal digits is kept.
 ///
 /// `which` selects the decoded bytes that count: GNU tar encodes only `%` and `=`, and keeps any
@@ -63,11 +47,11 @@ pub(super) fn percent(text: &[u8], which: impl Fn(u8) -> bool) -> Vec<u8> {
     let mut rest = text;
     while let [first, tail @ ..] = rest {
         if *first == b'%'
-            && let [high, low, after @ ..] = tail
-            && let (Some(high), Some(low)) = (hex_digit(*high), hex_digit(*low))
-            && which(high << 4 | low)
+            && let Some((digits, after)) = tail.split_at_checked(2)
+            && let Ok(byte) = <[u8; 1]>::from_hex(digits)
+            && which(byte[0])
         {
-            out.push(high << 4 | low);
+            out.push(byte[0]);
             rest = after;
         } else {
             out.push(*first);
@@ -123,20 +107,12 @@ mod tests {
     }
 
     #[test]
-    fn hex_requires_pairs() {
-        assert_eq!(hex(b"00fFaB"), Some(vec![0x00, 0xff, 0xab]));
-        assert_eq!(hex(b""), Some(vec![]));
-        assert_eq!(hex(b"abc"), None);
-        assert_eq!(hex(b"zz"), None);
-    }
-
-    #[test]
     fn percent_decodes_only_the_selected_bytes() {
         assert_eq!(
             percent(b"a%3Db%25%41%", |b| b == b'=' || b == b'%'),
             b"a=b%%41%"
         );
-        assert_eq!(percent(b"%41%4", |_| true), b"A%4");
+        assert_eq!(percent(b"%41%4%+f", |_| true), b"A%4%+f");
     }
 
     #[test]

@@ -14,10 +14,6 @@ pub(crate) const WRONG_DIGEST: &str = "its content does not have the digest that
 /// Length of the parts in which a layer is read. Unit: bytes.
 const PART: usize = 1 << 20;
 
-fn hex(hash: Sha256) -> String {
-    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
-}
-
 /// Reads a file from its start and calls `part` with each part and its position.
 fn parts(file: &File, mut part: impl FnMut(&[u8], u64) -> io::Result<()>) -> io::Result<u64> {
     let mut bytes = vec![0; PART];
@@ -43,7 +39,7 @@ pub(crate) fn digest(file: &File, progress: &dyn Fn(u64)) -> io::Result<String> 
         progress(at + part.len() as u64);
         Ok(())
     })?;
-    Ok(hex(hash))
+    Ok(hex::encode(hash.finalize()))
 }
 
 /// Copies `len` bytes to an empty file, and returns their SHA-256 in hexadecimal digits.
@@ -54,7 +50,7 @@ pub(crate) fn copy_digest(from: &File, len: u64, to: &File) -> io::Result<String
         to.write_all_at(part, at)
     })?;
     match copied == len {
-        true => Ok(hex(hash)),
+        true => Ok(hex::encode(hash.finalize())),
         false => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }

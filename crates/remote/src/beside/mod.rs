@@ -5,7 +5,7 @@ pub(crate) mod profile;
 use crate::client::Client;
 use crate::error::{Error, Kind, Result};
 use crate::location::{Address, Location, Reference, sha256_hex};
-use crate::registry::{self, Registry, media, referrers, unhex};
+use crate::registry::{self, Registry, media, referrers};
 use crate::retry::RetryPolicy;
 use crate::runtime::runtime;
 use crate::source;
@@ -72,7 +72,7 @@ pub fn trusted(
             };
             let (digest, images, signatures, combination) = runtime()?.block_on(find)?;
             if let Some(found) = combination {
-                let digest = sha256_hex(&digest).and_then(unhex);
+                let digest = sha256_hex(&digest).and_then(registry::root);
                 let mut found = found.iter();
                 let is_signed =
                     |digest| found.any(|signature| certificate.has_signed(&digest, signature));
@@ -103,7 +103,7 @@ pub fn trusted(
             (location.clone(), 1, vec![root], signatures)
         }
     };
-    let roots: Option<Vec<Root>> = roots.iter().map(|root| unhex(root)).collect();
+    let roots: Option<Vec<Root>> = roots.iter().map(|digits| registry::root(digits)).collect();
     let roots = roots.ok_or_else(|| {
         refused("its root hash is not 64 hexadecimal digits, which a signature could be of")
     })?;

@@ -1,5 +1,6 @@
 //! Origins of URLs: where a server may send its clients, and which parts of a URL are credentials.
 
+use hex::FromHex;
 use reqwest::Url;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -177,10 +178,10 @@ pub(crate) fn decoded(text: &str) -> String {
     let mut out = Vec::new();
     let mut rest = text.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
-        let hex = (first == b'%').then(|| after.get(..2)).flatten();
-        let byte = hex.and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+        let digits = (first == b'%').then(|| after.get(..2)).flatten();
+        let byte = digits.and_then(|digits| <[u8; 1]>::from_hex(digits).ok());
         rest = if byte.is_some() { &after[2..] } else { after };
-        out.push(byte.unwrap_or(first));
+        out.push(byte.map_or(first, |[byte]| byte));
     }
     String::from_utf8_lossy(&out).into_owned()
 }

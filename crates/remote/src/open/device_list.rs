@@ -15,7 +15,7 @@ use crate::client::json;
 use crate::error::{Error, Kind, Result};
 use crate::location::Location;
 use crate::options::Options;
-use crate::registry::{hex, unhex};
+use crate::registry;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tuff_signature::Certificate;
@@ -42,7 +42,7 @@ pub(crate) fn encode<'a>(
     devices: impl Iterator<Item = (&'a str, Option<&'a Root>)>,
     image: Option<&Root>,
 ) -> Vec<u8> {
-    let digits = |root: Option<&Root>| root.map(|root| hex(root));
+    let digits = |root: Option<&Root>| root.map(hex::encode);
     let entry =
         |(digest, root)| serde_json::json!({"name": name(digest), "root_hash": digits(root)});
     let entries: Vec<Value> = devices.map(entry).collect();
@@ -85,7 +85,7 @@ pub(crate) fn read(
         let location = location.with_name(entry["name"].as_str()?)?;
         let root = match &entry["root_hash"] {
             Value::Null => None,
-            root => Some(unhex(root.as_str()?)?),
+            digits => Some(registry::root(digits.as_str()?)?),
         };
         Some((location, root))
     };
@@ -99,7 +99,7 @@ pub(crate) fn read(
         return Err(Error::new(Kind::Usage, location, what));
     };
     let signature = file(location, DEVICES_SIGNATURE, SIGNATURE_MAX, options.retry)?;
-    let is_of_image = object["root_hash"].as_str() == Some(&hex(&root));
+    let is_of_image = object["root_hash"].as_str() == Some(&hex::encode(root));
     let why = match signature {
         None => Some("has no signature (KEY.devices.p7s)"),
         Some(signature) if !certificate.has_signed(&digest(&text), &signature) => {

@@ -11,7 +11,7 @@ use crate::fetch::{Fetcher, VERIFY_ATTEMPTS};
 use crate::location::Location;
 use crate::open::first_reads::{FirstReads, HEAD};
 use crate::options::Options;
-use crate::registry::{IndexPlace, hex, unhex};
+use crate::registry::{self, IndexPlace};
 use crate::runtime::runtime;
 use crate::source::{self, Identity, Opened};
 use crate::store::{Cached, Extent, RemoteStore};
@@ -75,7 +75,7 @@ impl Opening<'_> {
             (Some(root), _) => Some(root),
             (None, Some(hex)) => {
                 let what = "the root hash in the manifest is not 64 hexadecimal digits";
-                Some(unhex(hex).ok_or_else(|| self.error(Kind::Unsupported, what))?)
+                Some(registry::root(hex).ok_or_else(|| self.error(Kind::Unsupported, what))?)
             }
             (None, None) => None,
         };
@@ -171,7 +171,7 @@ fn key(identity: &Identity, root: Option<Root>, index: Option<&IndexPlace>) -> S
     }
     hash.update(identity.size.to_le_bytes());
     hash.update(root.as_ref().map_or(&[][..], |root| &root[..]));
-    hex(&hash.finalize())
+    hex::encode(hash.finalize())
 }
 
 #[cfg(test)]

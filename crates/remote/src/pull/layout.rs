@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::error::{Error, Kind, Result};
 use crate::location::{Address, Location, sha256_hex};
 use crate::push::Step;
-use crate::registry::{self, Registry, hex};
+use crate::registry::{self, Registry};
 use crate::retry::RetryPolicy;
 use crate::runtime::runtime;
 use crate::source::{self, Object};
@@ -107,7 +107,7 @@ impl Copy<'_> {
             file.write_all(&part).map_err(|e| self.cannot_write(e))?;
             at += part.len() as u64;
         }
-        match hex(&hash.finalize()) == digits {
+        match hex::encode(hash.finalize()) == digits {
             true => Ok(()),
             false => Err(self.registry.error(
                 Kind::Corrupt,

@@ -4,7 +4,7 @@ use super::options::{LayerImage, LayerTree, PushedLayer};
 use super::watch::Watch;
 use crate::cache::CHUNK;
 use crate::error::{Kind, Result};
-use crate::registry::{digest, hex};
+use crate::registry::digest;
 use crate::verify::chunk_index::ChunkIndex;
 use sha2::{Digest, Sha256};
 use std::io;
@@ -63,7 +63,7 @@ impl Blob {
         if !has_index {
             return Ok(Self {
                 store: Arc::clone(&layer.store),
-                digest: format!("sha256:{}", hex(&whole.finalize())),
+                digest: format!("sha256:{}", hex::encode(whole.finalize())),
                 size,
                 tree,
                 index: None,
@@ -84,7 +84,7 @@ impl Blob {
         Ok(Self {
             size: store.size(),
             store: Arc::new(store),
-            digest: format!("sha256:{}", hex(&whole.finalize())),
+            digest: format!("sha256:{}", hex::encode(whole.finalize())),
             tree,
             index: Some(annotation),
             is_device: false,

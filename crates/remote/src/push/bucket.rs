@@ -8,7 +8,6 @@ use super::watch::Watch;
 use crate::beside::{DEVICES, DEVICES_SIGNATURE, PROFILE, ROOT_HASH, ROOT_SIGNATURE};
 use crate::error::{Error, Kind, Result};
 use crate::open::device_list;
-use crate::registry::hex;
 use crate::retry::Failure;
 use crate::source::bucket::{BucketObject, Limits, NO_CREDENTIALS};
 use object_store::multipart::{MultipartStore, PartId};
@@ -96,7 +95,7 @@ pub(crate) async fn push(
         }
     }
     if let Some(tree) = &blob.tree {
-        let digits = format!("{}\n", hex(&tree.root));
+        let digits = format!("{}\n", hex::encode(tree.root));
         upload.beside(ROOT_HASH, digits.into_bytes()).await?;
     }
     if let Some(signature) = signature {
@@ -298,7 +297,7 @@ impl Upload<'_> {
             hash.update((name.len() as u64).to_le_bytes());
             hash.update(name);
         }
-        hex(&hash.finalize())
+        hex::encode(hash.finalize())
     }
 
     /// Length of each part but the last. Unit: bytes.

@@ -2,7 +2,7 @@
 
 use super::blob::Blob;
 use super::options::{LayerMedia, PushOptions};
-use crate::registry::{digest, hex, media, this_platform};
+use crate::registry::{digest, media, this_platform};
 use serde_json::{Map, Value, json};
 
 /// Documents of an image, as they are uploaded.
@@ -82,7 +82,7 @@ fn descriptor(layer: &Blob, media: LayerMedia, role: Option<&str>) -> Value {
     }
     if let Some(tree) = &layer.tree {
         annotate(media::HASH_OFFSET, tree.offset.to_string());
-        let root = format!("sha256:{}", hex(&tree.root));
+        let root = format!("sha256:{}", hex::encode(tree.root));
         annotate(media::ROOT_DIGEST, root);
         annotate(media::HASH_BLOCK, tree.block.to_string());
     }

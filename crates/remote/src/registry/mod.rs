@@ -10,7 +10,7 @@ mod repository;
 
 pub use auth::registry_login_files;
 pub(crate) use auth::{Session, realms};
-pub(crate) use digest::{digest, hex, unhex};
+pub(crate) use digest::{digest, root};
 pub(crate) use image::{
     IndexPlace, Layer, LayeredImage, container, image, images, layers, only_image, this_platform,
 };

@@ -7,7 +7,6 @@ use crate::disk::DiskSummary;
 use crate::overwrite::{self, Format};
 use crate::signing::KeyPair;
 use crate::sink::keep;
-use crate::text::hex;
 use crate::units::parse_size;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -299,7 +298,10 @@ impl Job<'_> {
                 tuff_disk::copy(&file, hashes, output, 0, &step)?;
                 Ok(tree_len)
             })?;
-            self.write_text(&flat.root, format!("{}\n", hex(&tree.root)).as_bytes())?;
+            self.write_text(
+                &flat.root,
+                format!("{}\n", hex::encode(tree.root)).as_bytes(),
+            )?;
             match record {
                 Some(record) => self.write_text(&flat.signature, &record.signature)?,
                 // A signature of another image.

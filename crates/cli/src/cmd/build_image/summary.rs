@@ -2,7 +2,7 @@
 
 use super::preset;
 use crate::next_command::shell_word;
-use crate::text::{escaped_line, hex};
+use crate::text::escaped_line;
 use crate::units::{pages_needed, percent, size};
 use std::path::{Path, PathBuf};
 use tuff_erofs::verity::HashTree;
@@ -159,7 +159,7 @@ pub(crate) fn text(
         );
     }
     if let Some(tree) = &summary.verity {
-        line("root hash", hex(&tree.root));
+        line("root hash", hex::encode(tree.root));
         line("hash tree", tree_text(tree));
     }
     for (name, time) in stages {
@@ -178,7 +178,7 @@ pub(super) fn next_command(summary: &Summary, image: &Path) -> Option<String> {
         _ if !summary.devices.is_empty() => None,
         Some(tree) => Some(format!(
             "tuff mount --verity {} {image} DIR",
-            hex(&tree.root)
+            hex::encode(tree.root)
         )),
         None => Some(format!("tuff mount {image} DIR")),
     }
@@ -212,9 +212,9 @@ pub(crate) fn tree_text(tree: &HashTree) -> String {
 pub(crate) fn tree_json(tree: &HashTree) -> serde_json::Value {
     let header = &tree.header;
     serde_json::json!({
-        "root_hash": hex(&tree.root),
+        "root_hash": hex::encode(tree.root),
         "hash_offset": tree.hash_offset, "end": tree.end,
-        "algorithm": "sha256", "salt": hex(&header.salt),
+        "algorithm": "sha256", "salt": hex::encode(&header.salt),
         "data_block_bytes": header.data_block, "hash_block_bytes": header.hash_block,
         "data_blocks": header.data_blocks,
         "fec_roots": tree.parity, "fec_offset": tree.parity.map(|_| tree.tree_end()),

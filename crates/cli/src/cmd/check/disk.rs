@@ -4,7 +4,6 @@ use super::finding::Finding;
 use super::tree::{self, Matching};
 use crate::image::ImageArgs;
 use crate::progress::Counter;
-use crate::text::hex;
 use serde_json::{Value, json};
 use std::path::Path;
 use tuff_disk::Disk;
@@ -43,7 +42,7 @@ impl Report {
             Signature::Trusted => "signed by the certificate",
             Signature::Refused => "not signed by the certificate",
         };
-        let root = self.root.as_ref().map(|root| hex(root));
+        let root = self.root.as_ref().map(hex::encode);
         let tree = match (root, self.matching) {
             (None, _) => "no hash tree".to_owned(),
             (Some(root), None) => format!("no usable hash tree for the root hash {root}"),
@@ -54,7 +53,7 @@ impl Report {
 
     pub(super) fn json(&self) -> Value {
         json!({
-            "root_hash": self.root.as_ref().map(|root| hex(root)),
+            "root_hash": self.root.as_ref().map(hex::encode),
             "verified_bytes": self.matching.map_or(0, |found| found.matching.unwrap_or(0)),
             "signature": match self.signature {
                 Signature::Missing => "none",

@@ -3,7 +3,7 @@
 use super::finding::Finding;
 use crate::image::ImageArgs;
 use crate::progress::Counter;
-use crate::text::{escaped, hex};
+use crate::text::escaped;
 use crate::units::size;
 use serde_json::{Value, json};
 use std::ops::Range;
@@ -48,14 +48,14 @@ pub(super) struct Report {
 impl Report {
     /// Line of the summary.
     pub(super) fn text(&self) -> String {
-        let root = format!("its root hash {}", hex(&self.root));
+        let root = format!("its root hash {}", hex::encode(self.root));
         let matching = self.matching.text(&root);
         format!("hash tree: {matching}; --verity ROOT-HASH proves the origin, too")
     }
 
     pub(super) fn json(&self) -> Value {
         json!({
-            "root_hash": hex(&self.root),
+            "root_hash": hex::encode(self.root),
             "covered_bytes": self.matching.covered,
             "verified_bytes": self.matching.matching,
         })

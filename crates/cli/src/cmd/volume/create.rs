@@ -5,7 +5,6 @@ use super::open::{bytes, now, random, uuid};
 use crate::next_command::{self, shell_word};
 use crate::out::Out;
 use crate::overwrite::check_blank;
-use crate::text::hex;
 use crate::units::{parse_size, size};
 use serde_json::json;
 use std::os::unix::fs::FileTypeExt;
@@ -94,7 +93,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let mut out = Out::new();
     if args.json {
         out.json(&json!({
-            "path": args.path.display().to_string(), "uuid": hex(&options.uuid),
+            "path": args.path.display().to_string(), "uuid": hex::encode(options.uuid),
             "quota_bytes": quota, "area_bits": options.geometry.area_bits, "label": args.label,
         }))?;
     } else {

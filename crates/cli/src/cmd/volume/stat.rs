@@ -3,7 +3,6 @@
 use super::failure::{At, Result};
 use super::open::{bytes, device};
 use crate::out::{Out, field};
-use crate::text::hex;
 use crate::units::size;
 use serde_json::json;
 use std::path::PathBuf;
@@ -35,7 +34,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let mut out = Out::new();
     if args.json {
         out.json(&json!({
-            "uuid": hex(&sb.uuid), "label": label,
+            "uuid": hex::encode(sb.uuid), "label": label,
             "area_bits": sb.geometry.area_bits, "checkpoint": volume.checkpoint_version(),
             "quota_bytes": bytes(space.quota), "reserve_bytes": bytes(space.reserve),
             "available_bytes": bytes(space.available()),
@@ -45,7 +44,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             "inodes": space.inodes, "snapshots": volume.snapshots().len(), "limits": volume.quotas().len(), "needs_trim": space.needs_trim,
         }))?;
     } else {
-        field!(out, 11, "uuid" => "{}", hex(&sb.uuid))?;
+        field!(out, 11, "uuid" => "{}", hex::encode(sb.uuid))?;
         if !label.is_empty() {
             field!(out, 11, "label" => "{}", crate::text::escaped(label.as_bytes()))?;
         }

@@ -74,7 +74,7 @@ pub(super) fn verify_blob(blob: &Blob) -> Result<()> {
         let missing = MAGIC_LEN - magic.len();
         magic.extend_from_slice(&buf[..n.min(missing)]);
     }
-    let found: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
+    let found = hex::encode(hash.finalize());
     if blob.size.is_some_and(|size| size != len) {
         return Err(broken(name, "its length differs from the descriptor"));
     }

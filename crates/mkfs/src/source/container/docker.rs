@@ -10,7 +10,7 @@
 //! Format".
 
 use super::blob::{Blob, is_for, platform_of, verify};
-use super::document::{broken, digest, hex, parse};
+use super::document::{broken, digest, digits, parse};
 use super::files::Files;
 use crate::{Error, Result};
 use serde_json::Value;
@@ -51,10 +51,10 @@ pub(super) fn layers(
     let member = files.find(config)?;
     // A config is named by its digest, with or without an extension.
     let stem = config.rsplit('/').next().unwrap_or(config);
-    if let Some(hex) = hex(stem.strip_suffix(".json").unwrap_or(stem)) {
+    if let Some(digest) = digits(stem.strip_suffix(".json").unwrap_or(stem)) {
         let blob = Blob {
             member: member.clone(),
-            digest: hex.to_owned(),
+            digest: digest.to_owned(),
             size: None,
             unpacked: false,
             diff_id: None,

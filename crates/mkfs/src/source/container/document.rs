@@ -5,7 +5,7 @@ use crate::{Error, Result};
 use serde_json::Value;
 
 /// Returns the text if it is 64 hexadecimal digits of a SHA-256.
-pub(super) fn hex(text: &str) -> Option<&str> {
+pub(super) fn digits(text: &str) -> Option<&str> {
     let is_hex = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
     (text.len() == 64 && text.bytes().all(is_hex)).then_some(text)
 }
@@ -13,10 +13,13 @@ pub(super) fn hex(text: &str) -> Option<&str> {
 /// Hexadecimal digits of a `sha256:` digest in the document `place`.
 pub(super) fn digest<'a>(place: &str, digest: Option<&'a Value>) -> Result<&'a str> {
     let digest = digest.and_then(Value::as_str).unwrap_or_default();
-    digest.strip_prefix("sha256:").and_then(hex).ok_or_else(|| {
-        let what = format!("'{digest}' is not a SHA-256 digest");
-        broken(place, &what)
-    })
+    digest
+        .strip_prefix("sha256:")
+        .and_then(digits)
+        .ok_or_else(|| {
+            let what = format!("'{digest}' is not a SHA-256 digest");
+            broken(place, &what)
+        })
 }
 
 pub(super) fn broken(place: &str, what: &str) -> Error {

@@ -21,7 +21,6 @@ pub(crate) use digest::Digested;
 use crate::Result;
 use crate::options::available_threads;
 use crate::source::spec::Source;
-use crate::source::text::hex;
 use crate::tree::{ROOT, Tree};
 use blob::{Blob, verify};
 use files::Files;
@@ -102,5 +101,5 @@ pub(crate) fn hint(tree: &Tree) -> Option<String> {
 
 /// Bytes of a digest of 64 hexadecimal digits.
 fn bytes(digest: &str) -> Option<[u8; 32]> {
-    hex(digest.as_bytes())?.try_into().ok()
+    hex::decode(digest).ok()?.try_into().ok()
 }

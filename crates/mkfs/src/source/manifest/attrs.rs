@@ -2,7 +2,7 @@
 
 use super::super::Device;
 use super::super::error::{Quoted, SourceError};
-use super::super::text::{base64, decimal, hex, signed_decimal};
+use super::super::text::{base64, decimal, signed_decimal};
 use super::vis::unvis;
 use std::collections::BTreeMap;
 
@@ -156,8 +156,8 @@ impl Attrs {
             [b'0', b's' | b'S', encoded @ ..] => {
                 base64(encoded).ok_or_else(|| wrong(keyword, "base64 after 0s", value))?
             }
-            [b'0', b'x' | b'X', encoded @ ..] => hex(encoded)
-                .ok_or_else(|| wrong(keyword, "pairs of hexadecimal digits after 0x", value))?,
+            [b'0', b'x' | b'X', encoded @ ..] => hex::decode(encoded)
+                .map_err(|_| wrong(keyword, "pairs of hexadecimal digits after 0x", value))?,
             plain => text(keyword, plain)?,
         };
         self.xattrs.insert(name, value);
