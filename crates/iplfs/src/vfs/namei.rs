@@ -38,13 +38,16 @@ pub enum Rename {
 }
 
 impl Volume {
-    /// Returns the inode of a name. "." and ".." are resolved.
+    /// Returns the inode of a name. "." is the inode itself, of any type: so the kernel finds the inode of a file handle.
+    /// ".." is the parent of a directory.
     pub fn lookup(&mut self, dir: Nid, name: &[u8]) -> Result<Nid> {
+        if name == b"." {
+            self.inode(dir)?;
+            return Ok(dir);
+        }
         self.require_dir(dir)?;
-        match name {
-            b"." => return Ok(dir),
-            b".." => return Ok(self.inode(dir)?.parent),
-            _ => {}
+        if name == b".." {
+            return Ok(self.inode(dir)?.parent);
         }
         if name.len() > NAME_MAX {
             return Err(Errno::NameTooLong.into());
