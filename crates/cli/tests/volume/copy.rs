@@ -41,6 +41,66 @@ fn imported_files_survive_a_round_trip_on_both_kinds_of_device() {
     assert!(out.join("sub").join("n".repeat(200)).exists());
 }
 
+/// Regression: what is below a directory followed the siblings of that directory, which tar had closed by then.
+#[test]
+fn tar_programs_extract_an_export_as_a_user() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let place = Place::new("export-user");
+    let dir = &place.0;
+    let paths = ["closed", "closed/below", "closed/below/closed", "sub"];
+    fs::create_dir_all(dir.join("src").join(paths[2])).unwrap();
+    fs::write(dir.join("src/closed/below/file"), "content").unwrap();
+    fs::write(dir.join("src/closed/below/closed/file"), "content").unwrap();
+    let at = std::time::UNIX_EPOCH + Duration::new(1_234_567_890, 987_654_321);
+    for path in paths.iter().rev() {
+        let file = fs::File::open(dir.join("src").join(path)).unwrap();
+        file.set_modified(at).unwrap();
+        let mode = if path.ends_with("closed") {
+            0o555
+        } else {
+            0o755
+        };
+        file.set_permissions(fs::Permissions::from_mode(mode))
+            .unwrap();
+    }
+    good(dir, &["import", "v", "src"]);
+    fs::write(dir.join("tar"), good(dir, &["export", "v"])).unwrap();
+    for program in ["tar", "bsdtar"] {
+        let out = dir.join(format!("by-{program}"));
+        fs::create_dir(&out).unwrap();
+        let mut command = Command::new(program);
+        command.current_dir(&out).args(["-xpf", "../tar"]);
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&out, Some(65534), Some(65534)).unwrap();
+            command.uid(65534).gid(65534);
+        }
+        let ran = match command.output() {
+            Ok(ran) => ran,
+            Err(e) => {
+                tuff_testkit::skipped(format_args!("{program}: {e}"));
+                continue;
+            }
+        };
+        let message = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{program}: {message}");
+        assert!(out.join("closed/below/closed/file").exists(), "{program}");
+        for path in paths {
+            let state = |root: &Path| {
+                let found = fs::metadata(root.join(path)).unwrap();
+                (found.mode(), found.mtime(), found.mtime_nsec())
+            };
+            assert_eq!(state(&out), state(&dir.join("src")), "{program}: {path}");
+        }
+    }
+    // Without privileges, directories of mode 555 cannot be emptied.
+    let opened = Command::new("chmod")
+        .current_dir(dir)
+        .args(["-R", "u+w", "."])
+        .status();
+    assert!(opened.unwrap().success());
+}
+
 /// Regression: holes were read, at 1.4 s per GiB.
 #[test]
 fn holes_are_not_read_and_stay_holes() {

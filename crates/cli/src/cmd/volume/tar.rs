@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::ops::Range;
+use std::vec;
 use tuff_erofs::tar::{Header, Kind, Stream, xattr_records};
-use tuff_iplfs::{Attr, Errno, Error, Nid, Volume, mode};
+use tuff_iplfs::{Attr, DirEntry, Errno, Error, Nid, Volume, mode};
 
 /// Size of a read. Unit: bytes.
 const STEP: u64 = 1 << 20;
@@ -27,7 +28,7 @@ impl From<io::Error> for Failed {
     }
 }
 
-/// Tar writer that visits directories in the order of their names.
+/// Tar writer that visits entries in the order of their names.
 pub(super) struct TarWriter<W: Write> {
     out: Stream<W>,
     /// First path of every inode with several links.
@@ -44,25 +45,23 @@ impl<W: Write> TarWriter<W> {
         }
     }
 
-    /// Writes every file of a volume, the root first.
+    /// Writes every file of a volume, the root first. All of a directory follows it before its next sibling: tar sets
+    /// mode and times of a directory when a member outside of it follows, and extracts nothing into it afterwards.
     pub(super) fn volume(&mut self, volume: &mut Volume) -> Result<(), Failed> {
-        // Directories left to list, the next one last.
-        let mut todo = vec![(Nid::ROOT, b".".to_vec())];
         self.member(volume, Nid::ROOT, b"./")?;
-        while let Some((dir, path)) = todo.pop() {
-            let mut entries = volume.read_dir(dir, 2, usize::MAX)?;
-            entries.sort_by(|a, b| a.name.cmp(&b.name));
-            let mut below = Vec::new();
-            for entry in entries {
-                let mut path = [&path[..], b"/", &entry.name].concat();
-                let is_dir = u32::from(entry.kind) << 12 == mode::DIR;
-                if is_dir {
-                    below.push((entry.ino, path.clone()));
-                    path.push(b'/');
-                }
-                self.member(volume, entry.ino, &path)?;
+        // Directories from the root down, each with the entries that are left.
+        let mut open = vec![(b".".to_vec(), sorted(volume, Nid::ROOT)?)];
+        while let Some((dir, left)) = open.last_mut() {
+            let Some(entry) = left.next() else {
+                open.pop();
+                continue;
+            };
+            let mut path = [&dir[..], b"/", &entry.name].concat();
+            if u32::from(entry.kind) << 12 == mode::DIR {
+                open.push((path.clone(), sorted(volume, entry.ino)?));
+                path.push(b'/');
             }
-            todo.extend(below.into_iter().rev());
+            self.member(volume, entry.ino, &path)?;
         }
         Ok(())
     }
@@ -161,6 +160,13 @@ impl<W: Write> TarWriter<W> {
         }
         Ok(())
     }
+}
+
+/// Returns the entries of a directory in the order of their names.
+fn sorted(volume: &mut Volume, dir: Nid) -> Result<vec::IntoIter<DirEntry>, Error> {
+    let mut entries = volume.read_dir(dir, 2, usize::MAX)?;
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(entries.into_iter())
 }
 
 /// Returns the ranges of a file that have data.
