@@ -25,6 +25,11 @@ pub trait BlockDevice: Send + Sync {
     /// Fills `buf`, a whole number of blocks, from `addr` on.
     fn read(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()>;
 
+    /// Like [`read`](Self::read), past caches that miss what another opener of the same medium wrote.
+    fn read_uncached(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()> {
+        self.read(addr, buf)
+    }
+
     /// Writes a whole number of blocks from `addr` on.
     fn write(&self, addr: BlockAddr, data: &[u8]) -> io::Result<()>;
 

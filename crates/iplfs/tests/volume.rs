@@ -53,6 +53,31 @@ fn unmount_exact(mut v: Volume, device: &Arc<MemDevice>) {
     assert!(report.leaked.is_empty() && report.clean);
 }
 
+/// Regression: two mounts of one medium overwrote each other's checkpoints, and files vanished.
+#[test]
+fn a_second_writer_is_found_before_its_checkpoint_is_overwritten() {
+    let device = device();
+    let mut first = mount(&device);
+    create(&mut first, "first");
+    first.sync().unwrap();
+    // As through another path, which has a lock of its own.
+    let mut second = mount(&device);
+    create(&mut second, "second");
+    second.sync().unwrap();
+    create(&mut first, "late");
+    for _ in 0..2 {
+        let e = first.sync().unwrap_err().to_string();
+        assert!(e.contains("another program has written"), "{e}");
+    }
+    assert!(first.unmount().is_err());
+    second.unmount().unwrap();
+    let mut volume = mount(&device);
+    for name in [&b"first"[..], b"second"] {
+        volume.lookup(Nid::ROOT, name).unwrap();
+    }
+    unmount_exact(volume, &device);
+}
+
 #[test]
 fn a_link_target_may_be_as_long_as_a_path() {
     // Bug: pjdfstest created a link target of 4095 bytes and got ENAMETOOLONG. Cause: targets had to fit the inode.

@@ -9,13 +9,16 @@ use super::host::{
 };
 use crate::device::BlockDevice;
 use crate::disk::address::BlockAddr;
-use rustix::fs::{OFlags, fstatvfs};
+use rustix::fs::{Advice, OFlags, fadvise, fstatvfs};
 use rustix::io::retry_on_intr;
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
+use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// File or block device that stores a volume.
@@ -23,6 +26,8 @@ pub struct FileDevice {
     file: File,
     /// Number of blocks of a block device. `None` for a file, which grows.
     size: Option<u64>,
+    /// File of a loop device, whose lock excludes its other users.
+    _backing: Option<File>,
     /// Set after a failed flush. Hosts report a loss only once.
     failed: AtomicBool,
 }
@@ -40,18 +45,25 @@ impl FileDevice {
         Ok(Self {
             file,
             size: None,
+            _backing: None,
             failed: AtomicBool::new(false),
         })
     }
 
     /// Opens a file or block device. `ResourceBusy` if it is open as a volume or mounted.
     pub fn open(path: &Path, read_only: bool) -> io::Result<Self> {
-        let kind = retry(|| std::fs::metadata(path))?.file_type();
+        let metadata = retry(|| std::fs::metadata(path))?;
+        let kind = metadata.file_type();
         let is_device = kind.is_block_device();
         // Opening a pipe would block until it has a writer.
         if !is_device && !kind.is_file() {
             let what = "neither a regular file nor a block device";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        // It opens for writing, and each write to it fails.
+        if is_device && !read_only && is_read_only(metadata.rdev()) {
+            let what = "the block device is read-only";
+            return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, what));
         }
         let mut options = OpenOptions::new();
         options.read(true).write(!read_only);
@@ -61,6 +73,13 @@ impl FileDevice {
         }
         let mut file = options.open(path)?;
         lock(&file, read_only)?;
+        let backing = match is_device {
+            true => backing_file(metadata.rdev()),
+            false => None,
+        };
+        backing
+            .as_ref()
+            .map_or(Ok(()), |file| lock(file, read_only))?;
         let size = if is_device {
             Some(retry(|| file.seek(SeekFrom::End(0)))? / BS)
         } else {
@@ -69,6 +88,7 @@ impl FileDevice {
         Ok(Self {
             file,
             size,
+            _backing: backing,
             failed: AtomicBool::new(false),
         })
     }
@@ -98,6 +118,31 @@ impl FileDevice {
     }
 }
 
+/// Opens the file that a loop device shows as a whole. None for other devices, and if it cannot be opened here: then the
+/// checkpoints tell that another program has written.
+fn backing_file(device: u64) -> Option<File> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let attribute = |name: &str| {
+        let path = format!("/sys/dev/block/{major}:{minor}/loop/{name}");
+        let text = retry(|| std::fs::read(&path)).ok()?;
+        Some(text.strip_suffix(b"\n").unwrap_or(&text).to_vec())
+    };
+    // Parts of a file may be volumes of their own.
+    if attribute("offset")? != b"0" || attribute("sizelimit")? != b"0" {
+        return None;
+    }
+    let path = PathBuf::from(OsString::from_vec(attribute("backing_file")?));
+    let is_file = retry(|| std::fs::metadata(&path)).is_ok_and(|m| m.is_file());
+    is_file.then(|| retry(|| File::open(&path)).ok())?
+}
+
+/// Returns whether the kernel refuses writes to a block device.
+fn is_read_only(device: u64) -> bool {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let state = retry(|| std::fs::read(format!("/sys/dev/block/{major}:{minor}/ro")));
+    state.is_ok_and(|state| state.starts_with(b"1"))
+}
+
 impl BlockDevice for FileDevice {
     fn read(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()> {
         if addr.0 >= i64::MAX as u64 / BS {
@@ -105,6 +150,15 @@ impl BlockDevice for FileDevice {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         read_sparse(&self.file, addr.0, buf)
+    }
+
+    fn read_uncached(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()> {
+        if self.size.is_some() {
+            let len = NonZeroU64::new(buf.len() as u64);
+            // Advice: an error leaves a read of the cache.
+            let _ = fadvise(&self.file, addr.0 * BS, len, Advice::DontNeed);
+        }
+        self.read(addr, buf)
     }
 
     fn write(&self, addr: BlockAddr, data: &[u8]) -> io::Result<()> {

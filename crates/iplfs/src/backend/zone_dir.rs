@@ -92,6 +92,11 @@ impl ZoneDir {
         Self::open(path, false)
     }
 
+    /// Returns true if the directory `path` has a header of a device made by [`create`](Self::create).
+    pub fn is_at(path: &Path) -> bool {
+        HEADERS.iter().any(|name| path.join(name).is_file())
+    }
+
     /// Removes what [`create`](Self::create) made in the directory `path`, which stays. Errors are ignored: the
     /// caller already has one to report.
     pub fn unmake(path: &Path) {

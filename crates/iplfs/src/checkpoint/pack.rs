@@ -218,17 +218,22 @@ pub(crate) fn first_version(uuid: &[u8; 16]) -> u64 {
     (seed & 0x7fff_ffff) << 24
 }
 
-/// Highest version of all readable seals, 0 if there is none.
+/// Highest version of all readable seals on the medium, 0 if there is none.
 pub(crate) fn newest_seal_version(dev: &dyn BlockDevice, sb: &Superblock) -> u64 {
     let seals = (0..2).flat_map(|pack| (0..SEALS).map(move |copy| (pack, copy)));
     seals
         .filter_map(|(pack, copy)| {
-            let addr = BlockAddr(sb.geometry.pack_start(pack).0 + copy);
-            Seal::decode(&read_block(dev, addr).ok()?)
+            seal_version(dev, BlockAddr(sb.geometry.pack_start(pack).0 + copy))
         })
-        .map(|seal| seal.version)
         .max()
         .unwrap_or(0)
+}
+
+/// Version of a seal on the medium, None if it cannot be read.
+pub(crate) fn seal_version(dev: &dyn BlockDevice, addr: BlockAddr) -> Option<u64> {
+    let mut block = [0; BLOCK_SIZE];
+    dev.read_uncached(addr, &mut block).ok()?;
+    Some(Seal::decode(&block)?.version)
 }
 
 /// Reads the body of a checkpoint, or its copy if the body is damaged.

@@ -30,6 +30,8 @@ pub(crate) struct CheckpointState {
     pub(crate) version: u64,
     /// Pack that holds it, 0 or 1.
     pub(crate) pack: usize,
+    /// Highest version that the device had at the mount, or that was sealed since.
+    pub(crate) newest: u64,
     /// Checksum of its body.
     pub(crate) body_crc: u32,
     /// Blocks of its body that lie outside its pack.

@@ -11,6 +11,7 @@
 //! beginning belong to the next checkpoint. No node is written before the end, because an older checkpoint would take
 //! it for its own.
 
+use crate::checkpoint::pack::seal_version;
 use crate::checkpoint::state::{Checkpoint, CheckpointInProgress, UncommittedChanges};
 use crate::device::blocks_in;
 use crate::disk::address::{BLOCK_SIZE, BlockAddr, Log, Nid};
@@ -20,6 +21,7 @@ use crate::log::dead_blocks::DeadBlocks;
 use crate::log::discard_log::to_entries;
 use crate::options::{DiscardMode, DiscardRule};
 use crate::volume::state::{Volume, WriteState};
+use std::io;
 use std::ops::Range;
 
 /// Maximum number of rounds of a drain. Each round moves every dead block to its next state; more rounds indicate a
@@ -145,6 +147,7 @@ impl Volume {
 
     /// Writes dirty pages and nodes. The node address table stays dirty.
     fn write_dirty(&mut self) -> Result<()> {
+        self.require_own_device()?;
         for ino in self.pages.dirty_inos() {
             self.write_pages(ino)?;
         }
@@ -203,6 +206,22 @@ impl Volume {
         }
     }
 
+    /// Fails if another program has written a checkpoint. The lock of the device excludes programs that come by the same
+    /// path or its loop device; other ways to the medium have locks of their own.
+    fn require_own_device(&mut self) -> Result<()> {
+        let own = self.checkpoint.newest.max(self.checkpoint.version);
+        // Both seals of a checkpoint are written at once: one of each pack tells.
+        let is_foreign = (0..2)
+            .any(|pack| seal_version(&*self.dev, self.sb.geometry.pack_start(pack)) > Some(own));
+        if !is_foreign {
+            return Ok(());
+        }
+        let what = "another program has written to this volume since it was mounted here";
+        self.state = WriteState::Broken(what.to_owned());
+        let e = io::Error::new(io::ErrorKind::ResourceBusy, what);
+        Err(Error::io(e, "writing a checkpoint"))
+    }
+
     /// Writes the body of the next checkpoint.
     fn begin_commit(&mut self, phase: Phase, again: bool) -> Result<()> {
         if !again && self.nat.journal().len() > self.options.journal_max {
@@ -252,6 +271,7 @@ impl Volume {
             return Ok(());
         };
         started.sealed = true;
+        self.checkpoint.newest = self.checkpoint.newest.max(started.seal.version);
         let block = started.seal.encode();
         let start = self.sb.geometry.pack_start(1 - self.checkpoint.pack);
         self.write_fixed(start, &[block, block].concat())

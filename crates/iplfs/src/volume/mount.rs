@@ -2,7 +2,7 @@
 
 use crate::checkpoint::pack::{
     FoundCheckpoint, clear_fixed, damaged_superblocks, find_checkpoint, first_version,
-    read_superblock, rewrite_damaged_copies, write_superblocks,
+    newest_seal_version, read_superblock, rewrite_damaged_copies, write_superblocks,
 };
 use crate::device::{BlockDevice, is_full};
 use crate::disk::address::{Log, Nid};
@@ -123,6 +123,7 @@ impl Volume {
             damage,
         } = found;
         let mut volume = Self::empty(dev, sb, options);
+        volume.checkpoint.newest = newest_seal_version(&*volume.dev, &volume.sb);
         volume.logs.marks = seal.logs;
         volume.checkpoint.version = seal.version;
         volume.checkpoint.pack = pack;
