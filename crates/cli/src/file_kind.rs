@@ -170,6 +170,7 @@ const SIGNATURES: &[(usize, &[u8], FileKind)] = &[
     (0, b"\x3a\xff\x26\xed", FileKind::AndroidSparse),
     (0, b"hsqs", FileKind::Filesystem("a SquashFS image")),
     (0, b"TUFFIPLF", FileKind::Volume),
+    (0, b"TUFF-MAP", FileKind::Volume),
     (0, b"TUFFSEND", FileKind::Stream),
     (0, b"tuff profile 1\n", FileKind::Profile),
     (0, b"verity\0\0", FileKind::HashTree),

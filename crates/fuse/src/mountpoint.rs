@@ -219,6 +219,8 @@ pub const FLAG_NAMES: &[(MountFlags, &str)] = &[
     (MountFlags::NODEV, "nodev"),
     (MountFlags::NOEXEC, "noexec"),
     (MountFlags::NOATIME, "noatime"),
+    (MountFlags::SYNCHRONOUS, "sync"),
+    (MountFlags::DIRSYNC, "dirsync"),
 ];
 
 fn escaped(text: &str) -> String {

@@ -225,7 +225,7 @@ fn attach(image: &ImageRef, dir: &Path, flags: MountFlags) -> Result<(), String>
     mounted.map_err(kernel_erofs::reason)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "remote"))]
 mod tests {
     use super::*;
     use std::path::Path;

@@ -181,7 +181,7 @@ pub(crate) fn not_a_volume(path: &Path, has_superblock: bool) -> Option<Error> {
 }
 
 /// The first bytes of a store, if they can be read.
-fn head(store: &dyn ReadAt) -> Option<Vec<u8>> {
+pub(crate) fn head(store: &dyn ReadAt) -> Option<Vec<u8>> {
     // Fits: at most `HEAD`.
     let mut head = vec![0; store.size().min(HEAD as u64) as usize];
     store.read_exact_at(&mut head, 0).ok()?;

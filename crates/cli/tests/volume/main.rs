@@ -6,5 +6,6 @@ mod copy;
 mod damage;
 mod errors;
 mod full;
+mod host;
 mod mount;
 mod posix;

@@ -1,7 +1,12 @@
-//! Command line of mount(8) for the type `tuff`: `mount.tuff IMAGE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+//! Command line of mount(8) for the type `tuff`: `mount.tuff SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
 
+use crate::advice;
+use crate::file_kind::FileKind;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use tuff_iplfs::backend::ZoneDir;
+use tuff_store::FileStore;
 
 /// Name of the program, or of its verb, with which mount(8) runs it.
 const NAME: &str = "mount.tuff";
@@ -23,7 +28,13 @@ pub(crate) fn of_mount(args: &[OsString]) -> Option<Helper> {
         [_, second, rest @ ..] if second == NAME => rest,
         _ => return None,
     };
-    let mut words: Vec<OsString> = vec!["tuff".into(), "mount".into()];
+    let mut words: Vec<OsString> = vec!["tuff".into()];
+    // The source comes first.
+    let is_volume = rest
+        .first()
+        .is_some_and(|source| is_volume(source.as_ref()));
+    words.extend(is_volume.then(|| "volume".into()));
+    words.push("mount".into());
     let mut rest = rest.iter();
     while let Some(arg) = rest.next() {
         match arg.to_str() {
@@ -31,10 +42,26 @@ pub(crate) fn of_mount(args: &[OsString]) -> Option<Helper> {
             Some("-n" | "-s") => {}
             Some("-f") => return Some(Helper::Fake),
             Some("-t") => _ = rest.next(),
+            // There is one way to mount a volume.
+            Some("-v") if is_volume => {}
             _ => words.push(arg.clone()),
         }
     }
     Some(Helper::Mount(words))
+}
+
+/// Returns true if a volume is at `path`: in a directory, a file or a block device.
+fn is_volume(path: &Path) -> bool {
+    let Ok(kind) = std::fs::metadata(path).map(|m| m.file_type()) else {
+        return false;
+    };
+    if kind.is_dir() {
+        return ZoneDir::is_at(path);
+    }
+    let may_be = kind.is_file() || kind.is_block_device();
+    let head = may_be.then(|| FileStore::open(path).ok()).flatten();
+    let head = head.and_then(|store| advice::head(&store));
+    head.is_some_and(|head| FileKind::detect(&head) == Some(FileKind::Volume))
 }
 
 #[cfg(test)]

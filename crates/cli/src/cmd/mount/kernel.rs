@@ -46,7 +46,7 @@ pub(super) fn mount(
         if offset > 0 {
             data.push(format!("fsoffset={}", offset));
         }
-        directly(image, &args.dir, mounting.flags, &data.join(","))
+        directly(image, &args.dir, mounting.general.flags, &data.join(","))
     };
     let why = match direct {
         Ok(()) if is_block => return Ok("from the block device"),
@@ -65,7 +65,7 @@ pub(super) fn mount(
         data.push(format!("device={}", device.path));
         loops.push(device);
     }
-    match through_loop(image, &args.dir, mounting.flags, &data) {
+    match through_loop(image, &args.dir, mounting.general.flags, &data) {
         Ok(()) => Ok("through a loop device"),
         Err(also) if also == why => Err(why),
         Err(also) => Err(format!("{why}; through a loop device: {also}")),

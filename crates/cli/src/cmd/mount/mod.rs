@@ -4,7 +4,7 @@ mod args;
 pub(super) mod background;
 pub(crate) mod helper;
 pub(super) mod kernel;
-mod options;
+pub(crate) mod options;
 mod prefetch;
 mod profile;
 
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if exported::is_child() {
         let image = &args.image.image;
         return Ok(
-            match exported::mount_from_input(image, &args.dir, mounting.flags) {
+            match exported::mount_from_input(image, &args.dir, mounting.general.flags) {
                 true => ExitCode::SUCCESS,
                 false => ExitCode::FAILURE,
             },
@@ -238,7 +238,7 @@ impl Mount<'_> {
             store: Arc::clone(store),
             dir,
             device,
-            flags: self.mounting.flags,
+            flags: self.mounting.general.flags,
             handler: Arc::clone(handler),
             log: self.log.clone(),
         })
@@ -367,11 +367,11 @@ impl Mount<'_> {
     fn mount_options(&self) -> MountOptions {
         let image = &self.args.image.image;
         let path = image.path().and_then(|path| std::path::absolute(path).ok());
-        let source = self.mounting.source.clone().or(path);
+        let source = self.mounting.general.source.clone().or(path);
         MountOptions {
             source: source.unwrap_or_else(|| image.name()),
-            allow_other: self.mounting.allow_other,
-            flags: self.mounting.flags,
+            allow_other: self.mounting.general.allow_other,
+            flags: self.mounting.general.flags,
         }
     }
 }

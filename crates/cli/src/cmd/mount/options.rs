@@ -8,16 +8,87 @@ use tuff_erofs::verity::Root;
 use tuff_erofs::{Error, Result};
 use tuff_open::parse_root;
 
-/// Result of all `-o` lists.
+/// Options of every mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct General {
+    pub(crate) allow_other: bool,
+    pub(crate) read_only: bool,
+    pub(crate) flags: MountFlags,
+    pub(crate) source: Option<PathBuf>,
+}
+
+impl General {
+    pub(crate) fn with_flags(flags: MountFlags) -> Self {
+        Self {
+            // The kernel checks permissions, so root's mounts may be open to all users.
+            allow_other: rustix::process::geteuid().is_root(),
+            read_only: false,
+            flags,
+            source: None,
+        }
+    }
+
+    /// Applies one option. Unknown ones are errors.
+    pub(crate) fn one(&mut self, name: &str, value: Option<&str>) -> OptionResult {
+        match name {
+            "fsname" => self.source = Some(text(value)?.into()),
+            _ if value.is_some() && !name.starts_with("x-") && !KEPT_WITH_VALUE.contains(&name) => {
+                return Err("not known".to_owned());
+            }
+            "allow_other" => self.allow_other = true,
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "nosuid" => self.flags |= MountFlags::NOSUID,
+            "suid" => self.flags -= MountFlags::NOSUID,
+            "nodev" => self.flags |= MountFlags::NODEV,
+            "dev" => self.flags -= MountFlags::NODEV,
+            "noexec" => self.flags |= MountFlags::NOEXEC,
+            "exec" => self.flags -= MountFlags::NOEXEC,
+            "sync" => self.flags |= MountFlags::SYNCHRONOUS,
+            "async" => self.flags -= MountFlags::SYNCHRONOUS,
+            "dirsync" => self.flags |= MountFlags::DIRSYNC,
+            _ if name.starts_with("x-")
+                || KEPT.contains(&name)
+                || KEPT_WITH_VALUE.contains(&name) => {}
+            _ => return Err("not known".to_owned()),
+        }
+        Ok(())
+    }
+}
+
+/// Result of one option: a sentence about it.
+pub(crate) type OptionResult = std::result::Result<(), String>;
+
+/// Applies one list: names and `name=value` pairs, separated by commas.
+pub(crate) fn each_option(
+    list: &str,
+    mut one: impl FnMut(&str, Option<&str>) -> OptionResult,
+) -> Result<()> {
+    for option in list.split(',').filter(|o| !o.is_empty()) {
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        one(name, value)
+            .map_err(|why| Error::usage(format_args!("mount option '{option}': {why}")))?;
+    }
+    Ok(())
+}
+
+fn text(value: Option<&str>) -> std::result::Result<&str, String> {
+    value
+        .filter(|v| !v.is_empty())
+        .ok_or_else(|| "expected a value".to_owned())
+}
+
+/// Result of all `-o` lists of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mounting {
-    pub(super) allow_other: bool,
+    pub(super) general: General,
     pub(super) uid: Option<u32>,
     pub(super) gid: Option<u32>,
     pub(super) offset: Option<u64>,
     pub(super) devices: Vec<PathBuf>,
-    pub(super) flags: MountFlags,
-    pub(super) source: Option<PathBuf>,
     pub(super) verity: Option<Root>,
     pub(super) verity_tree: Option<PathBuf>,
 }
@@ -25,14 +96,11 @@ pub(super) struct Mounting {
 impl Default for Mounting {
     fn default() -> Self {
         Self {
-            // The kernel checks permissions, so root's mounts may be open to all users.
-            allow_other: rustix::process::geteuid().is_root(),
+            general: General::with_flags(MountFlags::NOSUID | MountFlags::NODEV),
             uid: None,
             gid: None,
             offset: None,
             devices: Vec::new(),
-            flags: MountFlags::NOSUID | MountFlags::NODEV,
-            source: None,
             verity: None,
             verity_tree: None,
         }
@@ -42,50 +110,24 @@ impl Default for Mounting {
 impl Mounting {
     /// Applies one list: names and `name=value` pairs, separated by commas.
     pub(super) fn add(&mut self, list: &str) -> Result<()> {
-        for option in list.split(',').filter(|o| !o.is_empty()) {
-            let (name, value) = match option.split_once('=') {
-                Some((name, value)) => (name, Some(value)),
-                None => (option, None),
-            };
-            self.one(name, value)
-                .map_err(|why| Error::usage(format_args!("mount option '{option}': {why}")))?;
-        }
-        Ok(())
+        each_option(list, |name, value| self.one(name, value))
     }
 
-    fn one(&mut self, name: &str, value: Option<&str>) -> std::result::Result<(), String> {
+    fn one(&mut self, name: &str, value: Option<&str>) -> OptionResult {
         let number = |what: &str| {
             let text = value.unwrap_or_default();
             text.parse::<u32>()
                 .map_err(|_| format!("expected a {what}'s number"))
         };
-        let text = || match value {
-            Some(v) if !v.is_empty() => Ok(v),
-            _ => Err("expected a value".to_owned()),
-        };
         match name {
             "uid" => self.uid = Some(number("user")?),
             "gid" => self.gid = Some(number("group")?),
             // Names as in mount(8).
-            "verity.roothash" => self.verity = Some(parse_root(text()?)?),
-            "verity.hashdevice" => self.verity_tree = Some(text()?.into()),
-            "offset" | "fsoffset" => self.offset = Some(parse_size(text()?)?),
-            "device" => self.devices.push(text()?.into()),
-            "fsname" => self.source = Some(text()?.into()),
-            _ if value.is_some() && !name.starts_with("x-") && !KEPT_WITH_VALUE.contains(&name) => {
-                return Err("not known".to_owned());
-            }
-            "allow_other" => self.allow_other = true,
-            "nosuid" => self.flags |= MountFlags::NOSUID,
-            "suid" => self.flags -= MountFlags::NOSUID,
-            "nodev" => self.flags |= MountFlags::NODEV,
-            "dev" => self.flags -= MountFlags::NODEV,
-            "noexec" => self.flags |= MountFlags::NOEXEC,
-            "exec" => self.flags -= MountFlags::NOEXEC,
-            _ if name.starts_with("x-")
-                || KEPT.contains(&name)
-                || KEPT_WITH_VALUE.contains(&name) => {}
-            _ => return Err("not known".to_owned()),
+            "verity.roothash" => self.verity = Some(parse_root(text(value)?)?),
+            "verity.hashdevice" => self.verity_tree = Some(text(value)?.into()),
+            "offset" | "fsoffset" => self.offset = Some(parse_size(text(value)?)?),
+            "device" => self.devices.push(text(value)?.into()),
+            _ => self.general.one(name, value)?,
         }
         Ok(())
     }
@@ -104,11 +146,8 @@ impl Mounting {
     }
 }
 
-/// Ignored options: they request what is always so, or concern other programs. "rw" comes with "defaults" of fstab;
-/// like other read-only filesystems, the mount is read-only nevertheless.
+/// Ignored options: they request what is always so, or concern other programs. No mount updates access times.
 const KEPT: &[&str] = &[
-    "ro",
-    "rw",
     "defaults",
     "default_permissions",
     "auto",
@@ -120,8 +159,6 @@ const KEPT: &[&str] = &[
     "group",
     "nofail",
     "_netdev",
-    "async",
-    "sync",
     "atime",
     "noatime",
     "diratime",
@@ -150,8 +187,8 @@ mod tests {
             .unwrap();
         assert_eq!((m.uid, m.gid, m.offset), (Some(7), Some(8), Some(4096)));
         assert_eq!(m.devices, [PathBuf::from("/a"), PathBuf::from("/b")]);
-        assert_eq!(m.flags, MountFlags::NODEV | MountFlags::NOEXEC);
-        assert!(m.allow_other);
+        assert_eq!(m.general.flags, MountFlags::NODEV | MountFlags::NOEXEC);
+        assert!(m.general.allow_other && !m.general.read_only);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `tuff volume create`: creates an empty volume.
 
 use super::failure::{At, Failure, Result};
-use super::open::{bytes, now, random, uuid};
+use super::open::{bytes, now, random, require_path, uuid};
 use crate::next_command::{self, shell_word};
 use crate::out::Out;
 use crate::overwrite::check_blank;
@@ -62,6 +62,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    require_path(&args.path)?;
     let zone_blocks = zone_blocks(args.zone)?;
     let mut options = FormatOptions::new(
         uuid().at("/dev/urandom")?,

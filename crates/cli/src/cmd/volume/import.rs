@@ -1,7 +1,7 @@
 //! `tuff volume import`: copies a directory of the host into a volume.
 
 use super::failure::{At, Failure, Result};
-use super::open::mount;
+use super::open::{mount, require_path};
 use crate::next_command::{self, shell_word};
 use crate::out::Out;
 use crate::progress::{Counter, Meter, Show};
@@ -55,6 +55,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         )));
     }
     // A volume inside the source would be copied while it grows.
+    require_path(&args.path)?;
     let at = |path: &Path| retry(|| path.canonicalize()).at(path.display());
     let (volume, source) = (at(&args.path)?, at(&args.source)?);
     if volume.starts_with(&source) || source.starts_with(&volume) {

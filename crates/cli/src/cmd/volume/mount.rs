@@ -3,6 +3,9 @@
 use super::failure::{At, Failure, Result};
 use super::open::device;
 use crate::cmd::mount::background::{self, Role};
+use crate::cmd::mount::options::{General, each_option};
+use rustix::io::Errno;
+use rustix::mount::MountFlags;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -42,6 +45,9 @@ pub(crate) struct Args {
     /// Mount read-only; write nothing, not even for recovery
     #[arg(short, long)]
     read_only: bool,
+    /// Mount options, as in fstab: ro, allow_other, commit=SECONDS, nosuid, nodev, noexec, sync, dirsync, fsname=
+    #[arg(short, value_name = "OPTION,...")]
+    options: Vec<String>,
     /// Stay in the foreground
     #[arg(short, long)]
     foreground: bool,
@@ -52,7 +58,7 @@ pub(crate) struct Args {
     #[arg(long)]
     allow_other: bool,
     /// Interval of checkpoints and discards, in seconds
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600), default_value_t = SYNC_EVERY.as_secs() as u32)]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_commit, default_value_t = SYNC_EVERY.as_secs() as u32)]
     commit: u32,
     /// Dispatch of discards: eager (all after each checkpoint), polite (at most 8 at a time, when no request came for 50
     /// ms), or dispatch (at most 16 every 50 ms)
@@ -70,7 +76,26 @@ pub(crate) struct Args {
     keep_awake: CpuLatencyMode,
 }
 
+fn parse_commit(text: &str) -> std::result::Result<u32, String> {
+    let seconds = text.parse().ok().filter(|n| (1..=3600).contains(n));
+    seconds.ok_or_else(|| "expected a number of seconds from 1 to 3600".to_owned())
+}
+
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    // Access times are not kept, and /proc/mounts says so.
+    let mut general = General::with_flags(MountFlags::NOATIME);
+    general.read_only = args.read_only;
+    general.allow_other |= args.allow_other;
+    let mut commit = args.commit;
+    for list in &args.options {
+        each_option(list, |name, value| match (name, value) {
+            ("commit", Some(seconds)) => {
+                commit = parse_commit(seconds)?;
+                Ok(())
+            }
+            _ => general.one(name, value),
+        })?;
+    }
     let Role::Server { in_background } = Role::of_this_process(args.foreground) else {
         return Ok(background::start()?);
     };
@@ -88,11 +113,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         },
         ..tuff_iplfs::MountOptions::default()
     };
-    let volume = open(args, how, &log)?;
+    let volume = open(&args.path, general.read_only, how, &log)?;
+    let path = || std::path::absolute(&args.path).unwrap_or_else(|_| args.path.clone());
     let options = MountOptions {
-        source: std::path::absolute(&args.path).unwrap_or_else(|_| args.path.clone()),
-        allow_other: args.allow_other || rustix::process::geteuid().is_root(),
-        flags: rustix::mount::MountFlags::empty(),
+        source: general.source.unwrap_or_else(path),
+        allow_other: general.allow_other,
+        flags: general.flags,
     };
     let stop = Signals::of_end()?;
     let threads = args
@@ -102,7 +128,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         true => mountpoint::attach,
         false => mountpoint::attach_writable,
     };
-    let every = Duration::from_secs(args.commit.into());
+    let every = Duration::from_secs(commit.into());
     let server = VolumeServer::new(volume, log.clone())
         .every(every)
         .discarding(args.discard);
@@ -134,33 +160,40 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Opens the volume, read-only if its host does not accept writes.
-fn open(args: &Args, how: tuff_iplfs::MountOptions, log: &Log) -> Result<Volume> {
-    let place = args.path.display();
-    let only_reading = tuff_iplfs::MountOptions {
-        read_only: true,
-        ..how.clone()
-    };
-    let read_only = || Volume::mount(device(&args.path, true)?, only_reading).at(&place);
-    if !args.read_only {
-        let volume =
-            device(&args.path, false).and_then(|device| Volume::mount(device, how).at(&place));
-        let why = match &volume {
-            Err(Failure::Host(_, e) | Failure::Volume(_, Error::Io(e, _))) => e,
-            _ => return volume,
+fn open(path: &Path, read_only: bool, how: tuff_iplfs::MountOptions, log: &Log) -> Result<Volume> {
+    let place = path.display();
+    let mount = |read_only: bool| {
+        let how = tuff_iplfs::MountOptions {
+            read_only,
+            ..how.clone()
         };
-        match why.kind() {
-            io::ErrorKind::StorageFull
-            | io::ErrorKind::QuotaExceeded
-            | io::ErrorKind::ReadOnlyFilesystem => {}
-            _ => return volume,
-        }
-        let message = format!("{place}: mounted for reading only: {why}");
-        let volume = read_only()?;
-        eprintln!("tuff: {message}");
-        log.line(format_args!("{message}"));
-        return Ok(volume);
+        Volume::mount(device(path, read_only)?, how).at(&place)
+    };
+    if read_only {
+        return mount(true);
     }
-    read_only()
+    let failed = match mount(false) {
+        Ok(volume) => return Ok(volume),
+        Err(failed) => failed,
+    };
+    let (Failure::Host(_, why) | Failure::Volume(_, Error::Io(why, _))) = &failed else {
+        return Err(failed);
+    };
+    // A device on a full host, or one that lost its medium, reports any error as EIO.
+    let is_device_error = why.raw_os_error() == Some(Errno::IO.raw_os_error());
+    match why.kind() {
+        io::ErrorKind::StorageFull
+        | io::ErrorKind::QuotaExceeded
+        | io::ErrorKind::ReadOnlyFilesystem => {}
+        _ if is_device_error => {}
+        _ => return Err(failed),
+    }
+    let message = format!("{place}: mounted for reading only: {why}");
+    // The first error says more than one of this attempt.
+    let volume = mount(true).map_err(|_| failed)?;
+    eprintln!("tuff: {message}");
+    log.line(format_args!("{message}"));
+    Ok(volume)
 }
 
 fn end_when_told(stop: Signals, dir: &Path, log: &Log) {

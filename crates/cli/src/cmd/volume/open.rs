@@ -1,6 +1,6 @@
 //! Opens volumes, and supplies times and random numbers.
 
-use super::failure::{At, Result};
+use super::failure::{At, Failure, Result};
 use crate::advice;
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,9 +8,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tuff_iplfs::{BlockDevice, Error, MountOptions, Time, Volume, backend};
+use tuff_open::ImageRef;
 
 /// Opens the backing device of a volume.
 pub(super) fn device(path: &Path, read_only: bool) -> Result<Arc<dyn BlockDevice>> {
+    require_path(path)?;
     let place = path.display();
     let device = match backend::open(path, read_only) {
         Err(e) if e.kind() == io::ErrorKind::InvalidData => {
@@ -23,6 +25,17 @@ pub(super) fn device(path: &Path, read_only: bool) -> Result<Arc<dyn BlockDevice
         Some(e) => Err(e.into()),
         // A damaged superblock is for the verb to judge.
         None => Ok(device),
+    }
+}
+
+/// Refuses a URL, which as a path would be a directory named like its scheme.
+pub(super) fn require_path(path: &Path) -> Result<()> {
+    match ImageRef::from(path).url() {
+        None => Ok(()),
+        Some(_) => Err(Failure::Usage(format!(
+            "{0}: a volume is a directory, a file or a block device, not a URL; ./{0} is a path",
+            path.display()
+        ))),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::create::{is_block, unmake, zone_blocks};
 use super::failure::{At, Failure, Result};
-use super::open::{bytes, device};
+use super::open::{bytes, device, require_path};
 use super::watched::WatchedStream;
 use crate::overwrite::check_blank;
 use crate::progress::{Meter, Show};
@@ -111,6 +111,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Creates the backing device of a new volume.
 fn make(args: &Args, stream: &Stream<'_>) -> Result<Arc<dyn BlockDevice>> {
+    require_path(&args.path)?;
     let place = args.path.display();
     if !args.file && !is_block(&args.path) {
         let zone_blocks = zone_blocks(args.zone)?;
