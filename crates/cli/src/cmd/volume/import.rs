@@ -54,8 +54,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             args.source.display()
         )));
     }
-    // A volume inside the source would be copied while it grows.
     require_path(&args.path)?;
+    // A volume inside the source would be copied while it grows.
     let at = |path: &Path| retry(|| path.canonicalize()).at(path.display());
     let (volume, source) = (at(&args.path)?, at(&args.source)?);
     if volume.starts_with(&source) || source.starts_with(&volume) {

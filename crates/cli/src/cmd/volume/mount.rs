@@ -84,7 +84,6 @@ fn parse_commit(text: &str) -> std::result::Result<u32, String> {
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     // Access times are not kept, and /proc/mounts says so.
     let mut general = General::with_flags(MountFlags::NOATIME);
-    general.read_only = args.read_only;
     general.allow_other |= args.allow_other;
     let mut commit = args.commit;
     for list in &args.options {
@@ -96,6 +95,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             _ => general.one(name, value),
         })?;
     }
+    // "rw" comes with each line of fstab, and does not undo the flag.
+    general.read_only |= args.read_only;
     let Role::Server { in_background } = Role::of_this_process(args.foreground) else {
         return Ok(background::start()?);
     };
