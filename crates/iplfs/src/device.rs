@@ -1,10 +1,12 @@
 //! Block devices that store a volume.
 
 use crate::disk::address::{BLOCK_SIZE, Block, BlockAddr};
+use crate::disk::branch::{ForkPoint, Layout};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
 use std::io;
 use std::ops::Range;
+use std::path::Path;
 
 /// Sparse space of 4 KiB blocks with 61-bit addresses.
 ///
@@ -92,6 +94,11 @@ pub trait BlockDevice: Send + Sync {
         Ok(None)
     }
 
+    /// Returns the branch that the device shows, `None` if volumes on such a device cannot have branches.
+    fn branch(&self) -> Option<&dyn BranchDevice> {
+        None
+    }
+
     /// Returns the device's own files that are damaged or missing, and of which it has a sound copy.
     fn damaged_files(&self) -> Vec<Finding> {
         Vec::new()
@@ -101,6 +108,50 @@ pub trait BlockDevice: Send + Sync {
     fn rewrite_damaged_files(&self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Child of a branch. It pins its fork point in the parent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Child {
+    /// Number of the child.
+    pub number: u64,
+    /// Checkpoint of the parent from which the child was forked.
+    pub version: u64,
+    /// Set if the child was deleted, and only its fork point is left.
+    pub is_dead: bool,
+}
+
+/// Device of one branch of a volume. Reads go to the blocks of all branches, writes and discards to its own.
+pub trait BranchDevice: Send + Sync {
+    /// Directory of the volume.
+    fn directory(&self) -> &Path;
+
+    /// Number of the branch.
+    fn number(&self) -> u64;
+
+    /// State from which the branch was forked, `None` for the first branch.
+    fn origin(&self) -> Option<&ForkPoint>;
+
+    /// Division of the address space, `None` while the volume has no branches.
+    fn layout(&self) -> Option<Layout>;
+
+    /// Makes a device without branches the first branch of its volume.
+    fn divide(&self, layout: Layout);
+
+    /// End of the own regions in which an offset of a log lies, `None` while the volume has no branches.
+    fn region_end(&self, offset: u64) -> Option<u64>;
+
+    /// Takes the next free region, durably. Returns its first offset.
+    fn take_region(&self) -> Result<u64>;
+
+    /// Returns the children of the branch, deleted ones included until they are forgotten.
+    fn children(&self) -> Result<Vec<Child>>;
+
+    /// Returns the fork point that a child pins, `None` if it pins none.
+    fn fork_point(&self, child: u64) -> Result<Option<ForkPoint>>;
+
+    /// Removes a deleted child, durably: its fork point is no longer pinned.
+    fn forget_child(&self, child: u64) -> Result<()>;
 }
 
 /// Number of blocks in a buffer. The contract of `read` and `write` demands whole blocks.

@@ -13,6 +13,7 @@
 //! | `log`, `nodes`, `checkpoint`, `quota` | parts of the state of a mounted volume |
 //! | `volume` | the mounted volume: admission, appending, checkpoints, discards, snapshots |
 //! | `vfs` | operations on files and directories |
+//! | `branch` | forks of a volume: making, listing, deleting, renaming |
 //! | `recovery`, `check`, `repair`, `ship` | crash recovery, full check, repair, streams of snapshots |
 //!
 //! ```
@@ -34,6 +35,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+mod branch;
 mod check;
 mod checkpoint;
 mod device;
@@ -50,10 +52,13 @@ mod ship;
 mod vfs;
 mod volume;
 
+pub use branch::{
+    BranchInfo, Fork, branches, delete_branch, fork, forks_left, promote_branch, rollback_branch,
+};
 pub use check::{CheckOptions, Report, check};
 pub use checkpoint::pack::{is_unmounted, read_superblock};
 pub use checkpoint::state::Checkpoint;
-pub use device::BlockDevice;
+pub use device::{BlockDevice, BranchDevice};
 pub use disk::address::{BLOCK_SIZE, Block, BlockAddr, Geometry, Log, Nid};
 pub use disk::inode::{Time, mode};
 pub use disk::snapshot::Snapshot;

@@ -43,10 +43,16 @@ impl Volume {
     pub(crate) fn recover_groups(&mut self, adopt: bool) -> Result<()> {
         if self.options.holds(DiscardRule::NoReuse) {
             let zone = self.sb.geometry.zone_blocks();
-            for m in &mut self.logs.marks {
-                let restart = m.far.next_multiple_of(zone);
-                (m.head, m.limit) = (restart, restart + self.options.window_blocks);
-                m.far = m.limit + self.options.window_blocks;
+            let window = self.options.window_blocks;
+            for log in Log::ALL {
+                let m = self.logs.marks[log.index()];
+                let mut restart = m.far.next_multiple_of(zone);
+                if self.is_region_full(m.head, restart) {
+                    restart = self.take_region()?;
+                }
+                let m = &mut self.logs.marks[log.index()];
+                (m.head, m.limit) = (restart, restart + window);
+                m.far = m.limit + window;
             }
         }
         let restart = self.logs.heads();

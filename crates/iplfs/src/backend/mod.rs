@@ -3,6 +3,8 @@
 //!
 //! The devices on a host hold an exclusive lock while they are open, so that a volume is never mounted twice.
 
+pub(crate) mod branch;
+mod durable;
 mod host;
 mod host_file;
 mod mapped;
@@ -10,8 +12,12 @@ mod memory;
 mod open;
 mod zone_dir;
 
+pub use branch::{MAIN, NAME_MAX};
+#[cfg(feature = "broken-rules")]
+#[doc(hidden)]
+pub use durable::kill_after;
 pub use host_file::FileDevice;
 pub use mapped::MappedDevice;
 pub use memory::{Blocks, MemDevice};
-pub use open::open;
+pub use open::{open, open_branch};
 pub use zone_dir::ZoneDir;

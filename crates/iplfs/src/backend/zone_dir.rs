@@ -6,16 +6,22 @@
 //!  DIR/zones/0000000000  … one file per zone that holds anything, named by its number in hexadecimal
 //! ```
 //!
+//! A volume with branches has more files, see `branch.rs`. The device is then one branch: it reads the zone files of all
+//! branches, and writes only those of its own regions. Superblocks and packs of a fork are a file of their own, which
+//! stands for the fixed blocks of the address space.
+//!
 //! No common host filesystem has files of 8 EiB (ext4 ends at 16 TiB). Zone files also make releasing a dead zone one
 //! `unlink`, where a large file would need a hole punched for every block. The directory acts as the root of an
 //! interval map, and the extent tree of each file as its leaf.
 
+use super::branch::{BranchSet, Entry, EntryState, MAIN};
 use super::host::{
     self, BS, data_runs, lock, punch, read_sparse, retry, write_in_place, write_zeros,
 };
-use crate::device::BlockDevice;
-use crate::device::is_full;
+use crate::device::{BlockDevice, BranchDevice, Child, is_full};
 use crate::disk::address::{BLOCK_SIZE, BlockAddr};
+use crate::disk::branch::{BranchRecord, FIRST_BRANCH, ForkPoint, Layout, REGION_BITS};
+use crate::error::{Error, Result};
 use crate::finding::Finding;
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags, fstatvfs, statx};
 use rustix::io::retry_on_intr;
@@ -25,7 +31,8 @@ use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 const MAGIC: &str = "tuff volume in zone files, version 1";
 /// Names of the header and its copy.
@@ -48,21 +55,47 @@ pub struct ZoneDir {
     zone_blocks: u64,
     read_only: bool,
     can_punch: bool,
+    branch: OwnBranch,
     state: Mutex<ZoneFiles>,
     /// Held by the flush in progress: a second flush must not find the files clean and return early. True after a
     /// failed flush.
     flushing: Mutex<bool>,
 }
 
+/// Branch that the device shows.
+struct OwnBranch {
+    set: BranchSet,
+    number: u64,
+    /// Division of the address space. Unset while the volume has no branches.
+    layout: OnceLock<Layout>,
+    /// State from which the branch was forked.
+    origin: Option<ForkPoint>,
+    /// Regions that the branch took after its first one.
+    regions: Mutex<BTreeSet<u64>>,
+    /// Superblocks and packs of a fork. Branch 0 has them in its first zone file.
+    fixed: Option<File>,
+    /// Set if `fixed` was changed since the last flush.
+    fixed_dirty: AtomicBool,
+}
+
+/// Place of a zone.
+#[derive(PartialEq, Eq)]
+enum Owner {
+    Own(PathBuf),
+    Other(PathBuf),
+}
+
 #[derive(Default)]
 struct ZoneFiles {
-    /// Zones that have a file.
+    /// Own zones that have a file.
     zones: BTreeSet<u64>,
     open: BTreeMap<u64, Arc<File>>,
     /// Files changed since the last flush.
     dirty: BTreeMap<u64, Arc<File>>,
     /// Set if files were created or removed since the last flush.
     names_dirty: bool,
+    /// Other directories in which files were created or removed since the last flush.
+    dirs_dirty: BTreeSet<PathBuf>,
 }
 
 impl ZoneDir {
@@ -106,27 +139,114 @@ impl ZoneDir {
         let _ = retry(|| fs::remove_dir_all(path.join("zones")));
     }
 
-    /// Opens a device made by [`create`](Self::create). `ResourceBusy` if it is already open.
+    /// Opens a device made by [`create`](Self::create), or its branch `main`. `ResourceBusy` if it is already open.
     pub fn open(path: &Path, read_only: bool) -> io::Result<Self> {
+        Self::open_branch(path, None, read_only)
+    }
+
+    /// Opens a branch, `main` without a name. `NotFound` if there is none of the name, `ResourceBusy` if it is already
+    /// open.
+    pub fn open_branch(path: &Path, branch: Option<&str>, read_only: bool) -> io::Result<Self> {
         // A process that becomes a daemon changes its working directory.
         let path = &std::path::absolute(path)?;
+        let set = BranchSet::at(path);
+        let wanted = branch.unwrap_or(MAIN);
+        if set.list().map_err(into_io)?.is_empty() {
+            return match wanted {
+                MAIN => Self::open_entry(path, None, Some(read_only)),
+                name => Err(no_branch(name)),
+            };
+        }
+        // Against changes of the set between the look-up and the lock of the branch.
+        let _held = set.lock().map_err(into_io)?;
+        match set.finish_renames() {
+            Err(e) if !read_only => return Err(into_io(e)),
+            _ => {}
+        }
+        let found = set.named(wanted).map_err(into_io)?;
+        let entry = found.ok_or_else(|| no_branch(wanted))?;
+        Self::open_entry(path, Some(&entry), Some(read_only)).map_err(|e| match e.kind() {
+            io::ErrorKind::ResourceBusy => io::Error::new(
+                e.kind(),
+                format!("branch '{wanted}' of the volume is in use"),
+            ),
+            _ => e,
+        })
+    }
+
+    /// Opens a branch by its entry, or the only branch of a volume without entries. `access` is whether it is
+    /// read-only; `None` reads without a lock, and sees no zone files.
+    pub(crate) fn open_entry(
+        path: &Path,
+        entry: Option<&Entry>,
+        access: Option<bool>,
+    ) -> io::Result<Self> {
+        let read_only = access.unwrap_or(true);
+        let (zone_blocks, damaged) = Self::read_headers(path)?;
+        let zones_path = path.join("zones");
+        let mut options = OpenOptions::new();
+        // Fits: a flag of `open`, which takes an int.
+        options.custom_flags(OFlags::DIRECTORY.bits() as i32);
+        let zones_dir = options.read(true).open(&zones_path)?;
+        let set = BranchSet::at(path);
+        let mut header = None;
+        let mut fixed = None;
+        match entry.filter(|entry| entry.number != FIRST_BRANCH) {
+            Some(entry) => {
+                let mut options = OpenOptions::new();
+                options.read(true).write(!read_only);
+                let file = open_regular(&set.fixed_path(entry), &mut options)?;
+                access.map_or(Ok(()), |read_only| lock(&file, read_only))?;
+                fixed = Some(file);
+            }
+            None if access.is_some() => {
+                lock(&zones_dir, read_only)?;
+                header = open_regular(&path.join(HEADERS[0]), OpenOptions::new().read(true)).ok();
+                header
+                    .as_ref()
+                    .map_or(Ok(()), |header| lock(header, read_only))?;
+            }
+            None => {}
+        }
+        let record = entry.map(|entry| set.record(entry)).transpose();
+        let record = record.map_err(into_io)?;
+        let sound = HEADERS.into_iter().find(|name| !damaged.contains(name));
+        let can_punch = read_only || can_punch(&path.join(sound.unwrap_or(HEADERS[0])))?;
+        if !read_only {
+            // Earlier versions reserved space in this file.
+            let _ = retry(|| fs::remove_file(path.join("ballast")));
+        }
+        let branch = OwnBranch::of(set, record, fixed);
+        let zones = match access {
+            Some(_) => branch.zones(&zones_path)?,
+            None => BTreeSet::new(),
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            zones_path,
+            _header: header,
+            zones_dir,
+            damaged: Mutex::new(damaged),
+            zone_blocks,
+            read_only,
+            can_punch,
+            branch,
+            state: Mutex::new(ZoneFiles {
+                zones,
+                ..ZoneFiles::default()
+            }),
+            flushing: Mutex::new(false),
+        })
+    }
+
+    /// Reads the size of a zone, and which headers are damaged.
+    fn read_headers(path: &Path) -> io::Result<(u64, Vec<&'static str>)> {
         let headers = HEADERS.map(|name| read_header(&path.join(name)));
         let none = |header: &io::Result<_>| matches!(header, Err(e) if e.kind() == io::ErrorKind::NotFound);
         if headers.iter().all(none) {
             let what = "is not a volume: the directory has no file `volume`";
             return Err(io::Error::new(io::ErrorKind::NotFound, what));
         }
-        let zones_path = path.join("zones");
-        let mut options = OpenOptions::new();
-        // Fits: a flag of `open`, which takes an int.
-        options.custom_flags(OFlags::DIRECTORY.bits() as i32);
-        let zones_dir = options.read(true).open(&zones_path)?;
-        lock(&zones_dir, read_only)?;
-        let header = open_regular(&path.join(HEADERS[0]), OpenOptions::new().read(true)).ok();
-        header
-            .as_ref()
-            .map_or(Ok(()), |header| lock(header, read_only))?;
-        let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
         let mut damaged = Vec::new();
         let mut sizes = Vec::new();
         for (name, header) in HEADERS.into_iter().zip(&headers) {
@@ -146,7 +266,7 @@ impl ZoneDir {
                 // An unreadable copy may be sound.
                 if let Some(e) = headers
                     .into_iter()
-                    .filter_map(Result::err)
+                    .filter_map(io::Result::err)
                     .find(|e| e.kind() != io::ErrorKind::NotFound)
                 {
                     return Err(e);
@@ -156,44 +276,7 @@ impl ZoneDir {
                 ));
             }
         };
-        let mut zones = BTreeSet::new();
-        // Restarted from the beginning: after an error the iterator ends.
-        let list = || {
-            let entries = fs::read_dir(&zones_path)?;
-            entries.map(|e| e.map(|e| e.file_name())).collect()
-        };
-        let names: Vec<_> = retry(list)?;
-        for name in names {
-            // Another spelling of the number would be a different file than the one opened for the zone.
-            let zone = name
-                .to_str()
-                .and_then(|name| u64::from_str_radix(name, 16).ok())
-                .filter(|zone| name == *zone_name(*zone));
-            zones.insert(
-                zone.ok_or_else(|| bad(&format!("zones/{} is not a zone file", name.display())))?,
-            );
-        }
-        let sound = HEADERS.into_iter().find(|name| !damaged.contains(name));
-        let can_punch = read_only || can_punch(&path.join(sound.unwrap_or(HEADERS[0])))?;
-        if !read_only {
-            // Earlier versions reserved space in this file.
-            let _ = retry(|| fs::remove_file(path.join("ballast")));
-        }
-        Ok(Self {
-            path: path.clone(),
-            zones_path,
-            _header: header,
-            zones_dir,
-            damaged: Mutex::new(damaged),
-            zone_blocks,
-            read_only,
-            can_punch,
-            state: Mutex::new(ZoneFiles {
-                zones,
-                ..ZoneFiles::default()
-            }),
-            flushing: Mutex::new(false),
-        })
+        Ok((zone_blocks, damaged))
     }
 
     fn lock_state(&self) -> MutexGuard<'_, ZoneFiles> {
@@ -201,12 +284,55 @@ impl ZoneDir {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn file_path(&self, zone: u64) -> PathBuf {
-        self.zones_path.join(zone_name(zone))
+    /// Directory of the file of a zone, and whether the branch owns it.
+    fn owner(&self, zone: u64) -> Owner {
+        let branch = &self.branch;
+        let Some(layout) = branch.layout.get() else {
+            return Owner::Own(self.zones_path.clone());
+        };
+        let is_first = branch.number == FIRST_BRANCH;
+        match layout.region(zone.saturating_mul(self.zone_blocks)) {
+            Some(region) if region >= layout.first => {
+                let path = branch.set.region_path(region);
+                match region == branch.number || branch.regions().contains(&region) {
+                    true => Owner::Own(path),
+                    false => Owner::Other(path),
+                }
+            }
+            _ if is_first => Owner::Own(self.zones_path.clone()),
+            _ => Owner::Other(self.zones_path.clone()),
+        }
     }
 
-    /// Returns the file of a zone. Without `make`, `None` if there is no such file.
+    /// Opens the file of a zone of another branch, which never changes below what this branch refers to.
+    fn foreign_file(&self, zone: u64, dir: &Path) -> io::Result<Option<Arc<File>>> {
+        let mut state = self.lock_state();
+        if let Some(file) = state.open.get(&zone) {
+            return Ok(Some(file.clone()));
+        }
+        let path = dir.join(zone_name(zone));
+        let file = match open_regular(&path, OpenOptions::new().read(true)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => Arc::new(file?),
+        };
+        if state.open.len() >= OPEN_MAX {
+            state.open.pop_first();
+        }
+        state.open.insert(zone, file.clone());
+        Ok(Some(file))
+    }
+
+    /// Returns the file of a zone. Without `make`, `None` if there is no such file. With `make`, the zone must be one
+    /// of the branch.
     fn file(&self, zone: u64, make: bool) -> io::Result<Option<Arc<File>>> {
+        let dir = match self.owner(zone) {
+            Owner::Own(dir) => dir,
+            Owner::Other(dir) if !make => return self.foreign_file(zone, &dir),
+            Owner::Other(_) => {
+                let what = format!("zone {zone:#x} belongs to another branch");
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+            }
+        };
         let mut state = self.lock_state();
         let file = match state.open.get(&zone) {
             Some(file) => file.clone(),
@@ -215,14 +341,21 @@ impl ZoneDir {
                 if !exists && !make {
                     return Ok(None);
                 }
+                if !exists && dir != self.zones_path && !dir.is_dir() {
+                    retry(|| fs::create_dir_all(&dir))?;
+                    state.dirs_dirty.insert(self.branch.set.regions_path());
+                    state.dirs_dirty.insert(self.path.clone());
+                    write_in_place(&File::open(&dir)?);
+                }
                 let mut options = OpenOptions::new();
                 options.read(true).write(!self.read_only);
                 // Not `create_new`: a crash may have left a file that is not in the list.
                 options.create(make && !exists).truncate(false);
-                let file = Arc::new(open_regular(&self.file_path(zone), &mut options)?);
+                let path = dir.join(zone_name(zone));
+                let file = Arc::new(open_regular(&path, &mut options)?);
                 if !exists {
                     state.zones.insert(zone);
-                    state.names_dirty = true;
+                    self.name_changed(&mut state, dir);
                 }
                 if state.open.len() >= OPEN_MAX {
                     state.open.pop_first();
@@ -267,14 +400,27 @@ impl ZoneDir {
         })
     }
 
+    /// Notes that a file was created or removed in a directory.
+    fn name_changed(&self, state: &mut ZoneFiles, dir: PathBuf) {
+        if dir == self.zones_path {
+            state.names_dirty = true;
+        } else {
+            state.dirs_dirty.insert(dir);
+        }
+    }
+
     fn remove(&self, zone: u64) -> io::Result<()> {
+        // Another branch releases its zones itself.
+        let Owner::Own(dir) = self.owner(zone) else {
+            return Ok(());
+        };
         let mut state = self.lock_state();
         state.open.remove(&zone);
         state.dirty.remove(&zone);
         if state.zones.contains(&zone) {
-            retry(|| fs::remove_file(self.file_path(zone)))?;
+            retry(|| fs::remove_file(dir.join(zone_name(zone))))?;
             state.zones.remove(&zone);
-            state.names_dirty = true;
+            self.name_changed(&mut state, dir);
         }
         Ok(())
     }
@@ -346,8 +492,111 @@ fn can_punch(volume: &Path) -> io::Result<bool> {
     }
 }
 
+impl OwnBranch {
+    fn of(set: BranchSet, record: Option<BranchRecord>, fixed: Option<File>) -> Self {
+        let layout = OnceLock::new();
+        let mut branch = Self {
+            set,
+            number: FIRST_BRANCH,
+            layout: OnceLock::new(),
+            origin: None,
+            regions: Mutex::default(),
+            fixed,
+            fixed_dirty: AtomicBool::new(false),
+        };
+        if let Some(record) = record {
+            let _ = layout.set(record.layout);
+            branch.number = record.number;
+            branch.origin = record.origin;
+            branch.regions = Mutex::new(record.regions.into_iter().collect());
+        }
+        Self { layout, ..branch }
+    }
+
+    fn regions(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        // Every change is one insertion.
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lists the zones of the branch that have a file.
+    fn zones(&self, zones_path: &Path) -> io::Result<BTreeSet<u64>> {
+        let mut dirs: Vec<PathBuf> = self
+            .regions()
+            .iter()
+            .map(|r| self.set.region_path(*r))
+            .collect();
+        dirs.push(match self.number {
+            FIRST_BRANCH => zones_path.to_owned(),
+            number => self.set.region_path(number),
+        });
+        let mut zones = BTreeSet::new();
+        for dir in dirs {
+            // Restarted from the beginning: after an error the iterator ends.
+            let list = || {
+                let entries = fs::read_dir(&dir)?;
+                entries.map(|e| e.map(|e| e.file_name())).collect()
+            };
+            let names: Vec<_> = match retry(list) {
+                // The directory of a region is made for its first block.
+                Err(e) if e.kind() == io::ErrorKind::NotFound && dir != zones_path => continue,
+                names => names?,
+            };
+            for name in names {
+                // Another spelling of the number would be a different file than the one opened for the zone.
+                let zone = name
+                    .to_str()
+                    .and_then(|name| u64::from_str_radix(name, 16).ok())
+                    .filter(|zone| name == *zone_name(*zone));
+                zones.insert(zone.ok_or_else(|| {
+                    let dir = dir.file_name().unwrap_or_default().display();
+                    bad(&format!("{dir}/{} is not a zone file", name.display()))
+                })?);
+            }
+        }
+        Ok(zones)
+    }
+
+    /// Block of the file `fixed` that stands for an address.
+    fn fixed_block(&self, addr: u64) -> Option<(&File, u64)> {
+        let (fixed, layout) = (self.fixed.as_ref()?, self.layout.get()?);
+        let spare = 7 << layout.area_bits;
+        match addr {
+            addr if addr < layout.fixed_blocks => Some((fixed, addr)),
+            addr if addr == spare => Some((fixed, layout.fixed_blocks)),
+            _ => None,
+        }
+    }
+}
+
+/// Converts an error of the set of branches.
+fn into_io(e: Error) -> io::Error {
+    let kind = match &e {
+        Error::Io(e, _) => e.kind(),
+        Error::Corrupt(_) => io::ErrorKind::InvalidData,
+        Error::Unsupported(_) => io::ErrorKind::Unsupported,
+        _ => io::ErrorKind::InvalidInput,
+    };
+    let what = match e {
+        Error::Corrupt(what) => what,
+        e => e.to_string(),
+    };
+    io::Error::new(kind, what)
+}
+
+fn no_branch(name: &str) -> io::Error {
+    let what = format!("the volume has no branch '{name}'");
+    io::Error::new(io::ErrorKind::NotFound, what)
+}
+
+fn bad(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
 impl BlockDevice for ZoneDir {
     fn read(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()> {
+        if let Some((fixed, block)) = self.branch.fixed_block(addr.0) {
+            return read_sparse(fixed, block, buf);
+        }
         let mut rest = buf;
         for (zone, piece) in self.pieces(addr.0..addr.0 + (rest.len() / BLOCK_SIZE) as u64) {
             let (now, later) = rest.split_at_mut((piece.end - piece.start) as usize * BLOCK_SIZE);
@@ -361,6 +610,11 @@ impl BlockDevice for ZoneDir {
     }
 
     fn write(&self, addr: BlockAddr, data: &[u8]) -> io::Result<()> {
+        if let Some((fixed, block)) = self.branch.fixed_block(addr.0) {
+            let written = fixed.write_all_at(data, block * BS);
+            self.branch.fixed_dirty.store(true, Relaxed);
+            return written;
+        }
         let mut rest = data;
         for (zone, piece) in self.pieces(addr.0..addr.0 + (rest.len() / BLOCK_SIZE) as u64) {
             let (now, later) = rest.split_at((piece.end - piece.start) as usize * BLOCK_SIZE);
@@ -381,11 +635,12 @@ impl BlockDevice for ZoneDir {
             // Hosts report a loss only once.
             return Err(io::Error::other("an earlier flush failed"));
         }
-        let (dirty, names) = {
+        let (dirty, names, dirs) = {
             let mut state = self.lock_state();
             (
                 std::mem::take(&mut state.dirty),
                 std::mem::take(&mut state.names_dirty),
+                std::mem::take(&mut state.dirs_dirty),
             )
         };
         // File names first: data in a file that a crash forgets is lost.
@@ -394,18 +649,30 @@ impl BlockDevice for ZoneDir {
         } else {
             Ok(())
         };
-        let result = result.and_then(|()| {
-            dirty.iter().try_for_each(|(zone, file)| {
-                file.sync_data()?;
-                self.has_name(*zone, file)
+        let result = result
+            .and_then(|()| {
+                let mut dirs = dirs.iter();
+                dirs.try_for_each(|dir| File::open(dir)?.sync_all())
             })
-        });
+            .and_then(|()| {
+                dirty.iter().try_for_each(|(zone, file)| {
+                    file.sync_data()?;
+                    self.has_name(*zone, file)
+                })
+            })
+            .and_then(|()| match &self.branch.fixed {
+                Some(fixed) if self.branch.fixed_dirty.swap(false, Relaxed) => fixed.sync_data(),
+                _ => Ok(()),
+            });
         *failed = result.is_err();
         result
     }
 
     fn discard(&self, blocks: Range<u64>) -> io::Result<()> {
         for (zone, piece) in self.pieces(blocks) {
+            if let Owner::Other(_) = self.owner(zone) {
+                continue;
+            }
             if piece == (0..self.zone_blocks) {
                 self.remove(zone)?;
             } else if let Some(file) = self.file(zone, false)? {
@@ -446,6 +713,10 @@ impl BlockDevice for ZoneDir {
         Ok(runs)
     }
 
+    fn branch(&self) -> Option<&dyn BranchDevice> {
+        Some(self)
+    }
+
     fn knows_allocated(&self) -> bool {
         true
     }
@@ -468,6 +739,9 @@ impl BlockDevice for ZoneDir {
     }
 
     fn preallocate(&self, blocks: Range<u64>) -> io::Result<()> {
+        if let Some((fixed, _)) = self.branch.fixed_block(blocks.start) {
+            return host::reserve(fixed, blocks);
+        }
         for (zone, piece) in self.pieces(blocks) {
             if let Some(file) = self.file(zone, true)? {
                 host::reserve(&file, piece)?;
@@ -516,6 +790,88 @@ impl BlockDevice for ZoneDir {
             damaged.clear();
         }
         Ok(())
+    }
+}
+
+impl BranchDevice for ZoneDir {
+    fn directory(&self) -> &Path {
+        &self.path
+    }
+
+    fn number(&self) -> u64 {
+        self.branch.number
+    }
+
+    fn origin(&self) -> Option<&ForkPoint> {
+        self.branch.origin.as_ref()
+    }
+
+    fn layout(&self) -> Option<Layout> {
+        self.branch.layout.get().copied()
+    }
+
+    fn divide(&self, layout: Layout) {
+        let _ = self.branch.layout.set(layout);
+    }
+
+    fn region_end(&self, offset: u64) -> Option<u64> {
+        let layout = self.branch.layout.get()?;
+        Some(layout.first.max((offset >> REGION_BITS) + 1) << REGION_BITS)
+    }
+
+    fn take_region(&self) -> Result<u64> {
+        let set = &self.branch.set;
+        let found = set.numbered(self.branch.number)?;
+        let entry =
+            found.ok_or_else(|| Error::corrupt("branches", "the open branch is missing"))?;
+        let region = set.take_region()?;
+        let mut record = set.record(&entry)?;
+        record.regions.push(region);
+        set.write_record(&entry, &record)?;
+        self.branch.regions().insert(region);
+        Ok(region << REGION_BITS)
+    }
+
+    fn children(&self) -> Result<Vec<Child>> {
+        if self.branch.layout.get().is_none() {
+            return Ok(Vec::new());
+        }
+        let entries = self.branch.set.list()?.into_iter();
+        let children = entries.filter(|entry| entry.is_child_of(self.branch.number));
+        let children = children.map(|entry| Child {
+            number: entry.number,
+            version: entry.version,
+            is_dead: entry.state == EntryState::Dead,
+        });
+        Ok(children.collect())
+    }
+
+    fn fork_point(&self, child: u64) -> Result<Option<ForkPoint>> {
+        let Some(entry) = self.branch.set.numbered(child)? else {
+            return Ok(None);
+        };
+        match self.branch.set.record(&entry) {
+            // The record goes last: nothing is pinned any longer.
+            Err(Error::Io(e, _))
+                if e.kind() == io::ErrorKind::NotFound && entry.state == EntryState::Dead =>
+            {
+                Ok(None)
+            }
+            record => Ok(record?.origin),
+        }
+    }
+
+    fn forget_child(&self, child: u64) -> Result<()> {
+        match self.branch.set.numbered(child)? {
+            Some(entry) if entry.state == EntryState::Dead => {
+                match self.branch.set.remove_content(&entry) {
+                    Err(Error::Io(e, _)) if e.kind() == io::ErrorKind::NotFound => {}
+                    other => other?,
+                }
+                self.branch.set.forget(&entry)
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -82,6 +82,7 @@ pub fn check(dev: &Arc<dyn BlockDevice>, options: CheckOptions) -> Result<Report
         subdirs: HashMap::new(),
         about: Vec::new(),
     };
+    checker.volume.load_fork_points()?;
     checker.run()?;
     let requested = checker.about.iter().map(|(_, ino)| *ino).collect();
     let paths = checker.volume.paths_of(&requested);

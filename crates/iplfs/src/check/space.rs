@@ -5,18 +5,32 @@ use crate::device::read_block;
 use crate::disk::address::{BlockAddr, Log};
 use crate::disk::checkpoint::Phase;
 use crate::error::{Error, Result};
+use crate::volume::fork_points::Holder;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 impl Checker {
-    /// Checks that the blocks of snapshots decode, are below the heads of their logs, and agree with the counts of
+    /// Checks that the blocks of snapshots and fork points decode, are below the heads of their logs, and agree with the counts of
     /// the checkpoint. Damage that a repair recorded is no finding.
     fn snapshots(&mut self) -> Result<()> {
         let (mut held, mut known) = (HashSet::new(), HashMap::new());
-        for at in 0..self.volume.snapshots.records.len() {
-            let snapshot = self.volume.snapshots.records[at].clone();
-            let place = format!("snapshot {}", snapshot.name);
-            let mut state = self.volume.at_snapshot(at);
+        for holder in self.volume.holders()? {
+            let Some(mut state) = self.volume.state_of(holder)? else {
+                continue;
+            };
+            let heads = state.logs.heads();
+            let (place, mended, lost) = match holder {
+                Holder::Snapshot(at) => {
+                    let snapshot = &self.volume.snapshots.records[at];
+                    let lost = (
+                        u64::from(snapshot.lost_nodes),
+                        u64::from(snapshot.lost_data),
+                    );
+                    let mended = self.volume.has_repaired_table(snapshot);
+                    (format!("snapshot {}", snapshot.name), mended, lost)
+                }
+                Holder::Fork(child) => (format!("fork point of branch {child:#x}"), false, (0, 0)),
+            };
             let references = match state.readable_references() {
                 Ok(references) => references,
                 Err(e) => {
@@ -24,7 +38,6 @@ impl Checker {
                     continue;
                 }
             };
-            let mended = self.volume.has_repaired_table(&snapshot);
             let fits = |addr: u64| {
                 let log = self
                     .volume
@@ -32,8 +45,7 @@ impl Checker {
                     .geometry
                     .place(BlockAddr(addr))
                     .map(|(log, _)| log);
-                self.volume.lies_below(BlockAddr(addr), &snapshot.heads)
-                    || mended && log == Some(Log::Meta)
+                self.volume.lies_below(BlockAddr(addr), &heads) || mended && log == Some(Log::Meta)
             };
             if let Some(addr) = references.addrs().find(|addr| !fits(*addr)) {
                 self.find(&place, format_args!("block {addr:#x} lies past its heads"));
@@ -42,20 +54,21 @@ impl Checker {
             if self.data {
                 let claimed = |addr| self.claimed.contains(&addr);
                 let found = self.volume.damaged_data(&references, claimed, &mut known)?;
-                if found.len() as u64 > u64::from(snapshot.lost_data) {
+                if found.len() as u64 > lost.1 {
                     damage.extend(found);
                 }
             }
             held.extend(
                 references
                     .addrs()
-                    .filter(|addr| !self.claimed.contains(addr)),
+                    .filter(|addr| !self.claimed.contains(addr))
+                    // Those of other branches are held there.
+                    .filter(|addr| !self.volume.is_shared(BlockAddr(*addr))),
             );
-            if references.damage.len() as u64 > u64::from(snapshot.lost_nodes) {
+            if references.damage.len() as u64 > lost.0 {
                 damage.extend(references.damage);
             }
-            self.report.lost_in_snapshots +=
-                u64::from(snapshot.lost_nodes) + u64::from(snapshot.lost_data);
+            self.report.lost_in_snapshots += lost.0 + lost.1;
             let inos = damage.iter().filter_map(|damage| damage.ino).collect();
             let paths = state.paths_of(&inos);
             for damage in damage {
@@ -66,7 +79,7 @@ impl Checker {
         }
         if held.len() as u64 != self.volume.snapshots.held_blocks {
             let what = format!(
-                "{} blocks held for snapshots, counted {}",
+                "{} blocks held for snapshots and forks, counted {}",
                 self.volume.snapshots.held_blocks,
                 held.len()
             );

@@ -105,6 +105,10 @@ pub struct Seal {
     pub copy_crc: u32,
     /// Positions of the seven logs.
     pub logs: [LogMarks; 7],
+    /// Number of live blocks that belong to other branches, tables included.
+    pub shared_blocks: u64,
+    /// Number of the child whose fork point was released last, 0 if none was.
+    pub released: u64,
 }
 
 impl Seal {
@@ -148,6 +152,8 @@ impl Seal {
         }
         put.u32(self.copy_blocks);
         put.u32(self.copy_crc);
+        put.u64(self.shared_blocks);
+        put.u64(self.released);
         seal(&mut block);
         block
     }
@@ -192,6 +198,7 @@ impl Seal {
             };
         }
         let (copy_blocks, copy_crc) = (get.u32(), get.u32());
+        let (shared_blocks, released) = (get.u64(), get.u64());
         Some(Self {
             version,
             roll_tag,
@@ -217,6 +224,8 @@ impl Seal {
             copy_blocks,
             copy_crc,
             logs,
+            shared_blocks,
+            released,
         })
     }
 
@@ -403,6 +412,8 @@ mod tests {
             copy_blocks: 1,
             copy_crc: crc32c::crc32c(&body.encode()),
             logs,
+            shared_blocks: 9,
+            released: 3,
         };
         (seal, body)
     }

@@ -3,6 +3,7 @@
 //! Functions here are pure over bytes: no device, no clock, no state.
 
 pub mod address;
+pub mod branch;
 pub mod checkpoint;
 pub mod dentry;
 pub(crate) mod hash;

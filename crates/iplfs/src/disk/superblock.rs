@@ -20,8 +20,10 @@ const VERSION: u32 = 1;
 
 /// Incompatible feature: an `fsync` may put the data of its file after its nodes, into the warm node log.
 pub const GROUPS_WITH_DATA: u32 = 1;
+/// Incompatible feature: the volume has, or had, branches. Regions of the address space belong to them.
+pub const BRANCHES: u32 = 2;
 /// Incompatible features that this version supports.
-const KNOWN: u32 = GROUPS_WITH_DATA;
+const KNOWN: u32 = GROUPS_WITH_DATA | BRANCHES;
 
 /// Properties that are fixed when the volume is formatted.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -381,7 +381,7 @@ impl Nat {
     }
 
     /// Compares the tree with an older one, in which no address satisfied `is_new`. Only new blocks are read, and the
-    /// blocks of `base` that they replace. Neither table may have a journal.
+    /// blocks of `base` that they replace.
     pub(crate) fn changes_since(
         &mut self,
         dev: &dyn BlockDevice,
@@ -389,6 +389,8 @@ impl Nat {
         is_new: impl Fn(BlockAddr) -> bool,
     ) -> Result<NatChanges> {
         let mut changes = NatChanges::default();
+        let journals = self.dirty.keys().chain(base.dirty.keys());
+        let mut candidates: BTreeSet<Nid> = journals.copied().collect();
         let mut level_blocks = Vec::new();
         if self.height > 0 && is_new(self.root.addr) {
             level_blocks.push(0u32);
@@ -405,7 +407,7 @@ impl Nat {
                     .old
                     .extend(Some(old).filter(|addr| addr.is_mapped()));
                 let first = u64::from(index) * u64::from(FANOUT);
-                for (at, (addr, other)) in block.pairs.iter().enumerate() {
+                for (at, (addr, _)) in block.pairs.iter().enumerate() {
                     let Ok(number) = u32::try_from(first + at as u64) else {
                         break;
                     };
@@ -416,17 +418,18 @@ impl Nat {
                         }
                         continue;
                     }
-                    let new = NatEntry {
-                        addr,
-                        ino: Nid(*other),
-                    };
-                    let old = base.get(dev, Nid(number))?;
-                    if new.addr != old.addr {
-                        changes.entries.push((Nid(number), old, new));
+                    if addr != base.get(dev, Nid(number))?.addr {
+                        candidates.insert(Nid(number));
                     }
                 }
             }
             level_blocks = below;
+        }
+        for nid in candidates {
+            let (old, new) = (base.get(dev, nid)?, self.get(dev, nid)?);
+            if new.addr != old.addr {
+                changes.entries.push((nid, old, new));
+            }
         }
         Ok(changes)
     }

@@ -42,8 +42,8 @@ impl SnapshotDelta {
         let mut dead: Vec<u64> = changes.old.iter().map(|addr| addr.0).collect();
         tail.new
             .extend(changes.new.iter().map(|addr| (addr.0, None)));
+        let mut kept: HashSet<BlockAddr> = HashSet::new();
         for (nid, old, new) in changes.entries {
-            let mut kept: HashSet<BlockAddr> = HashSet::new();
             if new.addr.is_mapped() {
                 if !is_new(new.addr) || nid.0 >= snapshot.nat.next_nid {
                     return Err(Error::corrupt(
@@ -72,14 +72,11 @@ impl SnapshotDelta {
             if old.addr.is_mapped() {
                 dead.push(old.addr.0);
                 let (body, _) = base.read_node_at(old.addr)?;
-                let removed = body.slots().iter().map(|slot| slot.addr);
-                dead.extend(
-                    removed
-                        .filter(|addr| addr.is_mapped() && !kept.contains(addr))
-                        .map(|addr| addr.0),
-                );
+                let named = body.slots().iter().map(|slot| slot.addr);
+                dead.extend(named.filter(|addr| addr.is_mapped()).map(|addr| addr.0));
             }
         }
+        dead.retain(|addr| !kept.contains(&BlockAddr(*addr)));
         tail.new.sort_unstable();
         dead.sort_unstable();
         let twice = tail.new.windows(2).find(|pair| pair[0].0 == pair[1].0);

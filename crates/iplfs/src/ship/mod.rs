@@ -1,6 +1,6 @@
 //! Sending and receiving snapshots as streams.
 
-mod delta;
+pub(crate) mod delta;
 mod receive;
 mod send;
 

@@ -26,7 +26,9 @@ pub struct Space {
     pub reserve: u64,
     /// Data, nodes, the node address table, and reservations of files.
     pub live: u64,
-    /// Dead blocks that a snapshot refers to.
+    /// Part of `live` that belongs to other branches.
+    pub shared: u64,
+    /// Dead blocks that a snapshot or a fork point refers to.
     pub held: u64,
     /// Dead blocks that are not in a discard log yet.
     pub dead: u64,
@@ -58,7 +60,8 @@ impl Volume {
                 + self.nat.blocks
                 + (self.checkpoint.overflow.end - self.checkpoint.overflow.start),
             held: self.snapshots.held_blocks,
-            dead: self.dead.blocks(),
+            dead: self.dead.blocks() + self.fork_points.pending_blocks(),
+            shared: self.fork_points.shared_blocks,
             pending: self.discard_log.blocks(),
             buffered: self.pages.dirty()
                 + self.nodes.dirty_count()

@@ -56,6 +56,7 @@ impl Volume {
     pub(crate) fn checkpoint(&mut self) -> Result<()> {
         self.complete_checkpoint()?;
         self.writable()?;
+        self.leave_full_regions()?;
         self.write_dirty()?;
         self.commit(Phase::Mounted)
     }
@@ -87,9 +88,23 @@ impl Volume {
         {
             return Ok(None);
         }
+        self.leave_full_regions()?;
         self.write_dirty()?;
         self.begin_commit(Phase::Mounted, false)?;
         Ok(Some(Checkpoint(self.checkpoint.version + 1)))
+    }
+
+    /// Begins a checkpoint in any case, and returns the seal that describes it.
+    pub(crate) fn begin_checkpoint_sealed(&mut self) -> Result<(Checkpoint, Seal)> {
+        self.complete_checkpoint()?;
+        self.writable()?;
+        self.leave_full_regions()?;
+        self.write_dirty()?;
+        self.begin_commit(Phase::Mounted, false)?;
+        match &self.checkpoint.in_progress {
+            Some(begun) => Ok((Checkpoint(begun.seal.version), begun.seal.clone())),
+            None => Err(Error::Limit("the checkpoint failed".to_owned())),
+        }
     }
 
     /// Seals a checkpoint, after a flush that started after its beginning. Returns false if an operation completed
@@ -146,7 +161,7 @@ impl Volume {
     }
 
     /// Writes dirty pages and nodes. The node address table stays dirty.
-    fn write_dirty(&mut self) -> Result<()> {
+    pub(crate) fn write_dirty(&mut self) -> Result<()> {
         self.require_own_device()?;
         for ino in self.pages.dirty_inos() {
             self.write_pages(ino)?;
@@ -224,6 +239,7 @@ impl Volume {
 
     /// Writes the body of the next checkpoint.
     fn begin_commit(&mut self, phase: Phase, again: bool) -> Result<()> {
+        self.settle_fork();
         if !again && self.nat.journal().len() > self.options.journal_max {
             self.write_nat()?;
         }
@@ -299,6 +315,7 @@ impl Volume {
         };
         let seal = started.seal;
         self.checkpoint.version = seal.version;
+        self.fork_points.committed(seal.version);
         self.checkpoint.pack = 1 - self.checkpoint.pack;
         self.discard_log.forget_issued();
         self.checkpoint.overflow = started.overflow;
@@ -419,9 +436,9 @@ impl Volume {
     ) -> Seal {
         let version = self.checkpoint.version + 1;
         let window = self.options.window_blocks;
-        let area = self.sb.geometry.area_blocks();
         let logs = self.logs.marks.map(|m| {
-            let limit = m.limit.max((m.head + window).min(m.far)).min(area);
+            let end = self.log_end(m.head);
+            let limit = m.limit.max((m.head + window).min(m.far)).min(end);
             let scan = if phase == Phase::Recovering {
                 m.scan
             } else {
@@ -431,7 +448,7 @@ impl Volume {
                 scan,
                 head: m.head,
                 limit,
-                far: m.far.max(limit + window).min(area),
+                far: m.far.max(limit + window).min(end),
             }
         });
         Seal {
@@ -467,6 +484,8 @@ impl Volume {
             copy_blocks: sums.copy_blocks,
             copy_crc: sums.copy_crc,
             logs,
+            shared_blocks: self.fork_points.shared_blocks,
+            released: self.fork_points.released,
         }
     }
 

@@ -3,6 +3,7 @@
 mod admission;
 mod checkpoint;
 mod discards;
+pub(crate) mod fork_points;
 mod fsync;
 mod mount;
 mod preallocation;

@@ -85,6 +85,7 @@ impl Volume {
             }
         }
         let mut volume = Self::at(dev, sb, options, found);
+        volume.load_fork_points()?;
         volume.inode(Nid::ROOT).map_err(|e| match e {
             Error::Posix(_) => Error::corrupt("root directory", "its inode is missing"),
             other => other,
@@ -106,6 +107,7 @@ impl Volume {
             volume.recover()?;
         }
         volume.load_quotas()?;
+        volume.release_forks()?;
         Ok(volume)
     }
 
@@ -141,6 +143,8 @@ impl Volume {
         volume.nat.replay(body.journal);
         volume.snapshots.records = body.snapshots;
         volume.snapshots.held_blocks = seal.held_blocks;
+        volume.fork_points.shared_blocks = seal.shared_blocks;
+        volume.fork_points.released = seal.released;
         volume.live = seal.live_blocks;
         volume.inodes = seal.inodes;
         // A trim finds the blocks of the lost discard log, and the other blocks of the body.

@@ -39,7 +39,7 @@ impl Volume {
 
     fn reserve(&mut self, log: Log, blocks: u64) -> io::Result<()> {
         let head = self.logs.marks[log.index()].head;
-        let end = (head + blocks).min(self.sb.geometry.area_blocks());
+        let end = (head + blocks).min(self.log_end(head));
         let start = head.max(self.logs.preallocated[log.index()]);
         if start < end {
             match self

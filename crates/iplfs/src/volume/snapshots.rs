@@ -12,6 +12,7 @@ use crate::disk::snapshot::{NAME_MAX, Snapshot};
 use crate::disk::superblock::Superblock;
 use crate::error::{Errno, Error, Result};
 use crate::options::MountOptions;
+use crate::volume::fork_points::Holder;
 use crate::volume::state::{Volume, WriteState};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -90,26 +91,9 @@ impl Volume {
             return Err(Errno::Busy.into());
         }
         self.checkpoint()?;
-        // Blocks that only a damaged node of a snapshot refers to leak, and a trim finds them. Otherwise a damaged
-        // snapshot could not be deleted.
-        let mine = self.at_snapshot(at).readable_references()?;
-        // A block that this snapshot and the older neighbour share is older than the heads of the latter.
-        let older = at.checked_sub(1).map(|at| self.snapshots.records[at].heads);
-        let newer: HashSet<u64> = match self.snapshots.records.get(at + 1) {
-            Some(_) => {
-                let newer = self.at_snapshot(at + 1).readable_references()?;
-                self.needs_trim |= !newer.damage.is_empty();
-                newer.addrs().collect()
-            }
-            None => self.references()?.addrs().collect(),
-        };
-        let freed: Vec<BlockAddr> = mine
-            .addrs()
-            .filter(|addr| !newer.contains(addr))
-            .map(BlockAddr)
-            .filter(|addr| !older.is_some_and(|heads| self.lies_below(*addr, &heads)))
-            .collect();
-        self.needs_trim |= !mine.damage.is_empty();
+        let holders = self.holders()?;
+        let holder = Holder::Snapshot(at);
+        let freed = self.blocks_only_in(&holders, holder)?;
         self.mutate(|v| {
             v.snapshots.records.remove(at);
             for addr in freed {
@@ -215,10 +199,11 @@ impl Volume {
         found
     }
 
-    /// Returns whether a snapshot may refer to a block.
+    /// Returns whether a snapshot or a fork point may refer to a block.
     pub(crate) fn is_held(&self, addr: BlockAddr) -> bool {
-        let newest = self.snapshots.records.last();
-        newest.is_some_and(|newest| self.lies_below(addr, &newest.heads))
+        let snapshot = self.snapshots.records.last().map(|newest| &newest.heads);
+        let newest = snapshot.into_iter().chain(&self.fork_points.newest);
+        newest.into_iter().any(|heads| self.lies_below(addr, heads))
     }
 
     /// Returns whether a block is below the given heads.
@@ -229,18 +214,8 @@ impl Volume {
             .is_some_and(|(log, offset)| offset < heads[log.index()])
     }
 
-    /// Returns every block that the state on the device refers to: table, nodes, data. Memory must be in sync with
-    /// the device.
-    pub(crate) fn references(&mut self) -> Result<References> {
-        let mut all = self.readable_references()?;
-        match all.damage.is_empty() {
-            true => Ok(all),
-            false => Err(all.damage.swap_remove(0).error),
-        }
-    }
-
-    /// Same as [`references`](Self::references), without blocks that only damaged blocks refer to. Damage is reported
-    /// in the result.
+    /// Returns every block that the state on the device refers to: table, nodes, data. Blocks that only damaged blocks
+    /// refer to are left out, and the damage is in the result. Memory must be in sync with the device.
     pub(crate) fn readable_references(&mut self) -> Result<References> {
         let mut all = References::default();
         let dev = self.dev.clone();

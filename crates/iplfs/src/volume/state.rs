@@ -28,6 +28,7 @@ use crate::nodes::nat::Nat;
 use crate::nodes::pages::PageCache;
 use crate::options::{DiscardRule, MountOptions};
 use crate::quota::Quotas;
+use crate::volume::fork_points::ForkPoints;
 use crate::volume::snapshot_records::Snapshots;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -63,6 +64,7 @@ pub struct Volume {
     pub(crate) next_generation: u32,
     pub(crate) needs_trim: bool,
     pub(crate) snapshots: Snapshots,
+    pub(crate) fork_points: ForkPoints,
     pub(crate) quotas: Quotas,
     /// Inodes without a name.
     pub(crate) orphans: BTreeSet<Nid>,
@@ -117,6 +119,7 @@ impl Volume {
             next_generation: 1,
             needs_trim: false,
             snapshots: Snapshots::default(),
+            fork_points: ForkPoints::default(),
             quotas: Quotas::default(),
             orphans: BTreeSet::new(),
             holds: HashMap::new(),
@@ -204,15 +207,26 @@ impl Volume {
     /// Frees a block of a file or node after its last reference is gone.
     pub(crate) fn free_block(&mut self, addr: BlockAddr) {
         if addr.is_mapped() {
+            if self.is_shared(addr) {
+                // The fork point of the parent holds it.
+                let shared = &mut self.fork_points.shared_blocks;
+                *shared = shared.saturating_sub(1);
+                return;
+            }
             if self.is_held(addr) {
                 self.snapshots.held_blocks += 1;
                 return;
             }
-            if !self.dead.insert(addr) {
+            let is_new = match self.pending_fork_holds(addr) {
+                true => self.fork_points.hold(addr),
+                false => self.dead.insert(addr),
+            };
+            if !is_new {
                 // Two references to one block: the volume is damaged, and further writes would spread the damage.
                 self.state = WriteState::Broken(format!("block {addr} was freed twice"));
             }
-            if !self.options.holds(DiscardRule::DurableCheckpoint) {
+            if !self.options.holds(DiscardRule::DurableCheckpoint) && !self.pending_fork_holds(addr)
+            {
                 let _ = self.dev.discard(addr.0..addr.0 + 1);
             }
         }

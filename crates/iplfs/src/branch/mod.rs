@@ -1,0 +1,9 @@
+//! Branches of a volume in a directory of zone files: forks of mounted and unmounted volumes, and changes of the set.
+
+mod fork;
+mod set;
+
+pub use fork::Fork;
+pub use set::{
+    BranchInfo, branches, delete_branch, fork, forks_left, promote_branch, rollback_branch,
+};
