@@ -175,7 +175,8 @@ impl ZoneDir {
     }
 
     /// Opens a branch by its entry, or the only branch of a volume without entries. `access` is whether it is
-    /// read-only; `None` reads without a lock, and sees no zone files.
+    /// read-only; `None` is for reading superblocks and
+    /// packs without a lock.
     pub(crate) fn open_entry(
         path: &Path,
         entry: Option<&Entry>,
@@ -217,9 +218,10 @@ impl ZoneDir {
             let _ = retry(|| fs::remove_file(path.join("ballast")));
         }
         let branch = OwnBranch::of(set, record, fixed);
-        let zones = match access {
-            Some(_) => branch.zones(&zones_path)?,
-            None => BTreeSet::new(),
+        // Superblocks and packs of the first branch are in a zone file.
+        let zones = match access.is_some() || branch.fixed.is_none() {
+            true => branch.zones(&zones_path)?,
+            false => BTreeSet::new(),
         };
         Ok(Self {
             path: path.to_owned(),

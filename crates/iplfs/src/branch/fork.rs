@@ -110,6 +110,7 @@ impl ForkPlan {
         check_name(name)?;
         let branch = dev.branch().ok_or_else(no_branches)?;
         let (set, parent) = (BranchSet::at(branch.directory()), branch.number());
+        require_sound(&sb, &point)?;
         Ok(Self {
             set,
             dev,
@@ -305,6 +306,22 @@ impl PinFork for ForkPlan {
             }
             Progress::Named | Progress::Failed => {}
         }
+    }
+}
+
+/// Fails for a snapshot in which a repair found damage: its table may lie past its heads.
+fn require_sound(sb: &Superblock, point: &ForkPoint) -> Result<()> {
+    let state = &point.state;
+    let is_below = |addr| match sb.geometry.place(addr) {
+        Some((log, offset)) => offset < state.heads[log.index()],
+        None => state.nat_height == 0,
+    };
+    match state.lost_nodes == 0 && state.lost_data == 0 && is_below(state.nat_root.addr) {
+        true => Ok(()),
+        false => Err(Error::Unsupported(format!(
+            "snapshot '{}' was damaged and repaired: fork a newer state",
+            state.name
+        ))),
     }
 }
 

@@ -14,10 +14,17 @@ impl Checker {
     /// the checkpoint. Damage that a repair recorded is no finding.
     fn snapshots(&mut self) -> Result<()> {
         let (mut held, mut known) = (HashSet::new(), HashMap::new());
+        let mut seen = None;
         for holder in self.volume.holders()? {
             let Some(mut state) = self.volume.state_of(holder)? else {
                 continue;
             };
+            // States of one version refer to the same blocks.
+            if let Holder::Fork(_) = holder
+                && seen.replace(state.checkpoint.version) == Some(state.checkpoint.version)
+            {
+                continue;
+            }
             let heads = state.logs.heads();
             let (place, mended, lost) = match holder {
                 Holder::Snapshot(at) => {
