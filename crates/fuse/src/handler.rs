@@ -101,7 +101,7 @@ impl Handler {
                 let found = self.fs.lookup(node, name)?;
                 Reply::structure(out, &entry_out(found))
             }
-            Operation::Getattr => {
+            Operation::Getattr(_) => {
                 let reply = protocol::AttrOut {
                     valid: FOREVER,
                     attr: self.fs.attr(node)?,

@@ -576,6 +576,9 @@ pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// Notification code of a [`NotifyStore`].
 pub const NOTIFY_STORE: i32 = 4;
 
+/// Flag of GETATTR: the file handle is stated.
+pub const GETATTR_FH: u32 = 1;
+
 /// Value of `whence` for the next byte of data.
 pub const SEEK_DATA: u32 = 3;
 /// Value of `whence` for the next hole.

@@ -25,7 +25,8 @@ pub enum Operation<'a> {
     Lookup(&'a [u8]),
     Forget(u64),
     BatchForget(&'a [ForgetOne]),
-    Getattr,
+    /// True if the kernel states an open file: before a buffered write while attributes are stale.
+    Getattr(bool),
     Setattr(SetattrIn),
     Readlink,
     /// New name, and the target of the symlink.
@@ -129,7 +130,10 @@ impl<'a> Operation<'a> {
                 let [count, _]: [u32; 2] = f.structure()?;
                 Self::BatchForget(f.list(count)?)
             }
-            op::GETATTR => Self::Getattr,
+            op::GETATTR => {
+                let [flags, _]: [u32; 2] = f.structure()?;
+                Self::Getattr(flags & GETATTR_FH != 0)
+            }
             op::SETATTR => Self::Setattr(f.structure()?),
             op::READLINK => Self::Readlink,
             op::SYMLINK => Self::Symlink(f.name()?, f.name()?),

@@ -256,6 +256,14 @@ impl Quotas {
         Ok(())
     }
 
+    /// Least number of blocks that a subject with a limit may still have, `u64::MAX` without limits.
+    pub(crate) fn least_room(&self) -> u64 {
+        let rooms = self.limits.iter().filter_map(|(subject, limit)| {
+            Some(limit.blocks?.saturating_sub(self.usage_of(*subject).blocks))
+        });
+        rooms.min().unwrap_or(u64::MAX)
+    }
+
     /// Returns whether one of the owners has a limit of blocks.
     pub(crate) fn limits_blocks_of(&self, owners: Owners) -> bool {
         let mut limits = owners.0.iter().filter_map(|s| self.limits.get(s));

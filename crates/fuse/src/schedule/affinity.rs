@@ -110,7 +110,7 @@ mod tests {
         };
         affinity.choose(&Request {
             header,
-            operation: Ok(Operation::Getattr),
+            operation: Ok(Operation::Getattr(false)),
             slot: None,
         });
     }

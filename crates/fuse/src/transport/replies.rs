@@ -8,7 +8,7 @@ use rustix::fd::{AsFd, BorrowedFd};
 use std::cell::RefCell;
 use std::io::IoSlice;
 use std::sync::atomic::Ordering;
-use zerocopy::IntoBytes;
+use zerocopy::{Immutable, IntoBytes};
 
 /// Maximum number of messages to rings under way.
 const MESSAGES: u32 = 8;
@@ -38,6 +38,16 @@ impl<'a> ReplySender<'a> {
             rings,
             ring: RefCell::default(),
         }
+    }
+
+    /// Sends a reply that is a structure.
+    pub fn send_structure<T: IntoBytes + Immutable>(
+        &self,
+        pending: PendingReply,
+        result: Result<T>,
+    ) {
+        let body = result.as_ref().map(|structure| structure.as_bytes());
+        self.send(pending, body.map_err(|e| *e));
     }
 
     /// Sends a reply. The body is shorter than a page.

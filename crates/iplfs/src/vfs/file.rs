@@ -191,6 +191,17 @@ impl Volume {
     /// Writes bytes at `offset`. A large write is admitted in steps of 1 MiB. If space runs out after the first step,
     /// the count is short.
     pub fn write(&mut self, ino: Nid, offset: u64, data: &[u8], now: Time) -> Result<usize> {
+        self.write_as(ino, (offset, data), now, false)
+    }
+
+    /// Writes bytes at an offset. If they were `promised`, quotas were checked, and the reserve of deletes may be used.
+    pub(crate) fn write_as(
+        &mut self,
+        ino: Nid,
+        (offset, data): (u64, &[u8]),
+        now: Time,
+        promised: bool,
+    ) -> Result<usize> {
         self.writable()?;
         let inode = self.inode(ino)?;
         if inode.is_dir() {
@@ -208,7 +219,7 @@ impl Volume {
         let mut done = 0;
         while done < data.len() {
             let step = &data[done..data.len().min(done + WRITE_STEP)];
-            match self.write_step(ino, offset + done as u64, step, now) {
+            match self.write_step(ino, (offset + done as u64, step), now, promised) {
                 Ok(()) => {
                     done += step.len();
                     self.write_behind();
@@ -233,13 +244,19 @@ impl Volume {
         }
     }
 
-    fn write_step(&mut self, ino: Nid, offset: u64, data: &[u8], now: Time) -> Result<()> {
+    fn write_step(
+        &mut self,
+        ino: Nid,
+        (offset, data): (u64, &[u8]),
+        now: Time,
+        promised: bool,
+    ) -> Result<()> {
         let end = offset + data.len() as u64;
         let pages = end.div_ceil(BS) - offset / BS;
-        if end > INLINE_MAX as u64 {
+        if end > INLINE_MAX as u64 && !promised {
             self.check_quota_to_fill(ino, offset / BS, end.div_ceil(BS))?;
         }
-        self.admit(2 * pages + pages / 300 + 8, false)?;
+        self.admit(2 * pages + pages / 300 + 8, promised)?;
         // Load partially covered blocks, so that the change itself cannot fail on a read.
         let inline = matches!(self.inode(ino)?.content, Content::Inline(_));
         if !inline {

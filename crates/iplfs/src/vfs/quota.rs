@@ -88,6 +88,7 @@ impl Volume {
                 self.quotas.add_inode(owners, blocks);
             }
         }
+        self.charge_promises();
         Ok(())
     }
 
@@ -131,7 +132,7 @@ impl Volume {
 
     /// Maximum number of new blocks for a range of an inode, 0 if its owners have no limits of space. EDQUOT if they
     /// are far beyond those.
-    fn blocks_to_fill(&mut self, ino: Nid, first: u64, end: u64) -> Result<u64> {
+    pub(crate) fn blocks_to_fill(&mut self, ino: Nid, first: u64, end: u64) -> Result<u64> {
         let inode = self.inode(ino)?;
         let (owners, has) = (Owners::from_inode(inode), inode.blocks);
         if !self.quotas.limits_blocks_of(owners) {

@@ -36,6 +36,8 @@ pub struct Space {
     pub pending: u64,
     /// Blocks that dirty memory takes when it is written.
     pub buffered: u64,
+    /// Blocks of writes that a client has accepted and not sent yet.
+    pub promised: u64,
     /// Number of inodes in use.
     pub inodes: u64,
     /// Set if blocks may have leaked. A trim finds them.
@@ -45,8 +47,12 @@ pub struct Space {
 impl Space {
     /// Number of blocks that ordinary changes can still take.
     pub fn available(&self) -> u64 {
-        let used = self.live + self.held + self.dead + self.pending + self.buffered;
-        self.quota.saturating_sub(self.reserve).saturating_sub(used)
+        let room = self.quota.saturating_sub(self.reserve);
+        room.saturating_sub(self.used() + self.promised)
+    }
+
+    fn used(&self) -> u64 {
+        self.live + self.held + self.dead + self.pending + self.buffered
     }
 }
 
@@ -67,6 +73,7 @@ impl Volume {
                 + self.nodes.dirty_count()
                 + self.nat.update_blocks_max()
                 + self.prepared_blocks(),
+            promised: self.promises.blocks(),
             inodes: self.inodes,
             needs_trim: self.needs_trim,
         }
@@ -88,6 +95,19 @@ impl Volume {
         {
             self.checkpoint()?;
         }
+        self.admit_or_drain(blocks, privileged)
+    }
+
+    /// Admits the promise of a write that takes `blocks` blocks.
+    ///
+    /// # Errors
+    /// ENOSPC if the space is not available even after a drain.
+    pub(crate) fn admit_promise(&mut self, blocks: u64) -> Result<()> {
+        self.writable()?;
+        self.admit_or_drain(blocks + 8, false)
+    }
+
+    fn admit_or_drain(&mut self, blocks: u64, privileged: bool) -> Result<()> {
         if self.try_admit(blocks, privileged)?.is_ok() {
             return Ok(());
         }
@@ -113,13 +133,11 @@ impl Volume {
         privileged: bool,
     ) -> Result<std::result::Result<(), Errno>> {
         let space = self.space();
-        let used = space.live + space.held + space.dead + space.pending + space.buffered;
-        let limit = if privileged {
-            space.quota
-        } else {
-            space.quota - space.reserve
+        let fits = match privileged {
+            true => space.used() + blocks <= space.quota,
+            false => blocks <= space.available(),
         };
-        if used + blocks > limit {
+        if !fits {
             return Ok(Err(Errno::NoSpace));
         }
         // The quota is a promise, the free space of the host a fact. Deletes are admitted in any case: they need
@@ -135,7 +153,8 @@ impl Volume {
         let free = self
             .host_free()
             .map_err(|e| Error::io(e, "querying the free space of the host"))?;
-        let is_enough = |free| free >= blocks + self.buffered_blocks_max() + HOST_RESERVE;
+        let kept = self.buffered_blocks_max() + self.promises.blocks() + HOST_RESERVE;
+        let is_enough = |free| free >= blocks + kept;
         Ok(match free.is_none_or(is_enough) {
             true => Ok(()),
             false => Err(Errno::HostFull),

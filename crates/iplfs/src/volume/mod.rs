@@ -7,6 +7,7 @@ pub(crate) mod fork_points;
 mod fsync;
 mod mount;
 mod preallocation;
+pub(crate) mod promises;
 pub(crate) mod snapshot_records;
 pub(crate) mod snapshots;
 pub(crate) mod state;

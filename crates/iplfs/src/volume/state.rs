@@ -29,6 +29,7 @@ use crate::nodes::pages::PageCache;
 use crate::options::{DiscardRule, MountOptions};
 use crate::quota::Quotas;
 use crate::volume::fork_points::ForkPoints;
+use crate::volume::promises::Promises;
 use crate::volume::snapshot_records::Snapshots;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -71,6 +72,7 @@ pub struct Volume {
     /// References by open files, which keep an orphan alive.
     pub(crate) holds: HashMap<Nid, u64>,
     pub(crate) free_space: FreeSpace,
+    pub(crate) promises: Promises,
     pub(crate) stats: Stats,
 }
 
@@ -124,6 +126,7 @@ impl Volume {
             orphans: BTreeSet::new(),
             holds: HashMap::new(),
             free_space: FreeSpace::default(),
+            promises: Promises::default(),
             stats: Stats::default(),
         }
     }

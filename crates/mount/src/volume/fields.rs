@@ -6,9 +6,6 @@ use tuff_fuse::filesystem::Result;
 use tuff_fuse::protocol::{Attr, AttrOut, EntryOut, FOREVER, SetattrIn, fattr};
 use tuff_iplfs::{BLOCK_SIZE, Nid, SetAttr, Time};
 
-/// Attributes change when dirty pages are written: the space used. Unit: seconds.
-const ATTR_VALID: u64 = 1;
-
 /// Returns the time of the kernel's coarse clock, with which it stamps inodes. With a finer clock a new file would
 /// have another time than at its first write, which costs a request.
 pub(super) fn now() -> Time {
@@ -44,20 +41,20 @@ pub(super) fn attr_of(attr: &tuff_iplfs::Attr) -> Attr {
     }
 }
 
-pub(super) fn entry_of(attr: &tuff_iplfs::Attr) -> EntryOut {
+pub(super) fn entry_of(attr: &tuff_iplfs::Attr, valid: u64) -> EntryOut {
     EntryOut {
         node: u64::from(attr.ino.0),
         generation: u64::from(attr.generation),
         entry_valid: FOREVER,
-        attr_valid: ATTR_VALID,
+        attr_valid: valid,
         attr: attr_of(attr),
         ..Default::default()
     }
 }
 
-pub(super) fn attr_out(attr: &tuff_iplfs::Attr) -> AttrOut {
+pub(super) fn attr_out(attr: &tuff_iplfs::Attr, valid: u64) -> AttrOut {
     AttrOut {
-        valid: ATTR_VALID,
+        valid,
         attr: attr_of(attr),
         ..Default::default()
     }

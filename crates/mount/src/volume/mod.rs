@@ -6,6 +6,9 @@
 //! | `operations` | one function or arm per request |
 //! | `durability` | fsync, checkpoints and discards |
 //! | `group_flush` | one device flush for all waiting requests |
+//! | `gate` | the kernel asks before it accepts data while space is short |
+//! | `caller` | the system call of a thread |
+//! | `write_back` | work that waits until the kernel has written pages back |
 //! | `seek` | SEEK_DATA and SEEK_HOLE |
 //! | `project` | project identifiers through ioctl |
 //! | `server` | the shared state and its lock |
@@ -17,15 +20,18 @@
 //! * One lock guards the volume. Reads of data, flushes and discards run outside it.
 //! * A panic ends as EIO, and so does every later request: the state in memory is not trustworthy then.
 
+mod caller;
 mod discard_policy;
 mod durability;
 mod fields;
+mod gate;
 mod group_flush;
 mod operations;
 mod project;
 mod seek;
 mod server;
 mod service;
+mod write_back;
 
 pub use discard_policy::DiscardPolicy;
 pub use server::{SYNC_EVERY, VolumeServer};

@@ -4,6 +4,7 @@ use super::fields::{Change, attr_out, nid, now};
 use super::project;
 use super::server::VolumeServer;
 use super::service::Work;
+use super::write_back::PendingWriteBack;
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,6 +16,7 @@ use tuff_fuse::protocol::{
 };
 use tuff_fuse::reply::{Listing, xattr_list};
 use tuff_fuse::request::{Operation, Request};
+use tuff_fuse::transport::replies::PendingReply;
 use tuff_iplfs::{
     Allocate, Attr, BLOCK_SIZE, Caller, Error, Nid, Rename, SetAttr, SetXattr, Volume, acl, mode,
 };
@@ -106,9 +108,10 @@ impl VolumeServer {
         match operation {
             Operation::Read(read) => self.read(node, &read, out),
             Operation::Lookup(name) => self.lookup(node, name, out),
-            Operation::Getattr => {
-                let attr = self.lock()?.volume()?.attr(node)?;
-                Reply::structure(out, &attr_out(&attr))
+            Operation::Getattr(_) => {
+                let mut core = self.lock()?;
+                let attr = core.volume()?.attr(node)?;
+                Reply::structure(out, &attr_out(&attr, core.attr_valid()))
             }
             Operation::Readlink => {
                 let target = self.lock()?.volume()?.read_link(node)?;
@@ -125,9 +128,11 @@ impl VolumeServer {
             }
             Operation::Readdir(read) => self.list(node, &read, false, out),
             Operation::Readdirplus(read) => self.list(node, &read, true, out),
-            Operation::Write(write, data) => self.write(node, (&write, data), caller, out),
+            Operation::Write(write, data) => {
+                self.write(node, (&write, data), caller, (request.pending(), out))
+            }
             Operation::Setattr(change) => self.set_attr(node, change.into(), caller, out),
-            Operation::Fallocate(range) => self.fallocate(node, &range, caller),
+            Operation::Fallocate(range) => self.fallocate(node, &range, caller, request.pending()),
             Operation::Ioctl(ioctl, data) => {
                 let reply = project::answer(self.lock()?.volume()?, node, ioctl.command, data)?;
                 Reply::bytes(out, &reply)
@@ -269,18 +274,27 @@ impl VolumeServer {
         node: Nid,
         (write, data): (&WriteIn, &[u8]),
         caller: &Caller,
-        out: &'a mut [u8],
+        (pending, out): (PendingReply, &'a mut [u8]),
     ) -> Result<Reply<'a>> {
         let mut core = self.lock()?;
         let volume = core.volume()?;
-        // Privileges are cleared first, even if the write fails.
-        if write.write_flags & WRITE_CACHE == 0 {
+        let mut changed = false;
+        let n = if write.write_flags & WRITE_CACHE != 0 {
+            // The kernel reports EDQUOT of pages as EIO.
+            volume
+                .write_back(node, write.offset, data, now())
+                .map_err(|e| match Errno::from(e) {
+                    Errno::DQUOT => Errno::NOSPC,
+                    e => e,
+                })
+        } else {
+            // Privileges are cleared first, even if the write fails.
             let drops_ids = write.write_flags & WRITE_KILL_SUIDGID != 0;
-            volume.drop_privileges(node, drops_ids.then_some(caller), now())?;
-        }
-        let n = volume
-            .write(node, write.offset, data, now())
-            .inspect_err(|_| self.write_failed.store(true, Relaxed))?;
+            changed = drop_privileges(volume, node, drops_ids.then_some(caller))?;
+            let written = volume.write(node, write.offset, data, now());
+            written.map_err(Errno::from)
+        };
+        let n = n.inspect_err(|_| self.write_failed.store(true, Relaxed))?;
         self.notice_pressure(volume);
         let appended: u64 = volume.stats().appended_blocks.iter().sum();
         if appended - core.begun_blocks >= BEGIN_BLOCKS {
@@ -288,8 +302,14 @@ impl VolumeServer {
             self.early_flush().is_due = true;
             self.early_flush_wake.notify_one();
         }
-        // Fits: not longer than the request.
-        Reply::structure(out, &[n as u32, 0])
+        self.watch_space(&mut core)?;
+        let written = [n as u32, 0]; // fits: not longer than the request
+        if changed {
+            let reply = written.as_bytes().to_vec();
+            self.send_write_back(PendingWriteBack::Changed(node, pending, reply))?;
+            return Ok(Reply::Later(None));
+        }
+        Reply::structure(out, &written)
     }
 
     fn set_attr<'a>(
@@ -305,17 +325,28 @@ impl VolumeServer {
             volume.drop_privileges(node, change.drops_ids.then_some(caller), change.time)?;
         }
         let attr = volume.set_attr(node, &change.set, change.time)?;
-        Reply::structure(out, &attr_out(&attr))
+        Reply::structure(out, &attr_out(&attr, core.attr_valid()))
     }
 
-    fn fallocate<'a>(&self, node: Nid, range: &FallocateIn, caller: &Caller) -> Result<Reply<'a>> {
+    fn fallocate<'a>(
+        &self,
+        node: Nid,
+        range: &FallocateIn,
+        caller: &Caller,
+        pending: PendingReply,
+    ) -> Result<Reply<'a>> {
         let how = allocation(FallocateFlags::from_bits_retain(range.mode))?;
         let mut core = self.lock()?;
         let volume = core.volume()?;
         // The kernel does not report whether the caller may keep set-user-id and set-group-id.
         let by = Some(caller).filter(|caller| caller.uid != 0);
-        volume.drop_privileges(node, by, now())?;
+        let changed = drop_privileges(volume, node, by)?;
         volume.fallocate(node, how, range.offset, range.length, now())?;
+        self.watch_space(&mut core)?;
+        if changed {
+            self.send_write_back(PendingWriteBack::Changed(node, pending, Vec::new()))?;
+            return Ok(Reply::Later(None));
+        }
         Ok(Reply::empty())
     }
 
@@ -343,6 +374,8 @@ impl VolumeServer {
             };
             volume.set_attr(node, &set, now())?;
         }
+        // The attribute may be a quota.
+        self.watch_space(&mut core)?;
         Ok(Reply::empty())
     }
 
@@ -378,8 +411,17 @@ impl VolumeServer {
         let volume = core.volume()?;
         self.notice_pressure(volume);
         let attr = make(volume)?;
+        self.watch_space(&mut core)?;
         Reply::structure(out, &T::from(core.count_lookup(&attr)?))
     }
+}
+
+/// Clears set-user-id, set-group-id and capabilities before content changes. Returns true if the mode has changed, which
+/// the kernel does not expect from writes past its cache and from fallocate.
+fn drop_privileges(volume: &mut Volume, node: Nid, by: Option<&Caller>) -> Result<bool> {
+    let mode = volume.attr(node)?.mode;
+    volume.drop_privileges(node, by, now())?;
+    Ok(volume.attr(node)?.mode != mode)
 }
 
 /// Returns the permissions of a new inode. A default access list of the directory replaces the umask.

@@ -4,10 +4,8 @@
 //! hole is reported, the kernel writes back the pages over it (FUSE_NOTIFY_INVAL_INODE), and the volume is searched
 //! again.
 //!
-//! Invariants:
+//! Invariant:
 //!
-//! * A separate thread sends the notification. It returns after the WRITE requests that it causes, which the other
-//!   threads answer.
 //! * After the notification no page that was dirty when the search began is missing from the volume.
 //!
 //! Kernels before protocol 7.44 (Linux 6.16) copy pages and do not wait for the copies. For these LSEEK is
@@ -16,28 +14,17 @@
 
 use super::server::{PendingSeek, SeekRequest, VolumeServer};
 use super::service::Work;
-use rustix::fd::AsFd;
+use super::write_back::{NO_END, PendingWriteBack, write_back};
 use rustix::io::Errno;
-use std::io::IoSlice;
 use std::ops::Range;
-use std::sync::mpsc::{Receiver, Sender};
-use std::sync::{MutexGuard, PoisonError};
 use tuff_fuse::filesystem::{Result, Seek};
-use tuff_fuse::protocol::{LseekOut, NOTIFY_INVAL_INODE, NotifyInvalInode, OutHeader, op};
+use tuff_fuse::protocol::{LseekOut, op};
 use tuff_fuse::reply::Reply;
 use tuff_fuse::transport::replies::{PendingReply, ReplySender};
-use tuff_iplfs::{Nid, Volume};
-use zerocopy::IntoBytes;
-
-/// End of a hole without data after it.
-const NO_END: u64 = u64::MAX;
+use tuff_iplfs::Volume;
 
 impl VolumeServer {
-    pub(super) fn seeks(&self) -> MutexGuard<'_, Option<Sender<PendingSeek>>> {
-        self.seeks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Answers LSEEK at once, or in [`finish_seeks`](Self::finish_seeks) if the kernel has to write pages back first.
+    /// Answers LSEEK at once, or in [`finish_seek`](Self::finish_seek) if the kernel has to write pages back first.
     pub(super) fn begin_seek<'a>(
         &self,
         seek: SeekRequest,
@@ -58,33 +45,28 @@ impl VolumeServer {
                 unsure,
                 pending,
             };
-            let seeks = self.seeks();
-            let seeks = seeks.as_ref().ok_or(Errno::IO)?;
-            seeks.send(pending).map_err(|_| Errno::IO)?;
+            self.send_write_back(PendingWriteBack::Seek(pending))?;
             Ok(Reply::Later(None))
         })
     }
 
-    /// Answers searches that wait for write-back, until the session ends.
-    pub(super) fn finish_seeks(&self, replies: &ReplySender<'_>, pending: &Receiver<PendingSeek>) {
-        while let Ok(PendingSeek {
+    /// Answers a search that waits for write-back.
+    pub(super) fn finish_seek(&self, replies: &ReplySender<'_>, waiting: PendingSeek) {
+        let PendingSeek {
             seek,
             unsure,
             pending,
-        }) = pending.recv()
-        {
-            let found = write_back(replies, seek.node, unsure).and_then(|()| {
-                self.guarded(op::LSEEK, || {
-                    if !self.reports_holes() {
-                        return Err(Errno::NOSYS);
-                    }
-                    seek.run(self.lock()?.volume()?)
-                })
-            });
-            let found = found.map(|offset| LseekOut { offset });
-            let body = found.as_ref().map(|out| out.as_bytes());
-            replies.send(pending, body.map_err(|e| *e));
-        }
+        } = waiting;
+        let found = write_back(replies, seek.node, unsure).and_then(|()| {
+            self.guarded(op::LSEEK, || {
+                if !self.reports_holes() {
+                    return Err(Errno::NOSYS);
+                }
+                seek.run(self.lock()?.volume()?)
+            })
+        });
+        let found = found.map(|offset| LseekOut { offset });
+        replies.send_structure(pending, found);
     }
 }
 
@@ -108,30 +90,5 @@ impl SeekRequest {
             Seek::Hole => found.unwrap_or(self.offset)..NO_END,
             Seek::Data => self.offset..found.unwrap_or(NO_END),
         })
-    }
-}
-
-/// Makes the kernel write back and drop the pages of a range, and waits for it.
-fn write_back(fuse: &impl AsFd, node: Nid, range: Range<u64>) -> Result<()> {
-    let notice = NotifyInvalInode {
-        node: u64::from(node.0),
-        offset: range.start,
-        len: match range.end {
-            NO_END => 0,
-            end => end - range.start,
-        },
-    };
-    let header = OutHeader {
-        len: (size_of::<OutHeader>() + size_of::<NotifyInvalInode>()) as u32, // fits: both are short
-        error: NOTIFY_INVAL_INODE,
-        unique: 0,
-    };
-    let parts = [header.as_bytes(), notice.as_bytes()].map(IoSlice::new);
-    match rustix::io::retry_on_intr(|| rustix::io::writev(fuse, &parts)) {
-        // The kernel has forgotten the inode and its pages.
-        Ok(_) | Err(Errno::NOENT) => Ok(()),
-        // The kernel does not support this notification, so holes are unknown.
-        Err(Errno::INVAL | Errno::NOSYS) => Err(Errno::NOSYS),
-        Err(e) => Err(e),
     }
 }

@@ -2,7 +2,10 @@
 
 use super::discard_policy::DiscardPolicy;
 use super::fields::{entry_of, nid};
+use super::gate::{ATTR_VALID, Gate};
 use super::group_flush::GroupFlush;
+use super::write_back::PendingWriteBack;
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io;
@@ -30,6 +33,8 @@ pub(super) struct ServerState {
     pub(super) volume: Option<Volume>,
     /// Number of look-ups of each inode less its FORGETs.
     pub(super) known: HashMap<Nid, u64>,
+    /// Whether the kernel asks before it accepts data.
+    pub(super) gate: Gate,
     /// Blocks appended at the last early flush.
     pub(super) begun_blocks: u64,
 }
@@ -44,8 +49,9 @@ pub struct VolumeServer {
     pub(super) negotiation: Negotiation,
     /// A write failed: the kernel has data that no search finds.
     pub(super) write_failed: AtomicBool,
-    /// Queue of searches that wait for write-back. None when the mount ends.
-    pub(super) seeks: Mutex<Option<Sender<PendingSeek>>>,
+    /// Queue of work that waits for write-back. None when the mount ends.
+    pub(super) write_backs: Mutex<Option<Sender<PendingWriteBack>>>,
+    pub(super) notifier: Mutex<Option<OwnedFd>>,
     /// Held by the thread that writes a checkpoint.
     pub(super) turn: Mutex<()>,
     /// Held by the thread that sends discards.
@@ -101,6 +107,11 @@ impl ServerState {
         self.volume.as_mut().ok_or(Errno::IO)
     }
 
+    /// Validity of attributes in replies that the kernel did not request for a write. Unit: seconds.
+    pub(super) fn attr_valid(&self) -> u64 {
+        if self.gate.is_short { 0 } else { ATTR_VALID }
+    }
+
     /// Counts a reply that gives the kernel this inode.
     pub(super) fn count_lookup(&mut self, attr: &tuff_iplfs::Attr) -> Result<EntryOut> {
         if attr.ino != Nid::ROOT {
@@ -110,7 +121,7 @@ impl ServerState {
                 self.volume()?.hold(attr.ino)?;
             }
         }
-        Ok(entry_of(attr))
+        Ok(entry_of(attr, self.attr_valid()))
     }
 
     /// Counts FORGETs of an inode.
@@ -131,18 +142,21 @@ impl ServerState {
 impl VolumeServer {
     /// Creates a server of a volume.
     pub fn new(volume: Volume, log: Log) -> Self {
+        let gate = Gate::of(&volume);
         Self {
             device: volume.device(),
             core: Mutex::new(ServerState {
                 volume: Some(volume),
                 known: HashMap::new(),
+                gate,
                 begun_blocks: 0,
             }),
             flushes: GroupFlush::default(),
             log,
             negotiation: Negotiation::default(),
             write_failed: AtomicBool::new(false),
-            seeks: Mutex::default(),
+            write_backs: Mutex::default(),
+            notifier: Mutex::default(),
             turn: Mutex::default(),
             giving: Mutex::default(),
             keep: Mutex::default(),

@@ -7,6 +7,7 @@
 //! ```
 
 use super::fields::nid;
+use super::gate::StaleNotice;
 use super::server::{SeekRequest, VolumeServer};
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,7 +33,7 @@ pub enum Work {
 }
 
 impl Service for VolumeServer {
-    type Worker = ();
+    type Worker = StaleNotice;
     type Work = Work;
     const WRITABLE: bool = true;
 
@@ -44,11 +45,13 @@ impl Service for VolumeServer {
         &self.log
     }
 
-    fn worker(&self, _: usize, _: bool) {}
+    fn worker(&self, _: usize, _: bool) -> StaleNotice {
+        StaleNotice(None)
+    }
 
     fn handle<'a>(
         &self,
-        (): &'a mut (),
+        worker: &'a mut StaleNotice,
         request: &Request<'_>,
         out: &'a mut [u8],
     ) -> Reply<'a, Work> {
@@ -66,6 +69,7 @@ impl Service for VolumeServer {
             Ok(Operation::Syncfs | Operation::Destroy) => {
                 Ok(Reply::Later(Some(Work::Sync(header, pending))))
             }
+            Ok(Operation::Getattr(true)) => self.begin_write(worker, &header, pending, out),
             Ok(Operation::Lseek(offset, what)) => nid(header.node).and_then(|node| {
                 let seek = SeekRequest { node, offset, what };
                 self.begin_seek(seek, pending, out)
@@ -73,6 +77,13 @@ impl Service for VolumeServer {
             _ => self.guarded(header.opcode, || self.answer(request, out)),
         };
         reply.unwrap_or_else(Reply::Error)
+    }
+
+    fn replied(&self, worker: &mut StaleNotice, send: impl FnOnce()) {
+        if let Some(node) = worker.0.take() {
+            send();
+            self.attributes_are_stale(node);
+        }
     }
 
     fn run(&self, work: Work, replies: &ReplySender<'_>) {
@@ -87,16 +98,16 @@ impl Service for VolumeServer {
     }
 
     fn background(self: &Arc<Self>) -> Vec<(&'static str, Background)> {
-        let (seeks, pending) = mpsc::channel();
-        *self.seeks() = Some(seeks);
-        let [keeper, discarder, writer, seeker] = std::array::from_fn(|_| self.clone());
+        let (write_backs, pending) = mpsc::channel();
+        *self.write_backs() = Some(write_backs);
+        let [keeper, discarder, writer, notifier] = std::array::from_fn(|_| self.clone());
         vec![
             ("keeper", Box::new(move |_| keeper.keep())),
             ("discards", Box::new(move |_| discarder.dispatch_discards())),
             ("writer", Box::new(move |_| writer.flush_early())),
             (
-                "seeker",
-                Box::new(move |replies| seeker.finish_seeks(replies, &pending)),
+                "write-back",
+                Box::new(move |replies| notifier.run_write_backs(replies, &pending)),
             ),
         ]
     }
@@ -106,7 +117,8 @@ impl Service for VolumeServer {
         self.wake.notify_all();
         self.early_flush().ended = true;
         self.early_flush_wake.notify_all();
-        *self.seeks() = None;
+        *self.write_backs() = None;
+        *self.notifier() = None;
     }
 }
 

@@ -1,5 +1,6 @@
 //! Mounted volumes on a failing host, and with limits.
 
+mod gate;
 mod seek;
 
 use rustix::fs::{Mode, OFlags};
@@ -99,6 +100,11 @@ impl Ours {
     }
 
     fn through(name: &str, transport: Transport) -> Option<Self> {
+        Self::of_blocks(name, transport, 1 << 18)
+    }
+
+    /// A volume of that many blocks.
+    fn of_blocks(name: &str, transport: Transport, blocks: u64) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
             tuff_testkit::skipped("mounting needs root and /dev/fuse");
             return None;
@@ -106,7 +112,7 @@ impl Ours {
         let dir = tuff_testkit::unused_path(&format!("volume-{name}"));
         fs::create_dir_all(&dir).unwrap();
         let host = Arc::new(Host::default());
-        let format = FormatOptions::new([1; 16], [2; 16], 1 << 18);
+        let format = FormatOptions::new([1; 16], [2; 16], blocks);
         Volume::format(host.clone(), &format).unwrap();
         let mut ours = Self {
             dir,
@@ -695,6 +701,42 @@ fn writes_clear_privileges_as_on_other_filesystems() {
     ours.unmount().unwrap();
     ours.is_sound();
     fs::remove_dir_all(&elsewhere).unwrap();
+}
+
+#[test]
+fn removed_privileges_are_gone_when_the_call_returns() {
+    let Some(mut ours) = Ours::new("privileges-now") else {
+        return;
+    };
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(&ours.dir, fs::Permissions::from_mode(0o777)).unwrap();
+    // One process writes and asks at once, so that attributes in the kernel have no time to expire.
+    let script = "import os, sys, mmap
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+f = os.open('program', os.O_RDWR | (os.O_DIRECT if sys.argv[1] == 'write' else 0))
+assert os.stat('program').st_mode & 0o6000 == 0o6000
+if sys.argv[1] == 'write':
+    page = mmap.mmap(-1, 4096)
+    os.pwrite(f, page, 0)
+else:
+    os.posix_fallocate(f, 100000, 4096)
+sys.exit((os.stat('program').st_mode & 0o6000) >> 9)
+";
+    for call in ["write", "fallocate"] {
+        let path = ours.path("program");
+        fs::write(&path, [7; 8192]).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+        let mut python = std::process::Command::new("python3");
+        python.args(["-c", script, call]).current_dir(&ours.dir);
+        let Ok(run) = python.output() else {
+            return tuff_testkit::skipped("a change of user needs python3");
+        };
+        assert_eq!(run.status.code(), Some(0), "{call}: {run:?}");
+    }
+    ours.unmount().unwrap();
+    ours.is_sound();
 }
 
 #[test]
