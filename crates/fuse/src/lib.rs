@@ -8,13 +8,14 @@
 //! ```
 //!
 //! A transport knows no operation and a [`Service`] no transport. [`Handler`] is the service of a read-only
-//! [`Filesystem`], which knows no protocol. [`Session`] connects them. [`mountpoint`] mounts a connection at a directory and unmounts it. [`counters`] hold
-//! the numbers that [`metrics`] exports, and [`schedule`] places threads on processors.
+//! [`Filesystem`], which knows no protocol. [`Session`] connects them. [`mountpoint`] mounts a connection at a directory and unmounts it, [`holders`] finds
+//! what keeps it then. [`counters`] hold the numbers that [`metrics`] exports, and [`schedule`] places threads on processors.
 
 pub mod counters;
 mod fields;
 pub mod filesystem;
 pub mod handler;
+pub mod holders;
 pub mod log;
 pub mod metrics;
 pub mod mountpoint;

@@ -303,7 +303,12 @@ pub fn find(dir: &Path) -> io::Result<Option<Mounted>> {
 /// Fails if the table cannot be read.
 pub fn mounts() -> io::Result<Vec<Mounted>> {
     let table = std::fs::read("/proc/self/mountinfo")?;
-    Ok(table.split(|b| *b == b'\n').filter_map(mountinfo).collect())
+    Ok(parse_mounts(&table).collect())
+}
+
+/// Returns the mounts in the text of a `mountinfo` file.
+pub(crate) fn parse_mounts(table: &[u8]) -> impl Iterator<Item = Mounted> {
+    table.split(|b| *b == b'\n').filter_map(mountinfo)
 }
 
 /// Parses a line such as `36 35 98:0 /root /dir rw,noatime master:1 - fuse.tuff source rw`.

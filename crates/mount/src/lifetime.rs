@@ -50,7 +50,8 @@ pub struct Lifetime<S: Service> {
 
 impl<S: Service> Lifetime<S> {
     /// Starts to follow the signals, for the mount at `dir`. The first one unmounts. A mount that is in use is detached at once
-    /// and served until its last user is done. `on_second` runs at the next signal.
+    /// and served until its last user is done. `on_second` runs at each further signal, also where the mount is gone but a copy
+    /// in another mount namespace keeps the filesystem.
     ///
     /// # Errors
     /// `Io` if there can be no thread. The mount is detached.
@@ -70,7 +71,7 @@ impl<S: Service> Lifetime<S> {
                 return true;
             }
             let Err(e) = mountpoint::detach(&dir, Detach::Now) else {
-                return false;
+                return true;
             };
             let dir_shown = dir.display();
             log.again(format_args!(

@@ -5,6 +5,7 @@
 //! * [`hostile`] has servers that answer byte by byte, and record what they receive.
 //! * [`registry`] has the answers of a registry of container images.
 //! * [`openssl`] makes keys and certificates.
+//! * [`namespace`] has processes with mount namespaces of their own.
 //! * [`program`] makes executables, and repeats commands while a mount is busy.
 //! * [`schema`] checks JSON output against a JSON Schema.
 //! * [`Rng`] is the random number generator of tests, crash campaigns and generated workloads.
@@ -29,6 +30,7 @@ pub mod hostile;
 pub mod http;
 #[cfg(feature = "images")]
 pub mod kernel;
+pub mod namespace;
 pub mod openssl;
 pub mod program;
 pub mod registry;

@@ -3,14 +3,22 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tuff_erofs::{Error, Result};
-use tuff_fuse::mountpoint::{self, Detach, FSTYPE};
+use tuff_fuse::holders::{self, Holder};
+use tuff_fuse::mountpoint::{self, Detach, FSTYPE, Mounted};
+
+/// Time after the unmount in which a copy of the mount may end on its own. Processes that are ending have one.
+const HOLDER_TIME: Duration = Duration::from_secs(2);
+/// Time between two looks at a volume that is not closed.
+const POLL: Duration = Duration::from_millis(5);
 
 /// Unmount images and volumes
 ///
-/// Waits until a volume is closed. Exit code 5 means that the server could not write the last changes. Also works if the
-/// serving process was killed and every access fails with "transport endpoint is not connected".
+/// Waits until a volume is closed. If the filesystem stays mounted elsewhere, such as in the mount namespace of a container,
+/// the place is named. Exit code 5 means that the server could not write the last changes of a volume, or that the volume
+/// stays mounted elsewhere. Also works if the serving process was killed and every access fails with "transport endpoint is
+/// not connected".
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Mount points to unmount
@@ -22,24 +30,41 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let mut lost = None;
+    let mut failed = None;
     for dir in &args.dirs {
         let dir = mounted(dir)?;
-        // The kernel's mounts are of images.
+        // The kernel's mounts are of images, and several of them may share a filesystem.
         let found = mountpoint::find(&dir).ok().flatten();
-        let source = found.filter(|m| m.fstype == FSTYPE).map(|m| m.source);
-        let waits = source.filter(|source| !args.lazy && is_in_use(source));
+        let found = found.filter(|m| m.fstype == FSTYPE && !args.lazy);
+        let is_volume = found.as_ref().is_some_and(|m| is_in_use(&m.source));
         let how = if args.lazy {
             Detach::Lazily
         } else {
             Detach::Now
         };
         mountpoint::detach(&dir, how).map_err(|e| cannot(&dir, e))?;
-        if let Some(source) = waits {
-            lost = lost.or(until_closed(&source).err());
+        let Some(found) = found else { continue };
+        if is_volume {
+            failed = failed.or(until_closed(&found).err());
+        } else if let Some(holder) = lasting_holder(&found, || true) {
+            let shown = dir.display();
+            eprintln!("tuff: {shown}: unmounted, but its server lives on: {holder}");
         }
     }
-    lost.map_or(Ok(ExitCode::SUCCESS), Err)
+    failed.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+/// Returns a mount that still has the filesystem after a while. None if it ends, or if `lives` says that it ended.
+fn lasting_holder(mounted: &Mounted, lives: impl Fn() -> bool) -> Option<Holder> {
+    let start = Instant::now();
+    while lives() {
+        let holder = holders::find(mounted)?;
+        if start.elapsed() > HOLDER_TIME {
+            return Some(holder);
+        }
+        std::thread::sleep(POLL * 10);
+    }
+    None
 }
 
 fn cannot(dir: &Path, e: io::Error) -> Error {
@@ -57,10 +82,22 @@ fn is_in_use(source: &Path) -> bool {
 }
 
 /// Waits until the server has closed the volume, which it writes for a moment after the unmount. Returns an error if it
-/// was not closed cleanly.
-fn until_closed(source: &Path) -> Result<()> {
-    while is_in_use(source) {
-        std::thread::sleep(Duration::from_millis(5));
+/// was not closed cleanly, or if it stays mounted elsewhere.
+fn until_closed(mounted: &Mounted) -> Result<()> {
+    let source = &mounted.source;
+    let lives = || is_in_use(source);
+    if let Some(holder) = lasting_holder(mounted, lives) {
+        let dir = mounted.dir.display();
+        let why = io::Error::new(io::ErrorKind::ResourceBusy, holder.to_string());
+        return Err(Error::io(
+            dir,
+            "unmounted, but the volume is still in use",
+            why,
+        ));
+    }
+    // Without another mount the server writes, however long that takes.
+    while lives() {
+        std::thread::sleep(POLL);
     }
     let well = tuff_iplfs::backend::open(source, true)
         .is_ok_and(|device| tuff_iplfs::is_unmounted(&*device).is_ok_and(|well| well));

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use tuff_testkit::namespace::MountCopy;
 use tuff_testkit::program;
 
 /// Error numbers of Linux.
@@ -250,6 +251,43 @@ fn a_signal_ends_a_mount_and_a_busy_one_when_its_last_user_is_done() {
     drop(file);
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(stage.log().contains("its last user"), "{}", stage.log());
+}
+
+/// Regression: nothing named the process, and the second signal was not seen.
+#[test]
+fn a_copied_mount_is_named_by_umount_and_ended_by_a_second_signal() {
+    let Some(stage) = Stage::new("copied") else {
+        return;
+    };
+    let mut child = stage.foreground(&[]);
+    let Some(copy) = MountCopy::new(&stage.m(".")) else {
+        return;
+    };
+    let out = program::retry_busy(&mut stage.0.command(&["umount", "mnt"]));
+    let message = stderr(&out);
+    assert_eq!(code(&out), 0, "{message}");
+    let named = format!("process {} (sleep)", copy.pid());
+    assert!(message.contains(&named), "{message}");
+    assert!(!stage.mounted());
+    signal(&child, "TERM");
+    while !stage.log().contains("unmounting") {
+        std::thread::yield_now();
+    }
+    signal(&child, "HUP");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    drop(copy);
+
+    let mut child = stage.foreground(&[]);
+    let Some(copy) = MountCopy::new(&stage.m(".")) else {
+        return;
+    };
+    signal(&child, "TERM");
+    while stage.mounted() {
+        std::thread::yield_now();
+    }
+    signal(&child, "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    drop(copy);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output};
+use std::process::{Child, Command, ExitStatus, Output};
 use std::time::Duration;
 use tuff_testkit::program;
 
@@ -33,6 +33,14 @@ pub(crate) fn bad(dir: &Path, args: &[&str]) -> (i32, String) {
     let message = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(message.lines().count(), 1, "{args:?}: {message}");
     (out.status.code().unwrap_or(-1), message)
+}
+
+/// Runs another program, again while a mount is busy. Returns whether it succeeded, and what it printed.
+pub(crate) fn run(dir: &Path, command: &str, args: &[&str]) -> (bool, String) {
+    let out = program::retry_busy(Command::new(command).current_dir(dir).args(args));
+    let text = [out.stdout, out.stderr].concat();
+    let text = String::from_utf8_lossy(&text).trim().to_owned();
+    (out.status.success(), text)
 }
 
 pub(crate) fn json(bytes: &[u8]) -> serde_json::Value {
@@ -98,6 +106,16 @@ impl Mounted {
     /// Process id of the server.
     pub(crate) fn server(&self) -> u32 {
         self.1.id()
+    }
+
+    /// Returns true while the server runs.
+    pub(crate) fn is_served(&mut self) -> bool {
+        self.1.try_wait().unwrap().is_none()
+    }
+
+    /// Waits for the end of the server.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.1.wait().unwrap()
     }
 
     /// Unmounts cleanly; the server must exit with 0.

@@ -1,17 +1,10 @@
 //! Mounted volumes and their host: devices that are read-only, full or in use, options of mount(8), file handles.
 
-use crate::common::{Mounted, Place, bad, good, tuff};
+use crate::common::{Mounted, Place, bad, good, run, tuff};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tuff_testkit::program;
-
-fn run(dir: &Path, command: &str, args: &[&str]) -> (bool, String) {
-    let out = program::retry_busy(Command::new(command).current_dir(dir).args(args));
-    let text = [out.stdout, out.stderr].concat();
-    let text = String::from_utf8_lossy(&text).trim().to_owned();
-    (out.status.success(), text)
-}
 
 /// Loop device, detached when it is dropped.
 struct Loop(PathBuf);

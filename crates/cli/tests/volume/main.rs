@@ -9,3 +9,4 @@ mod full;
 mod host;
 mod mount;
 mod posix;
+mod unmount;

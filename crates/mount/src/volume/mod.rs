@@ -5,6 +5,7 @@
 //! | `service` | answers at once, or later after a flush, a checkpoint or write-back |
 //! | `operations` | one function or arm per request |
 //! | `durability` | fsync, checkpoints and discards |
+//! | `ending` | the end of a volume whose mount lives on |
 //! | `group_flush` | one device flush for all waiting requests |
 //! | `gate` | the kernel asks before it accepts data while space is short |
 //! | `caller` | the system call of a thread |
@@ -23,6 +24,7 @@
 mod caller;
 mod discard_policy;
 mod durability;
+mod ending;
 mod fields;
 mod gate;
 mod group_flush;

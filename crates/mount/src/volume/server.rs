@@ -19,7 +19,7 @@ use tuff_fuse::log::Log;
 use tuff_fuse::negotiation::Negotiation;
 use tuff_fuse::protocol::EntryOut;
 use tuff_fuse::transport::replies::PendingReply;
-use tuff_iplfs::{BlockDevice, Error, Nid, Volume};
+use tuff_iplfs::{BlockDevice, Nid, Volume};
 
 /// Default interval of checkpoints. `sync` relies on it, because the kernel does not send it to servers.
 pub const SYNC_EVERY: Duration = Duration::from_secs(5);
@@ -180,28 +180,6 @@ impl VolumeServer {
     #[must_use]
     pub fn discarding(self, discards: DiscardPolicy) -> Self {
         Self { discards, ..self }
-    }
-
-    /// Unmounts the volume after the end of the session.
-    ///
-    /// # Errors
-    /// Fails if a change was lost.
-    pub fn unmount(&self) -> tuff_iplfs::Result<()> {
-        let poisoned = || Error::Limit("a bug ended the service early; mount again".to_owned());
-        let mut core = self.core.lock().map_err(|_| poisoned())?;
-        let known: Vec<Nid> = core.known.drain().map(|(ino, _)| ino).collect();
-        let Some(mut volume) = core.volume.take() else {
-            return Ok(());
-        };
-        known.into_iter().for_each(|ino| volume.release(ino));
-        // Blocks of recent deletions are discarded before the next mount. The checkpoint counts even if this fails.
-        if !volume.is_read_only()
-            && let Err(e) = volume.drain()
-        {
-            let log = &self.log;
-            log.line(format_args!("cannot give everything back: {e}"));
-        }
-        volume.unmount()
     }
 
     /// Returns true if holes are reported. Otherwise LSEEK is unsupported, and the kernel treats every file as data.

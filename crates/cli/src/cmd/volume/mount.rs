@@ -12,11 +12,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tuff_erofs::THREADS_MAX;
-use tuff_fuse::mountpoint::{self, Detach, MountOptions};
+use tuff_fuse::mountpoint::{self, MountOptions};
 use tuff_fuse::transport::Transport;
 use tuff_fuse::{CpuLatencyMode, Log, Session, SessionOptions};
 use tuff_iplfs::{DiscardMode, Error, Volume};
-use tuff_mount::lifetime::Signals;
+use tuff_mount::lifetime::{Lifetime, Signals};
 use tuff_mount::volume::{DiscardPolicy, SYNC_EVERY, VolumeServer};
 
 /// Dirty pages that are gathered into one write: 1 MiB. The write that completes them waits for all.
@@ -29,7 +29,8 @@ const PREPARE_BLOCKS: u64 = 256;
 /// Mount a volume for reading and writing
 ///
 /// A background process serves the volume. The command returns when the mount is ready; the process ends when the volume is
-/// unmounted (tuff umount, which waits for it, umount, fusermount3 -u) or on SIGTERM or SIGINT.
+/// unmounted (tuff umount, which waits for it, umount, fusermount3 -u) or on SIGTERM, SIGINT or SIGHUP. A busy mount is then
+/// detached and served until its last user is done; a second signal closes the volume and ends the process in any case.
 ///
 /// After a crash of the host or of that process the next mount recovers the volume. Data is durable after fsync or
 /// fdatasync, and every earlier operation after fsync of a directory. The kernel does not forward sync and syncfs to FUSE
@@ -141,16 +142,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         cpu_latency: args.keep_awake,
         ..SessionOptions::default()
     };
-    let served = Session::start(Arc::new(server), mountpoint, how).and_then(|served| {
-        let (dir, log) = (dir.clone(), log.clone());
-        let watch = move || end_when_told(stop, &dir, &log);
-        std::thread::Builder::new().spawn(watch).map(|_| served)
-    });
-    let served = served
-        .inspect_err(|_| drop(mountpoint::detach(&dir, Detach::Lazily)))
-        .at(args.dir.display())?;
-    background::ready(in_background)?;
-    if let Err(e) = served.wait().unmount() {
+    let server = Arc::new(server);
+    let session = Session::start(Arc::clone(&server), mountpoint, how).at(args.dir.display())?;
+    let end = {
+        let (place, log) = (args.path.clone(), log.clone());
+        move || end_early(&server, &place, &log)
+    };
+    let life = Lifetime::start(stop, session, dir, log.clone(), end)?;
+    life.or_detach(background::ready(in_background))?;
+    if let Err(e) = life.wait().unmount() {
         // In the background the exit code is lost, so the error is logged.
         if in_background {
             log.line(format_args!("{}: {e}", args.path.display()));
@@ -197,11 +197,16 @@ fn open(path: &Path, read_only: bool, how: tuff_iplfs::MountOptions, log: &Log) 
     Ok(volume)
 }
 
-fn end_when_told(stop: Signals, dir: &Path, log: &Log) {
-    stop.each(|| {
-        if let Err(e) = mountpoint::detach(dir, Detach::Lazily) {
-            log.line(format_args!("{}: {e}", dir.display()));
-        }
-        true
-    });
+/// Closes the volume and ends the process, although the filesystem is still in use.
+fn end_early(server: &VolumeServer, place: &Path, log: &Log) {
+    // None: the process is ending.
+    let Some(done) = server.end_early() else {
+        return;
+    };
+    let place = place.display();
+    match &done {
+        Ok(()) => log.again(format_args!("{place}: closed at a second signal")),
+        Err(e) => log.again(format_args!("{place}: {e}")),
+    }
+    std::process::exit(if done.is_ok() { 0 } else { 5 });
 }
