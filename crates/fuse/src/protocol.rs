@@ -221,6 +221,82 @@ wire! {
         attr: Attr,
     } = 104
 
+    /// Request STATX, which the kernel sends if a caller asks for the time of creation.
+    StatxIn {
+        /// Flags of the request.
+        getattr_flags: u32,
+        /// Padding, which is always zero.
+        reserved: u32,
+        /// Handle of the open file.
+        fh: u64,
+        /// Flags of statx(2).
+        flags: u32,
+        /// Fields that the caller asks for, see [`statx`].
+        mask: u32,
+    } = 24
+
+    /// Time in a reply to STATX.
+    StatxTime {
+        /// Seconds since 1970, in two's complement.
+        seconds: u64,
+        /// Fraction. Unit: nanoseconds.
+        nanoseconds: u32,
+        /// Padding, which is always zero.
+        reserved: u32,
+    } = 16
+
+    /// Reply to STATX: attributes with the time of creation, and their validity.
+    StatxOut {
+        /// Validity of the attributes. Unit: seconds.
+        valid: u64,
+        /// Fraction of `valid`. Unit: nanoseconds.
+        valid_nsec: u32,
+        /// Flags, none of which is used.
+        flags: u32,
+        /// Reserved bytes, which are always zero.
+        spare: [u64; 2],
+        /// Fields that are present, see [`statx`].
+        mask: u32,
+        /// Preferred length of reads. Unit: bytes.
+        blksize: u32,
+        /// Attribute flags, all unused.
+        attributes: u64,
+        /// Number of hard links.
+        nlink: u32,
+        /// User that owns the file.
+        uid: u32,
+        /// Group that owns the file.
+        gid: u32,
+        /// File type and permissions.
+        mode: u16,
+        /// Padding, which is always zero.
+        padding: u16,
+        /// Inode number.
+        ino: u64,
+        /// Length of the content. Unit: bytes.
+        size: u64,
+        /// Allocated space. Unit: 512 bytes.
+        blocks: u64,
+        /// Attribute flags that the filesystem has.
+        attributes_mask: u64,
+        /// Time of the last access.
+        atime: StatxTime,
+        /// Time of creation.
+        btime: StatxTime,
+        /// Time of the last change.
+        ctime: StatxTime,
+        /// Time of the last modification.
+        mtime: StatxTime,
+        /// Major number of a device node.
+        rdev_major: u32,
+        /// Minor number of a device node.
+        rdev_minor: u32,
+        /// Device number of the filesystem, which the kernel fills in.
+        dev: [u32; 2],
+        /// Reserved bytes, which are always zero.
+        unused: [u64; 14],
+    } = 288
+
     /// Request READ, READDIR or READDIRPLUS.
     ReadIn {
         /// Handle of the open file.
@@ -545,6 +621,14 @@ pub mod init {
     pub const INIT_EXT: u64 = 1 << 30;
     pub const ALLOW_IDMAP: u64 = 1 << 40;
     pub const OVER_IO_URING: u64 = 1 << 41;
+}
+
+/// Fields of a reply to STATX.
+pub mod statx {
+    /// All fields that stat(2) reports.
+    pub const BASIC_STATS: u32 = 0x7ff;
+    /// Time of creation.
+    pub const BTIME: u32 = 0x800;
 }
 
 /// Fields that SETATTR sets.

@@ -27,6 +27,7 @@ pub enum Operation<'a> {
     BatchForget(&'a [ForgetOne]),
     /// True if the kernel states an open file: before a buffered write while attributes are stale.
     Getattr(bool),
+    Statx(StatxIn),
     Setattr(SetattrIn),
     Readlink,
     /// New name, and the target of the symlink.
@@ -134,6 +135,7 @@ impl<'a> Operation<'a> {
                 let [flags, _]: [u32; 2] = f.structure()?;
                 Self::Getattr(flags & GETATTR_FH != 0)
             }
+            op::STATX => Self::Statx(f.structure()?),
             op::SETATTR => Self::Setattr(f.structure()?),
             op::READLINK => Self::Readlink,
             op::SYMLINK => Self::Symlink(f.name()?, f.name()?),

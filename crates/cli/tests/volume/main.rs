@@ -9,4 +9,5 @@ mod full;
 mod host;
 mod mount;
 mod posix;
+mod statx;
 mod unmount;

@@ -13,6 +13,7 @@
 //! | `seek` | SEEK_DATA and SEEK_HOLE |
 //! | `project` | project identifiers through ioctl |
 //! | `server` | the shared state and its lock |
+//! | `statx` | the time of creation |
 //! | `discard_policy` | the time at which discards are issued |
 //! | `fields` | attributes and their changes, between the protocol and the volume |
 //!
@@ -33,6 +34,7 @@ mod project;
 mod seek;
 mod server;
 mod service;
+mod statx;
 mod write_back;
 
 pub use discard_policy::DiscardPolicy;

@@ -4,6 +4,7 @@ use super::fields::{Change, attr_out, nid, now};
 use super::project;
 use super::server::VolumeServer;
 use super::service::Work;
+use super::statx::statx_out;
 use super::write_back::PendingWriteBack;
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
@@ -112,6 +113,11 @@ impl VolumeServer {
                 let mut core = self.lock()?;
                 let attr = core.volume()?.attr(node)?;
                 Reply::structure(out, &attr_out(&attr, core.attr_valid()))
+            }
+            Operation::Statx(_) => {
+                let mut core = self.lock()?;
+                let attr = core.volume()?.attr(node)?;
+                Reply::structure(out, &statx_out(&attr, core.attr_valid()))
             }
             Operation::Readlink => {
                 let target = self.lock()?.volume()?.read_link(node)?;
