@@ -89,6 +89,12 @@ pub trait BlockDevice: Send + Sync {
         Ok(false)
     }
 
+    /// Passes a part of the space to the host that discards and flushes made free and that the device has kept, because large
+    /// pieces cost less. It is called again while it returns true and nothing else happens.
+    fn release_free_space(&self) -> bool {
+        false
+    }
+
     /// Free space for new blocks, `None` if the device cannot tell. Unit: blocks.
     fn free_blocks(&self) -> io::Result<Option<u64>> {
         Ok(None)

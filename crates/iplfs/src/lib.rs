@@ -74,4 +74,4 @@ pub use vfs::attr::{Attr, SetAttr, SetXattr};
 pub use vfs::dir::DirEntry;
 pub use vfs::file::{Allocate, ReadPlan, SIZE_MAX};
 pub use vfs::namei::Rename;
-pub use volume::{Discarded, Discards, Fsync, Space, Stats, Volume};
+pub use volume::{Discarded, Discards, Fsync, Space, Statfs, Stats, Volume};

@@ -83,6 +83,11 @@ impl Mounted {
 
     /// Like [`new`](Self::new), with more options of `volume mount`.
     pub(crate) fn with(place: &Place, options: &[&str]) -> Option<Self> {
+        Self::of(place, "v", options)
+    }
+
+    /// Like [`with`](Self::with), of another volume.
+    pub(crate) fn of(place: &Place, source: &str, options: &[&str]) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
             tuff_testkit::skipped("mounting needs root and /dev/fuse");
             return None;
@@ -91,7 +96,7 @@ impl Mounted {
         let _ = fs::create_dir(&dir);
         let mut child = Command::new(env!("CARGO_BIN_EXE_tuff"))
             .current_dir(&place.0)
-            .args(["volume", "mount", "-f", "v", "m"])
+            .args(["volume", "mount", "-f", source, "m"])
             .args(options)
             .spawn()
             .unwrap();

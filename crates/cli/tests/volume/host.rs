@@ -7,10 +7,10 @@ use std::process::Command;
 use tuff_testkit::program;
 
 /// Loop device, detached when it is dropped.
-struct Loop(PathBuf);
+pub(crate) struct Loop(PathBuf);
 
 impl Loop {
-    fn over(dir: &Path, options: &[&str], file: &str) -> Option<Self> {
+    pub(crate) fn over(dir: &Path, options: &[&str], file: &str) -> Option<Self> {
         let args = [&["-f", "--show"], options, &[file]].concat();
         match run(dir, "losetup", &args) {
             (true, path) => Some(Self(path.into())),
@@ -21,7 +21,7 @@ impl Loop {
         }
     }
 
-    fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.0.to_str().unwrap()
     }
 }

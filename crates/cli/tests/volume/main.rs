@@ -9,5 +9,6 @@ mod full;
 mod host;
 mod mount;
 mod posix;
+mod space;
 mod statx;
 mod unmount;

@@ -15,7 +15,7 @@ use crate::volume::state::{Volume, WriteState};
 
 /// Free space that ordinary changes leave on the host, so that a checkpoint and some deletes always fit. Unit:
 /// blocks.
-const HOST_RESERVE: u64 = 256;
+pub(super) const HOST_RESERVE: u64 = 256;
 
 /// Space usage of a volume. Unit: blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -161,7 +161,7 @@ impl Volume {
         })
     }
 
-    fn buffered_blocks_max(&self) -> u64 {
+    pub(super) fn buffered_blocks_max(&self) -> u64 {
         self.pages.dirty()
             + self.nodes.dirty_count()
             + self.nat.update_blocks_max()

@@ -11,8 +11,10 @@ pub(crate) mod promises;
 pub(crate) mod snapshot_records;
 pub(crate) mod snapshots;
 pub(crate) mod state;
+mod statfs;
 
 pub use admission::Space;
 pub use discards::{Discarded, Discards};
 pub use fsync::Fsync;
 pub use state::{Stats, Volume};
+pub use statfs::Statfs;

@@ -9,9 +9,10 @@
 //! During a checkpoint an fsync waits for its end. All other operations continue.
 
 use super::discard_policy::DiscardPolicy;
+use super::idle::{IdleWatch, TICK};
 use super::server::{KeeperState, VolumeServer};
 use std::io;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use tuff_fuse::filesystem;
@@ -31,12 +32,13 @@ impl VolumeServer {
         CheckpointGuard(self.turn.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut Volume) -> Result<T>) -> Result<T> {
+    /// Runs a part of the server's own work, which does not count as a request.
+    pub(super) fn with<T>(&self, f: impl FnOnce(&mut Volume) -> Result<T>) -> Result<T> {
         let ended = || {
             let what = "making changes durable".to_owned();
             Error::Io(io::Error::other("the volume is not served any more"), what)
         };
-        let mut core = self.lock().map_err(|_| ended())?;
+        let mut core = self.core.lock().map_err(|_| ended())?;
         f(core.volume.as_mut().ok_or_else(ended)?)
     }
 
@@ -176,24 +178,57 @@ impl VolumeServer {
         self.keep.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a checkpoint at each interval, until the mount ends.
+    /// Writes a checkpoint at each interval, and releases space while the volume is idle, until the mount ends.
     pub(super) fn keep(&self) {
+        let mut watch = IdleWatch::new();
+        let mut due = Instant::now() + self.every;
         loop {
-            let idle = |keep: &mut KeeperState| !keep.wants_checkpoint && !keep.ended;
+            // Without requests there is nothing to look for. The first one wakes this thread.
+            self.is_keeper_asleep.store(true, SeqCst);
+            let asleep = !watch.is_awake(self.requests.load(SeqCst));
+            self.is_keeper_asleep.store(asleep, SeqCst);
+            let mut wait = due.saturating_duration_since(Instant::now());
+            if !asleep {
+                wait = wait.min(TICK);
+            }
+            let waits = |keep: &mut KeeperState| {
+                let is_woken = asleep && keep.has_requests;
+                !(keep.wants_checkpoint || keep.ended || is_woken)
+            };
             let (mut keep, _) = self
                 .wake
-                .wait_timeout_while(self.keep_state(), self.every, idle)
+                .wait_timeout_while(self.keep_state(), wait, waits)
                 .unwrap_or_else(PoisonError::into_inner);
             if keep.ended {
                 return;
             }
-            keep.wants_checkpoint = false;
+            let is_due = std::mem::take(&mut keep.wants_checkpoint) || Instant::now() >= due;
+            keep.has_requests = false;
             drop(keep);
-            let done = self.checkpoint(&self.lock_checkpoint());
-            if let Err(e) = done.and_then(|()| self.send_discards()) {
+            let requests = self.requests.load(Relaxed);
+            let may_release = watch.look(requests, || self.waiting_blocks());
+            let done = if is_due {
+                due = Instant::now() + self.every;
+                watch.checkpointed(requests);
+                let done = self.checkpoint(&self.lock_checkpoint());
+                done.and_then(|()| self.send_discards())
+            } else if may_release {
+                let released = self.release_while_idle(&watch);
+                watch.end(!matches!(released, Ok(false)));
+                released.map(drop)
+            } else {
+                Ok(())
+            };
+            if let Err(e) = done {
                 self.log
                     .line(format_args!("cannot make changes durable: {e}"));
             }
         }
+    }
+
+    /// Wakes the keeper thread at the first request after a rest.
+    pub(super) fn wake_keeper(&self) {
+        self.keep_state().has_requests = true;
+        self.wake.notify_all();
     }
 }

@@ -11,6 +11,7 @@
 //! | `caller` | the system call of a thread |
 //! | `write_back` | work that waits until the kernel has written pages back |
 //! | `seek` | SEEK_DATA and SEEK_HOLE |
+//! | `idle` | space that deletes made free goes to the host |
 //! | `project` | project identifiers through ioctl |
 //! | `server` | the shared state and its lock |
 //! | `statx` | the time of creation |
@@ -29,6 +30,7 @@ mod ending;
 mod fields;
 mod gate;
 mod group_flush;
+mod idle;
 mod operations;
 mod project;
 mod seek;

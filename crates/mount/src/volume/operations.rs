@@ -19,7 +19,7 @@ use tuff_fuse::reply::{Listing, xattr_list};
 use tuff_fuse::request::{Operation, Request};
 use tuff_fuse::transport::replies::PendingReply;
 use tuff_iplfs::{
-    Allocate, Attr, BLOCK_SIZE, Caller, Error, Nid, Rename, SetAttr, SetXattr, Volume, acl, mode,
+    Allocate, Attr, Caller, Error, Nid, Rename, SetAttr, SetXattr, Volume, acl, mode,
 };
 use zerocopy::{Immutable, IntoBytes};
 
@@ -200,17 +200,16 @@ impl VolumeServer {
     }
 
     fn statfs<'a>(&self, out: &'a mut [u8]) -> Result<Reply<'a>> {
-        let space = self.lock()?.volume()?.space();
-        let available = space.available();
+        let space = self.lock()?.volume()?.statfs();
         let reply = StatfsOut {
-            blocks: space.quota - space.reserve,
-            bfree: available,
-            bavail: available,
-            files: space.inodes + available,
-            ffree: available,
-            bsize: BLOCK_SIZE as u32,
+            blocks: space.total,
+            bfree: space.free,
+            bavail: space.available,
+            files: space.inodes + space.inodes_free,
+            ffree: space.inodes_free,
+            bsize: space.block_size,
             namelen: 255,
-            frsize: BLOCK_SIZE as u32,
+            frsize: space.block_size,
             ..Default::default()
         };
         Reply::structure(out, &reply)

@@ -58,6 +58,8 @@ pub struct VolumeServer {
     pub(super) giving: Mutex<()>,
     pub(super) keep: Mutex<KeeperState>,
     pub(super) wake: Condvar,
+    /// The next request wakes the keeper thread.
+    pub(super) is_keeper_asleep: AtomicBool,
     /// Interval between two checkpoints.
     pub(super) every: Duration,
     /// Time at which discards are issued.
@@ -96,6 +98,8 @@ pub(super) struct EarlyFlushState {
 pub(super) struct KeeperState {
     /// The volume is so full of changes that an operation may soon need a checkpoint.
     pub(super) wants_checkpoint: bool,
+    /// Requests came while the keeper thread was asleep.
+    pub(super) has_requests: bool,
     /// Checkpoints may have allowed discards.
     pub(super) may_discard: bool,
     /// The filesystem is unmounted.
@@ -161,6 +165,7 @@ impl VolumeServer {
             giving: Mutex::default(),
             keep: Mutex::default(),
             wake: Condvar::new(),
+            is_keeper_asleep: AtomicBool::new(false),
             every: SYNC_EVERY,
             discards: DiscardPolicy::default(),
             requests: AtomicU64::new(0),
@@ -189,6 +194,9 @@ impl VolumeServer {
 
     pub(super) fn lock(&self) -> Result<MutexGuard<'_, ServerState>> {
         self.requests.fetch_add(1, Relaxed);
+        if self.is_keeper_asleep.load(Relaxed) && self.is_keeper_asleep.swap(false, Relaxed) {
+            self.wake_keeper();
+        }
         // Poisoned: a panic interrupted a change.
         self.core.lock().map_err(|_| Errno::IO)
     }

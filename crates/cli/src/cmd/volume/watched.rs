@@ -78,6 +78,10 @@ impl BlockDevice for WatchedDevice {
         self.device.prepare(blocks)
     }
 
+    fn release_free_space(&self) -> bool {
+        self.device.release_free_space()
+    }
+
     fn free_blocks(&self) -> io::Result<Option<u64>> {
         self.device.free_blocks()
     }

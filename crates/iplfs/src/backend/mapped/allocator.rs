@@ -1,5 +1,6 @@
 //! Free physical blocks.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Blocks of a chunk, the unit in which logs avoid each other: 1 MiB.
@@ -19,6 +20,8 @@ pub(super) struct Allocator {
     rotor: usize,
     /// Chunks that became empty, which the medium may discard.
     emptied: Vec<usize>,
+    /// Chunks with blocks that became free since the medium discarded them.
+    freed: BTreeSet<usize>,
     /// Next block of each area.
     next: [Option<u64>; 8],
 }
@@ -36,6 +39,7 @@ impl Allocator {
             empty_chunks: chunks,
             rotor: 0,
             emptied: Vec::new(),
+            freed: BTreeSet::new(),
             next: [None; 8],
         };
         for index in blocks..chunks as u64 * CHUNK {
@@ -79,24 +83,55 @@ impl Allocator {
         None
     }
 
-    /// Puts back the blocks of [`take_emptied`](Self::take_emptied).
+    /// Takes the free runs of a chunk in which blocks became free. The caller discards them and puts each back. None after the last
+    /// chunk.
+    pub(super) fn take_freed(&mut self) -> Option<Vec<Range<u64>>> {
+        let chunk = self.freed.pop_first()? as u64 * CHUNK;
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for index in chunk..chunk + CHUNK {
+            if self.is_used(index) {
+                continue;
+            }
+            self.set_used(index);
+            let physical = self.data.start + index;
+            match runs.last_mut() {
+                Some(last) if last.end == physical => last.end += 1,
+                _ => runs.push(physical..physical + 1),
+            }
+        }
+        Some(runs)
+    }
+
+    /// Puts back blocks of [`take_emptied`](Self::take_emptied) or [`take_freed`](Self::take_freed), which are discarded.
     pub(super) fn put_back(&mut self, blocks: Range<u64>) {
-        self.release(blocks);
-        self.emptied.pop();
+        let chunk = ((blocks.start - self.data.start) / CHUNK) as usize;
+        self.set_free(blocks);
+        if u64::from(self.free_in_chunk[chunk]) == CHUNK {
+            self.freed.remove(&chunk);
+        }
     }
 
     /// Frees physical blocks.
     pub(super) fn release(&mut self, blocks: Range<u64>) {
+        let chunks = (blocks.start - self.data.start) / CHUNK
+            ..(blocks.end - self.data.start).div_ceil(CHUNK);
+        self.set_free(blocks);
+        for chunk in chunks.map(|chunk| chunk as usize) {
+            self.freed.insert(chunk);
+            if u64::from(self.free_in_chunk[chunk]) == CHUNK {
+                self.emptied.push(chunk);
+            }
+        }
+    }
+
+    fn set_free(&mut self, blocks: Range<u64>) {
         for index in blocks.start - self.data.start..blocks.end - self.data.start {
             debug_assert!(self.is_used(index), "block {index} was freed twice");
             self.used[(index / 64) as usize] &= !(1 << (index % 64));
             let free = &mut self.free_in_chunk[(index / CHUNK) as usize];
             *free += 1;
             self.free += 1;
-            if u64::from(*free) == CHUNK {
-                self.empty_chunks += 1;
-                self.emptied.push((index / CHUNK) as usize);
-            }
+            self.empty_chunks += usize::from(u64::from(*free) == CHUNK);
         }
     }
 
@@ -195,5 +230,13 @@ mod tests {
         assert_eq!(space.free(), 0);
         space.put_back(1256..1512);
         assert_eq!((space.free(), space.take_emptied()), (CHUNK, None));
+        assert_eq!(space.take_freed(), None);
+        space.release(1020..1022);
+        space.release(1100..1101);
+        assert_eq!(space.take_freed(), Some(vec![1020..1022, 1100..1101]));
+        assert_eq!((space.free(), space.take_freed()), (CHUNK, None));
+        space.put_back(1020..1022);
+        space.put_back(1100..1101);
+        assert_eq!((space.free(), space.take_freed()), (CHUNK + 3, None));
     }
 }

@@ -35,10 +35,13 @@ use layout::Layout;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use table::Page;
 
 /// Blocks that are written or released in one step. It bounds the changes that a batch may exceed its limit by.
 const STEP_BLOCKS: u64 = 256;
+/// Time that closing the device may take to pass free blocks to the medium.
+const CLOSE_TIME: Duration = Duration::from_secs(5);
 
 /// Device that maps the addresses of a volume to the blocks of a medium.
 pub struct MappedDevice {
@@ -221,8 +224,8 @@ impl MappedDevice {
         Ok(())
     }
 
-    /// Passes chunks that became empty to the medium. Single blocks are not worth a command each. A medium that cannot
-    /// discard ignores them.
+    /// Passes chunks that became empty to the medium. Single blocks are not worth a command each while others wait. A medium that
+    /// cannot discard ignores them.
     fn discard_emptied(&self) {
         let next = || self.lock().space.take_emptied();
         while let Some(chunk) = next() {
@@ -230,11 +233,26 @@ impl MappedDevice {
             self.lock().space.put_back(chunk);
         }
     }
+
+    /// Passes the runs that became free in one chunk to the medium, also if a part of it is used. Returns false if there are no
+    /// more, or the medium cannot discard.
+    fn discard_freed(&self) -> bool {
+        let Some(runs) = self.lock().space.take_freed() else {
+            return false;
+        };
+        let mut discards = true;
+        for run in runs {
+            discards = discards && self.medium.discard(run.clone()).is_ok();
+            self.lock().space.put_back(run);
+        }
+        discards
+    }
 }
 
 impl Drop for MappedDevice {
     fn drop(&mut self) {
-        self.discard_emptied();
+        let start = Instant::now();
+        while start.elapsed() < CLOSE_TIME && self.discard_freed() {}
     }
 }
 
@@ -331,6 +349,10 @@ impl BlockDevice for MappedDevice {
 
     fn knows_allocated(&self) -> bool {
         true
+    }
+
+    fn release_free_space(&self) -> bool {
+        self.discard_freed()
     }
 
     fn free_blocks(&self) -> io::Result<Option<u64>> {
