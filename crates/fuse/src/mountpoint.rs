@@ -17,6 +17,10 @@ use std::process::{Command, Stdio};
 
 /// Filesystem type in `mount` and `/proc/mounts`.
 pub const FSTYPE: &str = "fuse.tuff";
+/// Filesystem type of a mount that has the block device of its source.
+pub const FSTYPE_BLOCK: &str = "fuseblk.tuff";
+/// Block size of such a mount. Unit: bytes.
+const BLOCK_SIZE: u32 = 4096;
 
 /// Options of a mount.
 #[derive(Clone, Debug)]
@@ -27,6 +31,9 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Flags of mount(2), such as "nosuid".
     pub flags: MountFlags,
+    /// True if the mount has the block device `source`. Needs root, and a kernel with fuseblk. Then `sync` and `syncfs` reach the
+    /// server, and umount(8) waits for it.
+    pub has_block_device: bool,
 }
 
 /// A mount named "tuff" for this user alone, without set-user-id programs and devices.
@@ -36,6 +43,7 @@ impl Default for MountOptions {
             source: "tuff".into(),
             allow_other: false,
             flags: MountFlags::NOSUID | MountFlags::NODEV,
+            has_block_device: false,
         }
     }
 }
@@ -127,6 +135,11 @@ fn direct(dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<Own
     if options.allow_other {
         data.push_str(",allow_other");
     }
+    let mut fstype = FSTYPE;
+    if options.has_block_device {
+        fstype = FSTYPE_BLOCK;
+        data.push_str(&format!(",blksize={BLOCK_SIZE}"));
+    }
     let data = CString::new(data).map_err(io::Error::other)?;
     let access = if read_only {
         MountFlags::RDONLY
@@ -134,7 +147,7 @@ fn direct(dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<Own
         MountFlags::empty()
     };
     let flags = options.flags | access;
-    rustix::mount::mount(&options.source, dir, FSTYPE, flags, Some(data.as_c_str()))
+    rustix::mount::mount(&options.source, dir, fstype, flags, Some(data.as_c_str()))
         .map_err(|e| named(e, &format!("mounting on {}", dir.display())))?;
     Ok(fuse)
 }
@@ -285,6 +298,13 @@ pub struct Mounted {
     pub device: (u32, u32),
 }
 
+impl Mounted {
+    /// Returns true if a server of tuff serves the mount.
+    pub fn is_served(&self) -> bool {
+        [FSTYPE, FSTYPE_BLOCK].contains(&&*self.fstype)
+    }
+}
+
 /// Finds the visible mount at `dir`, which is absolute and without symlinks. Returns None if it is not a mount
 /// point.
 ///
@@ -348,15 +368,22 @@ fn unescape(word: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Raises the kernel's readahead to three requests through io_uring, or two through the device. Returns it. Unit:
+/// Raises the kernel's readahead of the mount at `dir` to three requests through io_uring, or two through the device. Returns it. Unit:
 /// KiB.
 ///
 /// A thread on another processor then prepares the next request while the client consumes the last one. Needs root.
 ///
 /// # Errors
 /// Fails if the kernel does not permit it.
-pub fn raise_read_ahead(device: (u32, u32), rings: bool) -> io::Result<u32> {
-    let path = format!("/sys/class/bdi/{}:{}/read_ahead_kb", device.0, device.1);
+pub fn raise_read_ahead(dir: &Path, rings: bool) -> io::Result<u32> {
+    let (major, minor) = device_known(dir)?;
+    let name = |suffix| format!("/sys/class/bdi/{major}:{minor}{suffix}/read_ahead_kb");
+    // Without the suffix, this is the readahead of the block device. No other mount has its number.
+    let of_block_device = name("-fuseblk");
+    let path = match Path::new(&of_block_device).exists() {
+        true => of_block_device,
+        false => name(""),
+    };
     let kb = if rings { 1536 } else { 2048 };
     std::fs::write(path, kb.to_string()).map(|()| kb)
 }

@@ -108,9 +108,14 @@ impl<'a> Request<'a> {
 
     /// Returns true if root sent the request.
     pub fn is_by_root(&self) -> bool {
+        self.user() == Some(0)
+    }
+
+    /// Returns the user with whose rights the request was sent. None if that is unknown here.
+    pub fn user(&self) -> Option<u32> {
         match self.header.uid {
-            NO_USER => filesystem_user(self.header.pid) == Some(0),
-            uid => uid == 0,
+            NO_USER => filesystem_user(self.header.pid),
+            uid => Some(uid),
         }
     }
 }

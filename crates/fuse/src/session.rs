@@ -114,10 +114,9 @@ impl<S: Service> Session<S> {
             ));
         }
         // Needs root. Reads are shorter without it.
-        let raised = options.raises_read_ahead.then(|| {
-            let device = mountpoint::device_known(self.dir())?;
-            mountpoint::raise_read_ahead(device, ringing)
-        });
+        let raised = options
+            .raises_read_ahead
+            .then(|| mountpoint::raise_read_ahead(self.dir(), ringing));
         let read_ahead = match raised {
             Some(Ok(kb)) => format!("reading ahead {kb} KiB"),
             _ => "reading ahead as the kernel does by default".to_owned(),

@@ -105,6 +105,16 @@ pub trait BlockDevice: Send + Sync {
         None
     }
 
+    /// Gives up the exclusive claim of a block device, so that the kernel can take it for a mount, or takes it again. The lock of
+    /// the volume stays.
+    fn claim(&self, exclusive: bool) -> io::Result<()> {
+        let _ = exclusive;
+        Ok(())
+    }
+
+    /// Gives up the lock of the volume, which is unmounted. Nothing is written afterwards.
+    fn unlock(&self) {}
+
     /// Returns the device's own files that are damaged or missing, and of which it has a sound copy.
     fn damaged_files(&self) -> Vec<Finding> {
         Vec::new()

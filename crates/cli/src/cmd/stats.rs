@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tuff_erofs::{Error, Place, Result};
 use tuff_fuse::handler::STATS_XATTR;
-use tuff_fuse::mountpoint::{self, FSTYPE};
+use tuff_fuse::mountpoint;
 use tuff_mount::counters_socket;
 
 /// Show the counters of a mount that tuff serves
@@ -77,7 +77,7 @@ fn counters(dir: &Path) -> Result<String> {
         let Some(mount) = found.filter(|mount| mount.device == device) else {
             continue;
         };
-        if mount.fstype == FSTYPE {
+        if mount.is_served() {
             return from_attribute(&held).map_err(failed);
         }
         return counters_socket::read(device).ok_or_else(|| {

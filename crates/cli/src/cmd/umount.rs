@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tuff_erofs::{Error, Result};
 use tuff_fuse::holders::{self, Holder};
-use tuff_fuse::mountpoint::{self, Detach, FSTYPE, Mounted};
+use tuff_fuse::mountpoint::{self, Detach, Mounted};
 
 /// Time after the unmount in which a copy of the mount may end on its own. Processes that are ending have one.
 const HOLDER_TIME: Duration = Duration::from_secs(2);
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let dir = mounted(dir)?;
         // The kernel's mounts are of images, and several of them may share a filesystem.
         let found = mountpoint::find(&dir).ok().flatten();
-        let found = found.filter(|m| m.fstype == FSTYPE && !args.lazy);
+        let found = found.filter(|m| m.is_served() && !args.lazy);
         let is_volume = found.as_ref().is_some_and(|m| is_in_use(&m.source));
         let how = if args.lazy {
             Detach::Lazily
@@ -118,7 +118,7 @@ pub(super) fn mounted(dir: &Path) -> Result<PathBuf> {
     for place in [without_asking_it(dir), std::fs::canonicalize(dir)] {
         let Ok(place) = place else { continue };
         match mountpoint::find(&place).map_err(failed)? {
-            Some(m) if m.fstype == FSTYPE || m.fstype == "erofs" => return Ok(place),
+            Some(m) if m.is_served() || m.fstype == "erofs" => return Ok(place),
             Some(m) => {
                 return Err(Error::usage(format_args!(
                     "{}: a mount of type {}, not of tuff; unmount it with umount(8)",

@@ -11,4 +11,5 @@ mod mount;
 mod posix;
 mod space;
 mod statx;
+mod sync;
 mod unmount;

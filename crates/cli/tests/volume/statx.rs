@@ -17,7 +17,7 @@ fn btime(path: &Path) -> Option<(i64, u32)> {
     has.then_some((stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec))
 }
 
-fn kernel() -> (u32, u32) {
+pub(crate) fn kernel() -> (u32, u32) {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     let mut number = || numbers.next().and_then(|n| n.parse().ok()).unwrap_or(0);

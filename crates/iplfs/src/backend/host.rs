@@ -37,6 +37,11 @@ pub(super) fn lock(file: &File, read_only: bool) -> io::Result<()> {
     })
 }
 
+/// Gives up the lock of a volume, without waiting for the end of the process.
+pub(super) fn unlock(file: &File) {
+    let _ = retry_on_intr(|| flock(file, FlockOperation::Unlock));
+}
+
 /// Reads blocks of a sparse file. Blocks past its end read as zeros.
 pub(super) fn read_sparse(file: &File, block: u64, buf: &mut [u8]) -> io::Result<()> {
     let mut done = 0;

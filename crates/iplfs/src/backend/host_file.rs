@@ -16,10 +16,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::num::NonZeroU64;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 /// File or block device that stores a volume.
 pub struct FileDevice {
@@ -27,7 +29,9 @@ pub struct FileDevice {
     /// Number of blocks of a block device. `None` for a file, which grows.
     size: Option<u64>,
     /// File of a loop device, whose lock excludes its other users.
-    _backing: Option<File>,
+    backing: Option<File>,
+    /// Second descriptor of a block device, which claims it for this process.
+    claim: Mutex<Option<File>>,
     /// Set after a failed flush. Hosts report a loss only once.
     failed: AtomicBool,
 }
@@ -45,7 +49,8 @@ impl FileDevice {
         Ok(Self {
             file,
             size: None,
-            _backing: None,
+            backing: None,
+            claim: Mutex::default(),
             failed: AtomicBool::new(false),
         })
     }
@@ -65,14 +70,12 @@ impl FileDevice {
             let what = "the block device is read-only";
             return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, what));
         }
-        let mut options = OpenOptions::new();
-        options.read(true).write(!read_only);
-        if is_device && !read_only {
-            // On a block device this requests exclusive access, which fails while the device is mounted.
-            options.custom_flags(OFlags::EXCL.bits() as i32);
-        }
-        let mut file = options.open(path)?;
+        let mut file = OpenOptions::new().read(true).write(!read_only).open(path)?;
         lock(&file, read_only)?;
+        let claim = match is_device && !read_only {
+            true => Some(claim(&file)?),
+            false => None,
+        };
         let backing = match is_device {
             true => backing_file(metadata.rdev()),
             false => None,
@@ -88,7 +91,8 @@ impl FileDevice {
         Ok(Self {
             file,
             size,
-            _backing: backing,
+            backing,
+            claim: Mutex::new(claim),
             failed: AtomicBool::new(false),
         })
     }
@@ -116,6 +120,13 @@ impl FileDevice {
         self.file.set_len(len)?;
         Ok(bits)
     }
+}
+
+/// Claims a block device. Fails with `ResourceBusy` while it is mounted, or another process claims it.
+fn claim(device: &File) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(OFlags::EXCL.bits() as i32);
+    retry(|| options.open(format!("/proc/self/fd/{}", device.as_raw_fd())))
 }
 
 /// Opens the file that a loop device shows as a whole. None for other devices, and if it cannot be opened here: then the
@@ -211,6 +222,22 @@ impl BlockDevice for FileDevice {
         }
         write_zeros(&self.file, blocks)?;
         Ok(true)
+    }
+
+    fn claim(&self, exclusive: bool) -> io::Result<()> {
+        let mut held = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
+        *held = match exclusive && self.size.is_some() {
+            true => Some(claim(&self.file)?),
+            false => None,
+        };
+        Ok(())
+    }
+
+    fn unlock(&self) {
+        [Some(&self.file), self.backing.as_ref()]
+            .into_iter()
+            .flatten()
+            .for_each(host::unlock);
     }
 
     fn free_blocks(&self) -> io::Result<Option<u64>> {

@@ -50,6 +50,7 @@ pub fn mount(into: &Path, handler: Arc<Handler>) -> Result<Session<Handler>> {
         // The modes of the files exclude other users; root needs it for the mounts of user namespaces.
         allow_other: rustix::process::geteuid().is_root(),
         flags: MountFlags::NOSUID | MountFlags::NODEV,
+        ..MountOptions::default()
     };
     let mountpoint = mountpoint::attach(into, &options).map_err(failed)?;
     let options = SessionOptions {

@@ -219,7 +219,10 @@ impl VolumeServer {
             } else {
                 Ok(())
             };
-            if let Err(e) = done {
+            // A second signal, or DESTROY, unmounts the volume while the session lives.
+            if let Err(e) = done
+                && !self.is_closed()
+            {
                 self.log
                     .line(format_args!("cannot make changes durable: {e}"));
             }

@@ -5,6 +5,7 @@
 //! | `service` | answers at once, or later after a flush, a checkpoint or write-back |
 //! | `operations` | one function or arm per request |
 //! | `durability` | fsync, checkpoints and discards |
+//! | `drain` | makes durable what the kernel has not written yet |
 //! | `ending` | the end of a volume whose mount lives on |
 //! | `group_flush` | one device flush for all waiting requests |
 //! | `gate` | the kernel asks before it accepts data while space is short |
@@ -25,6 +26,7 @@
 
 mod caller;
 mod discard_policy;
+mod drain;
 mod durability;
 mod ending;
 mod fields;
@@ -40,4 +42,5 @@ mod statx;
 mod write_back;
 
 pub use discard_policy::DiscardPolicy;
+pub use drain::SYNC_XATTR;
 pub use server::{SYNC_EVERY, VolumeServer};

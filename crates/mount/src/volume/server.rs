@@ -1,6 +1,7 @@
 //! Shared state of a mounted volume.
 
 use super::discard_policy::DiscardPolicy;
+use super::drain::DrainReply;
 use super::fields::{entry_of, nid};
 use super::gate::{ATTR_VALID, Gate};
 use super::group_flush::GroupFlush;
@@ -19,24 +20,32 @@ use tuff_fuse::log::Log;
 use tuff_fuse::negotiation::Negotiation;
 use tuff_fuse::protocol::EntryOut;
 use tuff_fuse::transport::replies::PendingReply;
-use tuff_iplfs::{BlockDevice, Nid, Volume};
+use tuff_iplfs::{BlockDevice, Nid, Volume, mode};
 
 /// Default interval of checkpoints. `sync` relies on it, because the kernel does not send it to servers.
 pub const SYNC_EVERY: Duration = Duration::from_secs(5);
 
 /// First minor version whose kernel waits for all pages under write-back.
-const SEEK_MINOR_MIN: u32 = 44;
+pub(super) const SEEK_MINOR_MIN: u32 = 44;
 
 /// Volume and the inodes that the kernel knows.
 pub(super) struct ServerState {
     /// The mounted volume. None after unmount.
     pub(super) volume: Option<Volume>,
     /// Number of look-ups of each inode less its FORGETs.
-    pub(super) known: HashMap<Nid, u64>,
+    pub(super) known: HashMap<Nid, KnownInode>,
     /// Whether the kernel asks before it accepts data.
     pub(super) gate: Gate,
     /// Blocks appended at the last early flush.
     pub(super) begun_blocks: u64,
+}
+
+/// Inode that the kernel knows.
+#[derive(Clone, Copy)]
+pub(super) struct KnownInode {
+    pub(super) lookups: u64,
+    /// The kernel may have dirty pages of it.
+    pub(super) is_file: bool,
 }
 
 /// Server of a mounted volume.
@@ -66,6 +75,10 @@ pub struct VolumeServer {
     pub(super) discards: DiscardPolicy,
     /// Number of accesses to the volume.
     pub(super) requests: AtomicU64,
+    /// Queue of drains. None when the mount ends.
+    pub(super) drains: Mutex<Option<Sender<DrainReply>>>,
+    /// Result of the unmount that the end of the session waited for.
+    pub(super) ended: Mutex<Option<tuff_iplfs::Result<()>>>,
     /// State of the thread that flushes early.
     early_flush: Mutex<EarlyFlushState>,
     pub(super) early_flush_wake: Condvar,
@@ -119,9 +132,12 @@ impl ServerState {
     /// Counts a reply that gives the kernel this inode.
     pub(super) fn count_lookup(&mut self, attr: &tuff_iplfs::Attr) -> Result<EntryOut> {
         if attr.ino != Nid::ROOT {
-            let known = self.known.entry(attr.ino).or_default();
-            *known += 1;
-            if *known == 1 {
+            let known = self.known.entry(attr.ino).or_insert(KnownInode {
+                lookups: 0,
+                is_file: attr.mode & mode::TYPE == mode::FILE,
+            });
+            known.lookups += 1;
+            if known.lookups == 1 {
                 self.volume()?.hold(attr.ino)?;
             }
         }
@@ -132,8 +148,8 @@ impl ServerState {
     pub(super) fn forget(&mut self, node: u64, times: u64) {
         let Ok(ino) = nid(node) else { return };
         if let Some(known) = self.known.get_mut(&ino) {
-            *known = known.saturating_sub(times);
-            if *known == 0 {
+            known.lookups = known.lookups.saturating_sub(times);
+            if known.lookups == 0 {
                 self.known.remove(&ino);
                 if let Some(volume) = &mut self.volume {
                     volume.release(ino);
@@ -169,6 +185,8 @@ impl VolumeServer {
             every: SYNC_EVERY,
             discards: DiscardPolicy::default(),
             requests: AtomicU64::new(0),
+            drains: Mutex::default(),
+            ended: Mutex::default(),
             early_flush: Mutex::default(),
             early_flush_wake: Condvar::new(),
         }

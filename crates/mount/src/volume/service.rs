@@ -6,6 +6,7 @@
 //!     └► thread that may block ─► flush or checkpoint ─► reply
 //! ```
 
+use super::drain::SYNC_XATTR;
 use super::fields::nid;
 use super::gate::StaleNotice;
 use super::server::{SeekRequest, VolumeServer};
@@ -15,7 +16,7 @@ use std::sync::{Arc, mpsc};
 use tuff_fuse::filesystem::Result;
 use tuff_fuse::log::Log;
 use tuff_fuse::negotiation::Negotiation;
-use tuff_fuse::protocol::{InHeader, op};
+use tuff_fuse::protocol::{InHeader, ROOT, op};
 use tuff_fuse::reply::Reply;
 use tuff_fuse::request::{Operation, Request};
 use tuff_fuse::service::{Background, Service};
@@ -30,6 +31,8 @@ pub enum Work {
     Fsync(InHeader, PendingReply),
     /// All changes have to become durable.
     Sync(InHeader, PendingReply),
+    /// The filesystem ends, and the kernel waits until the volume is unmounted.
+    End(InHeader, PendingReply),
 }
 
 impl Service for VolumeServer {
@@ -65,9 +68,11 @@ impl Service for VolumeServer {
                 Ok(Fsync::Checkpoint) => Ok(Reply::Later(Some(Work::Fsync(header, pending)))),
                 Err(e) => Err(e),
             },
-            // The kernel sends SYNCFS only to virtiofs and fuseblk.
-            Ok(Operation::Syncfs | Operation::Destroy) => {
-                Ok(Reply::Later(Some(Work::Sync(header, pending))))
+            // The kernel sends these only for mounts that have a block device.
+            Ok(Operation::Syncfs) => self.begin_syncfs(request),
+            Ok(Operation::Destroy) => Ok(Reply::Later(Some(Work::End(header, pending)))),
+            Ok(Operation::Getxattr(size, SYNC_XATTR)) if header.node == ROOT => {
+                self.begin_sync(request, size)
             }
             Ok(Operation::Getattr(true)) => self.begin_write(worker, &header, pending, out),
             Ok(Operation::Lseek(offset, what)) => nid(header.node).and_then(|node| {
@@ -94,13 +99,22 @@ impl Service for VolumeServer {
                 let done = self.guarded(header.opcode, || self.sync());
                 replies.send(pending, done.map(|()| &[][..]));
             }
+            Work::End(header, pending) => {
+                let done = self.guarded(header.opcode, || {
+                    self.end_session();
+                    Ok(())
+                });
+                replies.send(pending, done.map(|()| &[][..]));
+            }
         }
     }
 
     fn background(self: &Arc<Self>) -> Vec<(&'static str, Background)> {
         let (write_backs, pending) = mpsc::channel();
         *self.write_backs() = Some(write_backs);
-        let [keeper, discarder, writer, notifier] = std::array::from_fn(|_| self.clone());
+        let (drains, waiting) = mpsc::channel();
+        *self.drains() = Some(drains);
+        let [keeper, discarder, writer, notifier, drainer] = std::array::from_fn(|_| self.clone());
         vec![
             ("keeper", Box::new(move |_| keeper.keep())),
             ("discards", Box::new(move |_| discarder.dispatch_discards())),
@@ -108,6 +122,10 @@ impl Service for VolumeServer {
             (
                 "write-back",
                 Box::new(move |replies| notifier.run_write_backs(replies, &pending)),
+            ),
+            (
+                "drainer",
+                Box::new(move |replies| drainer.finish_drains(replies, &waiting)),
             ),
         ]
     }
@@ -119,6 +137,7 @@ impl Service for VolumeServer {
         self.early_flush_wake.notify_all();
         *self.write_backs() = None;
         *self.notifier() = None;
+        *self.drains() = None;
     }
 }
 

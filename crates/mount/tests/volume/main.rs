@@ -145,6 +145,7 @@ impl Ours {
             source: self.dir.clone(),
             allow_other: true,
             flags: rustix::mount::MountFlags::empty(),
+            ..mountpoint::MountOptions::default()
         };
         let mountpoint = mountpoint::attach_writable(&self.dir, &options).unwrap();
         let server = VolumeServer::new(volume, log)

@@ -372,6 +372,7 @@ impl Mount<'_> {
             source: source.unwrap_or_else(|| image.name()),
             allow_other: self.mounting.general.allow_other,
             flags: self.mounting.general.flags,
+            ..MountOptions::default()
         }
     }
 }

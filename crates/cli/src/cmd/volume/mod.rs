@@ -12,6 +12,7 @@ mod receive;
 mod send;
 mod snapshot;
 mod stat;
+mod sync;
 mod tar;
 mod trim;
 mod watched;
@@ -37,6 +38,7 @@ enum Verb {
     Check(check::Args),
     Stat(stat::Args),
     Trim(trim::Args),
+    Sync(sync::Args),
     Mount(mount::Args),
     Quota(quota::Args),
     Export(export::Args),
@@ -54,6 +56,7 @@ pub(crate) fn run(args: &Args) -> tuff_erofs::Result<ExitCode> {
         Verb::Check(args) => check::run(args),
         Verb::Stat(args) => stat::run(args),
         Verb::Trim(args) => trim::run(args),
+        Verb::Sync(args) => sync::run(args),
         Verb::Mount(args) => mount::run(args),
         Verb::Quota(args) => quota::run(args),
         Verb::Export(args) => export::run(args),

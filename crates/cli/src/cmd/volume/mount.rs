@@ -7,15 +7,16 @@ use crate::cmd::mount::options::{General, each_option};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tuff_erofs::THREADS_MAX;
-use tuff_fuse::mountpoint::{self, MountOptions};
+use tuff_fuse::mountpoint::{self, MountOptions, Mountpoint};
 use tuff_fuse::transport::Transport;
 use tuff_fuse::{CpuLatencyMode, Log, Session, SessionOptions};
-use tuff_iplfs::{DiscardMode, Error, Volume};
+use tuff_iplfs::{BlockDevice, DiscardMode, Error, Volume};
 use tuff_mount::lifetime::{Lifetime, Signals};
 use tuff_mount::volume::{DiscardPolicy, SYNC_EVERY, VolumeServer};
 
@@ -33,8 +34,9 @@ const PREPARE_BLOCKS: u64 = 256;
 /// detached and served until its last user is done; a second signal closes the volume and ends the process in any case.
 ///
 /// After a crash of the host or of that process the next mount recovers the volume. Data is durable after fsync or
-/// fdatasync, and every earlier operation after fsync of a directory. The kernel does not forward sync and syncfs to FUSE
-/// servers: data written back by them is durable after --commit seconds.
+/// fdatasync, and every earlier operation after fsync of a directory. The kernel forwards sync and syncfs only for block
+/// devices that root mounts, from Linux 6.18 on. For others, tuff volume sync makes everything durable at once; data that sync
+/// has written back is durable after --commit seconds.
 ///
 /// If the host is read-only, or has no space for the recovery, the volume is mounted read-only with a warning.
 #[derive(clap::Args)]
@@ -117,24 +119,24 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     };
     let volume = open(&args.path, general.read_only, how, &log)?;
     let path = || std::path::absolute(&args.path).unwrap_or_else(|_| args.path.clone());
+    let has_name = general.source.is_some();
     let options = MountOptions {
         source: general.source.unwrap_or_else(path),
         allow_other: general.allow_other,
         flags: general.flags,
+        has_block_device: !has_name && may_have_device(&args.path),
     };
     let stop = Signals::of_end()?;
     let threads = args
         .threads
         .map_or_else(tuff_fuse::session::default_threads, usize::from);
-    let attach = match volume.is_read_only() {
-        true => mountpoint::attach,
-        false => mountpoint::attach_writable,
-    };
+    let device = volume.device();
+    let read_only = volume.is_read_only();
     let every = Duration::from_secs(commit.into());
     let server = VolumeServer::new(volume, log.clone())
         .every(every)
         .discarding(args.discard);
-    let mountpoint = attach(&args.dir, &options).at("cannot mount")?;
+    let mountpoint = attach(&args.dir, &*device, read_only, options).at("cannot mount")?;
     let dir = mountpoint.dir.clone();
     let how = SessionOptions {
         threads,
@@ -158,6 +160,35 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         return Err(e).at(args.path.display());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns true if a mount can have the block device at `path`.
+fn may_have_device(path: &Path) -> bool {
+    let is_device = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
+    is_device && rustix::process::geteuid().is_root()
+}
+
+/// Mounts a connection, with the block device where the kernel takes it.
+fn attach(
+    dir: &Path,
+    device: &dyn BlockDevice,
+    read_only: bool,
+    mut options: MountOptions,
+) -> io::Result<Mountpoint> {
+    let attach = match read_only {
+        true => mountpoint::attach,
+        false => mountpoint::attach_writable,
+    };
+    if options.has_block_device {
+        device.claim(false)?;
+        match attach(dir, &options) {
+            Ok(mountpoint) => return Ok(mountpoint),
+            // The kernel may lack fuseblk, or refuse devices that are open for writing.
+            Err(_) => device.claim(!read_only)?,
+        }
+        options.has_block_device = false;
+    }
+    attach(dir, &options)
 }
 
 /// Opens the volume, read-only if its host does not accept writes.

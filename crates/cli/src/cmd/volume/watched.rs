@@ -86,6 +86,14 @@ impl BlockDevice for WatchedDevice {
         self.device.free_blocks()
     }
 
+    fn claim(&self, exclusive: bool) -> io::Result<()> {
+        self.device.claim(exclusive)
+    }
+
+    fn unlock(&self) {
+        self.device.unlock();
+    }
+
     fn damaged_files(&self) -> Vec<Finding> {
         self.device.damaged_files()
     }

@@ -50,6 +50,8 @@ pub struct MappedDevice {
     state: Mutex<MapState>,
     /// Held during a flush, so that batches follow each other.
     durable: Mutex<DurableMap>,
+    /// True after the lock was given up: the medium may belong to another process. Held while the medium discards free blocks.
+    closed: Mutex<bool>,
 }
 
 struct MapState {
@@ -146,6 +148,7 @@ impl MappedDevice {
                 pending: loaded.pending,
             }),
             durable: Mutex::new(loaded.durable),
+            closed: Mutex::default(),
         })
     }
 
@@ -163,6 +166,10 @@ impl MappedDevice {
 
     fn lock_durable(&self) -> MutexGuard<'_, DurableMap> {
         self.durable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_closed(&self) -> MutexGuard<'_, bool> {
+        self.closed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Splits a range where the placement changes, and into steps.
@@ -227,6 +234,10 @@ impl MappedDevice {
     /// Passes chunks that became empty to the medium. Single blocks are not worth a command each while others wait. A medium that
     /// cannot discard ignores them.
     fn discard_emptied(&self) {
+        let closed = self.lock_closed();
+        if *closed {
+            return;
+        }
         let next = || self.lock().space.take_emptied();
         while let Some(chunk) = next() {
             let _ = self.medium.discard(chunk.clone());
@@ -237,6 +248,10 @@ impl MappedDevice {
     /// Passes the runs that became free in one chunk to the medium, also if a part of it is used. Returns false if there are no
     /// more, or the medium cannot discard.
     fn discard_freed(&self) -> bool {
+        let closed = self.lock_closed();
+        if *closed {
+            return false;
+        }
         let Some(runs) = self.lock().space.take_freed() else {
             return false;
         };
@@ -308,6 +323,9 @@ impl BlockDevice for MappedDevice {
 
     fn flush(&self) -> io::Result<()> {
         let mut durable = self.lock_durable();
+        if *self.lock_closed() {
+            return Err(io::Error::other("the device is closed"));
+        }
         let pending = std::mem::take(&mut self.lock().pending);
         durable.commit(&pending)?;
         let mut state = self.lock();
@@ -360,6 +378,16 @@ impl BlockDevice for MappedDevice {
         let waiting = state.pending.freed.iter();
         let waiting: u64 = waiting.map(|run| run.end - run.start).sum();
         Ok(Some(state.space.free() + waiting))
+    }
+
+    fn claim(&self, exclusive: bool) -> io::Result<()> {
+        self.medium.claim(exclusive)
+    }
+
+    fn unlock(&self) {
+        let _durable = self.lock_durable();
+        *self.lock_closed() = true;
+        self.medium.unlock();
     }
 
     fn damaged_files(&self) -> Vec<Finding> {

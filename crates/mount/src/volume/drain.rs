@@ -1,0 +1,131 @@
+//! Drain: everything that programs have written becomes durable, dirty pages of the kernel included.
+//!
+//! The kernel sends SYNCFS only for mounts that have a block device, and `sync` does not wait for pages of FUSE. So a client asks
+//! for it: it reads an extended attribute of the root. Reading one takes no lock of the directory.
+//!
+//! ```text
+//!  client ─► syncfs: write-back begins ─► GETXATTR ─► drainer: write-back of every known file, waited for ─► checkpoint ─► reply
+//!                                       └► SYNCFS ──────┘
+//! ```
+//!
+//! A kernel that sends SYNCFS may do so before its last WRITE requests (Linux 6.18), so that is drained, too.
+//!
+//! Invariants:
+//!
+//! * A separate thread drains. Serving threads answer the WRITE requests that it causes.
+//! * What a program wrote before the request is durable when it is answered. The kernel may keep nothing of it: an inode with dirty
+//!   pages is known to the kernel, and so to this server.
+//! * Only root and the user who mounted may ask. A drain costs time, and drops the page cache.
+//!
+//! Kernels before protocol 7.44 (Linux 6.16) do not wait for pages that they copy. Their requests are refused.
+
+use super::server::{SEEK_MINOR_MIN, VolumeServer};
+use super::service::Work;
+use super::write_back::{NO_END, write_back};
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+use tuff_fuse::filesystem::Result;
+use tuff_fuse::protocol::op;
+use tuff_fuse::reply::Reply;
+use tuff_fuse::request::Request;
+use tuff_fuse::transport::replies::{PendingReply, ReplySender};
+use tuff_iplfs::Nid;
+
+/// Extended attribute of the root whose reading drains the volume. The kernel checks no permission for its namespace, and passes
+/// it on. It is not listed.
+pub const SYNC_XATTR: &[u8] = b"system.tuff.sync";
+
+/// Value of the attribute.
+const DONE: &[u8] = b"durable";
+
+/// Where the result of a drain goes.
+pub(super) enum DrainReply {
+    /// Pending request, and the body of its reply.
+    Kernel(PendingReply, &'static [u8]),
+    Thread(Sender<()>),
+}
+
+impl VolumeServer {
+    pub(super) fn drains(&self) -> MutexGuard<'_, Option<Sender<DrainReply>>> {
+        self.drains.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers the request of a client for a drain, later.
+    pub(super) fn begin_sync<'a>(
+        &self,
+        request: &Request<'_>,
+        size: u32,
+    ) -> Result<Reply<'a, Work>> {
+        let owner = rustix::process::geteuid().as_raw();
+        if !request
+            .user()
+            .is_some_and(|user| user == 0 || user == owner)
+        {
+            return Err(Errno::PERM);
+        }
+        if (size as usize) < DONE.len() {
+            return Err(Errno::RANGE);
+        }
+        if self.negotiation.minor() < SEEK_MINOR_MIN {
+            return Err(Errno::OPNOTSUPP);
+        }
+        self.enter_drain(DrainReply::Kernel(request.pending(), DONE))?;
+        Ok(Reply::Later(None))
+    }
+
+    /// Answers SYNCFS, later.
+    pub(super) fn begin_syncfs<'a>(&self, request: &Request<'_>) -> Result<Reply<'a, Work>> {
+        let pending = request.pending();
+        if self.negotiation.minor() < SEEK_MINOR_MIN {
+            return Ok(Reply::Later(Some(Work::Sync(request.header, pending))));
+        }
+        self.enter_drain(DrainReply::Kernel(pending, &[]))?;
+        Ok(Reply::Later(None))
+    }
+
+    fn enter_drain(&self, reply: DrainReply) -> Result<()> {
+        let drains = self.drains();
+        let drains = drains.as_ref().ok_or(Errno::IO)?;
+        drains.send(reply).map_err(|_| Errno::IO)
+    }
+
+    /// Answers requests for drains, until the session ends.
+    pub(super) fn finish_drains(&self, replies: &ReplySender<'_>, waiting: &Receiver<DrainReply>) {
+        while let Ok(reply) = waiting.recv() {
+            let done = self.guarded(op::GETXATTR, || self.drain(replies));
+            match reply {
+                DrainReply::Kernel(pending, body) => replies.send(pending, done.map(|()| body)),
+                // The thread may have stopped to wait.
+                DrainReply::Thread(thread) => _ = thread.send(()),
+            }
+        }
+    }
+
+    /// Makes everything durable that programs have written before the call. Blocks for write-back, so it runs in a thread of its
+    /// own and without locks.
+    ///
+    /// # Errors
+    /// Fails if not everything could be made durable.
+    pub(super) fn drain(&self, fuse: &impl AsFd) -> Result<()> {
+        let files: Vec<Nid> = {
+            let core = self.lock()?;
+            let files = core.known.iter().filter(|(_, known)| known.is_file);
+            files.map(|(nid, _)| *nid).collect()
+        };
+        for nid in files {
+            write_back(fuse, nid, 0..NO_END)?;
+        }
+        self.sync()
+    }
+
+    /// Drains in the drainer thread. Returns after `patience` in any case.
+    pub(super) fn drain_for(&self, patience: Duration) {
+        let (done, waits) = channel();
+        if self.enter_drain(DrainReply::Thread(done)).is_ok() {
+            let _ = waits.recv_timeout(patience);
+        }
+    }
+}
