@@ -1,7 +1,7 @@
 //! `tuff volume check`: checks and repairs a volume.
 
 use super::failure::{At, Result};
-use super::open::{bytes, device};
+use super::open::{VolumeArgs, bytes, device};
 use super::stat::allocated;
 use super::watched;
 use crate::out::Out;
@@ -9,7 +9,6 @@ use crate::progress::{Meter, Show};
 use crate::text::{full_time, time};
 use crate::units::{counted, size};
 use serde_json::{Value, json};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_iplfs::{BlockDevice, CheckOptions, Error, Report};
@@ -26,8 +25,8 @@ use tuff_iplfs::{BlockDevice, CheckOptions, Error, Report};
 /// prints the time of that checkpoint.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory, file or block device of the volume
-    path: PathBuf,
+    #[command(flatten)]
+    volume: VolumeArgs,
     /// Also read every data block and verify its checksum
     #[arg(short, long)]
     data: bool,
@@ -58,7 +57,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         data: args.data,
         fallback: args.fallback,
     };
-    let report = tuff_iplfs::check(&device, options).at(args.path.display())?;
+    let report = tuff_iplfs::check(&device, options).at(args.volume.path.display())?;
     drop(meter);
     let mut out = Out::new();
     if args.json {
@@ -72,7 +71,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Opens the device of the volume, whose reads are progress.
 fn open(args: &Args, read_only: bool, meter: &Meter) -> Result<Arc<dyn BlockDevice>> {
-    let device = device(&args.path, read_only)?;
+    let device = device(&args.volume, read_only)?;
     // Only a check of all data reads a known share.
     if args.data
         && meter.is_shown()
@@ -85,7 +84,7 @@ fn open(args: &Args, read_only: bool, meter: &Meter) -> Result<Arc<dyn BlockDevi
 }
 
 fn mend(args: &Args) -> Result<ExitCode> {
-    let place = args.path.display();
+    let place = args.volume.path.display();
     let meter = Meter::start("repair", Show::unless(args.quiet || args.json));
     let device = open(args, false, &meter)?;
     let repaired = if args.rebuild {

@@ -1,7 +1,7 @@
 //! `tuff volume export`: converts a volume or snapshot to a tar stream.
 
 use super::failure::{Failure, Result};
-use super::open::{bytes, mount};
+use super::open::{VolumeArgs, bytes, mount};
 use super::snapshot;
 use super::tar::{Failed, TarWriter};
 use super::watched::WatchedStream;
@@ -18,8 +18,8 @@ use std::process::ExitCode;
 /// 1.0), nanosecond times and long names are preserved. A tar cannot store sockets: they are listed on standard error.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory, file or block device of the volume
-    path: PathBuf,
+    #[command(flatten)]
+    volume: VolumeArgs,
     /// Tar to write; - is standard output
     #[arg(value_name = "TAR", default_value = "-")]
     tar: PathBuf,
@@ -32,13 +32,13 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let mut volume = mount(&args.path, true)?;
+    let mut volume = mount(&args.volume, true)?;
     if let Some(name) = &args.snapshot {
         volume = volume
             .open_snapshot(name)
-            .map_err(|e| snapshot::to_failure(&args.path, name, e))?;
+            .map_err(|e| snapshot::to_failure(&args.volume.path, name, e))?;
     }
-    let mut sink = Sink::create(&args.tar, &[&args.path], Format::Tar, args.force)?;
+    let mut sink = Sink::create(&args.tar, &[&args.volume.path], Format::Tar, args.force)?;
     // The reader of a pipe may print to the same terminal.
     let meter = Meter::start("export", Show::unless(args.tar == Path::new("-")));
     if args.snapshot.is_none() {
@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let mut writer = TarWriter::new(WatchedStream::new(&mut sink, &meter));
     let done = writer.volume(&mut volume).and_then(|()| writer.finish());
     let sockets = done.map_err(|e| match e {
-        Failed::Volume(e) => Failure::Volume(args.path.display().to_string(), e),
+        Failed::Volume(e) => Failure::Volume(args.volume.path.display().to_string(), e),
         Failed::Out(e) => sink.failed(e).into(),
     })?;
     sink.finish()?;

@@ -1,7 +1,7 @@
 //! `tuff volume import`: copies a directory of the host into a volume.
 
 use super::failure::{At, Failure, Result};
-use super::open::{mount, require_path};
+use super::open::{VolumeArgs, mount, require_path};
 use crate::next_command::{self, shell_word};
 use crate::out::Out;
 use crate::progress::{Counter, Meter, Show};
@@ -34,8 +34,8 @@ const BLOCK: usize = 64 << 10;
 /// directories are merged, and any other name conflict is an error. A crash during import may leave a partial import.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory, file or block device of the volume
-    path: PathBuf,
+    #[command(flatten)]
+    volume: VolumeArgs,
     /// Directory whose entries are copied into the root of the volume
     source: PathBuf,
     /// Print one JSON object
@@ -54,14 +54,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             args.source.display()
         )));
     }
-    require_path(&args.path)?;
+    require_path(&args.volume.path)?;
     // A volume inside the source would be copied while it grows.
     let at = |path: &Path| retry(|| path.canonicalize()).at(path.display());
-    let (volume, source) = (at(&args.path)?, at(&args.source)?);
+    let (volume, source) = (at(&args.volume.path)?, at(&args.source)?);
     if volume.starts_with(&source) || source.starts_with(&volume) {
         return Err(Failure::Usage(format!(
             "{}: a volume is not copied into itself: {} holds it, or is a part of it",
-            args.path.display(),
+            args.volume.path.display(),
             args.source.display()
         )));
     }
@@ -70,8 +70,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         meter.counter().add_total(content_bytes(&args.source));
     }
     let mut copy = Copy {
-        volume: mount(&args.path, false)?,
-        place: args.path.display().to_string(),
+        volume: mount(&args.volume, false)?,
+        place: args.volume.path.display().to_string(),
         links: HashMap::new(),
         files: 0,
         bytes: 0,
@@ -114,7 +114,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             copy.files,
             size(copy.bytes)
         ))?;
-        let command = format!("tuff volume mount {} DIR", shell_word(&args.path));
+        let command = format!("tuff volume mount {} DIR", shell_word(&args.volume.path));
         next_command::line(command).map_or(Ok(()), |line| out.line(line))?;
     }
     Ok(out.finish()?)

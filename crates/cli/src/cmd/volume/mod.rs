@@ -1,9 +1,11 @@
 //! `tuff volume`: IPLFS volumes, one verb per file.
 
+mod branch;
 mod check;
 mod create;
 mod export;
 mod failure;
+mod fork;
 mod import;
 mod mount;
 mod open;
@@ -47,6 +49,9 @@ enum Verb {
     Receive(receive::Args),
     #[command(subcommand)]
     Snapshot(snapshot::Verb),
+    Fork(fork::Args),
+    #[command(subcommand)]
+    Branch(branch::Verb),
 }
 
 /// Runs a verb of `tuff volume`, and maps its errors to exit codes.
@@ -64,6 +69,8 @@ pub(crate) fn run(args: &Args) -> tuff_erofs::Result<ExitCode> {
         Verb::Send(args) => send::run(args),
         Verb::Receive(args) => receive::run(args),
         Verb::Snapshot(verb) => snapshot::run(verb),
+        Verb::Fork(args) => fork::run(args),
+        Verb::Branch(verb) => branch::run(verb),
     };
     let advice = result.as_ref().err().and_then(advice);
     let (code, what) = match result {

@@ -1,7 +1,7 @@
 //! `tuff volume mount`: serves a volume through FUSE until it is unmounted.
 
 use super::failure::{At, Failure, Result};
-use super::open::device;
+use super::open::{VolumeArgs, device};
 use crate::cmd::mount::background::{self, Role};
 use crate::cmd::mount::options::{General, each_option};
 use rustix::io::Errno;
@@ -41,14 +41,14 @@ const PREPARE_BLOCKS: u64 = 256;
 /// If the host is read-only, or has no space for the recovery, the volume is mounted read-only with a warning.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory, file or block device of the volume
-    path: PathBuf,
+    #[command(flatten)]
+    volume: VolumeArgs,
     /// Directory to mount on
     dir: PathBuf,
     /// Mount read-only; write nothing, not even for recovery
     #[arg(short, long)]
     read_only: bool,
-    /// Mount options, as in fstab: ro, allow_other, commit=SECONDS, nosuid, nodev, noexec, sync, dirsync, fsname=
+    /// Mount options, as in fstab: ro, allow_other, branch=NAME, commit=SECONDS, nosuid, nodev, noexec, sync, dirsync, fsname=
     #[arg(short, value_name = "OPTION,...")]
     options: Vec<String>,
     /// Stay in the foreground
@@ -89,10 +89,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let mut general = General::with_flags(MountFlags::NOATIME);
     general.allow_other |= args.allow_other;
     let mut commit = args.commit;
+    let mut branch = args.volume.branch.clone();
     for list in &args.options {
         each_option(list, |name, value| match (name, value) {
             ("commit", Some(seconds)) => {
                 commit = parse_commit(seconds)?;
+                Ok(())
+            }
+            ("branch", Some(name)) => {
+                branch = Some(name.to_owned());
                 Ok(())
             }
             _ => general.one(name, value),
@@ -117,14 +122,17 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         },
         ..tuff_iplfs::MountOptions::default()
     };
-    let volume = open(&args.path, general.read_only, how, &log)?;
-    let path = || std::path::absolute(&args.path).unwrap_or_else(|_| args.path.clone());
+    let place = VolumeArgs {
+        path: args.volume.path.clone(),
+        branch,
+    };
+    let volume = open(&place, general.read_only, how, &log)?;
     let has_name = general.source.is_some();
     let options = MountOptions {
-        source: general.source.unwrap_or_else(path),
+        source: general.source.unwrap_or_else(|| place.source()),
         allow_other: general.allow_other,
         flags: general.flags,
-        has_block_device: !has_name && may_have_device(&args.path),
+        has_block_device: !has_name && may_have_device(&place.path),
     };
     let stop = Signals::of_end()?;
     let threads = args
@@ -147,7 +155,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let server = Arc::new(server);
     let session = Session::start(Arc::clone(&server), mountpoint, how).at(args.dir.display())?;
     let end = {
-        let (place, log) = (args.path.clone(), log.clone());
+        let (place, log) = (place.path.clone(), log.clone());
         move || end_early(&server, &place, &log)
     };
     let life = Lifetime::start(stop, session, dir, log.clone(), end)?;
@@ -155,9 +163,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if let Err(e) = life.wait().unmount() {
         // In the background the exit code is lost, so the error is logged.
         if in_background {
-            log.line(format_args!("{}: {e}", args.path.display()));
+            log.line(format_args!("{}: {e}", args.volume.path.display()));
         }
-        return Err(e).at(args.path.display());
+        return Err(e).at(args.volume.path.display());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -192,14 +200,19 @@ fn attach(
 }
 
 /// Opens the volume, read-only if its host does not accept writes.
-fn open(path: &Path, read_only: bool, how: tuff_iplfs::MountOptions, log: &Log) -> Result<Volume> {
-    let place = path.display();
+fn open(
+    volume: &VolumeArgs,
+    read_only: bool,
+    how: tuff_iplfs::MountOptions,
+    log: &Log,
+) -> Result<Volume> {
+    let place = volume.path.display();
     let mount = |read_only: bool| {
         let how = tuff_iplfs::MountOptions {
             read_only,
             ..how.clone()
         };
-        Volume::mount(device(path, read_only)?, how).at(&place)
+        Volume::mount(device(volume, read_only)?, how).at(&place)
     };
     if read_only {
         return mount(true);

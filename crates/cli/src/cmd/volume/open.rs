@@ -4,19 +4,57 @@ use super::failure::{At, Failure, Result};
 use crate::advice;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tuff_iplfs::{BlockDevice, Error, MountOptions, Time, Volume, backend};
 use tuff_open::ImageRef;
 
-/// Opens the backing device of a volume.
-pub(super) fn device(path: &Path, read_only: bool) -> Result<Arc<dyn BlockDevice>> {
+/// Volume, and the branch that a verb needs.
+#[derive(clap::Args)]
+pub(super) struct VolumeArgs {
+    /// Directory, file or block device of the volume
+    pub(super) path: PathBuf,
+    /// Branch of the volume, as made by tuff volume fork [default: main]
+    #[arg(long, value_name = "NAME")]
+    pub(super) branch: Option<String>,
+}
+
+impl VolumeArgs {
+    /// Source of the mount, which names the branch: `/path@name`.
+    pub(super) fn source(&self) -> PathBuf {
+        let path = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
+        match self.branch.as_deref() {
+            None | Some(backend::MAIN) => path,
+            Some(name) => {
+                let mut source = path.into_os_string();
+                source.push("@");
+                source.push(name);
+                source.into()
+            }
+        }
+    }
+}
+
+/// Opens the backing device of a branch of a volume.
+pub(super) fn device(volume: &VolumeArgs, read_only: bool) -> Result<Arc<dyn BlockDevice>> {
+    branch_device(&volume.path, volume.branch.as_deref(), read_only)
+}
+
+/// Opens the backing device of the branch of this name, `main` without a name.
+pub(super) fn branch_device(
+    path: &Path,
+    branch: Option<&str>,
+    read_only: bool,
+) -> Result<Arc<dyn BlockDevice>> {
     require_path(path)?;
     let place = path.display();
-    let device = match backend::open(path, read_only) {
+    let device = match backend::open_branch(path, branch, read_only) {
         Err(e) if e.kind() == io::ErrorKind::InvalidData => {
             Err(Error::Corrupt(e.to_string())).at(place)
+        }
+        Err(e) if branch.is_some() && is_wrong_branch(&e, path) => {
+            Err(Failure::Usage(format!("{place}: {e}")))
         }
         other => other.at(place),
     }?;
@@ -26,6 +64,14 @@ pub(super) fn device(path: &Path, read_only: bool) -> Result<Arc<dyn BlockDevice
         // A damaged superblock is for the verb to judge.
         None => Ok(device),
     }
+}
+
+/// Returns true if a volume is there, but not the branch.
+fn is_wrong_branch(e: &io::Error, path: &Path) -> bool {
+    matches!(
+        e.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput
+    ) && path.exists()
 }
 
 /// Refuses a URL, which as a path would be a directory named like its scheme.
@@ -40,12 +86,12 @@ pub(super) fn require_path(path: &Path) -> Result<()> {
 }
 
 /// Opens a volume. Read-only, nothing is written, not even for recovery.
-pub(super) fn mount(path: &Path, read_only: bool) -> Result<Volume> {
+pub(super) fn mount(volume: &VolumeArgs, read_only: bool) -> Result<Volume> {
     let options = MountOptions {
         read_only,
         ..MountOptions::default()
     };
-    Volume::mount(device(path, read_only)?, options).at(path.display())
+    Volume::mount(device(volume, read_only)?, options).at(volume.path.display())
 }
 
 /// Returns the current time.

@@ -1,11 +1,10 @@
 //! `tuff volume quota`: limits of users, groups and projects.
 
 use super::failure::{At, Failure, Result};
-use super::open::{bytes, mount, now};
+use super::open::{VolumeArgs, bytes, mount, now};
 use crate::out::Out;
 use crate::units::{parse_size, size};
 use serde_json::{Value, json};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use tuff_iplfs::{BLOCK_SIZE, Limit, Subject};
 
@@ -18,8 +17,8 @@ use tuff_iplfs::{BLOCK_SIZE, Limit, Subject};
 /// (or group.100, project.7) -v "1073741824 20000" MOUNTPOINT. The value is bytes and inodes; "-" is no limit.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory, file or block device of the volume
-    path: PathBuf,
+    #[command(flatten)]
+    volume: VolumeArgs,
     /// Set the limits of this user
     #[arg(long, value_name = "UID", group = "subject")]
     user: Option<u32>,
@@ -50,13 +49,13 @@ impl Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let place = args.path.display();
+    let place = args.volume.path.display();
     if let Some(subject) = args.subject() {
         let limit = Limit {
             blocks: args.space.map(|bytes| bytes / BLOCK_SIZE as u64),
             inodes: args.inodes,
         };
-        let mut volume = mount(&args.path, false)?;
+        let mut volume = mount(&args.volume, false)?;
         let set = volume.set_quota(subject, limit, now());
         set.map_err(|e| match e.errno() {
             28 => Failure::Usage(format!("{place}: no room for another limit")),
@@ -65,7 +64,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         volume.unmount().at(&place)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let quotas = mount(&args.path, true)?.quotas();
+    let quotas = mount(&args.volume, true)?.quotas();
     let mut out = Out::new();
     if args.json {
         let list: Vec<Value> = quotas

@@ -2,7 +2,7 @@
 
 use super::create::{is_block, unmake, zone_blocks};
 use super::failure::{At, Failure, Result};
-use super::open::{bytes, device, require_path};
+use super::open::{branch_device, bytes, require_path};
 use super::watched::WatchedStream;
 use crate::overwrite::check_blank;
 use crate::progress::{Meter, Show};
@@ -78,7 +78,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
                 } else if whole && meta.is_ok_and(|m| m.is_file()) {
                     take_over(args, &stream)?
                 } else {
-                    device(&args.path, false)?
+                    branch_device(&args.path, None, false)?
                 };
                 opened = Some(dev.clone());
                 dev

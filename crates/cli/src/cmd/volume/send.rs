@@ -1,7 +1,7 @@
 //! `tuff volume send`: writes a snapshot as a stream.
 
 use super::failure::{Failure, Result};
-use super::open::{bytes, mount};
+use super::open::{VolumeArgs, bytes, mount};
 use super::watched::WatchedStream;
 use crate::overwrite::Format;
 use crate::progress::{Meter, Show};
@@ -17,8 +17,8 @@ use tuff_iplfs::Error;
 /// no comparison and contains only the changes. tuff volume receive applies it.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory, file or block device of the volume
-    path: PathBuf,
+    #[command(flatten)]
+    volume: VolumeArgs,
     /// Snapshot to send [default: the newest]
     snapshot: Option<String>,
     /// Send only the changes since this older snapshot, which the receiver has
@@ -36,8 +36,8 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let place = args.path.display();
-    let mut volume = mount(&args.path, true)?;
+    let place = args.volume.path.display();
+    let mut volume = mount(&args.volume, true)?;
     let newest = volume.snapshots().last().map(|s| s.name.clone());
     // The reader of a pipe may print to the same terminal.
     let meter = Meter::start("send", Show::unless(args.output == Path::new("-")));
@@ -46,7 +46,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             "{place}: has no snapshot to send; tuff volume snapshot create makes one"
         )));
     };
-    let mut sink = Sink::create(&args.output, &[&args.path], Format::Stream, args.force)?;
+    let mut sink = Sink::create(
+        &args.output,
+        &[&args.volume.path],
+        Format::Stream,
+        args.force,
+    )?;
     let whole = volume.snapshots().iter().find(|s| s.name == snapshot);
     if let (Some(whole), None) = (whole, &args.from) {
         meter.counter().add_total(bytes(whole.live_blocks));

@@ -1,12 +1,12 @@
 //! `tuff volume snapshot`: creates, lists and deletes snapshots.
 
 use super::failure::{At, Failure, Result};
-use super::open::{bytes, mount, now};
+use super::open::{VolumeArgs, bytes, mount, now};
 use crate::out::Out;
 use crate::text::{escaped, full_time};
 use crate::units::size;
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use tuff_iplfs::{Errno, Error};
 
@@ -24,8 +24,8 @@ pub(crate) enum Verb {
 /// Arguments that name a snapshot of a volume.
 #[derive(clap::Args)]
 pub(crate) struct NameArgs {
-    /// Directory, file or block device of the volume
-    path: PathBuf,
+    #[command(flatten)]
+    volume: VolumeArgs,
     /// Name of the snapshot
     name: String,
 }
@@ -33,8 +33,8 @@ pub(crate) struct NameArgs {
 /// Arguments of the list of snapshots.
 #[derive(clap::Args)]
 pub(crate) struct ListArgs {
-    /// Directory, file or block device of the volume
-    path: PathBuf,
+    #[command(flatten)]
+    volume: VolumeArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -43,17 +43,17 @@ pub(crate) struct ListArgs {
 pub(super) fn run(verb: &Verb) -> Result<ExitCode> {
     match verb {
         Verb::Create(args) => {
-            let mut volume = mount(&args.path, false)?;
+            let mut volume = mount(&args.volume, false)?;
             let made = volume.snapshot(&args.name, now());
-            made.map_err(|e| to_failure(&args.path, &args.name, e))?;
-            volume.unmount().at(args.path.display())?;
+            made.map_err(|e| to_failure(&args.volume.path, &args.name, e))?;
+            volume.unmount().at(args.volume.path.display())?;
         }
         Verb::Delete(args) => {
-            let mut volume = mount(&args.path, false)?;
+            let mut volume = mount(&args.volume, false)?;
             let gone = volume.delete_snapshot(&args.name);
-            gone.map_err(|e| to_failure(&args.path, &args.name, e))?;
-            volume.drain().at(args.path.display())?;
-            volume.unmount().at(args.path.display())?;
+            gone.map_err(|e| to_failure(&args.volume.path, &args.name, e))?;
+            volume.drain().at(args.volume.path.display())?;
+            volume.unmount().at(args.volume.path.display())?;
         }
         Verb::List(args) => list(args)?,
     }
@@ -61,7 +61,7 @@ pub(super) fn run(verb: &Verb) -> Result<ExitCode> {
 }
 
 fn list(args: &ListArgs) -> Result<()> {
-    let volume = mount(&args.path, true)?;
+    let volume = mount(&args.volume, true)?;
     let mut out = Out::new();
     if args.json {
         let list: Vec<Value> = volume

@@ -1,27 +1,26 @@
 //! `tuff volume stat`: prints identity and usage of a volume.
 
 use super::failure::{At, Result};
-use super::open::{bytes, device};
+use super::open::{VolumeArgs, bytes, device};
 use crate::out::{Out, field};
 use crate::units::size;
 use serde_json::json;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use tuff_iplfs::{BlockDevice, Log, MountOptions, Volume};
 
 /// Show identity, usage and host space of a volume
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory, file or block device of the volume
-    path: PathBuf,
+    #[command(flatten)]
+    volume: VolumeArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let place = args.path.display();
-    let device = device(&args.path, true)?;
+    let place = args.volume.path.display();
+    let device = device(&args.volume, true)?;
     let options = MountOptions {
         read_only: true,
         ..MountOptions::default()

@@ -1,11 +1,10 @@
 //! `tuff volume trim`: returns unreferenced blocks to the host.
 
 use super::failure::{At, Result};
-use super::open::{bytes, mount};
+use super::open::{VolumeArgs, bytes, mount};
 use crate::out::Out;
 use crate::units::size;
 use serde_json::json;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Return unreferenced blocks to the host
@@ -14,16 +13,16 @@ use std::process::ExitCode;
 /// stores, and finds blocks that leaked because the discard log did not fit its area.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory, file or block device of the volume
-    path: PathBuf,
+    #[command(flatten)]
+    volume: VolumeArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let place = args.path.display();
-    let mut volume = mount(&args.path, false)?;
+    let place = args.volume.path.display();
+    let mut volume = mount(&args.volume, false)?;
     let before = volume.stats().discarded_blocks;
     let leaked = volume.trim().at(&place)?;
     let discarded = volume.stats().discarded_blocks - before;
