@@ -1,15 +1,15 @@
 //! Branches of a volume in a directory of zone files. Tests named T3-NN cover the trap of that number.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_iplfs::backend::{ZoneDir, kill_after, open_branch};
 use tuff_iplfs::{
-    BlockDevice, Caller, CheckOptions, Error, FormatOptions, Geometry, MountOptions, Nid, Time,
-    Volume, branches, check, delete_branch, fork, forks_left, mode, promote_branch,
+    BlockDevice, Caller, CheckOptions, Error, Fork, FormatOptions, Geometry, MountOptions, Nid,
+    Time, Volume, branches, check, delete_branch, fork, forks_left, mode, promote_branch,
     rollback_branch,
 };
-use tuff_testkit::Rng;
 
 const NOW: Time = Time { sec: 1, nsec: 0 };
 const CALLER: Caller = Caller {
@@ -26,16 +26,44 @@ const GEOMETRY: Geometry = Geometry {
 
 type Model = BTreeMap<String, Vec<u8>>;
 
-fn scratch(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("branches-{name}"));
-    let _ = std::fs::remove_dir_all(&path);
-    path
+/// Directory of a test, removed at its end. Memory if there is some: nothing here asks whether the host is durable.
+struct Scratch(PathBuf);
+
+impl Deref for Scratch {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
 }
 
-fn create(name: &str) -> PathBuf {
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn scratch(name: &str) -> Scratch {
+    let memory = Path::new("/dev/shm");
+    let name = format!("tuff-branches-{name}-{}", std::process::id());
+    let path = memory.join(&name);
+    let _ = std::fs::remove_dir_all(&path);
+    if std::fs::create_dir(&path).is_ok() {
+        return Scratch(path);
+    }
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&path);
+    Scratch(path)
+}
+
+fn create(name: &str) -> Scratch {
+    create_with(name, GEOMETRY)
+}
+
+fn create_with(name: &str, geometry: Geometry) -> Scratch {
     let path = scratch(name);
     let options = FormatOptions {
-        geometry: GEOMETRY,
+        geometry,
         reserve_blocks: 256,
         ..FormatOptions::new([3; 16], [5; 16], 1 << 20)
     };
@@ -453,4 +481,297 @@ fn t3_16_many_forks_cost_the_parent_nothing() {
         fork(&path, None, &format!("fork {n}"), None, NOW).unwrap();
     }
     assert_eq!(appended(&path), before);
+}
+
+/// Completes the checkpoint of a fork, as a mount does.
+fn complete(v: &mut Volume, dev: &Arc<dyn BlockDevice>, begun: &Fork) {
+    let Some(checkpoint) = begun.checkpoint() else {
+        return;
+    };
+    dev.flush().unwrap();
+    v.seal_checkpoint(checkpoint).unwrap();
+    dev.flush().unwrap();
+    v.end_checkpoint(checkpoint).unwrap();
+}
+
+#[test]
+fn a_fork_of_a_mounted_volume_is_the_moment_at_which_it_began() {
+    for branched in [false, true] {
+        let path = create(&format!("live-{branched}"));
+        if branched {
+            fork(&path, None, "other", None, NOW).unwrap();
+        }
+        let dev = open_branch(&path, None, false).unwrap();
+        let mut v = Volume::mount(dev.clone(), options()).unwrap();
+        write(&mut v, "a", &[1; 9000]);
+        write(&mut v, "b", &[1; 9000]);
+        let want = content(&mut v);
+        let begun = v.begin_fork("child", None, NOW).unwrap();
+        // Between the steps, other operations run.
+        write(&mut v, "a", &[2; 9000]);
+        complete(&mut v, &dev, &begun);
+        remove(&mut v, "b");
+        begun.make().unwrap();
+        write(&mut v, "c", &[3; 9000]);
+        v.end_fork(begun).unwrap();
+        v.sync().unwrap();
+        let mut child = mount(&path, "child");
+        assert_eq!(content(&mut child), want);
+        // The parent goes on to clean up.
+        write(&mut v, "a", &[4; 9000]);
+        v.drain().unwrap();
+        assert!(v.space().held >= 6, "{:?}", v.space());
+        assert_eq!(content(&mut child), want);
+        child.unmount().unwrap();
+        assert_eq!(content(&mut v)["a"], [4; 9000]);
+        // The mount of the parent releases what a deleted child held.
+        delete_branch(&path, "child").unwrap();
+        assert_eq!(v.release_forks().unwrap(), 1);
+        v.drain().unwrap();
+        assert!(v.space().held <= 1, "{:?}", v.space());
+        v.unmount().unwrap();
+        drop(dev);
+        exact(&path);
+    }
+}
+
+#[test]
+fn a_fork_that_is_given_up_holds_nothing() {
+    let path = create("given-up");
+    fork(&path, None, "other", None, NOW).unwrap();
+    for settled in [false, true] {
+        for pinned in [false, true] {
+            let dev = open_branch(&path, None, false).unwrap();
+            let mut v = Volume::mount(dev.clone(), options()).unwrap();
+            write(&mut v, "a", &[1; 9000]);
+            v.drain().unwrap();
+            let before = v.space().held;
+            let begun = v.begin_fork("child", None, NOW).unwrap();
+            write(&mut v, "a", &[2; 9000]);
+            complete(&mut v, &dev, &begun);
+            write(&mut v, "a", &[3; 9000]);
+            if settled {
+                // This checkpoint counts blocks that only the fork holds.
+                v.sync().unwrap();
+            }
+            if pinned {
+                // Another branch takes the name.
+                fork(&path, Some("other"), "child", None, NOW).unwrap();
+                assert!(begun.make().is_err());
+                v.end_fork(begun).unwrap();
+                delete_branch(&path, "child").unwrap();
+            } else {
+                v.cancel_fork(begun).unwrap();
+            }
+            assert_eq!(branches(&path).unwrap().len(), 2);
+            v.drain().unwrap();
+            let held = v.space().held;
+            assert_eq!(held, before, "settled {settled}, pinned {pinned}");
+            assert_eq!(content(&mut v)["a"], [3; 9000]);
+            v.unmount().unwrap();
+            drop(dev);
+            exact(&path);
+        }
+    }
+}
+
+#[test]
+fn t3_19_a_fork_of_a_mounted_snapshot_needs_no_checkpoint() {
+    let path = create("live-snapshot");
+    let mut v = mount(&path, "main");
+    write(&mut v, "a", &[1; 9000]);
+    v.snapshot("s", NOW).unwrap();
+    write(&mut v, "a", &[2; 9000]);
+    let begun = v.begin_fork("child", Some("s"), NOW).unwrap();
+    assert!(begun.checkpoint().is_none());
+    // The fork holds the snapshot's blocks, whatever becomes of the snapshot.
+    v.delete_snapshot("s").unwrap();
+    begun.make().unwrap();
+    v.end_fork(begun).unwrap();
+    v.drain().unwrap();
+    v.unmount().unwrap();
+    exact(&path);
+    let mut child = mount(&path, "child");
+    assert_eq!(content(&mut child)["a"], [1; 9000]);
+}
+
+fn copy(from: &Path, to: &Path) {
+    let _ = std::fs::remove_dir_all(to);
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let to = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy(&path, &to);
+        } else {
+            std::fs::copy(&path, &to).unwrap();
+        }
+    }
+}
+
+/// Contents of the branches that have names.
+fn contents(path: &Path) -> BTreeMap<String, Model> {
+    let infos = branches(path).unwrap().into_iter();
+    infos
+        .filter_map(|info| info.name)
+        .map(|name| {
+            let mut v = mount(path, &name);
+            let content = content(&mut v);
+            v.unmount().unwrap();
+            (name, content)
+        })
+        .collect()
+}
+
+#[test]
+fn a_change_that_is_killed_at_any_step_can_be_repeated() {
+    let template = create("killed-template");
+    let mut v = mount(&template, "main");
+    write(&mut v, "a", &[1; 9000]);
+    v.snapshot("s", NOW).unwrap();
+    write(&mut v, "a", &[2; 9000]);
+    v.unmount().unwrap();
+    let plain = scratch("killed-plain");
+    copy(&template, &plain);
+    fork(&template, None, "x", None, NOW).unwrap();
+    let mut x = mount(&template, "x");
+    write(&mut x, "x", &[3; 9000]);
+    x.snapshot("t", NOW).unwrap();
+    write(&mut x, "x", &[4; 9000]);
+    x.unmount().unwrap();
+    fork(&template, Some("x"), "y", Some("t"), NOW).unwrap();
+    let mut v = mount(&template, "main");
+    write(&mut v, "a", &[5; 9000]);
+    v.unmount().unwrap();
+    type Change = fn(&Path) -> Result<(), Error>;
+    let changes: [(&str, &Path, Change); 8] = [
+        ("first fork", &plain, |p| fork(p, None, "n", None, NOW)),
+        ("first rollback", &plain, |p| {
+            rollback_branch(p, "main", "s", false, NOW).map(drop)
+        }),
+        ("fork", &template, |p| {
+            fork(p, Some("x"), "n", Some("t"), NOW)
+        }),
+        ("delete", &template, |p| delete_branch(p, "y")),
+        ("delete parent", &template, |p| delete_branch(p, "x")),
+        ("promote", &template, |p| promote_branch(p, "y").map(drop)),
+        ("rollback", &template, |p| {
+            rollback_branch(p, "x", "t", false, NOW).map(drop)
+        }),
+        ("rollback, discard", &template, |p| {
+            rollback_branch(p, "x", "t", true, NOW).map(drop)
+        }),
+    ];
+    let path = scratch("killed");
+    for (what, from, change) in changes {
+        let before = contents(from);
+        copy(from, &path);
+        change(&path).unwrap();
+        let after = contents(&path);
+        let mut steps = 0;
+        loop {
+            copy(from, &path);
+            kill_after(Some(steps));
+            let result = change(&path);
+            let left = kill_after(None);
+            let shown = contents(&path);
+            if left != Some(0) {
+                result.unwrap();
+                assert!(shown == after, "{what}");
+                break;
+            }
+            // A rollback is done when the names are exchanged, and then deletes what it left.
+            let kept = shown.iter().filter(|(name, _)| after.contains_key(*name));
+            let between = kept.eq(after.iter()) && what == "rollback, discard";
+            assert!(
+                shown == before || shown == after || between,
+                "{what}, {steps} steps: {:?}",
+                shown.keys()
+            );
+            if shown == before {
+                change(&path).unwrap_or_else(|e| panic!("{what}, {steps} steps: {e}"));
+                assert!(contents(&path) == after, "{what}, {steps} steps");
+            }
+            // The next change removes what is left.
+            fork(&path, None, "next", None, NOW).unwrap();
+            delete_branch(&path, "next").unwrap();
+            exact(&path);
+            let unfinished = files(&path.join("branches")).into_iter().find(|file| {
+                let name = file.file_name().unwrap().to_str().unwrap();
+                [".new", ".dead", ".hiding", ".tmp", "renames"]
+                    .iter()
+                    .any(|end| name.ends_with(end))
+            });
+            assert_eq!(unfinished, None, "{what}, {steps} steps");
+            steps += 1;
+        }
+        assert!(steps >= 4, "{what}: {steps} steps");
+    }
+}
+
+#[test]
+fn a_log_at_the_end_of_its_region_continues_in_another() {
+    let path = create("next-region");
+    fork(&path, None, "x", None, NOW).unwrap();
+    for name in ["main", "x"] {
+        // Each recovery moves the heads by two windows of an eighth of a region.
+        let wide = MountOptions {
+            window_blocks: 1 << 25,
+            ..options()
+        };
+        let mut last = 0;
+        for round in 1..=16u8 {
+            let dev = open_branch(&path, Some(name), false).unwrap();
+            let mut v = Volume::mount(dev, wide.clone()).unwrap();
+            if round > 1 {
+                assert_eq!(content(&mut v)["a"], [round - 1; 9000], "{name}");
+            }
+            write(&mut v, "a", &[round; 9000]);
+            let ino = v.lookup(Nid::ROOT, b"a").unwrap();
+            v.sync().unwrap();
+            write(&mut v, "a", &[round; 9000]);
+            v.fsync(ino).unwrap();
+            last = forks_left(&path).unwrap();
+            // Not unmounted: the next mount recovers.
+        }
+        let mut v = mount(&path, name);
+        assert_eq!(content(&mut v)["a"], [16; 9000]);
+        v.unmount().unwrap();
+        assert!(last < GEOMETRY.regions() - 8, "{name}: {last} left");
+    }
+    exact(&path);
+    fork(&path, Some("x"), "y", None, NOW).unwrap();
+    delete_branch(&path, "x").unwrap();
+    let mut y = mount(&path, "y");
+    assert_eq!(content(&mut y)["a"], [16; 9000]);
+    y.unmount().unwrap();
+    delete_branch(&path, "y").unwrap();
+    exact(&path);
+}
+
+#[test]
+fn the_last_fork_is_refused_by_a_sentence() {
+    let geometry = Geometry {
+        area_bits: 30,
+        ..GEOMETRY
+    };
+    let path = create_with("last-fork", geometry);
+    assert_eq!(forks_left(&path).unwrap(), 3);
+    for n in 0..3 {
+        fork(&path, None, &format!("fork {n}"), None, NOW).unwrap();
+    }
+    assert_eq!(forks_left(&path).unwrap(), 0);
+    // Deletion gives no number back.
+    delete_branch(&path, "fork 1").unwrap();
+    let text = fork(&path, None, "last", None, NOW)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        text.contains("all 4 regions") && text.contains("`send`"),
+        "{text}"
+    );
+    let mut v = mount(&path, "main");
+    let live = v.begin_fork("last", None, NOW).map(drop);
+    assert_eq!(live.unwrap_err().to_string(), text);
+    v.unmount().unwrap();
 }

@@ -206,6 +206,8 @@ impl BranchSet {
             };
             entries.push(entry);
         }
+        // A killed first fork leaves it. Until it has its name, the volume has no branches.
+        entries.retain(|entry| entry.number != FIRST_BRANCH || entry.state != EntryState::New);
         entries.sort_unstable_by_key(|entry| entry.number);
         // A rename during the listing may show a directory twice.
         entries.dedup_by_key(|entry| entry.number);
@@ -301,46 +303,41 @@ impl BranchSet {
             version: 0,
             state: EntryState::Named(MAIN.to_owned()),
         };
+        if let Some(entry) = self.numbered(FIRST_BRANCH)? {
+            return Ok(self.record(&entry)?.layout);
+        }
         let make = || -> io::Result<()> {
             make_dir(&path)?;
             sync_dir(&self.path)
         };
-        if self.read_counter().is_err() {
-            make().map_err(|e| io(e, &path))?;
+        make().map_err(|e| io(e, &path))?;
+        // The counter comes first: a branch without one is damage. Until branch 0 has its name there is no fork, and
+        // the counter may be set again.
+        let counter = Counter {
+            layout,
+            next: layout.first,
         }
-        let layout = match self.numbered(FIRST_BRANCH)? {
-            Some(entry) if entry.state != EntryState::New => self.record(&entry)?.layout,
-            found => {
-                if let Some(entry) = found {
-                    let path = self.entry_path(&entry);
-                    remove_dir(&path).map_err(|e| io(e, &path))?;
-                }
-                let new = Entry {
-                    state: EntryState::New,
-                    ..main.clone()
-                };
-                let record = BranchRecord {
-                    number: FIRST_BRANCH,
-                    parent: FIRST_BRANCH,
-                    layout,
-                    regions: Vec::new(),
-                    origin: None,
-                };
-                let path = self.entry_path(&new);
-                make_dir(&path).map_err(|e| io(e, &path))?;
-                self.write_record(&new, &record)?;
-                self.set_state(&new, main.state)?;
-                layout
-            }
+        .encode();
+        let mut bytes = vec![0; SLOT as usize * 2];
+        bytes[..counter.len()].copy_from_slice(&counter);
+        let path = self.counter_path();
+        replace(&path, &bytes).map_err(|e| io(e, &path))?;
+        let new = Entry {
+            state: EntryState::New,
+            ..main.clone()
         };
-        let counter_path = self.counter_path();
-        if !counter_path.exists() {
-            let next = layout.first;
-            let mut bytes = vec![0; SLOT as usize * 2];
-            let counter = Counter { layout, next }.encode();
-            bytes[..counter.len()].copy_from_slice(&counter);
-            replace(&counter_path, &bytes).map_err(|e| io(e, &counter_path))?;
-        }
+        let path = self.entry_path(&new);
+        remove_dir(&path).map_err(|e| io(e, &path))?;
+        make_dir(&path).map_err(|e| io(e, &path))?;
+        let record = BranchRecord {
+            number: FIRST_BRANCH,
+            parent: FIRST_BRANCH,
+            layout,
+            regions: Vec::new(),
+            origin: None,
+        };
+        self.write_record(&new, &record)?;
+        self.set_state(&new, main.state)?;
         Ok(layout)
     }
 
@@ -474,7 +471,7 @@ impl BranchSet {
         for entry in self.list()?.into_iter().filter(new) {
             let in_progress =
                 File::open(self.fixed_path(&entry)).is_ok_and(|file| lock(&file, false).is_err());
-            if in_progress || entry.number == FIRST_BRANCH {
+            if in_progress {
                 continue;
             }
             if self.record(&entry).is_ok() {

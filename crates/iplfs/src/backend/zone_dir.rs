@@ -402,6 +402,25 @@ impl ZoneDir {
         })
     }
 
+    /// Returns the zones of the branch that have a file and lie in a range, and the blocks inside each.
+    fn own_pieces(&self, blocks: Range<u64>) -> Vec<(u64, Range<u64>)> {
+        if blocks.start >= blocks.end {
+            return Vec::new();
+        }
+        let size = self.zone_blocks;
+        let state = self.lock_state();
+        let zones = state
+            .zones
+            .range(blocks.start / size..=(blocks.end - 1) / size);
+        zones
+            .map(|zone| {
+                let base = zone * size;
+                let end = blocks.end.min(base + size);
+                (*zone, blocks.start.max(base) - base..end - base)
+            })
+            .collect()
+    }
+
     /// Notes that a file was created or removed in a directory.
     fn name_changed(&self, state: &mut ZoneFiles, dir: PathBuf) {
         if dir == self.zones_path {
@@ -671,10 +690,7 @@ impl BlockDevice for ZoneDir {
     }
 
     fn discard(&self, blocks: Range<u64>) -> io::Result<()> {
-        for (zone, piece) in self.pieces(blocks) {
-            if let Owner::Other(_) = self.owner(zone) {
-                continue;
-            }
+        for (zone, piece) in self.own_pieces(blocks) {
             if piece == (0..self.zone_blocks) {
                 self.remove(zone)?;
             } else if let Some(file) = self.file(zone, false)? {
@@ -753,7 +769,7 @@ impl BlockDevice for ZoneDir {
     }
 
     fn release_preallocated(&self, blocks: Range<u64>) -> io::Result<()> {
-        for (zone, piece) in self.pieces(blocks) {
+        for (zone, piece) in self.own_pieces(blocks) {
             if let Some(file) = self.file(zone, false)? {
                 host::release_preallocated(&file, piece)?;
             }
@@ -852,14 +868,17 @@ impl BranchDevice for ZoneDir {
         let Some(entry) = self.branch.set.numbered(child)? else {
             return Ok(None);
         };
-        match self.branch.set.record(&entry) {
+        match (self.branch.set.record(&entry), &entry.state) {
             // The record goes last: nothing is pinned any longer.
-            Err(Error::Io(e, _))
-                if e.kind() == io::ErrorKind::NotFound && entry.state == EntryState::Dead =>
-            {
+            (Err(Error::Io(e, _)), EntryState::Dead) if e.kind() == io::ErrorKind::NotFound => {
                 Ok(None)
             }
-            record => Ok(record?.origin),
+            // A fork that was killed before its record was durable pins nothing.
+            (Err(Error::Io(e, _)), EntryState::New) if e.kind() == io::ErrorKind::NotFound => {
+                Ok(None)
+            }
+            (Err(Error::Corrupt(_)), EntryState::New) => Ok(None),
+            (record, _) => Ok(record?.origin),
         }
     }
 

@@ -52,6 +52,8 @@ pub struct BranchInfo {
 pub fn branches(dir: &Path) -> Result<Vec<BranchInfo>> {
     let set = open_set(dir)?;
     let _held = set.lock()?;
+    // On a host that is read-only, a killed change stays half done.
+    let _ = set.finish_renames();
     let entries = set.list()?;
     if entries.is_empty() {
         let info = describe(&set, None, &entries)?;

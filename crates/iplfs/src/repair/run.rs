@@ -36,6 +36,7 @@ use std::sync::Arc;
 /// # Errors
 /// `Corrupt` if there is no sound superblock, or no sound checkpoint. In the latter case [`rebuild`] may help.
 pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repaired> {
+    require_no_branches(&**dev)?;
     let sb = read_superblock(&**dev)?;
     let mut done = Vec::new();
     let mut note = |place: &dyn fmt::Display, what: &dyn fmt::Display| {
@@ -152,6 +153,7 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
 /// devices may have newer states of the old one. Snapshots are lost. Deleted files whose blocks were not released yet
 /// may reappear in lost+found.
 pub fn rebuild(dev: &Arc<dyn BlockDevice>, uuid: [u8; 16], now: Time) -> Result<Repaired> {
+    require_no_branches(&**dev)?;
     let mut sb = read_superblock(&**dev)?;
     if let Ok(found) = find_checkpoint(&**dev, &sb, true) {
         return Err(Error::Usage(format!(
@@ -205,6 +207,20 @@ pub fn rebuild(dev: &Arc<dyn BlockDevice>, uuid: [u8; 16], now: Time) -> Result<
     let mut salvage = Salvage::new(volume, scan.table, done, now);
     (salvage.data, salvage.stale) = (true, true);
     salvage.run()
+}
+
+/// Fails if the volume has branches: a repair of one would move or drop blocks that others read.
+fn require_no_branches(dev: &dyn BlockDevice) -> Result<()> {
+    let Some(branch) = dev.branch() else {
+        return Ok(());
+    };
+    if branch.origin().is_none() && branch.children()?.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Unsupported(
+        "a volume with branches is not repaired: copy what can be read to a new volume, or delete the branches first"
+            .to_owned(),
+    ))
 }
 
 /// Version of the checkpoint after the one that was found, if it was or may have been committed. Its pack does not

@@ -17,7 +17,7 @@ use crate::disk::address::{BLOCK_SIZE, BlockAddr, Log, Nid, zero_block};
 use crate::disk::checkpoint::Phase;
 use crate::disk::snapshot::Snapshot;
 use crate::disk::stream::{FRAME_LEN, Frame, FrameKind, Header, RUN_LEN};
-use crate::disk::superblock::{MAGIC, Superblock};
+use crate::disk::superblock::{BRANCHES, MAGIC, Superblock};
 use crate::error::{Error, Result};
 use crate::options::MountOptions;
 use crate::volume::state::{Volume, WriteState};
@@ -308,6 +308,11 @@ fn options() -> MountOptions {
 fn at_base(dev: &Arc<dyn BlockDevice>, header: &Header, base: &Snapshot) -> Result<Volume> {
     let refuse = |what: String| Err(Error::Usage(what));
     let sb = read_superblock(&**dev)?;
+    if sb.incompat & BRANCHES != 0 {
+        return refuse(
+            "has or had branches, and a stream is received by a volume without them".to_owned(),
+        );
+    }
     let theirs = &header.superblock;
     if (sb.uuid, sb.hash_key, sb.geometry) != (theirs.uuid, theirs.hash_key, theirs.geometry) {
         return refuse("holds another volume than that of the stream".to_owned());

@@ -3,6 +3,7 @@
 use super::delta::SnapshotDelta;
 use crate::disk::address::{BLOCK_SIZE, BlockAddr};
 use crate::disk::stream::{FRAME_BLOCKS, FRAME_RUNS, Frame, FrameKind, Header, RUN_LEN};
+use crate::disk::superblock::{BRANCHES, Superblock};
 use crate::error::{Errno, Error, Result};
 use crate::volume::state::Volume;
 use std::io::Write;
@@ -74,7 +75,11 @@ impl Volume {
             }
         }
         let header = Header {
-            superblock: self.sb.clone(),
+            // The receiver has one branch.
+            superblock: Superblock {
+                incompat: self.sb.incompat & !BRANCHES,
+                ..self.sb.clone()
+            },
             snapshot: self.snapshots.records[at].clone(),
             base: base_at.map(|at| self.snapshots.records[at].clone()),
             next_seq: self.roll_forward.next_seq,
