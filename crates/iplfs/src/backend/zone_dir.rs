@@ -174,6 +174,15 @@ impl ZoneDir {
         })
     }
 
+    /// Opens a branch by its number, read-only. Deleted branches that forks need have no name.
+    #[doc(hidden)]
+    pub fn open_number(path: &Path, number: u64) -> io::Result<Self> {
+        let set = BranchSet::at(path);
+        let entry = set.numbered(number).map_err(into_io)?;
+        let entry = entry.ok_or_else(|| no_branch(&number.to_string()))?;
+        Self::open_entry(path, Some(&entry), Some(true))
+    }
+
     /// Opens a branch by its entry, or the only branch of a volume without entries. `access` is whether it is
     /// read-only; `None` is for reading superblocks and
     /// packs without a lock.
