@@ -388,8 +388,9 @@ impl BranchSet {
         Ok(counter.layout.regions() - counter.next)
     }
 
-    /// Takes the next free region. The caller holds the lock of the counter.
-    fn take(&self) -> Result<(u64, Layout)> {
+    /// Takes the next free region. The caller holds the lock of the counter, and syncs the returned file before the
+    /// region is used.
+    fn take(&self) -> Result<(u64, Layout, File)> {
         let path = self.counter_path();
         let (mut counter, slot, file) = self.read_counter()?;
         let region = counter.next;
@@ -397,18 +398,17 @@ impl BranchSet {
             return Err(regions_used(&counter.layout));
         }
         counter.next += 1;
-        let write = || -> io::Result<()> {
-            file.write_all_at(&counter.encode(), (1 - slot) * SLOT)?;
-            durable::sync(&file)
-        };
-        write().map_err(|e| io(e, &path))?;
-        Ok((region, counter.layout))
+        let written = file.write_all_at(&counter.encode(), (1 - slot) * SLOT);
+        written.map_err(|e| io(e, &path))?;
+        Ok((region, counter.layout, file))
     }
 
     /// Takes a region for a branch that has used up another one.
     pub(crate) fn take_region(&self) -> Result<u64> {
         let _held = self.lock_counter()?;
-        Ok(self.take()?.0)
+        let (region, _, counter) = self.take()?;
+        durable::sync(&counter).map_err(|e| io(e, &self.counter_path()))?;
+        Ok(region)
     }
 
     /// Takes a number and creates the directory of a fork, which is not durable yet. The returned file holds the lock
@@ -419,9 +419,9 @@ impl BranchSet {
         version: u64,
         make: impl FnOnce(u64, Layout) -> Result<(BranchRecord, Vec<(u64, Vec<u8>)>)>,
     ) -> Result<(Entry, File)> {
-        let (entry, fixed, layout) = {
+        let (entry, fixed, layout, counter) = {
             let _held = self.lock_counter()?;
-            let (number, layout) = self.take()?;
+            let (number, layout, counter) = self.take()?;
             let entry = Entry {
                 number,
                 parent,
@@ -439,7 +439,7 @@ impl BranchSet {
             let path = path.join("fixed");
             let fixed = create(&path, &[]).map_err(|e| io(e, &path))?;
             lock(&fixed, false).map_err(|e| io(e, &path))?;
-            (entry, fixed, layout)
+            (entry, fixed, layout, counter)
         };
         let (record, blocks) = make(entry.number, layout)?;
         let path = self.entry_path(&entry);
@@ -448,9 +448,7 @@ impl BranchSet {
                 fixed.write_all_at(bytes, *at)?;
             }
             let record = create(&path.join("record"), &record.encode())?;
-            durable::sync(&fixed)?;
-            durable::sync(&record)?;
-            sync_dir(&path)
+            durable::sync_together(&[&counter, &fixed, &record, &File::open(&path)?])
         };
         write().map_err(|e| io(e, &path))?;
         Ok((entry, fixed))

@@ -207,6 +207,12 @@ impl ZoneDir {
                 options.read(true).write(!read_only);
                 let file = open_regular(&set.fixed_path(entry), &mut options)?;
                 access.map_or(Ok(()), |read_only| lock(&file, read_only))?;
+                if !read_only {
+                    // Without this space, a full host could take no checkpoint and thus no delete. A full one already
+                    // fails the next write.
+                    let blocks = file.metadata()?.len().div_ceil(BS);
+                    let _ = host::reserve(&file, 0..blocks);
+                }
                 fixed = Some(file);
             }
             None if access.is_some() => {
