@@ -117,6 +117,22 @@ impl Entry {
     }
 }
 
+/// Region that was just taken. The caller syncs the file before it uses the region.
+struct Taken {
+    region: u64,
+    counter: Counter,
+    file: File,
+    older_slot: u64,
+}
+
+impl Taken {
+    /// Writes the counter into the other slot, too, so that the loss of either slot brings no number back.
+    fn copy(&self) -> io::Result<()> {
+        self.file
+            .write_all_at(&self.counter.encode(), self.older_slot * SLOT)
+    }
+}
+
 /// Directory of zone files as a set of branches.
 #[derive(Clone, Debug)]
 pub(crate) struct BranchSet {
@@ -390,7 +406,7 @@ impl BranchSet {
 
     /// Takes the next free region. The caller holds the lock of the counter, and syncs the returned file before the
     /// region is used.
-    fn take(&self) -> Result<(u64, Layout, File)> {
+    fn take(&self) -> Result<Taken> {
         let path = self.counter_path();
         let (mut counter, slot, file) = self.read_counter()?;
         let region = counter.next;
@@ -400,15 +416,21 @@ impl BranchSet {
         counter.next += 1;
         let written = file.write_all_at(&counter.encode(), (1 - slot) * SLOT);
         written.map_err(|e| io(e, &path))?;
-        Ok((region, counter.layout, file))
+        Ok(Taken {
+            region,
+            counter,
+            file,
+            older_slot: slot,
+        })
     }
 
     /// Takes a region for a branch that has used up another one.
     pub(crate) fn take_region(&self) -> Result<u64> {
         let _held = self.lock_counter()?;
-        let (region, _, counter) = self.take()?;
-        durable::sync(&counter).map_err(|e| io(e, &self.counter_path()))?;
-        Ok(region)
+        let taken = self.take()?;
+        let synced = durable::sync(&taken.file).and_then(|()| taken.copy());
+        synced.map_err(|e| io(e, &self.counter_path()))?;
+        Ok(taken.region)
     }
 
     /// Takes a number and creates the directory of a fork, which is not durable yet. The returned file holds the lock
@@ -419,9 +441,10 @@ impl BranchSet {
         version: u64,
         make: impl FnOnce(u64, Layout) -> Result<(BranchRecord, Vec<(u64, Vec<u8>)>)>,
     ) -> Result<(Entry, File)> {
-        let (entry, fixed, layout, counter) = {
+        let (entry, fixed, taken) = {
             let _held = self.lock_counter()?;
-            let (number, layout, counter) = self.take()?;
+            let taken = self.take()?;
+            let number = taken.region;
             let entry = Entry {
                 number,
                 parent,
@@ -439,16 +462,18 @@ impl BranchSet {
             let path = path.join("fixed");
             let fixed = create(&path, &[]).map_err(|e| io(e, &path))?;
             lock(&fixed, false).map_err(|e| io(e, &path))?;
-            (entry, fixed, layout, counter)
+            (entry, fixed, taken)
         };
-        let (record, blocks) = make(entry.number, layout)?;
+        let (record, blocks) = make(entry.number, taken.counter.layout)?;
         let path = self.entry_path(&entry);
         let write = || -> io::Result<()> {
             for (at, bytes) in &blocks {
                 fixed.write_all_at(bytes, *at)?;
             }
             let record = create(&path.join("record"), &record.encode())?;
-            durable::sync_together(&[&counter, &fixed, &record, &File::open(&path)?])
+            let dir = File::open(&path)?;
+            durable::sync_together(&[&taken.file, &fixed, &record, &dir])?;
+            taken.copy()
         };
         write().map_err(|e| io(e, &path))?;
         Ok((entry, fixed))
