@@ -166,7 +166,7 @@ pub trait BranchDevice: Send + Sync {
     /// Returns the fork point that a child pins, `None` if it pins none.
     fn fork_point(&self, child: u64) -> Result<Option<ForkPoint>>;
 
-    /// Removes a deleted child, durably: its fork point is no longer pinned.
+    /// Removes a deleted child, durably. That ends the pin of its fork point.
     fn forget_child(&self, child: u64) -> Result<()>;
 }
 

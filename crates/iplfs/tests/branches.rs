@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use tuff_iplfs::backend::{ZoneDir, kill_after, open_branch};
 use tuff_iplfs::{
     BlockAddr, BlockDevice, BranchDevice, Caller, CheckOptions, Error, Fork, FormatOptions,
@@ -481,8 +481,8 @@ fn t3_16_many_forks_cost_the_parent_nothing() {
 }
 
 /// Completes the checkpoint of a fork, as a mount does.
-fn complete(v: &mut Volume, dev: &Arc<dyn BlockDevice>, begun: &Fork) {
-    let Some(checkpoint) = begun.checkpoint() else {
+fn complete(v: &mut Volume, dev: &Arc<dyn BlockDevice>, forking: &Fork) {
+    let Some(checkpoint) = forking.checkpoint() else {
         return;
     };
     dev.flush().unwrap();
@@ -503,14 +503,14 @@ fn a_fork_of_a_mounted_volume_is_the_moment_at_which_it_began() {
         write(&mut v, "a", &[1; 9000]);
         write(&mut v, "b", &[1; 9000]);
         let want = content(&mut v);
-        let begun = v.begin_fork("child", None, NOW).unwrap();
+        let forking = v.begin_fork("child", None, NOW).unwrap();
         // Between the steps, other operations run.
         write(&mut v, "a", &[2; 9000]);
-        complete(&mut v, &dev, &begun);
+        complete(&mut v, &dev, &forking);
         remove(&mut v, "b");
-        begun.make().unwrap();
+        forking.make().unwrap();
         write(&mut v, "c", &[3; 9000]);
-        v.end_fork(begun).unwrap();
+        v.end_fork(forking).unwrap();
         v.sync().unwrap();
         let mut child = mount(&path, "child");
         assert_eq!(content(&mut child), want);
@@ -536,34 +536,34 @@ fn a_fork_of_a_mounted_volume_is_the_moment_at_which_it_began() {
 fn a_fork_that_is_given_up_holds_nothing() {
     let path = create("given-up");
     fork(&path, None, "other", None, NOW).unwrap();
-    for settled in [false, true] {
+    for counted in [false, true] {
         for pinned in [false, true] {
             let dev = open_branch(&path, None, false).unwrap();
             let mut v = Volume::mount(dev.clone(), options()).unwrap();
             write(&mut v, "a", &[1; 9000]);
             v.drain().unwrap();
             let before = v.space().held;
-            let begun = v.begin_fork("child", None, NOW).unwrap();
+            let forking = v.begin_fork("child", None, NOW).unwrap();
             write(&mut v, "a", &[2; 9000]);
-            complete(&mut v, &dev, &begun);
+            complete(&mut v, &dev, &forking);
             write(&mut v, "a", &[3; 9000]);
-            if settled {
+            if counted {
                 // This checkpoint counts blocks that only the fork holds.
                 v.sync().unwrap();
             }
             if pinned {
                 // Another branch takes the name.
                 fork(&path, Some("other"), "child", None, NOW).unwrap();
-                assert!(begun.make().is_err());
-                v.end_fork(begun).unwrap();
+                assert!(forking.make().is_err());
+                v.end_fork(forking).unwrap();
                 delete_branch(&path, "child").unwrap();
             } else {
-                v.cancel_fork(begun).unwrap();
+                v.cancel_fork(forking).unwrap();
             }
             assert_eq!(branches(&path).unwrap().len(), 2);
             v.drain().unwrap();
             let held = v.space().held;
-            assert_eq!(held, before, "settled {settled}, pinned {pinned}");
+            assert_eq!(held, before, "counted {counted}, pinned {pinned}");
             assert_eq!(content(&mut v)["a"], [3; 9000]);
             v.unmount().unwrap();
             drop(dev);
@@ -579,12 +579,12 @@ fn t3_19_a_fork_of_a_mounted_snapshot_needs_no_checkpoint() {
     write(&mut v, "a", &[1; 9000]);
     v.snapshot("s", NOW).unwrap();
     write(&mut v, "a", &[2; 9000]);
-    let begun = v.begin_fork("child", Some("s"), NOW).unwrap();
-    assert!(begun.checkpoint().is_none());
+    let forking = v.begin_fork("child", Some("s"), NOW).unwrap();
+    assert!(forking.checkpoint().is_none());
     // The fork holds the snapshot's blocks, whatever becomes of the snapshot.
     v.delete_snapshot("s").unwrap();
-    begun.make().unwrap();
-    v.end_fork(begun).unwrap();
+    forking.make().unwrap();
+    v.end_fork(forking).unwrap();
     v.drain().unwrap();
     v.unmount().unwrap();
     exact(&path);
@@ -773,47 +773,108 @@ fn the_last_fork_is_refused_by_a_sentence() {
     v.unmount().unwrap();
 }
 
-/// Device that fails from some write on, as if the process were killed there.
-struct Dying {
+/// Device that fails from some write on, and loses power then: what was not flushed is written, torn or lost.
+struct PowerCut {
     dev: Arc<dyn BlockDevice>,
     writes_left: AtomicU64,
+    unflushed: Mutex<Unflushed>,
 }
 
-impl Dying {
+#[derive(Default)]
+struct Unflushed {
+    blocks: BTreeMap<u64, Vec<u8>>,
+    discards: Vec<Range<u64>>,
+}
+
+impl PowerCut {
+    fn new(dev: Arc<dyn BlockDevice>, writes: u64) -> Self {
+        Self {
+            dev,
+            writes_left: AtomicU64::new(writes),
+            unflushed: Mutex::default(),
+        }
+    }
+
     fn step(&self) -> io::Result<()> {
         let left = self.writes_left.load(SeqCst);
         if left == 0 {
-            return Err(io::Error::other("killed"));
+            return Err(io::Error::other("no power"));
         }
         self.writes_left.store(left - 1, SeqCst);
         Ok(())
     }
+
+    /// Decides what the medium has of each block that was not flushed.
+    fn cut(&self, rng: &mut Rng) {
+        let unflushed = std::mem::take(&mut *self.unflushed.lock().unwrap());
+        for (addr, bytes) in unflushed.blocks {
+            let addr = BlockAddr(addr);
+            let mut block = vec![0; 4096];
+            self.dev.read(addr, &mut block).unwrap();
+            let kind = rng.below(4);
+            for (sector, new) in block.chunks_mut(512).zip(bytes.chunks(512)) {
+                if kind == 0 || kind == 1 && rng.below(2) == 0 {
+                    sector.copy_from_slice(new);
+                }
+            }
+            if kind < 2 {
+                self.dev.write(addr, &block).unwrap();
+            }
+        }
+        for run in unflushed.discards {
+            if rng.below(2) == 0 {
+                self.dev.discard(run).unwrap();
+            }
+        }
+    }
 }
 
-impl BlockDevice for Dying {
+impl BlockDevice for PowerCut {
     fn read(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()> {
-        self.dev.read(addr, buf)
+        self.dev.read(addr, buf)?;
+        let unflushed = self.unflushed.lock().unwrap();
+        for (addr, block) in (addr.0..).zip(buf.chunks_mut(4096)) {
+            if let Some(bytes) = unflushed.blocks.get(&addr) {
+                block.copy_from_slice(bytes);
+            }
+        }
+        Ok(())
     }
     fn write(&self, addr: BlockAddr, data: &[u8]) -> io::Result<()> {
         self.step()?;
-        self.dev.write(addr, data)
+        let mut unflushed = self.unflushed.lock().unwrap();
+        for (addr, block) in (addr.0..).zip(data.chunks(4096)) {
+            unflushed.blocks.insert(addr, block.to_vec());
+        }
+        Ok(())
     }
     fn flush(&self) -> io::Result<()> {
         self.step()?;
+        let unflushed = std::mem::take(&mut *self.unflushed.lock().unwrap());
+        for (addr, block) in unflushed.blocks {
+            self.dev.write(BlockAddr(addr), &block)?;
+        }
+        for run in unflushed.discards {
+            self.dev.discard(run)?;
+        }
         self.dev.flush()
     }
     fn discard(&self, blocks: Range<u64>) -> io::Result<()> {
         self.step()?;
-        self.dev.discard(blocks)
+        self.unflushed.lock().unwrap().discards.push(blocks);
+        Ok(())
     }
     fn allocated(&self, blocks: Range<u64>) -> io::Result<Vec<Range<u64>>> {
-        self.dev.allocated(blocks)
+        let runs = self.dev.allocated(blocks.clone())?;
+        let mut all: BTreeSet<u64> = runs.into_iter().flatten().collect();
+        if blocks.start < blocks.end {
+            let unflushed = self.unflushed.lock().unwrap();
+            all.extend(unflushed.blocks.range(blocks).map(|(addr, _)| *addr));
+        }
+        Ok(all.into_iter().map(|addr| addr..addr + 1).collect())
     }
     fn knows_allocated(&self) -> bool {
-        self.dev.knows_allocated()
-    }
-    fn granule(&self) -> u64 {
-        self.dev.granule()
+        true
     }
     fn zone_blocks(&self) -> Option<u64> {
         self.dev.zone_blocks()
@@ -847,7 +908,7 @@ impl Branch {
         self.states = vec![self.present().clone()];
     }
 
-    fn of(model: &Model) -> Self {
+    fn from_model(model: &Model) -> Self {
         Self {
             states: vec![model.clone()],
             snapshots: BTreeMap::new(),
@@ -866,7 +927,7 @@ struct Lineage {
 
 impl Lineage {
     fn new(name: &str, seed: u64) -> Self {
-        let model = BTreeMap::from([("main".to_owned(), Branch::of(&Model::new()))]);
+        let model = BTreeMap::from([("main".to_owned(), Branch::from_model(&Model::new()))]);
         Self {
             path: create(name),
             rng: Rng::new(seed),
@@ -914,18 +975,20 @@ impl Lineage {
         }
     }
 
-    /// Runs changes of files until the process is killed at some write.
+    /// Runs changes of files until power is lost at some write.
     fn crash(&mut self, branch: &str) {
         // Decides what an earlier crash left.
         self.mount(branch);
         self.unmount(branch);
-        let dev = Arc::new(Dying {
-            dev: open_branch(&self.path, Some(branch), false).unwrap(),
-            writes_left: AtomicU64::new(self.rng.below(60) as u64),
-        });
-        let Ok(mut v) = Volume::mount(dev, options()) else {
-            return;
-        };
+        let dev = open_branch(&self.path, Some(branch), false).unwrap();
+        let dev = Arc::new(PowerCut::new(dev, self.rng.below(80) as u64));
+        if let Ok(v) = Volume::mount(dev.clone(), options()) {
+            self.change_until_cut(branch, v);
+        }
+        dev.cut(&mut self.rng);
+    }
+
+    fn change_until_cut(&mut self, branch: &str, mut v: Volume) {
         for _ in 0..12 {
             let (name, byte) = (
                 format!("f{}", self.rng.below(6)),
@@ -1010,7 +1073,7 @@ impl Lineage {
                 };
                 if self.rng.below(2) == 0 {
                     self.unmount(&branch);
-                    // What a crash left is decided by the recovery.
+                    // The recovery decides what a crash left.
                     self.mount(&branch);
                     self.unmount(&branch);
                     fork(&path, Some(&branch), &name, snapshot.as_deref(), NOW).unwrap();
@@ -1024,7 +1087,7 @@ impl Lineage {
                     Some(snapshot) => &of_model.snapshots[snapshot],
                     None => of_model.present(),
                 };
-                let forked = Branch::of(state);
+                let forked = Branch::from_model(state);
                 self.model.insert(name, forked);
             }
             12 | 13 if branch != "main" && self.model.len() > 2 => {
@@ -1052,7 +1115,7 @@ impl Lineage {
                 let kept = rollback_branch(&path, &branch, &snapshot, discard, NOW).unwrap();
                 let left = self.model.remove(&branch).unwrap();
                 self.model
-                    .insert(branch, Branch::of(&left.snapshots[&snapshot]));
+                    .insert(branch, Branch::from_model(&left.snapshots[&snapshot]));
                 if let Some(kept) = kept {
                     self.model.insert(kept, left);
                 }
@@ -1112,7 +1175,7 @@ fn random_lineage(seed: u64) {
 }
 
 #[test]
-fn random_lineages_equal_their_model_after_crashes_at_any_write() {
+fn random_lineages_equal_their_model_after_power_cuts_at_any_write() {
     (0..3).for_each(random_lineage);
 }
 
@@ -1275,7 +1338,7 @@ fn a_volume_without_forks_has_no_trace_of_branches() {
 }
 
 #[test]
-fn what_needs_a_volume_without_branches_says_so() {
+fn repairs_and_streams_that_need_a_volume_without_branches_say_so() {
     let path = create("refusals");
     let mut v = mount(&path, "main");
     write(&mut v, "a", &[1; 9000]);

@@ -150,11 +150,11 @@ impl ZoneDir {
         // A process that becomes a daemon changes its working directory.
         let path = &std::path::absolute(path)?;
         let set = BranchSet::at(path);
-        let wanted = branch.unwrap_or(MAIN);
+        let name = branch.unwrap_or(MAIN);
         if set.list().map_err(into_io)?.is_empty() {
-            return match wanted {
+            return match name {
                 MAIN => Self::open_entry(path, None, Some(read_only)),
-                name => Err(no_branch(name)),
+                _ => Err(no_branch(name)),
             };
         }
         // Against changes of the set between the look-up and the lock of the branch.
@@ -163,13 +163,12 @@ impl ZoneDir {
             Err(e) if !read_only => return Err(into_io(e)),
             _ => {}
         }
-        let found = set.named(wanted).map_err(into_io)?;
-        let entry = found.ok_or_else(|| no_branch(wanted))?;
+        let found = set.named(name).map_err(into_io)?;
+        let entry = found.ok_or_else(|| no_branch(name))?;
         Self::open_entry(path, Some(&entry), Some(read_only)).map_err(|e| match e.kind() {
-            io::ErrorKind::ResourceBusy => io::Error::new(
-                e.kind(),
-                format!("branch '{wanted}' of the volume is in use"),
-            ),
+            io::ErrorKind::ResourceBusy => {
+                io::Error::new(e.kind(), format!("branch '{name}' of the volume is in use"))
+            }
             _ => e,
         })
     }
@@ -232,7 +231,7 @@ impl ZoneDir {
             // Earlier versions reserved space in this file.
             let _ = retry(|| fs::remove_file(path.join("ballast")));
         }
-        let branch = OwnBranch::of(set, record, fixed);
+        let branch = OwnBranch::from_record(set, record, fixed);
         // Superblocks and packs of the first branch are in a zone file.
         let zones = match access.is_some() || branch.fixed.is_none() {
             true => branch.zones(&zones_path)?,
@@ -529,7 +528,7 @@ fn can_punch(volume: &Path) -> io::Result<bool> {
 }
 
 impl OwnBranch {
-    fn of(set: BranchSet, record: Option<BranchRecord>, fixed: Option<File>) -> Self {
+    fn from_record(set: BranchSet, record: Option<BranchRecord>, fixed: Option<File>) -> Self {
         let layout = OnceLock::new();
         let mut branch = Self {
             set,

@@ -62,7 +62,7 @@ impl Fork {
 
 /// Progress of a fork.
 enum Progress {
-    Begun,
+    Started,
     /// Its directory is durable. The file holds the lock of the branch.
     Pinned(Entry, File),
     Named,
@@ -120,7 +120,7 @@ impl ForkPlan {
             layout,
             point,
             has_lock: false,
-            progress: Mutex::new(Progress::Begun),
+            progress: Mutex::new(Progress::Started),
             is_committed: AtomicBool::new(false),
         })
     }
@@ -277,7 +277,7 @@ impl PinFork for ForkPlan {
         match *progress {
             Progress::Pinned(..) | Progress::Named => return Ok(()),
             Progress::Failed => return Err(Error::Usage("the fork was given up".to_owned())),
-            Progress::Begun => {}
+            Progress::Started => {}
         }
         match self.create() {
             Ok((entry, file)) => {
@@ -298,7 +298,7 @@ impl PinFork for ForkPlan {
     fn abandon(&self) {
         let mut progress = self.progress();
         match &*progress {
-            Progress::Begun => *progress = Progress::Failed,
+            Progress::Started => *progress = Progress::Failed,
             Progress::Pinned(entry, _) => {
                 // If this fails, the next change finds the leftover.
                 let _ = self.set.set_state(entry, EntryState::Dead);
@@ -360,8 +360,8 @@ impl Volume {
     /// for the other steps.
     ///
     /// # Errors
-    /// `Usage` if the name is taken or not valid, `Unsupported` if the volume is not a directory of zone files,
-    /// `Limit` if the address space is used up, ENOENT if there is no such snapshot.
+    /// `Usage` if the name is taken or not valid. `Unsupported` if the volume is not a directory of zone files. `Limit` if
+    /// the address space is used up. ENOENT if there is no such snapshot.
     pub fn begin_fork(&mut self, name: &str, snapshot: Option<&str>, now: Time) -> Result<Fork> {
         self.writable()?;
         let dev = self.dev.clone();
@@ -381,7 +381,7 @@ impl Volume {
         if branch.layout().is_some() && set.regions_left()? == 0 {
             return Err(regions_used(&layout));
         }
-        // Of two forks in progress, the first one is pinned here.
+        // The first of two forks in progress is pinned here.
         let (checkpoint, point) = match at {
             Some(at) => {
                 self.complete_checkpoint()?;
@@ -423,7 +423,7 @@ impl Volume {
         let pending = self.fork_points.pending.as_ref();
         if pending.is_some_and(|pending| Arc::ptr_eq(&pending.pin, &ours)) {
             self.complete_checkpoint()?;
-            if matches!(*fork.plan.progress(), Progress::Begun) {
+            if matches!(*fork.plan.progress(), Progress::Started) {
                 fork.plan.abandon();
             }
             // A pin that is durable counts before it is released.

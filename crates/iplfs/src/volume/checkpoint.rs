@@ -102,7 +102,7 @@ impl Volume {
         self.write_dirty()?;
         self.begin_commit(Phase::Mounted, false)?;
         match &self.checkpoint.in_progress {
-            Some(begun) => Ok((Checkpoint(begun.seal.version), begun.seal.clone())),
+            Some(started) => Ok((Checkpoint(started.seal.version), started.seal.clone())),
             None => Err(Error::Limit("the checkpoint failed".to_owned())),
         }
     }

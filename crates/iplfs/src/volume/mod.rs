@@ -5,6 +5,7 @@ mod checkpoint;
 mod discards;
 pub(crate) mod fork_points;
 mod fsync;
+pub(crate) mod lineage;
 mod mount;
 mod preallocation;
 pub(crate) mod promises;

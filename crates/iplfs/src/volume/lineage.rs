@@ -1,0 +1,388 @@
+//! Holding and releasing the blocks of fork points, and the regions of a branch.
+//!
+//! Snapshots and fork points of a branch are one list by age. Releasing any of them compares its table with that of its
+//! newer neighbour, or of the present.
+
+use crate::checkpoint::state::Checkpoint;
+use crate::device::{BranchDevice, Child};
+use crate::disk::address::BlockAddr;
+use crate::disk::address::Log;
+use crate::disk::branch::ForkPoint;
+use crate::disk::checkpoint::LogMarks;
+use crate::disk::superblock::BRANCHES;
+use crate::error::{Error, Result};
+use crate::nodes::cache::NodeCache;
+use crate::nodes::pages::PageCache;
+use crate::ship::delta::SnapshotDelta;
+use crate::volume::fork_points::Holder;
+use crate::volume::state::Volume;
+use std::collections::HashSet;
+
+impl Volume {
+    /// Reads which fork points are pinned.
+    pub(crate) fn load_fork_points(&mut self) -> Result<()> {
+        let dev = self.dev.clone();
+        let Some(branch) = dev.branch() else {
+            return match self.sb.incompat & BRANCHES {
+                0 => Ok(()),
+                _ => Err(Error::Unsupported(
+                    "it has branches, and only a directory of zone files can have them".to_owned(),
+                )),
+            };
+        };
+        self.fork_points.origin = branch.origin().map(|origin| origin.state.heads);
+        let children = self.pinning_children(branch)?;
+        let version = self.checkpoint.version;
+        if let Some(child) = children.iter().find(|child| child.version > version) {
+            return Err(Error::corrupt(
+                format_args!("checkpoint {version}"),
+                format_args!(
+                    "is older than checkpoint {}, from which branch number {} was forked",
+                    child.version, child.number
+                ),
+            ));
+        }
+        self.load_newest(branch, &children)
+    }
+
+    fn load_newest(&mut self, branch: &dyn BranchDevice, children: &[Child]) -> Result<()> {
+        self.fork_points.newest = None;
+        let mut by_age: Vec<&Child> = children.iter().collect();
+        by_age.sort_unstable_by_key(|child| child.version);
+        while let (Some(child), None) = (by_age.pop(), self.fork_points.newest) {
+            let point = branch.fork_point(child.number)?;
+            self.fork_points.newest = point.map(|point| point.state.heads);
+        }
+        Ok(())
+    }
+
+    /// Children whose fork points are not released.
+    fn pinning_children(&self, branch: &dyn BranchDevice) -> Result<Vec<Child>> {
+        let mut children = branch.children()?;
+        children.retain(|child| child.number != self.fork_points.released);
+        Ok(children)
+    }
+
+    /// Returns whether a block belongs to another branch.
+    pub(crate) fn is_shared(&self, addr: BlockAddr) -> bool {
+        let origin = &self.fork_points.origin;
+        origin.is_some_and(|heads| self.lies_below(addr, &heads))
+    }
+
+    /// Returns whether the fork that is being made may refer to a block.
+    pub(crate) fn pending_fork_holds(&self, addr: BlockAddr) -> bool {
+        let pending = self.fork_points.pending.as_ref();
+        pending.is_some_and(|pending| self.lies_below(addr, &pending.heads))
+    }
+
+    /// Makes the pin of a pending fork durable, or gives its blocks up. A checkpoint must not be in progress.
+    pub(crate) fn settle_fork(&mut self) {
+        let Some(pending) = self.fork_points.pending.take() else {
+            return;
+        };
+        let pinned = match pending.version <= self.checkpoint.version {
+            true => pending.pin.pin().is_ok(),
+            false => {
+                pending.pin.abandon();
+                false
+            }
+        };
+        if !pinned {
+            // The maker of the fork reports why.
+            self.dead.absorb(&pending.held);
+            return;
+        }
+        self.sb.incompat |= BRANCHES;
+        self.snapshots.held_blocks += pending.held.blocks();
+        let newest = self
+            .fork_points
+            .newest
+            .filter(|heads| *heads > pending.heads);
+        self.fork_points.newest = newest.or(Some(pending.heads));
+    }
+
+    /// Returns the states that hold blocks, oldest first.
+    pub(crate) fn holders(&self) -> Result<Vec<Holder>> {
+        let snapshots = self.snapshots.records.iter().enumerate();
+        let mut holders: Vec<(u64, Holder)> = snapshots
+            .map(|(at, snapshot)| (snapshot.version, Holder::Snapshot(at)))
+            .collect();
+        if let Some(branch) = self.dev.branch() {
+            for child in self.pinning_children(branch)? {
+                holders.push((child.version, Holder::Fork(child.number)));
+            }
+        }
+        // States of one version refer to the same blocks.
+        holders.sort_by_key(|(version, _)| *version);
+        Ok(holders.into_iter().map(|(_, holder)| holder).collect())
+    }
+
+    /// Creates the state of a holder. `None` if it does not exist any longer.
+    pub(crate) fn state_of(&self, holder: Holder) -> Result<Option<Volume>> {
+        match (holder, self.dev.branch()) {
+            (Holder::Snapshot(at), _) => Ok(Some(self.at_snapshot(at))),
+            (Holder::Fork(_), None) => Ok(None),
+            (Holder::Fork(child), Some(branch)) => {
+                let point = branch.fork_point(child)?;
+                Ok(point.map(|point| self.at_fork_point(&point)))
+            }
+        }
+    }
+
+    fn at_fork_point(&self, point: &ForkPoint) -> Volume {
+        let (dev, sb) = (self.dev.clone(), self.sb.clone());
+        let mut state = Self::of_snapshot(dev, sb, &point.state);
+        state.nat.replay(point.journal.clone());
+        state
+    }
+
+    /// Creates the present state as one that can be compared. Memory must be in sync with the device.
+    fn present(&self) -> Volume {
+        let mut state = Volume::empty(self.dev.clone(), self.sb.clone(), self.options.clone());
+        state.logs.marks = self.logs.marks;
+        state.nat.height = self.nat.height;
+        state.nat.root = self.nat.root;
+        state.nat.blocks = self.nat.blocks;
+        state.nat.next_nid = self.nat.next_nid;
+        let journal = self.nat.journal().iter();
+        state
+            .nat
+            .replay(journal.map(|(nid, entry)| (*nid, *entry)).collect());
+        state
+    }
+
+    /// Returns the blocks of the branch that only `holder` refers to. Memory must be in sync with the device.
+    pub(crate) fn blocks_only_in(
+        &mut self,
+        holders: &[Holder],
+        holder: Holder,
+    ) -> Result<Vec<BlockAddr>> {
+        let Some(at) = holders.iter().position(|other| *other == holder) else {
+            return Ok(Vec::new());
+        };
+        let Some(mut state) = self.state_of(holder)? else {
+            return Ok(Vec::new());
+        };
+        // A block that this state and the older neighbour share is older than the heads of the latter.
+        let mut older = self.fork_points.origin;
+        for holder in holders[..at].iter().rev() {
+            if let Some(state) = self.state_of(*holder)? {
+                older = Some(state.logs.heads());
+                break;
+            }
+        }
+        let mut newer = None;
+        for holder in &holders[at + 1..] {
+            newer = self.state_of(*holder)?;
+            if newer.is_some() {
+                break;
+            }
+        }
+        let mut newer = newer.unwrap_or_else(|| self.present());
+        let (only, _) = self.difference(&mut state, &mut newer)?;
+        let blocks = only.into_iter().map(BlockAddr);
+        Ok(blocks
+            .filter(|addr| !older.is_some_and(|heads| self.lies_below(*addr, &heads)))
+            .collect())
+    }
+
+    /// Compares a state with a newer one. Returns the blocks that only the older one refers to, and those that only
+    /// the newer one does. The work follows the difference, unless a table is damaged or was repaired.
+    fn difference(
+        &mut self,
+        state: &mut Volume,
+        newer: &mut Volume,
+    ) -> Result<(Vec<u64>, Vec<u64>)> {
+        // A repair writes the table of a snapshot past its heads.
+        let is_plain = |v: &Self| {
+            let root = v.nat.root.addr;
+            !root.is_mapped() || v.lies_below(root, &v.logs.heads())
+        };
+        if is_plain(state) && is_plain(newer) {
+            match SnapshotDelta::between(newer, Some(state)) {
+                Ok(delta) => {
+                    let new = delta.new.into_iter().map(|(addr, _)| addr);
+                    return Ok((delta.dead.into_iter().flatten().collect(), new.collect()));
+                }
+                Err(Error::Corrupt(_)) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        // Blocks that only a damaged node refers to leak, and a trim finds them. Otherwise a damaged state could not
+        // be deleted.
+        let old = state.readable_references()?;
+        let new = newer.readable_references()?;
+        self.needs_trim |= !old.damage.is_empty() || !new.damage.is_empty();
+        let in_old: HashSet<u64> = old.addrs().collect();
+        let in_new: HashSet<u64> = new.addrs().collect();
+        Ok((
+            old.addrs().filter(|addr| !in_new.contains(addr)).collect(),
+            new.addrs().filter(|addr| !in_old.contains(addr)).collect(),
+        ))
+    }
+
+    /// Releases the fork points of deleted children. Returns their number. Other processes delete children; the mount
+    /// of the parent calls this when it is told so. Every mount for writing calls it once.
+    pub fn release_forks(&mut self) -> Result<usize> {
+        let dev = self.dev.clone();
+        let Some(branch) = dev.branch().filter(|branch| branch.layout().is_some()) else {
+            return Ok(0);
+        };
+        self.writable()?;
+        let mut count = 0;
+        for child in branch.children()?.into_iter().filter(|child| child.is_dead) {
+            if child.number != self.fork_points.released {
+                self.release_fork(branch, child.number)?;
+            }
+            // The checkpoint that released it is durable.
+            branch.forget_child(child.number)?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn release_fork(&mut self, branch: &dyn BranchDevice, child: u64) -> Result<()> {
+        self.checkpoint()?;
+        let holders = self.holders()?;
+        let freed = self.blocks_only_in(&holders, Holder::Fork(child))?;
+        self.fork_points.released = child;
+        let children = self.pinning_children(branch)?;
+        self.load_newest(branch, &children)?;
+        self.mutate(|v| {
+            for addr in freed {
+                v.snapshots.held_blocks = v.snapshots.held_blocks.saturating_sub(1);
+                v.dead.insert(addr);
+            }
+            Ok(())
+        })?;
+        self.checkpoint()
+    }
+
+    /// Drops the present state and the snapshots of a deleted branch. What remains is the state of its newest fork
+    /// point, for the children that read it.
+    pub(crate) fn collapse(&mut self) -> Result<()> {
+        self.release_forks()?;
+        while let Some(snapshot) = self.snapshots.records.last() {
+            let name = snapshot.name.clone();
+            self.delete_snapshot(&name)?;
+        }
+        self.checkpoint()?;
+        let mut newest = None;
+        for holder in self.holders()?.into_iter().rev() {
+            newest = self.state_of(holder)?;
+            if newest.is_some() {
+                break;
+            }
+        }
+        let Some(mut newest) = newest else {
+            return Ok(());
+        };
+        let mut present = self.present();
+        let (missing, surplus) = self.difference(&mut newest, &mut present)?;
+        self.mutate(|v| {
+            for addr in surplus {
+                v.dead.insert(BlockAddr(addr));
+            }
+            for addr in missing {
+                match v.is_shared(BlockAddr(addr)) {
+                    true => v.fork_points.shared_blocks += 1,
+                    false => {
+                        let held = &mut v.snapshots.held_blocks;
+                        *held = held.saturating_sub(1);
+                    }
+                }
+            }
+            v.nodes = NodeCache::default();
+            v.pages = PageCache::default();
+            v.orphans.clear();
+            (v.live, v.inodes) = (newest.live, newest.inodes);
+            v.nat = std::mem::take(&mut newest.nat);
+            Ok(())
+        })?;
+        self.drain()
+    }
+
+    /// End of what a log may take without leaving its region. Unit: blocks from the start of the area.
+    pub(crate) fn log_end(&self, head: u64) -> u64 {
+        let area = self.sb.geometry.area_blocks();
+        let end = self.dev.branch().and_then(|b| b.region_end(head));
+        end.map_or(area, |end| end.min(area))
+    }
+
+    /// Returns whether the region of `head` has too little space after `from` for the checkpoints to come.
+    pub(crate) fn is_region_full(&self, head: u64, from: u64) -> bool {
+        let end = self.log_end(head);
+        end < self.sb.geometry.area_blocks() && from + 2 * self.options.window_blocks > end
+    }
+
+    /// Takes a region for a log.
+    pub(crate) fn take_region(&self) -> Result<u64> {
+        match self.dev.branch() {
+            Some(branch) => branch.take_region(),
+            None => Err(Error::Limit("the address space is used up".to_owned())),
+        }
+    }
+
+    /// Moves logs that come to the end of their region to new ones. Two checkpoints without operations in between
+    /// enclose the move: what was appended before lies behind the marks of the first one.
+    pub(crate) fn leave_full_regions(&mut self) -> Result<()> {
+        let window = self.options.window_blocks;
+        let is_full = |log: &Log| {
+            let head = self.logs.marks[log.index()].head;
+            self.is_region_full(head, head + window)
+        };
+        let full: Vec<Log> = Log::ALL.into_iter().filter(is_full).collect();
+        if full.is_empty() {
+            return Ok(());
+        }
+        let mut starts = Vec::new();
+        for _ in &full {
+            match self.take_region() {
+                Ok(start) => starts.push(start),
+                // The rest of the region can still be used.
+                Err(Error::Limit(_)) => break,
+                Err(e) => return Err(e),
+            }
+        }
+        if starts.is_empty() {
+            return Ok(());
+        }
+        self.write_dirty()?;
+        self.discard_prepared();
+        self.commit(crate::disk::checkpoint::Phase::Mounted)?;
+        for (log, start) in full.into_iter().zip(starts) {
+            let (head, reserved) = (
+                self.logs.marks[log.index()].head,
+                self.logs.preallocated[log.index()],
+            );
+            if head < reserved {
+                // If this fails it is released with its zone.
+                let range = self.sb.geometry.range(log, head..reserved);
+                let _ = self.dev.release_preallocated(range);
+            }
+            self.logs.preallocated[log.index()] = start;
+            self.logs.marks[log.index()] = LogMarks {
+                scan: start,
+                head: start,
+                limit: start + window,
+                far: start + 2 * window,
+            };
+            if log == Log::WarmNode {
+                self.logs.prepared = start;
+            }
+        }
+        self.commit(crate::disk::checkpoint::Phase::Mounted)
+    }
+
+    /// Returns the checkpoint whose state a fork takes, and that state.
+    pub(crate) fn begin_fork_point(
+        &mut self,
+        now: crate::disk::inode::Time,
+    ) -> Result<(Checkpoint, ForkPoint)> {
+        let (checkpoint, seal) = self.begin_checkpoint_sealed()?;
+        let journal = self.nat.journal().iter();
+        let journal = journal.map(|(nid, entry)| (*nid, *entry)).collect();
+        let orphans = self.orphans.iter().copied().collect();
+        Ok((checkpoint, ForkPoint::of_seal(&seal, journal, orphans, now)))
+    }
+}
