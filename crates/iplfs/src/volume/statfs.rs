@@ -8,8 +8,8 @@ use crate::options::DiscardMode;
 use crate::volume::admission::HOST_RESERVE;
 use crate::volume::state::Volume;
 
-/// Blocks of which a file of data needs one more for nodes, as the admission of a range counts them.
-const BLOCKS_PER_NODE: u64 = 300;
+/// Blocks of which a file of data needs one more for nodes, as the admission of a write counts them.
+const BLOCKS_PER_NODE: u64 = 250;
 /// Blocks that the admission of a small change asks for beside its data.
 const CHANGE_BLOCKS: u64 = 32;
 
@@ -35,15 +35,20 @@ impl Volume {
     pub fn statfs(&self) -> Statfs {
         let space = self.space();
         let releases = self.dev.granule() == 1 && self.options.discard != DiscardMode::Never;
-        let dead = space.dead + space.pending;
-        let kept = if releases { 0 } else { dead };
+        // Other dead blocks wait for other branches.
+        let dead = match releases {
+            true => self.dead.blocks() + space.pending,
+            false => 0,
+        };
+        let kept = space.dead + space.pending - dead;
         let table = self.nat.update_blocks_max();
-        let used = space.live + space.held + kept + table;
+        let used = space.live + space.held + kept + table + space.promised;
         let total = space.quota.saturating_sub(space.reserve);
         let free = total.saturating_sub(used);
         // What is in memory takes space of the host yet, and dead blocks give theirs back.
         let host = self.host_free().ok().flatten().map(|host| {
-            (host + dead - kept).saturating_sub(self.buffered_blocks_max() + HOST_RESERVE)
+            let taken = self.buffered_blocks_max() + space.promised + HOST_RESERVE;
+            (host + dead).saturating_sub(taken)
         });
         let available = data_blocks(free.min(host.unwrap_or(free)));
         Statfs {
