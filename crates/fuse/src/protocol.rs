@@ -229,7 +229,7 @@ wire! {
         reserved: u32,
         /// Handle of the open file.
         fh: u64,
-        /// Flags of statx(2).
+        /// Flags of the call of statx(2).
         flags: u32,
         /// Fields that the caller asks for, see [`statx`].
         mask: u32,
@@ -239,7 +239,7 @@ wire! {
     StatxTime {
         /// Seconds since 1970, in two's complement.
         seconds: u64,
-        /// Fraction. Unit: nanoseconds.
+        /// Fraction of the second. Unit: nanoseconds.
         nanoseconds: u32,
         /// Padding, which is always zero.
         reserved: u32,
@@ -271,7 +271,7 @@ wire! {
         mode: u16,
         /// Padding, which is always zero.
         padding: u16,
-        /// Inode number.
+        /// Inode number that `stat` returns.
         ino: u64,
         /// Length of the content. Unit: bytes.
         size: u64,
@@ -281,7 +281,7 @@ wire! {
         attributes_mask: u64,
         /// Time of the last access.
         atime: StatxTime,
-        /// Time of creation.
+        /// Time at which the file was created.
         btime: StatxTime,
         /// Time of the last change.
         ctime: StatxTime,
@@ -627,7 +627,7 @@ pub mod init {
 pub mod statx {
     /// All fields that stat(2) reports.
     pub const BASIC_STATS: u32 = 0x7ff;
-    /// Time of creation.
+    /// Time at which the file was created.
     pub const BTIME: u32 = 0x800;
 }
 

@@ -183,6 +183,7 @@ impl Served {
             source: "odd".into(),
             allow_other: false,
             flags: rustix::mount::MountFlags::empty(),
+            ..MountOptions::default()
         };
         match mountpoint::attach(dir, &options) {
             Ok(at) => Some(Self {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Time after which a release does not come any more.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RELEASE_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Space that a file or a directory takes on the host. Unit: bytes.
 fn on_the_host(path: &Path) -> u64 {
@@ -31,7 +31,7 @@ fn available(dir: &Path) -> u64 {
 fn until(holds: impl Fn() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < RELEASE_TIME_MAX);
         std::thread::sleep(Duration::from_millis(100));
     }
 }

@@ -45,7 +45,7 @@ impl Volume {
         let used = space.live + space.held + kept + table + space.promised;
         let total = space.quota.saturating_sub(space.reserve);
         let free = total.saturating_sub(used);
-        // What is in memory takes space of the host yet, and dead blocks give theirs back.
+        // Dirty memory takes space of the host when it is written, and dead blocks give theirs back.
         let host = self.host_free().ok().flatten().map(|host| {
             let taken = self.buffered_blocks_max() + space.promised + HOST_RESERVE;
             (host + dead).saturating_sub(taken)

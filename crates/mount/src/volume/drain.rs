@@ -19,7 +19,7 @@
 //!
 //! Kernels before protocol 7.44 (Linux 6.16) do not wait for pages that they copy. Their requests are refused.
 
-use super::server::{SEEK_MINOR_MIN, VolumeServer};
+use super::server::{DrainReply, SEEK_MINOR_MIN, VolumeServer};
 use super::service::Work;
 use super::write_back::{NO_END, write_back};
 use rustix::fd::AsFd;
@@ -31,22 +31,11 @@ use tuff_fuse::filesystem::Result;
 use tuff_fuse::protocol::op;
 use tuff_fuse::reply::Reply;
 use tuff_fuse::request::Request;
-use tuff_fuse::transport::replies::{PendingReply, ReplySender};
+use tuff_fuse::transport::replies::ReplySender;
 use tuff_iplfs::Nid;
-
-/// Extended attribute of the root whose reading drains the volume. The kernel checks no permission for its namespace, and passes
-/// it on. It is not listed.
-pub const SYNC_XATTR: &[u8] = b"system.tuff.sync";
 
 /// Value of the attribute.
 const DONE: &[u8] = b"durable";
-
-/// Where the result of a drain goes.
-pub(super) enum DrainReply {
-    /// Pending request, and the body of its reply.
-    Kernel(PendingReply, &'static [u8]),
-    Thread(Sender<()>),
-}
 
 impl VolumeServer {
     pub(super) fn drains(&self) -> MutexGuard<'_, Option<Sender<DrainReply>>> {
@@ -121,11 +110,11 @@ impl VolumeServer {
         self.sync()
     }
 
-    /// Drains in the drainer thread. Returns after `patience` in any case.
-    pub(super) fn drain_for(&self, patience: Duration) {
+    /// Drains in the drainer thread. Returns after `time_max` in any case.
+    pub(super) fn drain_for(&self, time_max: Duration) {
         let (done, waits) = channel();
         if self.enter_drain(DrainReply::Thread(done)).is_ok() {
-            let _ = waits.recv_timeout(patience);
+            let _ = waits.recv_timeout(time_max);
         }
     }
 }

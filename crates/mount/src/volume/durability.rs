@@ -206,7 +206,7 @@ impl VolumeServer {
             keep.has_requests = false;
             drop(keep);
             let requests = self.requests.load(Relaxed);
-            let may_release = watch.look(requests, || self.waiting_blocks());
+            let may_release = watch.observe(requests, || self.waiting_blocks());
             let done = if is_due {
                 due = Instant::now() + self.every;
                 watch.checkpointed(requests);

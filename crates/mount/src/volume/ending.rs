@@ -47,7 +47,7 @@ impl VolumeServer {
     /// # Errors
     /// Fails if a change was lost.
     pub fn end_early(&self) -> Option<Result<()>> {
-        // What programs have written is in pages of the kernel, which it loses.
+        // Data that programs have written is in pages of the kernel, which it loses.
         self.drain_for(DRAIN_TIME);
         self.close_now()
     }

@@ -27,7 +27,7 @@ const PAUSE_MANY: Duration = Duration::from_secs(1);
 /// Number of dead blocks that are many: 1 MiB.
 const MANY_BLOCKS: u64 = 256;
 
-/// What the keeper thread knows about requests.
+/// Requests and releases that the keeper thread has seen.
 pub(super) struct IdleWatch {
     /// Number of requests at the last look.
     seen: u64,
@@ -61,7 +61,7 @@ impl IdleWatch {
     }
 
     /// Notes the number of requests, and `blocks` that wait. Returns true if space may be released.
-    pub(super) fn look(&mut self, requests: u64, blocks: impl FnOnce() -> u64) -> bool {
+    pub(super) fn observe(&mut self, requests: u64, blocks: impl FnOnce() -> u64) -> bool {
         if requests != self.seen {
             (self.seen, self.since, self.is_awake) = (requests, Instant::now(), true);
         }

@@ -42,5 +42,4 @@ mod statx;
 mod write_back;
 
 pub use discard_policy::DiscardPolicy;
-pub use drain::SYNC_XATTR;
-pub use server::{SYNC_EVERY, VolumeServer};
+pub use server::{SYNC_EVERY, SYNC_XATTR, VolumeServer};

@@ -1,7 +1,6 @@
 //! Shared state of a mounted volume.
 
 use super::discard_policy::DiscardPolicy;
-use super::drain::DrainReply;
 use super::fields::{entry_of, nid};
 use super::gate::{ATTR_VALID, Gate};
 use super::group_flush::GroupFlush;
@@ -24,6 +23,10 @@ use tuff_iplfs::{BlockDevice, Nid, Volume, mode};
 
 /// Default interval of checkpoints. `sync` relies on it, because the kernel does not send it to servers.
 pub const SYNC_EVERY: Duration = Duration::from_secs(5);
+
+/// Extended attribute of the root whose reading drains the volume. The kernel checks no permission for its namespace, and passes
+/// it on. It is not listed.
+pub const SYNC_XATTR: &[u8] = b"system.tuff.sync";
 
 /// First minor version whose kernel waits for all pages under write-back.
 pub(super) const SEEK_MINOR_MIN: u32 = 44;
@@ -82,6 +85,13 @@ pub struct VolumeServer {
     /// State of the thread that flushes early.
     early_flush: Mutex<EarlyFlushState>,
     pub(super) early_flush_wake: Condvar,
+}
+
+/// Receiver of the result of a drain.
+pub(super) enum DrainReply {
+    /// Pending request, and the body of its reply.
+    Kernel(PendingReply, &'static [u8]),
+    Thread(Sender<()>),
 }
 
 /// LSEEK request on a file.

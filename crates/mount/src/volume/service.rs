@@ -6,10 +6,9 @@
 //!     └► thread that may block ─► flush or checkpoint ─► reply
 //! ```
 
-use super::drain::SYNC_XATTR;
 use super::fields::nid;
 use super::gate::StaleNotice;
-use super::server::{SeekRequest, VolumeServer};
+use super::server::{SYNC_XATTR, SeekRequest, VolumeServer};
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
