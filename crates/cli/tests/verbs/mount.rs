@@ -261,6 +261,8 @@ fn a_copied_mount_is_named_by_umount_and_ended_by_a_second_signal() {
     };
     let mut child = stage.foreground(&[]);
     let Some(copy) = MountCopy::new(&stage.m(".")) else {
+        stage.unmount();
+        child.wait().unwrap();
         return;
     };
     let out = program::retry_busy(&mut stage.0.command(&["umount", "mnt"]));
@@ -279,6 +281,8 @@ fn a_copied_mount_is_named_by_umount_and_ended_by_a_second_signal() {
 
     let mut child = stage.foreground(&[]);
     let Some(copy) = MountCopy::new(&stage.m(".")) else {
+        stage.unmount();
+        child.wait().unwrap();
         return;
     };
     signal(&child, "TERM");
