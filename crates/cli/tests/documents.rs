@@ -428,6 +428,10 @@ const JSON_VERBS: &[(&str, &str)] = &[
     ),
     ("volume trim", "tuff volume trim --json v"),
     ("volume snapshot list", "tuff volume snapshot list --json v"),
+    (
+        "volume branch list",
+        "tuff volume fork v next; tuff volume branch list --json v",
+    ),
     // Progress, of a build that waits for its input.
     (
         "progress",

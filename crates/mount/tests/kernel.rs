@@ -38,6 +38,7 @@ impl Ours {
             source: image.to_owned(),
             allow_other: true,
             flags: rustix::mount::MountFlags::empty(),
+            has_block_device: false,
         };
         let mountpoint = mountpoint::attach(dir, &options).unwrap();
         Self {

@@ -186,6 +186,24 @@ impl Volume {
         self.commit(Phase::Mounted)
     }
 
+    /// Writes everything dirty, with the whole node address table. A checkpoint has to
+    /// [begin](Self::begin_prepared_checkpoint) next.
+    pub(crate) fn begin_whole_table(&mut self) -> Result<()> {
+        self.complete_checkpoint()?;
+        self.leave_full_regions()?;
+        self.write_dirty()?;
+        match self.nat.journal().is_empty() {
+            true => Ok(()),
+            false => self.write_nat(),
+        }
+    }
+
+    /// Begins a checkpoint of what was just written.
+    pub(crate) fn begin_prepared_checkpoint(&mut self) -> Result<Checkpoint> {
+        self.begin_commit(Phase::Mounted, false)?;
+        Ok(Checkpoint(self.checkpoint.version + 1))
+    }
+
     fn write_nat(&mut self) -> Result<()> {
         let head = self.logs.marks[Log::Meta.index()].head;
         let update = self.nat.plan_update(&*self.dev, &self.sb.geometry, head)?;

@@ -14,8 +14,8 @@ use crate::disk::address::{BLOCK_SIZE, Nid};
 use crate::disk::inode::Time;
 use crate::error::{Errno, Result};
 use crate::quota::Owners;
+use crate::volume::promise_records::Promise;
 use crate::volume::state::Volume;
-use std::collections::HashMap;
 
 /// Space below which a mount asks before each `write`: the longest call, and the pages that the kernel collects for one
 /// filesystem. Unit: blocks.
@@ -25,33 +25,6 @@ const CALL_MAX_BLOCKS: u64 = (2 << 30) / BLOCK_SIZE as u64;
 /// Pages that the kernel collects for one FUSE filesystem, 1 % of its limit of dirty pages: with 128 GiB of memory 256
 /// MiB.
 const COLLECTED_BLOCKS: u64 = (256 << 20) / BLOCK_SIZE as u64;
-
-/// Promises of a volume by inode.
-#[derive(Default)]
-pub(crate) struct Promises {
-    inodes: HashMap<Nid, Promise>,
-    /// Promised blocks of all inodes.
-    blocks: u64,
-    /// Blocks kept for pages that were collected before the mount began to ask.
-    unasked: u64,
-}
-
-struct Promise {
-    owners: Owners,
-    /// Blocks promised before the settlement began that is under way.
-    old: u64,
-    /// Blocks promised since.
-    new: u64,
-    /// Blocks charged to the owners: those of the promise that fill holes.
-    charged: u64,
-}
-
-impl Promises {
-    /// Blocks that only promised writes may take.
-    pub(crate) fn blocks(&self) -> u64 {
-        self.blocks + self.unasked
-    }
-}
 
 /// Blocks of data and nodes that pages take.
 fn cost(pages: u64) -> u64 {

@@ -4,6 +4,7 @@
 //! and is older than the newest snapshot is kept. Deleting one walks its nodes and those of its newer neighbour.
 //! Blocks that only it refers to are dead.
 
+use crate::checkpoint::state::Checkpoint;
 use crate::device::{BlockDevice, read_block};
 use crate::disk::address::{BlockAddr, Nid};
 use crate::disk::inode::{Time, mode};
@@ -50,6 +51,27 @@ impl Volume {
 
     /// Takes a snapshot of the current state. All earlier changes are durable when this returns.
     pub fn snapshot(&mut self, name: &str, now: Time) -> Result<()> {
+        self.admit_snapshot(name)?;
+        self.checkpoint_whole_table()?;
+        self.push_snapshot(name, now);
+        self.checkpoint.has_changes = true;
+        self.checkpoint()
+            .inspect_err(|_| drop(self.snapshots.records.pop()))
+    }
+
+    /// Begins a snapshot of the current state, for callers that flush without access to the volume. The snapshot exists
+    /// when the checkpoint is [sealed](Self::seal_checkpoint) and [ended](Self::end_checkpoint). If that fails,
+    /// [delete](Self::delete_snapshot) it.
+    pub fn begin_snapshot(&mut self, name: &str, now: Time) -> Result<Checkpoint> {
+        self.admit_snapshot(name)?;
+        self.begin_whole_table()?;
+        self.push_snapshot(name, now);
+        let begun = self.begin_prepared_checkpoint();
+        begun.inspect_err(|_| drop(self.snapshots.records.pop()))
+    }
+
+    /// Fails if there can be no snapshot of this name.
+    fn admit_snapshot(&mut self, name: &str) -> Result<()> {
         self.writable()?;
         if name.is_empty() || name.len() > NAME_MAX || name.contains('\0') || name.contains('/') {
             return Err(Errno::Invalid.into());
@@ -62,8 +84,11 @@ impl Volume {
         {
             return Err(Errno::NoSpace.into());
         }
-        self.admit(16, false)?;
-        self.checkpoint_whole_table()?;
+        self.admit(16, false)
+    }
+
+    /// Adds the record of the state whose table is complete.
+    fn push_snapshot(&mut self, name: &str, now: Time) {
         self.snapshots.records.push(Snapshot {
             name: name.to_string(),
             time: now,
@@ -78,9 +103,6 @@ impl Volume {
             lost_nodes: 0,
             lost_data: 0,
         });
-        self.checkpoint.has_changes = true;
-        self.checkpoint()
-            .inspect_err(|_| drop(self.snapshots.records.pop()))
     }
 
     /// Deletes a snapshot. `Busy` while it is open.

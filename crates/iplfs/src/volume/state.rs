@@ -29,7 +29,7 @@ use crate::nodes::pages::PageCache;
 use crate::options::{DiscardRule, MountOptions};
 use crate::quota::Quotas;
 use crate::volume::fork_points::ForkPoints;
-use crate::volume::promises::Promises;
+use crate::volume::promise_records::Promises;
 use crate::volume::snapshot_records::Snapshots;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;

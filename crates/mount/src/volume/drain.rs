@@ -1,7 +1,7 @@
 //! Drain: everything that programs have written becomes durable, dirty pages of the kernel included.
 //!
 //! The kernel sends SYNCFS only for mounts that have a block device, and `sync` does not wait for pages of FUSE. So a client asks
-//! for it: it reads an extended attribute of the root. Reading one takes no lock of the directory.
+//! for it by an attribute of the root (see `control`).
 //!
 //! ```text
 //!  client ─► syncfs: write-back begins ─► GETXATTR ─► drainer: write-back of every known file, waited for ─► checkpoint ─► reply
@@ -34,35 +34,9 @@ use tuff_fuse::request::Request;
 use tuff_fuse::transport::replies::ReplySender;
 use tuff_iplfs::Nid;
 
-/// Value of the attribute.
-const DONE: &[u8] = b"durable";
-
 impl VolumeServer {
     pub(super) fn drains(&self) -> MutexGuard<'_, Option<Sender<DrainReply>>> {
         self.drains.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Answers the request of a client for a drain, later.
-    pub(super) fn begin_sync<'a>(
-        &self,
-        request: &Request<'_>,
-        size: u32,
-    ) -> Result<Reply<'a, Work>> {
-        let owner = rustix::process::geteuid().as_raw();
-        if !request
-            .user()
-            .is_some_and(|user| user == 0 || user == owner)
-        {
-            return Err(Errno::PERM);
-        }
-        if (size as usize) < DONE.len() {
-            return Err(Errno::RANGE);
-        }
-        if self.negotiation.minor() < SEEK_MINOR_MIN {
-            return Err(Errno::OPNOTSUPP);
-        }
-        self.enter_drain(DrainReply::Kernel(request.pending(), DONE))?;
-        Ok(Reply::Later(None))
     }
 
     /// Answers SYNCFS, later.
@@ -71,11 +45,11 @@ impl VolumeServer {
         if self.negotiation.minor() < SEEK_MINOR_MIN {
             return Ok(Reply::Later(Some(Work::Sync(request.header, pending))));
         }
-        self.enter_drain(DrainReply::Kernel(pending, &[]))?;
+        self.enter_drain(DrainReply::Kernel(pending))?;
         Ok(Reply::Later(None))
     }
 
-    fn enter_drain(&self, reply: DrainReply) -> Result<()> {
+    pub(super) fn enter_drain(&self, reply: DrainReply) -> Result<()> {
         let drains = self.drains();
         let drains = drains.as_ref().ok_or(Errno::IO)?;
         drains.send(reply).map_err(|_| Errno::IO)
@@ -84,11 +58,20 @@ impl VolumeServer {
     /// Answers requests for drains, until the session ends.
     pub(super) fn finish_drains(&self, replies: &ReplySender<'_>, waiting: &Receiver<DrainReply>) {
         while let Ok(reply) = waiting.recv() {
-            let done = self.guarded(op::GETXATTR, || self.drain(replies));
             match reply {
-                DrainReply::Kernel(pending, body) => replies.send(pending, done.map(|()| body)),
-                // The thread may have stopped to wait.
-                DrainReply::Thread(thread) => _ = thread.send(()),
+                DrainReply::Kernel(pending) => {
+                    let done = self.guarded(op::SYNCFS, || self.drain(replies));
+                    replies.send(pending, done.map(|()| &[][..]));
+                }
+                DrainReply::Control(pending, control) => {
+                    let done = self.guarded(op::GETXATTR, || self.control(replies, &control));
+                    replies.send(pending, done.as_deref().map_err(|e| *e));
+                }
+                DrainReply::Thread(thread) => {
+                    let _ = self.guarded(op::DESTROY, || self.drain(replies));
+                    // The thread may have stopped to wait.
+                    let _ = thread.send(());
+                }
             }
         }
     }

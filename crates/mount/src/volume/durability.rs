@@ -48,18 +48,13 @@ impl VolumeServer {
             true => Ok(None),
             false => volume.begin_checkpoint(),
         };
-        let Some(started) = self.with(begin)? else {
-            return Ok(());
-        };
-        self.flush_device()?;
-        if self.with(|volume| volume.seal_checkpoint(started))? {
-            self.flush_device()?;
-            self.with(|volume| volume.end_checkpoint(started))?;
+        match self.with(begin)? {
+            Some(begun) => self.complete(begun),
+            None => Ok(()),
         }
-        Ok(())
     }
 
-    fn flush_device(&self) -> Result<()> {
+    pub(super) fn flush_device(&self) -> Result<()> {
         self.device.flush().map_err(|e| {
             self.flush_failed(&e);
             Error::Io(e, "flushing the device".to_owned())

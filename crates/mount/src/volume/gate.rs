@@ -23,11 +23,10 @@
 
 use super::caller::WriteCall;
 use super::fields::{attr_out, nid};
-use super::server::{ServerState, VolumeServer};
+use super::server::{ATTR_VALID, Asked, PendingWriteBack, ServerState, StaleNotice, VolumeServer};
 use super::service::Work;
-use super::write_back::{Asked, PendingWriteBack, write_back};
+use super::write_back::write_back;
 use rustix::io::Errno;
-use std::collections::HashMap;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
 use tuff_fuse::filesystem::Result;
@@ -39,35 +38,6 @@ use tuff_iplfs::{Nid, Volume};
 /// Maximum number of writes that wait until pages are written back. Each may take a place of a queue, which has at least
 /// four, and the pages need one.
 const WAITING_MAX: usize = 2;
-
-/// Validity of attributes in the kernel. The space used changes when pages are written back. Unit: seconds.
-pub(super) const ATTR_VALID: u64 = 1;
-
-/// Node whose attributes become stale after the reply.
-pub struct StaleNotice(pub(super) Option<Nid>);
-
-/// State of the gate.
-#[derive(Default)]
-pub(super) struct Gate {
-    /// The kernel asks before each write.
-    pub(super) is_short: bool,
-    /// Threads whose writes were promised space since the last settlement.
-    callers: HashMap<Nid, Vec<u32>>,
-    /// Number of writes that wait for a settlement.
-    waiting: usize,
-    /// A settlement that nothing waits for is under way.
-    is_settling: bool,
-}
-
-impl Gate {
-    /// Returns the gate of a volume of which the kernel knows nothing yet.
-    pub(super) fn of(volume: &Volume) -> Self {
-        Self {
-            is_short: !volume.is_read_only() && volume.is_short(false),
-            ..Self::default()
-        }
-    }
-}
 
 impl ServerState {
     /// Promises the space of a write.

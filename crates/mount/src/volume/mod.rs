@@ -5,6 +5,7 @@
 //! | `service` | answers at once, or later after a flush, a checkpoint or write-back |
 //! | `operations` | one function or arm per request |
 //! | `durability` | fsync, checkpoints and discards |
+//! | `control` | snapshots and forks of a mounted volume |
 //! | `drain` | makes durable what the kernel has not written yet |
 //! | `ending` | the end of a volume whose mount lives on |
 //! | `group_flush` | one device flush for all waiting requests |
@@ -25,6 +26,8 @@
 //! * A panic ends as EIO, and so does every later request: the state in memory is not trustworthy then.
 
 mod caller;
+mod control;
+mod control_request;
 mod discard_policy;
 mod drain;
 mod durability;
@@ -41,5 +44,6 @@ mod service;
 mod statx;
 mod write_back;
 
+pub use control_request::Control;
 pub use discard_policy::DiscardPolicy;
-pub use server::{SYNC_EVERY, SYNC_XATTR, VolumeServer};
+pub use server::{SYNC_EVERY, VolumeServer};

@@ -2,10 +2,9 @@
 
 use super::fields::{Change, attr_out, nid, now};
 use super::project;
-use super::server::VolumeServer;
+use super::server::{PendingWriteBack, VolumeServer};
 use super::service::Work;
 use super::statx::statx_out;
-use super::write_back::PendingWriteBack;
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::Relaxed;

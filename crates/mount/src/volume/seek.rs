@@ -12,9 +12,9 @@
 //! unsupported, and every file counts as data. The same holds after a failed WRITE: the kernel keeps the page and
 //! treats it as written.
 
-use super::server::{PendingSeek, SeekRequest, VolumeServer};
+use super::server::{PendingSeek, PendingWriteBack, SeekRequest, VolumeServer};
 use super::service::Work;
-use super::write_back::{NO_END, PendingWriteBack, write_back};
+use super::write_back::{NO_END, write_back};
 use rustix::io::Errno;
 use std::ops::Range;
 use tuff_fuse::filesystem::{Result, Seek};

@@ -1,10 +1,10 @@
 //! Shared state of a mounted volume.
 
+use super::caller::WriteCall;
+use super::control_request::Control;
 use super::discard_policy::DiscardPolicy;
 use super::fields::{entry_of, nid};
-use super::gate::{ATTR_VALID, Gate};
 use super::group_flush::GroupFlush;
-use super::write_back::PendingWriteBack;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -23,10 +23,6 @@ use tuff_iplfs::{BlockDevice, Nid, Volume, mode};
 
 /// Default interval of checkpoints. `sync` relies on it, because the kernel does not send it to servers.
 pub const SYNC_EVERY: Duration = Duration::from_secs(5);
-
-/// Extended attribute of the root whose reading drains the volume. The kernel checks no permission for its namespace, and passes
-/// it on. It is not listed.
-pub const SYNC_XATTR: &[u8] = b"system.tuff.sync";
 
 /// First minor version whose kernel waits for all pages under write-back.
 pub(super) const SEEK_MINOR_MIN: u32 = 44;
@@ -87,10 +83,65 @@ pub struct VolumeServer {
     pub(super) early_flush_wake: Condvar,
 }
 
-/// Receiver of the result of a drain.
+/// Validity of attributes in the kernel. The space used changes when pages are written back. Unit: seconds.
+pub(super) const ATTR_VALID: u64 = 1;
+
+/// Node whose attributes become stale after the reply.
+pub struct StaleNotice(pub(super) Option<Nid>);
+
+/// State of the gate.
+#[derive(Default)]
+pub(super) struct Gate {
+    /// The kernel asks before each write.
+    pub(super) is_short: bool,
+    /// Threads whose writes were promised space since the last settlement.
+    pub(super) callers: HashMap<Nid, Vec<u32>>,
+    /// Number of writes that wait for a settlement.
+    pub(super) waiting: usize,
+    /// A settlement that nothing waits for is under way.
+    pub(super) is_settling: bool,
+}
+
+impl Gate {
+    /// Returns the gate of a volume of which the kernel knows nothing yet.
+    pub(super) fn of(volume: &Volume) -> Self {
+        Self {
+            is_short: !volume.is_read_only() && volume.is_short(false),
+            ..Self::default()
+        }
+    }
+}
+
+/// Work for the thread that makes the kernel write pages back.
+pub(super) enum PendingWriteBack {
+    /// A search for data or holes.
+    Seek(PendingSeek),
+    /// A write that needs space.
+    Write(Asked),
+    /// Promised space is to be released.
+    Settle,
+    /// All pages of all files.
+    All,
+    /// Attributes of a file have changed in a way that the kernel does not expect. The reply of the request that changed
+    /// them follows.
+    Changed(Nid, PendingReply, Vec<u8>),
+}
+
+/// Write that the kernel asks for.
+pub(super) struct Asked {
+    pub(super) node: Nid,
+    /// Thread that writes.
+    pub(super) tid: u32,
+    pub(super) call: WriteCall,
+    pub(super) pending: PendingReply,
+}
+
+/// Where the result of a drain goes.
 pub(super) enum DrainReply {
-    /// Pending request, and the body of its reply.
-    Kernel(PendingReply, &'static [u8]),
+    /// Pending SYNCFS.
+    Kernel(PendingReply),
+    /// Pending request of a client, and what follows the drain.
+    Control(PendingReply, Control),
     Thread(Sender<()>),
 }
 

@@ -6,9 +6,9 @@
 //!     └► thread that may block ─► flush or checkpoint ─► reply
 //! ```
 
+use super::control_request::CONTROL_PREFIX;
 use super::fields::nid;
-use super::gate::StaleNotice;
-use super::server::{SYNC_XATTR, SeekRequest, VolumeServer};
+use super::server::{SeekRequest, StaleNotice, VolumeServer};
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
@@ -70,8 +70,10 @@ impl Service for VolumeServer {
             // The kernel sends these only for mounts that have a block device.
             Ok(Operation::Syncfs) => self.begin_syncfs(request),
             Ok(Operation::Destroy) => Ok(Reply::Later(Some(Work::End(header, pending)))),
-            Ok(Operation::Getxattr(size, SYNC_XATTR)) if header.node == ROOT => {
-                self.begin_sync(request, size)
+            Ok(Operation::Getxattr(size, name))
+                if header.node == ROOT && name.starts_with(CONTROL_PREFIX) =>
+            {
+                self.begin_control(request, name, size)
             }
             Ok(Operation::Getattr(true)) => self.begin_write(worker, &header, pending, out),
             Ok(Operation::Lseek(offset, what)) => nid(header.node).and_then(|node| {

@@ -3,8 +3,7 @@
 //! One thread sends the notifications. They return after the WRITE requests that they cause, which the other threads
 //! answer, so no thread that serves requests may send them, and no lock may be held.
 
-use super::caller::WriteCall;
-use super::server::{PendingSeek, VolumeServer};
+use super::server::{PendingWriteBack, VolumeServer};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::io::IoSlice;
@@ -13,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{MutexGuard, PoisonError};
 use tuff_fuse::filesystem::Result;
 use tuff_fuse::protocol::{NOTIFY_INVAL_INODE, NotifyInvalInode, OutHeader};
-use tuff_fuse::transport::replies::{PendingReply, ReplySender};
+use tuff_fuse::transport::replies::ReplySender;
 use tuff_iplfs::Nid;
 use zerocopy::IntoBytes;
 
@@ -21,30 +20,6 @@ use zerocopy::IntoBytes;
 pub(super) const NO_END: u64 = u64::MAX;
 /// Offset that stands for no pages: only attributes are stale.
 const NO_PAGES: u64 = u64::MAX;
-
-/// Work for the thread that makes the kernel write pages back.
-pub(super) enum PendingWriteBack {
-    /// A search for data or holes.
-    Seek(PendingSeek),
-    /// A write that needs space.
-    Write(Asked),
-    /// Promised space is to be released.
-    Settle,
-    /// All pages of all files.
-    All,
-    /// Attributes of a file have changed in a way that the kernel does not expect. The reply of the request that changed
-    /// them follows.
-    Changed(Nid, PendingReply, Vec<u8>),
-}
-
-/// Write that the kernel asks for.
-pub(super) struct Asked {
-    pub(super) node: Nid,
-    /// Thread that writes.
-    pub(super) tid: u32,
-    pub(super) call: WriteCall,
-    pub(super) pending: PendingReply,
-}
 
 impl VolumeServer {
     pub(super) fn write_backs(&self) -> MutexGuard<'_, Option<Sender<PendingWriteBack>>> {

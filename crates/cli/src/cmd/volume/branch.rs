@@ -119,7 +119,8 @@ fn list(args: &ListArgs) -> Result<()> {
     let mut out = Out::new();
     if args.json {
         let list: Vec<Value> = branches.iter().map(to_json).collect();
-        out.json(&json!({"branches": list}))?;
+        let left = tuff_iplfs::forks_left(dir).at(dir.display())?;
+        out.json(&json!({"branches": list, "forks_left": left}))?;
     } else {
         for branch in &branches {
             out.line(to_line(branch))?;

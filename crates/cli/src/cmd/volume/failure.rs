@@ -38,7 +38,9 @@ pub(super) fn code(e: &Error) -> u8 {
 /// Advice for an error of a verb, if there is any.
 pub(super) fn advice(failure: &Failure) -> Option<&'static str> {
     match failure {
-        Failure::Host(_, e) if e.kind() == io::ErrorKind::ResourceBusy => {
+        Failure::Host(_, e) | Failure::Volume(_, Error::Io(e, _))
+            if e.kind() == io::ErrorKind::ResourceBusy =>
+        {
             Some("unmount it with 'tuff umount', or wait for the verb that uses it")
         }
         Failure::Volume(_, Error::Posix(Errno::NoSpace)) => {

@@ -7,6 +7,7 @@ mod export;
 mod failure;
 mod fork;
 mod import;
+mod live;
 mod mount;
 mod open;
 mod quota;

@@ -1,6 +1,7 @@
 //! `tuff volume snapshot`: creates, lists and deletes snapshots.
 
 use super::failure::{At, Failure, Result};
+use super::live::{mount_point, request};
 use super::open::{VolumeArgs, bytes, mount, now};
 use crate::out::Out;
 use crate::text::{escaped, full_time};
@@ -9,15 +10,22 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::process::ExitCode;
 use tuff_iplfs::{Errno, Error};
+use tuff_mount::volume::Control;
 
 /// Create, list and delete snapshots
 #[derive(clap::Subcommand)]
 pub(crate) enum Verb {
     /// Create a snapshot of the current state
+    ///
+    /// The path may be the mount point of a volume. What programs wrote before the command began is in the snapshot, also
+    /// what the kernel has not written yet; nothing is that began after it returned. In between it is one instant of the
+    /// volume.
     Create(NameArgs),
     /// List snapshots, oldest first
     List(ListArgs),
     /// Delete a snapshot and return its space to the host
+    ///
+    /// The path may be the mount point of a volume.
     Delete(NameArgs),
 }
 
@@ -42,6 +50,13 @@ pub(crate) struct ListArgs {
 
 pub(super) fn run(verb: &Verb) -> Result<ExitCode> {
     match verb {
+        Verb::Create(args) | Verb::Delete(args) if is_mount_point(args) => {
+            let control = match verb {
+                Verb::Create(_) => Control::CreateSnapshot(args.name.clone()),
+                _ => Control::DeleteSnapshot(args.name.clone()),
+            };
+            request(&args.volume.path, &control)?;
+        }
         Verb::Create(args) => {
             let mut volume = mount(&args.volume, false)?;
             let made = volume.snapshot(&args.name, now());
@@ -58,6 +73,10 @@ pub(super) fn run(verb: &Verb) -> Result<ExitCode> {
         Verb::List(args) => list(args)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn is_mount_point(args: &NameArgs) -> bool {
+    args.volume.branch.is_none() && mount_point(&args.volume.path).is_some()
 }
 
 fn list(args: &ListArgs) -> Result<()> {

@@ -1,0 +1,253 @@
+//! Forks of mounted and unmounted volumes, and changes of branches.
+
+use crate::common::{Mounted, Place, bad, good, json, run};
+use crate::statx::kernel;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+/// Returns a file of a branch that is not mounted for writing.
+fn content(dir: &Path, branch: &str, file: &str) -> Option<Vec<u8>> {
+    good(
+        dir,
+        &["export", "--force", "--branch", branch, "v", "out.tar"],
+    );
+    let (found, text) = run(dir, "tar", &["-xOf", "out.tar", file]);
+    found.then(|| text.into_bytes())
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let list = json(&good(dir, &["branch", "list", "--json", "v"]));
+    let names = list["branches"].as_array().unwrap().iter();
+    names
+        .filter_map(|branch| branch["name"].as_str().map(str::to_owned))
+        .collect()
+}
+
+/// Forks and snapshots of a mounted volume need a kernel that waits for its pages.
+fn is_live_possible() -> bool {
+    let possible = kernel() >= (6, 16);
+    if !possible {
+        tuff_testkit::skipped("the kernel waits for pages of FUSE from Linux 6.16 on");
+    }
+    possible
+}
+
+#[test]
+fn branches_are_independent_and_named_in_the_source_of_their_mounts() {
+    let place = Place::new("branches");
+    let dir = &place.0;
+    good(dir, &["import", "v", "src"]);
+    let before: Vec<_> = fs::read_dir(dir.join("v")).unwrap().collect();
+    good(dir, &["fork", "v", "dev"]);
+    assert_eq!(names(dir), ["main", "dev"]);
+    let Some(dev) = Mounted::with(&place, &["--branch", "dev"]) else {
+        return;
+    };
+    fs::write(dev.0.join("hello"), "dev").unwrap();
+    fs::write(dev.0.join("new"), "dev").unwrap();
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let source = format!("{}@dev ", dir.join("v").display());
+    assert!(mounts.contains(&source), "{mounts}");
+    // The other branch can be read and written meanwhile, this one cannot be changed.
+    good(dir, &["snapshot", "create", "v", "s"]);
+    assert!(content(dir, "main", "new").is_none());
+    good(dir, &["check", "v"]);
+    for verb in [
+        &["branch", "delete", "v", "dev"][..],
+        &["branch", "promote", "v", "dev"],
+        &["branch", "rollback", "v", "dev", "--snapshot", "s"],
+        &["snapshot", "create", "v", "x", "--branch", "dev"],
+    ] {
+        let (code, message) = bad(dir, verb);
+        assert!(code == 5 || code == 2, "{code}: {message}");
+        assert!(
+            message.contains("use") || message.contains("mounted"),
+            "{message}"
+        );
+    }
+    dev.end();
+    for branch in ["main", "dev"] {
+        good(dir, &["check", "--data", "--branch", branch, "v"]);
+        good(dir, &["trim", "--branch", branch, "v"]);
+        good(dir, &["stat", "--branch", branch, "v"]);
+    }
+    assert_eq!(content(dir, "dev", "hello").unwrap(), b"dev");
+    assert!(
+        content(dir, "main", "hello")
+            .unwrap()
+            .starts_with(b"hello, volume")
+    );
+    // In fstab the branch is an option.
+    let by_option = Mounted::with(&place, &["-o", "branch=dev"]).unwrap();
+    assert_eq!(fs::read(by_option.0.join("new")).unwrap(), b"dev");
+    by_option.end();
+    good(dir, &["branch", "delete", "v", "dev"]);
+    assert_eq!(names(dir), ["main"]);
+    let after: Vec<_> = fs::read_dir(dir.join("v")).unwrap().collect();
+    assert!(after.len() <= before.len() + 2, "{before:?} {after:?}");
+}
+
+#[test]
+fn wrong_branches_are_one_sentence() {
+    let place = Place::new("branches-wrong");
+    let dir = &place.0;
+    for verb in [
+        &["mount", "v", "m", "--branch", "none"][..],
+        &["stat", "v", "--branch", "none"],
+        &["branch", "delete", "v", "none"],
+        &["branch", "delete", "v", "main"],
+        &["branch", "promote", "v", "none"],
+        &["branch", "rollback", "v", "main", "--snapshot", "none"],
+        &["fork", "v", "main"],
+        &["fork", "v", "a/b"],
+        &["fork", "v", ""],
+        &["fork", "v", "x", "--snapshot", "none"],
+        &["fork", "v", "x", "--branch", "none"],
+    ] {
+        let (code, message) = bad(dir, verb);
+        assert_eq!(code, 2, "{verb:?}: {message}");
+    }
+    assert_eq!(names(dir), ["main"]);
+    for verb in [&["fork", "f", "x"][..], &["branch", "list", "f"]] {
+        let (code, message) = bad(dir, verb);
+        assert_eq!(code, 4, "{message}");
+        assert!(message.contains("send"), "{message}");
+    }
+    let (_, message) = bad(dir, &["fork", "missing", "x"]);
+    assert!(message.contains("missing"), "{message}");
+    // A volume with branches is not repaired yet, and says so.
+    good(dir, &["fork", "v", "x"]);
+    let (code, message) = bad(dir, &["check", "--repair", "v"]);
+    assert_eq!(code, 4, "{message}");
+}
+
+#[test]
+fn rollback_and_promote_exchange_what_main_is() {
+    // T3-18: a file of the same size, one that was mapped, and a name that is absent afterwards.
+    let place = Place::new("branches-rollback");
+    let dir = &place.0;
+    fs::write(dir.join("src/size"), "aaaa").unwrap();
+    good(dir, &["import", "v", "src"]);
+    good(dir, &["snapshot", "create", "v", "s"]);
+    let Some(main) = Mounted::new(&place) else {
+        return;
+    };
+    fs::write(main.0.join("size"), "bbbb").unwrap();
+    fs::remove_file(main.0.join("hello")).unwrap();
+    fs::write(main.0.join("late"), "late").unwrap();
+    let (_, message) = bad(dir, &["branch", "rollback", "v", "main", "--snapshot", "s"]);
+    assert!(message.contains("umount"), "{message}");
+    main.end();
+    let said = good(dir, &["branch", "rollback", "v", "main", "--snapshot", "s"]);
+    assert!(String::from_utf8_lossy(&said).contains("main-1"));
+    let main = Mounted::new(&place).unwrap();
+    assert_eq!(fs::read(main.0.join("size")).unwrap(), b"aaaa");
+    assert!(main.0.join("hello").exists());
+    assert!(!main.0.join("late").exists());
+    main.end();
+    assert_eq!(content(dir, "main-1", "late").unwrap(), b"late");
+    good(dir, &["branch", "promote", "v", "main-1"]);
+    assert_eq!(content(dir, "main", "late").unwrap(), b"late");
+    let others = names(dir);
+    assert_eq!(others.len(), 2);
+    for branch in &others {
+        good(dir, &["check", "--data", "--branch", branch, "v"]);
+    }
+}
+
+#[test]
+fn a_fork_of_a_mounted_volume_has_what_was_written_before() {
+    // T3-19: write without fsync, a store to a mapping, fork, write on.
+    if !is_live_possible() {
+        return;
+    }
+    let place = Place::new("branches-live");
+    let dir = &place.0;
+    let Some(mounted) = Mounted::with(&place, &["--commit", "3600"]) else {
+        return;
+    };
+    let script = r#"
+import mmap, os, subprocess, sys
+f = os.open("m/written", os.O_RDWR | os.O_CREAT)
+os.write(f, b"before" * 100000)
+g = os.open("m/mapped", os.O_RDWR | os.O_CREAT)
+os.ftruncate(g, 4 << 20)
+m = mmap.mmap(g, 4 << 20)
+m[:] = b"b" * (4 << 20)
+tuff = sys.argv[1]
+for verb in ["fork", "m", "one"], ["snapshot", "create", "m", "s"], ["fork", "m", "two", "--snapshot", "s"]:
+    subprocess.run([tuff, "volume"] + verb, check=True)
+os.write(f, b"after!" * 100000)
+m[:] = b"a" * (4 << 20)
+"#;
+    let tuff = env!("CARGO_BIN_EXE_tuff");
+    let (done, text) = run(dir, "python3", &["-c", script, tuff]);
+    assert!(done, "{text}");
+    // Others may not ask.
+    let others = "import os\nos.setgid(65534); os.setuid(65534)\ntry:\n  os.getxattr('m', 'system.tuff.fork/x')\nexcept OSError as e:\n  exit(0)\nexit(1)";
+    assert!(run(dir, "python3", &["-c", others]).0);
+    let (code, message) = bad(dir, &["fork", "m", "one"]);
+    assert_eq!(code, 2, "{message}");
+    let (code, message) = bad(dir, &["snapshot", "delete", "m", "none"]);
+    assert_eq!(code, 2, "{message}");
+    good(dir, &["snapshot", "delete", "m", "s"]);
+    let size = |name: &str| fs::metadata(mounted.0.join(name)).unwrap().len();
+    assert_eq!(size("written"), 1_200_000);
+    for branch in ["one", "two"] {
+        good(dir, &["check", "--data", "--branch", branch, "v"]);
+        assert!(content(dir, branch, "written").unwrap() == b"before".repeat(100_000));
+        assert!(content(dir, branch, "mapped").unwrap() == vec![b'b'; 4 << 20]);
+    }
+    mounted.end();
+    assert!(content(dir, "main", "mapped").unwrap() == vec![b'a'; 4 << 20]);
+    good(dir, &["check", "--data", "v"]);
+    assert_eq!(names(dir), ["main", "one", "two"]);
+}
+
+#[test]
+fn snapshots_in_a_loop_under_mapped_writes_do_not_hang() {
+    // T3-20, with one serving thread.
+    if !is_live_possible() {
+        return;
+    }
+    let place = Place::new("branches-loop");
+    let dir = &place.0;
+    let Some(mounted) = Mounted::with(&place, &["--threads", "1"]) else {
+        return;
+    };
+    let mut file = fs::File::create(mounted.0.join("grows")).unwrap();
+    let script = r#"
+import mmap, os, sys
+f = os.open("m/mapped", os.O_RDWR | os.O_CREAT)
+os.ftruncate(f, 1 << 20)
+m = mmap.mmap(f, 1 << 20)
+i = 0
+while not os.path.exists("stop"):
+    i = (i + 4096) % (1 << 20)
+    m[i:i + 8] = b"stored!!"
+"#;
+    let stores = std::process::Command::new("python3")
+        .current_dir(dir)
+        .args(["-c", script])
+        .spawn();
+    let Ok(mut stores) = stores else {
+        return tuff_testkit::skipped("a mapping needs python3");
+    };
+    for i in 0..20 {
+        file.write_all(&[7; 10_000]).unwrap();
+        let name = format!("s{i}");
+        good(dir, &["snapshot", "create", "m", &name]);
+        if i % 4 == 3 {
+            good(dir, &["fork", "m", &format!("f{i}")]);
+            good(dir, &["snapshot", "delete", "m", &name]);
+        }
+    }
+    fs::write(dir.join("stop"), "").unwrap();
+    assert!(stores.wait().unwrap().success());
+    drop(file);
+    mounted.end();
+    for branch in names(dir) {
+        good(dir, &["check", "--data", "--branch", &branch, "v"]);
+    }
+}
