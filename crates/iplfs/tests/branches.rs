@@ -1387,3 +1387,31 @@ fn repairs_and_streams_that_need_a_volume_without_branches_say_so() {
         .to_string();
     assert!(text.contains("`send` and `receive`"), "{text}");
 }
+
+#[test]
+fn t3_11_blocks_that_are_dead_in_parent_and_child_are_shown_and_released() {
+    let path = create("dead-in-both");
+    let mut v = mount(&path, "main");
+    write(&mut v, "large", &[1; 1 << 20]);
+    v.unmount().unwrap();
+    fork(&path, None, "x", None, NOW).unwrap();
+    for name in ["main", "x"] {
+        let mut v = mount(&path, name);
+        remove(&mut v, "large");
+        v.unmount().unwrap();
+    }
+    let info = |name: &str| {
+        let infos = branches(&path).unwrap().into_iter();
+        infos
+            .into_iter()
+            .find(|info| info.name.as_deref() == Some(name))
+            .unwrap()
+    };
+    assert!(info("main").held_blocks >= 256, "{:?}", info("main"));
+    assert!(info("x").shared_blocks < 16, "{:?}", info("x"));
+    let before = held(&path).len();
+    delete_branch(&path, "x").unwrap();
+    assert_eq!(info("main").held_blocks, 0);
+    assert!(held(&path).len() + 256 <= before);
+    exact(&path);
+}

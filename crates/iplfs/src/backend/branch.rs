@@ -87,7 +87,15 @@ impl Entry {
     }
 
     fn parse(name: &str) -> Option<Self> {
-        let hex = |range| u64::from_str_radix(name.get(range)?, 16).ok();
+        let is_digit = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
+        let hex = |range: std::ops::Range<usize>| {
+            let digits = name.get(range)?;
+            let fits = digits.as_bytes().iter().all(is_digit);
+            fits.then(|| u64::from_str_radix(digits, 16).ok())?
+        };
+        if (name.as_bytes().get(8), name.as_bytes().get(17)) != (Some(&b'-'), Some(&b'-')) {
+            return None;
+        }
         let state = match name.get(34..)? {
             ".new" => EntryState::New,
             ".hiding" => EntryState::Hiding,
@@ -95,13 +103,12 @@ impl Entry {
             ".dead" => EntryState::Dead,
             other => EntryState::Named(other.strip_prefix('+')?.to_owned()),
         };
-        let entry = Self {
+        Some(Self {
             number: hex(0..8)?,
             parent: hex(9..17)?,
             version: hex(18..34)?,
             state,
-        };
-        (entry.file_name() == name).then_some(entry)
+        })
     }
 
     pub(crate) fn name(&self) -> Option<&str> {
@@ -228,6 +235,18 @@ impl BranchSet {
         // A rename during the listing may show a directory twice.
         entries.dedup_by_key(|entry| entry.number);
         Ok(entries)
+    }
+
+    /// Returns whether the volume may have branches.
+    pub(crate) fn exists(&self) -> bool {
+        self.branches().exists()
+    }
+
+    /// Returns whether a killed change may have left something behind.
+    pub(crate) fn has_leftovers(&self, entries: &[Entry]) -> bool {
+        let left =
+            |entry: &Entry| !matches!(entry.state, EntryState::Named(_) | EntryState::Hidden);
+        entries.iter().any(left) || self.branches().join(RENAMES).exists()
     }
 
     /// Returns the entry of a branch by its number.

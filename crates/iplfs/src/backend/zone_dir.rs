@@ -76,6 +76,8 @@ struct OwnBranch {
     fixed: Option<File>,
     /// Set if `fixed` was changed since the last flush.
     fixed_dirty: AtomicBool,
+    /// Entries of the children, as they were listed last.
+    children: Mutex<Vec<Entry>>,
 }
 
 /// Place of a zone.
@@ -151,7 +153,7 @@ impl ZoneDir {
         let path = &std::path::absolute(path)?;
         let set = BranchSet::at(path);
         let name = branch.unwrap_or(MAIN);
-        if set.list().map_err(into_io)?.is_empty() {
+        if !set.exists() {
             return match name {
                 MAIN => Self::open_entry(path, None, Some(read_only)),
                 _ => Err(no_branch(name)),
@@ -163,9 +165,12 @@ impl ZoneDir {
             Err(e) if !read_only => return Err(into_io(e)),
             _ => {}
         }
-        let found = set.named(name).map_err(into_io)?;
-        let entry = found.ok_or_else(|| no_branch(name))?;
-        Self::open_entry(path, Some(&entry), Some(read_only)).map_err(|e| match e.kind() {
+        let entries = set.list().map_err(into_io)?;
+        let entry = entries.iter().find(|entry| entry.name() == Some(name));
+        if entry.is_none() && !(entries.is_empty() && name == MAIN) {
+            return Err(no_branch(name));
+        }
+        Self::open_entry(path, entry, Some(read_only)).map_err(|e| match e.kind() {
             io::ErrorKind::ResourceBusy => {
                 io::Error::new(e.kind(), format!("branch '{name}' of the volume is in use"))
             }
@@ -538,6 +543,7 @@ impl OwnBranch {
             regions: Mutex::default(),
             fixed,
             fixed_dirty: AtomicBool::new(false),
+            children: Mutex::default(),
         };
         if let Some(record) = record {
             let _ = layout.set(record.layout);
@@ -546,6 +552,11 @@ impl OwnBranch {
             branch.regions = Mutex::new(record.regions.into_iter().collect());
         }
         Self { layout, ..branch }
+    }
+
+    fn listed(&self) -> MutexGuard<'_, Vec<Entry>> {
+        // Every change is one assignment.
+        self.children.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn regions(&self) -> MutexGuard<'_, BTreeSet<u64>> {
@@ -868,17 +879,25 @@ impl BranchDevice for ZoneDir {
         if self.branch.layout.get().is_none() {
             return Ok(Vec::new());
         }
-        let entries = self.branch.set.list()?.into_iter();
-        let children = entries.filter(|entry| entry.is_child_of(self.branch.number));
-        let children = children.map(|entry| Child {
+        let mut entries = self.branch.set.list()?;
+        entries.retain(|entry| entry.is_child_of(self.branch.number));
+        let children = entries.iter().map(|entry| Child {
             number: entry.number,
             version: entry.version,
             is_dead: entry.state == EntryState::Dead,
         });
-        Ok(children.collect())
+        let children = children.collect();
+        *self.branch.listed() = entries;
+        Ok(children)
     }
 
     fn fork_point(&self, child: u64) -> Result<Option<ForkPoint>> {
+        let listed = self.branch.listed();
+        let listed = listed.iter().find(|entry| entry.number == child).cloned();
+        if let Some(Ok(record)) = listed.map(|entry| self.branch.set.record(&entry)) {
+            return Ok(record.origin);
+        }
+        // It has another name since.
         let Some(entry) = self.branch.set.numbered(child)? else {
             return Ok(None);
         };

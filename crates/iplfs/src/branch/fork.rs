@@ -252,6 +252,10 @@ impl ForkPlan {
 
     /// Fails if there is a branch of the name.
     pub(super) fn free_name(&self) -> Result<()> {
+        if self.has_lock {
+            // The caller has looked, and no other change came between.
+            return Ok(());
+        }
         match self.set.named(&self.name)? {
             None => Ok(()),
             Some(_) => Err(name_taken(&self.name)),

@@ -141,10 +141,14 @@ pub fn fork(
     check_name(name)?;
     let set = open_set(dir)?;
     let _held = set.lock()?;
-    clean(&set)?;
-    let entry = find(&set, from.unwrap_or(MAIN))?;
-    let taken = set.named(name)?.is_some() || entry.is_none() && name == MAIN;
-    if taken {
+    let mut entries = set.list()?;
+    if set.has_leftovers(&entries) {
+        clean(&set)?;
+        entries = set.list()?;
+    }
+    let entry = find_in(&entries, from.unwrap_or(MAIN))?;
+    let is_taken = entries.iter().any(|entry| entry.name() == Some(name));
+    if is_taken || entry.is_none() && name == MAIN {
         return Err(name_taken(name));
     }
     let plan = plan(&set, entry.as_ref(), name, snapshot, now, entry.is_some())?;
@@ -420,7 +424,10 @@ fn no_snapshot(name: &str) -> Error {
 
 /// Entry of a branch. `None` for `main` of a volume that was never forked.
 fn find(set: &BranchSet, name: &str) -> Result<Option<Entry>> {
-    let entries = set.list()?;
+    find_in(&set.list()?, name)
+}
+
+fn find_in(entries: &[Entry], name: &str) -> Result<Option<Entry>> {
     match entries.iter().find(|entry| entry.name() == Some(name)) {
         Some(entry) => Ok(Some(entry.clone())),
         None if entries.is_empty() && name == MAIN => Ok(None),

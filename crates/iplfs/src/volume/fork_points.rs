@@ -51,6 +51,8 @@ pub(crate) struct ForkPoints {
     pub(crate) released: u64,
     /// Heads of the newest fork point.
     pub(crate) newest: Option<[u64; 7]>,
+    /// Set if deleted children were found at the mount.
+    pub(crate) has_dead: bool,
     pub(crate) pending: Option<PendingFork>,
 }
 

@@ -31,7 +31,9 @@ impl Volume {
             };
         };
         self.fork_points.origin = branch.origin().map(|origin| origin.state.heads);
-        let children = self.pinning_children(branch)?;
+        let mut children = branch.children()?;
+        self.fork_points.has_dead = children.iter().any(|child| child.is_dead);
+        children.retain(|child| child.number != self.fork_points.released);
         let version = self.checkpoint.version;
         if let Some(child) = children.iter().find(|child| child.version > version) {
             return Err(Error::corrupt(

@@ -107,7 +107,9 @@ impl Volume {
             volume.recover()?;
         }
         volume.load_quotas()?;
-        volume.release_forks()?;
+        if volume.fork_points.has_dead {
+            volume.release_forks()?;
+        }
         Ok(volume)
     }
 
