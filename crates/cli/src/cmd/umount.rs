@@ -3,10 +3,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tuff_erofs::{Error, Result};
 use tuff_fuse::holders::{self, Holder};
 use tuff_fuse::mountpoint::{self, Detach, Mounted};
+use tuff_iplfs::{BlockDevice, backend};
 
 /// Time after the unmount in which a copy of the mount may end on its own. Processes that are ending have one.
 const HOLDER_TIME: Duration = Duration::from_secs(2);
@@ -78,7 +80,18 @@ fn cannot(dir: &Path, e: io::Error) -> Error {
 /// Returns true if `source` is a volume that is open for writing.
 fn is_in_use(source: &Path) -> bool {
     let in_use = |e: io::Error| e.kind() == io::ErrorKind::ResourceBusy;
-    source.exists() && tuff_iplfs::backend::open(source, true).is_err_and(in_use)
+    open(source).is_err_and(in_use)
+}
+
+/// Opens the volume of a mount, whose source is a path, or a path with a branch: `/path@name`.
+fn open(source: &Path) -> io::Result<Arc<dyn BlockDevice>> {
+    let text = source.to_string_lossy();
+    match text.rsplit_once('@') {
+        Some((path, branch)) if !source.exists() => {
+            backend::open_branch(Path::new(path), Some(branch), true)
+        }
+        _ => backend::open(source, true),
+    }
 }
 
 /// Waits until the server has closed the volume, which it writes for a moment after the unmount. Returns an error if it
@@ -99,8 +112,8 @@ fn until_closed(mounted: &Mounted) -> Result<()> {
     while lives() {
         std::thread::sleep(POLL);
     }
-    let well = tuff_iplfs::backend::open(source, true)
-        .is_ok_and(|device| tuff_iplfs::is_unmounted(&*device).is_ok_and(|well| well));
+    let well =
+        open(source).is_ok_and(|device| tuff_iplfs::is_unmounted(&*device).is_ok_and(|well| well));
     if well {
         return Ok(());
     }
