@@ -214,7 +214,11 @@ impl ServerState {
                 self.known.remove(&ino);
                 if let Some(volume) = &mut self.volume {
                     volume.release(ino);
+                    // No pages are left in the kernel.
+                    volume.begin_to_settle(ino);
+                    volume.settle_promises(ino);
                 }
+                self.gate.callers.remove(&ino);
             }
         }
     }
