@@ -1376,8 +1376,9 @@ fn repairs_and_streams_that_need_a_volume_without_branches_say_so() {
     let mut v = Volume::mount(dev.clone(), options()).unwrap();
     assert_eq!(content(&mut v), want);
     v.unmount().unwrap();
-    let file = scratch("refusals-file").join("volume");
-    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let dir = scratch("refusals-file");
+    std::fs::create_dir_all(&*dir).unwrap();
+    let file = dir.join("volume");
     std::fs::write(&file, [0; 4096]).unwrap();
     let text = fork(&file, None, "x", None, NOW).unwrap_err().to_string();
     assert!(text.contains("`send` and `receive`"), "{text}");
