@@ -23,7 +23,9 @@
 
 use super::caller::WriteCall;
 use super::fields::{attr_out, nid};
-use super::server::{ATTR_VALID, Asked, PendingWriteBack, ServerState, StaleNotice, VolumeServer};
+use super::server::{
+    ATTR_VALID, PendingWrite, PendingWriteBack, ServerState, StaleNotice, VolumeServer,
+};
 use super::service::Work;
 use super::write_back::write_back;
 use rustix::io::Errno;
@@ -80,19 +82,19 @@ impl VolumeServer {
                 worker.0 = Some(node);
                 return Reply::structure(out, &attr_out(&attr, valid * ATTR_VALID));
             };
-            let asked = Asked {
+            let waiting = PendingWrite {
                 node,
                 tid: header.pid,
                 call,
                 pending,
             };
             let mut core = self.lock()?;
-            match core.promise(node, asked.tid, asked.call) {
+            match core.promise(node, waiting.tid, waiting.call) {
                 Ok(()) => self.settle_early(&mut core),
                 // Pages under way may leave space.
                 Err(Errno::NOSPC | Errno::DQUOT) if self.may_wait(&mut core, pending)? => {
                     core.gate.waiting += 1;
-                    self.send_write_back(PendingWriteBack::Write(asked))?;
+                    self.send_write_back(PendingWriteBack::Write(waiting))?;
                     return Ok(Reply::Later(None));
                 }
                 Err(e) => return Err(e),
@@ -139,18 +141,18 @@ impl VolumeServer {
     }
 
     /// Decides a write that waited.
-    pub(super) fn finish_write(&self, replies: &ReplySender<'_>, asked: Asked) {
+    pub(super) fn finish_write(&self, replies: &ReplySender<'_>, waiting: PendingWrite) {
         let found = self.guarded(op::GETATTR, || {
-            self.settle(replies, Some(asked.tid))?;
+            self.settle(replies, Some(waiting.tid))?;
             let mut core = self.lock()?;
             core.gate.waiting -= 1;
-            core.promise(asked.node, asked.tid, asked.call)?;
-            let attr = core.volume()?.attr(asked.node)?;
+            core.promise(waiting.node, waiting.tid, waiting.call)?;
+            let attr = core.volume()?.attr(waiting.node)?;
             drop(core);
-            let valid = u64::from(self.attributes_are_stale(asked.node));
+            let valid = u64::from(self.attributes_are_stale(waiting.node));
             Ok(attr_out(&attr, valid * ATTR_VALID))
         });
-        replies.send_structure(asked.pending, found);
+        replies.send_structure(waiting.pending, found);
     }
 
     /// Settles promises that no write waits for.

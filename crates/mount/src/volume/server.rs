@@ -104,7 +104,7 @@ pub(super) struct Gate {
 
 impl Gate {
     /// Returns the gate of a volume of which the kernel knows nothing yet.
-    pub(super) fn of(volume: &Volume) -> Self {
+    pub(super) fn new(volume: &Volume) -> Self {
         Self {
             is_short: !volume.is_read_only() && volume.is_short(false),
             ..Self::default()
@@ -117,7 +117,7 @@ pub(super) enum PendingWriteBack {
     /// A search for data or holes.
     Seek(PendingSeek),
     /// A write that needs space.
-    Write(Asked),
+    Write(PendingWrite),
     /// Promised space is to be released.
     Settle,
     /// All pages of all files.
@@ -128,7 +128,7 @@ pub(super) enum PendingWriteBack {
 }
 
 /// Write that the kernel asks for.
-pub(super) struct Asked {
+pub(super) struct PendingWrite {
     pub(super) node: Nid,
     /// Thread that writes.
     pub(super) tid: u32,
@@ -227,7 +227,7 @@ impl ServerState {
 impl VolumeServer {
     /// Creates a server of a volume.
     pub fn new(volume: Volume, log: Log) -> Self {
-        let gate = Gate::of(&volume);
+        let gate = Gate::new(&volume);
         Self {
             device: volume.device(),
             core: Mutex::new(ServerState {

@@ -51,7 +51,7 @@ impl VolumeServer {
         while let Ok(work) = pending.recv() {
             match work {
                 PendingWriteBack::Seek(seek) => self.finish_seek(replies, seek),
-                PendingWriteBack::Write(asked) => self.finish_write(replies, asked),
+                PendingWriteBack::Write(waiting) => self.finish_write(replies, waiting),
                 PendingWriteBack::Settle => self.finish_settlement(replies),
                 PendingWriteBack::All => self.finish_unasked(replies),
                 PendingWriteBack::Changed(node, pending, reply) => {

@@ -113,7 +113,7 @@ fn calls_of_all_kinds_are_asked_for() {
     let accepted = fill(&mut file, 10_000);
     file.sync_all().unwrap();
     assert!(ours.stored("file").unwrap() == pattern(0, accepted));
-    // What is there can be read and overwritten in small steps.
+    // The content can be read.
     assert!(fs::read(ours.path("file")).unwrap() == pattern(0, accepted));
     drop(file);
     fs::remove_file(&source).unwrap();
@@ -182,7 +182,7 @@ fn an_exceeded_quota_is_reported_by_write() {
     };
     assert_eq!(error.raw_os_error(), quota);
     assert!(end > 900 << 10, "{end}");
-    // What is there can be overwritten.
+    // Blocks within the limit can be overwritten.
     file.write_all_at(&pattern(0, end), 0).unwrap();
     file.sync_all().unwrap();
     assert!(ours.stored("theirs").unwrap() == pattern(0, end));
