@@ -127,6 +127,11 @@ impl Drop for Playground {
         for line in mounts.lines() {
             let dir = line.split(' ').nth(1).unwrap_or_default();
             if Path::new(dir).starts_with(&self.0) {
+                // A page that failed leaves its servers.
+                let server = fs::read_to_string(Path::new(dir).join("pg/postmaster.pid"));
+                if let Some(pid) = server.iter().flat_map(|text| text.lines()).next() {
+                    let _ = Command::new("kill").args(["-QUIT", pid]).status();
+                }
                 let _ = Command::new("umount").args(["-l", dir]).status();
             }
         }
@@ -161,6 +166,12 @@ enum Ability {
     Never,
 }
 
+/// Returns true if a script of sh succeeds.
+fn succeeds(script: &str) -> bool {
+    let out = Command::new("sh").args(["-c", script]).output();
+    out.is_ok_and(|out| out.status.success())
+}
+
 fn ability(need: &str) -> Ability {
     let has = match need {
         "the network" | "the source tree" => return Ability::Never,
@@ -169,10 +180,9 @@ fn ability(need: &str) -> Ability {
             .output()
             .is_ok_and(|o| o.stdout == b"0\n"),
         "/dev/fuse" => Path::new("/dev/fuse").exists(),
-        program => Command::new("sh")
-            .args(["-c", &format!("command -v {program}")])
-            .output()
-            .is_ok_and(|o| o.status.success()),
+        "PostgreSQL" => succeeds("ls /usr/lib/postgresql/*/bin/postgres && id postgres"),
+        "Linux 6.16" => succeeds("printf '6.16\\n%s\\n' \"$(uname -r)\" | sort -CV"),
+        program => succeeds(&format!("command -v {program}")),
     };
     if has { Ability::Runs } else { Ability::Lacks }
 }

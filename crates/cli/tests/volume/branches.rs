@@ -31,7 +31,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 /// Forks and snapshots of a mounted volume need a kernel that waits for its pages.
-fn is_live_possible() -> bool {
+pub(crate) fn is_live_possible() -> bool {
     let possible = kernel() >= (6, 16);
     if !possible {
         tuff_testkit::skipped("the kernel waits for pages of FUSE from Linux 6.16 on");

@@ -88,15 +88,20 @@ impl Mounted {
 
     /// Like [`with`](Self::with), of another volume.
     pub(crate) fn of(place: &Place, source: &str, options: &[&str]) -> Option<Self> {
+        Self::on(place, source, "m", options)
+    }
+
+    /// Like [`of`](Self::of), on another directory.
+    pub(crate) fn on(place: &Place, source: &str, on: &str, options: &[&str]) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
             tuff_testkit::skipped("mounting needs root and /dev/fuse");
             return None;
         }
-        let dir = place.0.join("m");
+        let dir = place.0.join(on);
         let _ = fs::create_dir(&dir);
         let mut child = Command::new(env!("CARGO_BIN_EXE_tuff"))
             .current_dir(&place.0)
-            .args(["volume", "mount", "-f", source, "m"])
+            .args(["volume", "mount", "-f", source, on])
             .args(options)
             .spawn()
             .unwrap();

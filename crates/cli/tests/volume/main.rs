@@ -5,6 +5,7 @@ mod branches;
 mod common;
 mod copy;
 mod damage;
+mod database;
 mod errors;
 mod full;
 mod host;
