@@ -6,6 +6,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Returns a file of a branch that is not mounted for writing. Of names of one file, the first has its content.
 fn content(dir: &Path, branch: &str, file: &str) -> Option<Vec<u8>> {
@@ -218,6 +219,42 @@ m[:] = b"a" * (4 << 20)
     assert!(content(dir, "main", "mapped").unwrap() == vec![b'a'; 4 << 20]);
     good(dir, &["check", "--data", "v"]);
     assert_eq!(names(dir), ["main", "one", "two"]);
+}
+
+#[test]
+fn a_mounted_volume_releases_what_only_a_deleted_fork_needs() {
+    let place = Place::new("branches-release");
+    let dir = &place.0;
+    good(dir, &["import", "v", "src"]);
+    if !is_live_possible() {
+        return;
+    }
+    let Some(mounted) = Mounted::with(&place, &["--commit", "1"]) else {
+        return;
+    };
+    let held = || {
+        json(&good(dir, &["branch", "list", "--json", "v"]))["branches"][0]["held_bytes"].as_u64()
+    };
+    fs::write(mounted.0.join("large"), vec![7; 4 << 20]).unwrap();
+    fs::File::open(mounted.0.join("large"))
+        .unwrap()
+        .sync_all()
+        .unwrap();
+    good(dir, &["fork", "m", "dev"]);
+    fs::remove_file(mounted.0.join("large")).unwrap();
+    let until = |holds: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        while !holds() {
+            assert!(start.elapsed() < Duration::from_secs(120), "{:?}", held());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    until(&|| held() >= Some(4 << 20));
+    good(dir, &["branch", "delete", "v", "dev"]);
+    until(&|| held() == Some(0));
+    mounted.end();
+    good(dir, &["check", "--data", "v"]);
+    assert_eq!(names(dir), ["main"]);
 }
 
 #[test]

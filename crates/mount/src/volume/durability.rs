@@ -206,7 +206,8 @@ impl VolumeServer {
                 due = Instant::now() + self.every;
                 watch.checkpointed(requests);
                 let done = self.checkpoint(&self.lock_checkpoint());
-                done.and_then(|()| self.send_discards())
+                done.and_then(|()| self.release_deleted_forks())
+                    .and_then(|()| self.send_discards())
             } else if may_release {
                 let released = self.release_while_idle(&watch);
                 watch.end(!matches!(released, Ok(false)));
@@ -222,6 +223,15 @@ impl VolumeServer {
                     .line(format_args!("cannot make changes durable: {e}"));
             }
         }
+    }
+
+    /// Releases what only forks needed that other processes have deleted.
+    fn release_deleted_forks(&self) -> Result<()> {
+        let _turn = self.lock_checkpoint();
+        self.with(|volume| match volume.is_read_only() {
+            true => Ok(()),
+            false => volume.release_forks().map(drop),
+        })
     }
 
     /// Wakes the keeper thread at the first request after a rest.
