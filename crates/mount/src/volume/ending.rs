@@ -12,7 +12,7 @@ const RELEASE_TIME: Duration = Duration::from_secs(5);
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 
 impl VolumeServer {
-    /// Unmounts the volume after the end of the session, unless [`end_session`](Self::end_session) has. Returns its result.
+    /// Unmounts the volume after the end of the session, unless `end_session` has. Returns its result.
     ///
     /// # Errors
     /// Fails if a change was lost.
