@@ -155,8 +155,8 @@ fn rollback_and_promote_exchange_what_main_is() {
     let (_, message) = bad(dir, &["branch", "rollback", "v", "main", "--snapshot", "s"]);
     assert!(message.contains("umount"), "{message}");
     main.end();
-    let said = good(dir, &["branch", "rollback", "v", "main", "--snapshot", "s"]);
-    assert!(String::from_utf8_lossy(&said).contains("main-1"));
+    let message = good(dir, &["branch", "rollback", "v", "main", "--snapshot", "s"]);
+    assert!(String::from_utf8_lossy(&message).contains("main-1"));
     let main = Mounted::new(&place).unwrap();
     assert_eq!(fs::read(main.0.join("size")).unwrap(), b"aaaa");
     assert!(main.0.join("hello").exists());

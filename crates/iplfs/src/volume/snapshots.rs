@@ -66,8 +66,8 @@ impl Volume {
         self.admit_snapshot(name)?;
         self.begin_whole_table()?;
         self.push_snapshot(name, now);
-        let begun = self.begin_prepared_checkpoint();
-        begun.inspect_err(|_| drop(self.snapshots.records.pop()))
+        let result = self.begin_prepared_checkpoint();
+        result.inspect_err(|_| drop(self.snapshots.records.pop()))
     }
 
     /// Fails if there can be no snapshot of this name.

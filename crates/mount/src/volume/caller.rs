@@ -45,7 +45,7 @@ pub(super) struct WriteCall {
 
 impl WriteCall {
     /// Returns the write of a thread that waits for a reply. None if it is in another call, such as `read`.
-    pub(super) fn of(tid: u32) -> Option<Self> {
+    pub(super) fn of_thread(tid: u32) -> Option<Self> {
         let unknown = Self {
             len: LEN_UNKNOWN,
             offset: None,
@@ -153,18 +153,18 @@ mod tests {
         write: impl FnOnce(&mut std::io::PipeWriter) + Send + 'static,
     ) -> Option<(WriteCall, u32)> {
         let (reader, mut writer): (PipeReader, _) = std::io::pipe().unwrap();
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-            tell.send((tid, writer.as_raw_fd())).unwrap();
+            sender.send((tid, writer.as_raw_fd())).unwrap();
             write(&mut writer);
         });
-        let (tid, _) = told.recv().unwrap();
+        let (tid, _) = receiver.recv().unwrap();
         let began = Instant::now();
         let found = loop {
             let is_writing = system_call(tid).is_some_and(|(n, _)| WRITES.contains(&n));
             if is_writing && !state_of(tid).unwrap().starts_with("running") {
-                break WriteCall::of(tid).map(|call| (call, tid));
+                break WriteCall::of_thread(tid).map(|call| (call, tid));
             }
             if began.elapsed() > Duration::from_secs(20) || state_of(tid).is_none() {
                 tuff_testkit::skipped("/proc does not tell system calls");

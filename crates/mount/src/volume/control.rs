@@ -80,8 +80,8 @@ impl VolumeServer {
         let turn = self.lock_checkpoint();
         // Little is dirty then, and other operations wait only while that is written.
         self.checkpoint(&turn)?;
-        let begun = self.with(|volume| volume.begin_snapshot(name, now()))?;
-        let made = self.complete(begun);
+        let checkpoint = self.with(|volume| volume.begin_snapshot(name, now()))?;
+        let made = self.complete(checkpoint);
         if made.is_err() {
             // The record may be in memory. A volume that refuses changes keeps nothing of it.
             let _ = self.with(|volume| volume.delete_snapshot(name));
@@ -106,12 +106,12 @@ impl VolumeServer {
         fork.make()
     }
 
-    /// Makes a checkpoint durable that has begun. Flushes without access to the volume.
-    pub(super) fn complete(&self, begun: Checkpoint) -> tuff_iplfs::Result<()> {
+    /// Makes a checkpoint durable that was begun. Flushes without access to the volume.
+    pub(super) fn complete(&self, checkpoint: Checkpoint) -> tuff_iplfs::Result<()> {
         self.flush_device()?;
-        if self.with(|volume| volume.seal_checkpoint(begun))? {
+        if self.with(|volume| volume.seal_checkpoint(checkpoint))? {
             self.flush_device()?;
-            self.with(|volume| volume.end_checkpoint(begun))?;
+            self.with(|volume| volume.end_checkpoint(checkpoint))?;
         }
         Ok(())
     }

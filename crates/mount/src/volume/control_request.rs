@@ -7,13 +7,13 @@ pub(super) const CONTROL_PREFIX: &[u8] = b"system.tuff.";
 /// Change of a mounted volume that a client requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Make everything durable.
+    /// Make all earlier changes durable.
     Sync,
     /// Create the snapshot of this name.
     CreateSnapshot(String),
     /// Delete the snapshot of this name.
     DeleteSnapshot(String),
-    /// Fork the present state, or a snapshot.
+    /// Fork the present state or a snapshot of the volume.
     Fork {
         /// Name of the fork.
         name: String,

@@ -49,7 +49,7 @@ impl VolumeServer {
             false => volume.begin_checkpoint(),
         };
         match self.with(begin)? {
-            Some(begun) => self.complete(begun),
+            Some(checkpoint) => self.complete(checkpoint),
             None => Ok(()),
         }
     }

@@ -75,7 +75,7 @@ impl VolumeServer {
                 return Reply::structure(out, &attr_out(&attr, ATTR_VALID));
             }
             drop(core);
-            let Some(call) = WriteCall::of(header.pid) else {
+            let Some(call) = WriteCall::of_thread(header.pid) else {
                 // A read: it does not ask again for a second. Writes do.
                 let attr = self.lock()?.volume()?.attr(node)?;
                 let valid = u64::from(self.notifier().is_some());
@@ -101,7 +101,7 @@ impl VolumeServer {
             }
             let attr = core.volume()?.attr(node)?;
             drop(core);
-            // What the reply states is then older than the notification: the next write asks again, a read does not.
+            // The reply is then older than the notification: the next write asks again, a read does not.
             let valid = u64::from(self.attributes_are_stale(node));
             Reply::structure(out, &attr_out(&attr, valid * ATTR_VALID))
         })
@@ -157,11 +157,11 @@ impl VolumeServer {
 
     /// Settles promises that no write waits for.
     pub(super) fn finish_settlement(&self, replies: &ReplySender<'_>) {
-        let settled = self.settle(replies, None);
+        let result = self.settle(replies, None);
         if let Ok(mut core) = self.lock() {
             core.gate.is_settling = false;
         }
-        if let Err(e) = settled {
+        if let Err(e) = result {
             self.log
                 .line(format_args!("cannot release promised space: {e}"));
         }
