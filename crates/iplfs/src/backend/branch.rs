@@ -224,8 +224,10 @@ impl BranchSet {
                 continue;
             }
             let Some(entry) = name.to_str().and_then(Entry::parse) else {
-                let place = format_args!("branches/{}", name.display());
-                return Err(Error::corrupt(place, "is not the directory of a branch"));
+                return Err(Error::corrupt(
+                    format_args!("branches/{}", name.display()),
+                    "is not the directory of a branch",
+                ));
             };
             entries.push(entry);
         }
