@@ -83,11 +83,11 @@ impl Mounted {
 
     /// Like [`new`](Self::new), with more options of `volume mount`.
     pub(crate) fn with(place: &Place, options: &[&str]) -> Option<Self> {
-        Self::of(place, "v", options)
+        Self::of_source(place, "v", options)
     }
 
     /// Like [`with`](Self::with), of another volume.
-    pub(crate) fn of(place: &Place, source: &str, options: &[&str]) -> Option<Self> {
+    pub(crate) fn of_source(place: &Place, source: &str, options: &[&str]) -> Option<Self> {
         Self::on(place, source, "m", options)
     }
 

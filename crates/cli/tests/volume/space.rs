@@ -57,7 +57,7 @@ fn deleted_space_is_shown_at_once_and_returned_while_the_volume_is_idle() {
     };
     for (source, host) in [("v", "v"), ("f", "f"), (device.path(), "medium")] {
         // No checkpoint of the interval helps.
-        let Some(mounted) = Mounted::of(&place, source, &["--commit", "3600"]) else {
+        let Some(mounted) = Mounted::of_source(&place, source, &["--commit", "3600"]) else {
             return;
         };
         let host = dir.join(host);
@@ -88,7 +88,7 @@ fn available_space_can_be_allocated() {
     let place = Place::new("available");
     let dir = &place.0;
     good(dir, &["create", "large", "-s", "8G"]);
-    let Some(mounted) = Mounted::of(&place, "large", &[]) else {
+    let Some(mounted) = Mounted::of_source(&place, "large", &[]) else {
         return;
     };
     if available(&mounted.0) < 4 << 30 {
@@ -121,7 +121,7 @@ fn available_space_is_that_of_the_host() {
         &["host/v", "-s", "1G", "--file"],
     ] {
         good(dir, &[&["create"], options].concat());
-        let Some(mounted) = Mounted::of(&place, "host/v", &[]) else {
+        let Some(mounted) = Mounted::of_source(&place, "host/v", &[]) else {
             return;
         };
         let space = available(&mounted.0);

@@ -72,7 +72,7 @@ fn written_data_is_durable_after(place: &Place, (source, medium): (&str, &str), 
     assert!(written.0, "{source}: {}", written.1);
     let umount = run(dir, "umount", &["m"]);
     assert!(umount.0, "{source}: {}", umount.1);
-    let Some(mounted) = Mounted::of(place, "copy", &[]) else {
+    let Some(mounted) = Mounted::of_source(place, "copy", &[]) else {
         return;
     };
     let compared = run(dir, "python3", &["-c", COMPARE]);
@@ -101,7 +101,7 @@ fn volume_sync_makes_written_and_mapped_data_durable() {
         (device.path(), "medium"),
     ] {
         // No checkpoint of the interval helps.
-        let Some(_mounted) = Mounted::of(&place, source, &["--commit", "3600"]) else {
+        let Some(_mounted) = Mounted::of_source(&place, source, &["--commit", "3600"]) else {
             return;
         };
         let command = [program, "volume", "sync", "m"];
@@ -127,7 +127,7 @@ fn syncfs_of_a_block_device_is_durable() {
         return;
     }
     let Some(device) = device(dir) else { return };
-    let Some(_mounted) = Mounted::of(&place, device.path(), &["--commit", "3600"]) else {
+    let Some(_mounted) = Mounted::of_source(&place, device.path(), &["--commit", "3600"]) else {
         return;
     };
     assert_eq!(fstype(dir), "fuseblk.tuff");
@@ -144,7 +144,7 @@ fn umount_8_of_a_block_device_returns_when_the_volume_is_closed() {
     }
     let Some(device) = device(dir) else { return };
     for round in 0..5 {
-        let Some(mut mounted) = Mounted::of(&place, device.path(), &[]) else {
+        let Some(mut mounted) = Mounted::of_source(&place, device.path(), &[]) else {
             return;
         };
         fs::write(mounted.0.join(round.to_string()), vec![round; 20 << 20]).unwrap();
@@ -187,7 +187,7 @@ sys.exit(os.system(sys.argv[2]) and 1 if len(sys.argv) > 2 else 0)
     let claimed = claim(&[&mount]);
     assert!(claimed.1.contains("unmount it with"), "{}", claimed.1);
     assert!(!claimed.0);
-    let Some(mounted) = Mounted::of(&place, device.path(), &[]) else {
+    let Some(mounted) = Mounted::of_source(&place, device.path(), &[]) else {
         return;
     };
     let claimed = claim(&[]);

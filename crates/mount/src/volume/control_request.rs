@@ -17,7 +17,7 @@ pub enum Control {
     Fork {
         /// Name of the fork.
         name: String,
-        /// Snapshot to fork.
+        /// Snapshot to fork. None for the present state.
         snapshot: Option<String>,
     },
 }

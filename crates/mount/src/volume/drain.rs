@@ -39,7 +39,7 @@ impl VolumeServer {
         self.drains.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers SYNCFS, later.
+    /// Answers SYNCFS after a drain, which another thread makes.
     pub(super) fn begin_syncfs<'a>(&self, request: &Request<'_>) -> Result<Reply<'a, Work>> {
         let pending = request.pending();
         if self.negotiation.minor() < SEEK_MINOR_MIN {

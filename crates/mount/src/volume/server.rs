@@ -130,7 +130,7 @@ pub(super) enum PendingWriteBack {
 /// Write that the kernel asks for.
 pub(super) struct PendingWrite {
     pub(super) node: Nid,
-    /// Thread that writes.
+    /// Thread whose system call writes.
     pub(super) tid: u32,
     pub(super) call: WriteCall,
     pub(super) pending: PendingReply,
@@ -138,7 +138,7 @@ pub(super) struct PendingWrite {
 
 /// Where the result of a drain goes.
 pub(super) enum DrainReply {
-    /// Pending SYNCFS.
+    /// Pending SYNCFS, whose reply has no body.
     Kernel(PendingReply),
     /// Pending request of a client, and what follows the drain.
     Control(PendingReply, Control),

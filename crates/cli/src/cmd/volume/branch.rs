@@ -28,7 +28,7 @@ pub(crate) enum Verb {
     Promote(NameArgs),
     /// Take a branch back to one of its snapshots
     ///
-    /// A fork of the snapshot gets the name. What the branch was until now stays as NAME-1, or the next free name, unless
+    /// A fork of the snapshot gets the name. What the branch was stays as NAME-1, or the next free name, unless
     /// --discard is given. The branch must not be mounted; others may be.
     Rollback(RollbackArgs),
 }
