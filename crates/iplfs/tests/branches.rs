@@ -558,7 +558,7 @@ fn a_fork_that_is_given_up_holds_nothing() {
                 v.end_fork(forking).unwrap();
                 delete_branch(&path, "child").unwrap();
             } else {
-                v.cancel_fork(forking).unwrap();
+                v.end_fork(forking).unwrap();
             }
             assert_eq!(branches(&path).unwrap().len(), 2);
             v.drain().unwrap();

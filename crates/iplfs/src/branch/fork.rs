@@ -440,11 +440,6 @@ impl Volume {
         self.release_forks().map(drop)
     }
 
-    /// Gives up a fork that was begun and will not be made.
-    pub fn cancel_fork(&mut self, fork: Fork) -> Result<()> {
-        self.end_fork(fork)
-    }
-
     /// Forks the present state, or a snapshot, in one call that waits for the device.
     pub fn fork(&mut self, name: &str, snapshot: Option<&str>, now: Time) -> Result<()> {
         let fork = self.begin_fork(name, snapshot, now)?;

@@ -21,7 +21,6 @@
 
 use super::server::{DrainReply, SEEK_MINOR_MIN, VolumeServer};
 use super::service::Work;
-use super::write_back::{NO_END, write_back};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -32,7 +31,6 @@ use tuff_fuse::protocol::op;
 use tuff_fuse::reply::Reply;
 use tuff_fuse::request::Request;
 use tuff_fuse::transport::replies::ReplySender;
-use tuff_iplfs::Nid;
 
 impl VolumeServer {
     pub(super) fn drains(&self) -> MutexGuard<'_, Option<Sender<DrainReply>>> {
@@ -82,14 +80,7 @@ impl VolumeServer {
     /// # Errors
     /// Fails if not everything could be made durable.
     pub(super) fn drain(&self, fuse: &impl AsFd) -> Result<()> {
-        let files: Vec<Nid> = {
-            let core = self.lock()?;
-            let files = core.known.iter().filter(|(_, known)| known.is_file);
-            files.map(|(nid, _)| *nid).collect()
-        };
-        for nid in files {
-            write_back(fuse, nid, 0..NO_END)?;
-        }
+        self.write_back_all(fuse)?;
         self.sync()
     }
 

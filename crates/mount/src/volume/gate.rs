@@ -93,8 +93,8 @@ impl VolumeServer {
                 Ok(()) => self.settle_early(&mut core),
                 // Pages under way may leave space.
                 Err(Errno::NOSPC | Errno::DQUOT) if self.may_wait(&mut core, pending)? => {
-                    core.gate.waiting += 1;
                     self.send_write_back(PendingWriteBack::Write(waiting))?;
+                    core.gate.waiting += 1;
                     return Ok(Reply::Later(None));
                 }
                 Err(e) => return Err(e),
@@ -143,9 +143,10 @@ impl VolumeServer {
     /// Decides a write that waited.
     pub(super) fn finish_write(&self, replies: &ReplySender<'_>, waiting: PendingWrite) {
         let found = self.guarded(op::GETATTR, || {
-            self.settle(replies, Some(waiting.tid))?;
+            let result = self.settle(replies, Some(waiting.tid));
             let mut core = self.lock()?;
             core.gate.waiting -= 1;
+            result?;
             core.promise(waiting.node, waiting.tid, waiting.call)?;
             let attr = core.volume()?.attr(waiting.node)?;
             drop(core);

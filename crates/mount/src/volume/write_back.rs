@@ -72,10 +72,14 @@ impl VolumeServer {
     }
 
     /// Makes the kernel write back and drop the pages of all files it knows, and forget their attributes.
-    pub(super) fn write_back_all(&self, replies: &ReplySender<'_>) -> Result<()> {
-        let known: Vec<Nid> = self.lock()?.known.keys().copied().collect();
-        let mut each = known.into_iter();
-        each.try_for_each(|node| write_back(replies, node, 0..NO_END))
+    pub(super) fn write_back_all(&self, fuse: &impl AsFd) -> Result<()> {
+        let files: Vec<Nid> = {
+            let core = self.lock()?;
+            let files = core.known.iter().filter(|(_, known)| known.is_file);
+            files.map(|(node, _)| *node).collect()
+        };
+        let mut files = files.into_iter();
+        files.try_for_each(|node| write_back(fuse, node, 0..NO_END))
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) enum Verb {
     List(ListArgs),
     /// Delete a branch and return its space to the host
     ///
-    /// What forks of it need stays until they are deleted. The branch must not be mounted; others may be.
+    /// Blocks that its forks need stay until the forks are deleted. The branch must not be mounted; others may be.
     Delete(NameArgs),
     /// Make a branch the main one
     ///
