@@ -73,7 +73,7 @@ pub enum Operation<'a> {
 }
 
 /// User that the kernel states on a mount that allows mapped owners, for requests that create nothing.
-const NO_USER: u32 = u32::MAX;
+pub const NO_USER: u32 = u32::MAX;
 
 impl<'a> Request<'a> {
     /// Decodes the bytes of a request of the device. Returns None if they are not exactly one request.
@@ -113,18 +113,28 @@ impl<'a> Request<'a> {
 
     /// Returns the user with whose rights the request was sent. None if that is unknown here.
     pub fn user(&self) -> Option<u32> {
+        self.user_and_group().map(|(user, _)| user)
+    }
+
+    /// Returns the user and the group with whose rights the request was sent. None if they are unknown here.
+    ///
+    /// Where owners may be mapped, only requests that make an inode carry its owner.
+    pub fn user_and_group(&self) -> Option<(u32, u32)> {
         match self.header.uid {
-            NO_USER => filesystem_user(self.header.pid),
-            uid => Some(uid),
+            NO_USER => filesystem_ids(self.header.pid),
+            uid => Some((uid, self.header.gid)),
         }
     }
 }
 
-/// Returns the user whose rights to files a process has. `None` for a process that this one cannot see.
-fn filesystem_user(pid: u32) -> Option<u32> {
+/// Returns the user and the group whose rights to files a process has. `None` for a process that this one cannot see.
+fn filesystem_ids(pid: u32) -> Option<(u32, u32)> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    users.split_whitespace().nth(3)?.parse().ok()
+    let id = |kind: &str| {
+        let ids = status.lines().find_map(|line| line.strip_prefix(kind))?;
+        ids.split_whitespace().nth(3)?.parse().ok()
+    };
+    Some((id("Uid:")?, id("Gid:")?))
 }
 
 impl<'a> Operation<'a> {

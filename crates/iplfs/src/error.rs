@@ -108,6 +108,20 @@ impl fmt::Display for Errno {
 }
 
 impl Error {
+    /// Exit code of a command that fails with this error, as in the reference of exit codes.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::Usage(_)
+            | Error::Posix(Errno::NotFound | Errno::Exists | Errno::Invalid | Errno::NameTooLong) => {
+                2
+            }
+            Error::Corrupt(_) => 3,
+            Error::Unsupported(_) | Error::Limit(_) => 4,
+            Error::Io(..) | Error::Posix(Errno::HostFull) => 5,
+            Error::Posix(_) => 4,
+        }
+    }
+
     /// Error number that a mount reports. Damage and device failures are both EIO, as in other filesystems. A full
     /// device is ENOSPC.
     pub fn errno(&self) -> i32 {

@@ -1,6 +1,6 @@
 //! `mount`, `umount` and `stats`, from the command to the end of the server.
 
-use crate::common::{Place, code, is_root, skipped, stderr, text, tool};
+use crate::common::{Place, code, is_root, skipped, stderr, text};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use tuff_testkit::namespace::MountCopy;
+use tuff_testkit::namespace::{self, MountCopy};
 use tuff_testkit::program;
 
 /// Error numbers of Linux.
@@ -716,31 +716,6 @@ fn mount_tuff_runs_no_program_that_others_can_replace() {
     }
 }
 
-/// Mounts `mnt` on `mapped` with owner 0 shown as 100000: open_tree(2), mount_setattr(2) and move_mount(2), which mount(8) has from
-/// version 2.39 on.
-const IDMAP: &str = r#"
-import ctypes, os, subprocess, sys, time
-libc = ctypes.CDLL(None, use_errno=True)
-def call(*args):
-    result = libc.syscall(*args)
-    if result < 0:
-        sys.exit(os.strerror(ctypes.get_errno()))
-    return result
-user = subprocess.Popen(["unshare", "-U", "sleep", "60"])
-time.sleep(0.3)
-try:
-    for kind in "uid_map", "gid_map":
-        open(f"/proc/{user.pid}/{kind}", "w").write("0 100000 65536")
-    namespace = os.open(f"/proc/{user.pid}/ns/user", os.O_RDONLY)
-    tree = call(428, -100, b"mnt", 1 | 0o2000000)
-    attr = (ctypes.c_uint64 * 4)(0x00100000, 0, 0, namespace)
-    call(442, tree, b"", 0x1000, attr, 32)
-    call(429, tree, b"", -100, b"mapped", 4)
-finally:
-    user.kill()
-    user.wait()
-"#;
-
 #[test]
 fn a_mounted_image_can_be_mounted_again_with_mapped_owners() {
     let Some(stage) = Stage::new("idmap") else {
@@ -751,20 +726,8 @@ fn a_mounted_image_can_be_mounted_again_with_mapped_owners() {
     }
     let out = stage.0.run(&["mount", "i", "mnt"]);
     assert_eq!(code(&out), 0, "{}", stderr(&out));
-    fs::create_dir(stage.0.path("mapped")).unwrap();
-    let Some(out) = tool(&stage.0.0, "python3", &["-c", IDMAP]) else {
+    if !namespace::mount_mapped(&stage.0.0, "mnt", "mapped") {
         return;
-    };
-    if !out.status.success() {
-        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-        let mut numbers = kernel.split('.').map(|n| n.parse::<u32>().unwrap_or(0));
-        let version = (numbers.next().unwrap(), numbers.next().unwrap());
-        let says = stderr(&out);
-        assert!(
-            version < (6, 12) || !says.contains("Invalid argument"),
-            "{says}"
-        );
-        return skipped(says.trim());
     }
     let owner = |dir: &str| fs::metadata(stage.0.path(dir).join("hello")).unwrap().uid();
     assert_eq!((owner("mnt"), owner("mapped")), (0, 100_000));

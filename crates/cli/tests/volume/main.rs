@@ -9,6 +9,7 @@ mod database;
 mod errors;
 mod full;
 mod host;
+mod mapped;
 mod mount;
 mod posix;
 mod space;

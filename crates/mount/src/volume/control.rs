@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use tuff_fuse::filesystem::Result;
 use tuff_fuse::reply::Reply;
 use tuff_fuse::request::Request;
-use tuff_iplfs::{Checkpoint, Error, Fork, Volume};
+use tuff_iplfs::{Checkpoint, Fork, Volume};
 
 /// Maximum length of a reply. Unit: bytes.
 const REPLY_MAX: usize = 1024;
@@ -67,7 +67,7 @@ impl VolumeServer {
         };
         let mut reply = match done {
             Ok(()) => "0".to_owned(),
-            Err(e) => format!("{}{e}", code(&e)),
+            Err(e) => format!("{}{e}", e.exit_code()),
         };
         let end = (0..=REPLY_MAX.min(reply.len()))
             .rfind(|end| reply.is_char_boundary(*end))
@@ -114,16 +114,5 @@ impl VolumeServer {
             self.with(|volume| volume.end_checkpoint(checkpoint))?;
         }
         Ok(())
-    }
-}
-
-/// Exit code of an error, as in the reference of exit codes.
-fn code(e: &Error) -> u8 {
-    use tuff_iplfs::Errno as E;
-    match e {
-        Error::Usage(_) | Error::Posix(E::NotFound | E::Exists | E::Invalid | E::NameTooLong) => 2,
-        Error::Corrupt(_) => 3,
-        Error::Io(..) | Error::Posix(E::HostFull) => 5,
-        Error::Unsupported(_) | Error::Limit(_) | Error::Posix(_) => 4,
     }
 }

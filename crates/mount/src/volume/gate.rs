@@ -72,7 +72,7 @@ impl VolumeServer {
             self.watch_space(&mut core)?;
             if !core.gate.is_short {
                 let attr = core.volume()?.attr(node)?;
-                return Reply::structure(out, &attr_out(&attr, ATTR_VALID));
+                return Reply::structure(out, &attr_out(&attr, core.attr_valid(&attr)));
             }
             drop(core);
             let Some(call) = WriteCall::of_thread(header.pid) else {

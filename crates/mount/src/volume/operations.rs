@@ -2,7 +2,7 @@
 
 use super::fields::{Change, attr_out, nid, now};
 use super::project;
-use super::server::{PendingWriteBack, VolumeServer};
+use super::server::{PendingWriteBack, StaleNotice, VolumeServer};
 use super::service::Work;
 use super::statx::statx_out;
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
@@ -15,8 +15,7 @@ use tuff_fuse::protocol::{
     SetxattrIn, StatfsOut, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, init,
 };
 use tuff_fuse::reply::{Listing, xattr_list};
-use tuff_fuse::request::{Operation, Request};
-use tuff_fuse::transport::replies::PendingReply;
+use tuff_fuse::request::{NO_USER, Operation, Request};
 use tuff_iplfs::{
     Allocate, Attr, Caller, Error, Nid, Rename, SetAttr, SetXattr, Volume, acl, mode,
 };
@@ -44,6 +43,7 @@ const FEATURES: u64 = init::ASYNC_READ
     | init::MAX_PAGES
     | init::CACHE_SYMLINKS
     | init::NO_OPENDIR_SUPPORT
+    | init::ALLOW_IDMAP
     | init::INIT_EXT;
 
 /// Blocks appended after which the device starts to write: 32 MiB.
@@ -68,7 +68,12 @@ fn known_namespace(name: &[u8]) -> Result<()> {
 
 impl VolumeServer {
     /// Answers one request, except for those that wait for the device or the kernel.
-    pub(super) fn answer<'a>(&self, request: &Request<'_>, out: &'a mut [u8]) -> Result<Reply<'a>> {
+    pub(super) fn answer<'a>(
+        &self,
+        worker: &mut StaleNotice,
+        request: &Request<'_>,
+        out: &'a mut [u8],
+    ) -> Result<Reply<'a>> {
         let node = request.header.node;
         match request.operation? {
             Operation::Init(kernel, features) => self.init((kernel, features), out),
@@ -88,6 +93,7 @@ impl VolumeServer {
             Operation::Release => Ok(Reply::empty()),
             Operation::Other => Err(Errno::NOSYS),
             Operation::Statfs => self.statfs(out),
+            Operation::Write(write, data) => self.write(worker, (&write, data), request, out),
             operation => self.answer_node(nid(node)?, operation, request, out),
         }
     }
@@ -100,6 +106,7 @@ impl VolumeServer {
         request: &Request<'_>,
         out: &'a mut [u8],
     ) -> Result<Reply<'a>> {
+        // The owner of an inode that the request makes.
         let caller = &Caller {
             now: now(),
             uid: request.header.uid,
@@ -111,12 +118,12 @@ impl VolumeServer {
             Operation::Getattr(_) => {
                 let mut core = self.lock()?;
                 let attr = core.volume()?.attr(node)?;
-                Reply::structure(out, &attr_out(&attr, core.attr_valid()))
+                Reply::structure(out, &attr_out(&attr, core.attr_valid(&attr)))
             }
             Operation::Statx(_) => {
                 let mut core = self.lock()?;
                 let attr = core.volume()?.attr(node)?;
-                Reply::structure(out, &statx_out(&attr, core.attr_valid()))
+                Reply::structure(out, &statx_out(&attr, core.attr_valid(&attr)))
             }
             Operation::Readlink => {
                 let target = self.lock()?.volume()?.read_link(node)?;
@@ -133,11 +140,8 @@ impl VolumeServer {
             }
             Operation::Readdir(read) => self.list(node, &read, false, out),
             Operation::Readdirplus(read) => self.list(node, &read, true, out),
-            Operation::Write(write, data) => {
-                self.write(node, (&write, data), caller, (request.pending(), out))
-            }
-            Operation::Setattr(change) => self.set_attr(node, change.into(), caller, out),
-            Operation::Fallocate(range) => self.fallocate(node, &range, caller, request.pending()),
+            Operation::Setattr(change) => self.set_attr(change.into(), request, out),
+            Operation::Fallocate(range) => self.fallocate(&range, request),
             Operation::Ioctl(ioctl, data) => {
                 let reply = project::answer(self.lock()?.volume()?, node, ioctl.command, data)?;
                 Reply::bytes(out, &reply)
@@ -150,10 +154,6 @@ impl VolumeServer {
             }),
             Operation::Mkdir(new, name) => self.enter::<EntryOut>(out, |volume| {
                 let mode = masked(volume, node, new.mode, new.umask)? & 0o7777 | mode::DIR;
-                volume.create(node, name, mode, 0, caller)
-            }),
-            Operation::Create(new, name) => self.enter::<CreateOut>(out, |volume| {
-                let mode = masked(volume, node, new.mode, new.umask)? & 0o7777 | mode::FILE;
                 volume.create(node, name, mode, 0, caller)
             }),
             Operation::Symlink(name, target) => {
@@ -181,6 +181,7 @@ impl VolumeServer {
                 let (to, how) = (nid(rename.new_dir)?, renaming(rename.flags)?);
                 self.change(|volume| volume.rename(node, name, to, new, how, caller))
             }
+            // CREATE, too: the kernel sends MKNOD instead, and no RELEASE after it.
             _ => Err(Errno::NOSYS),
         }
     }
@@ -275,11 +276,14 @@ impl VolumeServer {
 
     fn write<'a>(
         &self,
-        node: Nid,
+        worker: &mut StaleNotice,
         (write, data): (&WriteIn, &[u8]),
-        caller: &Caller,
-        (pending, out): (PendingReply, &'a mut [u8]),
+        request: &Request<'_>,
+        out: &'a mut [u8],
     ) -> Result<Reply<'a>> {
+        let node = nid(request.header.node)?;
+        let drops_ids = write.write_flags & WRITE_KILL_SUIDGID != 0;
+        let by = drops_ids.then(|| caller_of(request));
         let mut core = self.lock()?;
         let volume = core.volume()?;
         let mut changed = false;
@@ -293,8 +297,7 @@ impl VolumeServer {
                 })
         } else {
             // Privileges are cleared first, even if the write fails.
-            let drops_ids = write.write_flags & WRITE_KILL_SUIDGID != 0;
-            changed = drop_privileges(volume, node, drops_ids.then_some(caller))?;
+            changed = drop_privileges(volume, node, by)?;
             let written = volume.write(node, write.offset, data, now());
             written.map_err(Errno::from)
         };
@@ -310,45 +313,46 @@ impl VolumeServer {
         let written = [n as u32, 0]; // fits: not longer than the request
         if changed {
             let reply = written.as_bytes().to_vec();
-            self.send_write_back(PendingWriteBack::Changed(node, pending, reply))?;
+            self.send_write_back(PendingWriteBack::Changed(node, request.pending(), reply))?;
             return Ok(Reply::Later(None));
         }
+        worker.0 = core.forget_attributes(node).then_some(node);
         Reply::structure(out, &written)
     }
 
     fn set_attr<'a>(
         &self,
-        node: Nid,
         change: Change,
-        caller: &Caller,
+        request: &Request<'_>,
         out: &'a mut [u8],
     ) -> Result<Reply<'a>> {
+        let node = nid(request.header.node)?;
+        let by = change.drops_ids.then(|| caller_of(request));
         let mut core = self.lock()?;
         let volume = core.volume()?;
         if change.drops_capabilities {
-            volume.drop_privileges(node, change.drops_ids.then_some(caller), change.time)?;
+            volume.drop_privileges(node, by.as_ref(), change.time)?;
         }
         let attr = volume.set_attr(node, &change.set, change.time)?;
-        Reply::structure(out, &attr_out(&attr, core.attr_valid()))
+        Reply::structure(out, &attr_out(&attr, core.attr_valid(&attr)))
     }
 
-    fn fallocate<'a>(
-        &self,
-        node: Nid,
-        range: &FallocateIn,
-        caller: &Caller,
-        pending: PendingReply,
-    ) -> Result<Reply<'a>> {
+    fn fallocate<'a>(&self, range: &FallocateIn, request: &Request<'_>) -> Result<Reply<'a>> {
+        let node = nid(request.header.node)?;
         let how = allocation(FallocateFlags::from_bits_retain(range.mode))?;
+        // The kernel does not report whether the caller may keep set-user-id and set-group-id.
+        let by = Some(caller_of(request)).filter(|caller| caller.uid != 0);
         let mut core = self.lock()?;
         let volume = core.volume()?;
-        // The kernel does not report whether the caller may keep set-user-id and set-group-id.
-        let by = Some(caller).filter(|caller| caller.uid != 0);
         let changed = drop_privileges(volume, node, by)?;
         volume.fallocate(node, how, range.offset, range.length, now())?;
         self.watch_space(&mut core)?;
         if changed {
-            self.send_write_back(PendingWriteBack::Changed(node, pending, Vec::new()))?;
+            self.send_write_back(PendingWriteBack::Changed(
+                node,
+                request.pending(),
+                Vec::new(),
+            ))?;
             return Ok(Reply::Later(None));
         }
         Ok(Reply::empty())
@@ -416,15 +420,25 @@ impl VolumeServer {
         self.notice_pressure(volume);
         let attr = make(volume)?;
         self.watch_space(&mut core)?;
-        Reply::structure(out, &T::from(core.count_lookup(&attr)?))
+        Reply::structure(out, &T::from(core.count_new(&attr)?))
+    }
+}
+
+/// Returns who changes a file. An unknown process has no rights.
+fn caller_of(request: &Request<'_>) -> Caller {
+    let (uid, gid) = request.user_and_group().unwrap_or((NO_USER, NO_USER));
+    Caller {
+        now: now(),
+        uid,
+        gid,
     }
 }
 
 /// Clears set-user-id, set-group-id and capabilities before content changes. Returns true if the mode has changed, which
 /// the kernel does not expect from writes past its cache and from fallocate.
-fn drop_privileges(volume: &mut Volume, node: Nid, by: Option<&Caller>) -> Result<bool> {
+fn drop_privileges(volume: &mut Volume, node: Nid, by: Option<Caller>) -> Result<bool> {
     let mode = volume.attr(node)?.mode;
-    volume.drop_privileges(node, by, now())?;
+    volume.drop_privileges(node, by.as_ref(), now())?;
     Ok(volume.attr(node)?.mode != mode)
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tuff_fuse::filesystem::{Result, Seek};
 use tuff_fuse::log::Log;
 use tuff_fuse::negotiation::Negotiation;
-use tuff_fuse::protocol::EntryOut;
+use tuff_fuse::protocol::{EntryOut, FOREVER};
 use tuff_fuse::transport::replies::PendingReply;
 use tuff_iplfs::{BlockDevice, Nid, Volume, mode};
 
@@ -45,6 +45,8 @@ pub(super) struct KnownInode {
     pub(super) lookups: u64,
     /// The kernel may have dirty pages of it.
     pub(super) is_file: bool,
+    /// The kernel keeps its attributes until it is told that they are stale.
+    pub(super) has_kept_attributes: bool,
 }
 
 /// Server of a mounted volume.
@@ -83,10 +85,11 @@ pub struct VolumeServer {
     pub(super) early_flush_wake: Condvar,
 }
 
-/// Validity of attributes in the kernel. The space used changes when pages are written back. Unit: seconds.
+/// Validity of attributes of a file that is about to be written. Unit: seconds.
 pub(super) const ATTR_VALID: u64 = 1;
 
 /// Node whose attributes become stale after the reply.
+#[derive(Default)]
 pub struct StaleNotice(pub(super) Option<Nid>);
 
 /// State of the gate.
@@ -186,23 +189,57 @@ impl ServerState {
     }
 
     /// Validity of attributes in replies that the kernel did not request for a write. Unit: seconds.
-    pub(super) fn attr_valid(&self) -> u64 {
-        if self.gate.is_short { 0 } else { ATTR_VALID }
+    ///
+    /// The kernel changes all attributes itself but the space used, which changes when it writes pages back: see
+    /// [`forget_attributes`](Self::forget_attributes).
+    pub(super) fn attr_valid(&mut self, attr: &tuff_iplfs::Attr) -> u64 {
+        if self.gate.is_short {
+            return 0;
+        }
+        if attr.mode & mode::TYPE != mode::FILE {
+            return FOREVER;
+        }
+        match self.known.get_mut(&attr.ino) {
+            Some(known) => {
+                known.has_kept_attributes = true;
+                FOREVER
+            }
+            None => ATTR_VALID,
+        }
     }
 
-    /// Counts a reply that gives the kernel this inode.
+    /// Returns true if the kernel has to be told that the attributes of a file, whose space has changed, are stale.
+    pub(super) fn forget_attributes(&mut self, node: Nid) -> bool {
+        let known = self.known.get_mut(&node);
+        known.is_some_and(|known| std::mem::take(&mut known.has_kept_attributes))
+    }
+
+    /// Counts a reply that gives the kernel this inode, of which it knows the attributes from now on.
     pub(super) fn count_lookup(&mut self, attr: &tuff_iplfs::Attr) -> Result<EntryOut> {
+        self.count(attr)?;
+        Ok(entry_of(attr, self.attr_valid(attr)))
+    }
+
+    /// Counts the reply to a request that made this inode. A file is written next.
+    pub(super) fn count_new(&mut self, attr: &tuff_iplfs::Attr) -> Result<EntryOut> {
+        self.count(attr)?;
+        let valid = if self.gate.is_short { 0 } else { ATTR_VALID };
+        Ok(entry_of(attr, valid))
+    }
+
+    fn count(&mut self, attr: &tuff_iplfs::Attr) -> Result<()> {
         if attr.ino != Nid::ROOT {
             let known = self.known.entry(attr.ino).or_insert(KnownInode {
                 lookups: 0,
                 is_file: attr.mode & mode::TYPE == mode::FILE,
+                has_kept_attributes: false,
             });
             known.lookups += 1;
             if known.lookups == 1 {
                 self.volume()?.hold(attr.ino)?;
             }
         }
-        Ok(entry_of(attr, self.attr_valid()))
+        Ok(())
     }
 
     /// Counts FORGETs of an inode.

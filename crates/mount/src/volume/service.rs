@@ -48,7 +48,7 @@ impl Service for VolumeServer {
     }
 
     fn worker(&self, _: usize, _: bool) -> StaleNotice {
-        StaleNotice(None)
+        StaleNotice::default()
     }
 
     fn handle<'a>(
@@ -80,7 +80,7 @@ impl Service for VolumeServer {
                 let seek = SeekRequest { node, offset, what };
                 self.begin_seek(seek, pending, out)
             }),
-            _ => self.guarded(header.opcode, || self.answer(request, out)),
+            _ => self.guarded(header.opcode, || self.answer(worker, request, out)),
         };
         reply.unwrap_or_else(Reply::Error)
     }

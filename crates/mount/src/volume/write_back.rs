@@ -10,6 +10,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
 use tuff_fuse::filesystem::Result;
 use tuff_fuse::protocol::{NOTIFY_INVAL_INODE, NotifyInvalInode, OutHeader};
 use tuff_fuse::transport::replies::ReplySender;
@@ -20,6 +21,9 @@ use zerocopy::IntoBytes;
 pub(super) const NO_END: u64 = u64::MAX;
 /// Offset that stands for no pages: only attributes are stale.
 const NO_PAGES: u64 = u64::MAX;
+/// Replies and FORGETs under way arrive within this time, and within this number of looks.
+const ARRIVAL_WAIT: Duration = Duration::from_millis(1);
+const ARRIVAL_ROUNDS: u32 = 1000;
 
 impl VolumeServer {
     pub(super) fn write_backs(&self) -> MutexGuard<'_, Option<Sender<PendingWriteBack>>> {
@@ -73,13 +77,29 @@ impl VolumeServer {
 
     /// Makes the kernel write back and drop the pages of all files it knows, and forget their attributes.
     pub(super) fn write_back_all(&self, fuse: &impl AsFd) -> Result<()> {
-        let files: Vec<Nid> = {
+        let mut files: Vec<Nid> = {
             let core = self.lock()?;
             let files = core.known.iter().filter(|(_, known)| known.is_file);
             files.map(|(node, _)| *node).collect()
         };
-        let mut files = files.into_iter();
-        files.try_for_each(|node| write_back(fuse, node, 0..NO_END))
+        for _ in 0..ARRIVAL_ROUNDS {
+            let mut later = Vec::new();
+            for node in files {
+                if !notify(fuse, node, 0, 0)? {
+                    later.push(node);
+                }
+            }
+            // Either the reply that names the file has not arrived at the kernel, or the kernel's FORGET not here.
+            let core = self.lock()?;
+            later.retain(|node| core.known.contains_key(node));
+            drop(core);
+            if later.is_empty() {
+                break;
+            }
+            files = later;
+            std::thread::sleep(ARRIVAL_WAIT);
+        }
+        Ok(())
     }
 }
 
@@ -89,11 +109,11 @@ pub(super) fn write_back(fuse: &impl AsFd, node: Nid, range: Range<u64>) -> Resu
         NO_END => 0,
         end => end - range.start,
     };
-    notify(fuse, node, range.start, len)
+    notify(fuse, node, range.start, len).map(|_| ())
 }
 
-/// Tells the kernel that attributes and pages of a file are stale.
-fn notify(fuse: &impl AsFd, node: Nid, offset: u64, len: u64) -> Result<()> {
+/// Tells the kernel that attributes and pages of a file are stale. Returns false if the kernel does not know the file.
+fn notify(fuse: &impl AsFd, node: Nid, offset: u64, len: u64) -> Result<bool> {
     let notice = NotifyInvalInode {
         node: u64::from(node.0),
         offset,
@@ -106,8 +126,8 @@ fn notify(fuse: &impl AsFd, node: Nid, offset: u64, len: u64) -> Result<()> {
     };
     let parts = [header.as_bytes(), notice.as_bytes()].map(IoSlice::new);
     match rustix::io::retry_on_intr(|| rustix::io::writev(fuse, &parts)) {
-        // The kernel has forgotten the inode and its pages.
-        Ok(_) | Err(Errno::NOENT) => Ok(()),
+        Ok(_) => Ok(true),
+        Err(Errno::NOENT) => Ok(false),
         // The kernel does not support this notification.
         Err(Errno::INVAL | Errno::NOSYS) => Err(Errno::NOSYS),
         Err(e) => Err(e),

@@ -24,17 +24,6 @@ impl From<tuff_erofs::Error> for Failure {
     }
 }
 
-/// Exit code for an error of a volume, as in the table of `main.rs`.
-pub(super) fn code(e: &Error) -> u8 {
-    match e {
-        Error::Usage(_) => 2,
-        Error::Corrupt(_) => 3,
-        Error::Io(..) | Error::Posix(Errno::HostFull) => 5,
-        Error::Posix(Errno::NotFound | Errno::Exists | Errno::Invalid | Errno::NameTooLong) => 2,
-        Error::Unsupported(_) | Error::Limit(_) | Error::Posix(_) => 4,
-    }
-}
-
 /// Advice for an error of a verb, if there is any.
 pub(super) fn advice(failure: &Failure) -> Option<&'static str> {
     match failure {

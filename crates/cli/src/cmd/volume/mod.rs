@@ -21,7 +21,7 @@ mod trim;
 mod watched;
 
 use clap::Subcommand;
-use failure::{Failure, advice, code};
+use failure::{Failure, advice};
 use std::process::ExitCode;
 
 /// Create, mount, check and replicate writable IPLFS volumes
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> tuff_erofs::Result<ExitCode> {
         Err(Failure::Other(e)) => return Err(e),
         Err(Failure::Usage(what)) => (2, what),
         Err(Failure::Host(place, e)) => (5, format!("{place}: {e}")),
-        Err(Failure::Volume(place, e)) => (code(&e), format!("{place}: {e}")),
+        Err(Failure::Volume(place, e)) => (e.exit_code(), format!("{place}: {e}")),
     };
     let advice = advice.map_or_else(String::new, |advice| format!("; {advice}"));
     eprintln!("tuff: {what}{advice}");
