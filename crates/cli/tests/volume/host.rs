@@ -2,6 +2,7 @@
 
 use crate::common::{Mounted, Place, bad, good, run, tuff};
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tuff_testkit::program;
@@ -241,4 +242,42 @@ fn a_url_is_no_place_of_a_volume() {
             .all(|n| !n.to_string_lossy().contains(':'))
     );
     assert!(!dir.join("new").exists());
+}
+
+#[test]
+fn a_mount_is_changed_while_programs_use_it() {
+    let place = Place::new("remount");
+    let dir = &place.0;
+    let Some(mounted) = Mounted::new(&place) else {
+        return;
+    };
+    let tuff = env!("CARGO_BIN_EXE_tuff");
+    let remount = |options: &str| {
+        let args = ["mount.fuse.tuff", "v", "m", "-o", options];
+        run(dir, tuff, &args)
+    };
+    let (file, other) = (dir.join("m/file"), dir.join("m/other"));
+    let mut writer = fs::File::create(&file).unwrap();
+    writer.write_all(b"kept").unwrap();
+    let (done, message) = remount("ro,noatime,remount,user_id=0,allow_other");
+    if message.contains("only root") {
+        tuff_testkit::skipped("only root changes mounts");
+        return;
+    }
+    assert!(!done && message.contains("open for writing"), "{message}");
+    drop(writer);
+    assert!(remount("ro,noatime,remount,user_id=0,allow_other").0);
+    assert_eq!(fs::write(&other, "x").unwrap_err().raw_os_error(), Some(30));
+    assert_eq!(fs::read(&file).unwrap(), b"kept");
+    let (done, message) = remount("rw,remount");
+    assert!(done, "{message}");
+    fs::write(&other, "x").unwrap();
+    mounted.end();
+    // A server that reads only is not asked by the kernel.
+    good(dir, &["mount", "--read-only", "v", "m"]);
+    let (done, message) = remount("rw,remount");
+    unmount(dir, "m");
+    assert!(!done && message.contains("for reading only"), "{message}");
+    let (done, message) = remount("ro,remount");
+    assert!(!done && message.contains("not a mount point"), "{message}");
 }

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //!  system.tuff.sync                        everything is durable
+//!  system.tuff.writable                    0 if changes are accepted
 //!  system.tuff.snapshot.create/NAME
 //!  system.tuff.snapshot.delete/NAME
 //!  system.tuff.fork/NAME  or  /NAME/SNAPSHOT
@@ -58,6 +59,13 @@ impl VolumeServer {
         self.drain(fuse)?;
         let done = match control {
             Control::Sync => Ok(()),
+            Control::Writable => self.with(|volume| match volume.is_read_only() {
+                true => Err(Error::Unsupported(
+                    "the volume is mounted for reading only; unmount it, and mount it again"
+                        .to_owned(),
+                )),
+                false => Ok(()),
+            }),
             Control::CreateSnapshot(name) => self.create_snapshot(name),
             Control::DeleteSnapshot(name) => {
                 let _turn = self.lock_checkpoint();

@@ -9,6 +9,8 @@ pub(super) const CONTROL_PREFIX: &[u8] = b"system.tuff.";
 pub enum Control {
     /// Make all earlier changes durable.
     Sync,
+    /// Report whether the server accepts changes.
+    Writable,
     /// Create the snapshot of this name.
     CreateSnapshot(String),
     /// Delete the snapshot of this name.
@@ -28,6 +30,7 @@ impl Control {
         let prefix = String::from_utf8_lossy(CONTROL_PREFIX);
         match self {
             Self::Sync => format!("{prefix}sync"),
+            Self::Writable => format!("{prefix}writable"),
             Self::CreateSnapshot(name) => format!("{prefix}snapshot.create/{name}"),
             Self::DeleteSnapshot(name) => format!("{prefix}snapshot.delete/{name}"),
             Self::Fork { name, snapshot } => match snapshot {
@@ -45,6 +48,7 @@ impl Control {
         let (first, second) = (parts.next(), parts.next());
         match (&*verb, first, second, parts.next()) {
             ("sync", None, None, None) => Some(Self::Sync),
+            ("writable", None, None, None) => Some(Self::Writable),
             ("snapshot.create", Some(name), None, None) => Some(Self::CreateSnapshot(name)),
             ("snapshot.delete", Some(name), None, None) => Some(Self::DeleteSnapshot(name)),
             ("fork", Some(name), snapshot, None) => Some(Self::Fork { name, snapshot }),
@@ -72,6 +76,7 @@ mod tests {
         };
         for control in [
             Control::Sync,
+            Control::Writable,
             Control::CreateSnapshot("friday".to_owned()),
             Control::DeleteSnapshot("fri.day".to_owned()),
             fork(None),

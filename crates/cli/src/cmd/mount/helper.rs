@@ -8,8 +8,8 @@ use std::path::Path;
 use tuff_iplfs::backend::ZoneDir;
 use tuff_store::FileStore;
 
-/// Name of the program, or of its verb, with which mount(8) runs it.
-const NAME: &str = "mount.tuff";
+/// Names of the program, or of its verb, with which mount(8) runs it: for new mounts, and for changes of those in `/proc/mounts`.
+const NAMES: [&str; 3] = ["mount.tuff", "mount.fuse.tuff", "mount.fuseblk.tuff"];
 
 /// Command line of `tuff` for the one of mount(8).
 #[derive(Debug, PartialEq, Eq)]
@@ -22,17 +22,18 @@ pub(crate) enum Helper {
 
 /// Returns what to do if mount(8) runs the program.
 pub(crate) fn of_mount(args: &[OsString]) -> Option<Helper> {
-    let is_named = |arg: &OsString| Path::new(arg).file_name() == Some(OsStr::new(NAME));
+    let is_name = |name: &OsStr| NAMES.iter().any(|known| name == *known);
     let rest = match args {
-        [first, rest @ ..] if is_named(first) => rest,
-        [_, second, rest @ ..] if second == NAME => rest,
+        [first, rest @ ..] if Path::new(first).file_name().is_some_and(is_name) => rest,
+        [_, second, rest @ ..] if is_name(second) => rest,
         _ => return None,
     };
     let mut words: Vec<OsString> = vec!["tuff".into()];
-    // The source comes first.
-    let is_volume = rest
-        .first()
-        .is_some_and(|source| is_volume(source.as_ref()));
+    // The source comes first. One verb changes mounts of volumes and of images.
+    let is_volume = rest.iter().any(|arg| changes_a_mount(arg))
+        || rest
+            .first()
+            .is_some_and(|source| is_volume(source.as_ref()));
     words.extend(is_volume.then(|| "volume".into()));
     words.push("mount".into());
     let mut rest = rest.iter();
@@ -48,6 +49,12 @@ pub(crate) fn of_mount(args: &[OsString]) -> Option<Helper> {
         }
     }
     Some(Helper::Mount(words))
+}
+
+/// Returns true if a list of options says `remount`.
+fn changes_a_mount(options: &OsStr) -> bool {
+    let mut options = options.as_encoded_bytes().split(|byte| *byte == b',');
+    options.any(|option| option == b"remount")
 }
 
 /// Returns true if a volume is at `path`: in a directory, a file or a block device.
@@ -78,6 +85,14 @@ mod tests {
             ("/sbin/mount.tuff i d -o ro,dev", "tuff mount i d -o ro,dev"),
             ("tuff mount.tuff i d -n -s -v -t tuff", "tuff mount i d -v"),
             ("mount.tuff i d -N 5", "tuff mount i d -N 5"),
+            (
+                "/sbin/mount.fuse.tuff i d -o ro,remount",
+                "tuff volume mount i d -o ro,remount",
+            ),
+            (
+                "tuff mount.fuseblk.tuff remount d -o ro",
+                "tuff mount remount d -o ro",
+            ),
         ] {
             assert_eq!(of_mount(&words(line)), Some(Helper::Mount(words(expected))));
         }

@@ -172,7 +172,10 @@ const KEPT: &[&str] = &[
     "acl",
     "user_xattr",
 ];
-const KEPT_WITH_VALUE: &[&str] = &["subtype", "comment"];
+/// The last ones are options of the kernel, which mount(8) repeats when it changes a mount.
+const KEPT_WITH_VALUE: &[&str] = &[
+    "subtype", "comment", "user_id", "group_id", "blksize", "max_read",
+];
 
 #[cfg(test)]
 mod tests {

@@ -12,6 +12,7 @@ mod mount;
 mod open;
 mod quota;
 mod receive;
+mod remount;
 mod send;
 mod snapshot;
 mod stat;

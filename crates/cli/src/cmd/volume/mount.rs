@@ -2,6 +2,7 @@
 
 use super::failure::{At, Failure, Result};
 use super::open::{VolumeArgs, device};
+use super::remount;
 use crate::cmd::mount::background::{self, Role};
 use crate::cmd::mount::options::{General, each_option};
 use rustix::io::Errno;
@@ -38,6 +39,8 @@ const PREPARE_BLOCKS: u64 = 256;
 /// devices that root mounts, from Linux 6.18 on. For others, tuff volume sync makes everything durable at once; data that sync
 /// has written back is durable after --commit seconds.
 ///
+/// With -o remount,ro or -o remount,rw a mount changes while programs use it. mount(8) does the same.
+///
 /// If the host is read-only, or has no space for the recovery, the volume is mounted read-only with a warning.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -48,7 +51,7 @@ pub(crate) struct Args {
     /// Mount read-only; write nothing, not even for recovery
     #[arg(short, long)]
     read_only: bool,
-    /// Mount options, as in fstab: ro, allow_other, branch=NAME, commit=SECONDS, nosuid, nodev, noexec, sync, dirsync, fsname=
+    /// Mount options, as in fstab: ro, allow_other, branch=NAME, commit=SECONDS, nosuid, nodev, noexec, sync, dirsync, fsname=, remount
     #[arg(short, value_name = "OPTION,...")]
     options: Vec<String>,
     /// Stay in the foreground
@@ -90,10 +93,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     general.allow_other |= args.allow_other;
     let mut commit = args.commit;
     let mut branch = args.volume.branch.clone();
+    let mut is_remount = false;
     for list in &args.options {
         each_option(list, |name, value| match (name, value) {
             ("commit", Some(seconds)) => {
                 commit = parse_commit(seconds)?;
+                Ok(())
+            }
+            ("remount", None) => {
+                is_remount = true;
                 Ok(())
             }
             ("branch", Some(name)) => {
@@ -105,6 +113,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     // "rw" comes with each line of fstab, and does not undo the flag.
     general.read_only |= args.read_only;
+    if is_remount {
+        return remount::run(&args.dir, &general);
+    }
     let Role::Server { in_background } = Role::of_this_process(args.foreground) else {
         return Ok(background::start()?);
     };
