@@ -1,13 +1,24 @@
-//! POSIX test suites on a mounted volume: pjdfstest and fsx.
+//! POSIX test suites on mounted volumes in zone files and on a block device: pjdfstest and fsx.
 
 use crate::common::{Mounted, Place, good};
+use crate::host::Loop;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Ways of the kernel to the server.
-const TRANSPORTS: [&str; 2] = ["dev", "auto"];
+/// Places of a volume, and ways of the kernel to its server.
+const MOUNTS: [(Medium, &str); 3] = [
+    (Medium::ZoneFiles, "dev"),
+    (Medium::ZoneFiles, "auto"),
+    (Medium::Device, "auto"),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Medium {
+    ZoneFiles,
+    Device,
+}
 
 /// Operations of fsx, on one file.
 const FSX_OPERATIONS: &str = "10000";
@@ -59,23 +70,44 @@ fn program(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// Runs `suite` in a directory with a volume mounted on `m`, through each transport. Returns the output of the last
-/// run.
-fn on_a_volume(name: &str, suite: &mut Command, config: &str) -> Option<String> {
+/// Runs `suite` in a directory with a volume mounted on `m`, of each kind. Returns the output of the last run.
+fn on_volumes(name: &str, suite: &mut Command, config: &str) -> Option<String> {
     let mut printed = None;
-    for transport in TRANSPORTS {
-        let place = Place::new(&format!("{name}-{transport}"));
-        fs::write(place.0.join("config"), config).unwrap();
-        let mounted = Mounted::with(&place, &["--transport", transport])?;
-        let out = suite.current_dir(&place.0).output().unwrap();
+    for (number, (medium, transport)) in MOUNTS.into_iter().enumerate() {
+        // Short, because paths of sockets are.
+        let place = Place::new(&format!("{name}-{number}"));
+        let dir = &place.0;
+        fs::write(dir.join("config"), config).unwrap();
+        let device = match medium {
+            Medium::ZoneFiles => None,
+            Medium::Device => match device(dir) {
+                None => continue,
+                device => device,
+            },
+        };
+        let source = device.as_ref().map_or("v", Loop::path);
+        let mounted = Mounted::of_source(&place, source, &["--transport", transport])?;
+        let out = suite.current_dir(dir).output().unwrap();
         let text = String::from_utf8_lossy(&out.stdout).into_owned();
         let errors = String::from_utf8_lossy(&out.stderr);
-        assert!(out.status.success(), "{transport}: {text}{errors}");
+        assert!(
+            out.status.success(),
+            "{medium:?}, {transport}: {text}{errors}"
+        );
         mounted.end();
-        good(&place.0, &["check", "v"]);
+        good(dir, &["check", source]);
         printed = Some(text);
     }
     printed
+}
+
+/// Makes a volume on a block device.
+fn device(dir: &Path) -> Option<Loop> {
+    let medium = fs::File::create(dir.join("medium")).unwrap();
+    medium.set_len(64 << 20).unwrap();
+    let device = Loop::over(dir, &[], "medium")?;
+    good(dir, &["create", device.path()]);
+    Some(device)
 }
 
 #[test]
@@ -85,7 +117,7 @@ fn pjdfstest_passes() {
     };
     let mut suite = Command::new(pjdfstest);
     suite.args(["-c", "config", "-s", ".", "-p", "m"]);
-    if let Some(printed) = on_a_volume("pjdfstest", &mut suite, PJDFSTEST) {
+    if let Some(printed) = on_volumes("pjdfstest", &mut suite, PJDFSTEST) {
         let summary = printed.lines().last().unwrap_or_default();
         assert!(summary.contains(" 0 failed"), "{summary}");
         assert!(summary.contains(" 379 passed"), "{summary}");
@@ -98,7 +130,7 @@ fn fsx_finds_every_byte() {
     let mut suite = Command::new(fsx);
     suite.args(["-q", "-f", "config", "-N", FSX_OPERATIONS, "-S", "1"]);
     suite.args(["-P", ".", "m/file"]);
-    if let Some(printed) = on_a_volume("fsx", &mut suite, FSX) {
+    if let Some(printed) = on_volumes("fsx", &mut suite, FSX) {
         assert!(printed.contains("A-OK"), "{printed}");
     }
 }
