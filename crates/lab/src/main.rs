@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use tuff_lab::campaigns::stress::rounds::Tally;
 use tuff_lab::campaigns::{
     cleaning, commands, corpus, embedded, experiments, fio, kernel, measure, paper_erofs,
-    power_loss, remote, serve, start, stress, volumes,
+    power_loss, remote, serve, start, stress, volumes, xfstests,
 };
 use tuff_lab::definition::{self, Definition as _};
 use tuff_lab::measure::stop;
@@ -82,6 +82,9 @@ enum Verb {
     /// Stress-test images, volumes and clients of servers
     #[command(subcommand)]
     Campaign(Stress),
+    /// Run test suites of others, built outside the project
+    #[command(subcommand)]
+    Suite(Suite),
     Report(cmd::report::Args),
     Page(cmd::page::Args),
     Corpus(corpus::Options),
@@ -117,6 +120,11 @@ enum Stress {
     Images(stress::images::Options),
     Kills(stress::kills::Options),
     Names(stress::names::Options),
+}
+
+#[derive(Subcommand)]
+enum Suite {
+    Xfstests(xfstests::Conditions),
 }
 
 /// Runs a command. Returns false if our own tool failed or gave a wrong result.
@@ -181,6 +189,7 @@ fn run(verb: &Verb) -> Result<bool> {
         Verb::Campaign(Stress::Images(options)) => Tally::print(options),
         Verb::Campaign(Stress::Kills(options)) => Tally::print(options),
         Verb::Campaign(Stress::Names(options)) => Tally::print(options),
+        Verb::Suite(Suite::Xfstests(conditions)) => xfstests::run(conditions),
         Verb::Report(args) => cmd::report::run(args),
         Verb::Page(args) => cmd::page::run(args),
         Verb::Corpus(options) => corpus::run(options).map(|()| true),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Programs whose path can be given.
 const PROGRAMS: &str = "tuff tuff-before mkfs.erofs fsck.erofs erofsfuse mksquashfs unsquashfs squashfuse squashfuse_ll mkdwarfs \
-                        dwarfsextract dwarfs fio rsync";
+                        dwarfsextract dwarfs fio rsync fuse2fs passthrough_hp";
 
 /// Callback that receives each line of a record.
 pub type Emit<'a> = &'a mut dyn FnMut(&Line) -> Result<()>;

@@ -14,6 +14,7 @@ pub mod serve;
 pub mod start;
 pub mod stress;
 pub mod volumes;
+pub mod xfstests;
 
 use crate::options::{Emit, Options};
 use crate::record::{Record, RecordWriter};
