@@ -95,7 +95,7 @@ pub fn run(conditions: &Conditions) -> Result<bool> {
         passed,
         failed,
         not_run,
-    } = Totals::of(&results);
+    } = Totals::count(&results);
     println!(
         "xfstests on {}: {passed} passed, {failed} failed, {not_run} not run",
         on.name()
@@ -161,7 +161,7 @@ fn write(out: &Path, on: Kind, results: &[TestResult]) -> Result<()> {
             .release()
             .to_string_lossy()
             .into_owned(),
-        totals: Totals::of(results),
+        totals: Totals::count(results),
         tests: results,
     };
     let text = serde_json::to_string_pretty(&report)

@@ -20,7 +20,7 @@ pub enum Outcome {
 pub struct TestResult {
     /// Name, such as `generic/001`.
     pub name: String,
-    /// Result.
+    /// Result, as judged by the suite itself.
     pub result: Outcome,
     /// Time of the test with its preparation and checks. Unit: seconds.
     pub seconds: u64,
@@ -85,21 +85,21 @@ fn failure(line: Option<&str>, printed: &str) -> String {
 /// Numbers of results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
-    /// Tests that passed.
+    /// Number of tests that passed.
     pub passed: usize,
-    /// Tests that failed.
+    /// Number of tests that failed.
     pub failed: usize,
-    /// Tests whose conditions are not met.
+    /// Number of tests whose conditions are not met.
     pub not_run: usize,
 }
 
 impl Totals {
-    pub(super) fn of(results: &[TestResult]) -> Self {
-        let count = |outcome| results.iter().filter(|r| r.result == outcome).count();
+    pub(super) fn count(results: &[TestResult]) -> Self {
+        let number = |outcome| results.iter().filter(|r| r.result == outcome).count();
         Self {
-            passed: count(Outcome::Passed),
-            failed: count(Outcome::Failed),
-            not_run: count(Outcome::NotRun),
+            passed: number(Outcome::Passed),
+            failed: number(Outcome::Failed),
+            not_run: number(Outcome::NotRun),
         }
     }
 }
@@ -107,9 +107,9 @@ impl Totals {
 /// Tests of which no success is expected.
 #[derive(Debug, Deserialize)]
 pub struct Expected {
-    /// Tests that fail.
+    /// Tests that fail, with their reasons.
     failure: Vec<Failure>,
-    /// Tests that do not run.
+    /// Tests that do not run, by reason.
     not_run: Vec<Missing>,
 }
 
@@ -128,7 +128,7 @@ struct Failure {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Missing {
-    /// What is not there.
+    /// Feature of the filesystem, or tool of the host, that is missing.
     reason: String,
     #[serde(default)]
     on: Vec<String>,

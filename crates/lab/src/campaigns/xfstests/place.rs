@@ -42,7 +42,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Directory => "directory",
@@ -52,7 +52,7 @@ impl Kind {
         }
     }
 
-    /// Program that serves it.
+    /// Returns the name of the program that serves it.
     pub(super) fn program(self) -> &'static str {
         match self {
             Self::Directory | Self::Device => "tuff",
