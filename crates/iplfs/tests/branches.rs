@@ -359,6 +359,38 @@ fn t3_17_a_name_and_a_number_are_never_those_of_a_dead_branch() {
 }
 
 #[test]
+fn a_release_that_fails_is_repeated_and_leaks_nothing() {
+    let path = create("release-fails");
+    let mut v = mount(&path, "main");
+    write(&mut v, "large", &[1; 1 << 20]);
+    v.unmount().unwrap();
+    for name in ["x", "y", "z"] {
+        fork(&path, None, name, None, NOW).unwrap();
+        let mut v = mount(&path, "main");
+        match name {
+            "x" => remove(&mut v, "large"),
+            _ => write(&mut v, name, &[2; 9000]),
+        }
+        v.unmount().unwrap();
+    }
+    let mut v = mount(&path, "main");
+    let held = v.space().held;
+    assert!(held >= 256);
+    delete_branch(&path, "x").unwrap();
+    // The release needs the record of the newest fork point.
+    let record = directory(&path, "z").join("record");
+    let away = path.join("away");
+    std::fs::rename(&record, &away).unwrap();
+    v.release_forks().unwrap_err();
+    assert_eq!(v.space().held, held);
+    std::fs::rename(&away, &record).unwrap();
+    assert_eq!(v.release_forks().unwrap(), 1);
+    assert!(v.space().held + 256 <= held);
+    v.unmount().unwrap();
+    exact(&path);
+}
+
+#[test]
 fn nothing_of_a_dead_fork_remains() {
     let path = create("thousand");
     let mut v = mount(&path, "main");
@@ -754,6 +786,11 @@ fn the_last_fork_is_refused_by_a_sentence() {
     };
     let path = create_with("last-fork", geometry);
     assert_eq!(forks_left(&path).unwrap(), 3);
+    // The default address space allows a million.
+    let large = scratch("last-fork-default");
+    let options = FormatOptions::new([1; 16], [2; 16], 1 << 20);
+    Volume::format(Arc::new(ZoneDir::create(&large, 64).unwrap()), &options).unwrap();
+    assert!(forks_left(&large).unwrap() >= 1_000_000);
     for n in 0..3 {
         fork(&path, None, &format!("fork {n}"), None, NOW).unwrap();
     }

@@ -44,17 +44,7 @@ impl Volume {
                 ),
             ));
         }
-        self.load_newest(branch, &children)
-    }
-
-    fn load_newest(&mut self, branch: &dyn BranchDevice, children: &[Child]) -> Result<()> {
-        self.fork_points.newest = None;
-        let mut by_age: Vec<&Child> = children.iter().collect();
-        by_age.sort_unstable_by_key(|child| child.version);
-        while let (Some(child), None) = (by_age.pop(), self.fork_points.newest) {
-            let point = branch.fork_point(child.number)?;
-            self.fork_points.newest = point.map(|point| point.state.heads);
-        }
+        self.fork_points.newest = newest_heads(branch, &children)?;
         Ok(())
     }
 
@@ -236,7 +226,8 @@ impl Volume {
             if child.number != self.fork_points.released {
                 self.release_fork(branch, child.number)?;
             }
-            // The checkpoint that released it is durable.
+            // The checkpoint that released it has to be durable, also if an earlier attempt failed.
+            self.sync()?;
             branch.forget_child(child.number)?;
             count += 1;
         }
@@ -247,17 +238,23 @@ impl Volume {
         self.checkpoint()?;
         let holders = self.holders()?;
         let freed = self.blocks_only_in(&holders, Holder::Fork(child))?;
-        self.fork_points.released = child;
-        let children = self.pinning_children(branch)?;
-        self.load_newest(branch, &children)?;
+        let mut children = self.pinning_children(branch)?;
+        children.retain(|other| other.number != child);
+        let newest = newest_heads(branch, &children)?;
         self.mutate(|v| {
-            for addr in freed {
-                v.snapshots.held_blocks = v.snapshots.held_blocks.saturating_sub(1);
-                v.dead.insert(addr);
-            }
+            v.fork_points.released = child;
+            v.fork_points.newest = newest;
+            v.free_held(freed);
             Ok(())
-        })?;
-        self.checkpoint()
+        })
+    }
+
+    /// Marks blocks as dead that were held.
+    pub(crate) fn free_held(&mut self, blocks: Vec<BlockAddr>) {
+        for addr in blocks {
+            self.snapshots.held_blocks = self.snapshots.held_blocks.saturating_sub(1);
+            self.dead.insert(addr);
+        }
     }
 
     /// Drops the present state and the snapshots of a deleted branch. What remains is the state of its newest fork
@@ -387,4 +384,16 @@ impl Volume {
         let orphans = self.orphans.iter().copied().collect();
         Ok((checkpoint, ForkPoint::of_seal(&seal, journal, orphans, now)))
     }
+}
+
+/// Returns the heads of the newest fork point of `children`.
+fn newest_heads(branch: &dyn BranchDevice, children: &[Child]) -> Result<Option<[u64; 7]>> {
+    let mut by_age: Vec<&Child> = children.iter().collect();
+    by_age.sort_unstable_by_key(|child| child.version);
+    while let Some(child) = by_age.pop() {
+        if let Some(point) = branch.fork_point(child.number)? {
+            return Ok(Some(point.state.heads));
+        }
+    }
+    Ok(None)
 }

@@ -118,10 +118,7 @@ impl Volume {
         let freed = self.blocks_only_in(&holders, holder)?;
         self.mutate(|v| {
             v.snapshots.records.remove(at);
-            for addr in freed {
-                v.snapshots.held_blocks = v.snapshots.held_blocks.saturating_sub(1);
-                v.dead.insert(addr);
-            }
+            v.free_held(freed);
             Ok(())
         })?;
         self.checkpoint()
