@@ -1,7 +1,7 @@
 //! `tuff volume create`: creates an empty volume.
 
 use super::failure::{At, Failure, Result};
-use super::open::{bytes, now, random, require_path, uuid};
+use super::open::{bytes, forks_left, now, random, require_path, uuid};
 use crate::next_command::{self, shell_word};
 use crate::out::Out;
 use crate::overwrite::check_blank;
@@ -41,7 +41,8 @@ pub(crate) struct Args {
     /// Size of a section, the unit of dead-block bitmaps, a power of two from 256K to 64G
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
     section: u64,
-    /// Address bits of each log area, 29 to 58 (default: 48, or fewer if the host file cannot be so long)
+    /// Address bits of each log area, 29 to 58, which limit the number of forks: 48 allow a million (default: 48, or fewer if
+    /// the host file cannot be so long)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(29..=58))]
     area_bits: Option<u8>,
     /// Label, at most 64 bytes
@@ -91,11 +92,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let made = Volume::format(device, &options).at(args.path.display());
     made.inspect_err(|_| unmake(&args.path, was_there))?;
     let quota = bytes(options.quota_blocks);
+    let forks_left = forks_left(&args.path)?;
     let mut out = Out::new();
     if args.json {
         out.json(&json!({
             "path": args.path.display().to_string(), "uuid": hex::encode(options.uuid),
             "quota_bytes": quota, "area_bits": options.geometry.area_bits, "label": args.label,
+            "forks_left": forks_left,
         }))?;
     } else {
         out.line(format_args!(
@@ -103,6 +106,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             args.path.display(),
             size(quota)
         ))?;
+        if let (Some(area_bits), Some(forks)) = (args.area_bits, forks_left) {
+            out.line(format_args!(
+                "addresses of {area_bits} bits allow {forks} forks and rollbacks in its life"
+            ))?;
+        }
         let command = format!("tuff volume mount {} DIR", shell_word(&args.path));
         next_command::line(command).map_or(Ok(()), |line| out.line(line))?;
     }

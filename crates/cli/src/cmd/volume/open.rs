@@ -94,6 +94,14 @@ pub(super) fn mount(volume: &VolumeArgs, read_only: bool) -> Result<Volume> {
     Volume::mount(device(volume, read_only)?, options).at(volume.path.display())
 }
 
+/// Returns how many more forks a volume allows. `None` for one that cannot be forked.
+pub(super) fn forks_left(path: &Path) -> Result<Option<u64>> {
+    match path.is_dir() {
+        true => tuff_iplfs::forks_left(path).at(path.display()).map(Some),
+        false => Ok(None),
+    }
+}
+
 /// Returns the current time.
 pub(super) fn now() -> Time {
     // A clock before 1970 counts as 1970.

@@ -1,7 +1,7 @@
 //! `tuff volume stat`: prints identity and usage of a volume.
 
 use super::failure::{At, Result};
-use super::open::{VolumeArgs, bytes, device};
+use super::open::{VolumeArgs, bytes, device, forks_left};
 use crate::out::{Out, field};
 use crate::units::size;
 use serde_json::json;
@@ -28,6 +28,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let volume = Volume::mount(device.clone(), options).at(&place)?;
     let (space, sb) = (volume.space(), volume.superblock());
     let held = allocated(&*device, sb.geometry.area_blocks()).at(&place)?;
+    let forks_left = forks_left(&args.volume.path)?;
     let label = String::from_utf8_lossy(&sb.label);
     let label = label.trim_end_matches('\0');
     let mut out = Out::new();
@@ -39,7 +40,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             "available_bytes": bytes(space.available()),
             "live_bytes": bytes(space.live), "held_bytes": bytes(space.held),
             "dead_bytes": bytes(space.dead), "pending_bytes": bytes(space.pending),
-            "allocated_bytes": held.map(bytes),
+            "allocated_bytes": held.map(bytes), "forks_left": forks_left,
             "inodes": space.inodes, "snapshots": volume.snapshots().len(), "limits": volume.quotas().len(), "needs_trim": space.needs_trim,
         }))?;
     } else {
@@ -62,6 +63,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         let limits = volume.quotas().len();
         if limits > 0 {
             field!(out, 11, "limits" => "{limits}, which 'tuff volume quota' shows")?;
+        }
+        if let Some(forks) = forks_left {
+            field!(out, 11, "forks left" => "{forks}")?;
         }
         let host = held.map_or(
             "unknown: a block device does not say".to_owned(),
