@@ -4,6 +4,7 @@ use crate::disk::address::{BLOCK_SIZE, Block, BlockAddr};
 use crate::disk::branch::{ForkPoint, Layout};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
@@ -165,6 +166,10 @@ pub trait BranchDevice: Send + Sync {
 
     /// Returns the fork point that a child pins, `None` if it pins none.
     fn fork_point(&self, child: u64) -> Result<Option<ForkPoint>>;
+
+    /// Keeps all processes from mounting snapshots of the volume until the returned file is dropped. `None` if the
+    /// snapshot of checkpoint `version` is mounted.
+    fn lock_snapshot(&self, version: u64) -> Result<Option<File>>;
 
     /// Removes a deleted child, durably. That ends the pin of its fork point.
     fn forget_child(&self, child: u64) -> Result<()>;

@@ -39,6 +39,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let found = mountpoint::find(&dir).ok().flatten();
         let found = found.filter(|m| m.is_served() && !args.lazy);
         let is_volume = found.as_ref().is_some_and(|m| is_in_use(&m.source));
+        let snapshot = found
+            .as_ref()
+            .and_then(|m| MountedSnapshot::parse(&m.source));
         let how = if args.lazy {
             Detach::Lazily
         } else {
@@ -46,7 +49,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         };
         mountpoint::detach(&dir, how).map_err(|e| cannot(&dir, e))?;
         let Some(found) = found else { continue };
-        if is_volume {
+        if let Some(snapshot) = snapshot {
+            snapshot.until_closed();
+        } else if is_volume {
             failed = failed.or(until_closed(&found).err());
         } else if let Some(holder) = lasting_holder(&found, || true) {
             let shown = dir.display();
@@ -91,6 +96,40 @@ fn open(source: &Path) -> io::Result<Arc<dyn BlockDevice>> {
             backend::open_branch(Path::new(path), Some(branch), true)
         }
         _ => backend::open(source, true),
+    }
+}
+
+/// Snapshot that is the source of a mount: `/path@branch:snapshot`.
+struct MountedSnapshot {
+    dir: PathBuf,
+    branch: String,
+    name: String,
+}
+
+impl MountedSnapshot {
+    /// Returns the snapshot of a volume in a directory that `source` names, if it is mounted.
+    fn parse(source: &Path) -> Option<Self> {
+        let text = source.to_str()?;
+        let (path, rest) = text.rsplit_once('@')?;
+        let (branch, name) = rest.split_once(':')?;
+        let found = Self {
+            dir: PathBuf::from(path),
+            branch: branch.to_owned(),
+            name: name.to_owned(),
+        };
+        found.is_mounted().then_some(found)
+    }
+
+    fn is_mounted(&self) -> bool {
+        tuff_iplfs::is_snapshot_mounted(&self.dir, Some(&self.branch), &self.name).unwrap_or(false)
+    }
+
+    /// Waits until the server has given the snapshot up. Another mount may keep it, so the time is limited.
+    fn until_closed(&self) {
+        let start = Instant::now();
+        while self.is_mounted() && start.elapsed() < HOLDER_TIME {
+            std::thread::sleep(POLL);
+        }
     }
 }
 

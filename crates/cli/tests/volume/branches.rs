@@ -105,6 +105,106 @@ fn branches_are_independent_and_named_in_the_source_of_their_mounts() {
 }
 
 #[test]
+fn a_mounted_snapshot_is_read_while_its_branch_is_written_and_cannot_be_deleted() {
+    let place = Place::new("branches-snapshot");
+    let dir = &place.0;
+    good(dir, &["import", "v", "src"]);
+    let plain = Place::new("branches-snapshot-plain");
+    good(&plain.0, &["import", "v", "src"]);
+    good(&plain.0, &["snapshot", "create", "v", "s"]);
+    if let Some(old) = Mounted::on(&plain, "v", "old", &["--snapshot", "s"]) {
+        // A volume that was never forked, too.
+        good(&plain.0, &["trim", "v"]);
+        assert_eq!(bad(&plain.0, &["snapshot", "delete", "v", "s"]).0, 4);
+        old.end();
+        good(&plain.0, &["snapshot", "delete", "v", "s"]);
+    }
+    good(dir, &["fork", "v", "dev"]);
+    for branch in ["main", "dev"] {
+        let of_branch = ["--branch", branch];
+        good(
+            dir,
+            &[&["snapshot", "create", "v", "s"], &of_branch[..]].concat(),
+        );
+        let with = ["--branch", branch, "--snapshot", "s"];
+        let Some(old) = Mounted::on(&place, "v", "old", &with) else {
+            return;
+        };
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let source = format!("{}@{branch}:s ", dir.join("v").display());
+        assert!(mounts.contains(&source), "{mounts}");
+        // The branch is written meanwhile.
+        let new = Mounted::with(&place, &of_branch).unwrap();
+        fs::write(new.0.join("hello"), "new").unwrap();
+        fs::remove_file(new.0.join("link")).unwrap();
+        new.end();
+        good(dir, &[&["trim", "v"], &of_branch[..]].concat());
+        let delete = [&["snapshot", "delete", "v", "s"], &of_branch[..]].concat();
+        let (code, message) = bad(dir, &delete);
+        assert!(code == 4 && message.contains("mounted"), "{message}");
+        if branch == "dev" {
+            let (_, message) = bad(dir, &["branch", "delete", "v", "dev"]);
+            assert!(message.contains("snapshot"), "{message}");
+        }
+        let want = fs::read(dir.join("src/hello")).unwrap();
+        assert!(fs::read(old.0.join("hello")).unwrap() == want);
+        assert!(old.0.join("link").is_symlink());
+        let denied = fs::write(old.0.join("hello"), "x").unwrap_err();
+        assert_eq!(denied.raw_os_error(), Some(30));
+        drop(old);
+        // A killed server keeps nothing, and the command returns when the snapshot is given up.
+        for _ in 0..3 {
+            good(
+                dir,
+                &[
+                    "mount",
+                    "v",
+                    "old",
+                    "-o",
+                    &format!("branch={branch},snapshot=s"),
+                ],
+            );
+            assert!(fs::read(dir.join("old/again")).unwrap() == want);
+            let ended = run(dir, env!("CARGO_BIN_EXE_tuff"), &["umount", "old"]);
+            assert!(ended.0, "{}", ended.1);
+            assert!(!dir.join("v/mounted").exists());
+        }
+        good(dir, &delete);
+    }
+    let (code, message) = bad(dir, &["mount", "v", "old", "--snapshot", "none"]);
+    assert!(code == 2 && message.contains("none"), "{message}");
+    // A file has one process at a time.
+    good(dir, &["snapshot", "create", "f", "s"]);
+    let of_file = Mounted::on(&place, "f", "old", &["--snapshot", "s"]).unwrap();
+    let (_, message) = bad(dir, &["snapshot", "delete", "f", "s"]);
+    assert!(message.contains("use"), "{message}");
+    of_file.end();
+    for branch in ["main", "dev"] {
+        good(dir, &["check", "--data", "--branch", branch, "v"]);
+    }
+}
+
+#[test]
+fn the_number_of_forks_that_are_left_is_shown() {
+    let place = Place::new("branches-left");
+    let dir = &place.0;
+    let left = |verb: &[&str]| json(&good(dir, verb))["forks_left"].as_u64();
+    let create = ["create", "small", "-s", "64M", "--area-bits", "30"];
+    let text = String::from_utf8(good(dir, &create)).unwrap();
+    assert!(text.contains("allow 3 forks"), "{text}");
+    assert!(left(&["stat", "--json", "v"]) >= Some(1_000_000));
+    assert_eq!(left(&["stat", "--json", "f"]), None);
+    for n in (0..3).rev() {
+        good(dir, &["fork", "small", &format!("x{n}")]);
+        assert_eq!(left(&["stat", "--json", "small"]), Some(n));
+    }
+    let text = String::from_utf8(good(dir, &["stat", "small"])).unwrap();
+    assert!(text.contains("forks left"), "{text}");
+    let (code, message) = bad(dir, &["fork", "small", "more"]);
+    assert!(code == 4 && message.contains("send"), "{message}");
+}
+
+#[test]
 fn wrong_branches_are_one_sentence() {
     let place = Place::new("branches-wrong");
     let dir = &place.0;

@@ -10,6 +10,7 @@ mod host_file;
 mod mapped;
 mod memory;
 mod open;
+pub(crate) mod snapshot_lock;
 mod zone_dir;
 
 pub use branch::{MAIN, NAME_MAX};

@@ -18,6 +18,7 @@ use super::branch::{BranchSet, Entry, EntryState, MAIN};
 use super::host::{
     self, BS, data_runs, lock, punch, read_sparse, retry, write_in_place, write_zeros,
 };
+use super::snapshot_lock::is_mounted;
 use crate::device::{BlockDevice, BranchDevice, Child, is_full};
 use crate::disk::address::{BLOCK_SIZE, BlockAddr};
 use crate::disk::branch::{BranchRecord, FIRST_BRANCH, ForkPoint, Layout, REGION_BITS};
@@ -258,6 +259,13 @@ impl ZoneDir {
             }),
             flushing: Mutex::new(false),
         })
+    }
+
+    /// Finds the zones of the branch again, which another process may have changed.
+    pub(crate) fn list_zones(&self) -> io::Result<()> {
+        let zones = self.branch.zones(&self.zones_path)?;
+        self.lock_state().zones = zones;
+        Ok(())
     }
 
     /// Reads the size of a zone, and which headers are damaged.
@@ -913,6 +921,12 @@ impl BranchDevice for ZoneDir {
             (Err(Error::Corrupt(_)), EntryState::New) => Ok(None),
             (record, _) => Ok(record?.origin),
         }
+    }
+
+    fn lock_snapshot(&self, version: u64) -> Result<Option<File>> {
+        let (set, number) = (&self.branch.set, self.branch.number);
+        let held = set.lock()?;
+        Ok((!is_mounted(set, number, Some(version))?).then_some(held))
     }
 
     fn forget_child(&self, child: u64) -> Result<()> {

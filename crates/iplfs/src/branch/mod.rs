@@ -2,8 +2,10 @@
 
 mod fork;
 mod set;
+mod snapshot;
 
 pub use fork::Fork;
 pub use set::{
     BranchInfo, branches, delete_branch, fork, forks_left, promote_branch, rollback_branch,
 };
+pub use snapshot::{is_snapshot_mounted, mount_snapshot};

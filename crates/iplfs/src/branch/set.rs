@@ -5,6 +5,7 @@
 use super::fork::{ForkPlan, layout, name_taken, no_branches};
 use crate::backend::ZoneDir;
 use crate::backend::branch::{BranchSet, Entry, EntryState, check_name};
+use crate::backend::snapshot_lock::is_mounted;
 use crate::backend::{MAIN, NAME_MAX};
 use crate::checkpoint::pack::{find_checkpoint, read_superblock};
 use crate::device::BlockDevice;
@@ -218,6 +219,13 @@ fn delete(set: &BranchSet, name: &str) -> Result<()> {
     }
     let entry = find(set, name)?.ok_or_else(|| no_such(name))?;
     let held = lock(set, &entry, name)?;
+    if is_mounted(set, entry.number, None)? {
+        let what = format!("a snapshot of branch '{name}' is mounted");
+        return Err(Error::io(
+            io::Error::new(io::ErrorKind::ResourceBusy, what),
+            "changing the branches of the volume",
+        ));
+    }
     let is_needed =
         |other: &Entry| other.is_child_of(entry.number) && other.state != EntryState::Dead;
     let state = match set.list()?.iter().any(is_needed) {
@@ -392,8 +400,16 @@ fn open_device(
     entry: Option<&Entry>,
     access: Option<bool>,
 ) -> Result<Arc<dyn BlockDevice>> {
+    Ok(Arc::new(open_zone_dir(set, entry, access)?))
+}
+
+pub(super) fn open_zone_dir(
+    set: &BranchSet,
+    entry: Option<&Entry>,
+    access: Option<bool>,
+) -> Result<ZoneDir> {
     match ZoneDir::open_entry(set.path(), entry, access) {
-        Ok(dev) => Ok(Arc::new(dev)),
+        Ok(dev) => Ok(dev),
         Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
             Err(busy(entry.and_then(Entry::name).unwrap_or(MAIN)))
         }
@@ -418,7 +434,7 @@ fn no_such(name: &str) -> Error {
     Error::Usage(format!("the volume has no branch '{name}'"))
 }
 
-fn no_snapshot(name: &str) -> Error {
+pub(super) fn no_snapshot(name: &str) -> Error {
     Error::Usage(format!("the branch has no snapshot '{name}'"))
 }
 
@@ -427,7 +443,7 @@ fn find(set: &BranchSet, name: &str) -> Result<Option<Entry>> {
     find_in(&set.list()?, name)
 }
 
-fn find_in(entries: &[Entry], name: &str) -> Result<Option<Entry>> {
+pub(super) fn find_in(entries: &[Entry], name: &str) -> Result<Option<Entry>> {
     match entries.iter().find(|entry| entry.name() == Some(name)) {
         Some(entry) => Ok(Some(entry.clone())),
         None if entries.is_empty() && name == MAIN => Ok(None),
@@ -435,7 +451,7 @@ fn find_in(entries: &[Entry], name: &str) -> Result<Option<Entry>> {
     }
 }
 
-fn open_set(dir: &Path) -> Result<BranchSet> {
+pub(super) fn open_set(dir: &Path) -> Result<BranchSet> {
     let path = std::path::absolute(dir).map_err(|e| Error::io(e, dir.display()))?;
     let meta = std::fs::metadata(&path).map_err(|e| Error::io(e, dir.display()))?;
     match meta.is_dir() {

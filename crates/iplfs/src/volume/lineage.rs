@@ -263,7 +263,7 @@ impl Volume {
         self.release_forks()?;
         while let Some(snapshot) = self.snapshots.records.last() {
             let name = snapshot.name.clone();
-            self.delete_snapshot(&name)?;
+            self.remove_snapshot(&name)?;
         }
         self.checkpoint()?;
         let mut newest = None;

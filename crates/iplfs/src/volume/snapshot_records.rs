@@ -1,5 +1,6 @@
 //! Records of the snapshots of a volume.
 
+use crate::backend::snapshot_lock::SnapshotLock;
 use crate::disk::snapshot::Snapshot;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -15,6 +16,8 @@ pub(crate) struct Snapshots {
     pub(crate) open: HashMap<String, Weak<()>>,
     /// Token of the volume itself, if it is an open snapshot of another.
     pub(crate) token: Option<Arc<()>>,
+    /// Lock of the volume itself, if it is a mounted snapshot.
+    pub(crate) lock: Option<SnapshotLock>,
 }
 
 impl Snapshots {

@@ -105,9 +105,25 @@ impl Volume {
         });
     }
 
-    /// Deletes a snapshot. `Busy` while it is open.
+    /// Deletes a snapshot. `Busy` while it is open, also by [`mount_snapshot`](crate::mount_snapshot).
     pub fn delete_snapshot(&mut self, name: &str) -> Result<()> {
         self.writable()?;
+        let at = self.snapshots.position(name).ok_or(Errno::NotFound)?;
+        let dev = self.dev.clone();
+        let version = self.snapshots.records[at].version;
+        // A fork in progress needs the lock, too.
+        self.complete_checkpoint()?;
+        self.settle_fork();
+        // Until the deletion is durable, no process mounts the snapshot.
+        let _held = match dev.branch() {
+            Some(branch) => Some(branch.lock_snapshot(version)?.ok_or(Errno::Busy)?),
+            None => None,
+        };
+        self.remove_snapshot(name)
+    }
+
+    /// Deletes a snapshot that no other process has mounted.
+    pub(crate) fn remove_snapshot(&mut self, name: &str) -> Result<()> {
         let at = self.snapshots.position(name).ok_or(Errno::NotFound)?;
         if self.snapshots.is_open(name) {
             return Err(Errno::Busy.into());

@@ -1,8 +1,9 @@
 //! `tuff volume mount`: serves a volume through FUSE until it is unmounted.
 
 use super::failure::{At, Failure, Result};
-use super::open::{VolumeArgs, device};
+use super::open::{VolumeArgs, device, mount};
 use super::remount;
+use super::snapshot::to_failure;
 use crate::cmd::mount::background::{self, Role};
 use crate::cmd::mount::options::{General, each_option};
 use rustix::io::Errno;
@@ -48,10 +49,13 @@ pub(crate) struct Args {
     volume: VolumeArgs,
     /// Directory to mount on
     dir: PathBuf,
+    /// Mount this snapshot of the branch, read-only. In a directory, the branch may be mounted meanwhile
+    #[arg(long, value_name = "NAME")]
+    snapshot: Option<String>,
     /// Mount read-only; write nothing, not even for recovery
     #[arg(short, long)]
     read_only: bool,
-    /// Mount options, as in fstab: ro, allow_other, branch=NAME, commit=SECONDS, nosuid, nodev, noexec, sync, dirsync, fsname=, remount
+    /// Mount options, as in fstab: ro, allow_other, branch=NAME, snapshot=NAME, commit=SECONDS, nosuid, nodev, noexec, sync, dirsync, fsname=, remount
     #[arg(short, value_name = "OPTION,...")]
     options: Vec<String>,
     /// Stay in the foreground
@@ -94,6 +98,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let mut commit = args.commit;
     let mut branch = args.volume.branch.clone();
     let mut is_remount = false;
+    let mut snapshot = args.snapshot.clone();
     for list in &args.options {
         each_option(list, |name, value| match (name, value) {
             ("commit", Some(seconds)) => {
@@ -108,11 +113,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
                 branch = Some(name.to_owned());
                 Ok(())
             }
+            ("snapshot", Some(name)) => {
+                snapshot = Some(name.to_owned());
+                Ok(())
+            }
             _ => general.one(name, value),
         })?;
     }
     // "rw" comes with each line of fstab, and does not undo the flag.
-    general.read_only |= args.read_only;
+    general.read_only |= args.read_only || snapshot.is_some();
     if is_remount {
         return remount::run(&args.dir, &general);
     }
@@ -137,10 +146,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         path: args.volume.path.clone(),
         branch,
     };
-    let volume = open(&place, general.read_only, how, &log)?;
+    let volume = match &snapshot {
+        Some(name) => open_snapshot(&place, name)?,
+        None => open(&place, general.read_only, how, &log)?,
+    };
     let has_name = general.source.is_some();
     let options = MountOptions {
-        source: general.source.unwrap_or_else(|| place.source()),
+        source: general
+            .source
+            .unwrap_or_else(|| place.source(snapshot.as_deref())),
         allow_other: general.allow_other,
         flags: general.flags,
         has_block_device: !has_name && may_have_device(&place.path),
@@ -208,6 +222,16 @@ fn attach(
         options.has_block_device = false;
     }
     attach(dir, &options)
+}
+
+/// Opens a snapshot of a volume. Where processes cannot share a volume, it is opened for reading.
+fn open_snapshot(volume: &VolumeArgs, name: &str) -> Result<Volume> {
+    let path = &volume.path;
+    let opened = match path.is_dir() {
+        true => tuff_iplfs::mount_snapshot(path, volume.branch.as_deref(), name),
+        false => mount(volume, true)?.open_snapshot(name),
+    };
+    opened.map_err(|e| to_failure(path, name, e))
 }
 
 /// Opens the volume, read-only if its host does not accept writes.

@@ -21,18 +21,18 @@ pub(super) struct VolumeArgs {
 }
 
 impl VolumeArgs {
-    /// Source of the mount, which names the branch: `/path@name`.
-    pub(super) fn source(&self) -> PathBuf {
+    /// Source of the mount, which names the branch and the snapshot: `/path`, `/path@branch` or `/path@branch:snapshot`.
+    pub(super) fn source(&self, snapshot: Option<&str>) -> PathBuf {
         let path = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
-        match self.branch.as_deref() {
-            None | Some(backend::MAIN) => path,
-            Some(name) => {
-                let mut source = path.into_os_string();
-                source.push("@");
-                source.push(name);
-                source.into()
-            }
+        let branch = self.branch.as_deref().unwrap_or(backend::MAIN);
+        let mut source = path.into_os_string();
+        if branch != backend::MAIN || snapshot.is_some() {
+            source.push(format!("@{branch}"));
         }
+        if let Some(name) = snapshot {
+            source.push(format!(":{name}"));
+        }
+        source.into()
     }
 }
 

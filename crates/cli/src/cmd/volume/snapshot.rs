@@ -121,6 +121,10 @@ pub(super) fn to_failure(path: &Path, name: &str, e: Error) -> Failure {
         Error::Posix(Errno::Invalid) => Failure::Usage(format!(
             "'{name}' is not a valid name for a snapshot: 1 to 64 bytes without '/'"
         )),
+        Error::Posix(Errno::Busy) => Failure::Volume(
+            place.to_string(),
+            Error::Unsupported(format!("snapshot '{name}' is mounted: unmount it first")),
+        ),
         other => Failure::Volume(place.to_string(), other),
     }
 }

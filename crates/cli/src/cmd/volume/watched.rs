@@ -4,7 +4,7 @@ use crate::progress::{Counter, Meter};
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::sync::Arc;
-use tuff_iplfs::{BlockAddr, BlockDevice, Finding};
+use tuff_iplfs::{BlockAddr, BlockDevice, BranchDevice, Finding};
 
 /// Device whose reads are counted.
 struct WatchedDevice {
@@ -28,6 +28,10 @@ impl BlockDevice for WatchedDevice {
         self.device.read(addr, buf)?;
         self.counter.add(buf.len() as u64);
         Ok(())
+    }
+
+    fn read_uncached(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()> {
+        self.device.read_uncached(addr, buf)
     }
 
     fn write(&self, addr: BlockAddr, data: &[u8]) -> io::Result<()> {
@@ -84,6 +88,10 @@ impl BlockDevice for WatchedDevice {
 
     fn free_blocks(&self) -> io::Result<Option<u64>> {
         self.device.free_blocks()
+    }
+
+    fn branch(&self) -> Option<&dyn BranchDevice> {
+        self.device.branch()
     }
 
     fn claim(&self, exclusive: bool) -> io::Result<()> {
