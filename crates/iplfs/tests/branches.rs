@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use tuff_iplfs::backend::{ZoneDir, kill_after, open_branch};
 use tuff_iplfs::{
-    BlockAddr, BlockDevice, BranchDevice, Caller, CheckOptions, Error, Fork, FormatOptions,
-    Geometry, MountOptions, Nid, Time, Volume, branches, check, delete_branch, fork, forks_left,
-    mode, promote_branch, rollback_branch,
+    BlockAddr, BlockDevice, BranchDevice, Caller, CheckOptions, Errno, Error, Fork, FormatOptions,
+    Geometry, Limit, MountOptions, Nid, SetAttr, Subject, Time, Volume, branches, check,
+    delete_branch, fork, forks_left, mode, promote_branch, rollback_branch,
 };
 use tuff_testkit::Rng;
 
@@ -1451,5 +1451,155 @@ fn t3_11_blocks_that_are_dead_in_parent_and_child_are_shown_and_released() {
     delete_branch(&path, "x").unwrap();
     assert_eq!(info("main").held_blocks, 0);
     assert!(held(&path).len() + 256 <= before);
+    exact(&path);
+}
+
+/// Writes a new file, or removes what a full volume left of it. Returns whether it was accepted.
+fn accepts(v: &mut Volume, name: &str, bytes: &[u8]) -> bool {
+    let done = match v.create(Nid::ROOT, name.as_bytes(), mode::FILE | 0o644, 0, &CALLER) {
+        Ok(made) => v.write(made.ino, 0, bytes, NOW),
+        Err(e) => Err(e),
+    };
+    match done {
+        Ok(n) => {
+            assert_eq!(n, bytes.len());
+            true
+        }
+        Err(Error::Posix(Errno::NoSpace)) => {
+            let _ = v.unlink(Nid::ROOT, name.as_bytes(), &CALLER);
+            false
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+#[test]
+fn t3_13_the_size_limits_all_branches_together_and_a_full_volume_gives_space_back() {
+    const SIZE: usize = 8192;
+    let path = scratch("full");
+    let format = FormatOptions {
+        geometry: GEOMETRY,
+        reserve_blocks: 512,
+        ..FormatOptions::new([3; 16], [5; 16], SIZE as u64)
+    };
+    Volume::format(Arc::new(ZoneDir::create(&path, 64).unwrap()), &format).unwrap();
+    let mut main = mount(&path, "main");
+    write(&mut main, "base", &[1; 400_000]);
+    let user = Subject::User(7);
+    let limit = |blocks| Limit {
+        blocks: Some(blocks),
+        inodes: None,
+    };
+    main.set_quota(user, limit(10), NOW).unwrap();
+    // The first fork is made while its parent is mounted.
+    main.fork("x", None, NOW).unwrap();
+    main.fork("y", None, NOW).unwrap();
+    let mut open: Vec<(&str, Volume, Model)> = Vec::new();
+    for name in ["x", "y"] {
+        let mut v = mount(&path, name);
+        let model = content(&mut v);
+        open.push((name, v, model));
+    }
+    let model = content(&mut main);
+    open.push(("main", main, model));
+    let sum_holds = || assert!(held(&path).len() <= SIZE, "{}", held(&path).len());
+    let fill = |open: &mut Vec<(&str, Volume, Model)>, round: u8| {
+        let mut accepted = 0;
+        for n in 0u16.. {
+            let before = accepted;
+            for (branch, v, model) in open.iter_mut() {
+                let name = format!("{branch} {round} {n}");
+                let bytes = vec![n as u8 | 1; 200_000];
+                if accepts(v, &name, &bytes) {
+                    model.insert(name, bytes);
+                    accepted += 1;
+                }
+            }
+            if n % 8 == 0 {
+                sum_holds();
+            }
+            if accepted == before {
+                return accepted;
+            }
+        }
+        accepted
+    };
+    let accepted = fill(&mut open, 0);
+    // 49 blocks each. Most of the volume can be used.
+    assert!(accepted * 49 > SIZE * 3 / 4, "{accepted}");
+    for (_, v, model) in &mut open {
+        v.sync().unwrap();
+        assert!(content(v) == *model);
+        assert!(v.statfs().free < 300, "{:?}", v.statfs());
+    }
+    sum_holds();
+    // A killed process keeps its claim, and what it wrote is kept.
+    let (name, v, model) = open.remove(0);
+    drop(v);
+    fill(&mut open, 1);
+    sum_holds();
+    let mut v = mount(&path, name);
+    assert!(content(&mut v) == model);
+    open.push((name, v, model));
+    fill(&mut open, 2);
+    sum_holds();
+    // Full: a larger quota, unlink and truncate. What one branch gives back another one can have.
+    let at = open.iter().position(|(name, ..)| *name == "main").unwrap();
+    let (_, mut main, mut in_main) = open.remove(at);
+    main.set_quota(user, limit(20), NOW).unwrap();
+    for (_, v, model) in &mut open {
+        let names: Vec<String> = model
+            .keys()
+            .filter(|n| n.contains(" 0 "))
+            .cloned()
+            .collect();
+        for name in &names[..4] {
+            remove(v, name);
+            model.remove(name);
+        }
+        let ino = v.lookup(Nid::ROOT, names[4].as_bytes()).unwrap();
+        let size = SetAttr {
+            size: Some(10),
+            ..SetAttr::default()
+        };
+        v.set_attr(ino, &size, NOW).unwrap();
+        model.get_mut(&names[4]).unwrap().truncate(10);
+        v.drain().unwrap();
+    }
+    for n in 0..4 {
+        let name = format!("again {n}");
+        assert!(accepts(&mut main, &name, &[5; 200_000]), "{n}");
+        in_main.insert(name, vec![5; 200_000]);
+    }
+    sum_holds();
+    // A snapshot of a full volume, its deletion, and that of a fork.
+    let taken = main.snapshot("s", NOW).is_ok();
+    let name = in_main
+        .keys()
+        .find(|n| n.starts_with("main "))
+        .unwrap()
+        .clone();
+    remove(&mut main, &name);
+    in_main.remove(&name);
+    if taken {
+        main.delete_snapshot("s").unwrap();
+    }
+    main.drain().unwrap();
+    let (name, v, _) = open.remove(0);
+    v.unmount().unwrap();
+    delete_branch(&path, name).unwrap();
+    for n in 4..20 {
+        let name = format!("again {n}");
+        assert!(accepts(&mut main, &name, &[5; 200_000]), "{n}");
+        in_main.insert(name, vec![5; 200_000]);
+    }
+    main.sync().unwrap();
+    sum_holds();
+    assert!(content(&mut main) == in_main);
+    main.unmount().unwrap();
+    for (_, mut v, model) in open {
+        assert!(content(&mut v) == model);
+        v.unmount().unwrap();
+    }
     exact(&path);
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  DIR/branches/counter                  next free region, in two slots
+//!  DIR/branches/space                    space that branches have claimed
 //!  DIR/branches/NUMBER-PARENT-VERSION…   one directory per branch; its name is the only place of the branch's name
 //!     …+NAME                             branch
 //!     ….new                              fork that is not finished; leftover of a killed one unless `fixed` is locked
@@ -38,6 +39,8 @@ pub const NAME_MAX: usize = 64;
 const COUNTER: &str = "counter";
 /// File with names that branches get; it exists while they are being changed.
 const RENAMES: &str = "renames";
+/// File with the space that branches have claimed.
+const SPACE: &str = "space";
 /// Distance of the two slots of the counter. Unit: bytes.
 const SLOT: u64 = 4096;
 
@@ -217,7 +220,7 @@ impl BranchSet {
         };
         let mut entries = Vec::new();
         for name in names {
-            if [COUNTER, RENAMES].iter().any(|file| {
+            if [COUNTER, RENAMES, SPACE].iter().any(|file| {
                 name.to_str()
                     .is_some_and(|name| name.strip_suffix(".tmp").unwrap_or(name) == *file)
             }) {
@@ -376,6 +379,10 @@ impl BranchSet {
         self.write_record(&new, &record)?;
         self.set_state(&new, main.state)?;
         Ok(layout)
+    }
+
+    pub(crate) fn space_path(&self) -> PathBuf {
+        self.branches().join(SPACE)
     }
 
     fn counter_path(&self) -> PathBuf {

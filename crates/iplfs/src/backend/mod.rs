@@ -11,6 +11,7 @@ mod mapped;
 mod memory;
 mod open;
 pub(crate) mod snapshot_lock;
+pub(crate) mod space;
 mod zone_dir;
 
 pub use branch::{MAIN, NAME_MAX};

@@ -19,6 +19,7 @@ use super::host::{
     self, BS, data_runs, lock, punch, read_sparse, retry, write_in_place, write_zeros,
 };
 use super::snapshot_lock::is_mounted;
+use super::space;
 use crate::device::{BlockDevice, BranchDevice, Child, is_full};
 use crate::disk::address::{BLOCK_SIZE, BlockAddr};
 use crate::disk::branch::{BranchRecord, FIRST_BRANCH, ForkPoint, Layout, REGION_BITS};
@@ -936,6 +937,8 @@ impl BranchDevice for ZoneDir {
                     Err(Error::Io(e, _)) if e.kind() == io::ErrorKind::NotFound => {}
                     other => other?,
                 }
+                // Otherwise a branch that finds no space does it.
+                let _ = space::forget(&self.branch.set, child);
                 self.branch.set.forget(&entry)
             }
             _ => Ok(()),

@@ -434,7 +434,7 @@ impl Volume {
             self.settle_fork();
         }
         if matches!(*fork.plan.progress(), Progress::Named) {
-            return Ok(());
+            return self.join_claims();
         }
         fork.plan.abandon();
         self.release_forks().map(drop)

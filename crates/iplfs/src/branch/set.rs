@@ -6,6 +6,7 @@ use super::fork::{ForkPlan, layout, name_taken, no_branches};
 use crate::backend::ZoneDir;
 use crate::backend::branch::{BranchSet, Entry, EntryState, check_name};
 use crate::backend::snapshot_lock::is_mounted;
+use crate::backend::space;
 use crate::backend::{MAIN, NAME_MAX};
 use crate::checkpoint::pack::{find_checkpoint, read_superblock};
 use crate::device::BlockDevice;
@@ -355,6 +356,8 @@ fn bury(set: &BranchSet, entry: &Entry, entries: &[Entry]) -> Result<()> {
         Err(Error::Io(e, _)) if e.kind() == io::ErrorKind::NotFound => return set.forget(entry),
         other => other?,
     }
+    // Otherwise a branch that finds no space does it.
+    let _ = space::forget(set, entry.number);
     let parent = entries
         .iter()
         .find(|other| entry.number != FIRST_BRANCH && other.number == entry.parent);

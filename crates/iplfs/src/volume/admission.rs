@@ -38,6 +38,8 @@ pub struct Space {
     pub buffered: u64,
     /// Blocks of writes that a client has accepted and not sent yet.
     pub promised: u64,
+    /// Blocks that other branches have claimed, beyond those that this one shares.
+    pub others: u64,
     /// Number of inodes in use.
     pub inodes: u64,
     /// Set if blocks may have leaked. A trim finds them.
@@ -48,10 +50,10 @@ impl Space {
     /// Number of blocks that ordinary changes can still take.
     pub fn available(&self) -> u64 {
         let room = self.quota.saturating_sub(self.reserve);
-        room.saturating_sub(self.used() + self.promised)
+        room.saturating_sub(self.used() + self.promised + self.others)
     }
 
-    fn used(&self) -> u64 {
+    pub(super) fn used(&self) -> u64 {
         self.live + self.held + self.dead + self.pending + self.buffered
     }
 }
@@ -74,6 +76,10 @@ impl Volume {
                 + self.nat.update_blocks_max()
                 + self.prepared_blocks(),
             promised: self.promises.blocks(),
+            others: self
+                .claims
+                .others
+                .saturating_sub(self.fork_points.shared_blocks),
             inodes: self.inodes,
             needs_trim: self.needs_trim,
         }
@@ -133,11 +139,14 @@ impl Volume {
         privileged: bool,
     ) -> Result<std::result::Result<(), Errno>> {
         let space = self.space();
-        let fits = match privileged {
-            true => space.used() + blocks <= space.quota,
-            false => blocks <= space.available(),
+        let (used, limit) = match privileged {
+            true => (space.used(), space.quota),
+            false => (
+                space.used() + space.promised,
+                space.quota.saturating_sub(space.reserve),
+            ),
         };
-        if !fits {
+        if used + blocks > limit || !self.claim(blocks, limit, privileged)? {
             return Ok(Err(Errno::NoSpace));
         }
         // The quota is a promise, the free space of the host a fact. Deletes are admitted in any case: they need

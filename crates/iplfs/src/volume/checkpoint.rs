@@ -351,6 +351,7 @@ impl Volume {
             self.roll_forward.base_seq = seal.next_seq;
         }
         self.stats.checkpoints += 1;
+        self.lower_claim(started.phase);
     }
 
     /// Writes the body. Returns its seal, the location of its overflow, and the runs that are new in the discard log.

@@ -2,6 +2,8 @@
 
 mod admission;
 mod checkpoint;
+pub(crate) mod claim_records;
+mod claims;
 mod discards;
 pub(crate) mod fork_points;
 mod fsync;

@@ -96,6 +96,7 @@ impl Volume {
             }
             volume.state = WriteState::ReadOnly;
             volume.load_quotas()?;
+            volume.join_claims()?;
             return Ok(volume);
         }
         if phase == Phase::Clean {
@@ -110,6 +111,7 @@ impl Volume {
         if volume.fork_points.has_dead {
             volume.release_forks()?;
         }
+        volume.join_claims()?;
         Ok(volume)
     }
 

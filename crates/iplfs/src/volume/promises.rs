@@ -35,14 +35,12 @@ impl Volume {
     /// Returns whether so little space is left, or so little of some quota, that a client has to
     /// [ask](Self::promise) before it accepts data. `was` is the last answer: a little more space is needed to
     /// change it back.
-    pub fn is_short(&self, was: bool) -> bool {
+    pub fn is_short(&mut self, was: bool) -> bool {
         let enough = if was { SHORT + SHORT / 4 } else { SHORT };
         let host = self.host_free().ok().flatten().unwrap_or(u64::MAX);
-        self.space()
-            .available()
-            .min(host)
-            .min(self.quotas.least_room())
-            < enough
+        let least = self.space().available().min(host);
+        // Other branches must not take the space of data that this one accepts.
+        least.min(self.quotas.least_room()) < enough || !self.claim_ahead(enough)
     }
 
     /// Keeps space for what a client has accepted without asking, until

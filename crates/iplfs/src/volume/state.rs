@@ -28,6 +28,7 @@ use crate::nodes::nat::Nat;
 use crate::nodes::pages::PageCache;
 use crate::options::{DiscardRule, MountOptions};
 use crate::quota::Quotas;
+use crate::volume::claim_records::Claims;
 use crate::volume::fork_points::ForkPoints;
 use crate::volume::promise_records::Promises;
 use crate::volume::snapshot_records::Snapshots;
@@ -73,6 +74,7 @@ pub struct Volume {
     pub(crate) holds: HashMap<Nid, u64>,
     pub(crate) free_space: FreeSpace,
     pub(crate) promises: Promises,
+    pub(crate) claims: Claims,
     pub(crate) stats: Stats,
 }
 
@@ -127,6 +129,7 @@ impl Volume {
             holds: HashMap::new(),
             free_space: FreeSpace::default(),
             promises: Promises::default(),
+            claims: Claims::default(),
             stats: Stats::default(),
         }
     }

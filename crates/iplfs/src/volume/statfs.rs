@@ -42,7 +42,8 @@ impl Volume {
         };
         let kept = space.dead + space.pending - dead;
         let table = self.nat.update_blocks_max();
-        let used = space.live + space.held + kept + table + space.promised;
+        let used =
+            space.live + space.held + kept + table + space.promised + self.claimed_by_others();
         let total = space.quota.saturating_sub(space.reserve);
         let free = total.saturating_sub(used);
         // Dirty memory takes space of the host when it is written, and dead blocks give theirs back.

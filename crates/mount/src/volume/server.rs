@@ -107,7 +107,7 @@ pub(super) struct Gate {
 
 impl Gate {
     /// Returns the gate of a volume of which the kernel knows nothing yet.
-    pub(super) fn new(volume: &Volume) -> Self {
+    pub(super) fn new(volume: &mut Volume) -> Self {
         Self {
             is_short: !volume.is_read_only() && volume.is_short(false),
             ..Self::default()
@@ -263,8 +263,8 @@ impl ServerState {
 
 impl VolumeServer {
     /// Creates a server of a volume.
-    pub fn new(volume: Volume, log: Log) -> Self {
-        let gate = Gate::new(&volume);
+    pub fn new(mut volume: Volume, log: Log) -> Self {
+        let gate = Gate::new(&mut volume);
         Self {
             device: volume.device(),
             core: Mutex::new(ServerState {
