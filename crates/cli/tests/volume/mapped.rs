@@ -60,7 +60,7 @@ fn owners_of_a_mapped_mount_are_stored_unmapped() {
     let stored = fs::metadata(plain.join("file")).unwrap();
     assert_eq!((stored.uid(), stored.gid()), (7, 8));
 
-    // Who writes decides whether the file keeps its privileges, also where requests do not say who sent them.
+    // A file keeps its privileges if its writer may, also where requests do not say who sent them.
     let privileged = plain.join("privileged");
     let write = "echo y >> privileged";
     let allocate = "fallocate -l 100000 privileged";

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use tuff_fuse::filesystem::Result;
 use tuff_fuse::reply::Reply;
 use tuff_fuse::request::Request;
-use tuff_iplfs::{Checkpoint, Fork, Volume};
+use tuff_iplfs::{Checkpoint, Error, Fork, Volume};
 
 /// Maximum length of a reply. Unit: bytes.
 const REPLY_MAX: usize = 1024;

@@ -214,7 +214,7 @@ impl ServerState {
         known.is_some_and(|known| std::mem::take(&mut known.has_kept_attributes))
     }
 
-    /// Counts a reply that gives the kernel this inode, of which it knows the attributes from now on.
+    /// Counts a reply that gives the kernel this inode and its attributes.
     pub(super) fn count_lookup(&mut self, attr: &tuff_iplfs::Attr) -> Result<EntryOut> {
         self.count(attr)?;
         Ok(entry_of(attr, self.attr_valid(attr)))
