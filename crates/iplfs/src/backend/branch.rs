@@ -462,11 +462,12 @@ impl BranchSet {
     }
 
     /// Takes a number and creates the directory of a fork, which is not durable yet. The returned file holds the lock
-    /// of the branch. `make` builds its record and the content of `fixed`.
+    /// of the branch. `make` builds its record and the content of `fixed`. `newest` is the highest number of the
+    /// branches, if the caller has listed them.
     pub(crate) fn create(
         &self,
-        parent: u64,
-        version: u64,
+        (parent, version): (u64, u64),
+        newest: Option<u64>,
         make: impl FnOnce(u64, Layout) -> Result<(BranchRecord, Vec<(u64, Vec<u8>)>)>,
     ) -> Result<(Entry, File)> {
         let (entry, fixed, taken) = {
@@ -480,7 +481,11 @@ impl BranchSet {
                 state: EntryState::New,
             };
             let path = self.entry_path(&entry);
-            if self.region_path(number).exists() || self.numbered(number)?.is_some() {
+            let is_used = match newest {
+                Some(newest) => number <= newest,
+                None => self.numbered(number)?.is_some(),
+            };
+            if self.region_path(number).exists() || is_used {
                 return Err(Error::corrupt(
                     "counter of regions",
                     format_args!("region {number} is in use: the counter is older than the volume"),

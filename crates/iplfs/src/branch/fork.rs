@@ -81,6 +81,8 @@ pub(super) struct ForkPlan {
     pub(super) point: ForkPoint,
     /// Set if the caller holds the lock of the set.
     pub(super) has_lock: bool,
+    /// Highest number of the branches, if the caller has listed them.
+    pub(super) newest: Option<u64>,
     progress: Mutex<Progress>,
     is_committed: AtomicBool,
 }
@@ -120,6 +122,7 @@ impl ForkPlan {
             layout,
             point,
             has_lock: false,
+            newest: None,
             progress: Mutex::new(Progress::Started),
             is_committed: AtomicBool::new(false),
         })
@@ -166,7 +169,8 @@ impl ForkPlan {
         }
         self.prepare_volume()?;
         let version = self.point.state.version;
-        let created = self.set.create(self.parent, version, |number, layout| {
+        let origin = (self.parent, version);
+        let created = self.set.create(origin, self.newest, |number, layout| {
             let record = BranchRecord {
                 number,
                 parent: self.parent,

@@ -153,7 +153,8 @@ pub fn fork(
     if is_taken || entry.is_none() && name == MAIN {
         return Err(name_taken(name));
     }
-    let plan = plan(&set, entry.as_ref(), name, snapshot, now, entry.is_some())?;
+    let mut plan = plan(&set, entry.as_ref(), name, snapshot, now, entry.is_some())?;
+    plan.newest = entries.last().map(|entry| entry.number);
     plan.pin()?;
     let named = plan.name();
     if named.is_err() {
