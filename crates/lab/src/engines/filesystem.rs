@@ -220,7 +220,7 @@ impl Place<'_> {
         mounted
     }
 
-    /// Unmounts the filesystem.
+    /// Unmounts the filesystem, and waits for its server.
     pub fn unmount(&self) -> Result<(), String> {
         let done = match self.kind {
             Filesystem::Volume => self.run(0, "TUFF umount POINT"),

@@ -61,7 +61,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Returns the kernel.
+    /// Returns the kernel in the folder that the option names.
     pub fn guest(&self) -> Result<Guest> {
         let folder = std::path::absolute(&self.kernel);
         Guest::find(&folder.at("find", &self.kernel)?)

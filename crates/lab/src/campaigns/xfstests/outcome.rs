@@ -82,7 +82,7 @@ fn failure(line: Option<&str>, printed: &str) -> String {
     }
 }
 
-/// Numbers of results.
+/// Numbers of tests of each result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
     /// Number of tests that passed.

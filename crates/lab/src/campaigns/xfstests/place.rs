@@ -68,7 +68,7 @@ impl Kind {
 
 /// Folder of a run. Dropping it unmounts the filesystems and removes them.
 pub(super) struct Place {
-    /// Where `check` runs.
+    /// Folder in which the program `check` runs.
     suite: PathBuf,
     config: PathBuf,
     helper: PathBuf,
