@@ -30,7 +30,8 @@ pub(crate) fn of_mount(args: &[OsString]) -> Option<Helper> {
     };
     let mut words: Vec<OsString> = vec!["tuff".into()];
     // The source comes first. One verb changes mounts of volumes and of images.
-    let is_volume = rest.iter().any(|arg| changes_a_mount(arg))
+    let is_change = |pair: &[OsString]| pair[0] == "-o" && changes_a_mount(&pair[1]);
+    let is_volume = rest.windows(2).any(is_change)
         || rest
             .first()
             .is_some_and(|source| is_volume(source.as_ref()));
