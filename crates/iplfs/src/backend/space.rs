@@ -11,15 +11,20 @@ use super::branch::{BranchSet, EntryState};
 use super::durable::sync;
 use super::host::{retry, unlock, write_in_place};
 use crate::error::{Error, Result};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, flock, ftruncate};
 use rustix::io::retry_on_intr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 /// Length of a slot. Unit: bytes.
 const SLOT_LEN: usize = 32;
+/// Length of a file with a slot for each of two million branches. A longer one is damaged. Unit: bytes.
+const LEN_MAX: u64 = 1 << 26;
+
+/// Number of a branch and the blocks that it has claimed. `None` in a free slot.
+type Slot = Option<(u64, u64)>;
 
 /// Claims of all branches.
 pub(crate) struct SpaceFile {
@@ -30,8 +35,7 @@ pub(crate) struct SpaceFile {
 /// Claims while no other process changes them.
 pub(crate) struct Slots<'f> {
     space: &'f SpaceFile,
-    /// Number and blocks by slot.
-    slots: Vec<Option<(u64, u64)>>,
+    slots: Vec<Slot>,
 }
 
 impl SpaceFile {
@@ -49,7 +53,7 @@ impl SpaceFile {
         Error::io(e, self.path.display())
     }
 
-    /// Waits for the lock and reads the claims. A damaged file has none.
+    /// Waits for the lock and reads the claims. A damaged file is emptied, so that they are made anew.
     pub(crate) fn lock(&self) -> Result<Slots<'_>> {
         retry_on_intr(|| flock(&self.file, FlockOperation::LockExclusive))
             .map_err(|e| self.io(e.into()))?;
@@ -57,11 +61,10 @@ impl SpaceFile {
             space: self,
             slots: Vec::new(),
         };
-        let len = self.file.metadata().map_err(|e| self.io(e))?.len();
-        let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
-        let read = self.file.read_exact_at(&mut bytes, 0);
-        read.map_err(|e| self.io(e))?;
-        slots.slots = decode_all(&bytes).unwrap_or_default();
+        match read_slots(&self.file).map_err(|e| self.io(e))? {
+            Some(found) => slots.slots = found,
+            None => retry_on_intr(|| ftruncate(&self.file, 0)).map_err(|e| self.io(e.into()))?,
+        }
         Ok(slots)
     }
 }
@@ -91,7 +94,7 @@ impl Slots<'_> {
         if old == Some(blocks) {
             return Ok(());
         }
-        let own = |slot: &Option<(u64, u64)>| slot.is_some_and(|(of, _)| of == number);
+        let own = |slot: &Slot| slot.is_some_and(|(of, _)| of == number);
         let at = self.slots.iter().position(own);
         let at = at.or_else(|| self.slots.iter().position(Option::is_none));
         let at = at.unwrap_or(self.slots.len());
@@ -102,7 +105,7 @@ impl Slots<'_> {
         }
     }
 
-    fn write(&mut self, at: usize, slot: Option<(u64, u64)>) -> Result<()> {
+    fn write(&mut self, at: usize, slot: Slot) -> Result<()> {
         let place = (at * SLOT_LEN) as u64;
         let written = self.space.file.write_all_at(&encode(slot), place);
         written.map_err(|e| self.space.io(e))?;
@@ -135,8 +138,8 @@ impl Drop for Slots<'_> {
 
 /// Returns the space that all other branches have claimed, 0 if that is unknown. Needs no right to write.
 pub(crate) fn claimed_by_others(set: &BranchSet, number: u64) -> u64 {
-    let bytes = fs::read(set.space_path()).unwrap_or_default();
-    let slots = decode_all(&bytes).unwrap_or_default();
+    let found = File::open(set.space_path()).and_then(|file| read_slots(&file));
+    let slots = found.ok().flatten().unwrap_or_default();
     let others = slots.iter().flatten().filter(|(of, _)| *of != number);
     others.fold(0, |sum, (_, blocks)| sum.saturating_add(*blocks))
 }
@@ -148,14 +151,25 @@ pub(crate) fn forget(set: &BranchSet, number: u64) -> Result<()> {
     }
     let space = SpaceFile::open(set)?;
     let mut slots = space.lock()?;
-    let own = |slot: &Option<(u64, u64)>| slot.is_some_and(|(of, _)| of == number);
+    let own = |slot: &Slot| slot.is_some_and(|(of, _)| of == number);
     match slots.slots.iter().position(own) {
         Some(at) => slots.write(at, None),
         None => Ok(()),
     }
 }
 
-fn encode(slot: Option<(u64, u64)>) -> [u8; SLOT_LEN] {
+/// Reads all slots. `None` if the file is damaged.
+fn read_slots(file: &File) -> io::Result<Option<Vec<Slot>>> {
+    let len = file.metadata()?.len();
+    if len > LEN_MAX {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; len as usize]; // fits: checked above
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(decode_all(&bytes))
+}
+
+fn encode(slot: Slot) -> [u8; SLOT_LEN] {
     let mut bytes = [0; SLOT_LEN];
     if let Some((number, blocks)) = slot {
         bytes[..8].copy_from_slice(&(number + 1).to_le_bytes());
@@ -167,7 +181,7 @@ fn encode(slot: Option<(u64, u64)>) -> [u8; SLOT_LEN] {
 }
 
 /// Decodes all slots. `None` if one is damaged.
-fn decode_all(bytes: &[u8]) -> Option<Vec<Option<(u64, u64)>>> {
+fn decode_all(bytes: &[u8]) -> Option<Vec<Slot>> {
     let (slots, rest) = bytes.as_chunks::<SLOT_LEN>();
     let decoded = slots.iter().map(|slot| {
         if *slot == [0; SLOT_LEN] {
@@ -198,5 +212,33 @@ mod tests {
             bad[at] ^= 1;
             assert_eq!(decode_all(&bad), None, "{at}");
         }
+    }
+
+    #[test]
+    fn a_damaged_file_is_emptied_and_takes_claims_again() {
+        let path = tuff_testkit::unused_path("space-of-branches");
+        let options = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .to_owned();
+        let space = SpaceFile {
+            file: options.open(&path).unwrap(),
+            path,
+        };
+        let mut bad = [encode(Some((0, 7))), encode(Some((1, 8)))].concat();
+        bad[40] ^= 1;
+        for len in [bad.len() as u64, LEN_MAX + 32] {
+            space.file.write_all_at(&bad, 0).unwrap();
+            space.file.set_len(len).unwrap();
+            let mut slots = space.lock().unwrap();
+            assert!(slots.is_empty(), "{len}");
+            slots.set(3, 9).unwrap();
+            drop(slots);
+            let slots = space.lock().unwrap();
+            assert_eq!((slots.claim_of(3), slots.others(3)), (Some(9), 0), "{len}");
+        }
+        std::fs::remove_file(&space.path).unwrap();
     }
 }

@@ -102,6 +102,9 @@ impl Volume {
             return Ok(true);
         }
         let mut slots = own.space.lock()?;
+        if slots.is_empty() {
+            claim_all(&own.set, &mut slots, own.number, self.sb.quota_blocks)?;
+        }
         if needed > limit.saturating_sub(slots.others(own.number)) {
             slots.drop_absent(&own.set)?;
         }
