@@ -30,8 +30,8 @@ fn path_of(set: &BranchSet, branch: u64, version: u64) -> PathBuf {
 }
 
 impl SnapshotLock {
-    /// Takes the lock. `None` on a host that is read-only: nobody can delete the snapshot there. The caller holds the lock of
-    /// the set.
+    /// Takes the lock. Returns `None` on a read-only host, where no process can delete the snapshot. The caller holds the lock
+    /// of the set.
     pub(crate) fn take(set: &BranchSet, branch: u64, version: u64) -> Result<Option<Self>> {
         let path = path_of(set, branch, version);
         match Self::try_take(&directory(set), &path) {

@@ -1,8 +1,9 @@
 //! Mounted snapshots of a volume in a directory: read while other processes write its branches.
 
 use super::set::{find_in, no_snapshot, open_set, open_zone_dir};
-use crate::backend::MAIN;
+use crate::backend::branch::BranchSet;
 use crate::backend::snapshot_lock::{SnapshotLock, is_mounted};
+use crate::backend::{MAIN, ZoneDir};
 use crate::checkpoint::pack::{find_checkpoint, read_superblock};
 use crate::device::BlockDevice;
 use crate::disk::branch::FIRST_BRANCH;
@@ -24,9 +25,7 @@ const READS_MAX: usize = 20;
 pub fn mount_snapshot(dir: &Path, branch: Option<&str>, name: &str) -> Result<Volume> {
     let set = open_set(dir)?;
     let _held = set.lock()?;
-    let entry = find_in(&set.list()?, branch.unwrap_or(MAIN))?;
-    let number = entry.as_ref().map_or(FIRST_BRANCH, |entry| entry.number);
-    let dev = open_zone_dir(&set, entry.as_ref(), None)?;
+    let (number, dev) = open_branch(&set, branch)?;
     let sb = read_superblock(&dev)?;
     let snapshot = find_snapshot(&dev, &sb, name)?;
     // All zones of the snapshot exist at this moment.
@@ -45,12 +44,16 @@ pub fn mount_snapshot(dir: &Path, branch: Option<&str>, name: &str) -> Result<Vo
 pub fn is_snapshot_mounted(dir: &Path, branch: Option<&str>, name: &str) -> Result<bool> {
     let set = open_set(dir)?;
     let _held = set.lock()?;
-    let entry = find_in(&set.list()?, branch.unwrap_or(MAIN))?;
-    let number = entry.as_ref().map_or(FIRST_BRANCH, |entry| entry.number);
-    let dev = open_zone_dir(&set, entry.as_ref(), None)?;
-    let sb = read_superblock(&dev)?;
-    let snapshot = find_snapshot(&dev, &sb, name)?;
+    let (number, dev) = open_branch(&set, branch)?;
+    let snapshot = find_snapshot(&dev, &read_superblock(&dev)?, name)?;
     is_mounted(&set, number, Some(snapshot.version))
+}
+
+/// Opens a branch, `main` without a name, for reading and without its lock. Returns its number, too.
+fn open_branch(set: &BranchSet, name: Option<&str>) -> Result<(u64, ZoneDir)> {
+    let entry = find_in(&set.list()?, name.unwrap_or(MAIN))?;
+    let number = entry.as_ref().map_or(FIRST_BRANCH, |entry| entry.number);
+    Ok((number, open_zone_dir(set, entry.as_ref(), None)?))
 }
 
 fn find_snapshot(dev: &dyn BlockDevice, sb: &Superblock, name: &str) -> Result<Snapshot> {
