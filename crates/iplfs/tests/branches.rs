@@ -10,7 +10,7 @@ use tuff_iplfs::backend::{ZoneDir, kill_after, open_branch};
 use tuff_iplfs::{
     BlockAddr, BlockDevice, BranchDevice, Caller, CheckOptions, Errno, Error, Fork, FormatOptions,
     Geometry, Limit, MountOptions, Nid, SetAttr, Subject, Time, Volume, branches, check,
-    delete_branch, fork, forks_left, mode, promote_branch, rollback_branch,
+    delete_branch, fork, forks_left, mode, mount_snapshot, promote_branch, rollback_branch,
 };
 use tuff_testkit::Rng;
 
@@ -475,6 +475,14 @@ fn t3_18_rollback_promote_and_delete_are_refused_while_mounted() {
     x.unmount().unwrap();
     busy(promote_branch(&path, "x").map(drop), "main");
     main.unmount().unwrap();
+    // Nothing is renamed if the deletion would fail.
+    let snapshot = mount_snapshot(&path, None, "s").unwrap();
+    busy(
+        rollback_branch(&path, "main", "s", true, NOW).map(drop),
+        "main",
+    );
+    assert_eq!(branches(&path).unwrap().len(), infos.len());
+    drop(snapshot);
     let kept = rollback_branch(&path, "main", "s", false, NOW).unwrap();
     assert_eq!(kept.as_deref(), Some("main-1"));
     let mut v = mount(&path, "main");

@@ -221,13 +221,7 @@ fn delete(set: &BranchSet, name: &str) -> Result<()> {
     }
     let entry = find(set, name)?.ok_or_else(|| no_such(name))?;
     let held = lock(set, &entry, name)?;
-    if is_mounted(set, entry.number, None)? {
-        let what = format!("a snapshot of branch '{name}' is mounted");
-        return Err(Error::io(
-            io::Error::new(io::ErrorKind::ResourceBusy, what),
-            "changing the branches of the volume",
-        ));
-    }
+    require_no_mounted_snapshot(set, entry.number, name)?;
     let is_needed =
         |other: &Entry| other.is_child_of(entry.number) && other.state != EntryState::Dead;
     let state = match set.list()?.iter().any(is_needed) {
@@ -275,6 +269,10 @@ pub fn rollback_branch(
     let _held = set.lock()?;
     clean(&set)?;
     let entry = find(&set, name)?;
+    if discard {
+        let number = entry.as_ref().map_or(FIRST_BRANCH, |entry| entry.number);
+        require_no_mounted_snapshot(&set, number, name)?;
+    }
     let plan = plan(&set, entry.as_ref(), name, Some(snapshot), now, false)?;
     plan.pin()?;
     // The first fork makes the entry of the first branch.
@@ -291,6 +289,18 @@ pub fn rollback_branch(
     }
     delete(&set, &old)?;
     Ok(None)
+}
+
+/// Fails if a process has a snapshot of a branch mounted, which the deletion of the branch would free.
+fn require_no_mounted_snapshot(set: &BranchSet, number: u64, name: &str) -> Result<()> {
+    if !is_mounted(set, number, None)? {
+        return Ok(());
+    }
+    let what = format!("a snapshot of branch '{name}' is mounted");
+    Err(Error::io(
+        io::Error::new(io::ErrorKind::ResourceBusy, what),
+        "changing the branches of the volume",
+    ))
 }
 
 /// Returns `NAME-1`, or the first such name that is not used.
