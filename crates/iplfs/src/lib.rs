@@ -53,8 +53,8 @@ mod vfs;
 mod volume;
 
 pub use branch::{
-    BranchInfo, Fork, branches, delete_branch, fork, forks_left, is_snapshot_mounted,
-    mount_snapshot, promote_branch, rollback_branch,
+    BranchInfo, Fork, branches, delete_branch, flatten_branch, fork, forks_left,
+    is_snapshot_mounted, mount_snapshot, promote_branch, rollback_branch,
 };
 pub use check::{CheckOptions, Report, check};
 pub use checkpoint::pack::{is_unmounted, read_superblock};

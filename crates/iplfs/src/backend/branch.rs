@@ -14,6 +14,9 @@
 //!  DIR/zones/                            zone files, superblocks and packs of branch 0; holds its lock
 //! ```
 //!
+//! A branch that was flattened has its own number as PARENT and 0 as VERSION, like branch 0. Its record keeps the fork
+//! point that it had, for a mounted parent that has listed it earlier.
+//!
 //! The number of a branch is that of its first region, from a counter that only grows. VERSION is the checkpoint of
 //! the parent from which it was forked. A directory of a child is also what pins its fork point in the parent: the
 //! names alone tell which fork points a branch has. Changes of the set of branches hold an exclusive `flock` on DIR.
@@ -70,7 +73,7 @@ impl EntryState {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     pub(crate) number: u64,
-    /// Branch from which it was forked. Branch 0 names itself.
+    /// Branch from which it was forked. Branch 0 and a flattened branch name themselves.
     pub(crate) parent: u64,
     /// Checkpoint of the parent from which it was forked.
     pub(crate) version: u64,
@@ -121,9 +124,14 @@ impl Entry {
         }
     }
 
-    /// Returns whether the branch is a child of `parent`. Branch 0 is no child.
+    /// Returns whether the branch has a parent, whose blocks it may read.
+    pub(crate) fn has_parent(&self) -> bool {
+        self.parent != self.number
+    }
+
+    /// Returns whether the branch is a child of `parent`.
     pub(crate) fn is_child_of(&self, parent: u64) -> bool {
-        self.number != FIRST_BRANCH && self.parent == parent
+        self.has_parent() && self.parent == parent
     }
 }
 
@@ -279,7 +287,8 @@ impl BranchSet {
         };
         let record = BranchRecord::decode(&bytes).map_err(place)?;
         let version = record.origin.as_ref().map_or(0, |o| o.state.version);
-        if (record.number, record.parent, version) != (entry.number, entry.parent, entry.version) {
+        let is_lineage = (record.parent, version) == (entry.parent, entry.version);
+        if record.number != entry.number || entry.has_parent() && !is_lineage {
             return Err(Error::corrupt(path.display(), "belongs to another branch"));
         }
         Ok(record)
@@ -297,10 +306,24 @@ impl BranchSet {
             state,
             ..entry.clone()
         };
-        let path = self.entry_path(&to);
-        rename(&self.entry_path(entry), &path).map_err(|e| io(e, &path))?;
-        self.sync_names()?;
+        self.rename_entry(entry, &to)?;
         Ok(to)
+    }
+
+    /// Takes the parent from a branch, durably. It refers to no block of other branches.
+    pub(crate) fn drop_parent(&self, entry: &Entry) -> Result<()> {
+        let to = Entry {
+            parent: entry.number,
+            version: 0,
+            ..entry.clone()
+        };
+        self.rename_entry(entry, &to)
+    }
+
+    fn rename_entry(&self, from: &Entry, to: &Entry) -> Result<()> {
+        let path = self.entry_path(to);
+        rename(&self.entry_path(from), &path).map_err(|e| io(e, &path))?;
+        self.sync_names()
     }
 
     /// Gives names to branches. Either all of them get their names or none does, also if the call is killed.

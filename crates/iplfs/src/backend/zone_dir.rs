@@ -231,7 +231,13 @@ impl ZoneDir {
             None => {}
         }
         let record = entry.map(|entry| set.record(entry)).transpose();
-        let record = record.map_err(into_io)?;
+        let mut record = record.map_err(into_io)?;
+        if let Some(record) = record
+            .as_mut()
+            .filter(|_| !entry.is_some_and(Entry::has_parent))
+        {
+            record.origin = None;
+        }
         let sound = HEADERS.into_iter().find(|name| !damaged.contains(name));
         let can_punch = read_only || can_punch(&path.join(sound.unwrap_or(HEADERS[0])))?;
         if !read_only {

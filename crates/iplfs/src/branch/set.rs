@@ -36,7 +36,7 @@ pub struct BranchInfo {
     pub parent_name: Option<String>,
     /// Snapshot of the parent from which it was forked. `None` if it was forked from the present state.
     pub snapshot: Option<String>,
-    /// Time of the fork point. `None` for the first branch.
+    /// Time of the fork point. `None` for the first branch and a flattened one.
     pub forked_at: Option<Time>,
     /// Number of forks of this branch.
     pub children: usize,
@@ -323,14 +323,14 @@ fn unused_name(set: &BranchSet, name: &str) -> Result<String> {
 }
 
 /// Finishes or removes what killed changes left behind.
-fn clean(set: &BranchSet) -> Result<()> {
+pub(super) fn clean(set: &BranchSet) -> Result<()> {
     set.finish_renames()?;
     set.mark_leftovers()?;
     sweep(set)
 }
 
 /// Frees deleted branches as far as nothing needs them. Branches whose parent is mounted wait: the mount releases them.
-fn sweep(set: &BranchSet) -> Result<()> {
+pub(super) fn sweep(set: &BranchSet) -> Result<()> {
     let mut seen = HashSet::new();
     loop {
         let entries = set.list()?;
@@ -369,9 +369,7 @@ fn bury(set: &BranchSet, entry: &Entry, entries: &[Entry]) -> Result<()> {
     }
     // Otherwise a branch that finds no space does it.
     let _ = space::forget(set, entry.number);
-    let parent = entries
-        .iter()
-        .find(|other| entry.number != FIRST_BRANCH && other.number == entry.parent);
+    let parent = entries.iter().find(|other| entry.is_child_of(other.number));
     let Some(parent) = parent.filter(|parent| parent.state != EntryState::Dead) else {
         return set.forget(entry);
     };
@@ -397,7 +395,7 @@ fn bury(set: &BranchSet, entry: &Entry, entries: &[Entry]) -> Result<()> {
     volume.unmount()
 }
 
-fn mount(dev: &Arc<dyn BlockDevice>) -> Result<Volume> {
+pub(super) fn mount(dev: &Arc<dyn BlockDevice>) -> Result<Volume> {
     Volume::mount(dev.clone(), MountOptions::default())
 }
 
@@ -409,7 +407,7 @@ fn try_open(set: &BranchSet, entry: &Entry) -> Result<Option<Arc<dyn BlockDevice
     }
 }
 
-fn open_device(
+pub(super) fn open_device(
     set: &BranchSet,
     entry: Option<&Entry>,
     access: Option<bool>,
@@ -453,7 +451,7 @@ pub(super) fn no_snapshot(name: &str) -> Error {
 }
 
 /// Entry of a branch. `None` for `main` of a volume that was never forked.
-fn find(set: &BranchSet, name: &str) -> Result<Option<Entry>> {
+pub(super) fn find(set: &BranchSet, name: &str) -> Result<Option<Entry>> {
     find_in(&set.list()?, name)
 }
 

@@ -84,6 +84,11 @@ impl Nat {
         })
     }
 
+    /// Returns the address of a leaf of the tree on the device, `HOLE` if there is none.
+    pub(crate) fn leaf_addr(&mut self, dev: &dyn BlockDevice, leaf: u32) -> Result<BlockAddr> {
+        Ok(self.pointer(dev, 0, leaf)?.addr)
+    }
+
     /// Sets the entry of a number.
     pub(crate) fn set(&mut self, nid: Nid, entry: NatEntry) {
         self.dirty.insert(nid, entry);

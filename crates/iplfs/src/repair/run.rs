@@ -12,12 +12,14 @@
 
 use super::salvage::{Repaired, Salvage};
 use super::scan::{LogScan, log_end};
+use crate::backend::branch::BranchSet;
 use crate::checkpoint::pack::{
     FoundCheckpoint, damaged_copies, find_checkpoint, first_version, newest_seal_version,
     read_superblock, rewrite_damaged_copies,
 };
 use crate::device::{BlockDevice, read_block};
 use crate::disk::address::{BlockAddr, Log, Nid};
+use crate::disk::branch::FIRST_BRANCH;
 use crate::disk::checkpoint::{Phase, SEALS, Seal};
 use crate::disk::inode::Time;
 use crate::disk::superblock::Superblock;
@@ -214,7 +216,9 @@ fn require_no_branches(dev: &dyn BlockDevice) -> Result<()> {
     let Some(branch) = dev.branch() else {
         return Ok(());
     };
-    if branch.origin().is_none() && branch.children()?.is_empty() {
+    // Flattened branches are no children.
+    let others = BranchSet::at(branch.directory()).list()?;
+    if others.iter().all(|entry| entry.number == FIRST_BRANCH) {
         return Ok(());
     }
     Err(Error::Unsupported(

@@ -337,15 +337,19 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes the dirty pages of an inode to the log of their temperature.
-    pub(crate) fn write_pages(&mut self, ino: Nid) -> Result<()> {
+    /// Returns the log that the data of an inode goes to.
+    pub(crate) fn data_log(&mut self, ino: Nid) -> Result<Log> {
         let inode = self.inode(ino)?;
-        let is_dir = inode.is_dir();
-        let log = match (is_dir, inode.heat) {
+        Ok(match (inode.is_dir(), inode.heat) {
             (true, _) => Log::HotData,
             (false, 0) => Log::WarmData,
             _ => Log::ColdData,
-        };
+        })
+    }
+
+    /// Writes the dirty pages of an inode to the log of their temperature.
+    pub(crate) fn write_pages(&mut self, ino: Nid) -> Result<()> {
+        let log = self.data_log(ino)?;
         let dirty = self.pages.dirty_of(ino);
         for chunk in dirty.chunks(256) {
             let mut bytes = Vec::with_capacity(chunk.len() * BLOCK_SIZE);
@@ -362,7 +366,7 @@ impl Volume {
                     crc: crc32c::crc32c(block),
                 };
                 self.set_slot(ino, *index, slot)?;
-                self.pages.written(ino, *index, is_dir);
+                self.pages.written(ino, *index, log == Log::HotData);
             }
         }
         Ok(())

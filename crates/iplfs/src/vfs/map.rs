@@ -164,20 +164,25 @@ impl Volume {
     /// Replaces a slot, frees what the old one held, and counts the new one.
     pub(crate) fn set_slot(&mut self, ino: Nid, index: u64, new: Slot) -> Result<()> {
         let (nid, at) = self.dnode_for_write(ino, index)?;
-        let old = match &mut self.node_mut(nid)?.body {
-            NodeBody::Direct(slots) => std::mem::replace(&mut slots[at], new),
-            NodeBody::Inode(inode) => match &mut inode.content {
-                Content::Map(map) => std::mem::replace(&mut map.slots[at], new),
-                _ => return Err(Errno::Stale.into()),
-            },
-            _ => return Err(Errno::Stale.into()),
-        };
+        let old = self.replace_slot(nid, at, new)?;
         if old.counts() != new.counts() {
             self.count_blocks(ino, if new.counts() { 1 } else { -1 })?;
         }
         self.live += u64::from(new.counts());
         self.free_slot(old);
         Ok(())
+    }
+
+    /// Replaces a slot of a node and returns the old one, which the caller frees.
+    pub(crate) fn replace_slot(&mut self, nid: Nid, at: usize, new: Slot) -> Result<Slot> {
+        match &mut self.node_mut(nid)?.body {
+            NodeBody::Direct(slots) => Ok(std::mem::replace(&mut slots[at], new)),
+            NodeBody::Inode(inode) => match &mut inode.content {
+                Content::Map(map) => Ok(std::mem::replace(&mut map.slots[at], new)),
+                _ => Err(Errno::Stale.into()),
+            },
+            _ => Err(Errno::Stale.into()),
+        }
     }
 
     /// Reserves a block that is about to get a dirty page, and marks its node as dirty.

@@ -5,6 +5,7 @@ mod checkpoint;
 pub(crate) mod claim_records;
 mod claims;
 mod discards;
+mod flatten;
 pub(crate) mod fork_points;
 mod fsync;
 pub(crate) mod lineage;
