@@ -63,6 +63,7 @@ fn branches_are_independent_and_named_in_the_source_of_their_mounts() {
     for verb in [
         &["branch", "delete", "v", "dev"][..],
         &["branch", "promote", "v", "dev"],
+        &["branch", "flatten", "v", "dev"],
         &["branch", "rollback", "v", "dev", "--snapshot", "s"],
         &["snapshot", "create", "v", "x", "--branch", "dev"],
     ] {
@@ -214,6 +215,7 @@ fn wrong_branches_are_one_sentence() {
         &["branch", "delete", "v", "none"],
         &["branch", "delete", "v", "main"],
         &["branch", "promote", "v", "none"],
+        &["branch", "flatten", "v", "none"],
         &["branch", "rollback", "v", "main", "--snapshot", "none"],
         &["fork", "v", "main"],
         &["fork", "v", "a/b"],
@@ -236,6 +238,51 @@ fn wrong_branches_are_one_sentence() {
     good(dir, &["fork", "v", "x"]);
     let (code, message) = bad(dir, &["check", "--repair", "v"]);
     assert_eq!(code, 4, "{message}");
+}
+
+#[test]
+fn a_mounted_parent_returns_what_a_flattened_fork_had_held() {
+    // T3-11
+    let place = Place::new("branches-flatten");
+    let dir = &place.0;
+    fs::write(dir.join("src/large"), vec![7; 4 << 20]).unwrap();
+    fs::write(dir.join("src/kept"), vec![8; 1 << 20]).unwrap();
+    good(dir, &["import", "v", "src"]);
+    good(dir, &["fork", "v", "dev"]);
+    let Some(dev) = Mounted::with(&place, &["--branch", "dev"]) else {
+        return;
+    };
+    fs::remove_file(dev.0.join("large")).unwrap();
+    dev.end();
+    let main = Mounted::with(&place, &["--commit", "1"]).unwrap();
+    fs::remove_file(main.0.join("large")).unwrap();
+    let branch = |at: usize| {
+        let list = json(&good(dir, &["branch", "list", "--json", "v"]));
+        list["branches"][at].clone()
+    };
+    let wait = |what: &str, is_done: &dyn Fn(u64) -> bool| {
+        let end = Instant::now() + Duration::from_secs(120);
+        while !is_done(branch(0)["held_bytes"].as_u64().unwrap()) {
+            assert!(Instant::now() < end, "{what}: {}", branch(0));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    wait("held", &|bytes| bytes >= 4 << 20);
+    let out = good(dir, &["branch", "flatten", "v", "dev"]);
+    assert!(String::from_utf8_lossy(&out).contains("copied"));
+    let dev = branch(1);
+    assert!(dev["parent"].is_null() && dev["forked"].is_null(), "{dev}");
+    assert_eq!(dev["shared_bytes"], 0);
+    wait("released", &|bytes| bytes == 0);
+    assert_eq!(fs::read(main.0.join("kept")).unwrap(), vec![8; 1 << 20]);
+    main.end();
+    for branch in ["main", "dev"] {
+        assert_eq!(content(dir, branch, "kept").unwrap(), vec![8; 1 << 20]);
+        assert!(content(dir, branch, "large").is_none());
+        good(dir, &["check", "--data", "--branch", branch, "v"]);
+    }
+    let out = good(dir, &["branch", "flatten", "v", "dev"]);
+    assert!(String::from_utf8_lossy(&out).contains("no parent"));
 }
 
 #[test]

@@ -1,8 +1,9 @@
-//! `tuff volume branch`: lists, deletes and renames branches.
+//! `tuff volume branch`: lists, deletes, flattens and renames branches.
 
 use super::failure::{At, Failure, Result};
 use super::open::{branch_device, bytes, now};
 use crate::out::Out;
+use crate::progress::{Meter, Show};
 use crate::text::{escaped, full_time};
 use crate::units::size;
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tuff_iplfs::BranchInfo;
 
-/// List, delete, promote and roll back branches
+/// List, delete, flatten, promote and roll back branches
 #[derive(clap::Subcommand)]
 pub(crate) enum Verb {
     /// List branches with their origin and space
@@ -22,6 +23,13 @@ pub(crate) enum Verb {
     ///
     /// Blocks that its forks need stay until the forks are deleted. The branch must not be mounted; others may be.
     Delete(NameArgs),
+    /// Make a branch independent of the branch it was forked from
+    ///
+    /// Copies every block that the branch shares, so it needs as much free space. The branch has no parent then, and the
+    /// parent returns to the host what only this fork needed: blocks that both had deleted or overwritten. A mounted parent
+    /// does so at its next checkpoint. The branch must not be mounted, and its own snapshots and forks must not need blocks of
+    /// the parent; other branches may be mounted. A killed command can be repeated, and continues.
+    Flatten(NameArgs),
     /// Make a branch the main one
     ///
     /// The branch gets the name main, and the old main the name main-1, or the next free one. Neither may be mounted.
@@ -74,6 +82,7 @@ pub(super) fn run(verb: &Verb) -> Result<ExitCode> {
             let dir = directory(&args.path)?;
             tuff_iplfs::delete_branch(dir, &args.name).at(dir.display())?;
         }
+        Verb::Flatten(args) => flatten(args)?,
         Verb::Promote(args) => {
             let dir = directory(&args.path)?;
             let old = tuff_iplfs::promote_branch(dir, &args.name).at(dir.display())?;
@@ -89,6 +98,19 @@ pub(super) fn run(verb: &Verb) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn flatten(args: &NameArgs) -> Result<()> {
+    let dir = directory(&args.path)?;
+    let meter = Meter::start("flatten", Show::unless(false));
+    let counter = meter.counter().clone();
+    let mut progress = |blocks, total| counter.set("flatten", bytes(blocks), bytes(total));
+    let copied = tuff_iplfs::flatten_branch(dir, &args.name, &mut progress);
+    drop(meter);
+    match copied.at(dir.display())? {
+        Some(blocks) => report(&format!("{} copied", size(bytes(blocks)))),
+        None => report(&format!("'{}' has no parent", args.name)),
+    }
 }
 
 fn report(line: &str) -> Result<()> {
