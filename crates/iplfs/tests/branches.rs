@@ -1490,7 +1490,9 @@ fn repairs_and_streams_that_need_a_volume_without_branches_say_so() {
     v.send("s", None, &mut stream).unwrap();
     v.unmount().unwrap();
     fork(&path, None, "x", None, NOW).unwrap();
-    for name in ["main", "x"] {
+    fork(&path, None, "flat", None, NOW).unwrap();
+    flatten(&path, "flat").unwrap();
+    let refuse = |name: &str| {
         let dev = open_branch(&path, Some(name), false).unwrap();
         let text = tuff_iplfs::repair(&dev, false, NOW)
             .map(drop)
@@ -1502,7 +1504,10 @@ fn repairs_and_streams_that_need_a_volume_without_branches_say_so() {
             .unwrap_err()
             .to_string();
         assert!(text.contains("branches"), "{text}");
-    }
+    };
+    ["main", "x", "flat"].into_iter().for_each(refuse);
+    flatten(&path, "x").unwrap();
+    ["main", "x", "flat"].into_iter().for_each(refuse);
     // A snapshot of a fork is sent whole, and received by a volume of one branch.
     let mut x = mount(&path, "x");
     write(&mut x, "x", &[2; 9000]);
@@ -1602,7 +1607,7 @@ fn t3_11_a_flattened_branch_needs_no_parent_and_the_parent_releases_what_was_dea
     assert_eq!((x.parent, x.shared_blocks, x.forked_at), (None, 0, None));
     let main = info(&path, "main");
     assert_eq!((main.held_blocks, main.children), (0, 0));
-    // What both still have is there twice.
+    // The blocks that both still have are there twice.
     assert!(held(&path).len() as u64 + dead <= before + shared + 16);
     assert!(contents(&path) == want);
     exact(&path);
