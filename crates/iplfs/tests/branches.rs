@@ -2026,3 +2026,67 @@ fn t3_13_the_size_limits_all_branches_together_and_a_full_volume_gives_space_bac
     }
     exact(&path);
 }
+
+/// Regression: pages that arrive need more than their promise for a moment, which other branches had claimed.
+#[test]
+fn t3_13_promises_of_several_branches_are_kept() {
+    const SIZE: u64 = 16 << 10;
+    const CALL: usize = 64 << 10;
+    let path = scratch("promises");
+    let format = FormatOptions {
+        geometry: GEOMETRY,
+        reserve_blocks: 512,
+        ..FormatOptions::new([3; 16], [5; 16], SIZE)
+    };
+    Volume::format(Arc::new(ZoneDir::create(&path, 64).unwrap()), &format).unwrap();
+    let mut main = mount(&path, "main");
+    write(&mut main, "base", &[1; 8 << 20]);
+    main.unmount().unwrap();
+    for name in ["x", "y"] {
+        fork(&path, None, name, None, NOW).unwrap();
+    }
+    let mut open: Vec<(Volume, Nid, usize, usize)> = Vec::new();
+    for name in ["main", "x", "y"] {
+        let mut v = mount(&path, name);
+        let file = v
+            .create(Nid::ROOT, b"file", mode::FILE | 0o644, 0, &CALLER)
+            .unwrap();
+        open.push((v, file.ino, 0, 0));
+    }
+    let arrive = |v: &mut Volume, ino: Nid, promised: usize, arrived: &mut usize| {
+        while *arrived < promised {
+            let len = (promised - *arrived).min(1 << 20);
+            let written = v.write_back(ino, *arrived as u64, &vec![7; len], NOW);
+            assert_eq!(written.unwrap(), len, "{arrived} of {promised}");
+            *arrived += len;
+        }
+    };
+    loop {
+        let mut is_accepted = false;
+        for (turn, (v, ino, promised, arrived)) in open.iter_mut().enumerate() {
+            // The kernel sends pages a while after it has accepted them.
+            for _ in 0..3 + 5 * turn {
+                if v.promise(*ino, CALL as u64, Some(*promised as u64)).is_ok() {
+                    *promised += CALL;
+                    is_accepted = true;
+                }
+            }
+            if *promised - *arrived > (1 << 20) * turn {
+                arrive(v, *ino, *promised, arrived);
+            }
+        }
+        if !is_accepted {
+            break;
+        }
+    }
+    for (v, ino, promised, arrived) in &mut open {
+        arrive(v, *ino, *promised, arrived);
+        v.fsync(*ino).unwrap();
+    }
+    let all: usize = open.iter().map(|(_, _, promised, _)| promised).sum();
+    assert!(all as u64 > SIZE * 4096 / 2, "{all} bytes");
+    assert!(held(&path).len() as u64 <= SIZE);
+    for (v, ..) in open {
+        v.unmount().unwrap();
+    }
+}

@@ -3,6 +3,8 @@
 use crate::common::{Mounted, Place, bad, good, tuff};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tuff_testkit::program;
@@ -203,6 +205,132 @@ fn a_volume_lives_on_a_full_xfs() {
 #[test]
 fn a_volume_lives_on_a_full_btrfs() {
     a_full_host("btrfs");
+}
+
+/// Regression: the end of the space was reported, but what was accepted before could not be written.
+#[test]
+fn what_write_accepted_is_kept_when_other_programs_fill_the_host() {
+    for kind in ["tmpfs", "ext4"] {
+        let place = Place::new(&format!("full-others-{kind}"));
+        let dir = &place.0;
+        let Some(mut host) = Host::new(dir, kind) else {
+            continue;
+        };
+        good(dir, &["create", "h/v", "-s", "1G"]);
+        for n in 0..3 {
+            let m = Background::new(dir);
+            let mut file = File::create(m.0.join("file")).unwrap();
+            file.write_all(&pattern(n, 10 << 20)).unwrap();
+            host.fill();
+            file.sync_all().unwrap();
+            drop(file);
+            m.end();
+            let m = Background::new(dir);
+            assert!(fs::read(m.0.join("file")).unwrap() == pattern(n, 10 << 20));
+            m.end();
+            host.empty();
+        }
+        good(dir, &["check", "--data", "h/v"]);
+    }
+}
+
+/// User of a limited file.
+const OWNER: u32 = 1234;
+
+/// Content of a file at a position.
+fn pattern(start: usize, len: usize) -> Vec<u8> {
+    (start..start + len)
+        .map(|i| (i / 512 * 7 + i % 251) as u8)
+        .collect()
+}
+
+/// Writes a file of a user until `write` fails, and syncs it. Returns the number of bytes accepted and the error.
+fn fill_file(path: &Path) -> (usize, Option<i32>) {
+    let mut file = File::create(path).unwrap();
+    chown(path, Some(OWNER), None).unwrap();
+    let mut accepted = 0;
+    loop {
+        match file.write(&pattern(accepted, 64 << 10)) {
+            Ok(n) => accepted += n,
+            Err(e) => {
+                let synced = file.sync_all();
+                assert!(
+                    synced.is_ok(),
+                    "{}: {accepted} bytes: {synced:?}",
+                    path.display()
+                );
+                return (accepted, e.raw_os_error());
+            }
+        }
+    }
+}
+
+/// Three branches of one volume fill it, its host, or a quota at the same time, each by a process of its own.
+#[test]
+fn t3_13_three_branches_keep_what_write_accepted_and_can_delete() {
+    let branches = ["main", "a", "b"];
+    for (what, size, error) in [
+        ("volume", "96M", 28),
+        ("host", "2G", 28),
+        ("quota", "2G", 122),
+    ] {
+        let place = Place::new(&format!("full-branches-{what}"));
+        let dir = &place.0;
+        let Some(_host) = Host::new(dir, "tmpfs") else {
+            return;
+        };
+        good(dir, &["create", "h/v", "-s", size]);
+        let first = Mounted::of_source(&place, "h/v", &[]).unwrap();
+        fs::write(first.0.join("base"), pattern(0, 8 << 20)).unwrap();
+        first.end();
+        if what == "quota" {
+            good(dir, &["quota", "h/v", "--user", "1234", "--space", "20M"]);
+        }
+        for name in &branches[1..] {
+            good(dir, &["fork", "h/v", name]);
+        }
+        let mounts = branches.map(|branch| {
+            let on = format!("m-{branch}");
+            Mounted::on(&place, "h/v", &on, &["--branch", branch]).unwrap()
+        });
+        let filled: Vec<(usize, Option<i32>)> = std::thread::scope(|scope| {
+            let writers = mounts
+                .each_ref()
+                .map(|m| scope.spawn(|| fill_file(&m.0.join("file"))));
+            writers.map(|writer| writer.join().unwrap()).into()
+        });
+        for (mount, (accepted, found)) in mounts.iter().zip(&filled) {
+            assert_eq!(*found, Some(error), "{what}: {accepted} bytes");
+            assert!(fs::read(mount.0.join("base")).unwrap() == pattern(0, 8 << 20));
+        }
+        let all: usize = filled.iter().map(|(accepted, _)| accepted).sum();
+        assert!(all > 40 << 20, "{what}: {filled:?}");
+        // Deletes need no space that others have taken.
+        for mount in &mounts {
+            let file = File::options()
+                .write(true)
+                .open(mount.0.join("base"))
+                .unwrap();
+            file.set_len(1000).unwrap();
+            fs::remove_file(mount.0.join("base")).unwrap();
+            File::open(&mount.0).unwrap().sync_all().unwrap();
+        }
+        for mount in mounts {
+            mount.end();
+        }
+        for (branch, (accepted, _)) in branches.iter().zip(&filled) {
+            good(dir, &["check", "--data", "--branch", branch, "h/v"]);
+            let mount = Mounted::on(&place, "h/v", "m", &["--branch", branch]).unwrap();
+            let stored = fs::read(mount.0.join("file")).unwrap();
+            assert!(stored == pattern(0, *accepted), "{what}: {branch}");
+            mount.end();
+        }
+        good(dir, &["branch", "delete", "h/v", "a"]);
+        let mount = Mounted::of_source(&place, "h/v", &[]).unwrap();
+        fs::write(mount.0.join("again"), pattern(0, 4 << 20)).unwrap();
+        mount.end();
+        good(dir, &["check", "--data", "h/v"]);
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::disk::slot::Slot;
 use crate::error::{Errno, Error, Result};
 use crate::log::readers::ReaderGuard;
 use crate::nodes::tree::BLOCKS_MAX;
+use crate::volume::preallocation::PROMISED_LOG;
 use crate::volume::state::{Volume, verify_data};
 use std::sync::Arc;
 
@@ -343,6 +344,7 @@ impl Volume {
         Ok(match (inode.is_dir(), inode.heat) {
             (true, _) => Log::HotData,
             (false, 0) => Log::WarmData,
+            _ if self.preallocated_promises() > 0 => PROMISED_LOG,
             _ => Log::ColdData,
         })
     }

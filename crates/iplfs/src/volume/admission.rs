@@ -110,7 +110,11 @@ impl Volume {
     /// ENOSPC if the space is not available even after a drain.
     pub(crate) fn admit_promise(&mut self, blocks: u64) -> Result<()> {
         self.writable()?;
-        self.admit_or_drain(blocks + 8, false)
+        self.admit_or_drain(blocks + 8, false)?;
+        match self.preallocate_promises(blocks) {
+            true => Ok(()),
+            false => Err(Errno::HostFull.into()),
+        }
     }
 
     fn admit_or_drain(&mut self, blocks: u64, privileged: bool) -> Result<()> {
@@ -163,7 +167,7 @@ impl Volume {
             .host_free()
             .map_err(|e| Error::io(e, "querying the free space of the host"))?;
         let kept = self.buffered_blocks_max() + self.promises.blocks() + HOST_RESERVE;
-        let is_enough = |free| free >= blocks + kept;
+        let is_enough = |free: u64| free + self.preallocated_promises() >= blocks + kept;
         Ok(match free.is_none_or(is_enough) {
             true => Ok(()),
             false => Err(Errno::HostFull),

@@ -90,7 +90,9 @@ impl Volume {
         if self.claims.own.is_none() {
             self.join_claims()?;
         }
-        let needed = self.own_blocks() + blocks;
+        // Pages that arrive later take more than their promise, until a checkpoint releases what they replace.
+        let spare = if exactly { 0 } else { *PIECE.start() };
+        let needed = self.own_blocks() + blocks + spare;
         let Claims {
             own: Some(own),
             others,

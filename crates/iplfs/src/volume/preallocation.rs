@@ -3,10 +3,13 @@
 //! Space reserved elsewhere, as a ballast file, could be taken by other programs between its release and its use.
 //! Space reserved at the next addresses cannot. The device does not count it as allocated until it is written. Space
 //! that a head leaves unwritten is released.
+//!
+//! While the host is short of space, what is promised to clients is preallocated, too.
 
 use crate::device::is_full;
 use crate::disk::address::Log;
 use crate::error::{Error, Result};
+use crate::volume::promises::SHORT;
 use crate::volume::state::Volume;
 use std::io;
 
@@ -20,6 +23,11 @@ const PREALLOCATED_UNMOUNTED: [u64; 7] = [64, 64, 0, 0, 32, 64, 32];
 const LOW_SPACE: u64 = 4096;
 /// Maximum number of dirty pages and nodes on such a host.
 const LOW_SPACE_DIRTY_MAX: u64 = 64;
+
+/// Log of file data that is promised, whatever its temperature, while its space is preallocated.
+pub(crate) const PROMISED_LOG: Log = Log::WarmData;
+/// Preallocation beyond what is promised, so that not every promise changes a file: 1 MiB. Unit: blocks.
+const PROMISED_PIECE: u64 = 256;
 
 impl Volume {
     /// Returns the free blocks of the host, `None` if the device has no such limit.
@@ -35,6 +43,38 @@ impl Volume {
             self.logs.preallocated[log.index()] >= head + want - want / 4
                 || self.reserve(log, want).is_ok()
         })
+    }
+
+    /// End of the preallocation of the log of promised data, if `blocks` more are promised.
+    fn promised_end(&self, blocks: u64) -> u64 {
+        let log = PROMISED_LOG.index();
+        let promised = self.pages.dirty() + self.promises.blocks + blocks;
+        self.logs.marks[log].head + PREALLOCATED[log] + promised
+    }
+
+    /// Blocks of dirty and promised data that are preallocated.
+    pub(crate) fn preallocated_promises(&self) -> u64 {
+        let log = PROMISED_LOG.index();
+        let usual = self.logs.marks[log].head + PREALLOCATED[log];
+        self.logs.preallocated[log]
+            .min(self.promised_end(0))
+            .saturating_sub(usual)
+    }
+
+    /// Preallocates for what is promised and `blocks` more, if the host is short of space: neither other programs nor
+    /// processes that write other branches can take it. Returns false if the host is full.
+    pub(crate) fn preallocate_promises(&mut self, blocks: u64) -> bool {
+        let log = PROMISED_LOG;
+        let end = self.promised_end(blocks);
+        if self.logs.preallocated[log.index()] >= end {
+            return true;
+        }
+        match self.host_free() {
+            Ok(Some(free)) if free < SHORT => {}
+            _ => return true,
+        }
+        let want = end - self.logs.marks[log.index()].head;
+        self.reserve(log, want + PROMISED_PIECE).is_ok() || self.reserve(log, want).is_ok()
     }
 
     fn reserve(&mut self, log: Log, blocks: u64) -> io::Result<()> {
@@ -110,5 +150,14 @@ impl Volume {
             }
         }
         self.maintain_preallocation();
+        // Promises that were kept, or given up.
+        let (log, end) = (PROMISED_LOG, self.promised_end(0));
+        let preallocated = self.logs.preallocated[log.index()];
+        if end + PROMISED_PIECE < preallocated {
+            let rest = self.sb.geometry.range(log, end..preallocated);
+            if self.dev.release_preallocated(rest).is_ok() {
+                self.logs.preallocated[log.index()] = end;
+            }
+        }
     }
 }

@@ -12,19 +12,23 @@
 
 use crate::disk::address::{BLOCK_SIZE, Nid};
 use crate::disk::inode::Time;
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::quota::Owners;
 use crate::volume::promise_records::Promise;
 use crate::volume::state::Volume;
 
 /// Space below which a mount asks before each `write`: the longest call, and the pages that the kernel collects for one
 /// filesystem. Unit: blocks.
-const SHORT: u64 = CALL_MAX_BLOCKS + COLLECTED_BLOCKS;
+pub(crate) const SHORT: u64 = CALL_MAX_BLOCKS + COLLECTED_BLOCKS;
 /// Longest `write`: 2 GiB.
 const CALL_MAX_BLOCKS: u64 = (2 << 30) / BLOCK_SIZE as u64;
 /// Pages that the kernel collects for one FUSE filesystem, 1 % of its limit of dirty pages: with 128 GiB of memory 256
 /// MiB.
 const COLLECTED_BLOCKS: u64 = (256 << 20) / BLOCK_SIZE as u64;
+
+/// Pages that arrive are written in steps of this length: while a step is written, it needs twice its blocks. Unit:
+/// bytes.
+const WRITE_BACK_STEP: usize = 128 << 10;
 
 /// Blocks of data and nodes that pages take.
 fn cost(pages: u64) -> u64 {
@@ -83,10 +87,19 @@ impl Volume {
     /// Writes pages that a client accepted before, as [`write`](Self::write). A promise is kept even if it takes the
     /// reserve of deletes.
     pub fn write_back(&mut self, ino: Nid, offset: u64, data: &[u8], now: Time) -> Result<usize> {
-        let blocks = cost((data.len() as u64).div_ceil(BLOCK_SIZE as u64));
-        let taken = self.take_promise(ino, blocks);
-        // Pages of a mapping were not promised.
-        self.write_as(ino, (offset, data), now, 2 * taken >= blocks)
+        let mut done = 0;
+        for step in data.chunks(WRITE_BACK_STEP) {
+            let blocks = cost((step.len() as u64).div_ceil(BLOCK_SIZE as u64));
+            let taken = self.take_promise(ino, blocks);
+            let place = offset.saturating_add(done as u64);
+            // Pages of a mapping were not promised.
+            match self.write_as(ino, (place, step), now, 2 * taken >= blocks) {
+                Ok(n) => done += n,
+                Err(Error::Posix(Errno::NoSpace | Errno::HostFull)) if done > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
     }
 
     /// Returns whether space is kept for promises, or for what was accepted without asking.
