@@ -2,6 +2,7 @@
 
 use crate::disk::address::Nid;
 use crate::disk::node::NodeBody;
+use foldhash::fast::RandomState;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Index;
 
@@ -15,7 +16,7 @@ pub(crate) struct Node {
 /// Cache of nodes by number. Dirty nodes stay until they are written.
 #[derive(Default)]
 pub(crate) struct NodeCache {
-    nodes: HashMap<Nid, Node>,
+    nodes: HashMap<Nid, Node, RandomState>,
     /// Dirty nodes, by the inode that owns them.
     dirty: BTreeMap<Nid, BTreeSet<Nid>>,
     dirty_count: u64,

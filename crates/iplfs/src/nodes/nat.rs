@@ -4,6 +4,7 @@ use crate::device::BlockDevice;
 use crate::disk::address::{BLOCK_SIZE, BlockAddr, Geometry, Log, Nid};
 use crate::disk::nat::{NAT_FANOUT, NAT_HEIGHT_MAX, NatBlock, NatEntry, NatPointer, height_for};
 use crate::error::{Errno, Error, Result};
+use foldhash::fast::RandomState;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 const FANOUT: u32 = NAT_FANOUT as u32;
@@ -35,7 +36,7 @@ pub(crate) struct Nat {
     pub(crate) next_nid: u32,
     /// Entries that differ from the tree. The address `RESERVED` marks a node that was never written.
     dirty: BTreeMap<Nid, NatEntry>,
-    cache: HashMap<(u32, u32), NatBlock>,
+    cache: HashMap<(u32, u32), NatBlock, RandomState>,
     /// Numbers that can be allocated.
     free: BTreeSet<Nid>,
     /// Numbers freed since the last checkpoint. Reusing one before the next checkpoint would let roll-forward put a

@@ -1,6 +1,7 @@
 //! Page cache: dirty blocks of files and directories, and clean blocks of directories.
 
 use crate::disk::address::{Block, Nid};
+use foldhash::fast::RandomState;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 #[derive(Default)]
@@ -12,7 +13,7 @@ struct FilePages {
 /// Cached pages of all inodes.
 #[derive(Default)]
 pub(crate) struct PageCache {
-    files: HashMap<Nid, FilePages>,
+    files: HashMap<Nid, FilePages, RandomState>,
     dirty_files: BTreeSet<Nid>,
     dirty: u64,
     total: u64,

@@ -23,6 +23,25 @@ pub(crate) struct FoundEntry {
     pub(crate) ino: Nid,
 }
 
+/// Name that the last search of a directory of blocks did not find. Only an insertion makes it wrong.
+#[derive(Default)]
+pub(crate) struct AbsentName {
+    dir: Option<Nid>,
+    name: Vec<u8>,
+}
+
+impl AbsentName {
+    fn is(&self, dir: Nid, name: &[u8]) -> bool {
+        self.dir == Some(dir) && self.name == name
+    }
+
+    fn set(&mut self, dir: Nid, name: &[u8]) {
+        self.dir = Some(dir);
+        self.name.clear();
+        self.name.extend_from_slice(name);
+    }
+}
+
 /// Entry of a listing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirEntry {
@@ -87,6 +106,10 @@ impl Volume {
 
     /// Finds the entry of a name.
     pub(crate) fn find(&mut self, dir: Nid, name: &[u8]) -> Result<Option<FoundEntry>> {
+        // The kernel looks a name up before it makes an entry, which looks it up again.
+        if self.absent.is(dir, name) {
+            return Ok(None);
+        }
         let hash = self.name_hash(name);
         let inode = self.inode(dir)?;
         let depth = inode.depth;
@@ -113,11 +136,13 @@ impl Volume {
                 }
             }
         }
+        self.absent.set(dir, name);
         Ok(None)
     }
 
     /// Inserts an entry, whose name must be absent, and counts it.
     pub(crate) fn insert_entry(&mut self, dir: Nid, name: &[u8], ino: Nid, kind: u8) -> Result<()> {
+        self.absent = AbsentName::default();
         let hash = self.name_hash(name);
         let mut entry = Dentry {
             slot: 0,

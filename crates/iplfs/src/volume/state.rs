@@ -28,6 +28,7 @@ use crate::nodes::nat::Nat;
 use crate::nodes::pages::PageCache;
 use crate::options::{DiscardRule, MountOptions};
 use crate::quota::Quotas;
+use crate::vfs::dir::AbsentName;
 use crate::volume::claim_records::Claims;
 use crate::volume::fork_points::ForkPoints;
 use crate::volume::promise_records::Promises;
@@ -57,6 +58,7 @@ pub struct Volume {
     pub(crate) nat: Nat,
     pub(crate) nodes: NodeCache,
     pub(crate) pages: PageCache,
+    pub(crate) absent: AbsentName,
     pub(crate) dead: DeadBlocks,
     pub(crate) discard_log: DiscardLog,
     pub(crate) readers: Readers,
@@ -115,6 +117,7 @@ impl Volume {
             nat: Nat::default(),
             nodes: NodeCache::default(),
             pages: PageCache::default(),
+            absent: AbsentName::default(),
             dead: DeadBlocks::new(section_bits),
             discard_log: DiscardLog::default(),
             readers: Readers::default(),
