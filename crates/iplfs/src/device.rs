@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Sparse space of 4 KiB blocks with 61-bit addresses.
 ///
@@ -148,6 +149,13 @@ pub trait BranchDevice: Send + Sync {
 
     /// State from which the branch was forked, `None` for the first branch.
     fn origin(&self) -> Option<&ForkPoint>;
+
+    /// Opens the branch from which the branch was forked, for reading and without its lock. Its mount may release blocks
+    /// meanwhile, but none below the fork point that the branch needs.
+    ///
+    /// # Errors
+    /// `Corrupt` for the first branch.
+    fn parent(&self) -> Result<Arc<dyn BlockDevice>>;
 
     /// Division of the address space, `None` while the volume has no branches.
     fn layout(&self) -> Option<Layout>;

@@ -864,6 +864,24 @@ impl BranchDevice for ZoneDir {
         self.branch.origin.as_ref()
     }
 
+    fn parent(&self) -> Result<Arc<dyn BlockDevice>> {
+        let OwnBranch { set, number, .. } = &self.branch;
+        let entries = set.list()?;
+        let own = entries.iter().find(|entry| entry.number == *number);
+        let of = own.filter(|own| own.number != FIRST_BRANCH);
+        let parent = of.and_then(|own| entries.iter().find(|other| other.number == own.parent));
+        let parent = parent.ok_or_else(|| {
+            Error::corrupt(
+                format_args!("branch number {number}"),
+                "the branch from which it was forked is missing",
+            )
+        })?;
+        let io = |e| Error::io(e, self.path.display());
+        let dev = Self::open_entry(&self.path, Some(parent), None).map_err(io)?;
+        dev.list_zones().map_err(io)?;
+        Ok(Arc::new(dev))
+    }
+
     fn layout(&self) -> Option<Layout> {
         self.branch.layout.get().copied()
     }

@@ -55,7 +55,7 @@ fn require_unshared(set: &BranchSet, volume: &mut Volume, name: &str) -> Result<
     let Some(heads) = volume.fork_points.origin else {
         return Ok(());
     };
-    for holder in volume.holders()? {
+    for (_, holder) in volume.holders()? {
         let shares = match volume.state_of(holder)? {
             Some(mut state) => state.refers_below(&heads)?,
             None => false,

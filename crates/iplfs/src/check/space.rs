@@ -6,23 +6,25 @@ use crate::disk::address::{BlockAddr, Log};
 use crate::disk::checkpoint::Phase;
 use crate::error::{Error, Result};
 use crate::volume::fork_points::Holder;
+use crate::volume::unlisted::is_forked;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 impl Checker {
     /// Checks that the blocks of snapshots and fork points decode, are below the heads of their logs, and agree with the counts of
-    /// the checkpoint. Damage that a repair recorded is no finding.
+    /// the checkpoint. Damage that a repair recorded is no finding, and damage of a fork point is one of its fork.
     fn snapshots(&mut self) -> Result<()> {
         let (mut held, mut known) = (HashSet::new(), HashMap::new());
         let mut seen = None;
-        for holder in self.volume.holders()? {
+        let mut damaged_fork = None;
+        let holders = self.volume.holders()?;
+        for (version, holder) in holders.iter().copied() {
             let Some(mut state) = self.volume.state_of(holder)? else {
                 continue;
             };
             // States of one version refer to the same blocks.
-            if let Holder::Fork(_) = holder
-                && seen.replace(state.checkpoint.version) == Some(state.checkpoint.version)
-            {
+            let is_fork = matches!(holder, Holder::Fork(_));
+            if seen.replace(version) == Some(version) && is_fork {
                 continue;
             }
             let heads = state.logs.heads();
@@ -57,8 +59,11 @@ impl Checker {
             if let Some(addr) = references.addrs().find(|addr| !fits(*addr)) {
                 self.find(&place, format_args!("block {addr:#x} lies past its heads"));
             }
+            if !references.damage.is_empty() && is_forked(&holders, version) {
+                damaged_fork = Some(heads);
+            }
             let mut damage = Vec::new();
-            if self.data {
+            if self.data && !is_fork {
                 let claimed = |addr| self.claimed.contains(&addr);
                 let found = self.volume.damaged_data(&references, claimed, &mut known)?;
                 if found.len() as u64 > lost.1 {
@@ -72,7 +77,7 @@ impl Checker {
                     // Those of other branches are held there.
                     .filter(|addr| !self.volume.is_shared(BlockAddr(*addr))),
             );
-            if references.damage.len() as u64 > lost.0 {
+            if references.damage.len() as u64 > lost.0 && !is_fork {
                 damage.extend(references.damage);
             }
             self.report.lost_in_snapshots += lost.0 + lost.1;
@@ -83,6 +88,19 @@ impl Checker {
                 let path = path.map_or(String::new(), |path| format!(" ({path})"));
                 self.find(format_args!("{place}{path}"), damage.error);
             }
+        }
+        if let Some(heads) = damaged_fork {
+            let known = |addr| self.claimed.contains(&addr) || held.contains(&addr);
+            held.extend(self.volume.unlisted_blocks(&heads, known)?);
+        }
+        let is_shared = |addr: &&u64| self.volume.is_shared(BlockAddr(**addr));
+        let shared = self.claimed.iter().filter(is_shared).count() as u64;
+        if shared != self.volume.fork_points.shared_blocks {
+            let what = format!(
+                "{} blocks shared with other branches, counted {shared}",
+                self.volume.fork_points.shared_blocks
+            );
+            self.find("checkpoint", what);
         }
         if held.len() as u64 != self.volume.snapshots.held_blocks {
             let what = format!(

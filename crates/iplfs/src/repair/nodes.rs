@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::nodes::cache::Node;
 use crate::nodes::tree::{ROOT_LEVELS, child_base, ordinal_at, root_base, span};
 use crate::quota;
+use crate::volume::unlisted::is_forked;
 use std::collections::HashSet;
 
 impl Salvage {
@@ -353,10 +354,19 @@ impl Salvage {
     pub(super) fn recount(&mut self) -> Result<()> {
         self.v.live = self.live;
         self.v.inodes = self.inos.len() as u64;
-        let mut held = HashSet::new();
-        for at in 0..self.v.snapshots.records.len() {
-            let references = self.v.at_snapshot(at).readable_references()?;
-            held.extend(references.addrs());
+        let (mut held, mut damaged_fork) = (HashSet::new(), None);
+        let holders = self.v.holders()?;
+        for (version, holder) in holders.iter().copied() {
+            let Some(mut state) = self.v.state_of(holder)? else {
+                continue;
+            };
+            let references = state.readable_references()?;
+            if !references.damage.is_empty() && is_forked(&holders, version) {
+                damaged_fork = Some(state.logs.heads());
+            }
+            // Blocks of other branches are held there.
+            let own = references.addrs();
+            held.extend(own.filter(|addr| !self.v.is_shared(BlockAddr(*addr))));
         }
         let alive: HashSet<u64> = held.union(&self.claimed).copied().collect();
         self.v.discard_log.remove_live(|addr| alive.contains(&addr));
@@ -372,12 +382,21 @@ impl Salvage {
         }
         // Blocks of dropped nodes and of a dropped node address table are found by the trim at the end.
         held.retain(|addr| !self.claimed.contains(addr));
-        let mut tree = Vec::new();
+        let mut tree = HashSet::new();
         let dev = self.v.dev.clone();
         self.v
             .nat
-            .walk(&*dev, |_, _| {}, |addr| tree.push(addr.0))?;
+            .walk(&*dev, |_, _| {}, |addr| _ = tree.insert(addr.0))?;
         held.retain(|addr| !tree.contains(addr));
+        if let Some(heads) = damaged_fork {
+            let lists = [&held, &self.claimed, &tree];
+            let known = |addr| lists.iter().any(|list| list.contains(&addr));
+            let unlisted = self.v.unlisted_blocks(&heads, known)?;
+            held.extend(unlisted);
+        }
+        let used = self.claimed.iter().chain(&tree);
+        let shared = used.filter(|addr| self.v.is_shared(BlockAddr(**addr)));
+        self.v.fork_points.shared_blocks = shared.count() as u64;
         self.v.snapshots.held_blocks = held.len() as u64;
         Ok(())
     }

@@ -38,7 +38,6 @@ use std::sync::Arc;
 /// # Errors
 /// `Corrupt` if there is no sound superblock, or no sound checkpoint. In the latter case [`rebuild`] may help.
 pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repaired> {
-    require_no_branches(&**dev)?;
     let sb = read_superblock(&**dev)?;
     let mut done = Vec::new();
     let mut note = |place: &dyn fmt::Display, what: &dyn fmt::Display| {
@@ -76,6 +75,7 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
             (found, lost)
         }
     };
+    require_newer_than_forks(&**dev, &found)?;
     for finding in damaged_copies(&**dev, &sb, &found)? {
         note(&finding.place, &format_args!("{}; rewritten", finding.what));
     }
@@ -87,6 +87,7 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
     };
     let clean = found.seal.phase == Phase::Clean;
     let mut volume = Volume::at(dev.clone(), sb.clone(), options(), found);
+    volume.load_fork_points()?;
     if clean {
         volume.commit_unchanged(Phase::Mounted)?;
     } else {
@@ -95,6 +96,7 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
                 note(&what, &"fsyncs after the checkpoint are discarded");
                 let found = find_checkpoint(&**dev, &sb, false)?;
                 volume = Volume::at(dev.clone(), sb, options(), found);
+                volume.load_fork_points()?;
                 volume.recover_groups(false)?;
             }
             other => other?,
@@ -134,7 +136,8 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
                 .iter()
                 .filter(|(nid, _)| range.contains(&u64::from(nid.0)));
             for (nid, entry) in again.filter(|(nid, _)| !free.contains(nid)) {
-                if volume.is_held(entry.addr) && nid == &entry.ino && !table.contains_key(nid) {
+                let is_older = volume.is_held(entry.addr) || volume.is_shared(entry.addr);
+                if is_older && nid == &entry.ino && !table.contains_key(nid) {
                     doubtful.insert(*nid);
                     let tag = volume.read_node_at(entry.addr)?.1.tag;
                     old.insert(*nid, tag);
@@ -211,7 +214,7 @@ pub fn rebuild(dev: &Arc<dyn BlockDevice>, uuid: [u8; 16], now: Time) -> Result<
     salvage.run()
 }
 
-/// Fails if the volume has branches: a repair of one would move or drop blocks that others read.
+/// Fails if the volume has branches: each has only a part of the nodes that it needs in its own logs.
 fn require_no_branches(dev: &dyn BlockDevice) -> Result<()> {
     let Some(branch) = dev.branch() else {
         return Ok(());
@@ -222,13 +225,30 @@ fn require_no_branches(dev: &dyn BlockDevice) -> Result<()> {
         return Ok(());
     }
     Err(Error::Unsupported(
-        "a volume with branches is not repaired: copy what can be read to a new volume, or delete the branches first"
+        "a volume with branches is not rebuilt: copy the other branches to new volumes with `send` and `receive`"
             .to_owned(),
     ))
 }
 
+/// Fails if a branch was forked from a checkpoint that is lost: the branch needs blocks of which the older one knows
+/// nothing.
+fn require_newer_than_forks(dev: &dyn BlockDevice, found: &FoundCheckpoint) -> Result<()> {
+    let Some(branch) = dev.branch() else {
+        return Ok(());
+    };
+    let version = found.seal.version;
+    let children = branch.children()?;
+    match children.iter().find(|child| child.version > version) {
+        None => Ok(()),
+        Some(child) => Err(Error::Unsupported(format!(
+            "checkpoint {} is lost, and checkpoint {version} is older than branch number {}, which was forked from it: use that branch instead",
+            child.version, child.number
+        ))),
+    }
+}
+
 /// Version of the checkpoint after the one that was found, if it was or may have been committed. Its pack does not
-/// hold a seal then. Packs alternate, and only the first checkpoint of a volume has no pack before it.
+/// hold a seal then. Packs alternate, and only the first checkpoint of a volume or fork has no pack before it.
 fn lost_checkpoint_after(
     dev: &dyn BlockDevice,
     sb: &Superblock,
@@ -244,6 +264,8 @@ fn lost_checkpoint_after(
             Err(_) => empty = false,
         }
     }
-    let first = first_version(&sb.uuid) + 1;
+    let origin = dev.branch().and_then(|branch| branch.origin());
+    let before = origin.map_or_else(|| first_version(&sb.uuid), |origin| origin.state.version);
+    let first = before + 1;
     (!empty || found.seal.version != first).then_some(found.seal.version + 1)
 }

@@ -186,6 +186,8 @@ impl Salvage {
         v.needs_trim = false;
         v.options.discard = DiscardMode::Eager;
         v.checkpoint.has_changes = true;
+        // Otherwise the next mount claims what the repair used.
+        let _ = v.join_claims();
         v.drain()?;
         let foreign = v.clear_past_heads()?;
         if foreign > 0 {

@@ -1,12 +1,13 @@
 //! Search for nodes in the logs, where the node address table is lost.
 
 use crate::device::BlockDevice;
-use crate::disk::address::{BLOCK_SIZE, Block, BlockAddr, Log, Nid};
+use crate::disk::address::{BLOCK_SIZE, Block, BlockAddr, Geometry, Log, Nid};
 use crate::disk::nat::NatEntry;
 use crate::disk::node::NodeBody;
 use crate::error::{Error, Result};
 use crate::volume::state::Volume;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// Number of blocks read at once from a log.
 const SCAN_BLOCKS: u64 = 256;
@@ -21,29 +22,52 @@ pub(super) struct LogScan {
 }
 
 impl LogScan {
+    /// Reads the logs up to `ends`, those of the branches from which this one descends up to the fork points.
     pub(super) fn run(volume: &Volume, ends: [u64; 7], skip: impl Fn(u64) -> bool) -> Result<Self> {
         let mut scan = Self::default();
         let mut newest: HashMap<Nid, (u64, u64)> = HashMap::new();
+        let (mut dev, mut ends) = (volume.dev.clone(), ends);
+        loop {
+            scan.device(&*dev, &volume.sb.geometry, &ends, |addr, block, scan| {
+                if !skip(addr.0) {
+                    scan.node(addr, block, &mut newest);
+                }
+            })?;
+            let Some((parent, heads)) = parent(&*dev)? else {
+                return Ok(scan);
+            };
+            for (end, head) in ends.iter_mut().zip(heads) {
+                *end = head.min(*end);
+            }
+            dev = parent;
+        }
+    }
+
+    /// Reads the node logs on a device.
+    fn device(
+        &mut self,
+        dev: &dyn BlockDevice,
+        geometry: &Geometry,
+        ends: &[u64; 7],
+        mut block: impl FnMut(BlockAddr, &[u8], &mut Self),
+    ) -> Result<()> {
         for log in Log::NODES {
-            let range = volume.sb.geometry.range(log, 0..ends[log.index()]);
+            let range = geometry.range(log, 0..ends[log.index()]);
             let io = |e| Error::io(e, format_args!("scanning the {log:?} log"));
-            for run in volume.dev.allocated(range).map_err(io)? {
+            for run in dev.allocated(range).map_err(io)? {
                 let mut at = run.start;
                 while at < run.end {
                     let n = (run.end - at).min(SCAN_BLOCKS);
                     let mut bytes = vec![0; n as usize * BLOCK_SIZE];
-                    volume.dev.read(BlockAddr(at), &mut bytes).map_err(io)?;
-                    for (i, block) in bytes.chunks_exact(BLOCK_SIZE).enumerate() {
-                        let addr = BlockAddr(at + i as u64);
-                        if !skip(addr.0) {
-                            scan.node(addr, block, &mut newest);
-                        }
+                    dev.read(BlockAddr(at), &mut bytes).map_err(io)?;
+                    for (i, bytes) in bytes.chunks_exact(BLOCK_SIZE).enumerate() {
+                        block(BlockAddr(at + i as u64), bytes, self);
                     }
                     at += n;
                 }
             }
         }
-        Ok(scan)
+        Ok(())
     }
 
     pub(super) fn node(
@@ -71,6 +95,20 @@ impl LogScan {
             self.table.insert(footer.nid, NatEntry { addr, ino });
         }
     }
+}
+
+/// Device and heads of the fork point of a branch.
+type Parent = (Arc<dyn BlockDevice>, [u64; 7]);
+
+/// Opens the branch from which that of a device was forked. `None` for the first branch.
+fn parent(dev: &dyn BlockDevice) -> Result<Option<Parent>> {
+    let Some(branch) = dev.branch() else {
+        return Ok(None);
+    };
+    let Some(origin) = branch.origin() else {
+        return Ok(None);
+    };
+    Ok(Some((branch.parent()?, origin.state.heads)))
 }
 
 /// First offset of a log past everything that the device holds or has a zone for.

@@ -5,6 +5,7 @@ use super::scan::LogScan;
 use crate::disk::address::Log;
 use crate::error::{Error, Result};
 use crate::nodes::nat::{Nat, Salvaged};
+use crate::volume::unlisted::is_forked;
 use std::collections::{HashMap, HashSet};
 
 impl Salvage {
@@ -50,8 +51,11 @@ impl Salvage {
     }
 
     /// Rewrites the node address table of a snapshot if blocks of it cannot be read. The lost entries are the newest
-    /// versions of nodes below its heads.
+    /// versions of nodes below its heads. A table that a fork reads stays as it is.
     fn repair_snapshot_table(&mut self, at: usize) -> Result<()> {
+        if is_forked(&self.v.holders()?, self.v.snapshots.records[at].version) {
+            return Ok(());
+        }
         let dev = self.v.dev.clone();
         let mut state = self.v.at_snapshot(at);
         let next_nid = state.nat.next_nid;

@@ -16,7 +16,8 @@ use crate::nodes::pages::PageCache;
 use crate::ship::delta::SnapshotDelta;
 use crate::volume::fork_points::Holder;
 use crate::volume::state::Volume;
-use std::collections::HashSet;
+use crate::volume::unlisted::is_forked;
+use std::collections::{BTreeSet, HashSet};
 
 impl Volume {
     /// Reads which fork points are pinned.
@@ -93,8 +94,8 @@ impl Volume {
         self.fork_points.newest = newest.or(Some(pending.heads));
     }
 
-    /// Returns the states that hold blocks, oldest first.
-    pub(crate) fn holders(&self) -> Result<Vec<Holder>> {
+    /// Returns the states that hold blocks and their checkpoints, oldest first. Of one version, snapshots come first.
+    pub(crate) fn holders(&self) -> Result<Vec<(u64, Holder)>> {
         let snapshots = self.snapshots.records.iter().enumerate();
         let mut holders: Vec<(u64, Holder)> = snapshots
             .map(|(at, snapshot)| (snapshot.version, Holder::Snapshot(at)))
@@ -106,7 +107,7 @@ impl Volume {
         }
         // States of one version refer to the same blocks.
         holders.sort_by_key(|(version, _)| *version);
-        Ok(holders.into_iter().map(|(_, holder)| holder).collect())
+        Ok(holders)
     }
 
     /// Creates the state of a holder. `None` if it does not exist any longer.
@@ -129,7 +130,7 @@ impl Volume {
     }
 
     /// Creates the present state as one that can be compared. Memory must be in sync with the device.
-    fn present(&self) -> Volume {
+    pub(crate) fn present(&self) -> Volume {
         let mut state = Volume::empty(self.dev.clone(), self.sb.clone(), self.options.clone());
         state.logs.marks = self.logs.marks;
         state.nat.height = self.nat.height;
@@ -143,58 +144,77 @@ impl Volume {
         state
     }
 
+    /// Returns false for a snapshot whose table was written again by a repair, past its heads.
+    fn has_table_below_heads(&self) -> bool {
+        let root = self.nat.root.addr;
+        !root.is_mapped() || self.lies_below(root, &self.logs.heads())
+    }
+
     /// Returns the blocks of the branch that only `holder` refers to. Memory must be in sync with the device.
     pub(crate) fn blocks_only_in(
         &mut self,
-        holders: &[Holder],
+        holders: &[(u64, Holder)],
         holder: Holder,
     ) -> Result<Vec<BlockAddr>> {
-        let Some(at) = holders.iter().position(|other| *other == holder) else {
+        let Some(at) = holders.iter().position(|(_, other)| *other == holder) else {
             return Ok(Vec::new());
         };
         let Some(mut state) = self.state_of(holder)? else {
             return Ok(Vec::new());
         };
-        // A block that this state and the older neighbour share is older than the heads of the latter.
-        let mut older = self.fork_points.origin;
-        for holder in holders[..at].iter().rev() {
-            if let Some(state) = self.state_of(*holder)? {
+        // A block that this state and an older one share is older than the heads of the latter. A snapshot with losses does
+        // not refer to all that it shared, unless a fork may.
+        let (mut older, mut repaired) = (self.fork_points.origin, HashSet::new());
+        for (version, holder) in holders[..at].iter().rev() {
+            let Some(mut state) = self.state_of(*holder)? else {
+                continue;
+            };
+            let has_losses = match holder {
+                Holder::Snapshot(at) => self.snapshots.records[*at].lost_nodes > 0,
+                Holder::Fork(_) => false,
+            };
+            let is_whole = state.has_table_below_heads() && !has_losses;
+            if is_whole || is_forked(holders, *version) {
                 older = Some(state.logs.heads());
                 break;
             }
+            repaired.extend(state.readable_references()?.addrs());
         }
-        let mut newer = None;
-        for holder in &holders[at + 1..] {
+        let (mut newer, mut is_newer_forked) = (None, false);
+        for (version, holder) in &holders[at + 1..] {
             newer = self.state_of(*holder)?;
             if newer.is_some() {
+                is_newer_forked = is_forked(holders, *version);
                 break;
             }
         }
         let mut newer = newer.unwrap_or_else(|| self.present());
-        let (only, _) = self.difference(&mut state, &mut newer)?;
-        let blocks = only.into_iter().map(BlockAddr);
-        Ok(blocks
-            .filter(|addr| !older.is_some_and(|heads| self.lies_below(*addr, &heads)))
-            .collect())
+        let difference = self.difference(&mut state, &mut newer)?;
+        let mut blocks: BTreeSet<u64> = difference.only_older.into_iter().collect();
+        let is_older = |addr| older.is_some_and(|heads| self.lies_below(BlockAddr(addr), &heads));
+        blocks.retain(|addr| !is_older(*addr) && !repaired.contains(addr));
+        if difference.is_newer_damaged && is_newer_forked {
+            // The fork of the newer one may refer to all that is older than it.
+            let heads = newer.logs.heads();
+            blocks.retain(|addr| !self.lies_below(BlockAddr(*addr), &heads));
+        }
+        if difference.is_older_damaged && matches!(holder, Holder::Fork(_)) {
+            blocks.extend(self.unlisted_only_in(holders, holder, &state.logs.heads())?);
+        }
+        Ok(blocks.into_iter().map(BlockAddr).collect())
     }
 
-    /// Compares a state with a newer one. Returns the blocks that only the older one refers to, and those that only
-    /// the newer one does. The work follows the difference, unless a table is damaged or was repaired.
-    fn difference(
-        &mut self,
-        state: &mut Volume,
-        newer: &mut Volume,
-    ) -> Result<(Vec<u64>, Vec<u64>)> {
-        // A repair writes the table of a snapshot past its heads.
-        let is_plain = |v: &Self| {
-            let root = v.nat.root.addr;
-            !root.is_mapped() || v.lies_below(root, &v.logs.heads())
-        };
-        if is_plain(state) && is_plain(newer) {
+    /// Compares a state with a newer one. The work follows the difference, unless a table is damaged or was repaired.
+    fn difference(&mut self, state: &mut Volume, newer: &mut Volume) -> Result<Difference> {
+        if state.has_table_below_heads() && newer.has_table_below_heads() {
             match SnapshotDelta::between(newer, Some(state)) {
                 Ok(delta) => {
                     let new = delta.new.into_iter().map(|(addr, _)| addr);
-                    return Ok((delta.dead.into_iter().flatten().collect(), new.collect()));
+                    return Ok(Difference {
+                        only_older: delta.dead.into_iter().flatten().collect(),
+                        only_newer: new.collect(),
+                        ..Difference::default()
+                    });
                 }
                 Err(Error::Corrupt(_)) => {}
                 Err(e) => return Err(e),
@@ -207,10 +227,12 @@ impl Volume {
         self.needs_trim |= !old.damage.is_empty() || !new.damage.is_empty();
         let in_old: HashSet<u64> = old.addrs().collect();
         let in_new: HashSet<u64> = new.addrs().collect();
-        Ok((
-            old.addrs().filter(|addr| !in_new.contains(addr)).collect(),
-            new.addrs().filter(|addr| !in_old.contains(addr)).collect(),
-        ))
+        Ok(Difference {
+            only_older: old.addrs().filter(|addr| !in_new.contains(addr)).collect(),
+            only_newer: new.addrs().filter(|addr| !in_old.contains(addr)).collect(),
+            is_older_damaged: !old.damage.is_empty(),
+            is_newer_damaged: !new.damage.is_empty(),
+        })
     }
 
     /// Releases the fork points of deleted children. Returns their number. Other processes delete children; the mount
@@ -267,7 +289,7 @@ impl Volume {
         }
         self.checkpoint()?;
         let mut newest = None;
-        for holder in self.holders()?.into_iter().rev() {
+        for (_, holder) in self.holders()?.into_iter().rev() {
             newest = self.state_of(holder)?;
             if newest.is_some() {
                 break;
@@ -277,12 +299,20 @@ impl Volume {
             return Ok(());
         };
         let mut present = self.present();
-        let (missing, surplus) = self.difference(&mut newest, &mut present)?;
+        let difference = self.difference(&mut newest, &mut present)?;
+        let heads = newest.logs.heads();
         self.mutate(|v| {
-            for addr in surplus {
-                v.dead.insert(BlockAddr(addr));
+            for addr in difference.only_newer {
+                let addr = BlockAddr(addr);
+                if v.is_shared(addr) {
+                    v.fork_points.shared_blocks = v.fork_points.shared_blocks.saturating_sub(1);
+                } else if difference.is_older_damaged && v.lies_below(addr, &heads) {
+                    v.snapshots.held_blocks += 1;
+                } else {
+                    v.dead.insert(addr);
+                }
             }
-            for addr in missing {
+            for addr in difference.only_older {
                 match v.is_shared(BlockAddr(addr)) {
                     true => v.fork_points.shared_blocks += 1,
                     false => {
@@ -384,6 +414,16 @@ impl Volume {
         let orphans = self.orphans.iter().copied().collect();
         Ok((checkpoint, ForkPoint::of_seal(&seal, journal, orphans, now)))
     }
+}
+
+/// Blocks that only one of two states refers to.
+#[derive(Default)]
+struct Difference {
+    only_older: Vec<u64>,
+    only_newer: Vec<u64>,
+    /// Set if blocks of the older state cannot be read, so that the lists are not complete.
+    is_older_damaged: bool,
+    is_newer_damaged: bool,
 }
 
 /// Returns the heads of the newest fork point of `children`.

@@ -17,6 +17,7 @@ pub(crate) mod snapshot_records;
 pub(crate) mod snapshots;
 pub(crate) mod state;
 mod statfs;
+pub(crate) mod unlisted;
 
 pub use admission::Space;
 pub use discards::{Discarded, Discards};
