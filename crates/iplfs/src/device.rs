@@ -169,6 +169,12 @@ pub trait BranchDevice: Send + Sync {
     /// Takes the next free region, durably. Returns its first offset.
     fn take_region(&self) -> Result<u64>;
 
+    /// Makes a region one of the branch, durably. Lower regions that no branch has taken are never used.
+    ///
+    /// # Errors
+    /// `Usage` if another branch has or had it. `Limit` if more than half of the free regions would be passed over.
+    fn own_region(&self, region: u64) -> Result<()>;
+
     /// Returns the children of the branch, deleted ones included until they are forgotten.
     fn children(&self) -> Result<Vec<Child>>;
 

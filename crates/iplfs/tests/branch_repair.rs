@@ -202,8 +202,8 @@ fn nodes_of_a_lost_table_are_found_in_the_logs_of_the_parent() {
             main.delete_snapshot("s").unwrap();
             main.unmount().unwrap();
             exact(&path);
+            // What stays of it for its child is a damaged state that nobody mounts.
             delete_branch(&path, "middle").unwrap();
-            exact(&path);
             delete_branch(&path, "child").unwrap();
             exact(&path);
         }

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Returns a file of a branch that is not mounted for writing. Of names of one file, the first has its content.
-fn content(dir: &Path, branch: &str, file: &str) -> Option<Vec<u8>> {
+pub(crate) fn content(dir: &Path, branch: &str, file: &str) -> Option<Vec<u8>> {
     good(
         dir,
         &["export", "--force", "--branch", branch, "v", "out.tar"],

@@ -1,6 +1,7 @@
 //! Behaviour of `tuff volume`: round trips, exit codes, and one-line errors.
 
 mod acl;
+mod branch_streams;
 mod branches;
 mod common;
 mod copy;

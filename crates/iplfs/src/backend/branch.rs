@@ -458,15 +458,20 @@ impl BranchSet {
     /// Takes the next free region. The caller holds the lock of the counter, and syncs the returned file before the
     /// region is used.
     fn take(&self) -> Result<Taken> {
-        let path = self.counter_path();
-        let (mut counter, slot, file) = self.read_counter()?;
-        let region = counter.next;
+        let found = self.read_counter()?;
+        let region = found.0.next;
+        self.grant(found, region)
+    }
+
+    /// Writes a counter by which no region up to `region` is free.
+    fn grant(&self, found: (Counter, u64, File), region: u64) -> Result<Taken> {
+        let (mut counter, slot, file) = found;
         if region >= counter.layout.regions() {
             return Err(regions_used(&counter.layout));
         }
-        counter.next += 1;
+        counter.next = region + 1;
         let written = file.write_all_at(&counter.encode(), (1 - slot) * SLOT);
-        written.map_err(|e| io(e, &path))?;
+        written.map_err(|e| io(e, &self.counter_path()))?;
         Ok(Taken {
             region,
             counter,
@@ -478,7 +483,28 @@ impl BranchSet {
     /// Takes a region for a branch that has used up another one.
     pub(crate) fn take_region(&self) -> Result<u64> {
         let _held = self.lock_counter()?;
-        let taken = self.take()?;
+        self.finish_take(self.take()?)
+    }
+
+    /// Takes a certain region, if it and all higher ones are free. Free ones below it are lost.
+    pub(crate) fn take_region_at(&self, region: u64) -> Result<u64> {
+        let _held = self.lock_counter()?;
+        let found = self.read_counter()?;
+        let (next, regions) = (found.0.next, found.0.layout.regions());
+        if region < next || self.region_path(region).exists() {
+            return Err(Error::Usage(format!(
+                "the stream has addresses in region {region}, which another branch of this volume has or had: receive the branches of a volume in the order in which they were forked, into a copy that has no other forks"
+            )));
+        }
+        if region - next > (regions - next) / 2 {
+            return Err(Error::Limit(format!(
+                "the stream has addresses in region {region}, and regions up to {next} are used: it would use up half of the address space"
+            )));
+        }
+        self.finish_take(self.grant(found, region)?)
+    }
+
+    fn finish_take(&self, taken: Taken) -> Result<u64> {
         let synced = durable::sync(&taken.file).and_then(|()| taken.copy());
         synced.map_err(|e| io(e, &self.counter_path()))?;
         Ok(taken.region)

@@ -464,6 +464,20 @@ impl ZoneDir {
         }
     }
 
+    /// Takes a region for the branch, and records it.
+    fn add_region(&self, take: impl FnOnce(&BranchSet) -> Result<u64>) -> Result<u64> {
+        let set = &self.branch.set;
+        let found = set.numbered(self.branch.number)?;
+        let entry =
+            found.ok_or_else(|| Error::corrupt("branches", "the open branch is missing"))?;
+        let region = take(set)?;
+        let mut record = set.record(&entry)?;
+        record.regions.push(region);
+        set.write_record(&entry, &record)?;
+        self.branch.regions().insert(region);
+        Ok(region)
+    }
+
     fn remove(&self, zone: u64) -> io::Result<()> {
         // Another branch releases its zones itself.
         let Owner::Own(dir) = self.owner(zone) else {
@@ -896,16 +910,21 @@ impl BranchDevice for ZoneDir {
     }
 
     fn take_region(&self) -> Result<u64> {
-        let set = &self.branch.set;
-        let found = set.numbered(self.branch.number)?;
-        let entry =
-            found.ok_or_else(|| Error::corrupt("branches", "the open branch is missing"))?;
-        let region = set.take_region()?;
-        let mut record = set.record(&entry)?;
-        record.regions.push(region);
-        set.write_record(&entry, &record)?;
-        self.branch.regions().insert(region);
+        let region = self.add_region(BranchSet::take_region)?;
         Ok(region << REGION_BITS)
+    }
+
+    fn own_region(&self, region: u64) -> Result<()> {
+        let branch = &self.branch;
+        let is_own = match branch.layout.get() {
+            None => true,
+            Some(layout) if region < layout.first => branch.number == FIRST_BRANCH,
+            Some(_) => region == branch.number || branch.regions().contains(&region),
+        };
+        if is_own {
+            return Ok(());
+        }
+        self.add_region(|set| set.take_region_at(region)).map(drop)
     }
 
     fn children(&self) -> Result<Vec<Child>> {

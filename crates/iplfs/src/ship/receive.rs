@@ -14,13 +14,16 @@ use crate::checkpoint::pack::{
 };
 use crate::device::{BlockDevice, read_block};
 use crate::disk::address::{BLOCK_SIZE, BlockAddr, Log, Nid, zero_block};
+use crate::disk::branch::REGION_BITS;
 use crate::disk::checkpoint::Phase;
 use crate::disk::snapshot::Snapshot;
 use crate::disk::stream::{FRAME_LEN, Frame, FrameKind, Header, RUN_LEN};
-use crate::disk::superblock::{BRANCHES, MAGIC, Superblock};
-use crate::error::{Error, Result};
+use crate::disk::superblock::{MAGIC, Superblock};
+use crate::error::{Errno, Error, Result};
 use crate::options::MountOptions;
 use crate::volume::state::{Volume, WriteState};
+use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
 use std::sync::Arc;
@@ -107,12 +110,13 @@ impl<'r> Stream<'r> {
         };
         let whole = self.header.base.is_none();
         target.open_receive(&self.header.snapshot, whole)?;
-        let looked_at = self.frames(&*dev, &target).and_then(|received| {
+        let looked_at = self.frames(&*dev, &mut target).and_then(|received| {
             target.flush()?;
             let tail = self.compare(&dev, &target, &received)?;
-            Ok((received, tail))
+            let base = self.header.base.as_ref().filter(|_| !keep);
+            Ok((received, tail, target.lock_base(base)?))
         });
-        let (received, tail) = match looked_at {
+        let (received, tail, _held) = match looked_at {
             Ok(done) => done,
             Err(e) => {
                 // The base remains valid, whether or not this succeeds.
@@ -159,7 +163,7 @@ impl<'r> Stream<'r> {
     }
 
     /// Reads all frames and writes their blocks.
-    fn frames(&mut self, dev: &dyn BlockDevice, target: &Volume) -> Result<ReceivedFrames> {
+    fn frames(&mut self, dev: &dyn BlockDevice, target: &mut Volume) -> Result<ReceivedFrames> {
         let mut received = ReceivedFrames::default();
         let geometry = target.sb.geometry;
         let (from, to) = (target.logs.heads(), self.header.snapshot.heads);
@@ -191,6 +195,11 @@ impl<'r> Stream<'r> {
                             "{} blocks at {:#x} do not belong there",
                             frame.count, frame.start
                         )));
+                    }
+                    let blocks = received.blocks.len() as u64 + u64::from(frame.count);
+                    let limit = target.sb.quota_blocks - target.sb.reserve_blocks;
+                    if !target.claim(blocks, limit, false)? {
+                        return Err(Errno::NoSpace.into());
                     }
                     dev.write(BlockAddr(frame.start), &payload).map_err(|e| {
                         Error::io(
@@ -308,11 +317,6 @@ fn options() -> MountOptions {
 fn at_base(dev: &Arc<dyn BlockDevice>, header: &Header, base: &Snapshot) -> Result<Volume> {
     let refuse = |what: String| Err(Error::Usage(what));
     let sb = read_superblock(&**dev)?;
-    if sb.incompat & BRANCHES != 0 {
-        return refuse(
-            "has or had branches, and a stream is received by a volume without them".to_owned(),
-        );
-    }
     let theirs = &header.superblock;
     if (sb.uuid, sb.hash_key, sb.geometry) != (theirs.uuid, theirs.hash_key, theirs.geometry) {
         return refuse("holds another volume than that of the stream".to_owned());
@@ -320,19 +324,17 @@ fn at_base(dev: &Arc<dyn BlockDevice>, header: &Header, base: &Snapshot) -> Resu
     let found = find_checkpoint(&**dev, &sb, false)?;
     let phase = found.seal.phase;
     let mut volume = Volume::at(dev.clone(), sb, options(), found);
-    if volume.snapshots.records.last() != Some(base) {
+    volume.load_fork_points()?;
+    let (newest, heads) = volume.newest_received();
+    if newest.as_ref() != Some(base) {
         return refuse(format!(
             "the stream continues snapshot '{}', and the newest here is {}",
             base.name,
-            volume
-                .snapshots
-                .records
-                .last()
-                .map_or("none".to_owned(), |s| format!("'{}'", s.name))
+            newest.map_or("none".to_owned(), |s| format!("'{}'", s.name))
         ));
     }
     let unchanged = matches!(phase, Phase::Clean | Phase::Receiving)
-        && volume.logs.heads() == base.heads
+        && volume.logs.heads() == heads
         && volume.nat.root == base.nat_root
         && volume.nat.journal().is_empty();
     if !unchanged {
@@ -346,6 +348,7 @@ fn at_base(dev: &Arc<dyn BlockDevice>, header: &Header, base: &Snapshot) -> Resu
     {
         return refuse(format!("has a snapshot '{}' already", header.snapshot.name));
     }
+    volume.take_regions_of(&header.snapshot)?;
     // A truncated stream may have left blocks, which must be released before others are written there.
     volume.state = WriteState::Writable;
     if phase == Phase::Receiving {
@@ -355,6 +358,51 @@ fn at_base(dev: &Arc<dyn BlockDevice>, header: &Header, base: &Snapshot) -> Resu
 }
 
 impl Volume {
+    /// Returns the snapshot that can be the base of the next stream, and the heads that the logs have then. A fork of a
+    /// snapshot begins with it.
+    fn newest_received(&self) -> (Option<Snapshot>, [u64; 7]) {
+        if let Some(newest) = self.snapshots.records.last() {
+            return (Some(newest.clone()), newest.heads);
+        }
+        let branch = self.dev.branch();
+        let origin = branch.and_then(|branch| Some((branch.number(), branch.origin()?)));
+        match origin.filter(|(_, origin)| origin.of_snapshot) {
+            Some((number, origin)) => (Some(origin.state.clone()), [number << REGION_BITS; 7]),
+            None => (None, self.logs.heads()),
+        }
+    }
+
+    /// Gives the branch the regions in which the logs of a snapshot end: addresses are those of the source.
+    fn take_regions_of(&self, snapshot: &Snapshot) -> Result<()> {
+        let Some(branch) = self.dev.branch() else {
+            return Ok(());
+        };
+        let regions: BTreeSet<u64> = snapshot.heads.map(|head| head >> REGION_BITS).into();
+        regions
+            .into_iter()
+            .try_for_each(|region| branch.own_region(region))
+    }
+
+    /// Keeps other processes from mounting the base, which is about to be dropped.
+    fn lock_base(&self, base: Option<&Snapshot>) -> Result<Option<File>> {
+        let (Some(base), Some(branch)) = (base, self.dev.branch()) else {
+            return Ok(None);
+        };
+        if self.snapshots.position(&base.name).is_none() {
+            return Ok(None);
+        }
+        let busy = || {
+            Error::Usage(format!(
+                "snapshot '{}' is mounted: unmount it, or keep it with `--keep`",
+                base.name
+            ))
+        };
+        branch
+            .lock_snapshot(base.version)?
+            .ok_or_else(busy)
+            .map(Some)
+    }
+
     /// Marks both packs as receiving, up to the heads of `snapshot`. Later versions are above every tag in the
     /// stream, so that no recovery takes its nodes for those of an fsync.
     fn open_receive(&mut self, snapshot: &Snapshot, whole: bool) -> Result<()> {
@@ -426,13 +474,10 @@ impl Volume {
         for run in self.dead.runs() {
             next.dead.insert_range(run);
         }
-        let older = next.snapshots.records.last().map(|s| s.heads);
+        next.fork_points = std::mem::take(&mut self.fork_points);
+        next.claims = std::mem::take(&mut self.claims);
         for addr in tail.dead.iter().cloned().flatten() {
-            if older.is_some_and(|heads| next.lies_below(BlockAddr(addr), &heads)) {
-                next.snapshots.held_blocks += 1;
-            } else {
-                next.dead.insert(BlockAddr(addr));
-            }
+            next.free_block(BlockAddr(addr));
         }
         next.snapshots.records.push(s.clone());
         next.orphans = self.orphans.clone();

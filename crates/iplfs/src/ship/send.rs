@@ -2,6 +2,7 @@
 
 use super::delta::SnapshotDelta;
 use crate::disk::address::{BLOCK_SIZE, BlockAddr};
+use crate::disk::snapshot::Snapshot;
 use crate::disk::stream::{FRAME_BLOCKS, FRAME_RUNS, Frame, FrameKind, Header, RUN_LEN};
 use crate::disk::superblock::{BRANCHES, Superblock};
 use crate::error::{Errno, Error, Result};
@@ -47,26 +48,23 @@ impl Writer<'_> {
 }
 
 impl Volume {
-    /// Writes a snapshot as a stream: all of it, or its changes against `base`, an older snapshot. The checksum of
-    /// every block is verified. Memory use is 16 bytes per sent block.
+    /// Writes a snapshot as a stream: all of it, or its changes against `base`, an older snapshot, or the one from which
+    /// the branch was forked. The checksum of every block is verified. Memory use is 16 bytes per sent block.
     pub fn send(&mut self, snapshot: &str, base: Option<&str>, to: &mut dyn Write) -> Result<Sent> {
-        let find = |name: &str| {
-            let at = self.snapshots.position(name);
-            at.ok_or_else(|| Error::Usage(format!("there is no snapshot '{name}'")))
+        let none = |name: &str| Error::Usage(format!("there is no snapshot '{name}'"));
+        let at = self.snapshots.position(snapshot);
+        let at = at.ok_or_else(|| none(snapshot))?;
+        let base = match base {
+            None => None,
+            Some(name) => Some(self.base_of(name, at)?.ok_or_else(|| none(name))?),
         };
-        let at = find(snapshot)?;
-        let base_at = base.map(find).transpose()?;
-        if base_at.is_some_and(|base| base >= at) {
-            return Err(Error::Usage(format!(
-                "snapshot '{}' is not older than '{snapshot}'",
-                base.unwrap_or_default()
-            )));
-        }
         if self.is_broken() {
             return Err(Errno::Stale.into());
         }
-        for at in [Some(at), base_at].into_iter().flatten() {
-            let snapshot = &self.snapshots.records[at];
+        for snapshot in [Some(&self.snapshots.records[at]), base.as_ref()]
+            .into_iter()
+            .flatten()
+        {
             if self.has_repaired_table(snapshot) {
                 return Err(Error::Unsupported(format!(
                     "snapshot '{}' was repaired, and its table lies past its heads: send a newer snapshot",
@@ -81,12 +79,13 @@ impl Volume {
                 ..self.sb.clone()
             },
             snapshot: self.snapshots.records[at].clone(),
-            base: base_at.map(|at| self.snapshots.records[at].clone()),
+            base: base.clone(),
             next_seq: self.roll_forward.next_seq,
             next_generation: self.next_generation,
         };
         let mut state = self.at_snapshot(at);
-        let mut before = base_at.map(|at| self.at_snapshot(at));
+        let (dev, sb) = (&self.dev, &self.sb);
+        let mut before = base.map(|base| Self::of_snapshot(dev.clone(), sb.clone(), &base));
         let tail = SnapshotDelta::between(&mut state, before.as_mut())?;
         let (bytes, sum) = header.encode();
         let mut out = Writer {
@@ -148,5 +147,22 @@ impl Volume {
             dead_blocks: tail.dead.iter().map(|run| run.end - run.start).sum(),
             bytes,
         })
+    }
+
+    /// Finds the base of a stream of the snapshot at an index.
+    fn base_of(&self, name: &str, at: usize) -> Result<Option<Snapshot>> {
+        match self.snapshots.position(name) {
+            Some(base) if base < at => return Ok(Some(self.snapshots.records[base].clone())),
+            Some(_) => {
+                return Err(Error::Usage(format!(
+                    "snapshot '{name}' is not older than '{}'",
+                    self.snapshots.records[at].name
+                )));
+            }
+            None => {}
+        }
+        let origin = self.dev.branch().and_then(|branch| branch.origin());
+        let origin = origin.filter(|origin| origin.of_snapshot && origin.state.name == name);
+        Ok(origin.map(|origin| origin.state.clone()))
     }
 }

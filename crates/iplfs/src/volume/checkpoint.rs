@@ -456,7 +456,11 @@ impl Volume {
         let version = self.checkpoint.version + 1;
         let window = self.options.window_blocks;
         let logs = self.logs.marks.map(|m| {
-            let end = self.log_end(m.head);
+            // A stream may continue in another region.
+            let end = match phase {
+                Phase::Receiving => self.sb.geometry.area_blocks(),
+                _ => self.log_end(m.head),
+            };
             let limit = m.limit.max((m.head + window).min(m.far)).min(end);
             let scan = if phase == Phase::Recovering {
                 m.scan

@@ -23,6 +23,9 @@ use tuff_iplfs::{BlockDevice, CheckOptions, Error, Report};
 /// With --repair the lines are the repairs, and exit code 1 means that there were any. A second repair finds nothing: lost
 /// data is marked in the volume, and reading it is an error. If a repair has to fall back to the previous checkpoint, it
 /// prints the time of that checkpoint.
+///
+/// Each branch is checked and repaired alone, and a repair changes nothing of the others. Damage that only a fork still reads
+/// is a finding of the fork. A volume with branches is not rebuilt.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -97,7 +100,11 @@ fn mend(args: &Args) -> Result<ExitCode> {
         .map_err(|e| match e {
             // A repair starts from a checkpoint, a rebuild only needs the superblock.
             Error::Corrupt(what)
-                if !args.rebuild && tuff_iplfs::read_superblock(&*device).is_ok() =>
+                if !args.rebuild
+                    && device
+                        .branch()
+                        .is_none_or(|branch| branch.layout().is_none())
+                    && tuff_iplfs::read_superblock(&*device).is_ok() =>
             {
                 let advice = "--rebuild rebuilds the volume from its logs";
                 Error::Corrupt(format!("{what}; {advice}"))

@@ -21,10 +21,16 @@ use tuff_store::{open_text, retry};
 /// A full stream creates a volume. An incremental stream advances a copy from the snapshot that it is based on to the next
 /// one. A stream takes effect only when it is complete and valid; otherwise the volume is unchanged. The input may contain
 /// several streams. A copy can be mounted, but writing to it makes it stop accepting streams.
+///
+/// Each branch of a copy accepts streams of its own. The changes of a branch since the snapshot from which it was forked go
+/// to a new fork of the same snapshot (tuff volume fork --snapshot).
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory to create, or a file with --file; or the copy to advance
     path: PathBuf,
+    /// Branch of the copy to advance [default: main]
+    #[arg(long, value_name = "NAME")]
+    branch: Option<String>,
     /// File to read; - is standard input
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     input: PathBuf,
@@ -71,6 +77,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             Some(dev) => dev.clone(),
             None => {
                 let whole = stream.base().is_none();
+                if whole && args.branch.is_some() {
+                    let what = "a full stream creates a volume: leave out --branch";
+                    return Err(Failure::Usage(what.to_owned()));
+                }
                 let meta = retry(|| args.path.metadata());
                 made = whole && meta.is_err();
                 let dev = if made || whole && is_block(&args.path) {
@@ -78,7 +88,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
                 } else if whole && meta.is_ok_and(|m| m.is_file()) {
                     take_over(args, &stream)?
                 } else {
-                    branch_device(&args.path, None, false)?
+                    branch_device(&args.path, args.branch.as_deref(), false)?
                 };
                 opened = Some(dev.clone());
                 dev

@@ -21,7 +21,7 @@ pub(crate) struct Args {
     volume: VolumeArgs,
     /// Snapshot to send [default: the newest]
     snapshot: Option<String>,
-    /// Send only the changes since this older snapshot, which the receiver has
+    /// Send only the changes since this older snapshot, or that from which the branch was forked; the receiver has it
     #[arg(long, value_name = "SNAPSHOT")]
     from: Option<String>,
     /// File to write; - is standard output
