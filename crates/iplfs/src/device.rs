@@ -4,6 +4,7 @@ use crate::disk::address::{BLOCK_SIZE, Block, BlockAddr};
 use crate::disk::branch::{ForkPoint, Layout};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -169,11 +170,11 @@ pub trait BranchDevice: Send + Sync {
     /// Takes the next free region, durably. Returns its first offset.
     fn take_region(&self) -> Result<u64>;
 
-    /// Makes a region one of the branch, durably. Lower regions that no branch has taken are never used.
+    /// Makes regions those of the branch, durably. Lower regions that no branch has are not given out afterwards.
     ///
     /// # Errors
-    /// `Usage` if another branch has or had it. `Limit` if more than half of the free regions would be passed over.
-    fn own_region(&self, region: u64) -> Result<()>;
+    /// `Usage` if another branch has one of them. `Limit` if more than half of the free regions would be passed over.
+    fn own_regions(&self, regions: BTreeSet<u64>) -> Result<()>;
 
     /// Returns the children of the branch, deleted ones included until they are forgotten.
     fn children(&self) -> Result<Vec<Child>>;

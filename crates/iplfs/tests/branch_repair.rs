@@ -202,10 +202,27 @@ fn nodes_of_a_lost_table_are_found_in_the_logs_of_the_parent() {
             main.delete_snapshot("s").unwrap();
             main.unmount().unwrap();
             exact(&path);
-            // What stays of it for its child is a damaged state that nobody mounts.
+            // Its state, which stays for its child, is damaged, and nobody mounts it.
             delete_branch(&path, "middle").unwrap();
             delete_branch(&path, "child").unwrap();
             exact(&path);
         }
     }
+}
+
+#[test]
+fn a_repair_of_sound_branches_finds_nothing() {
+    let path = two_branches("repair-sound");
+    fork(&path, Some("child"), "new", None, NOW).unwrap();
+    let names = ["main", "child", "new"];
+    let before = names.map(|name| readable(&path, name));
+    // The first checkpoint of a fork has no other one before it.
+    fork(&path, None, "first", None, NOW).unwrap();
+    for name in ["first", "new", "main", "child"] {
+        let done = repaired(&path, name);
+        assert!(done.done.is_empty(), "{name}: {:?}", done.done);
+        assert!(done.left.findings.is_empty(), "{name}: {:?}", done.left);
+    }
+    assert!(names.map(|name| readable(&path, name)) == before);
+    exact(&path);
 }

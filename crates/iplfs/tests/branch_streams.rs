@@ -9,7 +9,7 @@ use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use tuff_iplfs::backend::{ZoneDir, open_branch};
+use tuff_iplfs::backend::{ZoneDir, kill_after, open_branch};
 use tuff_iplfs::disk::stream::Header;
 use tuff_iplfs::{
     BLOCK_SIZE, BlockDevice, Error, FormatOptions, Received, Stream, Volume, delete_branch, fork,
@@ -292,4 +292,43 @@ fn a_stream_cannot_use_up_the_regions() {
     receive(&copy, "x", &stream).unwrap();
     assert!(shown(&copy, "main") == first);
     exact(&copy);
+}
+
+#[test]
+fn a_receive_that_is_killed_while_it_takes_regions_can_be_repeated() {
+    let (path, first) = source("streams-take");
+    let template = copy_of("streams-take-copy", &send(&path, "main", "s1", None));
+    for name in ["x", "y"] {
+        fork(&path, None, name, Some("s1"), NOW).unwrap();
+    }
+    change(&path, "y", 120);
+    let want = snapshot(&path, "y", "c1");
+    let stream = send(&path, "y", "c1", Some("s1"));
+    fork(&template, None, "y", Some("s1"), NOW).unwrap();
+    let copy = scratch("streams-take-killed");
+    let mut steps = 0;
+    loop {
+        branch_fixture::copy(&template, &copy);
+        kill_after(Some(steps));
+        let result = receive(&copy, "y", &stream);
+        let left = kill_after(None);
+        if left != Some(0) {
+            result.unwrap();
+            break;
+        }
+        // Claims that cannot be lowered stay as they are.
+        if result.is_err() {
+            assert!(shown(&copy, "y") == first, "{steps} steps");
+            receive(&copy, "y", &stream).unwrap();
+        }
+        assert!(shown(&copy, "main") == first && shown(&copy, "y") == want);
+        // No number is given out twice.
+        for name in ["next", "last"] {
+            fork(&copy, Some("y"), name, None, NOW).unwrap();
+            change(&copy, name, 150);
+        }
+        exact(&copy);
+        steps += 1;
+    }
+    assert!(steps >= 2, "{steps} steps");
 }

@@ -1234,6 +1234,8 @@ fn a_fallback_to_a_checkpoint_before_a_fork_point_is_refused() {
         .unwrap_err()
         .to_string();
     assert!(text.contains("was forked"), "{text}");
+    let text = tuff_iplfs::repair(&dev, false, NOW).unwrap_err();
+    assert!(text.to_string().contains("use that branch"), "{text}");
     drop(dev);
     let mut x = mount(&path, "x");
     assert_eq!(content(&mut x)["a"], [1; 9000]);

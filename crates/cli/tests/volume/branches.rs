@@ -234,10 +234,6 @@ fn wrong_branches_are_one_sentence() {
     }
     let (_, message) = bad(dir, &["fork", "missing", "x"]);
     assert!(message.contains("missing"), "{message}");
-    // A volume with branches is not repaired yet, and says so.
-    good(dir, &["fork", "v", "x"]);
-    let (code, message) = bad(dir, &["check", "--repair", "v"]);
-    assert_eq!(code, 4, "{message}");
 }
 
 #[test]

@@ -29,6 +29,7 @@ use crate::disk::branch::{
 use crate::error::{Error, Result};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::retry_on_intr;
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -211,7 +212,7 @@ impl BranchSet {
     }
 
     /// Waits for the lock of the counter and of unfinished forks.
-    fn lock_counter(&self) -> Result<File> {
+    pub(crate) fn lock_counter(&self) -> Result<File> {
         lock_dir(&self.branches())
     }
 
@@ -480,31 +481,50 @@ impl BranchSet {
         })
     }
 
-    /// Takes a region for a branch that has used up another one.
+    /// Takes a region for a branch that has used up another one. The caller holds the lock of the counter until the
+    /// record of the branch has the region.
     pub(crate) fn take_region(&self) -> Result<u64> {
-        let _held = self.lock_counter()?;
-        self.finish_take(self.take()?)
+        self.finish_take(&self.take()?)
     }
 
-    /// Takes a certain region, if it and all higher ones are free. Free ones below it are lost.
-    pub(crate) fn take_region_at(&self, region: u64) -> Result<u64> {
-        let _held = self.lock_counter()?;
+    /// Takes certain regions, unless a branch has one of them. Lower free ones are not given out afterwards. The caller
+    /// holds the lock of the counter until the record of the branch has them.
+    pub(crate) fn take_regions_at(&self, regions: &BTreeSet<u64>) -> Result<()> {
         let found = self.read_counter()?;
-        let (next, regions) = (found.0.next, found.0.layout.regions());
-        if region < next || self.region_path(region).exists() {
+        let Counter { layout, next } = found.0;
+        let mut used = BTreeSet::new();
+        for entry in self.list()? {
+            used.insert(entry.number);
+            match (self.record(&entry), &entry.state) {
+                (Ok(record), _) => used.extend(record.regions),
+                // A fork that is not finished, or a branch whose content is gone.
+                (Err(_), EntryState::New | EntryState::Dead) => {}
+                (Err(e), _) => return Err(e),
+            }
+        }
+        let is_used = |region: u64| {
+            let exists = || self.region_path(region).exists();
+            region < layout.first || used.contains(&region) || exists()
+        };
+        if let Some(region) = regions.iter().find(|region| is_used(**region)) {
             return Err(Error::Usage(format!(
-                "the stream has addresses in region {region}, which another branch of this volume has or had: receive the branches of a volume in the order in which they were forked, into a copy that has no other forks"
+                "the stream has addresses in region {region}, which another branch of this volume has: receive the branches of a volume in the order in which they were forked, into a copy that has no other forks"
             )));
         }
-        if region - next > (regions - next) / 2 {
+        let last = regions.last().copied().unwrap_or_default();
+        if last < next {
+            // A killed receive has taken it.
+            return Ok(());
+        }
+        if last - next > (layout.regions() - next) / 2 {
             return Err(Error::Limit(format!(
-                "the stream has addresses in region {region}, and regions up to {next} are used: it would use up half of the address space"
+                "the stream has addresses in region {last}, and the next free one is {next}: it would use up half of the address space"
             )));
         }
-        self.finish_take(self.grant(found, region)?)
+        self.finish_take(&self.grant(found, last)?).map(drop)
     }
 
-    fn finish_take(&self, taken: Taken) -> Result<u64> {
+    fn finish_take(&self, taken: &Taken) -> Result<u64> {
         let synced = durable::sync(&taken.file).and_then(|()| taken.copy());
         synced.map_err(|e| io(e, &self.counter_path()))?;
         Ok(taken.region)

@@ -464,18 +464,22 @@ impl ZoneDir {
         }
     }
 
-    /// Takes a region for the branch, and records it.
-    fn add_region(&self, take: impl FnOnce(&BranchSet) -> Result<u64>) -> Result<u64> {
+    /// Takes regions for the branch, and records them.
+    fn add_regions(
+        &self,
+        take: impl FnOnce(&BranchSet) -> Result<BTreeSet<u64>>,
+    ) -> Result<BTreeSet<u64>> {
         let set = &self.branch.set;
         let found = set.numbered(self.branch.number)?;
         let entry =
             found.ok_or_else(|| Error::corrupt("branches", "the open branch is missing"))?;
-        let region = take(set)?;
+        let _held = set.lock_counter()?;
+        let regions = take(set)?;
         let mut record = set.record(&entry)?;
-        record.regions.push(region);
+        record.regions.extend(&regions);
         set.write_record(&entry, &record)?;
-        self.branch.regions().insert(region);
-        Ok(region)
+        self.branch.regions().extend(&regions);
+        Ok(regions)
     }
 
     fn remove(&self, zone: u64) -> io::Result<()> {
@@ -910,21 +914,24 @@ impl BranchDevice for ZoneDir {
     }
 
     fn take_region(&self) -> Result<u64> {
-        let region = self.add_region(BranchSet::take_region)?;
-        Ok(region << REGION_BITS)
+        let taken = self.add_regions(|set| Ok(BTreeSet::from([set.take_region()?])))?;
+        Ok(taken.first().copied().unwrap_or_default() << REGION_BITS)
     }
 
-    fn own_region(&self, region: u64) -> Result<()> {
+    fn own_regions(&self, mut regions: BTreeSet<u64>) -> Result<()> {
         let branch = &self.branch;
-        let is_own = match branch.layout.get() {
-            None => true,
-            Some(layout) if region < layout.first => branch.number == FIRST_BRANCH,
-            Some(_) => region == branch.number || branch.regions().contains(&region),
+        let Some(layout) = branch.layout.get() else {
+            return Ok(());
         };
-        if is_own {
+        regions.retain(|region| match *region < layout.first {
+            true => branch.number != FIRST_BRANCH,
+            false => *region != branch.number && !branch.regions().contains(region),
+        });
+        if regions.is_empty() {
             return Ok(());
         }
-        self.add_region(|set| set.take_region_at(region)).map(drop)
+        let take = |set: &BranchSet| set.take_regions_at(&regions).map(|()| regions.clone());
+        self.add_regions(take).map(drop)
     }
 
     fn children(&self) -> Result<Vec<Child>> {

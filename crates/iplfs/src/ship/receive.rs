@@ -22,7 +22,6 @@ use crate::disk::superblock::{MAGIC, Superblock};
 use crate::error::{Errno, Error, Result};
 use crate::options::MountOptions;
 use crate::volume::state::{Volume, WriteState};
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
@@ -349,11 +348,10 @@ fn at_base(dev: &Arc<dyn BlockDevice>, header: &Header, base: &Snapshot) -> Resu
         return refuse(format!("has a snapshot '{}' already", header.snapshot.name));
     }
     volume.take_regions_of(&header.snapshot)?;
-    // A truncated stream may have left blocks, which must be released before others are written there.
+    // A truncated stream may have left blocks, which must be released before others are written there. A mount may have
+    // reserved some, which nothing would release once the heads have passed them.
     volume.state = WriteState::Writable;
-    if phase == Phase::Receiving {
-        volume.drop_received()?;
-    }
+    volume.drop_received()?;
     Ok(volume)
 }
 
@@ -377,10 +375,8 @@ impl Volume {
         let Some(branch) = self.dev.branch() else {
             return Ok(());
         };
-        let regions: BTreeSet<u64> = snapshot.heads.map(|head| head >> REGION_BITS).into();
-        regions
-            .into_iter()
-            .try_for_each(|region| branch.own_region(region))
+        let regions = snapshot.heads.map(|head| head >> REGION_BITS);
+        branch.own_regions(regions.into())
     }
 
     /// Keeps other processes from mounting the base, which is about to be dropped.
