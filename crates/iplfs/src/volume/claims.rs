@@ -26,7 +26,7 @@ const PIECES: u64 = 64;
 const PIECE: std::ops::RangeInclusive<u64> = 64..=1 << 16;
 /// End of the areas of the largest address space.
 const AREAS_END: u64 = 7 << 58;
-/// Time for which the claims of others are not read again while the own one suffices.
+/// Time for which the claims of others are not read again while the own one suffices, or they were too much.
 const REUSE_TIME: Duration = Duration::from_millis(500);
 
 impl Volume {
@@ -136,8 +136,8 @@ impl Volume {
             return true;
         };
         let is_known = own.looked.is_some_and(|at| at.elapsed() < REUSE_TIME);
-        if own.ahead >= blocks && needed <= own.blocks && is_known {
-            return true;
+        if is_known && (own.ahead == 0 || own.ahead >= blocks && needed <= own.blocks) {
+            return own.ahead > 0;
         }
         own.looked = Some(Instant::now());
         let others = match own.space.lock() {
