@@ -196,7 +196,7 @@ impl<'r> Stream<'r> {
                         )));
                     }
                     let blocks = received.blocks.len() as u64 + u64::from(frame.count);
-                    let limit = target.sb.quota_blocks - target.sb.reserve_blocks;
+                    let limit = (target.sb.quota_blocks).saturating_sub(target.sb.reserve_blocks);
                     if !target.claim(blocks, limit, false)? {
                         return Err(Errno::NoSpace.into());
                     }
