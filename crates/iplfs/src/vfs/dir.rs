@@ -6,6 +6,7 @@ use crate::disk::hash::siphash;
 use crate::disk::inode::{BlockMap, Content, INLINE_MAX, mode};
 use crate::disk::slot::Slot;
 use crate::error::{Errno, Error, Result};
+use crate::nodes::absent::AbsentName;
 use crate::volume::state::Volume;
 use std::ops::Range;
 
@@ -21,25 +22,6 @@ pub(crate) struct EntryPosition {
 pub(crate) struct FoundEntry {
     pub(crate) position: EntryPosition,
     pub(crate) ino: Nid,
-}
-
-/// Name that the last search of a directory of blocks did not find. Only an insertion makes it wrong.
-#[derive(Default)]
-pub(crate) struct AbsentName {
-    dir: Option<Nid>,
-    name: Vec<u8>,
-}
-
-impl AbsentName {
-    fn is(&self, dir: Nid, name: &[u8]) -> bool {
-        self.dir == Some(dir) && self.name == name
-    }
-
-    fn set(&mut self, dir: Nid, name: &[u8]) {
-        self.dir = Some(dir);
-        self.name.clear();
-        self.name.extend_from_slice(name);
-    }
 }
 
 /// Entry of a listing.

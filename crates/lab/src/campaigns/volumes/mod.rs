@@ -11,6 +11,7 @@
 pub mod load;
 pub mod place;
 pub(crate) mod report;
+mod trees;
 
 use crate::Result;
 use crate::measure::stop;
@@ -18,8 +19,10 @@ use crate::measure::workspace::{self, Work};
 use crate::options::{Emit, Options, need_root, select};
 use crate::record::{Header, Line, labels};
 use load::GROUPS;
-use place::{DISCARDS, PLACES, Place};
+use place::{DEVICES, DISCARDS, PLACES, Place};
+use std::path::PathBuf;
 use std::time::Duration;
+use trees::Trees;
 
 /// Time after which discarded space has returned to the host.
 const RETURN_TIME: Duration = Duration::from_secs(10);
@@ -39,6 +42,9 @@ pub struct Conditions {
     /// Compare dispatches of discards and sizes of sections instead of filesystems
     #[arg(long)]
     pub discards: bool,
+    /// Compare volumes and ext4 on loop devices with the files of this folder: unpack, create, delete, clone
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["discards", "only"])]
+    pub tree: Option<PathBuf>,
     /// Paths of programs, and folders of images and records.
     #[command(flatten)]
     pub options: Options,
@@ -57,15 +63,17 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
         ("rounds", conditions.rounds.to_string()),
     ];
     emit(&Line::Header(Header::here("volumes", settings)?))?;
-    if !conditions.discards {
+    let trees = conditions.tree.as_ref();
+    let trees = trees.map(|tree| Trees::prepare(&work, tree)).transpose()?;
+    if !conditions.discards && trees.is_none() {
         for bar in report::bars() {
             emit(&Line::Bar(bar))?;
         }
     }
-    let places = if conditions.discards {
-        DISCARDS
-    } else {
-        PLACES
+    let places = match (conditions.discards, &trees) {
+        (true, _) => DISCARDS,
+        (_, Some(_)) => DEVICES,
+        _ => PLACES,
     };
     for round in 1..=conditions.rounds {
         for kind in places {
@@ -74,11 +82,18 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
                 let cell = labels([(label, text), ("place", kind.name)]);
                 emit(&Line::sample(cell, round, [(value, number)]))
             };
-            for (_, group) in &plan {
-                stop::check()?;
-                for (load, cost) in group(place.point())? {
-                    sample("load", load, "cost_ns", cost)?;
+            let mut costs = Vec::new();
+            match &trees {
+                Some(trees) => costs = trees.run(place.point())?,
+                None => {
+                    for (_, group) in &plan {
+                        stop::check()?;
+                        costs.extend(group(place.point())?);
+                    }
                 }
+            }
+            for (load, cost) in costs {
+                sample("load", load, "cost_ns", cost)?;
             }
             if conditions.discards {
                 // Sizes are exact in this type.

@@ -21,6 +21,8 @@ pub struct Kind {
     filesystem: Option<Filesystem>,
     /// Options that create a volume, and those that mount it.
     options: [&'static [&'static str]; 2],
+    /// True for a volume on a loop device.
+    on_device: bool,
 }
 
 impl Kind {
@@ -35,6 +37,7 @@ const fn kind(name: &'static str, filesystem: Option<Filesystem>) -> Kind {
         name,
         filesystem,
         options: [&[], &[]],
+        on_device: false,
     }
 }
 
@@ -42,6 +45,14 @@ const fn volume(name: &'static str, options: [&'static [&'static str]; 2]) -> Ki
     Kind {
         options,
         ..kind(name, Some(Filesystem::Volume))
+    }
+}
+
+/// A volume on a loop device, whose server stays awake for a while after a request or not.
+const fn awake(name: &'static str, options: &'static [&'static str]) -> Kind {
+    Kind {
+        on_device: true,
+        ..volume(name, [&[], options])
     }
 }
 
@@ -70,6 +81,14 @@ pub const DISCARDS: [Kind; 4] = [
     volume("volume, sections of 1 MiB", [&["--section", "1M"], &[]]),
 ];
 
+/// Places of one loop device each, for trees of small files.
+pub const DEVICES: [Kind; 4] = [
+    awake("volume, awake auto", &["--keep-awake", "auto"]),
+    awake("volume, awake off", &["--keep-awake", "off"]),
+    awake("volume, awake on", &["--keep-awake", "on"]),
+    EXT4,
+];
+
 /// Mounted filesystem. Unmounted and removed by `Place::end` or when dropped.
 pub struct Place {
     kind: Kind,
@@ -96,7 +115,7 @@ impl Place {
         };
         std::fs::create_dir(&place.point).at("create", &place.point)?;
         match kind.filesystem {
-            Some(Filesystem::Volume) => {
+            Some(Filesystem::Volume) if !kind.on_device => {
                 let create = ["volume", "create", "--size", &SIZE.to_string()];
                 place.volume(&create, kind.options[0], &[&place.store])?;
             }
@@ -139,7 +158,8 @@ impl Place {
     pub(crate) fn mount(&mut self) -> Result<()> {
         match self.kind.filesystem {
             Some(Filesystem::Volume) => {
-                let paths: [&Path; 2] = [&self.store, &self.point];
+                let store = self.device.as_ref().map(|device| Path::new(device.path()));
+                let paths: [&Path; 2] = [store.unwrap_or(&self.store), &self.point];
                 self.volume(&["volume", "mount"], self.kind.options[1], &paths)?;
             }
             _ => self.on(|on| on.mount(""))?,
