@@ -167,7 +167,8 @@ impl Volume {
             .host_free()
             .map_err(|e| Error::io(e, "querying the free space of the host"))?;
         let kept = self.buffered_blocks_max() + self.promises.blocks() + HOST_RESERVE;
-        let is_enough = |free: u64| free + self.preallocated_promises() >= blocks + kept;
+        // Promises count although they are preallocated, because not every host preallocates.
+        let is_enough = |free| free >= blocks + kept;
         Ok(match free.is_none_or(is_enough) {
             true => Ok(()),
             false => Err(Errno::HostFull),

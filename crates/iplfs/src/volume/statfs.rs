@@ -49,7 +49,7 @@ impl Volume {
         // Dirty memory takes space of the host when it is written, and dead blocks give theirs back.
         let host = self.host_free().ok().flatten().map(|host| {
             let taken = self.buffered_blocks_max() + space.promised + HOST_RESERVE;
-            (host + dead + self.preallocated_promises()).saturating_sub(taken)
+            (host + dead).saturating_sub(taken)
         });
         let available = data_blocks(free.min(host.unwrap_or(free)));
         Statfs {
