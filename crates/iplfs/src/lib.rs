@@ -75,4 +75,4 @@ pub use vfs::attr::{Attr, SetAttr, SetXattr};
 pub use vfs::dir::DirEntry;
 pub use vfs::file::{Allocate, ReadPlan, SIZE_MAX};
 pub use vfs::namei::Rename;
-pub use volume::{Discarded, Discards, Fsync, Space, Statfs, Stats, Volume};
+pub use volume::{Discarded, Discards, Fsync, Release, Released, Space, Statfs, Stats, Volume};

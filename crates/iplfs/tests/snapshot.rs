@@ -16,9 +16,26 @@ fn drain_exact(v: &mut Volume, device: &Arc<MemDevice>) {
     only_reachable_blocks(&dev, GEOMETRY.fixed_end());
 }
 
+/// Deletes a snapshot, and runs `meanwhile` before and after the comparison.
+fn delete_while(v: &mut Volume, name: &str, mut meanwhile: impl FnMut(&mut Volume)) {
+    let mut release = v.begin_delete_snapshot(name).unwrap();
+    meanwhile(v);
+    if let Some(checkpoint) = release.checkpoint() {
+        if v.seal_checkpoint(checkpoint).unwrap() {
+            v.end_checkpoint(checkpoint).unwrap();
+        }
+    }
+    meanwhile(v);
+    release.compare().unwrap();
+    meanwhile(v);
+    let released = v.end_release(release).unwrap().unwrap();
+    v.sync().unwrap();
+    released.finish(v).unwrap();
+}
+
 #[test]
 fn snapshots_do_not_change_and_can_be_deleted_in_any_order() {
-    for seed in 0..6 {
+    for seed in 0..12 {
         let device = device();
         let mut v = mount(&device);
         let mut rng = Rng::new(seed);
@@ -38,7 +55,20 @@ fn snapshots_do_not_change_and_can_be_deleted_in_any_order() {
                 1 => {
                     let names: Vec<String> = want.keys().cloned().collect();
                     if let Some(name) = names.get(rng.below(names.len().max(1))) {
-                        v.delete_snapshot(name).unwrap();
+                        let deletes_at_once = rng.below(3) == 0;
+                        match deletes_at_once {
+                            true => v.delete_snapshot(name).unwrap(),
+                            false => delete_while(&mut v, name, |v| {
+                                for _ in 0..rng.below(12) {
+                                    let done = ops[rng.below(ops.len())].volume(v, step);
+                                    assert!(matches!(done, Ok(()) | Err(Error::Posix(_))));
+                                }
+                                // Discards what is dead.
+                                if rng.below(4) == 0 {
+                                    v.drain().unwrap();
+                                }
+                            }),
+                        }
                         want.remove(name);
                     }
                 }
@@ -114,6 +144,33 @@ fn an_open_snapshot_cannot_be_deleted_and_names_are_unique() {
     drop(open);
     v.delete_snapshot("one").unwrap();
     drain_exact(&mut v, &device);
+}
+
+#[test]
+fn a_deletion_that_fails_or_is_given_up_changes_nothing() {
+    let device = device();
+    let mut v = mount(&device);
+    Op::Create("/n").volume(&mut v, 0).unwrap();
+    Op::Write("/n", 0, 40 * 4096).volume(&mut v, 0).unwrap();
+    v.snapshot("one", NOW).unwrap();
+    let release = v.begin_delete_snapshot("one").unwrap();
+    Op::Unlink("/n").volume(&mut v, 0).unwrap();
+    assert!(v.end_release(release).unwrap().is_none());
+    assert_eq!(v.snapshots().len(), 1);
+    // Opened during the comparison.
+    let mut release = v.begin_delete_snapshot("one").unwrap();
+    let mut open = v.open_snapshot("one").unwrap();
+    release.compare().unwrap();
+    assert!(matches!(
+        v.end_release(release),
+        Err(Error::Posix(Errno::Busy))
+    ));
+    assert!(tree_of(&mut open).unwrap().contains_key("/n"));
+    drop(open);
+    drain_exact(&mut v, &device);
+    v.delete_snapshot("one").unwrap();
+    drain_exact(&mut v, &device);
+    assert_eq!(v.space().held, 0);
 }
 
 #[test]

@@ -1,23 +1,17 @@
-//! Holding and releasing the blocks of fork points, and the regions of a branch.
-//!
-//! Snapshots and fork points of a branch are one list by age. Releasing any of them compares its table with that of its
-//! newer neighbour, or of the present.
+//! Fork points and snapshots of a branch, one list by age, and the regions of a branch.
 
 use crate::checkpoint::state::Checkpoint;
 use crate::device::{BranchDevice, Child};
-use crate::disk::address::BlockAddr;
-use crate::disk::address::Log;
+use crate::disk::address::{BlockAddr, Log};
 use crate::disk::branch::ForkPoint;
 use crate::disk::checkpoint::LogMarks;
 use crate::disk::superblock::BRANCHES;
 use crate::error::{Error, Result};
 use crate::nodes::cache::NodeCache;
 use crate::nodes::pages::PageCache;
-use crate::ship::delta::SnapshotDelta;
 use crate::volume::fork_points::Holder;
+use crate::volume::release::Difference;
 use crate::volume::state::Volume;
-use crate::volume::unlisted::is_forked;
-use std::collections::{BTreeSet, HashSet};
 
 impl Volume {
     /// Reads which fork points are pinned.
@@ -50,7 +44,7 @@ impl Volume {
     }
 
     /// Children whose fork points are not released.
-    fn pinning_children(&self, branch: &dyn BranchDevice) -> Result<Vec<Child>> {
+    pub(crate) fn pinning_children(&self, branch: &dyn BranchDevice) -> Result<Vec<Child>> {
         let mut children = branch.children()?;
         children.retain(|child| child.number != self.fork_points.released);
         Ok(children)
@@ -122,7 +116,7 @@ impl Volume {
         }
     }
 
-    fn at_fork_point(&self, point: &ForkPoint) -> Volume {
+    pub(crate) fn at_fork_point(&self, point: &ForkPoint) -> Volume {
         let (dev, sb) = (self.dev.clone(), self.sb.clone());
         let mut state = Self::of_snapshot(dev, sb, &point.state);
         state.nat.replay(point.journal.clone());
@@ -145,138 +139,9 @@ impl Volume {
     }
 
     /// Returns false for a snapshot whose table was written again by a repair, past its heads.
-    fn has_table_below_heads(&self) -> bool {
+    pub(crate) fn has_table_below_heads(&self) -> bool {
         let root = self.nat.root.addr;
         !root.is_mapped() || self.lies_below(root, &self.logs.heads())
-    }
-
-    /// Returns the blocks of the branch that only `holder` refers to. Memory must be in sync with the device.
-    pub(crate) fn blocks_only_in(
-        &mut self,
-        holders: &[(u64, Holder)],
-        holder: Holder,
-    ) -> Result<Vec<BlockAddr>> {
-        let Some(at) = holders.iter().position(|(_, other)| *other == holder) else {
-            return Ok(Vec::new());
-        };
-        let Some(mut state) = self.state_of(holder)? else {
-            return Ok(Vec::new());
-        };
-        // A block that this state and an older one share is older than the heads of the latter. A snapshot with losses does
-        // not refer to all that it shared, unless a fork may.
-        let (mut older, mut repaired) = (self.fork_points.origin, HashSet::new());
-        for (version, holder) in holders[..at].iter().rev() {
-            let Some(mut state) = self.state_of(*holder)? else {
-                continue;
-            };
-            let has_losses = match holder {
-                Holder::Snapshot(at) => self.snapshots.records[*at].lost_nodes > 0,
-                Holder::Fork(_) => false,
-            };
-            let is_whole = state.has_table_below_heads() && !has_losses;
-            if is_whole || is_forked(holders, *version) {
-                older = Some(state.logs.heads());
-                break;
-            }
-            repaired.extend(state.readable_references()?.addrs());
-        }
-        let (mut newer, mut is_newer_forked) = (None, false);
-        for (version, holder) in &holders[at + 1..] {
-            newer = self.state_of(*holder)?;
-            if newer.is_some() {
-                is_newer_forked = is_forked(holders, *version);
-                break;
-            }
-        }
-        let mut newer = newer.unwrap_or_else(|| self.present());
-        let difference = self.difference(&mut state, &mut newer)?;
-        let mut blocks: BTreeSet<u64> = difference.only_older.into_iter().collect();
-        let is_older = |addr| older.is_some_and(|heads| self.lies_below(BlockAddr(addr), &heads));
-        blocks.retain(|addr| !is_older(*addr) && !repaired.contains(addr));
-        if difference.is_newer_damaged && is_newer_forked {
-            // The fork of the newer one may refer to all that is older than it.
-            let heads = newer.logs.heads();
-            blocks.retain(|addr| !self.lies_below(BlockAddr(*addr), &heads));
-        }
-        if difference.is_older_damaged && matches!(holder, Holder::Fork(_)) {
-            blocks.extend(self.unlisted_only_in(holders, holder, &state.logs.heads())?);
-        }
-        Ok(blocks.into_iter().map(BlockAddr).collect())
-    }
-
-    /// Compares a state with a newer one. The work follows the difference, unless a table is damaged or was repaired.
-    fn difference(&mut self, state: &mut Volume, newer: &mut Volume) -> Result<Difference> {
-        if state.has_table_below_heads() && newer.has_table_below_heads() {
-            match SnapshotDelta::between(newer, Some(state)) {
-                Ok(delta) => {
-                    let new = delta.new.into_iter().map(|(addr, _)| addr);
-                    return Ok(Difference {
-                        only_older: delta.dead.into_iter().flatten().collect(),
-                        only_newer: new.collect(),
-                        ..Difference::default()
-                    });
-                }
-                Err(Error::Corrupt(_)) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        // Blocks that only a damaged node refers to leak, and a trim finds them. Otherwise a damaged state could not
-        // be deleted.
-        let old = state.readable_references()?;
-        let new = newer.readable_references()?;
-        self.needs_trim |= !old.damage.is_empty() || !new.damage.is_empty();
-        let in_old: HashSet<u64> = old.addrs().collect();
-        let in_new: HashSet<u64> = new.addrs().collect();
-        Ok(Difference {
-            only_older: old.addrs().filter(|addr| !in_new.contains(addr)).collect(),
-            only_newer: new.addrs().filter(|addr| !in_old.contains(addr)).collect(),
-            is_older_damaged: !old.damage.is_empty(),
-            is_newer_damaged: !new.damage.is_empty(),
-        })
-    }
-
-    /// Releases the fork points of deleted children. Returns their number. Other processes delete children; the mount
-    /// of the parent calls this when it is told so. Every mount for writing calls it once.
-    pub fn release_forks(&mut self) -> Result<usize> {
-        let dev = self.dev.clone();
-        let Some(branch) = dev.branch().filter(|branch| branch.layout().is_some()) else {
-            return Ok(0);
-        };
-        self.writable()?;
-        let mut count = 0;
-        for child in branch.children()?.into_iter().filter(|child| child.is_dead) {
-            if child.number != self.fork_points.released {
-                self.release_fork(branch, child.number)?;
-            }
-            // The checkpoint that released it has to be durable, also if an earlier attempt failed.
-            self.sync()?;
-            branch.forget_child(child.number)?;
-            count += 1;
-        }
-        Ok(count)
-    }
-
-    fn release_fork(&mut self, branch: &dyn BranchDevice, child: u64) -> Result<()> {
-        self.checkpoint()?;
-        let holders = self.holders()?;
-        let freed = self.blocks_only_in(&holders, Holder::Fork(child))?;
-        let mut children = self.pinning_children(branch)?;
-        children.retain(|other| other.number != child);
-        let newest = newest_heads(branch, &children)?;
-        self.mutate(|v| {
-            v.fork_points.released = child;
-            v.fork_points.newest = newest;
-            v.free_held(freed);
-            Ok(())
-        })
-    }
-
-    /// Marks blocks as dead that were held.
-    pub(crate) fn free_held(&mut self, blocks: Vec<BlockAddr>) {
-        for addr in blocks {
-            self.snapshots.held_blocks = self.snapshots.held_blocks.saturating_sub(1);
-            self.dead.insert(addr);
-        }
     }
 
     /// Drops the present state and the snapshots of a deleted branch. What remains is the state of its newest fork
@@ -299,7 +164,8 @@ impl Volume {
             return Ok(());
         };
         let mut present = self.present();
-        let difference = self.difference(&mut newest, &mut present)?;
+        let difference = Difference::between(&mut newest, &mut present)?;
+        self.needs_trim |= difference.is_damaged();
         let heads = newest.logs.heads();
         self.mutate(|v| {
             for addr in difference.only_newer {
@@ -416,18 +282,11 @@ impl Volume {
     }
 }
 
-/// Blocks that only one of two states refers to.
-#[derive(Default)]
-struct Difference {
-    only_older: Vec<u64>,
-    only_newer: Vec<u64>,
-    /// Set if blocks of the older state cannot be read, so that the lists are not complete.
-    is_older_damaged: bool,
-    is_newer_damaged: bool,
-}
-
 /// Returns the heads of the newest fork point of `children`.
-fn newest_heads(branch: &dyn BranchDevice, children: &[Child]) -> Result<Option<[u64; 7]>> {
+pub(crate) fn newest_heads(
+    branch: &dyn BranchDevice,
+    children: &[Child],
+) -> Result<Option<[u64; 7]>> {
     let mut by_age: Vec<&Child> = children.iter().collect();
     by_age.sort_unstable_by_key(|child| child.version);
     while let Some(child) = by_age.pop() {

@@ -2,6 +2,7 @@
 
 use crate::backend::snapshot_lock::SnapshotLock;
 use crate::disk::snapshot::Snapshot;
+use crate::log::dead_blocks::DeadBlocks;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
@@ -12,6 +13,8 @@ pub(crate) struct Snapshots {
     pub(crate) records: Vec<Snapshot>,
     /// Number of dead blocks that are kept because a snapshot refers to them.
     pub(crate) held_blocks: u64,
+    /// Blocks that died and are kept since the release of a state began.
+    pub(crate) died_meanwhile: Option<DeadBlocks>,
     /// Tokens of open snapshots, by name.
     pub(crate) open: HashMap<String, Weak<()>>,
     /// Token of the volume itself, if it is an open snapshot of another.

@@ -1,4 +1,4 @@
-//! Snapshots: creating, opening and deleting them.
+//! Snapshots: creating and opening them.
 //!
 //! Creating one costs a checkpoint and a record, whatever the size of the volume. While it exists, a block that dies
 //! and is older than the newest snapshot is kept. Deleting one walks its nodes and those of its newer neighbour.
@@ -13,7 +13,6 @@ use crate::disk::snapshot::{NAME_MAX, Snapshot};
 use crate::disk::superblock::Superblock;
 use crate::error::{Errno, Error, Result};
 use crate::options::MountOptions;
-use crate::volume::fork_points::Holder;
 use crate::volume::state::{Volume, WriteState};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -103,41 +102,6 @@ impl Volume {
             lost_nodes: 0,
             lost_data: 0,
         });
-    }
-
-    /// Deletes a snapshot. `Busy` while it is open, also by [`mount_snapshot`](crate::mount_snapshot).
-    pub fn delete_snapshot(&mut self, name: &str) -> Result<()> {
-        self.writable()?;
-        let at = self.snapshots.position(name).ok_or(Errno::NotFound)?;
-        let dev = self.dev.clone();
-        let version = self.snapshots.records[at].version;
-        // A fork in progress needs the lock, too.
-        self.complete_checkpoint()?;
-        self.settle_fork();
-        // Until the deletion is durable, no process mounts the snapshot.
-        let _held = match dev.branch() {
-            Some(branch) => Some(branch.lock_snapshot(version)?.ok_or(Errno::Busy)?),
-            None => None,
-        };
-        self.remove_snapshot(name)
-    }
-
-    /// Deletes a snapshot that no other process has mounted.
-    pub(crate) fn remove_snapshot(&mut self, name: &str) -> Result<()> {
-        let at = self.snapshots.position(name).ok_or(Errno::NotFound)?;
-        if self.snapshots.is_open(name) {
-            return Err(Errno::Busy.into());
-        }
-        self.checkpoint()?;
-        let holders = self.holders()?;
-        let holder = Holder::Snapshot(at);
-        let freed = self.blocks_only_in(&holders, holder)?;
-        self.mutate(|v| {
-            v.snapshots.records.remove(at);
-            v.free_held(freed);
-            Ok(())
-        })?;
-        self.checkpoint()
     }
 
     /// Opens a snapshot as a read-only volume, in addition to the volume itself.

@@ -224,6 +224,9 @@ impl Volume {
             }
             if self.is_held(addr) {
                 self.snapshots.held_blocks += 1;
+                if let Some(died) = &mut self.snapshots.died_meanwhile {
+                    died.insert(addr);
+                }
                 return;
             }
             let is_new = match self.pending_fork_holds(addr) {

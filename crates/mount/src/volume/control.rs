@@ -67,10 +67,7 @@ impl VolumeServer {
                 false => Ok(()),
             }),
             Control::CreateSnapshot(name) => self.create_snapshot(name),
-            Control::DeleteSnapshot(name) => {
-                let _turn = self.lock_checkpoint();
-                self.with(|volume| volume.delete_snapshot(name))
-            }
+            Control::DeleteSnapshot(name) => self.delete_snapshot(name),
             Control::Fork { name, snapshot } => self.fork(name, snapshot.as_deref()),
         };
         let mut reply = match done {
@@ -85,6 +82,7 @@ impl VolumeServer {
     }
 
     fn create_snapshot(&self, name: &str) -> tuff_iplfs::Result<()> {
+        let _only = self.lock_lineage();
         let turn = self.lock_checkpoint();
         // Little is dirty then, and other operations wait only while that is written.
         self.checkpoint(&turn)?;
@@ -97,7 +95,15 @@ impl VolumeServer {
         made
     }
 
+    fn delete_snapshot(&self, name: &str) -> tuff_iplfs::Result<()> {
+        let only = self.lock_lineage();
+        self.checkpoint(&self.lock_checkpoint())?;
+        self.release(&only, |volume| volume.begin_delete_snapshot(name).map(Some))?;
+        Ok(())
+    }
+
     fn fork(&self, name: &str, snapshot: Option<&str>) -> tuff_iplfs::Result<()> {
+        let _only = self.lock_lineage();
         let turn = self.lock_checkpoint();
         self.checkpoint(&turn)?;
         let fork = self.with(|volume| volume.begin_fork(name, snapshot, now()))?;

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use tuff_fuse::filesystem;
-use tuff_iplfs::{Discards, Error, Fsync, Nid, Result, Volume};
+use tuff_iplfs::{Discards, Error, Fsync, Nid, Release, Result, Volume};
 
 /// Discards between two accesses to the volume and the clock.
 const EAGER_BATCH: usize = 64;
@@ -26,7 +26,15 @@ const DISCARD_ROUND: Duration = Duration::from_millis(50);
 /// Held by the thread that writes a checkpoint.
 pub(super) struct CheckpointGuard<'a>(#[expect(dead_code, reason = "held")] MutexGuard<'a, ()>);
 
+/// Held by the thread that makes or releases a snapshot or fork point.
+pub(super) struct LineageGuard<'a>(#[expect(dead_code, reason = "held")] MutexGuard<'a, ()>);
+
 impl VolumeServer {
+    /// Waits until no snapshot or fork point is being made or released. Before [`lock_checkpoint`](Self::lock_checkpoint).
+    pub(super) fn lock_lineage(&self) -> LineageGuard<'_> {
+        LineageGuard(self.lineage.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Waits until no checkpoint is under way.
     pub(super) fn lock_checkpoint(&self) -> CheckpointGuard<'_> {
         CheckpointGuard(self.turn.lock().unwrap_or_else(PoisonError::into_inner))
@@ -227,11 +235,41 @@ impl VolumeServer {
 
     /// Releases what only forks needed that other processes have deleted.
     fn release_deleted_forks(&self) -> Result<()> {
-        let _turn = self.lock_checkpoint();
-        self.with(|volume| match volume.is_read_only() {
-            true => Ok(()),
-            false => volume.release_forks().map(drop),
-        })
+        let only = self.lock_lineage();
+        let begin = |volume: &mut Volume| match volume.is_read_only() {
+            true => Ok(None),
+            false => volume.begin_release_fork(),
+        };
+        while self.release(&only, begin)? {}
+        Ok(())
+    }
+
+    /// Releases what a snapshot or fork point holds. Other operations and checkpoints go on during the comparison. Returns
+    /// false if there is nothing to release.
+    pub(super) fn release(
+        &self,
+        _only: &LineageGuard<'_>,
+        begin: impl FnOnce(&mut Volume) -> Result<Option<Release>>,
+    ) -> Result<bool> {
+        let turn = self.lock_checkpoint();
+        let Some(mut release) = self.with(begin)? else {
+            return Ok(false);
+        };
+        let completed = match release.checkpoint() {
+            Some(checkpoint) => self.complete(checkpoint),
+            None => Ok(()),
+        };
+        drop(turn);
+        let compared = completed.and_then(|()| release.compare());
+        let turn = self.lock_checkpoint();
+        // In any case: the volume lists blocks for it.
+        let released = self.with(|volume| volume.end_release(release))?;
+        compared?;
+        self.checkpoint(&turn)?;
+        if let Some(released) = released {
+            self.with(|volume| released.finish(volume))?;
+        }
+        Ok(true)
     }
 
     /// Wakes the keeper thread at the first request after a rest.

@@ -62,6 +62,8 @@ pub struct VolumeServer {
     /// Queue of work that waits for write-back. None when the mount ends.
     pub(super) write_backs: Mutex<Option<Sender<PendingWriteBack>>>,
     pub(super) notifier: Mutex<Option<OwnedFd>>,
+    /// Held by the thread that makes or releases a snapshot or fork point.
+    pub(super) lineage: Mutex<()>,
     /// Held by the thread that writes a checkpoint.
     pub(super) turn: Mutex<()>,
     /// Held by the thread that sends discards.
@@ -279,6 +281,7 @@ impl VolumeServer {
             write_failed: AtomicBool::new(false),
             write_backs: Mutex::default(),
             notifier: Mutex::default(),
+            lineage: Mutex::default(),
             turn: Mutex::default(),
             giving: Mutex::default(),
             keep: Mutex::default(),
