@@ -265,6 +265,71 @@ fn fill_file(path: &Path) -> (usize, Option<i32>) {
     }
 }
 
+/// Regression: the remedy that the documents name for mappings, and the promise of `fallocate`. A full volume refused data for
+/// blocks that were reserved.
+#[test]
+fn reserved_space_can_be_written_on_a_full_volume() {
+    for more in [&[][..], &["--file"]] {
+        let place = Place::new(&format!("full-reserved-{}", more.len()));
+        let dir = &place.0;
+        good(dir, &[&["create", "r", "-s", "96M"], more].concat());
+        let Some(m) = Mounted::of_source(&place, "r", &[]) else {
+            return;
+        };
+        let len = 12 << 20;
+        let reserve = |name: &str| {
+            let mut options = File::options();
+            options.read(true).write(true).create(true).truncate(false);
+            let file = options.open(m.0.join(name)).unwrap();
+            fallocate(&file, FallocateFlags::empty(), 0, len as u64).map(|()| file)
+        };
+        for name in ["written", "mapped", "late"] {
+            reserve(name).unwrap();
+        }
+        let (accepted, found) = fill_file(&m.0.join("filler"));
+        assert_eq!(found, Some(28), "{accepted} bytes");
+        // What is reserved can be reserved again, and no more.
+        reserve("written").unwrap();
+        reserve("more").unwrap_err();
+        let mut file = reserve("written").unwrap();
+        for at in (0..len).step_by(64 << 10) {
+            file.write_all(&pattern(at, 64 << 10)).unwrap();
+        }
+        file.sync_all().unwrap();
+        // One call is longer than what is promised at once.
+        let mut late = reserve("late").unwrap();
+        late.write_all(&pattern(7, len)).unwrap();
+        late.sync_all().unwrap();
+        let python = "import mmap, os, sys\nf = os.open(sys.argv[1], os.O_RDWR)\nm = mmap.mmap(f, 0)\n\
+                      d = open(sys.argv[2], 'rb').read()\nm[:] = d\nm.flush()\nos.fsync(f)\n";
+        fs::write(dir.join("content"), pattern(3, len)).unwrap();
+        let (mapped, content) = (m.0.join("mapped"), dir.join("content"));
+        let mut words = vec!["-c", python];
+        words.extend([mapped.to_str().unwrap(), content.to_str().unwrap()]);
+        let has_python = match run("python3", &words) {
+            Some(out) => {
+                assert!(out.status.success(), "{out:?}");
+                true
+            }
+            None => {
+                tuff_testkit::skipped("a mapping needs python3");
+                false
+            }
+        };
+        drop((file, late));
+        m.end();
+        good(dir, &["check", "--data", "r"]);
+        let m = Mounted::of_source(&place, "r", &[]).unwrap();
+        let read = |name: &str| fs::read(m.0.join(name)).unwrap();
+        assert!(read("written") == pattern(0, len));
+        assert!(read("late") == pattern(7, len));
+        assert!(!has_python || read("mapped") == pattern(3, len));
+        assert!(read("filler") == pattern(0, accepted));
+        fs::remove_file(m.0.join("filler")).unwrap();
+        m.end();
+    }
+}
+
 /// Three branches of one volume fill it, its host, or a quota at the same time, each by a process of its own.
 #[test]
 fn t3_13_three_branches_keep_what_write_accepted_and_can_delete() {

@@ -7,8 +7,10 @@ use crate::disk::slot::Slot;
 use crate::error::{Errno, Error, Result};
 use crate::log::readers::ReaderGuard;
 use crate::nodes::tree::BLOCKS_MAX;
+use crate::volume::admission::Purpose;
 use crate::volume::preallocation::PROMISED_LOG;
 use crate::volume::state::{Volume, verify_data};
+use std::ops::Range;
 use std::sync::Arc;
 
 const BS: u64 = BLOCK_SIZE as u64;
@@ -257,7 +259,7 @@ impl Volume {
         if end > INLINE_MAX as u64 && !promised {
             self.check_quota_to_fill(ino, offset / BS, end.div_ceil(BS))?;
         }
-        self.admit(2 * pages + pages / 300 + 8, promised)?;
+        self.admit_data(ino, offset / BS, pages, promised)?;
         // Load partially covered blocks, so that the change itself cannot fail on a read.
         let inline = matches!(self.inode(ino)?.content, Content::Inline(_));
         if !inline {
@@ -429,20 +431,19 @@ impl Volume {
             return Err(Errno::FileTooBig.into());
         }
         let punch = how == Allocate::PunchHole;
-        let blocks = end.div_ceil(BS) - offset / BS;
         if !punch {
             self.check_quota_to_fill(ino, offset / BS, end.div_ceil(BS))?;
         }
         // Admission of the whole range comes first, so that a reservation that cannot succeed has no effect. Steps
         // keep a single change from dirtying more nodes than a checkpoint can write.
-        self.admit(
-            if punch {
-                16
-            } else {
-                blocks.saturating_add(blocks / 300 + 16)
+        let (new, purpose) = match punch {
+            true => (0, Purpose::Privileged),
+            false => match self.new_blocks(ino, offset / BS, end.div_ceil(BS))? {
+                0 => (0, Purpose::Reserved),
+                new => (new, Purpose::Ordinary),
             },
-            punch,
-        )?;
+        };
+        self.admit_as(new.saturating_add(new / 300 + 16), purpose)?;
         let mut at = offset;
         while at < end {
             if punch && at > offset {
@@ -455,21 +456,31 @@ impl Volume {
                 }
             }
             let stop = end.min((at / ALLOCATE_STEP + 1) * ALLOCATE_STEP);
-            self.fallocate_step(ino, how, at, stop, now)?;
+            self.fallocate_step(ino, (how, purpose), at..stop, now)?;
             at = stop;
         }
         Ok(())
     }
 
+    /// Returns how many blocks of a range take space that they have not. While that is ample, all count.
+    fn new_blocks(&mut self, ino: Nid, first: u64, end: u64) -> Result<u64> {
+        let (blocks, available) = (end - first, self.space().available());
+        let has = self.inode(ino)?.blocks;
+        if blocks <= available || blocks.saturating_sub(has) > available {
+            return Ok(blocks);
+        }
+        let counted = self.count_slots(ino, first..end, Slot::counts)?;
+        Ok(blocks - counted)
+    }
+
     fn fallocate_step(
         &mut self,
         ino: Nid,
-        how: Allocate,
-        offset: u64,
-        end: u64,
+        (how, purpose): (Allocate, Purpose),
+        Range { start: offset, end }: Range<u64>,
         now: Time,
     ) -> Result<()> {
-        self.admit((end - offset) / BS / 300 + 16, how == Allocate::PunchHole)?;
+        self.admit_as((end - offset) / BS / 300 + 16, purpose)?;
         let inline = matches!(self.inode(ino)?.content, Content::Inline(_));
         if !inline {
             // Read both ends before anything changes.

@@ -10,6 +10,7 @@ use crate::nodes::tree::span;
 use crate::quota::{Limit, Owners, Subject, Usage};
 use crate::vfs::attr::SetXattr;
 use crate::volume::state::Volume;
+use std::ops::Range;
 
 impl Volume {
     /// Returns every limit with the usage of its subject.
@@ -141,16 +142,31 @@ impl Volume {
         // At least so many blocks are new. Beyond the limit there is no need to look at each.
         self.quotas
             .check(owners, (end - first).saturating_sub(has), 0)?;
-        let mut new = end - first;
-        if matches!(self.inode(ino)?.content, Content::Map(_)) {
-            new = 0;
-            for index in first..end {
-                new += u64::from(self.slot(ino, index)? == Slot::HOLE);
-            }
-        }
+        let new = end - first - self.count_slots(ino, first..end, Slot::counts)?;
         // Direct nodes; indirect ones are few.
         let nodes = if new > 0 { new.div_ceil(span(0)) } else { 0 };
         Ok(new + nodes)
+    }
+
+    /// Number of blocks of a range whose slots `counts` selects.
+    pub(crate) fn count_slots(
+        &mut self,
+        ino: Nid,
+        range: Range<u64>,
+        counts: impl Fn(Slot) -> bool,
+    ) -> Result<u64> {
+        let mut count = 0;
+        if matches!(self.inode(ino)?.content, Content::Map(_)) {
+            for index in range {
+                count += u64::from(counts(self.slot(ino, index)?));
+            }
+        }
+        Ok(count)
+    }
+
+    /// Number of blocks of a range that are reserved, without data on the device.
+    pub(crate) fn reserved_blocks(&mut self, ino: Nid, first: u64, end: u64) -> Result<u64> {
+        self.count_slots(ino, first..end, |slot| slot == Slot::RESERVED)
     }
 
     /// Maximum number of new blocks for another entry of a directory, 0 if its owners have no limits of space.

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //!  live + dead + buffered + new  ≤  quota − reserve        ordinary changes
-//!  live + dead + buffered + new  ≤  quota                  deletes
+//!  live + dead + buffered + new  ≤  quota                  deletes, and data of blocks that `fallocate` reserved
 //! ```
 //!
 //! `dead` counts dead blocks that the device may still hold. `buffered` counts the blocks that dirty pages, dirty
 //! nodes and the node address table take when they are written to new addresses, before their old blocks are
 //! released.
 
+use crate::disk::address::Nid;
 use crate::disk::nat::NAT_HEIGHT_MAX;
 use crate::error::{Errno, Error, Result};
 use crate::volume::state::{Volume, WriteState};
@@ -58,6 +59,16 @@ impl Space {
     }
 }
 
+/// What an operation takes space for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Ordinary,
+    /// Data of blocks that are reserved, thus counted: only the host may lack space.
+    Reserved,
+    /// Operations that release space, or that were admitted before.
+    Privileged,
+}
+
 impl Volume {
     /// Returns the space usage of the volume.
     pub fn space(&self) -> Space {
@@ -75,7 +86,7 @@ impl Volume {
                 + self.nodes.dirty_count()
                 + self.nat.update_blocks_max()
                 + self.prepared_blocks(),
-            promised: self.promises.blocks(),
+            promised: self.promises.blocks() - self.promises.reserved,
             others: self
                 .claims
                 .others
@@ -91,6 +102,40 @@ impl Volume {
     /// # Errors
     /// ENOSPC if the space is not available even after a drain.
     pub(crate) fn admit(&mut self, blocks: u64, privileged: bool) -> Result<()> {
+        self.admit_as(
+            blocks,
+            match privileged {
+                true => Purpose::Privileged,
+                false => Purpose::Ordinary,
+            },
+        )
+    }
+
+    /// Admits data of `pages` pages of a file, from page `first` on. What was `promised` is admitted in any case.
+    ///
+    /// # Errors
+    /// ENOSPC if the space is not available even after a drain.
+    pub(crate) fn admit_data(
+        &mut self,
+        ino: Nid,
+        first: u64,
+        pages: u64,
+        promised: bool,
+    ) -> Result<()> {
+        let blocks = 2 * pages + pages / 300 + 8;
+        let is_ample = || blocks <= self.space().available();
+        let purpose = if promised {
+            Purpose::Privileged
+        } else if is_ample() || self.reserved_blocks(ino, first, first + pages)? < pages {
+            Purpose::Ordinary
+        } else {
+            Purpose::Reserved
+        };
+        self.admit_as(blocks, purpose)
+    }
+
+    /// [Admits](Self::admit) an operation by its purpose.
+    pub(crate) fn admit_as(&mut self, blocks: u64, purpose: Purpose) -> Result<()> {
         self.writable()?;
         self.shrink_caches();
         let heavy = self.pages.dirty() > self.options.dirty_pages_max
@@ -101,24 +146,28 @@ impl Volume {
         {
             self.checkpoint()?;
         }
-        self.admit_or_drain(blocks, privileged)
+        self.admit_or_drain(blocks, purpose)
     }
 
-    /// Admits the promise of a write that takes `blocks` blocks.
+    /// Admits the promise of a write that takes `blocks` blocks, of which `reserved` are reserved.
     ///
     /// # Errors
     /// ENOSPC if the space is not available even after a drain.
-    pub(crate) fn admit_promise(&mut self, blocks: u64) -> Result<()> {
+    pub(crate) fn admit_promise(&mut self, blocks: u64, reserved: u64) -> Result<()> {
         self.writable()?;
-        self.admit_or_drain(blocks + 8, false)?;
+        let purpose = match reserved < blocks {
+            true => Purpose::Ordinary,
+            false => Purpose::Reserved,
+        };
+        self.admit_or_drain(blocks - reserved + 8, purpose)?;
         match self.preallocate_promises(blocks) {
             true => Ok(()),
             false => Err(Errno::HostFull.into()),
         }
     }
 
-    fn admit_or_drain(&mut self, blocks: u64, privileged: bool) -> Result<()> {
-        if self.try_admit(blocks, privileged)?.is_ok() {
+    fn admit_or_drain(&mut self, blocks: u64, purpose: Purpose) -> Result<()> {
+        if self.try_admit(blocks, purpose)?.is_ok() {
             return Ok(());
         }
         // Dead blocks may take the space: release them and try again.
@@ -126,7 +175,7 @@ impl Volume {
         if waiting + self.pages.dirty() + self.nodes.dirty_count() > 0 {
             self.drain()?;
         }
-        Ok(self.try_admit(blocks, privileged)??)
+        Ok(self.try_admit(blocks, purpose)??)
     }
 
     /// Returns whether dirty memory or the logs are so full that an operation may soon have to make a
@@ -140,23 +189,23 @@ impl Volume {
     fn try_admit(
         &mut self,
         blocks: u64,
-        privileged: bool,
+        purpose: Purpose,
     ) -> Result<std::result::Result<(), Errno>> {
         let space = self.space();
-        let (used, limit) = match privileged {
-            true => (space.used(), space.quota),
-            false => (
+        let (used, limit) = match purpose {
+            Purpose::Privileged | Purpose::Reserved => (space.used(), space.quota),
+            Purpose::Ordinary => (
                 space.used() + space.promised,
                 space.quota.saturating_sub(space.reserve),
             ),
         };
-        if used + blocks > limit || !self.claim(blocks, limit, privileged)? {
+        if used + blocks > limit || !self.claim(blocks, limit, purpose != Purpose::Ordinary)? {
             return Ok(Err(Errno::NoSpace));
         }
         // The quota is a promise, the free space of the host a fact. Deletes are admitted in any case: they need
         // little, and that was reserved before.
         let kept = self.maintain_preallocation();
-        if privileged {
+        if purpose == Purpose::Privileged {
             return Ok(Ok(()));
         }
         if !kept {

@@ -1,6 +1,6 @@
 //! Mounted volume: its state, and the operations that make it durable.
 
-mod admission;
+pub(crate) mod admission;
 mod checkpoint;
 pub(crate) mod claim_records;
 mod claims;

@@ -10,6 +10,8 @@ pub(crate) struct Promises {
     pub(crate) inodes: HashMap<Nid, Promise>,
     /// Promised blocks of all inodes.
     pub(crate) blocks: u64,
+    /// Part of `blocks` whose space the files have reserved.
+    pub(crate) reserved: u64,
     /// Blocks kept for pages that were collected before the mount began to ask.
     pub(crate) unasked: u64,
 }
@@ -23,6 +25,8 @@ pub(crate) struct Promise {
     pub(crate) new: u64,
     /// Blocks charged to the owners: those of the promise that fill holes.
     pub(crate) charged: u64,
+    /// Blocks that the file has reserved, at most all of the promise.
+    pub(crate) reserved: u64,
 }
 
 impl Promises {

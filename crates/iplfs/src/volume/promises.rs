@@ -60,26 +60,35 @@ impl Volume {
     pub fn promise(&mut self, ino: Nid, len: u64, offset: Option<u64>) -> Result<()> {
         let owners = Owners::from_inode(self.inode(ino)?);
         let size = BLOCK_SIZE as u64;
-        let (pages, fill) = match offset {
+        let (pages, fill, reserved) = match offset {
             Some(offset) => {
                 let end = offset.checked_add(len).ok_or(Errno::FileTooBig)?;
                 let (first, end) = (offset / size, end.div_ceil(size));
-                (end - first, self.blocks_to_fill(ino, first, end)?)
+                let fill = self.blocks_to_fill(ino, first, end)?;
+                (end - first, fill, self.reserved_blocks(ino, first, end)?)
             }
             // It may begin inside a page.
-            None => (len.div_ceil(size) + 1, len.div_ceil(size) + 1),
+            None => (len.div_ceil(size) + 1, len.div_ceil(size) + 1, 0),
+        };
+        // The nodes of a range that is reserved exist.
+        let reserved = match reserved == pages {
+            true => cost(pages),
+            false => reserved,
         };
         self.quotas.check(owners, fill, 0)?;
-        self.admit_promise(cost(pages))?;
+        self.admit_promise(cost(pages), reserved)?;
         let promise = self.promises.inodes.entry(ino).or_insert(Promise {
             owners,
             old: 0,
             new: 0,
             charged: 0,
+            reserved: 0,
         });
         promise.new += cost(pages);
         promise.charged += fill;
+        promise.reserved += reserved;
         self.promises.blocks += cost(pages);
+        self.promises.reserved += reserved;
         self.quotas.charge(promise.owners, as_change(fill), 0);
         Ok(())
     }
@@ -145,6 +154,9 @@ impl Volume {
         promise.new -= from_new;
         let taken = from_old + from_new;
         self.promises.blocks -= taken;
+        let reserved = promise.reserved.min(promise.old + promise.new);
+        self.promises.reserved -= promise.reserved - reserved;
+        promise.reserved = reserved;
         let charged = promise.charged.min(promise.old + promise.new);
         let released = promise.charged - charged;
         promise.charged = charged;
