@@ -1,14 +1,16 @@
 //! System calls shared by the devices on a host.
 
 use crate::disk::address::BLOCK_SIZE;
-use rustix::fs::{Advice, fadvise, ioctl_getflags, ioctl_setflags};
+use rustix::fs::{Advice, AtFlags, fadvise, ioctl_getflags, ioctl_setflags};
 use rustix::fs::{FallocateFlags, FlockOperation, IFlags, SeekFrom, fallocate, flock, seek};
+use rustix::fs::{FileType, OFlags, StatxFlags, statx};
 use rustix::io::retry_on_intr;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 
 pub(super) const BS: u64 = BLOCK_SIZE as u64;
 
@@ -40,6 +42,25 @@ pub(super) fn lock(file: &File, read_only: bool) -> io::Result<()> {
 /// Gives up the lock of a volume, without waiting for the end of the process.
 pub(super) fn unlock(file: &File) {
     let _ = retry_on_intr(|| flock(file, FlockOperation::Unlock));
+}
+
+/// Opens a regular file without blocking. `InvalidInput` if it is not a regular file. Timestamps are not queried, which
+/// would give the next change a new one.
+pub(super) fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    // Fits: a flag of `open`, which takes an int.
+    options.custom_flags(OFlags::NONBLOCK.bits() as i32);
+    let file = match options.open(path) {
+        // Another process holds a lease on the file: wait until it is released.
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => options.custom_flags(0).open(path)?,
+        file => file?,
+    };
+    let ask = || statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::TYPE);
+    let mode = u32::from(retry_on_intr(ask)?.stx_mode);
+    if !FileType::from_raw_mode(mode).is_file() {
+        let what = format!("{} is not a regular file", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    Ok(file)
 }
 
 /// Reads blocks of a sparse file. Blocks past its end read as zeros.
