@@ -207,6 +207,7 @@ impl Volume {
                 self.live += 1;
                 self.nat.mark_used(nid);
             } else {
+                self.detach(nid)?;
                 self.free_block(entry.addr);
                 adopted.remove(&entry.addr.0);
             }

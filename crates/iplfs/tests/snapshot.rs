@@ -20,10 +20,10 @@ fn drain_exact(v: &mut Volume, device: &Arc<MemDevice>) {
 fn delete_while(v: &mut Volume, name: &str, mut meanwhile: impl FnMut(&mut Volume)) {
     let mut release = v.begin_delete_snapshot(name).unwrap();
     meanwhile(v);
-    if let Some(checkpoint) = release.checkpoint() {
-        if v.seal_checkpoint(checkpoint).unwrap() {
-            v.end_checkpoint(checkpoint).unwrap();
-        }
+    if let Some(checkpoint) = release.checkpoint()
+        && v.seal_checkpoint(checkpoint).unwrap()
+    {
+        v.end_checkpoint(checkpoint).unwrap();
     }
     meanwhile(v);
     release.compare().unwrap();

@@ -330,6 +330,44 @@ fn reserved_space_can_be_written_on_a_full_volume() {
     }
 }
 
+/// Regression: a check found a wrong count of shared blocks in a fork, and both branches used the space of one.
+#[test]
+fn t3_13_what_the_parent_reserved_is_not_reserved_in_a_fork() {
+    let place = Place::new("full-reserved-fork");
+    let dir = &place.0;
+    good(dir, &["create", "r", "-s", "96M"]);
+    let Some(main) = Mounted::of_source(&place, "r", &[]) else {
+        return;
+    };
+    let len = 12 << 20;
+    let file = File::create(main.0.join("file")).unwrap();
+    fallocate(&file, FallocateFlags::empty(), 0, len as u64).unwrap();
+    drop(file);
+    good(dir, &["fork", "m", "a"]);
+    good(dir, &["check", "--branch", "a", "r"]);
+    let fork = Mounted::on(&place, "r", "m-a", &["--branch", "a"]).unwrap();
+    let (_, found) = fill_file(&fork.0.join("filler"));
+    assert_eq!(found, Some(28));
+    let write = |m: &Mounted| {
+        let mut file = File::options().write(true).open(m.0.join("file")).unwrap();
+        let written = file.write_all(&pattern(5, len));
+        file.sync_all().unwrap();
+        written.map_err(|e| e.raw_os_error())
+    };
+    assert_eq!(write(&main), Ok(()));
+    assert_eq!(write(&fork), Err(Some(28)));
+    // Deletes have their reserve.
+    fs::remove_file(fork.0.join("filler")).unwrap();
+    assert_eq!(write(&fork), Ok(()));
+    for mounted in [main, fork] {
+        assert!(fs::read(mounted.0.join("file")).unwrap() == pattern(5, len));
+        mounted.end();
+    }
+    for branch in ["main", "a"] {
+        good(dir, &["check", "--data", "--branch", branch, "r"]);
+    }
+}
+
 /// Three branches of one volume fill it, its host, or a quota at the same time, each by a process of its own.
 #[test]
 fn t3_13_three_branches_keep_what_write_accepted_and_can_delete() {

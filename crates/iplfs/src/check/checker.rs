@@ -71,6 +71,7 @@ pub fn check(dev: &Arc<dyn BlockDevice>, options: CheckOptions) -> Result<Report
             ..Report::default()
         },
         claimed: HashSet::new(),
+        shared_without_block: 0,
         nodes: BTreeMap::new(),
         visited: HashSet::new(),
         live: 0,
@@ -109,6 +110,8 @@ pub(super) struct Checker {
     pub(super) phase: Phase,
     pub(super) data: bool,
     pub(super) claimed: HashSet<u64>,
+    /// Blocks that nodes of other branches count and do not name.
+    pub(super) shared_without_block: u64,
     pub(super) nodes: BTreeMap<Nid, NatEntry>,
     pub(super) visited: HashSet<Nid>,
     pub(super) live: u64,
@@ -226,7 +229,13 @@ impl Checker {
         self.claim(addr, &place, |log| Log::NODES.contains(&log));
         self.live += 1;
         match self.volume.node(nid) {
-            Ok(node) => Some(node.body.clone()),
+            Ok(node) => {
+                let body = node.body.clone();
+                if self.volume.is_shared(addr) {
+                    self.shared_without_block += body.without_block();
+                }
+                Some(body)
+            }
             Err(e) => {
                 self.find_in(owner, place, e);
                 None

@@ -95,6 +95,7 @@ impl Checker {
         }
         let is_shared = |addr: &&u64| self.volume.is_shared(BlockAddr(**addr));
         let shared = self.claimed.iter().filter(is_shared).count() as u64;
+        let shared = shared + self.shared_without_block;
         if shared != self.volume.fork_points.shared_blocks {
             let what = format!(
                 "{} blocks shared with other branches, counted {shared}",

@@ -49,6 +49,13 @@ impl NodeBody {
             _ => &[],
         }
     }
+
+    /// Number of slots that count as space and have no block: reserved or lost ones.
+    pub(crate) fn without_block(&self) -> u64 {
+        let slots = self.slots().iter();
+        let without = slots.filter(|slot| slot.counts() && !slot.addr.is_mapped());
+        without.count() as u64
+    }
 }
 
 /// Identity and history of a node block.

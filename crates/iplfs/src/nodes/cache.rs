@@ -60,6 +60,10 @@ impl NodeCache {
         }
     }
 
+    pub(crate) fn is_dirty(&self, ino: Nid, nid: Nid) -> bool {
+        self.dirty.get(&ino).is_some_and(|nids| nids.contains(&nid))
+    }
+
     /// Number of dirty nodes.
     pub(crate) fn dirty_count(&self) -> u64 {
         self.dirty_count

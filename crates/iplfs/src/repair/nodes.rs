@@ -382,11 +382,13 @@ impl Salvage {
         }
         // Blocks of dropped nodes and of a dropped node address table are found by the trim at the end.
         held.retain(|addr| !self.claimed.contains(addr));
-        let mut tree = HashSet::new();
+        let (mut tree, mut nodes) = (HashSet::new(), Vec::new());
         let dev = self.v.dev.clone();
-        self.v
-            .nat
-            .walk(&*dev, |_, _| {}, |addr| _ = tree.insert(addr.0))?;
+        self.v.nat.walk(
+            &*dev,
+            |nid, _| nodes.push(nid),
+            |addr| _ = tree.insert(addr.0),
+        )?;
         held.retain(|addr| !tree.contains(addr));
         if let Some(heads) = damaged_fork {
             let lists = [&held, &self.claimed, &tree];
@@ -396,7 +398,13 @@ impl Salvage {
         }
         let used = self.claimed.iter().chain(&tree);
         let shared = used.filter(|addr| self.v.is_shared(BlockAddr(**addr)));
-        self.v.fork_points.shared_blocks = shared.count() as u64;
+        let mut shared = shared.count() as u64;
+        for nid in nodes {
+            if self.v.is_inherited(nid)? {
+                shared += self.v.node(nid)?.body.without_block();
+            }
+        }
+        self.v.fork_points.shared_blocks = shared;
         self.v.snapshots.held_blocks = held.len() as u64;
         Ok(())
     }

@@ -21,6 +21,8 @@ pub(crate) struct SnapshotDelta {
     pub(crate) new: Vec<(u64, Option<u32>)>,
     /// Blocks that only the base refers to, as merged runs, ascending.
     pub(crate) dead: Vec<Range<u64>>,
+    /// Nodes that only the base refers to and that count blocks which they do not name, with their number.
+    pub(crate) without_block: Vec<(BlockAddr, u64)>,
     /// New versions of inodes, and whether they have a name.
     pub(crate) inodes: Vec<(Nid, bool)>,
 }
@@ -72,6 +74,10 @@ impl SnapshotDelta {
             if old.addr.is_mapped() {
                 dead.push(old.addr.0);
                 let (body, _) = base.read_node_at(old.addr)?;
+                match body.without_block() {
+                    0 => {}
+                    blocks => tail.without_block.push((old.addr, blocks)),
+                }
                 let named = body.slots().iter().map(|slot| slot.addr);
                 dead.extend(named.filter(|addr| addr.is_mapped()).map(|addr| addr.0));
             }

@@ -470,6 +470,14 @@ impl Volume {
         for run in self.dead.runs() {
             next.dead.insert_range(run);
         }
+        if self.fork_points.origin.is_some() {
+            for (node, blocks) in SnapshotDelta::between(&mut next, Some(self))?.without_block {
+                if self.is_shared(node) {
+                    let shared = &mut self.fork_points.shared_blocks;
+                    *shared = shared.saturating_sub(blocks);
+                }
+            }
+        }
         next.fork_points = std::mem::take(&mut self.fork_points);
         next.claims = std::mem::take(&mut self.claims);
         for addr in tail.dead.iter().cloned().flatten() {

@@ -469,8 +469,7 @@ impl Volume {
         if blocks <= available || blocks.saturating_sub(has) > available {
             return Ok(blocks);
         }
-        let counted = self.count_slots(ino, first..end, Slot::counts)?;
-        Ok(blocks - counted)
+        Ok(blocks - self.blocks_with_space(ino, first..end)?)
     }
 
     fn fallocate_step(

@@ -89,7 +89,7 @@ impl Volume {
         }
     }
 
-    fn slot_at(&mut self, nid: Nid, at: usize) -> Result<Slot> {
+    pub(crate) fn slot_at(&mut self, nid: Nid, at: usize) -> Result<Slot> {
         match &self.node(nid)?.body {
             NodeBody::Direct(slots) => Ok(slots[at]),
             NodeBody::Inode(inode) => match &inode.content {

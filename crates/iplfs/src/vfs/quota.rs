@@ -142,31 +142,49 @@ impl Volume {
         // At least so many blocks are new. Beyond the limit there is no need to look at each.
         self.quotas
             .check(owners, (end - first).saturating_sub(has), 0)?;
-        let new = end - first - self.count_slots(ino, first..end, Slot::counts)?;
+        let new = end - first - self.count_slots(ino, first..end, |slot, _| slot.counts())?;
         // Direct nodes; indirect ones are few.
         let nodes = if new > 0 { new.div_ceil(span(0)) } else { 0 };
         Ok(new + nodes)
     }
 
-    /// Number of blocks of a range whose slots `counts` selects.
-    pub(crate) fn count_slots(
+    /// Number of blocks of a range whose slots `counts` selects. It also gets whether the node is still that of another branch.
+    fn count_slots(
         &mut self,
         ino: Nid,
         range: Range<u64>,
-        counts: impl Fn(Slot) -> bool,
+        counts: impl Fn(Slot, bool) -> bool,
     ) -> Result<u64> {
-        let mut count = 0;
-        if matches!(self.inode(ino)?.content, Content::Map(_)) {
-            for index in range {
-                count += u64::from(counts(self.slot(ino, index)?));
-            }
+        let (mut count, mut last) = (0, None);
+        if !matches!(self.inode(ino)?.content, Content::Map(_)) {
+            return Ok(0);
+        }
+        for index in range {
+            let Some((nid, at)) = self.find_dnode(ino, index)? else {
+                continue;
+            };
+            let is_inherited = match last {
+                Some((known, is_inherited)) if known == nid => is_inherited,
+                _ => self.is_inherited(nid)?,
+            };
+            last = Some((nid, is_inherited));
+            count += u64::from(counts(self.slot_at(nid, at)?, is_inherited));
         }
         Ok(count)
     }
 
-    /// Number of blocks of a range that are reserved, without data on the device.
+    /// Number of blocks of a range that are reserved, without data on the device. A fork has not what its parent reserved.
     pub(crate) fn reserved_blocks(&mut self, ino: Nid, first: u64, end: u64) -> Result<u64> {
-        self.count_slots(ino, first..end, |slot| slot == Slot::RESERVED)
+        self.count_slots(ino, first..end, |slot, is_inherited| {
+            slot == Slot::RESERVED && !is_inherited
+        })
+    }
+
+    /// Number of blocks of a range that have space.
+    pub(crate) fn blocks_with_space(&mut self, ino: Nid, range: Range<u64>) -> Result<u64> {
+        self.count_slots(ino, range, |slot, is_inherited| {
+            slot.counts() && (slot.addr.is_mapped() || !is_inherited)
+        })
     }
 
     /// Maximum number of new blocks for another entry of a directory, 0 if its owners have no limits of space.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  live + dead + buffered + new  ≤  quota − reserve        ordinary changes
-//!  live + dead + buffered + new  ≤  quota                  deletes, and data of blocks that `fallocate` reserved
+//!  live + dead + buffered + new  ≤  quota − reserve / 2    data of blocks that `fallocate` reserved
+//!  live + dead + buffered + new  ≤  quota                  deletes
 //! ```
 //!
 //! `dead` counts dead blocks that the device may still hold. `buffered` counts the blocks that dirty pages, dirty
@@ -193,7 +194,9 @@ impl Volume {
     ) -> Result<std::result::Result<(), Errno>> {
         let space = self.space();
         let (used, limit) = match purpose {
-            Purpose::Privileged | Purpose::Reserved => (space.used(), space.quota),
+            Purpose::Privileged => (space.used(), space.quota),
+            // Deletes need the other half.
+            Purpose::Reserved => (space.used(), space.quota - space.reserve / 2),
             Purpose::Ordinary => (
                 space.used() + space.promised,
                 space.quota.saturating_sub(space.reserve),

@@ -37,28 +37,20 @@ impl Volume {
             return Ok(0);
         }
         self.admit_copies(total)?;
-        let mut without_block = 0;
         for nid in 1..self.nat.next_nid {
-            without_block += self.copy_node(Nid(nid))?;
+            self.copy_node(Nid(nid))?;
             progress(total.saturating_sub(self.fork_points.shared_blocks), total);
         }
         self.checkpoint()?;
         self.admit(16, false)?;
         self.checkpoint_whole_table()?;
-        // Slots of the fork point that are reserved or lost count as shared, and have no block.
-        let left = self.fork_points.shared_blocks;
-        if left > without_block {
-            return Err(Error::corrupt(
+        match self.fork_points.shared_blocks {
+            0 => Ok(total),
+            left => Err(Error::corrupt(
                 "checkpoint",
-                format_args!("{left} shared blocks, of which at most {without_block} are reserved"),
-            ));
+                format_args!("{left} shared blocks that nothing refers to"),
+            )),
         }
-        if left > 0 {
-            self.admit(left, false)?;
-            self.fork_points.shared_blocks = 0;
-            self.checkpoint()?;
-        }
-        Ok(total - left)
     }
 
     /// Fails unless there is space for `blocks` copies.
@@ -79,8 +71,7 @@ impl Volume {
     }
 
     /// Copies the shared data blocks of a node, and marks the node and its leaf of the table as dirty if they are shared.
-    /// Returns the number of slots that count as space and have no block.
-    fn copy_node(&mut self, nid: Nid) -> Result<u64> {
+    fn copy_node(&mut self, nid: Nid) -> Result<()> {
         let dev = self.dev.clone();
         let entry = self.nat.get(&*dev, nid)?;
         if let Some(leaf) = leaf_from(nid.0) {
@@ -91,22 +82,19 @@ impl Volume {
             }
         }
         if !entry.addr.is_mapped() {
-            return Ok(0);
+            return Ok(());
         }
         let slots = self.node(nid)?.body.slots().to_vec();
-        let is_without_block = |slot: &&Slot| slot.counts() && !slot.addr.is_mapped();
-        let without_block = slots.iter().filter(is_without_block).count() as u64;
         let shared: Vec<(usize, Slot)> = (0..)
             .zip(slots)
             .filter(|(_, slot)| slot.addr.is_mapped() && self.is_shared(slot.addr))
             .collect();
         if shared.is_empty() && !self.is_shared(entry.addr) {
-            return Ok(without_block);
+            return Ok(());
         }
         self.admit(shared.len() as u64 + 2, false)?;
         self.copy_data(nid, entry, &shared)?;
-        self.mutate(|v| v.node_mut(nid).map(drop))?;
-        Ok(without_block)
+        self.mutate(|v| v.node_mut(nid).map(drop))
     }
 
     /// Writes data blocks of a node again, which `shared` gives by their positions in it.

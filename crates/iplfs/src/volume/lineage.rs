@@ -2,7 +2,7 @@
 
 use crate::checkpoint::state::Checkpoint;
 use crate::device::{BranchDevice, Child};
-use crate::disk::address::{BlockAddr, Log};
+use crate::disk::address::{BlockAddr, Log, Nid};
 use crate::disk::branch::ForkPoint;
 use crate::disk::checkpoint::LogMarks;
 use crate::disk::superblock::BRANCHES;
@@ -54,6 +54,26 @@ impl Volume {
     pub(crate) fn is_shared(&self, addr: BlockAddr) -> bool {
         let origin = &self.fork_points.origin;
         origin.is_some_and(|heads| self.lies_below(addr, &heads))
+    }
+
+    /// Returns whether a node is still the version of another branch.
+    pub(crate) fn is_inherited(&mut self, nid: Nid) -> Result<bool> {
+        if self.fork_points.origin.is_none() {
+            return Ok(false);
+        }
+        let entry = self.nat.get(&*self.dev, nid)?;
+        Ok(self.is_shared(entry.addr) && !self.nodes.is_dirty(entry.ino, nid))
+    }
+
+    /// Counts a node as one of this branch, before it gets a version of its own or is freed. What it reserves counts from
+    /// then on.
+    pub(crate) fn detach(&mut self, nid: Nid) -> Result<()> {
+        if self.is_inherited(nid)? {
+            let without_block = self.node(nid)?.body.without_block();
+            let shared = &mut self.fork_points.shared_blocks;
+            *shared = shared.saturating_sub(without_block);
+        }
+        Ok(())
     }
 
     /// Returns whether the fork that is being made may refer to a block.
@@ -176,6 +196,11 @@ impl Volume {
                     v.snapshots.held_blocks += 1;
                 } else {
                     v.dead.insert(addr);
+                }
+            }
+            for (node, blocks) in difference.without_block {
+                if v.is_shared(node) {
+                    v.fork_points.shared_blocks += blocks;
                 }
             }
             for addr in difference.only_older {

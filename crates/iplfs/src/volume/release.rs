@@ -345,6 +345,8 @@ impl Released {
 pub(crate) struct Difference {
     pub(crate) only_older: Vec<u64>,
     pub(crate) only_newer: Vec<u64>,
+    /// Nodes of `only_older` that count blocks which they do not name, with their number.
+    pub(crate) without_block: Vec<(BlockAddr, u64)>,
     /// Set if blocks of the older state cannot be read, so that the lists are not complete.
     pub(crate) is_older_damaged: bool,
     is_newer_damaged: bool,
@@ -360,6 +362,7 @@ impl Difference {
                     return Ok(Self {
                         only_older: delta.dead.into_iter().flatten().collect(),
                         only_newer: new.collect(),
+                        without_block: delta.without_block,
                         ..Self::default()
                     });
                 }
@@ -374,6 +377,8 @@ impl Difference {
         Ok(Self {
             only_older: old.addrs().filter(|addr| !in_new.contains(addr)).collect(),
             only_newer: new.addrs().filter(|addr| !in_old.contains(addr)).collect(),
+            // A check reports what is wrong with the count.
+            without_block: Vec::new(),
             is_older_damaged: !old.damage.is_empty(),
             is_newer_damaged: !new.damage.is_empty(),
         })

@@ -264,6 +264,7 @@ impl Volume {
     /// Returns a node to change, and marks it as dirty.
     pub(crate) fn node_mut(&mut self, nid: Nid) -> Result<&mut Node> {
         let ino = self.node(nid)?.ino;
+        self.detach(nid)?;
         self.mark_dirty(ino, nid);
         self.nodes.get_mut(nid).ok_or_else(|| Errno::Stale.into())
     }
@@ -335,6 +336,11 @@ impl Volume {
 
     /// Frees a node, but not the blocks it names.
     pub(crate) fn free_node(&mut self, nid: Nid) -> Result<()> {
+        match self.detach(nid) {
+            // What it reserved is not known.
+            Err(Error::Corrupt(_)) => {}
+            other => other?,
+        }
         let entry = self.nat.get(&*self.dev, nid)?;
         self.free_block(entry.addr);
         self.live -= 1;

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_iplfs::backend::{ZoneDir, open_branch};
 use tuff_iplfs::{
-    BlockDevice, Caller, CheckOptions, FormatOptions, Geometry, MountOptions, Nid, Time, Volume,
-    branches, check, mode,
+    Allocate, BlockDevice, Caller, CheckOptions, FormatOptions, Geometry, MountOptions, Nid,
+    Result, SetAttr, Time, Volume, branches, check, mode,
 };
 
 pub(crate) const NOW: Time = Time { sec: 1, nsec: 0 };
@@ -96,6 +96,35 @@ pub(crate) fn write(v: &mut Volume, name: &str, bytes: &[u8]) {
         }
     };
     v.write(ino, 0, bytes, NOW).unwrap();
+}
+
+/// Reserves, releases or keeps a range past the end of a file of 9,000 bytes, by a number.
+pub(crate) fn reserve(v: &mut Volume, ino: Nid, number: u8) -> Result<()> {
+    // In the slots of the inode, or in those of a direct node.
+    let offset = if number & 8 == 0 { 64 << 10 } else { 8 << 20 };
+    let (is_cut, len) = (number & 16 == 0, 4096 * u64::from(1 + number % 40));
+    match number % 8 {
+        0 | 1 => v.fallocate(ino, Allocate::KeepSize, offset, len, NOW),
+        2 => {
+            let zero = Allocate::ZeroRange { keep_size: true };
+            v.fallocate(ino, zero, offset, len, NOW)
+        }
+        3 => v.fallocate(
+            ino,
+            Allocate::PunchHole,
+            offset,
+            4096 * u64::from(number),
+            NOW,
+        ),
+        4 if is_cut => {
+            let size = SetAttr {
+                size: Some(9000),
+                ..SetAttr::default()
+            };
+            v.set_attr(ino, &size, NOW).map(drop)
+        }
+        _ => Ok(()),
+    }
 }
 
 pub(crate) fn remove(v: &mut Volume, name: &str) {

@@ -1,7 +1,7 @@
 //! Random lineages of branches against a model.
 
 use crate::branch_fixture::{
-    CALLER, Model, NOW, Scratch, content, create, exact, mount, options, remove, write,
+    CALLER, Model, NOW, Scratch, content, create, exact, mount, options, remove, reserve, write,
 };
 use crate::flatten;
 use crate::power_cut::PowerCut;
@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use tuff_iplfs::backend::open_branch;
 use tuff_iplfs::{
-    Error, Nid, Volume, branches, delete_branch, fork, mode, promote_branch, rollback_branch,
+    Error, Nid, Release, Volume, branches, delete_branch, fork, mode, promote_branch,
+    rollback_branch,
 };
 use tuff_testkit::Rng;
 
@@ -50,6 +51,21 @@ struct Lineage {
     more_cuts: usize,
     /// Number of times that power was lost.
     cuts: usize,
+}
+
+/// Ends a release while files are written again with the same content.
+fn release_while(v: &mut Volume, mut release: Release, present: &Model) {
+    let rewrite = |v: &mut Volume| {
+        let files = present.iter().filter(|(_, bytes)| !bytes.is_empty());
+        files.for_each(|(name, bytes)| write(v, name, bytes));
+    };
+    rewrite(v);
+    v.sync().unwrap();
+    release.compare().unwrap();
+    rewrite(v);
+    let released = v.end_release(release).unwrap().unwrap();
+    v.sync().unwrap();
+    released.finish(v).unwrap();
 }
 
 impl Lineage {
@@ -188,7 +204,10 @@ impl Lineage {
                     .create(Nid::ROOT, name.as_bytes(), mode::FILE | 0o644, 0, &CALLER)
                     .map(|made| made.ino),
             };
-            let written = ino.and_then(|ino| v.write(ino, 0, &vec![byte; 9000], NOW));
+            let written = ino.and_then(|ino| {
+                v.write(ino, 0, &vec![byte; 9000], NOW)?;
+                reserve(&mut v, ino, byte)
+            });
             if written.is_err() {
                 return None;
             }
@@ -212,6 +231,9 @@ impl Lineage {
                     1 + self.rng.below(250) as u8,
                 );
                 write(self.mount(&branch), &name, &vec![byte; 9000]);
+                let v = self.mount(&branch);
+                let ino = v.lookup(Nid::ROOT, name.as_bytes()).unwrap();
+                reserve(v, ino, byte).unwrap();
                 let of_model = self.model.get_mut(&branch).unwrap();
                 let mut next = of_model.present().clone();
                 next.insert(name, vec![byte; 9000]);
@@ -240,7 +262,11 @@ impl Lineage {
             }
             8 => {
                 if let Some(name) = self.any_snapshot(&branch) {
-                    self.mount(&branch).delete_snapshot(&name).unwrap();
+                    self.mount(&branch);
+                    let present = self.model[&branch].present().clone();
+                    let v = self.mount(&branch);
+                    let release = v.begin_delete_snapshot(&name).unwrap();
+                    release_while(v, release, &present);
                     self.model.get_mut(&branch).unwrap().snapshots.remove(&name);
                 }
             }
@@ -300,7 +326,12 @@ impl Lineage {
                 }
             }
             16 => {
-                self.mount(&branch).release_forks().unwrap();
+                self.mount(&branch);
+                let present = self.model[&branch].present().clone();
+                let v = self.mount(&branch);
+                while let Some(release) = v.begin_release_fork().unwrap() {
+                    release_while(v, release, &present);
+                }
             }
             17 => self.mount(&branch).sync().unwrap(),
             18 | 22.. => self.crash(&branch),
