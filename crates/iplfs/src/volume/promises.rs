@@ -154,9 +154,10 @@ impl Volume {
         promise.new -= from_new;
         let taken = from_old + from_new;
         self.promises.blocks -= taken;
-        let reserved = promise.reserved.min(promise.old + promise.new);
-        self.promises.reserved -= promise.reserved - reserved;
-        promise.reserved = reserved;
+        // What is left counts rather too much than too little.
+        let reserved = promise.reserved.min(taken);
+        promise.reserved -= reserved;
+        self.promises.reserved -= reserved;
         let charged = promise.charged.min(promise.old + promise.new);
         let released = promise.charged - charged;
         promise.charged = charged;
