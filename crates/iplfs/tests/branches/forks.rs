@@ -233,3 +233,23 @@ fn a_volume_without_forks_has_no_trace_of_branches() {
     let dev = open_branch(&path, None, true).unwrap();
     assert_eq!(tuff_iplfs::read_superblock(&*dev).unwrap().incompat, 3);
 }
+
+#[test]
+fn a_mount_uses_the_listing_of_branches_that_its_opening_made() {
+    let path = create("listing");
+    fork(&path, None, "x", None, NOW).unwrap();
+    // Claims the space of all branches.
+    mount(&path, "main").unmount().unwrap();
+    let dev = open_branch(&path, None, false).unwrap();
+    let strange = path.join("branches/strange");
+    std::fs::create_dir(&strange).unwrap();
+    let mut v = Volume::mount(dev, options()).unwrap();
+    // Every later listing is made anew.
+    let text = v.release_forks().unwrap_err().to_string();
+    assert!(text.contains("branches/strange"), "{text}");
+    std::fs::remove_dir(&strange).unwrap();
+    delete_branch(&path, "x").unwrap();
+    assert_eq!(v.release_forks().unwrap(), 1);
+    v.unmount().unwrap();
+    exact(&path);
+}

@@ -83,16 +83,13 @@ impl BranchDevice for ZoneDir {
         if self.branch.layout.get().is_none() {
             return Ok(Vec::new());
         }
-        let mut entries = self.branch.set.list()?;
-        entries.retain(|entry| entry.is_child_of(self.branch.number));
+        let entries = self.branch.list_children()?;
         let children = entries.iter().map(|entry| Child {
             number: entry.number,
             version: entry.version,
             is_dead: entry.state == EntryState::Dead,
         });
-        let children = children.collect();
-        *self.branch.listed() = entries;
-        Ok(children)
+        Ok(children.collect())
     }
 
     fn fork_point(&self, child: u64) -> Result<Option<ForkPoint>> {

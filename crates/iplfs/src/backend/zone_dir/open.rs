@@ -81,17 +81,26 @@ impl ZoneDir {
             Err(e) if !read_only => return Err(into_io(e)),
             _ => {}
         }
+        // Against a fork whose process begins it after the listing, and is killed before the lock of the branch is taken.
+        let counter = (!read_only).then(|| set.lock_counter());
+        let _counter = counter.transpose().map_err(into_io)?;
         let entries = set.list().map_err(into_io)?;
         let entry = entries.iter().find(|entry| entry.name() == Some(name));
         if entry.is_none() && !(entries.is_empty() && name == MAIN) {
             return Err(no_branch(name));
         }
-        Self::open_entry(path, entry, Some(read_only)).map_err(|e| match e.kind() {
-            io::ErrorKind::ResourceBusy => {
-                io::Error::new(e.kind(), format!("branch '{name}' of the volume is in use"))
-            }
-            _ => e,
-        })
+        let device =
+            Self::open_entry(path, entry, Some(read_only)).map_err(|e| match e.kind() {
+                io::ErrorKind::ResourceBusy => {
+                    io::Error::new(e.kind(), format!("branch '{name}' of the volume is in use"))
+                }
+                _ => e,
+            })?;
+        if entry.is_some() && !read_only {
+            // The mount needs no other listing.
+            device.branch.keep_listed(entries);
+        }
+        Ok(device)
     }
 
     /// Opens a branch by its number, read-only. Deleted branches that forks need have no name.

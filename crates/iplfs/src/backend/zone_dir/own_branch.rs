@@ -3,11 +3,12 @@
 use crate::backend::branch::{BranchSet, Entry};
 use crate::backend::host::retry;
 use crate::disk::branch::{BranchRecord, FIRST_BRANCH, ForkPoint, Layout};
+use crate::error::Result;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Branch that the device shows.
@@ -25,7 +26,10 @@ pub(super) struct OwnBranch {
     /// Set if `fixed` was changed since the last flush.
     pub(super) fixed_dirty: AtomicBool,
     /// Entries of the children, as they were listed last.
-    pub(super) children: Mutex<Vec<Entry>>,
+    children: Mutex<Vec<Entry>>,
+    /// Set while `children` was listed at the opening of the branch, and not used. The branch is open for writing, so no
+    /// other process can fork it.
+    is_listed: AtomicBool,
 }
 
 impl OwnBranch {
@@ -44,6 +48,7 @@ impl OwnBranch {
             fixed,
             fixed_dirty: AtomicBool::new(false),
             children: Mutex::default(),
+            is_listed: AtomicBool::new(false),
         };
         if let Some(record) = record {
             let _ = layout.set(record.layout);
@@ -57,6 +62,25 @@ impl OwnBranch {
     pub(super) fn listed(&self) -> MutexGuard<'_, Vec<Entry>> {
         // Every change is one assignment.
         self.children.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the children of a listing that was made when the branch was opened for writing.
+    pub(super) fn keep_listed(&self, entries: Vec<Entry>) {
+        self.set_listed(entries);
+        self.is_listed.store(true, Relaxed);
+    }
+
+    /// Lists the children, unless the listing of the opening was not used.
+    pub(super) fn list_children(&self) -> Result<MutexGuard<'_, Vec<Entry>>> {
+        if !self.is_listed.swap(false, Relaxed) {
+            self.set_listed(self.set.list()?);
+        }
+        Ok(self.listed())
+    }
+
+    fn set_listed(&self, mut entries: Vec<Entry>) {
+        entries.retain(|entry| entry.is_child_of(self.number));
+        *self.listed() = entries;
     }
 
     pub(super) fn regions(&self) -> MutexGuard<'_, BTreeSet<u64>> {
