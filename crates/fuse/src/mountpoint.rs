@@ -296,6 +296,8 @@ pub struct Mounted {
     pub source: PathBuf,
     /// Device number, major and minor.
     pub device: (u32, u32),
+    /// User who mounted, if the filesystem has one, as FUSE has.
+    pub user: Option<u32>,
 }
 
 impl Mounted {
@@ -338,12 +340,15 @@ fn mountinfo(line: &[u8]) -> Option<Mounted> {
     let dir = words.nth(1)?;
     let mut rest = words.skip_while(|w| *w != b"-");
     let (fstype, source) = (rest.nth(1)?, rest.next()?);
+    let options = String::from_utf8_lossy(rest.next().unwrap_or_default());
+    let user = options.split(',').find_map(|o| o.strip_prefix("user_id="));
     let device = std::str::from_utf8(device).ok()?.split_once(':')?;
     Some(Mounted {
         dir: PathBuf::from(std::ffi::OsStr::from_bytes(&unescape(dir))),
         fstype: String::from_utf8_lossy(fstype).into_owned(),
         source: PathBuf::from(std::ffi::OsStr::from_bytes(&unescape(source))),
         device: (device.0.parse().ok()?, device.1.parse().ok()?),
+        user: user.and_then(|user| user.parse().ok()),
     })
 }
 
@@ -429,6 +434,7 @@ mod tests {
             fstype: "fuse.tuff".to_owned(),
             source: PathBuf::from("/x/y z"),
             device: (0, 98),
+            user: Some(0),
         };
         assert_eq!(mountinfo(line), Some(requested));
         assert_eq!(mountinfo(b""), None);

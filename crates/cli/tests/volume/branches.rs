@@ -236,6 +236,48 @@ fn wrong_branches_are_one_sentence() {
     assert!(message.contains("missing"), "{message}");
 }
 
+/// Regression: verbs of branches refused mount points, and `fork m a/b` asked for the fork `a` of a snapshot `b`.
+#[test]
+fn branches_are_changed_by_the_mount_point_of_another() {
+    let place = Place::new("branches-mounted");
+    let dir = &place.0;
+    let Some(main) = Mounted::new(&place) else {
+        return;
+    };
+    good(dir, &["snapshot", "create", "m", "s"]);
+    good(dir, &["fork", "m", "a"]);
+    let dev = Mounted::on(&place, "v", "m-a", &["--branch", "a"]).unwrap();
+    good(dir, &["fork", "m-a", "b"]);
+    assert_eq!(names(dir), ["main", "a", "b"]);
+    good(dir, &["branch", "flatten", "m-a", "b"]);
+    good(dir, &["branch", "list", "m-a"]);
+    good(dir, &["branch", "delete", "m", "b"]);
+    for verb in [
+        &["branch", "promote", "m", "a"][..],
+        &["branch", "delete", "m-a", "a"],
+    ] {
+        let (code, message) = bad(dir, verb);
+        assert!(code == 5 && message.contains("mounted"), "{message}");
+    }
+    for verb in [
+        &["fork", "m", "x/s"][..],
+        &["snapshot", "create", "m", "x/s"],
+        &["snapshot", "list", "m"],
+        &["stat", "m"],
+        &["branch", "list", "src"],
+    ] {
+        let (code, message) = bad(dir, verb);
+        assert!(code == 2 || code == 5, "{code}: {message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+    }
+    assert_eq!(names(dir), ["main", "a"]);
+    dev.end();
+    good(dir, &["branch", "delete", "m", "a"]);
+    assert_eq!(names(dir), ["main"]);
+    main.end();
+    good(dir, &["check", "--data", "v"]);
+}
+
 #[test]
 fn a_mounted_parent_returns_what_a_flattened_fork_had_held() {
     // T3-11

@@ -25,19 +25,26 @@ pub enum Control {
 }
 
 impl Control {
-    /// Returns the name of the attribute that stands for the request.
-    pub fn attribute(&self) -> String {
+    /// Returns the name of the attribute that stands for the request. None if a name of the request has a `/`, so that it names
+    /// nothing.
+    pub fn attribute(&self) -> Option<String> {
         let prefix = String::from_utf8_lossy(CONTROL_PREFIX);
-        match self {
-            Self::Sync => format!("{prefix}sync"),
-            Self::Writable => format!("{prefix}writable"),
-            Self::CreateSnapshot(name) => format!("{prefix}snapshot.create/{name}"),
-            Self::DeleteSnapshot(name) => format!("{prefix}snapshot.delete/{name}"),
-            Self::Fork { name, snapshot } => match snapshot {
-                None => format!("{prefix}fork/{name}"),
-                Some(snapshot) => format!("{prefix}fork/{name}/{snapshot}"),
-            },
+        let (verb, names) = match self {
+            Self::Sync => ("sync", [None, None]),
+            Self::Writable => ("writable", [None, None]),
+            Self::CreateSnapshot(name) => ("snapshot.create", [Some(name), None]),
+            Self::DeleteSnapshot(name) => ("snapshot.delete", [Some(name), None]),
+            Self::Fork { name, snapshot } => ("fork", [Some(name), snapshot.as_ref()]),
+        };
+        let mut attribute = format!("{prefix}{verb}");
+        for name in names.into_iter().flatten() {
+            if name.contains('/') {
+                return None;
+            }
+            attribute.push('/');
+            attribute.push_str(name);
         }
+        Some(attribute)
     }
 
     /// Parses the name of an attribute.
@@ -82,8 +89,18 @@ mod tests {
             fork(None),
             fork(Some("friday")),
         ] {
-            let name = control.attribute();
+            let name = control.attribute().unwrap();
             assert_eq!(Control::parse(name.as_bytes()), Some(control), "{name}");
+        }
+        // `a/b` is not the snapshot `b`.
+        for control in [
+            Control::CreateSnapshot("a/b".to_owned()),
+            Control::Fork {
+                name: "a/b".to_owned(),
+                snapshot: None,
+            },
+        ] {
+            assert_eq!(control.attribute(), None, "{control:?}");
         }
         for other in ["sync/a", "fork", "fork/a/b/c", "snapshot.create", "", "x/y"] {
             let name = [CONTROL_PREFIX, other.as_bytes()].concat();

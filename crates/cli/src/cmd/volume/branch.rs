@@ -1,6 +1,7 @@
 //! `tuff volume branch`: lists, deletes, flattens and renames branches.
 
 use super::failure::{At, Failure, Result};
+use super::live::mounted_directory;
 use super::open::{branch_device, bytes, now};
 use crate::out::Out;
 use crate::progress::{Meter, Show};
@@ -44,7 +45,7 @@ pub(crate) enum Verb {
 /// Arguments of the list of branches.
 #[derive(clap::Args)]
 pub(crate) struct ListArgs {
-    /// Directory of the volume
+    /// Directory of the volume, or the mount point of one of its branches
     path: PathBuf,
     /// Print one JSON object
     #[arg(long)]
@@ -54,7 +55,7 @@ pub(crate) struct ListArgs {
 /// Arguments that name a branch.
 #[derive(clap::Args)]
 pub(crate) struct NameArgs {
-    /// Directory of the volume
+    /// Directory of the volume, or the mount point of one of its branches
     path: PathBuf,
     /// Name of the branch
     name: String,
@@ -63,7 +64,7 @@ pub(crate) struct NameArgs {
 /// Arguments of a rollback.
 #[derive(clap::Args)]
 pub(crate) struct RollbackArgs {
-    /// Directory of the volume
+    /// Directory of the volume, or the mount point of one of its branches
     path: PathBuf,
     /// Name of the branch
     name: String,
@@ -80,18 +81,18 @@ pub(super) fn run(verb: &Verb) -> Result<ExitCode> {
         Verb::List(args) => list(args)?,
         Verb::Delete(args) => {
             let dir = directory(&args.path)?;
-            tuff_iplfs::delete_branch(dir, &args.name).at(dir.display())?;
+            tuff_iplfs::delete_branch(&dir, &args.name).at(dir.display())?;
         }
         Verb::Flatten(args) => flatten(args)?,
         Verb::Promote(args) => {
             let dir = directory(&args.path)?;
-            let old = tuff_iplfs::promote_branch(dir, &args.name).at(dir.display())?;
+            let old = tuff_iplfs::promote_branch(&dir, &args.name).at(dir.display())?;
             report(&format!("the old main is '{old}'"))?;
         }
         Verb::Rollback(args) => {
             let dir = directory(&args.path)?;
             let (name, snapshot) = (&args.name, &args.snapshot);
-            let old = tuff_iplfs::rollback_branch(dir, name, snapshot, args.discard, now());
+            let old = tuff_iplfs::rollback_branch(&dir, name, snapshot, args.discard, now());
             if let Some(old) = old.at(dir.display())? {
                 report(&format!("what '{name}' was is '{old}'"))?;
             }
@@ -105,7 +106,7 @@ fn flatten(args: &NameArgs) -> Result<()> {
     let meter = Meter::start("flatten", Show::unless(false));
     let counter = meter.counter().clone();
     let mut progress = |blocks, total| counter.set("flatten", bytes(blocks), bytes(total));
-    let copied = tuff_iplfs::flatten_branch(dir, &args.name, &mut progress);
+    let copied = tuff_iplfs::flatten_branch(&dir, &args.name, &mut progress);
     drop(meter);
     match copied.at(dir.display())? {
         Some(blocks) => report(&format!("{} copied", size(bytes(blocks)))),
@@ -119,10 +120,13 @@ fn report(line: &str) -> Result<()> {
     Ok(out.finish().map(drop)?)
 }
 
-/// Returns the directory of a volume that can have branches.
-pub(super) fn directory(path: &Path) -> Result<&Path> {
+/// Returns the directory of a volume that can have branches, also for its mount point.
+pub(super) fn directory(path: &Path) -> Result<PathBuf> {
+    if let Some(dir) = mounted_directory(path)? {
+        return Ok(dir);
+    }
     if path.is_dir() {
-        return Ok(path);
+        return Ok(path.to_owned());
     }
     // A missing or damaged volume has its own error.
     branch_device(path, None, true)?;
@@ -137,11 +141,11 @@ pub(super) fn directory(path: &Path) -> Result<&Path> {
 
 fn list(args: &ListArgs) -> Result<()> {
     let dir = directory(&args.path)?;
-    let branches = tuff_iplfs::branches(dir).at(dir.display())?;
+    let branches = tuff_iplfs::branches(&dir).at(dir.display())?;
     let mut out = Out::new();
     if args.json {
         let list: Vec<Value> = branches.iter().map(to_json).collect();
-        let left = tuff_iplfs::forks_left(dir).at(dir.display())?;
+        let left = tuff_iplfs::forks_left(&dir).at(dir.display())?;
         out.json(&json!({"branches": list, "forks_left": left}))?;
     } else {
         for branch in &branches {

@@ -44,6 +44,6 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     let dir = directory(&args.volume.path)?;
     let (from, snapshot) = (args.volume.branch.as_deref(), args.snapshot.as_deref());
-    tuff_iplfs::fork(dir, from, &args.name, snapshot, now()).at(dir.display())?;
+    tuff_iplfs::fork(&dir, from, &args.name, snapshot, now()).at(dir.display())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,7 @@
 //! Opens volumes, and supplies times and random numbers.
 
 use super::failure::{At, Failure, Result};
+use super::live::mount_point;
 use crate::advice;
 use std::fs::File;
 use std::io::{self, Read};
@@ -50,6 +51,11 @@ pub(super) fn branch_device(
     require_path(path)?;
     let place = path.display();
     let device = match backend::open_branch(path, branch, read_only) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound && mount_point(path).is_some() => {
+            Err(Failure::Usage(format!(
+                "{place}: a mount point; this verb needs the volume, unmounted: see /proc/mounts"
+            )))
+        }
         Err(e) if e.kind() == io::ErrorKind::InvalidData => {
             Err(Error::Corrupt(e.to_string())).at(place)
         }
