@@ -71,3 +71,22 @@ _suite_umount()
 	return 1
 }
 UMOUNT_PROG=_suite_umount
+
+# mount(8) takes a source of the type fuse without a subtype for a command.
+eval "_suite$(declare -f _mount)"
+_mount()
+{
+	local arg last= args=()
+	for arg; do
+		[ "$last" != -t ] || [ "$arg" != "$FSTYP" ] || arg=$FSTYP$FUSE_SUBTYP
+		args+=("$arg")
+		last=$arg
+	done
+	_suite_mount "${args[@]}"
+}
+
+# Some tests make a filesystem on a loop device of their own. A volume does not take all of a device.
+_try_mkfs_dev()
+{
+	[ ! -b "$SCRATCH_DEV" ] || "$SUITE_PLACE" make "$1" $(($(blockdev --getsize64 "$1") / 7 * 6))
+}

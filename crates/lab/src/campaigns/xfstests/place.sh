@@ -37,6 +37,8 @@ when_closed()
 		result=0
 		"$@" > "$log" 2>&1 || result=$?
 		[ $result = 5 ] && grep -q 'in use' "$log" || break
+		# A volume that is mounted does not close by itself.
+		! findmnt -rn --source "$source" > /dev/null || break
 		sleep 0.1
 	done
 	cat "$log" >&2
@@ -46,9 +48,10 @@ when_closed()
 
 check()
 {
+	local source=$1
 	case $kind in
-	directory | device) when_closed "$program" volume check "$1" ;;
-	fuse2fs) e2fsck -fn "$1" ;;
+	directory | device) when_closed "$program" volume check "$source" ;;
+	fuse2fs) e2fsck -fn "$source" ;;
 	esac
 }
 
