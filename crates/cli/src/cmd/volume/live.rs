@@ -122,16 +122,16 @@ mod tests {
 
     #[test]
     fn the_source_of_a_mount_names_a_directory_of_the_user_who_mounted() {
-        let scratch = tempfile::tempdir().unwrap();
-        let dir = scratch.path().join("a@b");
-        fs::create_dir(&dir).unwrap();
+        let scratch = tuff_testkit::unused_path("mounted-source");
+        let dir = scratch.join("a@b");
+        fs::create_dir_all(&dir).unwrap();
         fs::write(dir.join(VOLUME_FILE), "").unwrap();
         let owner = fs::metadata(&dir).unwrap().uid();
         let found = |source: &str, user| {
             directory_of(&mountpoint::Mounted {
                 dir: "/m".into(),
                 fstype: "fuse.tuff".to_owned(),
-                source: scratch.path().join(source),
+                source: scratch.join(source),
                 device: (0, 98),
                 user,
             })
@@ -146,5 +146,6 @@ mod tests {
             }
         }
         assert!(found("a", Some(0)).is_ok_and(|found| found.is_none()));
+        fs::remove_dir_all(&scratch).unwrap();
     }
 }
