@@ -33,7 +33,7 @@ when_closed()
 {
 	local log n result
 	log=$(mktemp)
-	for n in {1..100}; do
+	for n in {1..1200}; do
 		result=0
 		"$@" > "$log" 2>&1 || result=$?
 		[ $result = 5 ] && grep -q 'in use' "$log" || break
