@@ -288,7 +288,7 @@ fn reserved_space_can_be_written_on_a_full_volume() {
         }
         let (accepted, found) = fill_file(&m.0.join("filler"));
         assert_eq!(found, Some(28), "{accepted} bytes");
-        // What is reserved can be reserved again, and no more.
+        // A reserved range can be reserved again, and no more.
         reserve("written").unwrap();
         reserve("more").unwrap_err();
         let mut file = reserve("written").unwrap();

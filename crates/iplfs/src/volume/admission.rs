@@ -60,7 +60,7 @@ impl Space {
     }
 }
 
-/// What an operation takes space for.
+/// Purpose for which an operation takes space.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Ordinary,

@@ -9,8 +9,8 @@ use crate::disk::superblock::BRANCHES;
 use crate::error::{Error, Result};
 use crate::nodes::cache::NodeCache;
 use crate::nodes::pages::PageCache;
+use crate::volume::difference::Difference;
 use crate::volume::fork_points::Holder;
-use crate::volume::release::Difference;
 use crate::volume::state::Volume;
 
 impl Volume {

@@ -4,6 +4,7 @@ pub(crate) mod admission;
 mod checkpoint;
 pub(crate) mod claim_records;
 mod claims;
+pub(crate) mod difference;
 mod discards;
 mod flatten;
 pub(crate) mod fork_points;

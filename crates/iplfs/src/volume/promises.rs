@@ -154,7 +154,7 @@ impl Volume {
         promise.new -= from_new;
         let taken = from_old + from_new;
         self.promises.blocks -= taken;
-        // What is left counts rather too much than too little.
+        // The rest counts rather too much than too little.
         let reserved = promise.reserved.min(taken);
         promise.reserved -= reserved;
         self.promises.reserved -= reserved;

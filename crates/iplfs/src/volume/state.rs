@@ -337,7 +337,7 @@ impl Volume {
     /// Frees a node, but not the blocks it names.
     pub(crate) fn free_node(&mut self, nid: Nid) -> Result<()> {
         match self.detach(nid) {
-            // What it reserved is not known.
+            // Its reservations are not known.
             Err(Error::Corrupt(_)) => {}
             other => other?,
         }
