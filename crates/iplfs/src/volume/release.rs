@@ -46,7 +46,6 @@ pub struct Released {
     _lock: Option<File>,
 }
 
-#[derive(Clone)]
 enum Target {
     Snapshot(String),
     Fork(u64),
