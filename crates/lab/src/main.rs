@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tuff_lab::campaigns::stress::rounds::Tally;
 use tuff_lab::campaigns::{
-    cleaning, commands, corpus, embedded, experiments, fio, kernel, measure, paper_erofs,
+    cleaning, commands, corpus, embedded, experiments, fio, kernel, measure, paper_erofs, peers,
     power_loss, remote, serve, start, stress, volumes, xfstests,
 };
 use tuff_lab::definition::{self, Definition as _};
@@ -71,6 +71,7 @@ enum Verb {
         conditions: start::run::Conditions,
     },
     Remote(remote::Conditions),
+    Peers(peers::Conditions),
     Volumes(volumes::Conditions),
     Fio(fio::Conditions),
     PowerLoss(power_loss::Conditions),
@@ -161,6 +162,8 @@ fn run(verb: &Verb) -> Result<bool> {
             })
         }
         Verb::Remote(c) => measure(&c.options, "remote", &c.record(), |e| remote::run(c, e)),
+        Verb::Peers(c) if c.is_list() => peers::list(c),
+        Verb::Peers(c) => measure(&c.options, "peers", "starts", |e| peers::run(c, e)),
         Verb::Volumes(c) => measure(&c.options, "volumes", "volumes", |e| volumes::run(c, e)),
         Verb::Fio(c) => measure(&c.options, "fio", "fio", |e| fio::run(c, e)),
         Verb::PowerLoss(c) => measure(&c.options, "power-loss", "power-loss", |e| {

@@ -8,6 +8,7 @@ pub mod experiments;
 pub mod fio;
 pub mod kernel;
 pub mod paper_erofs;
+pub mod peers;
 pub mod power_loss;
 pub mod remote;
 pub mod serve;
@@ -52,6 +53,7 @@ pub fn report(record: &Record) -> Result<String> {
         "guest" => Ok(kernel::render(record)),
         "power-loss" => Ok(power_loss::report::render(record)),
         "paper erofs" => Ok(paper_erofs::report::render(record)),
+        "peers" => Ok(peers::render(record)),
         "remote" => Ok(remote::render(record)),
         "serve" => Ok(serve::report::render(record)),
         "start" => Ok(start::report::render(record)),
@@ -69,6 +71,7 @@ pub fn plot(record: &Record) -> Result<String> {
         "fio" => fio::report::plot(record),
         "power-loss" => power_loss::report::plot(record),
         "paper erofs" => paper_erofs::report::plot(record),
+        "peers" => peers::plot(record),
         "remote" => remote::plot(record),
         "serve" => serve::report::plot(record),
         "start" => start::report::plot(record),

@@ -7,7 +7,6 @@
 //! Every mount has an empty cache. A figure counts only if what was read equals the source.
 
 mod complete;
-mod layouts;
 mod memory;
 mod network;
 mod report;

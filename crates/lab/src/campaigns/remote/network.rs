@@ -120,11 +120,6 @@ impl Remote {
         self.server.url(path)
     }
 
-    /// Returns the host and port of the server.
-    pub(super) fn host(&self) -> String {
-        self.server.host()
-    }
-
     /// Returns the number of requests for a path since the start or the last call.
     pub(super) fn take_requests(&self, path: &str) -> usize {
         let requests = self.server.take_requests();

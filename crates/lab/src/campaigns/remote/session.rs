@@ -49,8 +49,8 @@ impl Part {
 /// Measure images behind URLs, over an emulated network
 ///
 /// Compares starts of programs without a profile, with one, and with one while the rest is fetched, with a download of the
-/// whole image first, the plain tree, and chunks as other formats have them. --part measures something else. Writes a record and
-/// prints its tables. Requires root, because programs run with the mount as their root directory.
+/// whole image first and the plain tree. --part measures something else. Writes a record and prints its tables. Requires root,
+/// because programs run with the mount as their root directory.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Conditions {
     /// Part to measure

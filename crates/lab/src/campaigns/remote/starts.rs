@@ -1,6 +1,5 @@
 //! Cold starts of programs out of `tuff mount URL`, beside other ways to get them.
 
-use super::layouts::LAYOUTS;
 use super::session::{PATH, Session, Values, bar, counter, definition};
 use crate::campaigns::serve::image::Build;
 use crate::campaigns::serve::server::{Served, Server};
@@ -131,21 +130,9 @@ impl Starts<'_> {
     fn program(&self, program: &Program, rounds: u32, emit: Emit<'_>) -> Result<bool> {
         let cell = |way: &str| labels([("program", &program.name), ("way", way)]);
         let disk_bytes = self.disk_bytes(program)?;
-        let network = &self.session.conditions.network;
-        let mut layouts = Vec::new();
         let mut ways = ways(self.session);
-        let is_complete = ways.iter().any(|way| way.name == TREE);
-        for layout in LAYOUTS
-            .iter()
-            .filter(|_| network.fault.is_empty() && is_complete)
-        {
-            let profile = self.session.work.path("profile");
-            let chunks = layout.chunks(self.tree, &profile, &self.session.work);
-            layouts.push((layout.name, chunks));
-        }
         let (mut fine, mut expected) = (true, None);
         for round in 1..=rounds {
-            let mut alone_ms = None;
             // No way always runs first.
             ways.rotate_left(1);
             for way in &ways {
@@ -156,9 +143,6 @@ impl Starts<'_> {
                         if *expected.get_or_insert(answer.clone()) == answer =>
                     {
                         eprintln!("{}, {name}: {:.0} ms", program.name, values["cold_ms"]);
-                        if name == TREE {
-                            alone_ms = Some(values["start_ms"]);
-                        }
                         if let Some(sent) = values.get("sent_bytes") {
                             values.insert("sent_ratio".to_owned(), sent / disk_bytes);
                         }
@@ -170,31 +154,6 @@ impl Starts<'_> {
                 };
                 fine = false;
                 emit(&Line::failure(cell(name), failure))?;
-            }
-            for (name, chunks) in &layouts {
-                let Some(alone_ms) = alone_ms else {
-                    continue;
-                };
-                stop::check()?;
-                let done = match chunks {
-                    Ok(chunks) => chunks.replay(network, u64::from(round)),
-                    Err(e) => Err(Error::Command(e.to_string())),
-                };
-                let cell = cell(name);
-                match done {
-                    Ok(done) => {
-                        let cold = done.time.as_secs_f64() * 1e3 + alone_ms;
-                        eprintln!("{}, {name}: {cold:.0} ms", program.name);
-                        let values = [
-                            ("cold_ms", cold),
-                            ("requests", done.requests as f64),
-                            ("sent_bytes", done.bytes as f64),
-                            ("sent_ratio", done.bytes as f64 / disk_bytes),
-                        ];
-                        emit(&Line::sample(cell, round, values))?;
-                    }
-                    Err(e) => emit(&Line::failure(cell, e.to_string()))?,
-                }
             }
         }
         Ok(fine)

@@ -267,17 +267,21 @@ impl Served {
 
     /// Returns the resources that the daemon used since its start, as values of a sample. Empty without a daemon.
     pub fn used(&self) -> BTreeMap<String, f64> {
-        let ticks = rustix::param::clock_ticks_per_second();
-        let cpu = self.proc("stat").and_then(|stat| cpu_us(&stat, ticks));
-        let values = [
-            ("daemon_cpu_us", cpu),
-            ("daemon_peak_bytes", self.status("VmHWM")),
-        ];
-        let known = values.into_iter();
-        known
-            .filter_map(|(name, value)| Some((name.to_owned(), value? as f64)))
-            .collect()
+        self.process().map(used_by).unwrap_or_default()
     }
+}
+
+/// Returns the resources that a process used since its start, as values of a sample. Empty if it has ended.
+pub(crate) fn used_by(process: u32) -> BTreeMap<String, f64> {
+    let proc = |name: &str| std::fs::read_to_string(format!("/proc/{process}/{name}")).ok();
+    let ticks = rustix::param::clock_ticks_per_second();
+    let cpu = proc("stat").and_then(|stat| cpu_us(&stat, ticks));
+    let peak = proc("status").and_then(|status| Some(field(&status, "VmHWM")? << 10));
+    let values = [("daemon_cpu_us", cpu), ("daemon_peak_bytes", peak)];
+    let known = values.into_iter();
+    known
+        .filter_map(|(name, value)| Some((name.to_owned(), value? as f64)))
+        .collect()
 }
 
 impl Drop for Served {
