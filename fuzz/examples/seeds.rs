@@ -66,6 +66,7 @@ fn main() -> std::io::Result<()> {
                 }
                 put("chunk", &name, &[&[0x20, 0], piece].concat())?;
                 put("device", &name, &[&[1], piece].concat())?;
+                put("start_list", &name, &[&b"tuffstrt\x01\0\0\0\x04\0\0\0"[..], piece].concat())?;
             }
         }
     }

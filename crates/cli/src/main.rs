@@ -34,6 +34,7 @@ mod help;
 mod image;
 mod output;
 mod remote;
+mod requests;
 mod signing;
 
 use args::{cli, select, usage};

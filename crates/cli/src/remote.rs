@@ -31,6 +31,7 @@ impl RemoteArgs {
             size_max: self.cache_max,
             fetch_timeout: self.fetch_timeout.map(seconds),
             no_hedging: self.no_hedging,
+            offline: false,
         }
     }
 }

@@ -425,6 +425,10 @@ const JSON_VERBS: &[(&str, &str)] = &[
     ),
     ("suggest", "tuff suggest --json rootfs 2>/dev/null"),
     ("doctor", "tuff doctor --json"),
+    (
+        "stats start",
+        r#"printf '{"start_ms":0.1,"first_ms":1.0,"end_ms":2.0,"reason":"first","url":"http://h/i","digest":null,"range_start":0,"range_end":9,"status":206,"bytes":9,"used_bytes":4}\n{"requests":1,"bytes":9,"omitted_requests":0,"omitted_bytes":0}\n' > start.trace; tuff stats --start --json start.trace"#,
+    ),
     ("volume create", "tuff volume create --json --size 1G v"),
     ("volume import", "tuff volume import --json v rootfs"),
     (
@@ -458,6 +462,10 @@ const JSON_REMOTE_VERBS: &[(&str, &str)] = &[
     (
         "pull",
         "tuff pull --json oci://registry.example.org/a/b:1 pulled",
+    ),
+    (
+        "doctor image",
+        "tuff doctor --json oci://registry.example.org/a/b:1",
     ),
 ];
 

@@ -79,6 +79,12 @@ pub trait Filesystem: Send + Sync {
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
+
+    /// Returns the requests that its data caused: lines of JSON, at most `max` bytes.
+    fn requests(&self, max: usize) -> String {
+        let _ = max;
+        String::new()
+    }
 }
 
 /// Reads files for one thread.

@@ -44,6 +44,9 @@ pub const REPLY_MAX: usize = MAX_PAGES as usize * 4096;
 /// Extended attribute of the root with the counters. It is not listed, and hides an attribute of the image with this name.
 pub const STATS_XATTR: &[u8] = b"user.tuff.stats";
 
+/// Longest value of an attribute. Unit: bytes.
+const REPORT_MAX: usize = 64 << 10;
+
 /// State of one serving thread.
 pub struct Worker {
     number: usize,
@@ -126,7 +129,7 @@ impl Handler {
             Operation::Readlink => Reply::bytes(out, &self.fs.readlink(node)?),
             // An attribute of that name in the image would pass for the counters.
             Operation::Getxattr(size, name) if node == ROOT && name == STATS_XATTR => {
-                Reply::xattr(out, size, self.stats_text().as_bytes())
+                Reply::xattr(out, size, self.report().as_bytes())
             }
             Operation::Getxattr(size, name) => {
                 Reply::xattr(out, size, &self.fs.getxattr(node, name)?)
@@ -162,6 +165,14 @@ impl Handler {
         for (name, value) in self.fs.counters() {
             text.push_str(&format!("{name} {value}\n"));
         }
+        text
+    }
+
+    /// Returns all counters, and the requests of the start as lines of JSON: the value of [`STATS_XATTR`].
+    pub fn report(&self) -> String {
+        let mut text = self.stats_text();
+        let room = REPORT_MAX.saturating_sub(text.len());
+        text.push_str(&self.fs.requests(room));
         text
     }
 }

@@ -5,6 +5,7 @@ use super::source::DataRun;
 use super::source::input_image::InputImage;
 use super::source::left_out::LeftOut;
 use super::tree::Whiteouts;
+use crate::start::types::Start;
 use crate::tree::file_contexts::Contexts;
 use crate::tree::fs_config::FsConfig;
 use crate::tree::paths::Paths;
@@ -281,6 +282,8 @@ pub struct SourceOptions {
     pub hard_links: bool,
     /// Paths in the order of their data. Other files follow.
     pub order: Vec<Vec<u8>>,
+    /// Files that a start reads. They are listed in the image, and their data lie together.
+    pub start: Start,
     /// Do not cross mount points of the source.
     pub one_file_system: bool,
     /// Directory of the merged sources that becomes the root of the image. Empty for all.
@@ -431,6 +434,7 @@ impl Default for SourceOptions {
             outputs: Vec::new(),
             hard_links: true,
             order: Vec::new(),
+            start: Start::None,
             one_file_system: false,
             subtree: Vec::new(),
             keep_going: None,
@@ -689,6 +693,7 @@ impl Options {
             self.compression.default.is_some() => "compression: the data stays as it is",
             layout.fragments != Fragments::Off => "fragments: the data stays where it is",
             self.dedupe.mode != Dedupe::Off => "dedupe: the data stays where it is",
+            self.sources.start != Start::None => "a start list: the data stays where it is",
             has_base => "a base",
             layout.chunk.is_some() || has_blob => "chunks: the data stays where it is",
             self.output.size_budget.is_some() => "a size budget",

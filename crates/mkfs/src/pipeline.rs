@@ -6,7 +6,7 @@ use crate::emit::targets::{self, Blob, Targets};
 use crate::emit::{self, metabox};
 use crate::environment::Environment;
 use crate::layout::xattrs::{PrefixTable, Xattrs};
-use crate::layout::{LayoutInput, Metabox, Parts, Plan};
+use crate::layout::{LayoutInput, ListPlan, Metabox, Parts, Plan};
 use crate::load::complete::complete;
 use crate::load::fingerprint::set_fingerprints;
 use crate::load::{Loaded, load};
@@ -22,11 +22,12 @@ use crate::progress::Progress;
 use crate::source::left_out::LeftOut;
 use crate::source::spec::Source;
 use crate::source::tally::AffectedPaths;
+use crate::start_list::Listed;
 use crate::stats::Stats;
 use crate::tree::order::data_order;
 use crate::tree::{InodeId, NodeKind, Tree};
 use crate::{Error, Place, Remedy, Result};
-use crate::{presets, verify, verity};
+use crate::{presets, start, verify, verity};
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -315,6 +316,7 @@ pub(crate) fn write(
     if let Some(name) = &options.metadata.fingerprints {
         set_fingerprints(&mut loaded.tree, name, &loaded.contents, environment)?;
     }
+    let start = start::files(&mut loaded, options)?;
     let Loaded {
         tree,
         contents,
@@ -329,6 +331,11 @@ pub(crate) fn write(
         stores_all: false,
     };
 
+    // Layers and patches keep the places of their data, and a patch keeps those of its inodes.
+    let is_whole = base.is_none() && !options.dedupe.tar_index && options.layout.blob.is_none();
+    let is_patch = base.as_ref().is_some_and(|base| base.in_image());
+    let start = if is_patch { Vec::new() } else { start };
+    let listed = Listed::new(&tree, &start, is_whole && options.sources.order.is_empty());
     let patched = base.as_ref().filter(|base| base.in_image());
     let unchanged = patched.map(|base| find_unchanged(&files, base, environment));
     let unchanged = unchanged.transpose()?.flatten().map(Arc::new);
@@ -348,10 +355,18 @@ pub(crate) fn write(
         in_place: Bases::of_sources(options, sources),
         unchanged: unchanged.as_deref(),
     };
-    let mut packed = pack(files, &stored, packed, packer, environment, &mut warnings)?;
+    let mut packed = pack(
+        files,
+        &stored,
+        (packed, &listed),
+        packer,
+        environment,
+        &mut warnings,
+    )?;
 
     progress.stage("write");
-    let order = tree.inode_order();
+    let mut order = tree.inode_order();
+    let needed = listed.order_inodes(&mut order);
     count(&tree, &order, &mut packed.stats);
     let xattrs = Xattrs::plan(&tree, &order, options, &prefixes.prefixes, &mut warnings)?;
     let input = LayoutInput {
@@ -362,11 +377,15 @@ pub(crate) fn write(
         base: base.as_deref(),
         area: &prefixes.area(&xattrs),
         unchanged: unchanged.as_ref(),
+        start: None,
     };
+    let list = listed.list(&input.with(&packed, None));
+    let list = list.map(|list| ListPlan { list, needed });
     let unchanged = (unchanged.as_ref())
         .map(|unchanged| Arc::new(unchanged.without(&input.with(&packed, None).misfits())));
     let input = LayoutInput {
         unchanged: unchanged.as_ref(),
+        start: list.as_ref(),
         ..input
     };
     let (plan, metabox) = lay_out(&input, &mut packed, environment)?;
@@ -396,7 +415,7 @@ fn head_blocks(options: &Options, base: Option<&Bases>) -> u32 {
 }
 
 /// Starts the packer of file contents.
-fn start_packer<'a>(
+pub(crate) fn start_packer<'a>(
     options: &Options,
     policies: &Policies,
     base: Option<&Bases>,
@@ -432,11 +451,11 @@ fn start_packer<'a>(
 }
 
 /// Stages dedupe and pack. `packed` lists the files that still go into the packed inode if all others were packed while
-/// they were loaded.
+/// they were loaded, and `listed` those that a start reads.
 fn pack(
     mut files: TreeFiles<'_>,
     stored: &StoredData<'_>,
-    packed: Option<Vec<InodeId>>,
+    (packed, listed): (Option<Vec<InodeId>>, &Listed),
     mut packer: Packer<'_>,
     environment: &Environment<'_>,
     warnings: &mut Vec<String>,
@@ -471,12 +490,13 @@ fn pack(
         if let Some(unchanged) = stored.unchanged {
             order.retain(|inode| unchanged.nid(*inode).is_none());
         }
+        let listed = listed.order_data(&mut order);
         let total = total(&order);
         progress.set_total(total);
         files.stores_all = options.layout.inline_data
             && options.compression.rules.is_empty()
             && total <= options.block.size() / 2;
-        let decisions = decide(&files, order, stored, environment)?;
+        let decisions = decide(&files, order, listed, stored, environment)?;
         chosen = decisions.chosen(&files);
         let base = stored.bases.map(Arc::as_ref);
         pack_files(&files, decisions, base, &mut packer, progress)?;

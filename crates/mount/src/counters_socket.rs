@@ -17,7 +17,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
-/// Longest text of counters. Unit: bytes.
+/// Longest text of counters and requests. Unit: bytes.
 const TEXT_MAX: u64 = 64 << 10;
 
 /// Time that the other side may take.

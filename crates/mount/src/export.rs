@@ -1,13 +1,13 @@
 //! Export of image files: a read-only filesystem of named files, each read from a store.
 //!
-//! The kernel's EROFS can be mounted on such a file. Names and sizes are fixed, so the kernel may cache them and the content
-//! without end. A read that fails is EIO; if the server is killed, the kernel answers ENOTCONN. A read that waits for its
+//! The kernel's EROFS can be mounted on such a file. Names and sizes stay, so the kernel may cache them and the content
+//! without end. Files may be added to an export that [`grows`](ExportFs::growing): the kernel caches no absent name of it. A read that fails is EIO; if the server is killed, the kernel answers ENOTCONN. A read that waits for its
 //! store occupies one serving thread: see [`THREADS`].
 
-use crate::image::StoreCounters;
+use crate::image::{StoreCounters, StoreRequests};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use tuff_fuse::Log;
 use tuff_fuse::filesystem::{Entry, Filesystem, LookupResult, Node, Parts, Reader, Result, Seek};
 use tuff_fuse::protocol::{Attr, ROOT, StatfsOut};
@@ -29,25 +29,32 @@ const FILE: u32 = 0o100_000;
 #[derive(Clone)]
 pub struct ExportFs {
     /// Files and directories, in the order of their node numbers from [`ROOT`] on.
-    nodes: Arc<Vec<ExportNode>>,
+    nodes: Arc<RwLock<Vec<ExportNode>>>,
+    /// True if files may be added.
+    grows: bool,
     owner: (u32, u32),
     store_counters: Option<StoreCounters>,
+    store_requests: Option<StoreRequests>,
     log: Log,
 }
 
-/// File or directory.
+/// File or directory of an export.
+#[derive(Clone)]
 struct ExportNode {
     parent: Node,
     content: Content,
 }
 
+#[derive(Clone)]
 enum Content {
     Directory(BTreeMap<String, Node>),
-    File {
-        /// Path in the export, for the log.
-        path: String,
-        store: Arc<dyn ReadAt>,
-    },
+    File(Arc<ExportFile>),
+}
+
+struct ExportFile {
+    /// Path in the export, for the log.
+    path: String,
+    store: Arc<dyn ReadAt>,
 }
 
 /// Name in an export that cannot be used: it occurs twice, or is not a relative path of plain names.
@@ -68,14 +75,14 @@ impl ExportFs {
             content: Content::Directory(BTreeMap::new()),
         };
         let mut nodes = vec![root];
-        for (path, store) in files {
-            add(&mut nodes, &path, store).ok_or(BadName(path))?;
-        }
+        add_all(&mut nodes, files)?;
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         Ok(Self {
-            nodes: Arc::new(nodes),
+            nodes: Arc::new(RwLock::new(nodes)),
+            grows: false,
             owner: (uid.as_raw(), gid.as_raw()),
             store_counters: None,
+            store_requests: None,
             log,
         })
     }
@@ -89,33 +96,75 @@ impl ExportFs {
         }
     }
 
-    fn node(&self, node: Node) -> Result<&ExportNode> {
-        let index = usize::try_from(node.wrapping_sub(ROOT)).ok();
-        let found = index.and_then(|index| self.nodes.get(index));
-        found.ok_or(Errno::STALE)
-    }
-
-    fn directory(&self, node: Node) -> Result<(&BTreeMap<String, Node>, Node)> {
-        let found = self.node(node)?;
-        match &found.content {
-            Content::Directory(names) => Ok((names, found.parent)),
-            Content::File { .. } => Err(Errno::NOTDIR),
+    /// Adds the requests of the stores.
+    #[must_use]
+    pub fn with_store_requests(self, store_requests: StoreRequests) -> Self {
+        Self {
+            store_requests: Some(store_requests),
+            ..self
         }
     }
 
-    fn file(&self, node: Node) -> Result<(&str, &Arc<dyn ReadAt>)> {
-        match &self.node(node)?.content {
-            Content::File { path, store } => Ok((path, store)),
+    /// The same export, to which files may be added.
+    #[must_use]
+    pub fn growing(self) -> Self {
+        Self {
+            grows: true,
+            ..self
+        }
+    }
+
+    /// Adds files to an export that grows.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new). No file is added then.
+    pub fn add(
+        &self,
+        files: impl IntoIterator<Item = (String, Arc<dyn ReadAt>)>,
+    ) -> Result<(), BadName> {
+        assert!(self.grows, "bug: the kernel caches absent names");
+        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut more = nodes.clone();
+        add_all(&mut more, files)?;
+        *nodes = more;
+        Ok(())
+    }
+
+    fn nodes(&self) -> RwLockReadGuard<'_, Vec<ExportNode>> {
+        self.nodes.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn file(&self, node: Node) -> Result<Arc<ExportFile>> {
+        match &find(&self.nodes(), node)?.content {
+            Content::File(file) => Ok(Arc::clone(file)),
             Content::Directory(_) => Err(Errno::ISDIR),
         }
     }
+}
 
-    fn kind(&self, node: Node) -> u32 {
-        match self.file(node) {
-            Ok(_) => FILE,
-            Err(_) => DIRECTORY,
-        }
+fn find(nodes: &[ExportNode], node: Node) -> Result<&ExportNode> {
+    let index = usize::try_from(node.wrapping_sub(ROOT)).ok();
+    let found = index.and_then(|index| nodes.get(index));
+    found.ok_or(Errno::STALE)
+}
+
+/// Names of a directory, and its parent.
+fn directory(nodes: &[ExportNode], node: Node) -> Result<(&BTreeMap<String, Node>, Node)> {
+    let found = find(nodes, node)?;
+    match &found.content {
+        Content::Directory(names) => Ok((names, found.parent)),
+        Content::File(_) => Err(Errno::NOTDIR),
     }
+}
+
+fn add_all(
+    nodes: &mut Vec<ExportNode>,
+    files: impl IntoIterator<Item = (String, Arc<dyn ReadAt>)>,
+) -> Result<(), BadName> {
+    for (path, store) in files {
+        add(nodes, &path, store).ok_or(BadName(path))?;
+    }
+    Ok(())
 }
 
 /// Adds a file and the directories of its path. Returns None if the path cannot be used.
@@ -127,7 +176,7 @@ fn add(nodes: &mut Vec<ExportNode>, path: &str, store: Arc<dyn ReadAt>) -> Optio
     while let Some((name, below)) = rest.split_once('/') {
         let known = match &nodes[(dir - ROOT) as usize].content {
             Content::Directory(names) => names.get(name).copied(),
-            Content::File { .. } => return None,
+            Content::File(_) => return None,
         };
         let empty = || Content::Directory(BTreeMap::new());
         dir = match known {
@@ -137,12 +186,19 @@ fn add(nodes: &mut Vec<ExportNode>, path: &str, store: Arc<dyn ReadAt>) -> Optio
         };
         rest = below;
     }
-    let content = Content::File {
+    let content = Content::File(Arc::new(ExportFile {
         path: path.to_owned(),
         store,
-    };
+    }));
     is_plain(rest).then_some(())?;
     insert(nodes, dir, rest, content).map(|_| ())
+}
+
+fn kind(nodes: &[ExportNode], node: Node) -> u32 {
+    match find(nodes, node).map(|node| &node.content) {
+        Ok(Content::File(_)) => FILE,
+        Ok(Content::Directory(_)) | Err(_) => DIRECTORY,
+    }
 }
 
 /// Adds a node to a directory. Returns None if the directory is a file, or has the name already.
@@ -163,13 +219,17 @@ impl Filesystem for ExportFs {
     fn lookup(&self, dir: Node, name: &[u8]) -> Result<Option<LookupResult>> {
         let node = match name {
             b"." => Some(dir),
-            b".." => Some(self.directory(dir)?.1),
+            b".." => Some(directory(&self.nodes(), dir)?.1),
             name => {
-                let (names, _) = self.directory(dir)?;
+                let nodes = self.nodes();
+                let (names, _) = directory(&nodes, dir)?;
                 let name = std::str::from_utf8(name).ok();
                 name.and_then(|name| names.get(name)).copied()
             }
         };
+        if node.is_none() && self.grows {
+            return Err(Errno::NOENT);
+        }
         let found = node.map(|node| {
             let attr = self.attr(node)?;
             Ok(LookupResult { node, attr })
@@ -178,9 +238,9 @@ impl Filesystem for ExportFs {
     }
 
     fn attr(&self, node: Node) -> Result<Attr> {
-        let (mode, nlink, size) = match &self.node(node)?.content {
+        let (mode, nlink, size) = match &find(&self.nodes(), node)?.content {
             Content::Directory(_) => (DIRECTORY | 0o500, 2, 0),
-            Content::File { store, .. } => (FILE | 0o400, 1, store.size()),
+            Content::File(file) => (FILE | 0o400, 1, file.store.size()),
         };
         Ok(Attr {
             ino: node,
@@ -213,7 +273,8 @@ impl Filesystem for ExportFs {
         offset: u64,
         each: &mut dyn FnMut(&Entry<'_>) -> bool,
     ) -> Result<()> {
-        let (names, parent) = self.directory(dir)?;
+        let nodes = self.nodes();
+        let (names, parent) = directory(&nodes, dir)?;
         let dots = [(".", dir), ("..", parent)];
         let names = names.iter().map(|(name, node)| (name.as_str(), *node));
         let skip = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -222,7 +283,7 @@ impl Filesystem for ExportFs {
                 name: name.as_bytes(),
                 node,
                 ino: node,
-                kind: self.kind(node) >> 12,
+                kind: kind(&nodes, node) >> 12,
                 next: at as u64 + 1,
             };
             if !each(&entry) {
@@ -233,22 +294,23 @@ impl Filesystem for ExportFs {
     }
 
     fn getxattr(&self, node: Node, _: &[u8]) -> Result<Vec<u8>> {
-        self.node(node)?;
+        find(&self.nodes(), node)?;
         Err(Errno::NODATA)
     }
 
     fn listxattr(&self, node: Node, _: bool) -> Result<Vec<u8>> {
-        self.node(node).map(|_| Vec::new())
+        find(&self.nodes(), node).map(|_| Vec::new())
     }
 
     fn statfs(&self) -> Result<StatfsOut> {
         let size = |node: &ExportNode| match &node.content {
             Content::Directory(_) => 0,
-            Content::File { store, .. } => store.size().div_ceil(4096),
+            Content::File(file) => file.store.size().div_ceil(4096),
         };
+        let nodes = self.nodes();
         Ok(StatfsOut {
-            blocks: self.nodes.iter().map(size).sum(),
-            files: self.nodes.len() as u64,
+            blocks: nodes.iter().map(size).sum(),
+            files: nodes.len() as u64,
             bsize: 4096,
             frsize: 4096,
             namelen: NAME_MAX as u32, // fits: 255
@@ -261,8 +323,13 @@ impl Filesystem for ExportFs {
         counters.map_or_else(Vec::new, |counters| counters())
     }
 
+    fn requests(&self, max: usize) -> String {
+        let requests = self.store_requests.as_ref();
+        requests.map_or_else(String::new, |requests| requests(max))
+    }
+
     fn seek(&self, node: Node, offset: u64, what: Seek) -> Result<u64> {
-        let size = self.file(node)?.1.size();
+        let size = self.file(node)?.store.size();
         match what {
             _ if offset >= size => Err(Errno::NXIO),
             Seek::Data => Ok(offset),
@@ -282,7 +349,8 @@ impl Reader for ExportReader {
         buf: &'a mut [u8],
         _: bool,
     ) -> Result<Parts<'a>> {
-        let (path, store) = self.0.file(node)?;
+        let file = self.0.file(node)?;
+        let ExportFile { path, store } = &*file;
         let left = store.size().saturating_sub(offset);
         let len = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let buf = &mut buf[..len];
@@ -360,6 +428,26 @@ mod tests {
         let mut buf = [0; 16];
         assert!(reader.read(d.node, 9, &mut buf, false).unwrap().is_empty());
         assert_eq!(fs.attr(99), Err(Errno::STALE));
+    }
+
+    #[test]
+    fn files_are_added_to_an_export_that_grows() {
+        let fs = export(&[("a/b", b"first")]).unwrap().growing();
+        let dir = fs.lookup(ROOT, b"a").unwrap().unwrap().node;
+        let first = fs.lookup(dir, b"b").unwrap().unwrap();
+        // An error, which the kernel does not keep.
+        assert_eq!(fs.lookup(dir, b"c"), Err(Errno::NOENT));
+        let mut reader = fs.reader();
+        let more = |path: &str| (path.to_owned(), file(b"second"));
+        assert!(fs.add([more("a/c"), more("a/b")]).is_err());
+        assert_eq!(fs.lookup(dir, b"c"), Err(Errno::NOENT));
+        fs.add([more("a/c"), more("d/e")]).unwrap();
+        let found = fs.lookup(dir, b"c").unwrap().unwrap();
+        let mut buf = [0; 16];
+        let read = reader.read(found.node, 0, &mut buf, false).unwrap();
+        assert_eq!(read, Parts::One(b"second"));
+        assert_eq!(fs.lookup(dir, b"b").unwrap(), Some(first));
+        assert_eq!(names(&fs, ROOT, 2), ["a", "d"]);
     }
 
     #[test]

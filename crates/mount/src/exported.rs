@@ -57,7 +57,10 @@ pub fn handler(store: &Arc<RemoteImage>, image: &ImageRef, log: &Log) -> Arc<Han
     let export = ExportFs::new(files, log.clone());
     let export = export.unwrap_or_else(|BadName(name)| panic!("bug: {name} is no name"));
     let counted = Arc::clone(store);
-    let export = export.with_store_counters(Arc::new(move || counted.counters()));
+    let traced = Arc::clone(store);
+    let export = export
+        .with_store_counters(Arc::new(move || counted.counters()))
+        .with_store_requests(Arc::new(move |max| traced.requests(max)));
     Arc::new(Handler::new(Arc::new(export), THREADS, log.clone()))
 }
 

@@ -1,6 +1,7 @@
 //! An EROFS image as a filesystem, with the attributes that the kernel's mount of the same image shows.
 
 use crate::errno::errno;
+use crate::neighbours::{Neighbours, OnMiss, Parents, Reading, RequestRanges};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,10 +36,17 @@ pub struct ImageFs {
     repaired: Option<Arc<AtomicU64>>,
     /// Counters of the store of the image, if it has some.
     store_counters: Option<StoreCounters>,
+    /// Requests of the store, if it sends some.
+    store_requests: Option<StoreRequests>,
+    /// Directories of files, if what belongs to them is requested.
+    parents: Option<Arc<Parents>>,
 }
 
 /// Callback that returns counters with their names.
 pub type StoreCounters = Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>;
+
+/// Callback that returns requests of a store as lines of JSON, at most a number of bytes.
+pub type StoreRequests = Arc<dyn Fn(usize) -> String + Send + Sync>;
 
 /// Image and the session of one thread.
 struct ImageReader {
@@ -62,6 +70,8 @@ impl ImageFs {
             log,
             repaired: None,
             store_counters: None,
+            store_requests: None,
+            parents: None,
         })
     }
 
@@ -80,8 +90,34 @@ impl ImageFs {
         }
     }
 
+    /// Adds the requests of the store that the image is read from.
+    #[must_use]
+    pub fn with_store_requests(self, store_requests: Option<StoreRequests>) -> Self {
+        Self {
+            store_requests,
+            ..self
+        }
+    }
+
+    /// Requests what belongs to files that had to be fetched: with `ahead` the rest of a file that a program reads, with `near`
+    /// other files. [`Neighbours::run`] does so in a thread of its own. The store of the image calls the callback.
+    #[must_use]
+    pub fn follow_misses(
+        self,
+        ahead: RequestRanges,
+        near: RequestRanges,
+    ) -> (Self, Neighbours, OnMiss) {
+        let server = Arc::clone(&self.server);
+        let (neighbours, parents, on_miss) = Neighbours::new(server, ahead, near);
+        let followed = Self {
+            parents: Some(parents),
+            ..self
+        };
+        (followed, neighbours, on_miss)
+    }
+
     /// Returns the server of the image.
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &Arc<Server> {
         &self.server
     }
 
@@ -190,6 +226,9 @@ impl Filesystem for ImageFs {
         };
         let Some(nid) = nid else { return Ok(None) };
         let inode = self.reported(self.server.inode(nid))?;
+        if let Some(parents) = &self.parents {
+            parents.note(dir.nid(), nid);
+        }
         Ok(Some(LookupResult {
             node: self.node(nid),
             attr: self.attr_of(&inode),
@@ -236,6 +275,9 @@ impl Filesystem for ImageFs {
     ) -> Result<()> {
         let dir = self.dir(dir)?;
         let show = |entry: ListedEntry<'_>, inode| {
+            if let Some(parents) = &self.parents {
+                parents.note(dir.nid(), entry.nid);
+            }
             let entry = self.entry(&dir, entry);
             let attr = match entry.is_dots() {
                 true => None,
@@ -301,6 +343,11 @@ impl Filesystem for ImageFs {
         counters.extend(self.store_counters.iter().flat_map(|read| read()));
         counters
     }
+
+    fn requests(&self, max: usize) -> String {
+        let requests = self.store_requests.as_ref();
+        requests.map_or_else(String::new, |requests| requests(max))
+    }
 }
 
 /// Returns the counters of the server, by the names that `tuff stats` shows.
@@ -345,6 +392,8 @@ impl Reader for ImageReader {
     ) -> Result<Parts<'a>> {
         let inode = self.fs.inode(node)?;
         self.node = node;
+        let is_followed = self.fs.parents.is_some();
+        let _reading = is_followed.then(|| Reading::start(inode.nid()));
         let (fs, session) = (&self.fs, &mut self.session);
         if !lend {
             let n = fs.reported(fs.server.read(session, &inode, offset, buf))?;

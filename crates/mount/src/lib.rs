@@ -11,6 +11,7 @@
 //! | [`lifetime`] | signals that end a mount, threads beside it |
 //! | [`exported`] | a mount of the kernel's EROFS on an image behind a URL |
 //! | [`swap`] | its replacement by one of plain files when the image is complete |
+//! | [`prefetch`] | requests for what programs are expected to read of an image behind a URL |
 //! | [`counters_socket`] | counters of a mount that the kernel serves |
 //! | `layers` | layers for container engines, with the feature `remote` |
 //!
@@ -53,10 +54,13 @@ pub mod image;
 pub mod kernel_erofs;
 #[cfg(feature = "remote")]
 pub mod layers;
+mod libraries;
 pub mod lifetime;
 pub mod memory_pressure;
+pub mod neighbours;
+pub mod prefetch;
 pub mod swap;
 pub mod volume;
 
 pub use export::ExportFs;
-pub use image::{ImageFs, OwnerOverride, StoreCounters};
+pub use image::{ImageFs, OwnerOverride, StoreCounters, StoreRequests};

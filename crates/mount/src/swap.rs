@@ -18,6 +18,9 @@ use tuff_open::RemoteImage;
 /// Interval of checks whether the mount has ended.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Time from the mount of a complete image to its replacement, which reads all of it: a program that starts reads first.
+const START_TIME: Duration = Duration::from_secs(2);
+
 /// Mount that is to be replaced.
 pub struct Replaced {
     /// Store of the image.
@@ -87,6 +90,7 @@ fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
 
 impl Replaced {
     fn run(&self, progress: &Mutex<Progress>) {
+        let was_complete = self.store.wait_complete(Duration::ZERO);
         while !self.store.wait_complete(CHECK_INTERVAL) {
             // The fill has reported it.
             if self.store.failure().is_some() {
@@ -95,6 +99,12 @@ impl Replaced {
             if *lock(progress) == Progress::Ended {
                 return;
             }
+        }
+        if was_complete {
+            std::thread::sleep(START_TIME);
+        }
+        if *lock(progress) == Progress::Ended {
+            return;
         }
         if let Err(why) = self.replace(progress) {
             let dir = self.dir.display();
@@ -115,7 +125,7 @@ impl Replaced {
         let handler = Arc::clone(&self.handler);
         let device = mount.device().map_err(|e| e.to_string())?;
         if let Ok(end) = mount.watch() {
-            let _ = counters_socket::serve(device, end, move || handler.stats_text());
+            let _ = counters_socket::serve(device, end, move || handler.report());
         }
         {
             let mut progress = lock(progress);

@@ -153,6 +153,8 @@ pub struct CacheOptions {
     pub fetch_timeout: Option<Duration>,
     /// Sends no second request when an answer is late.
     pub no_hedging: bool,
+    /// Opens what was opened with this option last, with a warning, if the server of a tag or URL cannot be reached.
+    pub offline: bool,
 }
 
 /// Callback for a repaired block: true for one of the hash tree, and its byte offset.

@@ -33,6 +33,8 @@ pub struct Error {
     place: String,
     what: String,
     is_missing: bool,
+    is_outage: bool,
+    is_refused: bool,
 }
 
 impl Error {
@@ -43,6 +45,8 @@ impl Error {
             place: place.to_string(),
             what: what.to_string(),
             is_missing: false,
+            is_outage: false,
+            is_refused: false,
         }
     }
 
@@ -52,6 +56,32 @@ impl Error {
             is_missing: true,
             ..Self::new(Kind::Unavailable, place, what)
         }
+    }
+
+    /// The same error, of a server that cannot be reached or fails.
+    pub(crate) fn outage(self) -> Self {
+        Self {
+            is_outage: true,
+            ..self
+        }
+    }
+
+    /// True if the server cannot be reached or fails: it has refused nothing.
+    pub(crate) fn is_outage(&self) -> bool {
+        self.is_outage
+    }
+
+    /// The same error, of a server that wants fewer requests.
+    pub(crate) fn refused(self) -> Self {
+        Self {
+            is_refused: true,
+            ..self
+        }
+    }
+
+    /// True if the server wants fewer requests.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.is_refused
     }
 
     /// Creates the error of a failed read of `place`.

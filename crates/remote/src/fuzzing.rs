@@ -2,9 +2,9 @@
 //!
 //! Each function panics if a property does not hold.
 
+use crate::address::{Reference, sha256_hex};
 use crate::client::Client;
 use crate::client::origin;
-use crate::location::{Reference, sha256_hex};
 use crate::registry::{self, Registry};
 use crate::retry::RetryPolicy;
 use crate::source::content_range as parse_range;

@@ -1,15 +1,21 @@
 //! URLs of images, and how they are shown without credentials.
 
+use crate::address::{Address, Blob, Reference, sha256_hex, shown};
+use crate::connections::Connections;
 use crate::error::{Error, Kind, Result};
 use reqwest::Url;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Address of an image, parsed from a URL.
 #[derive(Clone)]
 pub struct Location {
     pub(crate) address: Address,
     shown: String,
+    /// Shared with the locations that are derived from this one.
+    connections: Arc<Connections>,
 }
 
 impl fmt::Debug for Location {
@@ -18,57 +24,52 @@ impl fmt::Debug for Location {
     }
 }
 
-/// Parsed parts of a URL, by scheme.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Address {
-    /// Object of a web server: `https://` or `http://`.
-    Http(Url),
-    /// Object in a bucket: `s3://BUCKET/KEY`.
-    S3 { bucket: String, key: String },
-    /// Layer of an image in a registry: `oci://REGISTRY/NAME[:TAG|@DIGEST]`.
-    Oci(Reference),
-    /// Blob of an image in a registry, known from its manifest.
-    Blob(Blob),
-    /// Local file: `file:///PATH`.
-    File(PathBuf),
-}
-
-/// Name of an image in a registry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reference {
-    /// Host, with a port if the URL has one.
-    pub(crate) registry: String,
-    /// Name of the repository.
-    pub(crate) name: String,
-    /// Tag, or digest of a manifest.
-    pub(crate) version: String,
-}
-
-/// Blob in a registry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Blob {
-    /// Image that the blob belongs to.
-    pub(crate) reference: Reference,
-    /// Digest of the blob.
-    pub(crate) digest: String,
-    /// Size of the blob. Unit: bytes.
-    pub(crate) size: u64,
-    /// Root hash that the manifest states, in hexadecimal digits.
-    pub(crate) root_hash: Option<String>,
-    /// Start of the chunk index at the end of the blob, in bytes, and its digest.
-    pub(crate) index: Option<(u64, String)>,
-}
-
 impl Location {
+    fn new(address: Address, shown: String) -> Self {
+        Self {
+            address,
+            shown,
+            connections: Arc::default(),
+        }
+    }
+
+    /// Location that belongs to the same image.
+    fn related(&self, address: Address, shown: String) -> Self {
+        Self {
+            address,
+            shown,
+            connections: Arc::clone(&self.connections),
+        }
+    }
+
+    /// Client and sessions of the requests for the image.
+    pub(crate) fn connections(&self) -> &Connections {
+        &self.connections
+    }
+
+    /// Properties of the image that its user should know, such as that its server could not be reached when it was opened.
+    pub fn warnings(&self) -> Vec<String> {
+        self.connections.warnings()
+    }
+
+    /// Requests for the image since its location was parsed: lines of JSON, at most `max` bytes. The last line has the sums.
+    pub fn requests(&self, max: usize) -> String {
+        self.connections.client().trace().lines(max)
+    }
+
+    /// Shortest round trip to the server, and its bandwidth in bytes per second, as far as the requests for the image have measured
+    /// them.
+    pub fn measured(&self) -> (Option<Duration>, Option<u64>) {
+        self.connections.client().link().measured()
+    }
+
     /// Location of a blob of the image at `self`. Messages name the blob, unless it `is_only` one.
     pub(crate) fn blob(&self, blob: Blob, is_only: bool) -> Self {
-        Self {
-            shown: match is_only {
-                true => self.shown.clone(),
-                false => format!("{}: layer {}", self.shown, blob.digest),
-            },
-            address: Address::Blob(blob),
-        }
+        let shown = match is_only {
+            true => self.shown.clone(),
+            false => format!("{}: layer {}", self.shown, blob.digest),
+        };
+        self.related(Address::Blob(blob), shown)
     }
 
     /// Returns true if this names an image in a registry, which may have several layers.
@@ -118,20 +119,16 @@ impl Location {
             Address::Http(url) => {
                 let mut url = url.clone();
                 url.set_path(&format!("{}{suffix}", url.path()));
-                Some(Self {
-                    shown: shown(&url),
-                    address: Address::Http(url),
-                })
+                let shown = shown(&url);
+                Some(self.related(Address::Http(url), shown))
             }
-            Address::S3 { bucket, key } => s3(&format!("{bucket}/{key}{suffix}")).ok(),
+            Address::S3 { bucket, key } => self.in_bucket(&format!("{bucket}/{key}{suffix}")),
             Address::File(path) => {
                 let mut path = path.clone().into_os_string();
                 path.push(suffix);
                 let path = PathBuf::from(path);
-                Some(Self {
-                    shown: format!("file://{}", path.display()),
-                    address: Address::File(path),
-                })
+                let shown = format!("file://{}", path.display());
+                Some(Self::new(Address::File(path), shown))
             }
             Address::Oci(_) | Address::Blob(_) => None,
         }
@@ -151,12 +148,10 @@ impl Location {
             Address::Http(url) => {
                 let mut url = url.clone();
                 url.set_path(&beside(url.path()));
-                Some(Self {
-                    shown: shown(&url),
-                    address: Address::Http(url),
-                })
+                let shown = shown(&url);
+                Some(self.related(Address::Http(url), shown))
             }
-            Address::S3 { bucket, key } => s3(&format!("{bucket}/{}", beside(key))).ok(),
+            Address::S3 { bucket, key } => self.in_bucket(&format!("{bucket}/{}", beside(key))),
             Address::File(path) => Some(Self::of_file(&path.with_file_name(name))),
             Address::Oci(_) | Address::Blob(_) => None,
         }
@@ -164,24 +159,34 @@ impl Location {
 
     /// Location of a local file.
     pub fn of_file(path: &std::path::Path) -> Self {
-        Self {
-            shown: path.display().to_string(),
-            address: Address::File(path.to_owned()),
-        }
+        Self::new(Address::File(path.to_owned()), path.display().to_string())
+    }
+
+    /// Location of an object in a bucket, which belongs to the same image.
+    fn in_bucket(&self, rest: &str) -> Option<Self> {
+        let found = s3(rest).ok()?;
+        Some(self.related(found.address, found.shown))
+    }
+
+    /// Location of the same image in a registry by the digest of its manifest.
+    pub(crate) fn by_digest(&self, reference: &Reference, digest: String) -> Self {
+        let image = Self::of_image(Reference {
+            version: digest,
+            ..reference.clone()
+        });
+        self.related(image.address, image.shown)
     }
 
     /// Location of an image in a registry.
-    pub(crate) fn of_image(reference: Reference) -> Self {
+    fn of_image(reference: Reference) -> Self {
         let sign = if reference.version.contains(':') {
             '@'
         } else {
             ':'
         };
         let (registry, name, version) = (&reference.registry, &reference.name, &reference.version);
-        Self {
-            shown: format!("oci://{registry}/{name}{sign}{version}"),
-            address: Address::Oci(reference),
-        }
+        let shown = format!("oci://{registry}/{name}{sign}{version}");
+        Self::new(Address::Oci(reference), shown)
     }
 
     /// Path of a `file://` URL.
@@ -204,35 +209,19 @@ fn http(text: &str) -> Result<Location, String> {
     if url.host_str().is_none_or(str::is_empty) {
         return Err("the URL names no host".to_owned());
     }
-    Ok(Location {
-        shown: shown(&url),
-        address: Address::Http(url),
-    })
-}
-
-/// A URL without user name, password, query and fragment. A query may hold a signature.
-pub(crate) fn shown(url: &Url) -> String {
-    let mut plain = url.clone();
-    // Fails only for URLs without a host.
-    let _ = plain.set_username("");
-    let _ = plain.set_password(None);
-    plain.set_fragment(None);
-    let query = plain.query().map_or("", |_| "?...");
-    plain.set_query(None);
-    format!("{plain}{query}")
+    let shown = shown(&url);
+    Ok(Location::new(Address::Http(url), shown))
 }
 
 fn s3(rest: &str) -> Result<Location, String> {
     let shown = format!("s3://{rest}");
     match rest.split_once('/') {
         Some((bucket, key)) if !bucket.is_empty() && !key.is_empty() && !bucket.contains('@') => {
-            Ok(Location {
-                address: Address::S3 {
-                    bucket: bucket.to_owned(),
-                    key: key.to_owned(),
-                },
-                shown,
-            })
+            let address = Address::S3 {
+                bucket: bucket.to_owned(),
+                key: key.to_owned(),
+            };
+            Ok(Location::new(address, shown))
         }
         _ => Err("expected s3://BUCKET/KEY".to_owned()),
     }
@@ -283,21 +272,12 @@ fn oci(rest: &str) -> Result<Location, String> {
     }))
 }
 
-/// The 64 hexadecimal digits of a digest `sha256:...`, in lower case.
-pub(crate) fn sha256_hex(digest: &str) -> Option<&str> {
-    let hex = digest.strip_prefix("sha256:")?;
-    let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-    (hex.len() == 64 && hex.bytes().all(is_hex)).then_some(hex)
-}
-
 fn file(rest: &str) -> Result<Location, String> {
     let url = Url::parse(&format!("file://{rest}"));
     let path = url.ok().and_then(|url| url.to_file_path().ok());
     let path = path.ok_or("expected file:///PATH")?;
-    Ok(Location {
-        shown: format!("file://{}", path.display()),
-        address: Address::File(path),
-    })
+    let shown = format!("file://{}", path.display());
+    Ok(Location::new(Address::File(path), shown))
 }
 
 #[cfg(test)]

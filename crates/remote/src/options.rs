@@ -20,6 +20,9 @@ pub struct Options {
     pub connections: usize,
     /// Sends a second request when the answer that a reader waits for is late.
     pub hedging: bool,
+    /// Opens what was opened last, if the server cannot be reached: what a tag or URL named then.
+    /// [`Location::warnings`](crate::Location::warnings) states it.
+    pub offline: bool,
     /// Repetition of failed requests.
     pub retry: RetryPolicy,
 }
@@ -40,6 +43,7 @@ impl Options {
             trust: None,
             connections: Self::CONNECTIONS_MAX,
             hedging: true,
+            offline: false,
             retry: RetryPolicy::default(),
         }
     }

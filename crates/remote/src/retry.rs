@@ -42,6 +42,8 @@ pub(crate) enum Failure {
         pause: Option<Duration>,
         /// True if no server has answered so far: its name may be wrong.
         is_unknown: bool,
+        /// True if there is no answer, or that of a server that fails.
+        is_outage: bool,
     },
     /// The answer breaks the protocol. A proxy or a cut may be the cause, a repetition seldom helps.
     Wrong(String),
@@ -59,6 +61,7 @@ impl Failure {
             what: what.to_string(),
             pause: None,
             is_unknown: false,
+            is_outage: false,
         }
     }
 }
@@ -79,6 +82,7 @@ impl RetryPolicy {
             longest: self.first_pause,
             wrong: 0,
             last: "no answer".to_owned(),
+            is_outage: true,
         }
     }
 }
@@ -94,6 +98,8 @@ pub(crate) struct Retries<'a> {
     wrong: u32,
     /// Failure of the last attempt.
     last: String,
+    /// True if that is no answer, or that of a server that fails.
+    is_outage: bool,
 }
 
 impl Retries<'_> {
@@ -113,8 +119,10 @@ impl Retries<'_> {
                 what,
                 pause,
                 is_unknown,
+                is_outage,
             })) => {
                 self.last = what;
+                self.is_outage = is_outage;
                 if is_unknown {
                     self.policy.deadline = self.policy.deadline.min(TIME_LIMIT);
                 }
@@ -126,6 +134,7 @@ impl Retries<'_> {
                     return Err(Error::new(Kind::Unavailable, self.place, what));
                 }
                 self.last = what;
+                self.is_outage = false;
                 None
             }
         };
@@ -145,7 +154,11 @@ impl Retries<'_> {
     fn expired(&self) -> Error {
         let seconds = self.policy.deadline.as_secs_f32();
         let what = format_args!("{}; given up after {seconds} s", self.last);
-        Error::new(Kind::Unavailable, self.place, what)
+        let error = Error::new(Kind::Unavailable, self.place, what);
+        match self.is_outage {
+            true => error.outage(),
+            false => error,
+        }
     }
 }
 

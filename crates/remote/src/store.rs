@@ -1,6 +1,6 @@
 //! Remote images as stores for the reader of images.
 
-use crate::cache::{CHUNK, Directory, Hold, ImageCache};
+use crate::cache::{Directory, Hold, ImageCache, LONG_CHUNK};
 use crate::error::{Error, Kind, Result};
 use crate::fetch::{self, Fetcher};
 use crate::runtime::runtime;
@@ -17,8 +17,11 @@ use std::time::{Duration, Instant};
 use tuff_store::{FileStore, ReadAt};
 use tuff_verity::Root;
 
-/// Number of chunks that a hint to read ahead fetches at most.
-const HINT_MAX: u64 = 64;
+/// Bytes that a hint to read ahead fetches at most. Unit: bytes.
+const HINT_MAX: u64 = 8 << 20;
+
+/// Bytes of a read that are requested together. Those after them are requested as a hint to read ahead. Unit: bytes.
+const READ_MAX: u64 = LONG_CHUNK;
 
 /// Number of times that a chunk is looked for in a cache that other processes change.
 const ATTEMPTS_MAX: u32 = 16;
@@ -75,6 +78,8 @@ pub(crate) struct Cached {
     /// Root hash of the verifier, if it has one.
     pub(crate) root: Option<Root>,
     pub(crate) fetcher: Arc<Fetcher>,
+    /// Parts that a start reads, as the manifest states. Unit: bytes.
+    pub(crate) start: Vec<Range<u64>>,
     /// Process that opened the image.
     pub(crate) process: u32,
 }
@@ -149,6 +154,14 @@ impl RemoteStore {
         }
     }
 
+    /// Parts that a start reads, as the manifest of the image states, in the order in which it is wanted. It is a hint.
+    pub fn stated_start(&self) -> &[Range<u64>] {
+        match &self.source {
+            Source::Local { .. } => &[],
+            Source::Remote(cached) => &cached.start,
+        }
+    }
+
     /// Root hash that parts are verified by.
     pub(crate) fn root_hash(&self) -> Option<Root> {
         match &self.source {
@@ -203,17 +216,61 @@ impl RemoteStore {
     /// Fetches ranges of the image in their order, after what readers wait for and before the fill. Returns at once.
     pub fn prefetch(&self, ranges: &[Range<u64>]) {
         if let Source::Remote(cached) = &self.source {
-            let size = self.extent.verified;
-            let chunks = ranges
-                .iter()
-                .map(|range| range.start.min(size) / CHUNK..range.end.min(size).div_ceil(CHUNK));
-            cached.fetcher.prefetch(chunks);
+            cached
+                .fetcher
+                .prefetch(cached.chunks(ranges, self.extent.verified));
         }
+    }
+
+    /// Fetches ranges that came with the image: as [`prefetch`](Self::prefetch), after its ranges. At most a third of the
+    /// image and 64 MiB are fetched that no program has read, and only while the link is idle if programs read something else.
+    pub fn prefetch_list(&self, ranges: &[Range<u64>]) {
+        if let Source::Remote(cached) = &self.source {
+            cached
+                .fetcher
+                .prefetch_list(cached.chunks(ranges, self.extent.verified));
+        }
+    }
+
+    /// Fetches ranges that a reader is expected to want next, before all others that no reader waits for. Returns at once.
+    pub fn read_ahead(&self, ranges: &[Range<u64>]) {
+        if let Source::Remote(cached) = &self.source {
+            for chunks in cached.chunks(ranges, self.extent.verified) {
+                let max = HINT_MAX / cached.cache.chunk_size();
+                let end = chunks.end.min(chunks.start.saturating_add(max));
+                cached.fetcher.read_ahead(chunks.start..end);
+            }
+        }
+    }
+
+    /// Fetches neighbours of what was read: as [`prefetch`](Self::prefetch), after its ranges and those of
+    /// [`prefetch_list`](Self::prefetch_list). No more than crosses the link in a second, and only while the link is idle if
+    /// programs read something else.
+    pub fn prefetch_near(&self, ranges: &[Range<u64>]) {
+        if let Source::Remote(cached) = &self.source {
+            cached
+                .fetcher
+                .prefetch_near(cached.chunks(ranges, self.extent.verified));
+        }
+    }
+
+    /// Sets the callback after a request that a read waits for, in the thread that reads, with the position. Only the first
+    /// one counts.
+    pub fn on_miss(&self, callback: Arc<dyn Fn(u64) + Send + Sync>) {
+        if let Source::Remote(cached) = &self.source {
+            cached.fetcher.on_miss(callback);
+        }
+    }
+
+    /// Lets reads of this thread fail for bytes that are not in the cache, instead of waiting for a server. The bytes are requested
+    /// as [`prefetch_near`](Self::prefetch_near) does.
+    pub fn never_wait_in_this_thread() {
+        fetch::never_wait_in_this_thread();
     }
 
     /// Fetches everything else in the background, at most `rate` bytes per second. Returns at once.
     ///
-    /// The fill pauses while readers wait, and while the server cannot be reached. It ends if the cache has no room for
+    /// The fill takes the time in which the link is idle, and pauses while the server cannot be reached. It ends if the cache has no room for
     /// the image; [`failure`](Self::failure) states why.
     pub fn fill(&self, rate: Option<u64>) {
         if let Source::Remote(cached) = &self.source {
@@ -222,13 +279,14 @@ impl RemoteStore {
     }
 
     /// Requests a range for a reader. Returns true if a part of it was neither there nor requested.
-    fn read_ahead(&self, cached: &Cached, offset: u64, len: u64) -> bool {
+    fn request_ahead(&self, cached: &Cached, offset: u64, len: u64) -> bool {
+        let chunk = cached.cache.chunk_size();
         let end = offset
             .saturating_add(len)
             .min(self.extent.verified)
-            .div_ceil(CHUNK);
-        let first = offset / CHUNK;
-        let end = end.min(first + HINT_MAX);
+            .div_ceil(chunk);
+        let first = offset / chunk;
+        let end = end.min(first + HINT_MAX / chunk);
         first < end && cached.fetcher.read_ahead(first..end)
     }
 
@@ -360,25 +418,48 @@ impl RemoteStore {
 impl Cached {
     fn is_right(&self, chunk: u64, bytes: &[u8]) -> bool {
         let verifier = self.verifier.as_ref();
-        verifier.is_none_or(|verifier| verifier.verify(chunk * CHUNK, bytes).is_ok())
+        verifier.is_none_or(|verifier| {
+            verifier
+                .verify(chunk * self.cache.chunk_size(), bytes)
+                .is_ok()
+        })
     }
 
-    /// Reads a part of one chunk, from the cache or from the source.
-    fn read(&self, chunk: u64, skip: usize, buf: &mut [u8], place: &str) -> Result<Access> {
+    /// Chunks of ranges of the image, whose first `size` bytes can be read.
+    fn chunks(&self, ranges: &[Range<u64>], size: u64) -> impl Iterator<Item = Range<u64>> {
+        let chunk = self.cache.chunk_size();
+        let chunks = move |range: &Range<u64>| {
+            range.start.min(size) / chunk..range.end.min(size).div_ceil(chunk)
+        };
+        ranges.iter().map(chunks)
+    }
+
+    /// Reads a part of the first chunk of those that a reader wants, from the cache or from the source.
+    fn read(&self, needed: Range<u64>, skip: usize, buf: &mut [u8], place: &str) -> Result<Access> {
+        let chunk = needed.start;
         for _ in 0..ATTEMPTS_MAX {
             let verify = |bytes: &[u8]| self.is_right(chunk, bytes);
             if self.cache.read(chunk, skip, buf, verify) {
+                self.cache.note_read(chunk);
                 return Ok(Access::default());
             }
-            if let Some((part, has_missed)) = self.fetcher.fetch(chunk)? {
-                part.copy(chunk, skip, buf);
+            if let Some((bytes, has_missed)) = self.fetcher.fetch(needed.clone())? {
+                // Fits: both are whole chunks, or the end of the image.
+                buf.copy_from_slice(&bytes[skip..skip + buf.len()]);
+                self.cache.note_read(chunk);
                 return Ok(Access {
                     has_waited: true,
                     has_missed,
                 });
             }
         }
-        Err(unstable(chunk, place))
+        Err(self.unstable(chunk, place))
+    }
+
+    fn unstable(&self, chunk: u64, place: &str) -> Error {
+        let at = chunk * self.cache.chunk_size();
+        let what = format_args!("bytes from {at} on: the cache is damaged or changes all the time");
+        Error::new(Kind::Unavailable, place, what)
     }
 
     /// Bytes of a chunk in the cache, after another look at its file.
@@ -390,21 +471,15 @@ impl Cached {
             if let Some(bytes) = read {
                 return Ok(bytes);
             }
-            self.fetcher.fetch(chunk)?;
+            self.fetcher.fetch(chunk..chunk + 1)?;
         }
-        Err(unstable(chunk, place))
+        Err(self.unstable(chunk, place))
     }
 }
 
 /// Digest of all bytes, as registries write it.
 pub(crate) fn digest_of(hash: Sha256) -> String {
     format!("sha256:{}", hex::encode(hash.finalize()))
-}
-
-fn unstable(chunk: u64, place: &str) -> Error {
-    let at = chunk * CHUNK;
-    let what = format_args!("bytes from {at} on: the cache is damaged or changes all the time");
-    Error::new(Kind::Unavailable, place, what)
 }
 
 impl Drop for RemoteStore {
@@ -433,14 +508,20 @@ impl RemoteStore {
         let len = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let mut done = 0;
         let mut access = Access::default();
-        if len as u64 > CHUNK {
-            access.has_missed = self.read_ahead(cached, offset, len as u64);
+        let size = cached.cache.chunk_size();
+        if len as u64 > READ_MAX {
+            access.has_missed = self.request_ahead(cached, offset, len as u64);
+            if access.has_missed {
+                cached.fetcher.report_miss(offset);
+            }
         }
         while done < len {
             let at = offset + done as u64;
-            let (chunk, skip) = (at / CHUNK, (at % CHUNK) as usize); // fits: below CHUNK
-            let part = (len - done).min(CHUNK as usize - skip);
-            let read = cached.read(chunk, skip, &mut buf[done..done + part], &self.place)?;
+            let (chunk, skip) = (at / size, (at % size) as usize); // fits: in a chunk
+            let part = (len - done).min(size as usize - skip);
+            let end = (at + READ_MAX.min((len - done) as u64)).div_ceil(size);
+            let needed = chunk..end;
+            let read = cached.read(needed, skip, &mut buf[done..done + part], &self.place)?;
             access.has_waited |= read.has_waited;
             access.has_missed |= read.has_missed;
             done += part;
@@ -472,7 +553,7 @@ impl ReadAt for RemoteStore {
         match &self.source {
             Source::Local { file, .. } => file.will_need(offset, len),
             Source::Remote(cached) if cached.is_of_this_process() => {
-                self.read_ahead(cached, offset, len);
+                self.request_ahead(cached, offset, len);
             }
             Source::Remote(_) => {}
         }

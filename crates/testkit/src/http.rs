@@ -7,8 +7,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Request as the server received it. Names of headers are in lower case.
 #[derive(Clone, Debug)]
@@ -52,6 +52,63 @@ pub struct Answer {
     pub delay: Duration,
     /// Leaves out the body, whose length the answer states, as for HEAD.
     pub is_head: bool,
+    /// Number of bytes of the body that are sent before the gate is open. Shorter bodies need no gate.
+    pub gate: Option<(usize, Gate)>,
+    /// Link that the body crosses.
+    pub link: Option<Link>,
+}
+
+/// Gate that a test opens.
+#[derive(Clone, Debug, Default)]
+pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    /// Opens the gate for all who wait and will come.
+    pub fn open(&self) {
+        *lock(&self.0.0) = true;
+        self.0.1.notify_all();
+    }
+
+    /// Waits until the gate is open, at most a minute.
+    pub fn wait(&self) {
+        let is_closed = |open: &mut bool| !*open;
+        let (open, changed) = &*self.0;
+        let _ = changed.wait_timeout_while(lock(open), Duration::from_secs(60), is_closed);
+    }
+}
+
+/// Link of a bandwidth, which all bodies cross that have it, in the order in which they are sent.
+#[derive(Clone, Debug)]
+pub struct Link {
+    /// Unit: bytes per second.
+    bandwidth: f64,
+    /// Time at which the link is free.
+    free: Arc<Mutex<Instant>>,
+}
+
+impl Link {
+    /// Bytes that are sent at once. Unit: bytes.
+    const PIECE: usize = 8 << 10;
+
+    /// Link of a bandwidth in Mbit/s.
+    #[must_use]
+    pub fn new(megabits: f64) -> Self {
+        Self {
+            bandwidth: megabits * 1e6 / 8.0,
+            free: Arc::new(Mutex::new(Instant::now())),
+        }
+    }
+
+    /// Waits until a number of bytes has crossed the link.
+    fn cross(&self, bytes: usize) {
+        let time = Duration::from_secs_f64(bytes as f64 / self.bandwidth);
+        let now = Instant::now();
+        let mut free = lock(&self.free);
+        *free = now.max(*free) + time;
+        let left = free.saturating_duration_since(now);
+        drop(free);
+        std::thread::sleep(left);
+    }
 }
 
 impl Answer {
@@ -307,6 +364,21 @@ fn write(output: &mut impl Write, answer: &Answer) -> Option<()> {
         .cut
         .unwrap_or(answer.body.len())
         .min(answer.body.len());
-    output.write_all(&answer.body[..sent]).ok()?;
+    let mut body = &answer.body[..sent];
+    if let Some((before, gate)) = answer.gate.as_ref().filter(|(n, _)| *n < body.len()) {
+        let (first, rest) = body.split_at(*before);
+        output.write_all(first).ok()?;
+        gate.wait();
+        body = rest;
+    }
+    match &answer.link {
+        None => output.write_all(body).ok()?,
+        Some(link) => {
+            for piece in body.chunks(Link::PIECE) {
+                link.cross(piece.len());
+                output.write_all(piece).ok()?;
+            }
+        }
+    }
     answer.cut.is_none().then_some(())
 }

@@ -4,6 +4,7 @@
 //! * [`http`] is a web server whose answers a test chooses.
 //! * [`hostile`] has servers that answer byte by byte, and record what they receive.
 //! * [`registry`] has the answers of a registry of container images.
+//! * [`elf`] makes ELF files.
 //! * [`openssl`] makes keys and certificates.
 //! * [`namespace`] has processes with mount namespaces of their own.
 //! * [`program`] makes executables, and repeats commands while a mount is busy.
@@ -26,6 +27,7 @@
 #[cfg(feature = "images")]
 pub mod assemble;
 pub mod content;
+pub mod elf;
 pub mod hostile;
 pub mod http;
 #[cfg(feature = "images")]

@@ -2,6 +2,7 @@
 
 use crate::DIGEST_LEN;
 use crate::header::{HEADER_LEN, Header};
+use std::ops::Range;
 
 /// Level of the tree: consecutive hash blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,20 @@ impl TreeLayout {
         self.levels.last().map_or(self.end, |top| top.at)
     }
 
+    /// Positions of the hash blocks that hold digests of data blocks, or of such hash blocks: from the top level down. Unit:
+    /// bytes.
+    pub(crate) fn path(&self, blocks: Range<u64>, size: u64) -> Vec<Range<u64>> {
+        let mut path = Vec::new();
+        let (mut first, mut end) = (blocks.start, blocks.end);
+        for level in &self.levels {
+            first = (first / self.per).min(level.blocks);
+            end = end.div_ceil(self.per).min(level.blocks);
+            path.push(level.at + first * size..level.at + end * size);
+        }
+        path.reverse();
+        path
+    }
+
     /// Level and number of the hash block at byte `at`.
     pub(crate) fn find(&self, at: u64, size: u64) -> (usize, u64) {
         // Positions descend from level 0 up.
@@ -78,5 +93,17 @@ mod tests {
         assert_eq!(shape(129), (vec![(block(2), 2), (block(1), 1)], block(4)));
         let three = vec![(block(4), 129), (block(2), 2), (block(1), 1)];
         assert_eq!(shape(128 * 128 + 1), (three, block(133)));
+    }
+
+    #[test]
+    fn a_path_has_a_run_of_blocks_of_each_level() {
+        let header = Header::new((128 * 128 + 1) * 4096, 4096, Vec::new(), [0; 16]).unwrap();
+        let shape = TreeLayout::new(&header, 40960);
+        let block = |n: u64| 40960 + 4096 * n;
+        let top = block(1)..block(2);
+        let first = vec![top.clone(), block(2)..block(3), block(4)..block(6)];
+        assert_eq!(shape.path(127..129, 4096), first);
+        let last = vec![top, block(3)..block(4), block(132)..block(133)];
+        assert_eq!(shape.path(128 * 128..u64::MAX, 4096), last);
     }
 }

@@ -32,7 +32,9 @@ pub use header::{HEADER_LEN, Header, HeaderError};
 pub use make::{BuiltTree, make, tree_end};
 pub use parity::ROOTS;
 pub use scan::{Damage, RepairedBlock};
-pub use verified::{Verified, find_roots, read_header, stated_root, unverified_digests};
+pub use verified::{
+    Verified, find_roots, hash_blocks_of, read_header, stated_root, unverified_digests,
+};
 
 use sha2::{Digest, Sha256};
 

@@ -215,6 +215,38 @@ impl Verified {
         Ok(())
     }
 
+    /// Verifies hash blocks that the caller has read from `offset` of the store of the tree on, each by the one above it.
+    ///
+    /// # Errors
+    /// `InvalidInput` if these are no hash blocks, `InvalidData` for a block that does not match, and errors of reading the
+    /// tree.
+    pub fn verify_hash_blocks(&self, offset: u64, blocks: &[u8]) -> io::Result<()> {
+        let size = u64::from(self.header.hash_block);
+        let range = self.hash_blocks();
+        let is_aligned = offset.is_multiple_of(size) && (blocks.len() as u64).is_multiple_of(size);
+        let is_inside = range.contains(&offset) && blocks.len() as u64 <= range.end - offset;
+        if !is_aligned || !is_inside {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // Fits: at most 64 KiB.
+        for (at, block) in (offset..)
+            .step_by(size as usize)
+            .zip(blocks.chunks_exact(size as usize))
+        {
+            let (level, number) = self.shape.find(at, size);
+            if !self.is_expected(level + 1, number, &self.hasher.digest(block), false)? {
+                return Err(self.mismatch(format_args!("the hash block at byte {at}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Positions of the hash blocks that verify some of the data, in the store of the tree: a range for each level, from the
+    /// top down. Unit: bytes.
+    pub fn hash_blocks_of(&self, data: Range<u64>) -> Vec<Range<u64>> {
+        path_of(&self.header, &self.shape, data)
+    }
+
     /// Positions of all hash blocks in the store of the tree. They depend on the root hash, unlike the header. Unit:
     /// bytes.
     pub fn hash_blocks(&self) -> Range<u64> {
@@ -541,6 +573,18 @@ pub fn unverified_digests(
         }
     }
     Ok(())
+}
+
+/// Positions of the hash blocks that verify some of the data, in the store that holds the tree at `hash_offset`: a range for each
+/// level, from the top down. Unit: bytes.
+pub fn hash_blocks_of(header: &Header, hash_offset: u64, data: Range<u64>) -> Vec<Range<u64>> {
+    path_of(header, &TreeLayout::new(header, hash_offset), data)
+}
+
+fn path_of(header: &Header, shape: &TreeLayout, data: Range<u64>) -> Vec<Range<u64>> {
+    let block = u64::from(header.data_block);
+    let blocks = data.start / block..data.end.div_ceil(block);
+    shape.path(blocks, header.hash_block.into())
 }
 
 /// Returns the number of roots of the parity after the tree at `hash_offset`, if parity ends where the store does.

@@ -12,10 +12,11 @@ use serde_json::{Map, Value, json};
 use std::process::ExitCode;
 use tuff_disk::Disk;
 use tuff_erofs::dump::{Area, GroupStats, LayoutStats, LayoutStatsOptions, Row, SpaceTable};
-use tuff_erofs::read::Image;
+use tuff_erofs::read::{Image, StartList};
 use tuff_erofs::verity::{self, HashTree};
 use tuff_erofs::{Error, Result};
 use tuff_format::features::{Feature, compat, flags_of};
+use tuff_format::start_list;
 use tuff_format::superblock::Superblock;
 use tuff_open::OpenImage;
 
@@ -56,6 +57,14 @@ fn print(args: &Args) -> Result<ExitCode> {
     let disk = image.container().disk();
     let tree = hash_tree(&image)?;
     let mut layout = (!args.brief).then(|| LayoutStats::collect(&image, options));
+    let start = match args.brief {
+        true => Ok(None),
+        false => StartList::read(&image),
+    };
+    let (start, start_error) = match start {
+        Ok(start) => (start, None),
+        Err(e) => (None, Some(e)),
+    };
     drop(meter);
     let mut out = Out::new();
     if args.json {
@@ -64,6 +73,10 @@ fn print(args: &Args) -> Result<ExitCode> {
         object.insert("verity".to_owned(), tree.as_ref().map(tree_json).into());
         if let Some(layout) = &layout {
             layout_json(layout, &mut object);
+            object.insert(
+                "start_list".to_owned(),
+                start.as_ref().map(start_json).into(),
+            );
         }
         out.json(&Value::Object(object))?;
     } else {
@@ -82,6 +95,9 @@ fn print(args: &Args) -> Result<ExitCode> {
             let covered = size(tree.header.data_len());
             field!(out, 13, "hash tree" => "{}, covers {covered}", tree_text(tree))?;
         }
+        if let Some(start) = &start {
+            field!(out, 13, "start list" => "{}", start_text(start))?;
+        }
         if let Some(layout) = &layout {
             layout_text(layout, &mut out)?;
         }
@@ -90,6 +106,7 @@ fn print(args: &Args) -> Result<ExitCode> {
     // Everything readable has been counted. The first error determines the exit code.
     let errors = layout.as_mut().map(|s| std::mem::take(&mut s.errors));
     let mut errors = errors.unwrap_or_default();
+    errors.extend(start_error);
     if image.checksum_ok() == Some(false) {
         let what = "the checksum does not match the bytes it covers";
         errors.insert(0, Error::corrupt("superblock (byte 1024)", what));
@@ -112,6 +129,29 @@ fn hash_tree(image: &OpenImage) -> Result<Option<HashTree>> {
     let tree = image.container().tree_if_any()?;
     let store = image.container().store();
     tree.map(|tree| tree.header(store)).transpose()
+}
+
+fn start_text(list: &StartList) -> String {
+    match list {
+        StartList::Unknown { version } => {
+            format!("version {version}, not known to this version of tuff")
+        }
+        StartList::Known { files, entries, .. } => {
+            let bytes = size(list.bytes());
+            format!("{files} files, {bytes} in {entries} ranges")
+        }
+    }
+}
+
+fn start_json(list: &StartList) -> Value {
+    let (version, files, entries) = match list {
+        StartList::Unknown { version } => (*version, None, None),
+        StartList::Known { files, entries, .. } => {
+            (start_list::VERSION, Some(*files), Some(*entries))
+        }
+    };
+    let bytes = files.map(|_| list.bytes());
+    json!({"version": version, "files": files, "entries": entries, "bytes": bytes})
 }
 
 /// Formats the table of the disk that contains an image.

@@ -2,7 +2,7 @@
 
 use super::build_image::fetched::{FetchedImages, Watched, stopped_or};
 use super::build_image::paths::are_images;
-use super::build_image::{BuiltImages, Layering, build_with_defaults};
+use super::build_image::{BuiltImages, Layering, PushBuild, build_for_push};
 use super::profile;
 use crate::image::unused;
 use crate::out::Out;
@@ -15,8 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use tuff_erofs::read::StartList;
 use tuff_erofs::verity::{self, Extent, TreePlace};
 use tuff_erofs::{Error, Place, Result};
+use tuff_mkfs::settings::Settings;
 use tuff_open::remote::failed;
 use tuff_open::{Container, Device, ImageRef, OpenOptions, devices, open_stores};
 use tuff_remote::{
@@ -30,7 +32,7 @@ const RECORDS: &str = "uploads";
 /// Upload an image to a registry or a bucket
 ///
 /// SOURCE is an EROFS image, or one of the other sources of tuff build. From the latter an image with a hash tree is built
-/// in a temporary file, as tuff build --verity does without further options; several sources are merged. A container image
+/// in a temporary file, as tuff build --verity does, with --compress and --cluster if they are given; several sources are merged. A container image
 /// keeps its configuration, such as the command to run. docker://REGISTRY/NAME:TAG is a container image in a registry.
 ///
 /// URL is oci://REGISTRY/NAME:TAG or s3://BUCKET/KEY. Several EROFS images become layers in a registry, the lowest first.
@@ -63,9 +65,19 @@ pub(crate) struct Args {
     /// machine's architecture)
     #[arg(long, value_name = "PLATFORM", value_parser = parse_platform)]
     platform: Option<String>,
+    /// Algorithm and level of an image that is built, as with tuff build
+    #[arg(short = 'z', long, value_name = "ALG[:LEVEL]", value_parser = |text: &str| setting("compress", text))]
+    compress: Option<String>,
+    /// Largest physical cluster of an image that is built, as with tuff build
+    #[arg(short = 'C', long, value_name = "SIZE", value_parser = |text: &str| setting("cluster", text))]
+    cluster: Option<String>,
     /// Access profile that accompanies the image (see tuff mount --record)
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
+    /// Program of the image whose start is listed in the image (see tuff build): a path inside the image, or none (default: the
+    /// command of a container image). With --layers=delta the list is in the topmost image, with --layers=overlay in the manifest
+    #[arg(long, value_name = "PATH")]
+    start_with: Option<PathBuf>,
     /// Sign the root hash: private key in PEM and its certificate. The signature accompanies the image (see --trust of the
     /// verbs that read)
     #[arg(long, value_name = "KEY,CERT", value_parser = KeyPair::parse)]
@@ -97,6 +109,12 @@ enum Layers {
     Delta,
 }
 
+/// Checks the value of a setting of builds.
+fn setting(name: &str, value: &str) -> Result<String, Error> {
+    Settings::default().set(name, value)?;
+    Ok(value.to_owned())
+}
+
 fn parse_platform(text: &str) -> Result<String, String> {
     let parts: Vec<&str> = text.split('/').collect();
     match (2..=3).contains(&parts.len()) && parts.iter().all(|part| !part.is_empty()) {
@@ -122,8 +140,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     // Fails before anything is built.
     let mut options = options(args)?;
+    if args.start_with.is_some() && args.layers == Some(Layers::Overlay) && !location.is_registry()
+    {
+        return Err(Error::usage(
+            "--start-with: a bucket has no manifest, which would state the start of layers",
+        ));
+    }
     let (layers, mut built) = layers(sources, args, show)?;
-    options.config = built.as_mut().and_then(|built| built.config.take());
+    if let Some(built) = &mut built {
+        options.config = built.config.take();
+        options.start = std::mem::take(&mut built.start);
+    }
     let left_out = built.and_then(|built| built.left_out.clone());
     let pushed = upload(location, &layers, &options, show)?;
     let mut out = Out::new();
@@ -147,7 +174,18 @@ fn layers(
     args: &Args,
     show: Show,
 ) -> Result<(Vec<LayerImage>, Option<BuiltImages>)> {
+    let settings = settings(args)?;
     if are_images(sources)? {
+        if args.compress.is_some() || args.cluster.is_some() {
+            let problem = "the sources are EROFS images, which are uploaded as they are";
+            let option = args.compress.as_ref().map_or("--cluster", |_| "--compress");
+            return Err(Error::usage(format_args!("{option}: {problem}")));
+        }
+        if args.start_with.is_some() {
+            return Err(Error::usage(
+                "--start-with: the sources are EROFS images, which are uploaded as they are",
+            ));
+        }
         let paths: Vec<&Path> = sources.iter().map(PathBuf::as_path).collect();
         let images: Vec<ImageRef> = paths.iter().copied().map(ImageRef::from).collect();
         let images: Vec<&ImageRef> = images.iter().collect();
@@ -170,11 +208,28 @@ fn layers(
         Layers::Overlay => Layering::Overlay,
         Layers::Delta => Layering::Delta,
     });
-    let keep_going = args.keep_going;
-    let built = build_with_defaults(&fetched.sources, platform, layering, keep_going, show)?;
+    let how = PushBuild {
+        settings: &settings,
+        platform,
+        layering,
+        keep_going: args.keep_going,
+        start_with: args.start_with.as_deref(),
+    };
+    let built = build_for_push(&fetched.sources, &how, show)?;
     let open = |(image, devices): &(PathBuf, Vec<PathBuf>)| layer(image, devices);
     let layers: Result<_> = built.images.iter().map(open).collect();
     Ok((layers?, Some(built)))
+}
+
+/// Returns the settings of an image that is built.
+fn settings(args: &Args) -> Result<Settings> {
+    let mut settings = Settings::with_prefix("--");
+    for (name, value) in [("compress", &args.compress), ("cluster", &args.cluster)] {
+        if let Some(value) = value {
+            settings.set(name, value)?;
+        }
+    }
+    Ok(settings)
 }
 
 /// Opens an image with its devices.
@@ -228,6 +283,7 @@ fn part(path: &Path) -> Result<LayerImage> {
             return Ok(LayerImage {
                 store,
                 tree: None,
+                start_metadata: None,
                 is_image: false,
                 devices: Vec::new(),
             });
@@ -249,11 +305,17 @@ fn part(path: &Path) -> Result<LayerImage> {
             block: stated.header.hash_block,
         });
     }
+    let list = StartList::read(&image).map_err(|e| e.within(Place::file(&place)))?;
+    let start_metadata = list.and_then(|list| match list {
+        StartList::Known { metadata, .. } => Some(metadata).filter(|range| !range.is_empty()),
+        StartList::Unknown { .. } => None,
+    });
     // A block device is longer than its image.
     let layer_end = layer_end.min(store.size());
     Ok(LayerImage {
         store: Arc::new(Window::part(store, 0, layer_end)),
         tree: tree_of_layer,
+        start_metadata,
         is_image: true,
         devices: Vec::new(),
     })
@@ -275,6 +337,7 @@ fn options(args: &Args) -> Result<PushOptions> {
         platform: args.platform.clone(),
         config: None,
         profile: profile.transpose()?,
+        start: Vec::new(),
         signer: signer.map(Arc::new),
         mount_from: args.mount_from.clone(),
         records: default_cache().map(|cache| cache.join(RECORDS)),

@@ -30,6 +30,8 @@ pub(crate) enum Format {
     Tar,
     /// Access profile of a mount.
     Profile,
+    /// Trace of the requests of a mount.
+    Trace,
     /// Stream of a snapshot of a volume.
     Stream,
     /// Hash tree of dm-verity.
@@ -48,6 +50,7 @@ impl Format {
             Self::Disk => "a disk of tuff disk",
             Self::Tar => "a tar",
             Self::Profile => "a profile",
+            Self::Trace => "a trace",
             Self::Stream => "a stream of a snapshot",
             Self::HashTree => "a hash tree",
             Self::Blob => "a file of chunks",
@@ -63,6 +66,7 @@ impl Format {
             Self::Disk => is_sealed(head),
             Self::Tar => is_tar(head),
             Self::Profile => Profile::is_profile(head),
+            Self::Trace => is_trace(head),
             Self::Stream => head.starts_with(b"TUFFSEND"),
             Self::HashTree => head.starts_with(b"verity\0\0"),
             // Chunks have no signature.
@@ -75,11 +79,18 @@ impl Format {
     /// Advice at the end of a refusal.
     fn remedy(self) -> &'static str {
         match self {
-            Self::Profile => "name another output, or delete it first",
+            Self::Profile | Self::Trace => "name another output, or delete it first",
             Self::Image => "name another output (-o IMAGE), or replace it with --force",
             _ => "name another output, or replace it with --force",
         }
     }
+}
+
+/// Returns true for a line of a trace: a request, or the sums.
+fn is_trace(head: &[u8]) -> bool {
+    [&br#"{"start_ms":"#[..], br#"{"requests":"#]
+        .iter()
+        .any(|start| head.starts_with(start))
 }
 
 /// Fails if writing `format` to `path` would destroy something else. `-` is standard output.

@@ -179,6 +179,32 @@ fn missing_names_of_an_order_are_reported() {
     );
 }
 
+#[test]
+fn a_start_with_a_program_that_is_not_there_is_reported() {
+    let place = Place::new("start-names");
+    for (path, warnings) in [
+        (
+            "/gone",
+            serde_json::json!([
+                "\"/gone\": the program of the start, but not in the tree: there is no start list; \
+                 name a program with --start-with PATH, or none with --start-with none"
+            ]),
+        ),
+        ("none", serde_json::json!([])),
+    ] {
+        let out = run(
+            &["build", "--json", "--start-with", path, "tree", "i"],
+            &place.0,
+        );
+        let summary: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(summary["warnings"], warnings, "{path}");
+    }
+    let out = run(&["patch", "--start-with", "/x", "tree", "i"], &place.0);
+    let (exit, message) = code(&out);
+    assert_eq!(exit, 2);
+    assert!(message.contains("no start list"), "{message}");
+}
+
 /// Regression: the sample consisted of a 1 TB `lastlog` with less than a megabyte of data.
 #[test]
 fn holes_are_not_sampled() {

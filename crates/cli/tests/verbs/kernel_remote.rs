@@ -441,6 +441,46 @@ fn device_at(dir: &Path) -> String {
     found.unwrap()[2].to_owned()
 }
 
+/// A mounted tmpfs, which holds a device number.
+struct Tmpfs(Place);
+
+impl Tmpfs {
+    fn mount() -> Tmpfs {
+        let place = Place::new("counters-number");
+        fs::create_dir(place.path("mnt")).unwrap();
+        let held = Command::new("mount")
+            .args(["-t", "tmpfs", "number"])
+            .arg(place.path("mnt"))
+            .status();
+        assert!(held.unwrap().success());
+        Tmpfs(place)
+    }
+
+    fn device(&self) -> String {
+        device_at(&self.0.path("mnt"))
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path("mnt")).status();
+    }
+}
+
+/// Leaves this device number and the smallest one as the next two that the kernel gives, if no other process mounts anything.
+///
+/// The numbers between them stay held until the result is dropped.
+fn free_only_a_smaller_number_and(number: &str) -> Vec<Tmpfs> {
+    let minor = |device: &str| device.split_once(':').unwrap().1.parse::<u64>().unwrap();
+    let mut held = vec![Tmpfs::mount()];
+    while minor(&held[held.len() - 1].device()) < minor(number) {
+        held.push(Tmpfs::mount());
+    }
+    held.pop();
+    held.drain(..1.min(held.len()));
+    held
+}
+
 #[test]
 fn counters_are_those_of_the_mount_also_after_its_device_number_was_that_of_another() {
     if !kernel_can_mount() {
@@ -467,14 +507,7 @@ fn counters_are_those_of_the_mount_also_after_its_device_number_was_that_of_anot
     };
     // The kernel gives the smallest free number. One that is smaller than that of the first mount is kept for the export of the
     // second image, which is mounted before the image.
-    let small = Place::new("counters-small");
-    fs::create_dir(small.path("mnt")).unwrap();
-    let tmpfs = ["-t", "tmpfs", "small"];
-    let held = Command::new("mount")
-        .args(tmpfs)
-        .arg(small.path("mnt"))
-        .status();
-    assert!(held.unwrap().success());
+    let small = Tmpfs::mount();
     let server = serve(&first, Duration::from_millis(5));
     let replaced = Daemon::start(&first, &server.url("/i"), &["--kernel", "--fill"]);
     let before = device_at(&replaced.dir());
@@ -482,14 +515,19 @@ fn counters_are_those_of_the_mount_also_after_its_device_number_was_that_of_anot
     wait_for("the replacement", || {
         (device_at(&replaced.dir()) != before).then_some(())
     });
-    let freed = Command::new("umount").arg(small.path("mnt")).status();
-    assert!(freed.unwrap().success());
+    drop(small);
     let other = serve(&second, Duration::ZERO);
     let options = ["--kernel", "--cache-max", "4K"];
-    let mount = Daemon::start(&second, &other.url("/i"), &options);
-    if device_at(&mount.dir()) != before {
-        skipped("the kernel gave the device number to another mount");
-    }
+    let mount = wait_for("a mount with the number of the replaced one", || {
+        let _held = free_only_a_smaller_number_and(&before);
+        let mount = Daemon::start(&second, &other.url("/i"), &options);
+        if device_at(&mount.dir()) == before {
+            return Some(mount);
+        }
+        // Another process took or freed a number meanwhile.
+        mount.umount();
+        None
+    });
     for _ in 0..20 {
         assert_eq!(size_of(&second), sizes[1]);
         assert_eq!(size_of(&first), sizes[0]);

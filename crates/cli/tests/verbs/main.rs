@@ -42,6 +42,8 @@ mod report;
 #[cfg(feature = "remote")]
 mod serve;
 #[cfg(feature = "remote")]
+mod serve_shared;
+#[cfg(feature = "remote")]
 mod servers;
 mod show;
 mod source_archives;
@@ -49,6 +51,10 @@ mod source_cpio;
 mod source_faults;
 mod source_image;
 mod source_oci;
+#[cfg(feature = "remote")]
+mod start_lists;
+#[cfg(feature = "remote")]
+mod start_trace;
 mod terminal;
 mod threads;
 mod verity;

@@ -126,6 +126,45 @@ fn a_directory_is_built_and_verified() {
 }
 
 #[test]
+fn compression_and_cluster_size_are_those_of_a_build() {
+    let place = Place::new("push-settings");
+    fs::create_dir_all(place.path("tree")).unwrap();
+    fs::write(
+        place.path("tree/file"),
+        "content of a line\n".repeat(40_000),
+    )
+    .unwrap();
+    let (_, _server, url) = start();
+    let settings = ["-z", "zstd:3", "-C", "128K"];
+    pushed(&place, &[], &[&settings[..], &["tree", &url]].concat());
+    place.text(
+        &[
+            &["build", "-q", "--verity"],
+            &settings[..],
+            &["tree", "local"],
+        ]
+        .concat(),
+    );
+    good(&place, &[], &["pull", "-q", &url, "copy"]);
+    assert!(fs::read(place.path("copy")).unwrap() == fs::read(place.path("local")).unwrap());
+    for (args, message) in [
+        (
+            ["push", "-z", "zstd:3", "local", &url],
+            "--compress: the sources are EROFS images, which are uploaded as they are",
+        ),
+        (
+            ["push", "-C", "128K", "local", &url],
+            "--cluster: the sources are EROFS images, which are uploaded as they are",
+        ),
+        (["push", "-C", "3K", "tree", &url], "cluster size 3072"),
+    ] {
+        let out = run(&place, &[], &args);
+        assert_eq!(code(&out), 2, "{args:?}");
+        assert!(stderr(&out).contains(message), "{args:?}: {}", stderr(&out));
+    }
+}
+
+#[test]
 fn two_images_become_two_layers() {
     let place = Place::with_image("push-layers");
     fs::create_dir(place.path("top")).unwrap();

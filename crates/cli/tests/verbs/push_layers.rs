@@ -4,15 +4,20 @@ use crate::common::{Place, code, stderr};
 use crate::kernel_remote::{kernel_can_mount, wait_for};
 use crate::mount::can_mount;
 use crate::push::{Bucket, bucket_variables, good, key, pushed, run, start, without_tree};
+use crate::serve::{Serving, covers};
 use crate::source_oci::Layout;
 use serde_json::Value;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use tuff_testkit::http::{Answer, Server};
+use tuff_erofs::read::StartList;
+use tuff_testkit::http::{Answer, Request, Server};
 use tuff_testkit::openssl::{RSA, certificate};
 use tuff_testkit::registry::{Registry, digest};
+use tuff_testkit::tree::open;
 
 /// Image `i` with a hash tree, and the image `delta` of other files, whose base it is.
 fn with_delta(name: &str) -> Place {
@@ -412,14 +417,14 @@ fn lower_layer(layout: &Layout) -> Value {
     layout.layer(&[("a", "1"), ("b", "1"), ("sub/c", "1"), ("large", &text)])
 }
 
-/// Pushes a container image with a second layer and returns its URL. `b` is a file of that layer.
+/// Pushes a container image with a second layer and returns its URL. `files` are names and texts of files of that layer.
 fn push_tars(
     layout: &Layout,
     registry: &Registry,
     host: &str,
-    (below, b): (&Value, &str),
+    (below, files): (&Value, &[(&str, &str)]),
 ) -> String {
-    let above = layout.layer(&[("b", b), (".wh.a", ""), ("sub/.wh..wh..opq", "")]);
+    let above = layout.layer(&[files, &[(".wh.a", ""), ("sub/.wh..wh..opq", "")]].concat());
     let manifest = layout.manifest(&[below.clone(), above.clone()]);
     let blob = |descriptor: &Value| {
         let digest = descriptor["digest"].as_str().unwrap();
@@ -451,7 +456,7 @@ fn layers_of_a_container_image_in_a_registry_become_images() {
         &layout,
         &registry,
         &server.host(),
-        (&lower_layer(&layout), "2"),
+        (&lower_layer(&layout), &[("b", "2")]),
     );
     fs::create_dir(place.path("tmp")).unwrap();
     let tmp = place.path("tmp");
@@ -524,7 +529,7 @@ fn an_update_of_a_chain_sends_the_changed_layer_alone() {
     let below = lower_layer(&layout);
     let mut devices = Vec::new();
     for (number, b) in ["2", "3"].iter().enumerate() {
-        let tars = push_tars(&layout, &registry, &server.host(), (&below, b));
+        let tars = push_tars(&layout, &registry, &server.host(), (&below, &[("b", b)]));
         let done = pushed(place, &[], &["--layers=delta", &tars, &url]);
         let layers = done["layers"].as_array().unwrap();
         assert_eq!(layers.len(), 2);
@@ -540,6 +545,268 @@ fn an_update_of_a_chain_sends_the_changed_layer_alone() {
         good(place, &[], &["check", "-q", &url]);
     }
     assert_eq!(devices[0], devices[1]);
+}
+
+/// Text of a length in bytes that compresses little.
+fn noise(seed: u64, len: usize) -> String {
+    let mut rng = tuff_testkit::Rng::new(seed);
+    (0..len)
+        .map(|_| char::from(b' ' + (rng.draw() % 95) as u8))
+        .collect()
+}
+
+/// Container image of two layers with the program `bin/run` in the lower one, in a registry.
+fn with_program(layout: &Layout, registry: &Registry, host: &str) -> String {
+    let program = format!("#!/bin/none\n{}", noise(1, 700_000));
+    let below = layout.layer(&[("bin/run", &program), ("large", &noise(2, 3_000_000))]);
+    push_tars(
+        layout,
+        registry,
+        host,
+        (&below, &[("b", &noise(3, 2_000_000))]),
+    )
+}
+
+#[test]
+fn layers_of_an_image_with_a_command_keep_their_bytes_except_the_topmost_delta() {
+    let Some(layout) = Layout::new("push-layers-start") else {
+        return;
+    };
+    let place = &layout.0;
+    let (registry, server, url) = start();
+    let tars = with_program(&layout, &registry, &server.host());
+    let digests = |options: &[&str]| {
+        let done = pushed(place, &[], &[options, &[&tars, &url]].concat());
+        let layers = done["layers"].as_array().unwrap().iter();
+        let digests: Vec<_> = layers.map(|layer| layer["digest"].clone()).collect();
+        let [below, top] = digests.try_into().unwrap();
+        (below, top)
+    };
+    let none = digests(&["--layers=delta", "--start-with", "none"]);
+    let run = digests(&["--layers=delta", "--start-with", "bin/run"]);
+    assert_eq!(run.0, none.0);
+    assert_ne!(run.1, none.1);
+    let none = digests(&["--layers", "--start-with", "none"]);
+    let run = digests(&["--layers", "--start-with", "bin/run"]);
+    assert_eq!(run, none);
+    let args = ["push", "--layers", "--start-with", "bin/run", &tars];
+    let out = self::run(place, &[], &[&args[..], &["s3://bucket/x"]].concat());
+    assert_eq!(code(&out), 2, "{}", stderr(&out));
+    assert!(
+        stderr(&out).contains("a bucket has no manifest"),
+        "{}",
+        stderr(&out)
+    );
+}
+
+/// Annotation of each layer of an image with what a start reads.
+fn stated_starts(registry: &Registry, done: &Value) -> Vec<Option<String>> {
+    let digest = done["manifest"].as_str().unwrap();
+    let manifest = registry.manifest("team/app", digest).unwrap();
+    let layers = manifest["layers"].as_array().unwrap().iter();
+    let text = |layer: &Value| {
+        layer["annotations"]["vnd.tuff.start"]
+            .as_str()
+            .map(Into::into)
+    };
+    layers.map(text).collect()
+}
+
+/// Pushes layers for overlayfs: the script `bin/run` in the upper one, whose interpreter is in the lower one. Returns the result, and what
+/// the manifest states about each layer.
+fn push_script(
+    layout: &Layout,
+    (registry, host): (&Registry, &str),
+    url: &str,
+) -> (Value, Vec<Vec<Range<u64>>>) {
+    let below = [
+        ("bin/tool", &noise(1, 700_000)),
+        ("large", &noise(2, 3_000_000)),
+    ];
+    let below = layout.layer(&below.map(|(name, text)| (name, &text[..])));
+    let script = format!("#!/bin/tool\n{}", noise(3, 700_000));
+    let above = [("bin/run", &script[..]), ("b", &noise(4, 2_000_000))];
+    let tars = push_tars(layout, registry, host, (&below, &above));
+    let place = &layout.0;
+    let options = ["--layers", "--start-with", "none"];
+    let none = pushed(place, &[], &[&options[..], &[&tars, url]].concat());
+    assert_eq!(stated_starts(registry, &none), [None, None]);
+    let options = ["--layers", "--start-with", "bin/run"];
+    let done = pushed(place, &[], &[&options[..], &[&tars, url]].concat());
+    let digests = |done: &Value| [0, 1].map(|number| done["layers"][number]["digest"].clone());
+    assert_eq!(digests(&done), digests(&none));
+    let range = |text: &str| {
+        let (start, end) = text.split_once(':').unwrap();
+        start.parse().unwrap()..end.parse().unwrap()
+    };
+    let stated: Vec<Vec<Range<u64>>> = stated_starts(registry, &done)
+        .into_iter()
+        .map(|text| text.unwrap().split(',').map(range).collect())
+        .collect();
+    for ranges in &stated {
+        let bytes: u64 = ranges.iter().map(|r| r.end - r.start).sum();
+        assert!((400_000..1_500_000).contains(&bytes), "{ranges:?}");
+    }
+    (done, stated)
+}
+
+/// Waits for requests of what the manifest states, and for no others of large files.
+fn assert_start_is_fetched(server: &Server, done: &Value, stated: &[Vec<Range<u64>>]) {
+    let mut requests = Vec::new();
+    for (layer, stated) in done["layers"].as_array().unwrap().iter().zip(stated) {
+        let path = format!("/blobs/{}", layer["digest"].as_str().unwrap());
+        let mut of_layer = Vec::new();
+        wait_for("requests for the start of a layer", || {
+            requests.extend(server.take_requests());
+            let new = requests.extract_if(.., |r: &mut Request| r.path.ends_with(&path));
+            of_layer.extend(new.filter_map(|r| r.range(u64::MAX)));
+            stated.iter().all(|r| covers(&of_layer, r)).then_some(())
+        });
+        let bytes: u64 = of_layer.iter().map(|r| r.end - r.start).sum();
+        assert!(bytes < 2_500_000, "{of_layer:?}");
+    }
+}
+
+#[test]
+fn the_start_of_layers_for_overlayfs_is_fetched_from_each_of_their_blobs() {
+    let Some(layout) = Layout::new("push-overlay-start") else {
+        return;
+    };
+    if !can_mount() {
+        return;
+    }
+    let place = &layout.0;
+    let (registry, server, url) = start();
+    let (done, stated) = push_script(&layout, (&registry, &server.host()), &url);
+    let found = place.text(&["doctor", &url]);
+    assert!(found.contains("in the manifest"), "{found}");
+    fs::create_dir(place.path("mnt")).unwrap();
+    server.take_requests();
+    good(place, &[], &["mount", &url, "mnt"]);
+    assert_start_is_fetched(&server, &done, &stated);
+    place.unmount("mnt");
+    // At this rate the fill takes months.
+    let options = ["--fill-rate", "1", "--cache-dir", "serving"];
+    let serving = Serving::start(place, &[&url], &options);
+    assert_start_is_fetched(&server, &done, &stated);
+    serving.end();
+}
+
+#[test]
+fn wrong_statements_about_the_start_of_layers_change_no_byte() {
+    let Some(layout) = Layout::new("push-overlay-wrong") else {
+        return;
+    };
+    if !can_mount() {
+        return;
+    }
+    let place = &layout.0;
+    let (registry, server, url) = start();
+    let (done, _) = push_script(&layout, (&registry, &server.host()), &url);
+    let digest = done["manifest"].as_str().unwrap();
+    let mut manifest = registry.manifest("team/app", digest).unwrap();
+    let kind = manifest["mediaType"].as_str().unwrap().to_owned();
+    fs::create_dir(place.path("mnt")).unwrap();
+    let long = "0:1,".repeat(20_000);
+    for (number, wrong) in [
+        "18446744073709551614:18446744073709551615,9:3,0:18446744073709551615",
+        "x,1,-1:5,,:,4096:8192",
+        &long,
+    ]
+    .iter()
+    .enumerate()
+    {
+        manifest["layers"][0]["annotations"]["vnd.tuff.start"] = (*wrong).into();
+        let tag = format!("wrong{number}");
+        registry.add_manifest("team/app", &tag, &kind, manifest.to_string().as_bytes());
+        let url = url.replace("v1", &tag);
+        good(place, &[], &["mount", "--cache-dir", &tag, &url, "mnt"]);
+        let read = |name: &str| fs::read_to_string(place.path("mnt").join(name)).unwrap();
+        assert!(read("bin/tool") == noise(1, 700_000));
+        assert!(read("large") == noise(2, 3_000_000));
+        place.unmount("mnt");
+    }
+}
+
+#[test]
+fn a_list_of_a_delta_image_is_fetched_from_the_blobs_of_its_layers() {
+    let Some(layout) = Layout::new("push-delta-start") else {
+        return;
+    };
+    if !can_mount() {
+        return;
+    }
+    let place = &layout.0;
+    let (registry, server, url) = start();
+    let tars = with_program(&layout, &registry, &server.host());
+    let options = ["--layers=delta", "--start-with", "bin/run", &tars, &url];
+    let done = pushed(place, &[], &options);
+    let layers = done["layers"].as_array().unwrap();
+    for (name, layer) in ["below", "top"].iter().zip(layers) {
+        let digest = layer["digest"].as_str().unwrap();
+        fs::write(place.path(name), registry.blob("team/app", digest).unwrap()).unwrap();
+    }
+    let list = StartList::read(&open(&place.path("top"))).unwrap().unwrap();
+    let of_device = |number| list.ranges().iter().filter(move |r| r.device.0 == number);
+    let below: Vec<_> = of_device(1).map(|r| r.bytes.clone()).collect();
+    let bytes: u64 = below.iter().map(|r| r.end - r.start).sum();
+    assert!(bytes > 500_000, "{list:?}");
+    fs::create_dir(place.path("mnt")).unwrap();
+    server.take_requests();
+    good(place, &[], &["mount", &url, "mnt"]);
+    let path = format!("/blobs/{}", layers[0]["digest"].as_str().unwrap());
+    let mut requested = Vec::new();
+    wait_for("requests for the program", || {
+        let new = server.take_requests().into_iter();
+        let new = new.filter(|request| request.path.ends_with(&path));
+        requested.extend(new.filter_map(|request| request.range(u64::MAX)));
+        below.iter().all(|r| covers(&requested, r)).then_some(())
+    });
+    let bytes: u64 = requested.iter().map(|r| r.end - r.start).sum();
+    assert!(bytes < 2_500_000, "{requested:?}");
+    place.unmount("mnt");
+}
+
+#[test]
+fn lists_of_layers_that_are_mounted_as_one_are_fetched_from_their_blobs() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("push-lists");
+    let (registry, server, url) = start();
+    for number in 0..2 {
+        let tree = place.path(&format!("tree{number}"));
+        fs::create_dir(&tree).unwrap();
+        fs::write(tree.join(format!("large{number}")), noise(4, 3_000_000)).unwrap();
+        fs::write(tree.join("run"), noise(5 + number, 700_000)).unwrap();
+        let executable = Permissions::from_mode(0o755);
+        fs::set_permissions(tree.join("run"), executable).unwrap();
+        let (tree, image) = (format!("tree{number}"), number.to_string());
+        let args = ["build", "-q", "--verity", "--start-with", "run"];
+        place.text(&[&args[..], &[&tree, &image]].concat());
+    }
+    let done = pushed(&place, &[], &["0", "1", &url]);
+    fs::create_dir(place.path("mnt")).unwrap();
+    server.take_requests();
+    good(&place, &[], &["mount", &url, "mnt"]);
+    let mut requests = Vec::new();
+    for (number, layer) in done["layers"].as_array().unwrap().iter().enumerate() {
+        let path = format!("/blobs/{}", layer["digest"].as_str().unwrap());
+        let image = open(&place.path(&number.to_string()));
+        let list = StartList::read(&image).unwrap().unwrap();
+        assert!(list.bytes() > 500_000);
+        wait_for("requests for the listed files", || {
+            requests.extend(server.take_requests());
+            let of_layer = requests
+                .iter()
+                .filter(|r: &&Request| r.path.ends_with(&path));
+            let ranges: Vec<_> = of_layer.filter_map(|r| r.range(u64::MAX)).collect();
+            let all = list.ranges().iter().all(|r| covers(&ranges, &r.bytes));
+            all.then_some(())
+        });
+    }
+    assert!(registry.manifest("team/app", "v1").is_some());
+    place.unmount("mnt");
 }
 
 #[test]

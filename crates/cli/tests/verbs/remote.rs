@@ -90,7 +90,14 @@ fn a_root_hash_covers_what_is_fetched() {
     let out = check(&"1".repeat(64), "/i");
     assert_eq!(code(&out), 3);
     assert!(stderr(&out).contains("root hash"), "{}", stderr(&out));
-    place.damage("damaged", 4096 * 2 + 5, |b| b ^ 1);
+    // One byte of each block behind the superblock.
+    let mut bytes = fs::read(place.path("i")).unwrap();
+    bytes
+        .iter_mut()
+        .skip(4096 + 5)
+        .step_by(4096)
+        .for_each(|b| *b ^= 1);
+    fs::write(place.path("damaged"), bytes).unwrap();
     let out = run(
         &place,
         &server.url("/damaged"),
@@ -247,6 +254,38 @@ fn a_mount_reads_what_the_file_has_and_ends_without_its_server() {
     drop(mounted);
     let log = fs::read_to_string(place.path("log")).unwrap_or_default();
     assert!(!log.contains("secret"), "{log}");
+}
+
+#[test]
+fn a_mount_goes_on_with_what_it_has_where_the_server_is_out_of_reach() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::with_image("remote-offline");
+    let server = serve(&place);
+    let url = server.url("/i");
+    let args = ["mount", "--log", "log", "IMAGE", "mnt"];
+    fs::create_dir(place.path("mnt")).unwrap();
+    let start = |warnings: usize| {
+        let out = run(&place, &url, &args);
+        assert_eq!(code(&out), 0, "{}", stderr(&out));
+        let mounted = Mounted(&place);
+        let text = fs::read(place.path("mnt/dir/text")).unwrap();
+        assert!(text == crate::common::text().as_bytes());
+        place.unmount("mnt");
+        drop(mounted);
+        let text = stderr(&out);
+        assert_eq!(text.lines().count(), warnings, "{text}");
+        text
+    };
+    start(0);
+    server.stop();
+    let warning = start(1);
+    let expected = format!("tuff: warning: {url}: the server cannot be reached (");
+    assert!(warning.starts_with(&expected), "{warning}");
+    // Other verbs give no old answer for a new one.
+    let out = run(&place, &url, &["ls", "--fetch-timeout", "1", "IMAGE"]);
+    assert_eq!(code(&out), 5, "{}", stderr(&out));
 }
 
 #[test]

@@ -33,7 +33,7 @@ struct Registry {
     accepted: Arc<AtomicU32>,
 }
 
-fn base64(text: &str) -> String {
+pub(crate) fn base64(text: &str) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let part = |part: &[u8]| -> String {
         let bits = part

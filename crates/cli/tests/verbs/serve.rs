@@ -5,10 +5,16 @@ use crate::kernel_remote::{kernel_can_mount, mounts_at, wait_for};
 use crate::mount::can_mount;
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
+use tuff_erofs::read::StartList;
+use tuff_erofs::serve::file_ranges;
 use tuff_testkit::http::{Answer, Server};
 use tuff_testkit::tree::{Ignore, assert_same, host_tree, image_tree, open};
 
@@ -17,6 +23,8 @@ struct Registry {
     server: Server,
     /// DiffIDs of the layers, 64 hexadecimal digits each.
     ids: Vec<String>,
+    /// Status of all answers. 0 for those of the registry.
+    status: Arc<AtomicU16>,
 }
 
 pub(crate) fn digest_of(place: &Place, name: &str) -> String {
@@ -30,12 +38,13 @@ pub(crate) fn digest_of(place: &Place, name: &str) -> String {
 
 /// Builds two layers and starts a registry that holds them as `oci://HOST/app`.
 fn registry(place: &Place) -> Registry {
-    registry_with(place, |_| {}, |_, _| {})
+    registry_with(place, &[], |_| {}, |_, _| {})
 }
 
-/// The same, with another configuration, and other bytes of a layer than those that its digest was made of.
+/// The same, with options of the builds, another configuration, and other bytes of a layer than those that its digest was made of.
 fn registry_with(
     place: &Place,
+    options: &[&str],
     change_ids: impl Fn(&mut Vec<String>),
     change_layer: impl Fn(usize, &mut Vec<u8>),
 ) -> Registry {
@@ -46,10 +55,13 @@ fn registry_with(
         let tree = place.path(&format!("tree{number}"));
         fs::create_dir_all(tree.join("etc")).unwrap();
         let bytes: Vec<u8> = (0..2 << 20).map(|_| rng.draw() as u8 | 1).collect();
-        fs::write(tree.join(format!("data{number}")), bytes).unwrap();
+        let data = tree.join(format!("data{number}"));
+        fs::write(&data, bytes).unwrap();
+        fs::set_permissions(data, Permissions::from_mode(0o755)).unwrap();
         fs::write(tree.join(format!("etc/{number}")), "text\n".repeat(1000)).unwrap();
         let (name, tree) = (number.to_string(), format!("tree{number}"));
-        let out = place.run(&["build", "-q", "--verity", &tree, &name]);
+        let args = ["build", "-q", "--verity"];
+        let out = place.run(&[&args, options, &[&tree, &name]].concat());
         assert_eq!(code(&out), 0, "{}", stderr(&out));
         let verity = &place.json(&["verity", "show", "--json", &name])[0];
         let digest = digest_of(place, &name);
@@ -74,7 +86,13 @@ fn registry_with(
     let config = format!("sha256:{}", digest_of(place, "config"));
     let manifest = json!({"schemaVersion": 2, "config": {"digest": config}, "layers": layers});
     let manifest = manifest.to_string().into_bytes();
+    let status = Arc::<AtomicU16>::default();
+    let set = Arc::clone(&status);
     let server = Server::start(move |request| {
+        match set.load(Ordering::SeqCst) {
+            0 => {}
+            status => return Answer::status(status),
+        }
         let path = request.path.as_str();
         if path == "/v2/app/manifests/latest" {
             return Answer {
@@ -91,7 +109,11 @@ fn registry_with(
             ..Answer::object(request, bytes, "")
         })
     });
-    Registry { server, ids }
+    Registry {
+        server,
+        ids,
+        status,
+    }
 }
 
 fn place_blob(place: &Place, blobs: &mut HashMap<String, Vec<u8>>, name: &str, text: &str) {
@@ -114,7 +136,9 @@ impl<'a> Serving<'a> {
             .args(["--log", "log", "--fetch-timeout", "2"])
             .args(options)
             .args(urls);
-        command.env("XDG_CACHE_HOME", place.path("cache"));
+        command
+            .env("XDG_CACHE_HOME", place.path("cache"))
+            .env("REGISTRY_AUTH_FILE", place.path("auth.json"));
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         wait_for("the mount", || {
             assert!(child.try_wait().unwrap().is_none(), "{}", place.0.display());
@@ -224,6 +248,129 @@ fn layers_are_served_and_then_stored_as_files() {
     serving.end();
 }
 
+/// Ranges of a layer that were requested since the last call, with those before it.
+fn add_requested(registry: &Registry, id: &str, requested: &mut Vec<Range<u64>>) {
+    let path = format!("/v2/app/blobs/sha256:{id}");
+    let new = registry.server.take_requests().into_iter();
+    let new = new.filter(|request| request.path == path);
+    requested.extend(new.filter_map(|request| request.range(u64::MAX)));
+}
+
+/// True if ranges cover another one.
+pub(crate) fn covers(requested: &[Range<u64>], range: &Range<u64>) -> bool {
+    let mut at = range.start;
+    while at < range.end {
+        let holding = requested.iter().filter(|r| r.contains(&at));
+        match holding.map(|r| r.end).max() {
+            Some(end) => at = end,
+            None => return false,
+        }
+    }
+    true
+}
+
+/// Adds files to layer 0, so that its metadata is too long to lie beside the superblock.
+fn add_metadata(place: &Place) {
+    for number in 0..300 {
+        let path = place.path(&format!("tree0/more/{number}"));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+    }
+}
+
+/// Registry whose layer 0 lists the start of `data0`, beside a file that is not listed. Returns the listed ranges, too.
+fn registry_with_list(place: &Place) -> (Registry, Vec<Range<u64>>) {
+    add_metadata(place);
+    let mut rng = tuff_testkit::Rng::new(4);
+    let bytes: Vec<u8> = (0..12 << 20).map(|_| rng.draw() as u8).collect();
+    fs::write(place.path("tree0/more/large"), bytes).unwrap();
+    let registry = registry_with(place, &["--start-with", "data0"], |_| {}, |_, _| {});
+    let list = StartList::read(&open(&place.path("0"))).unwrap().unwrap();
+    let listed: Vec<_> = list.ranges().iter().map(|r| r.bytes.clone()).collect();
+    assert!(list.bytes() >= 2 << 20);
+    (registry, listed)
+}
+
+#[test]
+fn a_layer_requests_what_its_list_names_without_a_reader() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("serve-list");
+    let (registry, listed) = registry_with_list(&place);
+    let url = format!("oci://{}/app", registry.server.host());
+    // At this rate the fill takes months.
+    let serving = Serving::start(&place, &[&url], &["--fill-rate", "1"]);
+    let mut requested = Vec::new();
+    wait_for("a request for each listed range", || {
+        add_requested(&registry, &registry.ids[0], &mut requested);
+        let all = listed.iter().all(|range| covers(&requested, range));
+        all.then_some(())
+    });
+    let bytes: u64 = requested.iter().map(|r| r.end - r.start).sum();
+    assert!(bytes < 8 << 20, "{requested:?}");
+    let file = serving.path("into", &registry.ids[0]);
+    assert!(fs::read(file).unwrap() == fs::read(place.path("0")).unwrap());
+    serving.end();
+}
+
+#[test]
+fn a_layer_without_background_requests_only_what_is_read() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("serve-no-list");
+    let (registry, listed) = registry_with_list(&place);
+    let url = format!("oci://{}/app", registry.server.host());
+    let serving = Serving::start(&place, &[&url], &["--fill-rate", "0"]);
+    let file = fs::File::open(serving.path("into", &registry.ids[0])).unwrap();
+    let mut requested = Vec::new();
+    for mib in 2..8 {
+        let mut bytes = vec![0; 4096];
+        file.read_exact_at(&mut bytes, mib << 20).unwrap();
+        add_requested(&registry, &registry.ids[0], &mut requested);
+    }
+    let found: Vec<_> = listed.iter().filter(|r| covers(&requested, r)).collect();
+    assert!(found.is_empty(), "{found:?} {requested:?}");
+    drop(file);
+    serving.end();
+}
+
+#[test]
+fn a_miss_in_a_served_layer_requests_the_files_beside_it() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("serve-neighbours");
+    let (tree, mut rng) = (place.path("tree0/dir"), tuff_testkit::Rng::new(5));
+    fs::create_dir_all(&tree).unwrap();
+    for n in 0..40 {
+        let bytes: Vec<u8> = (0..200_000).map(|_| rng.draw() as u8).collect();
+        fs::write(tree.join(format!("file{n:02}")), bytes).unwrap();
+    }
+    let registry = registry(&place);
+    let image = open(&place.path("0"));
+    let url = format!("oci://{}/app", registry.server.host());
+    let serving = Serving::start(&place, &[&url], &["--fill-rate", "1"]);
+    let ranges = |n: usize| {
+        let inode = image.resolve(format!("/dir/file{n:02}").as_bytes());
+        file_ranges(&image, &inode.unwrap(), 0..200_000)
+    };
+    let file = fs::File::open(serving.path("into", &registry.ids[0])).unwrap();
+    let pos = ranges(20)[0].range.start;
+    file.read_exact_at(&mut [0; 4096], pos).unwrap();
+    let mut requested = Vec::new();
+    wait_for("requests for the other files", || {
+        add_requested(&registry, &registry.ids[0], &mut requested);
+        let all = (0..40)
+            .flat_map(ranges)
+            .all(|r| covers(&requested, &r.range));
+        all.then_some(())
+    });
+    drop(file);
+    serving.end();
+}
+
 #[test]
 fn layers_complete_in_the_background() {
     if !can_mount() {
@@ -290,6 +437,55 @@ fn objects_are_layers_by_their_names() {
     assert!(stderr(&out).contains("diffID"), "{}", stderr(&out));
 }
 
+#[test]
+fn a_server_of_layers_starts_without_servers_of_images() {
+    if !can_mount() {
+        return;
+    }
+    let (place, other) = (
+        Place::new("serve-offline"),
+        Place::new("serve-offline-other"),
+    );
+    let (known, unknown) = (registry(&place), registry(&other));
+    let urls = [&known, &unknown].map(|registry| format!("oci://{}/app", registry.server.host()));
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+    // Layers of one registry are complete.
+    let serving = Serving::start(&place, &urls[..1], &[]);
+    for id in &known.ids {
+        wait_for("completion", || serving.is_complete(id).then_some(()));
+    }
+    serving.end();
+    for status in [503, 404] {
+        known.status.store(503, Ordering::SeqCst);
+        unknown.status.store(status, Ordering::SeqCst);
+        let serving = Serving::start(&place, &urls, &["--fill-rate", "0"]);
+        for (number, id) in known.ids.iter().enumerate() {
+            let image = fs::read(place.path(&number.to_string())).unwrap();
+            assert!(fs::read(serving.path("into", id)).unwrap() == image);
+        }
+        let absent = serving.path("into", &unknown.ids[0]);
+        let e = fs::metadata(&absent).unwrap_err();
+        assert_eq!(e.kind(), std::io::ErrorKind::NotFound, "{status}");
+        // The registry is asked again, and its layers are served.
+        unknown.status.store(0, Ordering::SeqCst);
+        let words = format!("{}:latest: served", urls[1]);
+        wait_for_log(&place, &words);
+        let image = fs::read(other.path("0")).unwrap();
+        assert!(fs::read(&absent).unwrap() == image);
+        serving.end();
+        fs::remove_file(place.path("log")).unwrap();
+    }
+    // Both are known, and no registry is there.
+    known.server.stop();
+    unknown.server.stop();
+    let serving = Serving::start(&place, &urls, &["--fill-rate", "0"]);
+    let image = fs::read(other.path("0")).unwrap();
+    assert!(fs::read(serving.path("into", &unknown.ids[0])).unwrap() == image);
+    // A layer that is not complete fails when it is read.
+    assert!(fs::read(serving.path("into", &unknown.ids[1])).is_err());
+    serving.end();
+}
+
 /// Waits until the log has a line with these words.
 pub(crate) fn wait_for_log(place: &Place, words: &str) {
     wait_for(words, || {
@@ -322,7 +518,7 @@ fn content_whose_digest_is_not_its_name_never_gets_the_name() {
 #[test]
 fn a_configuration_with_other_digests_than_the_manifest_is_refused() {
     let place = Place::new("serve-wrong-config");
-    let registry = registry_with(&place, |ids| ids[1] = "dd".repeat(32), |_, _| {});
+    let registry = registry_with(&place, &[], |ids| ids[1] = "dd".repeat(32), |_, _| {});
     let url = format!("oci://{}/app", registry.server.host());
     let out = place.run(&["serve", "--into", "into", "--store", "store", &url]);
     assert_eq!(code(&out), 3, "{}", stderr(&out));
@@ -343,7 +539,7 @@ fn a_blob_with_wrong_bytes_beside_its_hash_tree_is_not_kept() {
                 .unwrap();
         bytes[offset as usize + 2000] ^= 1;
     };
-    let registry = registry_with(&place, |_| {}, change);
+    let registry = registry_with(&place, &[], |_| {}, change);
     let url = format!("oci://{}/app", registry.server.host());
     let serving = Serving::start(&place, &[&url], &[]);
     for id in &registry.ids {
@@ -352,6 +548,52 @@ fn a_blob_with_wrong_bytes_beside_its_hash_tree_is_not_kept() {
         assert!(fs::read(serving.path("into", id)).is_err());
     }
     serving.end();
+}
+
+#[test]
+fn one_changed_bit_of_the_metadata_of_a_layer_is_neither_served_nor_kept() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("serve-wrong-metadata");
+    add_metadata(&place);
+    let metadata = |number: usize| {
+        let image = open(&place.path(&number.to_string()));
+        let sb = image.superblock();
+        (sb.meta_blkaddr.0 * sb.block_bits.size()) as usize
+    };
+    let change = |number: usize, bytes: &mut Vec<u8>| {
+        if number == 0 {
+            bytes[metadata(number) + 20] ^= 1;
+        }
+    };
+    let registry = registry_with(&place, &["--start-with", "data0"], |_| {}, change);
+    let url = format!("oci://{}/app", registry.server.host());
+    let serving = Serving::start(&place, &[&url], &[]);
+    let file = fs::File::open(serving.path("into", &registry.ids[0])).unwrap();
+    let at = metadata(0) as u64;
+    assert!(file.read_exact_at(&mut [0; 4096], at).is_err());
+    // The other layer is complete meanwhile.
+    wait_for("completion", || {
+        serving.is_complete(&registry.ids[1]).then_some(())
+    });
+    assert!(file.read_exact_at(&mut [0; 4096], at).is_err());
+    drop(file);
+    serving.end();
+    let mut wrong = fs::read(place.path("0")).unwrap();
+    wrong[at as usize + 20] ^= 1;
+    let wrong = &wrong[at as usize..at as usize + 64];
+    let mut left = vec![place.path("cache"), place.path("store")];
+    while let Some(path) = left.pop() {
+        if path.is_dir() {
+            let entries = fs::read_dir(&path).unwrap();
+            left.extend(entries.map(|entry| entry.unwrap().path()));
+        } else if path.is_file() {
+            let bytes = fs::read(&path).unwrap();
+            let found = bytes.chunks(4096).any(|block| block.starts_with(wrong));
+            assert!(!found, "{}", path.display());
+        }
+    }
 }
 
 #[test]

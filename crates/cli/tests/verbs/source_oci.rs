@@ -2,7 +2,8 @@
 
 use crate::common::{Place, code, stderr, tool};
 use serde_json::{Value, json};
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 
 /// OCI layout `l`, to which images and layers are added.
 pub(crate) struct Layout(pub(crate) Place);
@@ -35,14 +36,17 @@ impl Layout {
         json!({"mediaType": media, "digest": format!("sha256:{hex}"), "size": bytes.len()})
     }
 
-    /// Adds a layer with these files: paths and contents.
+    /// Adds a layer with these files: paths and contents. Those in `bin` are executable.
     pub(crate) fn layer(&self, files: &[(&str, &str)]) -> Value {
         let dir = self.0.path("tree");
         let _ = fs::remove_dir_all(&dir);
         for (path, text) in files {
             let path = dir.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
+            fs::write(&path, text).unwrap();
+            if path.parent().unwrap().ends_with("bin") {
+                fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+            }
         }
         self.0
             .text(&["build", "-q", "--whiteouts", "keep", "tree", "t"]);
@@ -97,6 +101,33 @@ pub(crate) fn named(mut entry: Value, name: &str) -> Value {
 fn platform(mut entry: Value, os: &str, architecture: &str) -> Value {
     entry["platform"] = json!({"os": os, "architecture": architecture});
     entry
+}
+
+/// The configuration of a container image names the command whose start is listed.
+#[test]
+fn the_command_of_a_container_image_is_looked_for() {
+    let Some(layout) = Layout::new("oci-command") else {
+        return;
+    };
+    let place = &layout.0;
+    let layer = layout.layer(&[("app/run", "#!/bin/none\n"), ("etc/hosts", "x")]);
+    place.text(&["build", "-q", "--start-with", "none", "tree", "base"]);
+    let warning = |cmd: Value, more: &[&str]| {
+        let config = json!({"config": {"Cmd": cmd, "WorkingDir": "/app"}});
+        layout.index(&[layout.manifest_with(&config, std::slice::from_ref(&layer))]);
+        let out = place.run(&[&["build", "-q"][..], more, &["oci:l", "i"]].concat());
+        assert_eq!(code(&out), 0, "{}", stderr(&out));
+        stderr(&out)
+    };
+    let is_absent =
+        |message: &str| message.contains("the command of the image, but no program in the tree");
+    assert!(is_absent(&warning(json!(["gone"]), &[])));
+    // The files are not executable in this layer, so this command is not found either.
+    assert!(is_absent(&warning(json!(["./run"]), &[])));
+    for more in [&["--start-with", "none"][..], &["--base", "base"]] {
+        assert_eq!(warning(json!(["gone"]), more), "", "{more:?}");
+    }
+    assert_eq!(warning(json!(null), &[]), "");
 }
 
 #[test]

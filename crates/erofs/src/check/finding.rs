@@ -109,6 +109,8 @@ rules! {
     Fragment "fragment",
     /// An inode states the number of blocks of its clusters.
     BlockCount "block-count",
+    /// A start list is well-formed, and its ranges are inside their devices.
+    StartList "start-list",
     /// The image can be read.
     Io "io",
     /// The image stays below the limits of the reader.

@@ -1,14 +1,14 @@
 //! Walk over the tree: every directory, entry and inode once.
 
 use super::data::Jobs;
-use super::finding::Rule;
+use super::finding::{Rule, Severity};
 use super::marks::{DataMap, Owner, SlotMap};
 use super::report::Totals;
 use super::shared::Shared;
 use crate::Place;
 use crate::read::dir::{Dir, type_of};
 use crate::read::limits::WorkBudget;
-use crate::read::{FileType, Image, Inode, Nid, Space};
+use crate::read::{FileType, Image, Inode, Nid, Space, StartList};
 use crate::walk::{path_fits, shortened};
 use std::collections::HashMap;
 use tuff_format::dirent::{Dirent, in_order, is_name};
@@ -120,6 +120,7 @@ impl<'a, 'p> Walk<'a, 'p> {
             Err(e) => return self.shared.failed(Rule::Root, "", &e),
         };
         self.visit(&root);
+        self.check_start_list();
         self.enter(root, root.nid(), 0);
         while let Some(mut frame) = self.stack.pop() {
             match self.step(&mut frame) {
@@ -134,6 +135,37 @@ impl<'a, 'p> Walk<'a, 'p> {
                 }
                 Step::End => return,
             }
+        }
+    }
+
+    /// Checks the start list, if the image has one. Kernels do not read it.
+    fn check_start_list(&mut self) {
+        const PLACE: &str = "start list";
+        let list = StartList::read(self.image);
+        let inode = match (&list, StartList::inode(self.image)) {
+            (Ok(None), _) | (_, Ok(None) | Err(_)) => return,
+            (_, Ok(Some(inode))) => inode,
+        };
+        let marks = match inode.space() {
+            Space::Image => &mut self.marks.image,
+            Space::Metabox => &mut self.marks.metabox,
+        };
+        // It counts as no inode of the image.
+        if marks.start(inode.position()) {
+            self.check_inode(&inode);
+        }
+        let outside = match &list {
+            Ok(Some(list @ StartList::Unknown { .. })) => {
+                let what = list.skipped().unwrap_or_default();
+                return (self.shared).add(Severity::Note, Rule::StartList, PLACE, what);
+            }
+            Ok(Some(StartList::Known { outside, .. })) => *outside,
+            Ok(None) => 0,
+            Err(e) => return self.shared.warning(Rule::StartList, PLACE, e.what()),
+        };
+        if outside > 0 {
+            let what = format_args!("{outside} ranges reach past the end of their device");
+            self.shared.warning(Rule::StartList, PLACE, what);
         }
     }
 

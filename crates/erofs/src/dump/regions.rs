@@ -6,7 +6,9 @@ use super::limits::REFERENCES_MAX;
 use super::sharing::References;
 use crate::read::limits::WorkBudget;
 use crate::read::map::{Extents, FileMap};
-use crate::read::{ClusterCoding, DeviceId, Extent, FileType, Image, Inode, Location, Nid};
+use crate::read::{
+    ClusterCoding, DeviceId, Extent, FileType, Image, Inode, Location, Nid, StartList,
+};
 use crate::walk::{Walk, shown};
 use crate::{Error, Place, Result};
 use std::collections::HashSet;
@@ -367,6 +369,12 @@ impl<'a> Collector<'a> {
 
     /// Visits each inode once, and all names.
     pub(super) fn tree(&mut self, visitor: &mut impl Visitor) {
+        // It belongs to no group. One that is damaged takes its space as well.
+        if !matches!(StartList::read(self.image), Ok(None))
+            && let Ok(Some(inode)) = StartList::inode(self.image)
+        {
+            self.inode(&inode, || "start list".into());
+        }
         for (inode, name, member) in [
             (self.image.packed(), "packed inode", Member::Packed),
             (self.image.metabox(), "metabox inode", Member::Metabox),

@@ -61,6 +61,7 @@ mod inodes;
 pub(crate) mod limits;
 pub(crate) mod map;
 mod path;
+pub(crate) mod start_list;
 mod xattr;
 
 pub use devices::device_tag;
@@ -72,6 +73,7 @@ pub use image::{Image, OpenOptions};
 pub use inode::Inode;
 pub use limits::{Limits, WorkBudget};
 pub use map::{Extents, Run, Runs};
+pub use start_list::{DeviceRange, StartList, first_reads};
 pub use xattr::Xattr;
 
 pub use tuff_format::inode::{FileType, Layout};

@@ -73,7 +73,7 @@ mod session;
 mod stream;
 
 pub use counters::{Counters, Latency};
-pub use physical::StoreRange;
+pub use physical::{StoreRange, file_ranges};
 pub use pinned::PinStatistics;
 pub use policy::{Policy, Strategy};
 pub use profile::Profile;

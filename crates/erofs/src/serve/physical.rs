@@ -28,11 +28,28 @@ impl Profile {
                 continue;
             };
             let end = part.offset.saturating_add(part.len).min(inode.size());
-            // Damage is reported to the program that reads the file.
+            // As in `file_ranges`.
             let _ = add(image, &inode, part.offset..end, &mut ranges);
         }
         ranges
     }
+}
+
+/// Ranges of the stores of an image that hold a part of a file. A range that continues the one before it is merged with it.
+/// Those of a part that is damaged are left out.
+#[must_use]
+pub fn file_ranges(image: &Image, inode: &Inode, part: Range<u64>) -> Vec<StoreRange> {
+    let mut ranges = Vec::new();
+    if inode.has_data() {
+        // Damage is reported to the program that reads the file.
+        let _ = add(
+            image,
+            inode,
+            part.start..part.end.min(inode.size()),
+            &mut ranges,
+        );
+    }
+    ranges
 }
 
 /// Adds the ranges of a part of a file.

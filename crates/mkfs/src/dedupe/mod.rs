@@ -55,6 +55,8 @@ pub(crate) struct DedupePlan {
     pub(crate) in_base: HashMap<InodeId, (BaseInode, Option<u64>)>,
     /// Files and tails in the packed inode in the order of their data, without duplicates.
     pub(crate) packed: Vec<PackedFile>,
+    /// Those of files that a start reads, which follow all others.
+    pub(crate) packed_listed: Vec<PackedFile>,
     /// Start of each tail that is stored in the packed inode. Unit: bytes.
     pub(crate) tail_starts: HashMap<InodeId, u32>,
     /// Files that are not stored with the default compression.
@@ -126,8 +128,11 @@ fn find_duplicates(
         }
     }
     for same in results.keys.chunk_by(|a, b| a.0 == b.0) {
-        for (_, i) in &same[1..] {
-            let first = contents[same[0].1 as usize].file;
+        // A start reads one range, so its files come first.
+        let listed = same.iter().position(|(_, i)| contents[*i as usize].listed);
+        let (_, first) = same[listed.unwrap_or(0)];
+        for (_, i) in same.iter().filter(|(_, i)| *i != first) {
+            let first = contents[first as usize].file;
             plan.duplicates.insert(contents[*i as usize].file, first);
             is_shared[*i as usize] = true;
         }
@@ -146,8 +151,10 @@ fn find_duplicates(
     let cut = |i: u32| !is_shared[i as usize] && contents[i as usize].segment_bits.is_some();
     results.chunks.retain(|(i, _)| cut(*i));
 
-    plan.packed = order_packed(contents, results.sketches, &is_shared, settings);
-    let tail_starts = plan.packed.iter().filter(|p| p.from > 0);
+    [plan.packed, plan.packed_listed] =
+        order_packed(contents, results.sketches, &is_shared, settings);
+    let packed = plan.packed.iter().chain(&plan.packed_listed);
+    let tail_starts = packed.filter(|p| p.from > 0);
     plan.tail_starts = tail_starts.map(|p| (p.file, p.from)).collect();
 
     let (plans, clusters) = PartMatcher {
@@ -243,64 +250,93 @@ fn scan_contents(
     Ok(merge_results(results))
 }
 
-/// Orders the files and tails of the packed inode, similar ones next to each other.
+/// Orders the files and tails of the packed inode, similar ones next to each other: those that no start reads, then the
+/// others. No file of one part is the neighbour of a similar one of the other.
 fn order_packed(
     contents: &[DedupeCandidate],
     sketches: Vec<(u32, Sketch)>,
     is_shared: &[bool],
     settings: &DedupeSettings<'_>,
-) -> Vec<PackedFile> {
-    let packed: Vec<u32> = (0..contents.len())
-        .filter(|i| (contents[*i].packed || contents[*i].tail) && !is_shared[*i])
-        .map(|i| i as u32)
-        .collect();
+) -> [Vec<PackedFile>; 2] {
     let mut sketches = sketches.into_iter().peekable();
-    let sketches: Vec<Option<Sketch>> = packed
-        .iter()
-        .map(|i| {
-            while sketches.next_if(|(of, _)| of < i).is_some() {}
-            Some(sketches.next_if(|(of, _)| of == i)?.1)
-        })
-        .collect();
+    // Listed contents follow all others.
+    let mut parts = [false, true].map(|listed| {
+        let packed: Vec<u32> = (0..contents.len())
+            .filter(|i| contents[*i].listed == listed)
+            .filter(|i| (contents[*i].packed || contents[*i].tail) && !is_shared[*i])
+            .map(|i| i as u32)
+            .collect();
+        let sketches: Vec<Option<Sketch>> = packed
+            .iter()
+            .map(|i| {
+                while sketches.next_if(|(of, _)| of < i).is_some() {}
+                Some(sketches.next_if(|(of, _)| of == i)?.1)
+            })
+            .collect();
+        order_part(contents, &packed, &sketches, settings)
+    });
+    let packed_bytes = parts.iter().flatten().map(|file| file.len).sum();
+    let cuts = Cuts::new(
+        settings.fragment_cut,
+        settings.fragment_cluster,
+        packed_bytes,
+        contents.iter().map(|c| c.size).sum(),
+    );
+    for file in parts.iter_mut().flatten() {
+        // The sketch of a file stays the same in most versions of it. Files that are similar to the one before share a
+        // cluster with it.
+        let hash = file.value.wrapping_mul(0x9E37_79B1);
+        file.packed.cut = file.value != 0 && !file.follows && cuts.has(hash, file.len);
+    }
+    parts.map(|part| part.into_iter().map(|file| file.packed).collect())
+}
+
+/// File or tail of the packed inode, with what decides about a cut before it.
+struct OrderedPart {
+    packed: PackedFile,
+    /// Length of the packed part in bytes.
+    len: u64,
+    /// First value of the sketch.
+    value: u32,
+    /// Similar to the file before it.
+    follows: bool,
+}
+
+/// Orders some files and tails of the packed inode, similar ones next to each other.
+fn order_part(
+    contents: &[DedupeCandidate],
+    packed: &[u32],
+    sketches: &[Option<Sketch>],
+    settings: &DedupeSettings<'_>,
+) -> Vec<OrderedPart> {
     let scan = |i: usize| {
         let candidate = &contents[packed[i] as usize];
         (candidate.name, candidate.size)
     };
-    let order = similarity::order(&sketches, &scan);
-    let packed_file = |p: &similarity::OrderedFile| {
+    let order = similarity::order(sketches, &scan);
+    let file = |p: &similarity::OrderedFile| {
         let candidate = &contents[packed[p.i as usize] as usize];
         let from = match candidate.tail {
             // Fits: a segment is a few MiB.
             true => tail_start(candidate.size, settings) as u32,
             false => 0,
         };
-        PackedFile {
-            file: candidate.file,
-            from,
-            similar: p.similar,
-            cut: false,
+        let [value, ..] = sketches[p.i as usize].unwrap_or_default();
+        OrderedPart {
+            packed: PackedFile {
+                file: candidate.file,
+                from,
+                similar: p.similar,
+                cut: false,
+            },
+            len: candidate.size - u64::from(from),
+            value,
+            follows: p.follows,
         }
     };
-    let files = order.iter().map(|p| (p, packed_file(p)));
     // A tail without a similar neighbour stays with its file.
-    let mut files: Vec<_> = files.filter(|(_, f)| f.from == 0 || f.similar).collect();
-    let len = |p: &similarity::OrderedFile, file: &PackedFile| {
-        contents[packed[p.i as usize] as usize].size - u64::from(file.from)
-    };
-    let cuts = Cuts::new(
-        settings.fragment_cut,
-        settings.fragment_cluster,
-        files.iter().map(|(p, file)| len(p, file)).sum(),
-        contents.iter().map(|c| c.size).sum(),
-    );
-    for (p, file) in &mut files {
-        // The sketch of a file stays the same in most versions of it. Files that are similar to the one before share a
-        // cluster with it.
-        let [value, ..] = sketches[p.i as usize].unwrap_or_default();
-        let hash = value.wrapping_mul(0x9E37_79B1);
-        file.cut = value != 0 && !p.follows && cuts.has(hash, len(p, file));
-    }
-    files.into_iter().map(|(_, file)| file).collect()
+    let stays = |part: &OrderedPart| part.packed.from > 0 && !part.packed.similar;
+    order.iter().map(file).filter(|part| !stays(part)).collect()
 }
 
 /// Content with the storage decisions of `choice` applied.
@@ -515,6 +551,7 @@ mod tests {
                 packed: false,
                 tail: false,
                 auto: false,
+                listed: false,
                 segment_bits: NonZeroU8::new(23),
                 algorithm: None,
             };

@@ -32,6 +32,8 @@ pub(crate) struct DedupeCandidate {
     pub(crate) name: u16,
     /// A sample decides how the content is stored.
     pub(crate) auto: bool,
+    /// The data lies with that of the other files that a start reads.
+    pub(crate) listed: bool,
     /// Compression algorithm. `None` stores the content uncompressed.
     pub(crate) algorithm: Option<Algorithm>,
 }

@@ -46,6 +46,8 @@ pub(crate) struct Decisions {
     pub(crate) kept: HashMap<InodeId, KeptClusters>,
     /// Sharing between the files, and with bases.
     pub(crate) plan: DedupePlan,
+    /// Files that a start reads, at the end of the order.
+    pub(crate) listed: HashSet<InodeId>,
 }
 
 impl Decisions {
@@ -60,10 +62,11 @@ impl Decisions {
     }
 }
 
-/// Decides where the data of the files in `order` comes from.
+/// Decides where the data of the files in `order` comes from. Those in `listed` are at its end.
 pub(crate) fn decide(
     files: &TreeFiles<'_>,
     mut order: Vec<InodeId>,
+    listed: HashSet<InodeId>,
     stored: &StoredData<'_>,
     environment: &Environment<'_>,
 ) -> Result<Decisions> {
@@ -81,7 +84,10 @@ pub(crate) fn decide(
     let candidates: Vec<DedupeCandidate> = order
         .iter()
         .filter(|i| !files.is_sparse(**i) && !kept.contains_key(*i))
-        .map(|i| candidate(files, *i))
+        .map(|i| DedupeCandidate {
+            listed: listed.contains(i),
+            ..candidate(files, *i)
+        })
         .collect();
     let has_new_sources = stored.in_place.iter().any(Option::is_none);
     // An image that stays in place is identified by inode, so its contents need no index.
@@ -97,6 +103,7 @@ pub(crate) fn decide(
         in_place,
         kept,
         plan,
+        listed,
     })
 }
 
@@ -213,5 +220,6 @@ fn candidate(files: &TreeFiles<'_>, inode: InodeId) -> DedupeCandidate {
         auto: options.compression.auto.is_some()
             && number == PolicyId::DEFAULT
             && policy.spec.is_some(),
+        listed: false,
     }
 }

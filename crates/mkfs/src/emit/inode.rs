@@ -6,7 +6,7 @@ use crate::layout::{self, Parts, Plan};
 use crate::pack::address::{GrainAddr, Location};
 use crate::pack::piece::ShortPiece;
 use crate::pack::{Encoded, FileData, FileTail};
-use crate::tree::{InodeId, NodeKind, is_hidden};
+use crate::tree::{InodeId, NodeKind, START_LIST, is_hidden};
 use tuff_format::cluster::header::MapHeader;
 use tuff_format::cluster::write::header_pos;
 use tuff_format::cluster::{Coding, Data, Extent, HeadKind, extent};
@@ -20,6 +20,10 @@ pub(super) fn emit_inode(
     id: InodeId,
     out: &mut Vec<u8>,
 ) -> Result<()> {
+    if id == START_LIST {
+        emit_start_list(plan, out);
+        return Ok(());
+    }
     let bits = parts.options.block;
     let form = parts.form(id, plan.epoch);
     let start = out.len();
@@ -118,6 +122,39 @@ pub(super) fn emit_inode(
         "an inode has the length that was planned"
     );
     Ok(())
+}
+
+/// Appends the inode of the start list, with the list if it is inline.
+fn emit_start_list(plan: &Plan, out: &mut Vec<u8>) {
+    let Some(start) = &plan.start else {
+        return;
+    };
+    let block = plan.block_of.get(&START_LIST);
+    let inode = Inode {
+        extended: false,
+        layout: match start.is_inline {
+            true => Layout::FlatInline,
+            false => Layout::FlatPlain,
+        },
+        flag4: false,
+        xattr_icount: 0,
+        mode: 0o100_400,
+        // No directory names it.
+        nlink: 0,
+        size: start.bytes.len() as u64,
+        mtime: 0,
+        mtime_nsec: 0,
+        u: block.map_or(u32::MAX.into(), |block| u64::from(*block)),
+        // Serial numbers are those of the tree.
+        ino: 0,
+        uid: 0,
+        gid: 0,
+        no_start: false,
+    };
+    inode.encode(out);
+    if start.is_inline {
+        out.extend_from_slice(&start.bytes);
+    }
 }
 
 /// Appends the map header of a file that is a fragment as a whole. The inode starts at `start` of `out`.

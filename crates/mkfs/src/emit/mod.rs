@@ -13,11 +13,12 @@ use super::environment::{Environment, parallel};
 use super::layout::xattrs::PrefixTable;
 use super::layout::{Parts, Plan, SUPERBLOCK_END, hidden};
 use super::patch::unchanged::Unchanged;
-use super::tree::{InodeId, NodeKind};
+use super::tree::{InodeId, NodeKind, START_LIST};
 use crate::{Error, Place, Result};
 use directory::dir_blocks;
 use head::{Overwrites, make_head};
 use inode::emit_inode;
+use tuff_format::inode::COMPACT_LEN;
 use tuff_store::Output;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
@@ -135,7 +136,15 @@ pub(crate) fn write_inodes(
         plan,
         with_blocks: Vec::new(),
         area: Some((parts.area, 0)),
-        inodes: by_position(plan, parts.order.to_vec()),
+        inodes: by_position(
+            plan,
+            parts
+                .order
+                .iter()
+                .copied()
+                .chain(start_list(plan))
+                .collect(),
+        ),
         inodes_at: 0,
         end: plan.metabox_size.unwrap_or_default(),
     };
@@ -165,7 +174,9 @@ pub(crate) fn emit(
         let old = || parts.old_block(*i, &parts.form(*i, plan.epoch));
         plan.block_of.contains_key(i) && old().is_none()
     };
-    let with_blocks: Vec<InodeId> = order.filter(has_new_blocks).collect();
+    let mut with_blocks: Vec<InodeId> = order.filter(has_new_blocks).collect();
+    with_blocks.extend(start_list(plan).filter(|id| plan.block_of.contains_key(id)));
+    with_blocks.sort_unstable_by_key(|id| plan.block_of[id]);
     let zone_at = u64::from(plan.zone_block) * block;
     let mut zone = Zone {
         parts,
@@ -184,6 +195,7 @@ pub(crate) fn emit(
             let order = parts.order.iter().copied();
             let placed = |i: &InodeId| !parts.is_unchanged(*i) && parts.place(*i).is_none();
             zone.inodes.extend(order.filter(placed));
+            zone.inodes.extend(start_list(plan));
         }
         // The metabox is between the directories and the inodes.
         Some(_) => {
@@ -249,6 +261,12 @@ fn overwritten(
             add(&out, u64::from(block) * bits.size())?;
         }
     }
+    let is_changed = !all.is_empty() || Some(plan.end_block) != parts.base.map(Bases::first_free);
+    if let Some(list) = unchanged.start_list.filter(|_| is_changed) {
+        // A start list describes the image as it was built.
+        all.add(&[0; COMPACT_LEN], list, bits, output)
+            .map_err(|e| Error::io(Place::image(), "cannot read", e))?;
+    }
     Ok(all)
 }
 
@@ -262,8 +280,7 @@ fn emit_directories(
 ) -> Result<u128> {
     let bits = parts.options.block;
     let end = with_blocks.last().map_or(0, |last| {
-        let form = parts.form(*last, plan.epoch);
-        u64::from(plan.block_of[last]) + bits.count(form.size - form.tail)
+        u64::from(plan.block_of[last]) + bits.count(len_in_blocks(parts, plan, *last))
     });
     let zone = Zone {
         parts,
@@ -275,6 +292,22 @@ fn emit_directories(
         end: end * bits.size(),
     };
     emit_zone(&zone, &[], environment, write)
+}
+
+/// Returns the inode of the start list, if the image has one.
+fn start_list(plan: &Plan) -> impl Iterator<Item = InodeId> {
+    plan.start.iter().map(|_| START_LIST)
+}
+
+/// Returns the length in bytes of what a directory, a long link or the start list has in whole blocks.
+fn len_in_blocks(parts: &Parts<'_>, plan: &Plan, id: InodeId) -> u64 {
+    match &plan.start {
+        Some(start) if id == START_LIST => start.bytes.len() as u64,
+        _ => {
+            let form = parts.form(id, plan.epoch);
+            form.size - form.tail
+        }
+    }
 }
 
 fn by_position(plan: &Plan, mut inodes: Vec<InodeId>) -> Vec<InodeId> {
@@ -329,6 +362,10 @@ pub(super) fn emit_blocks(
     id: InodeId,
     out: &mut Vec<u8>,
 ) -> Result<()> {
+    if let Some(list) = plan.start.as_ref().filter(|_| id == START_LIST) {
+        out.extend_from_slice(&list.bytes);
+        return Ok(());
+    }
     let block = parts.options.block.size_usize();
     let form = parts.form(id, plan.epoch);
     let start = out.len();

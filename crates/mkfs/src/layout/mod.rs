@@ -12,6 +12,8 @@
 //! * The inodes come last and together, so that a walk reads one range of blocks.
 //! * `meta_blkaddr` is the block before the inodes. That keeps nid 0 free and the nid of the root small.
 //! * Inodes that fit into block 0 after the superblock are placed there instead.
+//! * The inode of a start list follows that of the root, then come the inodes that the start reads, with the packed inode.
+//!   Directories with whole blocks that it reads are the last ones.
 //!
 //! With compressed metadata ([`Metadata::Compressed`]) the attributes and inodes of the tree are data of the metabox
 //! inode, back to back. Directories that do not fit as inline data go into the packed inode, if there is one:
@@ -35,7 +37,7 @@ mod zone;
 
 pub(crate) use epoch::{Epoch, old_epoch};
 pub(crate) use parts::{
-    LayoutInput, Metabox, Parts, check_owners, dir_names, dir_size, index, stored_owner,
+    LayoutInput, ListPlan, Metabox, Parts, check_owners, dir_names, dir_size, index, stored_owner,
     stored_time,
 };
 pub(crate) use zone::SUPERBLOCK_END;
@@ -45,13 +47,25 @@ use super::options::Metadata;
 use super::pack::address::{DataBlock, GrainAddr, Location};
 use super::pack::grain::Grain;
 use super::patch::unchanged::Unchanged;
-use super::tree::{InodeId, METABOX, NodeKind, PACKED};
+use super::tree::{InodeId, METABOX, NodeKind, PACKED, ROOT, START_LIST};
 use crate::{Error, Place, Result};
 use std::sync::Arc;
 use time::common_time;
-use tuff_format::inode::{ALIGN, Layout};
-use tuff_format::{BlockBits, Nid};
+use tuff_format::inode::{ALIGN, COMPACT_LEN, Layout};
+use tuff_format::units::round_up;
+use tuff_format::{BlockAddr, BlockBits, Nid};
 use zone::Zone;
+
+/// Place of the start list.
+#[derive(Clone)]
+pub(crate) struct StartPlace {
+    /// Position of its inode, as of those of the tree. Unit: bytes.
+    pub(crate) position: u64,
+    /// The list follows its inode. Otherwise it has blocks of its own.
+    pub(crate) is_inline: bool,
+    /// Encoded list.
+    pub(crate) bytes: Vec<u8>,
+}
 
 /// Positions of all inodes and blocks.
 #[derive(Clone)]
@@ -85,6 +99,8 @@ pub(crate) struct Plan {
     serials: Vec<u32>,
     /// Inodes of the patched image that stay in place.
     unchanged: Option<Arc<Unchanged>>,
+    /// Start list, if the image has one.
+    pub(crate) start: Option<StartPlace>,
 }
 
 impl Plan {
@@ -119,6 +135,7 @@ impl Plan {
             has_delays: false,
             serials: vec![0; tree.len()],
             unchanged: parts.unchanged.cloned(),
+            start: None,
         };
         let mut serial = 0;
         if let Some(unchanged) = parts.unchanged {
@@ -126,7 +143,13 @@ impl Plan {
         }
         let mut old_blocks = Vec::new();
         let mut next_packed = parts.packed.packed_size;
-        for inode in order.iter().filter(|inode| !parts.is_unchanged(**inode)) {
+        for (i, inode) in order.iter().enumerate() {
+            if !boxed && parts.start.is_some_and(|start| start.needed == i) {
+                plan.place_packed(parts, &mut zone);
+            }
+            if parts.is_unchanged(*inode) {
+                continue;
+            }
             let form = parts.form(*inode, epoch);
             if let Some(place) = parts.place(*inode) {
                 plan.serials[*inode as usize] = place.inode.raw().ino;
@@ -136,6 +159,10 @@ impl Plan {
                     .map_err(|_| Error::limit(Place::image(), "more than 128 GiB of inodes"))?;
                 serial += 1;
                 plan.serials[*inode as usize] = serial;
+                if let Some(start) = parts.start.filter(|_| *inode == ROOT) {
+                    let root_end = position * ALIGN + form.before_tail + form.tail;
+                    plan.start = Some(place_start(start, root_end, &mut zone));
+                }
             }
             plan.has_delays |= !form.extended && epoch.delay(parts.time(*inode)) != Some(0);
             let has_names = matches!(tree.kind(*inode), NodeKind::Dir | NodeKind::Symlink(_));
@@ -148,6 +175,10 @@ impl Plan {
                 let blocks = bits.count(form.size - form.tail);
                 plan.block_of.insert(*inode, block32(blocks)?);
             }
+        }
+        if let Some(start) = plan.start.as_ref().filter(|start| !start.is_inline) {
+            let blocks = block32(bits.count(start.bytes.len() as u64))?;
+            plan.block_of.insert(START_LIST, blocks);
         }
         if boxed {
             plan.metabox_size = Some(zone.end);
@@ -168,7 +199,10 @@ impl Plan {
     /// Places the whole blocks of directories and long links after the data.
     pub(crate) fn place_blocks(&mut self, parts: &Parts<'_>) -> Result<()> {
         self.end_block = parts.packed.end_block;
-        for inode in parts.order {
+        // Those that a start reads adjoin the inodes.
+        let needed = parts.start.map_or(0, |start| start.needed);
+        let (needed, others) = parts.order.split_at(needed);
+        for inode in others.iter().chain(needed).chain(&[START_LIST]) {
             if let Some(block) = self.block_of.get_mut(inode) {
                 let end = u64::from(self.end_block) + u64::from(*block);
                 *block = std::mem::replace(&mut self.end_block, block32(end)?);
@@ -188,9 +222,10 @@ impl Plan {
     /// Places the hidden inodes and the inode zone at the end. `front` puts the zone after the superblock.
     fn end_zone(&mut self, parts: &Parts<'_>, mut zone: Zone, front: bool) -> Result<()> {
         for inode in hidden(parts) {
-            let form = parts.form(inode, self.epoch);
-            let position = zone.place(&form);
-            self.hidden[(PACKED - inode) as usize] = Some(position);
+            let place = &mut self.hidden[(PACKED - inode) as usize];
+            if place.is_none() {
+                *place = Some(zone.place(&parts.form(inode, self.epoch)));
+            }
             self.inodes += 1;
         }
         self.inodes += u64::from(self.old_packed().is_some());
@@ -209,7 +244,44 @@ impl Plan {
         let base_blocks = parts.base.map_or(0, Bases::blocks);
         let after = parts.packed.external.unwrap_or(base_blocks);
         block32(u64::from(self.base_block) + u64::from(after))?;
+        self.name_metadata(parts);
         Ok(())
+    }
+
+    /// Places the packed inode among the inodes that a start reads.
+    fn place_packed(&mut self, parts: &Parts<'_>, zone: &mut Zone) {
+        if parts.packed.packed_size > 0 && self.hidden[0].is_none() {
+            self.hidden[0] = Some(zone.place(&parts.form(PACKED, self.epoch)));
+        }
+    }
+
+    /// Writes into the start list which metadata a start reads. It is unknown if the metadata is compressed.
+    fn name_metadata(&mut self, parts: &Parts<'_>) {
+        let (Some(list), None) = (parts.start, self.metabox_size) else {
+            return;
+        };
+        let bits = parts.bits();
+        let needed = &parts.order[..list.needed];
+        let blocks = needed.iter().chain(&[START_LIST]);
+        let first = blocks.filter_map(|inode| self.block_of.get(inode)).min();
+        let area = (!parts.area.is_empty()).then_some(&self.xattr_block);
+        let first = match (self.zone_block, first.or(area)) {
+            // The inodes are in the block of the superblock.
+            (0, _) | (_, None) => self.zone_block,
+            (_, Some(first)) => *first,
+        };
+        let ends = needed.iter().chain(&[PACKED]).map(|inode| {
+            let form = parts.form(*inode, self.epoch);
+            self.position(*inode) + form.before_tail + form.tail
+        });
+        let end = ends.chain([self.position(START_LIST) + ALIGN]).max();
+        // Fits: within the image.
+        let blocks = self.zone_block + bits.count(end.unwrap_or_default()) as u32 - first;
+        let mut list = list.list.clone();
+        list.meta = (BlockAddr::from(first), blocks);
+        if let Some(start) = &mut self.start {
+            start.bytes = list.encode();
+        }
     }
 
     /// Returns the nid of an inode of the tree.
@@ -251,6 +323,7 @@ impl Plan {
         match inode {
             PACKED => self.hidden[0].unwrap_or_default(),
             METABOX => self.hidden[1].unwrap_or_default(),
+            START_LIST => self.start.as_ref().map_or(0, |start| start.position),
             _ => u64::from(self.positions[inode as usize]) * ALIGN,
         }
     }
@@ -301,7 +374,21 @@ impl Plan {
     }
 }
 
-/// Lists the inodes that no directory names.
+/// Places the start list behind the root, which ends at `root_end` and was placed last.
+fn place_start(start: &ListPlan, root_end: u64, zone: &mut Zone) -> StartPlace {
+    let position = round_up(root_end, ALIGN);
+    let bytes = start.encode();
+    let (inode, all) = (COMPACT_LEN as u64, (COMPACT_LEN + bytes.len()) as u64);
+    let is_inline = all <= zone.room_at(position);
+    zone.place_at(position, if is_inline { all } else { inode });
+    StartPlace {
+        position,
+        is_inline,
+        bytes,
+    }
+}
+
+/// Lists the inodes that no directory names, other than a start list.
 pub(crate) fn hidden(parts: &Parts<'_>) -> impl Iterator<Item = InodeId> {
     let packed = (parts.packed.packed_size > 0).then_some(PACKED);
     let metabox = parts.metabox.map(|_| METABOX);
@@ -319,9 +406,17 @@ fn fits_in_front(parts: &Parts<'_>, epoch: Epoch, inodes: &[InodeId]) -> bool {
         return false;
     }
     let mut zone = Zone::after_superblock(block);
-    inodes.iter().copied().chain(hidden(parts)).all(|inode| {
+    // As the plan places them.
+    let list = parts.start.filter(|_| !inodes.is_empty());
+    let (needed, others) = inodes.split_at(list.map_or(0, |list| list.needed));
+    let (packed, last): (Vec<_>, Vec<_>) = hidden(parts).partition(|_| list.is_some());
+    let all = needed.iter().chain(&packed).chain(others).chain(&last);
+    all.copied().all(|inode| {
         let form = parts.form(inode, epoch);
-        zone.place(&form);
+        let position = zone.place(&form);
+        if let Some(list) = list.filter(|_| inode == ROOT) {
+            place_start(list, position + form.before_tail + form.tail, &mut zone);
+        }
         zone.end == block
     })
 }

@@ -16,6 +16,7 @@ use tuff_format::cluster::extent;
 use tuff_format::cluster::write::{self, Index, Piece, Tail, header_pos, index_len};
 use tuff_format::dirent::DirectorySize;
 use tuff_format::inode::{ALIGN, COMPACT_LEN, EXTENDED_LEN, Layout};
+use tuff_format::start_list::StartList;
 use tuff_format::units::round_up;
 use tuff_format::{BlockBits, chunk};
 
@@ -60,6 +61,20 @@ impl Form {
     }
 }
 
+/// List of an image, and its place in the order of inodes.
+pub(crate) struct ListPlan {
+    pub(crate) list: StartList,
+    /// Number of inodes at the front of the order that a start needs.
+    pub(crate) needed: usize,
+}
+
+impl ListPlan {
+    /// Returns the encoded list without its metadata, which does not change the length.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        self.list.encode()
+    }
+}
+
 /// Inputs of the layout, without the data.
 #[derive(Clone, Copy)]
 pub(crate) struct LayoutInput<'a> {
@@ -77,6 +92,8 @@ pub(crate) struct LayoutInput<'a> {
     pub(crate) area: &'a [u8],
     /// Inodes of the patched image that stay in place.
     pub(crate) unchanged: Option<&'a Arc<Unchanged>>,
+    /// Start list, if the image gets one.
+    pub(crate) start: Option<&'a ListPlan>,
 }
 
 impl<'a> LayoutInput<'a> {

@@ -94,6 +94,28 @@ impl Zone {
         start
     }
 
+    /// Returns the room in bytes from `at` to the end of its block, for an inode right behind the one that was placed last.
+    pub(super) fn room_at(&self, at: u64) -> u64 {
+        let gap = self.gaps.iter().find(|(start, _)| *start == at);
+        gap.map_or(self.block, |(_, free)| *free)
+    }
+
+    /// Allocates `len` bytes at `at`, as [`room_at`](Self::room_at) states.
+    pub(super) fn place_at(&mut self, at: u64, len: u64) {
+        let len = round_up(len, ALIGN);
+        match self.gaps.iter().position(|(start, _)| *start == at) {
+            Some(i) => {
+                let (_, free) = self.gaps.swap_remove(i);
+                self.give_back(at + len, free.saturating_sub(len));
+            }
+            None => {
+                assert_eq!(at, self.end, "nothing else was placed there");
+                self.end += self.block;
+                self.give_back(at + len, self.block.saturating_sub(len));
+            }
+        }
+    }
+
     fn give_back(&mut self, at: u64, len: u64) {
         if len < ALIGN {
             return;

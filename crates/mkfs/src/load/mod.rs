@@ -28,6 +28,7 @@ use crate::source::Entry;
 use crate::source::dir::{DirSource, Outputs, WalkOptions};
 use crate::source::error::Quoted;
 use crate::source::spec::Source;
+use crate::start::types::Start;
 use crate::tree::{InodeId, Tree, Whiteouts};
 use crate::{Error, Place, Result};
 use exclude::Exclude;
@@ -70,6 +71,7 @@ pub(crate) fn load(
     let packs_at_once = sources.len() == 1
         && options.sources.order.is_empty()
         && options.sources.subtree.is_empty()
+        && options.sources.start == Start::None
         && options.compression.auto.is_none()
         && options.metadata.fingerprints.is_none()
         && !has_base;

@@ -27,18 +27,11 @@ impl Packer<'_> {
                 return *known;
             }
         }
-        let ends = &mut self.ends;
-        if !ends.buf.is_empty()
-            && self
-                .options
-                .cuts
-                .has(xxh3_64(bytes) as u32, bytes.len() as u64)
-        {
-            let block = self.options.bits.size_usize();
-            let len = ends.buf.len().next_multiple_of(block);
-            ends.buf.resize(len, 0);
-            ends.cuts.push_back(ends.submitted + len as u64);
+        let hash = xxh3_64(bytes) as u32;
+        if self.options.cuts.has(hash, bytes.len() as u64) {
+            self.cut_tails();
         }
+        let ends = &mut self.ends;
         let offset = FragmentLocation::Tails(ends.submitted + ends.buf.len() as u64);
         let offset = FragmentAddr::new(offset);
         if !whole {
@@ -50,9 +43,24 @@ impl Packer<'_> {
         offset
     }
 
+    /// Lets a cluster start at the next tail.
+    pub(super) fn cut_tails(&mut self) {
+        let ends = &mut self.ends;
+        if ends.buf.is_empty() {
+            return;
+        }
+        let block = self.options.bits.size_usize();
+        let len = ends.buf.len().next_multiple_of(block);
+        ends.buf.resize(len, 0);
+        let cut = ends.submitted + len as u64;
+        if ends.cuts.back() != Some(&cut) {
+            ends.cuts.push_back(cut);
+        }
+    }
+
     /// Submits full segments of tails to the workers; at the end, the rest.
     pub(super) fn submit_fragments(&mut self, end: bool) {
-        let continued = self.options.continued || !self.adopted.is_empty();
+        let continued = self.continues_tails();
         if end && continued {
             // More pieces follow, and none of them may start in the block of another.
             let len = self.ends.buf.len();

@@ -126,6 +126,10 @@ pub(crate) struct Packer<'a> {
     pub(super) tail_chunks: Vec<(InodeId, SpillRef)>,
     /// Files with their sizes in bytes and the chunks that are in the base.
     pub(super) base_chunks: Vec<FileInBase>,
+    /// Ticket of the first job of files that a start reads.
+    listed_from: Option<u64>,
+    /// Files and tails for the end of the packed inode, with the sizes of the files in bytes.
+    listed: Vec<(PackedFile, u64, FileContent)>,
 }
 
 /// File, its size in bytes, and the runs of its chunks that are in a base.
@@ -184,6 +188,8 @@ impl<'a> Packer<'a> {
             chunks: HashMap::new(),
             tail_chunks: Vec::new(),
             base_chunks: Vec::new(),
+            listed_from: None,
+            listed: Vec::new(),
         })
     }
 
@@ -239,6 +245,39 @@ impl<'a> Packer<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Starts the files that a start reads: their tails share no cluster and no content with those of earlier files.
+    pub(crate) fn start_listed(&mut self) -> Result<()> {
+        self.submit_batch()?;
+        self.listed_from = Some(self.next_ticket);
+        Ok(())
+    }
+
+    /// As [`add_packed`](Self::add_packed), for the end of the packed inode, behind the tails of all files.
+    pub(crate) fn add_listed(&mut self, packed: PackedFile, size: u64, content: FileContent) {
+        self.listed.push((packed, size, content));
+    }
+
+    /// Appends the files for the end of the packed inode. Everything else in it has its place.
+    fn place_listed(&mut self) -> Result<()> {
+        let listed = std::mem::take(&mut self.listed);
+        self.streamed += std::mem::take(&mut self.ends.submitted);
+        self.stream_placed = self.streamed;
+        for (packed, size, content) in listed {
+            self.add_packed(packed, size, content)?;
+        }
+        self.submit_stream()?;
+        while self.next_collect < self.next_ticket {
+            self.progress.check()?;
+            self.collect(true)?;
+        }
+        Ok(())
+    }
+
+    /// Returns true if more pieces follow the tails of files in the packed inode.
+    pub(super) fn continues_tails(&self) -> bool {
+        self.options.continued || !self.adopted.is_empty() || !self.listed.is_empty()
     }
 
     pub(super) fn submit_stream(&mut self) -> Result<()> {
@@ -506,6 +545,10 @@ impl<'a> Packer<'a> {
                 None => return Ok(false),
             }
         };
+        if self.listed_from == Some(ticket) {
+            self.cut_tails();
+            self.ends.known.clear();
+        }
         self.next_collect += 1;
         self.place(out)?;
         self.submit_fragments(false);
@@ -536,6 +579,8 @@ impl<'a> Packer<'a> {
                 position += len as u64;
             }
         }
+        let tails_at = self.streamed;
+        self.place_listed()?;
         self.store_tail_chunks()?;
         let mut sizes = HashMap::new();
         for (file, size, shared) in std::mem::take(&mut self.base_chunks) {
@@ -557,10 +602,10 @@ impl<'a> Packer<'a> {
         let files = self.result.files.iter_mut();
         for offset in files.filter_map(FileData::fragment) {
             if let FragmentLocation::Tails(tail) = offset.location() {
-                *offset = FragmentAddr::new(FragmentLocation::Start(self.streamed + tail));
+                *offset = FragmentAddr::new(FragmentLocation::Start(tails_at + tail));
             }
         }
-        self.result.packed_size = self.streamed + self.ends.submitted;
+        self.result.packed_size = self.streamed;
         let algorithm = self.packed_algorithm();
         if !self.adopted.is_empty() {
             self.mixed.insert(PACKED);

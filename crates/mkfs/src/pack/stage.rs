@@ -22,6 +22,7 @@ pub(crate) fn pack_files(
         in_place,
         mut kept,
         mut plan,
+        listed,
     } = decisions;
     for (inode, data, sum) in in_place {
         packer.add_base_file(inode, files.tree.size(inode), data, sum)?;
@@ -30,7 +31,11 @@ pub(crate) fn pack_files(
         packer.add_clusters(number, clusters);
     }
     progress.stage("pack");
-    for inode in order {
+    let mut first_listed = order.iter().position(|inode| listed.contains(inode));
+    for (i, inode) in order.into_iter().enumerate() {
+        if first_listed.take_if(|first| *first == i).is_some() {
+            packer.start_listed()?;
+        }
         let size = files.tree.size(inode);
         let choice = plan.choices.get(&inode).copied().unwrap_or_default();
         if let Some(first) = plan.duplicates.get(&inode) {
@@ -69,7 +74,13 @@ pub(crate) fn pack_files(
             pack_file(files, inode, choice, &sharing, packer)?;
         }
     }
-    pack_fragments(files, plan.packed.into_iter(), packer)
+    pack_fragments(files, plan.packed.into_iter(), packer)?;
+    for packed in plan.packed_listed {
+        if let Some(content) = files.content(packed.file)? {
+            packer.add_listed(packed, files.tree.size(packed.file), content);
+        }
+    }
+    Ok(())
 }
 
 /// Hands a file's content to the packer. Returns false without doing so if the whole file goes into the packed inode.

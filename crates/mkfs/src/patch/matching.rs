@@ -11,7 +11,7 @@ use crate::patch::unchanged::{Content, Place, Unchanged};
 use crate::tree::{self, InodeId, NodeKind, ROOT, Tree, XattrSet};
 use hashbrown::{HashMap, HashSet};
 use std::ops::Range;
-use tuff_erofs::read::{self, Image, Inode};
+use tuff_erofs::read::{self, Image, Inode, StartList};
 use tuff_format::Nid;
 use tuff_format::features::{compat, incompat};
 use tuff_format::inode::{FileType, Layout};
@@ -83,6 +83,7 @@ pub(crate) fn find_unchanged(
         superblock: image.superblock().clone(),
         configs: image.configs().clone(),
         last_serial: pairs.last_serial,
+        start_list: StartList::inode(image)?.map(|inode| inode.position()),
     }))
 }
 

@@ -26,6 +26,7 @@ use super::pipeline::{Summary, build, build_smaller, leaving_out, write};
 use super::progress::Progress;
 use super::source::spec::Source;
 use crate::source::input_image::InputImage;
+use crate::start::types::Start;
 use crate::{Error, Place, Result};
 use std::path::Path;
 use tuff_store::{Output, Target};
@@ -64,6 +65,11 @@ fn patch_once(
     if elsewhere || options.output.size_budget.is_some() {
         return Err(Error::usage(
             "a patched image has no base, no other device and no size budget; build a new one with 'tuff build'",
+        ));
+    }
+    if options.sources.start != Start::None {
+        return Err(Error::usage(
+            "a patched image has no start list; build a new one with 'tuff build'",
         ));
     }
     let name = image.display().to_string();

@@ -67,6 +67,8 @@ pub(crate) struct Unchanged {
     pub(crate) configs: Configs,
     /// Largest serial number of the old inodes that may stay.
     pub(crate) last_serial: u32,
+    /// Position of the inode of the old start list, which a patch drops. Unit: bytes.
+    pub(crate) start_list: Option<u64>,
 }
 
 impl Unchanged {

@@ -7,6 +7,7 @@ use super::values::{
 use crate::options::{
     Auto, Compression, Dedupe, Fragments, InodeForm, Metadata, SparsePolicy, Verity,
 };
+use crate::start::types::Start;
 use crate::tree::Whiteouts;
 use crate::tree::file_contexts::Contexts;
 use crate::tree::fs_config::FsConfig;
@@ -221,7 +222,7 @@ settings! {
     /// Refer to the data inside SOURCE, a tar, instead of copying it (Linux 6.4). Mounting needs both: the tar appended to the image, or tuff mount --device TAR
     "tar-index" flag |o, v| if v { o.index_a_tar() }, conflicts = &[
         "auto", "size-budget", "compress", "cluster", "window", "dict", "rule", "tail-packing", "fragments", "fragment-cluster",
-        "fragment-cut", "dedupe", "base", "image-index", "chunk", "sparse", "order", "verify", "unaligned",
+        "fragment-cut", "dedupe", "base", "image-index", "chunk", "sparse", "order", "start-with", "verify", "unaligned",
     ];
     /// Byte-packed clusters instead of block-aligned ones (Linux 6.15)
     "unaligned" flag |o, v| if v { (o.layout.unaligned, o.metadata.form) = (true, Metadata::Short) };
@@ -240,6 +241,8 @@ settings! {
         |o, v| o.layout.sparse = v, default = Some("auto");
     /// Data order: a file with one path per line, or a profile, which gives the order of first use
     "order" file "FILE" |o, v| o.sources.order = order(v)?;
+    /// Program of the image whose start is listed in the image, with the libraries, modules and settings that it reads, so that the first start needs few requests: a path inside the image, or none (default: the command of a container image)
+    "start-with" file "PATH" |o, v| o.sources.start = Start::with(v.as_os_str().as_bytes());
 
     "Metadata":
     /// Time of every inode, in seconds since 1970 (default: the times of the sources, at most SOURCE_DATE_EPOCH)

@@ -40,6 +40,9 @@ pub(crate) const PACKED: InodeId = InodeId::MAX - 1;
 /// Metabox inode, which no directory contains.
 pub(crate) const METABOX: InodeId = PACKED - 1;
 
+/// Inode of the start list, which no directory contains. Unlike the other two it is written by functions of its own.
+pub(crate) const START_LIST: InodeId = METABOX - 1;
+
 /// Returns true for the packed inode and the metabox inode.
 pub(crate) fn is_hidden(inode: InodeId) -> bool {
     inode >= METABOX

@@ -69,9 +69,14 @@ pub(crate) fn data_order(
 fn resolve(tree: &Tree, path: &[u8]) -> Option<InodeId> {
     let mut at = crate::tree::ROOT;
     for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
-        let children = tree.children(at);
-        let i = children.binary_search_by(|d| tree.name(d).cmp(name)).ok()?;
-        at = children[i].inode;
+        at = resolve_name(tree, at, name)?;
     }
     Some(at)
+}
+
+/// Returns the inode with a name in a directory of a finished tree.
+pub(crate) fn resolve_name(tree: &Tree, dir: InodeId, name: &[u8]) -> Option<InodeId> {
+    let children = tree.children(dir);
+    let i = children.binary_search_by(|d| tree.name(d).cmp(name)).ok()?;
+    Some(children[i].inode)
 }

@@ -1,6 +1,7 @@
 //! Fills layers in the background, and puts those that are complete into the store.
 
 use super::layer::Layer;
+use super::served::Served;
 use super::store::LayerStore;
 use std::fmt::Display;
 use std::io::ErrorKind;
@@ -19,9 +20,11 @@ const PAUSE: Duration = Duration::from_secs(30);
 /// Fills one layer after the other: those that were read first, then by their order.
 pub struct Keeper {
     /// Layers, in the order in which they are filled.
-    pub layers: Vec<Arc<Layer>>,
+    pub layers: Arc<Served>,
+    /// True if layers may be added.
+    pub grows: bool,
     /// Directory of complete layers.
-    pub store: LayerStore,
+    pub store: Arc<LayerStore>,
     /// Largest rate of the fill. Unit: bytes per second. 0 disables it.
     pub rate: Option<u64>,
     /// Log of the mount.
@@ -45,17 +48,23 @@ impl Pending {
 }
 
 impl Keeper {
-    /// Works until all layers are in the store.
+    /// Works until all layers are in the store, if none may be added.
     pub fn run(self) {
-        let absent = self.layers.iter().filter(|layer| !layer.is_complete());
-        let mut pending: Vec<Pending> = absent
-            .map(|layer| Pending {
+        let mut pending: Vec<Pending> = Vec::new();
+        let mut known = 0;
+        loop {
+            let layers = self.layers.all();
+            let new = layers.iter().skip(known);
+            let absent = new.filter(|layer| !layer.is_complete());
+            pending.extend(absent.map(|layer| Pending {
                 layer: Arc::clone(layer),
                 is_filled: false,
                 failure: None,
-            })
-            .collect();
-        while !pending.is_empty() {
+            }));
+            known = layers.len();
+            if pending.is_empty() && !self.grows {
+                return;
+            }
             match self.filled(&mut pending) {
                 Some(source) => {
                     source.wait_complete(CHECK_INTERVAL);
@@ -102,6 +111,7 @@ impl Keeper {
                 Some(source)
             }
             Err(e) => {
+                p.layer.leave(None);
                 self.failed(p, &e.to_string());
                 None
             }
@@ -112,12 +122,16 @@ impl Keeper {
     fn keep_complete(&self, layer: &Layer) -> Result<bool, String> {
         let source = layer.open().map_err(|e| e.to_string())?;
         if !source.wait_complete(Duration::ZERO) {
-            return source.failure().map_or(Ok(false), |e| Err(e.to_string()));
+            let Some(e) = source.failure() else {
+                return Ok(false);
+            };
+            layer.leave(Some(&source));
+            return Err(e.to_string());
         }
         // A layer that no one has read must not displace others.
         let has_room = self
             .store
-            .make_room(layer.size, layer.was_read(), &self.layers);
+            .make_room(layer.size, layer.was_read(), &self.layers.all());
         if !has_room.map_err(|e| e.to_string())? {
             return Err("there is no room; make the store larger with --store-max SIZE".to_owned());
         }

@@ -5,17 +5,28 @@
 //! and has the digest.
 
 use super::digest::{WRONG_DIGEST, digest};
+use crate::neighbours::is_finder;
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use tuff_remote::{CompleteFile, Error, Location, Options, RemoteStore};
+use tuff_open::RemoteImage;
+use tuff_remote::{CompleteFile, Error, Kind, Location, Options, RemoteStore};
 use tuff_store::{FileStore, ReadAt};
 
 /// Interval of checks whether a layer is complete.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Layer of a remote image. Its source is opened by the first read.
+/// Layer and position of bytes that had to be fetched.
+pub(crate) type LayerMiss = (Weak<Layer>, u64);
+
+/// Sender of layers and positions.
+pub(crate) type MissSender = SyncSender<LayerMiss>;
+
+/// Layer of a remote image. Its source is opened by the first read. Several images may have it: where the login of one is refused,
+/// it is read from another one.
 pub struct Layer {
     /// SHA-256 by which engines name the layer. 64 hexadecimal digits.
     pub diff_id: String,
@@ -23,11 +34,21 @@ pub struct Layer {
     pub size: u64,
     /// Description of the hash tree for engines: JSON with its root hash and its position.
     pub verity: Option<String>,
-    location: Location,
+    /// Places that have the layer, of which the first one is read. Never empty.
+    origins: Mutex<VecDeque<Origin>>,
     options: Options,
+    /// Callback after a request that a read waits for, with the position.
+    on_miss: OnceLock<Arc<dyn Fn(u64) + Send + Sync>>,
     state: Mutex<State>,
     /// Whole layer in the cache, which was compared with its name. Locked while it is fetched and compared.
     whole: Mutex<Option<Whole>>,
+}
+
+/// Place that has a layer: an image in a registry, with a login of its own, or an object.
+struct Origin {
+    location: Location,
+    /// Image that the layer is of.
+    image: Location,
 }
 
 /// Whole layer, open for reading.
@@ -63,16 +84,51 @@ impl Layer {
         diff_id: String,
         size: u64,
         verity: Option<String>,
-        (location, options): (Location, Options),
+        (location, image): (Location, Location),
+        options: Options,
     ) -> Self {
         Self {
             diff_id,
             size,
             verity,
-            location,
+            origins: Mutex::new(VecDeque::from([Origin { location, image }])),
             options,
+            on_miss: OnceLock::new(),
             state: Mutex::default(),
             whole: Mutex::default(),
+        }
+    }
+
+    fn origins(&self) -> MutexGuard<'_, VecDeque<Origin>> {
+        self.origins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn location(&self) -> Location {
+        self.origins()[0].location.clone()
+    }
+
+    /// Adds the places of the same layer of another image, for reads that the first one refuses. It must be verified by the same
+    /// root hash: another one would say something else about the bytes.
+    pub(super) fn share(&self, other: &Self) {
+        let has_same_root = self.verity.is_some() && self.verity == other.verity;
+        if has_same_root && self.size == other.size {
+            let mut added = std::mem::take(&mut *other.origins());
+            self.origins().append(&mut added);
+        }
+    }
+
+    /// Reads from the next place, if the source in use is still `failed`, or if no source is open and `failed` is `None`.
+    pub(super) fn leave(&self, failed: Option<&Arc<RemoteStore>>) {
+        let mut state = self.state();
+        let is_in_use = match (&state.source, failed) {
+            (Source::Remote(store), Some(failed)) => Arc::ptr_eq(store, failed),
+            (Source::Closed, None) => true,
+            _ => false,
+        };
+        let mut origins = self.origins();
+        if is_in_use && origins.len() > 1 {
+            state.source = Source::Closed;
+            origins.rotate_left(1);
         }
     }
 
@@ -93,8 +149,11 @@ impl Layer {
             Some((at, e)) if *at >= called_at => return Err(e.clone()),
             _ => {}
         }
-        match tuff_remote::open(&self.location, &self.options) {
+        match tuff_remote::open(&self.location(), &self.options) {
             Ok(store) => {
+                if let Some(on_miss) = self.on_miss.get() {
+                    store.on_miss(Arc::clone(on_miss));
+                }
                 if !matches!(state.source, Source::File(_)) {
                     state.source = Source::Remote(Arc::clone(&store));
                 }
@@ -105,6 +164,25 @@ impl Layer {
                 Err(e)
             }
         }
+    }
+
+    /// Sends the places of reads that wait for requests, of the next time that the source is opened.
+    pub(crate) fn follow(self: &Arc<Self>, misses: &MissSender) {
+        let (layer, misses) = (Arc::downgrade(self), misses.clone());
+        let _ = self.on_miss.set(Arc::new(move |pos| {
+            // A full queue drops places.
+            if !is_finder() {
+                let _ = misses.try_send((Weak::clone(&layer), pos));
+            }
+        }));
+    }
+
+    /// The remote source, if it is fetched in parts.
+    pub(super) fn parts(&self) -> Option<Arc<RemoteImage>> {
+        let store = (!self.is_complete()).then(|| self.open().ok()).flatten()?;
+        let (image, options) = (self.origins()[0].image.clone(), self.options.clone());
+        let of_store = || Arc::new(RemoteImage::of_store(store.clone(), image, options));
+        store.verifies_parts().then(of_store)
     }
 
     /// True if the layer was read.
@@ -184,18 +262,45 @@ fn wrong() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, WRONG_DIGEST)
 }
 
+/// True if another place may have what a read did not get.
+fn is_unavailable(e: &io::Error) -> bool {
+    let e = e.get_ref().and_then(|e| e.downcast_ref::<Error>());
+    e.is_some_and(|e| matches!(e.kind(), Kind::Unavailable | Kind::Changed))
+}
+
 impl fmt::Display for Layer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.location.fmt(f)
+        self.location().fmt(f)
     }
 }
 
 impl ReadAt for Layer {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        match self.source()? {
-            Source::File(file) => file.read_at(buf, offset),
-            Source::Remote(store) => self.read_from_source(&store, buf, offset),
-            Source::Closed => self.read_from_source(&self.open()?, buf, offset),
+        // Each place is tried once.
+        let mut left = self.origins().len();
+        loop {
+            let (source, result) = match self.source()? {
+                Source::File(file) => return file.read_at(buf, offset),
+                Source::Remote(store) => {
+                    let result = self.read_from_source(&store, buf, offset);
+                    (Some(store), result)
+                }
+                Source::Closed => match self.open() {
+                    Ok(store) => {
+                        let result = self.read_from_source(&store, buf, offset);
+                        (Some(store), result)
+                    }
+                    Err(e) => (None, Err(e.into())),
+                },
+            };
+            left = left.saturating_sub(1);
+            match result {
+                // A finder reads only what is in the cache.
+                Err(e) if left > 0 && !is_finder() && is_unavailable(&e) => {
+                    self.leave(source.as_ref());
+                }
+                result => return result,
+            }
         }
     }
 

@@ -5,18 +5,25 @@
 //!  INTO/sha256/ab/abcd….erofs    every layer, through FUSE; what is read is fetched
 //! ```
 //!
-//! [`find`] finds the layers that URLs name. [`handler`] and [`mount`] serve them. A [`LayerStore`] has the complete ones, which a
-//! [`Keeper`] puts there.
+//! [`find`] finds the layers that URLs name. [`export`], [`handler`] and [`mount`] serve them. A [`LayerStore`] has the complete ones, which a
+//! [`Keeper`] puts there. [`ListPrefetch`] and [`LayerNeighbours`] request what programs
+//! are expected to read. A [`Resolver`] adds the layers of URLs whose servers could not be reached before.
 
 mod digest;
 mod keeper;
 mod layer;
+mod prefetch;
+mod resolver;
+mod served;
 mod sources;
 mod store;
 
 pub use keeper::Keeper;
 pub use layer::Layer;
-pub use sources::find;
+pub use prefetch::{LayerNeighbours, ListPrefetch};
+pub use resolver::Resolver;
+pub use served::Served;
+pub use sources::{Found, Unresolved, find};
 pub use store::LayerStore;
 
 use crate::export::{BadName, ExportFs, THREADS};
@@ -29,14 +36,25 @@ use tuff_fuse::transport::Transport;
 use tuff_fuse::{CpuLatencyMode, Handler, Log, Session, SessionOptions};
 use tuff_store::{MemStore, ReadAt};
 
-/// Creates the handler of an export of the layers.
+/// Creates an export of the layers. `grows`: layers may be added.
 ///
 /// # Errors
 /// `Usage` for a layer whose name is no file name.
-pub fn handler(layers: &[Arc<Layer>], log: Log) -> Result<Arc<Handler>> {
-    let export = ExportFs::new(files(layers), log.clone());
-    let export = export.map_err(|BadName(name)| Error::usage(format_args!("{name}: no file name")));
-    Ok(Arc::new(Handler::new(Arc::new(export?), THREADS, log)))
+pub fn export(layers: &[Arc<Layer>], grows: bool, log: Log) -> Result<ExportFs> {
+    let export = ExportFs::new(files(layers), log).map_err(bad_name)?;
+    Ok(match grows {
+        true => export.growing(),
+        false => export,
+    })
+}
+
+fn bad_name(BadName(name): BadName) -> Error {
+    Error::usage(format_args!("{name}: no file name"))
+}
+
+/// Creates the handler of an export.
+pub fn handler(export: &ExportFs, log: Log) -> Arc<Handler> {
+    Arc::new(Handler::new(Arc::new(export.clone()), THREADS, log))
 }
 
 /// Mounts the export at `into` and serves it.

@@ -25,6 +25,11 @@ impl RemoteImage {
         match *self {}
     }
 
+    /// Layers of an image that is the index of several.
+    pub fn layers(&self) -> Vec<(u16, Arc<dyn ReadAt>)> {
+        match *self {}
+    }
+
     /// Properties of layers that their common index does not show.
     pub fn warnings(&self) -> &[String] {
         match *self {}
@@ -38,8 +43,41 @@ impl RemoteImage {
         match *self {}
     }
 
+    /// Profile that the manifest of the image states.
+    pub fn stated_profile(&self) -> Option<(Vec<u8>, bool)> {
+        match *self {}
+    }
+
+    /// Parts that a start reads of the stores, as the manifest of the image states.
+    pub fn stated_start(&self) -> Vec<StoreRange> {
+        match *self {}
+    }
+
     /// Fetches ranges of the image in the background.
     pub fn prefetch(&self, _: &[StoreRange]) {
+        match *self {}
+    }
+
+    /// Fetches ranges that came with the image in the background.
+    pub fn prefetch_list(&self, _: &[StoreRange]) {
+        match *self {}
+    }
+
+    /// Fetches ranges that a reader is expected to want next.
+    pub fn read_ahead(&self, _: &[StoreRange]) {
+        match *self {}
+    }
+
+    /// Fetches neighbours of what was read.
+    pub fn prefetch_near(&self, _: &[StoreRange]) {
+        match *self {}
+    }
+
+    /// Lets reads of this thread fail for bytes that are not in the cache.
+    pub fn never_wait_in_this_thread() {}
+
+    /// Sets the callback after a request that a read waits for.
+    pub fn on_miss(&self, _: Arc<dyn Fn(u16, u64) + Send + Sync>) {
         match *self {}
     }
 
@@ -68,6 +106,11 @@ impl RemoteImage {
 
     /// Bytes in the cache, and size of the image.
     pub fn progress(&self) -> (u64, u64) {
+        match *self {}
+    }
+
+    /// Requests for the image, as lines of JSON.
+    pub fn requests(&self, _: usize) -> String {
         match *self {}
     }
 

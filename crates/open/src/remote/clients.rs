@@ -5,13 +5,15 @@ use super::layer_index::{self, Layer, LayerIndex};
 use crate::options::{CacheOptions, Integrity, OpenOptions};
 use crate::reference::ImageUrl;
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tuff_erofs::serve::StoreRange;
 use tuff_erofs::verity::Root;
 use tuff_erofs::{Error, Result};
-use tuff_remote::{CompleteFile, Kind, Location, OpenImage, Options, RemoteStore, RetryPolicy};
+use tuff_mkfs::Start;
+use tuff_remote::{CompleteFile, Kind, Location, OpenImage, Options, RemoteStore, Statements};
 use tuff_signature::Certificate;
 use tuff_store::ReadAt;
 
@@ -24,6 +26,8 @@ pub struct RemoteImage {
     devices: Vec<Arc<dyn ReadAt>>,
     /// Image and devices as they are fetched. `None` for an index.
     stores: Vec<Option<Arc<RemoteStore>>>,
+    /// Numbers of the stores of layers that the index is of. The devices of each follow it.
+    layers: Vec<u16>,
     warnings: Vec<String>,
     location: Location,
     options: Options,
@@ -58,6 +62,16 @@ impl RemoteImage {
             1 => None,
             _ => Some(index(&images, &options)?),
         };
+        let numbers = images.iter().scan(1u16, |next, image| {
+            let number = *next;
+            let devices = u16::try_from(image.devices.len()).unwrap_or(u16::MAX);
+            *next = next.saturating_add(1).saturating_add(devices);
+            Some(number)
+        });
+        let layers: Vec<u16> = match index {
+            Some(_) => numbers.collect(),
+            None => Vec::new(),
+        };
         let fetched = images
             .into_iter()
             .flat_map(|image| std::iter::once(image.store).chain(image.devices));
@@ -79,15 +93,32 @@ impl RemoteImage {
             }
         };
         let devices = opened.collect();
+        let mut warnings = warnings;
+        warnings.extend(location.warnings());
         Ok(Self {
             primary,
             index,
             devices,
             stores,
+            layers,
             warnings,
             location,
             options,
         })
+    }
+
+    /// Wraps an open image without devices. Its profile is that of the image at `location`.
+    pub fn of_store(store: Arc<RemoteStore>, location: Location, options: Options) -> Self {
+        Self {
+            primary: as_store(&store),
+            index: None,
+            devices: Vec::new(),
+            stores: vec![Some(store)],
+            layers: Vec::new(),
+            warnings: Vec::new(),
+            location,
+            options,
+        }
     }
 
     /// Devices of the image, if it names any.
@@ -95,9 +126,23 @@ impl RemoteImage {
         &self.devices
     }
 
-    /// Properties of layers that their common index does not show.
+    /// Layers of an image that is the index of several, with the numbers of their stores. The next stores are their devices.
+    pub fn layers(&self) -> Vec<(u16, Arc<dyn ReadAt>)> {
+        let store = |number: &u16| {
+            let store = self.stores.get(usize::from(*number))?.as_ref()?;
+            Some((*number, as_store(store)))
+        };
+        self.layers.iter().filter_map(store).collect()
+    }
+
+    /// Properties of layers that their common index does not show, and a server that could not be reached.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
+    }
+
+    /// Location of the image.
+    pub fn location(&self) -> &Location {
+        &self.location
     }
 
     /// Stores that are fetched.
@@ -110,13 +155,68 @@ impl RemoteImage {
         tuff_remote::profile(&self.location, &self.options).map_err(error)
     }
 
+    /// Profile that the manifest of the image states, and whether it is all of the recording. Nothing is requested.
+    pub fn stated_profile(&self) -> Option<(Vec<u8>, bool)> {
+        tuff_remote::stated_profile(&self.location)
+    }
+
+    /// Parts that a start reads of the stores, as the manifest of the image states, in the order in which each store wants it.
+    pub fn stated_start(&self) -> Vec<StoreRange> {
+        let stores = self.stores.iter().zip(0u16..);
+        let stated = stores.flat_map(|(of_store, store)| {
+            let ranges = of_store.iter().flat_map(|of_store| of_store.stated_start());
+            ranges.map(move |range| StoreRange {
+                store,
+                range: range.clone(),
+            })
+        });
+        stated.collect()
+    }
+
     /// Fetches ranges of the image in the background, in their order.
     pub fn prefetch(&self, ranges: &[StoreRange]) {
+        self.each(ranges, RemoteStore::prefetch);
+    }
+
+    /// Fetches ranges that came with the image in the background, in their order. What no program reads has a bound.
+    pub fn prefetch_list(&self, ranges: &[StoreRange]) {
+        self.each(ranges, RemoteStore::prefetch_list);
+    }
+
+    /// Fetches ranges that a reader is expected to want next, before all others that no reader waits for.
+    pub fn read_ahead(&self, ranges: &[StoreRange]) {
+        self.each(ranges, RemoteStore::read_ahead);
+    }
+
+    /// Fetches neighbours of what was read in the background, after profiles and lists.
+    pub fn prefetch_near(&self, ranges: &[StoreRange]) {
+        self.each(ranges, RemoteStore::prefetch_near);
+    }
+
+    /// Lets reads of this thread fail for bytes that are not in the cache, instead of waiting for a server. The bytes are requested
+    /// as neighbours.
+    pub fn never_wait_in_this_thread() {
+        RemoteStore::never_wait_in_this_thread();
+    }
+
+    /// Sets the callback after a request that a read waits for, in the thread that reads: with the number of the store, and the
+    /// position in it. Only the first one counts.
+    pub fn on_miss(&self, callback: Arc<dyn Fn(u16, u64) + Send + Sync>) {
+        for (store, number) in self.stores.iter().zip(0u16..) {
+            if let Some(store) = store {
+                let callback = Arc::clone(&callback);
+                store.on_miss(Arc::new(move |pos| callback(number, pos)));
+            }
+        }
+    }
+
+    /// Passes ranges to their stores.
+    fn each(&self, ranges: &[StoreRange], request: impl Fn(&RemoteStore, &[Range<u64>])) {
         for (store, number) in self.stores.iter().zip(0u16..) {
             let of_store = ranges.iter().filter(|range| range.store == number);
             let of_store: Vec<_> = of_store.map(|range| range.range.clone()).collect();
             if let Some(store) = store.as_ref().filter(|_| !of_store.is_empty()) {
-                store.prefetch(&of_store);
+                request(store, &of_store);
             }
         }
     }
@@ -170,6 +270,24 @@ impl RemoteImage {
         stats.fold((0, 0), |(present, size), stats| {
             (present + stats.present_bytes, size + stats.size)
         })
+    }
+
+    /// Requests for the image since its URL was parsed, as lines of JSON: at most `max` bytes. The last line has the sums.
+    pub fn requests(&self, max: usize) -> String {
+        self.location.requests(max)
+    }
+
+    /// Shortest round trip to the server, and its bandwidth in bytes per second, as far as they were measured.
+    pub fn measured(&self) -> (Option<Duration>, Option<u64>) {
+        self.location.measured()
+    }
+
+    /// Statements about the image, which are not verified.
+    ///
+    /// # Errors
+    /// Errors of reading what lies beside the image.
+    pub fn statements(&self) -> Result<Statements> {
+        tuff_remote::statements(&self.location, &self.options).map_err(error)
     }
 
     /// Counters, by the names that `tuff stats` shows.
@@ -236,7 +354,7 @@ pub fn index(images: &[OpenImage], options: &Options) -> Result<LayerIndex> {
             devices: image.devices.iter().map(named).collect(),
         })
         .collect();
-    layer_index::build(&layers, &options.cache)
+    layer_index::build(&layers, &options.cache, Start::None)
 }
 
 /// Options of `tuff-remote`.
@@ -255,16 +373,11 @@ pub fn options(
     let mut options = Options::new(dir);
     options.root_hash = root;
     options.cache_max = cache.size_max.unwrap_or(options.cache_max);
-    options.retry = retry(cache);
+    options.retry.deadline = cache.fetch_timeout.unwrap_or(options.retry.deadline);
     options.hedging = !cache.no_hedging;
     options.trust = trust;
+    options.offline = cache.offline;
     Ok(options)
-}
-
-fn retry(cache: &CacheOptions) -> RetryPolicy {
-    let mut retry = RetryPolicy::default();
-    retry.deadline = cache.fetch_timeout.unwrap_or(retry.deadline);
-    retry
 }
 
 /// Root hash of the image at a location, if a signature by a certificate comes with it. The location that is returned names the
@@ -277,7 +390,8 @@ pub fn trusted(
     certificate: &Certificate,
     cache: &CacheOptions,
 ) -> Result<(Location, Option<Root>)> {
-    tuff_remote::trusted(location, certificate, retry(cache)).map_err(error)
+    let options = options(cache, None, None)?;
+    tuff_remote::trusted(location, certificate, &options).map_err(error)
 }
 
 /// Error for an image that cannot be opened.

@@ -4,12 +4,14 @@
 
 use crate::stores::open_stores;
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tuff_erofs::read::{DeviceRange, StartList};
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::{
-    Fragments, InputImage, KernelVersion, Metadata, Options, Progress, Source, Whiteouts,
+    Fragments, InputImage, KernelVersion, Metadata, Options, Progress, Source, Start, Whiteouts,
 };
 use tuff_store::{FileStore, ReadAt, Target};
 
@@ -32,15 +34,54 @@ pub struct LayerIndex {
     pub warnings: Vec<String>,
 }
 
+/// Parts that the start of a command reads of several layers.
+#[derive(Default)]
+pub struct LayersStart {
+    /// Number of a layer, and positions in it in bytes, in the order in which they are wanted.
+    pub ranges: Vec<(usize, Range<u64>)>,
+    /// Reasons why ranges are missing.
+    pub warnings: Vec<String>,
+}
+
+/// Finds what a start reads of `layers` without devices, the lowest first, as one tree. `scratch`: directory for temporary files.
+///
+/// # Errors
+/// Errors of reading the layers, and of the build of their index.
+pub fn start_of_layers(layers: &[PathBuf], start: &Start, scratch: &Path) -> Result<LayersStart> {
+    let opened: Vec<Layer> = layers
+        .iter()
+        .map(|path| {
+            let store = FileStore::open(path);
+            let store = store.map_err(|e| Error::io(path.display(), "cannot open", e))?;
+            Ok(Layer {
+                image: (path.clone(), Arc::new(store)),
+                devices: Vec::new(),
+            })
+        })
+        .collect::<Result<_>>()?;
+    let stores = opened.iter().map(|layer| Arc::clone(&layer.image.1));
+    let stores = stores.collect();
+    let index = build(&opened, scratch, start.clone())?;
+    let list = StartList::read(&open_stores(Arc::new(index.store), stores)?)?;
+    let list = list.as_ref().map_or(&[][..], StartList::ranges);
+    // Data that is in the index is metadata of a layer.
+    let of_layer = |range: &DeviceRange| Some((range.device.slot()?, range.bytes.clone()));
+    Ok(LayersStart {
+        ranges: list.iter().filter_map(of_layer).collect(),
+        warnings: index.warnings,
+    })
+}
+
 /// Builds the index of `layers`, the lowest first, in a file of `scratch` without a name. Its devices are the layers, each
-/// before its own devices.
+/// before its own devices. It lists what a start reads.
 ///
 /// # Errors
 /// Errors of reading the metadata of the layers, and of the build.
-pub(super) fn build(layers: &[Layer], scratch: &Path) -> Result<LayerIndex> {
+pub(super) fn build(layers: &[Layer], scratch: &Path, start: Start) -> Result<LayerIndex> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let images: Vec<InputImage> = layers.iter().map(open).collect::<Result<_>>()?;
-    let options = options(&images)?;
+    let mut options = options(&images)?;
+    options.sources.start = start;
     let sources: Vec<Source> = images.into_iter().map(Source::Image).collect();
     // Threads may open images at once.
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);

@@ -12,7 +12,7 @@ pub use absent::RemoteImage;
 #[cfg(feature = "remote")]
 pub use clients::{RemoteImage, failed, index, options, trusted};
 #[cfg(feature = "remote")]
-pub use layer_index::LayerIndex;
+pub use layer_index::{LayerIndex, LayersStart, start_of_layers};
 
 use std::path::PathBuf;
 

@@ -65,6 +65,8 @@ class Options(TypedDict, total=False):
     sparse: Literal["auto", "keep", "fill"]
     # Data order: a file with one path per line, or a profile, which gives the order of first use
     order: _Path
+    # Program of the image whose start is listed in the image, with the libraries, modules and settings that it reads, so that the first start needs few requests: a path inside the image, or none (default: the command of a container image)
+    start_with: _Path
     # Time of every inode, in seconds since 1970 (default: the times of the sources, at most SOURCE_DATE_EPOCH)
     timestamp: _Text
     # Latest time of an inode, in seconds since 1970; later ones are set to it (default of the command: SOURCE_DATE_EPOCH)

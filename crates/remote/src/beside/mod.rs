@@ -1,17 +1,19 @@
 //! Signatures that come with an image: among the referrers of a manifest, or in files beside it.
 
 pub(crate) mod profile;
+pub(crate) mod statements;
 
-use crate::client::Client;
+use crate::address::{Address, sha256_hex};
 use crate::error::{Error, Kind, Result};
-use crate::location::{Address, Location, Reference, sha256_hex};
+use crate::location::Location;
+use crate::options::Options;
 use crate::registry::{self, Registry, media, referrers};
-use crate::retry::RetryPolicy;
+use crate::resolve;
 use crate::runtime::runtime;
 use crate::source;
+use crate::trace::Reason;
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 use tuff_signature::Certificate;
 use tuff_verity::Root;
 
@@ -45,7 +47,7 @@ pub(crate) const SIGNATURE_MAX: usize = 64 << 10;
 pub fn trusted(
     location: &Location,
     certificate: &Certificate,
-    retry: RetryPolicy,
+    options: &Options,
 ) -> Result<(Location, Option<Root>)> {
     let place = location.to_string();
     let refused = |what: &str| {
@@ -54,71 +56,97 @@ pub fn trusted(
         Error::new(Kind::Untrusted, &place, what)
     };
     let no_root = "the image comes without a root hash that a signature could be of";
-    let (pinned, images, roots, signatures) = match &location.address {
-        Address::Oci(reference) => {
-            let registry = Registry::new(Arc::<Client>::default(), reference, &place, retry)?;
-            let find = async {
-                let manifest = registry::image(&registry, &reference.version).await?;
-                let images = registry::images(&registry, &manifest.object)?;
-                let digest = manifest.digest;
-                let of = |kind| referrers::contents(&registry, &digest, kind, SIGNATURE_MAX);
-                let signatures = of(media::ROOT_SIGNATURE).await?;
-                let is_one = matches!(&images[..], [image] if image.devices.is_empty());
-                let combination = match is_one {
-                    true => None,
-                    false => Some(of(media::MANIFEST_SIGNATURE).await?),
-                };
-                Ok((digest, images, signatures, combination))
-            };
-            let (digest, images, signatures, combination) = runtime()?.block_on(find)?;
-            if let Some(found) = combination {
-                let digest = sha256_hex(&digest).and_then(registry::root);
-                let mut found = found.iter();
-                let is_signed =
-                    |digest| found.any(|signature| certificate.has_signed(&digest, signature));
-                if !digest.is_some_and(is_signed) {
-                    return Err(refused(
-                        "the manifest, which combines layers and devices, has no signature by the certificate",
-                    ));
-                }
-            }
-            let pinned = Location::of_image(Reference {
-                version: digest,
-                ..reference.clone()
-            });
-            let count = images.len();
-            let layers = images
-                .into_iter()
-                .flat_map(|image| std::iter::once(image.image).chain(image.devices));
-            let roots: Option<Vec<String>> = layers.map(|layer| layer.root_hash).collect();
-            let roots = roots.ok_or_else(|| refused(no_root))?;
-            (pinned, count, roots, signatures)
-        }
-        _ => {
-            let root = file(location, ROOT_HASH, SIGNATURE_MAX, retry)?;
-            let root = root.ok_or_else(|| refused(no_root))?;
-            let root = String::from_utf8_lossy(&root).trim().to_owned();
-            let signature = file(location, ROOT_SIGNATURE, SIGNATURE_MAX, retry)?;
-            let signatures = signature.into_iter().collect();
-            (location.clone(), 1, vec![root], signatures)
-        }
+    let wrong_root = "its root hash is not 64 hexadecimal digits, which a signature could be of";
+    let Address::Oci(reference) = &location.address else {
+        let root = file(location, ROOT_HASH, SIGNATURE_MAX, options)?;
+        let root = root.ok_or_else(|| refused(no_root))?;
+        let root = registry::root(String::from_utf8_lossy(&root).trim());
+        let root = root.ok_or_else(|| refused(wrong_root))?;
+        let signature = file(location, ROOT_SIGNATURE, SIGNATURE_MAX, options)?;
+        let signatures: Vec<_> = signature.into_iter().collect();
+        check(certificate, &[root], &signatures).map_err(refused)?;
+        return Ok((location.clone(), Some(root)));
     };
-    let roots: Option<Vec<Root>> = roots.iter().map(|digits| registry::root(digits)).collect();
-    let roots = roots.ok_or_else(|| {
-        refused("its root hash is not 64 hexadecimal digits, which a signature could be of")
-    })?;
-    if signatures.is_empty() {
-        return Err(refused("the image comes without a signature"));
-    }
+    let find = async {
+        let registry = resolve::registry(location, reference, options).await?;
+        let manifest = resolve::manifest(location, reference, &registry, options).await?;
+        let images = registry::images(&registry, &manifest.object)?;
+        let is_one = matches!(&images[..], [image] if image.devices.is_empty());
+        let lookup = Lookup {
+            location,
+            registry: &registry,
+            subject: &manifest.digest,
+        };
+        if !is_one {
+            let digest = sha256_hex(&manifest.digest).and_then(registry::root);
+            let is_signed = |signatures: &[Vec<u8>]| {
+                digest.is_some_and(|digest| check(certificate, &[digest], signatures).is_ok())
+            };
+            let found = lookup.signatures(media::MANIFEST_SIGNATURE, &is_signed);
+            if !is_signed(&found.await?) {
+                return Err(refused(
+                    "the manifest, which combines layers and devices, has no signature by the certificate",
+                ));
+            }
+        }
+        let count = images.len();
+        let layers = images
+            .into_iter()
+            .flat_map(|image| std::iter::once(image.image).chain(image.devices));
+        let roots: Option<Vec<String>> = layers.map(|layer| layer.root_hash).collect();
+        let roots = roots.ok_or_else(|| refused(no_root))?;
+        let roots: Option<Vec<Root>> = roots.iter().map(|digits| registry::root(digits)).collect();
+        let roots = roots.ok_or_else(|| refused(wrong_root))?;
+        let is_signed = |found: &[Vec<u8>]| check(certificate, &roots, found).is_ok();
+        let found = lookup.signatures(media::ROOT_SIGNATURE, &is_signed).await?;
+        check(certificate, &roots, &found).map_err(refused)?;
+        let root = roots.first().copied().filter(|_| count == 1);
+        Ok((location.by_digest(reference, manifest.digest.clone()), root))
+    };
+    runtime()?.block_on(find)
+}
+
+/// Checks that a certificate has signed all root hashes, with any of the signatures.
+fn check(
+    certificate: &Certificate,
+    roots: &[Root],
+    signatures: &[Vec<u8>],
+) -> Result<(), &'static str> {
     let is_signed = |root: &Root| {
         let mut signatures = signatures.iter();
-        signatures.any(|signature: &Vec<u8>| certificate.has_signed(root, signature))
+        signatures.any(|signature| certificate.has_signed(root, signature))
     };
-    match roots.iter().all(is_signed) {
-        true => Ok((pinned, roots.first().copied().filter(|_| images == 1))),
-        false => Err(refused(
-            "no signature of the root hash is by the certificate",
-        )),
+    match () {
+        () if signatures.is_empty() => Err("the image comes without a signature"),
+        () if !roots.iter().all(is_signed) => {
+            Err("no signature of the root hash is by the certificate")
+        }
+        () => Ok(()),
+    }
+}
+
+/// Signatures of the manifest of an image.
+struct Lookup<'a> {
+    location: &'a Location,
+    registry: &'a Registry,
+    /// Digest of the manifest.
+    subject: &'a str,
+}
+
+impl Lookup<'_> {
+    /// Signatures of a kind: those in the cache if they are enough, or else those that the registry has.
+    async fn signatures(
+        &self,
+        kind: &str,
+        are_enough: &dyn Fn(&[Vec<u8>]) -> bool,
+    ) -> Result<Vec<Vec<u8>>> {
+        let (registry, subject) = (self.registry, self.subject);
+        let kept = referrers::kept_contents(registry, subject, kind, SIGNATURE_MAX).await;
+        match kept {
+            Ok(Some(kept)) if are_enough(&kept) => Ok(kept),
+            _ if self.location.connections().is_offline() => Err(resolve::unsigned(self.location)),
+            _ => referrers::contents(registry, subject, kind, SIGNATURE_MAX).await,
+        }
     }
 }
 
@@ -127,7 +155,7 @@ pub(crate) fn file(
     location: &Location,
     suffix: &str,
     limit: usize,
-    retry: RetryPolicy,
+    options: &Options,
 ) -> Result<Option<Vec<u8>>> {
     let Some(beside) = location.with_suffix(suffix) else {
         return Ok(None);
@@ -135,8 +163,13 @@ pub(crate) fn file(
     if let Some(path) = beside.local_path() {
         return local(path, limit);
     }
-    let opened = source::open(&beside, limit as u64, true, retry);
-    match runtime()?.block_on(opened) {
+    // Such a file is never opened without its server.
+    let options = Options {
+        offline: false,
+        ..options.clone()
+    };
+    let opened = source::open(&beside, limit as u64, true, &options);
+    match runtime()?.block_on(Reason::Beside.scope(opened)) {
         Ok(opened) => Ok(Some(opened.head)),
         Err(e) if e.is_missing() => Ok(None),
         Err(e) => Err(e),

@@ -1,7 +1,8 @@
 //! Directory of cached images, and the bound on its size.
 
 use super::hold::Hold;
-use super::{CHUNK, ImageCache};
+use super::state::StateFile;
+use super::{CHUNK, ImageCache, LONG_CHUNK};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -15,6 +16,9 @@ const FORMAT_FILE: &str = "cache.format";
 
 /// Number of the format. Format 1, which has no such file, kept bytes under names that others could have given them.
 const FORMAT: &[u8] = b"2\n";
+
+/// Suffix of the files of documents.
+pub(super) const DOCUMENT_SUFFIX: &str = ".doc";
 
 /// Files of an image. The state comes last: without it the others would not be found again.
 const KINDS: [&str; 4] = ["image", "tree", "hold", "state"];
@@ -77,8 +81,8 @@ impl Directory {
         self.dir.file(&format!("{key}.{kind}"))
     }
 
-    /// Opens the image `key` of `size` bytes, and keeps other processes from removing it.
-    pub(crate) fn image(&self, key: &str, size: u64) -> io::Result<ImageCache> {
+    /// Opens the image `key` of `size` bytes in chunks of `chunk` bytes, and keeps other processes from removing it.
+    pub(crate) fn image(&self, key: &str, size: u64, chunk: u64) -> io::Result<ImageCache> {
         loop {
             let state = self.file(key, "state")?;
             state.lock_shared()?;
@@ -87,13 +91,13 @@ impl Directory {
                 continue;
             }
             state.set_modified(SystemTime::now())?;
-            return self.wrap(key, state, size);
+            return self.wrap(key, state, size, chunk);
         }
     }
 
-    fn wrap(&self, key: &str, state: File, size: u64) -> io::Result<ImageCache> {
+    fn wrap(&self, key: &str, state: File, size: u64, chunk: u64) -> io::Result<ImageCache> {
         let data = self.file(key, "image")?;
-        let image = ImageCache::new(data, state, size)?;
+        let image = ImageCache::new(data, state, size, chunk)?;
         Ok(image.with_hold(self.file(key, "hold")?))
     }
 
@@ -112,6 +116,13 @@ impl Directory {
         self.dir.read(&format!("{key}.image"))
     }
 
+    /// File with the bytes of an image, in which hash blocks are kept at their places.
+    pub(crate) fn writable_image_file(&self, key: &str) -> io::Result<File> {
+        // Without a state the file would not be found again.
+        self.file(key, "state")?;
+        self.file(key, "image")
+    }
+
     /// Names of other images than `key`, those used last first.
     pub(crate) fn others(&self, key: &str) -> Vec<String> {
         let mut found = self.found().unwrap_or_default();
@@ -120,48 +131,75 @@ impl Directory {
         keys.filter(|other| other != key).collect()
     }
 
-    /// File with the hash tree of an image, open for reading.
-    pub(crate) fn tree(&self, key: &str) -> io::Result<File> {
+    /// File with the chunk index of an image, open for reading.
+    pub(crate) fn chunk_index(&self, key: &str) -> io::Result<File> {
         self.dir.read(&format!("{key}.tree"))
     }
 
-    /// Stores the hash tree of an image, which comes in parts, under its final name once it is complete. The outer error is
-    /// that of a part, the inner one that of the file.
-    pub(crate) fn store_tree<E>(
-        &self,
-        key: &str,
-        parts: impl IntoIterator<Item = Result<Vec<u8>, E>>,
-    ) -> Result<io::Result<()>, E> {
+    /// Stores the chunk index of an image.
+    pub(crate) fn store_chunk_index(&self, key: &str, bytes: &[u8]) -> io::Result<()> {
+        self.store_file(&format!("{key}.tree"), bytes)
+    }
+
+    /// Stores a file under its final name once it is complete.
+    fn store_file(&self, file: &str, bytes: &[u8]) -> io::Result<()> {
         /// Number of the next temporary name of this process.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let temporary = format!("{key}.tree-{}-{number}", std::process::id());
-        let written = self.write_parts(&temporary, parts);
-        let name = || self.dir.rename(&temporary, &format!("{key}.tree"));
-        let done = written.map(|written| written.and_then(|()| name()));
-        if !matches!(done, Ok(Ok(()))) {
+        let temporary = format!("{file}-{}-{number}", std::process::id());
+        let write = || {
+            let mut written = self.dir.file(&temporary)?;
+            written.set_len(0)?;
+            written.write_all(bytes)?;
+            self.dir.rename(&temporary, file)
+        };
+        write().inspect_err(|_| {
             let _ = self.dir.remove(&temporary);
-        }
-        done
+        })
     }
 
-    fn write_parts<E>(
-        &self,
-        name: &str,
-        parts: impl IntoIterator<Item = Result<Vec<u8>, E>>,
-    ) -> Result<io::Result<()>, E> {
-        let file = self.dir.file(name);
-        let file = file.and_then(|file| file.set_len(0).map(|()| file));
-        let mut file = match file {
-            Ok(file) => file,
-            Err(e) => return Ok(Err(e)),
-        };
-        for part in parts {
-            if let Err(e) = file.write_all(&part?) {
-                return Ok(Err(e));
+    /// Largest size of all files. Unit: bytes.
+    pub(super) fn max(&self) -> u64 {
+        self.max
+    }
+
+    /// File with a document, open for reading.
+    pub(super) fn document(&self, file: &str) -> io::Result<File> {
+        self.dir.read(file)
+    }
+
+    /// Stores a document under its final name once it is complete.
+    pub(super) fn store_document(&self, file: &str, bytes: &[u8]) -> io::Result<()> {
+        self.store_file(file, bytes)
+    }
+
+    /// Removes the documents that were not used for longest, until there are at most `count` of `size` bytes.
+    pub(super) fn bound_documents(&self, count: usize, size: u64) -> io::Result<()> {
+        let mut found = self.documents()?;
+        found.sort_by_key(|(_, used, _)| std::cmp::Reverse(*used));
+        let mut total = 0;
+        for (number, (name, _, len)) in found.into_iter().enumerate() {
+            total += len;
+            if number >= count || total > size {
+                self.dir.remove(&name)?;
             }
         }
-        Ok(Ok(()))
+        Ok(())
+    }
+
+    /// Names of all documents, times of their last use, and lengths. What killed processes left counts, too.
+    fn documents(&self) -> io::Result<Vec<(String, SystemTime, u64)>> {
+        let mut found = Vec::new();
+        for name in self.dir.names()? {
+            let name = name.to_str().filter(|name| name.contains(DOCUMENT_SUFFIX));
+            let Some(name) = name else {
+                continue;
+            };
+            if let Some(meta) = self.dir.metadata(name)? {
+                found.push((name.to_owned(), meta.modified()?, meta.len()));
+            }
+        }
+        Ok(found)
     }
 
     /// Counts bytes that were stored, and evicts others if the directory grows beyond its bound: as
@@ -183,7 +221,7 @@ impl Directory {
 
     /// Bytes between two comparisons with the bound.
     fn step(&self) -> u64 {
-        (self.max / 16).clamp(CHUNK, 64 << 20)
+        (self.max / 16).clamp(LONG_CHUNK, 64 << 20)
     }
 
     /// Evicts until another `room` bytes fit: unused images, then chunks of `image`, then of images in use elsewhere.
@@ -195,7 +233,8 @@ impl Directory {
             return Ok(true);
         }
         let mut found = self.found()?;
-        let mut total: u64 = found.iter().map(|f| f.size).sum();
+        let documents = self.documents()?.into_iter().map(|(_, _, len)| len);
+        let mut total: u64 = found.iter().map(|f| f.size).chain(documents).sum();
         if total + room <= self.max {
             return Ok(true);
         }
@@ -223,8 +262,13 @@ impl Directory {
             }
             let size = self.image_file(&other.key)?.metadata()?.len();
             let state = self.file(&other.key, "state")?;
-            if size > 0 && state.metadata()?.len() > 0 {
-                let other = self.wrap(&other.key, state, size)?;
+            // A process that has just begun has written neither.
+            let stated = StateFile::stated(&state).unwrap_or_default();
+            let chunk = [CHUNK, LONG_CHUNK]
+                .into_iter()
+                .find(|chunk| stated == (*chunk, size));
+            if let Some(chunk) = chunk {
+                let other = self.wrap(&other.key, state, size, chunk)?;
                 total -= other.evict(total - target)?.min(total);
             }
         }
@@ -298,10 +342,9 @@ mod tests {
     fn files_are_for_this_user_alone() {
         let dir = Dir::new("mode");
         let cache = Directory::open(&dir.0, 1 << 30).unwrap();
-        let image = cache.image("k", CHUNK).unwrap();
+        let image = cache.image("k", CHUNK, CHUNK).unwrap();
         image.store(0, &vec![1; CHUNK as usize]).unwrap();
-        let parts = [b"tr", b"ee"].map(|part| Ok::<_, ()>(part.to_vec()));
-        cache.store_tree("k", parts).unwrap().unwrap();
+        cache.store_chunk_index("k", b"index").unwrap();
         cache.shrink(0, Some(&image)).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&dir.0), 0o700);
@@ -316,12 +359,12 @@ mod tests {
         let max = CHUNK * 16;
         let cache = Directory::open(&dir.0, max).unwrap();
         let chunk = vec![1; CHUNK as usize];
-        let old = cache.image("old", CHUNK * 4).unwrap();
+        let old = cache.image("old", CHUNK * 4, CHUNK).unwrap();
         for n in 0..4 {
             old.store(n, &chunk).unwrap();
         }
         drop(old);
-        let image = cache.image("new", CHUNK * 64).unwrap();
+        let image = cache.image("new", CHUNK * 64, CHUNK).unwrap();
         for n in 0..64 {
             let bytes = image.store(n, &chunk).unwrap();
             cache.charge(bytes, Some(&image)).unwrap();
@@ -335,9 +378,9 @@ mod tests {
     fn an_image_in_use_is_not_removed() {
         let dir = Dir::new("use");
         let cache = Directory::open(&dir.0, CHUNK * 4).unwrap();
-        let other = cache.image("other", CHUNK * 8).unwrap();
+        let other = cache.image("other", CHUNK * 8, CHUNK).unwrap();
         other.store(0, &vec![1; CHUNK as usize * 8]).unwrap();
-        let image = cache.image("mine", CHUNK).unwrap();
+        let image = cache.image("mine", CHUNK, CHUNK).unwrap();
         cache.shrink(0, Some(&image)).unwrap();
         assert!(dir.0.join("other.state").exists());
         assert!(cache.size() <= CHUNK * 4);

@@ -1,8 +1,8 @@
 //! Cached chunks of one image.
 
+use super::IMAGE_MAX;
 use super::hold::unless_held;
 use super::state::{Entry, StateFile};
-use super::{CHUNK, IMAGE_MAX};
 use rustix::fs::{FallocateFlags, copy_file_range, fallocate, fstatfs};
 use std::fs::File;
 use std::io;
@@ -16,6 +16,8 @@ pub(crate) struct ImageCache {
     data: File,
     state: StateFile,
     size: u64,
+    /// Length of each chunk but the last one. Unit: bytes.
+    chunk: u64,
     /// Chunks in groups of [`PAGE`], allocated on first use: the size of an image is only a statement of its server.
     pages: Box<[OnceLock<Box<[Chunk]>>]>,
     /// Serializes changes within this process; a lock of `data` does so between processes.
@@ -41,16 +43,18 @@ struct Chunk {
     verified: AtomicU64,
     /// Set by each read, cleared by the clock that selects chunks to evict.
     used: AtomicBool,
+    /// Set by each read that the trace counts.
+    is_traced: AtomicBool,
 }
 
 impl ImageCache {
-    /// Wraps the open files of an image of `size` bytes, at most [`IMAGE_MAX`].
-    pub(crate) fn new(data: File, state: File, size: u64) -> io::Result<Self> {
+    /// Wraps the open files of an image of `size` bytes, at most [`IMAGE_MAX`], in chunks of `chunk` bytes.
+    pub(crate) fn new(data: File, state: File, size: u64, chunk: u64) -> io::Result<Self> {
         if size > IMAGE_MAX {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         data.lock()?;
-        let state = StateFile::new(state, size, CHUNK);
+        let state = StateFile::new(state, size, chunk);
         data.unlock()?;
         let state = state?;
         if data.metadata()?.len() != size {
@@ -62,7 +66,8 @@ impl ImageCache {
             data,
             state,
             size,
-            pages: (0..size.div_ceil(CHUNK).div_ceil(PAGE))
+            chunk,
+            pages: (0..size.div_ceil(chunk).div_ceil(PAGE))
                 .map(|_| OnceLock::new())
                 .collect(),
             change: Mutex::default(),
@@ -109,9 +114,14 @@ impl ImageCache {
         self.size
     }
 
+    /// Length of each chunk but the last one. Unit: bytes.
+    pub(crate) fn chunk_size(&self) -> u64 {
+        self.chunk
+    }
+
     /// Number of chunks of the image.
     pub(crate) fn len(&self) -> u64 {
-        self.size.div_ceil(CHUNK)
+        self.size.div_ceil(self.chunk)
     }
 
     /// Knowledge of this process about a chunk of the image.
@@ -124,13 +134,36 @@ impl ImageCache {
 
     /// Length of a chunk. The last one may be short. Unit: bytes.
     fn chunk_len(&self, chunk: u64) -> usize {
-        // Fits: at most CHUNK.
-        self.size.saturating_sub(chunk * CHUNK).min(CHUNK) as usize
+        // Fits: at most 128 KiB.
+        self.size.saturating_sub(chunk * self.chunk).min(self.chunk) as usize
     }
 
     /// Returns true if the chunk is in the cache. Its bytes are not verified.
     pub(crate) fn is_present(&self, chunk: u64) -> bool {
         self.state.entry(chunk).is_ok_and(Entry::is_present)
+    }
+
+    /// Returns true if this process has read the chunk from the cache since it was stored, or since it was last spared from
+    /// eviction.
+    pub(crate) fn was_read(&self, chunk: u64) -> bool {
+        self.known(chunk).used.load(Ordering::Relaxed)
+    }
+
+    /// Notes a read of a chunk, from the cache or not.
+    pub(crate) fn note_read(&self, chunk: u64) {
+        self.known(chunk).is_traced.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if a read of the chunk was noted. Chunks after the end were not read.
+    pub(crate) fn was_ever_read(&self, chunk: u64) -> bool {
+        let page = usize::try_from(chunk / PAGE).ok();
+        let page = page.and_then(|page| self.pages.get(page)?.get());
+        // Fits: PAGE is small.
+        page.is_some_and(|page| {
+            page[(chunk % PAGE) as usize]
+                .is_traced
+                .load(Ordering::Relaxed)
+        })
     }
 
     /// Reads a part of a chunk. Returns false if the chunk is not in the cache, or damaged there.
@@ -159,7 +192,7 @@ impl ImageCache {
             return Ok(false);
         }
         let known = self.known(chunk);
-        let at = chunk * CHUNK;
+        let at = chunk * self.chunk;
         let is_verified = known.verified.load(Ordering::Acquire) == entry.generation;
         if is_verified {
             self.data.read_exact_at(buf, at + skip as u64)?;
@@ -193,31 +226,30 @@ impl ImageCache {
     /// Stores verified bytes that begin with chunk `first`: whole chunks, or the end of the image. Returns the number
     /// of bytes written.
     pub(crate) fn store(&self, first: u64, bytes: &[u8]) -> io::Result<u64> {
-        self.store_from(first, bytes, |_| None)
+        // Fits: a chunk is small.
+        self.store_all((first..).zip(bytes.chunks(self.chunk as usize)), None)
     }
 
-    /// The same. `source` states the file and position of chunks that are elsewhere on this filesystem, which may then
-    /// share the space on disk.
-    pub(crate) fn store_from<'a>(
+    /// The same for chunks with their bytes. `source`: the file and position of a single chunk that is elsewhere on this
+    /// filesystem, which may then share the space on disk.
+    pub(crate) fn store_all<'a>(
         &self,
-        first: u64,
-        bytes: &[u8],
-        source: impl Fn(u64) -> Option<(&'a File, u64)>,
+        chunks: impl Iterator<Item = (u64, &'a [u8])>,
+        source: Option<(&File, u64)>,
     ) -> io::Result<u64> {
         self.changing(|| {
             let mut written = 0;
-            // Fits: CHUNK is small.
-            for (chunk, bytes) in (first..).zip(bytes.chunks(CHUNK as usize)) {
+            for (chunk, bytes) in chunks {
                 debug_assert_eq!(bytes.len(), self.chunk_len(chunk));
                 let entry = self.state.entry(chunk)?;
                 if entry.is_present() {
                     continue;
                 }
-                let is_cloned = source(chunk).is_some_and(|(file, at)| {
+                let is_cloned = source.is_some_and(|(file, at)| {
                     self.is_clonable && self.clone_chunk(file, at, chunk, bytes)
                 });
                 if !is_cloned {
-                    self.data.write_all_at(bytes, chunk * CHUNK)?;
+                    self.data.write_all_at(bytes, chunk * self.chunk)?;
                 }
                 let generation = entry.generation + 1;
                 let checksum = xxh3_64(bytes);
@@ -238,10 +270,10 @@ impl ImageCache {
 
     /// Lets a chunk share the space of a range of another file. Returns false if it does not have these bytes then.
     fn clone_chunk(&self, file: &File, at: u64, chunk: u64, bytes: &[u8]) -> bool {
-        let (mut from, mut to) = (at, chunk * CHUNK);
+        let (mut from, mut to) = (at, chunk * self.chunk);
         let end = from + bytes.len() as u64;
         while from < end {
-            let left = (end - from) as usize; // fits: at most CHUNK
+            let left = (end - from) as usize; // fits: at most a chunk
             match copy_file_range(file, Some(&mut from), &self.data, Some(&mut to), left) {
                 Ok(n) if n > 0 => {}
                 _ => return false,
@@ -249,7 +281,7 @@ impl ImageCache {
         }
         // The other file may have changed since `bytes` were read there.
         let mut found = vec![0; bytes.len()];
-        let read = self.data.read_exact_at(&mut found, chunk * CHUNK);
+        let read = self.data.read_exact_at(&mut found, chunk * self.chunk);
         read.is_ok() && found == bytes
     }
 
@@ -310,8 +342,8 @@ impl ImageCache {
             // Readers must see the entry before they can see the hole.
             self.state.set(chunk, entry.removed())?;
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            fallocate(&self.data, flags, chunk * CHUNK, CHUNK)?;
-            Ok(CHUNK)
+            fallocate(&self.data, flags, chunk * self.chunk, self.chunk)?;
+            Ok(self.chunk)
         })
     }
 }
@@ -319,6 +351,7 @@ impl ImageCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::CHUNK;
 
     fn files() -> (File, File) {
         let file = || tuff_store::anonymous(&std::env::temp_dir()).unwrap();
@@ -333,7 +366,7 @@ mod tests {
     fn chunks_are_read_as_they_were_stored() {
         let (data, state) = files();
         let size = CHUNK * 2 + 5;
-        let cache = ImageCache::new(data, state, size).unwrap();
+        let cache = ImageCache::new(data, state, size, CHUNK).unwrap();
         let bytes: Vec<u8> = (0..size).map(|n| (n % 251) as u8).collect();
         let mut buf = [0; 5];
         assert!(!cache.read(2, 0, &mut buf, |_| true));
@@ -348,7 +381,7 @@ mod tests {
     #[test]
     fn a_stated_size_allocates_nothing() {
         let (data, state) = files();
-        let cache = ImageCache::new(again(&data), again(&state), IMAGE_MAX).unwrap();
+        let cache = ImageCache::new(again(&data), again(&state), IMAGE_MAX, CHUNK).unwrap();
         let last = cache.len() - 1;
         let chunk = vec![7; CHUNK as usize];
         cache.store(last, &chunk).unwrap();
@@ -362,13 +395,13 @@ mod tests {
         // Twice: the first round only marks the chunk as unused.
         assert_eq!(cache.evict(1).unwrap(), CHUNK);
         assert_eq!(cache.present_bytes().unwrap(), 0);
-        assert!(ImageCache::new(data, state, IMAGE_MAX + 1).is_err());
+        assert!(ImageCache::new(data, state, IMAGE_MAX + 1, CHUNK).is_err());
     }
 
     #[test]
     fn forgotten_chunks_are_absent_and_can_be_stored_again() {
         let (data, state) = files();
-        let cache = ImageCache::new(data, state, CHUNK * 3).unwrap();
+        let cache = ImageCache::new(data, state, CHUNK * 3, CHUNK).unwrap();
         cache.store(1, &vec![7; 2 * CHUNK as usize]).unwrap();
         cache.forget_all().unwrap();
         assert_eq!(cache.present_bytes().unwrap(), 0);
@@ -381,11 +414,11 @@ mod tests {
     #[test]
     fn a_damaged_chunk_is_absent() {
         let (data, state) = files();
-        let cache = ImageCache::new(again(&data), again(&state), CHUNK).unwrap();
+        let cache = ImageCache::new(again(&data), again(&state), CHUNK, CHUNK).unwrap();
         cache.store(0, &vec![7; CHUNK as usize]).unwrap();
         data.write_all_at(&[8], 100).unwrap();
         // The process that stored the chunk has verified it. Another one has not.
-        let other = ImageCache::new(data, state, CHUNK).unwrap();
+        let other = ImageCache::new(data, state, CHUNK, CHUNK).unwrap();
         let mut buf = [0; 10];
         assert!(!other.read(0, 0, &mut buf, |_| true));
         assert!(!cache.read(0, 0, &mut buf, |_| true));
@@ -394,7 +427,7 @@ mod tests {
     #[test]
     fn a_damaged_entry_is_absent() {
         let (data, state) = files();
-        let cache = ImageCache::new(data, again(&state), CHUNK).unwrap();
+        let cache = ImageCache::new(data, again(&state), CHUNK, CHUNK).unwrap();
         state.write_all_at(&[0xFF; 16], 32).unwrap();
         assert!(cache.is_present(0));
         assert!(!cache.read(0, 0, &mut [0; 10], |_| true));
@@ -404,9 +437,9 @@ mod tests {
     #[test]
     fn a_chunk_that_the_verifier_refuses_is_absent() {
         let (data, state) = files();
-        let cache = ImageCache::new(again(&data), again(&state), CHUNK).unwrap();
+        let cache = ImageCache::new(again(&data), again(&state), CHUNK, CHUNK).unwrap();
         cache.store(0, &vec![7; CHUNK as usize]).unwrap();
-        let other = ImageCache::new(data, state, CHUNK).unwrap();
+        let other = ImageCache::new(data, state, CHUNK, CHUNK).unwrap();
         assert!(!other.read(0, 0, &mut [0; 10], |_| false));
         assert!(!other.is_present(0));
     }
@@ -414,9 +447,9 @@ mod tests {
     #[test]
     fn state_of_another_size_is_not_used() {
         let (data, state) = files();
-        let cache = ImageCache::new(again(&data), again(&state), CHUNK).unwrap();
+        let cache = ImageCache::new(again(&data), again(&state), CHUNK, CHUNK).unwrap();
         cache.store(0, &vec![7; CHUNK as usize]).unwrap();
-        let other = ImageCache::new(data, state, CHUNK * 2).unwrap();
+        let other = ImageCache::new(data, state, CHUNK * 2, CHUNK).unwrap();
         assert!(!other.is_present(0) && !other.is_present(1));
     }
 
@@ -424,8 +457,8 @@ mod tests {
     fn readers_never_see_the_hole_of_an_evicted_chunk() {
         let (data, state) = files();
         let size = CHUNK * 4;
-        let mine = ImageCache::new(again(&data), again(&state), size).unwrap();
-        let other = ImageCache::new(data, state, size).unwrap();
+        let mine = ImageCache::new(again(&data), again(&state), size, CHUNK).unwrap();
+        let other = ImageCache::new(data, state, size, CHUNK).unwrap();
         let bytes = vec![7; size as usize];
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {

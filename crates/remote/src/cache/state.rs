@@ -33,7 +33,6 @@ impl Entry {
     /// Decodes the bytes of an entry.
     fn decode(bytes: &[u8]) -> Self {
         let (checksum, generation) = bytes.split_at(8);
-        let number = |half: &[u8]| half.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
         Self {
             checksum: number(checksum),
             generation: number(generation),
@@ -53,6 +52,11 @@ impl Entry {
     pub(crate) fn is_present(self) -> bool {
         self.generation % 2 == 1
     }
+}
+
+/// Number of eight bytes, the lowest first.
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b))
 }
 
 /// File with the state of all chunks.
@@ -77,6 +81,16 @@ impl StateFile {
         }
         file.set_len(HEADER_LEN + size.div_ceil(chunk) * ENTRY_LEN)?;
         Ok(Self(file))
+    }
+
+    /// Length of the chunks of a file, and the size of its image, as its header states them. Unit: bytes.
+    pub(crate) fn stated(file: &File) -> io::Result<(u64, u64)> {
+        let mut header = [0; HEADER_LEN as usize];
+        file.read_exact_at(&mut header, 0)?;
+        match &header[..8] == MAGIC {
+            true => Ok((number(&header[16..24]), number(&header[8..16]))),
+            false => Err(io::ErrorKind::InvalidData.into()),
+        }
     }
 
     /// Reads the entry of a chunk.

@@ -2,17 +2,22 @@
 
 pub(crate) mod feed;
 pub(crate) mod json;
+pub(crate) mod link;
 pub(crate) mod origin;
 pub(crate) mod renewal;
+mod spare;
 
 use crate::client::feed::Feed;
+use crate::client::link::Link;
+use crate::client::spare::{Home, SpareLayer};
 use crate::error::{Error, Kind, Result};
 use crate::retry::{Failure, retry_after};
+use crate::trace::{Recorded, Trace, Traced};
 use base64::Engine;
 use bytes::Bytes;
 use reqwest::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, DATE, HeaderMap, HeaderName, HeaderValue, LOCATION, REFERER,
-    RETRY_AFTER, WWW_AUTHENTICATE,
+    ACCEPT_ENCODING, AUTHORIZATION, DATE, HeaderMap, HeaderName, HeaderValue, LOCATION, RANGE,
+    REFERER, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use reqwest::redirect::Policy;
 use reqwest::{Method, StatusCode, Url};
@@ -20,9 +25,9 @@ use serde_json::Value;
 use std::error::Error as _;
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind};
-use std::sync::OnceLock;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Time to connect to a server, TLS included.
@@ -30,6 +35,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time without a byte after which a request is repeated.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Time without an answer after which a server is out of reach, if there is another way to go on.
+const REACH_TIME: Duration = Duration::from_secs(1);
 
 /// Longest explanation of a refused request. Unit: bytes.
 const REASON_MAX: usize = 64 << 10;
@@ -56,9 +64,22 @@ pub(crate) struct Client {
     sends_bodies: bool,
     /// True once a server has answered.
     has_answer: AtomicBool,
+    /// Number of answers, and of parts of their bodies. Those of servers that fail do not count.
+    progress: Arc<AtomicU64>,
+    link: Arc<Link>,
+    trace: Arc<Trace>,
     local: OnceLock<Result<reqwest::Client, String>>,
     plain: OnceLock<Result<reqwest::Client, String>>,
     tls: OnceLock<Result<reqwest::Client, String>>,
+    /// Client of the server of the image, if connections to it were opened early.
+    home: OnceLock<Option<Home>>,
+}
+
+/// Result of requests to a server that may be out of reach.
+pub(crate) enum Reached<T> {
+    Answer(Result<T>),
+    /// Reason why there is no answer.
+    Outage(String),
 }
 
 /// Request to a server.
@@ -71,6 +92,8 @@ pub(crate) struct Request<'a> {
     pub(crate) authorization: Option<String>,
     pub(crate) content: Content,
     pub(crate) redirects: Redirects,
+    /// Object whose range is requested, for the trace.
+    pub(crate) object: Option<&'a Arc<Traced>>,
 }
 
 /// Reaction to redirects.
@@ -111,6 +134,9 @@ pub(crate) struct Reply {
     pub(crate) referer: Option<String>,
     /// Credentials of the request, which a server may repeat in its explanation.
     secrets: Vec<String>,
+    /// Counter of the client.
+    progress: Arc<AtomicU64>,
+    recorded: Recorded,
 }
 
 /// Refusal of a request for want of rights, or of a login that has expired.
@@ -151,18 +177,59 @@ impl Client {
         }
     }
 
+    /// Link to the server.
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// Trace of all requests.
+    pub(crate) fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// Runs requests of this client unless the server is out of reach: if nothing but failures of servers arrives for
+    /// [`REACH_TIME`].
+    pub(crate) async fn reach<T>(&self, requests: impl Future<Output = Result<T>>) -> Reached<T> {
+        let mut requests = std::pin::pin!(requests);
+        loop {
+            let before = self.progress.load(Relaxed);
+            match tokio::time::timeout(REACH_TIME, &mut requests).await {
+                Ok(Err(e)) if e.is_outage() => return Reached::Outage(e.what().to_owned()),
+                Ok(result) => return Reached::Answer(result),
+                Err(_) if self.progress.load(Relaxed) == before => {
+                    let what = "it does not answer within a second";
+                    return Reached::Outage(what.to_owned());
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Opens connections to a server early, so that the requests that follow the first answer find them. Only the first call
+    /// has an effect.
+    pub(crate) fn open_early(&self, url: &Url) {
+        let (tls, is_local) = kind(url);
+        let idle = (!self.sends_bodies).then_some(IDLE_TIMEOUT);
+        let build = |layer| build(tls, is_local, idle, Some(layer));
+        // Without it, requests connect.
+        self.home.get_or_init(|| Home::open(url, build).ok());
+    }
+
     /// Client for a URL. Only TLS reads the certificates of the host. No proxy leads to this machine, whose registries have
     /// no TLS: it would see their passwords.
     fn client_for(&self, url: &Url, place: &str) -> Result<&reqwest::Client> {
-        let tls = url.scheme() == "https";
-        let is_local = !tls && origin::is_loopback(url);
+        let home = self.home.get().and_then(Option::as_ref);
+        if let Some(home) = home.filter(|home| home.serves(url)) {
+            return Ok(&home.client);
+        }
+        let (tls, is_local) = kind(url);
         let slot = match (tls, is_local) {
             (true, _) => &self.tls,
             (false, true) => &self.local,
             (false, false) => &self.plain,
         };
         let idle = (!self.sends_bodies).then_some(IDLE_TIMEOUT);
-        let client = slot.get_or_init(|| build(tls, is_local, idle));
+        let client = slot.get_or_init(|| build(tls, is_local, idle, None));
         client
             .as_ref()
             .map_err(|e| Error::new(Kind::Unavailable, place, e))
@@ -216,17 +283,28 @@ impl Client {
                 Content::Bytes(bytes) => builder.body(bytes.clone()),
                 Content::Range(feed) => builder.body(reqwest::Body::wrap(feed.body())),
             };
+            let range = request.headers.iter().find(|(name, _)| *name == RANGE);
+            let range = range.map(|(_, value)| value.as_str());
+            let recorded = self
+                .trace
+                .begin((&url, referer.is_some()), range, request.object);
             let inner = builder.send().await.map_err(|e| {
                 let is_unknown = e.is_connect() && !self.has_answer.load(Relaxed);
                 broken(e, place, is_unknown)
             })?;
+            recorded.note_answer(inner.status().as_u16());
             self.has_answer.store(true, Relaxed);
+            if !inner.status().is_server_error() {
+                self.progress.fetch_add(1, Relaxed);
+            }
             if !matches!(inner.status().as_u16(), 301..=303 | 307 | 308) {
                 return Ok(Reply {
                     inner,
                     url,
                     referer,
                     secrets,
+                    progress: Arc::clone(&self.progress),
+                    recorded,
                 });
             }
             if matches!(request.redirects, Redirects::Refuse) {
@@ -277,6 +355,12 @@ impl Reply {
         values.filter_map(|value| value.to_str().ok())
     }
 
+    /// Time that the server asks to wait for.
+    pub(crate) fn pause(&self) -> Option<Duration> {
+        let value = self.header(RETRY_AFTER)?;
+        Some(retry_after(value, self.header(DATE)))
+    }
+
     /// Length of the body that the server states. Unit: bytes.
     pub(crate) fn stated_len(&self) -> Option<u64> {
         self.inner.content_length()
@@ -306,10 +390,9 @@ impl Reply {
         match status.as_u16() {
             408 | 425 | 429 | 500 | 502 | 503 | 504 => Failure::Transient {
                 what: format!("the server answers {status}"),
-                pause: self
-                    .header(RETRY_AFTER)
-                    .map(|value| retry_after(value, self.header(DATE))),
+                pause: self.pause(),
                 is_unknown: false,
+                is_outage: status.is_server_error(),
             },
             _ => self.denied(place).await.error.into(),
         }
@@ -337,6 +420,7 @@ impl Reply {
             // Stores hide names that do not exist from those who may not list them.
             403 => Error::missing(place, format_args!("access denied: {what}")),
             404 | 410 => Error::missing(place, format_args!("not found: {what}")),
+            500.. => refuse(place, what).outage(),
             _ => refuse(place, what),
         };
         Denial {
@@ -347,17 +431,23 @@ impl Reply {
         }
     }
 
+    /// Reads the next bytes of the body. `None` at its end.
+    pub(crate) async fn next(&mut self, place: &str) -> Result<Option<Bytes>, Failure> {
+        let next = self.inner.chunk().await;
+        let next = next.map_err(|e| broken(e, place, false))?;
+        self.recorded.arrived(next.as_ref().map_or(0, Bytes::len));
+        if next.is_some() && !self.inner.status().is_server_error() {
+            self.progress.fetch_add(1, Relaxed);
+        }
+        Ok(next)
+    }
+
     /// Reads the body, which has at most `limit` bytes.
     pub(crate) async fn body(mut self, limit: usize, place: &str) -> Result<Vec<u8>, Failure> {
         let stated = self.stated_len().unwrap_or(0).min(limit as u64);
         // Fits: small. The rest is allocated as it arrives.
         let mut body = Vec::with_capacity(stated.min(ALLOCATED_MAX) as usize);
-        while let Some(part) = self
-            .inner
-            .chunk()
-            .await
-            .map_err(|e| broken(e, place, false))?
-        {
+        while let Some(part) = self.next(place).await? {
             if body.len() + part.len() > limit {
                 return Err(Failure::wrong("the server sends more than was asked for"));
             }
@@ -442,7 +532,18 @@ fn excludes_all(variable: impl Fn(&str) -> Option<String>) -> bool {
     hosts.is_some_and(|hosts| hosts.split(',').any(|host| host.trim() == "*"))
 }
 
-fn build(tls: bool, is_local: bool, idle: Option<Duration>) -> Result<reqwest::Client, String> {
+/// Kind of client for a URL: whether it has TLS, or leads to this machine without.
+fn kind(url: &Url) -> (bool, bool) {
+    let tls = url.scheme() == "https";
+    (tls, !tls && origin::is_loopback(url))
+}
+
+fn build(
+    tls: bool,
+    is_local: bool,
+    idle: Option<Duration>,
+    layer: Option<SpareLayer>,
+) -> Result<reqwest::Client, String> {
     let mut builder = builder().connect_timeout(CONNECT_TIMEOUT);
     if is_local {
         builder = builder.no_proxy();
@@ -452,6 +553,9 @@ fn build(tls: bool, is_local: bool, idle: Option<Duration>) -> Result<reqwest::C
     }
     if !tls {
         builder = builder.tls_certs_only([]);
+    }
+    if let Some(layer) = layer {
+        builder = builder.connector_layer(layer);
     }
     builder.build().map_err(|e| chain(&e))
 }
@@ -466,6 +570,7 @@ fn broken(e: reqwest::Error, place: &str, is_unknown: bool) -> Failure {
             what,
             pause: None,
             is_unknown,
+            is_outage: true,
         },
     }
 }

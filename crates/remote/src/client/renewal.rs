@@ -50,11 +50,27 @@ struct Refused<L> {
     pause: Duration,
 }
 
-/// Right to send one request with the credentials that come with it.
+/// Right to send one request with the credentials that come with it, if any.
 pub(crate) struct Pass {
+    /// Number of the credentials, from 1. 0 without credentials.
     generation: u64,
-    /// Held by the only request with credentials that are not accepted yet.
+    /// Held by the only request with credentials that are not accepted yet, or before the first answer.
     _trial: Option<OwnedMutexGuard<()>>,
+}
+
+impl Pass {
+    /// Right to send the only request before the first answer of a server.
+    pub(crate) fn without_credentials(only: OwnedMutexGuard<()>) -> Self {
+        Self {
+            generation: 0,
+            _trial: Some(only),
+        }
+    }
+
+    /// True for a request with credentials.
+    pub(crate) fn has_credentials(&self) -> bool {
+        self.generation > 0
+    }
 }
 
 impl<L> Refused<L> {
@@ -66,6 +82,7 @@ impl<L> Refused<L> {
             what: self.error.what().to_owned(),
             pause: Some(POLL_INTERVAL / 2),
             is_unknown: false,
+            is_outage: false,
         }
     }
 }
@@ -185,6 +202,7 @@ impl<L: Clone + PartialEq, C: Clone> Renewal<L, C> {
                 what: refused.error.what().to_owned(),
                 pause: Some(Duration::ZERO),
                 is_unknown: false,
+                is_outage: false,
             },
             false => refused.failure(was_accepted),
         }

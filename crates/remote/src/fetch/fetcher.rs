@@ -1,56 +1,73 @@
 //! Requests for missing chunks.
 
-use super::incomplete::Incomplete;
-use super::pace::Started;
-use super::queue::{FillFailure, Part, Priority, Queue, Slot};
-use crate::cache::{CHUNK, Directory, ImageCache};
+use super::chunks::Request;
+use super::queue::{FillFailure, OwnSlot, PART_MAX, Priority, Queue, Slot};
+use super::shared::SharedBlocks;
+use crate::cache::{Directory, ImageCache, LONG_CHUNK};
+use crate::client::link::{Link, Pace, STEP_MIN, Turn};
 use crate::error::{Error, Kind, Result};
-use crate::fetch::shared::SharedBlocks;
 use crate::options::Options;
-use crate::source::{Later, Object};
+use crate::source::Object;
 use crate::stats::Counters;
 use crate::verify::Verifier;
-use std::collections::HashMap;
-use std::future::poll_fn;
-use std::io;
+use std::cell::Cell;
+use std::collections::HashSet;
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::OnceCell;
 
-/// Number of times that bytes which do not match the root hash are fetched.
-pub(crate) const VERIFY_ATTEMPTS: u32 = 3;
+/// Bytes of the chunks of a profile that are looked at. A profile names ranges of an image whose size the server states.
+const PREFETCH_MAX: u64 = 16 << 30;
 
-/// Number of chunks of a profile that are looked at: 16 GiB. A profile names ranges of an image whose size the server states.
-const PREFETCH_MAX: usize = 1 << 17;
+/// Largest number of bytes that the list of an image causes and no program reads: a share of the image, and this. Unit: bytes.
+const UNREAD_SHARE: u64 = 3;
+const UNREAD_MAX: u64 = 64 << 20;
 
-/// Number of requests for each late one that is repeated: at most 5 % are.
-const REQUESTS_PER_HEDGE: u64 = 20;
+/// Bytes of the chunks of a list that are asked for, and number of chunks that are looked at for them: ranges may overlap.
+const LISTED_MAX: u64 = 1 << 30;
+const LOOKED_AT_MAX: usize = 1 << 20;
+
+/// Longest time between two looks at the queue.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Callback after a request that a reader waits for.
+type OnMiss = Arc<dyn Fn(u64) + Send + Sync>;
+
+thread_local! {
+    /// True if reads of this thread fail for chunks that are absent.
+    static NEVER_WAITS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Lets reads of this thread fail for bytes that are not in the cache. They are requested as neighbours are, unless a profile or list
+/// is being fetched.
+pub(crate) fn never_wait_in_this_thread() {
+    NEVER_WAITS.set(true);
+}
 
 /// Fetches chunks of one object into its cache.
 pub(crate) struct Fetcher {
-    object: Arc<dyn Object>,
+    pub(super) object: Arc<dyn Object>,
     pub(super) cache: Arc<ImageCache>,
-    directory: Arc<Directory>,
-    verifier: Option<Arc<Verifier>>,
-    place: String,
+    pub(super) directory: Arc<Directory>,
+    pub(super) verifier: Option<Arc<Verifier>>,
+    pub(super) place: String,
     pub(super) runtime: Handle,
     connections: usize,
-    hedging: bool,
+    pub(super) hedging: bool,
     /// Time after which a request for bytes that do not match is not repeated.
-    deadline: Duration,
+    pub(super) deadline: Duration,
     /// Name of the image in the cache.
-    key: String,
+    pub(super) key: String,
     /// Blocks of other images, found on the first request.
-    shared: OnceCell<Option<SharedBlocks>>,
+    pub(super) shared: OnceCell<Option<SharedBlocks>>,
     pub(crate) counters: Counters,
     queue: Mutex<Queue>,
-    finished: Condvar,
-    /// Wakes the fill: a request ended, or the last waiting reader is done.
-    pub(super) changed: Notify,
+    pub(super) finished: Condvar,
+    on_miss: OnceLock<OnMiss>,
 }
 
 impl Fetcher {
@@ -62,6 +79,7 @@ impl Fetcher {
         runtime: Handle,
         options: &Options,
     ) -> Self {
+        let queue = Queue::new(cache.chunk_size());
         Self {
             object,
             cache,
@@ -75,9 +93,9 @@ impl Fetcher {
             key,
             shared: OnceCell::new(),
             counters: Counters::default(),
-            queue: Mutex::default(),
+            queue: Mutex::new(queue),
             finished: Condvar::new(),
-            changed: Notify::new(),
+            on_miss: OnceLock::new(),
         }
     }
 
@@ -100,17 +118,50 @@ impl Fetcher {
         self.finished.notify_all();
     }
 
-    /// Fetches a chunk and waits for it. Returns `None` if it is in the cache, and true with a chunk that was requested for
-    /// this reader rather than before.
-    pub(crate) fn fetch(self: &Arc<Self>, chunk: u64) -> Result<Option<(Arc<Part>, bool)>> {
+    pub(super) fn link(&self) -> &Arc<Link> {
+        self.object.link()
+    }
+
+    /// Length of a chunk. Unit: bytes.
+    pub(super) fn chunk_size(&self) -> u64 {
+        self.cache.chunk_size()
+    }
+
+    /// Fetches chunks that a reader wants and waits for the first of them, unless the thread never waits. Returns `None` if that is in
+    /// the cache, and true with a chunk that was requested for this reader rather than before.
+    pub(crate) fn fetch(
+        self: &Arc<Self>,
+        needed: Range<u64>,
+    ) -> Result<Option<(Arc<Vec<u8>>, bool)>> {
+        let chunk = needed.start;
         let mut queue = self.queue();
+        if !queue.slots.contains_key(&chunk) && self.cache.is_present(chunk) {
+            // A request stores its chunks before it removes their slots.
+            return Ok(None);
+        }
+        if NEVER_WAITS.get() {
+            let is_known = queue.slots.contains_key(&chunk) || queue.is_wanted(chunk);
+            if !is_known && !queue.has_list() {
+                queue.near.push(chunk);
+                self.dispatch(&mut queue);
+            }
+            return Err(self.error(
+                Kind::Unavailable,
+                &(chunk..chunk + 1),
+                "is not in the cache",
+            ));
+        }
+        let waiting = self.link().wait();
+        queue.note_wanted(chunk, |chunk| self.cache.was_read(chunk));
         let (slot, is_miss) = match queue.slots.get(&chunk) {
             Some(slot) => (Arc::clone(slot), false),
-            // A request stores its chunks before it removes their slots.
-            None if self.cache.is_present(chunk) => return Ok(None),
-            None => (self.demand(&mut queue, chunk), true),
+            None => (self.demand(&mut queue, needed), true),
         };
-        queue.waiting += 1;
+        if is_miss {
+            drop(queue);
+            self.report_miss(chunk * self.chunk_size());
+            queue = self.queue();
+        }
         let result = loop {
             if let Some(result) = slot.get() {
                 break result.clone();
@@ -120,12 +171,9 @@ impl Fetcher {
                 .wait(queue)
                 .unwrap_or_else(PoisonError::into_inner);
         };
-        queue.waiting -= 1;
-        queue.last_wait = Some(Instant::now());
-        if queue.waiting == 0 {
-            self.changed.notify_one();
-        }
-        result.map(|part| Some((part, is_miss)))
+        drop(queue);
+        drop(waiting);
+        result.map(|bytes| Some((bytes, is_miss)))
     }
 
     /// Asks for chunks that a reader is expected to want, without waiting. Returns true if one was neither there nor
@@ -137,25 +185,87 @@ impl Fetcher {
         is_miss
     }
 
-    /// Asks for chunks in their order, after what readers want.
+    /// Asks for chunks of a profile in their order, after what readers want. It replaces the list that came with the image.
     pub(crate) fn prefetch(self: &Arc<Self>, chunks: impl Iterator<Item = Range<u64>>) {
+        let absent = self.absent(chunks, PREFETCH_MAX);
         let mut queue = self.queue();
-        for chunk in chunks.flatten().take(PREFETCH_MAX) {
-            let is_wanted = chunk < self.cache.len()
-                && !queue.slots.contains_key(&chunk)
-                && !self.cache.is_present(chunk);
-            if is_wanted && queue.profile.insert(chunk) {
-                queue.profile_order.push_back(chunk);
+        queue.list.clear();
+        for chunk in absent {
+            if !queue.slots.contains_key(&chunk) {
+                queue.profile.push(chunk);
             }
         }
         self.dispatch(&mut queue);
     }
 
+    /// Asks for chunks of a list that came with the image, in their order, after the profile. What it causes and no program
+    /// reads has a bound.
+    pub(crate) fn prefetch_list(self: &Arc<Self>, chunks: impl Iterator<Item = Range<u64>>) {
+        let unread_max = (self.cache.size() / UNREAD_SHARE).min(UNREAD_MAX);
+        let absent = self.absent(chunks, LISTED_MAX);
+        let mut queue = self.queue();
+        // Fits: at most 2048.
+        queue.list_use.unread_max = (unread_max / self.chunk_size()) as usize;
+        for chunk in absent {
+            if !queue.slots.contains_key(&chunk) {
+                queue.list.push(chunk);
+            }
+        }
+        self.dispatch(&mut queue);
+    }
+
+    /// Chunks of ranges, at most `max` bytes of them, that are not in the cache, each once. Readers do not wait meanwhile.
+    fn absent(&self, chunks: impl Iterator<Item = Range<u64>>, max: u64) -> Vec<u64> {
+        let max = (max / self.chunk_size()) as usize; // fits: at most 2^19
+        let (mut absent, mut seen) = (Vec::new(), HashSet::new());
+        for chunk in chunks.flatten().take(LOOKED_AT_MAX) {
+            if seen.len() >= max {
+                break;
+            }
+            let is_new = chunk < self.cache.len() && seen.insert(chunk);
+            if is_new && !self.cache.is_present(chunk) {
+                absent.push(chunk);
+            }
+        }
+        absent
+    }
+
+    /// Asks for neighbours of what was read, after the profile and the list: those that cross the link in a second.
+    pub(crate) fn prefetch_near(self: &Arc<Self>, chunks: impl Iterator<Item = Range<u64>>) {
+        let second = self.link().pace().in_a_second() / self.chunk_size();
+        // Fits: limited by the queue as well.
+        let max = usize::try_from(second).unwrap_or(usize::MAX);
+        let mut queue = self.queue();
+        let max = max.min(queue.neighbours_max());
+        for chunk in chunks.flatten().take(LOOKED_AT_MAX) {
+            if queue.near.len() >= max {
+                break;
+            }
+            let is_known = queue.slots.contains_key(&chunk) || queue.is_wanted(chunk);
+            if chunk < self.cache.len() && !is_known && !self.cache.is_present(chunk) {
+                queue.near.push(chunk);
+            }
+        }
+        self.dispatch(&mut queue);
+    }
+
+    /// Sets the callback after a request that a reader waits for.
+    pub(crate) fn on_miss(&self, callback: OnMiss) {
+        // Only the first one counts.
+        let _ = self.on_miss.set(callback);
+    }
+
+    /// Reports a request that this thread waits for, once it is sent.
+    pub(crate) fn report_miss(&self, pos: u64) {
+        if let Some(on_miss) = self.on_miss.get() {
+            on_miss(pos);
+        }
+    }
+
     /// Bytes that are queued or requested ahead of readers.
     pub(crate) fn pending_bytes(&self) -> u64 {
         let queue = self.queue();
-        let queued = (queue.ahead.len() + queue.profile.len()) as u64;
-        queued * CHUNK + queue.in_flight.background_bytes
+        queue.queued() as u64 * self.chunk_size() + queue.in_flight.background_bytes
     }
 
     /// Ends the fill and drops what no reader waits for.
@@ -164,7 +274,7 @@ impl Fetcher {
         queue.is_closed = true;
         queue.clear_background();
         drop(queue);
-        self.changed.notify_one();
+        self.link().changed.notify_waiters();
     }
 
     /// Failure that ended the fill.
@@ -178,17 +288,30 @@ impl Fetcher {
         drop(self.finished.wait_timeout(self.queue(), timeout));
     }
 
-    /// Queues a chunk with its neighbours.
-    fn demand(self: &Arc<Self>, queue: &mut Queue, chunk: u64) -> Slot {
+    /// Queues chunks that a reader wants, the first of which is absent, with what follows them.
+    fn demand(self: &Arc<Self>, queue: &mut Queue, needed: Range<u64>) -> Slot {
         let slot = Slot::default();
-        queue.slots.insert(chunk, Arc::clone(&slot));
-        queue.ahead.remove(&chunk);
-        queue.profile.remove(&chunk);
-        queue.demand.insert(chunk);
-        let around = queue.around(chunk);
+        queue.slots.insert(needed.start, Arc::clone(&slot));
+        queue.demand(needed.start);
+        for chunk in needed.start + 1..needed.end.min(self.cache.len()) {
+            if !queue.slots.contains_key(&chunk) && !self.cache.is_present(chunk) {
+                queue.slots.insert(chunk, Slot::default());
+                queue.demand(chunk);
+            }
+        }
+        let pace = self.link().pace();
+        let near = self.chunks_of(pace.around());
+        let least = self.chunks_of(pace.least().min(LONG_CHUNK));
+        let around = queue.around(&needed, near, least);
         self.want_ahead(queue, around);
         self.dispatch(queue);
         slot
+    }
+
+    /// Number of chunks that a number of bytes is next to, at least 1.
+    fn chunks_of(&self, bytes: u64) -> u64 {
+        let chunk = self.chunk_size();
+        (bytes.saturating_add(chunk / 2) / chunk).clamp(1, PART_MAX / chunk)
     }
 
     fn want_ahead(&self, queue: &mut Queue, chunks: Range<u64>) -> bool {
@@ -203,62 +326,138 @@ impl Fetcher {
 
     /// Length of a run of chunks. Unit: bytes.
     pub(super) fn run_len(&self, run: &Range<u64>) -> u64 {
-        (run.end * CHUNK).min(self.cache.size()) - run.start * CHUNK
+        let end = (run.end * self.chunk_size()).min(self.cache.size());
+        end.saturating_sub(run.start * self.chunk_size())
     }
 
-    /// True if another request that no reader waits for may start. A quarter of the connections is left to readers. The
-    /// fill has bandwidth x round trip in flight, a quarter of the usual: more would queue before what readers want.
-    pub(super) fn has_room(&self, queue: &Queue, priority: Priority) -> bool {
-        let connections = (self.connections * 3 / 4).max(1);
-        let window = queue.pace.window(self.object.round_trip());
-        let window = match priority {
-            Priority::Fill => window / 4,
-            Priority::Demand | Priority::Prefetch => window,
-        };
-        queue.in_flight.all() < connections && queue.in_flight.background_bytes < window
+    /// True if another request that no reader waits for may have a connection. A quarter of them is left to readers.
+    pub(super) fn has_connection(&self, queue: &Queue) -> bool {
+        queue.in_flight.all() < (self.connections * 3 / 4).max(1)
     }
 
-    /// Starts requests as long as there are connections: for waiting readers first.
+    /// Starts requests: those of waiting readers as long as there are connections, then others as the link has room. A task
+    /// goes on with these.
     fn dispatch(self: &Arc<Self>, queue: &mut Queue) {
-        while queue.in_flight.all() < self.connections {
-            let background = self.has_room(queue, Priority::Prefetch);
-            let Some((run, priority)) = queue.next_run(background) else {
-                return;
-            };
-            self.start(queue, run, priority);
+        self.start_all(queue);
+        if !queue.is_pumping && !queue.is_closed && queue.next_background().is_some() {
+            queue.is_pumping = true;
+            let this = Arc::clone(self);
+            self.runtime.spawn(async move { this.pump().await });
         }
+    }
+
+    /// Starts requests that no reader waits for, until there are none.
+    async fn pump(self: &Arc<Self>) {
+        loop {
+            let mut changed = pin!(self.link().changed.notified());
+            // A change from here on counts.
+            changed.as_mut().enable();
+            let pause = {
+                let mut queue = self.queue();
+                let pause = self.start_all(&mut queue);
+                if queue.is_closed || queue.next_background().is_none() {
+                    queue.is_pumping = false;
+                    return;
+                }
+                pause
+            };
+            let pause = pause.unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL);
+            let _ = tokio::time::timeout(pause, changed).await;
+        }
+    }
+
+    /// Starts all requests that may start. Returns the time after which another one may, if it is known.
+    fn start_all(self: &Arc<Self>, queue: &mut Queue) -> Option<Duration> {
+        let pace = self.link().pace();
+        while queue.in_flight.all() < self.connections {
+            if let Some(chunk) = queue.demand.first() {
+                let max = self.chunks_of(pace.around().max(pace.part()).max(LONG_CHUNK));
+                let run = queue.run_at(*chunk, max, Priority::Demand);
+                self.start(queue, run, Priority::Demand);
+                continue;
+            }
+            if !self.has_connection(queue) {
+                return None;
+            }
+            let (chunk, priority, purpose) = queue.next_background()?;
+            let gap = match priority {
+                Priority::Profile | Priority::List => pace.gap() / self.chunk_size(),
+                _ => 0,
+            };
+            let run = queue.run_over_gaps(chunk, self.part(pace), priority, gap, |chunk| {
+                !self.cache.is_present(chunk)
+            });
+            let len = self.run_len(&run).min(pace.step());
+            match self.link().turn(purpose, len) {
+                Turn::Go => self.start(queue, run, priority),
+                Turn::Wait(pause) => return pause,
+            }
+        }
+        None
+    }
+
+    /// Number of chunks in a request that no reader waits for.
+    pub(super) fn part(&self, pace: Pace) -> u64 {
+        self.chunks_of(pace.part())
     }
 
     /// Starts a request for a run of chunks.
     pub(super) fn start(self: &Arc<Self>, queue: &mut Queue, run: Range<u64>, priority: Priority) {
-        queue.take(run.clone());
-        match priority {
-            Priority::Demand => queue.in_flight.demand += 1,
-            Priority::Prefetch | Priority::Fill => {
+        let slots = queue.take(run.clone(), priority);
+        let step = match priority {
+            Priority::Demand | Priority::Ahead => u64::MAX,
+            _ => self.step(&run),
+        };
+        let flight = match priority {
+            Priority::Demand => {
+                queue.in_flight.demand += 1;
+                self.link().demand(self.run_len(&run))
+            }
+            _ => {
                 queue.in_flight.background += 1;
                 queue.in_flight.background_bytes += self.run_len(&run);
+                let first = self.run_len(&run).min(step);
+                self.link().background(first)
             }
-        }
-        let started = queue.pace.start();
+        };
+        let request = Request {
+            run,
+            priority,
+            slots,
+            step,
+            flight: Arc::new(flight),
+            started: Instant::now(),
+        };
         let this = Arc::clone(self);
         self.runtime
-            .spawn(async move { this.run(run, priority, started).await });
+            .spawn(async move { this.run(Arc::new(request)).await });
     }
 
-    async fn run(self: Arc<Self>, run: Range<u64>, priority: Priority, started: Started) {
-        let (this, requested) = (Arc::clone(&self), run.clone());
+    /// Bytes of a run after which readers go first, if what is left after them is worth a request.
+    fn step(&self, run: &Range<u64>) -> u64 {
+        let step = self.link().pace().step();
+        match self.run_len(run) < step.saturating_add(STEP_MIN) {
+            true => u64::MAX,
+            false => step,
+        }
+    }
+
+    async fn run(self: Arc<Self>, request: Arc<Request>) {
+        let (this, same) = (Arc::clone(&self), Arc::clone(&request));
         // A task of its own, so that readers learn of a panic.
-        let task = self
-            .runtime
-            .spawn(async move { this.get(&requested, priority, started).await });
+        let task = self.runtime.spawn(async move { this.get(&same).await });
+        let (run, priority) = (request.run.clone(), request.priority);
+        let slots = request.slots.clone();
         let result = match task.await {
-            Ok(result) => result.map(Arc::new),
+            Ok(result) => result,
             Err(e) => Err(self.error(Kind::Unavailable, &run, e)),
         };
+        // Its bytes are not in flight any more.
+        drop(request);
         let mut queue = self.queue();
         match priority {
             Priority::Demand => queue.in_flight.demand -= 1,
-            Priority::Prefetch | Priority::Fill => {
+            _ => {
                 queue.in_flight.background -= 1;
                 queue.in_flight.background_bytes -= self.run_len(&run);
             }
@@ -266,21 +465,55 @@ impl Fetcher {
         if priority == Priority::Fill {
             queue.fill.in_flight -= 1;
         }
-        for chunk in run {
-            if let Some(slot) = queue.slots.remove(&chunk) {
-                // No other task sets the result of this chunk.
-                let _ = slot.set(result.clone());
-            }
-        }
+        self.settle(&mut queue, (run, slots), priority, &result);
         match &result {
+            Err(e) if e.is_refused() => {}
             Err(e) => self.fail(&mut queue, e, priority),
-            Ok(_) if priority == Priority::Fill => queue.fill.failures = 0,
-            Ok(_) => {}
+            Ok(()) if priority == Priority::Fill => queue.fill.failures = 0,
+            Ok(()) => {}
         }
         self.dispatch(&mut queue);
         drop(queue);
         self.finished.notify_all();
-        self.changed.notify_one();
+        self.link().changed.notify_waiters();
+    }
+
+    /// Settles chunks that a request has not delivered.
+    fn settle(
+        &self,
+        queue: &mut Queue,
+        (run, slots): (Range<u64>, Vec<OwnSlot>),
+        priority: Priority,
+        result: &Result<()>,
+    ) {
+        let own: Vec<(u64, OwnSlot)> = run.clone().zip(slots).collect();
+        for (chunk, own) in own.into_iter().rev() {
+            // A chunk that was delivered and evicted may have a slot of another request.
+            let slot = queue.slots.get(&chunk);
+            if slot.is_none_or(|slot| Arc::as_ptr(slot) != own.as_ptr()) {
+                continue;
+            }
+            let Some(slot) = queue.slots.remove(&chunk) else {
+                continue;
+            };
+            match result {
+                Err(e) if e.is_refused() => {
+                    // A reader that waits for the chunk asks for it itself.
+                    let has_reader = Arc::strong_count(&slot) > 1;
+                    if has_reader {
+                        queue.slots.insert(chunk, slot);
+                        queue.put_back(chunk, Priority::Demand);
+                    } else {
+                        queue.put_back(chunk, priority);
+                    }
+                }
+                Err(e) => _ = slot.set(Err(e.clone())),
+                Ok(()) => {
+                    let e = self.error(Kind::Unavailable, &run, "bug: a chunk was not fetched");
+                    let _ = slot.set(Err(e));
+                }
+            }
+        }
     }
 
     /// Deals with what else waits for a request like one that failed.
@@ -305,8 +538,13 @@ impl Fetcher {
         }
     }
 
-    fn error(&self, kind: Kind, run: &Range<u64>, what: impl std::fmt::Display) -> Error {
-        let start = run.start * CHUNK;
+    pub(super) fn error(
+        &self,
+        kind: Kind,
+        run: &Range<u64>,
+        what: impl std::fmt::Display,
+    ) -> Error {
+        let start = run.start * self.chunk_size();
         let last = start + self.run_len(run) - 1;
         Error::new(
             kind,
@@ -315,198 +553,9 @@ impl Fetcher {
         )
     }
 
-    /// Fetches, verifies and stores a run of chunks.
-    async fn get(
-        self: &Arc<Self>,
-        run: &Range<u64>,
-        priority: Priority,
-        started: Started,
-    ) -> Result<Part> {
-        let mut part = self.copy_shared(run).await;
-        let mut mismatch = String::new();
-        for _ in 0..VERIFY_ATTEMPTS {
-            let missing = part.missing.clone();
-            if !missing.is_empty() {
-                let request = self.request(&missing, priority, started);
-                // The first request keeps the deadline by itself.
-                let left = match mismatch.is_empty() {
-                    true => Duration::MAX,
-                    false => self.deadline.saturating_sub(started.at.elapsed()),
-                };
-                let Ok(bytes) = tokio::time::timeout(left, request).await else {
-                    break;
-                };
-                let bytes = bytes.map_err(|e| self.error(e.kind(), &missing, e.what()))?;
-                part.fill(bytes);
-            }
-            let this = Arc::clone(self);
-            let work = move || this.keep(part, priority);
-            let kept = self.runtime.spawn_blocking(work).await;
-            let kept = kept.map_err(|e| self.error(Kind::Unavailable, run, e))?;
-            part = match kept {
-                Ok(part) => return Ok(part),
-                Err(unkept) => {
-                    let (same, e) = *unkept;
-                    mismatch = e;
-                    same
-                }
-            };
-        }
-        Err(self.error(Kind::Corrupt, run, mismatch))
-    }
-
-    /// Copies chunks that other images in the cache have. The rest is missing.
-    async fn copy_shared(self: &Arc<Self>, run: &Range<u64>) -> Incomplete {
-        let nothing = Incomplete::new(run, self.run_len(run));
-        let Some(verifier) = &self.verifier else {
-            return nothing;
-        };
-        let find = || async {
-            let (this, verifier) = (Arc::clone(self), Arc::clone(verifier));
-            let work = move || SharedBlocks::find(&this.directory, &this.key, &verifier);
-            self.runtime.spawn_blocking(work).await.unwrap_or_default()
-        };
-        if self.shared.get_or_init(find).await.is_none() {
-            return nothing;
-        }
-        let this = Arc::clone(self);
-        let work = move || this.copy_chunks(nothing);
-        let copied = self.runtime.spawn_blocking(work).await;
-        copied.unwrap_or_else(|_| Incomplete::new(run, self.run_len(run)))
-    }
-
-    fn copy_chunks(&self, mut part: Incomplete) -> Incomplete {
-        let Some(Some(shared)) = self.shared.get() else {
-            return part;
-        };
-        let copied = part.copy(|chunk| shared.chunk(chunk));
-        let counter = &self.counters.shared_bytes;
-        counter.fetch_add(copied, Ordering::Relaxed);
-        part
-    }
-
-    /// Reads a run of chunks from the source. A late answer that a reader waits for is requested again.
-    async fn request(
-        &self,
-        run: &Range<u64>,
-        priority: Priority,
-        started: Started,
-    ) -> Result<Vec<u8>> {
-        let start = run.start * CHUNK;
-        let range = start..start + self.run_len(run);
-        self.counters.requests.fetch_add(1, Ordering::Relaxed);
-        let is_demand = priority == Priority::Demand;
-        let mut first = self.object.read(range.clone());
-        let late_after = match is_demand {
-            true if self.hedging => self.queue().pace.late_after(),
-            _ => None,
-        };
-        let bytes = match late_after {
-            None => first.await?,
-            Some(late_after) => match tokio::time::timeout(late_after, &mut first).await {
-                Ok(result) => result?,
-                Err(_) if self.may_hedge() => race(first, self.object.read(range)).await?,
-                Err(_) => first.await?,
-            },
-        };
-        let len = bytes.len() as u64;
-        self.counters
-            .fetched_bytes
-            .fetch_add(len, Ordering::Relaxed);
-        let duration = started.at.elapsed();
-        let mut queue = self.queue();
-        queue.pace.finish(started, len, duration, is_demand);
-        Ok(bytes)
-    }
-
-    /// Counts another request for the same bytes, if there are not too many of them.
-    fn may_hedge(&self) -> bool {
-        let requests = self.counters.requests.load(Ordering::Relaxed);
-        let allowed = requests / REQUESTS_PER_HEDGE;
-        let add = |hedged: u64| (hedged < allowed).then_some(hedged + 1);
-        let hedged = &self.counters.hedged;
-        hedged
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
-            .is_ok()
-    }
-
-    /// Verifies what was fetched, and stores all of it. Returns the mismatch, if there is one.
-    fn keep(
-        &self,
-        part: Incomplete,
-        priority: Priority,
-    ) -> Result<Part, Box<(Incomplete, String)>> {
-        if let Some(verifier) = &self.verifier {
-            let fetched = part.missing_bytes();
-            if let Err(e) = verifier.verify(part.missing.start * CHUNK, fetched) {
-                let what = format!("{e}, fetched up to {VERIFY_ATTEMPTS} times");
-                return Err(Box::new((part, what)));
-            }
-        }
-        let Incomplete {
-            first,
-            bytes,
-            places,
-            ..
-        } = part;
-        // A full disk does not keep readers from what was fetched.
-        let stored = self.store(first, &bytes, &places, priority);
-        if let (Err(e), Priority::Fill) = (stored, priority) {
-            self.queue().fill.failed = Some(FillFailure {
-                error: self.fill_error(format_args!("cannot keep more in the cache: {e}")),
-                is_final: true,
-            });
-        }
-        Ok(Part { first, bytes })
-    }
-
-    /// Stores bytes. `places`: places of chunks in other images.
-    fn store(
-        &self,
-        first: u64,
-        bytes: &[u8],
-        places: &HashMap<u64, (usize, u64)>,
-        priority: Priority,
-    ) -> io::Result<()> {
-        let shared = self.shared.get().and_then(Option::as_ref);
-        let source = |chunk: u64| {
-            let (image, at) = places.get(&chunk)?;
-            Some((shared?.image(*image), *at))
-        };
-        let stored = self.cache.store_from(first, bytes, source)?;
-        // The fill evicts no chunk of an image in use.
-        let image = (priority != Priority::Fill).then_some(&*self.cache);
-        match self.directory.charge(stored, image)? {
-            true => Ok(()),
-            false => Err(io::Error::other(
-                "it is full of images in use; make it larger with --cache-max SIZE",
-            )),
-        }
-    }
-
     /// Error that ends the fill.
     pub(super) fn fill_error(&self, why: impl std::fmt::Display) -> Error {
         let what = format_args!("the background fill stops: {why}");
         Error::new(Kind::Unavailable, &self.place, what)
     }
-}
-
-/// Result of `first`, or of `second` if that succeeds before. A failure of `second` is of no interest.
-async fn race<T>(mut first: Later<'_, Result<T>>, second: Later<'_, Result<T>>) -> Result<T> {
-    let mut second = Some(second);
-    poll_fn(|context| {
-        if let Poll::Ready(result) = first.as_mut().poll(context) {
-            return Poll::Ready(result);
-        }
-        let polled = second.as_mut().map(|second| second.as_mut().poll(context));
-        match polled {
-            Some(Poll::Ready(Ok(value))) => Poll::Ready(Ok(value)),
-            Some(Poll::Ready(Err(_))) => {
-                second = None;
-                Poll::Pending
-            }
-            Some(Poll::Pending) | None => Poll::Pending,
-        }
-    })
-    .await
 }

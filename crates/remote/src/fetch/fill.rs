@@ -1,25 +1,16 @@
-//! Background fill: fetches what is absent, at a limited rate, while no reader waits.
+//! Background fill: fetches what is absent, at a limited rate, in the time in which the link is idle.
 
 use super::fetcher::Fetcher;
-use super::queue::{PART, Priority, Queue};
-use crate::cache::CHUNK;
+use super::queue::{Priority, Queue};
+use crate::client::link::{Purpose, Turn};
 use crate::error::Error;
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Number of chunks in a request of the fill: 2 MiB.
-const FILL_PART: u64 = 2 * PART;
-
-/// Number of requests per second at a limited rate or bandwidth, from which their length follows.
+/// Number of requests per second at a limited rate, from which their length follows.
 const PARTS_PER_SECOND: u64 = 4;
-
-/// Number of chunks in a request over a slow network: 256 KiB.
-const SLOW_PART: u64 = 2;
-
-/// Time since a reader last waited, before which the fill does not go on. A reader that misses often has the network
-/// to itself.
-const QUIET: Duration = Duration::from_millis(50);
 
 /// Pause after a failure that may pass. It doubles with each one.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
@@ -95,13 +86,14 @@ impl Fill {
     }
 
     async fn steps(&mut self) -> Option<Error> {
+        let fetcher = Arc::clone(&self.fetcher);
         loop {
+            let mut changed = pin!(fetcher.link().changed.notified());
+            // A change from here on counts.
+            changed.as_mut().enable();
             match self.step() {
                 Step::Again => {}
-                Step::Wait(time) => {
-                    let changed = self.fetcher.changed.notified();
-                    let _ = tokio::time::timeout(time, changed).await;
-                }
+                Step::Wait(time) => _ = tokio::time::timeout(time, changed).await,
                 Step::End(end) => return end,
             }
         }
@@ -130,13 +122,9 @@ impl Fill {
         if !queue.is_quiet() {
             return Step::Wait(POLL_INTERVAL);
         }
-        let since = queue.last_wait.map(|last| last.elapsed());
-        if let Some(since) = since.filter(|since| *since < QUIET) {
-            return Step::Wait(QUIET - since);
-        }
         // One request at a time until the first one has succeeded after a failure.
         let is_recovering = queue.fill.failures > 0 && queue.fill.in_flight > 0;
-        if !fetcher.has_room(&queue, Priority::Fill) || is_recovering {
+        if !fetcher.has_connection(&queue) || is_recovering {
             return Step::Wait(POLL_INTERVAL);
         }
         self.advance(&mut queue, now)
@@ -144,12 +132,11 @@ impl Fill {
 
     /// Starts the next request, or the next pass.
     fn advance(&mut self, queue: &mut Queue, now: Instant) -> Step {
-        let chunks_of = |rate: u64| rate / PARTS_PER_SECOND / CHUNK;
-        let by_rate = self.rate.map_or(FILL_PART, chunks_of);
-        let bandwidth = queue.pace.bandwidth();
-        let by_bandwidth = bandwidth.map_or(FILL_PART, |b| chunks_of(b as u64).max(SLOW_PART));
-        let part = by_rate.min(by_bandwidth).clamp(1, FILL_PART);
         let cache = &self.fetcher.cache;
+        let by_rate = |rate: u64| rate / PARTS_PER_SECOND / cache.chunk_size();
+        let by_rate = self.rate.map_or(u64::MAX, by_rate);
+        let part = self.fetcher.part(self.fetcher.link().pace());
+        let part = by_rate.min(part).clamp(1, queue.part_max());
         let chunks = cache.len();
         let is_absent = |chunk: u64| !queue.slots.contains_key(&chunk) && !cache.is_present(chunk);
         let scanned = self.cursor..(self.cursor + SCAN).min(chunks);
@@ -163,8 +150,15 @@ impl Fill {
         let limit = (first + part).min(chunks);
         let end = (first + 1..limit).find(|chunk| !is_absent(*chunk));
         let run = first..end.unwrap_or(limit);
-        self.request(queue, run, now);
-        Step::Again
+        let step = self.fetcher.link().pace().step();
+        let len = self.fetcher.run_len(&run).min(step);
+        match self.fetcher.link().turn(Purpose::Fill, len) {
+            Turn::Go => {
+                self.request(queue, run, now);
+                Step::Again
+            }
+            Turn::Wait(pause) => Step::Wait(pause.unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL)),
+        }
     }
 
     fn request(&mut self, queue: &mut Queue, run: Range<u64>, now: Instant) {

@@ -3,7 +3,7 @@
 //! Digests of another tree only say where to look. What is found is verified like bytes from a server, so that an evicted
 //! or damaged block of another image is no more than a block that is not found.
 
-use crate::cache::{CHUNK, Directory};
+use crate::cache::Directory;
 use crate::verify::{Verifier, cached_digests};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -75,13 +75,12 @@ impl SharedBlocks {
             if known.len() >= KNOWN_MAX || images.len() >= IMAGES_MAX {
                 break;
             }
-            let (Ok(tree), Ok(data)) = (directory.tree(&other), directory.image_file(&other))
-            else {
+            let Ok(data) = directory.image_file(&other) else {
                 continue;
             };
             let number = images.len() as u32; // fits: at most IMAGES_MAX
             let before = known.len();
-            let found = cached_digests(tree, header, |block, digest| {
+            let found = cached_digests(&data, header, |block, digest| {
                 if let (Ok(block), true) = (u32::try_from(block), known.len() < KNOWN_MAX) {
                     known.push(Known {
                         digest: start_of(digest),
@@ -112,11 +111,12 @@ impl SharedBlocks {
 
     /// Chunk, if other images have all of its blocks.
     pub(crate) fn chunk(&self, chunk: u64) -> Option<SharedChunk> {
-        let start = chunk * CHUNK;
-        if start + CHUNK > self.verifier.covered() {
+        let len = self.verifier.chunk_size();
+        let start = chunk * len;
+        if start + len > self.verifier.covered() {
             return None;
         }
-        let mut bytes = vec![0; CHUNK as usize];
+        let mut bytes = vec![0; len as usize]; // fits: at most 128 KiB
         let (mut first, mut last) = (None, None);
         let mut is_whole = true;
         let blocks = start / BLOCK..;

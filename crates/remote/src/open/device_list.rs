@@ -64,7 +64,7 @@ pub(crate) fn read(
     location: &Location,
     options: &Options,
 ) -> Result<Vec<(Location, Option<Root>)>> {
-    let Some(text) = file(location, DEVICES, LEN_MAX, options.retry)? else {
+    let Some(text) = file(location, DEVICES, LEN_MAX, options)? else {
         return Ok(Vec::new());
     };
     let wrong = || {
@@ -98,7 +98,7 @@ pub(crate) fn read(
         let what = "the root hash does not cover the devices of the image; use --trust, or name an image in a registry by its digest as well (NAME@sha256:...)";
         return Err(Error::new(Kind::Usage, location, what));
     };
-    let signature = file(location, DEVICES_SIGNATURE, SIGNATURE_MAX, options.retry)?;
+    let signature = file(location, DEVICES_SIGNATURE, SIGNATURE_MAX, options)?;
     let is_of_image = object["root_hash"].as_str() == Some(&hex::encode(root));
     let why = match signature {
         None => Some("has no signature (KEY.devices.p7s)"),

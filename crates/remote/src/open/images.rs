@@ -1,13 +1,13 @@
 //! Images of several stores: the EROFS images of a manifest, or an object, each with the devices that hold data of it.
 
-use crate::client::Client;
+use crate::address::{Address, Blob, Reference};
 use crate::error::{Error, Kind, Result};
-use crate::location::{Address, Blob, Location, Reference};
+use crate::location::Location;
 use crate::open::device_list;
-use crate::open::open;
+use crate::open::open_store;
 use crate::options::Options;
-use crate::registry::{self, LayeredImage, Registry};
-use crate::retry::RetryPolicy;
+use crate::registry::{self, LayeredImage};
+use crate::resolve;
 use crate::runtime::runtime;
 use crate::store::RemoteStore;
 use std::sync::Arc;
@@ -39,14 +39,15 @@ pub fn open_images(
     has_devices: bool,
 ) -> Result<Vec<OpenImage>> {
     let Address::Oci(reference) = &location.address else {
-        let store = open(location, options)?;
+        let store = open_store(location, options)?;
         let devices = match has_devices {
             true => Vec::new(),
             false => devices_beside(location, &store, options)?,
         };
+        location.connections().opened();
         return Ok(vec![OpenImage { store, devices }]);
     };
-    let mut images = images_of_manifest(location, reference, options.retry)?;
+    let mut images = images_of_manifest(location, reference, options)?;
     if has_devices {
         images.iter_mut().for_each(|image| image.truncate(1));
     }
@@ -69,6 +70,7 @@ pub fn open_images(
         }
     }
     let mut stores = open_all(&parts)?.into_iter();
+    location.connections().opened();
     let open = |blobs: Vec<Blob>| -> Option<OpenImage> {
         Some(OpenImage {
             store: stores.next()?,
@@ -82,13 +84,11 @@ pub fn open_images(
 pub(crate) fn images_of_manifest(
     location: &Location,
     reference: &Reference,
-    retry: RetryPolicy,
+    options: &Options,
 ) -> Result<Vec<Vec<Blob>>> {
-    let place = location.to_string();
-    let client = Arc::<Client>::default();
-    let registry = Registry::new(client, reference, &place, retry)?;
     let images = runtime()?.block_on(async {
-        let manifest = registry::image(&registry, &reference.version).await?;
+        let registry = resolve::registry(location, reference, options).await?;
+        let manifest = resolve::manifest(location, reference, &registry, options).await?;
         registry::images(&registry, &manifest.object)
     })?;
     let blobs = |LayeredImage { image, devices }| {
@@ -105,6 +105,7 @@ pub(crate) fn blob(reference: &Reference, layer: registry::Layer) -> Blob {
         digest: layer.digest,
         size: layer.size,
         root_hash: layer.root_hash,
+        stated: layer.stated,
         index: layer.index.map(|index| (index.start, index.digest)),
     }
 }
@@ -141,7 +142,7 @@ fn open_all(parts: &[(Location, &Options)]) -> Result<Vec<Arc<RemoteStore>>> {
         let opened: Vec<Result<_>> = std::thread::scope(|scope| {
             let open = |(location, options): &(Location, &Options)| {
                 let (location, options) = (location.clone(), (*options).clone());
-                scope.spawn(move || open(&location, &options))
+                scope.spawn(move || open_store(&location, &options))
             };
             let threads: Vec<_> = parts.iter().map(open).collect();
             let joined = threads.into_iter().map(|thread| {

@@ -1,13 +1,14 @@
 //! Layers of images in registries, for those that serve all of them.
 
-use crate::client::Client;
+use crate::address::{Address, Reference};
 use crate::error::{Error, Kind, Result};
-use crate::location::{Address, Location};
+use crate::location::Location;
 use crate::open::images::blob;
-use crate::registry::{self, Registry};
+use crate::options::Options;
+use crate::registry;
+use crate::resolve;
 use crate::retry::RetryPolicy;
 use crate::runtime::runtime;
-use std::sync::Arc;
 
 /// Layer of an image in a registry that is an EROFS image.
 #[derive(Clone, Debug)]
@@ -28,23 +29,49 @@ pub struct Layer {
 ///
 /// # Errors
 /// Kinds of [`Error`]: `Usage` if the location names no image in a registry, `Unsupported` if the image has no such layer.
-pub fn layers(location: &Location, retry: RetryPolicy) -> Result<Vec<Layer>> {
-    let place = location.to_string();
-    let Address::Oci(reference) = &location.address else {
-        return Err(Error::new(Kind::Usage, place, "not an image in a registry"));
-    };
-    let client = Arc::new(Client::default());
-    let registry = Registry::new(client, reference, &place, retry)?;
+pub fn layers(location: &Location, options: &Options) -> Result<Vec<Layer>> {
+    let reference = reference(location)?;
     let found = runtime()?.block_on(async {
-        let manifest = registry::image(&registry, &reference.version).await?;
+        let registry = resolve::registry(location, reference, options).await?;
+        let manifest = resolve::manifest(location, reference, &registry, options).await?;
         registry::layers(&registry, &manifest.object).await
     })?;
+    location.connections().opened();
     let layer = |(diff_id, layer): (String, registry::Layer)| Layer {
         diff_id,
         size: layer.size,
-        hash_offset: layer.hash_offset,
+        hash_offset: layer.stated.hash_offset,
         root_hash: layer.root_hash.clone(),
         location: location.blob(blob(reference, layer), false),
     };
     Ok(found.into_iter().map(layer).collect())
+}
+
+/// True if an image in a registry has layers that are EROFS images. Nothing is kept in the cache.
+///
+/// # Errors
+/// Kinds of [`Error`]: `Usage` if the location names no image in a registry, `Unavailable` if it cannot be read.
+pub fn has_layers(location: &Location, retry: RetryPolicy) -> Result<bool> {
+    let reference = reference(location)?;
+    let place = location.to_string();
+    let registry = location.connections().registry(reference, &place, retry)?;
+    let found = runtime()?.block_on(async {
+        let manifest = registry::image(&registry, &reference.version).await?;
+        registry::layers(&registry, &manifest.object).await
+    });
+    match found {
+        Err(e) if e.kind() == Kind::Unavailable => Err(e),
+        found => Ok(found.is_ok()),
+    }
+}
+
+fn reference(location: &Location) -> Result<&Reference> {
+    match &location.address {
+        Address::Oci(reference) => Ok(reference),
+        _ => Err(Error::new(
+            Kind::Usage,
+            location,
+            "not an image in a registry",
+        )),
+    }
 }

@@ -5,9 +5,9 @@ pub(crate) mod first_reads;
 pub(crate) mod images;
 pub(crate) mod layers;
 
-use crate::cache::{Directory, IMAGE_MAX};
+use crate::cache::{CHUNK, Directory, IMAGE_MAX, LONG_CHUNK};
 use crate::error::{Error, Kind, Result};
-use crate::fetch::{Fetcher, VERIFY_ATTEMPTS};
+use crate::fetch::Fetcher;
 use crate::location::Location;
 use crate::open::first_reads::{FirstReads, HEAD};
 use crate::options::Options;
@@ -15,8 +15,8 @@ use crate::registry::{self, IndexPlace};
 use crate::runtime::runtime;
 use crate::source::{self, Identity, Opened};
 use crate::store::{Cached, Extent, RemoteStore};
-use crate::verify::Verifier;
 use crate::verify::chunk_index;
+use crate::verify::{VERIFY_ATTEMPTS, Verifier};
 use sha2::{Digest, Sha256};
 use std::io;
 use std::sync::Arc;
@@ -30,6 +30,13 @@ use tuff_verity::Root;
 /// # Errors
 /// Kinds of [`Error`], each with one sentence that names the location.
 pub fn open(location: &Location, options: &Options) -> Result<Arc<RemoteStore>> {
+    let store = open_store(location, options)?;
+    location.connections().opened();
+    Ok(store)
+}
+
+/// Opens a store, which may be a part of an image.
+pub(crate) fn open_store(location: &Location, options: &Options) -> Result<Arc<RemoteStore>> {
     let place = location.to_string();
     if let Some(path) = location.local_path() {
         return Ok(Arc::new(RemoteStore::local(path, place)?));
@@ -40,7 +47,7 @@ pub fn open(location: &Location, options: &Options) -> Result<Arc<RemoteStore>> 
     let start = Instant::now();
     let mut attempts = 0;
     loop {
-        let opened = runtime.block_on(source::open(location, HEAD, has_root, options.retry))?;
+        let opened = runtime.block_on(source::open(location, HEAD, has_root, options))?;
         let result = opening.store(opened);
         attempts += 1;
         // A first answer that is wrong is requested again, like other parts. An object that is replaced between the first requests
@@ -110,10 +117,13 @@ impl Opening<'_> {
             object: &object,
             head: opened.head,
             index: opened.index,
+            stated: opened.stated,
         };
+        let start = first.stated.start.clone();
         let image = |verifier: Option<&Arc<Verifier>>| {
             let kept = verifier.map_or(size, |verifier| verifier.kept(size));
-            let cache = directory.image(&key, kept);
+            let chunk = verifier.map_or(LONG_CHUNK, |verifier| verifier.chunk_size());
+            let cache = directory.image(&key, kept, chunk);
             cache.map_err(|e| self.cache_error(e))
         };
         let known = first.known(root, &directory, &key);
@@ -137,6 +147,7 @@ impl Opening<'_> {
             whole: of_tree.map_or(end, |verifier| verifier.kept(end).max(verifier.end())),
         };
         let cache = Arc::new(cache);
+        object.traced().set_cache(&cache);
         let fetcher = Fetcher::new(
             object,
             (Arc::clone(&directory), key.clone(), Arc::clone(&cache)),
@@ -152,6 +163,7 @@ impl Opening<'_> {
             verifier,
             root,
             fetcher: Arc::new(fetcher),
+            start,
             process: std::process::id(),
         };
         Ok(RemoteStore::remote(extent, self.place.clone(), cached))
@@ -170,7 +182,11 @@ fn key(identity: &Identity, root: Option<Root>, index: Option<&IndexPlace>) -> S
         hash.update(text);
     }
     hash.update(identity.size.to_le_bytes());
-    hash.update(root.as_ref().map_or(&[][..], |root| &root[..]));
+    if let Some(root) = root {
+        hash.update(root);
+        // Versions up to 0.2.0 kept longer chunks of such images.
+        hash.update(CHUNK.to_le_bytes());
+    }
     hex::encode(hash.finalize())
 }
 

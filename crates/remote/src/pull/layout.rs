@@ -1,8 +1,8 @@
 //! Copies of container images: the manifest for a platform and its blobs become an OCI layout in a directory.
 
-use crate::client::Client;
+use crate::address::{Address, sha256_hex};
 use crate::error::{Error, Kind, Result};
-use crate::location::{Address, Location, sha256_hex};
+use crate::location::Location;
 use crate::push::Step;
 use crate::registry::{self, Registry};
 use crate::retry::RetryPolicy;
@@ -13,7 +13,6 @@ use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::Arc;
 
 /// Bytes of one request for a blob. Unit: bytes.
 const PART: u64 = 4 << 20;
@@ -36,7 +35,7 @@ pub fn copy_layout(
         let what = "a container image is docker://REGISTRY/NAME[:TAG]";
         return Err(Error::new(Kind::Usage, place, what));
     };
-    let registry = Registry::new(Arc::<Client>::default(), reference, &place, retry)?;
+    let registry = location.connections().registry(reference, &place, retry)?;
     let copy = Copy {
         registry: &registry,
         dir,

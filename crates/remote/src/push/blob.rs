@@ -2,17 +2,19 @@
 
 use super::options::{LayerImage, LayerTree, PushedLayer};
 use super::watch::Watch;
-use crate::cache::CHUNK;
+use crate::cache::LONG_CHUNK;
 use crate::error::{Kind, Result};
+use crate::places::{STATED_MAX, metadata, metadata_range};
 use crate::registry::digest;
 use crate::verify::chunk_index::ChunkIndex;
 use sha2::{Digest, Sha256};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use tuff_store::{MemStore, ReadAt};
 
 /// Bytes that are read at once: several chunks. Unit: bytes.
-const READ: u64 = 8 * CHUNK;
+const READ: u64 = 8 * LONG_CHUNK;
 
 /// Blob with its digest.
 pub(crate) struct Blob {
@@ -22,6 +24,8 @@ pub(crate) struct Blob {
     pub(crate) size: u64,
     pub(crate) tree: Option<LayerTree>,
     pub(crate) index: Option<IndexAnnotation>,
+    /// Metadata that a start reads first. Unit: bytes.
+    pub(crate) metadata: Option<Range<u64>>,
     /// True for a device of the next blob that is none.
     pub(crate) is_device: bool,
     /// False for plain bytes.
@@ -54,12 +58,13 @@ impl Blob {
             layer.store.read_exact_at(&mut bytes, at).map_err(failed)?;
             whole.update(&bytes);
             if has_index {
-                let chunks = bytes.chunks(CHUNK as usize); // fits: small
+                let chunks = bytes.chunks(LONG_CHUNK as usize); // fits: small
                 chunks.for_each(|chunk| index.push(chunk));
             }
             at += bytes.len() as u64;
         }
         let tree = layer.tree.clone();
+        let metadata = stated_metadata(layer).map_err(failed)?;
         if !has_index {
             return Ok(Self {
                 store: Arc::clone(&layer.store),
@@ -67,6 +72,7 @@ impl Blob {
                 size,
                 tree,
                 index: None,
+                metadata,
                 is_device: false,
                 is_image: layer.is_image,
             });
@@ -87,6 +93,7 @@ impl Blob {
             digest: format!("sha256:{}", hex::encode(whole.finalize())),
             tree,
             index: Some(annotation),
+            metadata,
             is_device: false,
             is_image: layer.is_image,
         })
@@ -128,10 +135,25 @@ impl Blob {
             store: Arc::new(MemStore::new(bytes)),
             tree: None,
             index: None,
+            metadata: None,
             is_device: false,
             is_image: true,
         }
     }
+}
+
+/// Metadata of an image that a start reads first, if there is a hash tree or chunk index, and if it is not long.
+fn stated_metadata(layer: &LayerImage) -> io::Result<Option<Range<u64>>> {
+    let mut head = vec![0; LONG_CHUNK.min(layer.store.size()) as usize]; // fits: small
+    layer.store.read_exact_at(&mut head, 0)?;
+    let Some((meta, end)) = metadata(&head).filter(|_| layer.is_image) else {
+        return Ok(None);
+    };
+    let all = metadata_range(meta, end, layer.store.size());
+    let range = layer.start_metadata.clone().unwrap_or(all);
+    let is_stated =
+        LONG_CHUNK <= range.start && !range.is_empty() && range.end - range.start <= STATED_MAX;
+    Ok(is_stated.then_some(range))
 }
 
 /// Two stores, one after the other.

@@ -2,8 +2,11 @@
 
 use super::blob::Blob;
 use super::options::{LayerMedia, PushOptions};
+use crate::cache::CHUNK;
 use crate::registry::{digest, media, this_platform};
 use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 
 /// Documents of an image, as they are uploaded.
 pub(crate) struct Documents {
@@ -40,15 +43,23 @@ pub(crate) fn documents(layers: &[Blob], options: &PushOptions) -> Documents {
         false => (number < top).then_some(media::OVERLAY_LOWER),
     };
     let descriptors = layers.iter().enumerate();
-    let descriptors: Vec<Value> = descriptors
+    let mut descriptors: Vec<Value> = descriptors
         .map(|(number, layer)| descriptor(layer, options.media, role(number, layer)))
         .collect();
-    let manifest = json!({
+    let recording = options.profile.as_deref().and_then(recording);
+    let room = media::START_MAX - recording.as_ref().map_or(0, String::len);
+    for (number, text) in starts(layers, &options.start, room) {
+        descriptors[number]["annotations"][media::START] = text.into();
+    }
+    let mut manifest = json!({
         "schemaVersion": 2,
         "mediaType": media::MANIFEST,
         "config": {"mediaType": media::CONFIG, "digest": digest(&config), "size": config.len()},
         "layers": descriptors,
     });
+    if let Some(recording) = recording {
+        manifest["annotations"] = json!({media::RECORDING: recording});
+    }
     let manifest = manifest.to_string().into_bytes();
     let index = json!({
         "schemaVersion": 2,
@@ -65,6 +76,54 @@ pub(crate) fn documents(layers: &[Blob], options: &PushOptions) -> Documents {
         manifest,
         index: is_spec.then(|| index.to_string().into_bytes()),
     }
+}
+
+/// Lines at the beginning of a profile that fit into an annotation, all if they do.
+fn recording(profile: &[u8]) -> Option<String> {
+    if profile.len() <= media::RECORDING_MAX {
+        return std::str::from_utf8(profile).ok().map(str::to_owned);
+    }
+    let fitting = &profile[..media::RECORDING_MAX - media::RECORDING_CONTINUED.len()];
+    let end = fitting.iter().rposition(|byte| *byte == b'\n')?;
+    let lines = std::str::from_utf8(&fitting[..=end]).ok()?;
+    Some(lines.to_owned() + media::RECORDING_CONTINUED)
+}
+
+/// Statements for layers about what a start reads of them: as much as fits into `room` bytes, what is wanted first before the rest.
+fn starts(layers: &[Blob], start: &[(usize, Range<u64>)], room: usize) -> BTreeMap<usize, String> {
+    let images = layers.iter().enumerate().filter(|(_, l)| !l.is_device);
+    let images: Vec<usize> = images.map(|(number, _)| number).collect();
+    // Readers fetch whole chunks.
+    let mut known = HashSet::new();
+    let mut chunks: Vec<(usize, Range<u64>)> = Vec::new();
+    for (number, range) in start.iter().filter(|(_, range)| !range.is_empty()) {
+        let Some(number) = images.get(*number).copied() else {
+            continue;
+        };
+        for chunk in range.start / CHUNK..range.end.min(layers[number].size).div_ceil(CHUNK) {
+            match chunks.last_mut() {
+                _ if !known.insert((number, chunk)) => {}
+                Some((last, chunks)) if (*last, chunks.end) == (number, chunk) => chunks.end += 1,
+                _ => chunks.push((number, chunk..chunk + 1)),
+            }
+        }
+    }
+    let mut texts: BTreeMap<usize, String> = BTreeMap::new();
+    let mut left = room;
+    for (number, chunks) in chunks {
+        let end = (chunks.end * CHUNK).min(layers[number].size);
+        let range = format!("{}:{end}", chunks.start * CHUNK);
+        let Some(rest) = left.checked_sub(range.len() + 1) else {
+            break;
+        };
+        left = rest;
+        let text = texts.entry(number).or_default();
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text.push_str(&range);
+    }
+    texts
 }
 
 fn descriptor(layer: &Blob, media: LayerMedia, role: Option<&str>) -> Value {
@@ -85,6 +144,10 @@ fn descriptor(layer: &Blob, media: LayerMedia, role: Option<&str>) -> Value {
         let root = format!("sha256:{}", hex::encode(tree.root));
         annotate(media::ROOT_DIGEST, root);
         annotate(media::HASH_BLOCK, tree.block.to_string());
+    }
+    if let Some(metadata) = &layer.metadata {
+        let range = format!("{}:{}", metadata.start, metadata.end);
+        annotate(media::METADATA, range);
     }
     let media = match media {
         _ if !layer.is_image => media::BYTES,
@@ -178,6 +241,68 @@ mod tests {
         let index = parsed(&made.index.unwrap());
         assert_eq!(index["manifests"][0]["digest"], digest(&made.manifest));
         assert_eq!(index["manifests"][0]["platform"], platform);
+    }
+
+    #[test]
+    fn a_manifest_has_the_lines_of_a_profile_that_fit() {
+        let annotation = |profile: &[u8]| {
+            let options = PushOptions {
+                profile: Some(profile.to_vec()),
+                ..PushOptions::default()
+            };
+            let manifest = parsed(&documents(&[blob(b"x", None)], &options).manifest);
+            let text = manifest["annotations"]["vnd.tuff.profile"].as_str();
+            text.map(str::to_owned)
+        };
+        let line = "1204 1 0 131072 /usr/bin/python3\n";
+        let short = format!("tuff profile 1\n{line}");
+        assert_eq!(annotation(short.as_bytes()).unwrap(), short);
+        let long = format!("tuff profile 1\n{}", line.repeat(3000));
+        let cut = annotation(long.as_bytes()).unwrap();
+        assert!(cut.len() <= 65_536 && cut.len() > 65_000);
+        let lines = cut.strip_suffix("# continued\n").unwrap();
+        assert!(lines.ends_with(line) && long.starts_with(lines));
+        assert_eq!(annotation(b"tuff profile 1\n1 1 0 1 /\xff\n"), None);
+    }
+
+    #[test]
+    fn a_manifest_states_what_a_start_wants_first_of_each_layer() {
+        let layers = [blob(&[0; 900_000], None), blob(&[1; 900_000], None)];
+        let stated = |start: Vec<(usize, Range<u64>)>, profile: Option<Vec<u8>>| {
+            let options = PushOptions {
+                start,
+                profile,
+                ..PushOptions::default()
+            };
+            let manifest = parsed(&documents(&layers, &options).manifest);
+            [0, 1].map(|number| {
+                let text = manifest["layers"][number]["annotations"]["vnd.tuff.start"].as_str();
+                text.map(str::to_owned)
+            })
+        };
+        let text = |text: &str| Some(text.to_owned());
+        let start = vec![
+            (1, 5..9),
+            (0, 900_000 - 1..u64::MAX),
+            (1, 131_071..131_073),
+            (1, 6..7),
+            (7, 0..1),
+        ];
+        assert_eq!(
+            stated(start, None),
+            [text("884736:900000"), text("0:32768,98304:163840")]
+        );
+        assert_eq!(stated(vec![(0, 9..9)], None), [None, None]);
+        // Every other chunk is a range of its own, so that not all fit.
+        let profile = format!("tuff profile 1\n{}", "#\n".repeat(32_740)).into_bytes();
+        let start: Vec<_> = [6, 4, 2, 0]
+            .map(|chunk| (0, chunk * CHUNK..(chunk + 1) * CHUNK))
+            .into();
+        assert_eq!(
+            stated(start.clone(), Some(profile)),
+            [text("196608:229376,131072:163840,65536:98304"), None]
+        );
+        assert_eq!(stated(start, Some(vec![b'#'; 65_536])), [None, None]);
     }
 
     #[test]

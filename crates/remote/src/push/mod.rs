@@ -19,9 +19,10 @@ mod upload_record;
 mod uploader;
 mod watch;
 
+use crate::address::Address;
 use crate::client::Client;
 use crate::error::{Error, Kind, Result};
-use crate::location::{Address, Location};
+use crate::location::Location;
 use crate::registry::Registry;
 use crate::runtime::runtime;
 use blob::Blob;
@@ -62,7 +63,10 @@ pub fn push(
             let registry = Registry::new(client, reference, &place, options.retry)?;
             let blobs = blobs(layers, &watch)?;
             let push = repository::push(&registry, &reference.version, &blobs, options, &watch);
-            runtime.block_on(push)
+            let pushed = runtime.block_on(push);
+            // The tag may name another manifest, also if the answer to its upload was lost.
+            location.connections().forget_manifest(&reference.version);
+            pushed
         }
         Address::S3 { bucket, key } => {
             let [layer] = layers else {

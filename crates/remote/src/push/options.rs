@@ -1,6 +1,7 @@
 //! Arguments and result of an upload.
 
 use crate::retry::RetryPolicy;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tuff_signature::Signer;
@@ -13,6 +14,8 @@ pub struct LayerImage {
     pub store: Arc<dyn ReadAt>,
     /// Hash tree after the image.
     pub tree: Option<LayerTree>,
+    /// Metadata that a start reads first, which readers then ask for with the first bytes. `None`: all metadata. Unit: bytes.
+    pub start_metadata: Option<Range<u64>>,
     /// False for a device of plain bytes, such as a file of chunks.
     pub is_image: bool,
     /// Devices that hold data of it, in the order of its device table. They have no devices of their own.
@@ -51,6 +54,9 @@ pub struct PushOptions {
     pub config: Option<Vec<u8>>,
     /// Access profile that accompanies the image.
     pub profile: Option<Vec<u8>>,
+    /// Parts of layers that a start reads, in the order in which they are wanted: number of the layer, and bytes of it. A manifest states
+    /// as much of it as fits.
+    pub start: Vec<(usize, Range<u64>)>,
     /// Repository of the same registry whose blobs are mounted instead of sent, if it has them.
     pub mount_from: Option<String>,
     /// Signs the root hashes of the layers.

@@ -1,18 +1,21 @@
 //! Credentials of registries: auth files of docker and containers, challenges and tokens.
 
 use super::credential_helper;
+use super::digest::digest;
+use crate::address::{Reference, shown};
 use crate::client::json;
 use crate::client::origin;
 use crate::client::renewal::{Pass, Renewal};
-use crate::client::{Client, Content, Denial, Redirects, Request, basic};
-use crate::error::{Error, Kind};
-use crate::location::{Reference, shown};
+use crate::client::{Client, Content, Denial, Redirects, Reply, Request, basic};
+use crate::error::{Error, Kind, Result};
 use crate::retry::Failure;
+use crate::trace::Reason;
 use base64::Engine;
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use reqwest::{Method, StatusCode, Url};
 use serde_json::Value;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Longest answer of a token service. Unit: bytes.
@@ -35,6 +38,17 @@ enum Login {
     Refresh(String),
 }
 
+impl Login {
+    /// Name that other logins do not have, without a secret.
+    fn name(&self) -> String {
+        match self {
+            Self::Password { user, .. } => format!("user {user}"),
+            // The name of the user is not stated. A digest of a random token tells nothing about it.
+            Self::Refresh(token) => format!("token {}", digest(token.as_bytes())),
+        }
+    }
+}
+
 /// Session at a registry: logins of this host, and the tokens that they are exchanged for.
 pub(crate) struct Session {
     client: Arc<Client>,
@@ -44,6 +58,13 @@ pub(crate) struct Session {
     base: Url,
     /// Challenge of the registry. `None` until there is one.
     challenge: Mutex<Option<Challenge>>,
+    /// True once the registry has answered, so that it is known whether it asks for credentials.
+    has_answer: AtomicBool,
+    /// Held by the only request before the first answer.
+    first: Arc<tokio::sync::Mutex<()>>,
+    login_name: tokio::sync::OnceCell<Option<String>>,
+    /// Login that was read for its name.
+    early_login: Mutex<Option<Option<Login>>>,
     /// Value of `Authorization`.
     renewal: Renewal<Option<Login>, String>,
 }
@@ -60,16 +81,30 @@ enum Challenge {
 }
 
 impl Session {
-    /// Session for an image in the repository at `base`. Its login comes from the auth files, or from a helper that they name.
-    pub(crate) fn new(client: Arc<Client>, reference: &Reference, base: &Url, place: &str) -> Self {
-        Self {
+    /// Session for the repository of an image. Its login comes from the auth files, or from a helper that they name.
+    pub(crate) fn open(client: Arc<Client>, reference: &Reference, place: &str) -> Result<Self> {
+        Ok(Self {
             client,
             place: place.to_owned(),
             reference: reference.clone(),
-            base: base.clone(),
+            base: base(reference, place)?,
             challenge: Mutex::default(),
+            has_answer: AtomicBool::new(false),
+            first: Arc::default(),
+            login_name: tokio::sync::OnceCell::new(),
+            early_login: Mutex::default(),
             renewal: Renewal::new(),
-        }
+        })
+    }
+
+    /// Client of all requests.
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+
+    /// URL of the repository, with a slash at its end.
+    pub(crate) fn base(&self) -> &Url {
+        &self.base
     }
 
     fn challenge(&self) -> std::sync::MutexGuard<'_, Option<Challenge>> {
@@ -78,7 +113,35 @@ impl Session {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Name of the login. Two logins of a registry have different names. `None` if the login cannot be read.
+    pub(crate) async fn login_name(&self) -> Option<String> {
+        let read = || async {
+            let login = self.read_login().await.ok()?;
+            let name = login
+                .as_ref()
+                .map_or_else(|| "anonymous".to_owned(), Login::name);
+            *self.early_login() = Some(login);
+            Some(name)
+        };
+        self.login_name.get_or_init(read).await.clone()
+    }
+
+    fn early_login(&self) -> std::sync::MutexGuard<'_, Option<Option<Login>>> {
+        self.early_login
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Login for the next token. The first one may have been read for its name.
     async fn login(&self) -> Result<Option<Login>, Failure> {
+        let early = self.early_login().take();
+        match early {
+            Some(login) => Ok(login),
+            None => self.read_login().await,
+        }
+    }
+
+    async fn read_login(&self) -> Result<Option<Login>, Failure> {
         let reference = self.reference.clone();
         match tokio::task::spawn_blocking(move || find_login(&reference)).await {
             Ok(Ok(login)) => Ok(login),
@@ -88,11 +151,20 @@ impl Session {
     }
 
     /// Value of `Authorization` for the next request, from a token service if the registry named one. A login is read
-    /// again after each refusal. `None` for a registry that has asked for nothing.
-    pub(crate) async fn authorization(&self) -> Result<Option<(String, Pass)>, Failure> {
+    /// again after each refusal. There is no value for a registry that has asked for nothing, and no pass either once it has
+    /// answered: only one request is sent before the first answer.
+    pub(crate) async fn authorization(&self) -> Result<(Option<String>, Option<Pass>), Failure> {
+        let mut first = None;
+        if !self.has_answer.load(Ordering::Acquire) {
+            first = Some(Arc::clone(&self.first).lock_owned().await);
+            if self.has_answer.load(Ordering::Acquire) {
+                first = None;
+            }
+        }
         let Some(challenge) = self.challenge().clone() else {
-            return Ok(None);
+            return Ok((None, first.map(Pass::without_credentials)));
         };
+        drop(first);
         let challenge = &challenge;
         let make = |login: Option<Login>| async move {
             let (realm, service, scope) = match (challenge, login.as_ref()) {
@@ -116,11 +188,16 @@ impl Session {
             let token = self.token(login.as_ref(), realm, service, scope).await?;
             Ok(format!("Bearer {token}"))
         };
-        self.renewal.get(self.login(), make).await.map(Some)
+        let (value, pass) = self.renewal.get(self.login(), make).await?;
+        Ok((Some(value), Some(pass)))
     }
 
-    /// Notes that the registry has answered a request.
-    pub(crate) fn accepted(&self, used: Option<&Pass>) {
+    /// Notes an answer of the registry.
+    pub(crate) fn note_answer(&self, reply: &Reply, used: Option<&Pass>) {
+        if !reply.is_authorized() {
+            return;
+        }
+        self.has_answer.store(true, Ordering::Release);
         if let Some(used) = used {
             self.renewal.accepted(used);
         }
@@ -128,6 +205,12 @@ impl Session {
 
     /// Notes that the registry refuses a request. Returns true if another one may have other credentials.
     pub(crate) fn renew(&self, denial: &Denial, used: Option<&Pass>) -> bool {
+        let is_renewed = self.renew_challenge(denial, used.filter(|used| used.has_credentials()));
+        self.has_answer.store(true, Ordering::Release);
+        is_renewed
+    }
+
+    fn renew_challenge(&self, denial: &Denial, used: Option<&Pass>) -> bool {
         let strongest_challenge = strongest(&denial.challenges);
         match used {
             None if denial.status != StatusCode::UNAUTHORIZED || strongest_challenge.is_none() => {
@@ -200,9 +283,11 @@ impl Session {
             authorization,
             content,
             redirects: Redirects::Refuse,
+            object: None,
         };
         let place = format!("{} (token service {name})", self.place);
-        let reply = self.client.send(request, &place).await?;
+        let reply = self.client.send(request, &place);
+        let reply = Reason::Login.scope(reply).await?;
         if !reply.status().is_success() {
             return Err(reply.refused(&place).await);
         }
@@ -218,6 +303,19 @@ impl Session {
         let token = token.ok_or_else(|| self.denied("the token service gives no usable token"))?;
         Ok(token.to_owned())
     }
+}
+
+/// URL of a repository. Registries on this machine have no certificates.
+fn base(reference: &Reference, place: &str) -> Result<Url> {
+    let host = match reference.registry.as_str() {
+        "docker.io" => "registry-1.docker.io",
+        registry => registry,
+    };
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    let is_local = matches!(name, "localhost" | "127.0.0.1" | "[::1]");
+    let scheme = if is_local { "http" } else { "https" };
+    let url = format!("{scheme}://{host}/v2/{}/", reference.name);
+    Url::parse(&url).map_err(|e| Error::new(Kind::Usage, place, e))
 }
 
 /// Login for an image: that of the first auth file that has or names one.

@@ -2,11 +2,12 @@
 
 use super::media;
 use super::repository::{Manifest, Registry};
+use crate::address::{Stated, sha256_hex};
 use crate::client::json;
 use crate::error::{Kind, Result};
-use crate::location::sha256_hex;
 use serde_json::Value;
 use std::fmt::Write as _;
+use std::ops::Range;
 
 /// Largest number of layers that are opened, devices included. Each takes up to four open files.
 const LAYERS_MAX: usize = 200;
@@ -21,8 +22,7 @@ pub(crate) struct Layer {
     pub(crate) size: u64,
     /// Root hash that the manifest states, in hexadecimal digits.
     pub(crate) root_hash: Option<String>,
-    /// Position of the hash tree that the manifest states. Unit: bytes.
-    pub(crate) hash_offset: Option<u64>,
+    pub(crate) stated: Stated,
     /// Chunk index at the end of the blob.
     pub(crate) index: Option<IndexPlace>,
 }
@@ -54,6 +54,15 @@ pub(crate) async fn image(registry: &Registry, version: &str) -> Result<Manifest
         registry.error(Kind::Unsupported, what)
     })?;
     registry.manifest(&digest).await
+}
+
+/// Manifest of an image that is in the cache, by its digest.
+pub(crate) fn kept_image(registry: &Registry, digest: &str) -> Option<Manifest> {
+    let manifest = registry.kept_manifest(digest)?;
+    match manifest.object["manifests"].as_array() {
+        None => Some(manifest),
+        Some(children) => registry.kept_manifest(&child(children)?),
+    }
 }
 
 /// Reads the manifest of a container image for a platform. `None`: this machine.
@@ -228,7 +237,11 @@ fn described_layer(registry: &Registry, layer: &Value) -> Result<Layer> {
         }),
         digest: digest.to_owned(),
         size,
-        hash_offset: note(media::HASH_OFFSET).and_then(|offset| offset.parse().ok()),
+        stated: Stated {
+            metadata: note(media::METADATA).and_then(range),
+            hash_offset: note(media::HASH_OFFSET).and_then(|offset| offset.parse().ok()),
+            start: note(media::START).map_or_else(Vec::new, ranges),
+        },
         root_hash: root.map(|root| root.strip_prefix("sha256:").unwrap_or(root).to_owned()),
     })
 }
@@ -241,6 +254,18 @@ fn index_start(range: &str, size: u64) -> Option<u64> {
     let start: u64 = start.parse().ok()?;
     let end = end.map_or(Some(size), |end| end.parse().ok())?;
     (start < end && end == size).then_some(start)
+}
+
+/// Range `START:END` of an annotation.
+fn range(text: &str) -> Option<Range<u64>> {
+    let (start, end) = text.split_once(':')?;
+    Some(start.parse().ok()?..end.parse().ok()?)
+}
+
+/// Ranges of an annotation, one after another. What is no range is left out, and all of a text that is too long.
+fn ranges(text: &str) -> Vec<Range<u64>> {
+    let parts = text.split(',').filter(|_| text.len() <= media::START_MAX);
+    parts.filter_map(range).collect()
 }
 
 /// Digest of the manifest for this machine. One with `os.features` of EROFS is preferred.

@@ -57,6 +57,24 @@ pub(crate) const ROOT_DIGEST: &str = "org.erofs.dmverity.root_digest";
 /// Block size of the hash tree.
 pub(crate) const HASH_BLOCK: &str = "org.erofs.dmverity.block_size";
 
+/// Metadata of an image that a start reads first: `START:END`.
+pub(crate) const METADATA: &str = "vnd.tuff.metadata";
+
+/// Beginning of a recorded profile of the image: an annotation of its manifest.
+pub(crate) const RECORDING: &str = "vnd.tuff.profile";
+
+/// Longest such beginning. Unit: bytes.
+pub(crate) const RECORDING_MAX: usize = 64 << 10;
+
+/// Last line of a beginning that is not all of the profile.
+pub(crate) const RECORDING_CONTINUED: &str = "# continued\n";
+
+/// Ranges of a layer that a start of the image reads, in the order in which they are wanted: `START:END,...`.
+pub(crate) const START: &str = "vnd.tuff.start";
+
+/// Longest such text; a manifest has no more of all layers and of the recording together. Unit: bytes.
+pub(crate) const START_MAX: usize = RECORDING_MAX;
+
 /// Role of a layer among the others.
 pub(crate) const ROLE: &str = "org.erofs.role";
 

@@ -12,6 +12,7 @@ pub use auth::registry_login_files;
 pub(crate) use auth::{Session, realms};
 pub(crate) use digest::{digest, root};
 pub(crate) use image::{
-    IndexPlace, Layer, LayeredImage, container, image, images, layers, only_image, this_platform,
+    IndexPlace, Layer, LayeredImage, container, image, images, kept_image, layers, only_image,
+    this_platform,
 };
-pub(crate) use repository::{Call, Registry};
+pub(crate) use repository::{Call, Manifest, Registry};

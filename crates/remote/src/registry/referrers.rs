@@ -3,8 +3,9 @@
 use super::digest::digest as digest_of;
 use super::media;
 use super::repository::Registry;
+use crate::address::sha256_hex;
 use crate::error::Result;
-use crate::location::sha256_hex;
+use crate::trace::Reason;
 use serde_json::{Value, json};
 
 /// Number of referrers of one kind that are looked at.
@@ -23,9 +24,36 @@ pub(crate) async fn contents(
     kind: &str,
     limit: usize,
 ) -> Result<Vec<Vec<u8>>> {
+    let digests = Reason::Beside.scope(list(registry, subject, kind)).await?;
+    registry.keep(
+        &path(subject, kind),
+        &Value::from(digests.clone()).to_string().into_bytes(),
+    );
+    Reason::Beside.scope(read(registry, &digests, limit)).await
+}
+
+/// Contents of the artifacts that an earlier answer of the registry named. `None` if there was none.
+pub(crate) async fn kept_contents(
+    registry: &Registry,
+    subject: &str,
+    kind: &str,
+    limit: usize,
+) -> Result<Option<Vec<Vec<u8>>>> {
+    let kept = registry.kept(&path(subject, kind));
+    let kept = kept.and_then(|kept| serde_json::from_slice::<Vec<String>>(&kept).ok());
+    match kept {
+        Some(digests) => {
+            let found = Reason::Beside.scope(read(registry, &digests, limit));
+            found.await.map(Some)
+        }
+        None => Ok(None),
+    }
+}
+
+async fn read(registry: &Registry, digests: &[String], limit: usize) -> Result<Vec<Vec<u8>>> {
     let mut out = Vec::new();
-    for digest in list(registry, subject, kind).await? {
-        let Some(manifest) = registry.manifest_if_any(&digest).await? else {
+    for digest in digests {
+        let Some(manifest) = registry.manifest_if_any(digest).await? else {
             continue;
         };
         let layer = &manifest.object["layers"][0];
@@ -40,10 +68,14 @@ pub(crate) async fn contents(
     Ok(out)
 }
 
+/// Path of the list of artifacts of a kind that refer to a manifest.
+fn path(subject: &str, kind: &str) -> String {
+    format!("referrers/{subject}?artifactType={kind}")
+}
+
 /// Digests of the artifacts of a kind that refer to a manifest.
 async fn list(registry: &Registry, subject: &str, kind: &str) -> Result<Vec<String>> {
-    let path = format!("referrers/{subject}?artifactType={kind}");
-    let listed = registry.document(&path, None).await?;
+    let listed = registry.document(&path(subject, kind), None).await?;
     let index = match listed {
         Some(index) => Some(index),
         None => registry.manifest_if_any(&tag(subject)).await?,

@@ -3,10 +3,11 @@
 use super::auth::Session;
 use super::digest::digest;
 use super::media;
+use crate::address::{Reference, sha256_hex};
+use crate::cache::Documents;
 use crate::client::json;
 use crate::client::{Client, Content, Denial, RENEWALS_MAX, Redirects, Reply, Request};
 use crate::error::{Error, Kind, Result};
-use crate::location::{Reference, sha256_hex};
 use crate::retry::{Failure, RetryPolicy};
 use reqwest::header::{ACCEPT, HeaderName};
 use reqwest::{Method, StatusCode, Url};
@@ -24,6 +25,8 @@ pub(crate) struct Registry {
     base: Url,
     pub(crate) place: String,
     pub(crate) retry: RetryPolicy,
+    /// Manifests and blobs that were read before.
+    documents: Option<Arc<Documents>>,
 }
 
 /// Request to a repository, which may be repeated.
@@ -83,20 +86,55 @@ impl Registry {
         place: &str,
         retry: RetryPolicy,
     ) -> Result<Self> {
-        let base = base(reference, place)?;
-        let session = Session::new(Arc::clone(&client), reference, &base, place);
-        Ok(Self {
-            session: Arc::new(session),
-            client,
-            base,
+        let session = Arc::new(Session::open(client, reference, place)?);
+        Ok(Self::of_session(session, place, retry))
+    }
+
+    /// Repository of a session. Errors name `place`.
+    pub(crate) fn of_session(session: Arc<Session>, place: &str, retry: RetryPolicy) -> Self {
+        Self {
+            client: Arc::clone(session.client()),
+            base: session.base().clone(),
+            session,
             place: place.to_owned(),
             retry,
-        })
+            documents: None,
+        }
+    }
+
+    /// The same repository, whose manifests and small blobs are kept in the cache and read from there.
+    pub(crate) fn with_documents(self, documents: Option<Documents>) -> Self {
+        Self {
+            documents: documents.map(Arc::new),
+            ..self
+        }
+    }
+
+    /// Documents of the cache.
+    pub(crate) fn documents(&self) -> Option<&Arc<Documents>> {
+        self.documents.as_ref()
+    }
+
+    /// Document of the cache.
+    pub(crate) fn kept(&self, name: &str) -> Option<Vec<u8>> {
+        self.documents.as_ref()?.get(name)
+    }
+
+    /// Keeps a document in the cache.
+    pub(crate) fn keep(&self, name: &str, bytes: &[u8]) {
+        if let Some(documents) = &self.documents {
+            documents.put(name, bytes);
+        }
     }
 
     /// Error about this repository.
     pub(crate) fn error(&self, kind: Kind, what: impl std::fmt::Display) -> Error {
         Error::new(kind, &self.place, what)
+    }
+
+    /// Opens connections to the registry early.
+    pub(crate) fn open_early(&self) {
+        self.client.open_early(&self.base);
     }
 
     /// URL of a path below the repository.
@@ -114,11 +152,10 @@ impl Registry {
     ) -> Result<Answer, Failure> {
         loop {
             let is_registry = call.url.origin() == self.base.origin();
-            let granted = match is_registry {
+            let (authorization, pass) = match is_registry {
                 true => self.session.authorization().await?,
-                false => None,
+                false => (None, None),
             };
-            let (authorization, pass) = granted.unzip();
             let request = Request {
                 method: call.method.clone(),
                 url: call.url.clone(),
@@ -129,11 +166,10 @@ impl Registry {
                     true => Redirects::FollowWithPath,
                     false => Redirects::Follow,
                 },
+                object: None,
             };
             let reply = self.client.send(request, &self.place).await?;
-            if reply.is_authorized() {
-                self.session.accepted(pass.as_ref());
-            }
+            self.session.note_answer(&reply, pass.as_ref());
             if !matches!(reply.status().as_u16(), 401 | 403) {
                 return Ok(Answer::Reply(reply));
             }
@@ -174,9 +210,35 @@ impl Registry {
 
     /// Reads a manifest, or `None` if the registry has none of this tag or digest.
     pub(crate) async fn manifest_if_any(&self, version: &str) -> Result<Option<Manifest>> {
-        let expected = sha256_hex(version).map(|_| version);
-        self.document(&format!("manifests/{version}"), expected)
-            .await
+        if sha256_hex(version).is_none() {
+            let found = self.document(&format!("manifests/{version}"), None).await?;
+            if let Some(manifest) = &found {
+                self.keep(&manifest_name(&manifest.digest), &manifest.bytes);
+            }
+            return Ok(found);
+        }
+        if let Some(kept) = self.kept_manifest(version) {
+            return Ok(Some(kept));
+        }
+        let found = self
+            .document(&manifest_name(version), Some(version))
+            .await?;
+        if let Some(manifest) = &found {
+            self.keep(&manifest_name(version), &manifest.bytes);
+        }
+        Ok(found)
+    }
+
+    /// Manifest of a digest in the cache.
+    pub(crate) fn kept_manifest(&self, version: &str) -> Option<Manifest> {
+        let bytes = self.kept(&manifest_name(version))?;
+        let object = json::parse(&bytes, &self.place, "manifest").ok()?;
+        let digest = digest(&bytes);
+        (digest == version).then_some(Manifest {
+            digest,
+            object,
+            bytes,
+        })
     }
 
     /// Reads the JSON document at a path, or `None` if there is none. It must match a digest if one is `expected`.
@@ -206,8 +268,17 @@ impl Registry {
 
     /// Reads a blob of at most `limit` bytes, which must match its digest.
     pub(crate) async fn blob(&self, digest: &str, limit: usize) -> Result<Vec<u8>> {
-        let call = Call::plain(Method::GET, self.url(&format!("blobs/{digest}"))?);
+        let name = format!("blobs/{digest}");
+        let kept = self.kept(&name);
+        if let Some(kept) = kept.filter(|kept| kept.len() <= limit && self::digest(kept) == digest)
+        {
+            return Ok(kept);
+        }
+        let call = Call::plain(Method::GET, self.url(&name)?);
         let bytes = self.bytes(&call, limit, Some(digest), "blob").await?;
+        if let Some(bytes) = &bytes {
+            self.keep(&name, bytes);
+        }
         bytes.ok_or_else(|| {
             Error::missing(
                 &self.place,
@@ -248,15 +319,7 @@ impl Registry {
     }
 }
 
-/// URL of a repository. Registries on this machine have no certificates.
-fn base(reference: &Reference, place: &str) -> Result<Url> {
-    let host = match reference.registry.as_str() {
-        "docker.io" => "registry-1.docker.io",
-        registry => registry,
-    };
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    let is_local = matches!(name, "localhost" | "127.0.0.1" | "[::1]");
-    let scheme = if is_local { "http" } else { "https" };
-    let url = format!("{scheme}://{host}/v2/{}/", reference.name);
-    Url::parse(&url).map_err(|e| Error::new(Kind::Usage, place, e))
+/// Name of a manifest below its repository, and in the cache.
+fn manifest_name(version: &str) -> String {
+    format!("manifests/{version}")
 }

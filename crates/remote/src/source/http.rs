@@ -1,11 +1,14 @@
 //! Objects behind HTTP: range requests whose answers must all come from one version of the object.
 
-use super::object::{Identity, Later, Object};
+use super::object::{Identity, Later, Object, Sink};
+use super::whole_answers::{self, WholeAnswers};
+use crate::client::link::Link;
 use crate::client::origin::decoded;
 use crate::client::renewal::Pass;
 use crate::client::{Client, Content, Denial, RENEWALS_MAX, Redirects, Reply, Request, basic};
 use crate::error::{Error, Kind, Result};
 use crate::retry::{Failure, RetryPolicy};
+use crate::trace::Traced;
 use reqwest::header::{
     CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, IF_MATCH, LAST_MODIFIED,
     RANGE,
@@ -14,10 +17,13 @@ use reqwest::{Method, StatusCode, Url};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Number of answers that one range may come in.
 const PARTS_MAX: u32 = 64;
+
+/// Failure of a server with more answers.
+const FEW_BYTES: &str = "the server answers with a few bytes at a time";
 
 /// URL of an object, and what a request to it needs.
 pub(crate) struct Target {
@@ -35,8 +41,8 @@ pub(crate) trait Address: Send + Sync {
     /// Target of the next request.
     fn target(&self) -> Later<'_, Result<Target, Failure>>;
 
-    /// Notes that the server accepts credentials.
-    fn accepted(&self, _used: Option<&Pass>) {}
+    /// Notes an answer of the server.
+    fn note_answer(&self, _reply: &Reply, _used: Option<&Pass>) {}
 
     /// Notes that the server refuses credentials. Returns true if the next request may have others.
     fn renew(&self, _denial: &Denial, _used: Option<&Pass>) -> bool {
@@ -46,6 +52,11 @@ pub(crate) trait Address: Send + Sync {
     /// Statuses of refused credentials, besides 401 and 403.
     fn denies_with(&self) -> Option<StatusCode> {
         None
+    }
+
+    /// True if the other connections to the server are opened with the first request, because only the target names it.
+    fn connects_with_first_request(&self) -> bool {
+        false
     }
 
     /// True if the path of the target holds no secret.
@@ -105,9 +116,9 @@ pub(crate) struct HttpObject {
     identity: Identity,
     place: String,
     retry: RetryPolicy,
+    whole_answers: WholeAnswers,
     retries: AtomicU64,
-    /// Shortest recent time to an answer, 0 before the first one. Unit: microseconds.
-    round_trip: AtomicU64,
+    traced: Arc<Traced>,
 }
 
 /// Part of an object, as the server describes it.
@@ -116,6 +127,16 @@ struct Part {
     /// Size of the whole object, if the server states it. Unit: bytes.
     size: Option<u64>,
     bytes: Vec<u8>,
+}
+
+/// Answer that was checked, whose body is not read yet.
+struct Checked {
+    reply: Reply,
+    validator: Option<String>,
+    /// Size of the whole object, if the server states it. Unit: bytes.
+    size: Option<u64>,
+    /// Length of the body. Unit: bytes.
+    len: u64,
 }
 
 impl HttpObject {
@@ -130,11 +151,14 @@ impl HttpObject {
             client,
             address,
             redirected: Mutex::new(None),
+            whole_answers: WholeAnswers::new(retry, identity.is_digest()),
+            traced: Arc::new(Traced::new(
+                identity.is_digest().then(|| identity.validator.clone()),
+            )),
             identity,
             place,
             retry,
             retries: AtomicU64::new(0),
-            round_trip: AtomicU64::new(0),
         }
     }
 
@@ -154,7 +178,7 @@ impl HttpObject {
             size: 0,
         };
         let mut object = Self::pinned((client, address), identity, place, retry);
-        let mut part = object.fetch(0..head, None).await?;
+        let mut part = object.fetch(0..head).await?;
         object.identity.size = match part.size {
             Some(size) => size,
             None => object.stated_size(part.validator.as_deref()).await?,
@@ -182,8 +206,8 @@ impl HttpObject {
         Error::new(kind, &self.place, what)
     }
 
-    /// Reads a range, or less at the end of an object or if its size is not known. `pinned`: identity that the answer must have.
-    async fn fetch(&self, range: Range<u64>, pinned: Option<&Identity>) -> Result<Part> {
+    /// Reads a range of an object that is not pinned, or less at its end or if its size is not known.
+    async fn fetch(&self, range: Range<u64>) -> Result<Part> {
         let mut renewals = 0;
         let mut retries = self.retry.start(&self.place);
         let mut found: Option<Part> = None;
@@ -192,8 +216,16 @@ impl HttpObject {
             let done = found.as_ref().map_or(0, |part| part.bytes.len() as u64);
             let missing = range.start + done..range.end;
             let attempt = async {
-                let reply = self.attempt(&missing, pinned, &mut renewals).await?;
-                self.part(reply, &missing, pinned).await
+                let checked = self.answer(&missing, None, &mut renewals).await?;
+                let (validator, size) = (checked.validator.clone(), checked.size);
+                let mut bytes = Vec::new();
+                self.pass_on(checked, &mut |part| bytes.extend_from_slice(part))
+                    .await?;
+                Ok(Part {
+                    validator,
+                    size,
+                    bytes,
+                })
             };
             let Some(part) = retries.attempt(attempt).await? else {
                 self.retries.fetch_add(1, Ordering::Relaxed);
@@ -201,17 +233,16 @@ impl HttpObject {
             };
             parts += 1;
             if parts > PARTS_MAX {
-                let what = "the server answers with a few bytes at a time";
-                return Err(self.error(Kind::Unavailable, what));
+                return Err(self.error(Kind::Unavailable, FEW_BYTES));
             }
             // Servers may answer with a part of the range.
             let part = match found.take() {
                 None => part,
-                Some(first) => self.joined(first, part, pinned.is_some())?,
+                Some(first) => self.joined(first, part)?,
             };
-            let size = part.size.or(pinned.map(|pinned| pinned.size));
             // The caller finds a size that is not known.
-            let is_whole = size
+            let is_whole = part
+                .size
                 .is_none_or(|size| range.start + part.bytes.len() as u64 >= range.end.min(size));
             if is_whole {
                 return Ok(part);
@@ -220,10 +251,74 @@ impl HttpObject {
         }
     }
 
+    /// Reads a range of the pinned object: as [`read_to`](Object::read_to).
+    async fn stream(&self, range: Range<u64>, is_urgent: bool, sink: Sink<'_>) -> Result<()> {
+        let mut renewals = 0;
+        let mut retries = self.retry.start(&self.place);
+        let mut missing = range;
+        let mut parts = 0;
+        while !missing.is_empty() {
+            let requested = missing.clone();
+            let done = &mut missing.start;
+            let attempt = async {
+                let answer = self.answer(&requested, Some(is_urgent), &mut renewals);
+                let checked = answer.await?;
+                let mut pass = |bytes: &[u8]| {
+                    *done += bytes.len() as u64;
+                    sink(bytes);
+                };
+                self.pass_on(checked, &mut pass).await
+            };
+            if retries.attempt(attempt).await?.is_none() {
+                self.retries.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            parts += 1;
+            if parts > PARTS_MAX {
+                return Err(self.error(Kind::Unavailable, FEW_BYTES));
+            }
+        }
+        Ok(())
+    }
+
+    /// Requests a range, and checks the answer. `pinned`: of the pinned object, and whether a reader waits.
+    async fn answer(
+        &self,
+        range: &Range<u64>,
+        pinned: Option<bool>,
+        renewals: &mut u32,
+    ) -> Result<Checked, Failure> {
+        let permit = self.whole_answers.permit(&self.place).await?;
+        let identity = pinned.is_some().then_some(&self.identity);
+        let reply = self.attempt(range, identity, renewals).await?;
+        self.note_refusal(&reply, pinned)?;
+        self.whole_answers.check(&reply, range, &self.place)?;
+        drop(permit);
+        self.checked(reply, range, identity).await
+    }
+
+    /// Notes an answer of a server that wants fewer requests. A request that no reader waits for fails then.
+    fn note_refusal(&self, reply: &Reply, pinned: Option<bool>) -> Result<(), Failure> {
+        let (status, pause) = (reply.status(), reply.pause());
+        let is_refused = status == StatusCode::TOO_MANY_REQUESTS
+            || status == StatusCode::SERVICE_UNAVAILABLE && pause.is_some();
+        let link = self.client.link();
+        if status.is_success() {
+            link.succeeded();
+        }
+        if is_refused {
+            link.refused(pause);
+            if pinned == Some(false) {
+                let what = format_args!("the server answers {status}");
+                return Err(self.error(Kind::Unavailable, what).refused().into());
+            }
+        }
+        Ok(())
+    }
+
     /// Joins two parts of one range, which must be of one version.
-    fn joined(&self, mut first: Part, next: Part, is_pinned: bool) -> Result<Part> {
-        let is_same = first.validator == next.validator && first.size == next.size;
-        if !is_same && !is_pinned {
+    fn joined(&self, mut first: Part, next: Part) -> Result<Part> {
+        if first.validator != next.validator || first.size != next.size {
             let what = "the object was replaced while it was opened";
             return Err(self.error(Kind::Changed, what));
         }
@@ -281,6 +376,9 @@ impl HttpObject {
                 },
                 None => self.address.target().await?,
             };
+            if self.address.connects_with_first_request() {
+                self.client.open_early(&target.url);
+            }
             let request = Request {
                 method: Method::GET,
                 authorization: target.authorization,
@@ -288,19 +386,18 @@ impl HttpObject {
                 headers: &headers(range, pinned),
                 content: Content::None,
                 redirects,
+                object: Some(&self.traced),
             };
             let start = Instant::now();
             let reply = self.client.send(request, &self.place).await?;
-            self.answered_after(start.elapsed());
+            self.client.link().answered_after(start.elapsed());
             let status = reply.status();
             if is_known && matches!(status.as_u16(), 400 | 401 | 403 | 404 | 410) {
                 // A redirect holds a signature that expires.
                 *self.redirect() = None;
                 continue;
             }
-            if reply.is_authorized() {
-                self.address.accepted(target.pass.as_ref());
-            }
+            self.address.note_answer(&reply, target.pass.as_ref());
             let is_denied =
                 matches!(status.as_u16(), 401 | 403) || self.address.denies_with() == Some(status);
             if is_denied {
@@ -322,32 +419,19 @@ impl HttpObject {
         }
     }
 
-    /// Counts the time to an answer. One that is longer than usual counts little: it may be the server's.
-    fn answered_after(&self, time: Duration) {
-        let time = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
-        let shortest = |old: u64| {
-            Some(match old {
-                0 => time,
-                old => time.min(old + old.div_ceil(64)),
-            })
-        };
-        let update = &self.round_trip;
-        let _ = update.fetch_update(Ordering::Relaxed, Ordering::Relaxed, shortest);
-    }
-
     fn redirect(&self) -> std::sync::MutexGuard<'_, Option<(Url, String)>> {
         self.redirected
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks an answer and reads its body.
-    async fn part(
+    /// Checks an answer, whose body is not read yet.
+    async fn checked(
         &self,
         reply: Reply,
         range: &Range<u64>,
         pinned: Option<&Identity>,
-    ) -> Result<Part, Failure> {
+    ) -> Result<Checked, Failure> {
         let changed = |what: &str| {
             let what = format_args!("the object was replaced since it was opened: {what}");
             Failure::Final(self.error(Kind::Changed, what))
@@ -359,11 +443,8 @@ impl HttpObject {
                 stated.ok_or_else(|| Failure::wrong("the server names no range in its answer"))?
             }
             StatusCode::OK => {
-                let len = reply
-                    .stated_len()
-                    .filter(|len| range.start == 0 && *len <= range.end);
-                let what = "the server does not support range requests; download the image first";
-                let len = len.ok_or_else(|| self.error(Kind::Unsupported, what))?;
+                let len = whole_answers::len(&reply, range);
+                let len = len.ok_or_else(|| whole_answers::unsupported(&self.place))?;
                 (0..len, Some(len))
             }
             StatusCode::RANGE_NOT_SATISFIABLE if pinned.is_none() => {
@@ -405,19 +486,39 @@ impl HttpObject {
         if stated.start != range.start || stated.end > range.end {
             return Err(Failure::wrong("the server answers with another range"));
         }
-        let requested = stated.end - stated.start;
-        // Fits: a range of the caller, which allocates it.
-        let bytes = reply.body(requested as usize, &self.place).await?;
-        if bytes.len() as u64 != requested {
-            return Err(Failure::wrong(
-                "the answer is shorter than the server stated",
-            ));
-        }
-        Ok(Part {
+        Ok(Checked {
+            reply,
             validator,
             size,
-            bytes,
+            len: stated.end - stated.start,
         })
+    }
+
+    /// Passes on the body of an answer as it arrives. If the server does not state its length, nothing is passed on before the
+    /// end: only that shows that the range is the stated one.
+    async fn pass_on(&self, checked: Checked, sink: Sink<'_>) -> Result<(), Failure> {
+        let Checked { mut reply, len, .. } = checked;
+        let short = || Failure::wrong("the answer is shorter than the server stated");
+        let body = self.client.link().body();
+        if reply.stated_len() != Some(len) {
+            // Fits: a range of the caller, which allocates it.
+            let bytes = reply.body(len as usize, &self.place).await?;
+            if bytes.len() as u64 != len {
+                return Err(short());
+            }
+            sink(&bytes);
+            return Ok(());
+        }
+        let mut left = len;
+        while let Some(bytes) = reply.next(&self.place).await? {
+            body.arrived(bytes.len());
+            left = left.checked_sub(bytes.len() as u64).ok_or_else(short)?;
+            sink(&bytes);
+        }
+        match left {
+            0 => Ok(()),
+            _ => Err(short()),
+        }
     }
 }
 
@@ -427,12 +528,29 @@ impl Object for HttpObject {
     }
 
     fn read(&self, range: Range<u64>) -> Later<'_, Result<Vec<u8>>> {
-        Box::pin(async { Ok(self.fetch(range, Some(&self.identity)).await?.bytes) })
+        Box::pin(async {
+            let mut bytes = Vec::new();
+            self.stream(range, true, &mut |part| bytes.extend_from_slice(part))
+                .await?;
+            Ok(bytes)
+        })
     }
 
-    fn round_trip(&self) -> Option<Duration> {
-        let time = self.round_trip.load(Ordering::Relaxed);
-        (time > 0).then(|| Duration::from_micros(time))
+    fn read_to<'a>(
+        &'a self,
+        range: Range<u64>,
+        is_urgent: bool,
+        sink: Sink<'a>,
+    ) -> Later<'a, Result<()>> {
+        Box::pin(self.stream(range, is_urgent, sink))
+    }
+
+    fn link(&self) -> &Arc<Link> {
+        self.client.link()
+    }
+
+    fn traced(&self) -> &Traced {
+        &self.traced
     }
 
     fn retries(&self) -> u64 {

@@ -6,11 +6,14 @@ mod http;
 mod object;
 mod oci;
 mod s3;
+mod whole_answers;
 
-use crate::client::Client;
+use crate::address::{Address, Stated};
 use crate::error::Result;
-use crate::location::{Address, Location};
+use crate::location::Location;
+use crate::options::Options;
 use crate::registry::IndexPlace;
+use crate::resolve::{self, Unreached};
 use crate::retry::RetryPolicy;
 use std::sync::Arc;
 
@@ -25,6 +28,8 @@ pub(crate) struct Opened {
     pub(crate) head: Vec<u8>,
     /// Root hash that the reference names, in hexadecimal digits.
     pub(crate) root_hash: Option<String>,
+    /// Statements of the reference about the image.
+    pub(crate) stated: Stated,
     /// Chunk index that the reference names.
     pub(crate) index: Option<IndexPlace>,
 }
@@ -34,33 +39,87 @@ pub(crate) async fn open(
     location: &Location,
     head: u64,
     has_root: bool,
-    retry: RetryPolicy,
+    options: &Options,
 ) -> Result<Opened> {
-    let client = Arc::new(Client::default());
+    let retry = options.retry;
+    let client = location.connections().client();
     let place = location.to_string();
-    let (address, root_hash): (Box<dyn http::Address>, _) = match &location.address {
-        Address::Http(url) => (Box::new(http::Plain::new(url)), None),
-        Address::S3 { bucket, key } => (Box::new(s3::Object::new(bucket, key, &place)?), None),
+    match &location.address {
+        Address::Http(url) => {
+            let make = || Box::new(http::Plain::new(url));
+            let origin = http::Address::origin(&*make());
+            let request = http::HttpObject::open(
+                Arc::clone(&client),
+                make(),
+                place.clone(),
+                head,
+                has_root,
+                retry,
+            );
+            let opened = resolve::object(location, (url, &origin), options, &client, request).await;
+            let (object, head) = match opened {
+                Ok((object, head)) => {
+                    let identity = object.identity();
+                    let seen = (identity.validator.as_str(), identity.size);
+                    resolve::keep_object(location, &origin, options, seen);
+                    (object, head)
+                }
+                Err(Unreached::Failed(e)) => return Err(e),
+                Err(Unreached::Last(last)) => {
+                    let identity = Identity {
+                        validator: last.validator,
+                        origin,
+                        size: last.size,
+                    };
+                    let object = (client, make() as Box<dyn http::Address>);
+                    let object = http::HttpObject::pinned(object, identity, place, retry);
+                    (object, Vec::new())
+                }
+            };
+            Ok(of_object(location, object, head))
+        }
+        Address::S3 { bucket, key } => {
+            let address = Box::new(s3::Object::new(bucket, key, &place)?);
+            let opened = http::HttpObject::open(client, address, place, head, has_root, retry);
+            let (object, head) = opened.await?;
+            Ok(of_object(location, object, head))
+        }
         Address::Oci(reference) => {
-            let layer = oci::find(client, reference, &place, retry).await?;
-            return Ok(of_layer(layer, place, retry));
+            let registry = resolve::registry(location, reference, options).await?;
+            let manifest = resolve::manifest(location, reference, &registry, options).await?;
+            let layer = oci::only_layer(&registry, &manifest)?;
+            Ok(of_layer(layer, place, retry))
         }
         Address::Blob(blob) => {
-            let layer = oci::known(client, blob, &place, retry)?;
-            return Ok(of_layer(layer, place, retry));
+            let connections = location.connections();
+            let registry = connections.registry(&blob.reference, &place, retry)?;
+            let layer = oci::known_layer(&registry, blob)?;
+            Ok(of_layer(layer, place, retry))
         }
         Address::File(_) => {
             let what = "a local file needs no client";
-            return Err(crate::Error::new(crate::Kind::Usage, place, what));
+            Err(crate::Error::new(crate::Kind::Usage, place, what))
         }
-    };
-    let opened = http::HttpObject::open(client, address, place, head, has_root, retry).await?;
-    Ok(Opened {
-        object: Arc::new(opened.0),
-        head: opened.1,
-        root_hash,
+    }
+}
+
+/// Object that is no blob of a registry. Its identity is that of the documents beside it.
+fn of_object(location: &Location, object: http::HttpObject, head: Vec<u8>) -> Opened {
+    let identity = object.identity();
+    if !identity.validator.is_empty() {
+        let size = identity.size.to_string();
+        let identity = [identity.origin.clone(), identity.validator.clone(), size];
+        location
+            .connections()
+            .keep_object(&location.address, identity);
+    }
+    Opened {
+        object: Arc::new(object),
+        head,
+        root_hash: None,
+        stated: Stated::default(),
         index: None,
-    })
+    }
 }
 
 /// Origin of the object at an HTTP URL.
@@ -76,6 +135,7 @@ fn of_layer(layer: oci::Layer, place: String, retry: RetryPolicy) -> Opened {
         object: Arc::new(object),
         head: Vec::new(),
         root_hash: layer.root_hash,
+        stated: layer.stated,
         index: layer.index,
     }
 }

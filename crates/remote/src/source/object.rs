@@ -1,13 +1,18 @@
 //! Objects that are read in ranges, and their pinned identity.
 
+use crate::address::sha256_hex;
+use crate::client::link::Link;
 use crate::error::Result;
-use crate::location::sha256_hex;
+use crate::trace::Traced;
 use std::ops::Range;
 use std::pin::Pin;
-use std::time::Duration;
+use std::sync::Arc;
 
 /// Future of a method of a trait object.
 pub(crate) type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Receiver of the bytes of a range, in their order.
+pub(crate) type Sink<'a> = &'a mut (dyn FnMut(&[u8]) + Send);
 
 /// Identity of an immutable object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +41,20 @@ pub(crate) trait Object: Send + Sync {
     /// Reads all bytes of a range. Fails with `Changed` if the object is another one.
     fn read(&self, range: Range<u64>) -> Later<'_, Result<Vec<u8>>>;
 
-    /// Shortest recent time from a request to the start of its answer. `None` before the first answer.
-    fn round_trip(&self) -> Option<Duration>;
+    /// Reads all bytes of a range, and passes them on as they arrive. Those of an answer that breaks off are not passed on
+    /// again. `is_urgent`: a reader waits. Otherwise a server that wants fewer requests is not asked again.
+    fn read_to<'a>(
+        &'a self,
+        range: Range<u64>,
+        is_urgent: bool,
+        sink: Sink<'a>,
+    ) -> Later<'a, Result<()>>;
+
+    /// Link to the server.
+    fn link(&self) -> &Arc<Link>;
+
+    /// The object in the trace of its client.
+    fn traced(&self) -> &Traced;
 
     /// Number of requests that were repeated after a failure.
     fn retries(&self) -> u64;

@@ -2,12 +2,12 @@
 
 use super::http::{Address, HttpObject, Target};
 use super::object::{Identity, Later, Object};
+use crate::address::{self, Stated};
 use crate::client::renewal::Pass;
-use crate::client::{Client, Denial};
+use crate::client::{Client, Denial, Reply};
 use crate::error::Result;
-use crate::location::{self, Reference};
-use crate::registry::{self, IndexPlace, Registry, Session};
-use crate::retry::{Failure, RetryPolicy};
+use crate::registry::{self, IndexPlace, Manifest, Registry, Session};
+use crate::retry::Failure;
 use reqwest::Url;
 use std::sync::Arc;
 
@@ -17,53 +17,43 @@ pub(crate) struct Layer {
     pub(crate) identity: Identity,
     /// Root hash that the manifest states, in hexadecimal digits.
     pub(crate) root_hash: Option<String>,
+    /// Statements of the manifest about the image.
+    pub(crate) stated: Stated,
     /// Chunk index at the end of the blob.
     pub(crate) index: Option<IndexPlace>,
 }
 
-/// Finds the only layer of an image that is an EROFS image, without its devices. An index is followed to the manifest of this machine.
-pub(crate) async fn find(
-    client: Arc<Client>,
-    reference: &Reference,
-    place: &str,
-    retry: RetryPolicy,
-) -> Result<Layer> {
-    let registry = Registry::new(client, reference, place, retry)?;
-    let manifest = registry::image(&registry, &reference.version).await?;
-    let found = registry::only_image(&registry, &manifest.object)?;
+/// Finds the only layer of a manifest that is an EROFS image, without its devices.
+pub(crate) fn only_layer(registry: &Registry, manifest: &Manifest) -> Result<Layer> {
+    let found = registry::only_image(registry, &manifest.object)?;
     open(registry, found.image)
 }
 
 /// Opens a layer that is known from its manifest.
-pub(crate) fn known(
-    client: Arc<Client>,
-    blob: &location::Blob,
-    place: &str,
-    retry: RetryPolicy,
-) -> Result<Layer> {
-    let registry = Registry::new(client, &blob.reference, place, retry)?;
+pub(crate) fn known_layer(registry: &Registry, blob: &address::Blob) -> Result<Layer> {
     let index = blob.index.clone();
     let layer = registry::Layer {
         digest: blob.digest.clone(),
         size: blob.size,
         root_hash: blob.root_hash.clone(),
-        hash_offset: None,
+        stated: blob.stated.clone(),
         index: index.map(|(start, digest)| IndexPlace { start, digest }),
     };
     open(registry, layer)
 }
 
 /// Opens the blob of a layer.
-fn open(registry: Registry, layer: registry::Layer) -> Result<Layer> {
-    let blob = Blob::new(&registry, &layer.digest)?;
+fn open(registry: &Registry, layer: registry::Layer) -> Result<Layer> {
+    let blob = Blob::new(registry, &layer.digest)?;
     Ok(Layer {
         identity: Identity {
             validator: layer.digest,
             origin: blob.origin(),
             size: layer.size,
         },
-        blob: (registry.client, Box::new(blob)),
+        blob: (Arc::clone(&registry.client), Box::new(blob)),
         root_hash: layer.root_hash,
+        stated: layer.stated,
         index: layer.index,
     })
 }
@@ -103,7 +93,7 @@ impl Address for Blob {
 
     fn target(&self) -> Later<'_, Result<Target, Failure>> {
         Box::pin(async {
-            let (authorization, pass) = self.session.authorization().await?.unzip();
+            let (authorization, pass) = self.session.authorization().await?;
             Ok(Target {
                 url: self.url.clone(),
                 authorization,
@@ -112,8 +102,8 @@ impl Address for Blob {
         })
     }
 
-    fn accepted(&self, used: Option<&Pass>) {
-        self.session.accepted(used);
+    fn note_answer(&self, reply: &Reply, used: Option<&Pass>) {
+        self.session.note_answer(reply, used);
     }
 
     fn renew(&self, denial: &Denial, used: Option<&Pass>) -> bool {

@@ -2,8 +2,8 @@
 
 use super::http::{Address, Target};
 use super::object::Later;
-use crate::client::Denial;
 use crate::client::renewal::{Pass, Renewal};
+use crate::client::{Denial, Reply};
 use crate::error::{Error, Kind, Result};
 use crate::retry::Failure;
 use crate::source::bucket::{BucketObject, CREDENTIALS_TIMEOUT, Limits, NO_CREDENTIALS};
@@ -126,8 +126,8 @@ impl Address for Object {
         })
     }
 
-    fn accepted(&self, used: Option<&Pass>) {
-        if let Some(used) = used {
+    fn note_answer(&self, reply: &Reply, used: Option<&Pass>) {
+        if let Some(used) = used.filter(|_| reply.is_authorized()) {
             self.renewal.accepted(used);
         }
     }
@@ -137,6 +137,10 @@ impl Address for Object {
             return false;
         };
         self.renewal.refused(used, Some(denial.error.clone()));
+        true
+    }
+
+    fn connects_with_first_request(&self) -> bool {
         true
     }
 

@@ -1,6 +1,6 @@
 //! Chunk index of the EROFS image specification: a digest of each chunk of a layer, after the image in its blob.
 
-use crate::cache::CHUNK;
+use crate::cache::LONG_CHUNK;
 use sha2::{Digest, Sha256};
 use std::io;
 
@@ -42,7 +42,7 @@ impl ChunkIndex {
 
     /// Adds the next chunk. Only the last one may be short.
     pub(crate) fn push(&mut self, chunk: &[u8]) {
-        debug_assert!(self.size.is_multiple_of(CHUNK) && chunk.len() as u64 <= CHUNK);
+        debug_assert!(self.size.is_multiple_of(LONG_CHUNK) && chunk.len() as u64 <= LONG_CHUNK);
         self.size += chunk.len() as u64;
         self.digests.push(Sha256::digest(chunk).into());
     }
@@ -57,7 +57,7 @@ impl ChunkIndex {
         out.extend_from_slice(&[SHA2, DIGEST_LEN as u8]);
         out.resize(HEADER_LEN, 0);
         for (digest, number) in self.digests.iter().zip(0..) {
-            let at: u64 = number * CHUNK;
+            let at: u64 = number * LONG_CHUNK;
             // Both offsets are the same, because chunks are raw.
             out.extend_from_slice(&at.to_le_bytes());
             out.extend_from_slice(&at.to_le_bytes());
@@ -93,12 +93,12 @@ impl ChunkIndex {
         if entries.len() as u64 != count * ENTRY_LEN as u64 {
             return Err("the chunk index has another length than its header states");
         }
-        if count != size.div_ceil(CHUNK) {
+        if count != size.div_ceil(LONG_CHUNK) {
             return Ok(None);
         }
         let mut digests = Vec::with_capacity(entries.len() / ENTRY_LEN);
         for (entry, number) in entries.chunks_exact(ENTRY_LEN).zip(0..) {
-            let at: u64 = number * CHUNK;
+            let at: u64 = number * LONG_CHUNK;
             let offset = at.to_le_bytes();
             if entry[..8] != offset || entry[8..16] != offset {
                 return Ok(None);
@@ -115,13 +115,13 @@ impl ChunkIndex {
     /// `InvalidData` with the position of a chunk that does not match.
     pub(crate) fn verify(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let left = self.size.saturating_sub(offset).min(bytes.len() as u64);
-        let chunks = bytes[..left as usize].chunks(CHUNK as usize); // fits: at most the length of `bytes`
-        for (chunk, number) in chunks.zip(offset / CHUNK..) {
+        let chunks = bytes[..left as usize].chunks(LONG_CHUNK as usize); // fits: at most the length of `bytes`
+        for (chunk, number) in chunks.zip(offset / LONG_CHUNK..) {
             let expected = self.digests.get(number as usize); // fits: the index is in memory
             if expected != Some(&Sha256::digest(chunk).into()) {
                 let what = format!(
                     "the chunk at byte {} does not match the chunk index",
-                    number * CHUNK
+                    number * LONG_CHUNK
                 );
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));
             }
@@ -135,13 +135,13 @@ mod tests {
     use super::*;
 
     fn image() -> Vec<u8> {
-        (0..CHUNK * 2 + 4096).map(|n| (n / 7) as u8).collect()
+        (0..LONG_CHUNK * 2 + 4096).map(|n| (n / 7) as u8).collect()
     }
 
     fn index(image: &[u8]) -> ChunkIndex {
         let mut index = ChunkIndex::new();
         image
-            .chunks(CHUNK as usize)
+            .chunks(LONG_CHUNK as usize)
             .for_each(|chunk| index.push(chunk));
         index
     }
@@ -156,9 +156,9 @@ mod tests {
         assert_eq!(bytes[16..22], [3, 0, 0, 0, 1, 32]);
         assert_eq!(bytes[22..32], [0; 10]);
         let second = &bytes[32 + 48..32 + 96];
-        assert_eq!(second[..8], CHUNK.to_le_bytes());
-        assert_eq!(second[8..16], CHUNK.to_le_bytes());
-        let chunk = &image[CHUNK as usize..2 * CHUNK as usize];
+        assert_eq!(second[..8], LONG_CHUNK.to_le_bytes());
+        assert_eq!(second[8..16], LONG_CHUNK.to_le_bytes());
+        let chunk = &image[LONG_CHUNK as usize..2 * LONG_CHUNK as usize];
         assert_eq!(second[16..], Sha256::digest(chunk)[..]);
         assert_eq!(ChunkIndex::decode(&bytes), Ok(Some(index(&image))));
     }
@@ -168,11 +168,13 @@ mod tests {
         let mut image = image();
         let index = index(&image);
         index.verify(0, &image).unwrap();
-        index.verify(CHUNK, &image[CHUNK as usize..]).unwrap();
+        index
+            .verify(LONG_CHUNK, &image[LONG_CHUNK as usize..])
+            .unwrap();
         // The index itself follows the image in the last chunk.
-        let end = [&image[2 * CHUNK as usize..], &[9; 80]].concat();
-        index.verify(2 * CHUNK, &end).unwrap();
-        image[CHUNK as usize + 5] ^= 1;
+        let end = [&image[2 * LONG_CHUNK as usize..], &[9; 80]].concat();
+        index.verify(2 * LONG_CHUNK, &end).unwrap();
+        image[LONG_CHUNK as usize + 5] ^= 1;
         let e = index.verify(0, &image).unwrap_err();
         assert!(e.to_string().contains("at byte 131072"), "{e}");
     }

@@ -1,23 +1,27 @@
 //! Verification of chunks by the dm-verity tree of an image, or by the chunk index of its blob.
 
 pub(crate) mod chunk_index;
+pub(crate) mod tree_blocks;
 
-use crate::cache::CHUNK;
+use crate::cache::{CHUNK, LONG_CHUNK};
+use crate::error::{Error, Kind, Result};
+use crate::places::{header_place, metadata};
+use crate::source::Object;
 use crate::verify::chunk_index::ChunkIndex;
+use crate::verify::tree_blocks::{Parts, TreeBlocks};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use tuff_format::claim::Claim;
-use tuff_format::superblock::{self, Superblock};
-use tuff_store::{FileStore, ReadAt, Window};
+use tuff_store::{FileStore, ReadAt};
 use tuff_verity::{HEADER_LEN, Header, NotCovered, Root, TreePlace, Verified, covered};
 
-/// Alignment of the header of the tree, which follows the image. Unit: bytes.
-const HEADER_ALIGN: u64 = 4096;
+/// Number of times that bytes which do not match the root hash are fetched.
+pub(crate) const VERIFY_ATTEMPTS: u32 = 3;
 
-/// Bytes before the tree in its file of the cache, which begin with its position in the object. Unit: bytes.
-const TREE_FILE_HEAD: u64 = 4096;
+/// First bytes of an image, with its superblock. Unit: bytes.
+const HEAD_LEN: usize = 4096;
 
 /// Digests that chunks are compared with.
 enum Digests {
@@ -31,8 +35,7 @@ struct TreeDigests {
     verified: Verified,
     /// Position of the header in the object. Unit: bytes.
     start: u64,
-    /// The tree at its position in the object.
-    tree: Arc<dyn ReadAt>,
+    blocks: Arc<TreeBlocks>,
 }
 
 /// Verifier of the chunks of an object.
@@ -53,24 +56,9 @@ pub(crate) struct TreeRange {
     pub(crate) end: u64,
 }
 
-/// Start of the metadata and end of the image, from the first bytes of the object. `None` if they are no image. Unit:
-/// bytes.
-pub(crate) fn metadata(head: &[u8]) -> Option<(u64, u64)> {
-    // Fits: the offset is 1024.
-    let sb = Superblock::decode(head.get(superblock::OFFSET as usize..)?).ok()?;
-    let bits = sb.block_bits.get();
-    let bytes = |blocks: u64| blocks.checked_mul(1 << bits);
-    Some((bytes(sb.meta_blkaddr.0)?, bytes(sb.blocks)?))
-}
-
-/// Position of the header of a tree after an image of `len` bytes. Unit: bytes.
-pub(crate) fn header_place(len: u64) -> u64 {
-    len.div_ceil(HEADER_ALIGN) * HEADER_ALIGN
-}
-
 impl TreeRange {
     /// Range of the tree whose header is at `start` of an object of `size` bytes. `bytes` begin with the header.
-    pub(crate) fn new(bytes: &[u8], start: u64, size: u64) -> Result<Self, String> {
+    pub(crate) fn new(bytes: &[u8], start: u64, size: u64) -> std::result::Result<Self, String> {
         let header = bytes.first_chunk::<HEADER_LEN>();
         let header = header
             .map(Header::decode)
@@ -86,98 +74,90 @@ impl TreeRange {
     }
 }
 
-/// Store with bytes of an object from `start` on, at their positions in the object.
-struct Shifted {
-    inner: Arc<dyn ReadAt>,
-    start: u64,
-}
-
-impl ReadAt for Shifted {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        match offset.checked_sub(self.start) {
-            Some(offset) => self.inner.read_at(buf, offset),
-            None => Err(io::ErrorKind::InvalidInput.into()),
-        }
-    }
-
-    fn size(&self) -> u64 {
-        self.start + self.inner.size()
-    }
-}
-
-/// Opens and verifies a hash tree in the cache. `data`: as for [`Verifier::tree`].
-pub(crate) fn cached_tree(
-    file: File,
-    root: Root,
-    data: Arc<dyn ReadAt>,
-    has_rest: bool,
-) -> io::Result<Verifier> {
-    let (tree, start) = tree_file(file)?;
-    Verifier::tree(tree, start, root, data, has_rest)
-}
-
-/// Calls `f` with the number and the digest of each block of a tree in the cache that hashes blocks as `like` does.
-/// Nothing is verified.
+/// Calls `f` with the number and the digest of each block whose digest is in the cache. `image`: file of an image in the cache,
+/// with a tree that hashes blocks as `like` does. Nothing is verified.
 pub(crate) fn cached_digests(
-    file: File,
+    image: &File,
     like: &Header,
-    f: impl FnMut(u64, &Root),
+    mut f: impl FnMut(u64, &Root),
 ) -> io::Result<()> {
-    let (tree, start) = tree_file(file)?;
-    let tree = Shifted { inner: tree, start };
-    let header = tuff_verity::read_header(&tree, start)?;
+    let image = FileStore::new(image.try_clone()?)?;
+    let mut head = vec![0; HEAD_LEN];
+    image.read_exact_at(&mut head, 0)?;
+    let absent = || io::Error::from(io::ErrorKind::NotFound);
+    let (_, end) = metadata(&head).ok_or_else(absent)?;
+    let start = header_place(end);
+    let header = tuff_verity::read_header(&image, start)?;
     if (header.data_block, &header.salt) != (like.data_block, &like.salt) {
         return Ok(());
     }
-    tuff_verity::unverified_digests(&tree, start, f)
-}
-
-/// Tree in a file of the cache, from its header on, and its position in its object.
-fn tree_file(file: File) -> io::Result<(Arc<dyn ReadAt>, u64)> {
-    let store = FileStore::new(file)?;
-    let mut start = [0; 8];
-    store.read_exact_at(&mut start, 0)?;
-    let tree = Window::from(store, TREE_FILE_HEAD);
-    Ok((Arc::new(tree), u64::from_le_bytes(start)))
-}
-
-/// Start of a file of the cache with a tree whose header is at `start` of its object. The tree follows.
-pub(crate) fn tree_file_head(start: u64) -> Vec<u8> {
-    let mut head = vec![0; TREE_FILE_HEAD as usize];
-    head[..8].copy_from_slice(&start.to_le_bytes());
-    head
+    tuff_verity::unverified_digests(&image, start, |block, digest| {
+        if *digest != Root::default() {
+            f(block, digest);
+        }
+    })
 }
 
 impl Verifier {
-    /// Opens the tree that `tree` holds from its header on, and verifies all of it. It must cover what the image claims, whose
-    /// superblock is read from `data` and verified.
+    /// Opens the tree whose header is at `start` of an object. It must cover what the image claims, whose superblock is read
+    /// from `data` and verified. The other hash blocks are verified when they are used.
     pub(crate) fn tree(
-        tree: Arc<dyn ReadAt>,
+        blocks: TreeBlocks,
         start: u64,
         root: Root,
         data: Arc<dyn ReadAt>,
         has_rest: bool,
     ) -> io::Result<Self> {
-        let tree: Arc<dyn ReadAt> = Arc::new(Shifted { inner: tree, start });
-        let place = TreePlace::appended(Arc::clone(&tree), start);
+        let blocks = Arc::new(blocks);
+        let place = TreePlace::appended(Arc::<TreeBlocks>::clone(&blocks), start);
         let verified = Verified::open(data, place, root, |verified| claim(verified, start))?;
-        verified.verify_tree()?;
+        let tree = TreeDigests {
+            verified,
+            start,
+            blocks,
+        };
+        tree.keep_first()?;
         Ok(Self {
-            end: verified.hash_blocks().end,
-            digests: Digests::Tree(Box::new(TreeDigests {
-                verified,
-                start,
-                tree,
-            })),
+            end: tree.verified.hash_blocks().end,
+            digests: Digests::Tree(Box::new(tree)),
             has_rest,
         })
+    }
+
+    /// Verifier whose header and first hash blocks are in the cache. `data`: bytes of the image there.
+    pub(crate) fn known(
+        object: &Arc<dyn Object>,
+        file: File,
+        start: u64,
+        root: Root,
+        data: FileStore,
+        has_rest: bool,
+    ) -> Option<Self> {
+        let blocks = TreeBlocks::new(Arc::clone(object), Some(file), Parts::new());
+        let mut header = [0; HEADER_LEN];
+        // Nothing is fetched for an image that may be another one.
+        if !blocks.read_present(&mut header, start) {
+            return None;
+        }
+        Self::tree(blocks, start, root, Arc::new(data), has_rest).ok()
+    }
+
+    /// Fetches the digests of some bytes, so that [`verify`](Self::verify) waits for no answer.
+    ///
+    /// # Errors
+    /// Errors of the requests, and `Corrupt` for hash blocks that do not match the root hash.
+    pub(crate) async fn prepare(&self, range: Range<u64>, place: &str) -> Result<()> {
+        match &self.digests {
+            Digests::Tree(tree) => tree.prepare(range, place).await,
+            Digests::Index(_) => Ok(()),
+        }
     }
 
     /// Verifier of the first `end` bytes of a blob by its chunk index.
     ///
     /// # Errors
     /// The index does not cover these bytes.
-    pub(crate) fn index(index: ChunkIndex, end: u64) -> Result<Self, NotCovered> {
+    pub(crate) fn index(index: ChunkIndex, end: u64) -> std::result::Result<Self, NotCovered> {
         let range = covered(index.size(), end, end)?;
         Ok(Self {
             digests: Digests::Index(index),
@@ -191,6 +171,14 @@ impl Verifier {
         match &self.digests {
             Digests::Tree(tree) => Some(tree.verified.header()),
             Digests::Index(_) => None,
+        }
+    }
+
+    /// Length of the chunks that it verifies, each on its own. Unit: bytes.
+    pub(crate) fn chunk_size(&self) -> u64 {
+        match &self.digests {
+            Digests::Tree(tree) if u64::from(tree.verified.header().data_block) <= CHUNK => CHUNK,
+            _ => LONG_CHUNK,
         }
     }
 
@@ -228,7 +216,7 @@ impl Verifier {
     /// # Errors
     /// `InvalidData` for bytes that do not match, and for those that no digest covers.
     pub(crate) fn verify(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        debug_assert!(offset.is_multiple_of(CHUNK));
+        debug_assert!(offset.is_multiple_of(self.chunk_size()));
         // Fits: at most the length of `bytes`.
         let len = self.end.saturating_sub(offset).min(bytes.len() as u64) as usize;
         let (bytes, rest) = bytes.split_at(len);
@@ -237,7 +225,11 @@ impl Verifier {
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         match &self.digests {
-            Digests::Tree(tree) => tree.verify(offset, bytes),
+            Digests::Tree(tree) => tree.verify(offset, bytes).inspect_err(|e| {
+                if e.kind() == io::ErrorKind::InvalidData {
+                    tree.forget_damaged(offset..offset + bytes.len() as u64);
+                }
+            }),
             Digests::Index(index) => index.verify(offset, bytes),
         }
     }
@@ -299,11 +291,102 @@ impl TreeDigests {
         let Some((at, found)) = part(hashes) else {
             return Ok(());
         };
-        let mut expected = vec![0; found.len()];
-        self.tree.read_exact_at(&mut expected, at)?;
-        match found == expected {
-            true => Ok(()),
-            false => Err(different(at)),
+        self.verified.verify_hash_blocks(at, found)?;
+        // Blocks that are not kept are fetched again.
+        let _ = self.blocks.put(at, found, self.block_len());
+        Ok(())
+    }
+
+    /// Length of a hash block. Unit: bytes.
+    fn block_len(&self) -> usize {
+        self.verified.header().hash_block as usize // fits: at most 64 KiB
+    }
+
+    /// Keeps the hash blocks that came with the first bytes of the object, which must match.
+    fn keep_first(&self) -> io::Result<()> {
+        let size = self.block_len();
+        let all = self.verified.hash_blocks();
+        for (at, bytes) in self.blocks.first().iter() {
+            let end = (at + bytes.len() as u64).min(all.end) / size as u64 * size as u64;
+            let start = all.start.max(at.next_multiple_of(size as u64));
+            if start < end {
+                // Fits: both are in the part.
+                let blocks = &bytes[(start - at) as usize..(end - at) as usize];
+                self.verified.verify_hash_blocks(start, blocks)?;
+                self.blocks.put(start, blocks, size)?;
+            }
+        }
+        // The next process finds the header, if there is a file.
+        let header = self.verified.header().encode();
+        let _ = self.blocks.put(self.start, &header, header.len());
+        self.blocks.drop_first();
+        Ok(())
+    }
+
+    /// Positions of each level, from the top down. Unit: bytes.
+    fn levels(&self) -> Vec<Range<u64>> {
+        self.verified.hash_blocks_of(0..u64::MAX)
+    }
+
+    async fn prepare(&self, range: Range<u64>, place: &str) -> Result<()> {
+        let end = range.end.min(self.verified.covered_range().end);
+        if range.start >= end {
+            return Ok(());
+        }
+        let size = self.block_len() as u64;
+        let path = self.verified.hash_blocks_of(range.start..end);
+        let levels = self.levels();
+        for (path, level) in path.into_iter().zip(&levels) {
+            for run in self.blocks.absent(path, level, size) {
+                self.fetch(run, place).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fetches a run of hash blocks, unless another task does. Those above it are there.
+    async fn fetch(&self, run: Range<u64>, place: &str) -> Result<()> {
+        let lock = self.blocks.fetching(&run);
+        let result = {
+            let _one_task = lock.lock().await;
+            match self
+                .blocks
+                .absent(run.clone(), &run, self.block_len() as u64)
+                .is_empty()
+            {
+                true => Ok(()),
+                false => self.fetch_alone(&run, place).await,
+            }
+        };
+        self.blocks.fetched(&run);
+        result
+    }
+
+    async fn fetch_alone(&self, run: &Range<u64>, place: &str) -> Result<()> {
+        let mut mismatch = String::new();
+        for _ in 0..VERIFY_ATTEMPTS {
+            let bytes = self.blocks.request(run.clone()).await?;
+            match self.verified.verify_hash_blocks(run.start, &bytes) {
+                Ok(()) => return self.blocks.put(run.start, &bytes, self.block_len()),
+                Err(e) => mismatch = e.to_string(),
+            }
+        }
+        let what = format_args!("hash tree: {mismatch}, fetched up to {VERIFY_ATTEMPTS} times");
+        Err(Error::new(Kind::Corrupt, place, what))
+    }
+
+    /// Forgets damaged hash blocks in the cache, so that they are fetched again.
+    fn forget_damaged(&self, range: Range<u64>) {
+        let block = u64::from(self.verified.header().data_block);
+        let end = range.end.min(self.verified.covered_range().end);
+        let first = range.start / block;
+        for number in first..end.div_ceil(block).max(first) {
+            if self.verified.digest(number).is_err() {
+                let data = number * block..(number + 1) * block;
+                for path in self.verified.hash_blocks_of(data) {
+                    self.blocks.forget(path, self.block_len());
+                }
+            }
         }
     }
 }
@@ -314,11 +397,11 @@ mod tests {
 
     #[test]
     fn an_index_that_covers_less_or_more_than_its_image_is_refused() {
-        let chunk = vec![7; CHUNK as usize];
+        let chunk = vec![7; LONG_CHUNK as usize];
         let mut index = ChunkIndex::new();
         index.push(&chunk);
         index.push(&chunk[..4096]);
-        let size = CHUNK + 4096;
+        let size = LONG_CHUNK + 4096;
         let of = |end| Verifier::index(index.clone(), end).map(|verifier| verifier.end());
         assert_eq!(of(size), Ok(size));
         let (covered, claim) = (size, size + 1);

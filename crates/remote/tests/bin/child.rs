@@ -22,7 +22,11 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match words[..] {
-        ["read", url, cache, content] => read(url, cache, content),
+        ["read", url, cache, content] => {
+            read(&Location::parse(url).unwrap(), &options(cache), content)
+        }
+        ["read-half", url, cache, content] => read_half(url, cache, content),
+        ["start", url, cache, content] => start(url, cache, content),
         ["read-backwards", url, cache, content] => read_backwards(url, cache, content),
         ["read-refused", url, cache, logins] => read_refused(url, cache, logins),
         ["push", url, image] => push(url, image),
@@ -60,8 +64,8 @@ fn open(url: &str, options: &Options) -> Result<Arc<RemoteStore>, Error> {
 }
 
 /// Reads all chunks, by several threads at once, and compares them with the file `content`.
-fn read(url: &str, cache: &str, content: &str) -> Result<(), Error> {
-    let store = &open(url, &options(cache))?;
+fn read(location: &Location, options: &Options, content: &str) -> Result<(), Error> {
+    let store = &tuff_remote::open(location, options)?;
     let expected = &std::fs::read(content).unwrap();
     assert_eq!(store.size(), expected.len() as u64);
     thread::scope(|scope| {
@@ -80,6 +84,29 @@ fn read(url: &str, cache: &str, content: &str) -> Result<(), Error> {
             });
         }
     });
+    Ok(())
+}
+
+/// Reads the first half of an image, without its hash tree, and compares it with the file `content`.
+fn read_half(url: &str, cache: &str, content: &str) -> Result<(), Error> {
+    let store = open(url, &options(cache))?;
+    let expected = std::fs::read(content).unwrap();
+    let mut read = vec![0; expected.len() / 2];
+    store.read_exact_at(&mut read, 0).unwrap();
+    assert!(read == expected[..read.len()]);
+    Ok(())
+}
+
+/// Reads all chunks, also where the server cannot be reached, and prints the warnings.
+fn start(url: &str, cache: &str, content: &str) -> Result<(), Error> {
+    let location = Location::parse(url)?;
+    let mut options = options(cache);
+    options.offline = true;
+    options.retry.deadline = Duration::from_secs(2);
+    read(&location, &options, content)?;
+    for warning in location.warnings() {
+        eprintln!("{warning}");
+    }
     Ok(())
 }
 
@@ -130,6 +157,7 @@ fn push(url: &str, image: &str) -> Result<(), Error> {
     let layer = LayerImage {
         store: Arc::new(MemStore::new(std::fs::read(image).unwrap())),
         tree: None,
+        start_metadata: None,
         is_image: true,
         devices: Vec::new(),
     };

@@ -37,7 +37,7 @@ fn wait_for(store: &RemoteStore, bytes: u64) {
 }
 
 #[test]
-fn a_profile_is_fetched_in_its_order_and_merged() {
+fn a_profile_is_fetched_in_its_order() {
     let bytes = image(4000, 50);
     let server = serve(&bytes);
     let dir = Dir::new();
@@ -51,12 +51,12 @@ fn a_profile_is_fetched_in_its_order_and_merged() {
     let inside = CHUNK as u64 * 70 + 5..CHUNK as u64 * 70 + 6;
     store.prefetch(&[&profile[..], &[inside]].concat());
     wait_for(&store, present + 5 * CHUNK as u64);
-    assert_eq!(
-        ranges(&server.take_requests()),
-        [chunks(40..43), chunks(9..10), chunks(70..71)]
-    );
+    // Their length follows the measured pace.
+    let sent = ranges(&server.take_requests());
+    let (first, last) = (sent[0].start, sent[sent.len() - 1].end);
+    assert_eq!((first, last), (chunks(40..41).start, chunks(70..71).end));
     assert_eq!(store.stats().demand_misses, 0);
-    assert_eq!(store.stats().requests, 3);
+    assert_eq!(store.stats().requests, sent.len() as u64);
     assert_eq!(store.stats().fetched_bytes, 5 * CHUNK as u64);
     // Ranges past the end are of no interest.
     store.prefetch(&[u64::MAX - 1..u64::MAX, 5..5]);
@@ -102,7 +102,7 @@ fn a_profile_saves_the_misses_of_its_reads() {
 }
 
 #[test]
-fn a_fill_completes_the_image_in_long_requests() {
+fn a_fill_completes_the_image() {
     for (name, (bytes, root)) in [
         ("plain", (image(6000, 52), None)),
         ("verified", {
@@ -123,7 +123,6 @@ fn a_fill_completes_the_image_in_long_requests() {
         // Nothing is fetched twice.
         let sum: u64 = got.iter().map(|range| range.end - range.start).sum();
         assert!(sum <= bytes.len() as u64);
-        assert!(got.iter().any(|range| range.end - range.start == 2 << 20));
         let stats = store.stats();
         assert_eq!(stats.present_bytes, stats.size);
         let file = store.complete_file().unwrap();

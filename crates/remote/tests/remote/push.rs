@@ -28,6 +28,7 @@ pub(crate) fn layer(bytes: &[u8], blocks: usize, root: Option<Root>) -> LayerIma
             root,
             block: 4096,
         }),
+        start_metadata: None,
         is_image: true,
         devices: Vec::new(),
     }

@@ -3,6 +3,7 @@
 //! The environment belongs to the whole process, so these tests read in another one.
 
 use crate::common::{Dir, image};
+use crate::first_reads::{BLOCKS, object_in_two_round_trips};
 use crate::process::run_with;
 use tuff_testkit::http::{Answer, Server};
 
@@ -75,4 +76,18 @@ fn the_profile_counts_where_the_environment_names_no_key() {
 fn a_public_bucket_needs_no_signature() {
     let server = bucket(str::is_empty);
     run(&server, &[("AWS_SKIP_SIGNATURE", "true")]);
+}
+
+#[test]
+fn an_object_of_a_bucket_opens_with_two_round_trips_and_one_handshake() {
+    let bytes = image(BLOCKS, 709);
+    let (_server, host) = object_in_two_round_trips("/bucket/dir/image.erofs", bytes.clone(), 1);
+    let endpoint = format!("http://{host}");
+    let variables = [
+        ("AWS_ENDPOINT_URL", &*endpoint),
+        ("AWS_ACCESS_KEY_ID", "AKID"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+    ];
+    let (is_done, text) = run_with("read", "s3://bucket/dir/image.erofs", &bytes, &variables);
+    assert!(is_done, "{text}");
 }

@@ -38,7 +38,7 @@ fn a_signed_image_is_trusted_by_its_certificate_only() {
             ..push_options()
         };
         let layers = [layer(&bytes, 500, Some(root))];
-        let retry = options.retry;
+        let opening = crate::common::options(&Dir::new());
         // Twice: nothing is listed twice, and the digest stays.
         let first = push(&location, &layers, &options, &|_| true).unwrap();
         assert_eq!(
@@ -47,14 +47,14 @@ fn a_signed_image_is_trusted_by_its_certificate_only() {
                 .digest,
             first.digest
         );
-        let (pinned, found) = trusted(&location, &parsed(&dir.0, "rsa"), retry).unwrap();
+        let (pinned, found) = trusted(&location, &parsed(&dir.0, "rsa"), &opening).unwrap();
         assert_eq!(found, Some(root));
         let manifest = first.manifest.unwrap();
         assert!(
             pinned.to_string().ends_with(&format!("@{manifest}")),
             "{pinned}"
         );
-        let e = trusted(&location, &parsed(&dir.0, "other"), retry).unwrap_err();
+        let e = trusted(&location, &parsed(&dir.0, "other"), &opening).unwrap_err();
         assert_eq!(e.kind(), Kind::Untrusted);
         assert!(e.what().contains("not trusted by"), "{e}");
         // A second signer adds a signature.
@@ -64,7 +64,7 @@ fn a_signed_image_is_trusted_by_its_certificate_only() {
         };
         push(&location, &layers, &options, &|_| true).unwrap();
         for name in ["rsa", "other"] {
-            trusted(&location, &parsed(&dir.0, name), retry).unwrap();
+            trusted(&location, &parsed(&dir.0, name), &opening).unwrap();
         }
     }
 }
@@ -75,7 +75,7 @@ fn an_image_without_a_tree_or_a_signature_is_not_trusted() {
         return;
     };
     let (_, _server, location) = start(true);
-    let retry = push_options().retry;
+    let opening = options(&Dir::new());
     let bytes = image(500, 91);
     push(
         &location,
@@ -84,12 +84,12 @@ fn an_image_without_a_tree_or_a_signature_is_not_trusted() {
         &|_| true,
     )
     .unwrap();
-    let e = trusted(&location, &parsed(&dir.0, "rsa"), retry).unwrap_err();
+    let e = trusted(&location, &parsed(&dir.0, "rsa"), &opening).unwrap_err();
     assert!(e.what().contains("without a root hash"), "{e}");
     let (bytes, root) = verified_image(500, 92);
     let layers = [layer(&bytes, 500, Some(root))];
     push(&location, &layers, &push_options(), &|_| true).unwrap();
-    let e = trusted(&location, &parsed(&dir.0, "rsa"), retry).unwrap_err();
+    let e = trusted(&location, &parsed(&dir.0, "rsa"), &opening).unwrap_err();
     assert!(e.what().contains("without a signature"), "{e}");
 }
 
@@ -99,6 +99,7 @@ fn a_signature_of_another_root_hash_is_not_trusted() {
         return;
     };
     // A registry shows the signature of one image as that of another one.
+    let opening = options(&Dir::new());
     let (registry, server, location) = start(false);
     let signed = PushOptions {
         signer: Some(Arc::new(signer(&dir.0, "rsa"))),
@@ -125,10 +126,10 @@ fn a_signature_of_another_root_hash_is_not_trusted() {
     let list = serde_json::to_vec(&list).unwrap();
     let media = "application/vnd.oci.image.index.v1+json";
     registry.add_manifest("team/app", &tag(second.unwrap().manifest), media, &list);
-    let e = trusted(&other, &parsed(&dir.0, "rsa"), signed.retry).unwrap_err();
+    let e = trusted(&other, &parsed(&dir.0, "rsa"), &opening).unwrap_err();
     assert_eq!(e.kind(), Kind::Untrusted);
     assert!(e.what().contains("no signature of the root hash"), "{e}");
-    trusted(&location, &parsed(&dir.0, "rsa"), signed.retry).unwrap();
+    trusted(&location, &parsed(&dir.0, "rsa"), &opening).unwrap();
 }
 
 #[test]

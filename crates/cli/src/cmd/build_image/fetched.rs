@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tuff_erofs::{Error, Result};
 use tuff_open::Device;
 use tuff_open::remote::failed;
-use tuff_remote::{Kind, RetryPolicy, Step, copy_layout};
+use tuff_remote::{RetryPolicy, Step, copy_layout};
 use tuff_store::TemporaryDir;
 
 /// Sources, with container images of registries as OCI layouts in temporary directories, removed on drop.
@@ -42,13 +42,10 @@ impl FetchedImages {
             let location = url.location().map_err(|e| failed(e, "cannot read"))?;
             // An image of EROFS layers is opened where it is.
             let is_image = match location.is_registry() {
-                true => match tuff_remote::layers(location, retry) {
-                    Ok(_) => true,
-                    Err(e) if e.kind() == Kind::Unavailable => {
-                        return Err(failed(e, "cannot read"));
-                    }
-                    Err(_) => false,
-                },
+                true => {
+                    let found = tuff_remote::has_layers(location, retry);
+                    found.map_err(|e| failed(e, "cannot read"))?
+                }
                 false => true,
             };
             if is_image {

@@ -31,12 +31,13 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_erofs::{Error, Place, Result};
-use tuff_mkfs::{LeftOut, Progress, Summary};
+use tuff_mkfs::{LeftOut, Progress, Start, Summary};
 use tuff_store::Target;
 #[cfg(feature = "remote")]
 use {
-    crate::image::input, fetched::FetchedImages, std::path::PathBuf, tuff_mkfs::Options,
-    tuff_mkfs::Source, tuff_mkfs::Verity, tuff_mkfs::Whiteouts, tuff_open::Device,
+    crate::image::input, fetched::FetchedImages, std::ops::Range, std::os::unix::ffi::OsStrExt,
+    std::path::PathBuf, tuff_mkfs::Source, tuff_mkfs::Verity, tuff_mkfs::Whiteouts,
+    tuff_mkfs::settings::Settings, tuff_open::Device, tuff_open::remote::start_of_layers,
     tuff_remote::RetryPolicy, tuff_store::TemporaryDir,
 };
 
@@ -82,7 +83,7 @@ pub(crate) fn run(args: BuildArgs) -> Result<ExitCode> {
         sources,
         target,
         bases,
-        ..
+        config,
     } = paths::resolve(&args)?;
     let others = ReferencedImages::new(&bases, &sources, args.settings.has("image-index"));
     others.set_defaults(&mut args.settings)?;
@@ -92,6 +93,10 @@ pub(crate) fn run(args: BuildArgs) -> Result<ExitCode> {
     }
     options.dedupe.bases = bases;
     options.dedupe.base_names.clear();
+    let is_layer = !options.dedupe.bases.is_empty() || options.dedupe.image_index;
+    if !args.settings.has("start-with") && !is_layer && !options.dedupe.tar_index {
+        options.sources.start = of_config(config.as_deref());
+    }
     // The summary must not be mixed into an image on standard output.
     let to_stdout = target == Target::Stdout;
     let archives = paths::archives(args.source_type, &sources);
@@ -106,6 +111,12 @@ pub(crate) fn run(args: BuildArgs) -> Result<ExitCode> {
         let built = built.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)));
         built.map(Built::from)
     })
+}
+
+/// Returns the start of the command in the configuration of a container image.
+fn of_config(config: Option<&[u8]>) -> Start {
+    let command = config.and_then(tuff_mkfs::Command::of_config);
+    command.map_or(Start::None, Start::Command)
 }
 
 /// Image that a verb has written.
@@ -147,6 +158,8 @@ pub(crate) struct BuiltImages {
     pub(crate) images: Vec<(PathBuf, Vec<PathBuf>)>,
     /// Configuration of the container image among the sources.
     pub(crate) config: Option<Vec<u8>>,
+    /// Parts that a start reads of images for overlayfs.
+    pub(crate) start: Vec<(usize, Range<u64>)>,
     /// Files that were left out, if they are no errors.
     pub(crate) left_out: Option<LeftOut>,
     /// Holds the images, and removes them when the value is dropped.
@@ -165,16 +178,35 @@ pub(crate) enum Layering {
     Delta,
 }
 
-/// Builds images of `sources`, as `tuff build --verity` does without further options.
+/// Choices for images that are built for an upload.
 #[cfg(feature = "remote")]
-pub(crate) fn build_with_defaults(
+pub(crate) struct PushBuild<'a> {
+    /// Settings of all images.
+    pub(crate) settings: &'a Settings,
+    /// Platform of container images among the sources.
+    pub(crate) platform: Option<&'a str>,
+    /// Treatment of several layers.
+    pub(crate) layering: Layering,
+    /// Leaves out files that cannot be read.
+    pub(crate) keep_going: bool,
+    /// Value of `--start-with`.
+    pub(crate) start_with: Option<&'a Path>,
+}
+
+/// Builds images of `sources`, as `tuff build --verity` does with these settings.
+#[cfg(feature = "remote")]
+pub(crate) fn build_for_push(
     sources: &[PathBuf],
-    platform: Option<&str>,
-    layering: Layering,
-    keep_going: bool,
+    how: &PushBuild<'_>,
     show: Show,
 ) -> Result<BuiltImages> {
-    let platform = platform.filter(|_| paths::have_container(sources));
+    let PushBuild {
+        layering,
+        keep_going,
+        start_with,
+        ..
+    } = *how;
+    let platform = how.platform.filter(|_| paths::have_container(sources));
     let args = Args {
         paths: sources.to_vec(),
         output: Some("-".into()),
@@ -182,10 +214,17 @@ pub(crate) fn build_with_defaults(
         ..Args::default()
     };
     let paths = paths::resolve(&args)?;
-    let mut options = Options::default();
+    let mut options = how.settings.options()?;
     options.output.verity = Some(Verity::default());
     options.metadata.clamp = options::source_date_epoch()?;
     options.sources.keep_going = keep_going.then(LeftOut::default);
+    let start = match start_with {
+        Some(path) => Start::with(path.as_os_str().as_bytes()),
+        None => of_config(paths.config.as_deref()),
+    };
+    if layering == Layering::Merged {
+        options.sources.start = start.clone();
+    }
     let archives = paths::archives(None, &paths.sources);
     let parent = std::env::temp_dir();
     let dir = TemporaryDir::create(&parent).map_err(|e| {
@@ -196,6 +235,7 @@ pub(crate) fn build_with_defaults(
     let mut built = BuiltImages {
         images: Vec::new(),
         config: paths.config,
+        start: Vec::new(),
         left_out: options.sources.keep_going.clone(),
         _dir: dir,
     };
@@ -204,7 +244,9 @@ pub(crate) fn build_with_defaults(
         Layering::Merged => paths.sources.len(),
         Layering::Overlay | Layering::Delta => 1,
     };
-    for (number, layers) in paths.sources.chunks(count.max(1)).enumerate() {
+    let chunks = paths.sources.chunks(count.max(1));
+    let top = chunks.len().saturating_sub(1);
+    for (number, layers) in chunks.enumerate() {
         let image = path.join(format!("{number}.erofs"));
         // Nearest first: each image is followed by its own devices.
         let below: Vec<PathBuf> = files.iter().rev().cloned().collect();
@@ -218,6 +260,10 @@ pub(crate) fn build_with_defaults(
             Layering::Delta => {
                 options.sources.whiteouts = None;
                 options.dedupe.image_index = true;
+                // The layers below are shared by images with other commands.
+                if number == top {
+                    options.sources.start = start.clone();
+                }
                 if let Some((image, devices)) = below.split_first() {
                     let devices = devices.iter().cloned().map(Device::from).collect();
                     let image = input(image.clone().into(), devices, None)?;
@@ -239,6 +285,14 @@ pub(crate) fn build_with_defaults(
             Layering::Delta => built.images = vec![(image, below)],
             Layering::Merged | Layering::Overlay => built.images.push((image, Vec::new())),
         }
+    }
+    if layering == Layering::Overlay && start != Start::None {
+        // Images that were pushed with another command keep their bytes.
+        let found = start_of_layers(&files, &start, &path)?;
+        for warning in &found.warnings {
+            eprintln!("tuff: warning: {warning}");
+        }
+        built.start = found.ranges;
     }
     list_left_out(built.left_out.as_ref());
     Ok(built)

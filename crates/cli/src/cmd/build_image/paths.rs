@@ -19,8 +19,7 @@ pub(super) struct BuildPaths {
     pub(super) sources: Vec<Source>,
     pub(super) target: Target,
     pub(super) bases: Vec<InputImage>,
-    /// Configuration of the last container image among the sources, which only uploads use.
-    #[cfg_attr(not(feature = "remote"), expect(dead_code))]
+    /// Configuration of the last container image among the sources.
     pub(super) config: Option<Vec<u8>>,
 }
 

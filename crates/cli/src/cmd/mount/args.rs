@@ -58,6 +58,10 @@ pub(crate) struct Args {
     pub(super) pin: Option<Pin>,
     #[command(flatten)]
     pub(super) prefetch: PrefetchArgs,
+    /// Write the requests to the server of an image behind a URL to this file at unmount and on SIGUSR1, a line of JSON each (see
+    /// tuff stats --start)
+    #[arg(long, value_name = "FILE")]
+    pub(super) trace: Option<PathBuf>,
     /// Never store the rest of a decoded cluster in the kernel's page cache [default: store it when random reads return to a
     /// cluster]
     #[arg(long, hide = true)]

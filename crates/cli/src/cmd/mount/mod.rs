@@ -7,6 +7,7 @@ pub(super) mod kernel;
 pub(crate) mod options;
 mod prefetch;
 mod profile;
+mod trace;
 
 use crate::advice;
 use crate::image;
@@ -21,7 +22,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tuff_erofs::serve::{Profile, ServeOptions, Server, StoreRange};
+use trace::TraceFile;
+use tuff_erofs::serve::{Profile, ServeOptions, Server};
 use tuff_erofs::{Error, Place, Remedy, Result};
 use tuff_fuse::mountpoint::{self, MountOptions};
 use tuff_fuse::transport::Transport;
@@ -31,6 +33,7 @@ use tuff_mount::export::THREADS;
 use tuff_mount::exported;
 use tuff_mount::lifetime::{Lifetime, Signals};
 use tuff_mount::memory_pressure::relieve;
+use tuff_mount::prefetch::Prefetch;
 use tuff_mount::swap::{Replaced, Swap};
 use tuff_mount::{ImageFs, OwnerOverride};
 use tuff_open::{Container, OnRepair, OpenOptions, RemoteImage};
@@ -55,6 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let role = Role::of_this_process(args.foreground);
     // Before anything is downloaded or opened.
     check_directory(&args.dir)?;
+    TraceFile::check(args.trace.as_deref(), &args.image.image)?;
     if role == Role::Starter && args.kernel && args.image.image.url().is_none() {
         let container = container(args, &mounting, None)?;
         let devices = match image::read(&container) {
@@ -84,10 +88,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 fn container(args: &Args, mounting: &Mounting, on_repair: Option<OnRepair>) -> Result<Container> {
     let mut open = args.image.open.clone();
     mounting.apply(&mut open);
-    let options = OpenOptions {
+    let mut options = OpenOptions {
         on_repair,
         ..open.options()?
     };
+    options.cache.offline = true;
     image::container(&args.image.image, &options)
 }
 
@@ -121,6 +126,9 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     }
     let log = background::log(args.log.as_deref(), in_background)?;
     let profile = args.prefetch.profile(&args.image.image)?;
+    let trace = args.trace.as_deref();
+    let trace = trace.map(|path| TraceFile::start(path, &log));
+    let trace = trace.transpose()?;
     let repaired = Arc::new(AtomicU64::new(0));
     let container = container(args, mounting, Some(on_repair(&repaired, &log)))?;
     let mount = Mount {
@@ -129,6 +137,7 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
         repaired: container.is_verified().then_some(repaired),
         container,
         profile,
+        trace,
         log,
         in_background,
     };
@@ -151,6 +160,8 @@ struct Mount<'a> {
     repaired: Option<Arc<AtomicU64>>,
     /// Profile of `--prefetch`, if it was given.
     profile: Option<Profile>,
+    /// Output of `--trace`.
+    trace: Option<TraceFile>,
     log: Log,
     in_background: bool,
 }
@@ -171,8 +182,17 @@ impl Mount<'_> {
         if let Err(e) = image.has_devices() {
             return Ok(Err(advice::message(&e)));
         }
-        let prefetch = self.prefetch(store, move |profile| profile.physical_ranges(&image));
-        let ending = Ending::register(&self.log, Arc::new(|| Ok(())))?;
+        // It finds files by their addresses, and caches next to nothing.
+        let options = ServeOptions {
+            budget: 0,
+            ..ServeOptions::default()
+        };
+        let server = Arc::new(Server::new(image, options));
+        let requests = self.requests(store);
+        let neighbours = requests.follow_addresses(&server);
+        let prefetch = self.prefetch(requests, server);
+        let save = self.saving(None);
+        let ending = Ending::register(&self.log, Arc::clone(&save))?;
         let mounted = background::same_command().map_err(|e| self.failed(e))?;
         let mount = match exported::mount(
             &args.image.image,
@@ -191,13 +211,16 @@ impl Mount<'_> {
         life.or_detach(serve_metrics(args.metrics, args.verbose, &handler))?;
         let counters = Arc::clone(&handler);
         // Without counters the mount is as good.
-        let _ = counters_socket::serve(device, end, move || counters.stats_text());
+        let _ = counters_socket::serve(device, end, move || counters.report());
         life.beside(prefetch)?;
+        life.beside(move || neighbours.run())?;
         let swap = life.or_detach(self.swap(store, &handler, (dir, device)))?;
         if args.verbose {
             eprintln!("tuff: mounted by the kernel, on the served image; {how}");
         }
-        self.wait(life, Some(swap)).map(Ok)
+        let code = self.wait(life, Some(swap))?;
+        save()?;
+        Ok(Ok(code))
     }
 
     /// Returns the reason why the kernel cannot mount an image behind a URL as it is asked to.
@@ -245,33 +268,35 @@ impl Mount<'_> {
     }
 
     /// Requests the parts of a given profile, before a program can read them. Returns what is left for a thread of its own.
-    fn prefetch(
-        &self,
-        store: &Arc<RemoteImage>,
-        ranges: impl Fn(&Profile) -> Vec<StoreRange> + Send + 'static,
-    ) -> impl FnOnce() + Send + 'static {
+    fn prefetch(&self, requests: Prefetch, server: Arc<Server>) -> impl FnOnce() + Send + 'static {
         let report = prefetch::Report {
-            log: self.log.clone(),
             is_verbose: self.args.verbose,
             is_foreground: self.args.foreground,
         };
         let profile = self.profile.clone();
-        self.args.prefetch.work(store, profile, ranges, report)
+        self.args.prefetch.work(requests, profile, server, report)
+    }
+
+    /// Requests in advance for the image.
+    fn requests(&self, store: &Arc<RemoteImage>) -> Prefetch {
+        Prefetch {
+            store: Arc::clone(store),
+            offset: self.container.offset(),
+            log: self.log.clone(),
+        }
     }
 
     fn through_fuse(&self, store: Option<&Arc<RemoteImage>>) -> Result<ExitCode> {
         let Self { args, log, .. } = self;
         let (fs, recording) = self.filesystem()?;
-        let prefetch = store.map(|store| {
-            let (fs, offset) = (fs.clone(), self.container.offset());
-            self.prefetch(store, move |profile| {
-                let mut ranges = profile.physical_ranges(fs.server().image());
-                for StoreRange { range, .. } in ranges.iter_mut().filter(|range| range.store == 0) {
-                    *range = range.start.saturating_add(offset)..range.end.saturating_add(offset);
-                }
-                ranges
-            })
-        });
+        let (fs, neighbours, prefetch) = match store.map(|store| self.requests(store)) {
+            Some(requests) => {
+                let (fs, neighbours) = requests.follow(fs);
+                let prefetch = self.prefetch(requests, Arc::clone(fs.server()));
+                (fs, Some(neighbours), Some(prefetch))
+            }
+            None => (fs, None, None),
+        };
         let pin = args
             .pin
             .clone()
@@ -285,7 +310,7 @@ impl Mount<'_> {
         let threads = args.threads.map_or(threads, usize::from);
         let handler = Arc::new(Handler::new(Arc::new(fs.clone()), threads, log.clone()));
         serve_metrics(args.metrics, args.verbose, &handler)?;
-        let save = saving(recording, &fs, log);
+        let save = self.saving(recording.map(|recording| (recording, fs.clone())));
         let ending = Ending::register(log, Arc::clone(&save))?;
         let mountpoint = mountpoint::attach(&args.dir, &self.mount_options());
         let how = SessionOptions {
@@ -319,6 +344,9 @@ impl Mount<'_> {
         let mut swap = None;
         if let Some(prefetch) = prefetch {
             life.beside(prefetch)?;
+        }
+        if let Some(neighbours) = neighbours {
+            life.beside(move || neighbours.run())?;
         }
         if let Some(store) = store
             && self.refusal().is_none()
@@ -360,8 +388,25 @@ impl Mount<'_> {
         let fs = ImageFs::new(Server::new(image, options), show, log.clone())
             .map_err(|e| e.within(Place::file(&args.image.image)))?
             .with_repaired(self.repaired.clone())
-            .with_store_counters(self.container.remote().map(prefetch::counters));
+            .with_store_counters(self.container.remote().map(prefetch::counters))
+            .with_store_requests(self.container.remote().map(prefetch::requests_of));
         Ok((fs, recording))
+    }
+
+    /// Returns a function that writes the profile, if one is recorded, and the trace.
+    fn saving(&self, recording: Option<(Recording, ImageFs)>) -> Save {
+        let (log, trace) = (self.log.clone(), self.trace.clone());
+        let trace = trace.zip(self.container.remote().cloned());
+        Arc::new(move || {
+            if let Some((trace, image)) = &trace {
+                trace.save(image);
+            }
+            let saved = recording.as_ref().map(|(r, fs)| r.save(fs.server()));
+            if let Some(Err(e)) = &saved {
+                log.again(e);
+            }
+            saved.unwrap_or(Ok(()))
+        })
     }
 
     fn mount_options(&self) -> MountOptions {
@@ -438,20 +483,6 @@ pub(super) fn serve_metrics(
         eprintln!("tuff: counters at http://{at}/metrics");
     }
     Ok(())
-}
-
-/// Returns a function that writes the profile, if one is recorded.
-fn saving(recording: Option<Recording>, fs: &ImageFs, log: &Log) -> Save {
-    let (fs, log) = (fs.clone(), log.clone());
-    Arc::new(
-        move || match recording.as_ref().map(|r| r.save(fs.server())) {
-            Some(Err(e)) => {
-                log.again(&e);
-                Err(e)
-            }
-            _ => Ok(()),
-        },
-    )
 }
 
 /// Returns a callback that counts and logs blocks repaired from parity.

@@ -19,7 +19,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_erofs::{Error, Result};
 use tuff_fuse::Log;
-use tuff_mount::layers::{self, Keeper, Layer, LayerStore};
+use tuff_mount::layers::{
+    self, Keeper, Layer, LayerNeighbours, LayerStore, ListPrefetch, Resolver, Served,
+};
 use tuff_open::ImageRef;
 
 /// Serve layers of remote images to container engines
@@ -72,7 +74,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     allocator::share_heap();
     let log = background::log(args.log.as_deref(), in_background)?;
-    let layers = layers::find(&args.urls, &args.remote.cache())?;
+    let found = layers::find(&args.urls, &args.remote.cache())?;
+    for warning in &found.warnings {
+        eprintln!("tuff: warning: {warning}");
+    }
+    let (layers, unresolved) = (found.layers, found.unresolved);
     let absolute = |dir: &PathBuf| {
         std::path::absolute(dir).map_err(|e| Error::io(dir.display(), "cannot find", e))
     };
@@ -86,24 +92,50 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for layer in &layers {
         store.adopt(layer)?;
     }
-    let handler = layers::handler(&layers, log.clone())?;
+    let grows = !unresolved.is_empty();
+    let export = layers::export(&layers, grows, log.clone())?;
+    let handler = layers::handler(&export, log.clone());
     serve_metrics(args.metrics, args.verbose, &handler)?;
     let ending = Ending::register(&log, Arc::new(|| Ok(())))?;
+    let served = Arc::new(Served::new(layers.clone()));
+    let fetches_ahead = args.fill_rate != Some(0);
+    let neighbours = fetches_ahead.then(|| LayerNeighbours::follow(&served, log.clone()));
     let session = layers::mount(&args.into, handler)?;
     let dir = session.dir().to_owned();
     let life = ending.follow(session, dir)?;
     if args.verbose {
-        for layer in &layers {
+        for layer in layers {
             eprintln!("tuff: {} is {layer}", layer.diff_id);
         }
     }
+    let store = Arc::new(store);
     let keeper = Keeper {
-        layers,
-        store,
+        layers: Arc::clone(&served),
+        grows,
+        store: Arc::clone(&store),
         rate: args.fill_rate,
-        log,
+        log: log.clone(),
     };
     life.beside(move || keeper.run())?;
+    if let Some(neighbours) = neighbours {
+        let lists = ListPrefetch {
+            layers: Arc::clone(&served),
+            grows,
+            log: log.clone(),
+        };
+        life.beside(move || lists.run())?;
+        life.beside(move || neighbours.run())?;
+    }
+    if grows {
+        let resolver = Resolver {
+            unresolved,
+            served,
+            export,
+            store,
+            log,
+        };
+        life.beside(move || resolver.run())?;
+    }
     background::ready(in_background)?;
     life.wait();
     Ok(ExitCode::SUCCESS)

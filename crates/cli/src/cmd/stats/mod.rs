@@ -1,18 +1,15 @@
 //! `tuff stats`: counters of a mount.
 
-use super::umount::mounted;
+mod counters;
+mod start;
+
 use crate::out::Out;
 use crate::units::{percent, size};
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use counters::counters;
 use serde_json::{Map, Value};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use tuff_erofs::{Error, Place, Result};
-use tuff_fuse::handler::STATS_XATTR;
-use tuff_fuse::mountpoint;
-use tuff_mount::counters_socket;
+use tuff_erofs::Result;
 
 /// Show the counters of a mount that tuff serves
 ///
@@ -20,17 +17,27 @@ use tuff_mount::counters_socket;
 /// sizes of reads, and the bytes fetched and decoded. A table of the sizes of reads with their shares follows. The counters
 /// are read from the attribute user.tuff.stats of the root directory, so every user who can read that directory can read
 /// them. For an image behind a URL that the kernel has mounted, they come from the serving process.
+///
+/// With --start, prints the requests of the start of an image behind a URL instead: a line per request with the times since the
+/// mount began, the reason, the bytes of the answer, those that programs have used, and a bar; then a line per reason with its sums.
+/// Used are bytes in chunks of 32 KiB, or 128 KiB without a hash tree, of which a part was read.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Mount point of an image or volume
+    /// Mount point of an image or volume; with --start, also a file that tuff mount --trace has written
     #[arg(value_name = "DIR")]
     dir: PathBuf,
+    /// Show the requests of the start of an image behind a URL
+    #[arg(long)]
+    start: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if args.start {
+        return start::run(&args.dir, args.json);
+    }
     let text = counters(&args.dir)?;
     let pairs = pairs(&text);
     let mut out = Out::new();
@@ -60,46 +67,6 @@ fn pairs(text: &str) -> impl Iterator<Item = (&str, u64)> {
         let is_name = !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic());
         Some((is_name.then_some(name)?, number.parse().ok()?))
     })
-}
-
-/// Returns the counters of the mount at `dir`.
-fn counters(dir: &Path) -> Result<String> {
-    let shown = dir.display();
-    let failed = |e: Errno| Error::io(Place::file(&shown), "cannot read the counters", e.into());
-    for _ in 0..100 {
-        let dir = mounted(dir)?;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // Holds the filesystem, so that its device number is not given to another one.
-        let held = rustix::fs::open(&dir, flags, Mode::empty()).map_err(failed)?;
-        let device = mountpoint::device_of(&held).map_err(|e| failed(errno(&e)))?;
-        let found = mountpoint::find(&dir).map_err(|e| failed(errno(&e)))?;
-        // The kernel's mount may take the place of the first one meanwhile.
-        let Some(mount) = found.filter(|mount| mount.device == device) else {
-            continue;
-        };
-        if mount.is_served() {
-            return from_attribute(&held).map_err(failed);
-        }
-        return counters_socket::read(device).ok_or_else(|| {
-            Error::usage(format_args!(
-                "{shown}: mounted by the kernel, which keeps no counters; mount it without --kernel"
-            ))
-        });
-    }
-    Err(failed(Errno::AGAIN))
-}
-
-fn errno(e: &std::io::Error) -> Errno {
-    Errno::from_io_error(e).unwrap_or(Errno::IO)
-}
-
-fn from_attribute(root: &OwnedFd) -> rustix::io::Result<String> {
-    // Largest value of an attribute.
-    let mut value = vec![0; 64 << 10];
-    // The descriptor itself is none for reading.
-    let path = format!("/proc/self/fd/{}", root.as_raw_fd());
-    let n = rustix::fs::getxattr(path, STATS_XATTR, &mut value[..])?;
-    Ok(String::from_utf8_lossy(&value[..n]).into_owned())
 }
 
 /// Returns a row per size class of reads that occurred: its upper bound, number and share of requests.
