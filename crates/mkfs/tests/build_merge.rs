@@ -181,6 +181,38 @@ fn images_in_place_are_one_tree() {
     }
 }
 
+/// A packed inode has clusters of two algorithms; fragments of a third one are copied.
+#[test]
+fn fragments_of_two_algorithms_stay_in_place() {
+    let scratch = Scratch::new("merge-algorithms");
+    let lz4 = method(Method::Lz4, 64 << 10, Fragments::Tails);
+    let zstd = method(Method::Zstd, 32 << 10, Fragments::All);
+    let deflate = method(Method::Deflate, 16 << 10, Fragments::All);
+    let unaligned = {
+        let mut options = zstd.clone();
+        options.layout.unaligned = true;
+        options
+    };
+    let (paths, sources) = layers(&scratch, &[lz4.clone(), zstd.clone(), lz4.clone(), deflate]);
+    let merged = scratch.path().join("merged");
+    for (what, count, options) in [
+        ("LZ4 first", 3, &lz4),
+        ("Zstd first", 3, &zstd),
+        ("extents", 3, &unaligned),
+        ("a third", 4, &lz4),
+    ] {
+        let (paths, sources) = (&paths[..count], &sources[..count]);
+        let expected = copied(&scratch, sources);
+        let summary = make(sources, &merged, &index(options.clone())).unwrap();
+        all_agree(what, &merged, &refs(paths), &expected, HOLES);
+        let s = &summary.stats;
+        println!("{what}: {} of {} files in place", s.base_files, s.files);
+        // All files but the empty ones.
+        let all = s.base_files + count as u64 + 1 == s.files;
+        assert_eq!(all, what != "a third", "{what}");
+    }
+}
+
 /// Device tables of several blocks; the result does not depend on the number of threads.
 #[test]
 fn many_layers_are_one_tree() {

@@ -27,11 +27,24 @@ impl Member {
         data().map_err(|e: Error| e.within(Place::file(&self.name)))
     }
 
+    /// Returns the algorithm of the first compressed cluster of the packed inode. `None` if there is none.
+    pub(super) fn packed_algorithm(&self) -> Result<Option<u8>> {
+        match self.image.packed() {
+            Some(packed) => self.first_algorithm(packed),
+            None => Ok(None),
+        }
+    }
+
     /// Returns the algorithm of the first compressed cluster of a file. `None` if all clusters are stored.
     pub(super) fn algorithm(&self, nid: Nid) -> Result<Option<u8>> {
+        let inode = self.image.inode(nid);
+        let inode = inode.map_err(|e: Error| e.within(Place::file(&self.name)))?;
+        self.first_algorithm(&inode)
+    }
+
+    fn first_algorithm(&self, inode: &Inode) -> Result<Option<u8>> {
         let find = || {
-            let inode = self.image.inode(nid)?;
-            for extent in self.image.extents(&inode, 0..inode.size())? {
+            for extent in self.image.extents(inode, 0..inode.size())? {
                 if let Location::Cluster(cluster) = extent?.location
                     && let ClusterCoding::Compressed(id) = cluster.coding
                 {
@@ -236,7 +249,6 @@ impl Member {
         let (Some(own), Some(packed)) = (self.packed, self.image.packed()) else {
             return Ok(None);
         };
-        let mut algorithm = Some(own);
         let mut pieces = Vec::new();
         for extent in self
             .image
@@ -252,9 +264,15 @@ impl Member {
             if short && !(self.last && extent.end() == packed.size()) {
                 return Ok(None);
             }
-            let Some(piece) = self.piece(&extent, cluster, true, &mut algorithm) else {
+            let is_second =
+                matches!(cluster.coding, ClusterCoding::Compressed(id) if Some(id) == self.second);
+            let mut algorithm = if is_second { self.second } else { Some(own) };
+            let Some(mut piece) = self.piece(&extent, cluster, true, &mut algorithm) else {
                 return Ok(None);
             };
+            if is_second {
+                piece.1.kind = HeadKind::Head2;
+            }
             pieces.push((self.packed_origin + extent.offset, piece));
         }
         let offset = self.packed_origin + offset;

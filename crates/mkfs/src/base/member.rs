@@ -47,8 +47,10 @@ pub(super) struct Member {
     /// End in blocks, with the hash tree that follows it.
     first_free: u32,
     pub(super) kernel: KernelVersion,
-    /// Algorithm of the new packed inode, if there is one.
+    /// Algorithm of new clusters of the new packed inode, if there is one.
     pub(super) packed: Option<u8>,
+    /// Another algorithm that clusters of the new packed inode may have.
+    pub(super) second: Option<u8>,
     /// True for the last base.
     pub(super) last: bool,
 }
@@ -113,6 +115,7 @@ impl Member {
             first_free: blocks as u32,
             kernel: options.kernel,
             packed,
+            second: None,
             image,
             last: false,
         })

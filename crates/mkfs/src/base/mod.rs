@@ -68,6 +68,7 @@ impl Bases {
             }
         }
         bases.members.iter().try_for_each(Member::has_devices)?;
+        bases.find_second_algorithm()?;
         if let Some(last) = bases.members.last_mut() {
             last.set_last();
         }
@@ -89,6 +90,29 @@ impl Bases {
             member.skip_hash_tree()?;
         }
         Ok(bases)
+    }
+
+    /// Lets the new packed inode have the clusters of those bases whose algorithm is not that of its new clusters. The format
+    /// has two algorithms for an inode, so the first such base decides.
+    fn find_second_algorithm(&mut self) -> Result<()> {
+        let mut second = None;
+        for member in &self.members {
+            second = member
+                .packed_algorithm()?
+                .filter(|id| Some(*id) != member.packed);
+            if second.is_some() {
+                break;
+            }
+        }
+        for member in &mut self.members {
+            member.second = second;
+        }
+        Ok(())
+    }
+
+    /// Returns the algorithm of the packed inode that is not that of its new clusters, if there is one.
+    pub(crate) fn second_algorithm(&self) -> Option<u8> {
+        self.members.first().and_then(|member| member.second)
     }
 
     fn add(&mut self, input: &InputImage, options: &Options) -> Result<()> {

@@ -60,8 +60,7 @@ fn used(parts: &Parts<'_>, plan: &Plan) -> Used {
                 if data.shares() && stays != Some(Layout::CompressedCompact) {
                     used.incompat |= incompat::FRAGMENTS;
                 }
-                used.algorithms |= 1 << data.algorithm;
-                let largest = &mut used.largest[usize::from(data.algorithm & 3)];
+                used.algorithms |= 1 << data.algorithm_of(HeadKind::Head1);
                 let blocks = |grains: u16| bits.count(grain.bytes(grains.into())) as u16;
                 for (_, p) in data.pieces() {
                     // Fits: a cluster has at most 1 MiB. Stored clusters may be longer than the limit of compressed
@@ -72,6 +71,9 @@ fn used(parts: &Parts<'_>, plan: &Plan) -> Used {
                         }
                         _ => u16::MAX,
                     };
+                    let algorithm = data.algorithm_of(p.kind);
+                    used.algorithms |= 1 << algorithm;
+                    let largest = &mut used.largest[usize::from(algorithm & 3)];
                     *largest = (*largest).max(blocks(p.grains).min(most));
                 }
                 if parts.options.layout.unaligned {

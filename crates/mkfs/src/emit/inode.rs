@@ -262,7 +262,7 @@ fn extents(parts: &Parts<'_>, plan: &Plan, data: &Encoded<'_>) -> Vec<Extent> {
                 plen: grain.bytes(p.grains.into()) as u32,
                 coding: match p.kind {
                     HeadKind::Plain => Coding::Stored,
-                    HeadKind::Head1 | HeadKind::Head2 => Coding::Compressed(data.algorithm),
+                    kind => Coding::Compressed(data.algorithm_of(kind)),
                 },
                 partial: p.partial,
             },

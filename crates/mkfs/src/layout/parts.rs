@@ -496,7 +496,7 @@ pub(crate) fn index(
         FileTail::Inline(t) => Tail::Inline(t.len() as u16),
         FileTail::Fragment(offset) => Tail::Fragment(offset.offset()),
     };
-    write::index(&pieces, tail, data.algorithm, header, bits, compact)
+    write::index(&pieces, tail, data.algorithms, header, bits, compact)
 }
 
 /// Returns the size of a directory in bytes.

@@ -33,9 +33,9 @@ impl AdoptedFragments {
         FragmentAddr::new(FragmentLocation::Base(fragment.offset))
     }
 
-    /// Appends all pieces to the packed inode and stores their new positions in the files. `algorithm` is that of the
-    /// packed inode.
-    pub(super) fn append(self, packed: &mut Packed, algorithm: u8) {
+    /// Appends all pieces to the packed inode and stores their new positions in the files. `algorithms` are those
+    /// of the packed inode, the first one in bits 0–3.
+    pub(super) fn append(self, packed: &mut Packed, algorithms: u8) {
         if self.is_empty() {
             return;
         }
@@ -50,7 +50,7 @@ impl AdoptedFragments {
             pieces.push(piece);
         }
         packed.packed_size = at;
-        append_runs(&mut packed.packed, Run::group(pieces, &grains), algorithm);
+        append_runs(&mut packed.packed, Run::group(pieces, &grains), algorithms);
         let place = |fragment: &mut FragmentAddr| {
             if let FragmentLocation::Base(from) = fragment.location() {
                 // The pieces were added together with the fragment.

@@ -103,7 +103,7 @@ impl Packer<'_> {
         Ok(())
     }
 
-    /// Returns the algorithm of the packed inode.
+    /// Returns the algorithm of new clusters of the packed inode.
     pub(super) fn packed_algorithm(&self) -> u8 {
         let spec = self.options.packed.spec;
         spec.map_or(0, |spec| spec.method.algorithm() as u8)

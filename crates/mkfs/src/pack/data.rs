@@ -27,8 +27,8 @@ pub(crate) enum FileData {
     Compressed(Box<Compressed>),
     /// Compressed file of one piece in a cluster of its own.
     OnePiece {
-        /// Number of the algorithm.
-        algorithm: u8,
+        /// Numbers of the algorithms, as in [`Encoded`].
+        algorithms: u8,
         /// Whether the cluster is stored or compressed.
         kind: HeadKind,
         /// Length of the cluster in grains.
@@ -40,8 +40,8 @@ pub(crate) enum FileData {
     },
     /// Compressed file of one inline piece.
     OneInline {
-        /// Number of the algorithm.
-        algorithm: u8,
+        /// Numbers of the algorithms, as in [`Encoded`].
+        algorithms: u8,
         /// Whether the cluster is stored or compressed.
         kind: HeadKind,
         /// Length of the file in bytes.
@@ -74,7 +74,7 @@ const _: () = assert!(size_of::<FileData>() == 16);
 
 impl FileData {
     /// Returns the smallest form of a compressed file.
-    pub(super) fn encoded(runs: Vec<Run>, tail: FileTail, algorithm: u8) -> Self {
+    pub(super) fn encoded(runs: Vec<Run>, tail: FileTail, algorithms: u8) -> Self {
         if let [Run { place, pieces }] = &runs[..]
             && let [piece] = &pieces[..]
             && *piece == ShortPiece::own(piece.len as usize, piece.grains.into(), piece.kind)
@@ -85,7 +85,7 @@ impl FileData {
             match tail {
                 FileTail::Cluster => {
                     return Self::OnePiece {
-                        algorithm,
+                        algorithms,
                         kind,
                         grains,
                         place: *place,
@@ -94,7 +94,7 @@ impl FileData {
                 }
                 FileTail::Inline(tail) => {
                     return Self::OneInline {
-                        algorithm,
+                        algorithms,
                         kind,
                         len,
                         tail,
@@ -106,7 +106,7 @@ impl FileData {
         Self::Compressed(Box::new(Compressed {
             runs,
             tail,
-            algorithm,
+            algorithms,
         }))
     }
 
@@ -117,10 +117,10 @@ impl FileData {
                 runs: &data.runs,
                 one: None,
                 tail: data.tail,
-                algorithm: data.algorithm,
+                algorithms: data.algorithms,
             }),
             Self::OnePiece {
-                algorithm,
+                algorithms,
                 kind,
                 grains,
                 place,
@@ -129,10 +129,10 @@ impl FileData {
                 runs: &[],
                 one: Some((place, ShortPiece::own(len as usize, grains.into(), kind))),
                 tail: FileTail::Cluster,
-                algorithm,
+                algorithms,
             }),
             Self::OneInline {
-                algorithm,
+                algorithms,
                 kind,
                 len,
                 tail,
@@ -140,7 +140,7 @@ impl FileData {
                 runs: &[],
                 one: Some((GrainAddr::NONE, ShortPiece::own(len as usize, 0, kind))),
                 tail: FileTail::Inline(tail),
-                algorithm,
+                algorithms,
             }),
             _ => None,
         }
@@ -211,7 +211,7 @@ impl FileData {
         if let Some(Encoded {
             one: Some((place, piece)),
             tail,
-            algorithm,
+            algorithms,
             ..
         }) = self.compressed()
         {
@@ -221,7 +221,7 @@ impl FileData {
                     pieces: vec![piece],
                 }],
                 tail,
-                algorithm,
+                algorithms,
             }));
         }
         match self {
@@ -267,11 +267,19 @@ pub(crate) struct Encoded<'a> {
     one: Option<(GrainAddr, ShortPiece)>,
     /// Tail of the file.
     pub(crate) tail: FileTail,
-    /// Number of the algorithm.
-    pub(crate) algorithm: u8,
+    /// Numbers of the algorithms, as in a map header: bits 0–3 for [`HeadKind::Head1`], bits 4–7 for [`HeadKind::Head2`].
+    pub(crate) algorithms: u8,
 }
 
 impl Encoded<'_> {
+    /// Returns the number of the algorithm of clusters. That of stored clusters is the first.
+    pub(crate) fn algorithm_of(&self, kind: HeadKind) -> u8 {
+        match kind {
+            HeadKind::Head2 => self.algorithms >> 4,
+            HeadKind::Plain | HeadKind::Head1 => self.algorithms & 15,
+        }
+    }
+
     /// Iterates over the pieces in order, with the first grain of each.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = (GrainAddr, ShortPiece)> {
         self.runs.iter().flat_map(Run::placed).chain(self.one)
@@ -285,8 +293,8 @@ pub(crate) struct Compressed {
     pub(crate) runs: Vec<Run>,
     /// Tail of the file.
     pub(crate) tail: FileTail,
-    /// Number of the algorithm.
-    pub(crate) algorithm: u8,
+    /// Numbers of the algorithms, as in [`Encoded`].
+    pub(crate) algorithms: u8,
 }
 
 /// Pieces whose clusters are back to back.
@@ -336,11 +344,14 @@ impl Run {
     }
 }
 
-/// Continues the data of a packed inode.
-pub(super) fn append_runs(data: &mut FileData, runs: Vec<Run>, algorithm: u8) {
+/// Continues the data of a packed inode, which has the same first algorithm and no second one of its own.
+pub(super) fn append_runs(data: &mut FileData, runs: Vec<Run>, algorithms: u8) {
     match data.more() {
-        Some(data) => data.runs.extend(runs),
-        None => *data = FileData::encoded(runs, FileTail::Cluster, algorithm),
+        Some(data) => {
+            data.runs.extend(runs);
+            data.algorithms |= algorithms;
+        }
+        None => *data = FileData::encoded(runs, FileTail::Cluster, algorithms),
     }
 }
 

@@ -35,9 +35,9 @@ impl Packed {
         let Some(encoded) = more.packed.compressed() else {
             return;
         };
-        let algorithm = encoded.algorithm;
+        let algorithms = encoded.algorithms;
         let (places, pieces): (Vec<GrainAddr>, Vec<_>) = encoded.pieces().unzip();
-        data::append_runs(&mut self.packed, Run::group(pieces, &places), algorithm);
+        data::append_runs(&mut self.packed, Run::group(pieces, &places), algorithms);
         self.packed_size += more.packed_size;
         self.end_block = more.end_block;
         let both = [self.digest, more.digest].map(u128::to_le_bytes);

@@ -606,11 +606,12 @@ impl<'a> Packer<'a> {
             }
         }
         self.result.packed_size = self.streamed;
-        let algorithm = self.packed_algorithm();
+        let second = base.and_then(Bases::second_algorithm).unwrap_or(0);
+        let algorithms = self.packed_algorithm() | second << 4;
         if !self.adopted.is_empty() {
             self.mixed.insert(PACKED);
         }
-        std::mem::take(&mut self.adopted).append(&mut self.result, algorithm);
+        std::mem::take(&mut self.adopted).append(&mut self.result, algorithms);
         if let Some(base) = base {
             self.separate_clusters(base)?;
         }
