@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const COMMAND_MAX: &str = "60";
 
 /// Longest wait for a server or for another acknowledged row.
-const WAIT_MAX: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// Number of forks: from the environment for a long run by hand.
 fn forks(default: u32) -> u32 {
@@ -26,7 +26,7 @@ fn forks(default: u32) -> u32 {
 
 /// Longest time of a server or writer, in seconds. It ends them if the test itself is killed.
 fn life() -> String {
-    (60 + 20 * forks(1)).to_string()
+    (2 * WAIT_MAX.as_secs() + 20 * u64::from(forks(10))).to_string()
 }
 
 /// Waits until a condition holds.
@@ -103,7 +103,16 @@ impl Writer {
 
     /// Waits for another row after `number`.
     fn wait_beyond(&self, number: u64) {
-        wait_for("acknowledged row", || self.acknowledged() > number);
+        wait_for("acknowledged row", || {
+            let has_ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+            let acknowledged = self.acknowledged();
+            let is_beyond = acknowledged > number;
+            assert!(
+                is_beyond || !has_ended,
+                "the writer ended after row {acknowledged}"
+            );
+            is_beyond
+        });
     }
 }
 
