@@ -243,6 +243,8 @@ impl Place {
             assert!(start.elapsed() < HANG, "a killed server does not end");
             std::thread::sleep(Duration::from_millis(1));
         }
+        // A child that another test starts meanwhile has the open file until it runs its program.
+        rustix::fs::flock(&file, FlockOperation::Unlock).unwrap();
     }
 
     /// Runs the client once the mount is ready. Returns None if the server ends first.
