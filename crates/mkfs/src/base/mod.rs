@@ -68,7 +68,9 @@ impl Bases {
             }
         }
         bases.members.iter().try_for_each(Member::has_devices)?;
-        bases.find_second_algorithm()?;
+        if options.dedupe.image_index {
+            bases.find_second_algorithm()?;
+        }
         if let Some(last) = bases.members.last_mut() {
             last.set_last();
         }
