@@ -207,9 +207,12 @@ fn fragments_of_two_algorithms_stay_in_place() {
         all_agree(what, &merged, &refs(paths), &expected, HOLES);
         let s = &summary.stats;
         println!("{what}: {} of {} files in place", s.base_files, s.files);
-        // All files but the empty ones.
-        let all = s.base_files + count as u64 + 1 == s.files;
-        assert_eq!(all, what != "a third", "{what}");
+        // Empty files, and the few whose fragments are in clusters that no other index can express.
+        let copied = s.files - s.base_files;
+        match what {
+            "a third" => assert!(copied > 20, "{what}: {copied}"),
+            _ => assert!(copied < 8, "{what}: {copied}"),
+        }
     }
 }
 
