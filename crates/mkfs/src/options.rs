@@ -221,6 +221,9 @@ pub struct DedupeOptions {
     pub image_index: bool,
     /// Data stays in the only source, a tar. Readers need the tar and the image.
     pub tar_index: bool,
+    /// Data of bases stays in place, also where Linux would read it from the wrong file because of its address. Only programs read
+    /// such an image.
+    pub keeps_collisions: bool,
 }
 
 /// Inodes, extended attributes and the superblock.

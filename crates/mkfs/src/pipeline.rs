@@ -436,6 +436,7 @@ pub(crate) fn start_packer<'a>(
         similar: policies.similar(),
         cuts: Cuts::of_stream(options.layout.fragment_cut, options.layout.fragment_cluster),
         chunk: options.layout.chunk,
+        keeps_collisions: options.dedupe.keeps_collisions,
         // About 40 bytes per entry.
         known_max: eighth / 40,
         sums: options.output.verify,

@@ -24,6 +24,8 @@ pub struct OpenOptions {
     pub integrity: Integrity,
     /// Accepts a superblock with a wrong checksum.
     pub ignores_checksum: bool,
+    /// The kernel will read the image, which takes more preparation if it has several layers behind a URL.
+    pub for_kernel: bool,
     /// Compares what is read with the hash tree of the image, if it has one, also without a root hash. That finds damage.
     pub compares_tree: bool,
     /// Cache and requests of images behind URLs.

@@ -177,6 +177,7 @@ impl Environment<'_> {
             similar: None,
             cuts: Cuts::of_stream(options.layout.fragment_cut, options.layout.fragment_cluster),
             chunk: None,
+            keeps_collisions: false,
             known_max: 0,
             sums: false,
             size_max: options.output.size_budget,

@@ -61,6 +61,8 @@ pub(crate) struct PackOptions {
     pub(crate) cuts: Cuts,
     /// Chunk size of stored files in bytes.
     pub(crate) chunk: Option<usize>,
+    /// Data of bases stays in place, whatever its address.
+    pub(crate) keeps_collisions: bool,
     /// Largest number of contents and of chunks that are remembered.
     pub(crate) known_max: usize,
     /// Take checksums of all contents.
@@ -589,7 +591,7 @@ impl<'a> Packer<'a> {
             let data = std::mem::take(self.slot(file));
             self.set(file, data.with_base_chunks(size, bits, shared));
         }
-        let base = base.filter(|base| !base.in_image());
+        let base = base.filter(|base| !base.in_image() && !self.options.keeps_collisions);
         if let Some(base) = base {
             self.separate_chunks(base, &sizes)?;
         }

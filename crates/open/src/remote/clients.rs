@@ -50,17 +50,22 @@ impl RemoteImage {
         let fetched = root.filter(|_| options.verifies_fetched());
         let has_devices = !options.devices.is_empty() || options.offset > 0;
         let library = self::options(&options.cache, fetched, trust)?;
-        let image = Self::at(location, library, has_devices)?;
+        let image = Self::at(location, library, has_devices, options.for_kernel)?;
         Ok((Arc::new(image), root))
     }
 
-    /// If `has_devices`, the caller has the devices.
-    fn at(location: Location, options: Options, has_devices: bool) -> Result<Self> {
+    /// If `has_devices`, the caller has the devices. `for_kernel`: the kernel may read the image.
+    fn at(
+        location: Location,
+        options: Options,
+        has_devices: bool,
+        for_kernel: bool,
+    ) -> Result<Self> {
         let images = tuff_remote::open_images(&location, &options, has_devices);
         let images = images.map_err(error)?;
         let index = match images.len() {
             1 => None,
-            _ => Some(index(&images, &options)?),
+            _ => Some(build_index(&images, &options, for_kernel)?),
         };
         let numbers = images.iter().scan(1u16, |next, image| {
             let number = *next;
@@ -346,6 +351,10 @@ fn as_store(store: &Arc<RemoteStore>) -> Arc<dyn ReadAt> {
 /// # Errors
 /// Errors of reading the images, and of writing the index.
 pub fn index(images: &[OpenImage], options: &Options) -> Result<LayerIndex> {
+    build_index(images, options, true)
+}
+
+fn build_index(images: &[OpenImage], options: &Options, for_kernel: bool) -> Result<LayerIndex> {
     let named = |store: &Arc<RemoteStore>| (store.place().into(), as_store(store));
     let layers: Vec<Layer> = images
         .iter()
@@ -354,7 +363,7 @@ pub fn index(images: &[OpenImage], options: &Options) -> Result<LayerIndex> {
             devices: image.devices.iter().map(named).collect(),
         })
         .collect();
-    layer_index::build(&layers, &options.cache, Start::None)
+    layer_index::build(&layers, &options.cache, Start::None, for_kernel)
 }
 
 /// Options of `tuff-remote`.

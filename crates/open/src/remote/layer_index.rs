@@ -61,7 +61,7 @@ pub fn start_of_layers(layers: &[PathBuf], start: &Start, scratch: &Path) -> Res
         .collect::<Result<_>>()?;
     let stores = opened.iter().map(|layer| Arc::clone(&layer.image.1));
     let stores = stores.collect();
-    let index = build(&opened, scratch, start.clone())?;
+    let index = build(&opened, scratch, start.clone(), false)?;
     let list = StartList::read(&open_stores(Arc::new(index.store), stores)?)?;
     let list = list.as_ref().map_or(&[][..], StartList::ranges);
     // Data that is in the index is metadata of a layer.
@@ -73,15 +73,21 @@ pub fn start_of_layers(layers: &[PathBuf], start: &Start, scratch: &Path) -> Res
 }
 
 /// Builds the index of `layers`, the lowest first, in a file of `scratch` without a name. Its devices are the layers, each
-/// before its own devices. It lists what a start reads.
+/// before its own devices. It lists what a start reads. `for_kernel`: the kernel may read it.
 ///
 /// # Errors
 /// Errors of reading the metadata of the layers, and of the build.
-pub(super) fn build(layers: &[Layer], scratch: &Path, start: Start) -> Result<LayerIndex> {
+pub(super) fn build(
+    layers: &[Layer],
+    scratch: &Path,
+    start: Start,
+    for_kernel: bool,
+) -> Result<LayerIndex> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let images: Vec<InputImage> = layers.iter().map(open).collect::<Result<_>>()?;
     let mut options = options(&images)?;
     options.sources.start = start;
+    options.dedupe.keeps_collisions = !for_kernel;
     let sources: Vec<Source> = images.into_iter().map(Source::Image).collect();
     // Threads may open images at once.
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);

@@ -93,6 +93,7 @@ fn container(args: &Args, mounting: &Mounting, on_repair: Option<OnRepair>) -> R
         ..open.options()?
     };
     options.cache.offline = true;
+    options.for_kernel = args.kernel;
     image::container(&args.image.image, &options)
 }
 
