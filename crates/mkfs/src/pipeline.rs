@@ -184,7 +184,7 @@ fn is_over_budget(e: &Error) -> bool {
     e.remedy() == Some(Remedy::LargerBudget)
 }
 
-fn is_read_once(source: &Source) -> bool {
+pub(crate) fn is_read_once(source: &Source) -> bool {
     matches!(source, Source::TarStdin | Source::TarStream(_))
 }
 
@@ -354,6 +354,10 @@ pub(crate) fn write(
         bases: base.as_ref(),
         in_place: Bases::of_sources(options, sources),
         unchanged: unchanged.as_deref(),
+        placed: match sources {
+            [Source::Placed(tree)] => Some(&**tree),
+            _ => None,
+        },
     };
     let mut packed = pack(
         files,

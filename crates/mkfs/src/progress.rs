@@ -64,7 +64,11 @@ impl Progress {
         }
     }
 
-    pub(crate) fn check(&self) -> Result<()> {
+    /// Fails if a stop was requested. Work of the caller that takes long calls it often.
+    ///
+    /// # Errors
+    /// `Io` with kind `Interrupted` after a request to stop.
+    pub fn check(&self) -> Result<()> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::io(
                 Place::image(),
@@ -105,11 +109,13 @@ impl Progress {
         self.attempt.store(attempt, Ordering::Relaxed);
     }
 
-    pub(crate) fn add_entry(&self) {
+    /// Counts an entry.
+    pub fn add_entry(&self) {
         self.entries.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn add_bytes(&self, n: u64) {
+    /// Counts bytes of content.
+    pub fn add_bytes(&self, n: u64) {
         self.bytes.fetch_add(n, Ordering::Relaxed);
     }
 

@@ -21,6 +21,7 @@
 
 mod data;
 mod member;
+mod placed;
 mod types;
 
 pub(crate) use member::{check_no_devices, is_compressed};
@@ -31,6 +32,7 @@ pub(crate) use types::{
 
 use super::options::Options;
 use super::source::input_image::InputImage;
+use super::source::placed::PlacedData;
 use super::source::spec::Source;
 use crate::{Error, Result};
 use member::Member;
@@ -241,6 +243,11 @@ impl Bases {
     /// `stored` and the base has it compressed.
     pub(crate) fn data(&self, inode: BaseInode, stored: bool) -> Result<Option<BaseData>> {
         self.member(inode).data(inode.nid, stored, false)
+    }
+
+    /// Converts the place of the data of a file of `size` bytes. Data that the image cannot express is an error.
+    pub(crate) fn placed(&self, size: u64, data: &PlacedData) -> Result<BaseData> {
+        placed::data(&self.members, size, data)
     }
 
     /// Returns the places of the data of a file of the patched image, whose packed inode stays. `None` if the new image

@@ -3,7 +3,6 @@
 use super::auto::Choice;
 use super::scan::{DedupeCandidate, DedupeSettings, sums};
 use super::{DedupePlan, find_duplicates};
-use crate::Result;
 use crate::base::{BaseData, BaseInode, Bases};
 use crate::environment::Environment;
 use crate::options::{Dedupe, Options};
@@ -14,12 +13,15 @@ use crate::pack::segment_size;
 use crate::patch::kept_clusters::{KeptClusters, keep_clusters};
 use crate::patch::unchanged::Unchanged;
 use crate::source::Content;
+use crate::source::placed::PlacedTree;
 use crate::tree::InodeId;
 use crate::tree::order::PolicyId;
+use crate::{Place, Result};
 use hashbrown::{HashMap, HashSet};
 use std::num::NonZeroU8;
 use std::sync::Arc;
 use tuff_codec::Method;
+use tuff_erofs::walk::shown;
 use tuff_format::Nid;
 use tuff_format::features::Feature;
 use xxhash_rust::xxh3::xxh3_64;
@@ -34,6 +36,8 @@ pub(crate) struct StoredData<'a> {
     pub(crate) in_place: Vec<Option<u16>>,
     /// Inodes of a patched image that stay in place.
     pub(crate) unchanged: Option<&'a Unchanged>,
+    /// The only source, if its data lies in the bases.
+    pub(crate) placed: Option<&'a dyn PlacedTree>,
 }
 
 /// Decisions about the data of all files.
@@ -141,6 +145,22 @@ fn leave_in_place(
     let Some(bases) = stored.bases else {
         return Ok(Vec::new());
     };
+    if let Some(placed) = stored.placed {
+        let mut found = Vec::new();
+        for inode in order {
+            settings.progress.check()?;
+            if let Content::Range { offset: key } = files.tree.content(*inode) {
+                let data = bases.placed(files.tree.size(*inode), &placed.data(key)?);
+                let data = data.map_err(|e| {
+                    let path = shown(&files.tree.path(*inode));
+                    e.within(Place::path(path))
+                        .within(Place::file(placed.name()))
+                })?;
+                found.push((*inode, data, None));
+            }
+        }
+        return Ok(found);
+    }
     let base_inode = |inode: &InodeId| {
         let base = stored.in_place.get(usize::from(files.tree.layer(*inode)));
         match (base, files.tree.content(*inode).parts().0) {

@@ -43,7 +43,7 @@ impl Loader<'_, '_> {
                     .map_err(|e| Error::io(Place::file(&name), "cannot open the source", e))?;
                 (name, stdin.into())
             }
-            Source::TarStream(_) | Source::Memory(_) => {
+            Source::TarStream(_) | Source::Memory(_) | Source::Placed(_) => {
                 return Err(Error::usage(format_args!(
                     "{}: an index needs a tar in a file, which readers of the image open as well",
                     source.name()

@@ -111,9 +111,14 @@ fn whiteouts(source: &Source, options: &Options, only: bool) -> Whiteouts {
         (None, Source::TarWithin { .. }) => Whiteouts::Both,
         (None, _) if only => Whiteouts::Keep,
         (None, Source::Tar(_) | Source::TarStdin | Source::TarStream(_)) => Whiteouts::Both,
-        (None, Source::Dir(_) | Source::Manifest(_) | Source::Image(_) | Source::Memory(_)) => {
-            Whiteouts::Overlay
-        }
+        (
+            None,
+            Source::Dir(_)
+            | Source::Manifest(_)
+            | Source::Image(_)
+            | Source::Memory(_)
+            | Source::Placed(_),
+        ) => Whiteouts::Overlay,
     }
 }
 
@@ -150,6 +155,10 @@ impl Loader<'_, '_> {
                 name,
             } => self.load_tar_within(file, (*offset, *len), unpacked.as_ref(), name),
             Source::Memory(memory) => self.load_memory(memory),
+            Source::Placed(tree) => {
+                self.contents.layers.push(ContentProvider::Elsewhere);
+                tree.each(&mut |entry| self.add(entry, || tree.name().into()).map(drop))
+            }
             Source::TarStream(stream) => self.load_tar_stream(stream),
             Source::TarStdin => {
                 let name = "standard input";

@@ -17,6 +17,7 @@ pub mod lists;
 pub mod manifest;
 mod member_path;
 pub(crate) mod memory;
+pub(crate) mod placed;
 pub(crate) mod readahead;
 pub(crate) mod spec;
 pub(crate) mod stream;

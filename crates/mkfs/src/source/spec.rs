@@ -2,8 +2,10 @@
 
 use super::input_image::InputImage;
 use super::memory::MemoryTree;
+use super::placed::PlacedTree;
 use super::stream::TarStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Source of a build.
 #[derive(Clone, Debug)]
@@ -37,6 +39,8 @@ pub enum Source {
     Manifest(PathBuf),
     /// EROFS image.
     Image(InputImage),
+    /// Tree whose data lies in the bases.
+    Placed(Arc<dyn PlacedTree>),
 }
 
 impl Source {
@@ -49,6 +53,7 @@ impl Source {
             Self::TarStdin => "standard input".to_owned(),
             Self::TarStream(stream) => stream.name().to_owned(),
             Self::Memory(_) => "tree in memory".to_owned(),
+            Self::Placed(tree) => tree.name(),
         }
     }
 }
