@@ -1,0 +1,663 @@
+//! A run: saves directories as a snapshot.
+
+use crate::cluster::BLOCK;
+use crate::cut::{self, DATA};
+use crate::digest::Digest;
+use crate::encode::RangeEncoder;
+use crate::encoders::{Encoders, Job};
+use crate::pack::{NewRange, PACK_MAX, SEGMENT_MAX, Segment};
+use crate::record::{RangeRef, Record, SMALL_MAX, are_alone, order};
+use crate::seen::{self, FileState, Seen};
+use crate::snapshot::Snapshot;
+use crate::store::Store;
+use crate::tree::{TreeReader, TreeWriter};
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tuff_mkfs::source::{Kind, Meta};
+use tuff_mkfs::{Error, LeftOut, Options, Place, Progress, Result, Scan, ScannedEntry, Source};
+
+/// Length from which a group is complete. Unit: bytes.
+const GROUP_LEN: usize = 1 << 20;
+/// Attempts to find a number for the snapshot that no other run has taken.
+const NUMBERS_TRIED: u32 = 100;
+
+/// Directories that a run saves, and options of reading them.
+#[derive(Clone)]
+pub struct Request {
+    /// Directories, in any order and form. One that lies below another is saved with it.
+    pub sources: Vec<PathBuf>,
+    /// Series of the snapshot; see [`default_series`].
+    pub series: String,
+    /// Options of reading: exclusions, one file system, attributes.
+    pub options: Options,
+    /// Read every file, also those that are as they were.
+    pub reads_all: bool,
+    /// Nothing is written: the report says what would be.
+    pub is_dry: bool,
+}
+
+/// Numbers and findings of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Number of the snapshot. `None` if nothing was to be written.
+    pub number: Option<u32>,
+    /// Snapshot with which the files were compared.
+    pub parent: Option<u32>,
+    /// Entries, without the directories above the sources.
+    pub entries: u64,
+    /// Regular files, each name once.
+    pub files: u64,
+    /// Files that were read.
+    pub files_read: u64,
+    /// Content of all files. Unit: bytes.
+    pub bytes: u64,
+    /// Bytes by which the packs grew.
+    pub stored_bytes: u64,
+    /// Files that could not be read, with the reason of each.
+    pub left_out: Vec<String>,
+    /// Warnings about entries, and about the snapshot as a whole.
+    pub warnings: Vec<String>,
+    /// The snapshot has less than half of the files of its parent.
+    pub lost_most: bool,
+}
+
+/// Series of sources on a host, if none is named.
+pub fn default_series(sources: &[PathBuf]) -> String {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy().into_owned();
+    let sources = canonical(sources).unwrap_or_else(|_| sources.to_vec());
+    let paths: Vec<String> = sources.iter().map(|path| shown(path)).collect();
+    format!("{host}:{}", paths.join(","))
+}
+
+/// Escapes what is no printable text as `%XX`.
+fn shown(path: &Path) -> String {
+    let mut text = String::new();
+    for chunk in path.as_os_str().as_bytes().utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '%' | ',' => text.push_str(&format!("%{:02X}", c as u32)),
+                c if c.is_control() => {
+                    let mut utf8 = [0; 4];
+                    c.encode_utf8(&mut utf8)
+                        .bytes()
+                        .for_each(|b| text.push_str(&format!("%{b:02X}")));
+                }
+                c => text.push(c),
+            }
+        }
+        chunk
+            .invalid()
+            .iter()
+            .for_each(|b| text.push_str(&format!("%{b:02X}")));
+    }
+    text
+}
+
+/// Returns the absolute paths of directories without links, in the order of a tree, without those that lie below another.
+fn canonical(sources: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let real = |path: &PathBuf| {
+        let real = fs::canonicalize(path);
+        let real = real.map_err(|e| Error::io(Place::file(path.display()), "cannot find", e))?;
+        match real.is_dir() {
+            true => Ok(real),
+            false => Err(Error::usage(format_args!(
+                "{}: not a directory",
+                path.display()
+            ))),
+        }
+    };
+    let mut paths: Vec<PathBuf> = sources.iter().map(real).collect::<Result<_>>()?;
+    paths.sort_by(|a, b| order(a.as_os_str().as_bytes(), b.as_os_str().as_bytes()));
+    let mut kept: Vec<PathBuf> = Vec::new();
+    for path in paths {
+        if kept.last().is_none_or(|last| !path.starts_with(last)) {
+            kept.push(path);
+        }
+    }
+    Ok(kept)
+}
+
+impl Store {
+    /// Saves directories as a snapshot. The store must be open for writing.
+    ///
+    /// # Errors
+    /// Errors of the store, after which there is no snapshot; errors of a source as a whole. A file that cannot be read is left
+    /// out and reported.
+    pub fn backup(&mut self, request: &Request, progress: &Progress) -> Result<Report> {
+        let sources = canonical(&request.sources)?;
+        if sources.is_empty() {
+            return Err(Error::usage("no directory to back up"));
+        }
+        let parent = self.newest(&request.series)?;
+        let left_out = LeftOut::default();
+        let mut options = request.options.clone();
+        options.sources.keep_going = Some(left_out.clone());
+        let before = self.stored_bytes();
+        let threads = options
+            .resources
+            .threads
+            .unwrap_or_else(tuff_mkfs::available_threads);
+        let mut report = Report {
+            parent: parent.as_ref().map(|parent| parent.number),
+            ..Report::default()
+        };
+        let old = ParentFiles::read(self, parent.as_ref(), request.reads_all);
+        // Damage of a snapshot must not prevent the next one.
+        let mut old = old.unwrap_or_else(|e| {
+            report.warnings.push(format!(
+                "every file is read, because of the snapshot before: {e}"
+            ));
+            ParentFiles::default()
+        });
+        let (tree, seen) = std::thread::scope(|scope| {
+            let compression = self.compression;
+            let encoders = Encoders::start(scope, threads, compression)?;
+            let mut run = Run {
+                store: self,
+                encoders,
+                encoder: RangeEncoder::new(&compression.spec())?,
+                segment: None,
+                is_dry: request.is_dry,
+                pending: HashSet::new(),
+                groups: Default::default(),
+                tree: TreeWriter::default(),
+                seen: Seen::default(),
+                report: &mut report,
+                left_out: &left_out,
+                progress,
+                failed: None,
+                added: 0,
+            };
+            run.directories_above(&sources)?;
+            for (number, source) in sources.iter().enumerate() {
+                let previous = number.checked_sub(1).map(|number| &*sources[number]);
+                run.source(source, previous, &options, &mut old)?;
+            }
+            run.finish()
+        })?;
+        report.left_out = left_out.lines();
+        report.lost_most = parent
+            .as_ref()
+            .is_some_and(|parent| report.files < parent.files / 2);
+        if request.is_dry {
+            return Ok(report);
+        }
+        report.stored_bytes = self.stored_bytes() - before;
+        let mut snapshot = Snapshot {
+            number: 0,
+            series: request.series.clone(),
+            time: seconds(SystemTime::now()),
+            parent: report.parent,
+            sources: sources.iter().map(|path| shown(path)).collect(),
+            entries: report.entries,
+            files: report.files,
+            bytes: report.bytes,
+            left_out: report.left_out.len() as u64,
+            tree,
+        };
+        self.write_snapshot(&mut snapshot)?;
+        if let Err(e) = seen.write(self, snapshot.number, snapshot.parent) {
+            let why = format!("the next run will read every file: {e}");
+            report.warnings.push(why);
+        }
+        report.number = Some(snapshot.number);
+        Ok(report)
+    }
+
+    /// Newest snapshot of a series.
+    fn newest(&self, series: &str) -> Result<Option<Snapshot>> {
+        let snapshots = self.snapshots()?.into_iter().flatten();
+        Ok(snapshots
+            .filter(|snapshot| snapshot.series == series)
+            .last())
+    }
+
+    /// Gives a snapshot the next number that is free.
+    fn write_snapshot(&self, snapshot: &mut Snapshot) -> Result<()> {
+        let dir = self.path.join("snapshots");
+        let names = fs::read_dir(&dir)
+            .map_err(|e| Error::io(Place::file(dir.display()), "cannot list", e))?;
+        let numbers = names.filter_map(|name| {
+            let name = name.ok()?.file_name();
+            name.to_str()?.get(..8)?.parse::<u32>().ok()
+        });
+        let next = numbers.max().unwrap_or(0).saturating_add(1);
+        let mut number = next;
+        loop {
+            snapshot.number = number;
+            let path = self.snapshot_path(number);
+            match crate::files::create(&path, snapshot.text().as_bytes()) {
+                Err(_) if path.exists() && number < next + NUMBERS_TRIED => number += 1,
+                made => return made,
+            }
+        }
+    }
+}
+
+fn seconds(time: SystemTime) -> i64 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_secs()).map_or(i64::MIN, |s| -s),
+    }
+}
+
+/// State of a file on the host, and its ranges.
+type KnownFile = (FileState, Box<[RangeRef]>);
+
+/// Files of the parent: where the content of each is, and what the file was like on the host.
+#[derive(Default)]
+struct ParentFiles {
+    files: HashMap<Box<[u8]>, KnownFile>,
+}
+
+impl ParentFiles {
+    fn read(store: &Store, parent: Option<&Snapshot>, reads_all: bool) -> Result<Self> {
+        let mut files = HashMap::new();
+        let Some(parent) = parent.filter(|_| !reads_all) else {
+            return Ok(Self::default());
+        };
+        let mut seen = Seen::read(store, parent.number);
+        let mut tree = TreeReader::new(store, parent);
+        while let Some((path, record)) = tree.next()? {
+            if matches!(record.kind, Kind::File { .. }) {
+                let state = seen.next();
+                // A range may be lost, or repaired by reading the file again.
+                let is_known =
+                    |(range, alone): (RangeRef, bool)| store.index.has(range.digest, alone);
+                let is_whole = are_alone(&record.ranges).all(is_known);
+                if state.is_some() && is_whole {
+                    files.insert(path.into(), (state, record.ranges.into()));
+                }
+            }
+        }
+        Ok(Self { files })
+    }
+
+    /// Ranges of a file that is as it was.
+    fn take(&mut self, path: &[u8], state: FileState) -> Option<Box<[RangeRef]>> {
+        let (old, ranges) = self.files.remove(path)?;
+        (state.is_some() && old == state).then_some(ranges)
+    }
+}
+
+/// Group that is being filled.
+#[derive(Default)]
+struct Group {
+    content: Vec<u8>,
+    members: Vec<(Digest, u32, u32)>,
+}
+
+/// State of a run.
+struct Run<'a> {
+    store: &'a mut Store,
+    encoders: Encoders,
+    /// Finds out whether ranges compress.
+    encoder: RangeEncoder,
+    segment: Option<Segment>,
+    is_dry: bool,
+    /// Ranges of this run: with clusters of their own, and as members of groups.
+    pending: HashSet<(Digest, bool)>,
+    /// Groups of files and of leaves.
+    groups: [Group; 2],
+    tree: TreeWriter,
+    seen: Seen,
+    report: &'a mut Report,
+    left_out: &'a LeftOut,
+    progress: &'a Progress,
+    /// Error of the store while a file was read.
+    failed: Option<Error>,
+    /// Bytes of new clusters.
+    added: u64,
+}
+
+/// Index of the groups of files.
+const FILES: usize = 0;
+/// Index of the groups of leaves, which are not part of an image.
+const LEAVES: usize = 1;
+
+impl Run<'_> {
+    /// Adds the directories above the first source. Those above another one come before it.
+    fn directories_above(&mut self, sources: &[PathBuf]) -> Result<()> {
+        if sources[0] != Path::new("/") {
+            let root = directory(Path::new("/"))?;
+            self.record(&root)?;
+        }
+        Ok(())
+    }
+
+    /// Saves a source. `previous`: the one before it.
+    fn source(
+        &mut self,
+        source: &Path,
+        previous: Option<&Path>,
+        options: &Options,
+        old: &mut ParentFiles,
+    ) -> Result<()> {
+        let now = SystemTime::now();
+        let above = source
+            .ancestors()
+            .skip(1)
+            .filter(|dir| *dir != Path::new("/"));
+        let mut above: Vec<&Path> = above.collect();
+        above.reverse();
+        for dir in above {
+            if previous.is_none_or(|previous| !previous.starts_with(dir)) {
+                self.record(&directory(dir)?)?;
+            }
+        }
+        let sources = [Source::Dir(source.to_owned())];
+        let scan = Scan::new(&sources, options, self.progress)?;
+        self.report.warnings.extend(scan.warnings.iter().cloned());
+        let prefix = source
+            .strip_prefix("/")
+            .unwrap_or(source)
+            .as_os_str()
+            .as_bytes();
+        let prefix_depth = source.components().count() - 1;
+        let mut links: HashMap<u32, Vec<u8>> = HashMap::new();
+        let own = fs::canonicalize(&self.store.path);
+        let own = own.unwrap_or_else(|_| self.store.path.clone());
+        let own = own.strip_prefix("/").unwrap_or(&own).as_os_str().as_bytes();
+        scan.each(&mut |entry| {
+            self.progress.check()?;
+            let path = [prefix, entry.path]
+                .into_iter()
+                .filter(|part| !part.is_empty());
+            let path = path.collect::<Vec<_>>().join(&b'/');
+            // Nothing that is in the store itself.
+            let below = path.strip_prefix(&own[..]);
+            if below.is_some_and(|rest| rest.first() == Some(&b'/')) {
+                return Ok(());
+            }
+            self.entry(&scan, &entry, (path, prefix_depth), now, &mut links, old)
+        })
+    }
+
+    fn entry(
+        &mut self,
+        scan: &Scan,
+        entry: &ScannedEntry<'_>,
+        (path, prefix_depth): (Vec<u8>, usize),
+        now: SystemTime,
+        links: &mut HashMap<u32, Vec<u8>>,
+        old: &mut ParentFiles,
+    ) -> Result<()> {
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let mut record = Record {
+            // Fits: a path of the host is shorter.
+            depth: (entry.depth + prefix_depth) as u32,
+            name: name.to_vec(),
+            kind: entry.kind.clone(),
+            meta: entry.meta,
+            xattrs: (entry.xattrs.iter())
+                .map(|(name, value)| (name.to_vec(), value.to_vec()))
+                .collect(),
+            ranges: Vec::new(),
+        };
+        self.report.entries += 1;
+        self.progress.add_entry();
+        if entry.nlink > 1 && !matches!(entry.kind, Kind::Dir) {
+            if let Some(first) = links.get(&entry.inode) {
+                record.kind = Kind::Hardlink(first.clone());
+                record.xattrs.clear();
+                return self.record(&record);
+            }
+            links.insert(entry.inode, path.clone());
+        }
+        if let Kind::File { size } = entry.kind {
+            let host = PathBuf::from("/").join(OsStr::from_bytes(&path));
+            let metadata = fs::symlink_metadata(host).ok().filter(|metadata| {
+                let mtime = (metadata.mtime(), metadata.mtime_nsec());
+                let same = mtime == (entry.meta.mtime, entry.meta.mtime_nsec.into());
+                metadata.is_file() && metadata.size() == size && same
+            });
+            let state = metadata.and_then(|metadata| seen::state(&metadata, now));
+            let state = match old.take(&path, state) {
+                Some(ranges) => {
+                    record.ranges = ranges.into_vec();
+                    self.progress.add_bytes(size);
+                    state
+                }
+                None => match self.file(scan, entry.inode, size)? {
+                    Some(ranges) => {
+                        record.ranges = ranges;
+                        state
+                    }
+                    None => {
+                        links.remove(&entry.inode);
+                        self.report.entries -= 1;
+                        return Ok(());
+                    }
+                },
+            };
+            self.report.files += 1;
+            self.report.bytes += size;
+            self.seen.add(state);
+        }
+        self.record(&record)
+    }
+
+    /// Reads a file and stores what is new of it. `None` if it cannot be read.
+    fn file(&mut self, scan: &Scan, inode: u32, size: u64) -> Result<Option<Vec<RangeRef>>> {
+        self.report.files_read += 1;
+        let Some(file) = scan.open(inode)? else {
+            return Ok(Some(Vec::new()));
+        };
+        let before = self.left_out.count();
+        let mut ranges = Vec::new();
+        let read = file.read(&mut |fill| {
+            // A first attempt may have failed.
+            ranges.clear();
+            let (mut buffer, mut at) = (Vec::new(), 0);
+            while at < size || !buffer.is_empty() {
+                self.progress.check()?;
+                let filled = (DATA.max as u64).min(size - at + buffer.len() as u64) as usize;
+                let have = buffer.len();
+                if filled > have {
+                    buffer.resize(filled, 0);
+                    fill(&mut buffer[have..], at)?;
+                    at += (filled - have) as u64;
+                }
+                // The end of a file may be a part of a group.
+                let is_part = size <= SMALL_MAX || (at == size && buffer.len() < BLOCK);
+                let mut len = if is_part {
+                    buffer.len()
+                } else {
+                    cut::first_len(&buffer, DATA)
+                };
+                let mut probe = None;
+                if !is_part && !len.is_multiple_of(BLOCK) {
+                    probe = self.encoder.probe(&buffer[..len]);
+                    if probe.is_none() {
+                        len -= len % BLOCK;
+                    }
+                }
+                let rest = buffer.split_off(len);
+                let content = std::mem::replace(&mut buffer, rest);
+                self.progress.add_bytes(content.len() as u64);
+                let stored = match is_part {
+                    true => self.member(content, FILES),
+                    false => self.range(content, probe),
+                };
+                match stored {
+                    Ok(digest) => ranges.push(RangeRef {
+                        digest,
+                        len: len as u32,
+                    }),
+                    Err(e) => {
+                        self.failed = Some(e);
+                        return Err(Error::limit(Place::image(), "the store failed"));
+                    }
+                }
+            }
+            Ok(())
+        });
+        if let Some(e) = self.failed.take() {
+            return Err(e);
+        }
+        match read {
+            Ok(()) => Ok(Some(ranges)),
+            Err(_) if self.left_out.count() > before => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Stores a range with clusters of its own.
+    fn range(&mut self, content: Vec<u8>, probe: Option<usize>) -> Result<Digest> {
+        let digest = Digest::of_bytes(&content);
+        if !self.store.index.has(digest, true) && self.pending.insert((digest, true)) {
+            self.encode(Job {
+                digest,
+                content,
+                members: Vec::new(),
+                is_group: false,
+                probe,
+            })?;
+        }
+        Ok(digest)
+    }
+
+    /// Stores a range as a part of a group.
+    fn member(&mut self, content: Vec<u8>, kind: usize) -> Result<Digest> {
+        let digest = Digest::of_bytes(&content);
+        if self.store.index.has(digest, false) || !self.pending.insert((digest, false)) {
+            return Ok(digest);
+        }
+        let group = &mut self.groups[kind];
+        // Fits: a group is a few MiB.
+        group
+            .members
+            .push((digest, group.content.len() as u32, content.len() as u32));
+        group.content.extend_from_slice(&content);
+        if group.content.len() >= GROUP_LEN {
+            self.end_group(kind)?;
+        }
+        Ok(digest)
+    }
+
+    fn end_group(&mut self, kind: usize) -> Result<()> {
+        let Group {
+            mut content,
+            members,
+        } = std::mem::take(&mut self.groups[kind]);
+        if content.is_empty() {
+            return Ok(());
+        }
+        content.resize(content.len().next_multiple_of(BLOCK), 0);
+        self.encode(Job {
+            digest: Digest::of_bytes(&content),
+            content,
+            members,
+            is_group: true,
+            probe: None,
+        })
+    }
+
+    fn encode(&mut self, job: Job) -> Result<()> {
+        let Self {
+            encoders,
+            store,
+            segment,
+            is_dry,
+            added,
+            ..
+        } = self;
+        encoders.add(job, &mut |new| append(store, segment, *is_dry, added, &new))
+    }
+
+    /// Adds an entry to the tree.
+    fn record(&mut self, record: &Record) -> Result<()> {
+        let mut tree = std::mem::take(&mut self.tree);
+        tree.add(record, &mut |leaf| self.member(leaf, LEAVES))?;
+        self.tree = tree;
+        Ok(())
+    }
+
+    /// Stores all that waits. Returns the tree, and the states of its files.
+    fn finish(mut self) -> Result<(Vec<Digest>, Seen)> {
+        let tree = std::mem::take(&mut self.tree);
+        let tree = tree.finish(&mut |leaf| self.member(leaf, LEAVES))?;
+        self.end_group(FILES)?;
+        self.end_group(LEAVES)?;
+        let Self {
+            mut encoders,
+            store,
+            mut segment,
+            is_dry,
+            mut added,
+            report,
+            ..
+        } = self;
+        encoders.finish(&mut |new| append(store, &mut segment, is_dry, &mut added, &new))?;
+        if let Some(segment) = segment {
+            end_segment(store, segment)?;
+        }
+        // Without the directories of segments, which a run that writes counts as well.
+        report.stored_bytes = added;
+        Ok((tree, self.seen))
+    }
+}
+
+/// Appends a range to the open segment.
+fn append(
+    store: &mut Store,
+    segment: &mut Option<Segment>,
+    is_dry: bool,
+    added: &mut u64,
+    new: &NewRange,
+) -> Result<()> {
+    *added += new.bytes.len() as u64;
+    if is_dry {
+        return Ok(());
+    }
+    let len = new.bytes.len() as u64;
+    if let Some(full) = segment.take_if(|segment| segment.len() + len > SEGMENT_MAX) {
+        end_segment(store, full)?;
+    }
+    if segment.is_none() {
+        let has_room = |pack: &crate::pack::Pack| pack.begin().end() + SEGMENT_MAX <= PACK_MAX;
+        if !store.packs.last().is_some_and(has_room) {
+            store.add_pack()?;
+        }
+        *segment = store.packs.last().map(crate::pack::Pack::begin);
+    }
+    let pack = store.packs.last().expect("a pack with room was found");
+    pack.append(segment.as_mut().expect("a segment was begun"), new)
+}
+
+fn end_segment(store: &mut Store, segment: Segment) -> Result<()> {
+    // Fits: at most 63.
+    let number = (store.packs.len() - 1) as u16;
+    let pack = store.packs.last_mut().expect("a segment is in a pack");
+    let first = pack.directories.len();
+    pack.finish(segment)?;
+    store.index.add(number, pack, first)
+}
+
+/// Directory above a source: its attributes without its time, which other things change.
+fn directory(path: &Path) -> Result<Record> {
+    let metadata = fs::symlink_metadata(path);
+    let metadata =
+        metadata.map_err(|e| Error::io(Place::file(path.display()), "cannot examine", e))?;
+    Ok(Record {
+        // Fits: a path of the host is shorter.
+        depth: (path.components().count() - 1) as u32,
+        name: path.file_name().unwrap_or_default().as_bytes().to_vec(),
+        kind: Kind::Dir,
+        meta: Meta {
+            mode: (metadata.mode() & 0o7777) as u16,
+            uid: metadata.uid(),
+            gid: metadata.gid(),
+            mtime: 0,
+            mtime_nsec: 0,
+        },
+        xattrs: Vec::new(),
+        ranges: Vec::new(),
+    })
+}

@@ -1,0 +1,82 @@
+//! Manifests, which name snapshots and their trees.
+
+use crate::digest::Digest;
+use serde_json::{Value, json};
+
+/// Snapshot of a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Number in the store: runs are counted.
+    pub number: u32,
+    /// Snapshots of one series follow each other.
+    pub series: String,
+    /// Time at which the run ended. Unit: seconds since 1970.
+    pub time: i64,
+    /// Number of the snapshot before it in its series.
+    pub parent: Option<u32>,
+    /// Directories that were saved, by their absolute paths, with bytes that are no text escaped as `%XX`.
+    pub sources: Vec<String>,
+    /// Number of entries, without the directories above the sources.
+    pub entries: u64,
+    /// Number of regular files.
+    pub files: u64,
+    /// Content of the files. Unit: bytes.
+    pub bytes: u64,
+    /// Files that could not be read.
+    pub left_out: u64,
+    /// Ranges that hold the list of the tree's leaves.
+    pub(crate) tree: Vec<Digest>,
+}
+
+impl Snapshot {
+    /// Text of the manifest.
+    pub(crate) fn text(&self) -> String {
+        let tree: Vec<String> = self.tree.iter().map(Digest::to_string).collect();
+        let manifest = json!({
+            "series": self.series,
+            "time": self.time,
+            "parent": self.parent,
+            "sources": self.sources,
+            "entries": self.entries,
+            "files": self.files,
+            "bytes": self.bytes,
+            "left_out": self.left_out,
+            "tree": tree,
+        });
+        let check = Digest::of_bytes(manifest.to_string().as_bytes()).to_string();
+        format!("{:#}\n", json!({ "snapshot": manifest, "check": check }))
+    }
+
+    /// Reads a manifest. `None` if it is damaged.
+    pub(crate) fn parse(number: u32, text: &[u8]) -> Option<Self> {
+        let value: Value = serde_json::from_slice(text).ok()?;
+        let manifest = &value["snapshot"];
+        let check = Digest::of_bytes(manifest.to_string().as_bytes()).to_string();
+        if value["check"].as_str()? != check {
+            return None;
+        }
+        let strings = |key: &str| {
+            let list = manifest[key].as_array()?.iter();
+            list.map(|text| text.as_str().map(str::to_owned))
+                .collect::<Option<Vec<_>>>()
+        };
+        let tree = strings("tree")?;
+        Some(Self {
+            number,
+            series: manifest["series"].as_str()?.to_owned(),
+            time: manifest["time"].as_i64()?,
+            parent: manifest["parent"]
+                .as_u64()
+                .and_then(|n| u32::try_from(n).ok()),
+            sources: strings("sources")?,
+            entries: manifest["entries"].as_u64()?,
+            files: manifest["files"].as_u64()?,
+            bytes: manifest["bytes"].as_u64()?,
+            left_out: manifest["left_out"].as_u64()?,
+            tree: tree
+                .iter()
+                .map(|text| Digest::from_hex(text))
+                .collect::<Option<_>>()?,
+        })
+    }
+}

@@ -1,0 +1,158 @@
+//! The tree of a snapshot in a store: its records, cut into leaves that snapshots share.
+
+use crate::cut::{self, CutSizes};
+use crate::digest::Digest;
+use crate::record::{PathOf, Record};
+use crate::snapshot::Snapshot;
+use crate::store::Store;
+use tuff_codec::Decoder;
+use tuff_mkfs::{Error, Place, Result};
+
+/// Leaves of a tree.
+const LEAF: CutSizes = CutSizes {
+    min: 4 << 10,
+    usual: 16 << 10,
+    max: 64 << 10,
+};
+
+/// Parts of the list of leaves.
+const LIST: CutSizes = CutSizes {
+    min: 16 << 10,
+    usual: 64 << 10,
+    max: 256 << 10,
+};
+
+/// Longest record: one of a file of 8 TiB. Unit: bytes.
+const RECORD_MAX: usize = 1 << 30;
+
+/// Cuts the records of a new tree into leaves.
+#[derive(Default)]
+pub(crate) struct TreeWriter {
+    bytes: Vec<u8>,
+    /// Digests of all leaves.
+    list: Vec<u8>,
+}
+
+impl TreeWriter {
+    /// Adds a record. `store` keeps a leaf.
+    pub(crate) fn add(
+        &mut self,
+        record: &Record,
+        store: &mut dyn FnMut(Vec<u8>) -> Result<Digest>,
+    ) -> Result<()> {
+        record.encode(&mut self.bytes);
+        while self.bytes.len() >= LEAF.max {
+            self.cut(store)?;
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, store: &mut dyn FnMut(Vec<u8>) -> Result<Digest>) -> Result<()> {
+        let rest = self.bytes.split_off(cut::first_len(&self.bytes, LEAF));
+        let leaf = std::mem::replace(&mut self.bytes, rest);
+        self.list.extend_from_slice(&store(leaf)?.0);
+        Ok(())
+    }
+
+    /// Stores the rest and the list of leaves. Returns the ranges that hold the list.
+    pub(crate) fn finish(
+        mut self,
+        store: &mut dyn FnMut(Vec<u8>) -> Result<Digest>,
+    ) -> Result<Vec<Digest>> {
+        while !self.bytes.is_empty() {
+            self.cut(store)?;
+        }
+        let (mut list, mut ranges) = (&self.list[..], Vec::new());
+        while !list.is_empty() {
+            let (part, rest) = list.split_at(cut::first_len(list, LIST));
+            ranges.push(store(part.to_vec())?);
+            list = rest;
+        }
+        Ok(ranges)
+    }
+}
+
+/// Reads the tree of a snapshot, entry by entry.
+pub(crate) struct TreeReader<'a> {
+    store: &'a Store,
+    decoder: Decoder,
+    lists: std::vec::IntoIter<Digest>,
+    /// Digests of the leaves that come next.
+    leaves: Vec<u8>,
+    /// Leaves of `leaves` that were read. Unit: bytes.
+    read: usize,
+    bytes: Vec<u8>,
+    /// Bytes of `bytes` that were taken.
+    at: usize,
+    path: PathOf,
+    is_first: bool,
+}
+
+impl<'a> TreeReader<'a> {
+    pub(crate) fn new(store: &'a Store, snapshot: &Snapshot) -> Self {
+        Self {
+            store,
+            decoder: Decoder::default(),
+            lists: snapshot.tree.clone().into_iter(),
+            leaves: Vec::new(),
+            read: 0,
+            bytes: Vec::new(),
+            at: 0,
+            path: PathOf::default(),
+            is_first: true,
+        }
+    }
+
+    fn broken(&self) -> Error {
+        let place = Place::file(self.store.path.display());
+        Error::corrupt(place, "the tree of a snapshot cannot be read")
+    }
+
+    /// Appends the next leaf. Returns false behind the last one.
+    fn fill(&mut self) -> Result<bool> {
+        while self.read == self.leaves.len() {
+            let Some(list) = self.lists.next() else {
+                return Ok(false);
+            };
+            self.leaves = self.store.read(&mut self.decoder, list, false)?;
+            self.read = 0;
+        }
+        let leaf = self.leaves.get(self.read..self.read + 32);
+        let leaf: [u8; 32] = leaf
+            .and_then(|leaf| leaf.try_into().ok())
+            .ok_or_else(|| self.broken())?;
+        self.read += 32;
+        self.bytes.drain(..self.at);
+        self.at = 0;
+        let leaf = self.store.read(&mut self.decoder, Digest(leaf), false)?;
+        self.bytes.extend_from_slice(&leaf);
+        Ok(true)
+    }
+
+    /// Returns the next record with its path below the root.
+    pub(crate) fn next(&mut self) -> Result<Option<(Vec<u8>, Record)>> {
+        // A record may be in several leaves: as many more are read as there are, so that the work does not grow with its square.
+        let mut needed = 1;
+        loop {
+            while self.bytes.len() - self.at < needed && self.fill()? {}
+            let mut rest = &self.bytes[self.at..];
+            if rest.is_empty() {
+                return Ok(None);
+            }
+            if let Some(record) = Record::decode(&mut rest) {
+                self.at = self.bytes.len() - rest.len();
+                let is_root = std::mem::take(&mut self.is_first);
+                if is_root != (record.depth == 0) {
+                    return Err(self.broken());
+                }
+                let path = self.path.next(record.depth, &record.name);
+                return Ok(Some((path.ok_or_else(|| self.broken())?, record)));
+            }
+            let before = self.bytes.len() - self.at;
+            if before > RECORD_MAX || !self.fill()? {
+                return Err(self.broken());
+            }
+            needed = 2 * before;
+        }
+    }
+}
