@@ -102,6 +102,8 @@ fn main() -> ExitCode {
         Verb::Doctor(args) => cmd::doctor::run(&args),
         Verb::Verity(args) => cmd::verity::run(&args),
         Verb::Volume(args) => cmd::volume::run(&args),
+        Verb::Backup(args) => cmd::backup::run(&args),
+        Verb::Store(args) => cmd::store::run(&args),
         Verb::MkfsErofs(args) => Ok(compat::run(Tool::Mkfs, &args.args)),
         Verb::FsckErofs(args) => Ok(compat::run(Tool::Fsck, &args.args)),
         Verb::DumpErofs(args) => Ok(compat::run(Tool::Dump, &args.args)),

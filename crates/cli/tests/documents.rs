@@ -446,6 +446,13 @@ const JSON_VERBS: &[(&str, &str)] = &[
         "volume branch list",
         "tuff volume fork v next; tuff volume branch list --json v",
     ),
+    ("backup", "tuff backup --json rootfs backups"),
+    ("store list", "tuff store list --json backups"),
+    ("store check", "tuff store check --json --read-data backups"),
+    (
+        "store restore",
+        "tuff store restore --json backups restored",
+    ),
     // Progress, of a build that waits for its input.
     (
         "progress",

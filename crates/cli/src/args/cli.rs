@@ -49,6 +49,8 @@ pub(crate) enum Verb {
     Doctor(cmd::doctor::Args),
     Verity(cmd::verity::Args),
     Volume(cmd::volume::Args),
+    Backup(cmd::backup::Args),
+    Store(cmd::store::Args),
     /// Build an image with the options of mkfs.erofs
     ///
     /// docs/reference/mkfs.md lists what each option does here.

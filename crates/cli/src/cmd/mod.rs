@@ -1,5 +1,6 @@
 //! Verbs of the command, one per file or directory.
 
+pub(crate) mod backup;
 pub(crate) mod build_image;
 pub(crate) mod cat;
 pub(crate) mod check;
@@ -26,6 +27,7 @@ pub(crate) mod report;
 pub(crate) mod serve;
 pub(crate) mod stat;
 pub(crate) mod stats;
+pub(crate) mod store;
 pub(crate) mod suggest;
 pub(crate) mod tar;
 pub(crate) mod umount;

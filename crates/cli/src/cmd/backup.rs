@@ -1,0 +1,182 @@
+//! `tuff backup`: saves directories as a snapshot of a backup store.
+
+use crate::cmd::build_image::watched;
+use crate::out::Out;
+use crate::progress::Show;
+use crate::units::{counted, size};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use tuff_backup::{Report, Request, Store, StoreCompression, default_series};
+use tuff_erofs::{Error, Result, THREADS_MAX};
+use tuff_mkfs::{Options, Progress};
+
+/// Back up directories as a snapshot of a backup store
+///
+/// STORE is a directory. It becomes a store if it is absent or empty. Each snapshot is an image that the kernel mounts, and stores
+/// what earlier ones lack. `tuff store` lists, mounts, restores and checks snapshots.
+///
+/// Files whose size, times and inode are as in the snapshot before are not read. Files that cannot be read, or that change while
+/// they are read, are left out and listed; the exit code is 1, and the next run reads them again. So it is if a snapshot has less
+/// than half of the files of the one before.
+#[derive(clap::Args)]
+#[command(override_usage = "tuff backup [OPTIONS] <SOURCE>... <STORE>")]
+pub(crate) struct Args {
+    /// Directories, then the store
+    #[arg(required = true, num_args = 2.., value_name = "SOURCE|STORE")]
+    paths: Vec<PathBuf>,
+    /// Name of the series, in which snapshots are compared (default: the host and the sources)
+    #[arg(long, value_name = "NAME")]
+    series: Option<String>,
+    /// Omit paths that match, with everything below them; a pattern without a slash matches names
+    #[arg(long, value_name = "GLOB")]
+    exclude: Vec<String>,
+    /// Do not descend into other file systems
+    #[arg(long)]
+    one_file_system: bool,
+    /// Read every file, also those that are as they were
+    #[arg(long)]
+    all: bool,
+    /// Make a new store, although the directory may be where a disk is usually mounted
+    #[arg(long)]
+    new: bool,
+    /// Write nothing, and print what would be stored
+    #[arg(short = 'n', long, conflicts_with = "new")]
+    dry_run: bool,
+    /// Worker threads (default: the number of CPUs that the process may use)
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
+    threads: Option<u16>,
+    /// Print neither progress nor summary
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print the summary as one JSON object
+    #[arg(long, conflicts_with = "quiet")]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let Some((path, sources)) = args.paths.split_last() else {
+        return Err(Error::usage("no backup store is named"));
+    };
+    let is_new = !Store::is_at(path);
+    if is_new {
+        make(path, args)?;
+    }
+    let patterns = args.exclude.iter().map(|pattern| ("exclude", &pattern[..]));
+    let mut options = Options::from_settings(patterns)?;
+    options.sources.one_file_system = args.one_file_system;
+    options.resources.threads = args.threads.map(usize::from);
+    let request = Request {
+        series: (args.series.clone()).unwrap_or_else(|| default_series(sources)),
+        sources: sources.to_vec(),
+        options,
+        reads_all: args.all,
+        is_dry: args.dry_run,
+    };
+    let mut store = match args.dry_run {
+        true => Store::open(path)?,
+        false => Store::open_to_write(path)?,
+    };
+    let progress = Arc::new(Progress::default());
+    let show = Show::unless(args.quiet || args.json);
+    let (report, seconds) = watched(&progress, show, |progress| store.backup(&request, progress))?;
+    for warning in &report.warnings {
+        eprintln!("tuff: warning: {warning}");
+    }
+    for line in &report.left_out {
+        eprintln!("tuff: left out: {line}");
+    }
+    if report.lost_most {
+        eprintln!(
+            "tuff: warning: less than half of the files of snapshot {}; is the source mounted?",
+            report.parent.unwrap_or_default()
+        );
+    }
+    let mut out = Out::new();
+    if args.json {
+        out.json(&json!({
+            "snapshot": report.number,
+            "parent": report.parent,
+            "series": request.series,
+            "entries": report.entries,
+            "files": report.files,
+            "files_read": report.files_read,
+            "bytes": report.bytes,
+            "stored_bytes": report.stored_bytes,
+            "left_out": report.left_out,
+            "lost_most": report.lost_most,
+            "seconds": seconds,
+        }))?;
+    } else if !args.quiet {
+        summary(&report, is_new, path, seconds, &mut out)?;
+    }
+    out.finish()?;
+    let is_whole = report.left_out.is_empty() && !report.lost_most;
+    Ok(ExitCode::from(u8::from(!is_whole)))
+}
+
+/// Makes a store where none is.
+fn make(path: &Path, args: &Args) -> Result<()> {
+    if args.dry_run {
+        return Err(Error::usage(format_args!(
+            "{}: no backup store; a dry run makes none",
+            path.display()
+        )));
+    }
+    if path.exists()
+        && !args.new
+        && path
+            .read_dir()
+            .is_ok_and(|mut names| names.next().is_none())
+        && is_in_fstab(path)
+    {
+        return Err(Error::usage(format_args!(
+            "{}: no backup store; is its disk mounted? --new makes a store here",
+            path.display()
+        )));
+    }
+    Store::create(path, StoreCompression::default())
+}
+
+/// True if the directory is where /etc/fstab mounts something.
+fn is_in_fstab(path: &Path) -> bool {
+    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let table = std::fs::read_to_string("/etc/fstab").unwrap_or_default();
+    let mut places = table.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let is_comment = words.next()?.starts_with('#');
+        words.next().filter(|_| !is_comment)
+    });
+    places.any(|place| Path::new(place) == real)
+}
+
+fn summary(report: &Report, is_new: bool, path: &Path, seconds: f64, out: &mut Out) -> Result<()> {
+    if is_new {
+        out.line(format_args!("store        new, {}", path.display()))?;
+    }
+    match report.number {
+        Some(number) => out.line(format_args!("snapshot     {number}"))?,
+        None => out.line("snapshot     none: a dry run")?,
+    }
+    match report.parent {
+        Some(parent) => out.line(format_args!("compared     with snapshot {parent}"))?,
+        None => out.line("compared     with none: the first of its series")?,
+    }
+    out.line(format_args!(
+        "files        {}, {} read",
+        report.files, report.files_read
+    ))?;
+    out.line(format_args!(
+        "content      {}, stored {}",
+        size(report.bytes),
+        size(report.stored_bytes)
+    ))?;
+    if !report.left_out.is_empty() {
+        out.line(format_args!(
+            "left out     {}",
+            counted(report.left_out.len(), "file")
+        ))?;
+    }
+    out.line(format_args!("time         {seconds:.1} s"))
+}
