@@ -371,7 +371,7 @@ impl Run<'_> {
                 .filter(|part| !part.is_empty());
             let path = path.collect::<Vec<_>>().join(&b'/');
             // Nothing that is in the store itself.
-            let below = path.strip_prefix(&own[..]);
+            let below = path.strip_prefix(own);
             if below.is_some_and(|rest| rest.first() == Some(&b'/')) {
                 return Ok(());
             }

@@ -59,6 +59,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let Some((path, sources)) = args.paths.split_last() else {
         return Err(Error::usage("no backup store is named"));
     };
+    // A store is not made for sources that are not there.
+    for source in sources {
+        let found = std::fs::metadata(source);
+        found.map_err(|e| Error::io(source.display(), "cannot find", e))?;
+    }
     let is_new = !Store::is_at(path);
     if is_new {
         make(path, args)?;
