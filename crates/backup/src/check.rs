@@ -1,21 +1,31 @@
 //! Check of a store.
 
+use crate::cluster::BLOCK;
 use crate::digest::Digest;
+use crate::files;
+use crate::live::Marks;
+use crate::read::RangeReader;
 use crate::record::are_alone;
+use crate::segment::Directory;
 use crate::snapshot::Snapshot;
 use crate::store::Store;
 use crate::tree::TreeReader;
-use std::collections::HashSet;
-use tuff_codec::Decoder;
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
 use tuff_erofs::walk::shown;
 use tuff_mkfs::{Progress, Result};
 
+/// File that has the number of the segment from which the next check of a part goes on.
+const POSITION: &str = "checked";
+
 /// Amount of a store that is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Depth {
     /// The trees of all snapshots, and whether their ranges exist.
     Trees,
-    /// All ranges of all snapshots as well.
+    /// As well all clusters, trees and parity of this part of the segments, from where the last such check ended. Unit: 1.
+    Part(f64),
+    /// All segments.
     Data,
 }
 
@@ -28,49 +38,174 @@ pub struct Checked {
     pub ranges: u64,
     /// Content that was read and compared. Unit: bytes.
     pub read_bytes: u64,
+    /// Longest run of damage that is corrected wherever it is, in the segment in which that is shortest. Unit: bytes.
+    pub longest_run: Option<u64>,
     /// Damage and losses, a sentence for each.
     pub findings: Vec<String>,
 }
 
 impl Store {
-    /// Checks the store: every manifest, directory and tree, and with [`Depth::Data`] the content of every range.
+    /// Checks the store: every manifest, directory and tree, and the content of every range with [`Depth::Data`].
     ///
     /// # Errors
     /// `Io` if the store cannot be listed. Damage is in the result.
-    pub fn check(&self, depth: Depth, progress: &Progress) -> Result<Checked> {
-        let mut checked = Checked::default();
-        for pack in &self.packs {
-            let named = |what: &String| format!("{}: {what} is damaged", pack.path.display());
-            checked.findings.extend(pack.damaged.iter().map(named));
-        }
-        let mut ranges: HashSet<(Digest, bool)> = HashSet::new();
+    pub fn check(&self, depth: Depth, threads: usize, progress: &Progress) -> Result<Checked> {
+        let mut checked = Checked {
+            findings: self.damage.clone(),
+            ..Checked::default()
+        };
+        let mut marks = Marks::default();
+        let mut snapshots = Vec::new();
         for snapshot in self.snapshots()? {
             checked.snapshots += 1;
             let read = snapshot.and_then(|snapshot| {
-                self.check_tree(&snapshot, &mut ranges, &mut checked, progress)
+                marks.add_snapshot(self, &snapshot, progress)?;
+                snapshots.push(snapshot);
+                Ok(())
             });
             if let Err(e) = read {
                 progress.check()?;
                 checked.findings.push(e.to_string());
             }
         }
-        checked.ranges = ranges.len() as u64;
-        if depth == Depth::Data {
-            let mut decoder = Decoder::default();
-            let mut ranges: Vec<(Digest, bool)> = ranges.into_iter().collect();
-            ranges.sort_unstable();
-            for (range, alone) in ranges {
-                progress.check()?;
-                match self.read(&mut decoder, range, alone) {
-                    Ok(content) => {
-                        checked.read_bytes += content.len() as u64;
-                        progress.add_bytes(content.len() as u64);
-                    }
-                    Err(e) => checked.findings.push(e.to_string()),
+        checked.ranges = marks.count();
+        let mut lost = std::mem::take(&mut marks.lost);
+        let numbers = self.numbers_to_read(depth, &mut checked)?;
+        for number in numbers {
+            progress.check()?;
+            let directory = match self.directory(&self.segments[&number]) {
+                Ok(directory) => directory,
+                Err(e) => {
+                    checked.findings.push(e.to_string());
+                    continue;
+                }
+            };
+            self.check_segment(&directory, threads, &mut lost, &mut checked);
+            progress.add_bytes(u64::from(directory.blocks) * BLOCK as u64);
+        }
+        self.name_files(&snapshots, &lost, &mut checked, progress)?;
+        Ok(checked)
+    }
+
+    /// Segments that a check reads. Those of a part follow those of the last one.
+    fn numbers_to_read(&self, depth: Depth, checked: &mut Checked) -> Result<Vec<u32>> {
+        let part = match depth {
+            Depth::Trees => return Ok(Vec::new()),
+            Depth::Data => return Ok(self.segments.keys().copied().collect()),
+            Depth::Part(part) => part,
+        };
+        let path = self.path.join(POSITION);
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let next: u32 = text.trim().parse().unwrap_or(0);
+        let all = self.segments.values().map(|segment| u64::from(segment.header.blocks));
+        let needed = (all.sum::<u64>() as f64 * part).ceil() as u64;
+        let (mut numbers, mut blocks) = (Vec::new(), 0);
+        let later = self.segments.range(next..).chain(self.segments.range(..next));
+        for (number, segment) in later {
+            if blocks >= needed {
+                break;
+            }
+            blocks += u64::from(segment.header.blocks);
+            numbers.push(*number);
+        }
+        let end = numbers.last().map_or(0, |last| last + 1);
+        if let Err(e) = files::replace(&path, format!("{end}\n").as_bytes()) {
+            let what = format!("the next check will read the same part: {e}");
+            checked.findings.push(what);
+        }
+        Ok(numbers)
+    }
+
+    /// Reads clusters, tree and parity of a segment.
+    fn check_segment(
+        &self,
+        directory: &Directory,
+        threads: usize,
+        lost: &mut HashSet<Digest>,
+        checked: &mut Checked,
+    ) {
+        let number = directory.number;
+        let examined = self.examine(directory);
+        checked.read_bytes += examined.bytes;
+        let members = directory.members.iter().map(|member| member.digest);
+        let digests = directory.ranges.iter().map(|range| range.digest).chain(members);
+        let states = examined.ranges.iter().chain(&examined.members);
+        let bad = digests.zip(states).filter(|(_, good)| !**good);
+        let before = lost.len();
+        lost.extend(bad.map(|(digest, _)| digest));
+        let count = lost.len() - before;
+        if count > 0 {
+            let what = format!("segment {number}: {count} ranges are damaged");
+            checked.findings.push(what);
+        }
+        // That is named already, or of a run that ended early.
+        if self.segments[&number].corrected.is_some() {
+            return;
+        }
+        let advice = "`tuff store repair`";
+        match self.tree(directory) {
+            Err(e) => checked.findings.push(e.to_string()),
+            Ok(None) => checked.findings.push(format!(
+                "segment {number}: has no parity; {advice} writes it"
+            )),
+            Ok(Some(tree)) => {
+                let run = tree.front.longest_run();
+                checked.longest_run = Some(checked.longest_run.map_or(run, |old| old.min(run)));
+                let damage = tree.verified.scan(threads, &|_| Ok(()));
+                let len = |ranges: &[std::ops::Range<u64>]| -> u64 {
+                    ranges.iter().map(|range| range.end - range.start).sum()
+                };
+                let damaged = damage.map_or(1, |damage| {
+                    [damage.data, damage.unknown, damage.tree, damage.parity]
+                        .iter()
+                        .map(|ranges| len(ranges).div_ceil(BLOCK as u64))
+                        .sum()
+                });
+                let damaged = damaged + u64::from(!tree.has_fronts);
+                if damaged > 0 {
+                    checked.findings.push(format!(
+                        "segment {number}: {damaged} blocks are damaged; {advice} corrects what it can"
+                    ));
                 }
             }
         }
-        Ok(checked)
+    }
+
+    /// Names the files that have damaged or lost ranges, each path once.
+    fn name_files(
+        &self,
+        snapshots: &[Snapshot],
+        lost: &HashSet<Digest>,
+        checked: &mut Checked,
+        progress: &Progress,
+    ) -> Result<()> {
+        if lost.is_empty() {
+            return Ok(());
+        }
+        // Last snapshot with the file, and how many have it.
+        let mut files: BTreeMap<Vec<u8>, (u32, u32)> = BTreeMap::new();
+        for snapshot in snapshots {
+            let mut tree = TreeReader::new(self, snapshot);
+            // Trees that cannot be read are named already.
+            while let Ok(Some((path, record))) = tree.next() {
+                progress.check()?;
+                if record.ranges.iter().any(|range| lost.contains(&range.digest)) {
+                    let found = files.entry(path).or_default();
+                    *found = (snapshot.number, found.1 + 1);
+                }
+            }
+        }
+        for (path, (last, count)) in files {
+            let others = match count {
+                1 => String::new(),
+                _ => format!(" and {} before it", count - 1),
+            };
+            let path = shown(&path);
+            checked.findings.push(format!(
+                "snapshot {last}{others}: {path}: a part of the file is damaged or in no pack"
+            ));
+        }
+        Ok(())
     }
 
     /// Reads the content of a snapshot's files at and below `paths`, or of all, and compares it with its digests. The findings name
@@ -95,7 +230,7 @@ impl Store {
             };
             paths.is_empty() || paths.iter().any(is_below)
         };
-        let (mut decoder, mut good) = (Decoder::default(), HashSet::new());
+        let (mut reader, mut good) = (RangeReader::default(), HashSet::new());
         let mut tree = TreeReader::new(self, snapshot);
         while let Some((path, record)) = tree.next()? {
             progress.check()?;
@@ -103,7 +238,7 @@ impl Store {
                 if !is_wanted(&path) || good.contains(&(range.digest, alone)) {
                     continue;
                 }
-                match self.read(&mut decoder, range.digest, alone) {
+                match self.read(&mut reader, range.digest, alone) {
                     Ok(content) => {
                         good.insert((range.digest, alone));
                         checked.read_bytes += content.len() as u64;
@@ -115,35 +250,5 @@ impl Store {
         }
         checked.ranges = good.len() as u64;
         Ok(checked)
-    }
-
-    fn check_tree(
-        &self,
-        snapshot: &Snapshot,
-        ranges: &mut HashSet<(Digest, bool)>,
-        checked: &mut Checked,
-        progress: &Progress,
-    ) -> Result<()> {
-        let mut tree = TreeReader::new(self, snapshot);
-        let mut entries = 0u64;
-        while let Some((path, record)) = tree.next()? {
-            progress.check()?;
-            entries += 1;
-            for (range, alone) in are_alone(&record.ranges) {
-                if ranges.insert((range.digest, alone)) && !self.index.has(range.digest, alone) {
-                    checked.findings.push(format!(
-                        "snapshot {}: {}: a part of the file is in no pack",
-                        snapshot.number,
-                        shown(&path)
-                    ));
-                }
-            }
-        }
-        if entries == 0 {
-            checked
-                .findings
-                .push(format!("snapshot {}: has no tree", snapshot.number));
-        }
-        Ok(())
     }
 }

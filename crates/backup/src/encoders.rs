@@ -2,7 +2,7 @@
 
 use crate::digest::Digest;
 use crate::encode::RangeEncoder;
-use crate::pack::NewRange;
+use crate::segment::NewRange;
 use crate::store::StoreCompression;
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

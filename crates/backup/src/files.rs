@@ -1,17 +1,30 @@
 //! Files of a store that appear complete or not at all.
+//!
+//! Everything that changes a store in a directory is here, in [`pack`](crate::pack) or in [`parity`](crate::parity), one
+//! [`step`] at a time: tests end a run before each of them.
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 use tuff_mkfs::{Error, Place, Result};
 
+/// End of the names of files that are not complete.
+pub(crate) const NEW: &str = ".new";
+
 /// Makes a file that must not exist, durably.
 pub(crate) fn create(path: &Path, bytes: &[u8]) -> Result<()> {
     let make = || {
         let temporary = write(path, bytes)?;
-        // Unlike a rename it fails if the name exists.
-        let made = fs::hard_link(&temporary, path);
-        fs::remove_file(&temporary)?;
+        step()?;
+        let made = match renameat_with(CWD, &temporary, CWD, path, RenameFlags::NOREPLACE) {
+            // Some filesystems cannot rename so, but all of these have hard links.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => fs::hard_link(&temporary, path),
+            renamed => renamed.map_err(io::Error::from),
+        };
+        // Renamed, or no longer needed.
+        let _ = fs::remove_file(&temporary);
         made?;
         sync_parent(path)
     };
@@ -22,19 +35,41 @@ pub(crate) fn create(path: &Path, bytes: &[u8]) -> Result<()> {
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let make = || {
         let temporary = write(path, bytes)?;
+        step()?;
         fs::rename(&temporary, path)?;
         sync_parent(path)
     };
     make().map_err(|e| Error::io(Place::file(path.display()), "cannot write", e))
 }
 
+/// Removes a file durably. One that is not there is no error.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    let make = || {
+        step()?;
+        match fs::remove_file(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(e) => Err(e),
+            Ok(()) => sync_parent(path),
+        }
+    };
+    make().map_err(|e| Error::io(Place::file(path.display()), "cannot remove", e))
+}
+
 fn write(path: &Path, bytes: &[u8]) -> io::Result<std::path::PathBuf> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
+    name.push(NEW);
     let temporary = path.with_file_name(name);
-    let mut file = File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
+    step()?;
+    let written = (|| {
+        let mut file = File::create(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    })();
+    if let Err(e) = written {
+        // A part takes space on a full disk.
+        let _ = fs::remove_file(&temporary);
+        return Err(e);
+    }
     Ok(temporary)
 }
 
@@ -44,4 +79,40 @@ fn sync_parent(path: &Path) -> io::Result<()> {
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
     File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Comes before each change of a store. Tests make it fail from some step on, as if the process were killed there.
+#[cfg(not(test))]
+#[expect(clippy::unnecessary_wraps, reason = "it fails in tests")]
+pub(crate) fn step() -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) use faults::step;
+
+#[cfg(test)]
+pub(crate) mod faults {
+    use std::cell::Cell;
+    use std::io;
+
+    thread_local! {
+        static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+    }
+
+    /// Lets this thread take `steps` steps, and fail at all later ones. `None`: no limit.
+    pub(crate) fn limit(steps: Option<u32>) {
+        LEFT.set(steps);
+    }
+
+    pub(crate) fn step() -> io::Result<()> {
+        match LEFT.get() {
+            None => Ok(()),
+            Some(0) => Err(io::Error::other("killed")),
+            Some(left) => {
+                LEFT.set(Some(left - 1));
+                Ok(())
+            }
+        }
+    }
 }

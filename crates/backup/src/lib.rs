@@ -15,22 +15,38 @@ mod check;
 mod cluster;
 mod cut;
 mod digest;
+mod directories;
 mod encode;
 mod encoders;
 mod files;
+mod forget;
 mod image;
 mod index;
+mod live;
 mod pack;
+mod parity;
+mod pin;
+mod prune;
+mod read;
 mod record;
+mod repair;
 mod run;
 mod seen;
+mod segment;
 mod snapshot;
 mod store;
 mod tree;
 
+#[cfg(test)]
+mod killed;
+
 pub use check::{Checked, Depth};
 pub use digest::Digest;
+pub use forget::{Choice, Policy};
 pub use image::SnapshotImage;
+pub use pin::{HeldPin, Pin};
+pub use prune::Pruned;
+pub use repair::Repaired;
 pub use run::{Report, Request, default_series};
 pub use snapshot::Snapshot;
 pub use store::{Store, StoreCompression};

@@ -5,7 +5,8 @@ use crate::cut::{self, DATA};
 use crate::digest::Digest;
 use crate::encode::RangeEncoder;
 use crate::encoders::{Encoders, Job};
-use crate::pack::{NewRange, PACK_MAX, SEGMENT_MAX, Segment};
+use crate::pack::{PACK_MAX, Pack};
+use crate::segment::{Directory, NewRange, SEGMENT_MAX};
 use crate::record::{RangeRef, Record, SMALL_MAX, are_alone, order};
 use crate::seen::{self, FileState, Seen};
 use crate::snapshot::Snapshot;
@@ -62,17 +63,22 @@ pub struct Report {
     pub left_out: Vec<String>,
     /// Warnings about entries, and about the snapshot as a whole.
     pub warnings: Vec<String>,
-    /// The snapshot has less than half of the files of its parent.
+    /// The snapshot has less than half of the files of the newest one of its series that is not in doubt.
     pub lost_most: bool,
 }
 
 /// Series of sources on a host, if none is named.
 pub fn default_series(sources: &[PathBuf]) -> String {
-    let host = rustix::system::uname();
-    let host = host.nodename().to_string_lossy().into_owned();
+    let host = host();
     let sources = canonical(sources).unwrap_or_else(|_| sources.to_vec());
     let paths: Vec<String> = sources.iter().map(|path| shown(path)).collect();
     format!("{host}:{}", paths.join(","))
+}
+
+/// Name of this host.
+pub(crate) fn host() -> String {
+    let host = rustix::system::uname();
+    host.nodename().to_string_lossy().into_owned()
 }
 
 /// Escapes what is no printable text as `%XX`.
@@ -163,6 +169,7 @@ impl Store {
                 encoders,
                 encoder: RangeEncoder::new(&compression.spec())?,
                 segment: None,
+                threads,
                 is_dry: request.is_dry,
                 pending: HashSet::new(),
                 groups: Default::default(),
@@ -182,9 +189,8 @@ impl Store {
             run.finish()
         })?;
         report.left_out = left_out.lines();
-        report.lost_most = parent
-            .as_ref()
-            .is_some_and(|parent| report.files < parent.files / 2);
+        let compared = self.newest_sound(&request.series)?;
+        report.lost_most = compared.is_some_and(|files| report.files < files / 2);
         if request.is_dry {
             return Ok(report);
         }
@@ -199,6 +205,7 @@ impl Store {
             files: report.files,
             bytes: report.bytes,
             left_out: report.left_out.len() as u64,
+            lost_most: report.lost_most,
             tree,
         };
         self.write_snapshot(&mut snapshot)?;
@@ -218,16 +225,21 @@ impl Store {
             .last())
     }
 
+    /// Files of the newest snapshot of a series that is not in doubt.
+    fn newest_sound(&self, series: &str) -> Result<Option<u64>> {
+        let snapshots = self.snapshots()?.into_iter().flatten();
+        let snapshots: Vec<Snapshot> = snapshots.collect();
+        let doubts = self.doubts(&snapshots)?;
+        let mut sound = snapshots.iter().rev().filter(|snapshot| {
+            snapshot.series == series && !doubts.contains_key(&snapshot.number)
+        });
+        Ok(sound.next().map(|snapshot| snapshot.files))
+    }
+
     /// Gives a snapshot the next number that is free.
     fn write_snapshot(&self, snapshot: &mut Snapshot) -> Result<()> {
-        let dir = self.path.join("snapshots");
-        let names = fs::read_dir(&dir)
-            .map_err(|e| Error::io(Place::file(dir.display()), "cannot list", e))?;
-        let numbers = names.filter_map(|name| {
-            let name = name.ok()?.file_name();
-            name.to_str()?.get(..8)?.parse::<u32>().ok()
-        });
-        let next = numbers.max().unwrap_or(0).saturating_add(1);
+        let last = self.numbers("snapshots", ".json")?.last().copied();
+        let next = last.unwrap_or(0).saturating_add(1);
         let mut number = next;
         loop {
             snapshot.number = number;
@@ -240,7 +252,7 @@ impl Store {
     }
 }
 
-fn seconds(time: SystemTime) -> i64 {
+pub(crate) fn seconds(time: SystemTime) -> i64 {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
         Err(before) => i64::try_from(before.duration().as_secs()).map_or(i64::MIN, |s| -s),
@@ -299,7 +311,8 @@ struct Run<'a> {
     encoders: Encoders,
     /// Finds out whether ranges compress.
     encoder: RangeEncoder,
-    segment: Option<Segment>,
+    segment: Option<Directory>,
+    threads: usize,
     is_dry: bool,
     /// Ranges of this run: with clusters of their own, and as members of groups.
     pending: HashSet<(Digest, bool)>,
@@ -564,11 +577,18 @@ impl Run<'_> {
             encoders,
             store,
             segment,
+            threads,
             is_dry,
             added,
             ..
         } = self;
-        encoders.add(job, &mut |new| append(store, segment, *is_dry, added, &new))
+        encoders.add(job, &mut |new| {
+            *added += new.bytes.len() as u64;
+            match is_dry {
+                true => Ok(()),
+                false => append(store, segment, *threads, &new),
+            }
+        })
     }
 
     /// Adds an entry to the tree.
@@ -589,14 +609,21 @@ impl Run<'_> {
             mut encoders,
             store,
             mut segment,
+            threads,
             is_dry,
             mut added,
             report,
             ..
         } = self;
-        encoders.finish(&mut |new| append(store, &mut segment, is_dry, &mut added, &new))?;
+        encoders.finish(&mut |new| {
+            added += new.bytes.len() as u64;
+            match is_dry {
+                true => Ok(()),
+                false => append(store, &mut segment, threads, &new),
+            }
+        })?;
         if let Some(segment) = segment {
-            end_segment(store, segment)?;
+            store.commit(&segment, threads)?;
         }
         // Without the directories of segments, which a run that writes counts as well.
         report.stored_bytes = added;
@@ -604,40 +631,41 @@ impl Run<'_> {
     }
 }
 
-/// Appends a range to the open segment.
-fn append(
+/// Appends a range to the open segment. One that is full is committed.
+pub(crate) fn append(
     store: &mut Store,
-    segment: &mut Option<Segment>,
-    is_dry: bool,
-    added: &mut u64,
+    segment: &mut Option<Directory>,
+    threads: usize,
     new: &NewRange,
 ) -> Result<()> {
-    *added += new.bytes.len() as u64;
-    if is_dry {
-        return Ok(());
-    }
     let len = new.bytes.len() as u64;
-    if let Some(full) = segment.take_if(|segment| segment.len() + len > SEGMENT_MAX) {
-        end_segment(store, full)?;
+    let is_full = |segment: &mut Directory| {
+        u64::from(segment.blocks) * BLOCK as u64 + len > SEGMENT_MAX
+    };
+    if let Some(full) = segment.take_if(is_full) {
+        store.commit(&full, threads)?;
     }
-    if segment.is_none() {
-        let has_room = |pack: &crate::pack::Pack| pack.begin().end() + SEGMENT_MAX <= PACK_MAX;
-        if !store.packs.last().is_some_and(has_room) {
-            store.add_pack()?;
+    let open = match segment {
+        Some(open) => open,
+        None => {
+            let has_room = |pack: &Pack| !pack.is_missing() && pack.len() + SEGMENT_MAX <= PACK_MAX;
+            if !store.packs.last().is_some_and(has_room) {
+                store.add_pack()?;
+            }
+            // Fits: at most 63.
+            let pack = (store.packs.len() - 1) as u16;
+            segment.insert(Directory {
+                number: store.next_segment(),
+                pack,
+                start: store.packs[usize::from(pack)].end,
+                ..Directory::default()
+            })
         }
-        *segment = store.packs.last().map(crate::pack::Pack::begin);
-    }
-    let pack = store.packs.last().expect("a pack with room was found");
-    pack.append(segment.as_mut().expect("a segment was begun"), new)
-}
-
-fn end_segment(store: &mut Store, segment: Segment) -> Result<()> {
-    // Fits: at most 63.
-    let number = (store.packs.len() - 1) as u16;
-    let pack = store.packs.last_mut().expect("a segment is in a pack");
-    let first = pack.directories.len();
-    pack.finish(segment)?;
-    store.index.add(number, pack, first)
+    };
+    let pack = &store.packs[usize::from(open.pack)];
+    pack.write(&new.bytes, open.start + open.blocks)?;
+    open.add(new);
+    Ok(())
 }
 
 /// Directory above a source: its attributes without its time, which other things change.

@@ -24,6 +24,8 @@ pub struct Snapshot {
     pub bytes: u64,
     /// Files that could not be read.
     pub left_out: u64,
+    /// It has less than half of the files of the newest snapshot of its series that is not in doubt.
+    pub lost_most: bool,
     /// Ranges that hold the list of the tree's leaves.
     pub(crate) tree: Vec<Digest>,
 }
@@ -41,6 +43,7 @@ impl Snapshot {
             "files": self.files,
             "bytes": self.bytes,
             "left_out": self.left_out,
+            "lost_most": self.lost_most,
             "tree": tree,
         });
         let check = Digest::of_bytes(manifest.to_string().as_bytes()).to_string();
@@ -73,6 +76,7 @@ impl Snapshot {
             files: manifest["files"].as_u64()?,
             bytes: manifest["bytes"].as_u64()?,
             left_out: manifest["left_out"].as_u64()?,
+            lost_most: manifest["lost_most"].as_bool()?,
             tree: tree
                 .iter()
                 .map(|text| Digest::from_hex(text))

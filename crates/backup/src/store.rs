@@ -1,26 +1,34 @@
 //! A backup store in a directory.
 //!
 //! ```text
-//! store.json          identity and compression, written once
-//! lock                locked by the one run that writes
-//! packs/0000.pack     clusters of all snapshots
+//! store.json             identity and compression, written once
+//! lock                   locked by the one run that writes
+//! packs/0000.pack        clusters of all snapshots, a row of segments
+//! segments/00000001.dir  where each range of a segment is
+//! segments/00000001.tree its hash tree and parity
 //! snapshots/00000001.json
-//! seen/00000001       what the files of a snapshot were like on the host, for the next run
+//! seen/00000001          what the files of a snapshot were like on the host, for the next run
+//! pins/                  snapshots in use, which `prune` keeps
 //! ```
 
 use crate::cluster::BLOCK;
 use crate::digest::Digest;
-use crate::encode::decode;
 use crate::files;
-use crate::index::{Found, Index};
+use crate::directories::{Directories, Found, Segment};
+use crate::index::Index;
 use crate::pack::{HEADER_LEN, PACK_MAX, PACKS_MAX, Pack};
+use crate::parity::{self, SegmentTree};
+use crate::segment::Directory;
 use crate::snapshot::Snapshot;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use tuff_codec::{Algorithm, Decoder, EncoderSpec, Method};
+use std::sync::Arc;
+use tuff_codec::{Algorithm, EncoderSpec, Method};
 use tuff_format::features::incompat;
 use tuff_format::superblock::{self, Superblock};
+use tuff_store::ReadAt;
 use tuff_mkfs::{
     Error, KernelVersion, MemoryTree, Options, Place, Progress, Result, Source, build_to,
 };
@@ -75,7 +83,14 @@ pub struct Store {
     pub(crate) id: [u8; 16],
     pub(crate) compression: StoreCompression,
     pub(crate) packs: Vec<Pack>,
+    /// Segments whose directories can be read, by number.
+    pub(crate) segments: BTreeMap<u32, Segment>,
+    directories: Directories,
     pub(crate) index: Index,
+    /// Highest number that a segment or a rest of one has.
+    last_segment: u32,
+    /// Damage that was found when the store was opened, a sentence for each.
+    pub(crate) damage: Vec<String>,
     /// Held while the store is written.
     _lock: Option<File>,
 }
@@ -105,7 +120,7 @@ impl Store {
             .spec()
             .build()
             .map_err(|e| Error::usage(e.to_string()))?;
-        for name in ["packs", "snapshots", "seen"] {
+        for name in ["packs", "segments", "snapshots", "seen", "pins"] {
             fs::create_dir(path.join(name)).map_err(failed)?;
         }
         let mut id = [0; 16];
@@ -156,7 +171,20 @@ impl Store {
             }
             Err(fs::TryLockError::Error(e)) => return Err(failed(e)),
         }
-        Self::open_with(path, Some(lock))
+        let mut store = Self::open_with(path, Some(lock))?;
+        // What is damaged may tell where the last segment ends.
+        if store.damage.is_empty() {
+            store.packs.iter().try_for_each(Pack::cut)?;
+            // A run that ended early has not written the directory of its last segment.
+            let last = store.segments.last_key_value();
+            let last = last.filter(|(_, segment)| segment.corrected.is_some());
+            if let Some((number, segment)) = last {
+                let (number, directory) = (*number, store.directory(segment)?);
+                store.replace_directory(&directory)?;
+                store.segments.entry(number).and_modify(|segment| segment.corrected = None);
+            }
+        }
+        Ok(store)
     }
 
     fn open_with(path: &Path, lock: Option<File>) -> Result<Self> {
@@ -204,19 +232,220 @@ impl Store {
             id,
             compression: compression().ok_or_else(broken)?,
             packs: Vec::new(),
+            segments: BTreeMap::new(),
+            directories: Directories::default(),
             index: Index::default(),
+            last_segment: 0,
+            damage: Vec::new(),
             _lock: lock,
         };
-        for number in 0..PACKS_MAX {
-            let path = store.pack_path(number);
-            if !path.exists() {
-                break;
-            }
-            let pack = Pack::open(path, id, number, store.empty_image(number)?)?;
-            store.index.add(number, &pack, 0)?;
-            store.packs.push(pack);
-        }
+        store.load()?;
         Ok(store)
+    }
+
+    /// Opens packs and reads all directories.
+    pub(crate) fn load(&mut self) -> Result<()> {
+        self.packs.clear();
+        self.segments.clear();
+        self.directories.clear();
+        self.index = Index::default();
+        self.damage.clear();
+        let packs = self.numbers("packs", ".pack")?;
+        let directories = self.numbers("segments", ".dir")?;
+        let trees = self.numbers("segments", ".tree")?;
+        let count = packs.last().map_or(0, |last| last.saturating_add(1));
+        self.add_packs(count)?;
+        self.last_segment = *directories.last().max(trees.last()).unwrap_or(&0);
+        let mut numbers = [directories, trees].concat();
+        numbers.sort_unstable();
+        numbers.dedup();
+        for number in numbers {
+            self.load_segment(number)?;
+        }
+        for pack in &self.packs {
+            if pack.is_missing() {
+                self.damage.push(format!("{}: is missing", pack.path.display()));
+            } else if !pack.has_front {
+                let place = pack.path.display();
+                self.damage.push(format!("{place}: the first block is damaged"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens packs up to a number of them.
+    fn add_packs(&mut self, count: u32) -> Result<()> {
+        for number in self.packs.len() as u32..count.min(PACKS_MAX.into()) {
+            // Fits: compared with the most packs.
+            let number = number as u16;
+            let path = self.pack_path(number);
+            let image = self.empty_image(number)?;
+            self.packs.push(Pack::open(path, self.id, number, image)?);
+        }
+        Ok(())
+    }
+
+    /// Reads the directory of a segment, or recovers it with the parity.
+    fn load_segment(&mut self, number: u32) -> Result<()> {
+        let path = self.directory_path(number);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(e) => {
+                self.damage.push(format!("{}: {e}", path.display()));
+                Vec::new()
+            }
+        };
+        let mut directory = Directory::decode(&bytes, &self.id);
+        let mut corrected = None;
+        let front = parity::front(&self.tree_path(number), &self.id);
+        let front = front.ok().flatten();
+        let front = front.filter(|front| front.number == number);
+        if let Some(front) = &front {
+            self.add_packs(u32::from(front.pack) + 1)?;
+            self.claim(front.pack, front.start + front.blocks);
+        }
+        if directory.is_none() {
+            if front.is_some() {
+                corrected = self.recovered_directory(number, bytes.clone());
+            }
+            let decode = |bytes: &[u8]| Directory::decode(bytes, &self.id);
+            directory = corrected.as_deref().and_then(decode);
+            let state = match directory {
+                Some(_) => {
+                    "is damaged, and is read with the parity; `tuff store repair` writes it anew"
+                }
+                None => "is damaged or missing",
+            };
+            // A run that ends early leaves a tree without a directory.
+            if !bytes.is_empty() || number != self.last_segment {
+                self.damage.push(format!("{}: {state}", path.display()));
+            }
+        }
+        let Some(directory) = directory.filter(|directory| directory.number == number) else {
+            return Ok(());
+        };
+        self.add_packs(u32::from(directory.pack) + 1)?;
+        self.adopt(&directory, corrected);
+        Ok(())
+    }
+
+    /// Adds a segment that is complete.
+    pub(crate) fn adopt(&mut self, directory: &Directory, corrected: Option<Arc<[u8]>>) {
+        self.claim(directory.pack, directory.start + directory.blocks);
+        self.index.add(directory);
+        self.last_segment = self.last_segment.max(directory.number);
+        let segment = Segment {
+            header: directory.header(),
+            path: self.directory_path(directory.number),
+            corrected,
+        };
+        self.segments.insert(directory.number, segment);
+    }
+
+    /// Notes that addresses of a pack up to `end` are in use.
+    fn claim(&mut self, pack: u16, end: u32) {
+        if let Some(pack) = self.packs.get_mut(usize::from(pack)) {
+            pack.end = pack.end.max(end);
+        }
+    }
+
+    /// Directory of a segment as the parity gives it.
+    fn recovered_directory(&self, number: u32, bytes: Vec<u8>) -> Option<Arc<[u8]>> {
+        let tree = self.tree_path(number);
+        let tree = SegmentTree::open(&tree, &self.id, &self.packs, bytes, Vec::new());
+        let tree = tree.ok().flatten()?;
+        // Fits: a directory is in memory.
+        let mut bytes = vec![0; tree.front.directory_len as usize];
+        let read = tree.verified.read_exact_at(&mut bytes, tree.data_len());
+        read.ok().map(|()| bytes.into())
+    }
+
+    /// Reads a whole directory.
+    ///
+    /// # Errors
+    /// `Corrupt` if it was damaged since the store was opened.
+    pub(crate) fn directory(&self, segment: &Segment) -> Result<Directory> {
+        let place = || Place::file(segment.path.display());
+        let bytes = match &segment.corrected {
+            Some(bytes) => bytes.to_vec(),
+            None => fs::read(&segment.path).map_err(|e| Error::io(place(), "cannot read", e))?,
+        };
+        let directory = Directory::decode(&bytes, &self.id);
+        directory.ok_or_else(|| Error::corrupt(place(), "the directory is damaged"))
+    }
+
+    /// Opens tree and parity of a segment. `None` if there are none, or if they are those of another directory.
+    pub(crate) fn tree(&self, directory: &Directory) -> Result<Option<SegmentTree>> {
+        let path = self.tree_path(directory.number);
+        let bytes = fs::read(self.directory_path(directory.number)).unwrap_or_default();
+        let tree = SegmentTree::open(&path, &self.id, &self.packs, bytes, directory.gaps());
+        let tree = tree.map_err(|e| Error::io(Place::file(path.display()), "cannot read", e))?;
+        let encoded = directory.encode(&self.id);
+        Ok(tree.filter(|tree| encoded.ends_with(&tree.front.directory.0)))
+    }
+
+    /// Numbers of the files of a directory of the store, ascending.
+    pub(crate) fn numbers(&self, dir: &str, end: &str) -> Result<Vec<u32>> {
+        let dir = self.path.join(dir);
+        let failed = |e| Error::io(Place::file(dir.display()), "cannot list", e);
+        let mut numbers = Vec::new();
+        for name in fs::read_dir(&dir).map_err(failed)? {
+            let name = name.map_err(failed)?.file_name();
+            let stem = name.to_str().and_then(|name| name.strip_suffix(end));
+            numbers.extend(stem.and_then(|stem| stem.parse::<u32>().ok()));
+        }
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    pub(crate) fn directory_path(&self, number: u32) -> PathBuf {
+        self.path.join(format!("segments/{number:08}.dir"))
+    }
+
+    pub(crate) fn tree_path(&self, number: u32) -> PathBuf {
+        self.path.join(format!("segments/{number:08}.tree"))
+    }
+
+    /// Number for a new segment.
+    pub(crate) fn next_segment(&self) -> u32 {
+        self.last_segment + 1
+    }
+
+    /// Ends a segment whose clusters are written. They are durable before tree and parity are made, and those before the directory.
+    pub(crate) fn commit(&mut self, directory: &Directory, threads: usize) -> Result<()> {
+        if directory.ranges.is_empty() {
+            return Ok(());
+        }
+        self.packs[usize::from(directory.pack)].sync()?;
+        self.write_tree(directory, threads)?;
+        let path = self.directory_path(directory.number);
+        files::create(&path, &directory.encode(&self.id))?;
+        self.adopt(directory, None);
+        Ok(())
+    }
+
+    /// Writes tree and parity for a directory.
+    pub(crate) fn write_tree(&self, directory: &Directory, threads: usize) -> Result<()> {
+        let path = self.tree_path(directory.number);
+        let written = parity::write(
+            &path,
+            &self.id,
+            &self.packs[usize::from(directory.pack)],
+            &directory.header(),
+            &directory.encode(&self.id),
+            directory.gaps(),
+            threads,
+        );
+        written.map_err(|e| Error::io(Place::file(path.display()), "cannot write", e))
+    }
+
+    /// Replaces the directory of a segment by one that has less.
+    pub(crate) fn replace_directory(&mut self, directory: &Directory) -> Result<()> {
+        files::replace(
+            &self.directory_path(directory.number),
+            &directory.encode(&self.id),
+        )
     }
 
     /// Compression of the store.
@@ -245,12 +474,14 @@ impl Store {
                 ),
             ));
         }
-        let path = self.pack_path(number);
+        self.create_pack(number)?;
+        self.add_packs(u32::from(number) + 1)
+    }
+
+    /// Makes the file of a pack.
+    pub(crate) fn create_pack(&self, number: u16) -> Result<()> {
         let image = self.empty_image(number)?;
-        Pack::create(&path, self.id, number, image)?;
-        let pack = Pack::open(path, self.id, number, image)?;
-        self.packs.push(pack);
-        Ok(())
+        Pack::create(&self.pack_path(number), self.id, number, image)
     }
 
     /// Empty image of one block that claims the addresses of a pack.
@@ -281,18 +512,10 @@ impl Store {
     /// # Errors
     /// `Io` if the directory cannot be listed.
     pub fn snapshots(&self) -> Result<Vec<Result<Snapshot>>> {
-        let dir = self.path.join("snapshots");
-        let failed = |e| Error::io(Place::file(dir.display()), "cannot list", e);
-        let mut numbers = Vec::new();
-        for name in fs::read_dir(&dir).map_err(failed)? {
-            let name = name.map_err(failed)?.file_name();
-            let stem = name.to_str().and_then(|name| name.strip_suffix(".json"));
-            numbers.extend(stem.and_then(|stem| stem.parse::<u32>().ok()));
-        }
-        numbers.sort_unstable();
+        let numbers = self.numbers("snapshots", ".json")?;
         if numbers.len() > SNAPSHOTS_MAX {
             return Err(Error::limit(
-                Place::file(dir.display()),
+                Place::file(self.path.join("snapshots").display()),
                 "more than 10,000 snapshots",
             ));
         }
@@ -330,43 +553,17 @@ impl Store {
 
     /// Place of a range.
     pub(crate) fn find(&self, digest: Digest, alone: bool) -> Result<Found> {
-        let found = self.index.find(&self.packs, digest, alone)?;
-        found.ok_or_else(|| {
+        let lost = || {
             let place = Place::file(self.path.display());
             Error::corrupt(place, format_args!("the range {digest} is in no pack"))
-        })
-    }
-
-    /// Reads a range and compares it with its name.
-    pub(crate) fn read(
-        &self,
-        decoder: &mut Decoder,
-        digest: Digest,
-        alone: bool,
-    ) -> Result<Vec<u8>> {
-        let found = self.find(digest, alone)?;
-        let pack = &self.packs[usize::from(found.pack)];
-        let named = |e: Error| e.within(Place::file(pack.path.display()));
-        let blocks: u64 = found.clusters.iter().map(|c| u64::from(c.blocks)).sum();
-        let start = u64::from(found.block) * BLOCK as u64;
-        let bytes = pack.read(start, blocks * BLOCK as u64)?;
-        let mut content = Vec::new();
-        let algorithm = self.compression.algorithm();
-        decode(decoder, algorithm, &found.clusters, &bytes, &mut content).map_err(named)?;
-        if let Some((offset, len)) = found.part {
-            let (offset, len) = (offset as usize, len as usize);
-            content = content
-                .get(offset..offset.saturating_add(len))
-                .unwrap_or_default()
-                .to_vec();
-        }
-        match Digest::of_bytes(&content) == digest {
-            true => Ok(content),
-            false => Err(named(Error::corrupt(
-                Place::image(),
-                format_args!("the range {digest} is damaged"),
-            ))),
-        }
+        };
+        let slot = self.index.find(digest, alone).ok_or_else(lost)?;
+        let segment = self.segments.get(&slot.0.segment).ok_or_else(lost)?;
+        let place = || Place::file(segment.path.display());
+        let found = self.directories.find(segment, slot, digest);
+        let found = found.map_err(|e| Error::io(place(), "cannot read", e))?;
+        let found = found.filter(|found| usize::from(found.pack) < self.packs.len());
+        found.ok_or_else(|| Error::corrupt(place(), "the directory is damaged"))
     }
 }
 

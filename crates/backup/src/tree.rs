@@ -2,10 +2,10 @@
 
 use crate::cut::{self, CutSizes};
 use crate::digest::Digest;
+use crate::read::RangeReader;
 use crate::record::{PathOf, Record};
 use crate::snapshot::Snapshot;
 use crate::store::Store;
-use tuff_codec::Decoder;
 use tuff_mkfs::{Error, Place, Result};
 
 /// Leaves of a tree.
@@ -75,7 +75,7 @@ impl TreeWriter {
 /// Reads the tree of a snapshot, entry by entry.
 pub(crate) struct TreeReader<'a> {
     store: &'a Store,
-    decoder: Decoder,
+    reader: RangeReader,
     lists: std::vec::IntoIter<Digest>,
     /// Digests of the leaves that come next.
     leaves: Vec<u8>,
@@ -92,7 +92,7 @@ impl<'a> TreeReader<'a> {
     pub(crate) fn new(store: &'a Store, snapshot: &Snapshot) -> Self {
         Self {
             store,
-            decoder: Decoder::default(),
+            reader: RangeReader::default(),
             lists: snapshot.tree.clone().into_iter(),
             leaves: Vec::new(),
             read: 0,
@@ -114,7 +114,7 @@ impl<'a> TreeReader<'a> {
             let Some(list) = self.lists.next() else {
                 return Ok(false);
             };
-            self.leaves = self.store.read(&mut self.decoder, list, false)?;
+            self.leaves = self.store.read(&mut self.reader, list, false)?;
             self.read = 0;
         }
         let leaf = self.leaves.get(self.read..self.read + 32);
@@ -124,7 +124,7 @@ impl<'a> TreeReader<'a> {
         self.read += 32;
         self.bytes.drain(..self.at);
         self.at = 0;
-        let leaf = self.store.read(&mut self.decoder, Digest(leaf), false)?;
+        let leaf = self.store.read(&mut self.reader, Digest(leaf), false)?;
         self.bytes.extend_from_slice(&leaf);
         Ok(true)
     }

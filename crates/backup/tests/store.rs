@@ -120,7 +120,7 @@ fn compare(what: &str, store: &Path, source: &Path) {
             ignore(&expected),
         );
     });
-    let checked = opened.check(Depth::Data, &Progress::default()).unwrap();
+    let checked = opened.check(Depth::Data, 2, &Progress::default()).unwrap();
     assert_eq!(checked.findings, Vec::<String>::new(), "{what}");
     assert!(checked.read_bytes > 0);
 }
@@ -234,10 +234,20 @@ fn what_an_ended_run_leaves_is_written_over() {
     for rest in 0..4 {
         let mut bytes = fs::read(&pack).unwrap();
         let segment = bytes[4096..].to_vec();
-        let len = segment.len();
-        // Rests of every kind: of a block, of clusters, a segment without its trailer, and one with a trailer that is a copy.
-        bytes.extend_from_slice(&segment[..[5, 4096 * 3, len - 4096, len][rest]]);
+        // Rests of every kind: of a block, of clusters, a segment with its tree, and one with a part of its directory.
+        bytes.extend_from_slice(&segment[..[5, 4096 * 3, 4096 * 4, 4096][rest]]);
         fs::write(&pack, &bytes).unwrap();
+        let next = 2 + rest;
+        let copy = |end: &str, name: &str| {
+            let from = store.join(format!("segments/00000001.{end}"));
+            fs::copy(from, store.join(format!("segments/{next:08}.{name}"))).unwrap();
+        };
+        if rest >= 2 {
+            copy("tree", "tree");
+        }
+        if rest == 3 {
+            copy("dir", "dir.new");
+        }
         fs::write(source.join("file"), text(300_000, rest as u64)).unwrap();
         backup(&store, &request(&[&source]));
         compare("after an ended run", &store, &source);
@@ -257,14 +267,17 @@ fn damage_is_named_and_gives_no_wrong_byte() {
     }
     Store::create(&store, StoreCompression::default()).unwrap();
     backup(&store, &request(&[&source]));
-    let files: Vec<PathBuf> = ["packs/0000.pack", "snapshots/00000001.json", "store.json"]
-        .iter()
-        .map(|name| store.join(name))
-        .collect();
+    let names = [
+        "packs/0000.pack",
+        "segments/00000001.dir",
+        "snapshots/00000001.json",
+        "store.json",
+    ];
+    let files = names.map(|name| store.join(name));
     let mut random = Rng::new(7);
     let mut named = 0;
     for round in 0..150 {
-        let path = &files[usize::from(round % 10 == 0) + usize::from(round % 20 == 0)];
+        let path = &files[[0, 1, 0, 2, 0, 1, 3][round % 7]];
         let whole = fs::read(path).unwrap();
         let mut damaged = whole.clone();
         let at = random.below(whole.len());
@@ -278,7 +291,7 @@ fn damage_is_named_and_gives_no_wrong_byte() {
         }
         fs::write(path, &damaged).unwrap();
         let checked = Store::open(&store).and_then(|store| {
-            let found = store.check(Depth::Data, &Progress::default())?;
+            let found = store.check(Depth::Data, 2, &Progress::default())?;
             Ok((store, found))
         });
         if let Ok((store, checked)) = checked

@@ -44,6 +44,11 @@ pub const DIGEST_LEN: usize = 32;
 /// Digest of the top block of a tree.
 pub type Root = [u8; DIGEST_LEN];
 
+/// Returns the digest that a tree with this salt has for a block.
+pub fn block_digest(salt: &[u8], block: &[u8]) -> Root {
+    Hasher::new(salt).digest(block)
+}
+
 /// SHA-256 over the salt and a block.
 #[derive(Clone)]
 struct Hasher(Sha256);

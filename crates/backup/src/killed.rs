@@ -1,0 +1,298 @@
+//! Tests of runs that end at every step.
+
+use crate::files::faults::limit;
+use crate::run::{Request, append};
+use crate::segment::{Directory, NewRange};
+use crate::snapshot::Snapshot;
+use crate::store::{Store, StoreCompression};
+use crate::{Depth, cluster::BLOCK};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use tuff_mkfs::{Options, Progress};
+use tuff_testkit::content::{noise, text};
+use tuff_testkit::tree::{Record, host_tree, image_tree};
+use tuff_testkit::{Scratch, is_root, skipped};
+
+fn request(source: &Path) -> Request {
+    Request {
+        sources: vec![source.to_owned()],
+        series: "test".to_owned(),
+        options: Options::default(),
+        reads_all: true,
+        is_dry: false,
+    }
+}
+
+fn backup(store: &Path, source: &Path) -> u32 {
+    let mut store = Store::open_to_write(store).unwrap();
+    let report = store.backup(&request(source), &Progress::default());
+    report.unwrap().number.unwrap()
+}
+
+fn findings(store: &Path) -> Vec<String> {
+    let store = Store::open(store).unwrap();
+    let checked = store.check(Depth::Data, 2, &Progress::default()).unwrap();
+    checked.findings
+}
+
+/// Files of a snapshot with their content, and everything else of them.
+fn tree(store: &Path, snapshot: &Snapshot, image: &Path) -> Vec<Record> {
+    let store = Arc::new(Store::open(store).unwrap());
+    let image = store.image(snapshot, image, &Progress::default()).unwrap();
+    image_tree(&image.open().unwrap())
+}
+
+fn copy(from: &Path, to: &Path) {
+    let _ = fs::remove_dir_all(to);
+    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
+    assert!(copied.unwrap().success());
+}
+
+/// Blocks of packs that no directory names, and that are no holes.
+fn waste(store: &Path) -> u64 {
+    let store = Store::open(store).unwrap();
+    let mut waste = 0;
+    for segment in store.segments.values() {
+        let directory = store.directory(segment).unwrap();
+        let pack = &store.packs[usize::from(directory.pack)];
+        for gap in directory.gaps() {
+            waste += gap.filter(|block| pack.has_data(*block..block + 1)).count() as u64;
+        }
+    }
+    waste
+}
+
+/// Bytes that the files of a directory take.
+fn taken(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    let len = entries.map(|entry| match entry.metadata().unwrap() {
+        metadata if metadata.is_dir() => taken(&entry.path()),
+        metadata => metadata.blocks() * 512,
+    });
+    len.sum()
+}
+
+/// A source that changes for three days, and its store with three snapshots.
+struct Days {
+    source: PathBuf,
+    store: PathBuf,
+    /// Expected tree of the last snapshot.
+    last: Vec<Record>,
+}
+
+fn days(dir: &Path) -> Days {
+    let (source, store) = (dir.join("source"), dir.join("store"));
+    fs::create_dir(&source).unwrap();
+    Store::create(&store, StoreCompression::default()).unwrap();
+    for day in 0..3u64 {
+        for n in 0..40 {
+            // Of each group most members are replaced on every day.
+            let seed = if n % 8 == 0 { n } else { n + 100 * day };
+            let name = source.join(format!("small-{n}"));
+            fs::write(name, noise(60_000, seed)).unwrap();
+        }
+        fs::write(source.join("large"), noise(300_000, 7 + day)).unwrap();
+        fs::write(source.join("text"), text(300_000, 9)).unwrap();
+        backup(&store, &source);
+    }
+    let newest = Store::open(&store).unwrap().snapshot(3).unwrap();
+    let last = tree(&store, &newest, &dir.join("image"));
+    assert_eq!(
+        last.iter().filter(|record| record.path.ends_with(b"small-1")).count(),
+        1
+    );
+    Days {
+        source,
+        store,
+        last,
+    }
+}
+
+fn forget_first_two(store: &Path) {
+    let mut store = Store::open_to_write(store).unwrap();
+    store.forget(1).unwrap();
+    store.forget(2).unwrap();
+}
+
+fn prune(store: &Path) -> tuff_mkfs::Result<crate::Pruned> {
+    Store::open_to_write(store)?.prune(2, &Progress::default())
+}
+
+/// B2: a run of prune that ends at any step loses nothing, and the next run of backup stores what is missing.
+#[test]
+fn b2_prune_may_end_at_every_step() {
+    let scratch = Scratch::new("backup-prune-killed");
+    let days = days(scratch.path());
+    let before = taken(&days.store);
+    forget_first_two(&days.store);
+    let at = scratch.path().join("copy");
+    let mut steps = 0;
+    loop {
+        copy(&days.store, &at);
+        limit(Some(steps));
+        let pruned = prune(&at);
+        limit(None);
+        // Only what is noticed as a loss of parity may be found.
+        let found = findings(&at);
+        let is_harmless = |what: &String| what.contains("no parity");
+        assert!(found.iter().all(is_harmless), "step {steps}: {found:?}");
+        let number = backup(&at, &days.source);
+        let open = Store::open(&at).unwrap();
+        for number in [3, number] {
+            let snapshot = open.snapshot(number).unwrap();
+            let shown = tree(&at, &snapshot, &scratch.path().join("image"));
+            assert_eq!(shown, days.last, "step {steps}, snapshot {number}");
+        }
+        if let Ok(pruned) = pruned
+            && pruned.warnings.is_empty()
+        {
+            assert!(steps > 12, "{steps}");
+            assert!(pruned.freed_bytes > 2_000_000, "{pruned:?}");
+            assert!(pruned.renewed_segments + pruned.removed_segments >= 2);
+            assert!(pruned.moved_bytes > 0);
+            break;
+        }
+        prune(&at).unwrap();
+        assert_eq!(findings(&at), Vec::<String>::new(), "step {steps}");
+        assert_eq!(waste(&at), 0, "step {steps}");
+        steps += 1;
+    }
+    assert_eq!(waste(&at), 0);
+    let after = taken(&at);
+    assert!(after < before - 2_000_000, "{before} bytes, now {after}");
+    // Once more, there is nothing to do.
+    let again = prune(&at).unwrap();
+    assert_eq!((again.freed_bytes, again.renewed_segments), (0, 0));
+}
+
+/// B5: without any free byte, snapshots can be forgotten and pruned, wherever a run ends.
+#[test]
+fn b5_prune_frees_space_on_a_full_disk() {
+    let scratch = Scratch::new("backup-prune-full");
+    let disk = scratch.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    let mount = || {
+        let mut mount = Command::new("mount");
+        let mount = mount.args(["-t", "tmpfs", "-o", "size=32M", "none"]).arg(&disk);
+        mount.status().is_ok_and(|status| status.success())
+    };
+    if !is_root() || !mount() {
+        return skipped("a small disk needs root and tmpfs");
+    }
+    let days = days(scratch.path());
+    let at = disk.join("store");
+    let fill = disk.join("fill");
+    let mut steps = 0;
+    loop {
+        let _ = fs::remove_file(&fill);
+        copy(&days.store, &at);
+        // Fills the disk, the last bytes one by one.
+        let mut full = fs::File::create(&fill).unwrap();
+        for len in [1 << 20, 4096, 1] {
+            use std::io::Write;
+            while full.write_all(&vec![1; len]).is_ok() {}
+        }
+        forget_first_two(&at);
+        limit(Some(steps));
+        let pruned = prune(&at);
+        limit(None);
+        if let Ok(pruned) = &pruned {
+            assert!(pruned.freed_bytes > 2_000_000, "{pruned:?}");
+        } else {
+            let found = findings(&at);
+            let is_harmless = |what: &String| what.contains("no parity");
+            assert!(found.iter().all(is_harmless), "step {steps}: {found:?}");
+            prune(&at).unwrap();
+        }
+        assert_eq!(findings(&at), Vec::<String>::new(), "step {steps}");
+        let snapshot = Store::open(&at).unwrap().snapshot(3).unwrap();
+        let shown = tree(&at, &snapshot, &scratch.path().join("image"));
+        assert_eq!(shown, days.last, "step {steps}");
+        if pruned.is_ok() {
+            break;
+        }
+        // All steps are tried above; here each third one.
+        steps += 3;
+    }
+    let unmounted = Command::new("umount").arg(&disk).status();
+    assert!(unmounted.unwrap().success());
+}
+
+/// B6: whatever has a name is whole, wherever a run of backup ends, and the next run goes on.
+#[test]
+fn b6_backup_may_end_at_every_step() {
+    let scratch = Scratch::new("backup-killed");
+    let days = days(scratch.path());
+    fs::write(days.source.join("more"), noise(200_000, 99)).unwrap();
+    let at = scratch.path().join("copy");
+    let mut steps = 0;
+    loop {
+        copy(&days.store, &at);
+        limit(Some(steps));
+        let mut store = Store::open_to_write(&at).unwrap();
+        let report = store.backup(&request(&days.source), &Progress::default());
+        drop(store);
+        limit(None);
+        assert_eq!(findings(&at), Vec::<String>::new(), "step {steps}");
+        let number = backup(&at, &days.source);
+        assert_eq!(findings(&at), Vec::<String>::new(), "step {steps}");
+        let snapshot = Store::open(&at).unwrap().snapshot(number).unwrap();
+        let shown = tree(&at, &snapshot, &scratch.path().join("image"));
+        let more = shown.iter().filter(|record| record.path.ends_with(b"/more"));
+        assert_eq!(more.count(), 1);
+        prune(&at).unwrap();
+        assert_eq!(findings(&at), Vec::<String>::new(), "step {steps}");
+        if report.is_ok() {
+            break;
+        }
+        steps += 1;
+    }
+    assert!(steps > 5, "{steps}");
+}
+
+/// B4: a range that is twice in one segment, and in two, is kept once.
+#[test]
+fn b4_duplicates_are_kept_once() {
+    let scratch = Scratch::new("backup-duplicates");
+    let days = days(scratch.path());
+    let mut store = Store::open_to_write(&days.store).unwrap();
+    let mut copies = BTreeMap::new();
+    for segment in store.segments.values() {
+        let directory = store.directory(segment).unwrap();
+        for (i, range) in directory.ranges.iter().enumerate() {
+            let blocks = directory.blocks_of(range).unwrap();
+            let pack = &store.packs[0];
+            let len = (blocks.end - blocks.start) as usize * BLOCK;
+            let bytes = pack.read(u64::from(blocks.start) * BLOCK as u64, len as u64);
+            let members = directory.members.iter();
+            let members = members.filter(|member| member.group as usize == i);
+            let new = || NewRange {
+                digest: range.digest,
+                clusters: directory.clusters_of(range).unwrap().to_vec(),
+                bytes: bytes.as_ref().unwrap().clone(),
+                members: members
+                    .clone()
+                    .map(|member| (member.digest, member.offset, member.len))
+                    .collect(),
+            };
+            copies.insert(range.digest, [new(), new()]);
+        }
+    }
+    let mut segment: Option<Directory> = None;
+    for copy in copies.values().flatten() {
+        append(&mut store, &mut segment, 2, copy).unwrap();
+    }
+    store.commit(&segment.unwrap(), 2).unwrap();
+    drop(store);
+    let pruned = prune(&days.store).unwrap();
+    assert_eq!(pruned.removed_segments, 1);
+    assert_eq!(findings(&days.store), Vec::<String>::new());
+    let snapshot = Store::open(&days.store).unwrap().snapshot(3).unwrap();
+    let shown = tree(&days.store, &snapshot, &scratch.path().join("image"));
+    assert_eq!(shown, days.last);
+    assert!(!host_tree(&days.source).is_empty());
+}

@@ -1,0 +1,140 @@
+//! What snapshots name: the entries of directories that are in use.
+
+use crate::digest::Digest;
+use crate::index::Slot;
+use crate::read::RangeReader;
+use crate::record::{Record, are_alone};
+use crate::snapshot::Snapshot;
+use crate::store::Store;
+use std::collections::{HashMap, HashSet};
+use tuff_mkfs::{Error, Place, Progress, Result};
+
+/// Longest rest of a record that is remembered with its leaf. Unit: bytes.
+const REST_MAX: usize = 4096;
+
+/// A bit for each entry of a directory.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SegmentMarks {
+    ranges: Vec<u64>,
+    members: Vec<u64>,
+}
+
+impl SegmentMarks {
+    pub(crate) fn has_range(&self, number: u32) -> bool {
+        has(&self.ranges, number)
+    }
+
+    pub(crate) fn has_member(&self, number: u32) -> bool {
+        has(&self.members, number)
+    }
+}
+
+fn has(bits: &[u64], number: u32) -> bool {
+    let word = bits.get(number as usize / 64).copied().unwrap_or(0);
+    word >> (number % 64) & 1 == 1
+}
+
+/// Marks the ranges that snapshots name.
+#[derive(Default)]
+pub(crate) struct Marks {
+    segments: HashMap<u32, SegmentMarks>,
+    /// What follows from a leaf that was read: with the rest of a record before it, the rest behind it.
+    leaves: HashMap<[u8; 16], Box<[u8]>>,
+    /// Ranges that are in no pack.
+    pub(crate) lost: HashSet<Digest>,
+}
+
+impl Marks {
+    /// Marks of a segment.
+    pub(crate) fn of(&self, segment: u32) -> SegmentMarks {
+        self.segments.get(&segment).cloned().unwrap_or_default()
+    }
+
+    /// Number of ranges that are marked.
+    pub(crate) fn count(&self) -> u64 {
+        let bits = self.segments.values();
+        let words = bits.flat_map(|marks| marks.ranges.iter().chain(&marks.members));
+        words.map(|word| u64::from(word.count_ones())).sum()
+    }
+
+    /// Marks a range, if the store has it.
+    fn add(&mut self, store: &Store, digest: Digest, alone: bool) {
+        let Some((Slot { segment, entry }, is_member)) = store.index.find(digest, alone) else {
+            self.lost.insert(digest);
+            return;
+        };
+        let marks = self.segments.entry(segment).or_default();
+        let bits = match is_member {
+            true => &mut marks.members,
+            false => &mut marks.ranges,
+        };
+        let word = entry as usize / 64;
+        if bits.len() <= word {
+            bits.resize(word + 1, 0);
+        }
+        bits[word] |= 1 << (entry % 64);
+    }
+
+    /// Marks everything that a snapshot names. Leaves that were read for others are not read again.
+    ///
+    /// # Errors
+    /// `Corrupt` if a part of the tree is lost or damaged.
+    pub(crate) fn add_snapshot(
+        &mut self,
+        store: &Store,
+        snapshot: &Snapshot,
+        progress: &Progress,
+    ) -> Result<()> {
+        let broken = || {
+            let place = Place::file(store.path.display());
+            Error::corrupt(
+                place,
+                format_args!("the tree of snapshot {} cannot be read", snapshot.number),
+            )
+        };
+        let mut reader = RangeReader::default();
+        let mut rest: Vec<u8> = Vec::new();
+        // A long record is not read again at each leaf.
+        let mut needed = 0;
+        for list in &snapshot.tree {
+            self.add(store, *list, false);
+            let leaves = store.read(&mut reader, *list, false)?;
+            for leaf in leaves.chunks(32) {
+                progress.check()?;
+                let leaf = Digest(leaf.try_into().map_err(|_| broken())?);
+                let key = (rest.len() <= REST_MAX).then(|| {
+                    let digest = Digest::of_bytes(&[&leaf.0[..], &rest].concat());
+                    *digest.0.first_chunk().expect("a digest is longer")
+                });
+                if let Some(after) = key.and_then(|key| self.leaves.get(&key)) {
+                    rest = after.to_vec();
+                    continue;
+                }
+                self.add(store, leaf, false);
+                rest.extend_from_slice(&store.read(&mut reader, leaf, false)?);
+                if rest.len() < needed {
+                    continue;
+                }
+                rest = self.add_records(store, &rest);
+                needed = if rest.len() > REST_MAX { 2 * rest.len() } else { 0 };
+                if let Some(key) = key.filter(|_| rest.len() <= REST_MAX) {
+                    self.leaves.insert(key, rest.clone().into());
+                }
+            }
+        }
+        match self.add_records(store, &rest).is_empty() {
+            true => Ok(()),
+            false => Err(broken()),
+        }
+    }
+
+    /// Marks what records name. Returns the rest, which is a part of a record.
+    fn add_records(&mut self, store: &Store, mut bytes: &[u8]) -> Vec<u8> {
+        while let Some(record) = Record::decode(&mut bytes) {
+            for (range, alone) in are_alone(&record.ranges) {
+                self.add(store, range.digest, alone);
+            }
+        }
+        bytes.to_vec()
+    }
+}

@@ -1,0 +1,376 @@
+//! Hash tree and parity of a segment, in the format of dm-verity: they tell which blocks are damaged, and correct them.
+//!
+//! ```text
+//! covered:                 clusters of the segment │ its directory
+//! segments/00000001.tree:  front │ header of dm-verity │ hash tree │ parity │ front
+//! ```
+//!
+//! Blocks that no range has count as zeros, so that tree and parity stay right when holes take their place.
+
+use crate::cluster::BLOCK;
+use crate::digest::Digest;
+use crate::files::step;
+use crate::pack::{Pack, is_sealed, seal};
+use crate::segment::SegmentHeader;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tuff_store::{Output, ReadAt, Target};
+use tuff_verity::{HEADER_LEN, Header, Root, TreePlace, Verified, make, tree_end};
+
+const MAGIC: [u8; 8] = *b"TUFFTREE";
+/// Longest directory. Unit: bytes.
+const DIRECTORY_MAX: u64 = 1 << 30;
+
+/// What the front of a tree's file states. It is there twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TreeFront {
+    pub(crate) number: u32,
+    pub(crate) pack: u16,
+    pub(crate) start: u32,
+    pub(crate) blocks: u32,
+    /// Length of the directory. Unit: bytes.
+    pub(crate) directory_len: u64,
+    /// Digest at the end of the directory that is covered.
+    pub(crate) directory: Digest,
+    roots: u32,
+    root: Root,
+}
+
+impl TreeFront {
+    fn encode(&self, store: &[u8; 16]) -> [u8; BLOCK] {
+        let mut bytes = [0; BLOCK];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..24].copy_from_slice(store);
+        let fields = [self.number, self.pack.into(), self.start, self.blocks, self.roots];
+        for (place, field) in bytes[24..].chunks_exact_mut(4).zip(fields) {
+            place.copy_from_slice(&field.to_le_bytes());
+        }
+        bytes[48..56].copy_from_slice(&self.directory_len.to_le_bytes());
+        bytes[56..88].copy_from_slice(&self.directory.0);
+        bytes[88..120].copy_from_slice(&self.root);
+        seal(&mut bytes);
+        bytes
+    }
+
+    fn decode(bytes: &[u8], store: &[u8; 16]) -> Option<Self> {
+        if bytes[..8] != MAGIC || bytes[8..24] != *store || !is_sealed(bytes) {
+            return None;
+        }
+        let field = |i: usize| {
+            let field = bytes[24 + 4 * i..].first_chunk();
+            u32::from_le_bytes(*field.expect("the front is longer"))
+        };
+        let front = Self {
+            number: field(0),
+            pack: u16::try_from(field(1)).ok()?,
+            start: field(2),
+            blocks: field(3),
+            roots: field(4),
+            directory_len: u64::from_le_bytes(*bytes[48..].first_chunk()?),
+            directory: Digest(*bytes[56..].first_chunk()?),
+            root: *bytes[88..].first_chunk()?,
+        };
+        front.start.checked_add(front.blocks)?;
+        (front.directory_len <= DIRECTORY_MAX).then_some(front)
+    }
+
+    /// Length of what is covered. Unit: bytes.
+    fn covered_len(&self) -> u64 {
+        u64::from(self.blocks) * BLOCK as u64
+            + self.directory_len.next_multiple_of(BLOCK as u64)
+    }
+
+    fn header(&self, store: &[u8; 16]) -> io::Result<Header> {
+        let mut uuid = *store;
+        uuid[12..].copy_from_slice(&self.number.to_le_bytes());
+        let header = Header::new(self.covered_len(), BLOCK as u32, Vec::new(), uuid);
+        header.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+    }
+
+    /// End of tree and parity, where the second front is. Unit: bytes.
+    fn end(&self, store: &[u8; 16]) -> io::Result<u64> {
+        let end = tree_end(&self.header(store)?, Some(self.roots), BLOCK as u64);
+        end.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+    }
+
+    /// Longest run of the segment that is corrected wherever it is. Unit: bytes.
+    pub(crate) fn longest_run(&self) -> u64 {
+        let rows = 255 - u64::from(self.roots);
+        let rounds = self.covered_len().div_ceil(BLOCK as u64).div_ceil(rows);
+        // It may begin within a block.
+        (rounds * u64::from(self.roots) - 1) * BLOCK as u64 + 1
+    }
+}
+
+/// Number of roots for a segment: 2 % of parity, and at least two blocks.
+fn roots(blocks: u64) -> u32 {
+    // Fits: at most 5.
+    (blocks / 50).clamp(2, 5) as u32
+}
+
+/// Bytes that the tree of a segment covers.
+pub(crate) struct Covered {
+    /// File of the pack. `None` if it is missing.
+    pack: Option<File>,
+    start: u64,
+    len: u64,
+    /// Directory, whole blocks.
+    directory: Mutex<Vec<u8>>,
+    size: u64,
+    /// Blocks of the pack that count as zeros.
+    gaps: Vec<Range<u32>>,
+}
+
+impl Covered {
+    fn new(
+        pack: &Pack,
+        (start, blocks): (u32, u32),
+        mut directory: Vec<u8>,
+        directory_len: u64,
+        gaps: Vec<Range<u32>>,
+    ) -> Self {
+        let len = u64::from(blocks) * BLOCK as u64;
+        // Fits: the directory is in memory.
+        directory.resize(directory_len.next_multiple_of(BLOCK as u64) as usize, 0);
+        Self {
+            pack: pack.file().ok().and_then(|file| file.try_clone().ok()),
+            start: u64::from(start) * BLOCK as u64,
+            len,
+            size: len + directory.len() as u64,
+            directory: Mutex::new(directory),
+            gaps,
+        }
+    }
+
+    pub(crate) fn directory(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.directory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads blocks of the pack. What the file does not have is zeros.
+    fn read_pack(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let Some(pack) = &self.pack else {
+            buf.fill(0);
+            return Ok(());
+        };
+        let mut done = 0;
+        while done < buf.len() {
+            match pack.read_at(&mut buf[done..], self.start + offset + done as u64) {
+                Ok(0) => {
+                    buf[done..].fill(0);
+                    break;
+                }
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let first = self.start + offset;
+        for gap in &self.gaps {
+            let gap = u64::from(gap.start) * BLOCK as u64..u64::from(gap.end) * BLOCK as u64;
+            let (from, to) = (gap.start.max(first), gap.end.min(first + buf.len() as u64));
+            if from < to {
+                buf[(from - first) as usize..(to - first) as usize].fill(0);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ReadAt for Covered {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        if offset < self.len {
+            let n = (self.len - offset).min(buf.len() as u64) as usize;
+            self.read_pack(&mut buf[..n], offset)?;
+            return Ok(n);
+        }
+        let directory = self.directory();
+        let rest = directory
+            .get((offset - self.len) as usize..)
+            .unwrap_or_default();
+        let n = rest.len().min(buf.len());
+        buf[..n].copy_from_slice(&rest[..n]);
+        Ok(n)
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+}
+
+/// File of a tree. What it does not have is zeros, and its header is what it must be.
+struct TreeFile {
+    file: File,
+    header: [u8; HEADER_LEN],
+    end: u64,
+}
+
+impl ReadAt for TreeFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let n = self.end.saturating_sub(offset).min(buf.len() as u64) as usize;
+        let buf = &mut buf[..n];
+        buf.fill(0);
+        let mut done = 0;
+        while done < n {
+            match self.file.read_at(&mut buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let header = BLOCK as u64..(BLOCK + HEADER_LEN) as u64;
+        let (from, to) = (header.start.max(offset), header.end.min(offset + n as u64));
+        if from < to {
+            let part = &self.header[(from - header.start) as usize..(to - header.start) as usize];
+            buf[(from - offset) as usize..(to - offset) as usize].copy_from_slice(part);
+        }
+        Ok(n)
+    }
+
+    fn size(&self) -> u64 {
+        self.end
+    }
+}
+
+/// Writes tree and parity of a segment, durably. `gaps`: blocks that count as zeros.
+pub(crate) fn write(
+    path: &Path,
+    store: &[u8; 16],
+    pack: &Pack,
+    header: &SegmentHeader,
+    directory: &[u8],
+    gaps: Vec<Range<u32>>,
+    threads: usize,
+) -> io::Result<()> {
+    let (_, end) = directory.split_at(directory.len() - 32);
+    let mut front = TreeFront {
+        number: header.number,
+        pack: header.pack,
+        start: header.start,
+        blocks: header.blocks,
+        directory_len: directory.len() as u64,
+        directory: Digest(end.try_into().expect("32 bytes")),
+        roots: 0,
+        root: Root::default(),
+    };
+    front.roots = roots(front.covered_len() / BLOCK as u64);
+    let place = (header.start, header.blocks);
+    let covered = Covered::new(pack, place, directory.to_vec(), front.directory_len, gaps);
+    pack.file()?;
+    step()?;
+    let output = Output::create(&Target::Path(path.to_owned()))?;
+    let parameters = front.header(store)?;
+    let roots = Some(front.roots);
+    let at = BLOCK as u64;
+    let built = make(&covered, &parameters, roots, &output, at, threads, &|_| Ok(()))?;
+    front.root = built.root;
+    let bytes = front.encode(store);
+    output.write_at(&bytes, 0)?;
+    output.write_at(&bytes, built.end)?;
+    step()?;
+    output.finish(built.end + BLOCK as u64, true)
+}
+
+/// Tree of a segment that is open.
+pub(crate) struct SegmentTree {
+    pub(crate) front: TreeFront,
+    pub(crate) verified: Verified,
+    pub(crate) covered: Arc<Covered>,
+    /// False if one of the fronts or the header is damaged.
+    pub(crate) has_fronts: bool,
+    store: [u8; 16],
+}
+
+impl SegmentTree {
+    /// Opens the tree of a segment. `None` if there is none, or if both fronts are damaged. `directory`: bytes of the directory as
+    /// they are in its file. `gaps`: blocks that count as zeros.
+    pub(crate) fn open(
+        path: &Path,
+        store: &[u8; 16],
+        packs: &[Pack],
+        directory: Vec<u8>,
+        gaps: Vec<Range<u32>>,
+    ) -> io::Result<Option<Self>> {
+        let Some(front) = front(path, store)? else {
+            return Ok(None);
+        };
+        let Some(pack) = packs.get(usize::from(front.pack)) else {
+            return Ok(None);
+        };
+        let file = File::open(path)?;
+        let (header, end) = (front.header(store)?, front.end(store)?);
+        let place = (front.start, front.blocks);
+        let covered = Covered::new(pack, place, directory, front.directory_len, gaps);
+        let covered = Arc::new(covered);
+        let mut block = [0; BLOCK];
+        let is_whole = |at, expected: &[u8], block: &mut [u8]| {
+            file.read_exact_at(&mut block[..expected.len()], at).is_ok()
+                && block[..expected.len()] == *expected
+        };
+        let bytes = front.encode(store);
+        let mut header_block = [0; BLOCK];
+        header_block[..HEADER_LEN].copy_from_slice(&header.encode());
+        let has_fronts = is_whole(0, &bytes, &mut block)
+            && is_whole(BLOCK as u64, &header_block, &mut block)
+            && is_whole(end, &bytes, &mut block);
+        let tree = TreeFile {
+            header: header.encode(),
+            file,
+            end,
+        };
+        let tree = TreePlace::separate(Arc::new(tree), BLOCK as u64);
+        let data: Arc<dyn ReadAt> = Arc::clone(&covered) as _;
+        let verified = Verified::open(data, tree, front.root, |_| Ok(front.covered_len()))?;
+        Ok(Some(Self {
+            front,
+            verified,
+            covered,
+            has_fronts,
+            store: *store,
+        }))
+    }
+
+    /// Blocks of the pack that the tree covers.
+    pub(crate) fn data_len(&self) -> u64 {
+        self.covered.len
+    }
+
+    /// Writes the fronts and the header anew.
+    pub(crate) fn write_fronts(&self, file: &File) -> io::Result<()> {
+        let bytes = self.front.encode(&self.store);
+        let mut header = [0; BLOCK];
+        header[..HEADER_LEN].copy_from_slice(&self.front.header(&self.store)?.encode());
+        for (bytes, at) in [
+            (&bytes, 0),
+            (&header, BLOCK as u64),
+            (&bytes, self.front.end(&self.store)?),
+        ] {
+            step()?;
+            file.write_all_at(bytes, at)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads the front of a tree's file, or the second one. `None` without a file, or if both are damaged.
+pub(crate) fn front(path: &Path, store: &[u8; 16]) -> io::Result<Option<TreeFront>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let len = file.metadata()?.len();
+    let mut bytes = [0; BLOCK];
+    for at in [0, len.saturating_sub(BLOCK as u64)] {
+        if file.read_exact_at(&mut bytes, at).is_ok()
+            && let Some(front) = TreeFront::decode(&bytes, store)
+        {
+            return Ok(Some(front));
+        }
+    }
+    Ok(None)
+}

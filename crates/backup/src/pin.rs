@@ -1,0 +1,150 @@
+//! Pins: snapshots in use, which `prune` keeps although they may be forgotten.
+
+use crate::files;
+use crate::snapshot::Snapshot;
+use crate::store::Store;
+use serde_json::{Value, json};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use tuff_mkfs::{Error, Place, Result};
+
+/// Pin of a store.
+#[derive(Clone, Debug)]
+pub struct Pin {
+    /// Name of its file, by which it is removed.
+    pub name: String,
+    /// Snapshot in use. `None` if the pin is damaged: then nothing can be pruned.
+    pub snapshot: Option<Snapshot>,
+    /// Host that uses it.
+    pub host: String,
+    /// Time at which it was made. Unit: seconds since 1970.
+    pub time: i64,
+    /// True if it ends with the process that made it.
+    pub is_of_process: bool,
+}
+
+/// Pin of this process, removed when the value is dropped.
+#[derive(Debug)]
+pub struct HeldPin {
+    path: PathBuf,
+    /// Locked as long as the process lives.
+    _file: File,
+}
+
+impl Drop for HeldPin {
+    fn drop(&mut self) {
+        // Otherwise `prune` removes it, as nobody holds its lock.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Store {
+    /// Pins a snapshot as long as the value lives.
+    ///
+    /// # Errors
+    /// `Io` if the store cannot be written.
+    pub fn pin(&self, snapshot: &Snapshot) -> Result<HeldPin> {
+        let path = self.write_pin(snapshot, true)?;
+        let failed = |e| Error::io(Place::file(path.display()), "cannot lock", e);
+        let file = File::open(&path).map_err(failed)?;
+        file.lock_shared().map_err(failed)?;
+        Ok(HeldPin { path, _file: file })
+    }
+
+    /// Pins a snapshot until [`unpin`](Self::unpin), for a kernel that mounts it. Returns the name of the pin.
+    ///
+    /// # Errors
+    /// `Io` if the store cannot be written.
+    pub fn pin_for_kernel(&self, snapshot: &Snapshot) -> Result<String> {
+        let path = self.write_pin(snapshot, false)?;
+        let name = path.file_name().unwrap_or_default();
+        Ok(name.to_string_lossy().into_owned())
+    }
+
+    fn write_pin(&self, snapshot: &Snapshot, is_of_process: bool) -> Result<PathBuf> {
+        let manifest: Value = serde_json::from_str(&snapshot.text()).unwrap_or_default();
+        let host = crate::run::host();
+        let text = json!({
+            "snapshot": snapshot.number,
+            "host": host,
+            "time": crate::run::seconds(std::time::SystemTime::now()),
+            "process": is_of_process,
+            "manifest": manifest,
+        });
+        let text = format!("{text:#}\n");
+        for count in 0.. {
+            let name = format!("pins/{:08}-{}-{count}", snapshot.number, std::process::id());
+            let path = self.path.join(name);
+            match files::create(&path, text.as_bytes()) {
+                Err(_) if path.exists() => {}
+                made => return made.map(|()| path),
+            }
+        }
+        unreachable!("there are fewer pins than numbers")
+    }
+
+    /// All pins. Those of processes that have ended are removed.
+    ///
+    /// # Errors
+    /// `Io` if they cannot be listed.
+    pub fn pins(&self) -> Result<Vec<Pin>> {
+        let dir = self.path.join("pins");
+        let failed = |e| Error::io(Place::file(dir.display()), "cannot list", e);
+        let mut pins = Vec::new();
+        let names = match fs::read_dir(&dir) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(pins),
+            names => names.map_err(failed)?,
+        };
+        for entry in names {
+            let path = entry.map_err(failed)?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.ends_with(files::NEW) {
+                continue;
+            }
+            let Some(pin) = read(&path, &name) else {
+                continue;
+            };
+            let is_over = |file: File| pin.is_of_process && file.try_lock().is_ok();
+            if File::open(&path).is_ok_and(is_over) {
+                let _ = fs::remove_file(&path);
+                continue;
+            }
+            pins.push(pin);
+        }
+        pins.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(pins)
+    }
+
+    /// Removes a pin.
+    ///
+    /// # Errors
+    /// `Usage` if there is none of this name; `Io` of the host.
+    pub fn unpin(&self, name: &str) -> Result<()> {
+        let is_known = self.pins()?.iter().any(|pin| pin.name == name);
+        match is_known {
+            true => files::remove(&self.path.join("pins").join(name)),
+            false => Err(Error::usage(format_args!(
+                "{}: no pin {name}; `tuff store list` shows the pins",
+                self.path.display()
+            ))),
+        }
+    }
+}
+
+/// Reads a pin. `None` if it is gone.
+fn read(path: &Path, name: &str) -> Option<Pin> {
+    let text = match fs::read(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return None,
+        text => text.unwrap_or_default(),
+    };
+    let value: Value = serde_json::from_slice(&text).unwrap_or_default();
+    let number = value["snapshot"].as_u64().and_then(|n| u32::try_from(n).ok());
+    let manifest = value["manifest"].to_string();
+    Some(Pin {
+        name: name.to_owned(),
+        snapshot: number.and_then(|number| Snapshot::parse(number, manifest.as_bytes())),
+        host: value["host"].as_str().unwrap_or("unknown").to_owned(),
+        time: value["time"].as_i64().unwrap_or_default(),
+        is_of_process: value["process"].as_bool().unwrap_or_default(),
+    })
+}

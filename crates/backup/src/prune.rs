@@ -1,0 +1,417 @@
+//! Frees what no snapshot and no pin names.
+//!
+//! A segment is renewed in an order that leaves no trace of what is freed in any directory before it is freed, at a full disk too:
+//!
+//! ```text
+//! tree and parity for the new directory ──► new directory ──► holes
+//!        └─ no room: removed ─────────────────► new directory ──► holes ──► tree and parity
+//! ```
+
+use crate::cluster::BLOCK;
+use crate::digest::Digest;
+use crate::encode::RangeEncoder;
+use crate::files;
+use crate::live::Marks;
+use crate::pin::Pin;
+use crate::read::RangeReader;
+use crate::run::append;
+use crate::segment::{Directory, NewRange};
+use crate::store::Store;
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+use tuff_mkfs::{Error, Place, Progress, Result};
+
+/// Least share of a segment that is worth its renewal, as a divisor of its length.
+const SHARE: u32 = 20;
+/// Least amount that is saved where members of groups move. Unit: bytes.
+const MOVED_MIN: u64 = 1 << 20;
+/// Length from which a group is complete. Unit: bytes.
+const GROUP_LEN: usize = 1 << 20;
+
+/// Result of pruning.
+#[derive(Clone, Debug, Default)]
+pub struct Pruned {
+    /// Bytes of packs that were freed.
+    pub freed_bytes: u64,
+    /// Bytes that were written anew, because most of what lay beside them is no longer needed.
+    pub moved_bytes: u64,
+    /// Segments that were removed.
+    pub removed_segments: u64,
+    /// Segments whose directory, tree and parity were renewed.
+    pub renewed_segments: u64,
+    /// Pins that were respected.
+    pub pins: Vec<Pin>,
+    /// What could not be done, and why.
+    pub warnings: Vec<String>,
+}
+
+/// Group of which less than half is in use, and its members in use.
+struct SparseGroup {
+    segment: u32,
+    group: Digest,
+    members: Vec<Digest>,
+}
+
+impl Store {
+    /// Frees what no snapshot and no pin names. The store must be open for writing.
+    ///
+    /// # Errors
+    /// `Corrupt` if a manifest, a pin or the tree of a snapshot cannot be read, because what it names is unknown; `Io` of the host.
+    /// Nothing that a snapshot names is lost, wherever it ends.
+    pub fn prune(&mut self, threads: usize, progress: &Progress) -> Result<Pruned> {
+        let mut pruned = Pruned::default();
+        self.remove_leftovers(&mut pruned)?;
+        let (marks, pinned) = self.marks(&mut pruned, progress)?;
+        let mut sparse = Vec::new();
+        let mut renewals = BTreeMap::new();
+        for (number, segment) in &self.segments {
+            progress.check()?;
+            let directory = self.directory(segment)?;
+            let live = marks.of(*number);
+            let mut uses = vec![false; directory.ranges.len()];
+            for (i, used) in (0..).zip(&mut uses) {
+                *used = live.has_range(i);
+            }
+            for (i, member) in (0..).zip(&directory.members) {
+                uses[member.group as usize] |= live.has_member(i);
+            }
+            let kept = directory.keep(&|i| uses[i as usize], &|i| live.has_member(i));
+            let pinned = pinned.of(*number);
+            let is_pinned = (0..)
+                .zip(&directory.members)
+                .any(|(i, _)| pinned.has_member(i));
+            if !is_pinned {
+                sparse.extend(sparse_groups(&directory, &kept));
+            }
+            let dead = blocks(&kept.gaps()) - blocks(&directory.gaps());
+            let has_tree = self.tree(&directory)?.is_some();
+            let is_open = |gap: Range<u32>| self.packs[usize::from(kept.pack)].has_data(gap);
+            // A run that ended early has left them.
+            let is_left = directory.gaps().into_iter().any(is_open);
+            if kept.ranges.is_empty()
+                || dead > directory.blocks / SHARE
+                || !has_tree
+                || is_left
+            {
+                renewals.insert(*number, kept);
+            }
+        }
+        self.renew_all(renewals, threads, &mut pruned, progress)?;
+        self.load()?;
+        if let Err(e) = self.move_members(&sparse, threads, &mut pruned, progress) {
+            progress.check()?;
+            let why = format!("parts of groups were not moved: {e}");
+            pruned.warnings.push(why);
+        }
+        self.load()?;
+        self.packs.iter().try_for_each(|pack| pack.cut())?;
+        Ok(pruned)
+    }
+
+    /// Removes files of runs that ended early, and lists of files of snapshots that are gone.
+    fn remove_leftovers(&mut self, pruned: &mut Pruned) -> Result<()> {
+        for dir in ["packs", "segments", "snapshots", "seen", "pins"] {
+            let dir = self.path.join(dir);
+            let failed = |e| Error::io(Place::file(dir.display()), "cannot list", e);
+            for entry in std::fs::read_dir(&dir).map_err(failed)? {
+                let path = entry.map_err(failed)?.path();
+                if path.as_os_str().as_encoded_bytes().ends_with(files::NEW.as_bytes()) {
+                    files::remove(&path)?;
+                }
+            }
+        }
+        let snapshots = self.numbers("snapshots", ".json")?;
+        for number in self.numbers("seen", "")? {
+            if snapshots.binary_search(&number).is_err() {
+                files::remove(&self.path.join(format!("seen/{number:08}")))?;
+            }
+        }
+        let directories = self.numbers("segments", ".dir")?;
+        let mut has_removed = false;
+        for number in self.numbers("segments", ".tree")? {
+            if directories.binary_search(&number).is_ok() {
+                continue;
+            }
+            match self.segments.get(&number).cloned() {
+                // The parity has its directory, too.
+                Some(segment) => {
+                    let directory = self.directory(&segment)?;
+                    self.replace_directory(&directory)?;
+                }
+                None if self.segments.keys().all(|last| *last < number) => {
+                    files::remove(&self.tree_path(number))?;
+                }
+                None => {
+                    let path = self.directory_path(number);
+                    let what = format!("{}: is missing; its segment is left as it is", path.display());
+                    pruned.warnings.push(what);
+                }
+            }
+            has_removed = true;
+        }
+        if has_removed {
+            self.load()?;
+        }
+        Ok(())
+    }
+
+    /// What snapshots and pins name, and what pins name.
+    fn marks(&self, pruned: &mut Pruned, progress: &Progress) -> Result<(Marks, Marks)> {
+        let (mut marks, mut pinned) = (Marks::default(), Marks::default());
+        let unknown = |e: Error, number: u32| {
+            let place = Place::file(self.path.display());
+            let advice = "repair the store, or forget the snapshot; nothing was pruned";
+            Error::corrupt(place, format_args!("snapshot {number}: {e}; {advice}"))
+        };
+        pruned.pins = self.pins()?;
+        for pin in &pruned.pins {
+            let Some(snapshot) = &pin.snapshot else {
+                return Err(Error::corrupt(
+                    Place::file(self.path.display()),
+                    format_args!(
+                        "the pin {} is damaged; remove it with `tuff store unpin`, nothing was pruned",
+                        pin.name
+                    ),
+                ));
+            };
+            for marks in [&mut marks, &mut pinned] {
+                let added = marks.add_snapshot(self, snapshot, progress);
+                added.map_err(|e| unknown(e, snapshot.number))?;
+            }
+        }
+        for snapshot in self.snapshots()? {
+            let snapshot = snapshot?;
+            let added = marks.add_snapshot(self, &snapshot, progress);
+            added.map_err(|e| unknown(e, snapshot.number))?;
+        }
+        Ok((marks, pinned))
+    }
+
+    /// Renews segments. Those for which there is no room wait until others are done.
+    fn renew_all(
+        &mut self,
+        mut renewals: BTreeMap<u32, Directory>,
+        threads: usize,
+        pruned: &mut Pruned,
+        progress: &Progress,
+    ) -> Result<()> {
+        // What is not needed at all frees most, and needs nothing.
+        let (gone, mut rest): (Vec<_>, Vec<_>) = std::mem::take(&mut renewals)
+            .into_values()
+            .partition(|directory| directory.ranges.is_empty());
+        for directory in gone {
+            progress.check()?;
+            self.remove_segment(&directory, pruned)?;
+        }
+        loop {
+            let before = rest.len();
+            let (mut waiting, mut failed) = (Vec::new(), None);
+            for directory in rest {
+                progress.check()?;
+                match self.renew(&directory, threads, pruned) {
+                    Err(e) if is_full(&e) => {
+                        waiting.push(directory);
+                        failed = Some(e);
+                    }
+                    renewed => renewed?,
+                }
+            }
+            match failed {
+                None => return Ok(()),
+                Some(e) if waiting.len() == before => return Err(e),
+                Some(_) => rest = waiting,
+            }
+        }
+    }
+
+    fn remove_segment(&mut self, directory: &Directory, pruned: &mut Pruned) -> Result<()> {
+        files::remove(&self.tree_path(directory.number))?;
+        files::remove(&self.directory_path(directory.number))?;
+        pruned.removed_segments += 1;
+        let blocks = directory.start..directory.start + directory.blocks;
+        self.punch(directory.pack, &[blocks], pruned)
+    }
+
+    fn punch(&self, pack: u16, gaps: &[Range<u32>], pruned: &mut Pruned) -> Result<()> {
+        let pack = &self.packs[usize::from(pack)];
+        if pack.is_missing() {
+            return Ok(());
+        }
+        for gap in gaps {
+            let has_data = pack.has_data(gap.clone());
+            if !pack.punch(gap.clone())? {
+                let why = format!(
+                    "{}: the filesystem cannot free parts of files; `tuff store copy` into another store takes what is needed",
+                    pack.path.display()
+                );
+                if !pruned.warnings.contains(&why) {
+                    pruned.warnings.push(why);
+                }
+                return Ok(());
+            }
+            if has_data {
+                pruned.freed_bytes += u64::from(gap.end - gap.start) * BLOCK as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the directory of a segment by a smaller one, and frees what it no longer has.
+    fn renew(&mut self, directory: &Directory, threads: usize, pruned: &mut Pruned) -> Result<()> {
+        // Damage that can be corrected now could not be told from content later.
+        if let Some(segment) = self.segments.get(&directory.number).cloned() {
+            let old = self.directory(&segment)?;
+            self.repair_segment(&old, threads)?;
+        }
+        let tree = self.tree_path(directory.number);
+        let mut has_tree = false;
+        match self.write_tree(directory, threads) {
+            Ok(()) => has_tree = true,
+            Err(e) if is_full(&e) => files::remove(&tree)?,
+            Err(e) => return Err(e),
+        }
+        match self.replace_directory(directory) {
+            Err(e) if is_full(&e) && has_tree => {
+                files::remove(&tree)?;
+                has_tree = false;
+                self.replace_directory(directory)?;
+            }
+            replaced => replaced?,
+        }
+        self.punch(directory.pack, &directory.gaps(), pruned)?;
+        if !has_tree {
+            match self.write_tree(directory, threads) {
+                Err(e) if is_full(&e) => pruned.warnings.push(format!(
+                    "segment {} is without parity, because the disk is full; prune again when there is room",
+                    directory.number
+                )),
+                written => written?,
+            }
+        }
+        pruned.renewed_segments += 1;
+        Ok(())
+    }
+
+    /// Writes members of sparse groups into new groups, and frees the old ones.
+    fn move_members(
+        &mut self,
+        sparse: &[SparseGroup],
+        threads: usize,
+        pruned: &mut Pruned,
+        progress: &Progress,
+    ) -> Result<()> {
+        let mut reader = RangeReader::default();
+        let mut encoder = RangeEncoder::new(&self.compression.group_spec())?;
+        let mut segment = None;
+        let mut content = Vec::new();
+        let mut members: Vec<(Digest, u32, u32)> = Vec::new();
+        let (mut moved, mut saved) = (HashSet::new(), 0u64);
+        let groups = sparse.iter().filter_map(|group| {
+            let found = self.find(group.group, true).ok()?;
+            let clusters = found.clusters.iter().map(|c| u64::from(c.blocks));
+            Some((group, clusters.sum::<u64>() * BLOCK as u64))
+        });
+        let groups: Vec<(&SparseGroup, u64)> = groups.collect();
+        if groups.iter().map(|(_, len)| len / 2).sum::<u64>() < MOVED_MIN {
+            return Ok(());
+        }
+        for (group, len) in groups {
+            progress.check()?;
+            let start = (content.len(), members.len());
+            let mut read_all = || {
+                for digest in &group.members {
+                    let bytes = self.read(&mut reader, *digest, false)?;
+                    // Fits: a group is a few MiB.
+                    members.push((*digest, content.len() as u32, bytes.len() as u32));
+                    content.extend_from_slice(&bytes);
+                }
+                Ok::<(), Error>(())
+            };
+            if read_all().is_err() {
+                // A damaged group stays for `repair`.
+                content.truncate(start.0);
+                members.truncate(start.1);
+                continue;
+            }
+            moved.insert((group.segment, group.group));
+            saved += len;
+            if content.len() >= GROUP_LEN {
+                let new = group_of(&mut encoder, &mut content, &mut members)?;
+                saved = saved.saturating_sub(new.bytes.len() as u64);
+                pruned.moved_bytes += new.bytes.len() as u64;
+                append(self, &mut segment, threads, &new)?;
+            }
+        }
+        if !content.is_empty() {
+            let new = group_of(&mut encoder, &mut content, &mut members)?;
+            pruned.moved_bytes += new.bytes.len() as u64;
+            append(self, &mut segment, threads, &new)?;
+        }
+        if let Some(segment) = segment {
+            self.commit(&segment, threads)?;
+        }
+        // All copies are durable.
+        let mut renewals = BTreeMap::new();
+        for number in moved.iter().map(|(segment, _)| *segment).collect::<HashSet<u32>>() {
+            let Some(segment) = self.segments.get(&number) else {
+                continue;
+            };
+            let old = self.directory(segment)?;
+            let keeps = |i: u32| !moved.contains(&(number, old.ranges[i as usize].digest));
+            renewals.insert(number, old.keep(&keeps, &|_| true));
+        }
+        self.renew_all(renewals, threads, pruned, progress)
+    }
+}
+
+/// Encodes a group, and empties its parts.
+fn group_of(
+    encoder: &mut RangeEncoder,
+    content: &mut Vec<u8>,
+    members: &mut Vec<(Digest, u32, u32)>,
+) -> Result<NewRange> {
+    let mut content = std::mem::take(content);
+    content.resize(content.len().next_multiple_of(BLOCK), 0);
+    let (clusters, bytes) = encoder.encode(&content, None)?;
+    Ok(NewRange {
+        digest: Digest::of_bytes(&content),
+        clusters,
+        bytes,
+        members: std::mem::take(members),
+    })
+}
+
+/// Groups of a directory of which less than half is kept, if others are in use.
+fn sparse_groups(directory: &Directory, kept: &Directory) -> Vec<SparseGroup> {
+    let mut groups: Vec<(u64, Vec<Digest>)> = vec![(0, Vec::new()); kept.ranges.len()];
+    for member in &kept.members {
+        let (len, members) = &mut groups[member.group as usize];
+        *len += u64::from(member.len);
+        members.push(member.digest);
+    }
+    let sparse = kept.ranges.iter().zip(groups).filter_map(|(range, (len, members))| {
+        let clusters = kept.clusters_of(range)?.iter();
+        let all: u64 = clusters.map(|cluster| u64::from(cluster.content)).sum();
+        let is_sparse = !members.is_empty() && 2 * len < all;
+        is_sparse.then_some(SparseGroup {
+            segment: directory.number,
+            group: range.digest,
+            members,
+        })
+    });
+    sparse.collect()
+}
+
+/// Number of blocks in gaps.
+fn blocks(gaps: &[Range<u32>]) -> u32 {
+    gaps.iter().map(|gap| gap.end - gap.start).sum()
+}
+
+/// True if there was no room.
+fn is_full(e: &Error) -> bool {
+    let full = [
+        std::io::ErrorKind::StorageFull,
+        std::io::ErrorKind::QuotaExceeded,
+    ];
+    matches!(e, Error::Io(_, e) if full.contains(&e.kind()))
+}
