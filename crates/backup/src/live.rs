@@ -85,13 +85,23 @@ impl Marks {
         snapshot: &Snapshot,
         progress: &Progress,
     ) -> Result<()> {
-        let broken = || {
-            let place = Place::file(store.path.display());
-            Error::corrupt(
-                place,
-                format_args!("the tree of snapshot {} cannot be read", snapshot.number),
-            )
-        };
+        let added = self.add_tree(store, snapshot, progress);
+        added.map_err(|e| {
+            if progress.check().is_err() {
+                return e;
+            }
+            let what = format_args!("the tree of snapshot {}: {e}", snapshot.number);
+            Error::corrupt(Place::file(store.path.display()), what)
+        })
+    }
+
+    fn add_tree(
+        &mut self,
+        store: &Store,
+        snapshot: &Snapshot,
+        progress: &Progress,
+    ) -> Result<()> {
+        let broken = || Error::corrupt(Place::file(store.path.display()), "it cannot be read");
         let mut reader = RangeReader::default();
         let mut rest: Vec<u8> = Vec::new();
         // A long record is not read again at each leaf.

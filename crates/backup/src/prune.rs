@@ -158,10 +158,13 @@ impl Store {
     /// What snapshots and pins name, and what pins name.
     fn marks(&self, pruned: &mut Pruned, progress: &Progress) -> Result<(Marks, Marks)> {
         let (mut marks, mut pinned) = (Marks::default(), Marks::default());
-        let unknown = |e: Error, number: u32| {
+        let unknown = |e: Error| {
+            if progress.check().is_err() {
+                return e;
+            }
             let place = Place::file(self.path.display());
             let advice = "repair the store, or forget the snapshot; nothing was pruned";
-            Error::corrupt(place, format_args!("snapshot {number}: {e}; {advice}"))
+            Error::corrupt(place, format_args!("{e}; {advice}"))
         };
         pruned.pins = self.pins()?;
         for pin in &pruned.pins {
@@ -176,13 +179,13 @@ impl Store {
             };
             for marks in [&mut marks, &mut pinned] {
                 let added = marks.add_snapshot(self, snapshot, progress);
-                added.map_err(|e| unknown(e, snapshot.number))?;
+                added.map_err(unknown)?;
             }
         }
         for snapshot in self.snapshots()? {
             let snapshot = snapshot?;
             let added = marks.add_snapshot(self, &snapshot, progress);
-            added.map_err(|e| unknown(e, snapshot.number))?;
+            added.map_err(unknown)?;
         }
         Ok((marks, pinned))
     }

@@ -27,6 +27,8 @@ pub struct Repaired {
     pub shifted_blocks: u64,
     /// Segments that got a new tree and parity.
     pub renewed_segments: u64,
+    /// True if something is lost.
+    pub has_losses: bool,
     /// Ranges that are lost, by their digests.
     pub lost: Vec<Digest>,
     /// What was repaired, and what is lost, a sentence for each.
@@ -83,6 +85,7 @@ impl Store {
             if pack.is_missing() {
                 let what = format!("{}: was missing; what it held is lost", pack.path.display());
                 repaired.findings.push(what);
+                repaired.has_losses = true;
                 // Fits: at most 63.
                 self.create_pack(number as u16)?;
             } else if !pack.has_front {
@@ -113,6 +116,7 @@ impl Store {
             if !known.contains(&number) {
                 let path = self.directory_path(number);
                 let what = format!("{}: is lost, with its segment", path.display());
+                repaired.has_losses = true;
                 repaired.findings.push(what);
                 files::remove(&path)?;
                 files::remove(&self.tree_path(number))?;
@@ -201,6 +205,7 @@ impl Store {
                 directory.ranges.len() + directory.members.len()
             ));
             repaired.lost.extend(lost);
+            repaired.has_losses = true;
             self.replace_directory(&kept)?;
         }
         self.write_tree(&kept, threads)?;

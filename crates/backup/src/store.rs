@@ -23,6 +23,7 @@ use crate::snapshot::Snapshot;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_codec::{Algorithm, EncoderSpec, Method};
@@ -288,9 +289,13 @@ impl Store {
     /// Reads the directory of a segment, or recovers it with the parity.
     fn load_segment(&mut self, number: u32) -> Result<()> {
         let path = self.directory_path(number);
+        let mut is_absent = false;
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                is_absent = true;
+                Vec::new()
+            }
             Err(e) => {
                 self.damage.push(format!("{}: {e}", path.display()));
                 Vec::new()
@@ -318,7 +323,7 @@ impl Store {
                 None => "is damaged or missing",
             };
             // A run that ends early leaves a tree without a directory.
-            if !bytes.is_empty() || number != self.last_segment {
+            if !is_absent || number != self.last_segment {
                 self.damage.push(format!("{}: {state}", path.display()));
             }
         }
@@ -456,6 +461,15 @@ impl Store {
     /// Bytes of all packs.
     pub fn stored_bytes(&self) -> u64 {
         self.packs.iter().map(Pack::len).sum()
+    }
+
+    /// Bytes that packs, directories, trees and parity take on the disk, without holes.
+    pub fn taken_bytes(&self) -> u64 {
+        let files = ["packs", "segments"].iter().flat_map(|dir| {
+            let entries = fs::read_dir(self.path.join(dir)).into_iter().flatten();
+            entries.filter_map(|entry| entry.ok()?.metadata().ok())
+        });
+        files.map(|metadata| 512 * metadata.blocks()).sum()
     }
 
     fn pack_path(&self, number: u16) -> PathBuf {

@@ -15,16 +15,17 @@ use tuff_mkfs::Progress;
 
 /// Check a backup store
 ///
-/// Reads the trees of all snapshots and looks for the parts that they name. With --read-data the content of every part is read and
-/// compared with its digest. The exit code is 1 if something is damaged or missing.
+/// Reads the trees of all snapshots and looks for the parts that they name. With --read-data all content, trees and parity are read
+/// and compared with their digests. --read-data=5% reads that much, from where the last such check ended: 20 of them read
+/// everything. The exit code is 1 if something is damaged or missing.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory of the store
     #[arg(value_name = "STORE")]
     store: PathBuf,
-    /// Read the content of all snapshots
-    #[arg(long)]
-    read_data: bool,
+    /// Read all content, or a part of it
+    #[arg(long, value_name = "PART", num_args = 0..=1, require_equals = true, default_missing_value = "100%", value_parser = part)]
+    read_data: Option<f64>,
     /// Print neither progress nor summary
     #[arg(short, long)]
     quiet: bool,
@@ -35,25 +36,30 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let store = Store::open(&args.store)?;
-    let depth = if args.read_data {
-        Depth::Data
-    } else {
-        Depth::Trees
+    let depth = match args.read_data {
+        None => Depth::Trees,
+        Some(1.0) => Depth::Data,
+        Some(part) => Depth::Part(part),
     };
     let progress = Arc::new(Progress::default());
     let show = Show::unless(args.quiet || args.json);
-    let (checked, _) = watched(&progress, show, |progress| store.check(depth, progress))?;
+    let (checked, _) = watched(&progress, show, |progress| store.check(depth, super::threads(None), progress))?;
     let mut out = Out::new();
     if args.json {
         out.json(&json!({
             "snapshots": checked.snapshots,
             "parts": checked.ranges,
             "read_bytes": checked.read_bytes,
+            "longest_run": checked.longest_run,
             "findings": checked.findings,
         }))?;
     } else {
         for finding in &checked.findings {
             out.line(escaped_line(finding))?;
+        }
+        if let Some(run) = checked.longest_run.filter(|_| !args.quiet) {
+            let run = size(run);
+            out.line(format_args!("parity corrects runs of {run} and more"))?;
         }
         if !args.quiet {
             out.line(format_args!(
@@ -67,4 +73,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     out.finish()?;
     Ok(ExitCode::from(u8::from(!checked.findings.is_empty())))
+}
+
+/// Reads a part: `5%`.
+fn part(text: &str) -> std::result::Result<f64, String> {
+    let number = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
+    let number = number.filter(|number| *number > 0.0 && *number <= 100.0);
+    let number = number.ok_or("expected a percentage above 0, such as 5%")?;
+    Ok(number / 100.0)
 }

@@ -11,7 +11,8 @@ use tuff_erofs::Result;
 
 /// List the snapshots of a backup store, oldest first
 ///
-/// Times are those at which runs ended, in UTC.
+/// Times are those at which runs ended, in UTC. Snapshots that rules of `tuff store forget` do not count are marked, and pins of
+/// snapshots in use follow.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory of the store
@@ -26,15 +27,19 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let store = Store::open(&args.store)?;
     let mut out = Out::new();
     let (mut list, mut is_whole) = (Vec::<Value>::new(), true);
+    let mut snapshots = Vec::new();
     for snapshot in store.snapshots()? {
-        let snapshot = match snapshot {
-            Ok(snapshot) => snapshot,
+        match snapshot {
+            Ok(snapshot) => snapshots.push(snapshot),
             Err(e) => {
                 eprintln!("tuff: {e}");
                 is_whole = false;
-                continue;
             }
-        };
+        }
+    }
+    let doubts = store.doubts(&snapshots)?;
+    for snapshot in &snapshots {
+        let doubt = doubts.get(&snapshot.number);
         if args.json {
             list.push(json!({
                 "snapshot": snapshot.number,
@@ -46,6 +51,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
                 "files": snapshot.files,
                 "bytes": snapshot.bytes,
                 "left_out": snapshot.left_out,
+                "doubt": doubt,
             }));
         } else {
             out.line(format_args!(
@@ -56,10 +62,26 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
                 size(snapshot.bytes),
                 snapshot.series
             ))?;
+            if let Some(doubt) = doubt {
+                out.line(format_args!("{:>6}  in doubt: {doubt}", ""))?;
+            }
         }
     }
+    let pins = store.pins()?;
     if args.json {
-        out.json(&json!({"snapshots": list, "stored_bytes": store.stored_bytes()}))?;
+        let pins = pins
+            .iter()
+            .map(|pin| json!({"pin": pin.name, "host": pin.host, "time": pin.time}));
+        out.json(&json!({
+            "snapshots": list,
+            "pins": pins.collect::<Vec<Value>>(),
+            "stored_bytes": store.taken_bytes(),
+        }))?;
+    } else {
+        for pin in pins {
+            let since = time(pin.time);
+            out.line(format_args!("pin {}, by {} since {since}", pin.name, pin.host))?;
+        }
     }
     out.finish()?;
     Ok(ExitCode::from(if is_whole { 0 } else { 3 }))

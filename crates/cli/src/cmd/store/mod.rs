@@ -1,16 +1,20 @@
 //! `tuff store`: snapshots of a backup store, one verb per file.
 
 mod check;
+mod forget;
 mod list;
 mod mount;
+mod prune;
+mod repair;
 mod restore;
 mod snapshot;
+mod unpin;
 
 use clap::Subcommand;
 use std::process::ExitCode;
 use tuff_erofs::Result;
 
-/// List, mount, restore and check the snapshots of a backup store
+/// Use and look after the snapshots of a backup store
 ///
 /// `tuff backup` makes stores and snapshots.
 #[derive(clap::Args)]
@@ -25,7 +29,11 @@ enum Verb {
     List(list::Args),
     Mount(mount::Args),
     Restore(restore::Args),
+    Forget(forget::Args),
+    Prune(prune::Args),
     Check(check::Args),
+    Repair(repair::Args),
+    Unpin(unpin::Args),
 }
 
 /// Runs a verb of `tuff store`.
@@ -34,6 +42,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Verb::List(args) => list::run(args),
         Verb::Mount(args) => mount::run(args),
         Verb::Restore(args) => restore::run(args),
+        Verb::Forget(args) => forget::run(args),
+        Verb::Prune(args) => prune::run(args),
         Verb::Check(args) => check::run(args),
+        Verb::Repair(args) => repair::run(args),
+        Verb::Unpin(args) => unpin::run(args),
     }
+}
+
+/// Number of threads of an argument.
+fn threads(given: Option<u16>) -> usize {
+    given.map_or_else(tuff_mkfs::available_threads, usize::from)
 }

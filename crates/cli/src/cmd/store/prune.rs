@@ -1,0 +1,73 @@
+//! `tuff store prune`: frees what no snapshot names.
+
+use crate::cmd::build_image::watched;
+use crate::out::Out;
+use crate::progress::Show;
+use crate::text::time;
+use crate::units::size;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use tuff_backup::Store;
+use tuff_erofs::{Result, THREADS_MAX};
+use tuff_mkfs::Progress;
+
+/// Free what no snapshot of a backup store names
+///
+/// Frees parts of packs as holes, so that nothing that is kept moves, and works on a full disk, too. A segment of which less than
+/// 5 % would be freed stays as it is. Snapshots that are mounted or being restored keep what they name, although they are
+/// forgotten: `tuff store list` shows such pins, and `tuff store unpin` removes one.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Directory of the store
+    #[arg(value_name = "STORE")]
+    store: PathBuf,
+    /// Worker threads (default: the number of CPUs that the process may use)
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
+    threads: Option<u16>,
+    /// Print neither progress nor summary
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print one JSON object
+    #[arg(long, conflicts_with = "quiet")]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let mut store = Store::open_to_write(&args.store)?;
+    let threads = super::threads(args.threads);
+    let progress = Arc::new(Progress::default());
+    let show = Show::unless(args.quiet || args.json);
+    let (pruned, _) = watched(&progress, show, |progress| store.prune(threads, progress))?;
+    for warning in &pruned.warnings {
+        eprintln!("tuff: warning: {warning}");
+    }
+    let mut out = Out::new();
+    if args.json {
+        let pins = pruned.pins.iter().map(|pin| {
+            json!({"pin": pin.name, "host": pin.host, "time": pin.time})
+        });
+        out.json(&json!({
+            "freed_bytes": pruned.freed_bytes,
+            "moved_bytes": pruned.moved_bytes,
+            "removed_segments": pruned.removed_segments,
+            "renewed_segments": pruned.renewed_segments,
+            "pins": pins.collect::<Vec<Value>>(),
+            "warnings": pruned.warnings,
+        }))?;
+    } else if !args.quiet {
+        for pin in &pruned.pins {
+            let since = time(pin.time);
+            out.line(format_args!("pinned       {}, by {} since {since}", pin.name, pin.host))?;
+        }
+        out.line(format_args!("freed        {}", size(pruned.freed_bytes)))?;
+        if pruned.moved_bytes > 0 {
+            out.line(format_args!("moved        {}", size(pruned.moved_bytes)))?;
+        }
+        let (removed, renewed) = (pruned.removed_segments, pruned.renewed_segments);
+        out.line(format_args!("segments     {removed} removed, {renewed} renewed"))?;
+    }
+    out.finish()?;
+    Ok(ExitCode::from(u8::from(!pruned.warnings.is_empty())))
+}

@@ -1,0 +1,67 @@
+//! `tuff store repair`: repairs a store with its parity.
+
+use crate::cmd::build_image::watched;
+use crate::out::Out;
+use crate::progress::Show;
+use crate::text::escaped_line;
+use crate::units::counted;
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use tuff_backup::Store;
+use tuff_erofs::{Result, THREADS_MAX};
+use tuff_mkfs::Progress;
+
+/// Repair a backup store with its parity
+///
+/// Reads everything. Each segment has about 2 % of parity: damaged and unreadable blocks are corrected in place, and bytes that were
+/// removed or inserted are noticed and undone. What is lost is removed from the directories, so that the next run of `tuff backup`
+/// stores it again if a source still has it. Parity that is missing is written. The exit code is 1 if something is lost.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Directory of the store
+    #[arg(value_name = "STORE")]
+    store: PathBuf,
+    /// Worker threads (default: the number of CPUs that the process may use)
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
+    threads: Option<u16>,
+    /// Print neither progress nor summary
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print one JSON object
+    #[arg(long, conflicts_with = "quiet")]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let mut store = Store::open_to_write(&args.store)?;
+    let threads = super::threads(args.threads);
+    let progress = Arc::new(Progress::default());
+    let show = Show::unless(args.quiet || args.json);
+    let (repaired, _) = watched(&progress, show, |progress| store.repair(threads, progress))?;
+    let mut out = Out::new();
+    if args.json {
+        let lost = repaired.lost.iter().map(ToString::to_string);
+        out.json(&json!({
+            "blocks": repaired.blocks,
+            "shifted_blocks": repaired.shifted_blocks,
+            "renewed_segments": repaired.renewed_segments,
+            "lost": lost.collect::<Vec<String>>(),
+            "findings": repaired.findings,
+        }))?;
+    } else {
+        for finding in &repaired.findings {
+            out.line(escaped_line(finding))?;
+        }
+        if !args.quiet {
+            out.line(format_args!(
+                "{} corrected, {} lost",
+                counted(repaired.blocks + repaired.shifted_blocks, "block"),
+                counted(repaired.lost.len(), "range")
+            ))?;
+        }
+    }
+    out.finish()?;
+    Ok(ExitCode::from(u8::from(repaired.has_losses)))
+}
