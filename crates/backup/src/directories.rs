@@ -3,17 +3,16 @@
 use crate::cluster::Cluster;
 use crate::digest::Digest;
 use crate::index::Slot;
+use crate::pages::Pages;
 use crate::segment::{MemberEntry, RangeEntry, SegmentHeader, decode_clusters};
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-const PAGE: usize = 4096;
 /// Number of pages that are kept: 32 MiB.
 const PAGES: usize = 8192;
 /// Most files that are open.
@@ -42,15 +41,18 @@ pub(crate) struct Segment {
     pub(crate) corrected: Option<Arc<[u8]>>,
 }
 
-/// Pages of directories, each at the place that its number gives.
-#[derive(Default)]
+/// Entries of directories, by their pages.
 pub(crate) struct Directories {
-    pages: Mutex<Vec<Option<Page>>>,
-    files: Mutex<HashMap<u32, Arc<File>>>,
+    state: Mutex<(Pages, HashMap<u32, Arc<File>>)>,
 }
 
-/// Segment and number of a page, and its bytes.
-type Page = ((u32, u64), Box<[u8]>);
+impl Default for Directories {
+    fn default() -> Self {
+        Self {
+            state: Mutex::new((Pages::new(PAGES), HashMap::new())),
+        }
+    }
+}
 
 impl fmt::Debug for Directories {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -104,49 +106,19 @@ impl Directories {
             let bytes = bytes.get(at.start as usize..at.end as usize);
             return Ok(bytes.ok_or(io::ErrorKind::UnexpectedEof)?.to_vec());
         }
-        let mut found = Vec::with_capacity((at.end - at.start) as usize);
-        let mut at = at;
-        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-        pages.resize_with(PAGES, || None);
-        while at.start < at.end {
-            let number = at.start / PAGE as u64;
-            let key = (segment.header.number, number);
-            // Pages of a directory do not collide with their neighbours.
-            let place = (u64::from(key.0) * 977 + number) as usize % PAGES;
-            let page = match &mut pages[place] {
-                Some((found, bytes)) if *found == key => bytes,
-                slot => {
-                    let bytes = self.page(segment, number)?;
-                    &slot.insert((key, bytes)).1
-                }
-            };
-            let from = (at.start % PAGE as u64) as usize;
-            let len = (PAGE - from).min((at.end - at.start) as usize);
-            let part = page.get(from..from + len);
-            found.extend_from_slice(part.ok_or(io::ErrorKind::UnexpectedEof)?);
-            at.start += len as u64;
-        }
-        Ok(found)
-    }
-
-    fn page(&self, segment: &Segment, number: u64) -> io::Result<Box<[u8]>> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        if files.len() >= OPEN_MAX {
-            files.clear();
-        }
-        let file = match files.get(&segment.header.number) {
-            Some(file) => Arc::clone(file),
-            None => {
-                let file = Arc::new(File::open(&segment.path)?);
-                files.insert(segment.header.number, Arc::clone(&file));
-                file
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (pages, files) = &mut *state;
+        let number = segment.header.number;
+        pages.read((number, segment.header.len()), at, &mut || {
+            if let Some(file) = files.get(&number) {
+                return Ok(Arc::clone(file));
             }
-        };
-        drop(files);
-        let start = number * PAGE as u64;
-        let len = (PAGE as u64).min(segment.header.len().saturating_sub(start));
-        let mut bytes = vec![0; len as usize];
-        file.read_exact_at(&mut bytes, start)?;
-        Ok(bytes.into())
+            if files.len() >= OPEN_MAX {
+                files.clear();
+            }
+            let file = Arc::new(File::open(&segment.path)?);
+            files.insert(number, Arc::clone(&file));
+            Ok(file)
+        })
     }
 }

@@ -24,6 +24,7 @@ mod image;
 mod index;
 mod live;
 mod pack;
+mod pages;
 mod parity;
 mod pin;
 mod prune;
