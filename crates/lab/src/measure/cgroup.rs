@@ -61,6 +61,14 @@ impl Group {
         Some(Charged { cache, kernel })
     }
 
+    /// Returns the number of processes that were killed because the group had no memory left. 0 if it cannot be read.
+    pub fn kills(&self) -> u64 {
+        let names = ["memory.events", "memory.oom_control"];
+        let texts = names.map(|name| std::fs::read_to_string(self.path.join(name)));
+        let kills = |text: &String| field(text, "oom_kill");
+        texts.iter().flatten().find_map(kills).unwrap_or(0)
+    }
+
     /// Returns the path of the group.
     pub fn path(&self) -> &Path {
         &self.path
