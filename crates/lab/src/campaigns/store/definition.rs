@@ -17,8 +17,6 @@ pub(super) struct Definition {
     pub(super) commit: String,
     /// Days after which each store is restored and compared with the tree.
     pub(super) verified: Vec<u32>,
-    /// Number of snapshots that remain after `prune`.
-    pub(super) keep: u32,
     /// Smallest memory of the control group in cells of many files. Unit: MiB.
     pub(super) memory_mib: u64,
     #[serde(rename = "way")]
@@ -175,10 +173,10 @@ impl Cell {
         }
     }
 
-    /// Returns the rounds of the cell, given the number of those that can be repeated. A day, counted from 0, is a round of its own.
+    /// Returns the rounds of the cell, given the number of those that can be repeated. Each day is a round of its own.
     pub(super) fn rounds(self, count: u32) -> std::ops::RangeInclusive<u32> {
         match self {
-            Cell::Day(day) => day..=day,
+            Cell::Day(day) => day + 1..=day + 1,
             Cell::Levels | Cell::Files(..) => 1..=1,
             _ => 1..=count,
         }
@@ -251,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_level_that_is_compared_is_measured_among_all() {
-        let text = "about = 'a'\nrounds = 1\ncommit = 'c'\nverified = []\nkeep = 1\nmemory_mib = 1\n[[way]]\nname = 'w'\nkind = 'borg'\n\
+        let text = "about = 'a'\nrounds = 1\ncommit = 'c'\nverified = []\nmemory_mib = 1\n[[way]]\nname = 'w'\nkind = 'borg'\n\
                     level = 'lz4'\nlevels = ['zstd']\nencryption = 'none'\n";
         let error = Definition::parse("x", text).unwrap_err().to_string();
         assert_eq!(

@@ -81,6 +81,14 @@ impl Conditions {
         self.list || self.make_days
     }
 
+    /// Returns the conditions with an absolute path, because commands run in other folders.
+    fn absolute(&self) -> Result<Conditions> {
+        Ok(Conditions {
+            dir: std::path::absolute(&self.dir).at("find", &self.dir)?,
+            ..self.clone()
+        })
+    }
+
     fn tree(&self, definition: &Definition) -> Days {
         let folder = self.dir.join(format!("days-{}", self.scale.name()));
         Days::new(folder, self.scale, &self.repository, &definition.commit)
@@ -102,7 +110,7 @@ fn state(conditions: &Conditions, tuff: &Path) -> Result<PathBuf> {
 fn missing<'w>(cell: Cell, ways: &'w [Way], rounds: u32, state: &CellState) -> Vec<(u32, &'w Way)> {
     let mut missing = Vec::new();
     for round in cell.rounds(rounds) {
-        let turn = (0..ways.len()).map(|n| &ways[(n + round as usize) % ways.len()]);
+        let turn = (0..ways.len()).map(|n| &ways[(n + round as usize - 1) % ways.len()]);
         missing.extend(
             turn.filter(|way| !state.has(&label(cell, way), round))
                 .map(|way| (round, way)),
@@ -151,6 +159,7 @@ fn label(cell: Cell, way: &Way) -> Labels {
 /// Fails if the folder is not one of `benchmarks/store`, or the packages of the tree cannot be had.
 pub fn prepare(conditions: &Conditions) -> Result<bool> {
     let definition = definition()?;
+    let conditions = &conditions.absolute()?;
     if conditions.make_days {
         conditions.tree(&definition).begin()?;
         return Ok(true);
@@ -172,10 +181,7 @@ pub fn prepare(conditions: &Conditions) -> Result<bool> {
 pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
     need_root("mounting snapshots")?;
     let tuff = conditions.options.need("tuff")?;
-    let conditions = &Conditions {
-        dir: std::path::absolute(&conditions.dir).at("find", &conditions.dir)?,
-        ..conditions.clone()
-    };
+    let conditions = &conditions.absolute()?;
     let place = Place::open(&conditions.dir, "store")?;
     let definition = definition()?;
     let rounds = conditions.rounds.unwrap_or(definition.rounds);

@@ -436,6 +436,14 @@ impl Backup {
         }
     }
 
+    /// Removes content of the store from the program's cache, which a check would read in its place.
+    pub(super) fn forget_content(&self) -> Result<()> {
+        match self.way.kind {
+            Kind::Kopia => self.call(["cache", "clear"]).run().map(drop),
+            _ => Ok(()),
+        }
+    }
+
     /// Removes locks that a killed command left behind.
     pub(super) fn unlock(&self) -> Result<()> {
         match self.way.kind {

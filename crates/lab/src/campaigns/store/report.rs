@@ -126,7 +126,11 @@ pub(crate) fn render(record: &Record) -> String {
             only,
             rows,
             columns: Columns::Figures(figures),
-            base: ("way", &["tuff"]),
+            // A level of one program is not that of another.
+            base: match rows.contains(&"level") {
+                true => ("", &[]),
+                false => ("way", &["tuff"]),
+            },
             spread: true,
             ..table::PLAIN
         };
@@ -142,7 +146,7 @@ pub(crate) fn render(record: &Record) -> String {
 /// Returns the number of days after which a sample shows the store, if it is one of a backup of a day.
 fn days(sample: &Sample) -> Option<u32> {
     let task = sample.cell.get("task").map_or("", String::as_str);
-    matches!(task, "first backup" | "day with changes").then_some(sample.round + 1)
+    matches!(task, "first backup" | "day with changes").then_some(sample.round)
 }
 
 fn label<'s>(sample: &'s Sample, name: &str) -> &'s str {
@@ -233,12 +237,12 @@ mod tests {
         };
         let lines = [
             Line::Header(Header::here("store", []).unwrap()),
-            sample("first backup", "tuff", 0, 9000.0, 100.0),
-            sample("first backup", "restic", 0, 9000.0, 200.0),
-            sample("day with changes", "tuff", 1, 1000.0, 101.0),
-            sample("day with changes", "restic", 1, 3000.0, 202.0),
-            sample("day with changes", "tuff", 9, 2000.0, 110.0),
-            sample("day with changes", "restic", 9, 3000.0, 220.0),
+            sample("first backup", "tuff", 1, 9000.0, 100.0),
+            sample("first backup", "restic", 1, 9000.0, 200.0),
+            sample("day with changes", "tuff", 2, 1000.0, 101.0),
+            sample("day with changes", "restic", 2, 3000.0, 202.0),
+            sample("day with changes", "tuff", 10, 2000.0, 110.0),
+            sample("day with changes", "restic", 10, 3000.0, 220.0),
         ];
         Record::collect(lines).unwrap()
     }

@@ -238,6 +238,7 @@ impl Bench<'_> {
     /// Measures a check that reads all content.
     pub(super) fn check(&self, way: &Way) -> Result<Sampled> {
         let backup = self.needed(way)?;
+        backup.forget_content()?;
         workspace::forget_caches(backup.program())?;
         let mut sampled = Sampled::default();
         sampled.put_usage(&measure(&[backup.check()])?);
@@ -257,6 +258,7 @@ impl Bench<'_> {
         // The file keeps its inode.
         std::fs::copy(&damaged, &longest).at("write", &longest)?;
         workspace::remove(&damaged)?;
+        backup.forget_content()?;
         let found = backup.check().sample()?;
         if found.usage.exit == Some(0) {
             return Err(Error::Command(
@@ -299,10 +301,10 @@ impl Bench<'_> {
         Ok(sampled)
     }
 
-    /// Measures the removal of all snapshots but a few. The newest one has to be restored thereafter.
+    /// Measures the removal of two thirds of the snapshots. The newest one has to be restored thereafter.
     pub(super) fn prune(&self, way: &Way, round: u32) -> Result<Sampled> {
         let backup = self.copied(way)?;
-        let calls = backup.prune(self.definition.keep);
+        let calls = backup.prune((self.day_count / 3).max(1));
         let calls =
             calls.ok_or_else(|| Error::Command("the program removes no snapshots".to_owned()))?;
         let (_, before) = backup.size()?;
@@ -358,7 +360,13 @@ impl Bench<'_> {
         Err(Error::Command(format!("killed within {} MiB", limit >> 21)))
     }
 
-    fn files_within(&self, kept: &Backup, step: Step, limit: u64, tree: &Path) -> Result<Sampled> {
+    fn files_within(
+        &self,
+        kept: &Backup,
+        step: Step,
+        group: &Group,
+        tree: &Path,
+    ) -> Result<Sampled> {
         let inside = |call: &Call| call.inside(&group.path().join("cgroup.procs"));
         let inside = |calls: &[Call]| calls.iter().map(inside).collect::<Vec<_>>();
         let mut sampled = Sampled::default();
