@@ -59,7 +59,7 @@ impl Scale {
     }
 
     /// Returns the number that is for the full scale, and its share for the small one.
-    fn of(self, full: usize) -> usize {
+    fn share(self, full: usize) -> usize {
         match self {
             Scale::Full => full,
             Scale::Small => (full / 50).max(1),
@@ -248,11 +248,11 @@ impl Days {
         }
         let mut paths = files_below(&tree.root.join(folder))?;
         paths.retain(|path| folder.join(path) != Path::new(FILE));
-        for _ in 0..self.scale.of(60) {
+        for _ in 0..self.scale.share(60) {
             let at = tree.random.below(paths.len());
             tree.edit(&folder.join(&paths[at]))?;
         }
-        for number in 0..self.scale.of(30) {
+        for number in 0..self.scale.share(30) {
             let length = 2000 + tree.random.below(60_000);
             let text = tree.passage(length)?;
             let name = format!("new/{day:02}-{number:03}.txt");
@@ -271,7 +271,7 @@ impl Days {
     }
 
     fn mail(&self, tree: &mut Tree, day: u32) -> Result<()> {
-        let length = self.scale.of(if day == 0 { 150 << 20 } else { 1 << 20 });
+        let length = self.scale.share(if day == 0 { 150 << 20 } else { 1 << 20 });
         let mut text = Vec::new();
         while text.len() < length {
             let size = 1000 + tree.random.below(20_000);
@@ -289,7 +289,7 @@ impl Days {
             page.extend(helper::noise(&mut tree.random, PAGE / 2));
             Ok(page)
         };
-        let new = self.scale.of(if day == 0 { 65_536 } else { 128 });
+        let new = self.scale.share(if day == 0 { 65_536 } else { 128 });
         let mut pages = Vec::with_capacity(new * PAGE);
         for _ in 0..new {
             pages.extend(page(tree)?);
@@ -297,7 +297,7 @@ impl Days {
         tree.append(path, &pages)?;
         if day > 0 {
             let count = (tree.len(path)? / PAGE as u64) as usize;
-            for _ in 0..self.scale.of(300) {
+            for _ in 0..self.scale.share(300) {
                 let at = tree.random.below(count) * PAGE;
                 let content = page(tree)?;
                 tree.overwrite(path, at as u64, &content)?;
@@ -315,7 +315,7 @@ impl Days {
         };
         for number in 0..count {
             stop::check()?;
-            let full = self.scale.of(2 << 20);
+            let full = self.scale.share(2 << 20);
             let length = full + tree.random.below(full);
             let photo = helper::noise(&mut tree.random, length);
             let path = format!("photos/{day:02}/{number:04}.jpg");
@@ -578,7 +578,7 @@ mod tests {
         };
         let make = |name: &str| {
             let days = Days::new(folder.path().join(name), Scale::Small, &repository, "HEAD");
-            // So few commits exist that only the last days have one.
+            // Only the last day has a commit in so short a history.
             std::fs::create_dir_all(days.tree()).unwrap();
             days.mark("day", Some(LAST_DAY - 1)).unwrap();
             days

@@ -57,7 +57,7 @@ impl Sampled {
     }
 }
 
-/// What the cells of a run have in common.
+/// Context of all cells of a run.
 pub(super) struct Bench<'a> {
     pub(super) definition: &'a Definition,
     pub(super) place: &'a Place,
