@@ -337,6 +337,16 @@ impl Backup {
         }
     }
 
+    /// Returns the command that restores all of the snapshot [`Backup::newest`] that is not damaged into an empty folder.
+    pub(super) fn salvage(&self, newest: &str, target: &Path) -> Call {
+        let call = self.restore(newest, target, None);
+        match self.way.kind {
+            Kind::Tuff => call.args(["--keep-going"]),
+            Kind::Kopia => call.args(["--ignore-errors"]),
+            Kind::Restic | Kind::Borg | Kind::Dwarfs => call,
+        }
+    }
+
     /// Returns the place of the tree's root below a folder into which it was restored, or at which it is mounted.
     pub(super) fn below(&self, target: &Path) -> PathBuf {
         match self.way.kind {

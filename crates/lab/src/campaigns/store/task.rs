@@ -280,7 +280,7 @@ impl Bench<'_> {
         };
         let target = self.target()?;
         // Its exit code tells that something is lost.
-        let restored = backup.restore(&newest, &target, None).sample()?;
+        let restored = backup.salvage(&newest, &target).sample()?;
         let lost = match backup.below(&target) {
             root if root.exists() => {
                 let root = Tree::read(&root)?;
