@@ -89,6 +89,14 @@ impl Conditions {
         })
     }
 
+    /// Returns the name of the state of a cell.
+    fn name_of(&self, cell: Cell) -> String {
+        match (cell, self.files) {
+            (Cell::Files(..), Some(count)) => format!("{cell}-{count}"),
+            _ => cell.to_string(),
+        }
+    }
+
     fn tree(&self, definition: &Definition) -> Days {
         let folder = self.dir.join(format!("days-{}", self.scale.name()));
         Days::new(folder, self.scale, &self.repository, &definition.commit)
@@ -167,7 +175,7 @@ pub fn prepare(conditions: &Conditions) -> Result<bool> {
     let folder = state(conditions, &conditions.options.need("tuff")?)?;
     let rounds = conditions.rounds.unwrap_or(definition.rounds);
     for cell in Cell::all(conditions.days, conditions.files.is_some()) {
-        let state = CellState::open(&folder, &cell.to_string())?;
+        let state = CellState::open(&folder, &conditions.name_of(cell))?;
         let ways = ways_of(cell, &definition.ways, conditions.days);
         println!("{cell} {}", missing(cell, &ways, rounds, &state).len());
     }
@@ -228,7 +236,7 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
     let all = Cell::all(conditions.days, conditions.files.is_some());
     let mut fine = true;
     for &cell in choose(&all, conditions.cell.as_ref())? {
-        let mut lines = CellState::open(&state, &cell.to_string())?;
+        let mut lines = CellState::open(&state, &conditions.name_of(cell))?;
         let ways = ways_of(cell, &ways, conditions.days);
         for (round, way) in missing(cell, &ways, rounds, &lines) {
             stop::check()?;

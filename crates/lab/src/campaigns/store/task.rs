@@ -81,7 +81,7 @@ impl Bench<'_> {
 
     fn needed(&self, way: &Way) -> Result<Backup> {
         self.program(way)
-            .ok_or_else(|| Error::Command("the program could not be had".to_owned()))
+            .ok_or_else(|| Error::Usage("benchmarks/store could not get the program".to_owned()))
     }
 
     /// Measures the first backup into a new store.
@@ -89,7 +89,7 @@ impl Bench<'_> {
         let home = self.scratch.join("level");
         let tree = self.days.tree();
         let backup = Backup::new(way, self.place, self.tuff, home, tree)
-            .ok_or_else(|| Error::Command("the program could not be had".to_owned()))?;
+            .ok_or_else(|| Error::Usage("benchmarks/store could not get the program".to_owned()))?;
         backup.create()?;
         let mut sampled = Sampled::default();
         warm(&self.days.tree())?;
@@ -336,7 +336,7 @@ impl Bench<'_> {
             .join(format!("files-{name}-{count}"))
             .join(&way.name);
         let kept = Backup::new(way, self.place, self.tuff, home, tree.clone())
-            .ok_or_else(|| Error::Command("the program could not be had".to_owned()))?;
+            .ok_or_else(|| Error::Usage("benchmarks/store could not get the program".to_owned()))?;
         if step != Step::Backup && !kept.home().exists() {
             return Err(Error::Usage(format!(
                 "cell files-{name}-backup comes first"
