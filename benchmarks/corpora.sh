@@ -16,6 +16,25 @@ packages() {
 	done
 }
 
+# Prints the names of packages of which the archive has more than one version, each with the second newest.
+older() {
+	apt-cache madison "$@" | awk -F'[ |]+' '$1 == "" { name = $2; version = $3 } $1 != "" { name = $1; version = $2 }
+		!(name in newest) { newest[name] = version; next }
+		version != newest[name] && !(name in second) { second[name] = 1; print name, version }' | LC_ALL=C sort
+}
+
+# Unpacks releases of a Python package that have no machine code: PACKAGE VERSION... The folders are PACKAGE/NUMBER-VERSION.
+releases() {
+	package=$1
+	shift
+	number=10
+	for version in "$@"; do
+		python3 -m pip download -q --disable-pip-version-check --no-deps --only-binary :all: -d "$DEBS" "$package==$version"
+		python3 -m zipfile -e "$DEBS/$package-$version"-*.whl "$package/$number-$version"
+		number=$((number + 1))
+	done
+}
+
 # Prints the content of a file, or of all files below a folder in the order of their paths. Takes further conditions of find.
 content() {
 	find "$@" -type f -print0 | tr / '\001' | LC_ALL=C sort -z | tr '\001' / | xargs -0 cat

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use tuff_lab::campaigns::stress::rounds::Tally;
 use tuff_lab::campaigns::{
     cleaning, commands, corpus, embedded, experiments, fio, kernel, measure, paper_erofs, peers,
-    power_loss, remote, serve, start, stress, volumes, xfstests,
+    power_loss, remote, serve, start, store, stress, volumes, xfstests,
 };
 use tuff_lab::definition::{self, Definition as _};
 use tuff_lab::measure::stop;
@@ -72,6 +72,7 @@ enum Verb {
     },
     Remote(remote::Conditions),
     Peers(peers::Conditions),
+    Store(store::Conditions),
     Volumes(volumes::Conditions),
     Fio(fio::Conditions),
     PowerLoss(power_loss::Conditions),
@@ -164,6 +165,8 @@ fn run(verb: &Verb) -> Result<bool> {
         Verb::Remote(c) => measure(&c.options, "remote", &c.record(), |e| remote::run(c, e)),
         Verb::Peers(c) if c.is_list() => peers::list(c),
         Verb::Peers(c) => measure(&c.options, "peers", "starts", |e| peers::run(c, e)),
+        Verb::Store(c) if c.is_without_record() => store::prepare(c),
+        Verb::Store(c) => measure(&c.options, "store", "store", |e| store::run(c, e)),
         Verb::Volumes(c) => measure(&c.options, "volumes", "volumes", |e| volumes::run(c, e)),
         Verb::Fio(c) => measure(&c.options, "fio", "fio", |e| fio::run(c, e)),
         Verb::PowerLoss(c) => measure(&c.options, "power-loss", "power-loss", |e| {

@@ -3,6 +3,7 @@
 use crate::engines::{Tool, is_program, search};
 use crate::record::Line;
 use crate::{Error, Result};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -114,6 +115,19 @@ pub fn select<T: Copy>(
         )));
     }
     Ok(chosen)
+}
+
+/// Returns the cell with a name, or else all whose name contains it.
+///
+/// # Errors
+/// `Usage` names all cells if none matches.
+pub fn choose<'c, T: Display>(cells: &'c [T], name: Option<&String>) -> Result<Vec<&'c T>> {
+    let exact = cells.iter().find(|cell| Some(&cell.to_string()) == name);
+    if let Some(cell) = exact {
+        return Ok(vec![cell]);
+    }
+    let cells: Vec<&T> = cells.iter().collect();
+    select(&cells, |cell| cell.to_string(), "--cell", name)
 }
 
 #[cfg(test)]

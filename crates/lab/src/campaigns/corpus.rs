@@ -148,7 +148,7 @@ mod tests {
         let corpora = Corpora::parse(SHIPPED).unwrap();
         let usual = corpora.list.iter().filter(|c| c.usual).map(|c| &*c.name);
         assert_eq!(usual.collect::<Vec<_>>(), ["root", "linux"]);
-        assert_eq!(corpora.list.len(), 10);
+        assert_eq!(corpora.list.len(), 12);
     }
 
     #[test]
@@ -182,5 +182,12 @@ mod tests {
             closure gcc > list";
         make("x", depends).unwrap();
         assert_eq!(text("x/list"), b"cpp\ngcc\n");
+        // A package with two versions, one with the same version twice, and one with a single version.
+        let madison = "printf 'printf \"  b | 2-1 | u\\n  b | 1-1 | u\\n  b | 0-1 | u\\nlongname | 3 | u\\nlongname | 3 | u\\n c | 1 | u\\n\"' > apt-cache
+            chmod +x apt-cache
+            PATH=.:$PATH
+            older b longname c > list";
+        make("y", madison).unwrap();
+        assert_eq!(text("y/list"), b"b 1-1\n");
     }
 }

@@ -13,6 +13,7 @@ pub mod power_loss;
 pub mod remote;
 pub mod serve;
 pub mod start;
+pub mod store;
 pub mod stress;
 pub mod volumes;
 pub mod xfstests;
@@ -57,6 +58,7 @@ pub fn report(record: &Record) -> Result<String> {
         "remote" => Ok(remote::render(record)),
         "serve" => Ok(serve::report::render(record)),
         "start" => Ok(start::report::render(record)),
+        "store" => Ok(store::render(record)),
         "volumes" => Ok(volumes::report::render(record)),
         other => Err(Error::Usage(format!("no campaign is called '{other}'"))),
     }
@@ -75,6 +77,7 @@ pub fn plot(record: &Record) -> Result<String> {
         "remote" => remote::plot(record),
         "serve" => serve::report::plot(record),
         "start" => start::report::plot(record),
+        "store" => store::plot(record),
         "volumes" => volumes::report::plot(record),
         other => Err(Error::Usage(format!("campaign '{other}' has no chart"))),
     }

@@ -3,8 +3,13 @@
 use super::machine::field;
 use crate::{At, Error, Result};
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Time within which processes of a group that exit have left it.
+const EXIT_TIME: Duration = Duration::from_secs(5);
 
 /// Control group of one sample. Dropping it removes the group, which must be empty.
 #[derive(Debug)]
@@ -61,6 +66,14 @@ impl Group {
         Some(Charged { cache, kernel })
     }
 
+    /// Returns the number of processes that were killed because the group had no memory left. 0 if it cannot be read.
+    pub fn kills(&self) -> u64 {
+        let names = ["memory.events", "memory.oom_control"];
+        let texts = names.map(|name| std::fs::read_to_string(self.path.join(name)));
+        let kills = |text: &String| field(text, "oom_kill");
+        texts.iter().flatten().find_map(kills).unwrap_or(0)
+    }
+
     /// Returns the path of the group.
     pub fn path(&self) -> &Path {
         &self.path
@@ -69,8 +82,19 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if let Err(e) = std::fs::remove_dir(&self.path) {
-            eprintln!("tuff-lab: warning: {} stays: {e}", self.path.display());
+        let end = Instant::now() + EXIT_TIME;
+        loop {
+            match std::fs::remove_dir(&self.path) {
+                // A process that exits stays in the group for a moment.
+                Err(e) if e.kind() == ErrorKind::ResourceBusy && Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(e) => {
+                    eprintln!("tuff-lab: warning: {} stays: {e}", self.path.display());
+                    return;
+                }
+                Ok(()) => return,
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ pub mod cgroup;
 pub mod device;
 pub mod helper;
 pub mod machine;
+pub(crate) mod process;
 pub mod root;
 pub mod stats;
 pub mod stop;

@@ -8,6 +8,7 @@
 //! line contains a path of the machine, a time of day, or the name of a person.
 
 mod rows;
+pub(crate) mod state;
 
 pub use rows::{Bar, FORMAT, Header, Labels, Line, Note, Record, Sample, labels};
 

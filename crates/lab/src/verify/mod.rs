@@ -63,11 +63,14 @@ impl Verdict {
     }
 }
 
+/// Facets that must match for a result of another tool to count.
+pub const OTHERS: [Facet; 3] = [Facet::Names, Facet::Bytes, Facet::Modes];
+
 /// Returns the facets that must match for a result of `tool` to count.
 pub fn required(tool: Tool) -> &'static [Facet] {
     match tool {
         Tool::Tuff | Tool::TuffBefore => &tree::FACETS,
-        _ => &[Facet::Names, Facet::Bytes, Facet::Modes],
+        _ => &OTHERS,
     }
 }
 

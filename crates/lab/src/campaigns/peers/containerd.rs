@@ -4,8 +4,8 @@
 
 use super::definition::{Kind, Way};
 use super::origin::{LOGIN, Mounter, Origin, make};
-use super::process::{Daemon, Place, unmount_all};
 use crate::measure::helper;
+use crate::measure::process::{Daemon, Place, unmount_all};
 use crate::{At, Error, Result};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

@@ -13,27 +13,25 @@ mod containerd;
 mod definition;
 mod link;
 mod origin;
-mod process;
 mod registry;
 mod report;
 mod sample;
-mod state;
 mod ways;
 
 use crate::definition::Definition as _;
 use crate::engines::version;
+use crate::measure::process::Place;
 use crate::measure::workspace::{self, Work};
 use crate::measure::{helper, stop};
-use crate::options::{Emit, Options, need_root, select};
+use crate::options::{Emit, Options, choose, need_root, select};
+use crate::record::state::CellState;
 use crate::record::{Header, Labels, Line, labels};
 use crate::{At, Error, Result};
 use definition::{Cell, Definition, Kind, Way};
 use link::{Link, LinkConditions};
 use origin::Origin;
-use process::Place;
 use registry::{Registry, text, warm};
 use sample::{Bench, drop_caches};
-use state::CellState;
 use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -103,7 +101,7 @@ impl Plan {
         let mut cells = Vec::new();
         for cell in chosen {
             let repository = cell.repository();
-            if !place.has_image(&repository) {
+            if !place.dir.join("layers").join(&repository).exists() {
                 let dir = conditions.dir.display();
                 eprintln!("{cell}: left out; benchmarks/peers {dir} {repository} makes its image");
                 continue;
@@ -140,22 +138,12 @@ impl Plan {
     }
 }
 
-/// Returns the cell with a name, or else all whose name contains it.
-fn choose<'c>(cells: &'c [Cell], name: Option<&String>) -> Result<Vec<&'c Cell>> {
-    let exact = cells.iter().find(|cell| Some(&cell.to_string()) == name);
-    if let Some(cell) = exact {
-        return Ok(vec![cell]);
-    }
-    let cells: Vec<&Cell> = cells.iter().collect();
-    select(&cells, |cell| cell.to_string(), "--cell", name)
-}
-
 /// Prints the names of the cells.
 ///
 /// # Errors
 /// Fails if the folder is not one of `benchmarks/peers`.
 pub fn list(conditions: &Conditions) -> Result<bool> {
-    let place = Place::open(&conditions.dir)?;
+    let place = Place::open(&conditions.dir, "peers")?;
     let plan = Plan::new(conditions, &place, &conditions.options.need("tuff")?)?;
     for (cell, ways) in &plan.cells {
         let state = CellState::open(&plan.states, &cell.to_string())?;
@@ -171,7 +159,7 @@ pub fn list(conditions: &Conditions) -> Result<bool> {
 pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
     need_root("mounting images")?;
     let tuff = conditions.options.need("tuff")?;
-    let place = Place::open(&conditions.dir)?;
+    let place = Place::open(&conditions.dir, "peers")?;
     let plan = Plan::new(conditions, &place, &tuff)?;
     let work = Work::create(conditions.options.work())?;
     let registry = Registry::start(&place, work.folder(), false)?;
@@ -183,11 +171,9 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
         work,
         _address: None,
     };
-    let versions = session.place.dir.join("versions");
-    let versions = std::fs::read_to_string(&versions).at("read", &versions)?;
     let settings = [
         ("version", version(&session.tuff)),
-        ("others", versions.trim().replace('\n', ", ")),
+        ("others", session.place.versions()?),
         ("rounds", plan.rounds.to_string()),
     ];
     emit(&Line::Header(Header::here("peers", settings)?))?;

@@ -1,6 +1,6 @@
 //! Image behind a link, and what mounts it.
 
-use super::process::Place;
+use crate::measure::process::Place;
 use crate::{At, Result};
 use serde_json::json;
 use std::net::SocketAddr;

@@ -1,6 +1,6 @@
 //! Registry of the images: processes that serve a folder, and reads from them.
 
-use super::process::{Daemon, Place};
+use crate::measure::process::{Daemon, Place};
 use crate::{At, Error, Result};
 use serde_json::Value;
 use std::fs::File;

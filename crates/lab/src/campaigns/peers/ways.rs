@@ -3,9 +3,9 @@
 use super::containerd::Containerd;
 use super::definition::{Kind, Prefetch, Way};
 use super::origin::{LOGIN, LOGIN_BASE64, Mounter, Origin, make};
-use super::process::Place;
 use super::registry::{Repository, text};
 use crate::campaigns::serve::server::{Served, Server};
+use crate::measure::process::Place;
 use crate::measure::{helper, workspace};
 use crate::{At, Error, Result};
 use serde_json::{Value, json};

@@ -1,20 +1,20 @@
 //! State of a run in a folder: the lines of each cell, appended one by one, so that a run continues where it was stopped.
 
-use crate::record::{Labels, Line, encode};
+use super::{Labels, Line, encode};
 use crate::{At, Error, Result};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Lines of a cell.
-pub(super) struct CellState {
+pub(crate) struct CellState {
     path: PathBuf,
-    pub(super) lines: Vec<Line>,
+    pub(crate) lines: Vec<Line>,
 }
 
 impl CellState {
     /// Opens the state of a cell.
-    pub(super) fn open(folder: &Path, cell: &str) -> Result<CellState> {
+    pub(crate) fn open(folder: &Path, cell: &str) -> Result<CellState> {
         std::fs::create_dir_all(folder).at("create", folder)?;
         let path = folder.join(format!("{cell}.jsonl"));
         let text = match std::fs::read_to_string(&path) {
@@ -40,7 +40,7 @@ impl CellState {
     }
 
     /// Returns true if a way has a sample or a failure in a round.
-    pub(super) fn has(&self, cell: &Labels, round: u32) -> bool {
+    pub(crate) fn has(&self, cell: &Labels, round: u32) -> bool {
         self.lines.iter().any(|line| match line {
             Line::Sample(sample) => sample.cell == *cell && sample.round == round,
             // A way that fails is not tried again.
@@ -50,7 +50,7 @@ impl CellState {
     }
 
     /// Appends a line to the file.
-    pub(super) fn add(&mut self, line: Line) -> Result<()> {
+    pub(crate) fn add(&mut self, line: Line) -> Result<()> {
         let file = OpenOptions::new()
             .create(true)
             .append(true)

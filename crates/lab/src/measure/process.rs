@@ -1,6 +1,6 @@
-//! Programs of others in a place that `benchmarks/peers` made, and their processes.
+//! Programs of others in a folder that a script of `benchmarks` made, and their processes.
 
-use crate::measure::helper;
+use super::helper;
 use crate::{At, Error, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
@@ -12,32 +12,34 @@ use std::time::{Duration, Instant};
 /// Time limit for a daemon to answer and to exit, and for a client.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Folder with programs, a registry's store, recordings and keys.
+/// Folder with programs in `bin`, their versions in `versions`, and what a campaign needs beside them.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
-    pub(super) dir: PathBuf,
+pub(crate) struct Place {
+    pub(crate) dir: PathBuf,
 }
 
 impl Place {
-    /// Opens a folder that `benchmarks/peers` made.
-    pub(super) fn open(dir: &Path) -> Result<Place> {
+    /// Opens a folder that the script `benchmarks/SCRIPT` made.
+    pub(crate) fn open(dir: &Path, script: &str) -> Result<Place> {
         let dir = std::path::absolute(dir).at("find", dir)?;
         match dir.join("versions").exists() {
             true => Ok(Place { dir }),
             false => Err(Error::Usage(format!(
-                "{}: has no programs; make them with benchmarks/peers {0}",
+                "{}: has no programs; make them with benchmarks/{script} {0}",
                 dir.display()
             ))),
         }
     }
 
-    /// Returns true if the folder has an image, by the name of its repository.
-    pub(super) fn has_image(&self, repository: &str) -> bool {
-        self.dir.join("layers").join(repository).exists()
+    /// Returns the names and versions of the programs.
+    pub(crate) fn versions(&self) -> Result<String> {
+        let path = self.dir.join("versions");
+        let text = std::fs::read_to_string(&path).at("read", &path)?;
+        Ok(text.trim().replace('\n', ", "))
     }
 
     /// Returns a command that runs a program of the folder.
-    pub(super) fn command(&self, name: &str) -> Command {
+    pub(crate) fn command(&self, name: &str) -> Command {
         let bin = self.dir.join("bin");
         let mut command = Command::new(bin.join(name));
         let path = std::env::var("PATH").unwrap_or_default();
@@ -48,7 +50,7 @@ impl Place {
     }
 
     /// Runs a program of the folder, and returns its standard output.
-    pub(super) fn output(&self, name: &str, edit: impl FnOnce(&mut Command)) -> Result<String> {
+    pub(crate) fn output(&self, name: &str, edit: impl FnOnce(&mut Command)) -> Result<String> {
         let mut command = self.command(name);
         edit(&mut command);
         helper::run(&mut command, 0, TIME_LIMIT).map_err(Error::Command)
@@ -56,13 +58,13 @@ impl Place {
 }
 
 /// Process in the background. Dropping it ends the process.
-pub(super) struct Daemon {
+pub(crate) struct Daemon {
     child: Child,
 }
 
 impl Daemon {
     /// Starts a process, and waits until it is up.
-    pub(super) fn start(
+    pub(crate) fn start(
         mut command: Command,
         log: &Path,
         is_up: impl Fn() -> bool,
@@ -98,7 +100,7 @@ impl Daemon {
     }
 
     /// Returns the process id.
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 }
@@ -119,7 +121,7 @@ impl Drop for Daemon {
 }
 
 /// Unmounts everything below a folder, the last mount first.
-pub(super) fn unmount_all(folder: &Path) {
+pub(crate) fn unmount_all(folder: &Path) {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let points = table.lines().filter_map(|line| line.split(' ').nth(4));
     let mut points: Vec<&Path> = points
