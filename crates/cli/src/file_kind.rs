@@ -87,6 +87,11 @@ pub(crate) fn is_image(head: &[u8]) -> bool {
     )
 }
 
+/// Returns true for a SquashFS image of version 4.
+pub(crate) fn is_squashfs(head: &[u8]) -> bool {
+    has(head, 0, b"hsqs")
+}
+
 /// Returns true for a GPT partition table that is not a file in a tar.
 pub(crate) fn is_disk(head: &[u8]) -> bool {
     let has_table = [0x200, 0x1000].iter().any(|at| has(head, *at, b"EFI PART"));

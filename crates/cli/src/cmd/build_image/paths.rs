@@ -170,6 +170,7 @@ fn source(
         SourceType::Dir => Source::Dir(path),
         SourceType::Tar => Source::Tar(path),
         SourceType::Manifest => Source::Manifest(path),
+        SourceType::SquashFs => Source::SquashFs(path),
         SourceType::Image => Source::Image(input(source, devices, trust)?),
     })
 }
@@ -261,9 +262,12 @@ fn guess(path: &Path) -> Result<SourceType> {
         SourceType::Dir
     } else if manifest {
         SourceType::Manifest
-    } else if is_image(path, &meta)? {
-        SourceType::Image
     } else {
-        SourceType::Tar
+        let head = head(path, &meta)?;
+        match () {
+            () if file_kind::is_image(&head) || file_kind::is_disk(&head) => SourceType::Image,
+            () if file_kind::is_squashfs(&head) => SourceType::SquashFs,
+            () => SourceType::Tar,
+        }
     })
 }
