@@ -14,12 +14,12 @@ mod truncate;
 mod validate;
 mod window;
 
+pub use decode::lz4_decode;
 pub(crate) use decode::{decode, decode_in_place, decode_prefix, in_place_margin};
 #[cfg(feature = "encode")]
 pub(crate) use greedy::GreedyEncoder;
 #[cfg(feature = "encode")]
 pub(crate) use high_compression::HighCompressionEncoder;
-pub use decode::lz4_decode;
 pub use in_place::lz4_decodes_in_place;
 #[cfg(feature = "encode")]
 pub(crate) use optimal::OptimalEncoder;

@@ -18,7 +18,8 @@ impl Position {
     /// Returns the position that a reference in a table of metadata at byte `table` has: 48 bits for the block, 16 for the byte in it.
     pub(crate) fn of_reference(table: u64, reference: u64) -> Result<Self> {
         let block = table.checked_add(reference >> 16);
-        let block = block.ok_or_else(|| Error::corrupt(table, "a reference outside of the image"))?;
+        let block =
+            block.ok_or_else(|| Error::corrupt(table, "a reference outside of the image"))?;
         Ok(Self {
             block,
             // Fits: 16 bits.
@@ -82,7 +83,9 @@ impl<'a> Cursor<'a> {
         loop {
             let block = match &self.block {
                 Some(block) => block,
-                None => self.block.insert(self.reader.metadata(self.position.block)?),
+                None => self
+                    .block
+                    .insert(self.reader.metadata(self.position.block)?),
             };
             let (len, next) = (block.bytes.len(), block.next);
             if self.position.offset < len {

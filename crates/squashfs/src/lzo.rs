@@ -52,7 +52,10 @@ impl Streams<'_> {
 
     fn copy(&mut self, distance: usize, n: usize) -> Option<()> {
         let from = self.len.checked_sub(distance)?;
-        let end = self.len.checked_add(n).filter(|end| *end <= self.dst.len())?;
+        let end = self
+            .len
+            .checked_add(n)
+            .filter(|end| *end <= self.dst.len())?;
         // The source may overlap the output.
         for at in 0..n {
             self.dst[self.len + at] = self.dst[from + at];
