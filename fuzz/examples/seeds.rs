@@ -124,6 +124,17 @@ fn main() -> std::io::Result<()> {
     let manifest = "#mtree\n/set uid=0 mode=0644 time=1.5\n. type=dir\n f type=file size=5 \\\n xattr.user.a=0sAAAA\n..\n\
                     ./d/null type=char device=1,3\n./h hardlink=f\n./l type=link link=a\\040b\n";
     put("manifest", "all", manifest.as_bytes())?;
+    for form in ["-noI", "-noD"] {
+        let image = scratch.join(form);
+        let made = std::process::Command::new("mksquashfs")
+            .arg("fuzz_targets")
+            .arg(&image)
+            .args([form, "-quiet", "-no-progress"])
+            .status();
+        if made.is_ok_and(|made| made.success()) {
+            put("squashfs", form, &std::fs::read(&image)?)?;
+        }
+    }
     std::fs::remove_dir_all(scratch)
 }
 

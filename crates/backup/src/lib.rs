@@ -11,6 +11,7 @@
 //! A range is named by the digest of its content. Records name ranges and nothing else, so packs may be written anew without any
 //! change of a snapshot. Format: `docs/reference/format/backup-store.md`.
 
+mod archive;
 mod check;
 mod cluster;
 mod cut;

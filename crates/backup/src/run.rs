@@ -1,5 +1,6 @@
-//! A run: saves directories as a snapshot.
+//! A run: saves directories, and the trees of archives and images, as a snapshot.
 
+use crate::archive::{Archives, OpenArchive};
 use crate::cluster::BLOCK;
 use crate::cut::{self, DATA};
 use crate::digest::Digest;
@@ -27,11 +28,14 @@ const GROUP_LEN: usize = 1 << 20;
 /// Attempts to find a number for the snapshot that no other run has taken.
 const NUMBERS_TRIED: u32 = 100;
 
-/// Directories that a run saves, and options of reading them.
+/// Directories, archives and images that a run saves, and options of reading them.
 #[derive(Clone)]
 pub struct Request {
-    /// Directories, in any order and form. One that lies below another is saved with it.
+    /// Directories and files, in any order and form. One that lies below another is saved with it.
     pub sources: Vec<PathBuf>,
+    /// What reads each source that is a file: an archive or image that can be read twice. Its tree is saved at the path of the file,
+    /// and is the root of the snapshot if it is the only source.
+    pub archives: Vec<(PathBuf, Source)>,
     /// Series of the snapshot; see [`default_series`].
     pub series: String,
     /// Options of reading: exclusions, one file system, attributes.
@@ -70,7 +74,7 @@ pub struct Report {
 /// Series of sources on a host, if none is named.
 pub fn default_series(sources: &[PathBuf]) -> String {
     let host = host();
-    let sources = canonical(sources).unwrap_or_else(|_| sources.to_vec());
+    let sources = canonical(sources, &|_| true).unwrap_or_else(|_| sources.to_vec());
     let paths: Vec<String> = sources.iter().map(|path| shown(path)).collect();
     format!("{host}:{}", paths.join(","))
 }
@@ -105,12 +109,13 @@ fn shown(path: &Path) -> String {
     text
 }
 
-/// Returns the absolute paths of directories without links, in the order of a tree, without those that lie below another.
-fn canonical(sources: &[PathBuf]) -> Result<Vec<PathBuf>> {
+/// Returns the absolute paths of sources without links, in the order of a tree, without those that lie below another. `is_archive`
+/// tells whether a file is one of them.
+fn canonical(sources: &[PathBuf], is_archive: &dyn Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
     let real = |path: &PathBuf| {
         let real = fs::canonicalize(path);
         let real = real.map_err(|e| Error::io(Place::file(path.display()), "cannot find", e))?;
-        match real.is_dir() {
+        match real.is_dir() || is_archive(&real) {
             true => Ok(real),
             false => Err(Error::usage(format_args!(
                 "{}: not a directory",
@@ -136,9 +141,10 @@ impl Store {
     /// Errors of the store, after which there is no snapshot; errors of a source as a whole. A file that cannot be read is left
     /// out and reported.
     pub fn backup(&mut self, request: &Request, progress: &Progress) -> Result<Report> {
-        let sources = canonical(&request.sources)?;
+        let archives = Archives::new(&request.archives)?;
+        let sources = canonical(&request.sources, &|path| archives.has(path))?;
         if sources.is_empty() {
-            return Err(Error::usage("no directory to back up"));
+            return Err(Error::usage("nothing to back up"));
         }
         let parent = self.newest(&request.series)?;
         let left_out = LeftOut::default();
@@ -178,12 +184,15 @@ impl Store {
                 report: &mut report,
                 left_out: &left_out,
                 progress,
+                is_root: archives.are_root(&sources),
+                archive: None,
                 failed: None,
                 added: 0,
             };
             run.directories_above(&sources)?;
             for (number, source) in sources.iter().enumerate() {
                 let previous = number.checked_sub(1).map(|number| &*sources[number]);
+                run.archive = archives.open(source, SystemTime::now())?;
                 run.source(source, previous, &options, &mut old)?;
             }
             run.finish()
@@ -323,6 +332,10 @@ struct Run<'a> {
     report: &'a mut Report,
     left_out: &'a LeftOut,
     progress: &'a Progress,
+    /// The tree of the only source, an archive, is the root of the snapshot.
+    is_root: bool,
+    /// Archive or image that is being read.
+    archive: Option<OpenArchive>,
     /// Error of the store while a file was read.
     failed: Option<Error>,
     /// Bytes of new clusters.
@@ -337,7 +350,7 @@ const LEAVES: usize = 1;
 impl Run<'_> {
     /// Adds the directories above the first source. Those above another one come before it.
     fn directories_above(&mut self, sources: &[PathBuf]) -> Result<()> {
-        if sources[0] != Path::new("/") {
+        if sources[0] != Path::new("/") && !self.is_root {
             let root = directory(Path::new("/"))?;
             self.record(&root)?;
         }
@@ -353,6 +366,8 @@ impl Run<'_> {
         old: &mut ParentFiles,
     ) -> Result<()> {
         let now = SystemTime::now();
+        let file = source;
+        let source = if self.is_root { Path::new("/") } else { source };
         let above = source
             .ancestors()
             .skip(1)
@@ -364,7 +379,8 @@ impl Run<'_> {
                 self.record(&directory(dir)?)?;
             }
         }
-        let sources = [Source::Dir(source.to_owned())];
+        let archive = self.archive.as_ref();
+        let sources = [archive.map_or_else(|| Source::Dir(file.to_owned()), |a| a.source.clone())];
         let scan = Scan::new(&sources, options, self.progress)?;
         self.report.warnings.extend(scan.warnings.iter().cloned());
         let prefix = source
@@ -384,12 +400,15 @@ impl Run<'_> {
                 .filter(|part| !part.is_empty());
             let path = path.collect::<Vec<_>>().join(&b'/');
             // Nothing that is in the store itself.
-            let below = path.strip_prefix(own);
+            let below = path.strip_prefix(own).filter(|_| self.archive.is_none());
             if below.is_some_and(|rest| rest.first() == Some(&b'/')) {
                 return Ok(());
             }
             self.entry(&scan, &entry, (path, prefix_depth), now, &mut links, old)
-        })
+        })?;
+        self.archive
+            .as_ref()
+            .map_or(Ok(()), OpenArchive::is_unchanged)
     }
 
     fn entry(
@@ -431,13 +450,14 @@ impl Run<'_> {
                 metadata.is_file() && metadata.size() == size && same
             });
             let state = metadata.and_then(|metadata| seen::state(&metadata, now));
+            let state = self.archive.as_ref().map_or(state, |archive| archive.state);
             let state = match old.take(&path, state) {
                 Some(ranges) => {
                     record.ranges = ranges.into_vec();
                     self.progress.add_bytes(size);
                     state
                 }
-                None => match self.file(scan, entry.inode, size)? {
+                None => match self.whole_file(scan, entry.inode, size, &path)? {
                     Some(ranges) => {
                         record.ranges = ranges;
                         state
@@ -454,6 +474,23 @@ impl Run<'_> {
             self.seen.add(state);
         }
         self.record(&record)
+    }
+
+    /// Like [`file`](Self::file). A damaged file of an archive is left out like one that cannot be read.
+    fn whole_file(
+        &mut self,
+        scan: &Scan,
+        inode: u32,
+        size: u64,
+        path: &[u8],
+    ) -> Result<Option<Vec<RangeRef>>> {
+        match self.file(scan, inode, size) {
+            Err(e @ (Error::Source(_) | Error::Corrupt(_))) if self.archive.is_some() => {
+                self.left_out.add(path, e);
+                Ok(None)
+            }
+            read => read,
+        }
     }
 
     /// Reads a file and stores what is new of it. `None` if it cannot be read.

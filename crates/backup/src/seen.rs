@@ -29,16 +29,19 @@ pub(crate) fn state(metadata: &Metadata, now: SystemTime) -> FileState {
     let modified = nanoseconds(metadata.mtime(), metadata.mtime_nsec());
     let changed = nanoseconds(metadata.ctime(), metadata.ctime_nsec());
     let now = now.duration_since(UNIX_EPOCH).ok()?.as_nanos() as i128;
-    (modified.max(changed) < now - GRANULARITY).then(|| {
-        [
-            metadata.size(),
-            metadata.ino(),
-            metadata.mtime().cast_unsigned(),
-            metadata.mtime_nsec().cast_unsigned(),
-            metadata.ctime().cast_unsigned(),
-            metadata.ctime_nsec().cast_unsigned(),
-        ]
-    })
+    identity(metadata).filter(|_| modified.max(changed) < now - GRANULARITY)
+}
+
+/// Returns the state of a file, whether or not its times tell later changes.
+pub(crate) fn identity(metadata: &Metadata) -> FileState {
+    Some([
+        metadata.size(),
+        metadata.ino(),
+        metadata.mtime().cast_unsigned(),
+        metadata.mtime_nsec().cast_unsigned(),
+        metadata.ctime().cast_unsigned(),
+        metadata.ctime_nsec().cast_unsigned(),
+    ])
 }
 
 /// States of the files of a snapshot, in the order of its tree.

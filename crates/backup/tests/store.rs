@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tuff_backup::{Depth, Report, Request, Snapshot, Store, StoreCompression};
 use tuff_erofs::check;
-use tuff_mkfs::{Options, Progress};
+use tuff_mkfs::{Options, Progress, Source};
 use tuff_testkit::content::{mixed, noise, text};
 use tuff_testkit::kernel::by_kernel;
 use tuff_testkit::tree::{
@@ -19,6 +19,7 @@ use tuff_testkit::{Rng, Scratch};
 fn request(sources: &[&Path]) -> Request {
     Request {
         sources: sources.iter().map(|path| path.to_path_buf()).collect(),
+        archives: Vec::new(),
         series: "test".to_owned(),
         options: Options::default(),
         reads_all: false,
@@ -219,6 +220,149 @@ fn sources_are_known_by_their_real_paths() {
     }
     compare("sources", &store, &at("a"));
     compare("sources", &store, &at("a.c"));
+}
+
+/// Archives and images of a directory that was saved add none of its content, and are not read again while they are unchanged.
+#[test]
+fn archives_of_a_saved_directory_add_no_content() {
+    let scratch = Scratch::new("backup-archives");
+    let at = |name: &str| scratch.path().join(name);
+    let (source, store) = (at("source"), at("store"));
+    fs::create_dir(&source).unwrap();
+    nasty_tree(&source);
+    fs::write(source.join("large"), mixed(4_000_000, 1)).unwrap();
+    fs::write(source.join("noise"), noise(3_000_123, 2)).unwrap();
+    for n in 0..200 {
+        fs::write(
+            source.join(format!("small-{n}")),
+            text(100 + 37 * n, n as u64),
+        )
+        .unwrap();
+    }
+    date(&source);
+    let run = |program: &str, args: &[&str]| {
+        let mut command = std::process::Command::new(program);
+        let output = command.args(args).current_dir(scratch.path()).output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    let target = tuff_store::Target::Path(at("image.erofs"));
+    let tree = [Source::Dir(source.clone())];
+    tuff_mkfs::build(&tree, &Options::default(), &target, &Progress::default()).unwrap();
+    let image = tuff_testkit::kernel::input_with(&at("image.erofs"), &[]);
+    let mut archives = vec![(at("image.erofs"), Source::Image(image), false)];
+    let quiet = [
+        "source",
+        "old.squashfs",
+        "-quiet",
+        "-no-progress",
+        "-noappend",
+    ];
+    if run("mksquashfs", &quiet) {
+        let old = at("old.squashfs");
+        archives.push((old.clone(), Source::SquashFs(old), true));
+    }
+    let xattrs = ["--xattrs", "--xattrs-include=*", "--format=posix"];
+    for (name, form) in [("old.tar", "-cf"), ("old.tar.gz", "-czf")] {
+        if run(
+            "tar",
+            &[&xattrs[..], &[form, name, "-C", "source", "."]].concat(),
+        ) {
+            archives.push((at(name), Source::Tar(at(name)), false));
+        }
+    }
+    age();
+    Store::create(&store, StoreCompression::default()).unwrap();
+    let first = backup(&store, &request(&[&source]));
+    assert!(first.stored_bytes > 3_000_000, "{}", first.stored_bytes);
+    let expected = host_tree(&source);
+    for (path, archive, has_seconds) in &archives {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let only = Request {
+            archives: vec![(path.clone(), archive.clone())],
+            series: name.clone(),
+            ..request(&[path])
+        };
+        let report = backup(&store, &only);
+        assert_eq!(report.files, first.files, "{name}");
+        // Leaves of the tree, and none of the content.
+        assert!(
+            report.stored_bytes < 40_000,
+            "{name}: {}",
+            report.stored_bytes
+        );
+        let again = backup(&store, &only);
+        assert_eq!((again.files_read, again.stored_bytes), (0, 0), "{name}");
+        let opened = Arc::new(Store::open(&store).unwrap());
+        let image = opened.image(&newest(&opened), &at("image"), &Progress::default());
+        let tree = image_tree(&image.unwrap().open().unwrap());
+        let ignore = Ignore {
+            nsec: *has_seconds,
+            ..ignore(&expected)
+        };
+        // Sockets are not in a tar.
+        let is_other = |record: &&Record| record.mode & 0xF000 != 0xC000;
+        let without = |tree: &[Record]| tree.iter().filter(is_other).cloned().collect::<Vec<_>>();
+        assert_same(&name, &without(&expected), &without(&tree), ignore);
+    }
+
+    // Another state of the file, and a place beside a directory.
+    let (path, archive, _) = &archives[0];
+    File::options()
+        .write(true)
+        .open(path)
+        .unwrap()
+        .set_modified(SystemTime::now())
+        .unwrap();
+    let both = Request {
+        archives: vec![(path.clone(), archive.clone())],
+        series: "image.erofs".to_owned(),
+        ..request(&[path, &source])
+    };
+    let report = backup(&store, &both);
+    assert_eq!(report.files, 2 * first.files);
+    assert_eq!(report.files_read, report.files);
+    let opened = Arc::new(Store::open(&store).unwrap());
+    let image = opened.image(&newest(&opened), &at("image"), &Progress::default());
+    let tree = image_tree(&image.unwrap().open().unwrap());
+    let real = fs::canonicalize(path).unwrap();
+    assert_same("both", &expected, &below(&tree, &real), ignore(&expected));
+}
+
+/// T-B26: a damaged file of an archive is left out and named, and the others are saved.
+#[test]
+fn a_damaged_file_of_an_archive_is_left_out() {
+    let scratch = Scratch::new("backup-damaged-archive");
+    let at = |name: &str| scratch.path().join(name);
+    let store = at("store");
+    fs::create_dir(at("source")).unwrap();
+    fs::write(at("source").join("bad"), text(300_000, 1)).unwrap();
+    fs::write(at("source").join("good"), text(300_000, 2)).unwrap();
+    let made = std::process::Command::new("mksquashfs")
+        .args(["source", "old.squashfs", "-quiet", "-no-progress"])
+        .current_dir(scratch.path())
+        .output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        return tuff_testkit::skipped("SquashFS images need mksquashfs");
+    }
+    let path = at("old.squashfs");
+    // The first block of data follows the superblock.
+    let file = File::options().write(true).open(&path).unwrap();
+    file.write_all_at(&[0xff; 64], 200).unwrap();
+    Store::create(&store, StoreCompression::default()).unwrap();
+    let only = Request {
+        archives: vec![(path.clone(), Source::SquashFs(path.clone()))],
+        ..request(&[&path])
+    };
+    let mut opened = Store::open_to_write(&store).unwrap();
+    let report = opened.backup(&only, &Progress::default()).unwrap();
+    assert_eq!(report.files, 1);
+    let [line] = &report.left_out[..] else {
+        panic!("{:?}", report.left_out)
+    };
+    assert!(
+        line.contains("bad") && line.contains("cannot be decoded"),
+        "{line}"
+    );
 }
 
 /// T-B6: what a run leaves that ends early is not read, and the next run writes over it.

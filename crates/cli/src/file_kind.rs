@@ -10,6 +10,8 @@ pub(crate) const HEAD: usize = 1 << 20;
 pub(crate) enum FileKind {
     /// Filesystem image of EROFS.
     Image,
+    /// Image of SquashFS 4.
+    SquashFs,
     /// Another filesystem, by its name with an article.
     Filesystem(&'static str),
     /// Partition table or boot sector.
@@ -45,6 +47,7 @@ impl FileKind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Image => "an EROFS image",
+            Self::SquashFs => "a SquashFS image",
             Self::Volume => "an IPLFS volume",
             Self::Stream => "a stream of a snapshot",
             Self::Profile => "a profile",
@@ -85,6 +88,11 @@ pub(crate) fn is_image(head: &[u8]) -> bool {
         superblock::OFFSET as usize,
         &superblock::MAGIC.to_le_bytes(),
     )
+}
+
+/// Returns true for a SquashFS image of version 4.
+pub(crate) fn is_squashfs(head: &[u8]) -> bool {
+    has(head, 0, b"hsqs")
 }
 
 /// Returns true for a GPT partition table that is not a file in a tar.
@@ -168,7 +176,7 @@ const SIGNATURES: &[(usize, &[u8], FileKind)] = &[
         FileKind::Other("a member of a RAID array"),
     ),
     (0, b"\x3a\xff\x26\xed", FileKind::AndroidSparse),
-    (0, b"hsqs", FileKind::Filesystem("a SquashFS image")),
+    (0, b"hsqs", FileKind::SquashFs),
     (0, b"TUFFIPLF", FileKind::Volume),
     (0, b"TUFF-MAP", FileKind::Volume),
     (0, b"TUFFSEND", FileKind::Stream),

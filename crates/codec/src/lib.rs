@@ -63,6 +63,6 @@ pub use algorithm::Algorithm;
 pub use decode::{DecodeError, Decoder};
 #[cfg(feature = "encode")]
 pub use encode::{Encoder, Fit, TailFit, Trim};
-pub use lz4::{lz4_decodes_in_place, lz4_validate};
+pub use lz4::{lz4_decode, lz4_decodes_in_place, lz4_validate};
 #[cfg(feature = "encode")]
 pub use spec::{EncoderSpec, INPUT_MAX, Method, SpecError};

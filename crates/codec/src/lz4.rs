@@ -14,6 +14,7 @@ mod truncate;
 mod validate;
 mod window;
 
+pub use decode::lz4_decode;
 pub(crate) use decode::{decode, decode_in_place, decode_prefix, in_place_margin};
 #[cfg(feature = "encode")]
 pub(crate) use greedy::GreedyEncoder;

@@ -1,5 +1,6 @@
-//! `tuff backup`: saves directories as a snapshot of a backup store.
+//! `tuff backup`: saves directories, archives and images as a snapshot of a backup store.
 
+use crate::cmd::build_image::paths::archive;
 use crate::cmd::build_image::watched;
 use crate::out::Out;
 use crate::progress::Show;
@@ -12,10 +13,14 @@ use tuff_backup::{Report, Request, Store, StoreCompression, default_series};
 use tuff_erofs::{Error, Result, THREADS_MAX};
 use tuff_mkfs::{Options, Progress};
 
-/// Back up directories as a snapshot of a backup store
+/// Back up directories, archives and images as a snapshot of a backup store
 ///
 /// STORE is a directory. It becomes a store if it is absent or empty. Each snapshot is an image that the kernel mounts, and stores
 /// what earlier ones lack. `tuff store` lists, mounts, restores and checks snapshots.
+///
+/// A SOURCE that is a file is saved as the tree in it: a SquashFS or EROFS image, or a tar or cpio archive, which may be compressed.
+/// The only source of a run becomes the root of the snapshot; of several, each is at its path. Its files are not read again while the
+/// size, times and inode of the archive are as they were.
 ///
 /// Files whose size, times and inode are as in the snapshot before are not read. Files that cannot be read, or that change while
 /// they are read, are left out and listed; the exit code is 1, and the next run reads them again. So it is if a snapshot has less
@@ -23,7 +28,7 @@ use tuff_mkfs::{Options, Progress};
 #[derive(clap::Args)]
 #[command(override_usage = "tuff backup [OPTIONS] <SOURCE>... <STORE>")]
 pub(crate) struct Args {
-    /// Directories, then the store
+    /// Directories, archives and images, then the store
     #[arg(required = true, num_args = 2.., value_name = "SOURCE|STORE")]
     paths: Vec<PathBuf>,
     /// Name of the series, in which snapshots are compared (default: the host and the sources)
@@ -64,6 +69,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let found = std::fs::metadata(source);
         found.map_err(|e| Error::io(source.display(), "cannot find", e))?;
     }
+    let files = sources.iter().filter(|source| !source.is_dir());
+    let archives = files.map(|file| Ok((file.clone(), archive(file)?)));
+    let archives = archives.collect::<Result<Vec<_>>>()?;
     let is_new = !Store::is_at(path);
     if is_new {
         make(path, args)?;
@@ -75,6 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let request = Request {
         series: (args.series.clone()).unwrap_or_else(|| default_series(sources)),
         sources: sources.to_vec(),
+        archives,
         options,
         reads_all: args.all,
         is_dry: args.dry_run,

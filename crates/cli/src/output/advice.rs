@@ -63,7 +63,7 @@ pub(crate) fn not_opened(e: Error, path: &Path, store: &dyn ReadAt) -> Error {
         ));
     };
     let advice = match kind {
-        FileKind::Tar | FileKind::Cpio | FileKind::Manifest => {
+        FileKind::Tar | FileKind::Cpio | FileKind::Manifest | FileKind::SquashFs => {
             format!("convert it with 'tuff build {name} IMAGE'")
         }
         FileKind::AndroidSparse => simg2img(path),
@@ -116,7 +116,9 @@ pub(crate) fn not_an_archive(e: Error, path: &Path) -> Error {
         Some(FileKind::Volume) => "convert it with 'tuff volume export', and build from the tar",
         // An empty file has a message of its own.
         None if head.is_empty() => return e,
-        None | Some(_) => "name a directory, a tar, a cpio archive, a manifest or an EROFS image",
+        None | Some(_) => {
+            "name a directory, a tar, a cpio archive, a manifest, or an EROFS or SquashFS image"
+        }
     };
     match FileKind::detect(&head) {
         Some(kind) => Error::source(format_args!(
@@ -160,7 +162,7 @@ pub(crate) fn not_a_volume(path: &Path, has_superblock: bool) -> Option<Error> {
         FileKind::Tar | FileKind::Cpio | FileKind::Compressed(_) | FileKind::Archive(_) => {
             "unpack it, and copy the directory with 'tuff volume import'"
         }
-        FileKind::Filesystem(_) | FileKind::AndroidSparse => {
+        FileKind::Filesystem(_) | FileKind::SquashFs | FileKind::AndroidSparse => {
             "mount it, and copy its files with 'tuff volume import'"
         }
         FileKind::Partitions(_) => "name the device of a partition",

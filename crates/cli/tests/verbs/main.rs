@@ -51,6 +51,7 @@ mod source_cpio;
 mod source_faults;
 mod source_image;
 mod source_oci;
+mod source_squashfs;
 #[cfg(feature = "remote")]
 mod start_lists;
 #[cfg(feature = "remote")]

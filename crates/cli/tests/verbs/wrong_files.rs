@@ -32,7 +32,7 @@ fn a_wrong_file_as_image_is_named_with_a_way_out() {
     let place = stage("wrong-image");
     for (file, format, advice) in [
         ("elf", "an ELF file", "check the path"),
-        ("squashfs", "a SquashFS image", "unpack it"),
+        ("squashfs", "a SquashFS image", "tuff build squashfs IMAGE"),
         ("zip", "a zip archive", "unpack it"),
         ("volume", "an IPLFS volume", "tuff volume"),
         (
@@ -63,7 +63,7 @@ fn a_wrong_file_as_source_is_named_with_a_way_out() {
     let place = stage("wrong-source");
     for (file, format, advice) in [
         ("elf", "an ELF file", "name a directory"),
-        ("squashfs", "a SquashFS image", "unpack it"),
+        ("squashfs", "squashfs: byte 12", "block size 0"),
         ("zip", "a zip archive", "unpack it"),
         ("volume", "an IPLFS volume", "tuff volume export"),
         (

@@ -39,6 +39,13 @@ const LAST_LITERALS: usize = 5;
 /// Length of the shortest match. Unit: bytes.
 const SHORTEST: usize = 4;
 
+/// Decodes a whole LZ4 block whose length is not known. Returns the number of bytes written; `None` if the block is malformed or
+/// longer than `dst`, whose content is then unspecified.
+#[must_use]
+pub fn lz4_decode(src: &[u8], dst: &mut [u8]) -> Option<usize> {
+    decode(src, dst)
+}
+
 /// Decodes a whole block. Returns the number of bytes written; `None` if the block is malformed or longer than `dst`.
 pub(crate) fn decode(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     // SAFETY: both are slices of the lengths passed.

@@ -118,7 +118,13 @@ fn check_target(sources: &[Source], options: &Options, target: &Target) -> Resul
             Source::Image(image) if is_disk(image) => {
                 return fails("an image cannot be read from the device that it is written to");
             }
-            Source::Tar(file) | Source::TarWithin { file, .. } | Source::Manifest(file)
+            Source::SquashFs(image) if is_same_disk(image, path) => {
+                return fails("an image cannot be read from the device that it is written to");
+            }
+            Source::Tar(file)
+            | Source::TarWithin { file, .. }
+            | Source::Manifest(file)
+            | Source::SquashFs(file)
                 if in_place && is_same(file, path) =>
             {
                 return fails("a source cannot be read from the file that is written in place");

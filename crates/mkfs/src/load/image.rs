@@ -28,7 +28,7 @@ impl Loader<'_, '_> {
     }
 
     /// Returns the number of bytes of a file that are read.
-    fn read_len(&self, entry: &Entry) -> u64 {
+    pub(super) fn read_len(&self, entry: &Entry) -> u64 {
         match (&entry.kind, entry.content.parts()) {
             (Kind::File { size }, (_, Some(runs))) if self.options.keeps_sparse(*size, runs) => {
                 runs.iter().map(|run| run.len).sum()

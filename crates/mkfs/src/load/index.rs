@@ -49,7 +49,11 @@ impl Loader<'_, '_> {
                     source.name()
                 )));
             }
-            Source::Dir(_) | Source::Manifest(_) | Source::Image(_) | Source::TarWithin { .. } => {
+            Source::Dir(_)
+            | Source::Manifest(_)
+            | Source::Image(_)
+            | Source::SquashFs(_)
+            | Source::TarWithin { .. } => {
                 return Err(Error::usage(format_args!(
                     "{}: an index needs a tar, but this source is not one",
                     source.name()

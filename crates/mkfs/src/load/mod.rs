@@ -12,6 +12,7 @@ mod image;
 mod index;
 mod manifest;
 mod memory;
+mod squashfs;
 mod stream;
 mod tar;
 
@@ -116,6 +117,7 @@ fn whiteouts(source: &Source, options: &Options, only: bool) -> Whiteouts {
             Source::Dir(_)
             | Source::Manifest(_)
             | Source::Image(_)
+            | Source::SquashFs(_)
             | Source::Memory(_)
             | Source::Placed(_),
         ) => Whiteouts::Overlay,
@@ -146,6 +148,7 @@ impl Loader<'_, '_> {
             Source::Dir(path) => self.load_dir(path),
             Source::Manifest(path) => self.load_manifest(path),
             Source::Image(image) => self.load_image(image),
+            Source::SquashFs(path) => self.load_squashfs(path),
             Source::Tar(path) => self.load_tar_path(path),
             Source::TarWithin {
                 file,

@@ -4,13 +4,12 @@ use super::sparse::ChunkRun;
 use crate::base::{BaseInode, Bases};
 use crate::source::DataRun;
 use crate::source::file::{HostFile, SourceFile};
-use crate::source::image::ImageSource;
+use crate::source::image::ImageFiles;
 use crate::tree::InodeId;
 use crate::{Error, Result};
 use std::fmt;
 use std::fs::File;
 use std::sync::Arc;
-use tuff_format::Nid;
 
 /// Content of one file. Cheap to clone: the segments of a large file share it.
 #[derive(Clone)]
@@ -36,9 +35,9 @@ pub(crate) enum FileContent {
     /// File of a source that is an image.
     Image {
         /// Image that is the source.
-        source: Arc<ImageSource>,
+        source: Arc<dyn ImageFiles>,
         /// Inode of the file.
-        nid: Nid,
+        key: u64,
         /// Path of the file in messages.
         path: Arc<[u8]>,
     },
@@ -132,7 +131,7 @@ impl FileContent {
                 buf.copy_from_slice(src);
                 Ok(())
             }
-            Self::Image { source, nid, path } => source.read_exact(*nid, path, buf, offset),
+            Self::Image { source, key, path } => source.read_exact(*key, path, buf, offset),
             Self::Base { bases, inode } => bases.read_exact(*inode, buf, offset),
             Self::Chunks {
                 whole,

@@ -4,12 +4,11 @@ use super::content::FileContent;
 use crate::source::Content;
 use crate::source::dir::DirSource;
 use crate::source::file::{HostFile, SourceFile};
-use crate::source::image::ImageSource;
+use crate::source::image::ImageFiles;
 use crate::tree::{InodeId, Tree, lossy};
 use crate::{Error, Result};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use tuff_format::Nid;
 use tuff_format::inode::FileType;
 
 /// Source of file contents, by which the locations of one layer are resolved.
@@ -21,7 +20,7 @@ pub(crate) enum ContentProvider {
         file: Option<Arc<SourceFile>>,
         copy: Option<Arc<SourceFile>>,
     },
-    Image(Arc<ImageSource>),
+    Image(Arc<dyn ImageFiles>),
     /// The tree holds all contents, or they were packed from a stream.
     Elsewhere,
 }
@@ -63,10 +62,10 @@ impl Contents {
                 let dir = Some(Arc::clone(dir));
                 return Ok(Some(host_file(dir, tree.path(inode).into(), mtime)));
             }
-            (Content::Range { offset: nid }, Some(ContentProvider::Image(source))) => {
+            (Content::Range { offset: key }, Some(ContentProvider::Image(source))) => {
                 return Ok(Some(FileContent::Image {
                     source: Arc::clone(source),
-                    nid: Nid(*nid),
+                    key: *key,
                     path: tree.path(inode).into(),
                 }));
             }

@@ -12,6 +12,12 @@ use tuff_erofs::walk::{self, Walk};
 use tuff_format::Nid;
 use tuff_format::inode::FileType;
 
+/// Files of an image, which many threads read at once.
+pub(crate) trait ImageFiles: Send + Sync {
+    /// Fills `buf` from `offset` of the file with this key. Errors name its path.
+    fn read_exact(&self, key: u64, path: &[u8], buf: &mut [u8], offset: u64) -> Result<()>;
+}
+
 /// Source image. Many threads read it at once; neighbours in its packed inode are decoded once.
 pub(crate) struct ImageSource {
     server: Server,
@@ -86,14 +92,14 @@ impl ImageSource {
         Ok(())
     }
 
-    /// Fills `buf` from `offset` of a file. Errors name its path.
-    pub(crate) fn read_exact(
-        &self,
-        nid: Nid,
-        path: &[u8],
-        buf: &mut [u8],
-        offset: u64,
-    ) -> Result<()> {
+    fn sessions(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ImageFiles for ImageSource {
+    fn read_exact(&self, key: u64, path: &[u8], buf: &mut [u8], offset: u64) -> Result<()> {
+        let nid = Nid(key);
         let session = self.sessions().pop();
         let mut session = session.unwrap_or_else(|| self.server.session());
         let read = || {
@@ -113,10 +119,6 @@ impl ImageSource {
             e.within(Place::path(walk::shown(path)))
                 .within(Place::file(&self.name))
         })
-    }
-
-    fn sessions(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -28,8 +28,13 @@ impl LeftOut {
         paths.unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Adds a path.
-    pub(crate) fn add(&self, path: String, why: impl Display) {
+    /// Adds a path that the caller leaves out.
+    pub fn add(&self, path: &[u8], why: impl Display) {
+        self.add_text(String::from_utf8_lossy(path).into_owned(), why);
+    }
+
+    /// Adds a path in the form of messages.
+    pub(crate) fn add_text(&self, path: String, why: impl Display) {
         let mut paths = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         paths.entry(path).or_insert_with(|| why.to_string());
     }
@@ -50,7 +55,7 @@ impl LeftOut {
         let number = error.raw_os_error();
         let is_of_file = of_file.iter().any(|e| Some(e.raw_os_error()) == number);
         if is_of_file {
-            self.add(path, format_args!("{what}: {error}"));
+            self.add_text(path, format_args!("{what}: {error}"));
         }
         is_of_file
     }

@@ -20,6 +20,7 @@ pub(crate) mod memory;
 pub(crate) mod placed;
 pub(crate) mod readahead;
 pub(crate) mod spec;
+pub(crate) mod squashfs;
 pub(crate) mod stream;
 pub(crate) mod tally;
 pub mod tar;
@@ -118,7 +119,7 @@ pub enum Content {
     /// Range of the source's own file, an uncompressed tar that can be read at any position; or a
     /// file of an image.
     Range {
-        /// Byte position in the tar file, or the inode's nid in the image.
+        /// Byte position in the tar file, or the inode in the image: its nid, or its reference in SquashFS.
         offset: u64,
     },
     /// Range of the file into which the source's data was copied.

@@ -39,6 +39,8 @@ pub enum Source {
     Manifest(PathBuf),
     /// EROFS image.
     Image(InputImage),
+    /// SquashFS image.
+    SquashFs(PathBuf),
     /// Tree whose data lies in the bases.
     Placed(Arc<dyn PlacedTree>),
 }
@@ -47,7 +49,9 @@ impl Source {
     /// Returns the name that messages use.
     pub(crate) fn name(&self) -> String {
         match self {
-            Self::Dir(path) | Self::Tar(path) | Self::Manifest(path) => path.display().to_string(),
+            Self::Dir(path) | Self::Tar(path) | Self::Manifest(path) | Self::SquashFs(path) => {
+                path.display().to_string()
+            }
             Self::Image(image) => image.name().display().to_string(),
             Self::TarWithin { name, .. } => name.clone(),
             Self::TarStdin => "standard input".to_owned(),

@@ -58,4 +58,6 @@ pub(super) enum SourceType {
     Tar,
     Manifest,
     Image,
+    #[value(name = "squashfs")]
+    SquashFs,
 }

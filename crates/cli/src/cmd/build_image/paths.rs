@@ -1,7 +1,7 @@
 //! Converts paths on the command line to sources, bases and a target.
 
 use super::args::{Args, SourceType};
-use crate::file_kind;
+use crate::file_kind::{self, FileKind};
 use crate::image::{OpenArgs, input, unused};
 use crate::next_command::shell_word;
 use crate::overwrite::{self, Format};
@@ -170,8 +170,39 @@ fn source(
         SourceType::Dir => Source::Dir(path),
         SourceType::Tar => Source::Tar(path),
         SourceType::Manifest => Source::Manifest(path),
+        SourceType::SquashFs => Source::SquashFs(path),
         SourceType::Image => Source::Image(input(source, devices, trust)?),
     })
+}
+
+/// Returns what reads a file that can be read twice: an EROFS or SquashFS image, a disk with one, a tar or cpio archive.
+pub(crate) fn archive(path: &Path) -> Result<Source> {
+    let meta = metadata(path)?;
+    let head = head(path, &meta)?;
+    if let Some(FileKind::Volume) = FileKind::detect(&head) {
+        return Err(Error::usage(format_args!(
+            "{}: is an IPLFS volume; mount one of its snapshots with 'tuff volume mount --snapshot', and name the directory",
+            path.display()
+        )));
+    }
+    let kind = match meta.is_file() || meta.file_type().is_block_device() {
+        true => guess(path)?,
+        false => SourceType::Manifest,
+    };
+    if kind == SourceType::Manifest {
+        return Err(Error::usage(format_args!(
+            "{}: not a directory, an archive or an image",
+            path.display()
+        )));
+    }
+    let device = Device::parse(path.to_owned());
+    let mut devices = devices::of_images(&[&device.image], &[], false)
+        .map_err(|device| unused("--source-device", &device))?;
+    source(
+        (device, devices.pop().unwrap_or_default()),
+        Some(kind),
+        None,
+    )
 }
 
 /// Prefixes of paths that name container images.
@@ -261,9 +292,12 @@ fn guess(path: &Path) -> Result<SourceType> {
         SourceType::Dir
     } else if manifest {
         SourceType::Manifest
-    } else if is_image(path, &meta)? {
-        SourceType::Image
     } else {
-        SourceType::Tar
+        let head = head(path, &meta)?;
+        match () {
+            () if file_kind::is_image(&head) || file_kind::is_disk(&head) => SourceType::Image,
+            () if file_kind::is_squashfs(&head) => SourceType::SquashFs,
+            () => SourceType::Tar,
+        }
     })
 }

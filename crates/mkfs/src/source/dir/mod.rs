@@ -56,7 +56,7 @@ impl DirSource {
     /// Leaves a file out that has changed, if files may be left out.
     pub(crate) fn leave_out_changed(&self, path: &[u8], how: impl Display) {
         if let Some(left_out) = &self.left_out {
-            left_out.add(self.display(path), how);
+            left_out.add_text(self.display(path), how);
         }
     }
 
