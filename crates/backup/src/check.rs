@@ -25,7 +25,7 @@ pub enum Depth {
     Trees,
     /// As well all clusters, trees and parity of this part of the segments, from where the last such check ended. Unit: 1.
     Part(f64),
-    /// All segments.
+    /// The same of all segments.
     Data,
 }
 
@@ -97,10 +97,16 @@ impl Store {
         let path = self.path.join(POSITION);
         let text = fs::read_to_string(&path).unwrap_or_default();
         let next: u32 = text.trim().parse().unwrap_or(0);
-        let all = self.segments.values().map(|segment| u64::from(segment.header.blocks));
+        let all = self
+            .segments
+            .values()
+            .map(|segment| u64::from(segment.header.blocks));
         let needed = (all.sum::<u64>() as f64 * part).ceil() as u64;
         let (mut numbers, mut blocks) = (Vec::new(), 0);
-        let later = self.segments.range(next..).chain(self.segments.range(..next));
+        let later = self
+            .segments
+            .range(next..)
+            .chain(self.segments.range(..next));
         for (number, segment) in later {
             if blocks >= needed {
                 break;
@@ -128,7 +134,11 @@ impl Store {
         let examined = self.examine(directory);
         checked.read_bytes += examined.bytes;
         let members = directory.members.iter().map(|member| member.digest);
-        let digests = directory.ranges.iter().map(|range| range.digest).chain(members);
+        let digests = directory
+            .ranges
+            .iter()
+            .map(|range| range.digest)
+            .chain(members);
         let states = examined.ranges.iter().chain(&examined.members);
         let bad = digests.zip(states).filter(|(_, good)| !**good);
         let before = lost.len();
@@ -189,7 +199,11 @@ impl Store {
             // Trees that cannot be read are named already.
             while let Ok(Some((path, record))) = tree.next() {
                 progress.check()?;
-                if record.ranges.iter().any(|range| lost.contains(&range.digest)) {
+                if record
+                    .ranges
+                    .iter()
+                    .any(|range| lost.contains(&range.digest))
+                {
                     let found = files.entry(path).or_default();
                     *found = (snapshot.number, found.1 + 1);
                 }

@@ -1,4 +1,4 @@
-//! Clusters of ranges.
+//! Clusters, the units in which ranges are encoded.
 
 /// Block size of a store and of its images. Unit: bytes.
 pub(crate) const BLOCK: usize = 4096;

@@ -23,7 +23,7 @@ pub(crate) fn create(path: &Path, bytes: &[u8]) -> Result<()> {
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => fs::hard_link(&temporary, path),
             renamed => renamed.map_err(io::Error::from),
         };
-        // Renamed, or no longer needed.
+        // It was renamed, or the name exists.
         let _ = fs::remove_file(&temporary);
         made?;
         sync_parent(path)

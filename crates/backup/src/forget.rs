@@ -18,22 +18,22 @@ const CLOCKS: i64 = 300;
 /// begin at midnight in UTC, weeks on Mondays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// Newest snapshots.
+    /// Number of newest snapshots.
     pub last: u32,
-    /// Days.
+    /// Number of days to keep.
     pub daily: u32,
-    /// Weeks.
+    /// Number of weeks to keep.
     pub weekly: u32,
-    /// Months.
+    /// Number of months to keep.
     pub monthly: u32,
-    /// Years.
+    /// Number of years to keep.
     pub yearly: u32,
 }
 
 /// Snapshot with what a policy says of it.
 #[derive(Clone, Debug)]
 pub struct Choice {
-    /// The snapshot.
+    /// Snapshot that the policy judges.
     pub snapshot: Snapshot,
     /// False if the policy does not keep it.
     pub is_kept: bool,
@@ -59,8 +59,13 @@ impl Store {
                 None
             } else if snapshot.lost_most {
                 Some("it has less than half of the files of the snapshot before".to_owned())
-            } else if let Some(before) = before.filter(|before| snapshot.time.saturating_add(CLOCKS) < before.time) {
-                Some(format!("its time is before that of snapshot {}", before.number))
+            } else if let Some(before) =
+                before.filter(|before| snapshot.time.saturating_add(CLOCKS) < before.time)
+            {
+                Some(format!(
+                    "its time is before that of snapshot {}",
+                    before.number
+                ))
             } else if snapshot.time > written.min(now).saturating_add(DAY) {
                 Some("its time is in the future".to_owned())
             } else {
@@ -121,7 +126,7 @@ impl Store {
         files::remove(&self.confirmed_path(number))
     }
 
-    /// Ends the doubt about a snapshot: from now on it counts like others.
+    /// Ends the doubt about a snapshot: it counts like others.
     ///
     /// # Errors
     /// `Usage` if there is no such snapshot; `Io` of the host.
@@ -138,7 +143,7 @@ impl Store {
 /// Rules that still keep snapshots of a series, from the newest one back.
 struct Rules {
     is_first: bool,
-    /// How many more each rule keeps, and the period of the last one that it kept.
+    /// Number of snapshots that each rule still keeps, and the period of the last one that it kept.
     rules: [(u32, Option<i64>, fn(i64) -> i64); 4],
     last: u32,
 }

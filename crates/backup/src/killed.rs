@@ -23,6 +23,7 @@ fn request(source: &Path) -> Request {
         options: Options::default(),
         reads_all: true,
         is_dry: false,
+        archives: Vec::new(),
     }
 }
 
@@ -90,7 +91,7 @@ fn days(dir: &Path) -> Days {
     Store::create(&store, StoreCompression::default()).unwrap();
     for day in 0..3u64 {
         for n in 0..40 {
-            // Of each group most members are replaced on every day.
+            // Most members of each group are replaced on every day.
             let seed = if n % 8 == 0 { n } else { n + 100 * day };
             let name = source.join(format!("small-{n}"));
             fs::write(name, noise(60_000, seed)).unwrap();
@@ -102,7 +103,9 @@ fn days(dir: &Path) -> Days {
     let newest = Store::open(&store).unwrap().snapshot(3).unwrap();
     let last = tree(&store, &newest, &dir.join("image"));
     assert_eq!(
-        last.iter().filter(|record| record.path.ends_with(b"small-1")).count(),
+        last.iter()
+            .filter(|record| record.path.ends_with(b"small-1"))
+            .count(),
         1
     );
     Days {
@@ -177,7 +180,9 @@ fn b5_prune_frees_space_on_a_full_disk() {
     fs::create_dir(&disk).unwrap();
     let mount = || {
         let mut mount = Command::new("mount");
-        let mount = mount.args(["-t", "tmpfs", "-o", "size=32M", "none"]).arg(&disk);
+        let mount = mount
+            .args(["-t", "tmpfs", "-o", "size=32M", "none"])
+            .arg(&disk);
         mount.status().is_ok_and(|status| status.success())
     };
     if !is_root() || !mount() {
@@ -242,7 +247,9 @@ fn b6_backup_may_end_at_every_step() {
         assert_eq!(findings(&at), Vec::<String>::new(), "step {steps}");
         let snapshot = Store::open(&at).unwrap().snapshot(number).unwrap();
         let shown = tree(&at, &snapshot, &scratch.path().join("image"));
-        let more = shown.iter().filter(|record| record.path.ends_with(b"/more"));
+        let more = shown
+            .iter()
+            .filter(|record| record.path.ends_with(b"/more"));
         assert_eq!(more.count(), 1);
         prune(&at).unwrap();
         assert_eq!(findings(&at), Vec::<String>::new(), "step {steps}");

@@ -1,4 +1,4 @@
-//! What snapshots name: the entries of directories that are in use.
+//! Entries of directories that snapshots name.
 
 use crate::digest::Digest;
 use crate::index::Slot;
@@ -38,7 +38,7 @@ fn has(bits: &[u64], number: u32) -> bool {
 #[derive(Default)]
 pub(crate) struct Marks {
     segments: HashMap<u32, SegmentMarks>,
-    /// What follows from a leaf that was read: with the rest of a record before it, the rest behind it.
+    /// Rest of a record behind each leaf that was read, by the leaf and the rest before it.
     leaves: HashMap<[u8; 16], Box<[u8]>>,
     /// Ranges that are in no pack.
     pub(crate) lost: HashSet<Digest>,
@@ -46,7 +46,7 @@ pub(crate) struct Marks {
 
 impl Marks {
     /// Marks of a segment.
-    pub(crate) fn of(&self, segment: u32) -> SegmentMarks {
+    pub(crate) fn segment(&self, segment: u32) -> SegmentMarks {
         self.segments.get(&segment).cloned().unwrap_or_default()
     }
 
@@ -95,12 +95,7 @@ impl Marks {
         })
     }
 
-    fn add_tree(
-        &mut self,
-        store: &Store,
-        snapshot: &Snapshot,
-        progress: &Progress,
-    ) -> Result<()> {
+    fn add_tree(&mut self, store: &Store, snapshot: &Snapshot, progress: &Progress) -> Result<()> {
         let broken = || Error::corrupt(Place::file(store.path.display()), "it cannot be read");
         let mut reader = RangeReader::default();
         let mut rest: Vec<u8> = Vec::new();
@@ -126,7 +121,11 @@ impl Marks {
                     continue;
                 }
                 rest = self.add_records(store, &rest);
-                needed = if rest.len() > REST_MAX { 2 * rest.len() } else { 0 };
+                needed = if rest.len() > REST_MAX {
+                    2 * rest.len()
+                } else {
+                    0
+                };
                 if let Some(key) = key.filter(|_| rest.len() <= REST_MAX) {
                     self.leaves.insert(key, rest.clone().into());
                 }

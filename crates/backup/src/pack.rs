@@ -177,7 +177,7 @@ impl Pack {
         u64::from(self.end) * BLOCK as u64
     }
 
-    /// Frees blocks: they are zeros from now on. Returns false where the filesystem cannot do that.
+    /// Frees blocks: they are zeros afterwards. Returns false where the filesystem cannot do that.
     pub(crate) fn punch(&self, blocks: Range<u32>) -> Result<bool> {
         let start = u64::from(blocks.start) * BLOCK as u64;
         let len = u64::from(blocks.end - blocks.start) * BLOCK as u64;

@@ -25,7 +25,7 @@ const MAGIC: [u8; 8] = *b"TUFFTREE";
 /// Longest directory. Unit: bytes.
 const DIRECTORY_MAX: u64 = 1 << 30;
 
-/// What the front of a tree's file states. It is there twice.
+/// Front of a tree's file, which is there twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TreeFront {
     pub(crate) number: u32,
@@ -45,7 +45,13 @@ impl TreeFront {
         let mut bytes = [0; BLOCK];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..24].copy_from_slice(store);
-        let fields = [self.number, self.pack.into(), self.start, self.blocks, self.roots];
+        let fields = [
+            self.number,
+            self.pack.into(),
+            self.start,
+            self.blocks,
+            self.roots,
+        ];
         for (place, field) in bytes[24..].chunks_exact_mut(4).zip(fields) {
             place.copy_from_slice(&field.to_le_bytes());
         }
@@ -80,8 +86,7 @@ impl TreeFront {
 
     /// Length of what is covered. Unit: bytes.
     fn covered_len(&self) -> u64 {
-        u64::from(self.blocks) * BLOCK as u64
-            + self.directory_len.next_multiple_of(BLOCK as u64)
+        u64::from(self.blocks) * BLOCK as u64 + self.directory_len.next_multiple_of(BLOCK as u64)
     }
 
     fn header(&self, store: &[u8; 16]) -> io::Result<Header> {
@@ -118,7 +123,7 @@ pub(crate) struct Covered {
     pack: Option<File>,
     start: u64,
     len: u64,
-    /// Directory, whole blocks.
+    /// Directory, padded to whole blocks.
     directory: Mutex<Vec<u8>>,
     size: u64,
     /// Blocks of the pack that count as zeros.
@@ -147,7 +152,9 @@ impl Covered {
     }
 
     pub(crate) fn directory(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.directory.lock().unwrap_or_else(PoisonError::into_inner)
+        self.directory
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads blocks of the pack. What the file does not have is zeros.
@@ -266,7 +273,9 @@ pub(crate) fn write(
     let parameters = front.header(store)?;
     let roots = Some(front.roots);
     let at = BLOCK as u64;
-    let built = make(&covered, &parameters, roots, &output, at, threads, &|_| Ok(()))?;
+    let built = make(&covered, &parameters, roots, &output, at, threads, &|_| {
+        Ok(())
+    })?;
     front.root = built.root;
     let bytes = front.encode(store);
     output.write_at(&bytes, 0)?;

@@ -138,7 +138,9 @@ fn read(path: &Path, name: &str) -> Option<Pin> {
         text => text.unwrap_or_default(),
     };
     let value: Value = serde_json::from_slice(&text).unwrap_or_default();
-    let number = value["snapshot"].as_u64().and_then(|n| u32::try_from(n).ok());
+    let number = value["snapshot"]
+        .as_u64()
+        .and_then(|n| u32::try_from(n).ok());
     let manifest = value["manifest"].to_string();
     Some(Pin {
         name: name.to_owned(),

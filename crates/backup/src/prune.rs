@@ -28,12 +28,12 @@ const MOVED_MIN: u64 = 1 << 20;
 /// Length from which a group is complete. Unit: bytes.
 const GROUP_LEN: usize = 1 << 20;
 
-/// Result of pruning.
+/// Result of pruning a store.
 #[derive(Clone, Debug, Default)]
 pub struct Pruned {
     /// Bytes of packs that were freed.
     pub freed_bytes: u64,
-    /// Bytes that were written anew, because most of what lay beside them is no longer needed.
+    /// Bytes that were written anew, because most of what lay beside them is not needed.
     pub moved_bytes: u64,
     /// Segments that were removed.
     pub removed_segments: u64,
@@ -41,7 +41,7 @@ pub struct Pruned {
     pub renewed_segments: u64,
     /// Pins that were respected.
     pub pins: Vec<Pin>,
-    /// What could not be done, and why.
+    /// Things that could not be done, with the reason of each.
     pub warnings: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ impl Store {
         for (number, segment) in &self.segments {
             progress.check()?;
             let directory = self.directory(segment)?;
-            let live = marks.of(*number);
+            let live = marks.segment(*number);
             let mut uses = vec![false; directory.ranges.len()];
             for (i, used) in (0..).zip(&mut uses) {
                 *used = live.has_range(i);
@@ -76,7 +76,7 @@ impl Store {
                 uses[member.group as usize] |= live.has_member(i);
             }
             let kept = directory.keep(&|i| uses[i as usize], &|i| live.has_member(i));
-            let pinned = pinned.of(*number);
+            let pinned = pinned.segment(*number);
             let is_pinned = (0..)
                 .zip(&directory.members)
                 .any(|(i, _)| pinned.has_member(i));
@@ -88,11 +88,7 @@ impl Store {
             let is_open = |gap: Range<u32>| self.packs[usize::from(kept.pack)].has_data(gap);
             // A run that ended early has left them.
             let is_left = directory.gaps().into_iter().any(is_open);
-            if kept.ranges.is_empty()
-                || dead > directory.blocks / SHARE
-                || !has_tree
-                || is_left
-            {
+            if kept.ranges.is_empty() || dead > directory.blocks / SHARE || !has_tree || is_left {
                 renewals.insert(*number, kept);
             }
         }
@@ -115,7 +111,11 @@ impl Store {
             let failed = |e| Error::io(Place::file(dir.display()), "cannot list", e);
             for entry in std::fs::read_dir(&dir).map_err(failed)? {
                 let path = entry.map_err(failed)?.path();
-                if path.as_os_str().as_encoded_bytes().ends_with(files::NEW.as_bytes()) {
+                if path
+                    .as_os_str()
+                    .as_encoded_bytes()
+                    .ends_with(files::NEW.as_bytes())
+                {
                     files::remove(&path)?;
                 }
             }
@@ -143,7 +143,10 @@ impl Store {
                 }
                 None => {
                     let path = self.directory_path(number);
-                    let what = format!("{}: is missing; its segment is left as it is", path.display());
+                    let what = format!(
+                        "{}: is missing; its segment is left as it is",
+                        path.display()
+                    );
                     pruned.warnings.push(what);
                 }
             }
@@ -155,7 +158,7 @@ impl Store {
         Ok(())
     }
 
-    /// What snapshots and pins name, and what pins name.
+    /// Marks of everything that snapshots and pins name, and of what pins name.
     fn marks(&self, pruned: &mut Pruned, progress: &Progress) -> Result<(Marks, Marks)> {
         let (mut marks, mut pinned) = (Marks::default(), Marks::default());
         let unknown = |e: Error| {
@@ -198,7 +201,7 @@ impl Store {
         pruned: &mut Pruned,
         progress: &Progress,
     ) -> Result<()> {
-        // What is not needed at all frees most, and needs nothing.
+        // Segments without any use free most, and need no room.
         let (gone, mut rest): (Vec<_>, Vec<_>) = std::mem::take(&mut renewals)
             .into_values()
             .partition(|directory| directory.ranges.is_empty());
@@ -259,9 +262,9 @@ impl Store {
         Ok(())
     }
 
-    /// Replaces the directory of a segment by a smaller one, and frees what it no longer has.
+    /// Replaces the directory of a segment by a smaller one, and frees the rest.
     fn renew(&mut self, directory: &Directory, threads: usize, pruned: &mut Pruned) -> Result<()> {
-        // Damage that can be corrected now could not be told from content later.
+        // Damage cannot be told from content once the tree is of the new directory.
         if let Some(segment) = self.segments.get(&directory.number).cloned() {
             let old = self.directory(&segment)?;
             self.repair_segment(&old, threads)?;
@@ -355,7 +358,11 @@ impl Store {
         }
         // All copies are durable.
         let mut renewals = BTreeMap::new();
-        for number in moved.iter().map(|(segment, _)| *segment).collect::<HashSet<u32>>() {
+        for number in moved
+            .iter()
+            .map(|(segment, _)| *segment)
+            .collect::<HashSet<u32>>()
+        {
             let Some(segment) = self.segments.get(&number) else {
                 continue;
             };
@@ -392,16 +399,20 @@ fn sparse_groups(directory: &Directory, kept: &Directory) -> Vec<SparseGroup> {
         *len += u64::from(member.len);
         members.push(member.digest);
     }
-    let sparse = kept.ranges.iter().zip(groups).filter_map(|(range, (len, members))| {
-        let clusters = kept.clusters_of(range)?.iter();
-        let all: u64 = clusters.map(|cluster| u64::from(cluster.content)).sum();
-        let is_sparse = !members.is_empty() && 2 * len < all;
-        is_sparse.then_some(SparseGroup {
-            segment: directory.number,
-            group: range.digest,
-            members,
-        })
-    });
+    let sparse = kept
+        .ranges
+        .iter()
+        .zip(groups)
+        .filter_map(|(range, (len, members))| {
+            let clusters = kept.clusters_of(range)?.iter();
+            let all: u64 = clusters.map(|cluster| u64::from(cluster.content)).sum();
+            let is_sparse = !members.is_empty() && 2 * len < all;
+            is_sparse.then_some(SparseGroup {
+                segment: directory.number,
+                group: range.digest,
+                members,
+            })
+        });
     sparse.collect()
 }
 

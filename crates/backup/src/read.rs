@@ -39,7 +39,13 @@ impl Store {
             let mut content = Vec::new();
             let algorithm = self.compression.algorithm();
             let clusters = &found.clusters;
-            let decoded = decode(&mut reader.decoder, algorithm, clusters, &bytes, &mut content);
+            let decoded = decode(
+                &mut reader.decoder,
+                algorithm,
+                clusters,
+                &bytes,
+                &mut content,
+            );
             decoded.map_err(|_| damaged())?;
             if found.part.is_none() {
                 let is_same = Digest::of_bytes(&content) == digest;
@@ -52,6 +58,10 @@ impl Store {
         let end = (offset as usize).saturating_add(len as usize);
         let content = group.get(offset as usize..end).unwrap_or_default();
         let is_same = Digest::of_bytes(content) == digest;
-        if is_same { Ok(content.to_vec()) } else { Err(damaged()) }
+        if is_same {
+            Ok(content.to_vec())
+        } else {
+            Err(damaged())
+        }
     }
 }

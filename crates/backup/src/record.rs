@@ -15,7 +15,7 @@ use tuff_mkfs::source::{Device, Kind, Meta};
 pub(crate) struct RangeRef {
     /// Digest that names the range.
     pub(crate) digest: Digest,
-    /// Length. Unit: bytes.
+    /// Length of the content. Unit: bytes.
     pub(crate) len: u32,
 }
 

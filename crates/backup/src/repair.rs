@@ -31,7 +31,7 @@ pub struct Repaired {
     pub has_losses: bool,
     /// Ranges that are lost, by their digests.
     pub lost: Vec<Digest>,
-    /// What was repaired, and what is lost, a sentence for each.
+    /// Repairs and losses, a sentence for each.
     pub findings: Vec<String>,
 }
 
@@ -193,9 +193,13 @@ impl Store {
         let keeps_member = |i: u32| state.members[i as usize];
         let kept = directory.keep(&keeps_range, &keeps_member);
         let ranges = directory.ranges.iter().zip(&state.ranges);
-        let lost = ranges.filter(|(_, good)| !**good).map(|(range, _)| range.digest);
+        let lost = ranges
+            .filter(|(_, good)| !**good)
+            .map(|(range, _)| range.digest);
         let members = directory.members.iter().zip(&state.members);
-        let lost_members = members.filter(|(_, good)| !**good).map(|(member, _)| member.digest);
+        let lost_members = members
+            .filter(|(_, good)| !**good)
+            .map(|(member, _)| member.digest);
         let lost: Vec<Digest> = lost.chain(lost_members).collect();
         if !lost.is_empty() {
             repaired.findings.push(format!(
@@ -250,7 +254,9 @@ impl Store {
         let blocks = directory.blocks_of(range)?;
         let pack = &self.packs[usize::from(directory.pack)];
         let len = u64::from(blocks.end - blocks.start) * BLOCK as u64;
-        let bytes = pack.read(u64::from(blocks.start) * BLOCK as u64, len).ok()?;
+        let bytes = pack
+            .read(u64::from(blocks.start) * BLOCK as u64, len)
+            .ok()?;
         let mut content = Vec::new();
         let algorithm = self.compression.algorithm();
         let clusters = directory.clusters_of(range)?;
@@ -267,7 +273,7 @@ impl Store {
                 shifts.push((directory, shift));
             }
         }
-        // What moves to higher places does so from the end.
+        // Blocks that move to higher places do so from the end.
         let (mut down, up): (Vec<_>, Vec<_>) =
             shifts.into_iter().partition(|(_, shift)| *shift < 0);
         down.reverse();

@@ -7,9 +7,9 @@ use crate::digest::Digest;
 use crate::encode::RangeEncoder;
 use crate::encoders::{Encoders, Job};
 use crate::pack::{PACK_MAX, Pack};
-use crate::segment::{Directory, NewRange, SEGMENT_MAX};
 use crate::record::{RangeRef, Record, SMALL_MAX, are_alone, order};
 use crate::seen::{self, FileState, Seen};
+use crate::segment::{Directory, NewRange, SEGMENT_MAX};
 use crate::snapshot::Snapshot;
 use crate::store::Store;
 use crate::tree::{TreeReader, TreeWriter};
@@ -33,7 +33,7 @@ const NUMBERS_TRIED: u32 = 100;
 pub struct Request {
     /// Directories and files, in any order and form. One that lies below another is saved with it.
     pub sources: Vec<PathBuf>,
-    /// What reads each source that is a file: an archive or image that can be read twice. Its tree is saved at the path of the file,
+    /// Readers of sources that are files: each an archive or image that can be read twice. Its tree is saved at the path of the file,
     /// and is the root of the snapshot if it is the only source.
     pub archives: Vec<(PathBuf, Source)>,
     /// Series of the snapshot; see [`default_series`].
@@ -239,9 +239,10 @@ impl Store {
         let snapshots = self.snapshots()?.into_iter().flatten();
         let snapshots: Vec<Snapshot> = snapshots.collect();
         let doubts = self.doubts(&snapshots)?;
-        let mut sound = snapshots.iter().rev().filter(|snapshot| {
-            snapshot.series == series && !doubts.contains_key(&snapshot.number)
-        });
+        let mut sound = snapshots
+            .iter()
+            .rev()
+            .filter(|snapshot| snapshot.series == series && !doubts.contains_key(&snapshot.number));
         Ok(sound.next().map(|snapshot| snapshot.files))
     }
 
@@ -676,9 +677,8 @@ pub(crate) fn append(
     new: &NewRange,
 ) -> Result<()> {
     let len = new.bytes.len() as u64;
-    let is_full = |segment: &mut Directory| {
-        u64::from(segment.blocks) * BLOCK as u64 + len > SEGMENT_MAX
-    };
+    let is_full =
+        |segment: &mut Directory| u64::from(segment.blocks) * BLOCK as u64 + len > SEGMENT_MAX;
     if let Some(full) = segment.take_if(is_full) {
         store.commit(&full, threads)?;
     }

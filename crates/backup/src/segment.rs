@@ -43,7 +43,7 @@ pub(crate) struct MemberEntry {
     pub(crate) len: u32,
 }
 
-/// What the header of a directory states.
+/// Header of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     /// Segments are counted through all packs.
@@ -132,7 +132,9 @@ impl SegmentHeader {
 
 /// Bytes of a fixed number from the start of some.
 fn fixed<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    bytes[..N].try_into().expect("as many bytes as the type has")
+    bytes[..N]
+        .try_into()
+        .expect("as many bytes as the type has")
 }
 
 impl RangeEntry {

@@ -13,8 +13,8 @@
 
 use crate::cluster::BLOCK;
 use crate::digest::Digest;
-use crate::files;
 use crate::directories::{Directories, Found, Segment};
+use crate::files;
 use crate::index::Index;
 use crate::pack::{HEADER_LEN, PACK_MAX, PACKS_MAX, Pack};
 use crate::parity::{self, SegmentTree};
@@ -29,10 +29,10 @@ use std::sync::Arc;
 use tuff_codec::{Algorithm, EncoderSpec, Method};
 use tuff_format::features::incompat;
 use tuff_format::superblock::{self, Superblock};
-use tuff_store::ReadAt;
 use tuff_mkfs::{
     Error, KernelVersion, MemoryTree, Options, Place, Progress, Result, Source, build_to,
 };
+use tuff_store::ReadAt;
 
 /// Name of the file that makes a directory a store.
 const NAME: &str = "store.json";
@@ -173,7 +173,7 @@ impl Store {
             Err(fs::TryLockError::Error(e)) => return Err(failed(e)),
         }
         let mut store = Self::open_with(path, Some(lock))?;
-        // What is damaged may tell where the last segment ends.
+        // A damaged file may be the one that tells where the last segment ends.
         if store.damage.is_empty() {
             store.packs.iter().try_for_each(Pack::cut)?;
             // A run that ended early has not written the directory of its last segment.
@@ -182,7 +182,10 @@ impl Store {
             if let Some((number, segment)) = last {
                 let (number, directory) = (*number, store.directory(segment)?);
                 store.replace_directory(&directory)?;
-                store.segments.entry(number).and_modify(|segment| segment.corrected = None);
+                store
+                    .segments
+                    .entry(number)
+                    .and_modify(|segment| segment.corrected = None);
             }
         }
         Ok(store)
@@ -265,10 +268,12 @@ impl Store {
         }
         for pack in &self.packs {
             if pack.is_missing() {
-                self.damage.push(format!("{}: is missing", pack.path.display()));
+                self.damage
+                    .push(format!("{}: is missing", pack.path.display()));
             } else if !pack.has_front {
                 let place = pack.path.display();
-                self.damage.push(format!("{place}: the first block is damaged"));
+                self.damage
+                    .push(format!("{place}: the first block is damaged"));
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What is kept of a store: under rules, in use, and after damage. Names begin with the mistake of other programs that they rule out.
+//! Stores under rules, in use, and after damage. Names begin with the mistake of other programs that they rule out.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -18,6 +18,7 @@ fn request(series: &str, source: &Path) -> Request {
         options: Options::default(),
         reads_all: false,
         is_dry: false,
+        archives: Vec::new(),
     }
 }
 
@@ -188,7 +189,9 @@ fn b9_lost_sectors_shifts_and_truncation_are_repaired_in_place() {
     for _ in 0..6 {
         let at = 4096 + random.below(len - 4096 - run);
         repaired("the longest run", &store, pack, &|bytes| {
-            bytes[at..at + run].iter_mut().for_each(|byte| *byte = !*byte);
+            bytes[at..at + run]
+                .iter_mut()
+                .for_each(|byte| *byte = !*byte);
         });
         repaired("a byte less", &store, pack, &|bytes| {
             bytes.remove(at);
@@ -200,9 +203,14 @@ fn b9_lost_sectors_shifts_and_truncation_are_repaired_in_place() {
     repaired("a truncated pack", &store, pack, &|bytes| {
         bytes.truncate(len - 5000);
     });
-    repaired("an empty directory", &store, "segments/00000001.dir", &|bytes| {
-        bytes.clear();
-    });
+    repaired(
+        "an empty directory",
+        &store,
+        "segments/00000001.dir",
+        &|bytes| {
+            bytes.clear();
+        },
+    );
 }
 
 #[test]
@@ -375,7 +383,10 @@ fn pins_keep_what_is_in_use() {
     fs::write(store.join("pins/lasting"), lasting).unwrap();
     let pruned = prune();
     assert_eq!(pruned.pins.len(), 1);
-    assert_eq!((pruned.pins[0].name.as_str(), pruned.freed_bytes), ("lasting", 0));
+    assert_eq!(
+        (pruned.pins[0].name.as_str(), pruned.freed_bytes),
+        ("lasting", 0)
+    );
     let opened = Store::open_to_write(&store).unwrap();
     assert!(opened.unpin("another").is_err());
     opened.unpin("lasting").unwrap();

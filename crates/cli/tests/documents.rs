@@ -453,6 +453,12 @@ const JSON_VERBS: &[(&str, &str)] = &[
         "store restore",
         "tuff store restore --json backups restored",
     ),
+    (
+        "store forget",
+        "tuff store forget --json --keep-last 1 backups",
+    ),
+    ("store prune", "tuff store prune --json backups"),
+    ("store repair", "tuff store repair --json backups"),
     // Progress, of a build that waits for its input.
     (
         "progress",

@@ -50,7 +50,7 @@ pub(crate) struct StoredSize {
     is_plain: bool,
 }
 
-/// Reader of blocks.
+/// Reader of blocks of metadata and data.
 pub(crate) struct BlockReader {
     store: Arc<dyn ReadAt>,
     compressor: Compressor,
@@ -62,7 +62,7 @@ pub(crate) struct BlockReader {
     data: Cache<Vec<u8>>,
     decoded: Budget,
     /// Memory for what describes files.
-    pub(crate) described: Budget,
+    pub(crate) metadata_budget: Budget,
     /// Sizes of blocks that are read.
     pub(crate) sizes: Budget,
 }
@@ -92,7 +92,7 @@ impl BlockReader {
                 DECODED_PER_BYTE,
                 DECODED_PER_BYTE << 20,
             ),
-            described: Budget::new("bytes of metadata", len, METADATA_PER_BYTE, METADATA_MIN),
+            metadata_budget: Budget::new("bytes of metadata", len, METADATA_PER_BYTE, METADATA_MIN),
             sizes: Budget::new("blocks of files", len, SIZES_PER_BYTE, SIZES_MIN),
         }
     }

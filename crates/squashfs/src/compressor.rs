@@ -15,13 +15,13 @@ pub enum Compressor {
     Zlib,
     /// LZMA streams with the header of `.lzma` files.
     Lzma,
-    /// LZO1X.
+    /// Streams of LZO1X, the default of LZO.
     Lzo,
-    /// xz streams.
+    /// Streams of xz, with CRC-32.
     Xz,
-    /// LZ4 blocks.
+    /// Blocks of LZ4, without frames.
     Lz4,
-    /// Zstandard frames.
+    /// Frames of Zstandard, one for each block.
     Zstd,
 }
 

@@ -18,7 +18,7 @@ const RUN_COST: u64 = 32;
 #[derive(Debug)]
 pub struct FileContent {
     layout: FileLayout,
-    /// Number of blocks.
+    /// Number of blocks of the file.
     blocks: u64,
     /// Each `STEP` blocks: the place of the stored size, and of the block.
     checkpoints: Vec<(Position, u64)>,
@@ -97,7 +97,7 @@ impl Image {
                 Ok(())
             }
             _ => {
-                self.reader.described.take(RUN_COST)?;
+                self.reader.metadata_budget.take(RUN_COST)?;
                 runs.push(range);
                 Ok(())
             }

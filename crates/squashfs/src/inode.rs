@@ -35,9 +35,9 @@ pub struct Inode {
 /// Type of an inode.
 #[derive(Clone, Debug)]
 pub enum InodeKind {
-    /// Directory.
+    /// A directory, with its entries.
     Dir(Listing),
-    /// Regular file.
+    /// A regular file, with its content.
     File(FileLayout),
     /// Symbolic link with its target.
     Symlink(Vec<u8>),
@@ -45,9 +45,9 @@ pub enum InodeKind {
     Block(Device),
     /// Character device with its number.
     Char(Device),
-    /// Named pipe.
+    /// A FIFO, or named pipe.
     Fifo,
-    /// Socket.
+    /// A socket of the local host.
     Socket,
 }
 

@@ -1,5 +1,6 @@
 //! `tuff store check`: checks a store.
 
+use super::snapshot::threads;
 use crate::cmd::build_image::watched;
 use crate::out::Out;
 use crate::progress::Show;
@@ -43,7 +44,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     };
     let progress = Arc::new(Progress::default());
     let show = Show::unless(args.quiet || args.json);
-    let (checked, _) = watched(&progress, show, |progress| store.check(depth, super::threads(None), progress))?;
+    let (checked, _) = watched(&progress, show, |progress| {
+        store.check(depth, threads(None), progress)
+    })?;
     let mut out = Out::new();
     if args.json {
         out.json(&json!({
@@ -77,7 +80,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Reads a part: `5%`.
 fn part(text: &str) -> std::result::Result<f64, String> {
-    let number = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
+    let number = text
+        .strip_suffix('%')
+        .and_then(|number| number.parse::<f64>().ok());
     let number = number.filter(|number| *number > 0.0 && *number <= 100.0);
     let number = number.ok_or("expected a percentage above 0, such as 5%")?;
     Ok(number / 100.0)

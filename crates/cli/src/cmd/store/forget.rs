@@ -88,7 +88,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let removed = choices.iter().filter(|choice| !choice.is_kept);
     let removed: Vec<u32> = removed.map(|choice| choice.snapshot.number).collect();
     if !args.dry_run {
-        removed.iter().try_for_each(|number| store.forget(*number))?;
+        removed
+            .iter()
+            .try_for_each(|number| store.forget(*number))?;
     }
     shown(args, &choices, &removed)
 }
@@ -105,7 +107,9 @@ fn shown(args: &Args, choices: &[Choice], removed: &[u32]) -> Result<ExitCode> {
     }
     if args.json {
         let kept = choices.iter().filter(|choice| choice.is_kept);
-        let doubts = in_doubt.iter().map(|(number, doubt)| json!({"snapshot": number, "doubt": doubt}));
+        let doubts = in_doubt
+            .iter()
+            .map(|(number, doubt)| json!({"snapshot": number, "doubt": doubt}));
         out.json(&json!({
             "removed": removed,
             "kept": kept.map(|choice| choice.snapshot.number).collect::<Vec<u32>>(),
@@ -125,8 +129,15 @@ fn shown(args: &Args, choices: &[Choice], removed: &[u32]) -> Result<ExitCode> {
                 choice.snapshot.series
             ))?;
         }
-        let verb = if args.dry_run { "would be removed" } else { "removed" };
-        out.line(format_args!("{} {verb}", counted(removed.len(), "snapshot")))?;
+        let verb = if args.dry_run {
+            "would be removed"
+        } else {
+            "removed"
+        };
+        out.line(format_args!(
+            "{} {verb}",
+            counted(removed.len(), "snapshot")
+        ))?;
     }
     out.finish()
 }

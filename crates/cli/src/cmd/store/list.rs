@@ -80,7 +80,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         for pin in pins {
             let since = time(pin.time);
-            out.line(format_args!("pin {}, by {} since {since}", pin.name, pin.host))?;
+            out.line(format_args!(
+                "pin {}, by {} since {since}",
+                pin.name, pin.host
+            ))?;
         }
     }
     out.finish()?;

@@ -49,8 +49,3 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Verb::Unpin(args) => unpin::run(args),
     }
 }
-
-/// Number of threads of an argument.
-fn threads(given: Option<u16>) -> usize {
-    given.map_or_else(tuff_mkfs::available_threads, usize::from)
-}

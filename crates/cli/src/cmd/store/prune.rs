@@ -1,5 +1,6 @@
 //! `tuff store prune`: frees what no snapshot names.
 
+use super::snapshot::threads;
 use crate::cmd::build_image::watched;
 use crate::out::Out;
 use crate::progress::Show;
@@ -36,7 +37,7 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let mut store = Store::open_to_write(&args.store)?;
-    let threads = super::threads(args.threads);
+    let threads = threads(args.threads);
     let progress = Arc::new(Progress::default());
     let show = Show::unless(args.quiet || args.json);
     let (pruned, _) = watched(&progress, show, |progress| store.prune(threads, progress))?;
@@ -45,9 +46,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     let mut out = Out::new();
     if args.json {
-        let pins = pruned.pins.iter().map(|pin| {
-            json!({"pin": pin.name, "host": pin.host, "time": pin.time})
-        });
+        let pins = pruned
+            .pins
+            .iter()
+            .map(|pin| json!({"pin": pin.name, "host": pin.host, "time": pin.time}));
         out.json(&json!({
             "freed_bytes": pruned.freed_bytes,
             "moved_bytes": pruned.moved_bytes,
@@ -59,14 +61,19 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     } else if !args.quiet {
         for pin in &pruned.pins {
             let since = time(pin.time);
-            out.line(format_args!("pinned       {}, by {} since {since}", pin.name, pin.host))?;
+            out.line(format_args!(
+                "pinned       {}, by {} since {since}",
+                pin.name, pin.host
+            ))?;
         }
         out.line(format_args!("freed        {}", size(pruned.freed_bytes)))?;
         if pruned.moved_bytes > 0 {
             out.line(format_args!("moved        {}", size(pruned.moved_bytes)))?;
         }
         let (removed, renewed) = (pruned.removed_segments, pruned.renewed_segments);
-        out.line(format_args!("segments     {removed} removed, {renewed} renewed"))?;
+        out.line(format_args!(
+            "segments     {removed} removed, {renewed} renewed"
+        ))?;
     }
     out.finish()?;
     Ok(ExitCode::from(u8::from(!pruned.warnings.is_empty())))

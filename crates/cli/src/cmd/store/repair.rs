@@ -1,5 +1,6 @@
 //! `tuff store repair`: repairs a store with its parity.
 
+use super::snapshot::threads;
 use crate::cmd::build_image::watched;
 use crate::out::Out;
 use crate::progress::Show;
@@ -36,7 +37,7 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let mut store = Store::open_to_write(&args.store)?;
-    let threads = super::threads(args.threads);
+    let threads = threads(args.threads);
     let progress = Arc::new(Progress::default());
     let show = Show::unless(args.quiet || args.json);
     let (repaired, _) = watched(&progress, show, |progress| store.repair(threads, progress))?;

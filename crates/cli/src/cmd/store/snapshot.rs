@@ -48,3 +48,8 @@ pub(super) fn image(
     let image = store.image(snapshot, &path, &Progress::default())?;
     Ok((temporary, image))
 }
+
+/// Number of threads that an argument asks for.
+pub(super) fn threads(given: Option<u16>) -> usize {
+    given.map_or_else(tuff_mkfs::available_threads, usize::from)
+}
