@@ -15,13 +15,13 @@ pub enum Compressor {
     Zlib,
     /// LZMA streams with the header of `.lzma` files.
     Lzma,
-    /// LZO1X.
+    /// LZO1X streams, which end in a marker.
     Lzo,
-    /// xz streams.
+    /// xz streams, with filters or without.
     Xz,
-    /// LZ4 blocks.
+    /// LZ4 blocks, without a frame.
     Lz4,
-    /// Zstandard frames.
+    /// Zstandard frames, one for each block.
     Zstd,
 }
 

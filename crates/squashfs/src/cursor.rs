@@ -5,7 +5,7 @@ use crate::bytes::Fields;
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
-/// Position in metadata.
+/// Position in a table of metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
     /// Byte in the image at which the block begins.

@@ -1,4 +1,4 @@
-//! Open images.
+//! Images that are open for reading.
 
 use crate::blocks::BlockReader;
 use crate::error::Result;
@@ -32,7 +32,7 @@ impl Image {
         })
     }
 
-    /// What the superblock says.
+    /// Returns the superblock.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }

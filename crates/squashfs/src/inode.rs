@@ -35,9 +35,9 @@ pub struct Inode {
 /// Type of an inode.
 #[derive(Clone, Debug)]
 pub enum InodeKind {
-    /// Directory.
+    /// Directory with its entries.
     Dir(Listing),
-    /// Regular file.
+    /// Regular file with its content.
     File(FileLayout),
     /// Symbolic link with its target.
     Symlink(Vec<u8>),
@@ -45,9 +45,9 @@ pub enum InodeKind {
     Block(Device),
     /// Character device with its number.
     Char(Device),
-    /// Named pipe.
+    /// Named pipe, also called FIFO.
     Fifo,
-    /// Socket.
+    /// Socket in the Unix domain.
     Socket,
 }
 

@@ -16,7 +16,7 @@
 struct Streams<'a> {
     src: &'a [u8],
     dst: &'a mut [u8],
-    /// Bytes written.
+    /// Number of bytes written.
     len: usize,
 }
 

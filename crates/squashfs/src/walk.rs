@@ -83,7 +83,7 @@ impl Walk<'_> {
 
     fn found(&mut self, inode: Inode) -> Result<Entry> {
         let cost = ENTRY_COST + self.path.len() as u64;
-        self.image.reader.described.take(cost)?;
+        self.image.reader.metadata_budget.take(cost)?;
         if let InodeKind::Dir(listing) = &inode.kind {
             if self.path.len() > PATH_MAX {
                 return Err(Error::Limit(format!(

@@ -45,7 +45,7 @@ pub(crate) fn read(reader: &BlockReader, list: &XattrList) -> Result<Vec<Xattr>>
         let value = value(reader, list.table, &mut cursor, kind & ELSEWHERE != 0)?;
         // 64 bytes for what holds both.
         reader
-            .described
+            .metadata_budget
             .take((name.len() + value.len() + 64) as u64)?;
         xattrs.push((name, value));
     }
