@@ -60,7 +60,7 @@ impl Archives {
 }
 
 impl OpenArchive {
-    /// Fails if the file is another one, or was written to.
+    /// Fails if another file has taken its place, or it was written to.
     pub(crate) fn is_unchanged(&self) -> Result<()> {
         if seen::identity(&metadata(&self.path)?) == self.identity {
             return Ok(());

@@ -140,11 +140,13 @@ impl Store {
     }
 }
 
+/// Number of snapshots that a rule still keeps, the period of the last one that it kept, and the period of a day.
+type Rule = (u32, Option<i64>, fn(i64) -> i64);
+
 /// Rules that still keep snapshots of a series, from the newest one back.
 struct Rules {
     is_first: bool,
-    /// Number of snapshots that each rule still keeps, and the period of the last one that it kept.
-    rules: [(u32, Option<i64>, fn(i64) -> i64); 4],
+    rules: [Rule; 4],
     last: u32,
 }
 

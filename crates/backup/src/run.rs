@@ -33,7 +33,7 @@ const NUMBERS_TRIED: u32 = 100;
 pub struct Request {
     /// Directories and files, in any order and form. One that lies below another is saved with it.
     pub sources: Vec<PathBuf>,
-    /// Readers of sources that are files: each an archive or image that can be read twice. Its tree is saved at the path of the file,
+    /// Reader of each source that is a file: an archive or image that can be read twice. Its tree is saved at the path of the file,
     /// and is the root of the snapshot if it is the only source.
     pub archives: Vec<(PathBuf, Source)>,
     /// Series of the snapshot; see [`default_series`].

@@ -12,13 +12,13 @@ use tuff_testkit::tree::nasty_tree;
 use tuff_testkit::{Rng, Scratch, note};
 
 /// Mutations of each image, unless the environment states another number.
-const MUTATIONS: u64 = 150;
+const MUTATIONS: u64 = 40;
 
 /// Address space of the process that reads them. Unit: KiB.
 const MEMORY_KIB: &str = "700000";
 
 /// Bytes read of a file.
-const READ_MAX: u64 = 4 << 20;
+const READ_MAX: u64 = 1 << 20;
 
 /// Path of an archive or image, for the process that reads its mutations.
 const PATH: &str = "TUFF_HOSTILE_SOURCE";
@@ -43,7 +43,7 @@ fn read(path: &Path) -> Result<(), Error> {
     let progress = Progress::default();
     let scan = Scan::new(&[source(path)?], &options, &progress)?;
     let mut whole = Ok(());
-    let mut left = 16 * READ_MAX;
+    let mut left = 8 * READ_MAX;
     scan.each(&mut |entry| {
         let Kind::File { size } = entry.kind else {
             return Ok(());
@@ -51,7 +51,7 @@ fn read(path: &Path) -> Result<(), Error> {
         let len = size.min(READ_MAX).min(left);
         left -= len;
         let read = scan.open(entry.inode).and_then(|file| match file {
-            // Fits: at most 4 MiB.
+            // Fits: at most 1 MiB.
             Some(file) => file.read(&mut |fill| fill(&mut vec![0; len as usize], 0)),
             None => Ok(()),
         });

@@ -35,7 +35,7 @@ const METADATA_MIN: u64 = 16 << 20;
 const SIZES_PER_BYTE: u64 = 64;
 const SIZES_MIN: u64 = 1 << 24;
 
-/// Decoded block of metadata.
+/// Decoded block of metadata, and where the next one is.
 pub(crate) struct MetadataBlock {
     pub(crate) bytes: Vec<u8>,
     /// Position of the block behind it.
@@ -50,7 +50,7 @@ pub(crate) struct StoredSize {
     is_plain: bool,
 }
 
-/// Reader of blocks of metadata and data.
+/// Reader of the blocks of an image.
 pub(crate) struct BlockReader {
     store: Arc<dyn ReadAt>,
     compressor: Compressor,
@@ -64,7 +64,7 @@ pub(crate) struct BlockReader {
     /// Memory for what describes files.
     pub(crate) metadata_budget: Budget,
     /// Sizes of blocks that are read.
-    pub(crate) sizes: Budget,
+    pub(crate) block_budget: Budget,
 }
 
 /// Decoder and its input.
@@ -93,7 +93,7 @@ impl BlockReader {
                 DECODED_PER_BYTE << 20,
             ),
             metadata_budget: Budget::new("bytes of metadata", len, METADATA_PER_BYTE, METADATA_MIN),
-            sizes: Budget::new("blocks of files", len, SIZES_PER_BYTE, SIZES_MIN),
+            block_budget: Budget::new("blocks of files", len, SIZES_PER_BYTE, SIZES_MIN),
         }
     }
 

@@ -15,13 +15,13 @@ pub enum Compressor {
     Zlib,
     /// LZMA streams with the header of `.lzma` files.
     Lzma,
-    /// Streams of LZO1X, the default of LZO.
+    /// LZO1X streams, which end in a marker.
     Lzo,
-    /// Streams of xz, with CRC-32.
+    /// xz streams, with filters or without.
     Xz,
-    /// Blocks of LZ4, without frames.
+    /// LZ4 blocks, without a frame.
     Lz4,
-    /// Frames of Zstandard, one for each block.
+    /// Zstandard frames, one for each block.
     Zstd,
 }
 

@@ -18,7 +18,7 @@ const RUN_COST: u64 = 32;
 #[derive(Debug)]
 pub struct FileContent {
     layout: FileLayout,
-    /// Number of blocks of the file.
+    /// Number of blocks, without an end in a fragment.
     blocks: u64,
     /// Each `STEP` blocks: the place of the stored size, and of the block.
     checkpoints: Vec<(Position, u64)>,
@@ -67,7 +67,7 @@ impl Image {
             checkpoints: vec![(layout.sizes, layout.data)],
         };
         if blocks > STEP {
-            self.reader.sizes.take(blocks)?;
+            self.reader.block_budget.take(blocks)?;
             let mut sizes = self.sizes(layout.sizes, layout.data);
             for block in 1..blocks {
                 sizes.next()?;
@@ -87,7 +87,7 @@ impl Image {
     pub fn data_runs(&self, layout: &FileLayout) -> Result<Option<Vec<Range<u64>>>> {
         let block_size = self.block_size();
         let blocks = layout.blocks(block_size);
-        self.reader.sizes.take(blocks)?;
+        self.reader.block_budget.take(blocks)?;
         let mut sizes = self.sizes(layout.sizes, layout.data);
         let mut runs: Vec<Range<u64>> = Vec::new();
         let mut has_holes = false;

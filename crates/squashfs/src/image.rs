@@ -32,7 +32,7 @@ impl Image {
         })
     }
 
-    /// Superblock of the image.
+    /// Returns the superblock.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }

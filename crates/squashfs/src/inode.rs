@@ -35,9 +35,9 @@ pub struct Inode {
 /// Type of an inode.
 #[derive(Clone, Debug)]
 pub enum InodeKind {
-    /// A directory, with its entries.
+    /// Directory with its entries.
     Dir(Listing),
-    /// A regular file, with its content.
+    /// Regular file with its content.
     File(FileLayout),
     /// Symbolic link with its target.
     Symlink(Vec<u8>),
@@ -45,9 +45,9 @@ pub enum InodeKind {
     Block(Device),
     /// Character device with its number.
     Char(Device),
-    /// A FIFO, or named pipe.
+    /// Named pipe, also called FIFO.
     Fifo,
-    /// A socket of the local host.
+    /// Socket in the Unix domain.
     Socket,
 }
 

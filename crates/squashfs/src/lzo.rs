@@ -16,7 +16,7 @@
 struct Streams<'a> {
     src: &'a [u8],
     dst: &'a mut [u8],
-    /// Bytes that were written so far.
+    /// Number of bytes written.
     len: usize,
 }
 

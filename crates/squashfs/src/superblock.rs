@@ -17,14 +17,14 @@ const BLOCK_MAX: u32 = 1 << 20;
 /// Position of a table that is not there.
 const ABSENT: u64 = u64::MAX;
 
-/// Superblock of an image, without the fields that no reader needs.
+/// Superblock of an image.
 #[derive(Clone, Debug)]
 pub struct Superblock {
     /// Compressor of data and metadata.
     pub compressor: Compressor,
     /// Length of blocks of data: a power of two from 4 KiB to 1 MiB. Unit: bytes.
     pub block_size: u32,
-    /// Number of inodes of the image.
+    /// Number of inodes in the image.
     pub inodes: u32,
     /// Number of blocks of fragments.
     pub(crate) fragments: u32,
