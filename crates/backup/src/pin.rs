@@ -27,8 +27,22 @@ pub struct Pin {
 #[derive(Debug)]
 pub struct HeldPin {
     path: PathBuf,
-    /// Locked as long as the process lives.
-    _file: File,
+    /// Locked as long as the process lives, or others that inherit it.
+    file: File,
+}
+
+impl HeldPin {
+    /// Leaves the pin to the programs that this process starts: it holds as long as one of them lives.
+    ///
+    /// # Errors
+    /// `Io` of the host.
+    pub fn leave_to_children(self) -> Result<()> {
+        let left = rustix::io::fcntl_setfd(&self.file, rustix::io::FdFlags::empty());
+        let place = Place::file(self.path.display());
+        left.map_err(|e| Error::io(place, "cannot pass on", e.into()))?;
+        std::mem::forget(self);
+        Ok(())
+    }
 }
 
 impl Drop for HeldPin {
@@ -48,7 +62,7 @@ impl Store {
         let failed = |e| Error::io(Place::file(path.display()), "cannot lock", e);
         let file = File::open(&path).map_err(failed)?;
         file.lock_shared().map_err(failed)?;
-        Ok(HeldPin { path, _file: file })
+        Ok(HeldPin { path, file })
     }
 
     /// Pins a snapshot until [`unpin`](Self::unpin), for a kernel that mounts it. Returns the name of the pin.

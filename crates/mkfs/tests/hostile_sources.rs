@@ -8,7 +8,6 @@ use tuff_mkfs::source::Kind;
 use tuff_mkfs::{Error, Options, Progress, Scan, Source, build_to};
 use tuff_testkit::content::{mixed, text};
 use tuff_testkit::kernel::open_with;
-use tuff_testkit::tree::nasty_tree;
 use tuff_testkit::{Rng, Scratch, note};
 
 /// Mutations of each image, unless the environment states another number.
@@ -121,16 +120,24 @@ fn mutations_of_one_file() {
 fn damaged_archives_and_images_are_read_or_refused_in_bounded_memory() {
     let scratch = Scratch::new("hostile-sources");
     let at = |name: &str| scratch.path().join(name);
-    std::fs::create_dir(at("source")).unwrap();
-    nasty_tree(&at("source"));
-    std::fs::write(at("source/large"), mixed(300_000, 1)).unwrap();
-    for n in 0..300 {
-        std::fs::write(
-            at("source").join(format!("small-{n}")),
-            text(n * 7, n as u64),
-        )
-        .unwrap();
+    std::fs::create_dir_all(at("source/dir/below")).unwrap();
+    std::fs::write(at("source/large"), mixed(600_000, 1)).unwrap();
+    for n in 0..150 {
+        let bytes = text(n * 17, n as u64);
+        std::fs::write(at("source/dir").join(format!("small-{n}")), bytes).unwrap();
     }
+    std::fs::hard_link(at("source/large"), at("source/dir/below/linked")).unwrap();
+    std::os::unix::fs::symlink("large", at("source/link")).unwrap();
+    let holes = std::fs::File::create(at("source/holes")).unwrap();
+    holes.set_len(900_000).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&holes, b"data", 500_000).unwrap();
+    // Without support for attributes the images have none.
+    let _ = rustix::fs::setxattr(
+        at("source/large"),
+        "user.a",
+        &[b'v'; 900],
+        rustix::fs::XattrFlags::empty(),
+    );
     let mut paths = vec![at("image.erofs")];
     let mut image = Vec::new();
     let tree = Source::Dir(at("source"));

@@ -214,7 +214,7 @@ fn images_that_contradict_themselves_are_refused() {
         (
             "few sizes",
             file_of(file(u32::MAX, NO_FRAGMENT, &[0])),
-            "block of metadata",
+            "byte ",
         ),
     ];
     for (what, image, words) in cases {

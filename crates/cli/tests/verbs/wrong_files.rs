@@ -63,7 +63,7 @@ fn a_wrong_file_as_source_is_named_with_a_way_out() {
     let place = stage("wrong-source");
     for (file, format, advice) in [
         ("elf", "an ELF file", "name a directory"),
-        ("squashfs", "squashfs: byte 12", "block size 0"),
+        ("squashfs", "SquashFS 0.0", "only 4.0 can be read"),
         ("zip", "a zip archive", "unpack it"),
         ("volume", "an IPLFS volume", "tuff volume export"),
         (

@@ -1,6 +1,6 @@
 //! `tuff store mount`: mounts a snapshot.
 
-use super::snapshot::{SnapshotArgs, image};
+use super::snapshot::{SnapshotArgs, image, pin, without_pin};
 use crate::next_command::shell_word;
 use crate::out::Out;
 use std::path::PathBuf;
@@ -15,6 +15,9 @@ use tuff_mkfs::Progress;
 ///
 /// --image writes the image of the snapshot, which holds metadata only, and prints the commands by which the kernel mounts it
 /// without Tuff.
+///
+/// The snapshot gets a pin, so that `tuff store prune` keeps what it names: until the end of a mount through FUSE, and until `tuff
+/// store unpin` of one by the kernel.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -37,6 +40,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let (store, snapshot) = args.snapshot.open()?;
     if let Some(path) = &args.image {
         let image = store.image(&snapshot, path, &Progress::default())?;
+        let pin = without_pin(store.pin_for_kernel(&snapshot), &snapshot);
         let mut out = Out::new();
         let mut options = String::from("ro");
         for (i, device) in image.devices.iter().enumerate() {
@@ -55,6 +59,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             .collect();
         out.line("# After umount:")?;
         out.line(format_args!("# losetup --detach {}", packs.join(" ")))?;
+        if let Some(pin) = pin {
+            let store = shell_word(&args.snapshot.store);
+            out.line(format_args!("# tuff store unpin {store} {pin}"))?;
+        }
         return out.finish();
     }
     let (_temporary, image) = image(&store, &snapshot)?;
@@ -70,6 +78,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     if args.allow_other {
         mount.arg("--allow-other");
+    }
+    if args.kernel {
+        without_pin(store.pin_for_kernel(&snapshot), &snapshot);
+    } else if let Some(pin) = pin(&store, &snapshot) {
+        pin.leave_to_children()?;
     }
     // It returns when the mount is ready and has the image open.
     let status = mount.arg(&image.path).arg(&args.dir).status();

@@ -67,6 +67,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             "the snapshot is damaged; --keep-going restores it all the same",
         ));
     }
+    // A store that cannot be written cannot be pruned.
+    let _pin = store.pin(&snapshot).ok();
     let (_temporary, image) = image(&store, &snapshot)?;
     let meter = Meter::start("restore", show());
     let options = Options {

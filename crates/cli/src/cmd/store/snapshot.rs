@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tuff_backup::{Snapshot, SnapshotImage, Store};
+use tuff_backup::{HeldPin, Snapshot, SnapshotImage, Store};
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::Progress;
 use tuff_store::TemporaryDir;
@@ -28,6 +28,20 @@ impl SnapshotArgs {
         };
         Ok((Arc::new(store), snapshot))
     }
+}
+
+/// Pins a snapshot for as long as the value lives, or says that it has no pin.
+pub(super) fn pin(store: &Store, snapshot: &Snapshot) -> Option<HeldPin> {
+    without_pin(store.pin(snapshot), snapshot)
+}
+
+/// Says why a snapshot in use has no pin.
+pub(super) fn without_pin<T>(pin: Result<T>, snapshot: &Snapshot) -> Option<T> {
+    let number = snapshot.number;
+    let say = |e: &Error| {
+        eprintln!("tuff: warning: snapshot {number} has no pin, so forgetting and pruning it takes its data away: {e}");
+    };
+    pin.inspect_err(say).ok()
 }
 
 /// Newest snapshot of a store.
