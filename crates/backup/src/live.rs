@@ -139,7 +139,9 @@ impl Marks {
 
     /// Marks what records name. Returns the rest, which is a part of a record.
     fn add_records(&mut self, store: &Store, mut bytes: &[u8]) -> Vec<u8> {
-        while let Some(record) = Record::decode(&mut bytes) {
+        let mut next = bytes;
+        while let Some(record) = Record::decode(&mut next) {
+            bytes = next;
             for (range, alone) in are_alone(&record.ranges) {
                 self.add(store, range.digest, alone);
             }

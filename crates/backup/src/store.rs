@@ -175,6 +175,12 @@ impl Store {
         let mut store = Self::open_with(path, Some(lock))?;
         // A damaged file may be the one that tells where the last segment ends.
         if store.damage.is_empty() {
+            let trees = store.numbers("segments", ".tree")?;
+            let last = store.segments.last_key_value().map(|(number, _)| *number);
+            if let Some(rest) = trees.last().filter(|tree| last < Some(**tree)) {
+                files::remove(&store.tree_path(*rest))?;
+                store.load()?;
+            }
             store.packs.iter().try_for_each(Pack::cut)?;
             // A run that ended early has not written the directory of its last segment.
             let last = store.segments.last_key_value();

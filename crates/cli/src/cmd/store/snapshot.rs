@@ -39,7 +39,9 @@ pub(super) fn pin(store: &Store, snapshot: &Snapshot) -> Option<HeldPin> {
 pub(super) fn without_pin<T>(pin: Result<T>, snapshot: &Snapshot) -> Option<T> {
     let number = snapshot.number;
     let say = |e: &Error| {
-        eprintln!("tuff: warning: snapshot {number} has no pin, so forgetting and pruning it takes its data away: {e}");
+        eprintln!(
+            "tuff: warning: snapshot {number} has no pin, so forgetting and pruning it takes its data away: {e}"
+        );
     };
     pin.inspect_err(say).ok()
 }
