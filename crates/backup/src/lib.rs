@@ -14,6 +14,7 @@
 mod check;
 mod cluster;
 mod cut;
+mod diff;
 mod digest;
 mod encode;
 mod encoders;
