@@ -77,7 +77,16 @@ pub struct Store {
     pub(crate) packs: Vec<Pack>,
     pub(crate) index: Index,
     /// Held while the store is written.
-    _lock: Option<File>,
+    lock: Option<File>,
+}
+
+impl Drop for Store {
+    /// Gives the lock back, which processes that are being started may have inherited.
+    fn drop(&mut self) {
+        if let Some(lock) = &self.lock {
+            let _ = lock.unlock();
+        }
+    }
 }
 
 impl Store {
@@ -205,7 +214,7 @@ impl Store {
             compression: compression().ok_or_else(broken)?,
             packs: Vec::new(),
             index: Index::default(),
-            _lock: lock,
+            lock,
         };
         for number in 0..PACKS_MAX {
             let path = store.pack_path(number);
