@@ -55,6 +55,7 @@ mod source_oci;
 mod start_lists;
 #[cfg(feature = "remote")]
 mod start_trace;
+mod store;
 mod terminal;
 mod threads;
 mod verity;

@@ -1,6 +1,7 @@
 //! `tuff store`: snapshots of a backup store, one verb per file.
 
 mod check;
+mod diff;
 mod list;
 mod mount;
 mod restore;
@@ -10,7 +11,7 @@ use clap::Subcommand;
 use std::process::ExitCode;
 use tuff_erofs::Result;
 
-/// List, mount, restore and check the snapshots of a backup store
+/// List, mount, restore, compare and check backups
 ///
 /// `tuff backup` makes stores and snapshots.
 #[derive(clap::Args)]
@@ -25,6 +26,7 @@ enum Verb {
     List(list::Args),
     Mount(mount::Args),
     Restore(restore::Args),
+    Diff(diff::Args),
     Check(check::Args),
 }
 
@@ -34,6 +36,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Verb::List(args) => list::run(args),
         Verb::Mount(args) => mount::run(args),
         Verb::Restore(args) => restore::run(args),
+        Verb::Diff(args) => diff::run(args),
         Verb::Check(args) => check::run(args),
     }
 }
