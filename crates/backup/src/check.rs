@@ -13,6 +13,7 @@ use crate::tree::TreeReader;
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use tuff_erofs::walk::shown;
+use tuff_mkfs::source::Kind;
 use tuff_mkfs::{Progress, Result};
 
 /// File that has the number of the segment from which the next check of a part goes on.
@@ -245,11 +246,23 @@ impl Store {
             paths.is_empty() || paths.iter().any(is_below)
         };
         let (mut reader, mut good) = (RangeReader::default(), HashSet::new());
+        // First names of files of which another one is wanted: records of the others have no content.
+        let mut first_names = HashSet::new();
+        let mut tree = TreeReader::new(self, snapshot);
+        while let Some((path, record)) = tree.next()? {
+            if let Kind::Hardlink(first) = record.kind
+                && is_wanted(&path)
+                && !is_wanted(&first)
+            {
+                first_names.insert(first);
+            }
+        }
         let mut tree = TreeReader::new(self, snapshot);
         while let Some((path, record)) = tree.next()? {
             progress.check()?;
+            let is_read = is_wanted(&path) || first_names.contains(&path);
             for (range, alone) in are_alone(&record.ranges) {
-                if !is_wanted(&path) || good.contains(&(range.digest, alone)) {
+                if !is_read || good.contains(&(range.digest, alone)) {
                     continue;
                 }
                 match self.read(&mut reader, range.digest, alone) {

@@ -316,6 +316,39 @@ mod tests {
         assert!(moved > 10, "{moved}");
     }
 
+    /// Encoder that flips a bit of its output.
+    struct Flips(Box<dyn Encoder>);
+
+    impl Encoder for Flips {
+        fn reset(&mut self) {
+            self.0.reset();
+        }
+
+        fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> tuff_codec::Fit {
+            let fit = self.0.fit(input, at, dst);
+            dst[fit.written / 2] ^= 4;
+            fit
+        }
+
+        fn input_max(&self) -> usize {
+            self.0.input_max()
+        }
+    }
+
+    /// B7: what an encoder writes is decoded and compared before it is stored.
+    #[test]
+    fn b7_an_encoder_that_flips_a_bit_is_found() {
+        for method in [Method::Lz4, Method::Deflate, Method::Lzma, Method::Zstd] {
+            let spec = EncoderSpec::new(method, 32 << 10);
+            let mut encoder = RangeEncoder::new(&spec).unwrap();
+            let content = text(300_000, 1);
+            encoder.encode(&content, None).unwrap();
+            encoder.encoder = Box::new(Flips(spec.build().unwrap()));
+            let found = encoder.encode(&content, None);
+            assert!(found.is_err(), "{method}");
+        }
+    }
+
     #[test]
     fn short_ranges_have_one_cluster() {
         let mut encoder = RangeEncoder::new(&EncoderSpec::new(Method::Zstd, 32 << 10)).unwrap();

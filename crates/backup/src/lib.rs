@@ -15,6 +15,7 @@ mod archive;
 mod check;
 mod cluster;
 mod cut;
+mod diff;
 mod digest;
 mod directories;
 mod encode;

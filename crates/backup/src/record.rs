@@ -218,7 +218,7 @@ fn take_bytes(input: &mut &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Path of records in the order of a tree.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PathOf(Vec<Vec<u8>>);
 
 impl PathOf {

@@ -13,15 +13,19 @@ use crate::segment::{Directory, NewRange, SEGMENT_MAX};
 use crate::snapshot::Snapshot;
 use crate::store::Store;
 use crate::tree::{TreeReader, TreeWriter};
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File, Metadata};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tuff_mkfs::source::{Kind, Meta};
-use tuff_mkfs::{Error, LeftOut, Options, Place, Progress, Result, Scan, ScannedEntry, Source};
+use tuff_mkfs::{
+    Error, Fill, LeftOut, Options, Place, Progress, Result, Scan, ScannedEntry, Source,
+};
 
 /// Length from which a group is complete. Unit: bytes.
 const GROUP_LEN: usize = 1 << 20;
@@ -315,6 +319,17 @@ struct Group {
     members: Vec<(Digest, u32, u32)>,
 }
 
+/// Result of reading a file.
+enum FileRead {
+    /// The record has its content. Metadata of a file of the host, as it was read.
+    Whole(Option<Metadata>),
+    /// It cannot be read, and is in the list of such files.
+    LeftOut,
+}
+
+/// Failure of a source, and the error of the host. Without one, the file has changed.
+type SourceFailure = (String, Option<io::Error>);
+
 /// State of a run.
 struct Run<'a> {
     store: &'a mut Store,
@@ -382,7 +397,10 @@ impl Run<'_> {
         }
         let archive = self.archive.as_ref();
         let sources = [archive.map_or_else(|| Source::Dir(file.to_owned()), |a| a.source.clone())];
+        self.progress.set_total(0);
         let scan = Scan::new(&sources, options, self.progress)?;
+        self.progress.stage("read");
+        self.progress.set_total(scan.bytes());
         self.report.warnings.extend(scan.warnings.iter().cloned());
         let prefix = source
             .strip_prefix("/")
@@ -445,7 +463,7 @@ impl Run<'_> {
         }
         if let Kind::File { size } = entry.kind {
             let host = PathBuf::from("/").join(OsStr::from_bytes(&path));
-            let metadata = fs::symlink_metadata(host).ok().filter(|metadata| {
+            let metadata = fs::symlink_metadata(&host).ok().filter(|metadata| {
                 let mtime = (metadata.mtime(), metadata.mtime_nsec());
                 let same = mtime == (entry.meta.mtime, entry.meta.mtime_nsec.into());
                 metadata.is_file() && metadata.size() == size && same
@@ -458,12 +476,10 @@ impl Run<'_> {
                     self.progress.add_bytes(size);
                     state
                 }
-                None => match self.whole_file(scan, entry.inode, size, &path)? {
-                    Some(ranges) => {
-                        record.ranges = ranges;
-                        state
-                    }
-                    None => {
+                None => match self.file(scan, entry.inode, &host, &mut record)? {
+                    FileRead::Whole(Some(metadata)) => seen::state(&metadata, now),
+                    FileRead::Whole(None) => state,
+                    FileRead::LeftOut => {
                         links.remove(&entry.inode);
                         self.report.entries -= 1;
                         return Ok(());
@@ -471,92 +487,178 @@ impl Run<'_> {
                 },
             };
             self.report.files += 1;
-            self.report.bytes += size;
+            if let Kind::File { size } = record.kind {
+                self.report.bytes += size;
+            }
             self.seen.add(state);
         }
         self.record(&record)
     }
 
-    /// Like [`file`](Self::file). A damaged file of an archive is left out like one that cannot be read.
-    fn whole_file(
+    /// Reads a file and stores what is new of it. One that fails or changes meanwhile is read once more.
+    fn file(
         &mut self,
         scan: &Scan,
         inode: u32,
-        size: u64,
-        path: &[u8],
-    ) -> Result<Option<Vec<RangeRef>>> {
-        match self.file(scan, inode, size) {
-            Err(e @ (Error::Source(_) | Error::Corrupt(_))) if self.archive.is_some() => {
-                self.left_out.add(path, e);
-                Ok(None)
-            }
-            read => read,
-        }
-    }
-
-    /// Reads a file and stores what is new of it. `None` if it cannot be read.
-    fn file(&mut self, scan: &Scan, inode: u32, size: u64) -> Result<Option<Vec<RangeRef>>> {
+        host: &Path,
+        record: &mut Record,
+    ) -> Result<FileRead> {
         self.report.files_read += 1;
-        let Some(file) = scan.open(inode)? else {
-            return Ok(Some(Vec::new()));
-        };
-        let before = self.left_out.count();
-        let mut ranges = Vec::new();
-        let read = file.read(&mut |fill| {
-            // A first attempt may have failed.
-            ranges.clear();
-            let (mut buffer, mut at) = (Vec::new(), 0);
-            while at < size || !buffer.is_empty() {
-                self.progress.check()?;
-                let filled = (DATA.max as u64).min(size - at + buffer.len() as u64) as usize;
-                let have = buffer.len();
-                if filled > have {
-                    buffer.resize(filled, 0);
-                    fill(&mut buffer[have..], at)?;
-                    at += (filled - have) as u64;
+        let mut is_again = false;
+        while let Some(file) = scan.open_host(inode)? {
+            match self.host_file(file, record)? {
+                Ok(metadata) => return Ok(FileRead::Whole(Some(metadata))),
+                Err(_) if !is_again => is_again = true,
+                Err((what, None)) => {
+                    self.left_out.add(host.as_os_str().as_bytes(), what);
+                    return Ok(FileRead::LeftOut);
                 }
-                // The end of a file may be a part of a group.
-                let is_part = size <= SMALL_MAX || (at == size && buffer.len() < BLOCK);
-                let mut len = if is_part {
-                    buffer.len()
-                } else {
-                    cut::first_len(&buffer, DATA)
-                };
-                let mut probe = None;
-                if !is_part && !len.is_multiple_of(BLOCK) {
-                    probe = self.encoder.probe(&buffer[..len]);
-                    if probe.is_none() {
-                        len -= len % BLOCK;
-                    }
-                }
-                let rest = buffer.split_off(len);
-                let content = std::mem::replace(&mut buffer, rest);
-                self.progress.add_bytes(content.len() as u64);
-                let stored = match is_part {
-                    true => self.member(content, FILES),
-                    false => self.range(content, probe),
-                };
-                match stored {
-                    Ok(digest) => ranges.push(RangeRef {
-                        digest,
-                        len: len as u32,
-                    }),
-                    Err(e) => {
-                        self.failed = Some(e);
-                        return Err(Error::limit(Place::image(), "the store failed"));
-                    }
+                Err((what, Some(e))) => {
+                    return match self.left_out.take(host.as_os_str().as_bytes(), &what, &e) {
+                        true => Ok(FileRead::LeftOut),
+                        false => Err(Error::io(Place::file(host.display()), what, e)),
+                    };
                 }
             }
-            Ok(())
+        }
+        let Kind::File { size } = record.kind else {
+            return Ok(FileRead::Whole(None));
+        };
+        let opened = scan.open(inode);
+        let read = opened.and_then(|file| match file {
+            Some(file) => file.read(&mut |fill| self.content(size, fill, &mut record.ranges)),
+            None => Ok(()),
         });
         if let Some(e) = self.failed.take() {
             return Err(e);
         }
         match read {
-            Ok(()) => Ok(Some(ranges)),
-            Err(_) if self.left_out.count() > before => Ok(None),
-            Err(e) => Err(e),
+            // A damaged file of an archive is left out like one that cannot be read.
+            Err(e @ (Error::Source(_) | Error::Corrupt(_))) if self.archive.is_some() => {
+                self.left_out.add(host.as_os_str().as_bytes(), e);
+                Ok(FileRead::LeftOut)
+            }
+            read => read.map(|()| FileRead::Whole(None)),
         }
+    }
+
+    /// Reads a file of the host, which may differ from what the tree has of it. Returns its metadata, or the failure of the source.
+    fn host_file(
+        &mut self,
+        file: io::Result<File>,
+        record: &mut Record,
+    ) -> Result<std::result::Result<Metadata, SourceFailure>> {
+        let failed = |what: &str, e| Ok(Err((what.to_owned(), Some(e))));
+        let changed = |how: &str| {
+            Ok(Err((
+                format!("the file changed while it was read: {how}"),
+                None,
+            )))
+        };
+        let file = match file {
+            Ok(file) => file,
+            Err(e) => return failed("cannot open", e),
+        };
+        let before = match file.metadata() {
+            Ok(before) => before,
+            Err(e) => return failed("cannot examine", e),
+        };
+        if !before.is_file() {
+            return changed("it is no regular file any more");
+        }
+        let failure = RefCell::new(None);
+        let read = self.content(
+            before.size(),
+            &|buffer, at| {
+                file.read_exact_at(buffer, at).map_err(|e| {
+                    failure.replace(Some((e, at)));
+                    Error::limit(Place::image(), "the source failed")
+                })
+            },
+            &mut record.ranges,
+        );
+        if let Some(e) = self.failed.take() {
+            return Err(e);
+        }
+        match failure.into_inner() {
+            Some((e, _)) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                return changed("it became shorter");
+            }
+            Some((e, at)) => return failed(&format!("cannot read from byte {at} on"), e),
+            None => read?,
+        }
+        let after = match file.metadata() {
+            Ok(after) => after,
+            Err(e) => return failed("cannot examine", e),
+        };
+        if before.size() != after.size() {
+            return changed(&format!(
+                "its size was {} bytes and is {}",
+                before.size(),
+                after.size()
+            ));
+        }
+        let times = |metadata: &Metadata| {
+            let modified = (metadata.mtime(), metadata.mtime_nsec());
+            (modified, metadata.ctime(), metadata.ctime_nsec())
+        };
+        if times(&before) != times(&after) {
+            return changed("its time is another");
+        }
+        record.kind = Kind::File {
+            size: before.size(),
+        };
+        record.meta = meta(&before);
+        Ok(Ok(before))
+    }
+
+    /// Reads content and stores what is new of it. An error of the store is left in `failed`.
+    fn content(&mut self, size: u64, fill: Fill<'_>, ranges: &mut Vec<RangeRef>) -> Result<()> {
+        // A first attempt may have failed.
+        ranges.clear();
+        let (mut buffer, mut at) = (Vec::new(), 0);
+        while at < size || !buffer.is_empty() {
+            self.progress.check()?;
+            let filled = (DATA.max as u64).min(size - at + buffer.len() as u64) as usize;
+            let have = buffer.len();
+            if filled > have {
+                buffer.resize(filled, 0);
+                fill(&mut buffer[have..], at)?;
+                at += (filled - have) as u64;
+            }
+            // The end of a file may be a part of a group.
+            let is_part = size <= SMALL_MAX || (at == size && buffer.len() < BLOCK);
+            let mut len = if is_part {
+                buffer.len()
+            } else {
+                cut::first_len(&buffer, DATA)
+            };
+            let mut probe = None;
+            if !is_part && !len.is_multiple_of(BLOCK) {
+                probe = self.encoder.probe(&buffer[..len]);
+                if probe.is_none() {
+                    len -= len % BLOCK;
+                }
+            }
+            let rest = buffer.split_off(len);
+            let content = std::mem::replace(&mut buffer, rest);
+            self.progress.add_bytes(content.len() as u64);
+            let stored = match is_part {
+                true => self.member(content, FILES),
+                false => self.range(content, probe),
+            };
+            match stored {
+                Ok(digest) => ranges.push(RangeRef {
+                    digest,
+                    len: len as u32,
+                }),
+                Err(e) => {
+                    self.failed = Some(e);
+                    return Err(Error::limit(Place::image(), "the store failed"));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Stores a range with clusters of its own.
@@ -705,6 +807,18 @@ pub(crate) fn append(
     Ok(())
 }
 
+fn meta(metadata: &Metadata) -> Meta {
+    Meta {
+        // Fits: 12 bits.
+        mode: (metadata.mode() & 0o7777) as u16,
+        uid: metadata.uid(),
+        gid: metadata.gid(),
+        mtime: metadata.mtime(),
+        // Fits: below 10^9.
+        mtime_nsec: metadata.mtime_nsec() as u32,
+    }
+}
+
 /// Directory above a source: its attributes without its time, which other things change.
 fn directory(path: &Path) -> Result<Record> {
     let metadata = fs::symlink_metadata(path);
@@ -716,11 +830,9 @@ fn directory(path: &Path) -> Result<Record> {
         name: path.file_name().unwrap_or_default().as_bytes().to_vec(),
         kind: Kind::Dir,
         meta: Meta {
-            mode: (metadata.mode() & 0o7777) as u16,
-            uid: metadata.uid(),
-            gid: metadata.gid(),
             mtime: 0,
             mtime_nsec: 0,
+            ..meta(&metadata)
         },
         xattrs: Vec::new(),
         ranges: Vec::new(),

@@ -31,6 +31,24 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Paths of the saved directories below the root of the snapshot, without slashes at their ends. That of `/` is empty.
+    pub fn roots(&self) -> Vec<Vec<u8>> {
+        let roots = self.sources.iter().map(|source| {
+            let (mut path, mut rest) = (Vec::new(), source.as_bytes());
+            while let Some((byte, later)) = rest.split_first() {
+                let digits = later.get(..2).filter(|_| *byte == b'%');
+                let escaped = digits
+                    .and_then(|digits| std::str::from_utf8(digits).ok())
+                    .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+                path.push(escaped.unwrap_or(*byte));
+                rest = escaped.map_or(later, |_| &later[2..]);
+            }
+            let start = path.iter().take_while(|byte| **byte == b'/').count();
+            path.split_off(start)
+        });
+        roots.collect()
+    }
+
     /// Text of the manifest.
     pub(crate) fn text(&self) -> String {
         let tree: Vec<String> = self.tree.iter().map(Digest::to_string).collect();

@@ -86,6 +86,10 @@ pub(crate) struct TreeReader<'a> {
     at: usize,
     path: PathOf,
     is_first: bool,
+    /// Number of leaves that were read.
+    filled: usize,
+    /// Value of `filled` when the next leaves were last compared with those of another tree.
+    compared: usize,
 }
 
 impl<'a> TreeReader<'a> {
@@ -100,6 +104,8 @@ impl<'a> TreeReader<'a> {
             at: 0,
             path: PathOf::default(),
             is_first: true,
+            filled: 0,
+            compared: usize::MAX,
         }
     }
 
@@ -108,8 +114,8 @@ impl<'a> TreeReader<'a> {
         Error::corrupt(place, "the tree of a snapshot cannot be read")
     }
 
-    /// Appends the next leaf. Returns false behind the last one.
-    fn fill(&mut self) -> Result<bool> {
+    /// Reads the next part of the list if nothing is left of the last one. Returns false behind the last one.
+    fn list(&mut self) -> Result<bool> {
         while self.read == self.leaves.len() {
             let Some(list) = self.lists.next() else {
                 return Ok(false);
@@ -117,11 +123,20 @@ impl<'a> TreeReader<'a> {
             self.leaves = self.store.read(&mut self.reader, list, false)?;
             self.read = 0;
         }
+        Ok(true)
+    }
+
+    /// Appends the next leaf. Returns false behind the last one.
+    fn fill(&mut self) -> Result<bool> {
+        if !self.list()? {
+            return Ok(false);
+        }
         let leaf = self.leaves.get(self.read..self.read + 32);
         let leaf: [u8; 32] = leaf
             .and_then(|leaf| leaf.try_into().ok())
             .ok_or_else(|| self.broken())?;
         self.read += 32;
+        self.filled += 1;
         self.bytes.drain(..self.at);
         self.at = 0;
         let leaf = self.store.read(&mut self.reader, Digest(leaf), false)?;
@@ -129,12 +144,57 @@ impl<'a> TreeReader<'a> {
         Ok(true)
     }
 
+    /// Moves over records that another tree has as well, and calls `each` with them. Leaves that both trees share are read once.
+    pub(crate) fn skip_shared(
+        &mut self,
+        other: &mut Self,
+        each: &mut dyn FnMut(&[u8], &Record) -> Result<()>,
+    ) -> Result<()> {
+        let is_known = self.filled == self.compared;
+        self.compared = self.filled;
+        if is_known
+            || self.bytes[self.at..] != other.bytes[other.at..]
+            || self.path != other.path
+            || self.is_first != other.is_first
+            || !self.list()?
+            || !other.list()?
+        {
+            return Ok(());
+        }
+        let (of_self, of_other) = (&self.leaves[self.read..], &other.leaves[other.read..]);
+        let both = of_self
+            .as_chunks::<32>()
+            .0
+            .iter()
+            .zip(of_other.as_chunks().0);
+        let shared = both.take_while(|(a, b)| a == b).count();
+        let end = self.filled + shared;
+        while let Some((path, record)) = self.next_until(end)? {
+            each(&path, &record)?;
+        }
+        // A record that begins in the last of these leaves is still to come in both.
+        let taken = shared - (end - self.filled);
+        other.read += 32 * taken;
+        other.filled += taken;
+        other.bytes.clear();
+        other.bytes.extend_from_slice(&self.bytes[self.at..]);
+        other.at = 0;
+        other.path = self.path.clone();
+        other.is_first = self.is_first;
+        Ok(())
+    }
+
     /// Returns the next record with its path below the root.
     pub(crate) fn next(&mut self) -> Result<Option<(Vec<u8>, Record)>> {
+        self.next_until(usize::MAX)
+    }
+
+    /// Returns the next record, if it ends in the first `end` leaves.
+    fn next_until(&mut self, end: usize) -> Result<Option<(Vec<u8>, Record)>> {
         // A record may be in several leaves: as many more are read as there are, so that the work does not grow with its square.
         let mut needed = 1;
         loop {
-            while self.bytes.len() - self.at < needed && self.fill()? {}
+            while self.bytes.len() - self.at < needed && self.filled < end && self.fill()? {}
             let mut rest = &self.bytes[self.at..];
             if rest.is_empty() {
                 return Ok(None);
@@ -147,6 +207,9 @@ impl<'a> TreeReader<'a> {
                 }
                 let path = self.path.next(record.depth, &record.name);
                 return Ok(Some((path.ok_or_else(|| self.broken())?, record)));
+            }
+            if self.filled >= end {
+                return Ok(None);
             }
             let before = self.bytes.len() - self.at;
             if before > RECORD_MAX || !self.fill()? {

@@ -448,6 +448,10 @@ const JSON_VERBS: &[(&str, &str)] = &[
     ),
     ("backup", "tuff backup --json rootfs backups"),
     ("store list", "tuff store list --json backups"),
+    (
+        "store diff",
+        "echo x > rootfs/added; tuff backup -q rootfs backups; ! tuff store diff --json backups",
+    ),
     ("store check", "tuff store check --json --read-data backups"),
     (
         "store restore",

@@ -289,6 +289,9 @@ pub struct SourceOptions {
     pub start: Start,
     /// Do not cross mount points of the source.
     pub one_file_system: bool,
+    /// Leave the contents of directories with a valid `CACHEDIR.TAG` out, except for the tag. Tags of source directories are
+    /// ignored.
+    pub exclude_caches: bool,
     /// Directory of the merged sources that becomes the root of the image. Empty for all.
     pub subtree: Vec<u8>,
     /// Files of directories that cannot be read are left out and collected here. `None`: they are errors.
@@ -439,6 +442,7 @@ impl Default for SourceOptions {
             order: Vec::new(),
             start: Start::None,
             one_file_system: false,
+            exclude_caches: false,
             subtree: Vec::new(),
             keep_going: None,
             whiteouts: None,

@@ -119,8 +119,8 @@ impl Progress {
         self.bytes.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Resets the byte counter and sets its total.
-    pub(crate) fn set_total(&self, n: u64) {
+    /// Resets the byte counter and sets its total. 0 if it is unknown.
+    pub fn set_total(&self, n: u64) {
         self.bytes.store(0, Ordering::Relaxed);
         self.total_bytes.store(n, Ordering::Relaxed);
     }

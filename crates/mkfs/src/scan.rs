@@ -14,6 +14,8 @@ use crate::source::spec::Source;
 use crate::source::{Kind, Meta};
 use crate::tree::{InodeId, NodeKind, ROOT, Tree};
 use crate::{Error, Place, Result};
+use std::fs::File;
+use std::io;
 use tuff_store::Output;
 
 /// Tree of sources, merged in order.
@@ -149,6 +151,25 @@ impl Scan {
             xattrs: &self.tree.xattr_sets()[self.tree.xattrs(inode) as usize],
             nlink: self.tree.nlink(inode),
         }
+    }
+
+    /// Length of all files, each once. Unit: bytes.
+    pub fn bytes(&self) -> u64 {
+        let files = self.tree.inode_order().into_iter();
+        let lens = files.map(|inode| match self.tree.kind(inode) {
+            NodeKind::File { size } => size,
+            _ => 0,
+        });
+        lens.sum()
+    }
+
+    /// Opens a file of a source directory as it is, which may be other than the tree has it. `None` for a file of another source.
+    ///
+    /// # Errors
+    /// Errors of finding the content. Those of opening the file are the inner result.
+    pub fn open_host(&self, inode: u32) -> Result<Option<io::Result<File>>> {
+        let content = self.contents.get(&self.tree, inode)?;
+        Ok(content.and_then(|content| content.open_host()))
     }
 
     /// Opens a file, which may be read in any order. `None` for a file without content.

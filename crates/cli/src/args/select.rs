@@ -79,7 +79,7 @@ pub(crate) fn select_trees(image: &Image, arguments: &[OsString]) -> Result<Vec<
 }
 
 /// Returns true if `path` is `tree` or lies below it.
-fn is_below(tree: &[u8], path: &[u8]) -> bool {
+pub(crate) fn is_below(tree: &[u8], path: &[u8]) -> bool {
     if tree.is_empty() || tree == path {
         return true;
     }

@@ -5,13 +5,15 @@ use crate::cmd::build_image::watched;
 use crate::out::Out;
 use crate::progress::Show;
 use crate::units::{counted, size};
+use clap::ValueHint;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_backup::{Report, Request, Store, StoreCompression, default_series};
 use tuff_erofs::{Error, Result, THREADS_MAX};
-use tuff_mkfs::{Options, Progress};
+use tuff_mkfs::settings::Settings;
+use tuff_mkfs::{Compression, Progress};
 
 /// Back up directories, archives and images as a snapshot of a backup store
 ///
@@ -37,6 +39,12 @@ pub(crate) struct Args {
     /// Omit paths that match, with everything below them; a pattern without a slash matches names
     #[arg(long, value_name = "GLOB")]
     exclude: Vec<String>,
+    /// File with patterns to exclude, one per line; lines that begin with # are comments
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    exclude_from: Vec<PathBuf>,
+    /// Omit the contents of directories that are marked as caches, except for their CACHEDIR.TAG
+    #[arg(long)]
+    exclude_caches: bool,
     /// Do not descend into other file systems
     #[arg(long)]
     one_file_system: bool,
@@ -46,6 +54,12 @@ pub(crate) struct Args {
     /// Make a new store, although the directory may be where a disk is usually mounted
     #[arg(long)]
     new: bool,
+    /// Compression of a new store, which cannot be changed later (default: zstd:3)
+    #[arg(short = 'z', long, value_name = "ALG[:LEVEL]")]
+    compress: Option<String>,
+    /// Largest physical cluster of a new store, 8K to 1M (default: 128K)
+    #[arg(short = 'C', long, value_name = "SIZE", value_parser = crate::units::parse_size)]
+    cluster: Option<u64>,
     /// Write nothing, and print what would be stored
     #[arg(short = 'n', long, conflicts_with = "new")]
     dry_run: bool,
@@ -72,13 +86,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let files = sources.iter().filter(|source| !source.is_dir());
     let archives = files.map(|file| Ok((file.clone(), archive(file)?)));
     let archives = archives.collect::<Result<Vec<_>>>()?;
+    let mut settings = Settings::default();
+    for pattern in &args.exclude {
+        settings.set("exclude", pattern)?;
+    }
+    for file in &args.exclude_from {
+        settings.set("exclude-from", file)?;
+    }
+    let mut options = settings.options()?;
+    options.sources.one_file_system = args.one_file_system;
+    options.sources.exclude_caches = args.exclude_caches;
     let is_new = !Store::is_at(path);
     if is_new {
         make(path, args)?;
     }
-    let patterns = args.exclude.iter().map(|pattern| ("exclude", &pattern[..]));
-    let mut options = Options::from_settings(patterns)?;
-    options.sources.one_file_system = args.one_file_system;
     options.resources.threads = args.threads.map(usize::from);
     let request = Request {
         series: (args.series.clone()).unwrap_or_else(|| default_series(sources)),
@@ -92,6 +113,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         true => Store::open(path)?,
         false => Store::open_to_write(path)?,
     };
+    if !is_new && compression(args, store.compression())? != store.compression() {
+        return Err(Error::usage(format_args!(
+            "{}: the store has {}, which cannot be changed; omit --compress and --cluster, or name a new store",
+            path.display(),
+            shown(store.compression())
+        )));
+    }
     let progress = Arc::new(Progress::default());
     let show = Show::unless(args.quiet || args.json);
     let (report, seconds) = watched(&progress, show, |progress| store.backup(&request, progress))?;
@@ -150,7 +178,33 @@ fn make(path: &Path, args: &Args) -> Result<()> {
             path.display()
         )));
     }
-    Store::create(path, StoreCompression::default())
+    Store::create(path, compression(args, StoreCompression::default())?)
+}
+
+/// Returns the compression that the arguments state, the rest as in `other`.
+fn compression(args: &Args, other: StoreCompression) -> Result<StoreCompression> {
+    let mut compression = other;
+    if let Some(text) = &args.compress {
+        let parsed = Compression::parse(text)?;
+        let parsed = parsed.ok_or_else(|| Error::usage("--compress: a backup store compresses"))?;
+        (compression.method, compression.level) = (parsed.method, parsed.level);
+    }
+    if let Some(cluster) = args.cluster {
+        let fits = cluster.is_multiple_of(4096) && (8192..=1 << 20).contains(&cluster);
+        let cluster = usize::try_from(cluster).ok().filter(|_| fits);
+        compression.cluster = cluster
+            .ok_or_else(|| Error::usage("--cluster: expected a multiple of 4K from 8K to 1M"))?;
+    }
+    Ok(compression)
+}
+
+fn shown(compression: StoreCompression) -> String {
+    format!(
+        "--compress {}:{} --cluster {}K",
+        compression.method.name(),
+        compression.level,
+        compression.cluster >> 10
+    )
 }
 
 /// True if the directory is where /etc/fstab mounts something.

@@ -58,41 +58,69 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         content_only: args.content_only,
         threads: args.threads.map_or(0, usize::from),
     };
-    let mut out = Out::new();
+    let mut printer = Printer::new(args.json, args.quiet);
     // Lines of the output must not be mixed with the line of progress.
     let is_terminal = meter.is_shown() && std::io::stdout().is_terminal();
-    let mut only_time = 0;
     let mut print = |path: &[u8], change: &Change| {
-        if args.quiet {
-            return Ok(());
-        }
-        if args.json {
-            return out.json(&change_json(path, change));
-        }
-        if is_only_time(change) {
-            only_time += 1;
-            if only_time > ONLY_TIME_SHOWN {
-                return Ok(());
-            }
-        }
         meter.suspend(|| {
-            out.line(change_text(path, change))?;
+            printer.change(path, change)?;
             match is_terminal {
-                true => out.flush(),
+                true => printer.out.flush(),
                 false => Ok(()),
             }
         })
     };
     let totals = diff::diff(&mut a, &mut b, &options, &mut print);
     drop(meter);
-    let totals = totals?;
-    if args.json {
-        out.json(&totals_json(&totals))?;
-    } else if !args.quiet && !totals.same() {
-        summary(&totals, only_time, &mut out)?;
+    printer.finish(&totals?)
+}
+
+/// Prints differences as text or as JSON.
+pub(crate) struct Printer {
+    out: Out,
+    is_json: bool,
+    is_quiet: bool,
+    /// Number of paths of which only the times differ.
+    only_time: u64,
+}
+
+impl Printer {
+    pub(crate) fn new(is_json: bool, is_quiet: bool) -> Self {
+        Self {
+            out: Out::new(),
+            is_json,
+            is_quiet,
+            only_time: 0,
+        }
     }
-    out.finish()?;
-    Ok(ExitCode::from(u8::from(!totals.same())))
+
+    /// Prints a path that differs.
+    pub(crate) fn change(&mut self, path: &[u8], change: &Change) -> Result<()> {
+        if self.is_quiet {
+            return Ok(());
+        }
+        if self.is_json {
+            return self.out.json(&change_json(path, change));
+        }
+        if is_only_time(change) {
+            self.only_time += 1;
+            if self.only_time > ONLY_TIME_SHOWN {
+                return Ok(());
+            }
+        }
+        self.out.line(change_text(path, change))
+    }
+
+    /// Prints the totals. Returns the exit code.
+    pub(crate) fn finish(mut self, totals: &Totals) -> Result<ExitCode> {
+        if self.is_json {
+            self.out.json(&totals_json(totals))?;
+        } else if !self.is_quiet && !totals.same() {
+            summary(totals, self.only_time, &mut self.out)?;
+        }
+        self.out.finish()?;
+        Ok(ExitCode::from(u8::from(!totals.same())))
+    }
 }
 
 /// Number of paths that are printed although only their times differ, such as those of a copy.

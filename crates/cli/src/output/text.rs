@@ -46,6 +46,35 @@ pub(crate) fn escaped(bytes: &[u8]) -> String {
     out
 }
 
+/// Reverses [`escape`]. `None` for text that is not escaped.
+pub(crate) fn unescaped(text: &[u8]) -> Option<Vec<u8>> {
+    let (mut out, mut rest) = (Vec::with_capacity(text.len()), text);
+    let mut is_escaped = false;
+    while let Some((byte, later)) = rest.split_first() {
+        rest = later;
+        if *byte != b'\\' {
+            out.push(*byte);
+            continue;
+        }
+        is_escaped = true;
+        let (kind, later) = rest.split_first()?;
+        rest = later;
+        out.push(match kind {
+            b'n' => b'\n',
+            b't' => b'\t',
+            b'r' => b'\r',
+            b'\\' => b'\\',
+            b'x' => {
+                let (digits, later) = rest.split_at_checked(2)?;
+                rest = later;
+                hex::decode(digits).ok()?[0]
+            }
+            _ => return None,
+        });
+    }
+    is_escaped.then_some(out)
+}
+
 /// Returns a path below a directory; the directory itself is `/`.
 pub(crate) fn or_root(path: &[u8]) -> &[u8] {
     match path {
@@ -190,6 +219,22 @@ mod tests {
     fn strange_names_stay_on_one_line_and_differ() {
         assert_eq!(escaped("grün und blau".as_bytes()), "grün und blau");
         assert_eq!(escaped(b"a\nb\\n\x1b\xff\x7f"), r"a\nb\\n\x1b\xff\x7f");
+    }
+
+    #[test]
+    fn escaped_names_are_read_back() {
+        let names: [&[u8]; 4] = [
+            b"a\nb\\n\x1b\xff\x7f",
+            b"\\",
+            b"\\x41",
+            "grün\u{202e}".as_bytes(),
+        ];
+        for name in names {
+            assert_eq!(unescaped(escaped(name).as_bytes()).unwrap(), name);
+        }
+        for text in ["plain", "", r"a\", r"a\q", r"\x4", r"\xgg"] {
+            assert_eq!(unescaped(text.as_bytes()), None, "{text}");
+        }
     }
 
     /// One character of each kind that a terminal obeys or does not show.

@@ -59,10 +59,10 @@ impl Shared<'_> {
         }
         // After the owner, because `chown` clears capabilities, and after the mode, which is part of an ACL.
         self.set_xattrs(others, dir, name, set);
-        let times = self
-            .options
-            .times
-            .then(|| retry(|| fs::futimens(fd, &times(inode))));
+        // Entries of a directory above the selected paths are missing, which makes its time another.
+        let has_time = !(dir.is_above && name.is_empty());
+        let times =
+            (self.options.times && has_time).then(|| retry(|| fs::futimens(fd, &times(inode))));
         if let Some(Err(e)) = times {
             problem("times", e);
         }

@@ -54,6 +54,15 @@ impl Filter {
         })
     }
 
+    /// Selected paths without leading and trailing slashes. That of the root is empty.
+    pub(super) fn paths(&self) -> &[Vec<u8>] {
+        static ROOT: [Vec<u8>; 1] = [Vec::new()];
+        match self.paths.is_empty() {
+            true => &ROOT,
+            false => &self.paths,
+        }
+    }
+
     /// Returns true if everything is selected.
     pub(super) fn is_all(&self) -> bool {
         self.paths.is_empty() && self.include.is_none() && self.exclude.is_none()

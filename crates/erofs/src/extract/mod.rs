@@ -6,6 +6,7 @@
 //!          └► workers   decode a cluster, copy its pieces, write          write.rs
 //!               └► last piece of a file: owner, mode, attributes, times   attributes.rs
 //!   at the end: hard links, then directories from the leaves up           walk.rs
+//!   then, if asked for: deletion of what the image lacks                  delete.rs
 //! ```
 //!
 //! Invariants:
@@ -22,6 +23,7 @@
 
 mod attributes;
 mod batch;
+mod delete;
 mod filter;
 mod piece;
 mod report;
@@ -59,6 +61,12 @@ pub fn extract(
     if options.update && !(options.overwrite && options.times) {
         return Err(Error::usage("update requires overwrite and times"));
     }
+    let selects_paths = options.include.is_empty() && options.exclude.is_empty();
+    if options.delete && !(options.overwrite && selects_paths && options.strip == 0) {
+        return Err(Error::usage(
+            "delete requires overwrite, and whole paths without patterns",
+        ));
+    }
     let filter = filter::Filter::new(image, options)?;
     let root = target::open_target(target, options.overwrite)?;
     let shared = Shared {
@@ -82,6 +90,11 @@ pub fn extract(
     };
     let walked = batch::run(&shared, threads, |queue| {
         walk::Walk::new(&shared, &filter, queue, &mut progress).run()
+    });
+    // Only after all files are complete.
+    let walked = walked.and_then(|()| match options.delete && !shared.stopped() {
+        true => delete::delete(&shared, filter.paths()),
+        false => Ok(()),
     });
     let error = shared.error.into_inner();
     if let Some(error) = error.unwrap_or_else(PoisonError::into_inner) {

@@ -18,6 +18,12 @@ pub struct Options {
     pub strip: usize,
     /// Replaces existing files and merges into existing directories. Default: false.
     pub overwrite: bool,
+    /// Leaves existing directories above the selected paths as they are, and gives new ones no times. Without it, they are like all
+    /// others. Default: false.
+    pub keep_above: bool,
+    /// With `overwrite`, deletes what the image lacks in and below the selected directories. What is mounted there stays. Default:
+    /// false.
+    pub delete: bool,
     /// With `overwrite`, keeps existing files whose length, time, mode, owner and attributes match the image. This
     /// resumes a stopped extraction: times are set last, so a file with the right time is complete. Contents are not
     /// compared. Default: false.
@@ -54,6 +60,8 @@ impl Default for Options {
             exclude: Vec::new(),
             strip: 0,
             overwrite: false,
+            keep_above: false,
+            delete: false,
             update: false,
             owners: None,
             umask: 0,
@@ -87,6 +95,8 @@ pub struct Totals {
     pub links: u64,
     /// Number of bytes written.
     pub bytes: u64,
+    /// Number of entries deleted because of [`Options::delete`].
+    pub deleted: u64,
     /// Number of clusters decoded.
     pub clusters: u64,
 }

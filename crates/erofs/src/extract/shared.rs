@@ -39,6 +39,7 @@ pub(super) struct AtomicTotals {
     pub(super) links: AtomicU64,
     pub(super) bytes: AtomicU64,
     pub(super) clusters: AtomicU64,
+    pub(super) deleted: AtomicU64,
 }
 
 impl AtomicTotals {
@@ -52,6 +53,7 @@ impl AtomicTotals {
             links: self.links.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
             clusters: self.clusters.load(Relaxed),
+            deleted: self.deleted.load(Relaxed),
         }
     }
 }

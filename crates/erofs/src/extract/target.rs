@@ -170,6 +170,11 @@ impl Root {
             .map_err(|e| e.within(stage.path.display()))
     }
 
+    /// Handle of the target.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
     /// Returns true if no other extraction uses the target.
     fn is_alone(&self) -> bool {
         let alone = fs::flock(&self.fd, FlockOperation::NonBlockingLockExclusive);
@@ -289,6 +294,10 @@ pub(super) struct Dir {
     parent: Option<Arc<Dir>>,
     name: Box<[u8]>,
     pub(super) nid: Nid,
+    /// True if the directory leads to selected paths and is not to be changed where it exists.
+    pub(super) is_above: bool,
+    /// True if the directory existed before and is left as it is.
+    kept: AtomicBool,
     /// True if the directory exists in the target.
     made: AtomicBool,
     /// True if the directory and all its ancestors have their final names. Its entries are then renamed when they are
@@ -316,20 +325,25 @@ impl Dir {
             parent: None,
             name: Box::new([]),
             nid,
+            is_above: false,
+            kept: AtomicBool::new(false),
             made: AtomicBool::new(true),
             visible: AtomicBool::new(root.is_visible()),
             staged: AtomicBool::new(false),
         })
     }
 
-    /// Returns a directory in `parent` that is not created yet. The caller has checked `name`.
-    pub(super) fn child(parent: &Arc<Self>, name: &[u8], nid: Nid) -> Arc<Self> {
+    /// Returns a directory in `parent` that is not created yet. The caller has checked `name`. One with `is_above` leads to
+    /// selected paths and is not to be changed where it exists.
+    pub(super) fn child(parent: &Arc<Self>, name: &[u8], nid: Nid, is_above: bool) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
             id: NEXT.fetch_add(1, Relaxed),
             parent: Some(parent.clone()),
             name: name.into(),
             nid,
+            is_above,
+            kept: AtomicBool::new(false),
             made: AtomicBool::new(false),
             visible: AtomicBool::new(false),
             staged: AtomicBool::new(false),
@@ -338,6 +352,10 @@ impl Dir {
 
     pub(super) fn is_made(&self) -> bool {
         self.made.load(Relaxed)
+    }
+
+    pub(super) fn is_kept(&self) -> bool {
+        self.kept.load(Relaxed)
     }
 
     pub(super) fn is_visible(&self) -> bool {
@@ -486,12 +504,18 @@ impl Handles {
             };
             let mut goes_on = false;
             if is_existing {
-                if !(overwrite || merge) {
+                if !(overwrite || merge || dir.is_above) {
                     return Err(exists());
                 }
                 let stat = retry(|| fs::statat(&above, &*dir.name, AtFlags::SYMLINK_NOFOLLOW));
                 let mode = stat.map_err(io)?.st_mode;
                 goes_on = FileType::from_raw_mode(mode) == FileType::Directory;
+                if dir.is_above {
+                    if !goes_on {
+                        return Err(io(Errno::NOTDIR));
+                    }
+                    dir.kept.store(true, Relaxed);
+                }
                 if !goes_on {
                     // A symlink to a directory is replaced, too: it must not be followed.
                     remove(above.as_fd(), &dir.name).map_err(io)?;
@@ -527,7 +551,7 @@ impl Handles {
     }
 }
 
-fn open_dir(above: impl AsFd, name: &[u8]) -> rustix::io::Result<OwnedFd> {
+pub(super) fn open_dir(above: impl AsFd, name: &[u8]) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     retry(|| fs::openat(&above, name, flags, Mode::empty()))
 }

@@ -233,7 +233,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         self.go_on()?;
         for dir in std::mem::take(&mut self.done) {
             self.go_on()?;
-            if !dir.is_made() {
+            if !dir.is_made() || dir.is_kept() {
                 continue;
             }
             if let Err(e) = self.finish_dir(&dir) {
@@ -331,7 +331,8 @@ impl<'a, 'q> Walk<'a, 'q> {
             let dir = if stripped {
                 frame.dir.clone()
             } else {
-                Dir::child(&frame.dir, name, nid)
+                let is_above = verdict == Verdict::Inside && self.shared.options.keep_above;
+                Dir::child(&frame.dir, name, nid, is_above)
             };
             if verdict == Verdict::Yes && !stripped {
                 self.make_dir(&dir)?;

@@ -184,6 +184,7 @@ impl Loader<'_, '_> {
         let options = WalkOptions {
             exclude: &exclude,
             one_file_system: self.options.sources.one_file_system,
+            exclude_caches: self.options.sources.exclude_caches,
             xattrs: self.tree.wants_xattrs(),
             // A second thread would only wait for the first, so one thread walks by itself.
             threads: if threads > 1 { threads } else { 0 },

@@ -9,6 +9,7 @@ use crate::tree::InodeId;
 use crate::{Error, Result};
 use std::fmt;
 use std::fs::File;
+use std::io;
 use std::sync::Arc;
 
 /// Content of one file. Cheap to clone: the segments of a large file share it.
@@ -108,6 +109,15 @@ impl FileContent {
             content: self,
             file,
         })
+    }
+
+    /// Opens a file of a source directory without comparing it with the tree. `None` for any other content.
+    pub(crate) fn open_host(&self) -> Option<io::Result<File>> {
+        match self {
+            Self::Host(host) => Some(host.open_unverified()),
+            Self::Chunks { whole, .. } => whole.open_host(),
+            _ => None,
+        }
     }
 
     fn read_exact(&self, open: Option<&File>, buf: &mut [u8], offset: u64) -> Result<()> {

@@ -188,7 +188,7 @@ mod tests {
         let left_out = LeftOut::default();
         for (errno, is_of_file) in [(13, true), (2, true), (5, true), (24, false), (12, false)] {
             let error = io::Error::from_raw_os_error(errno);
-            assert_eq!(left_out.take("f".into(), "cannot open", &error), is_of_file);
+            assert_eq!(left_out.take("f", "cannot open", &error), is_of_file);
         }
         assert_eq!(left_out.count(), 1);
     }

@@ -2,6 +2,7 @@
 
 mod check;
 mod forget;
+mod diff;
 mod list;
 mod mount;
 mod prune;
@@ -31,6 +32,7 @@ enum Verb {
     Restore(restore::Args),
     Forget(forget::Args),
     Prune(prune::Args),
+    Diff(diff::Args),
     Check(check::Args),
     Repair(repair::Args),
     Unpin(unpin::Args),
@@ -44,6 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Verb::Restore(args) => restore::run(args),
         Verb::Forget(args) => forget::run(args),
         Verb::Prune(args) => prune::run(args),
+        Verb::Diff(args) => diff::run(args),
         Verb::Check(args) => check::run(args),
         Verb::Repair(args) => repair::run(args),
         Verb::Unpin(args) => unpin::run(args),

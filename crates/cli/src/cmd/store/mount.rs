@@ -3,8 +3,10 @@
 use super::snapshot::{SnapshotArgs, image, pin, without_pin};
 use crate::next_command::shell_word;
 use crate::out::Out;
-use std::path::PathBuf;
+use crate::text::is_hidden;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use tuff_backup::SnapshotImage;
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::Progress;
 
@@ -13,8 +15,8 @@ use tuff_mkfs::Progress;
 /// The snapshot is a tree of the absolute paths that were backed up, read-only. It is served through FUSE, or mounted by the kernel
 /// with --kernel, until `tuff umount DIR`.
 ///
-/// --image writes the image of the snapshot, which holds metadata only, and prints the commands by which the kernel mounts it
-/// without Tuff.
+/// --print writes the image of the snapshot, which holds metadata only, and prints a script for sh(1) that mounts it without Tuff,
+/// as root. Its loop devices are detached by the kernel when it is unmounted by umount(8).
 ///
 /// The snapshot gets a pin, so that `tuff store prune` keeps what it names: until the end of a mount through FUSE, and until `tuff
 /// store unpin` of one by the kernel.
@@ -31,37 +33,21 @@ pub(crate) struct Args {
     /// Let all users read it, which the kernel's mounts do in any case
     #[arg(long)]
     allow_other: bool,
-    /// Write the image here instead, and print commands that mount it
+    /// Write the image here instead, and print a script that mounts it
     #[arg(long, value_name = "IMAGE", conflicts_with_all = ["kernel", "allow_other"])]
-    image: Option<PathBuf>,
+    print: Option<PathBuf>,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let (store, snapshot) = args.snapshot.open()?;
-    if let Some(path) = &args.image {
+    if let Some(path) = &args.print {
         let image = store.image(&snapshot, path, &Progress::default())?;
         let pin = without_pin(store.pin_for_kernel(&snapshot), &snapshot);
         let mut out = Out::new();
-        let mut options = String::from("ro");
-        for (i, device) in image.devices.iter().enumerate() {
-            let device = shell_word(device);
-            out.line(format_args!(
-                "pack{i}=$(losetup --read-only --find --show {device})"
-            ))?;
-            options.push_str(&format!(",device=$pack{i}"));
-        }
-        let (path, dir) = (shell_word(path), shell_word(&args.dir));
-        out.line(format_args!(
-            "mount -t erofs -o loop,{options} {path} {dir}"
-        ))?;
-        let packs: Vec<String> = (0..image.devices.len())
-            .map(|i| format!("$pack{i}"))
-            .collect();
-        out.line("# After umount:")?;
-        out.line(format_args!("# losetup --detach {}", packs.join(" ")))?;
+        script(&image, &args.dir, &mut out)?;
         if let Some(pin) = pin {
             let store = shell_word(&args.snapshot.store);
-            out.line(format_args!("# tuff store unpin {store} {pin}"))?;
+            out.line(format_args!("# After umount: tuff store unpin {store} {pin}"))?;
         }
         return out.finish();
     }
@@ -89,4 +75,43 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let status = status.map_err(|e| Error::io("tuff", "cannot start the mount", e))?;
     // Fits: codes of a program are below 256.
     Ok(ExitCode::from(status.code().map_or(5, |code| code as u8)))
+}
+
+/// Prints a script that mounts an image. All paths are absolute.
+fn script(image: &SnapshotImage, dir: &Path, out: &mut Out) -> Result<()> {
+    let word = |path: &Path| {
+        let path = std::path::absolute(path)
+            .map_err(|e| Error::io(path.display(), "cannot find the absolute path", e))?;
+        match path.to_str() {
+            Some(text) if !text.chars().any(is_hidden) => Ok(shell_word(&path)),
+            _ => Err(Error::usage(format_args!(
+                "{}: a script cannot name a path with control characters or bytes that are no UTF-8",
+                path.display()
+            ))),
+        }
+    };
+    for line in [
+        "#!/bin/sh",
+        "# The kernel detaches the loop devices when the snapshot is unmounted.",
+        "set -e",
+        "loops= options=ro",
+        "trap 'test -z \"$loops\" || losetup --detach $loops' EXIT",
+        "attach() {",
+        "    loop=$(losetup --read-only --find --show \"$1\")",
+        "    loops=\"$loops $loop\"",
+        "}",
+    ] {
+        out.line(line)?;
+    }
+    for pack in &image.devices {
+        out.line(format_args!(
+            "attach {}; options=$options,device=$loop",
+            word(pack)?
+        ))?;
+    }
+    out.line(format_args!("attach {}", word(&image.path)?))?;
+    out.line(format_args!(
+        "mount -t erofs -o \"$options\" \"$loop\" {}",
+        word(dir)?
+    ))
 }

@@ -4,21 +4,25 @@ use super::snapshot::{SnapshotArgs, image};
 use crate::cmd::build_image::watched;
 use crate::out::Out;
 use crate::progress::{Meter, Show, on_signal};
-use crate::text::{escaped_line, escaped_path};
+use crate::select::{is_below, normal};
+use crate::text::{escaped_line, escaped_path, unescaped};
 use crate::units::{counted, size};
 use serde_json::json;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use tuff_backup::Snapshot;
 use tuff_erofs::extract::{self, Options};
+use tuff_erofs::read::Image;
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::Progress;
 
 /// Restore files of a snapshot into a directory
 ///
-/// The files get their absolute paths below DIR. Nothing outside of DIR is written, whatever the store contains. Existing files
-/// stay unless --overwrite is given, and nothing is deleted. What could not be restored is listed, and the exit code is 1.
+/// The files get their absolute paths below DIR. Nothing outside of DIR is written, and no link is followed, whatever the store
+/// contains. Existing files stay unless --overwrite is given, and nothing is deleted unless --delete is given. Existing directories
+/// above the restored ones stay as they are. What could not be restored is listed, and the exit code is 1.
 ///
 /// The content is compared with its digests first. If some of it is damaged, the files are named and nothing is restored, unless
 /// --keep-going is given.
@@ -29,13 +33,19 @@ pub(crate) struct Args {
     /// Directory, created if it does not exist
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Absolute paths, each with everything below it (default: the whole snapshot)
+    /// Paths in the snapshot, each with everything below it, as they are or as Tuff prints them (default: all that was saved)
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Replace existing files, and restore into existing directories
     #[arg(long)]
     overwrite: bool,
-    /// Restore although the files that are named are damaged
+    /// Delete what the snapshot lacks in the restored directories, also what the backup excluded
+    #[arg(long, requires = "overwrite")]
+    delete: bool,
+    /// Do not restore owners
+    #[arg(long)]
+    no_owner: bool,
+    /// Restore although files are damaged or cannot be written, and list them
     #[arg(short, long)]
     keep_going: bool,
     /// Print neither progress nor summary
@@ -48,12 +58,22 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let (store, snapshot) = args.snapshot.open()?;
+    if args.delete && snapshot.left_out > 0 && !args.keep_going {
+        return Err(Error::usage(format_args!(
+            "snapshot {} lacks {} that could not be read, which --delete would delete; --keep-going does so",
+            snapshot.number,
+            counted(snapshot.left_out, "file")
+        )));
+    }
     let show = || Show::unless(args.quiet || args.json);
-    let paths = args.paths.iter().map(|path| {
-        let path = path.strip_prefix("/").unwrap_or(path);
-        path.as_os_str().as_bytes().to_vec()
-    });
-    let paths: Vec<Vec<u8>> = paths.collect();
+    let built = image(&store, &snapshot);
+    let opened = built.as_ref().ok().map(|(_, image)| image.open());
+    let opened = opened.transpose()?;
+    // Without an image, the check names what is damaged.
+    let paths = opened
+        .as_ref()
+        .map(|image| selected(&snapshot, image, &args.paths));
+    let paths = paths.transpose()?.unwrap_or_default();
     let progress = Arc::new(Progress::default());
     let (checked, _) = watched(&progress, show(), |progress| {
         store.check_files(&snapshot, &paths, progress)
@@ -69,15 +89,24 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     // A store that cannot be written cannot be pruned.
     let _pin = store.pin(&snapshot).ok();
-    let (_temporary, image) = image(&store, &snapshot)?;
+    let (_temporary, image) = built?;
+    let opened = match opened {
+        Some(opened) => opened,
+        None => image.open()?,
+    };
     let meter = Meter::start("restore", show());
     let options = Options {
         paths,
         overwrite: args.overwrite,
+        keep_above: true,
+        delete: args.delete,
+        // Another owner than that of the snapshot is a difference, whoever restores.
+        owners: Some(!args.no_owner),
+        keep_going: args.keep_going,
         stop: on_signal(),
         ..Options::default()
     };
-    let report = extract::extract(&image.open()?, &args.dir, &options, |_| ());
+    let report = extract::extract(&opened, &args.dir, &options, |_| ());
     drop(meter);
     let report = report?;
     for problem in &report.problems {
@@ -94,11 +123,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             "snapshot": snapshot.number,
             "files": report.totals.files,
             "bytes": report.totals.bytes,
+            "deleted": report.totals.deleted,
             "problems": problems,
         }))?;
     } else if !args.quiet {
+        let deleted = match report.totals.deleted {
+            0 => String::new(),
+            n => format!(", {n} deleted"),
+        };
         out.line(format_args!(
-            "snapshot {}: {}, {}",
+            "snapshot {}: {}, {}{deleted}",
             snapshot.number,
             counted(report.totals.files, "file"),
             size(report.totals.bytes)
@@ -106,4 +140,35 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     out.finish()?;
     Ok(ExitCode::from(u8::from(problems > 0)))
+}
+
+/// Returns the paths to restore: those that are given, or the saved directories. A directory above saved ones stands for them.
+fn selected(snapshot: &Snapshot, image: &Image, given: &[PathBuf]) -> Result<Vec<Vec<u8>>> {
+    let mut roots = snapshot.roots();
+    roots.retain(|root| image.resolve(root).is_ok());
+    if given.is_empty() {
+        return Ok(roots);
+    }
+    let mut paths = Vec::new();
+    for path in given {
+        let path = find(image, path.as_os_str().as_bytes())?;
+        let below = roots.iter().filter(|root| is_below(&path, root));
+        let mut below = below.peekable();
+        match below.peek() {
+            Some(_) => paths.extend(below.cloned()),
+            None => paths.push(path),
+        }
+    }
+    Ok(paths)
+}
+
+/// Finds a path as Tuff prints it, or else as it is.
+fn find(image: &Image, path: &[u8]) -> Result<Vec<u8>> {
+    let printed = unescaped(path).map(|path| normal(&path));
+    if let Some(printed) = printed.filter(|path| image.resolve(path).is_ok()) {
+        return Ok(printed);
+    }
+    let path = normal(path);
+    image.resolve(&path)?;
+    Ok(path)
 }

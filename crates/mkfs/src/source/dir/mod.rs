@@ -14,6 +14,7 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use tuff_store::{PathOpener, retry};
@@ -50,13 +51,13 @@ impl DirSource {
     /// True if a path that cannot be read is left out, because of `error`.
     pub(crate) fn leaves_out(&self, path: &[u8], what: impl Display, error: &io::Error) -> bool {
         let left_out = self.left_out.as_ref();
-        left_out.is_some_and(|left_out| left_out.take(self.display(path), what, error))
+        left_out.is_some_and(|left_out| left_out.take(self.whole_path(path), what, error))
     }
 
     /// Leaves a file out that has changed, if files may be left out.
     pub(crate) fn leave_out_changed(&self, path: &[u8], how: impl Display) {
         if let Some(left_out) = &self.left_out {
-            left_out.add_text(self.display(path), how);
+            left_out.add(self.whole_path(path), how);
         }
     }
 
@@ -74,7 +75,17 @@ impl DirSource {
     /// True if a path was left out by an attempt to build before this one.
     fn is_left_out(&self, path: &[u8]) -> bool {
         let left_out = self.left_out.as_ref();
-        left_out.is_some_and(|left_out| left_out.has(&self.display(path)))
+        left_out.is_some_and(|left_out| left_out.has(&self.whole_path(path)))
+    }
+
+    /// Path of an entry, with the bytes of all names.
+    fn whole_path(&self, path: &[u8]) -> Vec<u8> {
+        let root = self.name.as_os_str().as_bytes();
+        match path {
+            path if root == b"/" => [root, path].concat(),
+            b"" => root.to_vec(),
+            path => [root, b"/", path].concat(),
+        }
     }
 
     /// Name of an entry for messages.

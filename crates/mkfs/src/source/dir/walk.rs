@@ -26,7 +26,9 @@ use rustix::io::Errno;
 use rustix::thread::UnshareFlags;
 use std::collections::VecDeque;
 use std::ffi::CStr;
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tuff_erofs::threads;
@@ -36,6 +38,9 @@ use tuff_store::{FileId, retry};
 const QUEUED_ENTRIES_MAX: usize = if cfg!(test) { 1 << 10 } else { 32 << 10 };
 /// Number of entries of a directory that are handed over together.
 const CHUNK_ENTRIES: usize = if cfg!(test) { 1 << 5 } else { 1 << 10 };
+/// Name of the file that marks a directory as a cache, and the bytes with which it begins (<https://bford.info/cachedir/>).
+const CACHE_TAG: &CStr = c"CACHEDIR.TAG";
+const CACHE_SIGNATURE: &[u8; 43] = b"Signature: 8a477f597d28d172789f06886806bc55";
 /// Buffer for `getdents64`. Unit: bytes.
 const NAMES_BUFFER: usize = 32 << 10;
 
@@ -45,6 +50,8 @@ pub(crate) struct WalkOptions<'a> {
     pub(crate) exclude: &'a (dyn Fn(&[u8]) -> bool + Sync),
     /// Do not enter directories on other filesystems; they stay as empty directories.
     pub(crate) one_file_system: bool,
+    /// Leave the contents of directories with a valid `CACHEDIR.TAG` out, except for the tag. Tags of the root are ignored.
+    pub(crate) exclude_caches: bool,
     /// Include extended attributes of entries.
     pub(crate) xattrs: bool,
     /// Number of threads besides the caller's own.
@@ -476,6 +483,13 @@ impl Lister<'_> {
         let name = |at: u32| {
             CStr::from_bytes_until_nul(&names[at as usize..]).expect("each name ends with a NUL")
         };
+        if self.options.exclude_caches
+            && !dir_path.is_empty()
+            && order.iter().any(|at| name(*at) == CACHE_TAG)
+            && is_cache_tag(&dir)
+        {
+            order.retain(|at| name(*at) == CACHE_TAG);
+        }
         order.sort_unstable_by(|a, b| name(*a).cmp(name(*b)));
         let mut path = dir_path.to_vec();
         if !path.is_empty() {
@@ -594,6 +608,19 @@ impl Lister<'_> {
             content,
         }))
     }
+}
+
+/// True if the tag in a directory marks it as a cache. A tag that cannot be read does not.
+fn is_cache_tag(dir: &OwnedFd) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let Ok(tag) = retry(|| rustix::fs::openat(dir, CACHE_TAG, flags, Mode::empty())) else {
+        return false;
+    };
+    let is_file = |stat: Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let mut start = [0; CACHE_SIGNATURE.len()];
+    rustix::fs::fstat(&tag).is_ok_and(is_file)
+        && File::from(tag).read_exact_at(&mut start, 0).is_ok()
+        && start == *CACHE_SIGNATURE
 }
 
 fn meta(stat: &Stat) -> Meta {
@@ -778,6 +805,7 @@ mod tests {
         let options = WalkOptions {
             exclude,
             one_file_system: false,
+            exclude_caches: false,
             xattrs: true,
             threads,
             outputs: &Outputs::default(),
@@ -884,6 +912,7 @@ mod tests {
             let options = WalkOptions {
                 exclude: &|_| false,
                 one_file_system: false,
+                exclude_caches: false,
                 xattrs: false,
                 threads,
                 outputs: &Outputs::default(),
