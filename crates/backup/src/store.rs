@@ -93,7 +93,16 @@ pub struct Store {
     /// Damage that was found when the store was opened, a sentence for each.
     pub(crate) damage: Vec<String>,
     /// Held while the store is written.
-    _lock: Option<File>,
+    lock: Option<File>,
+}
+
+impl Drop for Store {
+    /// Gives the lock back, which processes that are being started may have inherited.
+    fn drop(&mut self) {
+        if let Some(lock) = &self.lock {
+            let _ = lock.unlock();
+        }
+    }
 }
 
 impl Store {
@@ -247,7 +256,7 @@ impl Store {
             index: Index::default(),
             last_segment: 0,
             damage: Vec::new(),
-            _lock: lock,
+            lock,
         };
         store.load()?;
         Ok(store)
