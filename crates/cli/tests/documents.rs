@@ -448,7 +448,10 @@ const JSON_VERBS: &[(&str, &str)] = &[
     ),
     ("backup", "tuff backup --json rootfs backups"),
     ("store list", "tuff store list --json backups"),
-    ("store check", "tuff store check --json --read-data backups"),
+    (
+        "store check",
+        "tuff store check --json --read-data 100% backups",
+    ),
     (
         "store restore",
         "tuff store restore --json backups restored",

@@ -56,6 +56,7 @@ mod source_squashfs;
 mod start_lists;
 #[cfg(feature = "remote")]
 mod start_trace;
+mod store_pins;
 mod terminal;
 mod threads;
 mod verity;

@@ -9,6 +9,7 @@ mod repair;
 mod restore;
 mod snapshot;
 mod unpin;
+mod work;
 
 use clap::Subcommand;
 use std::process::ExitCode;

@@ -1,6 +1,6 @@
 //! `tuff store mount`: mounts a snapshot.
 
-use super::snapshot::{SnapshotArgs, image, pin, without_pin};
+use super::snapshot::{SnapshotArgs, image, pin};
 use crate::next_command::shell_word;
 use crate::out::Out;
 use std::path::PathBuf;
@@ -38,9 +38,14 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let (store, snapshot) = args.snapshot.open()?;
+    // Before addresses are read.
+    let held = pin(&store, &snapshot)?;
     if let Some(path) = &args.image {
         let image = store.image(&snapshot, path, &Progress::default())?;
-        let pin = without_pin(store.pin_for_kernel(&snapshot), &snapshot);
+        let pin = match held {
+            Some(_) => Some(store.pin_for_kernel(&snapshot)?),
+            None => None,
+        };
         let mut out = Out::new();
         let mut options = String::from("ro");
         for (i, device) in image.devices.iter().enumerate() {
@@ -79,14 +84,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.allow_other {
         mount.arg("--allow-other");
     }
-    if args.kernel {
-        without_pin(store.pin_for_kernel(&snapshot), &snapshot);
-    } else if let Some(pin) = pin(&store, &snapshot) {
+    let has_pin = held.is_some();
+    if let Some(pin) = held {
         pin.leave_to_children()?;
     }
     // It returns when the mount is ready and has the image open.
     let status = mount.arg(&image.path).arg(&args.dir).status();
     let status = status.map_err(|e| Error::io("tuff", "cannot start the mount", e))?;
+    if args.kernel && has_pin && status.success() {
+        store.pin_for_kernel(&snapshot)?;
+    }
     // Fits: codes of a program are below 256.
     Ok(ExitCode::from(status.code().map_or(5, |code| code as u8)))
 }

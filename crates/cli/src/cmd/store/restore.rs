@@ -1,6 +1,6 @@
 //! `tuff store restore`: extracts a snapshot.
 
-use super::snapshot::{SnapshotArgs, image};
+use super::snapshot::{SnapshotArgs, image, pin};
 use crate::cmd::build_image::watched;
 use crate::out::Out;
 use crate::progress::{Meter, Show, on_signal};
@@ -48,6 +48,7 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let (store, snapshot) = args.snapshot.open()?;
+    let _pin = pin(&store, &snapshot)?;
     let show = || Show::unless(args.quiet || args.json);
     let paths = args.paths.iter().map(|path| {
         let path = path.strip_prefix("/").unwrap_or(path);
@@ -67,8 +68,6 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             "the snapshot is damaged; --keep-going restores it all the same",
         ));
     }
-    // A store that cannot be written cannot be pruned.
-    let _pin = store.pin(&snapshot).ok();
     let (_temporary, image) = image(&store, &snapshot)?;
     let meter = Meter::start("restore", show());
     let options = Options {
